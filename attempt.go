@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/places"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -27,12 +27,12 @@ import (
 // likePrimary is written once, before a call for the rest of a body is made. What guards the
 // others is said at their types.
 type call struct {
-	engine.Call
+	policy.Call
 	terms
 	race     race.Race[*http.Response]
 	requests httpattempt.Requests
 	t        *Transport
-	key      *engine.Key        // kept for the next call, which is often one of the same key
+	key      *policy.Key        // kept for the next call, which is often one of the same key
 	grace    time.Duration      // for losers to finish; 0: they are cancelled
 	hooks    *httpattempt.Hooks // the caller's, if the call may be hedged; nil: it has none
 	tries    [1 + race.MaxHedges]try
@@ -236,10 +236,10 @@ func (c *call) admit(index int) bool {
 		index-- // of the delays that were put behind it, see [call.delaysOf]
 	}
 	if c.trip.Probes() && c.Hedges >= c.t.engine.Config().MaxHedges {
-		return c.Call.AdmitFare(index, engine.Fare{Spent: true})
+		return c.Call.AdmitFare(index, policy.Fare{Spent: true})
 	}
 	place, cost := c.trip.Next(first)
-	if !c.Call.AdmitFare(index, engine.Fare{Cost: cost, Elsewhere: place != c.trip.Primary(), Beside: first}) {
+	if !c.Call.AdmitFare(index, policy.Fare{Cost: cost, Elsewhere: place != c.trip.Primary(), Beside: first}) {
 		return false
 	}
 	added := false
@@ -280,7 +280,7 @@ func (c *call) prepare(r *http.Request, n int) (err error) {
 	ctx, returned := r.Context(), false
 	defer func() {
 		if n > 0 && (!returned || err != nil) {
-			c.RefuseIn(ctx, DeniedNotReady, engine.Fare{Cost: c.trip.Cost(n)})
+			c.RefuseIn(ctx, DeniedNotReady, policy.Fare{Cost: c.trip.Cost(n)})
 		}
 	}()
 	err = c.trip.Start(r, n, c.t.settings.Load().AttemptHeader)

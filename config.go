@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -46,18 +46,18 @@ var numbers = [...]struct {
 	field     string
 	byDefault any
 	bounds    numberRange
-	tell      func(*engine.Config, *Config)
+	tell      func(*policy.Config, *Config)
 }{
-	{"Percentile", 0.90, below(0, 1), func(e *engine.Config, c *Config) { e.Percentile = c.Percentile }},
-	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *engine.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
-	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *engine.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
-	{"EstimatedRPS", 100.0, finite, func(e *engine.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
-	{"MinDelay", time.Millisecond, atLeast(0), func(e *engine.Config, c *Config) { e.MinDelay = c.MinDelay }},
-	{"MaxDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
-	{"InitialDelay", time.Duration(0), atLeast(0), func(e *engine.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
-	{"Burst", 2 * time.Second, atLeast(0), func(e *engine.Config, c *Config) { e.Burst = c.Burst }},
-	{"MaxHedgesPerSecond", 0.0, finite, func(e *engine.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
-	{"MaxKeys", 4096, atLeast(1), func(e *engine.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
+	{"Percentile", 0.90, below(0, 1), func(e *policy.Config, c *Config) { e.Percentile = c.Percentile }},
+	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *policy.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
+	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *policy.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
+	{"EstimatedRPS", 100.0, finite, func(e *policy.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
+	{"MinDelay", time.Millisecond, atLeast(0), func(e *policy.Config, c *Config) { e.MinDelay = c.MinDelay }},
+	{"MaxDelay", time.Duration(0), atLeast(0), func(e *policy.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
+	{"InitialDelay", time.Duration(0), atLeast(0), func(e *policy.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
+	{"Burst", 2 * time.Second, atLeast(0), func(e *policy.Config, c *Config) { e.Burst = c.Burst }},
+	{"MaxHedgesPerSecond", 0.0, finite, func(e *policy.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
+	{"MaxKeys", 4096, atLeast(1), func(e *policy.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
 	{"Linger", time.Second, atLeast(0), nil},
 	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
 }
@@ -141,9 +141,9 @@ func (c *Config) validateFields() error {
 	return nil
 }
 
-// engine returns the settings in the terms of package engine.
-func (c *Config) engine() engine.Config {
-	e := engine.Config{Short: true}
+// engine returns the settings in the terms of package policy.
+func (c *Config) engine() policy.Config {
+	e := policy.Config{Short: true}
 	for _, n := range numbers {
 		if n.tell != nil {
 			n.tell(&e, c)

@@ -14,9 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/places"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/watch"
 )
@@ -27,7 +27,7 @@ type handle struct {
 	options  config // as given; the current values of its Config are in settings
 	settings atomic.Pointer[Config]
 	updating sync.Mutex // makes the change of settings and of the engine's one step
-	engine   *engine.Engine
+	engine   *policy.Engine
 	stats    *Stats
 	off      atomic.Bool
 	unused   []string // what has no effect, and why; not changed once the adapter is made
@@ -84,7 +84,7 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	}
 	h.logMeans(&settings)
 	h.tellUnused(h.options.unused(protocol))
-	h.engine = engine.New(c)
+	h.engine = policy.New(c)
 	return nil
 }
 
@@ -117,8 +117,8 @@ func (h *handle) tellUnused(why []string) {
 	h.log.Unused(why)
 }
 
-// engineConfig returns settings and options in the terms of package engine.
-func (h *handle) engineConfig(settings *Config) engine.Config {
+// engineConfig returns settings and options in the terms of package policy.
+func (h *handle) engineConfig(settings *Config) policy.Config {
 	c := settings.engine()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
 	c.Dearest = map[string]int{"http": h.options.places.Dearest(), "grpc": h.options.dearest}[h.protocol]
@@ -234,7 +234,7 @@ func (h *handle) Export(w io.Writer) error {
 // written by Export, has another version, is larger than 64 MiB or is older than a day.
 func (h *handle) Import(r io.Reader) error {
 	h.mustBeMade()
-	share := func(n engine.Name) float64 { return h.options.routes.named(h.protocol, n.Route).BudgetPercent / 100 }
+	share := func(n policy.Name) float64 { return h.options.routes.named(h.protocol, n.Route).BudgetPercent / 100 }
 	keys, err := h.engine.Import(r, time.Now(), share)
 	if err != nil {
 		return fmt.Errorf("hedge: Import: %w", err)
@@ -290,7 +290,7 @@ func (h *handle) logUpdate(old, now *Config) {
 }
 
 // auditing returns the engine's setting for it.
-func (h *handle) auditing(c *engine.Config) {
+func (h *handle) auditing(c *policy.Config) {
 	if h.options.audit && !h.options.shadow {
 		c.Audit, c.Wall = true, time.Now
 	}
@@ -306,16 +306,16 @@ func audited(v Audit) *Audit {
 
 // begin counts a call. Of the facts it knows whether hedging is switched off; then the adapter
 // need not find out the others.
-func (h *handle) begin() engine.Facts {
+func (h *handle) begin() policy.Facts {
 	h.mustBeMade()
 	h.stats.TotalRequests.Add(1)
-	return engine.Facts{SwitchedOff: h.off.Load()}
+	return policy.Facts{SwitchedOff: h.off.Load()}
 }
 
-// refuses returns why a call is sent once, or [engine.None] if it may be hedged, and counts that.
-func (h *handle) refuses(o race.Overrides, f engine.Facts) Reason {
+// refuses returns why a call is sent once, or [policy.None] if it may be hedged, and counts that.
+func (h *handle) refuses(o race.Overrides, f policy.Facts) Reason {
 	reason := f.Refuse(o)
-	if reason != engine.None && !f.SwitchedOff {
+	if reason != policy.None && !f.SwitchedOff {
 		h.stats.NotHedgeable.Add(1)
 	}
 	if f.Again && reason == DeniedNested {
@@ -325,7 +325,7 @@ func (h *handle) refuses(o race.Overrides, f engine.Facts) Reason {
 }
 
 // tally counts a call that could have been hedged and has ended.
-func (h *handle) tally(call *engine.Call, winner int) {
+func (h *handle) tally(call *policy.Call, winner int) {
 	if sent := call.Sent(); sent > 0 {
 		h.stats.HedgedRequests.Add(1)
 		h.stats.HedgesSent.Add(int64(sent))

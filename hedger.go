@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/attemptctx"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -56,7 +56,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if h == nil {
 		return alone(ctx, f)
 	}
-	if reason := h.refuses(race.OverridesFrom(ctx), h.begin()); reason != engine.None {
+	if reason := h.refuses(race.OverridesFrom(ctx), h.begin()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c, ok := h.calls.Get().(*doCall[T])
@@ -96,7 +96,7 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	if h == nil {
 		return alone(ctx, f)
 	}
-	if reason := h.refuses(race.OverridesFrom(ctx), h.begin()); reason != engine.None {
+	if reason := h.refuses(race.OverridesFrom(ctx), h.begin()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c := &detachedCall[T]{discard: discard}
@@ -117,7 +117,7 @@ func alone[T any](ctx context.Context, f func(context.Context) (T, error)) (T, e
 
 // sendOnce makes a call that is not hedged, for the given reason.
 func sendOnce[T any](ctx context.Context, h *Hedger, key string, reason Reason, f func(context.Context) (T, error)) (T, error) {
-	p := h.engine.BeginUnhedged(ctx, engine.Name{Host: key}, reason)
+	p := h.engine.BeginUnhedged(ctx, policy.Name{Host: key}, reason)
 	v, err := alone(ctx, f)
 	p.Done(err == nil)
 	return v, err
@@ -128,10 +128,10 @@ func sendOnce[T any](ctx context.Context, h *Hedger, key string, reason Reason, 
 // The goroutine of Do writes its fields before the race begins, and attempts read them. Each
 // hedge writes its own element of contexts before it can win; Do reads that of the winner.
 type doCall[T any] struct {
-	engine.Call
+	policy.Call
 	race     race.Race[T]
 	hedger   *Hedger
-	key      *engine.Key // kept for the next call, which is often one of the same key
+	key      *policy.Key // kept for the next call, which is often one of the same key
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*attemptctx.Context
 	detached bool // the call is not used again: attempts may outlive it
@@ -147,9 +147,9 @@ type doOp[T any] interface {
 }
 
 // begin begins the call, and returns its plan; nil: no hedge can become due.
-func (c *doCall[T]) begin(ctx context.Context, key string) *engine.Plan {
+func (c *doCall[T]) begin(ctx context.Context, key string) *policy.Plan {
 	h := c.hedger
-	if name := (engine.Name{Host: key}); !c.key.Is(name) {
+	if name := (policy.Name{Host: key}); !c.key.Is(name) {
 		c.key = h.engine.Key(name)
 	}
 	plan := c.Begin(ctx, c.key, race.OverridesFrom(ctx).Delay)
@@ -266,7 +266,7 @@ type detachedCall[T any] struct {
 // Admit takes a place among those that may be left behind. Of a call with n hedges, n
 // attempts can be, and each but the first to end gives a place back. To leave is an end as well.
 func (c *detachedCall[T]) Admit(index int) bool {
-	places, reason, admitted := &c.hedger.detached, engine.None, false
+	places, reason, admitted := &c.hedger.detached, policy.None, false
 	if places.Add(1) > MaxDetached {
 		reason = DeniedInFlight
 	}

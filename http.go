@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -122,7 +122,7 @@ type hostVersion struct {
 	shift   int32 // of the version, in bits of the tag
 }
 
-func hostVersionOf(k *engine.Key, scheme string) (v hostVersion) {
+func hostVersionOf(k *policy.Key, scheme string) (v hostVersion) {
 	if scheme == "https" {
 		v.shift = 4
 	}
@@ -137,7 +137,7 @@ func (v hostVersion) mayBeHTTP1() bool {
 
 // recordHostFeatures stores the HTTP version that the host has answered in, and whether the answer came from behind a
 // Limiter. The version of a hedge's answer is not stored: another host may have sent it.
-func (v hostVersion) recordHostFeatures(k *engine.Key, resp *http.Response, isHedge bool) {
+func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHedge bool) {
 	before := k.Tag.Load()
 	tag := before &^ limited
 	if len(resp.Header[limitHeader]) > 0 {
@@ -166,7 +166,7 @@ func mergeVersions(known, answered int32) int32 {
 	return mixed
 }
 
-func behindLimiter(k *engine.Key) bool { return k.Tag.Load()&limited != 0 }
+func behindLimiter(k *policy.Key) bool { return k.Tag.Load()&limited != 0 }
 
 // tells returns the bit that says whether attempts like n tell of their connections.
 func (c *call) tells(n int) int32 {

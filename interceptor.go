@@ -19,9 +19,9 @@ import (
 
 	"github.com/gohedge/hedge/internal/conns"
 	"github.com/gohedge/hedge/internal/elsewhere" // registers hedge_elsewhere
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/grpctarget"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
@@ -165,9 +165,9 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 	switch {
 	case len(k.Delays) == 0:
 	case rule.terms.Fixed || d > 0:
-		k.Delays = engine.EveryDelay(d, rule.terms.Hedges).Delays
+		k.Delays = policy.EveryDelay(d, rule.terms.Hedges).Delays
 	default:
-		k.Delays = engine.UpTo(k.Delays, rule.terms.Hedges)
+		k.Delays = policy.UpTo(k.Delays, rule.terms.Hedges)
 	}
 }
 
@@ -187,7 +187,7 @@ func (in *Interceptor) call(ctx context.Context, c *rpc) (err error) {
 		return grpcattempt.WholeRequest // of another connection, whose codec and compressor may differ
 	})
 	target := asked.called.Target
-	if reason == engine.None {
+	if reason == policy.None {
 		err = c.sendHedged(ctx, m, delay)
 	} else {
 		err = c.sendOnce(ctx, reason)
@@ -210,7 +210,7 @@ func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration
 }
 
 // decide counts a call of a caller who asks for o. It returns the rule of its method, the delay that the caller or the rule
-// asks for (0: none), and why it is sent once, or [engine.None] if it may be hedged. It asks for
+// asks for (0: none), and why it is sent once, or [policy.None] if it may be hedged. It asks for
 // the call's obstacle if nothing else keeps it from being hedged.
 func (in *Interceptor) decide(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.Called, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason Reason) {
 	facts := in.begin()
@@ -219,13 +219,13 @@ func (in *Interceptor) decide(ctx context.Context, o race.Overrides, cc *grpc.Cl
 		facts.Again = o.Above == c
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
-		if facts.Refuse(o) == engine.None {
+		if facts.Refuse(o) == policy.None {
 			why := grpcattempt.OtherTarget
 			if in.grpc.conns.Serve(cc) {
 				why = obstacle(m)
 			}
 			if why == grpcattempt.None {
-				return m, delay, engine.None
+				return m, delay, policy.None
 			}
 			facts.Unrepeated = true
 			in.rules.tell(m, c.Method, why)
@@ -250,19 +250,19 @@ func (c *rpc) sendOnce(ctx context.Context, reason Reason) error {
 }
 
 // beginUnhedged tells observers, if there are any, of a call that is sent once.
-func (in *Interceptor) beginUnhedged(ctx context.Context, c race.Called, reason Reason) engine.Unhedged {
+func (in *Interceptor) beginUnhedged(ctx context.Context, c race.Called, reason Reason) policy.Unhedged {
 	if !in.engine.Observed() {
-		return engine.Unhedged{}
+		return policy.Unhedged{}
 	}
 	return in.engine.BeginUnhedged(ctx, in.name(ctx, c), reason)
 }
 
 // name returns the name of a call's key.
-func (in *Interceptor) name(ctx context.Context, c race.Called) engine.Name {
+func (in *Interceptor) name(ctx context.Context, c race.Called) policy.Name {
 	if f := in.options.key; f != nil {
-		return engine.Name{Host: f(ctx, c.Target, c.Method)}
+		return policy.Name{Host: f(ctx, c.Target, c.Method)}
 	}
-	return engine.Name{Host: c.Target, Route: c.Method}
+	return policy.Name{Host: c.Target, Route: c.Method}
 }
 
 // callOver returns an rpc for a call over cc.
@@ -474,13 +474,13 @@ func (c *rpc) copies(a *race.Attempt, h *hedged, cc *grpc.ClientConn) (req any, 
 
 // hedging is what a call that may be hedged has, be it unary or a stream.
 type hedging struct {
-	engine.Call
+	policy.Call
 
 	// Written before the race begins.
 	in       *Interceptor
 	rule     *methodRule             // an rpc keeps it as it does the key
 	throttle *serviceconfig.Throttle // nil: there is none
-	key      *engine.Key             // an rpc keeps it for its next call, which is often one of the same key
+	key      *policy.Key             // an rpc keeps it for its next call, which is often one of the same key
 	ahead    time.Duration           // so long before its race the call began
 
 	tour    conns.Tour // over the connections for hedges

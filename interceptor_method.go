@@ -8,9 +8,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/readonly"
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
@@ -22,7 +22,7 @@ type methodRule struct {
 	policy    Policy // of the route
 	live      *serviceconfig.Live
 	hedging   *serviceconfig.Policy // nil: its service config has none
-	terms     *engine.Terms         // of hedging; nil with it
+	terms     *policy.Terms         // of hedging; nil with it
 	throttled bool                  // its successes count for retryThrottling
 	loud      atomic.Bool           // the log is told of it
 	told      grpcattempt.Told
@@ -65,7 +65,7 @@ func (r *methodRules) of(live *serviceconfig.Live, method string) *methodRule {
 // find makes the rule of a method.
 func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule {
 	rule := &methodRule{live: live, throttled: live.Throttles() && !live.Retries(method)}
-	policy := live.Policy(method)
+	configured := live.Policy(method)
 	if r.routes != nil {
 		if to := r.routes.grpc(method); to != nil {
 			rule.policy = to.Policy
@@ -74,14 +74,14 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 	switch {
 	case rule.policy.Off:
 		rule.why = "its route is Off"
-	case policy != nil && r.aside:
-		rule.policy.Off, rule.why = true, "gRPC hedges it, by "+policy.Path
+	case configured != nil && r.aside:
+		rule.policy.Off, rule.why = true, "gRPC hedges it, by "+configured.Path
 	case rule.policy.Hedgeable:
 		rule.hedgeable, rule.why = true, "its route is Hedgeable"
 	case r.lists(method):
 		rule.hedgeable, rule.why = true, "WithMethods lists it"
-	case policy != nil:
-		rule.hedgeable, rule.why = true, "its service config has "+policy.Path
+	case configured != nil:
+		rule.hedgeable, rule.why = true, "its service config has "+configured.Path
 	default:
 		v := readonly.Judge(method)
 		rule.hedgeable, rule.why = v.Reads, v.Why
@@ -89,9 +89,9 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 			rule.hedgeable, rule.why = false, "it declares nothing"
 		}
 	}
-	if policy != nil && !rule.policy.Off {
-		rule.hedging = policy
-		rule.terms = &engine.Terms{Hedges: policy.Attempts - 1, Fixed: policy.Delayed, Delay: policy.Delay}
+	if configured != nil && !rule.policy.Off {
+		rule.hedging = configured
+		rule.terms = &policy.Terms{Hedges: configured.Attempts - 1, Fixed: configured.Delayed, Delay: configured.Delay}
 	}
 	return rule
 }

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpcattempt"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -54,7 +54,7 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 		}
 		return grpcattempt.None // what is known when it is opened
 	})
-	if reason != engine.None {
+	if reason != policy.None {
 		return in.openOnce(asked, m, reason)
 	}
 	s := in.streamOf(asked, m, delay)

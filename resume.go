@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/resume"
 )
@@ -42,7 +42,7 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 // Its fields are not written once the body is handed out, but for body, which locks itself.
 type resumption struct {
 	t           *Transport
-	key         *engine.Key
+	key         *policy.Key
 	hostVersion hostVersion
 	ctx         context.Context       // the caller's
 	sent        *httpattempt.Snapshot // of the call's request; nil if the rest is never asked for
@@ -56,7 +56,7 @@ func (r *resumption) Learn(longest time.Duration) { r.key.Paused(longest) }
 
 // Passed counts nothing of bodies that are quick enough.
 func (r *resumption) Passed(why resume.Obstacle, waited time.Duration) {
-	if why == resume.NoRest || waited >= engine.MinStall {
+	if why == resume.NoRest || waited >= policy.MinStall {
 		r.key.Unresumed(string(why))
 	}
 }

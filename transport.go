@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/places"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -112,7 +112,7 @@ func (t *Transport) CloseIdleConnections() { t.pools.CloseIdle() }
 // have something better. If none has in the usual time, it returns what the primary did.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := t.call()
-	if reason := c.readTerms(req); reason != engine.None {
+	if reason := c.readTerms(req); reason != policy.None {
 		to := c.route
 		t.free(c)
 		return t.sendOnce(req, to, reason)
@@ -150,7 +150,7 @@ type terms struct {
 	firstByte bool          // a response wins with its first byte
 }
 
-// readTerms counts a call and sets its terms. It returns why the call is sent once, or [engine.None].
+// readTerms counts a call and sets its terms. It returns why the call is sent once, or [policy.None].
 func (c *call) readTerms(req *http.Request) Reason {
 	t := c.t
 	c.terms = terms{route: noRoute}
@@ -169,7 +169,7 @@ func (c *call) readTerms(req *http.Request) Reason {
 	facts.Hedge = h.Hedge
 	facts.Again = o.Above.HTTP && req.URL != nil && o.Above == race.Called{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
-	if !o.Allow && !c.route.Hedgeable && facts.Refuse(o) == engine.None {
+	if !o.Allow && !c.route.Hedgeable && facts.Refuse(o) == policy.None {
 		facts.Unsafe = !t.options.safe(req)
 	}
 	return t.refuses(o, facts)
@@ -234,7 +234,7 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 }
 
 // sendHedged sends a call, and hedges when the plan says.
-func (c *call) sendHedged(req *http.Request, plan *engine.Plan) (*http.Response, error) {
+func (c *call) sendHedged(req *http.Request, plan *policy.Plan) (*http.Response, error) {
 	style := &c.race.Style
 	style.Usual, style.Watch, style.Sever, style.Fresh = c.Usual(), c.Watch(), true, c.InBubble()
 	style.Call = c.t.above(race.Called{HTTP: true, Target: c.key.Name.Host})
@@ -340,12 +340,12 @@ func (t *Transport) observe(req *http.Request, to *route, reason Reason) (*http.
 	return resp, err
 }
 
-func (t *Transport) name(req *http.Request, route string) engine.Name {
+func (t *Transport) name(req *http.Request, route string) policy.Name {
 	host := httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	if f := t.options.key; f != nil {
 		host = f(req.Context(), host, cmp.Or(req.Method, http.MethodGet)+" "+req.URL.Path)
 	}
-	return engine.Name{Host: host, Route: route}
+	return policy.Name{Host: host, Route: route}
 }
 
 func (t *Transport) free(c *call) {
@@ -381,7 +381,7 @@ func (c *call) embark(req *http.Request, fit places.Mask) {
 }
 
 // delaysOf returns the delays of a call, which begin at once if it is sent to two places.
-func (c *call) delaysOf(plan *engine.Plan) []time.Duration {
+func (c *call) delaysOf(plan *policy.Plan) []time.Duration {
 	if !c.trip.Probes() {
 		return plan.Delays
 	}
@@ -402,7 +402,7 @@ func (c *call) arrived(ctx context.Context, winner int) {
 		return
 	}
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	c.trip.End(places.End{Winner: winner, Denied: c.Denied != engine.None, Late: late, Took: c.Elapsed(), Tail: c.Usual()})
+	c.trip.End(places.End{Winner: winner, Denied: c.Denied != policy.None, Late: late, Took: c.Elapsed(), Tail: c.Usual()})
 }
 
 // arrivedAlone tells how a call has ended that was sent once.
@@ -420,9 +420,9 @@ func LatencyEstimate(rt http.RoundTripper, host string, q float64) time.Duration
 	if !ok || t == nil || t.engine == nil {
 		return 0
 	}
-	k := t.engine.Lookup(engine.Name{Host: host})
+	k := t.engine.Lookup(policy.Name{Host: host})
 	if k == nil {
-		k = t.engine.Lookup(engine.Name{Host: httpattempt.HostName("", host)})
+		k = t.engine.Lookup(policy.Name{Host: httpattempt.HostName("", host)})
 	}
 	if k == nil {
 		return 0

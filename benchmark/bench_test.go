@@ -32,7 +32,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 const (
@@ -367,11 +367,11 @@ func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error
 
 // BenchmarkDelay reads the delay that a key has published.
 func BenchmarkDelay(b *testing.B) {
-	key := engine.New(engine.Config{Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: time.Millisecond, MaxKeys: 4096, Short: true}).Key(engine.Name{Host: "host.test"})
+	key := policy.New(policy.Config{Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: time.Millisecond, MaxKeys: 4096, Short: true}).Key(policy.Name{Host: "host.test"})
 	now := time.Now()
 	for i := range learned {
 		key.Begin(now)
-		key.Done(now, engine.Result{Latency: time.Duration(i%100) * time.Millisecond, Answered: true, Learned: true})
+		key.Done(now, policy.Result{Latency: time.Duration(i%100) * time.Millisecond, Answered: true, Learned: true})
 	}
 	var delay time.Duration
 	b.ReportAllocs()

@@ -28,8 +28,8 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -235,7 +235,7 @@ func render(p Page, refresh int) view {
 }
 
 func renderClient(s hedge.Snapshot, now time.Time) client {
-	c := client{Snapshot: s, Title: label.Clean(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: share(engine.SlowLimit)}
+	c := client{Snapshot: s, Title: label.Clean(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: share(policy.SlowLimit)}
 	c.Totals = totals(s)
 	keys := slices.Clone(s.Keys)
 	if len(keys) > maxKeys {
@@ -383,10 +383,10 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		P50: duration(k.P50), P90: duration(k.P90), P99: duration(k.P99), Saved: duration(k.Saved),
 		Load: of(hedges, k.Requests, ""), WinRate: of(wins, hedges, ""),
 		Budget: strconv.FormatFloat(k.Budget, 'f', 1, 64),
-		Slow:   share(k.SlowShare), SlowWidth: 100 * min(k.SlowShare, 1), TooSlow: k.SlowShare > engine.SlowLimit,
+		Slow:   share(k.SlowShare), SlowWidth: 100 * min(k.SlowShare, 1), TooSlow: k.SlowShare > policy.SlowLimit,
 	}
 	if k.PushBackShare >= 0.001 {
-		v.PushBack, v.TooPushed = share(k.PushBackShare), k.PushBackShare > engine.PushStop
+		v.PushBack, v.TooPushed = share(k.PushBackShare), k.PushBackShare > policy.PushStop
 	}
 	if a := k.Audit; a != nil {
 		v.Audit, v.Measured, v.Harmful = string(a.Verdict), measured(a), a.Verdict == hedge.AuditOff

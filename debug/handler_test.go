@@ -24,8 +24,8 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/internal/doubles"
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 const ms = time.Millisecond
@@ -296,7 +296,7 @@ func TestRowsBecomeCardsBelowThe1280PixelsThatTheTableFits(t *testing.T) {
 }
 
 func TestSlowBarIsRedAboveTheLimitOfTheEngine(t *testing.T) {
-	for slow, red := range map[float64]bool{engine.SlowLimit: false, engine.SlowLimit + 0.01: true} {
+	for slow, red := range map[float64]bool{policy.SlowLimit: false, policy.SlowLimit + 0.01: true} {
 		s := newFull(false)
 		s.Keys[0].SlowShare = slow
 		page := show(debug.Handler(s), "/").Body.String()

@@ -19,7 +19,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -66,9 +66,9 @@ func newCore(conf *Client) (*core, error) {
 	if conf.Hosts != "" {
 		c.hosts = system.NewHosts(conf.Hosts, c.spawn)
 	}
-	policy := hedging.Engine()
-	policy.Shadow = conf.Hedge.Shadow
-	if err := c.operation.init(policy, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
+	engineConfig := hedging.Engine()
+	engineConfig.Shadow = conf.Hedge.Shadow
+	if err := c.operation.init(engineConfig, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
 		return nil, err
 	}
 	c.trace = conf.Trace.guard(func(value any) { c.log.PanickedIn("Trace", value) })
@@ -432,7 +432,7 @@ func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *fli
 	if c.conf.Cache != nil && len(c.systems()) > 0 { // also behind a route, whose aliases may lead to the system's servers
 		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.ofSystem())
 	}
-	f, isNew := c.flights.join(key, engine.Facts{}.Refuse(race.OverridesFrom(ctx)) != engine.None)
+	f, isNew := c.flights.join(key, policy.Facts{}.Refuse(race.OverridesFrom(ctx)) != policy.None)
 	if !isNew {
 		return f
 	}

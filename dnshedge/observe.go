@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
@@ -15,7 +15,7 @@ const protocol = "dns" // as in observe.KeyInfo
 
 // operation is how a Client is operated. Only off changes once the Client is used.
 type operation struct {
-	engine  *engine.Engine
+	engine  *policy.Engine
 	watcher *watch.Watcher // nil: there are no observers
 	log     *ops.Log
 	records logQueue    // of log
@@ -24,7 +24,7 @@ type operation struct {
 }
 
 // init reads the environment, and makes the engine, its observer and the log. Panics of observers and loggers are counted.
-func (o *operation) init(conf engine.Config, name string, observers []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
+func (o *operation) init(conf policy.Config, name string, observers []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
 	for i, one := range observers {
 		if one == nil {
 			return fmt.Errorf("dnshedge: Client.Observers[%d] is nil", i)
@@ -42,6 +42,6 @@ func (o *operation) init(conf engine.Config, name string, observers []observe.Ob
 	o.watcher = watch.New(observers, o.log.Panicked)
 	conf.Client, conf.Protocol, conf.Watcher = name, protocol, o.watcher
 	o.log.Started(environment)
-	o.engine = engine.New(conf)
+	o.engine = policy.New(conf)
 	return nil
 }

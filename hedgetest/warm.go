@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 // An Importer learns what another process has learned. *hedge.Transport, *hedge.Interceptor and *hedge.Hedger are Importers. The
@@ -39,11 +39,11 @@ func Warm(t testing.TB, c Importer, usual time.Duration, host string, routes ...
 		routes = []string{""}
 	}
 	now := time.Now()
-	e := engine.New(engine.Config{MaxKeys: len(routes)})
+	e := policy.New(policy.Config{MaxKeys: len(routes)})
 	for _, route := range routes {
-		k := e.Key(engine.Name{Host: host, Route: route})
+		k := e.Key(policy.Name{Host: host, Route: route})
 		for range warmCalls {
-			k.Done(now, engine.Result{Latency: usual, Answered: true})
+			k.Done(now, policy.Result{Latency: usual, Answered: true})
 		}
 	}
 	var learned bytes.Buffer

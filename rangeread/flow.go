@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -37,10 +37,10 @@ type flow struct {
 
 // newFlow returns the flow of n bytes from off on; n is at least 1. Its owner closes it.
 func newFlow(ctx context.Context, r *Reader, off, n int64) *flow {
-	refused := engine.Facts{SwitchedOff: r.store.off}.Refuse(race.OverridesFrom(ctx))
+	refused := policy.Facts{SwitchedOff: r.store.off}.Refuse(race.OverridesFrom(ctx))
 	f := &flow{
 		task:   &task{store: r.store, fetch: r.fetch, version: &r.version, key: r.store.key(n)},
-		caller: ctx, hedged: refused == engine.None, at: off, start: off, end: off + n,
+		caller: ctx, hedged: refused == policy.None, at: off, start: off, end: off + n,
 	}
 	t := f.task
 	t.ctx, t.cancel = context.WithCancelCause(ctx)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"io"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
 
 // An opening is the race for the first byte of a range: the Op and the Gate.
 type opening struct {
-	engine.Call
+	policy.Call
 	race     race.Race[outcome]
 	task     *task
 	from, to int64
@@ -28,7 +28,7 @@ func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream,
 		plan := o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
 		o.race.Style.Usual = o.Usual()
 		if plan == nil {
-			plan = new(engine.Plan)
+			plan = new(policy.Plan)
 		}
 		out = o.race.Run(t.ctx, o, o, plan.Delays)
 		if o.NotTaken = out.NotTaken; out.Winner >= 0 && (out.Value.err != nil || out.Value.stream.empty()) {

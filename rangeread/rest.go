@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
@@ -14,7 +14,7 @@ var errNothing = errors.New("rangeread: the store has sent nothing of what is mi
 
 // A rest is a request for what is missing of a body, beside the body or in its place.
 type rest struct {
-	engine.Call
+	policy.Call
 	task    *task
 	attempt *race.Attempt
 	asked   time.Time

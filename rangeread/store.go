@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 // The defaults of Options.
@@ -71,7 +71,7 @@ type Store struct {
 	options Options // filled
 	off     bool    // no hedge is sent
 	shadow  bool    // hedges are only counted
-	engine  *engine.Engine
+	engine  *policy.Engine
 	bytes   *budget.Bucket // pays for the bytes of hedges
 	held    atomic.Int64   // bytes read ahead
 	whole   atomic.Bool    // the last answer to a range behind byte 0 began at byte 0
@@ -89,10 +89,10 @@ func NewStore(o Options) *Store {
 		off:     environment.Off != "" || share == 0,
 		shadow:  environment.Shadow,
 		bytes:   budget.NewBucket(share, float64(burstParts*o.PartSize)),
-		engine: engine.New(engine.Config{
+		engine: policy.New(policy.Config{
 			Percentile: 0.90, MaxHedges: maxHedges, Share: share, EstimatedRPS: 100, Burst: 2 * time.Second,
 			MinDelay: time.Millisecond, MaxKeys: 2 * 64,
-			Setup: engine.Setup{Protocol: "range", PerHost: true, Shadow: environment.Shadow},
+			Setup: policy.Setup{Protocol: "range", PerHost: true, Shadow: environment.Shadow},
 		}),
 	}
 }
@@ -121,9 +121,9 @@ func (s *Store) Stats() Stats {
 }
 
 // key returns what is known of ranges of about that length.
-func (s *Store) key(length int64) *engine.Key {
+func (s *Store) key(length int64) *policy.Key {
 	class := int64(1) << bits.Len64(uint64(length-1))
-	return s.engine.Key(engine.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
+	return s.engine.Key(policy.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
 }
 
 // ignores takes note of whether an answer shows that ranges are ignored.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -13,7 +13,7 @@ type task struct {
 	store   *Store
 	fetch   Fetch
 	version *version
-	key     *engine.Key
+	key     *policy.Key
 	ctx     context.Context // of the attempts
 	cancel  context.CancelCauseFunc
 	untie   func() bool // ctx from the life of the Reader
@@ -39,13 +39,13 @@ func (t *task) end() {
 
 // admit decides whether a hedge for the bytes from from to to may start, at the delay of that index. It is paid for by what it asks for, as nobody
 // knows what the server has sent of it, or of the attempt that it beats, when that is cut off.
-func (t *task) admit(c *engine.Call, index int, from, to int64) bool {
-	reason, n := engine.None, t.store.cost(from, to)
+func (t *task) admit(c *policy.Call, index int, from, to int64) bool {
+	reason, n := policy.None, t.store.cost(from, to)
 	paid := t.store.bytes.SpendN(n)
 	if !paid {
 		reason = observe.DeniedBudget
 	}
-	c.Denied = engine.None
+	c.Denied = policy.None
 	if c.AdmitUnless(index, reason) {
 		t.extra.Add(n)
 		t.store.hedged.Add(n)
@@ -54,7 +54,7 @@ func (t *task) admit(c *engine.Call, index int, from, to int64) bool {
 	if paid && c.Denied != observe.DeniedShadow { // as if that was sent
 		t.store.bytes.GiveBackN(n)
 	}
-	if c.Denied != engine.None {
+	if c.Denied != policy.None {
 		t.store.denied.count(c.Denied, !paid)
 	}
 	return false

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
-	hedging "github.com/gohedge/hedge/internal/engine"
+	hedging "github.com/gohedge/hedge/internal/policy"
 )
 
 // library is this library with some options.

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/grpctarget"
 	"github.com/gohedge/hedge/internal/places"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -108,19 +108,19 @@ func (c *Set) ready() (ready places.Mask) {
 type Tour struct {
 	places.Tour
 	set *Set
-	key *engine.Key
+	key *policy.Key
 	own *grpc.ClientConn // the caller's
 	to  string           // the name of its target
 }
 
 // Begin makes t, which is zero, the tour of a call over own, which has the key.
-func (t *Tour) Begin(c *Set, own *grpc.ClientConn, k *engine.Key) {
+func (t *Tour) Begin(c *Set, own *grpc.ClientConn, k *policy.Key) {
 	if c != nil {
 		t.begin(c, own, k)
 	}
 }
 
-func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *engine.Key) {
+func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *policy.Key) {
 	t.set, t.key, t.own, t.to = c, k, own, grpctarget.Of(own)
 	var at places.Mask
 	for i, to := range c.all {
@@ -152,15 +152,15 @@ type Due struct {
 }
 
 // Admit decides about the next hedge of call c, and where it goes.
-func (t *Tour) Admit(c *engine.Call, index int, due Due) bool {
+func (t *Tour) Admit(c *policy.Call, index int, due Due) bool {
 	place, denial := 0, due.Denial
-	if t.set != nil && denial == engine.None {
+	if t.set != nil && denial == policy.None {
 		if place = t.Next(t.set.ready()); place == 0 {
 			denial = observe.DeniedNotReady
 		}
 	}
 	fare := t.fare(place)
-	if denial == engine.None && due.Held && !fare.Elsewhere {
+	if denial == policy.None && due.Held && !fare.Elsewhere {
 		denial = observe.DeniedPaused
 	}
 	fare.Denial = denial
@@ -182,7 +182,7 @@ func (t *Tour) add(n, place int, elsewhere bool) {
 }
 
 // Refuse says that hedge n of call c was not sent: ctx is the context of the hedge, which may be refused after its call.
-func (t *Tour) Refuse(ctx context.Context, c *engine.Call, n int, reason observe.Reason) {
+func (t *Tour) Refuse(ctx context.Context, c *policy.Call, n int, reason observe.Reason) {
 	place := t.Place(n)
 	c.RefuseIn(ctx, reason, t.fare(place))
 	if place > 0 {
@@ -204,10 +204,10 @@ func (t *Tour) Ended(ctx context.Context, n int, answered, refused bool) {
 }
 
 // Usual returns the fare of the first hedge while every connection is ready and none fails.
-func (t *Tour) Usual() engine.Fare {
+func (t *Tour) Usual() policy.Fare {
 	switch {
 	case t.set == nil:
-		return engine.Fare{}
+		return policy.Fare{}
 	case len(t.set.all) > 1 && t.set.all[0].ClientConn == t.own:
 		return t.fare(2)
 	}
@@ -215,12 +215,12 @@ func (t *Tour) Usual() engine.Fare {
 }
 
 // fare returns what is special about a hedge to a place. Another target than the call's says nothing of the servers of that.
-func (t *Tour) fare(place int) engine.Fare {
+func (t *Tour) fare(place int) policy.Fare {
 	if place == 0 {
-		return engine.Fare{}
+		return policy.Fare{}
 	}
 	to := t.set.all[place-1]
-	return engine.Fare{Cost: to.cost, Elsewhere: to.target != t.to}
+	return policy.Fare{Cost: to.cost, Elsewhere: to.target != t.to}
 }
 
 // Closed reports whether the program has closed the connection of hedge n, which is why it has failed.

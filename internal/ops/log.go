@@ -9,8 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -156,9 +156,9 @@ func (l *Log) PanickedIn(observer string, value any) {
 
 // messages are those for a topic that became bad, and good again.
 var messages = [...]struct{ bad, good string }{
-	engine.Pausing:    {"paused", "resumed"},
-	engine.Exhausting: {"budget exhausted", "budget refilled"},
-	engine.Placing:    {"place is out", "place is back"},
+	policy.Pausing:    {"paused", "resumed"},
+	policy.Exhausting: {"budget exhausted", "budget refilled"},
+	policy.Placing:    {"place is out", "place is back"},
 }
 
 // audited logs the verdict of an audit.
@@ -184,8 +184,8 @@ func (l *Log) audited(key observe.KeyInfo, v observe.Audit) {
 }
 
 // Changed logs a change of a key.
-func (l *Log) Changed(key observe.KeyInfo, change engine.Change) {
-	if change.Topic == engine.Judging {
+func (l *Log) Changed(key observe.KeyInfo, change policy.Change) {
+	if change.Topic == policy.Judging {
 		l.audited(key, change.Audit)
 		return
 	}
@@ -193,7 +193,7 @@ func (l *Log) Changed(key observe.KeyInfo, change engine.Change) {
 	if change.Bad {
 		message = messages[change.Topic].bad
 	}
-	if change.Bad && change.Topic != engine.Exhausting { // a spent budget is no fault
+	if change.Bad && change.Topic != policy.Exhausting { // a spent budget is no fault
 		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
@@ -203,7 +203,7 @@ func (l *Log) Changed(key observe.KeyInfo, change engine.Change) {
 	if change.Place != "" {
 		attrs = append(attrs, slog.String("place", label.Clean(change.Place)))
 	}
-	if change.Reason != engine.None {
+	if change.Reason != policy.None {
 		attrs = append(attrs, slog.String("reason", string(change.Reason)))
 	}
 	if !change.Until.IsZero() {

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -33,7 +33,7 @@ const (
 //
 // One call in a hundred has a probe: it is also sent to a place that is out, at the same time. Good probes bring the place back.
 type Health struct {
-	key   *engine.Key // by which is told what happens; nil: nobody is told
+	key   *policy.Key // by which is told what happens; nil: nobody is told
 	names []string    // of the places; a Health without a key has none
 
 	mu     sync.Mutex // guards the fields below
@@ -79,7 +79,7 @@ type silence struct {
 
 // logged is what a log was told of a place.
 type logged struct {
-	notice engine.Notice
+	notice policy.Notice
 	told   bool // that it is out, which is the last
 }
 
@@ -91,11 +91,11 @@ type Tally struct {
 	Overtaken int64 // the others: an attempt elsewhere was quicker, or the caller's deadline passed
 }
 
-var _ engine.Noted = (*Health)(nil)
+var _ policy.Noted = (*Health)(nil)
 
 // HealthOf returns what is known of the places of a key, which is that of the first place. The places have the names
 // that are given with the first call of the key; the caller must not change them.
-func HealthOf(k *engine.Key, names []string) *Health {
+func HealthOf(k *policy.Key, names []string) *Health {
 	if h, ok := k.Note.Load().(*Health); ok {
 		return h
 	}
@@ -191,9 +191,9 @@ func (h *Health) change(i int, f func(*standing)) {
 		s.probed = h.calls
 	}
 	out, turned, reports := s.out, s.out != was && !h.gone, false
-	c := engine.Change{Topic: engine.Placing, Bad: out, Place: h.name(i)}
+	c := policy.Change{Topic: policy.Placing, Bad: out, Place: h.name(i)}
 	if (out != was || out != s.told) && !h.gone { // or the Notice has nothing to learn and nothing to report
-		if c.Dropped, reports = s.notice.Update(time.Now(), engine.ChangeEvery, out); reports {
+		if c.Dropped, reports = s.notice.Update(time.Now(), policy.ChangeEvery, out); reports {
 			s.told = out
 			if s.slower {
 				c.Reason = observe.DeniedSlow

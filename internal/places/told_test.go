@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
@@ -29,11 +29,11 @@ func (o *told) take() (all []string) {
 }
 
 // keyToldBy returns a key of which o is told.
-func keyToldBy(o *told) *engine.Key {
-	setup := engine.Setup{Watcher: watch.New([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c engine.Change) {
+func keyToldBy(o *told) *policy.Key {
+	setup := policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c policy.Change) {
 		o.changes = append(o.changes, fmt.Sprintf("%s out=%t dropped=%d", c.Place, c.Bad, c.Dropped))
 	}}
-	return engine.New(engine.Config{Setup: setup, MaxKeys: 1}).Key(engine.Name{Host: "near"})
+	return policy.New(policy.Config{Setup: setup, MaxKeys: 1}).Key(policy.Name{Host: "near"})
 }
 
 // TestALogIsToldOfAPlaceOnceInTenSecondsAndWhatLasts has a place that is out and back all the time, of which observers hear each time.
@@ -77,9 +77,9 @@ func TestALogIsToldOfAPlaceOnceInTenSecondsAndWhatLasts(t *testing.T) {
 // TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut: calls that still run teach that Health.
 func TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut(t *testing.T) {
 	o := new(told)
-	e := engine.New(engine.Config{Setup: engine.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}, MaxKeys: 1})
-	k := e.Key(engine.Name{Host: "near"})
-	require.NotNil(t, e.Key(engine.Name{Host: "other"}))
+	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}, MaxKeys: 1})
+	k := e.Key(policy.Name{Host: "near"})
+	require.NotNil(t, e.Key(policy.Name{Host: "other"}))
 	require.True(t, k.Forgotten())
 	h := HealthOf(k, []string{"near", "far"})
 	for range badRow {
@@ -104,21 +104,21 @@ func (o *asking) Placed(_ observe.KeyInfo, p observe.PlaceEvent) {
 }
 
 func TestAnObserverOfPlacesMayCallTheEngine(t *testing.T) {
-	for name, forget := range map[string]func(*engine.Engine){
-		"reset":     func(e *engine.Engine) { e.Reset("", "") },
-		"forgotten": func(e *engine.Engine) { e.Key(engine.Name{Host: "other"}) },
-		"no room":   func(e *engine.Engine) { e.SetConfig(engine.Config{MaxKeys: 1}, time.Now()) },
+	for name, forget := range map[string]func(*policy.Engine){
+		"reset":     func(e *policy.Engine) { e.Reset("", "") },
+		"forgotten": func(e *policy.Engine) { e.Key(policy.Name{Host: "other"}) },
+		"no room":   func(e *policy.Engine) { e.SetConfig(policy.Config{MaxKeys: 1}, time.Now()) },
 	} {
 		o := new(asking)
-		setup := engine.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}
-		e := engine.New(engine.Config{Setup: setup, MaxKeys: 2})
+		setup := policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}
+		e := policy.New(policy.Config{Setup: setup, MaxKeys: 2})
 		o.ask = func() { e.Reset("", "") }
-		h := HealthOf(e.Key(engine.Name{Host: "near"}), []string{"near", "far"})
+		h := HealthOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
 		for range badRow {
 			h.outcome(1, false)
 		}
 		require.True(t, h.View(1).Out)
-		require.NotNil(t, e.Key(engine.Name{Host: "new"}))
+		require.NotNil(t, e.Key(policy.Name{Host: "new"}))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -134,8 +134,8 @@ func TestAnObserverOfPlacesMayCallTheEngine(t *testing.T) {
 }
 
 func BenchmarkOutcome(b *testing.B) {
-	e := engine.New(engine.Config{Setup: engine.Setup{Watcher: watch.New([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
-	observed := HealthOf(e.Key(engine.Name{Host: "near"}), []string{"near", "far"})
+	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: watch.New([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
+	observed := HealthOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
 	for name, h := range map[string]*Health{"told to nobody": new(Health), "told to one": observed} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -33,7 +33,7 @@ type layoutLimits struct {
 // limitsByPackage has the limits of each package in the first row that matches its path.
 var limitsByPackage = []layoutLimits{
 	{".", 50, 3},
-	{"internal/engine", 60, 2},
+	{"internal/policy", 60, 2},
 	{"benchmark/simulate", 60, 5},
 	{"benchmark/*", 60, 3},
 	{"benchmark/internal/*", 60, 4},
@@ -60,7 +60,7 @@ const maxFlatFields = 40
 var wideStructs = map[string]int{
 	"hedge.Hedger": 48, "hedge.Interceptor": 61, "hedge.Transport": 51, "hedge.call": 93, "hedge.detachedCall": 76, "hedge.doCall": 74,
 	"hedge.handle": 46, "hedge.resumption": 41, "hedge.rpc": 109, "hedge.stream": 96,
-	"internal/engine.Key": 60, "internal/race.Race": 47, "rangeread.opening": 71,
+	"internal/policy.Key": 60, "internal/race.Race": 47, "rangeread.opening": 71,
 	"dnshedge.asking": 161, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 146, "dnshedge/internal/group.Server": 85,
 	"dnshedge/recursor.Resolver": 83, "dnshedge/recursor.core": 53, "dnshedge/recursor/internal/fleet.Fleet": 63,
 	"benchmark/simulate.contender": 67, "benchmark/simulate.trial": 46, "benchmark/simulate.turns": 46,

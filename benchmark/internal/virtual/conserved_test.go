@@ -9,7 +9,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 // fiftyHosts is a world of 50 hosts with 20 requests per second each. The first one hangs for 30 s. The next
@@ -43,7 +43,7 @@ func TestFiftyHostsDoNotPayForOneAnother(t *testing.T) {
 	skipIfShort(t)
 	for i, was := range fiftyBefore {
 		calls := fiftyHosts().Run(context.Background(), uint64(i+1), func() virtual.Policy {
-			return virtual.NewOurs(engine.Config{
+			return virtual.NewOurs(policy.Config{
 				Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096, Short: true,
 			})
 		}, nil)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/published"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 // None hedges nothing.
@@ -35,25 +35,25 @@ func (Static) Done(time.Duration, int, End) {}
 
 // Ours is this library's engine itself, driven by the simulation's clock.
 type Ours struct {
-	engine *engine.Engine
-	keys   []*engine.Key // by host
+	engine *policy.Engine
+	keys   []*policy.Key // by host
 }
 
 // NewOurs returns the engine under the given configuration.
-func NewOurs(c engine.Config) *Ours { return &Ours{engine: engine.New(c)} }
+func NewOurs(c policy.Config) *Ours { return &Ours{engine: policy.New(c)} }
 
 // epoch is when episodes begin. It is not zero, as a zero time means none to the engine.
 var epoch = time.Unix(1_000_000_000, 0)
 
-func (o *Ours) key(host int) *engine.Key {
+func (o *Ours) key(host int) *policy.Key {
 	for len(o.keys) <= host {
-		o.keys = append(o.keys, o.engine.Key(engine.Name{Host: strconv.Itoa(len(o.keys))}))
+		o.keys = append(o.keys, o.engine.Key(policy.Name{Host: strconv.Itoa(len(o.keys))}))
 	}
 	return o.keys[host]
 }
 
 // Views returns what is known of each host.
-func (o *Ours) Views() []engine.View { return o.engine.Views() }
+func (o *Ours) Views() []policy.View { return o.engine.Views() }
 
 // Begin returns the key's plan.
 func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
@@ -65,7 +65,7 @@ func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
 
 // Admit asks the key.
 func (o *Ours) Admit(now time.Duration, host, index int) bool {
-	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, engine.Fare{}) == engine.None
+	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.Fare{}) == policy.None
 }
 
 // Done records the call. Losers are cancelled at once, so that no hedge is in flight any more.
@@ -74,7 +74,7 @@ func (o *Ours) Done(now time.Duration, host int, e End) {
 	for range len(e.Starts) - 1 {
 		k.Ended()
 	}
-	k.Done(epoch.Add(now), engine.Result{
+	k.Done(epoch.Add(now), policy.Result{
 		Latency:  e.Latency,
 		Answered: e.Winner >= 0,
 		Gone:     e.Winner < 0 && !e.Refused,

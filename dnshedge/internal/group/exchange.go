@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
@@ -76,8 +76,8 @@ type Exchange struct {
 	group Servers // in the order of preference
 	start time.Time
 	end   time.Time // nothing is sent any more
-	call  engine.Call
-	key   *engine.Key // of the primary's server; nil if nothing is learned
+	call  policy.Call
+	key   *policy.Key // of the primary's server; nil if nothing is learned
 
 	mu       sync.Mutex // guards the fields below, but for the attempts that were admitted: they do not change
 	attempts [1 + MaxHedges]attempt
@@ -283,9 +283,9 @@ func (x *Exchange) plan(ctx context.Context) {
 	}
 	first.purse.earn()
 	x.hedges.due = x.room.due[:0]
-	refused := engine.Facts{SwitchedOff: x.conf.Off()}.Refuse(race.OverridesFrom(ctx))
+	refused := policy.Facts{SwitchedOff: x.conf.Off()}.Refuse(race.OverridesFrom(ctx))
 	switch {
-	case refused != engine.None:
+	case refused != policy.None:
 		x.told.denied(refused)
 	case h.Fixed > 0:
 		x.hedges.due = append(x.hedges.due, h.Fixed)
@@ -475,7 +475,7 @@ func (x *Exchange) hedge(now time.Time) bool {
 	}
 	x.hedges.next++
 	first := x.group[0]
-	reason := engine.None
+	reason := policy.None
 	switch {
 	case x.key == nil: // a fixed delay
 		if x.conf.Shadow {
@@ -489,7 +489,7 @@ func (x *Exchange) hedge(now time.Time) bool {
 	default:
 		first.lateHedges.Add(1)
 	}
-	if reason != engine.None {
+	if reason != policy.None {
 		x.conf.Count.Denied.Add(1)
 		x.told.denied(reason)
 		return false

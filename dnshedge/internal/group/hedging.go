@@ -3,7 +3,7 @@ package group
 import (
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 // planMargin is how many times the budget the slow delay may cost. A window of
@@ -28,9 +28,9 @@ type Hedging struct {
 }
 
 // Engine returns the policy for the keys of servers.
-func (h *Hedging) Engine() engine.Config {
+func (h *Hedging) Engine() policy.Config {
 	share := planMargin * h.Share // a server's bucket enforces the share itself
-	return engine.Config{
+	return policy.Config{
 		Percentile:   h.Percentile,
 		MaxHedges:    1, // an exchange computes the delays itself
 		Share:        share,

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/rtt"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/sketch"
 )
 
@@ -26,7 +26,7 @@ const (
 // learner learns from a server's answers when a query to it is late. It is safe for concurrent use.
 type learner struct {
 	hedging *Hedging      // never changes
-	key     *engine.Key   // never changes; it knows which part of the budget is worth spending
+	key     *policy.Key   // never changes; it knows which part of the budget is worth spending
 	floor   time.Duration // of the loss delay; never changes
 
 	loss atomic.Int64 // the loss delay; 0: not known; stored under mu
@@ -139,7 +139,7 @@ func (l *learner) addPath(now time.Time, d time.Duration) {
 // updateDelays computes the delays anew. The caller holds mu.
 func (l *learner) updateDelays() {
 	l.fastest, _ = l.answers.Quantile(0)
-	if l.answers.Len() >= engine.MinSamples {
+	if l.answers.Len() >= policy.MinSamples {
 		l.slow.Store(int64(l.affordableDelay()))
 	}
 	if l.path.Len() < minPathSamples {

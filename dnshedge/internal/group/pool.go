@@ -16,8 +16,8 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/watch"
 )
 
@@ -34,7 +34,7 @@ type Config struct {
 	Timeout time.Duration // bounds an exchange with all its attempts
 	Off     func() bool   // reports whether hedging is switched off; queries that are lost are still sent again
 	Shadow  bool          // hedges are only counted
-	Engine  *engine.Engine
+	Engine  *policy.Engine
 	Count   *Counters
 	Watcher *watch.Watcher // nil: there are no observers
 	Log     *ops.Log

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -27,7 +27,7 @@ type purse struct {
 	resends resendBucket   // of resends that cost no budget
 }
 
-func (p *purse) init(common bucket, share float64, key *engine.Key) {
+func (p *purse) init(common bucket, share float64, key *policy.Key) {
 	p.common, p.own = common, budget.NewBucket(share, Burst)
 	p.resends.tokens = Burst
 	key.AlsoPaidBy(common.Bucket, p.own)
@@ -41,14 +41,14 @@ func (p *purse) earn() {
 
 // payHedge admits hedge n of a call, if the buckets pay for it and the call's key has no other reason to refuse. A hedge that
 // is only counted (observe.DeniedShadow) is paid for by the server's own bucket alone: the common one pays for what is sent.
-func (p *purse) payHedge(call *engine.Call, n int) bool {
+func (p *purse) payHedge(call *policy.Call, n int) bool {
 	p.common.mu.Lock()
 	defer p.common.mu.Unlock()
-	denial := engine.None
+	denial := policy.None
 	if !p.common.Pays() || !p.own.Pays() {
 		denial = observe.DeniedBudget
 	}
-	call.Denied = engine.None
+	call.Denied = policy.None
 	admitted := call.AdmitUnless(n, denial)
 	switch {
 	case admitted:

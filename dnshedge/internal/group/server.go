@@ -16,9 +16,9 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -71,7 +71,7 @@ func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
 	s := &Server{Name: name, About: t.About, pool: p, stream: t.Stream}
 	s.used.Store(time.Now().UnixNano())
-	s.hedging, s.key, s.floor = h, p.conf.Engine.Key(engine.Name{Host: name}), h.MinDelay
+	s.hedging, s.key, s.floor = h, p.conf.Engine.Key(policy.Name{Host: name}), h.MinDelay
 	s.purse.init(p.common, h.Share, s.key)
 	if t.Local {
 		s.floor = h.LocalMin
@@ -338,7 +338,7 @@ type health struct {
 	trialAt     time.Time                    // of the next trial
 	probing     bool
 	probeFailed bool          // and nothing was answered since
-	notice      engine.Notice // what was logged
+	notice      policy.Notice // what was logged
 }
 
 // doubtful reports whether the server is silent, or fails all that it is asked. It
@@ -511,7 +511,7 @@ func (h *health) tell(now time.Time) {
 	}
 	h.mu.Lock()
 	doubtful, silent := h.doubtful(), h.Silent()
-	dropped, news := h.notice.Update(now, engine.ChangeEvery, doubtful)
+	dropped, news := h.notice.Update(now, policy.ChangeEvery, doubtful)
 	h.mu.Unlock()
 	if !news {
 		return

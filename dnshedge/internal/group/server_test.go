@@ -11,8 +11,8 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/ops"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 // Stats and Export take the Client's lock before the servers'.
@@ -22,7 +22,7 @@ func TestAServersLockIsNotHeldWhileTheClientsIsWaitedFor(t *testing.T) {
 	spawned := 0
 	hedging := group.Hedging{Percentile: 0.9, MaxHedges: 2, Share: 0.05, MinDelay: time.Millisecond, LocalMin: time.Millisecond, MaxDelay: time.Second}
 	p := group.New(group.Config{
-		Hedging: hedging, Timeout: time.Second, Engine: engine.New(hedging.Engine()), Count: &count,
+		Hedging: hedging, Timeout: time.Second, Engine: policy.New(hedging.Engine()), Count: &count,
 		Log: ops.NewLog(nil, "dnshedge", "dns", "", &count.Ignored),
 		Spawn: func(func(context.Context)) bool {
 			spawned++

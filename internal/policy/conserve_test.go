@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"bytes"
@@ -13,21 +13,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/engine"
 	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
 // A life is a random sequence of what may happen to an engine.
 type life struct {
 	*rand.Rand
-	config engine.Config
-	engine *engine.Engine
+	config policy.Config
+	engine *policy.Engine
 	now    time.Time
 	gap    time.Duration // between calls, on average
 	burst  float64       // at their rate
 	names  int           // that calls are for
-	held   []*engine.Key
+	held   []*policy.Key
 
 	calls, hedges             float64
 	calledRoutes, hedgedRoute float64 // of routes with a hundredth
@@ -47,12 +47,12 @@ func newLife(seed uint64) *life {
 	if l.IntN(2) == 0 { // 400 per second; keys do not tell of their calls at once, so it may look like 500
 		l.gap, l.burst = 2500*time.Microsecond, 0.1*2*500
 	}
-	l.engine = engine.New(l.config)
+	l.engine = policy.New(l.config)
 	l.names = 1 + l.IntN(64)
 	return l
 }
 
-func (l *life) name() (name engine.Name, share float64) {
+func (l *life) name() (name policy.Name, share float64) {
 	name.Host = fmt.Sprint(l.IntN(l.names))
 	switch l.IntN(4) {
 	case 0:
@@ -84,12 +84,12 @@ func (l *life) call() {
 	}
 	won := false
 	for range 2 {
-		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, engine.Fare{}) != engine.None {
+		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, policy.Fare{}) != policy.None {
 			continue
 		}
 		k.Ended()
 		if l.IntN(10) == 0 {
-			k.Refused(l.now, observe.DeniedSameBackend, engine.Fare{})
+			k.Refused(l.now, observe.DeniedSameBackend, policy.Fare{})
 			continue
 		}
 		won = l.IntN(3) == 0
@@ -98,7 +98,7 @@ func (l *life) call() {
 			l.hedgedRoute++
 		}
 	}
-	k.Done(l.now, engine.Result{Latency: time.Duration(1+l.IntN(30)) * ms, Answered: true, Learned: true, HedgeWon: won})
+	k.Done(l.now, policy.Result{Latency: time.Duration(1+l.IntN(30)) * ms, Answered: true, Learned: true, HedgeWon: won})
 }
 
 func (l *life) step(t *testing.T) {
@@ -111,7 +111,7 @@ func (l *life) step(t *testing.T) {
 	case 1:
 		var b bytes.Buffer
 		require.NoError(t, l.engine.Export(&b, l.now))
-		_, err := l.engine.Import(&b, l.now, func(n engine.Name) float64 {
+		_, err := l.engine.Import(&b, l.now, func(n policy.Name) float64 {
 			if n.Route == "/dear" {
 				return routeShare
 			}
@@ -146,20 +146,20 @@ func TestR5TokensAreConserved(t *testing.T) {
 }
 
 func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
-	e := small(func(c *engine.Config) { c.InitialDelay = 10 * ms })
+	e := small(func(c *policy.Config) { c.InitialDelay = 10 * ms })
 	var hedges atomic.Int64
 	var wg sync.WaitGroup
 	const callers, calls = 8, 1000
 	for i := range callers {
 		wg.Go(func() {
 			for n := range calls {
-				k := e.Key(engine.Name{Host: fmt.Sprint((n + i) % 6)})
+				k := e.Key(policy.Name{Host: fmt.Sprint((n + i) % 6)})
 				k.Begin(epoch)
-				if k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
+				if k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
 					k.Ended()
 					hedges.Add(1)
 				}
-				k.Done(epoch, engine.Result{Latency: ms, Answered: true})
+				k.Done(epoch, policy.Result{Latency: ms, Answered: true})
 			}
 		})
 	}
@@ -169,57 +169,57 @@ func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
 }
 
 func TestAForgottenKeyGivesBackWhatItHad(t *testing.T) {
-	e := small(func(c *engine.Config) { c.MaxKeys = 1 })
+	e := small(func(c *policy.Config) { c.MaxKeys = 1 })
 	// A key takes half of what the one before it has left; that gives back what it has afterwards.
 	for n := range 100 {
-		e.Key(engine.Name{Host: fmt.Sprint(n)})
+		e.Key(policy.Name{Host: fmt.Sprint(n)})
 	}
-	last := e.Lookup(engine.Name{Host: "99"})
+	last := e.Lookup(policy.Name{Host: "99"})
 	assert.InDelta(t, 20.0/3, last.Tokens(), 0.01)
-	require.Equal(t, engine.None, last.Admit(epoch, false, time.Time{}, engine.Fare{}))
-	next := e.Key(engine.Name{Host: "next"})
+	require.Equal(t, policy.None, last.Admit(epoch, false, time.Time{}, policy.Fare{}))
+	next := e.Key(policy.Name{Host: "next"})
 	assert.Zero(t, last.Tokens())
-	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, engine.Fare{}), "it has nothing any more")
-	last.Refused(epoch, observe.DeniedSameBackend, engine.Fare{})
+	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, policy.Fare{}), "it has nothing any more")
+	last.Refused(epoch, observe.DeniedSameBackend, policy.Fare{})
 	assert.Zero(t, last.Tokens(), "what comes late goes to the others")
-	e.Key(engine.Name{Host: "after"})
-	assert.InDelta(t, (20-20.0/3)/2, e.Key(engine.Name{Host: "end"}).Tokens(), 0.01)
+	e.Key(policy.Name{Host: "after"})
+	assert.InDelta(t, (20-20.0/3)/2, e.Key(policy.Name{Host: "end"}).Tokens(), 0.01)
 	assert.Zero(t, next.Tokens())
 }
 
 // A reserve that is empty is filled by what full buckets need not, so that a new key has a start.
 func TestWhatFullBucketsEarnIsTheStartOfNewKeys(t *testing.T) {
-	e := engine.New(defaults())
+	e := policy.New(defaults())
 	for n := range 40 { // take all there is
-		hedgesOf(e.Key(engine.Name{Host: fmt.Sprint(n)}), 1)
+		hedgesOf(e.Key(policy.Name{Host: fmt.Sprint(n)}), 1)
 	}
-	assert.Less(t, e.Key(engine.Name{Host: "late"}).Tokens(), 1.0)
-	busy := e.Key(engine.Name{Host: "busy"})
+	assert.Less(t, e.Key(policy.Name{Host: "late"}).Tokens(), 1.0)
+	busy := e.Key(policy.Name{Host: "busy"})
 	for n := range 10_000 {
 		now := epoch.Add(time.Duration(n) * 10 * ms)
 		busy.Begin(now)
-		busy.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		busy.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
 	assert.InDelta(t, 20, busy.Tokens(), 0.1)
-	assert.InDelta(t, 10, e.Key(engine.Name{Host: "new"}).Tokens(), 0.1)
-	assert.InDelta(t, 5, e.Key(engine.Name{Host: "newer"}).Tokens(), 0.1)
+	assert.InDelta(t, 10, e.Key(policy.Name{Host: "new"}).Tokens(), 0.1)
+	assert.InDelta(t, 5, e.Key(policy.Name{Host: "newer"}).Tokens(), 0.1)
 }
 
 // The reserve is one burst at the rate of all keys: ten hosts at 100 per second have begun with 20 each.
 func TestTheReserveFollowsTheRateOfAllKeys(t *testing.T) {
 	c := defaults()
 	c.Short = true
-	e := engine.New(c)
+	e := policy.New(c)
 	hedges := 0
 	for n := range 10_000 {
 		now := epoch.Add(time.Duration(n) * ms)
-		k := e.Key(engine.Name{Host: fmt.Sprint(n % 10)})
+		k := e.Key(policy.Name{Host: fmt.Sprint(n % 10)})
 		k.Begin(now)
-		if k.Admit(now, false, time.Time{}, engine.Fare{}) == engine.None {
+		if k.Admit(now, false, time.Time{}, policy.Fare{}) == policy.None {
 			hedges++
 			k.Ended()
 		}
-		k.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		k.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
 	assert.InDelta(t, 1000+200, hedges, 20)
 }
@@ -227,31 +227,31 @@ func TestTheReserveFollowsTheRateOfAllKeys(t *testing.T) {
 // --- what outlives a key ---
 
 // small returns an engine with room for four keys.
-func small(change func(*engine.Config)) *engine.Engine {
+func small(change func(*policy.Config)) *policy.Engine {
 	c := defaults()
 	c.MaxKeys = 4
 	if change != nil {
 		change(&c)
 	}
-	return engine.New(c)
+	return policy.New(c)
 }
 
 // pass makes the engine forget all keys, for others that are called that often.
-func pass(e *engine.Engine, calls int) {
+func pass(e *policy.Engine, calls int) {
 	for n := range 100 {
-		k := e.Key(engine.Name{Host: fmt.Sprint("passer-by ", n)})
+		k := e.Key(policy.Name{Host: fmt.Sprint("passer-by ", n)})
 		for range calls {
 			k.Begin(epoch)
-			k.Done(epoch, engine.Result{Latency: ms, Answered: true})
+			k.Done(epoch, policy.Result{Latency: ms, Answered: true})
 		}
 	}
 }
 
 func TestBrakesOutliveTheKey(t *testing.T) {
-	name := engine.Name{Host: "h"}
-	for reason, brake := range map[observe.Reason]func(*engine.Key){
-		observe.DeniedSlow: func(k *engine.Key) { reach(k, 1000) },
-		observe.DeniedPaused: func(k *engine.Key) {
+	name := policy.Name{Host: "h"}
+	for reason, brake := range map[observe.Reason]func(*policy.Key){
+		observe.DeniedSlow: func(k *policy.Key) { reach(k, 1000) },
+		observe.DeniedPaused: func(k *policy.Key) {
 			for range 100 {
 				k.Begin(epoch)
 				k.PushBack(epoch, time.Second)
@@ -269,18 +269,18 @@ func TestBrakesOutliveTheKey(t *testing.T) {
 				var b bytes.Buffer
 				require.NoError(t, e.Export(&b, epoch))
 				e = small(nil)
-				_, err := e.Import(&b, epoch, func(engine.Name) float64 { return 0 })
+				_, err := e.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 				require.NoError(t, err)
 			}
-			assert.Equal(t, reason, e.Key(name).Admit(epoch, false, time.Time{}, engine.Fare{}), "%s: %s", reason, way)
-			assert.Equal(t, engine.None, e.Key(engine.Name{Host: "other"}).Admit(epoch, false, time.Time{}, engine.Fare{}))
+			assert.Equal(t, reason, e.Key(name).Admit(epoch, false, time.Time{}, policy.Fare{}), "%s: %s", reason, way)
+			assert.Equal(t, policy.None, e.Key(policy.Name{Host: "other"}).Admit(epoch, false, time.Time{}, policy.Fare{}))
 		}
 	}
 }
 
 // TestImportPausesNoLongerThanTheServerAsked imports an export from clocks that are ahead or behind, into a key that exists and one that is made later.
 func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
-	name := engine.Name{Host: "h"}
+	name := policy.Name{Host: "h"}
 	for _, ahead := range []time.Duration{-time.Hour, 0, 5 * time.Second, time.Hour, 1000 * time.Hour} {
 		for _, known := range []bool{false, true} {
 			old, heir := small(nil), small(nil)
@@ -294,7 +294,7 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 			if known {
 				heir.Key(name)
 			}
-			_, err := heir.Import(&b, epoch, func(engine.Name) float64 { return 0 })
+			_, err := heir.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 			require.NoError(t, err)
 			pause := heir.Key(name).View().PausedTo.Sub(epoch)
 			if ahead < 0 {
@@ -307,11 +307,11 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 }
 
 func TestWhatIsResetOrResumedIsNotRemembered(t *testing.T) {
-	name := engine.Name{Host: "h"}
-	for _, forget := range []func(*engine.Engine){
-		func(e *engine.Engine) { e.Resume() },
-		func(e *engine.Engine) { e.Reset("h", "") },
-		func(e *engine.Engine) { e.Reset("", "") },
+	name := policy.Name{Host: "h"}
+	for _, forget := range []func(*policy.Engine){
+		func(e *policy.Engine) { e.Resume() },
+		func(e *policy.Engine) { e.Reset("h", "") },
+		func(e *policy.Engine) { e.Reset("", "") },
 	} {
 		e := small(nil)
 		for range 100 {
@@ -326,13 +326,13 @@ func TestWhatIsResetOrResumedIsNotRemembered(t *testing.T) {
 // Strangers whose keys have a brake on as well displace no brake of a key that was called more often.
 func TestStrangersDoNotFlushTheBrakesOfABusyHost(t *testing.T) {
 	e := small(nil)
-	name := engine.Name{Host: "busy"}
+	name := policy.Name{Host: "busy"}
 	learn(e.Key(name), 2000, constant(ms))
 	reach(e.Key(name), 100)
 	for n := range 10_000 {
-		reach(e.Key(engine.Name{Host: fmt.Sprint(n)}), 30)
+		reach(e.Key(policy.Name{Host: fmt.Sprint(n)}), 30)
 	}
-	assert.Equal(t, observe.DeniedSlow, e.Key(name).Admit(epoch, false, time.Time{}, engine.Fare{}))
+	assert.Equal(t, observe.DeniedSlow, e.Key(name).Admit(epoch, false, time.Time{}, policy.Fare{}))
 	assert.LessOrEqual(t, e.Remembered(), 4)
 }
 
@@ -343,32 +343,32 @@ func TestKeysThatLearnedNothingAreNotRemembered(t *testing.T) {
 }
 
 func TestAKeyThatHasHadCallsKeepsItsOwnBrakes(t *testing.T) {
-	name := engine.Name{Host: "h"}
+	name := policy.Name{Host: "h"}
 	old, now := small(nil), small(nil)
 	reach(old.Key(name), 1000)
 	learn(now.Key(name), 10, constant(ms))
 	var b bytes.Buffer
 	require.NoError(t, old.Export(&b, epoch))
-	_, err := now.Import(&b, epoch, func(engine.Name) float64 { return 0 })
+	_, err := now.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 	require.NoError(t, err)
 	assert.Zero(t, now.Key(name).View().Slow)
 }
 
 func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
-	e := small(func(c *engine.Config) { c.PerHost = true })
-	dear := engine.Name{Host: "h", Route: "/dear"}
+	e := small(func(c *policy.Config) { c.PerHost = true })
+	dear := policy.Name{Host: "h", Route: "/dear"}
 	hedged := 0
 	for range 200 {
 		k := e.RouteKey(dear, routeShare)
 		for range 10 {
 			k.Begin(epoch)
-			if k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
+			if k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
 				k.Ended()
 				hedged++
 			}
 		}
 		for n := range 10 {
-			e.RouteKey(engine.Name{Host: "h", Route: fmt.Sprint(n)}, 0).Begin(epoch)
+			e.RouteKey(policy.Name{Host: "h", Route: fmt.Sprint(n)}, 0).Begin(epoch)
 		}
 	}
 	assert.LessOrEqual(t, hedged, 2000/100+2)
@@ -378,15 +378,15 @@ func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
 // --- names ---
 
 func TestLongNamesAreKeptShort(t *testing.T) {
-	e := engine.New(defaults())
+	e := policy.New(defaults())
 	long := strings.Repeat("x", 100_000)
-	name := engine.Name{Host: long + "a", Route: long + "b"}
+	name := policy.Name{Host: long + "a", Route: long + "b"}
 	k := e.Key(name)
 	assert.LessOrEqual(t, len(k.Name.Host), label.Max)
 	assert.LessOrEqual(t, len(k.Name.Route), label.Max)
 	assert.LessOrEqual(t, len(k.Info.Host), label.Max)
 	assert.Same(t, k, e.Key(name))
 	assert.Same(t, k, e.Lookup(name))
-	assert.NotSame(t, k, e.Key(engine.Name{Host: long + "c", Route: long + "b"}), "no two join")
+	assert.NotSame(t, k, e.Key(policy.Name{Host: long + "c", Route: long + "b"}), "no two join")
 	assert.Equal(t, 1, e.Reset(name.Host, name.Route))
 }

@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"testing"
@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
 // termed returns a key of an engine that has learned 20 calls of 100 ms, or none.
-func termed(t *testing.T, c engine.Config, calls int) *engine.Key {
-	k := engine.New(c).Key(engine.Name{Host: "h"})
+func termed(t *testing.T, c policy.Config, calls int) *policy.Key {
+	k := policy.New(c).Key(policy.Name{Host: "h"})
 	for range calls {
-		var call engine.Call
+		var call policy.Call
 		call.Begin(t.Context(), k, 0)
 		time.Sleep(100 * time.Millisecond)
 		call.End(true, false, 0)
@@ -26,10 +26,10 @@ func termed(t *testing.T, c engine.Config, calls int) *engine.Key {
 
 func TestTermsHoldForTheirCalls(t *testing.T) {
 	const ms = time.Millisecond
-	fixed := &engine.Terms{Hedges: 3, Fixed: true, Delay: 50 * ms}
-	at0 := &engine.Terms{Hedges: 2, Fixed: true}
+	fixed := &policy.Terms{Hedges: 3, Fixed: true, Delay: 50 * ms}
+	at0 := &policy.Terms{Hedges: 2, Fixed: true}
 	for name, test := range map[string]struct {
-		terms     *engine.Terms
+		terms     *policy.Terms
 		maxHedges int
 		calls     int
 		asked     time.Duration
@@ -40,14 +40,14 @@ func TestTermsHoldForTheirCalls(t *testing.T) {
 		"at once":                     {at0, 2, 20, 0, []time.Duration{0, 0}},
 		"no hedges allowed":           {at0, 0, 20, 0, nil},
 		"the caller asks for another": {fixed, 2, 20, 20 * ms, []time.Duration{20 * ms, 40 * ms, 60 * ms}},
-		"fewer are learned":           {&engine.Terms{Hedges: 1}, 2, 20, 0, []time.Duration{100 * ms}},
-		"more than are learned":       {&engine.Terms{Hedges: 4}, 2, 20, 0, []time.Duration{100 * ms, 200 * ms, 300 * ms, 400 * ms}},
+		"fewer are learned":           {&policy.Terms{Hedges: 1}, 2, 20, 0, []time.Duration{100 * ms}},
+		"more than are learned":       {&policy.Terms{Hedges: 4}, 2, 20, 0, []time.Duration{100 * ms, 200 * ms, 300 * ms, 400 * ms}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := engine.Config{Percentile: 0.9, MaxHedges: test.maxHedges, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true, MinDelay: ms, MaxKeys: 9}
+				c := policy.Config{Percentile: 0.9, MaxHedges: test.maxHedges, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true, MinDelay: ms, MaxKeys: 9}
 				k := termed(t, c, test.calls)
-				var call engine.Call
+				var call policy.Call
 				p := call.BeginOn(t.Context(), k, test.asked, test.terms)
 				if test.want == nil {
 					assert.Nil(t, p)
@@ -70,12 +70,12 @@ func TestTermsHoldForTheirCalls(t *testing.T) {
 // A hedge that a failure brings forward says nothing of how slow the call is.
 func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 1, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
+		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 1, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
 		for _, moved := range []bool{false, true} {
 			k := termed(t, c, 20)
 			for range 20 {
-				var call engine.Call
-				call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 2})
+				var call policy.Call
+				call.BeginOn(t.Context(), k, 0, &policy.Terms{Hedges: 2})
 				if moved {
 					call.Moved()
 				} else {
@@ -84,7 +84,7 @@ func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 				call.Admit(0)
 				call.End(true, false, 0)
 			}
-			assert.Equal(t, !moved, k.View().Slow > engine.SlowLimit/2, "moved: %v, slow: %v", moved, k.View().Slow)
+			assert.Equal(t, !moved, k.View().Slow > policy.SlowLimit/2, "moved: %v, slow: %v", moved, k.View().Slow)
 		}
 	})
 }
@@ -92,10 +92,10 @@ func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 // The delay by which a call counts as slow is no hedge's, also where hedges are due at other times than planned.
 func TestAMarkIsNoHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := engine.Config{Percentile: 0.9, MaxHedges: 2, Share: 4, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
+		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 4, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
 		k := termed(t, c, 20)
-		var call engine.Call
-		p := call.BeginOn(t.Context(), k, 0, &engine.Terms{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
+		var call policy.Call
+		p := call.BeginOn(t.Context(), k, 0, &policy.Terms{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
 		require.Len(t, p.Delays, 2, "that of a hedge, and a mark")
 		call.Moved()
 		assert.True(t, call.Admit(0))
@@ -108,10 +108,10 @@ func TestAMarkIsNoHedge(t *testing.T) {
 
 // TestAHedgeThatStartsWithThePrimaryWasDueByNoDelay: that it is denied says nothing of how long its call takes.
 func TestAHedgeThatStartsWithThePrimaryWasDueByNoDelay(t *testing.T) {
-	for beside, want := range map[bool]observe.Reason{true: engine.None, false: observe.DeniedNotReady} {
-		var c engine.Call
-		c.Begin(t.Context(), engine.New(engine.Config{MaxKeys: 1}).Key(engine.Name{Host: "h"}), 0)
-		require.False(t, c.AdmitFare(0, engine.Fare{Denial: observe.DeniedNotReady, Beside: beside}))
+	for beside, want := range map[bool]observe.Reason{true: policy.None, false: observe.DeniedNotReady} {
+		var c policy.Call
+		c.Begin(t.Context(), policy.New(policy.Config{MaxKeys: 1}).Key(policy.Name{Host: "h"}), 0)
+		require.False(t, c.AdmitFare(0, policy.Fare{Denial: observe.DeniedNotReady, Beside: beside}))
 		assert.Equal(t, want, c.Denied, "beside: %v", beside)
 	}
 }

@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"math/rand/v2"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -21,10 +21,10 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 		upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
 		told, bad, dropped := 0, false, 0
 		var last [2]time.Time
-		k := newKey(func(c *engine.Config) {
-			c.Changed = func(key observe.KeyInfo, change engine.Change) {
+		k := newKey(func(c *policy.Config) {
+			c.Changed = func(key observe.KeyInfo, change policy.Change) {
 				require.Equal(t, observe.KeyInfo{Host: "h"}, key)
-				require.Equal(t, engine.Pausing, change.Topic, "no hedge was due")
+				require.Equal(t, policy.Pausing, change.Topic, "no hedge was due")
 				require.NotEqual(t, bad, change.Bad, "the same is not told twice running")
 				at := &last[0]
 				if bad = change.Bad; bad {
@@ -34,19 +34,19 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 						require.True(t, change.Until.IsZero() || change.Until.After(now))
 					}
 				}
-				require.True(t, at.IsZero() || now.Sub(*at) >= engine.ChangeEvery)
+				require.True(t, at.IsZero() || now.Sub(*at) >= policy.ChangeEvery)
 				*at = now
 				told, dropped = told+1, dropped+change.Dropped
 			}
 		})
 		paused := func() bool {
 			v := k.View()
-			return v.Pushed || now.Before(v.PausedTo) || v.Slow > engine.SlowLimit
+			return v.Pushed || now.Before(v.PausedTo) || v.Slow > policy.SlowLimit
 		}
 		changes, was := 0, false
 		done := func(n int) {
 			for range n {
-				k.Done(now, engine.Result{Latency: ms, Answered: true, Learned: true})
+				k.Done(now, policy.Result{Latency: ms, Answered: true, Learned: true})
 				if is := paused(); is != was {
 					changes, was = changes+1, is
 				}

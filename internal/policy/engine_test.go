@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
@@ -24,26 +24,26 @@ const ms = time.Millisecond
 
 var epoch = time.Unix(1_700_000_000, 0)
 
-func defaults() engine.Config {
-	return engine.Config{
+func defaults() policy.Config {
+	return policy.Config{
 		Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100,
 		Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096,
 	}
 }
 
-func newKey(change func(*engine.Config)) *engine.Key {
+func newKey(change func(*policy.Config)) *policy.Key {
 	c := defaults()
 	if change != nil {
 		change(&c)
 	}
-	return engine.New(c).Key(engine.Name{Host: "h"})
+	return policy.New(c).Key(policy.Name{Host: "h"})
 }
 
 // learn feeds a key n answered calls of the given latency, d apart.
-func learn(k *engine.Key, n int, latency func(i int) time.Duration) {
+func learn(k *policy.Key, n int, latency func(i int) time.Duration) {
 	for i := range n {
 		k.Begin(epoch)
-		k.Done(epoch, engine.Result{Latency: latency(i), Answered: true, Learned: true})
+		k.Done(epoch, policy.Result{Latency: latency(i), Answered: true, Learned: true})
 	}
 }
 
@@ -53,14 +53,14 @@ func constant(d time.Duration) func(int) time.Duration { return func(int) time.D
 
 func TestColdKeyDoesNotHedge(t *testing.T) {
 	k := newKey(nil)
-	learn(k, engine.MinSamples-1, constant(5*ms))
+	learn(k, policy.MinSamples-1, constant(5*ms))
 	assert.Nil(t, k.Plan())
 	learn(k, 1, constant(5*ms))
 	require.NotNil(t, k.Plan())
 }
 
 func TestInitialDelayHedgesAColdKey(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.InitialDelay = 30 * ms })
+	k := newKey(func(c *policy.Config) { c.InitialDelay = 30 * ms })
 	assert.Equal(t, []time.Duration{30 * ms, 60 * ms}, k.Plan().Delays)
 	learn(k, 100, constant(5*ms))
 	assert.Less(t, k.Plan().Delays[0], 6*ms)
@@ -95,7 +95,7 @@ func TestPlanSpendsTheBudgetAndNoMore(t *testing.T) {
 	var all []time.Duration
 	for hedges := 1; hedges <= 3; hedges++ {
 		for _, budget := range []float64{0.01, 0.05, 0.10} {
-			k := newKey(func(c *engine.Config) { c.MaxHedges, c.Share, c.Percentile = hedges, budget, 0.5 })
+			k := newKey(func(c *policy.Config) { c.MaxHedges, c.Share, c.Percentile = hedges, budget, 0.5 })
 			all = all[:0]
 			learn(k, 20_000, func(int) time.Duration {
 				d := seed(rng)
@@ -145,7 +145,7 @@ func TestSecondHedgeWaitsForATenthOrForTwiceTheDelay(t *testing.T) {
 func TestGapInTheTailIsHedgedBeforeIt(t *testing.T) {
 	for _, slow := range []int{4, 5, 6, 8, 9} { // of a hundred
 		for hedges := 1; hedges <= 3; hedges++ {
-			k := newKey(func(c *engine.Config) { c.MaxHedges = hedges })
+			k := newKey(func(c *policy.Config) { c.MaxHedges = hedges })
 			rng := rand.New(rand.NewPCG(1, 2))
 			learn(k, 5000, func(i int) time.Duration {
 				if i*37%100 < slow {
@@ -167,23 +167,23 @@ func TestGapInTheTailIsHedgedBeforeIt(t *testing.T) {
 }
 
 func TestPercentileIsAFloor(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Percentile = 0.99 })
+	k := newKey(func(c *policy.Config) { c.Percentile = 0.99 })
 	learn(k, 1000, func(i int) time.Duration { return time.Duration(i*7919%1000+1) * ms })
 	assert.GreaterOrEqual(t, k.Plan().Delays[0], 990*ms)
 }
 
 func TestDelaysAreClamped(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.MinDelay = 40 * ms })
+	k := newKey(func(c *policy.Config) { c.MinDelay = 40 * ms })
 	learn(k, 100, constant(5*ms))
 	assert.Equal(t, []time.Duration{40 * ms, 80 * ms}, k.Plan().Delays)
 
-	k = newKey(func(c *engine.Config) { c.MaxDelay = 100 * ms })
+	k = newKey(func(c *policy.Config) { c.MaxDelay = 100 * ms })
 	learn(k, 100, constant(80*ms))
 	d := k.Plan().Delays
 	require.Len(t, d, 2)
 	assert.Equal(t, 100*ms, d[1])
 
-	k = newKey(func(c *engine.Config) { c.MaxDelay = 50 * ms })
+	k = newKey(func(c *policy.Config) { c.MaxDelay = 50 * ms })
 	learn(k, 100, constant(80*ms))
 	assert.Equal(t, []time.Duration{50 * ms}, k.View().Delays, "two hedges at one time are one")
 }
@@ -201,7 +201,7 @@ func TestFailuresTeachNoLatency(t *testing.T) {
 	want := k.Plan().Delays[0]
 	for range 1000 { // a refusing host answers at once
 		k.Begin(epoch)
-		k.Done(epoch, engine.Result{Latency: 100 * time.Microsecond, Learned: true})
+		k.Done(epoch, policy.Result{Latency: 100 * time.Microsecond, Learned: true})
 	}
 	assert.Equal(t, want, k.Plan().Delays[0])
 	assert.Equal(t, 100, k.View().Samples)
@@ -210,9 +210,9 @@ func TestFailuresTeachNoLatency(t *testing.T) {
 func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
-	k.Done(epoch, engine.Result{Latency: 5 * ms, Gone: true, Learned: true})
+	k.Done(epoch, policy.Result{Latency: 5 * ms, Gone: true, Learned: true})
 	assert.Equal(t, 100, k.View().Samples, "a caller that leaves early says nothing")
-	k.Done(epoch, engine.Result{Latency: 50 * ms, Gone: true, Reached: true, Learned: true})
+	k.Done(epoch, policy.Result{Latency: 50 * ms, Gone: true, Reached: true, Learned: true})
 	assert.Equal(t, 101, k.View().Samples, "one that waited longer than the delay does")
 }
 
@@ -220,10 +220,10 @@ func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 
 // hedgesOf hammers a key with calls that all reach their first delay, without
 // its brake seeing it, and returns how many were hedged.
-func hedgesOf(k *engine.Key, n int) (hedged int) {
+func hedgesOf(k *policy.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
+		if k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
 			hedged++
 			k.Ended()
 		}
@@ -233,7 +233,7 @@ func hedgesOf(k *engine.Key, n int) (hedged int) {
 
 func TestBudgetIsAShareOfRealTraffic(t *testing.T) {
 	for _, estimate := range []float64{1, 100, 10_000} {
-		k := newKey(func(c *engine.Config) { c.EstimatedRPS = estimate })
+		k := newKey(func(c *policy.Config) { c.EstimatedRPS = estimate })
 		burst := max(1, 2*0.1*estimate)
 		assert.InDelta(t, burst/2+0.1*10_000, hedgesOf(k, 10_000), 1, "estimate %v", estimate)
 		assert.InDelta(t, 0.1*10_000, hedgesOf(k, 10_000), 1)
@@ -241,7 +241,7 @@ func TestBudgetIsAShareOfRealTraffic(t *testing.T) {
 }
 
 func TestBudgetOfZeroHedgesNothing(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share = 0 })
+	k := newKey(func(c *policy.Config) { c.Share = 0 })
 	learn(k, 100, constant(5*ms))
 	assert.Nil(t, k.Plan())
 	assert.Zero(t, hedgesOf(k, 100))
@@ -254,14 +254,14 @@ func TestBurstFollowsTheMeasuredRate(t *testing.T) {
 	for range 5000 { // 1000 per second
 		now = now.Add(ms)
 		k.Begin(now)
-		k.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		k.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
 	assert.InEpsilon(t, 200, k.View().Tokens, 0.05)
 }
 
 func TestOneKeyDoesNotDrainAnother(t *testing.T) {
-	e := engine.New(defaults())
-	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
+	e := policy.New(defaults())
+	a, b := e.Key(policy.Name{Host: "a"}), e.Key(policy.Name{Host: "b"})
 	before := b.View().Tokens
 	hedgesOf(a, 1000)
 	assert.InDelta(t, before, b.View().Tokens, 1e-9)
@@ -270,8 +270,8 @@ func TestOneKeyDoesNotDrainAnother(t *testing.T) {
 func TestSharedBucketIsShared(t *testing.T) {
 	c := defaults()
 	c.Shared = budget.NewBucket(0.5, 10)
-	e := engine.New(c)
-	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
+	e := policy.New(c)
+	a, b := e.Key(policy.Name{Host: "a"}), e.Key(policy.Name{Host: "b"})
 	assert.InDelta(t, 10+50, hedgesOf(a, 100), 1)
 	assert.InDelta(t, 50, hedgesOf(b, 100), 1)
 }
@@ -279,37 +279,37 @@ func TestSharedBucketIsShared(t *testing.T) {
 func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 	c := defaults()
 	c.MaxPerSecond, c.Share = 5, 1
-	e := engine.New(c)
-	a, b := e.Key(engine.Name{Host: "a"}), e.Key(engine.Name{Host: "b"})
+	e := policy.New(c)
+	a, b := e.Key(policy.Name{Host: "a"}), e.Key(policy.Name{Host: "b"})
 	assert.Equal(t, 5, hedgesOf(a, 100))
 	assert.Zero(t, hedgesOf(b, 100))
 	b.Begin(epoch)
-	assert.Equal(t, engine.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, engine.Fare{}))
+	assert.Equal(t, policy.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, policy.Fare{}))
 }
 
 func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
 	c := defaults()
 	c.MaxPerSecond, c.Share, c.EstimatedRPS = 10, 0.01, 1 // burst of one
-	e := engine.New(c)
-	poor, rich := e.Key(engine.Name{Host: "poor"}), e.Key(engine.Name{Host: "rich"})
+	e := policy.New(c)
+	poor, rich := e.Key(policy.Name{Host: "poor"}), e.Key(policy.Name{Host: "rich"})
 	for range 10_000 {
 		rich.Begin(epoch) // saves up its burst
 	}
 	assert.Zero(t, hedgesOf(poor, 20))
 	assert.Equal(t, 1, hedgesOf(rich, 20))
 	for i := range 9 { // of the ten are left
-		assert.Equal(t, 1, hedgesOf(e.Key(engine.Name{Host: fmt.Sprint(i)}), 100))
+		assert.Equal(t, 1, hedgesOf(e.Key(policy.Name{Host: fmt.Sprint(i)}), 100))
 	}
-	assert.Zero(t, hedgesOf(e.Key(engine.Name{Host: "last"}), 100))
+	assert.Zero(t, hedgesOf(e.Key(policy.Name{Host: "last"}), 100))
 }
 
 // --- the brakes ---
 
 // reach makes n calls that all reach their first delay and returns how many were hedged.
-func reach(k *engine.Key, n int) (hedged int) {
+func reach(k *policy.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, true, time.Time{}, engine.Fare{}) == engine.None {
+		if k.Admit(epoch, true, time.Time{}, policy.Fare{}) == policy.None {
 			hedged++
 			k.Ended()
 		}
@@ -318,26 +318,26 @@ func reach(k *engine.Key, n int) (hedged int) {
 }
 
 func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share = 1 })
+	k := newKey(func(c *policy.Config) { c.Share = 1 })
 	learn(k, 1000, constant(5*ms))
 	// 1 − (15/16)^n exceeds 0.75 at n = 22: the brake works though nothing has completed.
 	assert.Equal(t, 21, reach(k, 1000))
-	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, engine.Fare{}))
+	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, policy.Fare{}))
 	learn(k, 100, constant(5*ms))
-	assert.Equal(t, engine.None, k.Admit(epoch, true, time.Time{}, engine.Fare{}), "and resumes when they are fast again")
+	assert.Equal(t, policy.None, k.Admit(epoch, true, time.Time{}, policy.Fare{}), "and resumes when they are fast again")
 }
 
 func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share = 1 })
+	k := newKey(func(c *policy.Config) { c.Share = 1 })
 	assert.Equal(t, 1000, hedgesOf(k, 1000))
 }
 
 func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
+	k := newKey(func(c *policy.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
 	scale := func() float64 { return k.View().Scale }
 	lose := func(n int) {
 		hedgesOf(k, n)
-		k.Done(epoch, engine.Result{Learned: true})
+		k.Done(epoch, policy.Result{Learned: true})
 	}
 	lose(99)
 	assert.Equal(t, 1.0, scale())
@@ -348,34 +348,34 @@ func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
 	}
 	assert.Equal(t, 0.1, scale(), "never less: it must notice when they win again")
 	for range 5 {
-		k.Done(epoch, engine.Result{HedgeWon: true, Learned: true})
+		k.Done(epoch, policy.Result{HedgeWon: true, Learned: true})
 	}
 	assert.Equal(t, 0.2, scale())
 	for range 100 {
-		k.Done(epoch, engine.Result{HedgeWon: true, Learned: true})
+		k.Done(epoch, policy.Result{HedgeWon: true, Learned: true})
 	}
 	assert.Equal(t, 1.0, scale())
 }
 
 func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
-	k.Done(epoch, engine.Result{HedgeWon: true})
-	k.Done(epoch, engine.Result{HedgeWon: true})
+	k := newKey(func(c *policy.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
+	k.Done(epoch, policy.Result{HedgeWon: true})
+	k.Done(epoch, policy.Result{HedgeWon: true})
 	hedgesOf(k, 100)
-	k.Done(epoch, engine.Result{})
+	k.Done(epoch, policy.Result{})
 	assert.Equal(t, 1.0, k.View().Scale)
 }
 
 func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(50*ms))
-	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), engine.Fare{}))
-	assert.Equal(t, engine.None, k.Admit(epoch, true, epoch.Add(60*ms), engine.Fare{}))
+	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), policy.Fare{}))
+	assert.Equal(t, policy.None, k.Admit(epoch, true, epoch.Add(60*ms), policy.Fare{}))
 }
 
 func TestVetoIsCountedInTheCallersName(t *testing.T) {
 	k := newKey(nil)
-	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, engine.Fare{Denial: observe.DeniedNotReady}))
+	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, policy.Fare{Denial: observe.DeniedNotReady}))
 	v := k.View()
 	assert.EqualValues(t, 1, v.Denied[observe.DeniedNotReady])
 	assert.InDelta(t, 10, v.Tokens, 1e-9, "the budget is asked last")
@@ -387,17 +387,17 @@ func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {
 	} {
 		c := defaults()
 		c.MaxPerSecond = test.perSecond
-		k := engine.New(c).RouteKey(engine.Name{Host: "a", Route: "r"}, test.share)
+		k := policy.New(c).RouteKey(policy.Name{Host: "a", Route: "r"}, test.share)
 		for range 100 { // more than any bucket holds
-			require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
-			k.Refused(epoch, observe.DeniedSameBackend, engine.Fare{})
+			require.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
+			k.Refused(epoch, observe.DeniedSameBackend, policy.Fare{})
 			k.Ended()
 		}
 		v := k.View()
 		assert.EqualValues(t, 100, v.Denied[observe.DeniedSameBackend])
 		assert.Zero(t, v.Hedges)
 		n := 0.0
-		for k.Admit(epoch, false, time.Time{}, engine.Fare{}) == engine.None {
+		for k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
 			n++
 		}
 		assert.Equal(t, test.want, n, "%+v", test)
@@ -405,15 +405,15 @@ func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {
 }
 
 func TestHedgesInFlightAreBounded(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share = 1 })
-	for range engine.MaxInFlight {
+	k := newKey(func(c *policy.Config) { c.Share = 1 })
+	for range policy.MaxInFlight {
 		k.Begin(epoch)
-		require.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
+		require.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
 	}
 	k.Begin(epoch)
-	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
+	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
 	k.Ended()
-	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
+	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
 }
 
 // leaver is an Observer that ends the goroutine that asks for a hedge.
@@ -422,19 +422,19 @@ type leaver struct{ observe.NopObserver }
 func (leaver) Budget(observe.KeyInfo, float64) { runtime.Goexit() }
 
 func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Share, c.Watcher = 1, watch.New([]observe.Observer{leaver{}}, nil) })
-	for range engine.MaxInFlight {
+	k := newKey(func(c *policy.Config) { c.Share, c.Watcher = 1, watch.New([]observe.Observer{leaver{}}, nil) })
+	for range policy.MaxInFlight {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			var c engine.Call
+			var c policy.Call
 			c.Begin(t.Context(), k, ms)
 			c.Admit(0)
 		}()
 		<-ended
 	}
 	k.Begin(epoch)
-	assert.Equal(t, engine.None, k.Admit(epoch, false, time.Time{}, engine.Fare{}))
+	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
 }
 
 // --- the table ---
@@ -442,45 +442,45 @@ func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
 func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
 	c := defaults()
 	c.MaxKeys = 64
-	e := engine.New(c)
+	e := policy.New(c)
 	now := time.Now()
 	for i := range 64 {
-		e.Key(engine.Name{Host: fmt.Sprint(i)}).Begin(now.Add(time.Duration(i)))
+		e.Key(policy.Name{Host: fmt.Sprint(i)}).Begin(now.Add(time.Duration(i)))
 	}
-	e.Key(engine.Name{Host: "0"}).Begin(now.Add(time.Hour))
-	e.Key(engine.Name{Host: "one more"})
+	e.Key(policy.Name{Host: "0"}).Begin(now.Add(time.Hour))
+	e.Key(policy.Name{Host: "one more"})
 	assert.LessOrEqual(t, len(e.Views()), 64)
-	assert.NotNil(t, e.Lookup(engine.Name{Host: "0"}), "used again")
-	assert.Nil(t, e.Lookup(engine.Name{Host: "1"}), "the oldest")
-	assert.NotNil(t, e.Lookup(engine.Name{Host: "63"}))
+	assert.NotNil(t, e.Lookup(policy.Name{Host: "0"}), "used again")
+	assert.Nil(t, e.Lookup(policy.Name{Host: "1"}), "the oldest")
+	assert.NotNil(t, e.Lookup(policy.Name{Host: "63"}))
 }
 
 func TestForgottenKeyIsNoLongerTheKeyOfItsName(t *testing.T) {
 	c := defaults()
 	c.MaxKeys = 1
-	e := engine.New(c)
-	a, b := engine.Name{Host: "a"}, engine.Name{Host: "b"}
+	e := policy.New(c)
+	a, b := policy.Name{Host: "a"}, policy.Name{Host: "b"}
 	first := e.Key(a)
 	assert.True(t, first.Is(a))
 	assert.False(t, first.Is(b))
-	assert.False(t, (*engine.Key)(nil).Is(a))
+	assert.False(t, (*policy.Key)(nil).Is(a))
 	assert.True(t, e.Key(b).Is(b))
 	assert.False(t, first.Is(a), "there is room for one")
 	assert.NotSame(t, first, e.Key(a))
 }
 
 func TestLookupMakesNoKey(t *testing.T) {
-	e := engine.New(defaults())
-	assert.Nil(t, e.Lookup(engine.Name{Host: "unknown"}))
+	e := policy.New(defaults())
+	assert.Nil(t, e.Lookup(policy.Name{Host: "unknown"}))
 	assert.Empty(t, e.Views())
 }
 
 func TestKeysAreMadeOnce(t *testing.T) {
-	e := engine.New(defaults())
+	e := policy.New(defaults())
 	var wg sync.WaitGroup
-	keys := make([]*engine.Key, 16)
+	keys := make([]*policy.Key, 16)
 	for i := range keys {
-		wg.Go(func() { keys[i] = e.Key(engine.Name{Host: "h", Route: "r"}) })
+		wg.Go(func() { keys[i] = e.Key(policy.Name{Host: "h", Route: "r"}) })
 	}
 	wg.Wait()
 	for _, k := range keys {
@@ -489,8 +489,8 @@ func TestKeysAreMadeOnce(t *testing.T) {
 }
 
 func TestSetConfigKeepsWhatWasLearned(t *testing.T) {
-	e := engine.New(defaults())
-	k := e.Key(engine.Name{Host: "h"})
+	e := policy.New(defaults())
+	k := e.Key(policy.Name{Host: "h"})
 	rng := rand.New(rand.NewPCG(1, 2))
 	learn(k, 10_000, func(int) time.Duration { return seed(rng) })
 	before := k.Plan().Delays[0]
@@ -524,7 +524,7 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKey(nil)
 		for range 100 {
-			var c engine.Call
+			var c policy.Call
 			c.Begin(t.Context(), k, 0)
 			time.Sleep(25 * ms)
 			c.End(true, false, 5*ms)
@@ -534,7 +534,7 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
-		var c engine.Call
+		var c policy.Call
 		p := c.Begin(ctx, k, 0)
 		time.Sleep(p.Delays[0])
 		require.True(t, c.Admit(0))
@@ -543,13 +543,13 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 		c.End(false, false, 0)
 		assert.Equal(t, 101, k.View().Samples)
 		assert.Equal(t, 1, c.Hedges)
-		assert.Equal(t, engine.None, c.Denied)
+		assert.Equal(t, policy.None, c.Denied)
 	})
 }
 
 func TestCallersDelayReplacesTheLearned(t *testing.T) {
 	k := newKey(nil)
-	var c engine.Call
+	var c policy.Call
 	p := c.Begin(t.Context(), k, 3*ms)
 	assert.Equal(t, []time.Duration{3 * ms, 6 * ms}, p.Delays)
 	for range 100 {
@@ -584,13 +584,13 @@ func BenchmarkKey(b *testing.B) {
 		i := 0
 		for b.Loop() {
 			k.Begin(epoch)
-			k.Done(epoch, engine.Result{Latency: lat[i%4096], Answered: true, Learned: true})
+			k.Done(epoch, policy.Result{Latency: lat[i%4096], Answered: true, Learned: true})
 			i++
 		}
 	})
 	b.Run("Call", func(b *testing.B) {
 		b.ReportAllocs()
-		var c engine.Call
+		var c policy.Call
 		ctx := context.Background()
 		for b.Loop() {
 			c.Begin(ctx, k, 0)

@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"bytes"
@@ -13,12 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
 
 // audited returns settings with an audit.
-func audited() engine.Config {
+func audited() policy.Config {
 	c := defaults()
 	c.Short = true
 	c.Audit = true
@@ -28,7 +28,7 @@ func audited() engine.Config {
 // A town is a client of a host, whose calls are slower by factor while it hedges. The
 // clock shows the time of day.
 type town struct {
-	key    *engine.Key
+	key    *policy.Key
 	rate   float64
 	factor float64
 	rng    *rand.Rand
@@ -36,9 +36,9 @@ type town struct {
 	dark   func(at time.Time, rests bool)
 }
 
-func newTown(c engine.Config, rate, factor float64) *town {
+func newTown(c policy.Config, rate, factor float64) *town {
 	return &town{
-		key: engine.New(c).Key(engine.Name{Host: "a"}), rate: rate, factor: factor,
+		key: policy.New(c).Key(policy.Name{Host: "a"}), rate: rate, factor: factor,
 		rng: rand.New(rand.NewPCG(1, 2)), now: epoch,
 	}
 }
@@ -58,8 +58,8 @@ func (w *town) call() {
 	slow := w.rng.Float64() < 0.1
 	if slow {
 		took *= 10
-		reason := k.Admit(w.now, false, time.Time{}, engine.Fare{})
-		if reason == engine.None {
+		reason := k.Admit(w.now, false, time.Time{}, policy.Fare{})
+		if reason == policy.None {
 			k.Ended()
 		}
 		if w.dark != nil {
@@ -69,7 +69,7 @@ func (w *town) call() {
 	if !k.Resting() {
 		took *= w.factor
 	}
-	k.Done(w.now.Add(time.Duration(took)), engine.Result{Latency: time.Duration(took), Answered: true, Learned: true})
+	k.Done(w.now.Add(time.Duration(took)), policy.Result{Latency: time.Duration(took), Answered: true, Learned: true})
 }
 
 func (w *town) verdict() observe.Verdict { return w.key.View().Audit.Verdict }
@@ -101,14 +101,14 @@ func TestShadowIsNotAudited(t *testing.T) {
 func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
 	t.Parallel()
 	c := audited()
-	e := engine.New(c)
+	e := policy.New(c)
 	w := newTown(c, 60, 1.5)
-	w.key = e.Key(engine.Name{Host: "a", Route: "/one"})
+	w.key = e.Key(policy.Name{Host: "a", Route: "/one"})
 	w.live(15 * time.Minute)
-	other := e.Key(engine.Name{Host: "a", Route: "/two"})
+	other := e.Key(policy.Name{Host: "a", Route: "/two"})
 	assert.Equal(t, observe.AuditOff, other.View().Audit.Verdict)
-	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, engine.Fare{}))
-	assert.Equal(t, observe.AuditTrying, e.Key(engine.Name{Host: "b"}).View().Audit.Verdict)
+	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, policy.Fare{}))
+	assert.Equal(t, observe.AuditTrying, e.Key(policy.Name{Host: "b"}).View().Audit.Verdict)
 	e.Reset("a", "/one")
 	assert.Equal(t, observe.AuditOff, w.verdict(), "the host's")
 	e.Reset("a", "")
@@ -127,7 +127,7 @@ func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
 		w.live(80*time.Second + time.Duration(after)*time.Second)
 		e := w.key.Engine()
 		if after%2 == 0 {
-			_, err := e.Import(bytes.NewReader(export.Bytes()), judged.now, func(engine.Name) float64 { return 0 })
+			_, err := e.Import(bytes.NewReader(export.Bytes()), judged.now, func(policy.Name) float64 { return 0 })
 			require.NoError(t, err)
 			assert.Equal(t, observe.AuditOff, w.verdict())
 		}
@@ -140,9 +140,9 @@ func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
 func TestVerdictsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	c := audited()
-	var all []engine.Change
-	c.Changed = func(key observe.KeyInfo, change engine.Change) {
-		if change.Topic == engine.Judging {
+	var all []policy.Change
+	c.Changed = func(key observe.KeyInfo, change policy.Change) {
+		if change.Topic == policy.Judging {
 			assert.Equal(t, observe.KeyInfo{Host: "a"}, key)
 			all = append(all, change)
 		}
@@ -161,21 +161,21 @@ func TestVerdictsTravelWithAnExport(t *testing.T) {
 	w.live(15 * time.Minute)
 	var b bytes.Buffer
 	require.NoError(t, w.key.Export(&b, w.now))
-	share := func(engine.Name) float64 { return 0 }
+	share := func(policy.Name) float64 { return 0 }
 
-	heir := engine.New(audited())
+	heir := policy.New(audited())
 	n, err := heir.Import(bytes.NewReader(b.Bytes()), w.now, share)
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)
-	k := heir.Key(engine.Name{Host: "a"})
+	k := heir.Key(policy.Name{Host: "a"})
 	want, got := w.key.View().Audit, k.View().Audit
 	assert.Equal(t, want.Verdict, got.Verdict)
 	assert.InDelta(t, want.Confidence, got.Confidence, 0.001)
 	assert.InEpsilon(t, want.Saved, got.Saved, 0.01)
 	k.Begin(w.now)
-	assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.Fare{}), "from the first call on")
+	assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, policy.Fare{}), "from the first call on")
 
-	plain := engine.New(defaults())
+	plain := policy.New(defaults())
 	_, err = plain.Import(bytes.NewReader(b.Bytes()), w.now, share)
 	require.NoError(t, err, "without an audit")
 }
@@ -189,19 +189,19 @@ func TestVerdictsOutliveTheKeysOfTheirHost(t *testing.T) {
 	c := audited()
 	c.MaxKeys = 1
 	e.SetConfig(c, w.now)
-	e.Key(engine.Name{Host: "b"})
-	require.Nil(t, e.Lookup(engine.Name{Host: "a"}))
+	e.Key(policy.Name{Host: "b"})
+	require.Nil(t, e.Lookup(policy.Name{Host: "a"}))
 
 	var b bytes.Buffer
 	require.NoError(t, e.Export(&b, w.now))
-	heir := engine.New(audited())
-	_, err := heir.Import(bytes.NewReader(b.Bytes()), w.now, func(engine.Name) float64 { return 0 })
+	heir := policy.New(audited())
+	_, err := heir.Import(bytes.NewReader(b.Bytes()), w.now, func(policy.Name) float64 { return 0 })
 	require.NoError(t, err)
-	for _, e := range []*engine.Engine{e, heir} {
-		k := e.Key(engine.Name{Host: "a"})
+	for _, e := range []*policy.Engine{e, heir} {
+		k := e.Key(policy.Name{Host: "a"})
 		assert.Equal(t, want.Verdict, k.View().Audit.Verdict)
 		k.Begin(w.now)
-		assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, engine.Fare{}))
+		assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, policy.Fare{}))
 	}
 }
 
@@ -212,8 +212,8 @@ func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		b := w.key.ExportChanged(w.now, func(b []byte) { b[rng.IntN(len(b))] ^= 1 << rng.IntN(8) })
-		heir := engine.New(audited())
-		if _, err := heir.Import(bytes.NewReader(b), w.now, func(engine.Name) float64 { return 0 }); err != nil {
+		heir := policy.New(audited())
+		if _, err := heir.Import(bytes.NewReader(b), w.now, func(policy.Name) float64 { return 0 }); err != nil {
 			continue
 		}
 		for _, v := range heir.Views() {
@@ -222,7 +222,7 @@ func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 			assert.True(t, a.Confidence >= 0 && a.Confidence <= 1, "%+v", a)
 			assert.Less(t, a.PlusMinus, time.Duration(math.MaxInt64))
 		}
-		k := heir.Key(engine.Name{Host: "a"})
+		k := heir.Key(policy.Name{Host: "a"})
 		heirs := &town{key: k, rate: 200, factor: 1, rng: rng, now: w.now}
 		heirs.live(time.Second)
 	}
@@ -230,29 +230,29 @@ func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 
 func TestAuditsOfManyHostsTakeLittleMemory(t *testing.T) {
 	const hosts = 20_000
-	begin := func(k *engine.Key) { k.Begin(epoch) }
+	begin := func(k *policy.Key) { k.Begin(epoch) }
 	with, without := memoryPerKey(audited(), hosts, begin), memoryPerKey(defaults(), hosts, begin)
 	t.Logf("%.0f bytes a key, %.0f with an audit", without, with)
 	assert.Less(t, with-without, 1000.0)
 
 	c := audited()
 	c.MaxKeys = 100
-	e := engine.New(c)
+	e := policy.New(c)
 	for i := range 1000 {
-		e.Key(engine.Name{Host: fmt.Sprint("host-", i)})
+		e.Key(policy.Name{Host: fmt.Sprint("host-", i)})
 	}
 	assert.LessOrEqual(t, e.Audits(), 100)
 }
 
 // memoryPerKey returns how many bytes of memory each of n keys takes that have been used.
-func memoryPerKey(c engine.Config, n int, use func(*engine.Key)) float64 {
+func memoryPerKey(c policy.Config, n int, use func(*policy.Key)) float64 {
 	c.MaxKeys = 2 * n
-	e := engine.New(c)
+	e := policy.New(c)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for i := range n {
-		use(e.Key(engine.Name{Host: fmt.Sprint("host-", i)}))
+		use(e.Key(policy.Name{Host: fmt.Sprint("host-", i)}))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -262,7 +262,7 @@ func memoryPerKey(c engine.Config, n int, use func(*engine.Key)) float64 {
 
 func TestAKeyTakesFiveKilobytesAtMost(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	size := memoryPerKey(defaults(), 1000, func(k *engine.Key) { learn(k, 1000, func(int) time.Duration { return seed(rng) }) })
+	size := memoryPerKey(defaults(), 1000, func(k *policy.Key) { learn(k, 1000, func(int) time.Duration { return seed(rng) }) })
 	t.Logf("%.0f bytes a key that has had a thousand calls", size)
 	assert.Less(t, size, 5000.0)
 }
@@ -283,7 +283,7 @@ func BenchmarkAuditedCall(b *testing.B) {
 			for b.Loop() {
 				at := now.Add(time.Duration(i) * 10 * time.Microsecond)
 				k.Begin(at)
-				k.Done(at, engine.Result{Latency: time.Duration(5+i%20) * ms, Answered: true, Learned: true})
+				k.Done(at, policy.Result{Latency: time.Duration(5+i%20) * ms, Answered: true, Learned: true})
 				i++
 			}
 		})
@@ -299,7 +299,7 @@ func clockSet(t time.Time, ahead time.Duration) time.Time {
 
 func TestVerdictThatTravelsIsAsOldAsItIs(t *testing.T) {
 	t.Parallel()
-	share := func(engine.Name) float64 { return 0 }
+	share := func(policy.Name) float64 { return 0 }
 	w := newTown(audited(), 60, 1.5)
 	w.now = time.Now()
 	w.live(15 * time.Minute)

@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/doubles"
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/sketch"
 )
 
@@ -24,24 +24,24 @@ import (
 
 // answers makes n calls, of which each every-th is answered by a push-back (0: none
 // is), and returns how many of them would have been hedged.
-func answers(k *engine.Key, now time.Time, n, every int) (admitted int) {
+func answers(k *policy.Key, now time.Time, n, every int) (admitted int) {
 	for i := range n {
 		k.Begin(now)
-		if k.Admit(now, false, time.Time{}, engine.Fare{}) == engine.None {
+		if k.Admit(now, false, time.Time{}, policy.Fare{}) == policy.None {
 			admitted++
 			k.Ended()
 		}
 		if every > 0 && i%every == every-1 {
 			k.PushBack(now, 0)
-			k.Done(now, engine.Result{Latency: ms, Learned: true})
+			k.Done(now, policy.Result{Latency: ms, Learned: true})
 		} else {
-			k.Done(now, engine.Result{Latency: ms, Answered: true, Learned: true})
+			k.Done(now, policy.Result{Latency: ms, Answered: true, Learned: true})
 		}
 	}
 	return admitted
 }
 
-func rich(c *engine.Config) { c.Share, c.EstimatedRPS = 3, 1e6 }
+func rich(c *policy.Config) { c.Share, c.EstimatedRPS = 3, 1e6 }
 
 func TestIfEveryFifthAnswerPushesBackHedgingStops(t *testing.T) {
 	k := newKey(rich)
@@ -87,10 +87,10 @@ func TestServersWaitIsKeptWhileManyPushBack(t *testing.T) {
 }
 
 func TestResumeAndResetForgetPushBack(t *testing.T) {
-	e := engine.New(defaults())
-	a, b := e.Key(engine.Name{Host: "a", Route: "r"}), e.Key(engine.Name{Host: "b", Route: "r"})
+	e := policy.New(defaults())
+	a, b := e.Key(policy.Name{Host: "a", Route: "r"}), e.Key(policy.Name{Host: "b", Route: "r"})
 	push := func() {
-		for _, k := range []*engine.Key{a, b} {
+		for _, k := range []*policy.Key{a, b} {
 			learn(k, 100, constant(5*ms))
 			for range 20 {
 				k.PushBack(epoch, time.Minute)
@@ -103,7 +103,7 @@ func TestResumeAndResetForgetPushBack(t *testing.T) {
 	assert.Zero(t, a.View().PausedTo)
 	assert.Equal(t, 100, a.View().Samples)
 	push()
-	for name, want := range map[engine.Name]int{{Host: "a"}: 1, {Route: "r"}: 2, {Host: "b", Route: "other"}: 0, {}: 2} {
+	for name, want := range map[policy.Name]int{{Host: "a"}: 1, {Route: "r"}: 2, {Host: "b", Route: "other"}: 0, {}: 2} {
 		assert.Equal(t, want, e.Reset(name.Host, name.Route), "%v", name)
 	}
 	push()
@@ -120,8 +120,8 @@ func TestResumeAndResetForgetPushBack(t *testing.T) {
 
 // calls makes n calls at once that take d, with a delay of the caller's own if given is
 // not 0, and returns how many hedges they had.
-func calls(t *testing.T, k *engine.Key, n int, d, given time.Duration) int {
-	all := make([]engine.Call, n)
+func calls(t *testing.T, k *policy.Key, n int, d, given time.Duration) int {
+	all := make([]policy.Call, n)
 	for i := range all {
 		c := &all[i]
 		go func() {
@@ -152,12 +152,12 @@ func calls(t *testing.T, k *engine.Key, n int, d, given time.Duration) int {
 
 func TestMaxDelayBelowTheMedianGoesOnHedging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKey(func(c *engine.Config) { c.MaxDelay, c.MaxHedges, c.Share = 5*ms, 1, 0.5 })
+		k := newKey(func(c *policy.Config) { c.MaxDelay, c.MaxHedges, c.Share = 5*ms, 1, 0.5 })
 		learn(k, 300, constant(8*ms))
 		assert.Equal(t, []time.Duration{5 * ms}, k.View().Delays)
 		calls(t, k, 500, 8*ms, 0)
 		assert.InDelta(t, 250, calls(t, k, 500, 8*ms, 0), 10, "half of them, as the budget says")
-		assert.Less(t, k.View().Slow, engine.SlowLimit)
+		assert.Less(t, k.View().Slow, policy.SlowLimit)
 	})
 }
 
@@ -166,7 +166,7 @@ func TestOutageIsNotHedgedAfterAnyDelay(t *testing.T) {
 	for _, given := range []time.Duration{0, 2 * ms, 7 * ms, 20 * ms} { // the usual is 10 ms
 		for _, most := range []time.Duration{0, 5 * ms} {
 			synctest.Test(t, func(t *testing.T) {
-				k := newKey(func(c *engine.Config) { c.Share, c.MaxDelay = 1, most })
+				k := newKey(func(c *policy.Config) { c.Share, c.MaxDelay = 1, most })
 				learn(k, 300, constant(10*ms))
 				calls(t, k, 100, 9*ms, given)
 				assert.Less(t, k.View().Slow, 0.2, "%v, %v: nothing is wrong yet", given, most)
@@ -192,10 +192,10 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 			}
 			c := defaults()
 			c.Short = true
-			e := engine.New(c)
-			all := make([]*engine.Key, keys)
+			e := policy.New(c)
+			all := make([]*policy.Key, keys)
 			for i := range all {
-				all[i] = e.Key(engine.Name{Host: fmt.Sprint(i)})
+				all[i] = e.Key(policy.Name{Host: fmt.Sprint(i)})
 			}
 			now := epoch
 			// every lets every key begin a call, and afterwards tells how many hedges there were.
@@ -204,11 +204,11 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 					for _, k := range all {
 						k.Begin(now)
 						if !outage {
-							k.Done(now, engine.Result{Latency: 5 * ms, Answered: true, Learned: true})
+							k.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 							continue
 						}
 						for range 2 {
-							if k.Admit(now, false, time.Time{}, engine.Fare{}) == engine.None {
+							if k.Admit(now, false, time.Time{}, policy.Fare{}) == policy.None {
 								k.Ended()
 							}
 						}
@@ -240,19 +240,19 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 
 func TestMeasuredRateTakesThePlaceOfTheEstimate(t *testing.T) {
 	for rps, want := range map[int]float64{1: 3, 20: 4, 100: 20, 1000: 200} {
-		k := newKey(func(c *engine.Config) { c.Short, c.EstimatedRPS = true, 10_000 })
+		k := newKey(func(c *policy.Config) { c.Short, c.EstimatedRPS = true, 10_000 })
 		assert.InDelta(t, 1000, k.View().Tokens, 1e-9)
 		for i := range 5 * max(rps, 20) {
 			now := epoch.Add(time.Duration(i) * time.Second / time.Duration(rps))
 			k.Begin(now)
-			k.Done(now, engine.Result{Latency: ms, Answered: true})
+			k.Done(now, policy.Result{Latency: ms, Answered: true})
 		}
 		assert.InDelta(t, want, k.View().Tokens, 1, "%d/s", rps)
 	}
 }
 
 func TestLargeBudgetRaisesTheShortShare(t *testing.T) {
-	k := newKey(func(c *engine.Config) { c.Short, c.Share = true, 1 })
+	k := newKey(func(c *policy.Config) { c.Short, c.Share = true, 1 })
 	assert.InDelta(t, 200+1000, hedgesOf(k, 1000), 200)
 	assert.Equal(t, 1000, hedgesOf(k, 1000))
 }
@@ -262,34 +262,34 @@ func TestLargeBudgetRaisesTheShortShare(t *testing.T) {
 func TestHostIsKeptAsLongAsItsRoutes(t *testing.T) {
 	c := defaults()
 	c.PerHost, c.MaxKeys = true, 64
-	e := engine.New(c)
-	name := engine.Name{Host: "a", Route: "1"}
+	e := policy.New(c)
+	name := policy.Name{Host: "a", Route: "1"}
 	a := e.Key(name)
 	for i := range 1000 {
 		a.Begin(time.Now())
-		e.Key(engine.Name{Host: fmt.Sprint(i)}).Begin(time.Now())
+		e.Key(policy.Name{Host: fmt.Sprint(i)}).Begin(time.Now())
 	}
 	require.Same(t, a, e.Lookup(name))
-	require.NotNil(t, e.Lookup(engine.Name{Host: "a"}))
+	require.NotNil(t, e.Lookup(policy.Name{Host: "a"}))
 	before := a.View().Tokens
-	assert.Positive(t, hedgesOf(e.Key(engine.Name{Host: "a", Route: "2"}), 10))
+	assert.Positive(t, hedgesOf(e.Key(policy.Name{Host: "a", Route: "2"}), 10))
 	assert.Less(t, a.View().Tokens, before, "both routes spend the host's budget")
 }
 
 func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
 	c := defaults()
 	c.PerHost = true
-	e := engine.New(c)
+	e := policy.New(c)
 	now := epoch
-	serve := func(k *engine.Key, n int) {
+	serve := func(k *policy.Key, n int) {
 		for range n { // a hundred per second
 			k.Begin(now)
-			k.Done(now, engine.Result{Latency: ms, Answered: true})
+			k.Done(now, policy.Result{Latency: ms, Answered: true})
 			now = now.Add(10 * ms)
 		}
 	}
-	serve(e.Key(engine.Name{Host: "a", Route: "old"}), 200_000)
-	k := e.Key(engine.Name{Host: "a", Route: "new"})
+	serve(e.Key(policy.Name{Host: "a", Route: "old"}), 200_000)
+	k := e.Key(policy.Name{Host: "a", Route: "new"})
 	serve(k, 20_000)
 	assert.InDelta(t, 20, k.View().Tokens, 1)
 }
@@ -297,17 +297,17 @@ func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
 func TestClockThatIsSetBackEvictsNoKeyInUse(t *testing.T) {
 	c := defaults()
 	c.MaxKeys = 64
-	e := engine.New(c)
+	e := policy.New(c)
 	ahead := time.Now().Add(2 * time.Hour)
 	for i := range 60 {
-		e.Key(engine.Name{Host: fmt.Sprint("idle", i)}).Begin(ahead)
+		e.Key(policy.Name{Host: fmt.Sprint("idle", i)}).Begin(ahead)
 	}
-	hot := e.Key(engine.Name{Host: "hot"})
+	hot := e.Key(policy.Name{Host: "hot"})
 	for i := range 10 {
 		hot.Begin(time.Now())
-		e.Key(engine.Name{Host: fmt.Sprint("new", i)}).Begin(time.Now())
+		e.Key(policy.Name{Host: fmt.Sprint("new", i)}).Begin(time.Now())
 	}
-	assert.Same(t, hot, e.Lookup(engine.Name{Host: "hot"}))
+	assert.Same(t, hot, e.Lookup(policy.Name{Host: "hot"}))
 }
 
 func TestViewSharesNothingWithThePlan(t *testing.T) {
@@ -338,10 +338,10 @@ func TestImportTakesNoMemoryForKeysThatHaveNoRoom(t *testing.T) {
 	out = binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
 	c := defaults()
 	c.MaxKeys = 64
-	e := engine.New(c)
+	e := policy.New(c)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	keys, err := e.Import(bytes.NewReader(out), epoch, func(engine.Name) float64 { return 0 })
+	keys, err := e.Import(bytes.NewReader(out), epoch, func(policy.Name) float64 { return 0 })
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	assert.Equal(t, 64, keys)
@@ -364,19 +364,19 @@ func TestCallsThatEndTogetherAreAllLearned(t *testing.T) {
 func TestImportForgetsNoKeyForARouteAndItsHost(t *testing.T) {
 	c := defaults()
 	c.PerHost, c.MaxKeys = true, 32
-	teacher, heir := engine.New(c), engine.New(c)
+	teacher, heir := policy.New(c), policy.New(c)
 	for i := range 8 {
-		learn(teacher.Key(engine.Name{Host: fmt.Sprint("taught", i), Route: "/r"}), 20, constant(5*ms))
+		learn(teacher.Key(policy.Name{Host: fmt.Sprint("taught", i), Route: "/r"}), 20, constant(5*ms))
 	}
 	var export bytes.Buffer
 	require.NoError(t, teacher.Export(&export, epoch))
 	for i := range 25 {
-		heir.Key(engine.Name{Host: fmt.Sprint("own", i)})
+		heir.Key(policy.Name{Host: fmt.Sprint("own", i)})
 	}
-	keys, err := heir.Import(&export, epoch, func(engine.Name) float64 { return 0 })
+	keys, err := heir.Import(&export, epoch, func(policy.Name) float64 { return 0 })
 	require.NoError(t, err)
 	assert.Equal(t, 3, keys, "there is room for seven: three hosts, and a route of each")
 	for i := range 25 {
-		assert.NotNil(t, heir.Lookup(engine.Name{Host: fmt.Sprint("own", i)}), i)
+		assert.NotNil(t, heir.Lookup(policy.Name{Host: fmt.Sprint("own", i)}), i)
 	}
 }

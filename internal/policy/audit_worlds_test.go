@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"container/heap"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
@@ -162,7 +162,7 @@ var (
 // A playedHost plays the calls to a host of a world, in order of time.
 type playedHost struct {
 	auditWorld
-	key    *engine.Key
+	key    *policy.Key
 	rng    *rand.Rand
 	at     time.Duration
 	next   time.Duration // when the next call begins
@@ -176,7 +176,7 @@ type playedHost struct {
 // A playedCall is one call in flight.
 type playedCall struct {
 	began    time.Duration
-	plan     *engine.Plan
+	plan     *policy.Plan
 	request  time.Duration
 	primary  time.Duration // when the primary ends
 	fails    bool          // the primary
@@ -226,7 +226,7 @@ func newPlayedHost(world, arm string, number int) *playedHost {
 	}
 	return &playedHost{
 		auditWorld: auditWorlds[world](number), arm: arm, rng: rand.New(rand.NewPCG(uint64(number), 7)),
-		key: engine.New(c).Key(engine.Name{Host: fmt.Sprint(world, number)}), at: time.Duration(number) * time.Second, next: time.Duration(number) * time.Second,
+		key: policy.New(c).Key(policy.Name{Host: fmt.Sprint(world, number)}), at: time.Duration(number) * time.Second, next: time.Duration(number) * time.Second,
 	}
 }
 
@@ -329,11 +329,11 @@ func (h *playedHost) handle(e playedEvent) {
 	if c.unsent > 0 && e.at-c.began >= c.unsent {
 		return // a hedge would have answered
 	}
-	if reason := h.key.Admit(h.now(e.at), e.index == 0, h.deadlineOf(c), engine.Fare{}); reason == observe.DeniedShadow {
+	if reason := h.key.Admit(h.now(e.at), e.index == 0, h.deadlineOf(c), policy.Fare{}); reason == observe.DeniedShadow {
 		if d := h.key.RandomLatency(); d > 0 && (c.unsent == 0 || e.at-c.began+d < c.unsent) {
 			c.unsent = e.at - c.began + d
 		}
-	} else if reason == engine.None {
+	} else if reason == policy.None {
 		c.hedges++
 		c.youngest = e.at
 		took, fails := h.draw(c.request)
@@ -367,7 +367,7 @@ func (h *playedHost) finish(c *playedCall, at time.Duration) {
 	took := at - c.began
 	gone := h.deadline > 0 && took >= h.deadline
 	answered := !gone && at == c.answer && !c.dooms
-	h.key.Done(h.now(at), engine.Result{
+	h.key.Done(h.now(at), policy.Result{
 		Latency: took, Answered: answered, Gone: gone, Reached: c.reached, Learned: c.plan != nil, Slow: c.reached,
 		HedgeWon: answered && c.won && c.answer != c.primary, Hedges: c.hedges, Unsent: c.unsent,
 	})
@@ -493,7 +493,7 @@ func TestShadowForetellsWhatHedgingDoes(t *testing.T) {
 		"5 % fail after 1 s", "heavy tail", "a tenth fails at once, 2 % stall",
 	} {
 		t.Run(world, func(t *testing.T) {
-			wait, keys := make(map[string]float64), make(map[string]engine.View)
+			wait, keys := make(map[string]float64), make(map[string]policy.View)
 			for _, arm := range []string{"none", "hedged", "shadow"} {
 				h := newPlayedHost(world, arm, 1)
 				var sum time.Duration

@@ -1,4 +1,4 @@
-// Package engine decides when a call is hedged, how often, and whether it may
+// Package policy decides when a call is hedged, how often, and whether it may
 // be: the learned delays, the budget and the brakes, per key.
 //
 // The rule in short: hedge the slowest tenth of calls; if the hedge is
@@ -9,7 +9,7 @@
 //
 // Package race does the racing; adapters for HTTP, gRPC and DNS bring the two
 // together. The hot path reads two atomics and takes one lock, the key's own.
-package engine
+package policy
 
 import (
 	"cmp"

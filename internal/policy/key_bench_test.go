@@ -1,4 +1,4 @@
-package engine_test
+package policy_test
 
 import (
 	"fmt"
@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gohedge/hedge/internal/engine"
+	"github.com/gohedge/hedge/internal/policy"
 )
 
 // latencies returns a warm key and calls for it.
-func latencies() (*engine.Key, []time.Duration) {
-	k := newKey(func(c *engine.Config) { c.Short = true })
+func latencies() (*policy.Key, []time.Duration) {
+	k := newKey(func(c *policy.Config) { c.Short = true })
 	rng := rand.New(rand.NewPCG(1, 2))
 	all := make([]time.Duration, 4096)
 	for i := range all {
@@ -21,7 +21,7 @@ func latencies() (*engine.Key, []time.Duration) {
 	for i := range 50_000 {
 		now := epoch.Add(time.Duration(i) * ms)
 		k.Begin(now)
-		k.Done(now, engine.Result{Latency: all[i%4096], Answered: true, Learned: true})
+		k.Done(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
 	}
 	return k, all
 }
@@ -34,7 +34,7 @@ func BenchmarkDone(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		k.Done(now.Add(time.Duration(i)*time.Microsecond), engine.Result{Latency: all[i%4096], Answered: true, Learned: true})
+		k.Done(now.Add(time.Duration(i)*time.Microsecond), policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
 		i++
 	}
 }
@@ -45,16 +45,16 @@ func BenchmarkDone(b *testing.B) {
 func BenchmarkContention(b *testing.B) {
 	for _, keys := range []int{1, 64} {
 		b.Run(fmt.Sprint("keys=", keys), func(b *testing.B) {
-			e := engine.New(defaults())
+			e := policy.New(defaults())
 			_, all := latencies()
 			var next atomic.Int64
 			b.RunParallel(func(pb *testing.PB) {
 				me := int(next.Add(1))
-				k := e.Key(engine.Name{Host: fmt.Sprint(me % keys)})
+				k := e.Key(policy.Name{Host: fmt.Sprint(me % keys)})
 				for i := me; pb.Next(); i++ {
 					now := time.Now()
 					k.Begin(now)
-					k.Done(now, engine.Result{Latency: all[i%4096], Answered: true, Learned: true})
+					k.Done(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
 				}
 			})
 		})
