@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/httpattempt"
-	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -37,7 +37,7 @@ type call struct {
 	hooks    *httpattempt.Hooks // the caller's, if the call may be hedged; nil: it has none
 	tries    [1 + race.MaxHedges]try
 	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
-	trip     *places.Trip                     // nil: all attempts go where the call was made for
+	trip     *endpoint.Trip                   // nil: all attempts go where the call was made for
 
 	hostVersion      // of the host, as far as was known before
 	guarded     bool // the call may be hedged, and its attempts may go over HTTP/1.1

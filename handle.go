@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/ops"
-	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/watch"
@@ -255,7 +255,7 @@ func (h *handle) Snapshot() Snapshot {
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audited(v.Audit), Unresumed: v.Unresumed,
 		})
-		if health, ok := v.Note.(*places.Health); ok {
+		if health, ok := v.Note.(*endpoint.Health); ok {
 			s.Keys[len(s.Keys)-1].Places = placesOf(health)
 		}
 		if h.describe != nil {
@@ -266,7 +266,7 @@ func (h *handle) Snapshot() Snapshot {
 }
 
 // placesOf returns how calls fare at each place.
-func placesOf(health *places.Health) (all []PlaceSnapshot) {
+func placesOf(health *endpoint.Health) (all []PlaceSnapshot) {
 	for _, v := range health.Views() {
 		all = append(all, PlaceSnapshot{v.Name, v.Calls, v.Hedges, v.Failures, v.Overtaken, v.Bad, v.Out, v.Slower})
 	}

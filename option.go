@@ -10,9 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/pattern"
-	"github.com/gohedge/hedge/internal/places"
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
@@ -33,7 +33,7 @@ type config struct {
 	failureFunc func(*http.Response) bool // decides instead of both; nil: not given
 	transport   http.RoundTripper
 	resolver    Resolver
-	places      *places.Set // nil: none are given
+	places      *endpoint.Set // nil: none are given
 	firstByte   bool
 	resume      bool
 	routes      *routes

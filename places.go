@@ -3,7 +3,7 @@ package hedge
 import (
 	"net/http"
 
-	"github.com/gohedge/hedge/internal/places"
+	"github.com/gohedge/hedge/internal/endpoint"
 )
 
 // A Place is where HTTP calls can go, see [WithPlaces].
@@ -51,11 +51,11 @@ type Place struct {
 // It panics if there are less than two places or more than eight, a URL is not one, has credentials or a query, is given twice, or is http beside a first one that is https,
 // a Cost is not in [0, 100], a name in Keep or Drop is none, or the first place has more than a URL.
 func WithPlaces(all ...Place) Option {
-	given := make([]places.Place, len(all))
+	given := make([]endpoint.Place, len(all))
 	for i, p := range all {
-		given[i] = places.Place(p)
+		given[i] = endpoint.Place(p)
 	}
-	set, err := places.New(given)
+	set, err := endpoint.New(given)
 	if err != nil {
 		panic("hedge: WithPlaces: " + err.Error())
 	}

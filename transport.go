@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/httpattempt"
-	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -176,7 +176,7 @@ func (c *call) readTerms(req *http.Request) Reason {
 }
 
 // name finds the key of the call, and the places that can have it; none but the first one: it goes where it is made for.
-func (c *call) name(req *http.Request) (fit places.Mask) {
+func (c *call) name(req *http.Request) (fit endpoint.Mask) {
 	if name := c.t.name(req, c.route.pattern); !c.key.Is(name) {
 		c.key = c.t.engine.RouteKey(name, c.route.BudgetPercent/100)
 	}
@@ -361,9 +361,9 @@ func (t *Transport) free(c *call) {
 
 // embark chooses among the places for a call whose key is known and whose body was read, and has it go to the key of the one that its primary
 // goes to.
-func (c *call) embark(req *http.Request, fit places.Mask) {
+func (c *call) embark(req *http.Request, fit endpoint.Mask) {
 	set := c.t.options.places
-	c.trip = set.Begin(req.Context(), places.HealthOf(c.key, set.Names()), fit)
+	c.trip = set.Begin(req.Context(), endpoint.HealthOf(c.key, set.Names()), fit)
 	if to := c.trip.Primary(); to > 0 {
 		c.key.Use(time.Now()) // it knows how the places fare
 		there := req.WithContext(req.Context())
@@ -396,13 +396,13 @@ func (c *call) hostOf(req *http.Request) string {
 	return httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 }
 
-// arrived tells how the call has ended, see [places.Trip.End].
+// arrived tells how the call has ended, see [endpoint.Trip.End].
 func (c *call) arrived(ctx context.Context, winner int) {
 	if c.trip == nil {
 		return
 	}
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	c.trip.End(places.End{Winner: winner, Denied: c.Denied != policy.None, Late: late, Took: c.Elapsed(), Tail: c.Usual()})
+	c.trip.End(endpoint.End{Winner: winner, Denied: c.Denied != policy.None, Late: late, Took: c.Elapsed(), Tail: c.Usual()})
 }
 
 // arrivedAlone tells how a call has ended that was sent once.

@@ -1,5 +1,5 @@
 // Package conns says over which connection a gRPC hedge goes: which of those that are given for hedges are ready, which targets they
-// are for, and what a hedge costs. How they fare is known by package places, to which they are places.
+// are for, and what a hedge costs. How they fare is known by package endpoint, to which they are places.
 package conns
 
 import (
@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
+	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/grpctarget"
-	"github.com/gohedge/hedge/internal/places"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/observe"
 )
@@ -42,8 +42,8 @@ type conn struct {
 // New returns the Set of those that were given for calls to their own targets and to others, or an error that names what is wrong with
 // which of them.
 func New(others []string, given []Conn) (*Set, error) {
-	if n := len(given); n < 1 || n >= places.Max {
-		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, places.Max-1)
+	if n := len(given); n < 1 || n >= endpoint.Max {
+		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.Max-1)
 	}
 	c := &Set{targets: targets{given: slices.Clone(others)}}
 	for i, g := range given {
@@ -53,8 +53,8 @@ func New(others []string, given []Conn) (*Set, error) {
 			return nil, fmt.Errorf("connection %d: Conn is nil", i+1)
 		case earlier >= 0:
 			return nil, fmt.Errorf("connection %d: Conn, to %q, is that of connection %d as well", i+1, grpctarget.Of(g.Conn), earlier+1)
-		case g.Cost < 0 || g.Cost > places.MaxCost:
-			return nil, fmt.Errorf("connection %d: Cost %d is not in [0, %d]", i+1, g.Cost, places.MaxCost)
+		case g.Cost < 0 || g.Cost > endpoint.MaxCost:
+			return nil, fmt.Errorf("connection %d: Cost %d is not in [0, %d]", i+1, g.Cost, endpoint.MaxCost)
 		}
 		to := &conn{ClientConn: g.Conn, target: grpctarget.Of(g.Conn), cost: max(g.Cost, 1)}
 		c.all, c.targets.names = append(c.all, to), append(c.targets.names, to.target)
@@ -94,7 +94,7 @@ func (c *Set) Connect() {
 }
 
 // ready returns the places over which a hedge would start at once. It connects the connections that are idle.
-func (c *Set) ready() (ready places.Mask) {
+func (c *Set) ready() (ready endpoint.Mask) {
 	for i, to := range c.all {
 		if to.waker.Ready(to.ClientConn) {
 			ready |= 1 << (i + 1)
@@ -106,7 +106,7 @@ func (c *Set) ready() (ready places.Mask) {
 // A Tour is which connections the attempts of a call go over. The zero Tour is that of a call without a Set, whose hedges go over the caller's own
 // connection. The goroutine of the call begins it. Hedges are added one at a time, before they start, and each asks about itself.
 type Tour struct {
-	places.Tour
+	endpoint.Tour
 	set *Set
 	key *policy.Key
 	own *grpc.ClientConn // the caller's
@@ -122,15 +122,15 @@ func (t *Tour) Begin(c *Set, own *grpc.ClientConn, k *policy.Key) {
 
 func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *policy.Key) {
 	t.set, t.key, t.own, t.to = c, k, own, grpctarget.Of(own)
-	var at places.Mask
+	var at endpoint.Mask
 	for i, to := range c.all {
 		if to.ClientConn == own {
 			at |= 1 << (i + 1)
 		}
 	}
-	health, ok := k.Note.Load().(*places.Health)
+	health, ok := k.Note.Load().(*endpoint.Health)
 	if !ok {
-		health = places.HealthOf(k, c.names(t.to))
+		health = endpoint.HealthOf(k, c.names(t.to))
 	}
 	t.Tour.Begin(health, at)
 	if cost := int32(t.Usual().Cost); k.Price.Load() != cost {

@@ -1,8 +1,8 @@
-// Package places sends the attempts of an HTTP call to places that answer alike: other regions,
+// Package endpoint sends the attempts of an HTTP call to places that answer alike: other regions,
 // providers or copies. It says which calls that concerns, which place an attempt goes to, what of
 // the caller's request goes there, and what of an answer comes back. It decides no race and
 // knows no budget.
-package places
+package endpoint
 
 import (
 	"fmt"
