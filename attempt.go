@@ -69,7 +69,7 @@ var (
 )
 
 // Tells reports whether attempt n would have told of a connection. A loser that has not is above net/http: in middleware.
-func (c *call) Tells(n int) bool { return c.key.Tag.Load()&c.tells(n) != 0 }
+func (c *call) Tells(n int) bool { return c.key.Features.Load()&c.tells(n) != 0 }
 
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.try(a, n)
@@ -84,7 +84,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	if err == nil && !c.trip.Elsewhere(n) {
 		c.recordHostFeatures(c.key, resp, n > 0)
 		if a.Tells() && !c.Tells(n) {
-			c.key.Tag.Or(c.tells(n))
+			c.key.Features.Or(c.tells(n))
 		}
 	}
 	err = c.judge(r, resp, err, n)
@@ -236,10 +236,10 @@ func (c *call) admit(index int) bool {
 		index-- // of the delays that were put behind it, see [call.delaysOf]
 	}
 	if c.trip.Probes() && c.Hedges >= c.t.engine.Config().MaxHedges {
-		return c.Call.AdmitFare(index, policy.Fare{Spent: true})
+		return c.Call.AdmitRequest(index, policy.HedgeRequest{OverLimit: true})
 	}
 	place, cost := c.trip.Next(first)
-	if !c.Call.AdmitFare(index, policy.Fare{Cost: cost, Elsewhere: place != c.trip.Primary(), Beside: first}) {
+	if !c.Call.AdmitRequest(index, policy.HedgeRequest{Cost: cost, OtherBackend: place != c.trip.Primary(), Immediate: first}) {
 		return false
 	}
 	added := false
@@ -280,7 +280,7 @@ func (c *call) prepare(r *http.Request, n int) (err error) {
 	ctx, returned := r.Context(), false
 	defer func() {
 		if n > 0 && (!returned || err != nil) {
-			c.RefuseIn(ctx, DeniedNotReady, policy.Fare{Cost: c.trip.Cost(n)})
+			c.Withdraw(ctx, DeniedNotReady, policy.HedgeRequest{Cost: c.trip.Cost(n)})
 		}
 	}()
 	err = c.trip.Start(r, n, c.t.settings.Load().AttemptHeader)

@@ -121,7 +121,7 @@ func (h *handle) tellUnused(why []string) {
 func (h *handle) engineConfig(settings *Config) policy.Config {
 	c := settings.engine()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
-	c.Dearest = map[string]int{"http": h.options.places.Dearest(), "grpc": h.options.dearest}[h.protocol]
+	c.MaxHedgeCost = map[string]int{"http": h.options.places.Dearest(), "grpc": h.options.dearest}[h.protocol]
 	h.auditing(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
@@ -248,14 +248,14 @@ func (h *handle) Import(r io.Reader) error {
 func (h *handle) Snapshot() Snapshot {
 	h.mustBeMade()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load(), Unused: slices.Clone(h.unused)}
-	for _, v := range h.engine.Views() {
+	for _, v := range h.engine.Snapshots() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audited(v.Audit), Unresumed: v.Unresumed,
 		})
-		if health, ok := v.Note.(*endpoint.Health); ok {
+		if health, ok := v.Extension.(*endpoint.Health); ok {
 			s.Keys[len(s.Keys)-1].Places = placesOf(health)
 		}
 		if h.describe != nil {
@@ -306,15 +306,15 @@ func audited(v Audit) *Audit {
 
 // begin counts a call. Of the facts it knows whether hedging is switched off; then the adapter
 // need not find out the others.
-func (h *handle) begin() policy.Facts {
+func (h *handle) begin() policy.Eligibility {
 	h.mustBeMade()
 	h.stats.TotalRequests.Add(1)
-	return policy.Facts{SwitchedOff: h.off.Load()}
+	return policy.Eligibility{SwitchedOff: h.off.Load()}
 }
 
 // refuses returns why a call is sent once, or [policy.None] if it may be hedged, and counts that.
-func (h *handle) refuses(o race.Overrides, f policy.Facts) Reason {
-	reason := f.Refuse(o)
+func (h *handle) refuses(o race.Overrides, f policy.Eligibility) Reason {
+	reason := f.Reason(o)
 	if reason != policy.None && !f.SwitchedOff {
 		h.stats.NotHedgeable.Add(1)
 	}

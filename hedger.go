@@ -147,7 +147,7 @@ type doOp[T any] interface {
 }
 
 // begin begins the call, and returns its plan; nil: no hedge can become due.
-func (c *doCall[T]) begin(ctx context.Context, key string) *policy.Plan {
+func (c *doCall[T]) begin(ctx context.Context, key string) *policy.Schedule {
 	h := c.hedger
 	if name := (policy.Name{Host: key}); !c.key.Is(name) {
 		c.key = h.engine.Key(name)

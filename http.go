@@ -126,7 +126,7 @@ func hostVersionOf(k *policy.Key, scheme string) (v hostVersion) {
 	if scheme == "https" {
 		v.shift = 4
 	}
-	v.version = k.Tag.Load() >> v.shift & mixed
+	v.version = k.Features.Load() >> v.shift & mixed
 	return v
 }
 
@@ -138,7 +138,7 @@ func (v hostVersion) mayBeHTTP1() bool {
 // recordHostFeatures stores the HTTP version that the host has answered in, and whether the answer came from behind a
 // Limiter. The version of a hedge's answer is not stored: another host may have sent it.
 func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHedge bool) {
-	before := k.Tag.Load()
+	before := k.Features.Load()
 	tag := before &^ limited
 	if len(resp.Header[limitHeader]) > 0 {
 		tag |= limited
@@ -147,7 +147,7 @@ func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHe
 		tag = tag&^(mixed<<v.shift) | mergeVersions(known, int32(resp.ProtoMajor))<<v.shift
 	}
 	if tag != before {
-		k.Tag.Store(tag)
+		k.Features.Store(tag)
 	}
 }
 
@@ -166,7 +166,7 @@ func mergeVersions(known, answered int32) int32 {
 	return mixed
 }
 
-func behindLimiter(k *policy.Key) bool { return k.Tag.Load()&limited != 0 }
+func behindLimiter(k *policy.Key) bool { return k.Features.Load()&limited != 0 }
 
 // tells returns the bit that says whether attempts like n tell of their connections.
 func (c *call) tells(n int) int32 {

@@ -165,9 +165,9 @@ func (in *Interceptor) annotate(k *KeySnapshot) {
 	switch {
 	case len(k.Delays) == 0:
 	case rule.terms.Fixed || d > 0:
-		k.Delays = policy.EveryDelay(d, rule.terms.Hedges).Delays
+		k.Delays = policy.NewFixedSchedule(d, rule.terms.Hedges).Delays
 	default:
-		k.Delays = policy.UpTo(k.Delays, rule.terms.Hedges)
+		k.Delays = policy.ResizeDelays(k.Delays, rule.terms.Hedges)
 	}
 }
 
@@ -219,7 +219,7 @@ func (in *Interceptor) decide(ctx context.Context, o race.Overrides, cc *grpc.Cl
 		facts.Again = o.Above == c
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
-		if facts.Refuse(o) == policy.None {
+		if facts.Reason(o) == policy.None {
 			why := grpcattempt.OtherTarget
 			if in.grpc.conns.Serve(cc) {
 				why = obstacle(m)
@@ -516,7 +516,7 @@ func (h *hedging) admit(index int, cc *grpc.ClientConn, able bool, deadline grpc
 
 // leastTime returns how long an answer must be expected to take for a hedge to be sent, as of a caller's deadline.
 func (h *hedging) leastTime() time.Duration {
-	if p := h.key.Plan(); p != nil {
+	if p := h.key.Schedule(); p != nil {
 		return p.Median
 	}
 	return 0
@@ -590,10 +590,10 @@ func (h *hedging) goOn(a *race.Attempt, n int, err error, trailer metadata.MD, d
 	}
 	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after}
 	usual := h.tour.Usual()
-	hold := after > 0 && (deadline.Before(after) || h.held() && !usual.Elsewhere || h.Hopeless(a, time.Now().Add(after), usual)) // for nothing
+	hold := after > 0 && (deadline.Before(after) || h.held() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
 		turn.Hedges = h.rule.terms.Hedges
-		h.Moved()
+		h.MarkRescheduled()
 	}
 	return turn
 }

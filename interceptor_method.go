@@ -21,10 +21,10 @@ type methodRule struct {
 	why       string // or why not
 	policy    Policy // of the route
 	live      *serviceconfig.Live
-	hedging   *serviceconfig.Policy // nil: its service config has none
-	terms     *policy.Terms         // of hedging; nil with it
-	throttled bool                  // its successes count for retryThrottling
-	loud      atomic.Bool           // the log is told of it
+	hedging   *serviceconfig.Policy  // nil: its service config has none
+	terms     *policy.PolicyOverride // of hedging; nil with it
+	throttled bool                   // its successes count for retryThrottling
+	loud      atomic.Bool            // the log is told of it
 	told      grpcattempt.Told
 	known     grpcattempt.Known
 }
@@ -91,7 +91,7 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 	}
 	if configured != nil && !rule.policy.Off {
 		rule.hedging = configured
-		rule.terms = &policy.Terms{Hedges: configured.Attempts - 1, Fixed: configured.Delayed, Delay: configured.Delay}
+		rule.terms = &policy.PolicyOverride{Hedges: configured.Attempts - 1, Fixed: configured.Delayed, Delay: configured.Delay}
 	}
 	return rule
 }

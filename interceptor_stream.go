@@ -93,7 +93,7 @@ func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Dura
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
 	k := in.engine.Lookup(in.name(asked.ctx, asked.called))
-	if delay > 0 || in.engine.Config().InitialDelay > 0 || k != nil && k.Plan() != nil {
+	if delay > 0 || in.engine.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
 		s.mayHedge, s.origin.Call = true, in.above(asked.called)
 	}
 	return s
@@ -351,7 +351,7 @@ func (s *stream) receiveFirst(m any) error {
 	out := r.Run(s.asked.ctx, s, s, delays)
 	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.Look {
-		s.Untimed()
+		s.MarkLatencyUnknown()
 	}
 	return s.deliver(out)
 }

@@ -29,7 +29,7 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 	if what.Left > 0 {
 		what.Stall = r.key.Stall()
 	}
-	if plan := r.key.Plan(); plan != nil {
+	if plan := r.key.Schedule(); plan != nil {
 		what.Usual = plan.P99
 	}
 	if what.Stall > 0 {

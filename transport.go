@@ -169,7 +169,7 @@ func (c *call) readTerms(req *http.Request) Reason {
 	facts.Hedge = h.Hedge
 	facts.Again = o.Above.HTTP && req.URL != nil && o.Above == race.Called{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
-	if !o.Allow && !c.route.Hedgeable && facts.Refuse(o) == policy.None {
+	if !o.Allow && !c.route.Hedgeable && facts.Reason(o) == policy.None {
 		facts.Unsafe = !t.options.safe(req)
 	}
 	return t.refuses(o, facts)
@@ -191,7 +191,7 @@ func (c *call) name(req *http.Request) (fit endpoint.Mask) {
 }
 
 // mayHedge reports whether a hedge may become due.
-func (c *call) mayHedge() bool { return c.delay > 0 || c.key.Plan() != nil }
+func (c *call) mayHedge() bool { return c.delay > 0 || c.key.Schedule() != nil }
 
 // sendBroken sends a request whose body failed while it was read. The base must see how. The
 // whole request is nil if the caller gave up.
@@ -234,7 +234,7 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 }
 
 // sendHedged sends a call, and hedges when the plan says.
-func (c *call) sendHedged(req *http.Request, plan *policy.Plan) (*http.Response, error) {
+func (c *call) sendHedged(req *http.Request, plan *policy.Schedule) (*http.Response, error) {
 	style := &c.race.Style
 	style.Usual, style.Watch, style.Sever, style.Fresh = c.Usual(), c.Watch(), true, c.InBubble()
 	style.Call = c.t.above(race.Called{HTTP: true, Target: c.key.Name.Host})
@@ -372,16 +372,16 @@ func (c *call) embark(req *http.Request, fit endpoint.Mask) {
 			c.key = c.t.engine.RouteKey(name, c.route.BudgetPercent/100)
 		}
 	}
-	if p := c.key.Plan(); p != nil && p.Median > 0 {
+	if p := c.key.Schedule(); p != nil && p.Median > 0 {
 		c.trip.ChooseProbe(p.Median)
 	}
-	if cost := int32(c.trip.Usually()); c.key.Price.Load() != cost {
-		c.key.Price.Store(cost)
+	if cost := int32(c.trip.Usually()); c.key.TypicalCost.Load() != cost {
+		c.key.TypicalCost.Store(cost)
 	}
 }
 
 // delaysOf returns the delays of a call, which begin at once if it is sent to two places.
-func (c *call) delaysOf(plan *policy.Plan) []time.Duration {
+func (c *call) delaysOf(plan *policy.Schedule) []time.Duration {
 	if !c.trip.Probes() {
 		return plan.Delays
 	}

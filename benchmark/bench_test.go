@@ -376,7 +376,7 @@ func BenchmarkDelay(b *testing.B) {
 	var delay time.Duration
 	b.ReportAllocs()
 	for b.Loop() {
-		delay = key.Plan().Delays[0]
+		delay = key.Schedule().Delays[0]
 	}
 	require.Positive(b, delay)
 }

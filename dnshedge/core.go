@@ -432,7 +432,7 @@ func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *fli
 	if c.conf.Cache != nil && len(c.systems()) > 0 { // also behind a route, whose aliases may lead to the system's servers
 		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.ofSystem())
 	}
-	f, isNew := c.flights.join(key, policy.Facts{}.Refuse(race.OverridesFrom(ctx)) != policy.None)
+	f, isNew := c.flights.join(key, policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None)
 	if !isNew {
 		return f
 	}

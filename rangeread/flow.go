@@ -37,7 +37,7 @@ type flow struct {
 
 // newFlow returns the flow of n bytes from off on; n is at least 1. Its owner closes it.
 func newFlow(ctx context.Context, r *Reader, off, n int64) *flow {
-	refused := policy.Facts{SwitchedOff: r.store.off}.Refuse(race.OverridesFrom(ctx))
+	refused := policy.Eligibility{SwitchedOff: r.store.off}.Reason(race.OverridesFrom(ctx))
 	f := &flow{
 		task:   &task{store: r.store, fetch: r.fetch, version: &r.version, key: r.store.key(n)},
 		caller: ctx, hedged: refused == policy.None, at: off, start: off, end: off + n,
@@ -93,7 +93,7 @@ func (f *flow) open() error {
 	}
 	if f.tries == 0 && f.hedged {
 		f.left, f.number, f.stall = maxHedges, started, f.task.key.Stall()
-		if p := f.task.key.Plan(); p != nil {
+		if p := f.task.key.Schedule(); p != nil {
 			f.usual = p.P99
 		}
 	}

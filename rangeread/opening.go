@@ -28,11 +28,11 @@ func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream,
 		plan := o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
 		o.race.Style.Usual = o.Usual()
 		if plan == nil {
-			plan = new(policy.Plan)
+			plan = new(policy.Schedule)
 		}
 		out = o.race.Run(t.ctx, o, o, plan.Delays)
 		if o.NotTaken = out.NotTaken; out.Winner >= 0 && (out.Value.err != nil || out.Value.stream.empty()) {
-			o.Untimed() // it had no first byte
+			o.MarkLatencyUnknown() // it had no first byte
 		}
 		o.End(out.Winner >= 0, out.Winner > 0, 0)
 	}

@@ -105,7 +105,7 @@ func (s *Store) Stats() Stats {
 	all := s.snapshot()
 	all.Enabled, all.Shadow = !s.off, s.shadow
 	all.BytesHeld, all.MaxBytes = s.held.Load(), max(s.options.MaxBytes, 0)
-	for _, v := range s.engine.Views() {
+	for _, v := range s.engine.Snapshots() {
 		length, err := strconv.ParseInt(v.Name.Route, 10, 64)
 		if err != nil {
 			continue // the store itself, which pays

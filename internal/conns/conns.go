@@ -128,13 +128,13 @@ func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *policy.Key) {
 			at |= 1 << (i + 1)
 		}
 	}
-	health, ok := k.Note.Load().(*endpoint.Health)
+	health, ok := k.Extension.Load().(*endpoint.Health)
 	if !ok {
 		health = endpoint.HealthOf(k, c.names(t.to))
 	}
 	t.Tour.Begin(health, at)
-	if cost := int32(t.Usual().Cost); k.Price.Load() != cost {
-		k.Price.Store(cost)
+	if cost := int32(t.Usual().Cost); k.TypicalCost.Load() != cost {
+		k.TypicalCost.Store(cost)
 	}
 }
 
@@ -160,15 +160,15 @@ func (t *Tour) Admit(c *policy.Call, index int, due Due) bool {
 		}
 	}
 	fare := t.fare(place)
-	if denial == policy.None && due.Held && !fare.Elsewhere {
+	if denial == policy.None && due.Held && !fare.OtherBackend {
 		denial = observe.DeniedPaused
 	}
 	fare.Denial = denial
-	if !c.AdmitFare(index, fare) {
+	if !c.AdmitRequest(index, fare) {
 		return false
 	}
 	if place > 0 {
-		t.add(c.Hedges, place, fare.Elsewhere)
+		t.add(c.Hedges, place, fare.OtherBackend)
 	}
 	return true
 }
@@ -184,7 +184,7 @@ func (t *Tour) add(n, place int, elsewhere bool) {
 // Refuse says that hedge n of call c was not sent: ctx is the context of the hedge, which may be refused after its call.
 func (t *Tour) Refuse(ctx context.Context, c *policy.Call, n int, reason observe.Reason) {
 	place := t.Place(n)
-	c.RefuseIn(ctx, reason, t.fare(place))
+	c.Withdraw(ctx, reason, t.fare(place))
 	if place > 0 {
 		t.Refused(n)
 	}
@@ -204,10 +204,10 @@ func (t *Tour) Ended(ctx context.Context, n int, answered, refused bool) {
 }
 
 // Usual returns the fare of the first hedge while every connection is ready and none fails.
-func (t *Tour) Usual() policy.Fare {
+func (t *Tour) Usual() policy.HedgeRequest {
 	switch {
 	case t.set == nil:
-		return policy.Fare{}
+		return policy.HedgeRequest{}
 	case len(t.set.all) > 1 && t.set.all[0].ClientConn == t.own:
 		return t.fare(2)
 	}
@@ -215,12 +215,12 @@ func (t *Tour) Usual() policy.Fare {
 }
 
 // fare returns what is special about a hedge to a place. Another target than the call's says nothing of the servers of that.
-func (t *Tour) fare(place int) policy.Fare {
+func (t *Tour) fare(place int) policy.HedgeRequest {
 	if place == 0 {
-		return policy.Fare{}
+		return policy.HedgeRequest{}
 	}
 	to := t.set.all[place-1]
-	return policy.Fare{Cost: to.cost, Elsewhere: to.target != t.to}
+	return policy.HedgeRequest{Cost: to.cost, OtherBackend: to.target != t.to}
 }
 
 // Closed reports whether the program has closed the connection of hedge n, which is why it has failed.

@@ -91,16 +91,16 @@ type Tally struct {
 	Overtaken int64 // the others: an attempt elsewhere was quicker, or the caller's deadline passed
 }
 
-var _ policy.Noted = (*Health)(nil)
+var _ policy.EvictionListener = (*Health)(nil)
 
 // HealthOf returns what is known of the places of a key, which is that of the first place. The places have the names
 // that are given with the first call of the key; the caller must not change them.
 func HealthOf(k *policy.Key, names []string) *Health {
-	if h, ok := k.Note.Load().(*Health); ok {
+	if h, ok := k.Extension.Load().(*Health); ok {
 		return h
 	}
-	k.Note.CompareAndSwap(nil, &Health{key: k, names: names})
-	h := k.Note.Load().(*Health)
+	k.Extension.CompareAndSwap(nil, &Health{key: k, names: names})
+	h := k.Extension.Load().(*Health)
 	if k.Forgotten() { // which nobody else tells h, if it was before h was there
 		if tell := h.Forget(); tell != nil {
 			tell()

@@ -58,7 +58,7 @@ func (w *town) call() {
 	slow := w.rng.Float64() < 0.1
 	if slow {
 		took *= 10
-		reason := k.Admit(w.now, false, time.Time{}, policy.Fare{})
+		reason := k.Admit(w.now, false, time.Time{}, policy.HedgeRequest{})
 		if reason == policy.None {
 			k.Ended()
 		}
@@ -72,19 +72,19 @@ func (w *town) call() {
 	k.Done(w.now.Add(time.Duration(took)), policy.Result{Latency: time.Duration(took), Answered: true, Learned: true})
 }
 
-func (w *town) verdict() observe.Verdict { return w.key.View().Audit.Verdict }
+func (w *town) verdict() observe.Verdict { return w.key.Snapshot().Audit.Verdict }
 
 func TestHedgingThatHelpsGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []float64{2.2, 60} {
 		w := newTown(audited(), rate, 0.5)
 		w.live(28 * time.Minute)
-		v := w.key.View().Audit
+		v := w.key.Snapshot().Audit
 		assert.Equal(t, observe.AuditOn, v.Verdict, "%v/s", rate)
 		assert.InDelta(t, 0.5, float64(v.Saved)/float64(v.P99), 0.2, "%+v at %v/s", v, rate)
-		resting := w.key.View().Denied[observe.DeniedAudit]
+		resting := w.key.Snapshot().Denied[observe.DeniedAudit]
 		w.live(20 * time.Minute)
-		assert.LessOrEqual(t, w.key.View().Denied[observe.DeniedAudit]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
+		assert.LessOrEqual(t, w.key.Snapshot().Denied[observe.DeniedAudit]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
 	}
 }
 
@@ -94,8 +94,8 @@ func TestShadowIsNotAudited(t *testing.T) {
 	c.Shadow = true
 	w := newTown(c, 60, 1.5)
 	w.live(5 * time.Minute)
-	assert.Zero(t, w.key.View().Audit)
-	assert.Zero(t, w.key.View().Denied[observe.DeniedAudit])
+	assert.Zero(t, w.key.Snapshot().Audit)
+	assert.Zero(t, w.key.Snapshot().Denied[observe.DeniedAudit])
 }
 
 func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
@@ -106,9 +106,9 @@ func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
 	w.key = e.Key(policy.Name{Host: "a", Route: "/one"})
 	w.live(15 * time.Minute)
 	other := e.Key(policy.Name{Host: "a", Route: "/two"})
-	assert.Equal(t, observe.AuditOff, other.View().Audit.Verdict)
-	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, policy.Fare{}))
-	assert.Equal(t, observe.AuditTrying, e.Key(policy.Name{Host: "b"}).View().Audit.Verdict)
+	assert.Equal(t, observe.AuditOff, other.Snapshot().Audit.Verdict)
+	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, policy.HedgeRequest{}))
+	assert.Equal(t, observe.AuditTrying, e.Key(policy.Name{Host: "b"}).Snapshot().Audit.Verdict)
 	e.Reset("a", "/one")
 	assert.Equal(t, observe.AuditOff, w.verdict(), "the host's")
 	e.Reset("a", "")
@@ -168,12 +168,12 @@ func TestVerdictsTravelWithAnExport(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)
 	k := heir.Key(policy.Name{Host: "a"})
-	want, got := w.key.View().Audit, k.View().Audit
+	want, got := w.key.Snapshot().Audit, k.Snapshot().Audit
 	assert.Equal(t, want.Verdict, got.Verdict)
 	assert.InDelta(t, want.Confidence, got.Confidence, 0.001)
 	assert.InEpsilon(t, want.Saved, got.Saved, 0.01)
 	k.Begin(w.now)
-	assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, policy.Fare{}), "from the first call on")
+	assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, policy.HedgeRequest{}), "from the first call on")
 
 	plain := policy.New(defaults())
 	_, err = plain.Import(bytes.NewReader(b.Bytes()), w.now, share)
@@ -184,7 +184,7 @@ func TestVerdictsOutliveTheKeysOfTheirHost(t *testing.T) {
 	t.Parallel()
 	w := newTown(audited(), 60, 1.5)
 	w.live(15 * time.Minute)
-	want, e := w.key.View().Audit, w.key.Engine()
+	want, e := w.key.Snapshot().Audit, w.key.Engine()
 	require.Equal(t, observe.AuditOff, want.Verdict)
 	c := audited()
 	c.MaxKeys = 1
@@ -199,9 +199,9 @@ func TestVerdictsOutliveTheKeysOfTheirHost(t *testing.T) {
 	require.NoError(t, err)
 	for _, e := range []*policy.Engine{e, heir} {
 		k := e.Key(policy.Name{Host: "a"})
-		assert.Equal(t, want.Verdict, k.View().Audit.Verdict)
+		assert.Equal(t, want.Verdict, k.Snapshot().Audit.Verdict)
 		k.Begin(w.now)
-		assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, policy.Fare{}))
+		assert.Equal(t, observe.DeniedAudit, k.Admit(w.now, false, time.Time{}, policy.HedgeRequest{}))
 	}
 }
 
@@ -216,7 +216,7 @@ func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 		if _, err := heir.Import(bytes.NewReader(b), w.now, func(policy.Name) float64 { return 0 }); err != nil {
 			continue
 		}
-		for _, v := range heir.Views() {
+		for _, v := range heir.Snapshots() {
 			a := v.Audit
 			assert.False(t, math.IsNaN(a.Confidence))
 			assert.True(t, a.Confidence >= 0 && a.Confidence <= 1, "%+v", a)

@@ -176,7 +176,7 @@ type playedHost struct {
 // A playedCall is one call in flight.
 type playedCall struct {
 	began    time.Duration
-	plan     *policy.Plan
+	plan     *policy.Schedule
 	request  time.Duration
 	primary  time.Duration // when the primary ends
 	fails    bool          // the primary
@@ -329,7 +329,7 @@ func (h *playedHost) handle(e playedEvent) {
 	if c.unsent > 0 && e.at-c.began >= c.unsent {
 		return // a hedge would have answered
 	}
-	if reason := h.key.Admit(h.now(e.at), e.index == 0, h.deadlineOf(c), policy.Fare{}); reason == observe.DeniedShadow {
+	if reason := h.key.Admit(h.now(e.at), e.index == 0, h.deadlineOf(c), policy.HedgeRequest{}); reason == observe.DeniedShadow {
 		if d := h.key.RandomLatency(); d > 0 && (c.unsent == 0 || e.at-c.began+d < c.unsent) {
 			c.unsent = e.at - c.began + d
 		}
@@ -368,8 +368,8 @@ func (h *playedHost) finish(c *playedCall, at time.Duration) {
 	gone := h.deadline > 0 && took >= h.deadline
 	answered := !gone && at == c.answer && !c.dooms
 	h.key.Done(h.now(at), policy.Result{
-		Latency: took, Answered: answered, Gone: gone, Reached: c.reached, Learned: c.plan != nil, Slow: c.reached,
-		HedgeWon: answered && c.won && c.answer != c.primary, Hedges: c.hedges, Unsent: c.unsent,
+		Latency: took, Answered: answered, Abandoned: gone, ReachedFirstDelay: c.reached, Learned: c.plan != nil, Slow: c.reached,
+		HedgeWon: answered && c.won && c.answer != c.primary, Hedges: c.hedges, PredictedHedgeEnd: c.unsent,
 	})
 	if h.ended != nil {
 		h.ended(c.began, took, !answered)
@@ -383,7 +383,7 @@ func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == obs
 func (h *playedHost) playToVerdict(rate float64, most time.Duration) observe.Verdict {
 	for end := h.at + most; h.at < end; {
 		h.play(rate, time.Minute)
-		if v := h.key.View().Audit.Verdict; isDecided(v) {
+		if v := h.key.Snapshot().Audit.Verdict; isDecided(v) {
 			return v
 		}
 	}
@@ -493,14 +493,14 @@ func TestShadowForetellsWhatHedgingDoes(t *testing.T) {
 		"5 % fail after 1 s", "heavy tail", "a tenth fails at once, 2 % stall",
 	} {
 		t.Run(world, func(t *testing.T) {
-			wait, keys := make(map[string]float64), make(map[string]policy.View)
+			wait, keys := make(map[string]float64), make(map[string]policy.Snapshot)
 			for _, arm := range []string{"none", "hedged", "shadow"} {
 				h := newPlayedHost(world, arm, 1)
 				var sum time.Duration
 				calls := 0
 				h.ended = func(_, took time.Duration, _ bool) { sum, calls = sum+took, calls+1 }
 				h.play(rate, lasts)
-				wait[arm], keys[arm] = sum.Seconds()/float64(calls), h.key.View()
+				wait[arm], keys[arm] = sum.Seconds()/float64(calls), h.key.Snapshot()
 			}
 			hedged, shadow := keys["hedged"], keys["shadow"]
 			saved, foretold := wait["none"]-wait["hedged"], shadow.Saved.Seconds()/float64(shadow.Requests)

@@ -27,7 +27,7 @@ import (
 func answers(k *policy.Key, now time.Time, n, every int) (admitted int) {
 	for i := range n {
 		k.Begin(now)
-		if k.Admit(now, false, time.Time{}, policy.Fare{}) == policy.None {
+		if k.Admit(now, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			admitted++
 			k.Ended()
 		}
@@ -65,12 +65,12 @@ func TestServersWaitIsKeptWhileManyPushBack(t *testing.T) {
 	admits := func() bool { return answers(k, now, 1, 0) == 1 }
 	k.PushBack(now, time.Hour)
 	assert.True(t, admits(), "one answer says little")
-	assert.Zero(t, k.View().PausedTo)
+	assert.Zero(t, k.Snapshot().PausedTo)
 	for range 3 {
 		k.PushBack(now, time.Hour)
 	}
 	assert.False(t, admits(), "above 2.5 %")
-	assert.Equal(t, now.Add(10*time.Second), k.View().PausedTo, "not for an hour")
+	assert.Equal(t, now.Add(10*time.Second), k.Snapshot().PausedTo, "not for an hour")
 	now = now.Add(10 * time.Second)
 	assert.True(t, admits())
 
@@ -80,7 +80,7 @@ func TestServersWaitIsKeptWhileManyPushBack(t *testing.T) {
 	now = now.Add(10 * time.Second)
 	assert.False(t, admits(), "above 5 %")
 	answers(k, now, 60, 0)
-	assert.Less(t, k.View().Push, 0.05)
+	assert.Less(t, k.Snapshot().Push, 0.05)
 	assert.False(t, admits(), "until below 2.5 %")
 	answers(k, now, 60, 0)
 	assert.True(t, admits())
@@ -99,21 +99,21 @@ func TestResumeAndResetForgetPushBack(t *testing.T) {
 	}
 	push()
 	e.Resume()
-	assert.False(t, a.View().Pushed || b.View().Pushed)
-	assert.Zero(t, a.View().PausedTo)
-	assert.Equal(t, 100, a.View().Samples)
+	assert.False(t, a.Snapshot().Pushed || b.Snapshot().Pushed)
+	assert.Zero(t, a.Snapshot().PausedTo)
+	assert.Equal(t, 100, a.Snapshot().Samples)
 	push()
 	for name, want := range map[policy.Name]int{{Host: "a"}: 1, {Route: "r"}: 2, {Host: "b", Route: "other"}: 0, {}: 2} {
 		assert.Equal(t, want, e.Reset(name.Host, name.Route), "%v", name)
 	}
 	push()
-	requests := a.View().Requests
+	requests := a.Snapshot().Requests
 	assert.Equal(t, 1, e.Reset("a", "r"))
-	assert.False(t, a.View().Pushed)
-	assert.True(t, b.View().Pushed)
-	assert.Zero(t, a.View().Samples)
-	assert.Nil(t, a.Plan())
-	assert.Equal(t, requests, a.View().Requests, "what is counted stays")
+	assert.False(t, a.Snapshot().Pushed)
+	assert.True(t, b.Snapshot().Pushed)
+	assert.Zero(t, a.Snapshot().Samples)
+	assert.Nil(t, a.Schedule())
+	assert.Equal(t, requests, a.Snapshot().Requests, "what is counted stays")
 }
 
 // --- delays that are not learned ---
@@ -154,10 +154,10 @@ func TestMaxDelayBelowTheMedianGoesOnHedging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKey(func(c *policy.Config) { c.MaxDelay, c.MaxHedges, c.Share = 5*ms, 1, 0.5 })
 		learn(k, 300, constant(8*ms))
-		assert.Equal(t, []time.Duration{5 * ms}, k.View().Delays)
+		assert.Equal(t, []time.Duration{5 * ms}, k.Snapshot().Delays)
 		calls(t, k, 500, 8*ms, 0)
 		assert.InDelta(t, 250, calls(t, k, 500, 8*ms, 0), 10, "half of them, as the budget says")
-		assert.Less(t, k.View().Slow, policy.SlowLimit)
+		assert.Less(t, k.Snapshot().Slow, policy.SlowLimit)
 	})
 }
 
@@ -169,7 +169,7 @@ func TestOutageIsNotHedgedAfterAnyDelay(t *testing.T) {
 				k := newKey(func(c *policy.Config) { c.Share, c.MaxDelay = 1, most })
 				learn(k, 300, constant(10*ms))
 				calls(t, k, 100, 9*ms, given)
-				assert.Less(t, k.View().Slow, 0.2, "%v, %v: nothing is wrong yet", given, most)
+				assert.Less(t, k.Snapshot().Slow, 0.2, "%v, %v: nothing is wrong yet", given, most)
 				hedges := calls(t, k, 2000, time.Hour, given)
 				assert.Less(t, hedges, 130, "given %v, at most %v", given, most) // with two hedges for each of those before the brake
 				assert.Positive(t, hedges)
@@ -208,7 +208,7 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 							continue
 						}
 						for range 2 {
-							if k.Admit(now, false, time.Time{}, policy.Fare{}) == policy.None {
+							if k.Admit(now, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 								k.Ended()
 							}
 						}
@@ -216,7 +216,7 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 					now = now.Add(time.Second / time.Duration(rps))
 				}
 				for _, k := range all {
-					hedges += k.View().Hedges
+					hedges += k.Snapshot().Hedges
 				}
 				return hedges
 			}
@@ -241,13 +241,13 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 func TestMeasuredRateTakesThePlaceOfTheEstimate(t *testing.T) {
 	for rps, want := range map[int]float64{1: 3, 20: 4, 100: 20, 1000: 200} {
 		k := newKey(func(c *policy.Config) { c.Short, c.EstimatedRPS = true, 10_000 })
-		assert.InDelta(t, 1000, k.View().Tokens, 1e-9)
+		assert.InDelta(t, 1000, k.Snapshot().Tokens, 1e-9)
 		for i := range 5 * max(rps, 20) {
 			now := epoch.Add(time.Duration(i) * time.Second / time.Duration(rps))
 			k.Begin(now)
 			k.Done(now, policy.Result{Latency: ms, Answered: true})
 		}
-		assert.InDelta(t, want, k.View().Tokens, 1, "%d/s", rps)
+		assert.InDelta(t, want, k.Snapshot().Tokens, 1, "%d/s", rps)
 	}
 }
 
@@ -271,9 +271,9 @@ func TestHostIsKeptAsLongAsItsRoutes(t *testing.T) {
 	}
 	require.Same(t, a, e.Lookup(name))
 	require.NotNil(t, e.Lookup(policy.Name{Host: "a"}))
-	before := a.View().Tokens
+	before := a.Snapshot().Tokens
 	assert.Positive(t, hedgesOf(e.Key(policy.Name{Host: "a", Route: "2"}), 10))
-	assert.Less(t, a.View().Tokens, before, "both routes spend the host's budget")
+	assert.Less(t, a.Snapshot().Tokens, before, "both routes spend the host's budget")
 }
 
 func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
@@ -291,7 +291,7 @@ func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
 	serve(e.Key(policy.Name{Host: "a", Route: "old"}), 200_000)
 	k := e.Key(policy.Name{Host: "a", Route: "new"})
 	serve(k, 20_000)
-	assert.InDelta(t, 20, k.View().Tokens, 1)
+	assert.InDelta(t, 20, k.Snapshot().Tokens, 1)
 }
 
 func TestClockThatIsSetBackEvictsNoKeyInUse(t *testing.T) {
@@ -313,9 +313,9 @@ func TestClockThatIsSetBackEvictsNoKeyInUse(t *testing.T) {
 func TestViewSharesNothingWithThePlan(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(5*ms))
-	want := k.Plan().Delays[0]
-	k.View().Delays[0] = 1
-	assert.Equal(t, want, k.Plan().Delays[0])
+	want := k.Schedule().Delays[0]
+	k.Snapshot().Delays[0] = 1
+	assert.Equal(t, want, k.Schedule().Delays[0])
 }
 
 // A window of 60 bytes can span 2,000 buckets: eight MiB of such took 4 GB.
@@ -356,7 +356,7 @@ func TestCallsThatEndTogetherAreAllLearned(t *testing.T) {
 		wg.Go(func() { learn(k, 5000, constant(5*ms)) })
 	}
 	wg.Wait()
-	v := k.View()
+	v := k.Snapshot()
 	assert.Equal(t, 100+16*5000, v.Samples)
 	assert.EqualValues(t, 100+16*5000, v.Requests)
 }

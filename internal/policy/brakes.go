@@ -34,7 +34,7 @@ type brakes struct {
 
 // deny returns why no hedge of a call with the deadline may start now beside those in flight, or
 // None. The plan may be nil. A hedge that goes elsewhere is no load for whoever is slow, or asks for less.
-func (b *brakes) deny(now, deadline time.Time, p *Plan, inFlight int64, elsewhere bool) observe.Reason {
+func (b *brakes) deny(now, deadline time.Time, p *Schedule, inFlight int64, elsewhere bool) observe.Reason {
 	switch {
 	case b.Slow > SlowLimit && !elsewhere:
 		return observe.DeniedSlow

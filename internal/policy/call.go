@@ -18,10 +18,10 @@ type Call struct {
 	ctx     context.Context
 	key     *Key
 	start   time.Time
-	plan    *Plan
-	terms   *Terms         // nil: those of the configuration
-	watcher *watch.Watcher // the engine's; nil: there are no observers
-	delay   time.Duration  // after which the call is to be hedged, for observers; 0: not at all
+	plan    *Schedule
+	terms   *PolicyOverride // nil: those of the configuration
+	watcher *watch.Watcher  // the engine's; nil: there are no observers
+	delay   time.Duration   // after which the call is to be hedged, for observers; 0: not at all
 
 	// Written by Admit and Finished, with the race locked. The caller reads them once the race is over.
 	reached bool          // its first delay
@@ -29,7 +29,7 @@ type Call struct {
 	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
 	winner  int           // the attempt that answered; known if there are observers
 	ahead   time.Duration // by which the call began before Begin, see Began
-	untimed bool          // see Untimed; written by the caller once the race is over
+	untimed bool          // see MarkLatencyUnknown; written by the caller once the race is over
 	// Denied is why the call's last denied hedge was denied, of those that a delay was for; None if none was.
 	Denied observe.Reason
 	// Hedges is how many hedges were admitted.
@@ -41,23 +41,23 @@ type Call struct {
 	ShadowWon bool
 
 	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start; written and read for that attempt alone
-	moved   atomic.Bool                       // see Moved
+	moved   atomic.Bool                       // see MarkRescheduled
 	refused atomic.Int32                      // hedges that were admitted and refused by what is below; whoever carries one counts it
 }
 
 // Begin counts the call and returns the plan for it: the key's, or what the
 // caller asks for with a delay of its own (0: none).
-func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Plan {
+func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule {
 	return c.BeginOn(ctx, k, delay, nil)
 }
 
 // BeginOn is Begin for a call on terms of its own. A delay that the caller asks for counts more than theirs.
-func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Terms) *Plan {
+func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
 	c.reset(ctx, k, t)
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
-		p = EveryDelay(delay, t.Most(k.engine.Config().MaxHedges)).like(p)
+		p = NewFixedSchedule(delay, t.Most(k.engine.Config().MaxHedges)).like(p)
 	case t != nil:
 		p = t.plan(p, k.engine.Config())
 	}
@@ -75,7 +75,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Term
 
 // reset makes c a call that begins now. It writes the fields one by one: while the garbage
 // collector runs, that costs a fraction of what writing the whole struct does.
-func (c *Call) reset(ctx context.Context, k *Key, t *Terms) {
+func (c *Call) reset(ctx context.Context, k *Key, t *PolicyOverride) {
 	c.ctx, c.key, c.start, c.plan, c.terms, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
 	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.ahead, c.Denied, c.NotTaken = false, false, false, 0, 0, 0, None, 0
 	if c.Hedges > 0 {
@@ -112,15 +112,15 @@ func (c *Call) Began(at time.Time) {
 // Due says after which delay the call is to be hedged, if that is not the plan's.
 func (c *Call) Due(delay time.Duration) { c.delay = delay }
 
-// Moved says that hedges of the call are due at other times than planned.
-func (c *Call) Moved() { c.moved.Store(true) }
+// MarkRescheduled says that hedges of the call are due at other times than planned.
+func (c *Call) MarkRescheduled() { c.moved.Store(true) }
 
 // Elapsed returns how long ago the call began.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
-// Hopeless reports whether a hedge with a fare that is due then would be denied, as far as is known now: ctx is the context of the attempt
+// WouldBeDenied reports whether a hedge with a request that is due then would be denied, as far as is known now: ctx is the context of the attempt
 // that asks, which may outlive its call.
-func (c *Call) Hopeless(ctx context.Context, then time.Time, fare Fare) bool {
+func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeRequest) bool {
 	k := c.key
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *Call) Hopeless(ctx context.Context, then time.Time, fare Fare) bool {
 		return true
 	}
 	deadline, _ := ctx.Deadline()
-	return k.audit.IsDark() || k.tokens() < float64(fare.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere) != None
+	return k.audit.IsDark() || k.tokens() < float64(request.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), request.OtherBackend) != None
 }
 
 // early reports whether the delay with the given index has not passed, though the call is asked about it.
@@ -145,34 +145,34 @@ func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
 
 // AdmitUnless is Admit for an adapter with a reason of its own to refuse, or None.
 func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
-	return c.AdmitFare(index, Fare{Denial: denial})
+	return c.AdmitRequest(index, HedgeRequest{Denial: denial})
 }
 
-// AdmitFare is Admit for a hedge with a fare. That of one that starts with the primary has no index.
-func (c *Call) AdmitFare(index int, fare Fare) bool {
+// AdmitRequest is Admit for a hedge with a request. That of one that starts with the primary has no index.
+func (c *Call) AdmitRequest(index int, request HedgeRequest) bool {
 	now := time.Now()
-	early := fare.Beside || c.early(now, index)
+	early := request.Immediate || c.early(now, index)
 	c.reached = c.reached || !early
-	if fare.Spent {
+	if request.OverLimit {
 		return c.passed(index, early)
 	}
 	if c.unsent > 0 && now.Sub(c.start) >= c.unsent {
 		return false // a hedge would have answered, and there would be no call any more
 	}
 	deadline, _ := c.ctx.Deadline()
-	counts := c.plan != nil && index == c.plan.slow && !fare.Beside
+	counts := c.plan != nil && index == c.plan.slow && !request.Immediate
 	if counts && c.plan.marked { // no hedge is due, whenever it is asked for
 		return c.passed(index, early)
 	}
 	slow := counts && !early
 	c.slow = c.slow || slow
-	denial := c.key.Admit(now, slow, deadline, fare)
+	denial := c.key.Admit(now, slow, deadline, request)
 	if denial == observe.DeniedShadow {
 		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
 			c.unsent = now.Sub(c.start) + d
 		}
 	}
-	if denial != None && !fare.Beside {
+	if denial != None && !request.Immediate {
 		c.Denied = denial
 	}
 	if c.watcher != nil {
@@ -208,11 +208,11 @@ func (c *Call) tell(denial observe.Reason) {
 	told = true
 }
 
-// RefuseIn says that a hedge which was admitted with a fare was not sent, for the given reason: what was to carry it refused. The attempt's
+// Withdraw says that a hedge which was admitted with a request was not sent, for the given reason: what was to carry it refused. The attempt's
 // error is then [race.ErrRefused]. It may be refused after its call: ctx is the context of the attempt.
-func (c *Call) RefuseIn(ctx context.Context, reason observe.Reason, fare Fare) {
+func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
 	c.refused.Add(1)
-	c.key.Refused(time.Now(), reason, fare)
+	c.key.Withdraw(time.Now(), reason, request)
 	c.watcher.Tell(func(o observe.Observer) { o.Denied(ctx, c.key.Info, reason) })
 }
 
@@ -230,8 +230,8 @@ func (c *Call) Ended(int) { c.key.Ended() }
 // Forget drops what the call refers to that its caller made, once it has ended.
 func (c *Call) Forget() { c.ctx, c.plan, c.terms = nil, nil, nil }
 
-// Untimed says that the answer was there before the caller asked for it, which is all that is known of its latency.
-func (c *Call) Untimed() { c.untimed = true }
+// MarkLatencyUnknown says that the answer was there before the caller asked for it, which is all that is known of its latency.
+func (c *Call) MarkLatencyUnknown() { c.untimed = true }
 
 // End learns from the call, which the caller saw end now. HedgeWon is false for a hedge whose answer was held back. If the attempt that answered had
 // to set up a connection first, that took setup, and is not learned.
@@ -243,18 +243,18 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	}
 	var saved time.Duration
 	saved, c.ShadowWon = c.key.Done(c.start.Add(took), Result{
-		Latency:  took - setup,
-		Waited:   took - c.ahead,
-		Answered: answered,
-		Untimed:  c.untimed,
-		Gone:     gone != nil,
-		Canceled: errors.Is(gone, context.Canceled),
-		Hedges:   c.Sent(),
-		Reached:  c.reached,
-		Learned:  c.plan != nil && c.plan.slow >= 0,
-		Slow:     c.slow,
-		HedgeWon: hedgeWon,
-		Unsent:   c.unsent,
+		Latency:           took - setup,
+		Waited:            took - c.ahead,
+		Answered:          answered,
+		LatencyUnknown:    c.untimed,
+		Abandoned:         gone != nil,
+		Canceled:          errors.Is(gone, context.Canceled),
+		Hedges:            c.Sent(),
+		ReachedFirstDelay: c.reached,
+		Learned:           c.plan != nil && c.plan.slow >= 0,
+		Slow:              c.slow,
+		HedgeWon:          hedgeWon,
+		PredictedHedgeEnd: c.unsent,
 	})
 	if c.watcher == nil {
 		return

@@ -40,7 +40,7 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 			}
 		})
 		paused := func() bool {
-			v := k.View()
+			v := k.Snapshot()
 			return v.Pushed || now.Before(v.PausedTo) || v.Slow > policy.SlowLimit
 		}
 		changes, was := 0, false

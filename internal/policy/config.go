@@ -42,23 +42,23 @@ type Setup struct {
 	Shadow           bool                          // learn, decide and count, but start no hedge
 	Audit            bool                          // measure whether hedging helps, see package audit
 	Wall             func() time.Time              // the time of day; nil: calls begin at the time of day
-	Dearest          int                           // what a hedge costs at most; 0: one token, as every other does
+	MaxHedgeCost     int                           // what a hedge costs at most; 0: one token, as every other does
 }
 
 // sizing says how large the buckets of keys, hosts and routes are.
 func (c *Config) sizing() budget.Sizing {
 	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, Short: c.Short}
-	if c.Dearest > 1 {
-		s.Least = 2 * float64(c.Dearest)
+	if c.MaxHedgeCost > 1 {
+		s.Least = 2 * float64(c.MaxHedgeCost)
 	}
 	return s
 }
 
-func (c *Config) cold() *Plan {
+func (c *Config) cold() *Schedule {
 	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
 		return nil
 	}
-	p := EveryDelay(c.InitialDelay, c.MaxHedges)
+	p := NewFixedSchedule(c.InitialDelay, c.MaxHedges)
 	p.Delays, p.slow = c.clamp(p.Delays), 0
 	return p
 }

@@ -84,12 +84,12 @@ func (l *life) call() {
 	}
 	won := false
 	for range 2 {
-		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, policy.Fare{}) != policy.None {
+		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, policy.HedgeRequest{}) != policy.None {
 			continue
 		}
 		k.Ended()
 		if l.IntN(10) == 0 {
-			k.Refused(l.now, observe.DeniedSameBackend, policy.Fare{})
+			k.Withdraw(l.now, observe.DeniedSameBackend, policy.HedgeRequest{})
 			continue
 		}
 		won = l.IntN(3) == 0
@@ -155,7 +155,7 @@ func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
 			for n := range calls {
 				k := e.Key(policy.Name{Host: fmt.Sprint((n + i) % 6)})
 				k.Begin(epoch)
-				if k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
+				if k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 					k.Ended()
 					hedges.Add(1)
 				}
@@ -176,11 +176,11 @@ func TestAForgottenKeyGivesBackWhatItHad(t *testing.T) {
 	}
 	last := e.Lookup(policy.Name{Host: "99"})
 	assert.InDelta(t, 20.0/3, last.Tokens(), 0.01)
-	require.Equal(t, policy.None, last.Admit(epoch, false, time.Time{}, policy.Fare{}))
+	require.Equal(t, policy.None, last.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 	next := e.Key(policy.Name{Host: "next"})
 	assert.Zero(t, last.Tokens())
-	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, policy.Fare{}), "it has nothing any more")
-	last.Refused(epoch, observe.DeniedSameBackend, policy.Fare{})
+	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}), "it has nothing any more")
+	last.Withdraw(epoch, observe.DeniedSameBackend, policy.HedgeRequest{})
 	assert.Zero(t, last.Tokens(), "what comes late goes to the others")
 	e.Key(policy.Name{Host: "after"})
 	assert.InDelta(t, (20-20.0/3)/2, e.Key(policy.Name{Host: "end"}).Tokens(), 0.01)
@@ -215,7 +215,7 @@ func TestTheReserveFollowsTheRateOfAllKeys(t *testing.T) {
 		now := epoch.Add(time.Duration(n) * ms)
 		k := e.Key(policy.Name{Host: fmt.Sprint(n % 10)})
 		k.Begin(now)
-		if k.Admit(now, false, time.Time{}, policy.Fare{}) == policy.None {
+		if k.Admit(now, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			hedges++
 			k.Ended()
 		}
@@ -272,8 +272,8 @@ func TestBrakesOutliveTheKey(t *testing.T) {
 				_, err := e.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 				require.NoError(t, err)
 			}
-			assert.Equal(t, reason, e.Key(name).Admit(epoch, false, time.Time{}, policy.Fare{}), "%s: %s", reason, way)
-			assert.Equal(t, policy.None, e.Key(policy.Name{Host: "other"}).Admit(epoch, false, time.Time{}, policy.Fare{}))
+			assert.Equal(t, reason, e.Key(name).Admit(epoch, false, time.Time{}, policy.HedgeRequest{}), "%s: %s", reason, way)
+			assert.Equal(t, policy.None, e.Key(policy.Name{Host: "other"}).Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 		}
 	}
 }
@@ -296,7 +296,7 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 			}
 			_, err := heir.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 			require.NoError(t, err)
-			pause := heir.Key(name).View().PausedTo.Sub(epoch)
+			pause := heir.Key(name).Snapshot().PausedTo.Sub(epoch)
 			if ahead < 0 {
 				assert.LessOrEqual(t, pause, time.Duration(0), "%v, known %v", ahead, known)
 			} else {
@@ -319,7 +319,7 @@ func TestWhatIsResetOrResumedIsNotRemembered(t *testing.T) {
 		}
 		pass(e, 1)
 		forget(e)
-		assert.False(t, e.Key(name).View().Pushed)
+		assert.False(t, e.Key(name).Snapshot().Pushed)
 	}
 }
 
@@ -332,7 +332,7 @@ func TestStrangersDoNotFlushTheBrakesOfABusyHost(t *testing.T) {
 	for n := range 10_000 {
 		reach(e.Key(policy.Name{Host: fmt.Sprint(n)}), 30)
 	}
-	assert.Equal(t, observe.DeniedSlow, e.Key(name).Admit(epoch, false, time.Time{}, policy.Fare{}))
+	assert.Equal(t, observe.DeniedSlow, e.Key(name).Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 	assert.LessOrEqual(t, e.Remembered(), 4)
 }
 
@@ -351,7 +351,7 @@ func TestAKeyThatHasHadCallsKeepsItsOwnBrakes(t *testing.T) {
 	require.NoError(t, old.Export(&b, epoch))
 	_, err := now.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 	require.NoError(t, err)
-	assert.Zero(t, now.Key(name).View().Slow)
+	assert.Zero(t, now.Key(name).Snapshot().Slow)
 }
 
 func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
@@ -362,7 +362,7 @@ func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
 		k := e.RouteKey(dear, routeShare)
 		for range 10 {
 			k.Begin(epoch)
-			if k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
+			if k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 				k.Ended()
 				hedged++
 			}

@@ -54,16 +54,16 @@ func constant(d time.Duration) func(int) time.Duration { return func(int) time.D
 func TestColdKeyDoesNotHedge(t *testing.T) {
 	k := newKey(nil)
 	learn(k, policy.MinSamples-1, constant(5*ms))
-	assert.Nil(t, k.Plan())
+	assert.Nil(t, k.Schedule())
 	learn(k, 1, constant(5*ms))
-	require.NotNil(t, k.Plan())
+	require.NotNil(t, k.Schedule())
 }
 
 func TestInitialDelayHedgesAColdKey(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.InitialDelay = 30 * ms })
-	assert.Equal(t, []time.Duration{30 * ms, 60 * ms}, k.Plan().Delays)
+	assert.Equal(t, []time.Duration{30 * ms, 60 * ms}, k.Schedule().Delays)
 	learn(k, 100, constant(5*ms))
-	assert.Less(t, k.Plan().Delays[0], 6*ms)
+	assert.Less(t, k.Schedule().Delays[0], 6*ms)
 }
 
 func TestConstantServiceIsHedgedAboveEverythingSeen(t *testing.T) {
@@ -76,7 +76,7 @@ func TestConstantServiceIsHedgedAboveEverythingSeen(t *testing.T) {
 		return d
 	})
 	// All mass sits in two or three buckets; firing inside one would hedge a good part of the calls.
-	assert.GreaterOrEqual(t, k.Plan().Delays[0]+200*time.Microsecond, slowest)
+	assert.GreaterOrEqual(t, k.Schedule().Delays[0]+200*time.Microsecond, slowest)
 }
 
 // seed is the benchmark's distribution: lognormal with mean 5 ms and deviation
@@ -102,10 +102,10 @@ func TestPlanSpendsTheBudgetAndNoMore(t *testing.T) {
 				all = append(all, d)
 				return d
 			})
-			require.Len(t, k.Plan().Delays, hedges)
+			require.Len(t, k.Schedule().Delays, hedges)
 			spent := 0
 			for _, d := range all {
-				for _, at := range k.Plan().Delays {
+				for _, at := range k.Schedule().Delays {
 					if d > at {
 						spent++
 					}
@@ -127,7 +127,7 @@ func TestSecondHedgeWaitsForATenthOrForTwiceTheDelay(t *testing.T) {
 		}
 		return 10 * ms
 	})
-	d := k.Plan().Delays
+	d := k.Schedule().Delays
 	assert.InEpsilon(t, 10*ms, d[0], 0.03)
 	assert.Equal(t, 2*d[0], d[1])
 
@@ -135,7 +135,7 @@ func TestSecondHedgeWaitsForATenthOrForTwiceTheDelay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	k = newKey(nil)
 	learn(k, 10_000, func(int) time.Duration { return 20*ms + time.Duration(rng.ExpFloat64()*10e6) })
-	d = k.Plan().Delays
+	d = k.Schedule().Delays
 	assert.Less(t, d[1], 2*d[0])
 	assert.Greater(t, d[1], d[0])
 }
@@ -153,7 +153,7 @@ func TestGapInTheTailIsHedgedBeforeIt(t *testing.T) {
 				}
 				return 10*ms + time.Duration(rng.IntN(3000))*time.Microsecond
 			})
-			d := k.Plan().Delays
+			d := k.Schedule().Delays
 			assert.Less(t, d[0], 15*ms, "%d of 100 slow, %d hedges: %v", slow, hedges, d)
 			cost := 0.0
 			for _, at := range d {
@@ -169,51 +169,51 @@ func TestGapInTheTailIsHedgedBeforeIt(t *testing.T) {
 func TestPercentileIsAFloor(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Percentile = 0.99 })
 	learn(k, 1000, func(i int) time.Duration { return time.Duration(i*7919%1000+1) * ms })
-	assert.GreaterOrEqual(t, k.Plan().Delays[0], 990*ms)
+	assert.GreaterOrEqual(t, k.Schedule().Delays[0], 990*ms)
 }
 
 func TestDelaysAreClamped(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.MinDelay = 40 * ms })
 	learn(k, 100, constant(5*ms))
-	assert.Equal(t, []time.Duration{40 * ms, 80 * ms}, k.Plan().Delays)
+	assert.Equal(t, []time.Duration{40 * ms, 80 * ms}, k.Schedule().Delays)
 
 	k = newKey(func(c *policy.Config) { c.MaxDelay = 100 * ms })
 	learn(k, 100, constant(80*ms))
-	d := k.Plan().Delays
+	d := k.Schedule().Delays
 	require.Len(t, d, 2)
 	assert.Equal(t, 100*ms, d[1])
 
 	k = newKey(func(c *policy.Config) { c.MaxDelay = 50 * ms })
 	learn(k, 100, constant(80*ms))
-	assert.Equal(t, []time.Duration{50 * ms}, k.View().Delays, "two hedges at one time are one")
+	assert.Equal(t, []time.Duration{50 * ms}, k.Snapshot().Delays, "two hedges at one time are one")
 }
 
 func TestOneSlowStartIsSoonForgotten(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 1, constant(500*ms))
 	learn(k, 30, constant(10*ms))
-	assert.Less(t, k.Plan().Delays[0], 11*ms)
+	assert.Less(t, k.Schedule().Delays[0], 11*ms)
 }
 
 func TestFailuresTeachNoLatency(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
-	want := k.Plan().Delays[0]
+	want := k.Schedule().Delays[0]
 	for range 1000 { // a refusing host answers at once
 		k.Begin(epoch)
 		k.Done(epoch, policy.Result{Latency: 100 * time.Microsecond, Learned: true})
 	}
-	assert.Equal(t, want, k.Plan().Delays[0])
-	assert.Equal(t, 100, k.View().Samples)
+	assert.Equal(t, want, k.Schedule().Delays[0])
+	assert.Equal(t, 100, k.Snapshot().Samples)
 }
 
 func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
-	k.Done(epoch, policy.Result{Latency: 5 * ms, Gone: true, Learned: true})
-	assert.Equal(t, 100, k.View().Samples, "a caller that leaves early says nothing")
-	k.Done(epoch, policy.Result{Latency: 50 * ms, Gone: true, Reached: true, Learned: true})
-	assert.Equal(t, 101, k.View().Samples, "one that waited longer than the delay does")
+	k.Done(epoch, policy.Result{Latency: 5 * ms, Abandoned: true, Learned: true})
+	assert.Equal(t, 100, k.Snapshot().Samples, "a caller that leaves early says nothing")
+	k.Done(epoch, policy.Result{Latency: 50 * ms, Abandoned: true, ReachedFirstDelay: true, Learned: true})
+	assert.Equal(t, 101, k.Snapshot().Samples, "one that waited longer than the delay does")
 }
 
 // --- the budget ---
@@ -223,7 +223,7 @@ func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 func hedgesOf(k *policy.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
+		if k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			hedged++
 			k.Ended()
 		}
@@ -243,9 +243,9 @@ func TestBudgetIsAShareOfRealTraffic(t *testing.T) {
 func TestBudgetOfZeroHedgesNothing(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 0 })
 	learn(k, 100, constant(5*ms))
-	assert.Nil(t, k.Plan())
+	assert.Nil(t, k.Schedule())
 	assert.Zero(t, hedgesOf(k, 100))
-	assert.Zero(t, k.View().Tokens)
+	assert.Zero(t, k.Snapshot().Tokens)
 }
 
 func TestBurstFollowsTheMeasuredRate(t *testing.T) {
@@ -256,15 +256,15 @@ func TestBurstFollowsTheMeasuredRate(t *testing.T) {
 		k.Begin(now)
 		k.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
-	assert.InEpsilon(t, 200, k.View().Tokens, 0.05)
+	assert.InEpsilon(t, 200, k.Snapshot().Tokens, 0.05)
 }
 
 func TestOneKeyDoesNotDrainAnother(t *testing.T) {
 	e := policy.New(defaults())
 	a, b := e.Key(policy.Name{Host: "a"}), e.Key(policy.Name{Host: "b"})
-	before := b.View().Tokens
+	before := b.Snapshot().Tokens
 	hedgesOf(a, 1000)
-	assert.InDelta(t, before, b.View().Tokens, 1e-9)
+	assert.InDelta(t, before, b.Snapshot().Tokens, 1e-9)
 }
 
 func TestSharedBucketIsShared(t *testing.T) {
@@ -284,7 +284,7 @@ func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 	assert.Equal(t, 5, hedgesOf(a, 100))
 	assert.Zero(t, hedgesOf(b, 100))
 	b.Begin(epoch)
-	assert.Equal(t, policy.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, policy.Fare{}))
+	assert.Equal(t, policy.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, policy.HedgeRequest{}))
 }
 
 func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
@@ -309,7 +309,7 @@ func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
 func reach(k *policy.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
-		if k.Admit(epoch, true, time.Time{}, policy.Fare{}) == policy.None {
+		if k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			hedged++
 			k.Ended()
 		}
@@ -322,9 +322,9 @@ func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
 	learn(k, 1000, constant(5*ms))
 	// 1 − (15/16)^n exceeds 0.75 at n = 22: the brake works though nothing has completed.
 	assert.Equal(t, 21, reach(k, 1000))
-	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, policy.Fare{}))
+	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}))
 	learn(k, 100, constant(5*ms))
-	assert.Equal(t, policy.None, k.Admit(epoch, true, time.Time{}, policy.Fare{}), "and resumes when they are fast again")
+	assert.Equal(t, policy.None, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}), "and resumes when they are fast again")
 }
 
 func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
@@ -334,7 +334,7 @@ func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
 
 func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
-	scale := func() float64 { return k.View().Scale }
+	scale := func() float64 { return k.Snapshot().Scale }
 	lose := func(n int) {
 		hedgesOf(k, n)
 		k.Done(epoch, policy.Result{Learned: true})
@@ -363,20 +363,20 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 	k.Done(epoch, policy.Result{HedgeWon: true})
 	hedgesOf(k, 100)
 	k.Done(epoch, policy.Result{})
-	assert.Equal(t, 1.0, k.View().Scale)
+	assert.Equal(t, 1.0, k.Snapshot().Scale)
 }
 
 func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(50*ms))
-	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), policy.Fare{}))
-	assert.Equal(t, policy.None, k.Admit(epoch, true, epoch.Add(60*ms), policy.Fare{}))
+	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), policy.HedgeRequest{}))
+	assert.Equal(t, policy.None, k.Admit(epoch, true, epoch.Add(60*ms), policy.HedgeRequest{}))
 }
 
 func TestVetoIsCountedInTheCallersName(t *testing.T) {
 	k := newKey(nil)
-	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, policy.Fare{Denial: observe.DeniedNotReady}))
-	v := k.View()
+	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{Denial: observe.DeniedNotReady}))
+	v := k.Snapshot()
 	assert.EqualValues(t, 1, v.Denied[observe.DeniedNotReady])
 	assert.InDelta(t, 10, v.Tokens, 1e-9, "the budget is asked last")
 }
@@ -389,15 +389,15 @@ func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {
 		c.MaxPerSecond = test.perSecond
 		k := policy.New(c).RouteKey(policy.Name{Host: "a", Route: "r"}, test.share)
 		for range 100 { // more than any bucket holds
-			require.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
-			k.Refused(epoch, observe.DeniedSameBackend, policy.Fare{})
+			require.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
+			k.Withdraw(epoch, observe.DeniedSameBackend, policy.HedgeRequest{})
 			k.Ended()
 		}
-		v := k.View()
+		v := k.Snapshot()
 		assert.EqualValues(t, 100, v.Denied[observe.DeniedSameBackend])
 		assert.Zero(t, v.Hedges)
 		n := 0.0
-		for k.Admit(epoch, false, time.Time{}, policy.Fare{}) == policy.None {
+		for k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			n++
 		}
 		assert.Equal(t, test.want, n, "%+v", test)
@@ -408,12 +408,12 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1 })
 	for range policy.MaxInFlight {
 		k.Begin(epoch)
-		require.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
+		require.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 	}
 	k.Begin(epoch)
-	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
+	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 	k.Ended()
-	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
+	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 }
 
 // leaver is an Observer that ends the goroutine that asks for a hedge.
@@ -434,7 +434,7 @@ func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
 		<-ended
 	}
 	k.Begin(epoch)
-	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.Fare{}))
+	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 }
 
 // --- the table ---
@@ -449,7 +449,7 @@ func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
 	}
 	e.Key(policy.Name{Host: "0"}).Begin(now.Add(time.Hour))
 	e.Key(policy.Name{Host: "one more"})
-	assert.LessOrEqual(t, len(e.Views()), 64)
+	assert.LessOrEqual(t, len(e.Snapshots()), 64)
 	assert.NotNil(t, e.Lookup(policy.Name{Host: "0"}), "used again")
 	assert.Nil(t, e.Lookup(policy.Name{Host: "1"}), "the oldest")
 	assert.NotNil(t, e.Lookup(policy.Name{Host: "63"}))
@@ -472,7 +472,7 @@ func TestForgottenKeyIsNoLongerTheKeyOfItsName(t *testing.T) {
 func TestLookupMakesNoKey(t *testing.T) {
 	e := policy.New(defaults())
 	assert.Nil(t, e.Lookup(policy.Name{Host: "unknown"}))
-	assert.Empty(t, e.Views())
+	assert.Empty(t, e.Snapshots())
 }
 
 func TestKeysAreMadeOnce(t *testing.T) {
@@ -493,19 +493,19 @@ func TestSetConfigKeepsWhatWasLearned(t *testing.T) {
 	k := e.Key(policy.Name{Host: "h"})
 	rng := rand.New(rand.NewPCG(1, 2))
 	learn(k, 10_000, func(int) time.Duration { return seed(rng) })
-	before := k.Plan().Delays[0]
+	before := k.Schedule().Delays[0]
 
 	c := defaults()
 	c.Share, c.MaxHedges = 0.02, 1
 	e.SetConfig(c, epoch)
-	require.Len(t, k.Plan().Delays, 1)
-	assert.Greater(t, k.Plan().Delays[0], 2*before, "a smaller budget waits longer")
-	assert.Equal(t, 10_000, k.View().Samples)
+	require.Len(t, k.Schedule().Delays, 1)
+	assert.Greater(t, k.Schedule().Delays[0], 2*before, "a smaller budget waits longer")
+	assert.Equal(t, 10_000, k.Snapshot().Samples)
 	assert.InDelta(t, 4+0.02*10_000, hedgesOf(k, 10_000), 3)
 
 	c.MaxHedges = 0
 	e.SetConfig(c, epoch)
-	assert.Nil(t, k.Plan())
+	assert.Nil(t, k.Schedule())
 }
 
 func TestQuantileIsWhatCallersWaited(t *testing.T) {
@@ -541,7 +541,7 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 		k.Ended()
 		time.Sleep(time.Hour)
 		c.End(false, false, 0)
-		assert.Equal(t, 101, k.View().Samples)
+		assert.Equal(t, 101, k.Snapshot().Samples)
 		assert.Equal(t, 1, c.Hedges)
 		assert.Equal(t, policy.None, c.Denied)
 	})
@@ -557,7 +557,7 @@ func TestCallersDelayReplacesTheLearned(t *testing.T) {
 		c.Admit(0)
 		c.End(false, false, 0)
 	}
-	assert.Zero(t, k.View().Slow)
+	assert.Zero(t, k.Snapshot().Slow)
 }
 
 func BenchmarkKey(b *testing.B) {
@@ -568,10 +568,10 @@ func BenchmarkKey(b *testing.B) {
 		lat[i] = seed(rng)
 	}
 	learn(k, 4096, func(i int) time.Duration { return lat[i] })
-	b.Run("Plan", func(b *testing.B) {
+	b.Run("Schedule", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_ = k.Plan()
+			_ = k.Schedule()
 		}
 	})
 	b.Run("Now", func(b *testing.B) {

@@ -5,8 +5,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Facts are what an adapter knows of a call before it asks whether the call may be hedged.
-type Facts struct {
+// Eligibility are what an adapter knows of a call before it asks whether the call may be hedged.
+type Eligibility struct {
 	SwitchedOff bool // hedging is, for every call of the adapter
 	RouteOff    bool // the call's route is sent once, unless the caller allows hedging
 	Hedge       int  // the number of the hedge that the call itself says it is made for; 0: it says none
@@ -17,7 +17,7 @@ type Facts struct {
 
 // Refuse returns why a call of a caller who asks for o is sent once, or [None] if it may be
 // hedged. It is the only place that decides this, for every protocol.
-func (f Facts) Refuse(o race.Overrides) observe.Reason {
+func (f Eligibility) Reason(o race.Overrides) observe.Reason {
 	switch {
 	case f.SwitchedOff, o.Never, f.RouteOff && !o.Allow:
 		return observe.DeniedDisabled

@@ -39,12 +39,12 @@ type Key struct {
 	audit   *audit.Audit // of the host; nil: it is not audited
 	earlier int64        // calls of the key of this name before it was forgotten
 
-	plan     atomic.Pointer[Plan] // stored with planning held; nil: do not hedge
-	used     atomic.Int64         // the engine's age when a call last began, see [Engine]
-	inFlight atomic.Int64         // hedges
-	evicted  atomic.Bool          // the engine's table has forgotten it
-	planning sync.Mutex           // held by who makes a plan; locked before mu
-	Margin                        // what the adapter writes
+	plan         atomic.Pointer[Schedule] // stored with planning held; nil: do not hedge
+	used         atomic.Int64             // the engine's age when a call last began, see [Engine]
+	inFlight     atomic.Int64             // hedges
+	evicted      atomic.Bool              // the engine's table has forgotten it
+	planning     sync.Mutex               // held by who makes a plan; locked before mu
+	AdapterState                          // what the adapter writes
 
 	_     [64]byte     // what every call writes is not in a cache line with what it only reads
 	count atomic.Int64 // requests; of a key that is alone its bucket counts them
@@ -56,22 +56,22 @@ type Key struct {
 	since    int           // completions since the plan was made
 	due      int           // how many of them ask for another
 	brakes   brakes
-	tally    Tally            // Denied is nil until a hedge was
+	tally    Counters         // Denied is nil until a hedge was
 	residual *residualTime    // nil: nothing is known
 	pauses   *pauseLengths    // of bodies; nil: nothing is known
 	more     []*budget.Bucket // which the adapter asks itself
 }
 
-// A Margin is what an adapter writes beside a key. The engine reads the Price alone.
-type Margin struct {
-	Tag   atomic.Int32 // starts at 0
-	Note  atomic.Value // holds nothing at first; a [Noted] is told what happens to the key
-	Price atomic.Int32 // tokens that a hedge usually costs; 0: one
+// An AdapterState is what an adapter writes beside a key. The engine reads the TypicalCost alone.
+type AdapterState struct {
+	Features    atomic.Int32 // starts at 0
+	Extension   atomic.Value // holds nothing at first; an [EvictionListener] is told what happens to the key
+	TypicalCost atomic.Int32 // tokens that a hedge usually costs; 0: one
 }
 
-// A Noted is a Note that is told when its key is reset, and when the table forgets it. The Engine is locked then: what they return
+// An EvictionListener is an Extension that is told when its key is reset, and when the table forgets it. The Engine is locked then: what they return
 // is called when it no longer is, and tells observers; nil: there is nothing to tell.
-type Noted interface {
+type EvictionListener interface {
 	Reset() (tell func())
 	Forget() (tell func())
 }
@@ -93,8 +93,8 @@ func (k *Key) Changed(c Change) {
 	}
 }
 
-// A Tally is what was counted since a key was made.
-type Tally struct {
+// Counters are what was counted since a key was made.
+type Counters struct {
 	Hedges     int64
 	Wins       int64
 	ShadowWins int64                    // by hedges that were not sent
@@ -127,8 +127,8 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 // not. To ask is cheaper than to have the engine find the key again.
 func (k *Key) Is(name Name) bool { return k != nil && k.Name == name && !k.evicted.Load() }
 
-// Plan returns the current plan; nil means that calls are not hedged.
-func (k *Key) Plan() *Plan { return k.plan.Load() }
+// Schedule returns the current plan; nil means that calls are not hedged.
+func (k *Key) Schedule() *Schedule { return k.plan.Load() }
 
 // AlsoPaidBy says that the adapter asks other buckets besides the key's, before Admit:
 // the key's budget is exhausted while one of them is.
@@ -163,7 +163,7 @@ func (k *Key) requests() int64 {
 }
 
 // Begin counts a call that starts now and returns the plan for it.
-func (k *Key) Begin(now time.Time) *Plan {
+func (k *Key) Begin(now time.Time) *Schedule {
 	k.Use(now)
 	if k.audit != nil {
 		k.audit.BeginCall(now.UnixNano(), k.engine.wall)
@@ -184,17 +184,17 @@ func (k *Key) Use(now time.Time) {
 
 // Admit is called when a hedge of a call is due. It returns None if it may start;
 // then it has spent the budget, and the hedge counts as in flight until Ended. Slow says that the call
-// has just reached the delay by which it counts as slow, see [Plan]. In shadow mode,
+// has just reached the delay by which it counts as slow, see [Schedule]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
-func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, fare Fare) observe.Reason {
-	denial := fare.Denial
+func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeRequest) observe.Reason {
+	denial := request.Denial
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
 		k.brakes.reached()
 	}
 	if denial == None {
-		denial = k.deny(now, deadline, fare)
+		denial = k.deny(now, deadline, request)
 	}
 	if denial != None {
 		k.countDenied(denial)
@@ -211,28 +211,28 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, fare Fare) obs
 	return None
 }
 
-// A Fare is what is special about a hedge. The zero Fare is that of most.
-type Fare struct {
-	Denial    observe.Reason // the adapter's own reason to refuse; None: it has none
-	Cost      int            // tokens; 0: one
-	Elsewhere bool           // it goes to others than the primary does, whose troubles do not hold it back
-	Beside    bool           // it starts with the primary: no delay has passed
-	Spent     bool           // its call has had all its hedges: none is due
+// A HedgeRequest is what is special about a hedge. The zero HedgeRequest is that of most.
+type HedgeRequest struct {
+	Denial       observe.Reason // the adapter's own reason to refuse; None: it has none
+	Cost         int            // tokens; 0: one
+	OtherBackend bool           // it goes to others than the primary does, whose troubles do not hold it back
+	Immediate    bool           // it starts with the primary: no delay has passed
+	OverLimit    bool           // its call has had all its hedges: none is due
 }
 
 // tokens returns what a hedge costs.
-func (f Fare) tokens() int64 { return int64(max(f.Cost, 1)) }
+func (f HedgeRequest) tokens() int64 { return int64(max(f.Cost, 1)) }
 
 // deny returns why no hedge may start now, or spends the budget and returns None.
 // The caller holds mu.
-func (k *Key) deny(now, deadline time.Time, fare Fare) observe.Reason {
+func (k *Key) deny(now, deadline time.Time, request HedgeRequest) observe.Reason {
 	if k.audit.IsDark() {
 		return observe.DeniedAudit
 	}
-	if denial := k.brakes.deny(now, deadline, k.plan.Load(), k.inFlight.Load(), fare.Elsewhere); denial != None {
+	if denial := k.brakes.deny(now, deadline, k.plan.Load(), k.inFlight.Load(), request.OtherBackend); denial != None {
 		return denial
 	}
-	if !k.purse.Pay(now, k.engine.ceiling.Load(), fare.tokens()) {
+	if !k.purse.Pay(now, k.engine.ceiling.Load(), request.tokens()) {
 		return observe.DeniedBudget
 	}
 	return None
@@ -265,15 +265,15 @@ func (k *Key) RandomLatency() time.Duration {
 	return d
 }
 
-// Refused says that a hedge which Admit let start with a fare was not sent, for the given reason. The
+// Withdraw says that a hedge which Admit let start with a request was not sent, for the given reason. The
 // budget has its tokens back, and the hedge counts as denied. Ended must be called as well.
-func (k *Key) Refused(now time.Time, reason observe.Reason, fare Fare) {
+func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.tally.Hedges--
 	k.brakes.refused()
-	k.purse.Return(now, k.engine.ceiling.Load(), fare.tokens())
+	k.purse.Return(now, k.engine.ceiling.Load(), request.tokens())
 }
 
 // Ended says that a hedge is no longer in flight.
@@ -289,25 +289,27 @@ func (k *Key) EndedUnless(told *bool) {
 
 // A Result is how a call ended.
 type Result struct {
-	Latency  time.Duration // what the caller waited, without what a connection took
-	Waited   time.Duration // by the caller, since Begin; 0: Latency
-	Answered bool          // by a success; a failure teaches nothing about latency
-	Untimed  bool          // the latency is an upper bound, which teaches nothing either
-	Gone     bool          // the caller gave up, or its deadline passed
-	Canceled bool          // the caller gave up
-	Hedges   int           // that were sent
-	Reached  bool          // its first delay
-	Learned  bool          // there was a delay by which it would count as slow
-	Slow     bool          // and it has reached that delay
-	HedgeWon bool
-	Unsent   time.Duration // when the first of the hedges that were not sent would have answered; 0: none would
+	Latency           time.Duration // what the caller waited, without what a connection took
+	Waited            time.Duration // by the caller, since Begin; 0: Latency
+	Answered          bool          // by a success; a failure teaches nothing about latency
+	LatencyUnknown    bool          // the latency is an upper bound, which teaches nothing either
+	Abandoned         bool          // the caller gave up, or its deadline passed
+	Canceled          bool          // the caller gave up
+	Hedges            int           // that were sent
+	ReachedFirstDelay bool          // its first delay
+	Learned           bool          // there was a delay by which it would count as slow
+	Slow              bool          // and it has reached that delay
+	HedgeWon          bool
+	PredictedHedgeEnd time.Duration // when the first of the hedges that were not sent would have answered; 0: none would
 }
 
 // timed reports whether the latency is known, or a sure lower bound of it is.
-func (r Result) timed() bool { return r.Answered && !r.Untimed || r.Gone && r.Reached }
+func (r Result) timed() bool {
+	return r.Answered && !r.LatencyUnknown || r.Abandoned && r.ReachedFirstDelay
+}
 
 // failed reports whether the call ended by itself without a success.
-func (r Result) failed() bool { return !r.Answered && !r.Gone }
+func (r Result) failed() bool { return !r.Answered && !r.Abandoned }
 
 // Done learns from a call that ended now.
 //
@@ -366,12 +368,12 @@ func (k *Key) done(now time.Time, r Result, at int) (saved time.Duration, shadow
 	case k.engine.setup.Shadow:
 		k.learnActual(now, r, at)
 		if shadowWon = k.wouldHaveWon(r); shadowWon {
-			saved = max(r.Latency-r.Unsent, 0)
+			saved = max(r.Latency-r.PredictedHedgeEnd, 0)
 			k.tally.ShadowWins++
 			k.brakes.won++
-			at, known = sketch.Index(r.Unsent), true // what the caller would have waited
+			at, known = sketch.Index(r.PredictedHedgeEnd), true // what the caller would have waited
 		}
-	case r.Reached && (known || r.failed()) && k.audit == nil: // an audit measures what this estimates
+	case r.ReachedFirstDelay && (known || r.failed()) && k.audit == nil: // an audit measures what this estimates
 		saved = k.learnResidual(r)
 	}
 	k.tally.Saved += saved
@@ -406,7 +408,7 @@ func (k *Key) wouldHaveWon(r Result) bool {
 	if p := k.plan.Load(); r.failed() && p != nil {
 		most += race.Bound(p.P99, r.Latency)
 	}
-	return r.Unsent > 0 && r.Unsent < most
+	return r.PredictedHedgeEnd > 0 && r.PredictedHedgeEnd < most
 }
 
 // learnResidual learns how long the primary of a call took that has reached its first delay, and
@@ -418,7 +420,7 @@ func (k *Key) learnResidual(r Result) (saved time.Duration) {
 	if k.residual == nil {
 		k.residual = new(residualTime)
 	}
-	k.residual.Add(r.Latency, !r.Gone && !r.HedgeWon)
+	k.residual.Add(r.Latency, !r.Abandoned && !r.HedgeWon)
 	return saved
 }
 
@@ -462,7 +464,7 @@ func (k *Key) replan(now time.Time) {
 	k.mu.Unlock()
 
 	c := k.engine.Config()
-	if p := c.plan(d, k.purse.Follow(c.sizing(), now)*scale/float64(max(k.Price.Load(), 1))); p != nil {
+	if p := c.plan(d, k.purse.Follow(c.sizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); p != nil {
 		k.plan.Store(p)
 	} else {
 		k.plan.Store(c.cold())
@@ -515,34 +517,34 @@ func (k *Key) reset() {
 	k.plan.Store(k.engine.Config().cold())
 }
 
-// A View is what a key knows, at one moment.
-type View struct {
-	Name     Name
-	Requests int64
-	Tally    // Denied is not nil; reasons that never applied are missing
-	Samples  int
-	Delays   []time.Duration
-	P50, P90 time.Duration
-	P99      time.Duration
-	Tokens   float64
-	Scale    float64
-	Slow     float64
-	Push     float64       // share of the last answers that pushed back
-	Pushed   bool          // that is too many
-	PausedTo time.Time     // the server asked to wait until then; zero: it did not
-	Stall    time.Duration // see [Key.Stall]
-	Audit    observe.Audit // of the host
-	Note     any           // the adapter's; nil: there is none
+// A Snapshot is what a key knows, at one moment.
+type Snapshot struct {
+	Name      Name
+	Requests  int64
+	Counters  // Denied is not nil; reasons that never applied are missing
+	Samples   int
+	Delays    []time.Duration
+	P50, P90  time.Duration
+	P99       time.Duration
+	Tokens    float64
+	Scale     float64
+	Slow      float64
+	Push      float64       // share of the last answers that pushed back
+	Pushed    bool          // that is too many
+	PausedTo  time.Time     // the server asked to wait until then; zero: it did not
+	Stall     time.Duration // see [Key.Stall]
+	Audit     observe.Audit // of the host
+	Extension any           // the adapter's; nil: there is none
 }
 
-// View returns what the key knows.
-func (k *Key) View() View {
+// Snapshot returns what the key knows.
+func (k *Key) Snapshot() Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	window, b := k.waited(), &k.brakes
-	v := View{
-		Name: k.Name, Requests: k.requests(), Tally: k.tally, Samples: window.Len(), Tokens: k.tokens(),
-		Scale: b.Scale, Slow: b.Slow, Push: b.Push, Pushed: b.Pushed, PausedTo: b.waits(), Stall: k.stall(), Note: k.Note.Load(),
+	v := Snapshot{
+		Name: k.Name, Requests: k.requests(), Counters: k.tally, Samples: window.Len(), Tokens: k.tokens(),
+		Scale: b.Scale, Slow: b.Slow, Push: b.Push, Pushed: b.Pushed, PausedTo: b.waits(), Stall: k.stall(), Extension: k.Extension.Load(),
 	}
 	if v.Denied = maps.Clone(k.tally.Denied); v.Denied == nil {
 		v.Denied = make(map[observe.Reason]int64)

@@ -17,14 +17,14 @@ import (
 // unanswered at the next: a tenth.
 const nextShare = 0.1
 
-// A Plan says when a call is hedged, in time since its primary started. It
+// A Schedule says when a call is hedged, in time since its primary started. It
 // is published whole and never changed.
 //
 // Where most calls reach a delay that does not mean that they are slow: the delay may
 // be the user's, and shorter than usual. So a plan also says by which of its delays a
 // call counts as slow, for the first brake; if by none at which it is hedged, the plan
 // has one more, at which it is not.
-type Plan struct {
+type Schedule struct {
 	Delays []time.Duration // rising
 	Median time.Duration   // of the latencies it was made from; 0 if unknown
 	P99    time.Duration   // of the same: one call in a hundred takes longer at most; 0 if unknown
@@ -33,12 +33,12 @@ type Plan struct {
 	slow   int           // index of the delay by which a call counts as slow; -1: none does
 	marked bool          // the last delay is for that alone
 
-	terms *Terms               // that it was made for; nil: the configuration's
-	other atomic.Pointer[Plan] // the same for the terms that were asked for last; nil: none were
+	terms *PolicyOverride          // that it was made for; nil: the configuration's
+	other atomic.Pointer[Schedule] // the same for the terms that were asked for last; nil: none were
 }
 
 // hedges returns the delays after which calls are hedged.
-func (p *Plan) hedges() []time.Duration {
+func (p *Schedule) hedges() []time.Duration {
 	if p.marked {
 		return p.Delays[:len(p.Delays)-1]
 	}
@@ -46,7 +46,7 @@ func (p *Plan) hedges() []time.Duration {
 }
 
 // mark makes calls that take longer than usual count as slow.
-func (p *Plan) mark(usual time.Duration) {
+func (p *Schedule) mark(usual time.Duration) {
 	p.usual = usual
 	if p.slow = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slow < 0 {
 		p.slow, p.marked = len(p.Delays), true
@@ -55,7 +55,7 @@ func (p *Plan) mark(usual time.Duration) {
 }
 
 // like returns p after it has taken from the key's own plan what is known of its calls.
-func (p *Plan) like(own *Plan) *Plan {
+func (p *Schedule) like(own *Schedule) *Schedule {
 	if own != nil && own.usual > 0 && len(p.Delays) > 0 {
 		p.P99 = own.P99
 		p.mark(own.usual)
@@ -71,24 +71,24 @@ func (c *Config) unplanned() observe.Reason {
 	return observe.DeniedWarming
 }
 
-// EveryDelay returns a plan that hedges after d, and again after each further d.
-func EveryDelay(d time.Duration, hedges int) *Plan {
-	p := &Plan{Delays: make([]time.Duration, hedges, hedges+1), slow: -1}
+// NewFixedSchedule returns a plan that hedges after d, and again after each further d.
+func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
+	p := &Schedule{Delays: make([]time.Duration, hedges, hedges+1), slow: -1}
 	for k := range p.Delays {
 		p.Delays[k] = time.Duration(k+1) * d
 	}
 	return p
 }
 
-// Terms are what holds for some calls of a key instead of what the configuration says.
-type Terms struct {
+// PolicyOverride are what holds for some calls of a key instead of what the configuration says.
+type PolicyOverride struct {
 	Hedges int           // of a call at most
 	Fixed  bool          // after each Delay; else after the learned delays
 	Delay  time.Duration // between attempts, if it is fixed
 }
 
 // Most returns how many hedges a call has at most, if the configuration allows so many. There may be no terms.
-func (t *Terms) Most(allowed int) int {
+func (t *PolicyOverride) Most(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed
 	}
@@ -97,38 +97,38 @@ func (t *Terms) Most(allowed int) int {
 
 // plan returns the plan on the terms for a key whose own plan is own. It makes one for each own. There is no plan where the
 // configuration allows no hedges, nor where own is nil.
-func (t *Terms) plan(own *Plan, c *Config) *Plan {
+func (t *PolicyOverride) plan(own *Schedule, c *Config) *Schedule {
 	if c.MaxHedges == 0 || own == nil {
 		return nil
 	}
 	if p := own.other.Load(); p != nil && p.terms == t {
 		return p
 	}
-	var p *Plan
+	var p *Schedule
 	if t.Fixed {
-		p = EveryDelay(t.Delay, t.Hedges).like(own)
+		p = NewFixedSchedule(t.Delay, t.Hedges).like(own)
 	} else {
-		p = own.upTo(t.Hedges)
+		p = own.resize(t.Hedges)
 	}
 	p.Median, p.terms = own.Median, t
 	own.other.Store(p)
 	return p
 }
 
-// upTo returns p with so many hedges.
-func (p *Plan) upTo(n int) *Plan {
+// resize returns p with so many hedges.
+func (p *Schedule) resize(n int) *Schedule {
 	if p == nil || len(p.hedges()) == 0 {
 		return p
 	}
-	out := &Plan{Delays: UpTo(p.hedges(), n), Median: p.Median, P99: p.P99, slow: p.slow}
+	out := &Schedule{Delays: ResizeDelays(p.hedges(), n), Median: p.Median, P99: p.P99, slow: p.slow}
 	if p.usual > 0 {
 		out.mark(p.usual)
 	}
 	return out
 }
 
-// UpTo returns so many of the delays: without the last ones, or with more at the distance of the last one. It returns none of none.
-func UpTo(delays []time.Duration, n int) []time.Duration {
+// ResizeDelays returns so many of the delays: without the last ones, or with more at the distance of the last one. It returns none of none.
+func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	d := slices.Clone(delays[:min(n, len(delays))])
 	if len(d) == 0 {
 		return nil
@@ -157,7 +157,7 @@ var tails = sync.Pool{New: func() any { return new(tail) }}
 // The distribution is of what callers waited, whoever answered. A hedge at x
 // therefore costs P(L > x) of the calls, read off it as it is,
 // whatever the correlation between attempts.
-func (c *Config) plan(w *sketch.Distribution, budget float64) *Plan {
+func (c *Config) plan(w *sketch.Distribution, budget float64) *Schedule {
 	hedges := min(c.MaxHedges, race.MaxHedges)
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
 		return nil
@@ -189,7 +189,7 @@ func (c *Config) plan(w *sketch.Distribution, budget float64) *Plan {
 		n = t.sparse(delays[:hedges], first, budget)
 	}
 	median, _ := w.Quantile(0.5)
-	p := &Plan{Delays: c.clamp(delays[:n]), Median: median, P99: p99}
+	p := &Schedule{Delays: c.clamp(delays[:n]), Median: median, P99: p99}
 	p.mark(max(delays[0], c.MinDelay))
 	return p
 }

@@ -69,9 +69,9 @@ func (e *Engine) unlock() {
 	}
 }
 
-// note tells the Note of k by f, if it is Noted. The caller holds mu, and unlocks it by unlock.
-func (e *Engine) note(k *Key, f func(Noted) func()) {
-	if n, ok := k.Note.Load().(Noted); ok {
+// note tells the Extension of k by f, if it is EvictionListener. The caller holds mu, and unlocks it by unlock.
+func (e *Engine) note(k *Key, f func(EvictionListener) func()) {
+	if n, ok := k.Extension.Load().(EvictionListener); ok {
 		if tell := f(n); tell != nil {
 			e.untold = append(e.untold, tell)
 		}
@@ -245,7 +245,7 @@ func (e *Engine) evict() {
 func (e *Engine) forget(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
-	e.note(k, Noted.Forget)
+	e.note(k, EvictionListener.Forget)
 	e.size--
 	k.purse.Close()
 	at, calls := e.runs(), k.requests()
@@ -290,7 +290,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	for k := range e.all() {
 		if want.covers(k.Name) {
 			k.reset()
-			e.note(k, Noted.Reset)
+			e.note(k, EvictionListener.Reset)
 			if k.audit != nil && route == "" {
 				k.audit.Reset()
 			}
@@ -311,13 +311,13 @@ func (e *Engine) all() func(yield func(*Key) bool) {
 	}
 }
 
-// Views returns what every key knows, by name.
-func (e *Engine) Views() []View {
-	var all []View
+// Snapshots returns what every key knows, by name.
+func (e *Engine) Snapshots() []Snapshot {
+	var all []Snapshot
 	for k := range e.all() {
-		all = append(all, k.View())
+		all = append(all, k.Snapshot())
 	}
-	slices.SortFunc(all, func(a, b View) int {
+	slices.SortFunc(all, func(a, b Snapshot) int {
 		return cmp.Or(cmp.Compare(a.Name.Host, b.Name.Host), cmp.Compare(a.Name.Route, b.Name.Route))
 	})
 	return all

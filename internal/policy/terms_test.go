@@ -26,10 +26,10 @@ func termed(t *testing.T, c policy.Config, calls int) *policy.Key {
 
 func TestTermsHoldForTheirCalls(t *testing.T) {
 	const ms = time.Millisecond
-	fixed := &policy.Terms{Hedges: 3, Fixed: true, Delay: 50 * ms}
-	at0 := &policy.Terms{Hedges: 2, Fixed: true}
+	fixed := &policy.PolicyOverride{Hedges: 3, Fixed: true, Delay: 50 * ms}
+	at0 := &policy.PolicyOverride{Hedges: 2, Fixed: true}
 	for name, test := range map[string]struct {
-		terms     *policy.Terms
+		terms     *policy.PolicyOverride
 		maxHedges int
 		calls     int
 		asked     time.Duration
@@ -40,8 +40,8 @@ func TestTermsHoldForTheirCalls(t *testing.T) {
 		"at once":                     {at0, 2, 20, 0, []time.Duration{0, 0}},
 		"no hedges allowed":           {at0, 0, 20, 0, nil},
 		"the caller asks for another": {fixed, 2, 20, 20 * ms, []time.Duration{20 * ms, 40 * ms, 60 * ms}},
-		"fewer are learned":           {&policy.Terms{Hedges: 1}, 2, 20, 0, []time.Duration{100 * ms}},
-		"more than are learned":       {&policy.Terms{Hedges: 4}, 2, 20, 0, []time.Duration{100 * ms, 200 * ms, 300 * ms, 400 * ms}},
+		"fewer are learned":           {&policy.PolicyOverride{Hedges: 1}, 2, 20, 0, []time.Duration{100 * ms}},
+		"more than are learned":       {&policy.PolicyOverride{Hedges: 4}, 2, 20, 0, []time.Duration{100 * ms, 200 * ms, 300 * ms, 400 * ms}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestTermsHoldForTheirCalls(t *testing.T) {
 				for i, want := range test.want {
 					assert.InDelta(t, want, p.Delays[i], float64(want)/25, "delay %d; an estimate is exact to 1 %%", i)
 				}
-				if test.asked == 0 && k.Plan() != nil {
+				if test.asked == 0 && k.Schedule() != nil {
 					assert.Same(t, p, call.BeginOn(t.Context(), k, 0, test.terms), "a plan is made once")
 					assert.NotSame(t, p, call.Begin(t.Context(), k, 0))
 				}
@@ -75,16 +75,16 @@ func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 			k := termed(t, c, 20)
 			for range 20 {
 				var call policy.Call
-				call.BeginOn(t.Context(), k, 0, &policy.Terms{Hedges: 2})
+				call.BeginOn(t.Context(), k, 0, &policy.PolicyOverride{Hedges: 2})
 				if moved {
-					call.Moved()
+					call.MarkRescheduled()
 				} else {
 					time.Sleep(150 * time.Millisecond)
 				}
 				call.Admit(0)
 				call.End(true, false, 0)
 			}
-			assert.Equal(t, !moved, k.View().Slow > policy.SlowLimit/2, "moved: %v, slow: %v", moved, k.View().Slow)
+			assert.Equal(t, !moved, k.Snapshot().Slow > policy.SlowLimit/2, "moved: %v, slow: %v", moved, k.Snapshot().Slow)
 		}
 	})
 }
@@ -95,9 +95,9 @@ func TestAMarkIsNoHedge(t *testing.T) {
 		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 4, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
 		k := termed(t, c, 20)
 		var call policy.Call
-		p := call.BeginOn(t.Context(), k, 0, &policy.Terms{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
+		p := call.BeginOn(t.Context(), k, 0, &policy.PolicyOverride{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
 		require.Len(t, p.Delays, 2, "that of a hedge, and a mark")
-		call.Moved()
+		call.MarkRescheduled()
 		assert.True(t, call.Admit(0))
 		call.Ended(1)
 		assert.False(t, call.Admit(1), "before it has passed")
@@ -111,7 +111,7 @@ func TestAHedgeThatStartsWithThePrimaryWasDueByNoDelay(t *testing.T) {
 	for beside, want := range map[bool]observe.Reason{true: policy.None, false: observe.DeniedNotReady} {
 		var c policy.Call
 		c.Begin(t.Context(), policy.New(policy.Config{MaxKeys: 1}).Key(policy.Name{Host: "h"}), 0)
-		require.False(t, c.AdmitFare(0, policy.Fare{Denial: observe.DeniedNotReady, Beside: beside}))
+		require.False(t, c.AdmitRequest(0, policy.HedgeRequest{Denial: observe.DeniedNotReady, Immediate: beside}))
 		assert.Equal(t, want, c.Denied, "beside: %v", beside)
 	}
 }

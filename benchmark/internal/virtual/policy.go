@@ -53,7 +53,7 @@ func (o *Ours) key(host int) *policy.Key {
 }
 
 // Views returns what is known of each host.
-func (o *Ours) Views() []policy.View { return o.engine.Views() }
+func (o *Ours) Views() []policy.Snapshot { return o.engine.Snapshots() }
 
 // Begin returns the key's plan.
 func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
@@ -65,7 +65,7 @@ func (o *Ours) Begin(now time.Duration, host int) []time.Duration {
 
 // Admit asks the key.
 func (o *Ours) Admit(now time.Duration, host, index int) bool {
-	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.Fare{}) == policy.None
+	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
 // Done records the call. Losers are cancelled at once, so that no hedge is in flight any more.
@@ -75,13 +75,13 @@ func (o *Ours) Done(now time.Duration, host int, e End) {
 		k.Ended()
 	}
 	k.Done(epoch.Add(now), policy.Result{
-		Latency:  e.Latency,
-		Answered: e.Winner >= 0,
-		Gone:     e.Winner < 0 && !e.Refused,
-		Reached:  e.Reached,
-		Learned:  e.Planned,
-		Slow:     e.Reached,
-		HedgeWon: e.Winner > 0,
+		Latency:           e.Latency,
+		Answered:          e.Winner >= 0,
+		Abandoned:         e.Winner < 0 && !e.Refused,
+		ReachedFirstDelay: e.Reached,
+		Learned:           e.Planned,
+		Slow:              e.Reached,
+		HedgeWon:          e.Winner > 0,
 	})
 }
 

@@ -283,7 +283,7 @@ func (x *Exchange) plan(ctx context.Context) {
 	}
 	first.purse.earn()
 	x.hedges.due = x.room.due[:0]
-	refused := policy.Facts{SwitchedOff: x.conf.Off()}.Refuse(race.OverridesFrom(ctx))
+	refused := policy.Eligibility{SwitchedOff: x.conf.Off()}.Reason(race.OverridesFrom(ctx))
 	switch {
 	case refused != policy.None:
 		x.told.denied(refused)

@@ -158,7 +158,7 @@ func (l *learner) updateDelays() {
 // the delay is; the rest of the budget pays for hedging the answers that take longer
 // than the delay. The caller holds mu.
 func (l *learner) affordableDelay() time.Duration {
-	budget := planMargin * l.hedging.Share * l.key.View().Scale
+	budget := planMargin * l.hedging.Share * l.key.Snapshot().Scale
 	room := max(budget-l.lost(), budget/4)
 	d, _ := l.answers.Quantile(max(1-room, l.hedging.Percentile))
 	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged

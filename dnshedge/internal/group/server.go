@@ -293,7 +293,7 @@ func Part(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 
 // Stats returns what is known of the server.
 func (s *Server) Stats() observe.DNSUpstreamStats {
-	known := s.key.View()
+	known := s.key.Snapshot()
 	v := observe.DNSUpstreamStats{
 		Upstream: s.Name, Queries: s.queries.Load(), Hedges: s.hedges.Load(), HedgeWins: s.hedgeWins.Load(),
 		Silent: s.Silent(), Failing: s.failing(), Down: s.Down(),
