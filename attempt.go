@@ -236,10 +236,12 @@ func (c *call) admit(index int) bool {
 		index-- // of the delays that were put behind it, see [call.delaysOf]
 	}
 	if c.trip.Probes() && c.Hedges >= c.t.engine.Config().MaxHedges {
-		return c.Call.AdmitRequest(index, policy.HedgeRequest{OverLimit: true})
+		c.SkipHedge(index)
+		return false
 	}
 	place, cost := c.trip.Next(first)
-	if !c.Call.AdmitRequest(index, policy.HedgeRequest{Cost: cost, OtherBackend: place != c.trip.Primary(), Immediate: first}) {
+	request := policy.HedgeRequest{Cost: cost, OtherBackend: place != c.trip.Primary()}
+	if first && !c.AdmitImmediate(request) || !first && !c.AdmitRequest(index, request, policy.None) {
 		return false
 	}
 	added := false

@@ -159,16 +159,15 @@ func (t *Tour) Admit(c *policy.Call, index int, due Due) bool {
 			denial = observe.DeniedNotReady
 		}
 	}
-	fare := t.fare(place)
-	if denial == policy.None && due.Held && !fare.OtherBackend {
+	request := t.request(place)
+	if denial == policy.None && due.Held && !request.OtherBackend {
 		denial = observe.DeniedPaused
 	}
-	fare.Denial = denial
-	if !c.AdmitRequest(index, fare) {
+	if !c.AdmitRequest(index, request, denial) {
 		return false
 	}
 	if place > 0 {
-		t.add(c.Hedges, place, fare.OtherBackend)
+		t.add(c.Hedges, place, request.OtherBackend)
 	}
 	return true
 }
@@ -184,7 +183,7 @@ func (t *Tour) add(n, place int, elsewhere bool) {
 // Refuse says that hedge n of call c was not sent: ctx is the context of the hedge, which may be refused after its call.
 func (t *Tour) Refuse(ctx context.Context, c *policy.Call, n int, reason observe.Reason) {
 	place := t.Place(n)
-	c.Withdraw(ctx, reason, t.fare(place))
+	c.Withdraw(ctx, reason, t.request(place))
 	if place > 0 {
 		t.Refused(n)
 	}
@@ -203,19 +202,19 @@ func (t *Tour) Ended(ctx context.Context, n int, answered, refused bool) {
 	t.Tour.Ended(n, answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < instant)
 }
 
-// Usual returns the fare of the first hedge while every connection is ready and none fails.
+// Usual returns the request of the first hedge while every connection is ready and none fails.
 func (t *Tour) Usual() policy.HedgeRequest {
 	switch {
 	case t.set == nil:
 		return policy.HedgeRequest{}
 	case len(t.set.all) > 1 && t.set.all[0].ClientConn == t.own:
-		return t.fare(2)
+		return t.request(2)
 	}
-	return t.fare(1)
+	return t.request(1)
 }
 
-// fare returns what is special about a hedge to a place. Another target than the call's says nothing of the servers of that.
-func (t *Tour) fare(place int) policy.HedgeRequest {
+// request returns the request of a hedge to a place. A hedge to another target than the call's goes to another backend.
+func (t *Tour) request(place int) policy.HedgeRequest {
 	if place == 0 {
 		return policy.HedgeRequest{}
 	}

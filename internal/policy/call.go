@@ -15,34 +15,33 @@ import (
 // It must not be copied while the call lasts.
 type Call struct {
 	// Written by Begin and Due, before the race; only read in it.
-	ctx     context.Context
-	key     *Key
-	start   time.Time
-	plan    *Schedule
-	terms   *PolicyOverride // nil: those of the configuration
-	watcher *watch.Watcher  // the engine's; nil: there are no observers
-	delay   time.Duration   // after which the call is to be hedged, for observers; 0: not at all
+	ctx      context.Context
+	key      *Key
+	start    time.Time
+	schedule *Schedule
+	override *PolicyOverride // nil: the configuration holds
+	watcher  *watch.Watcher  // the engine's; nil: there are no observers
+	delay    time.Duration   // before the first hedge, for observers; 0: the call is not hedged
 
 	// Written by Admit and Finished, with the race locked. The caller reads them once the race is over.
-	reached bool          // its first delay
-	slow    bool          // it has reached the delay by which it counts as slow
-	unsent  time.Duration // when a hedge that was not sent would have answered; 0: none
-	winner  int           // the attempt that answered; known if there are observers
-	ahead   time.Duration // by which the call began before Begin, see Began
-	untimed bool          // see MarkLatencyUnknown; written by the caller once the race is over
-	// Denied is why the call's last denied hedge was denied, of those that a delay was for; None if none was.
+	reachedFirstDelay bool
+	slow              bool          // the call has reached the delay by which it counts as slow
+	predictedHedgeEnd time.Duration // when the first hedge that shadow mode did not send would have answered; 0: none would
+	winner            int           // number of the attempt that answered; known if there are observers
+	ahead             time.Duration // from the start of the call to Begin, see Began
+	latencyUnknown    bool          // see MarkLatencyUnknown; written by the caller once the race is over
+	// Denied is the reason of the last denial of a hedge that was due after a delay; None if there was no denial.
 	Denied observe.Reason
-	// Hedges is how many hedges were admitted.
+	// Hedges is the number of admitted hedges.
 	Hedges int
-	// NotTaken is how many of them had an answer that ends a call only if it is the primary's. The
-	// caller writes it before End.
+	// NotTaken is the number of hedges whose answer ends a call only if the primary gives it. The caller writes it before End.
 	NotTaken int
-	// ShadowWon is whether a hedge that shadow mode did not send would have won. End writes it.
+	// ShadowWon reports whether a hedge that shadow mode did not send would have won. End writes it.
 	ShadowWon bool
 
-	began   [1 + race.MaxHedges]time.Duration // of each attempt, since start; written and read for that attempt alone
-	moved   atomic.Bool                       // see MarkRescheduled
-	refused atomic.Int32                      // hedges that were admitted and refused by what is below; whoever carries one counts it
+	began       [1 + race.MaxHedges]time.Duration // start of each attempt, since start; written and read for that attempt alone
+	rescheduled atomic.Bool                       // see MarkRescheduled
+	withdrawn   atomic.Int32                      // hedges that were admitted and could not be sent
 }
 
 // Begin counts the call and returns the plan for it: the key's, or what the
@@ -61,14 +60,14 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	case t != nil:
 		p = t.plan(p, k.engine.Config())
 	}
-	c.plan = p
+	c.schedule = p
 	if c.watcher == nil {
 		return p
 	}
 	if p != nil && len(p.hedges()) > 0 {
 		c.delay = p.Delays[0]
 	} else {
-		c.tellDenied(k.engine.Config().unplanned())
+		c.reportDenied(k.engine.Config().unplanned())
 	}
 	return p
 }
@@ -76,23 +75,23 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 // reset makes c a call that begins now. It writes the fields one by one: while the garbage
 // collector runs, that costs a fraction of what writing the whole struct does.
 func (c *Call) reset(ctx context.Context, k *Key, t *PolicyOverride) {
-	c.ctx, c.key, c.start, c.plan, c.terms, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
-	c.reached, c.slow, c.untimed, c.unsent, c.winner, c.ahead, c.Denied, c.NotTaken = false, false, false, 0, 0, 0, None, 0
+	c.ctx, c.key, c.start, c.schedule, c.override, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
+	c.reachedFirstDelay, c.slow, c.latencyUnknown, c.predictedHedgeEnd, c.winner, c.ahead, c.Denied, c.NotTaken = false, false, false, 0, 0, 0, None, 0
 	if c.Hedges > 0 {
 		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
-		c.refused.Store(0)
+		c.withdrawn.Store(0)
 	}
-	if c.moved.Load() {
-		c.moved.Store(false)
+	if c.rescheduled.Load() {
+		c.rescheduled.Store(false)
 	}
 }
 
 // Usual returns the 99th percentile of what callers of the key wait; 0 if that is not known.
 func (c *Call) Usual() time.Duration {
-	if c.plan == nil {
+	if c.schedule == nil {
 		return 0
 	}
-	return c.plan.P99
+	return c.schedule.P99
 }
 
 // InBubble reports whether the call, or the making of its engine, happens in a bubble of testing/synctest. The clock of a bubble is not
@@ -112,14 +111,14 @@ func (c *Call) Began(at time.Time) {
 // Due says after which delay the call is to be hedged, if that is not the plan's.
 func (c *Call) Due(delay time.Duration) { c.delay = delay }
 
-// MarkRescheduled says that hedges of the call are due at other times than planned.
-func (c *Call) MarkRescheduled() { c.moved.Store(true) }
+// MarkRescheduled records that hedges of the call are due at other times than its schedule says.
+func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
 
 // Elapsed returns how long ago the call began.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
-// WouldBeDenied reports whether a hedge with a request that is due then would be denied, as far as is known now: ctx is the context of the attempt
-// that asks, which may outlive its call.
+// WouldBeDenied predicts whether a request for a hedge at the given time will be denied. ctx is the context of the attempt that asks, which may
+// outlive its call.
 func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeRequest) bool {
 	k := c.key
 	k.mu.Lock()
@@ -131,9 +130,9 @@ func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeR
 	return k.audit.IsDark() || k.tokens() < float64(request.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), request.OtherBackend) != None
 }
 
-// early reports whether the delay with the given index has not passed, though the call is asked about it.
-func (c *Call) early(now time.Time, index int) bool {
-	return c.moved.Load() && c.plan != nil && index < len(c.plan.Delays) && now.Sub(c.start) < c.plan.Delays[index]
+// isBeforeDelay reports whether the delay with the given index has not passed yet. That happens if hedges are rescheduled, or start immediately.
+func (c *Call) isBeforeDelay(now time.Time, index int) bool {
+	return index == immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
 // AnsweredBy says which attempt has answered, if no race tells the call (see [Call.Watch]).
@@ -143,40 +142,48 @@ func (c *Call) AnsweredBy(n int) { c.winner = n }
 // may start, see [Key.Admit].
 func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
 
-// AdmitUnless is Admit for an adapter with a reason of its own to refuse, or None.
+// AdmitUnless is Admit for an adapter that has a reason of its own to deny the hedge. None is no reason.
 func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
-	return c.AdmitRequest(index, HedgeRequest{Denial: denial})
+	return c.AdmitRequest(index, HedgeRequest{}, denial)
 }
 
-// AdmitRequest is Admit for a hedge with a request. That of one that starts with the primary has no index.
-func (c *Call) AdmitRequest(index int, request HedgeRequest) bool {
+// immediate is the index of a hedge that starts together with the primary.
+const immediate = -1
+
+// AdmitImmediate decides whether a hedge may start together with the primary, before any delay has passed. If it may not, Denied stays as it is.
+func (c *Call) AdmitImmediate(request HedgeRequest) bool {
+	return c.AdmitRequest(immediate, request, None)
+}
+
+// AdmitRequest is AdmitUnless for a hedge that differs from a plain one.
+func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reason) bool {
 	now := time.Now()
-	early := request.Immediate || c.early(now, index)
-	c.reached = c.reached || !early
-	if request.OverLimit {
-		return c.passed(index, early)
+	isBefore := c.isBeforeDelay(now, index)
+	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
+	if c.predictedHedgeEnd > 0 && now.Sub(c.start) >= c.predictedHedgeEnd {
+		return false // the call would have ended
 	}
-	if c.unsent > 0 && now.Sub(c.start) >= c.unsent {
-		return false // a hedge would have answered, and there would be no call any more
+	isMarker := c.schedule != nil && index == c.schedule.slow && index != immediate
+	if isMarker && c.schedule.marked { // no hedge is due at this delay
+		c.recordSlowCall(index, isBefore)
+		return false
 	}
-	deadline, _ := c.ctx.Deadline()
-	counts := c.plan != nil && index == c.plan.slow && !request.Immediate
-	if counts && c.plan.marked { // no hedge is due, whenever it is asked for
-		return c.passed(index, early)
-	}
-	slow := counts && !early
+	slow := isMarker && !isBefore
 	c.slow = c.slow || slow
-	denial := c.key.Admit(now, slow, deadline, request)
-	if denial == observe.DeniedShadow {
-		if d := c.key.RandomLatency(); d > 0 && (c.unsent == 0 || now.Sub(c.start)+d < c.unsent) {
-			c.unsent = now.Sub(c.start) + d
-		}
+	if denial == None {
+		deadline, _ := c.ctx.Deadline()
+		denial = c.key.Admit(now, slow, deadline, request)
+	} else {
+		c.key.deny(slow, denial)
 	}
-	if denial != None && !request.Immediate {
+	if denial == observe.DeniedShadow {
+		c.predictHedgeEnd(now)
+	}
+	if denial != None && index != immediate {
 		c.Denied = denial
 	}
 	if c.watcher != nil {
-		c.tell(denial)
+		c.reportDecision(denial)
 	}
 	if denial != None {
 		return false
@@ -185,53 +192,66 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest) bool {
 	return true
 }
 
-// passed learns that the call may count as slow at the delay with the given index, though no hedge is due. It reports false.
-func (c *Call) passed(index int, early bool) bool {
-	if c.plan != nil && index == c.plan.slow && !early {
-		c.slow = true
-		c.key.slowed()
+// predictHedgeEnd predicts when a hedge that shadow mode does not send would have answered, and stores the earliest prediction of the call.
+func (c *Call) predictHedgeEnd(now time.Time) {
+	if d := c.key.RandomLatency(); d > 0 && (c.predictedHedgeEnd == 0 || now.Sub(c.start)+d < c.predictedHedgeEnd) {
+		c.predictedHedgeEnd = now.Sub(c.start) + d
 	}
-	return false
 }
 
-// tell tells of a hedge that was due.
-func (c *Call) tell(denial observe.Reason) {
-	told := denial != None // a hedge that is denied is not in flight
-	defer c.key.EndedUnless(&told)
+// SkipHedge records that the delay with the given index has passed when the call had sent all its hedges already. The call may count as slow by it.
+func (c *Call) SkipHedge(index int) {
+	isBefore := c.isBeforeDelay(time.Now(), index)
+	c.reachedFirstDelay = c.reachedFirstDelay || !isBefore
+	c.recordSlowCall(index, isBefore)
+}
+
+// recordSlowCall counts the call as slow if the delay with the given index is the one by which calls count as slow, and it has passed.
+func (c *Call) recordSlowCall(index int, isBefore bool) {
+	if c.schedule != nil && index == c.schedule.slow && !isBefore {
+		c.slow = true
+		c.key.recordSlowCall()
+	}
+}
+
+// reportDecision reports to observers whether the hedge that was due is admitted.
+func (c *Call) reportDecision(denial observe.Reason) {
+	reported := denial != None // a hedge that is denied is not in flight
+	defer c.key.EndedUnless(&reported)
 	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
 		tokens := c.key.Tokens()
 		c.watcher.Tell(func(o observe.Observer) { o.Budget(c.key.Info, tokens) })
 	}
 	if denial != None {
-		c.tellDenied(denial)
+		c.reportDenied(denial)
 	}
-	told = true
+	reported = true
 }
 
-// Withdraw says that a hedge which was admitted with a request was not sent, for the given reason: what was to carry it refused. The attempt's
-// error is then [race.ErrRefused]. It may be refused after its call: ctx is the context of the attempt.
+// Withdraw takes back the admission of a hedge that could not be sent, for the given reason. The request is the one that was admitted, and the
+// attempt's error is then [race.ErrRefused]. Withdraw may be called after the call has ended: ctx is the context of the attempt.
 func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
-	c.refused.Add(1)
+	c.withdrawn.Add(1)
 	c.key.Withdraw(time.Now(), reason, request)
 	c.watcher.Tell(func(o observe.Observer) { o.Denied(ctx, c.key.Info, reason) })
 }
 
-// tellDenied tells why a hedge, or any hedge of the call, is not sent.
-func (c *Call) tellDenied(reason observe.Reason) {
+// reportDenied reports to observers why a hedge, or any hedge of the call, is not sent.
+func (c *Call) reportDenied(reason observe.Reason) {
 	c.watcher.Tell(func(o observe.Observer) { o.Denied(c.ctx, c.key.Info, reason) })
 }
 
 // Sent returns how many hedges were sent. Ask once the race is over.
-func (c *Call) Sent() int { return c.Hedges - int(c.refused.Load()) }
+func (c *Call) Sent() int { return c.Hedges - int(c.withdrawn.Load()) }
 
 // Ended says that hedge n has ended.
 func (c *Call) Ended(int) { c.key.Ended() }
 
 // Forget drops what the call refers to that its caller made, once it has ended.
-func (c *Call) Forget() { c.ctx, c.plan, c.terms = nil, nil, nil }
+func (c *Call) Forget() { c.ctx, c.schedule, c.override = nil, nil, nil }
 
-// MarkLatencyUnknown says that the answer was there before the caller asked for it, which is all that is known of its latency.
-func (c *Call) MarkLatencyUnknown() { c.untimed = true }
+// MarkLatencyUnknown records that the answer arrived before the caller asked for it, so that its latency is not known.
+func (c *Call) MarkLatencyUnknown() { c.latencyUnknown = true }
 
 // End learns from the call, which the caller saw end now. HedgeWon is false for a hedge whose answer was held back. If the attempt that answered had
 // to set up a connection first, that took setup, and is not learned.
@@ -246,15 +266,15 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		Latency:           took - setup,
 		Waited:            took - c.ahead,
 		Answered:          answered,
-		LatencyUnknown:    c.untimed,
+		LatencyUnknown:    c.latencyUnknown,
 		Abandoned:         gone != nil,
 		Canceled:          errors.Is(gone, context.Canceled),
 		Hedges:            c.Sent(),
-		ReachedFirstDelay: c.reached,
-		Learned:           c.plan != nil && c.plan.slow >= 0,
+		ReachedFirstDelay: c.reachedFirstDelay,
+		Learned:           c.schedule != nil && c.schedule.slow >= 0,
 		Slow:              c.slow,
 		HedgeWon:          hedgeWon,
-		PredictedHedgeEnd: c.unsent,
+		PredictedHedgeEnd: c.predictedHedgeEnd,
 	})
 	if c.watcher == nil {
 		return

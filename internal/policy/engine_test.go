@@ -373,12 +373,15 @@ func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
 	assert.Equal(t, policy.None, k.Admit(epoch, true, epoch.Add(60*ms), policy.HedgeRequest{}))
 }
 
-func TestVetoIsCountedInTheCallersName(t *testing.T) {
+func TestAdmitUnlessCountsDenialOfAdapter(t *testing.T) {
 	k := newKey(nil)
-	assert.Equal(t, observe.DeniedNotReady, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{Denial: observe.DeniedNotReady}))
+	var c policy.Call
+	c.Begin(t.Context(), k, 0)
+	assert.False(t, c.AdmitUnless(0, observe.DeniedNotReady))
+	assert.Equal(t, observe.DeniedNotReady, c.Denied)
 	v := k.Snapshot()
 	assert.EqualValues(t, 1, v.Denied[observe.DeniedNotReady])
-	assert.InDelta(t, 10, v.Tokens, 1e-9, "the budget is asked last")
+	assert.InDelta(t, 10.1, v.Tokens, 1e-9, "the denied hedge costs nothing")
 }
 
 func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {

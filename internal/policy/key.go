@@ -187,18 +187,13 @@ func (k *Key) Use(now time.Time) {
 // has just reached the delay by which it counts as slow, see [Schedule]. In shadow mode,
 // Admit returns DeniedShadow where it would return None.
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeRequest) observe.Reason {
-	denial := request.Denial
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
 		k.brakes.reached()
 	}
-	if denial == None {
-		denial = k.deny(now, deadline, request)
-	}
-	if denial != None {
+	if denial := k.check(now, deadline, request); denial != None {
 		k.countDenied(denial)
-		k.brakes.exhausted = k.brakes.exhausted || denial == observe.DeniedBudget
 		return denial
 	}
 	k.brakes.fired++
@@ -211,21 +206,28 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	return None
 }
 
-// A HedgeRequest is what is special about a hedge. The zero HedgeRequest is that of most.
+// A HedgeRequest describes a hedge that asks for admission. The zero value describes a plain hedge.
 type HedgeRequest struct {
-	Denial       observe.Reason // the adapter's own reason to refuse; None: it has none
-	Cost         int            // tokens; 0: one
-	OtherBackend bool           // it goes to others than the primary does, whose troubles do not hold it back
-	Immediate    bool           // it starts with the primary: no delay has passed
-	OverLimit    bool           // its call has had all its hedges: none is due
+	Cost         int  // tokens; 0: one
+	OtherBackend bool // the hedge goes to another backend than the primary, whose slowness and pushback do not hold it back
 }
 
-// tokens returns what a hedge costs.
-func (f HedgeRequest) tokens() int64 { return int64(max(f.Cost, 1)) }
+// tokens returns the cost of the hedge.
+func (r HedgeRequest) tokens() int64 { return int64(max(r.Cost, 1)) }
 
-// deny returns why no hedge may start now, or spends the budget and returns None.
+// deny counts a hedge that its adapter denied. Slow says that the call has just reached the delay by which it counts as slow.
+func (k *Key) deny(slow bool, reason observe.Reason) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slow {
+		k.brakes.reached()
+	}
+	k.countDenied(reason)
+}
+
+// check returns why no hedge may start now, or spends the budget and returns None.
 // The caller holds mu.
-func (k *Key) deny(now, deadline time.Time, request HedgeRequest) observe.Reason {
+func (k *Key) check(now, deadline time.Time, request HedgeRequest) observe.Reason {
 	if k.audit.IsDark() {
 		return observe.DeniedAudit
 	}
@@ -240,14 +242,15 @@ func (k *Key) deny(now, deadline time.Time, request HedgeRequest) observe.Reason
 
 // countDenied counts a hedge that was due and is not sent. The caller holds mu.
 func (k *Key) countDenied(reason observe.Reason) {
+	k.brakes.exhausted = k.brakes.exhausted || reason == observe.DeniedBudget
 	if k.tally.Denied == nil {
 		k.tally.Denied = make(map[observe.Reason]int64)
 	}
 	k.tally.Denied[reason]++
 }
 
-// slowed says that a call counts as slow for which no hedge is due.
-func (k *Key) slowed() {
+// recordSlowCall counts a call as slow when no hedge is due.
+func (k *Key) recordSlowCall() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.reached()

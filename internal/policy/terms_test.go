@@ -106,12 +106,14 @@ func TestAMarkIsNoHedge(t *testing.T) {
 	})
 }
 
-// TestAHedgeThatStartsWithThePrimaryWasDueByNoDelay: that it is denied says nothing of how long its call takes.
-func TestAHedgeThatStartsWithThePrimaryWasDueByNoDelay(t *testing.T) {
-	for beside, want := range map[bool]observe.Reason{true: policy.None, false: observe.DeniedNotReady} {
-		var c policy.Call
-		c.Begin(t.Context(), policy.New(policy.Config{MaxKeys: 1}).Key(policy.Name{Host: "h"}), 0)
-		require.False(t, c.AdmitRequest(0, policy.HedgeRequest{Denial: observe.DeniedNotReady, Immediate: beside}))
-		assert.Equal(t, want, c.Denied, "beside: %v", beside)
-	}
+// The denial of an immediate hedge is not the denial of its call: no delay has passed.
+func TestAdmitImmediateKeepsDenialOfCall(t *testing.T) {
+	var c policy.Call
+	c.Begin(t.Context(), policy.New(policy.Config{MaxKeys: 1}).Key(policy.Name{Host: "h"}), 0)
+	require.False(t, c.AdmitImmediate(policy.HedgeRequest{}))
+	assert.Equal(t, policy.None, c.Denied)
+	require.False(t, c.Admit(0))
+	assert.Equal(t, observe.DeniedBudget, c.Denied)
+	require.False(t, c.AdmitRequest(0, policy.HedgeRequest{}, observe.DeniedNotReady))
+	assert.Equal(t, observe.DeniedNotReady, c.Denied)
 }
