@@ -14,6 +14,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/loser"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -21,7 +22,7 @@ import (
 // call is one request in flight: the Op and the Gate of its race. It is used again, so
 // nothing that is handed out may refer to it.
 //
-// The goroutine of RoundTrip writes terms, key, trip, grace, hooks, hostVersion and guarded before the race
+// The goroutine of RoundTrip writes terms, key, trip, grace, hooks, hostVersion, guarded and prompt before the race
 // begins, and attempts read them. Each attempt writes its own element of tries before it
 // ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
 // likePrimary is written once, before a call for the rest of a body is made. What guards the
@@ -41,6 +42,7 @@ type call struct {
 
 	hostVersion      // of the host, as far as was known before
 	guarded     bool // the call may be hedged, and its attempts may go over HTTP/1.1
+	prompt      bool // losers are cancelled rather than that they finish, see [loser.Terms]
 	likePrimary bool // hedges go where primaries go, see [WithResume]
 }
 
@@ -63,13 +65,26 @@ func (c *call) Admit(index int) bool {
 	return true
 }
 
-var (
-	_ race.Holder[*http.Response] = (*call)(nil)
-	_ race.Teller                 = (*call)(nil)
-)
+var _ race.Losers[*http.Response] = (*call)(nil)
 
-// Tells reports whether attempt n would have told of a connection. A loser that has not is above net/http: in middleware.
-func (c *call) Tells(n int) bool { return c.key.Features.Load()&c.tells(n) != 0 }
+// reportsConn reports whether attempt n is known to report its connection. If it has not yet, it is in middleware above net/http.
+func (c *call) reportsConn(n int) bool { return c.key.Features.Load()&c.tells(n) != 0 }
+
+// Lost cancels attempt n, or lets it finish, as its connection would be lost otherwise. If the attempt has returned, its response is
+// being discarded, and the attempt is cancelled if that takes too long.
+func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
+	switch {
+	case running:
+		return c.t.losers.End(a, loser.Terms{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.prompt})
+	case c.grace > 0:
+		return c.t.losers.Add(a, c.grace)
+	default:
+		return nil
+	}
+}
+
+// IsQueued reports whether a hedge waits for a connection that the primary, or another call, uses.
+func (c *call) IsQueued(a *race.Attempt) bool { return loser.IsQueued(a) }
 
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.try(a, n)
@@ -83,7 +98,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	}
 	if err == nil && !c.trip.Elsewhere(n) {
 		c.recordHostFeatures(c.key, resp, n > 0)
-		if a.Tells() && !c.Tells(n) {
+		if loser.ReportsConn(a) && !c.reportsConn(n) {
 			c.key.Features.Or(c.tells(n))
 		}
 	}
@@ -135,7 +150,7 @@ func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.
 		c.peer.Store(peer)
 	}
 	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && (c.t.options.transport != nil || c.trip.Elsewhere(n))
-	if guarded && (c.grace < race.Patience || behindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
+	if guarded && (c.grace < loser.MaxCancelDelay || behindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
 		link.HearNotes()
 	}
 	return link.Context(a, n > 0, guarded, c.hooks, peer), link
@@ -165,13 +180,13 @@ func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) e
 	return verdict
 }
 
-// Hold has the body of a failed primary read while it waits for hedges. See [race.Holder].
-func (c *call) Hold(a *race.Attempt, resp *http.Response, err error, enough func()) (*http.Response, bool) {
+// Failed has the body of a failed primary read while hedges run. Others then have its connection.
+func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release func()) (*http.Response, bool) {
 	if err != httpattempt.ErrFailure {
 		return resp, true
 	}
 	panics := &c.t.stats.HedgePanics
-	return httpattempt.Hold(resp, a, enough, func() { panics.Add(1) })
+	return httpattempt.Hold(resp, a, release, func() { panics.Add(1) })
 }
 
 // Discard closes the response of a loser. Where losers linger, it reads up to 64 KiB

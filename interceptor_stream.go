@@ -347,7 +347,7 @@ func (s *stream) receiveFirst(m any) error {
 		s.ahead = asked.Sub(sent)
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
-	r := race.Race[error]{Style: race.Style{Usual: s.Usual(), Watch: s.Watch(), SeverHedges: true, Call: s.origin.Call}}
+	r := race.Race[error]{Style: race.Style[error]{Usual: s.Usual(), Watch: s.Watch(), SeverHedges: true, Call: s.origin.Call}}
 	out := r.Run(s.asked.ctx, s, s, delays)
 	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.Look {

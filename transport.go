@@ -12,6 +12,7 @@ import (
 
 	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/loser"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -43,7 +44,7 @@ import (
 type Transport struct {
 	handle
 	pools  *httpattempt.Pools
-	linger race.Linger
+	losers loser.List
 	calls  sync.Pool // of *call
 }
 
@@ -92,7 +93,7 @@ func (t *Transport) connect(next http.RoundTripper) {
 		next = http.DefaultTransport
 	}
 	t.pools = httpattempt.NewPools(next, t.options.transport, t.options.resolver)
-	t.linger.Max = maxLosers
+	t.losers.Max = maxLosers
 	if t.options.resolver != nil && t.options.transport == nil && !t.pools.AskPeers() {
 		t.tellUnused([]string{fmt.Sprintf("WithReplicas needs an *http.Transport below, not a %T", next)})
 	}
@@ -269,6 +270,7 @@ func (c *call) sendHedged(req *http.Request, plan *policy.Schedule) (*http.Respo
 // a primary whose trace hooks may block.
 func (c *call) setStyle() {
 	style := &c.race.Style
+	style.Losers = c
 	c.guarded = c.mayBeHTTP1()
 	style.Detach = c.guarded || c.hooks != nil
 	if c.version != http1 {
@@ -280,7 +282,7 @@ func (c *call) setStyle() {
 	// A loser has no header yet. Behind a Limiter it may still wait in the queue, which it leaves if
 	// it is cancelled; that is worth a connection, unless the cancellation would be put off.
 	if c.grace > 0 {
-		style.Linger, style.Grace, style.Prompt = &c.t.linger, c.grace, behindLimiter(c.key)
+		c.prompt = behindLimiter(c.key)
 	}
 }
 
@@ -352,7 +354,7 @@ func (t *Transport) free(c *call) {
 	clear(c.tries[:1+c.Hedges])
 	c.requests.Forget()
 	c.Forget()
-	c.hooks, c.trip, c.grace, c.guarded = nil, nil, 0, false
+	c.hooks, c.trip, c.grace, c.guarded, c.prompt = nil, nil, 0, false, false
 	if t.pools.AskPeers() {
 		c.peer.Store(nil)
 	}

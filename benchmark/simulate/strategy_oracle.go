@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
+	"github.com/gohedge/hedge/internal/loser"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -43,11 +44,24 @@ func (s strategy) oracleGoal() float64 {
 // oracleHTTP lets losers finish, as this library's transport does over HTTP/1.1,
 // so that their connections stay open.
 func oracleHTTP(s *seat) (http.RoundTripper, error) {
-	s.style = &race.Style{Detach: true, Linger: &race.Linger{Max: 512}, Grace: time.Second}
+	s.style = &race.Style[int]{Detach: true, Losers: &lingering{losers: loser.List{Max: 512}}}
 	return s.counted, nil
 }
 
+// lingering lets losers run on for a second. It has a failed primary wait for hedges.
+type lingering struct{ losers loser.List }
+
+func (l *lingering) Lost(a *race.Attempt, _ int, _ bool) (ended func()) {
+	return l.losers.Add(a, time.Second)
+}
+
+func (*lingering) IsQueued(*race.Attempt) bool { return false }
+
+func (*lingering) Failed(_ *race.Attempt, v int, _ error, _ func()) (kept int, wait bool) {
+	return v, true
+}
+
 func oracleGRPC(s *seat) ([]grpc.UnaryClientInterceptor, error) {
-	s.style = new(race.Style)
+	s.style = new(race.Style[int])
 	return nil, nil
 }

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/loser"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -29,7 +30,7 @@ type Link struct {
 	guarded      bool
 	callerLimits bool         // the caller has a hook for statuses of 1xx
 	notes        atomic.Int64 // bytes of statuses of 1xx
-	guard        race.Guard
+	guard        loser.Guard
 	trace        httptrace.ClientTrace
 	asked        time.Time
 	setup        atomic.Int64 // ns to set the connection up; 0: it was not new
@@ -41,18 +42,18 @@ type Link struct {
 // nil, learns which address the primary goes to.
 func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *Peer) context.Context {
 	l.Attempt, l.guarded = a, guarded
+	l.guard.Attach(a)
 	l.trace.GetConn, l.trace.GotConn = l.getConn, l.gotConn
 	if guarded {
-		a.Guard(&l.guard)
 		l.trace.GotFirstResponseByte = l.gotFirstByte
 	}
 	ctx := context.Context(a)
 	switch {
 	case hedge:
 		// Package net keeps its hooks under a key of its own; these hide the caller's.
-		l.trace.DNSStart = func(httptrace.DNSStartInfo) { a.Dialling() }
-		l.trace.ConnectStart = func(string, string) { a.Dialling() }
-		l.trace.TLSHandshakeStart = a.Dialling
+		l.trace.DNSStart = func(httptrace.DNSStartInfo) { l.guard.Dialing() }
+		l.trace.ConnectStart = func(string, string) { l.guard.Dialing() }
+		l.trace.TLSHandshakeStart = l.guard.Dialing
 		return httptrace.WithClientTrace(untraced{ctx}, &l.trace)
 	case peer != nil:
 		l.trace.ConnectStart = peer.connectStart
@@ -99,11 +100,11 @@ func (l *Link) Value(key any) any {
 
 func (l *Link) getConn(string) {
 	l.asked = time.Now()
-	l.guard.Waiting(l.Attempt)
+	l.guard.GetConn()
 }
 
 func (l *Link) gotConn(info httptrace.GotConnInfo) {
-	l.guard.Connected(l.Attempt, info.Reused && l.harms(info.Conn), info.IdleTime)
+	l.guard.GotConn(l.Attempt, info.Reused && l.harms(info.Conn), info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.asked)))
 	}
@@ -123,14 +124,14 @@ func (l *Link) harms(conn net.Conn) bool {
 // gotFirstByte is called by net/http before the connection of an HTTP/1.1 request is idle
 // again. After an empty response, net/http (Go 1.26) makes the connection idle before it
 // hands the response over, and a request that is cancelled in between closes it under the
-// next one, or under the one before. [race.Guard] keeps both from happening: it does not
+// next one, or under the one before. [loser.Guard] keeps both from happening: it does not
 // cancel a request whose response has begun to arrive, nor one whose connection was idle
 // for too short; and if the request was cancelled before, this waits until net/http has
 // closed the connection, so that it does not become idle.
-func (l *Link) gotFirstByte() { l.guard.Answering(l.Attempt) }
+func (l *Link) gotFirstByte() { l.guard.ResponseStarted(l.Attempt) }
 
 // HearNotes has statuses of 1xx not put off the cancellation of the attempt. It costs a closure, so
-// it is for attempts that are cancelled sooner than [race.Patience] after they have lost. It is called before Context.
+// it is for attempts that are cancelled sooner than [loser.MaxCancelDelay] after they have lost. It is called before Context.
 //
 // Where there is a hook for statuses of 1xx, net/http leaves it to the hook to bound them. So it is for transports that have
 // the default bound, which got1xx and LimitHeaders keep, see [Pools.HasDefaultHeaderLimit].
@@ -138,7 +139,7 @@ func (l *Link) HearNotes() { l.trace.Got1xxResponse = l.got1xx }
 
 // got1xx counts a status of 1xx. Where the caller has a hook as well, net/http gets that hook's error instead.
 func (l *Link) got1xx(code int, header textproto.MIMEHeader) error {
-	l.guard.Informed()
+	l.guard.Got1xx()
 	if l.notes.Add(headerSize(http.StatusText(code), header)) > defaultHeaderLimit {
 		return errHeaderLimit
 	}

@@ -47,11 +47,9 @@ type Attempt struct {
 	severs   bool   // may outlive its call, see [Style.Sever]
 	call     Called // see [Style]
 
-	conn atomic.Uint32 // how far its connection is: silent, ready, wanted or dialled
-
 	mu    sync.Mutex            // guards the making of in, and guard
 	in    atomic.Pointer[inner] // nil: not made yet; released: it never will be
-	guard *Guard                // nil: cancelling harms nobody else
+	guard Guard                 // nil: cancelling the attempt harms nothing else
 }
 
 // NewAttempt returns attempt n of a race that is over. It is for hedges of what the race's
@@ -63,7 +61,7 @@ func NewAttempt(parent context.Context, n int) *Attempt {
 // Lose cancels the attempt because another one has won, as soon as its guard allows. It does not
 // use the caller's context any more, if it is a hedge.
 func (a *Attempt) Lose() {
-	a.cancel(ErrLost)
+	a.Cancel()
 	a.sever(a.knows())
 }
 
@@ -213,62 +211,33 @@ func (o *Origin) Value(key any) any {
 	return o.Context.Value(key)
 }
 
-// Guard has the race heed g when it cancels the attempt.
-func (a *Attempt) Guard(g *Guard) {
+// SetGuard has g put off the cancellation of the attempt, in place of another guard that it may have.
+func (a *Attempt) SetGuard(g Guard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.guard = g
 }
 
-// cancel ends the attempt with the given cause, as soon as its guard allows.
-func (a *Attempt) cancel(cause error) {
+// Guard returns the guard of the attempt; nil if it has none.
+func (a *Attempt) Guard() Guard {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.guard
+}
+
+// Cancel ends the context of an attempt that has lost, with the cause [ErrLost], as soon as its guard allows.
+func (a *Attempt) Cancel() {
 	in := a.inner()
 	if in == nil {
 		return
 	}
-	a.mu.Lock() // or it might get a guard, and an answer, before in is cancelled
+	a.mu.Lock() // or it might get a guard, and a response, before in is cancelled
 	defer a.mu.Unlock()
 	if a.guard != nil {
-		a.guard.cancel(in, cause)
+		a.guard.Cancel(func() { in.end(ErrLost) })
 	} else {
-		in.end(cause)
+		in.end(ErrLost)
 	}
-}
-
-// How far the connection of an attempt is.
-const (
-	silent  uint32 = iota // it has said nothing: it has not come so far, or does not say
-	ready                 // it has one
-	wanted                // it waits for one that others have
-	dialled               // one is made for it
-)
-
-// Tells reports whether the attempt has said how far its connection is.
-func (a *Attempt) Tells() bool { return a.conn.Load() != silent }
-
-// Dialling says that a connection is made for an attempt that waits for one.
-func (a *Attempt) Dialling() { a.conn.CompareAndSwap(wanted, dialled) }
-
-// waits reports whether the attempt has nothing yet that lingering could save. Tells says that it would tell of a connection.
-func (a *Attempt) waits(tells bool) bool {
-	switch a.conn.Load() {
-	case silent:
-		return tells
-	case ready:
-		return false
-	default:
-		return true
-	}
-}
-
-// queues reports whether the attempt waits for a connection that others have.
-func (a *Attempt) queues() bool { return a.conn.Load() == wanted }
-
-// prompt reports whether the attempt would be cancelled at once: its guard allows it.
-func (a *Attempt) prompt() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.guard == nil || a.guard.prompt()
 }
 
 // detach lets a detached attempt run on when the caller's context ends.

@@ -32,26 +32,8 @@ type Op[T any] interface {
 	// Discard releases what an attempt returned and nobody wants. It is called
 	// once for each attempt but the one that Run returns, never in the goroutine
 	// that called Run, and maybe after Run has returned. The error is a *Panic if
-	// the attempt did not return. Where losers linger, the attempt is cancelled if Discard takes
-	// longer than they may.
+	// the attempt did not return.
 	Discard(v T, err error)
-}
-
-// A Holder is an Op whose primary may hold, with what it has returned, what others need: a
-// connection, or a place among those that are admitted.
-type Holder[T any] interface {
-	// Hold is called when the primary, attempt a, has failed with v and err while hedges are out. What it
-	// returns takes the place of v. If it reports false, Run returns that at once; so it does when
-	// enough is called, which may be called once, in another goroutine. Hold is called with the
-	// race locked: it must not block, nor run the code of others.
-	Hold(a *Attempt, v T, err error, enough func()) (held T, wait bool)
-}
-
-// A Teller is an Op whose attempts may say how far their connections are, see [Guard].
-type Teller interface {
-	// Tells reports whether attempt n is known to say it when it begins to wait for a connection: as long
-	// as it has not, lingering saves nothing. It is called with the race locked, and must not block.
-	Tells(n int) bool
 }
 
 // A Gate is asked whether a hedge may start, when a delay has passed and the
@@ -99,7 +81,7 @@ type Watch interface {
 
 // Style is how the attempts of a race run and end. The zero Style runs the
 // primary in the caller's goroutine, cancels losers and does not wait for hedges.
-type Style struct {
+type Style[T any] struct {
 	// Detach runs the primary in a goroutine of its own, so that Run can return
 	// without it when a hedge wins.
 	Detach bool
@@ -108,13 +90,8 @@ type Style struct {
 	Sever bool
 	// SeverHedges is Sever for hedges alone: for a primary that uses nothing of its own once it has returned.
 	SeverHedges bool
-	// Prompt cancels losers instead of letting them linger, if their [Guard] allows that at
-	// once: later they would be nearer to their answer.
-	Prompt bool
-	// Linger lets losers run on, each for as long as Grace; nil cancels them at once.
-	// It is for detached races.
-	Linger *Linger
-	Grace  time.Duration
+	// Losers decides how losers of a detached race end; nil: they are cancelled at once.
+	Losers Losers[T]
 	// Leave is asked, with the race locked, when the caller's context ends and the primary of a
 	// detached race has not returned. If it reports true, Run returns with that context's
 	// error at once, and what still runs is discarded when it ends. Otherwise, or if Leave is
@@ -194,7 +171,7 @@ type Race[T any] struct {
 	delays []time.Duration
 
 	// Style is set before Run, in place: a copy of a struct that has just been written makes the processor wait. Reset clears it.
-	Style Style
+	Style Style[T]
 
 	timer *time.Timer   // calls fire; kept when the race is used again
 	wake  chan struct{} // capacity 1: something happened that Run may wait for; kept as well
@@ -222,7 +199,7 @@ type Race[T any] struct {
 type attempt struct {
 	*Attempt
 	running bool   // has not returned
-	forget  func() // takes it off the lingering losers; nil if it does not linger
+	ended   func() // to be called when its result has been discarded, see [Losers]; may be nil
 }
 
 // Run races op until an attempt succeeds, the primary has an answer, or all have failed. The primary
@@ -309,9 +286,9 @@ func (r *Race[T]) Reset() bool {
 }
 
 // clear makes s the zero Style, field by field: while the garbage collector marks, that costs a fifth of clearing it as a whole.
-func (s *Style) clear() {
-	s.Detach, s.Sever, s.SeverHedges, s.Prompt, s.Fresh = false, false, false, false, false
-	s.Linger, s.Leave, s.Watch, s.Primary, s.Grace, s.Usual = nil, nil, nil, nil, 0, 0
+func (s *Style[T]) clear() {
+	s.Detach, s.Sever, s.SeverHedges, s.Fresh = false, false, false, false
+	s.Losers, s.Leave, s.Watch, s.Primary, s.Usual = nil, nil, nil, nil, 0
 	s.Call.HTTP, s.Call.Target, s.Call.Method = false, "", ""
 }
 
@@ -477,10 +454,10 @@ func (r *Race[T]) take(n int, v T, err error, open bool) {
 			r.mu.Unlock()
 			return
 		}
-		op, primary, forget := r.op, r.attempts[0].Attempt, r.lingering(0)
+		op, primary, ended := r.op, r.attempts[0].Attempt, r.lose(0)
 		r.notify()
 		r.mu.Unlock()
-		discard(op, v, err, primary, forget)
+		discard(op, v, err, primary, ended)
 	case open && n == 0:
 		r.value, r.err = v, err
 		r.unfinished--
@@ -492,13 +469,13 @@ func (r *Race[T]) take(n int, v T, err error, open bool) {
 			r.notTaken++
 		}
 		r.unfinished-- // before what it returned is discarded: nobody waits for that
-		op, a, forget, inCaller := r.op, me.Attempt, r.lingering(n), n == 0 && !r.Style.Detach
+		op, a, ended, inCaller := r.op, me.Attempt, r.lose(n), n == 0 && !r.Style.Detach
 		r.notify()
 		r.mu.Unlock()
 		if inCaller {
-			go discard(op, v, err, a, forget)
+			go discard(op, v, err, a, ended)
 		} else {
-			discard(op, v, err, a, forget)
+			discard(op, v, err, a, ended)
 		}
 	}
 }
@@ -542,23 +519,31 @@ func (r *Race[T]) took(n int, t *Turn) time.Duration {
 // idle reports whether no attempt is out, but one is to start. The caller holds mu.
 func (r *Race[T]) idle() bool { return r.unfinished == 0 && r.turns.next }
 
-// lingering lets attempt n linger while what it returned is discarded, where losers do: it is
-// cancelled if that takes too long. The caller holds mu.
-func (r *Race[T]) lingering(n int) (forget func()) {
+// lose ends attempt n, which has lost, as [Losers] decides. It returns the function to be called when the result has been
+// discarded; nil: there is none. The caller holds mu.
+func (r *Race[T]) lose(n int) (ended func()) {
 	me := &r.attempts[n]
-	if me.forget == nil && r.Style.Linger != nil {
-		me.forget = r.Style.Linger.add(me.Attempt, r.Style.Grace)
+	switch losers := r.Style.Losers; {
+	case me.ended != nil:
+	case losers == nil:
+		if me.running {
+			me.Cancel()
+		}
+	default:
+		if me.ended = losers.Lost(me.Attempt, n, me.running); me.ended != nil {
+			me.detach()
+		}
 	}
-	return me.forget
+	return me.ended
 }
 
 // discard releases what a loser or a failed attempt returned, and the attempt with it.
-func discard[T any](op Op[T], v T, err error, a *Attempt, forget func()) {
+func discard[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	defer func() {
 		_ = recover() // of what belongs to nobody any more: it must not end the process
 		a.Release()
-		if forget != nil {
-			forget()
+		if ended != nil {
+			ended()
 		}
 	}()
 	op.Discard(v, err)
@@ -571,28 +556,31 @@ func (r *Race[T]) win(n int, v T) (T, error) {
 	r.winner, r.value, r.err = n, v, nil
 	r.turns.next = false
 	r.unfinished--
-	r.lose(r.Style.Linger, ErrLost)
+	for i := range r.attempts {
+		if r.attempts[i].running {
+			r.lose(i)
+		}
+	}
 	return kept, err
 }
 
-// hold begins to hold the failure of the primary if hedges are out. Those that wait for a
-// connection are cancelled: others may need it, or the primary may have it. The caller holds mu.
+// hold begins to hold the failure of the primary if hedges are out. The caller holds mu.
 func (r *Race[T]) hold() {
 	if r.unfinished == 0 && !r.turns.next || r.Style.Usual == Unbounded {
 		return
 	}
 	r.holding.failed = time.Now()
-	for i := range r.attempts {
-		if me := &r.attempts[i]; me.running && me.queues() {
-			me.cancel(ErrLost)
-		}
-	}
-	holder, ok := r.op.(Holder[T])
-	if !ok {
+	losers := r.Style.Losers
+	if losers == nil {
 		return
 	}
+	for i := range r.attempts {
+		if me := &r.attempts[i]; me.running && losers.IsQueued(me.Attempt) {
+			me.Cancel()
+		}
+	}
 	wait := false
-	if r.value, wait = holder.Hold(r.attempts[0].Attempt, r.value, r.err, r.release); !wait {
+	if r.value, wait = losers.Failed(r.attempts[0].Attempt, r.value, r.err, r.release); !wait {
 		r.giveUp()
 	}
 }
@@ -609,7 +597,7 @@ func (r *Race[T]) release() {
 func (r *Race[T]) giveUp() {
 	if !r.over && r.winner < 0 && !r.holding.over {
 		r.holding.over, r.turns.next = true, false
-		r.lose(nil, ErrLost)
+		r.cancelRunning()
 	}
 }
 
@@ -621,16 +609,11 @@ func (r *Race[T]) bound() *time.Timer {
 	return time.NewTimer(time.Until(r.holding.end(r.Style.Usual)))
 }
 
-// lose cancels the attempts that are still out, or lets them linger. The caller holds mu.
-func (r *Race[T]) lose(linger *Linger, cause error) {
-	teller, _ := r.op.(Teller)
+// cancelRunning cancels the attempts that run. The caller holds mu.
+func (r *Race[T]) cancelRunning() {
 	for i := range r.attempts {
-		switch me := &r.attempts[i]; {
-		case !me.running:
-		case linger != nil && !me.waits(teller != nil && teller.Tells(i)) && !(r.Style.Prompt && me.prompt()):
-			me.forget = linger.add(me.Attempt, r.Style.Grace)
-		default:
-			me.cancel(cause)
+		if me := &r.attempts[i]; me.running {
+			me.Cancel()
 		}
 	}
 }
@@ -783,10 +766,10 @@ func (r *Race[T]) abandon() {
 	defer r.mu.Unlock()
 	r.turns.next = false
 	r.over, r.late, r.abandoned = true, true, true
-	r.lose(nil, ErrLost)
+	r.cancelRunning()
 	if r.winner >= 0 || r.primaryDone {
 		n := max(r.winner, 0)
-		go discard(r.op, r.value, r.err, r.attempts[n].Attempt, r.lingering(n))
+		go discard(r.op, r.value, r.err, r.attempts[n].Attempt, r.lose(n))
 	}
 	if r.timer != nil {
 		r.timer.Stop()

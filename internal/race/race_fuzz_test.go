@@ -86,6 +86,13 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	return &ticket{n}, nil
 }
 
+// ticketLosers is lingering for tickets.
+type ticketLosers struct{ lingering }
+
+func (*ticketLosers) Failed(_ *race.Attempt, v *ticket, _ error, _ func()) (*ticket, bool) {
+	return v, true
+}
+
 func (p *planned) Discard(v *ticket, _ error) {
 	if v != nil {
 		p.released[v.n].Add(1)
@@ -128,8 +135,8 @@ func FuzzRun(f *testing.F) {
 		usual := time.Duration(next()) * ms   // 0: not known
 
 		synctest.Test(t, func(t *testing.T) {
-			linger := &race.Linger{Max: 1}
-			style := []race.Style{{}, {Detach: true}, {Detach: true, Linger: linger, Grace: 50 * ms}}[mode%3]
+			linger := &ticketLosers{lingering{grace: 50 * ms}}
+			style := []race.Style[*ticket]{{}, {Detach: true}, {Detach: true, Losers: linger}}[mode%3]
 			style.Watch, style.Usual = op, usual
 			if mode>>6&1 != 0 {
 				style.Leave = func() bool { return mode>>7 != 0 }
@@ -172,7 +179,7 @@ func FuzzRun(f *testing.F) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			require.Zero(t, op.running.Load())
-			require.Zero(t, linger.Len())
+			require.Zero(t, linger.count.Load())
 			require.EqualValues(t, out.Started, op.begun.Load(), "nothing starts after the race")
 			for n := range op.finished {
 				begun := int32(0)

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +56,22 @@ func (s *script) gone() []string {
 	return slices.Sorted(slices.Values(s.discarded))
 }
 
+// lingering is a Losers that cancels losers after a grace period. It holds every failure.
+type lingering struct {
+	grace time.Duration
+	count atomic.Int32 // losers that run on
+}
+
+func (l *lingering) Lost(a *race.Attempt, _ int, _ bool) func() {
+	l.count.Add(1)
+	timer := time.AfterFunc(l.grace, a.Cancel)
+	return func() { timer.Stop(); l.count.Add(-1) }
+}
+
+func (*lingering) IsQueued(*race.Attempt) bool { return false }
+
+func (*lingering) Failed(_ *race.Attempt, v string, _ error, _ func()) (string, bool) { return v, true }
+
 // takes returns an attempt that answers after the n-th duration, unless cancelled before.
 func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	return func(a *race.Attempt, n int) (string, error) {
@@ -65,11 +82,11 @@ func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	}
 }
 
-func run(s *script, style race.Style, delays ...time.Duration) (race.Result[string], time.Duration) {
+func run(s *script, style race.Style[string], delays ...time.Duration) (race.Result[string], time.Duration) {
 	return runIn(context.Background(), s, style, delays...)
 }
 
-func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Duration) (race.Result[string], time.Duration) {
+func runIn(ctx context.Context, s *script, style race.Style[string], delays ...time.Duration) (race.Result[string], time.Duration) {
 	var r race.Race[string]
 	start := time.Now()
 	r.Style = style
@@ -78,15 +95,15 @@ func runIn(ctx context.Context, s *script, style race.Style, delays ...time.Dura
 }
 
 var (
-	inPlace  = race.Style{Usual: time.Second}
-	detached = race.Style{Detach: true, Usual: time.Second}
+	inPlace  = race.Style[string]{Usual: time.Second}
+	detached = race.Style[string]{Detach: true, Usual: time.Second}
 )
 
 // styles runs f in every style, each in a bubble of fake time.
-func styles(t *testing.T, f func(t *testing.T, style race.Style)) {
-	for name, style := range map[string]race.Style{
+func styles(t *testing.T, f func(t *testing.T, style race.Style[string])) {
+	for name, style := range map[string]race.Style[string]{
 		"in place": inPlace, "detached": detached,
-		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Second, Usual: time.Second},
+		"lingering": {Detach: true, Losers: &lingering{grace: time.Second}, Usual: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { f(t, style) })
@@ -95,7 +112,7 @@ func styles(t *testing.T, f func(t *testing.T, style race.Style)) {
 }
 
 func TestFastPrimaryWinsAlone(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(9 * ms)}
 		out, took := run(s, style, 10*ms, 20*ms)
 		assert.Equal(t, "answer 0", out.Value)
@@ -110,7 +127,7 @@ func TestFastPrimaryWinsAlone(t *testing.T) {
 }
 
 func TestHedgeWinsOverSlowPrimary(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(500*ms, 5*ms)}
 		out, took := run(s, style, 10*ms, 100*ms)
 		assert.Equal(t, "answer 1", out.Value)
@@ -124,7 +141,7 @@ func TestHedgeWinsOverSlowPrimary(t *testing.T) {
 }
 
 func TestSecondHedgeStartsAtItsOwnDelay(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(500*ms, 500*ms, 5*ms)}
 		out, took := run(s, style, 10*ms, 30*ms)
 		assert.Equal(t, 2, out.Winner)
@@ -136,7 +153,7 @@ func TestSecondHedgeStartsAtItsOwnDelay(t *testing.T) {
 }
 
 func TestPrimaryMayStillWinAfterAHedgeStarted(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(12*ms, 50*ms)}
 		out, took := run(s, style, 10*ms)
 		assert.Equal(t, 0, out.Winner)
@@ -151,7 +168,7 @@ func TestPrimaryMayStillWinAfterAHedgeStarted(t *testing.T) {
 var errDown = errors.New("down")
 
 func TestPrimaryThatFailsBeforeAnyHedgeIsReturned(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(*race.Attempt, int) (string, error) { return "reply", errDown }}
 		out, took := run(s, style, 10*ms)
 		assert.Same(t, errDown, out.Err)
@@ -164,7 +181,7 @@ func TestPrimaryThatFailsBeforeAnyHedgeIsReturned(t *testing.T) {
 }
 
 func TestFastErrorNeverBeatsSlowSuccess(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				return "failed hedge", errDown
@@ -180,7 +197,7 @@ func TestFastErrorNeverBeatsSlowSuccess(t *testing.T) {
 }
 
 func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
 				return "failed primary", errors.Join(doubles.Sleep(a, 20*ms), errDown)
@@ -196,7 +213,7 @@ func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
 }
 
 func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			_ = doubles.Sleep(a, 20*ms)
 			return fmt.Sprint("failed ", n), []error{errDown, errors.New("other")}[n]
@@ -212,7 +229,7 @@ func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
 }
 
 func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(50 * ms), admit: func(int) bool { return false }}
 		out, took := run(s, style, 10*ms, 20*ms)
 		assert.Equal(t, 0, out.Winner)
@@ -222,7 +239,7 @@ func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
 }
 
 func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(time.Second, 5*ms), admit: func(index int) bool { return index == 1 }}
 		out, took := run(s, style, 10*ms, 20*ms)
 		assert.Equal(t, 1, out.Winner)
@@ -243,7 +260,7 @@ func TestMoreDelaysThanHedgesStartNoMore(t *testing.T) {
 func TestLateDelaysServeAGateThatRefusedEarlyOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: takes(time.Second, 10*ms), admit: func(index int) bool { return index == 4 }}
-		out, took := run(s, race.Style{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
+		out, took := run(s, race.Style[string]{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
 		assert.Equal(t, 1, out.Winner)
 		assert.Equal(t, 60*ms, took)
 	})
@@ -310,7 +327,7 @@ func TestLosersAreCancelledWithATypedCause(t *testing.T) {
 }
 
 func TestCallersCancelIsToldInThePrimarysWords(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(15*ms, cancel)
 		mine := errors.New("the transport's own words")
@@ -327,7 +344,7 @@ func TestCallersCancelIsToldInThePrimarysWords(t *testing.T) {
 }
 
 func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*ms)
 		defer cancel()
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -356,7 +373,7 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
 			defer cancel()
 			asked := 0
-			out, took := runIn(ctx, s, race.Style{Detach: true, Leave: func() bool { asked++; return may }}, 10*ms)
+			out, took := runIn(ctx, s, race.Style[string]{Detach: true, Leave: func() bool { asked++; return may }}, 10*ms)
 			assert.Equal(t, 1, asked)
 			if may {
 				assert.Equal(t, context.DeadlineExceeded, out.Err)
@@ -378,8 +395,8 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 }
 
 func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
-	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached,
-		"lingering": {Detach: true, Linger: &race.Linger{Max: 8}, Grace: time.Hour, Usual: time.Second}} {
+	for name, style := range map[string]race.Style[string]{"in place": inPlace, "detached": detached,
+		"lingering": {Detach: true, Losers: &lingering{grace: time.Hour}, Usual: time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
@@ -436,72 +453,8 @@ func TestDetachedDoesNotWaitForThePrimary(t *testing.T) {
 	})
 }
 
-func TestLosersLingerAndFinish(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		linger := &race.Linger{Max: 8}
-		ctx, cancel := context.WithCancel(t.Context())
-		s := &script{attempt: takes(600*ms, 5*ms)}
-		out, took := runIn(ctx, s, race.Style{Detach: true, Linger: linger, Grace: time.Second}, 10*ms)
-		assert.Equal(t, "answer 1", out.Value)
-		assert.Equal(t, 15*ms, took)
-		cancel() // the caller has its answer and leaves; the loser does not care
-		assert.Equal(t, 1, linger.Len())
-		time.Sleep(time.Second)
-		assert.Equal(t, []string{"answer 0"}, s.gone())
-		assert.Zero(t, linger.Len())
-	})
-}
-
-func TestLingeringEndsWithTheGrace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		linger := &race.Linger{Max: 8}
-		var cause error
-		var at time.Duration
-		start := time.Now()
-		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
-			if n == 1 {
-				return "hedge", nil
-			}
-			<-a.Done()
-			cause, at = context.Cause(a), time.Since(start)
-			return "", a.Err()
-		}}
-		run(s, race.Style{Detach: true, Linger: linger, Grace: 100 * ms}, 10*ms)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		assert.Equal(t, race.ErrLost, cause)
-		assert.Equal(t, 110*ms, at)
-		assert.Zero(t, linger.Len())
-	})
-}
-
-func TestOldestLingererGivesWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		linger := &race.Linger{Max: 2}
-		ended := make(chan int, 3)
-		for i := range 3 {
-			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
-				if n == 1 {
-					return "hedge", nil
-				}
-				<-a.Done()
-				ended <- i
-				return "", a.Err()
-			}}
-			run(s, race.Style{Detach: true, Linger: linger, Grace: time.Hour}, 10*ms)
-			synctest.Wait()
-		}
-		require.Len(t, ended, 1)
-		assert.Equal(t, 0, <-ended)
-		assert.Equal(t, 2, linger.Len())
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		assert.Len(t, ended, 2)
-	})
-}
-
 func TestWinnersContextLivesUntilReleased(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var contexts [2]*race.Attempt
@@ -521,7 +474,7 @@ func TestWinnersContextLivesUntilReleased(t *testing.T) {
 }
 
 func TestWinnersContextEndsWithTheCallers(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		s := &script{attempt: takes(time.Second, 5*ms)}
 		out, _ := runIn(ctx, s, style, 10*ms)
@@ -534,7 +487,7 @@ func TestWinnersContextEndsWithTheCallers(t *testing.T) {
 }
 
 func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				panic("hedge")
@@ -555,7 +508,7 @@ func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
 }
 
 func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				panic("hedge")
@@ -569,7 +522,7 @@ func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
 }
 
 func TestPanicInThePrimaryIsRaisedInTheCaller(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		hedged := errors.New("unset")
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -608,7 +561,7 @@ func TestPanicInADetachedPrimaryIsLostToAGoodHedge(t *testing.T) {
 }
 
 func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(*race.Attempt, int) (string, error) { runtime.Goexit(); return "", nil }}
 		returned := false
 		done := make(chan struct{})
@@ -623,7 +576,7 @@ func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
 }
 
 func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(50*ms, 5*ms), admit: func(index int) bool {
 			if index == 0 {
 				runtime.Goexit()
@@ -648,7 +601,7 @@ func (l leaver) Finished(_ context.Context, n int, _ race.Outcome) {
 }
 
 func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		for n := range 2 { // the primary, and a hedge
 			for _, wins := range []int{0, 1} {
 				s := &script{attempt: takes([]time.Duration{20 * ms, time.Second}[wins], 15*ms)}
@@ -689,7 +642,7 @@ func TestFailedPrimaryIsDiscardedIfTheWatchEndsTheCaller(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			run(s, race.Style{Watch: leaver(0)}, 10*ms)
+			run(s, race.Style[string]{Watch: leaver(0)}, 10*ms)
 		}()
 		<-ended
 		synctest.Wait()
@@ -713,7 +666,7 @@ func TestHedgeThatWonIsDiscardedIfThePrimaryPanics(t *testing.T) {
 }
 
 func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		var r race.Race[string]
 		quick := &script{attempt: takes(5 * ms)}
 		for range 3 {
@@ -732,7 +685,7 @@ func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
 }
 
 func TestNoDelaysMeansNoHedges(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: takes(time.Hour)}
 		out, took := run(s, style)
 		assert.Equal(t, "answer 0", out.Value)
@@ -743,7 +696,7 @@ func TestNoDelaysMeansNoHedges(t *testing.T) {
 type key struct{}
 
 func TestAttemptKeepsTheCallersValues(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		defer cancel()
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -770,7 +723,7 @@ func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
 		assert.Less(t, runtime.NumGoroutine(), before+50, "other tests may leave one that ends")
 		return "", nil
 	}}
-	for _, style := range []race.Style{inPlace, detached} {
+	for _, style := range []race.Style[string]{inPlace, detached} {
 		ctx, cancel := context.WithCancel(t.Context())
 		runIn(ctx, s, style, time.Hour)
 		cancel()
@@ -781,7 +734,7 @@ func BenchmarkRace(b *testing.B) {
 	instant := &script{attempt: nil}
 	op := quickOp{}
 	delays := []time.Duration{time.Second}
-	for name, style := range map[string]race.Style{"in place": inPlace, "detached": detached} {
+	for name, style := range map[string]race.Style[string]{"in place": inPlace, "detached": detached} {
 		b.Run(name, func(b *testing.B) {
 			var r race.Race[string]
 			b.ReportAllocs()
@@ -803,7 +756,7 @@ func (quickOp) Discard(string, error)                      {}
 
 // holding runs a race whose primary fails after 200 ms and whose hedge, due after 50 ms, hangs
 // until it is cancelled.
-func holding(t *testing.T, style race.Style, hedge func(a *race.Attempt)) (took time.Duration) {
+func holding(t *testing.T, style race.Style[string], hedge func(a *race.Attempt)) (took time.Duration) {
 	cancelled := make(chan time.Duration, 1)
 	start := time.Now()
 	s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -826,7 +779,7 @@ func holding(t *testing.T, style race.Style, hedge func(a *race.Attempt)) (took 
 }
 
 func TestR2AFailureIsHeldUntilTheYoungestHedgeHadItsTime(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		for usual, want := range map[time.Duration]time.Duration{
 			0:               250 * ms, // as long as the primary took
 			ms:              200 * ms, // the youngest has had it already
@@ -845,7 +798,7 @@ func TestR2AFailureIsHeldUntilTheYoungestHedgeHadItsTime(t *testing.T) {
 }
 
 func TestAFailureIsHeldWithoutABoundForAttemptsThatHaveTimeouts(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		style.Usual = race.Unbounded
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -870,24 +823,8 @@ func TestR2BoundOfAHedge(t *testing.T) {
 	}
 }
 
-func TestR2AHedgeThatWaitsForAConnectionIsCancelledWhenThePrimaryFails(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
-		g := new(race.Guard)
-		assert.Equal(t, 200*ms, holding(t, style, g.Waiting))
-		assert.Equal(t, 50*ms+time.Second, holding(t, style, func(a *race.Attempt) {
-			g.Waiting(a)
-			a.Dialling()
-		}), "one that dials may be the rescue")
-		assert.Equal(t, 50*ms+time.Second, holding(t, style, func(a *race.Attempt) {
-			g.Waiting(a)
-			g.Connected(a, false, 0)
-		}))
-		assert.Equal(t, 50*ms+time.Second, holding(t, style, (*race.Attempt).Dialling), "nobody says that it waits")
-	})
-}
-
 func TestR2NoHedgeStartsOnceThePrimaryHasFailed(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
 				time.Sleep(15 * ms)
@@ -902,37 +839,44 @@ func TestR2NoHedgeStartsOnceThePrimaryHasFailed(t *testing.T) {
 	})
 }
 
-// holder is a script that holds what a failed primary has returned.
-type holder struct {
-	*script
-	hold func(enough func()) bool
+// keeper is a Losers that keeps another value in place of the one that a failed primary has returned.
+type keeper func(release func()) (wait bool)
+
+func (keeper) Lost(a *race.Attempt, _ int, running bool) func() {
+	if running {
+		a.Cancel()
+	}
+	return nil
 }
 
-func (h *holder) Hold(_ *race.Attempt, v string, err error, enough func()) (string, bool) {
-	return "held " + v, h.hold(enough)
+func (keeper) IsQueued(*race.Attempt) bool { return false }
+
+func (k keeper) Failed(_ *race.Attempt, v string, _ error, release func()) (string, bool) {
+	return "held " + v, k(release)
 }
 
 func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		for name, c := range map[string]struct {
-			hold func(enough func()) bool
+			hold keeper
 			want time.Duration
 		}{
 			"at once":      {func(func()) bool { return false }, 20 * ms},
-			"after 30 ms":  {func(enough func()) bool { time.AfterFunc(30*ms, enough); return true }, 50 * ms},
-			"at the bound": {func(enough func()) bool { time.AfterFunc(time.Hour, enough); return true }, 10*ms + time.Second},
+			"after 30 ms":  {func(release func()) bool { time.AfterFunc(30*ms, release); return true }, 50 * ms},
+			"at the bound": {func(release func()) bool { time.AfterFunc(time.Hour, release); return true }, 10*ms + time.Second},
 		} {
 			var r race.Race[string]
 			start := time.Now()
-			h := &holder{&script{attempt: func(a *race.Attempt, n int) (string, error) {
+			h := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 				if n == 0 {
 					time.Sleep(20 * ms)
 					return "primary", errDown
 				}
 				<-a.Done()
 				return "", context.Cause(a)
-			}}, c.hold}
+			}}
 			r.Style = style
+			r.Style.Losers = c.hold
 			out := r.Run(t.Context(), h, h, []time.Duration{10 * ms})
 			assert.Same(t, errDown, out.Err)
 			assert.Equal(t, "held primary", out.Value, name)
@@ -940,15 +884,16 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 			time.Sleep(2 * time.Hour)
 			assert.Empty(t, slices.DeleteFunc(h.gone(), func(v string) bool { return v == "" }), "what is returned is not discarded")
 		}
-		h := &holder{&script{attempt: func(a *race.Attempt, n int) (string, error) {
+		h := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			time.Sleep(20 * ms)
 			if n == 0 {
 				return "primary", errDown
 			}
 			return "hedge", nil
-		}}, func(func()) bool { return true }}
+		}}
 		var r race.Race[string]
 		r.Style = style
+		r.Style.Losers = keeper(func(func()) bool { return true })
 		out := r.Run(t.Context(), h, h, []time.Duration{10 * ms})
 		assert.Equal(t, "hedge", out.Value)
 		synctest.Wait()
@@ -957,7 +902,7 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 }
 
 func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style) {
+	styles(t, func(t *testing.T, style race.Style[string]) {
 		for bad := range 2 {
 			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 				v, err := takes(50*ms, 5*ms)(a, n)
@@ -988,7 +933,7 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 func TestResetClearsEveryFieldOfStyle(t *testing.T) {
 	var r race.Race[string]
 	s := &script{attempt: func(*race.Attempt, int) (string, error) { return "", nil }}
-	r.Style = race.Style{Detach: true, Sever: true, SeverHedges: true, Prompt: true, Fresh: true, Linger: &race.Linger{Max: 1}, Grace: time.Second,
+	r.Style = race.Style[string]{Detach: true, Sever: true, SeverHedges: true, Fresh: true, Losers: new(lingering),
 		Leave: func() bool { return true }, Usual: time.Second, Watch: leaver(race.MaxHedges + 1), Primary: new(race.Attempt), Call: race.Called{HTTP: true, Target: "host", Method: "GET"}}
 	style := reflect.ValueOf(&r.Style).Elem()
 	for i := range style.NumField() {

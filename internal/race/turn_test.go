@@ -105,7 +105,7 @@ func TestAFailureHasTheNextHedgeStart(t *testing.T) {
 			[]time.Duration{0, 100 * ms, 430 * ms}, 440 * ms, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for style, s := range map[string]race.Style{"in place": {}, "detached": {Detach: true}} {
+			for style, s := range map[string]race.Style[string]{"in place": {}, "detached": {Detach: true}} {
 				t.Run(style, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						op, began := acted(test.parts...)
@@ -157,7 +157,7 @@ func TestACallerWhoLeavesDoesNotWaitForAHedgeThatIsPutOff(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
 		s, began := acted(part{10 * ms, next(3, 500*ms)})
-		out, took := runIn(ctx, s, race.Style{}, 100*ms)
+		out, took := runIn(ctx, s, race.Style[string]{}, 100*ms)
 		assert.Equal(t, 50*ms, took)
 		assert.Equal(t, -1, out.Winner)
 		time.Sleep(time.Second)

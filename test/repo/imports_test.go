@@ -27,6 +27,7 @@ func TestArrowsPointDown(t *testing.T) {
 		reason string
 	}{
 		{"internal/race", []string{"github.com", "golang.org", "google.golang.org"}, "the mechanism stands on the standard library alone"},
+		{"internal/loser", []string{module + "/internal/policy", grpc, "net/http"}, "how a loser ends is a matter of its attempt and its connection"},
 		{"sketch", []string{module + "/internal", grpc, "net/http"}, "a window is useful by itself"},
 		{"internal/policy", []string{grpc, "net/http", "github.com/miekg/dns"}, "the policy knows no protocol"},
 		{"internal/audit", []string{module + "/internal/policy", module + "/internal/budget", module + "/internal/race", grpc, "net/http"}, "an audit knows latencies and the time of day"},

@@ -58,10 +58,10 @@ const maxFlatFields = 40
 
 // wideStructs has the flat fields of each struct that has more than maxFlatFields.
 var wideStructs = map[string]int{
-	"hedge.Hedger": 48, "hedge.Interceptor": 61, "hedge.Transport": 51, "hedge.call": 93, "hedge.detachedCall": 76, "hedge.doCall": 74,
-	"hedge.handle": 46, "hedge.resumption": 41, "hedge.rpc": 109, "hedge.stream": 96,
-	"internal/policy.Key": 60, "internal/race.Race": 47, "rangeread.opening": 71,
-	"dnshedge.asking": 161, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 146, "dnshedge/internal/group.Server": 85,
+	"hedge.Hedger": 48, "hedge.Interceptor": 61, "hedge.Transport": 51, "hedge.call": 92, "hedge.detachedCall": 74, "hedge.doCall": 72,
+	"hedge.handle": 46, "hedge.resumption": 41, "hedge.rpc": 107, "hedge.stream": 96,
+	"internal/policy.Key": 60, "internal/race.Race": 45, "rangeread.opening": 69,
+	"dnshedge.asking": 158, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 143, "dnshedge/internal/group.Server": 85,
 	"dnshedge/recursor.Resolver": 83, "dnshedge/recursor.core": 53, "dnshedge/recursor/internal/fleet.Fleet": 63,
 	"benchmark/simulate.contender": 67, "benchmark/simulate.trial": 46, "benchmark/simulate.turns": 46,
 }

@@ -1,0 +1,96 @@
+package loser
+
+import (
+	"container/list"
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// A List holds the losers that may finish. When it has more than Max, the oldest is cancelled. It is safe for concurrent
+// use; Max must not be changed once it is in use.
+type List struct {
+	Max int
+
+	mu     sync.Mutex // guards losers
+	losers list.List  // of *entry, oldest first
+}
+
+// An entry is a loser in a [List].
+type entry struct {
+	attempt *race.Attempt
+	timer   *time.Timer // cancels the attempt
+}
+
+// Terms say how one loser of a call ends.
+type Terms struct {
+	// Grace is how long the loser may run on; 0: it is cancelled at once.
+	Grace time.Duration
+	// ReportsConn says that the [Guard] of the attempt is known to observe its connection: until it has observed one, the
+	// attempt has no connection that Grace could save.
+	ReportsConn bool
+	// Prompt cancels the loser at once if its [Guard] allows that. Later it would be nearer to its response.
+	Prompt bool
+}
+
+// End ends a, which has lost. It cancels a and returns nil, or lets it run on and returns a function that must be called
+// when a has ended.
+func (l *List) End(a *race.Attempt, t Terms) (ended func()) {
+	if t.Grace <= 0 || hasNoConn(a, t.ReportsConn) || t.Prompt && canCancelNow(a) {
+		a.Cancel()
+		return nil
+	}
+	return l.Add(a, t.Grace)
+}
+
+// hasNoConn reports whether a waits for a connection. An attempt whose state is not known waits if its guard would report one.
+func hasNoConn(a *race.Attempt, reports bool) bool {
+	switch connOf(a) {
+	case connUnknown:
+		return reports
+	case connReady:
+		return false
+	default:
+		return true
+	}
+}
+
+// canCancelNow reports whether cancelling a would end it at once.
+func canCancelNow(a *race.Attempt) bool {
+	g := guardOf(a)
+	return g == nil || g.canCancelNow()
+}
+
+// Add lets a run on for the given time, or until its deadline, or until the returned function is called.
+func (l *List) Add(a *race.Attempt, grace time.Duration) (remove func()) {
+	if at, ok := a.Deadline(); ok {
+		grace = min(grace, time.Until(at))
+	}
+	e := &entry{attempt: a, timer: time.AfterFunc(grace, a.Cancel)}
+
+	l.mu.Lock()
+	element := l.losers.PushBack(e)
+	var oldest *entry
+	if l.losers.Len() > l.Max {
+		oldest = l.losers.Remove(l.losers.Front()).(*entry)
+	}
+	l.mu.Unlock()
+	if oldest != nil {
+		oldest.timer.Stop()
+		oldest.attempt.Cancel()
+	}
+	return func() {
+		e.timer.Stop()
+		l.mu.Lock()
+		l.losers.Remove(element) // does nothing if it has been removed
+		l.mu.Unlock()
+	}
+}
+
+// Len returns the number of losers in the list.
+func (l *List) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.losers.Len()
+}
