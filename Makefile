@@ -76,7 +76,7 @@ bench:
 .PHONY: simulate
 simulate:
 	go run ./benchmark/simulate -quick
-	go run ./benchmark/simulate -quick -engine places -scenario all
+	go run ./benchmark/simulate -quick -engine endpoints -scenario all
 
 .PHONY: weight
 weight: # what programs with hedge carry: sizes and modules, with limits

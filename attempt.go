@@ -239,7 +239,7 @@ func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// --- calls with a choice of places, see [WithPlaces] ---
+// --- calls with a choice of endpoints, see [WithEndpoints] ---
 
 // admit decides about a hedge, and where it goes.
 func (c *call) admit(index int) bool {
@@ -254,19 +254,19 @@ func (c *call) admit(index int) bool {
 		c.SkipHedge(index)
 		return false
 	}
-	place, cost := c.trip.Next(first)
-	request := policy.HedgeRequest{Cost: cost, OtherBackend: place != c.trip.Primary()}
+	endpoint, cost := c.trip.Next(first)
+	request := policy.HedgeRequest{Cost: cost, OtherBackend: endpoint != c.trip.Primary()}
 	if first && !c.AdmitImmediate(request) || !first && !c.AdmitRequest(index, request, policy.None) {
 		return false
 	}
 	added := false
 	defer c.key.EndedUnless(&added)
-	c.trip.Add(c.Hedges, place, first)
+	c.trip.Add(c.Hedges, endpoint, first)
 	added = true
 	return true
 }
 
-// visit sends attempt n, or the only one, to its place over rt.
+// visit sends attempt n, or the only one, to its endpoint over rt.
 func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Response, error) {
 	if c.trip == nil {
 		return send(rt, r)
@@ -291,7 +291,7 @@ func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Respon
 	return resp, err
 }
 
-// prepare makes r the request of attempt n to its place. A hedge is not sent if that fails, in whatever way. It is no failure of the place
+// prepare makes r the request of attempt n to its endpoint. A hedge is not sent if that fails, in whatever way. It is no failure of the endpoint
 // if the attempt has lost, or its caller has given up, meanwhile.
 func (c *call) prepare(r *http.Request, n int) (err error) {
 	ctx, returned := r.Context(), false

@@ -121,7 +121,7 @@ func (h *handle) tellUnused(why []string) {
 func (h *handle) engineConfig(settings *Config) policy.Config {
 	c := settings.engine()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
-	c.MaxHedgeCost = map[string]int{"http": h.options.places.Dearest(), "grpc": h.options.dearest}[h.protocol]
+	c.MaxHedgeCost = map[string]int{"http": h.options.endpoints.Dearest(), "grpc": h.options.dearest}[h.protocol]
 	h.auditing(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
@@ -168,7 +168,7 @@ func (h *handle) SetEnabled(on bool) {
 
 // Reset forgets what was learned of a key, and what holds its hedges back: its
 // latencies, that it was slow, that its server pushed back, that its hedges did not
-// win, and which places are out; and, for all routes of a host, what [WithAudit] has found. What was counted stays,
+// win, and which endpoints are ejected; and, for all routes of a host, what [WithAudit] has found. What was counted stays,
 // and so do the budgets. Host and route are those of [KeySnapshot]; an empty host stands
 // for all hosts, and an empty route for all routes.
 // Reset returns the number of keys that were reset. Calls under way still teach their latency.
@@ -256,7 +256,7 @@ func (h *handle) Snapshot() Snapshot {
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audited(v.Audit), Unresumed: v.Unresumed,
 		})
 		if health, ok := v.Extension.(*endpoint.Health); ok {
-			s.Keys[len(s.Keys)-1].Places = placesOf(health)
+			s.Keys[len(s.Keys)-1].Endpoints = endpointsOf(health)
 		}
 		if h.describe != nil {
 			h.describe(&s.Keys[len(s.Keys)-1])
@@ -265,10 +265,10 @@ func (h *handle) Snapshot() Snapshot {
 	return s
 }
 
-// placesOf returns how calls fare at each place.
-func placesOf(health *endpoint.Health) (all []PlaceSnapshot) {
+// endpointsOf returns how calls fare at each endpoint.
+func endpointsOf(health *endpoint.Health) (all []EndpointSnapshot) {
 	for _, v := range health.Views() {
-		all = append(all, PlaceSnapshot{v.Name, v.Calls, v.Hedges, v.Failures, v.Overtaken, v.Bad, v.Out, v.Slower})
+		all = append(all, EndpointSnapshot{v.Name, v.Calls, v.Hedges, v.Failures, v.Overtaken, v.Bad, v.Ejected, v.Slower})
 	}
 	return all
 }

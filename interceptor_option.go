@@ -80,7 +80,7 @@ type HedgeConn struct {
 // A hedge goes over the next connection that its call has not been to, that is READY and does not fail, and over such a one again if the call has been to
 // all. If there is none it is not sent, and counts as [DeniedNotReady]. A connection fails if 8 % of its last hedges, or six in a row, ended with a status that
 // is no answer, or Unauthenticated, unless they were cancelled. One in ten of the hedges that pass it over tries it; if primaries fail as often, all do that have no
-// other. Brakes of a target do not hold back hedges to another one, and a hedge that was pushed back is the last of its call there. KeySnapshot.Places tells how the connections fare, of which the first is the caller's.
+// other. Brakes of a target do not hold back hedges to another one, and a hedge that was pushed back is the last of its call there. KeySnapshot.Endpoints tells how the connections fare, of which the first is the caller's.
 //
 // What the caller gives a call goes over every connection: metadata, such as authorization, and call options, such as [grpc.PerRPCCredentials]. Interceptors,
 // [grpc.WithDefaultCallOptions] and [grpc.WithPerRPCCredentials] are those of each connection (docs/protocols.md has a table). So give no

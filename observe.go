@@ -21,10 +21,10 @@ type (
 	Outcome = observe.Outcome
 	// A RequestResult is how a call ended.
 	RequestResult = observe.RequestResult
-	// A PlaceEvent is something that happened at a place.
-	PlaceEvent = observe.PlaceEvent
-	// A PlaceKind is the kind of a [PlaceEvent].
-	PlaceKind = observe.PlaceKind
+	// An EndpointEvent is something that happened at an endpoint.
+	EndpointEvent = observe.EndpointEvent
+	// An EndpointKind is the kind of an [EndpointEvent].
+	EndpointKind = observe.EndpointKind
 	// A Reason is why a hedge, or any hedge of a call, was not sent.
 	Reason = observe.Reason
 	// A Verdict is the result of an audit of a host.
@@ -40,14 +40,14 @@ const (
 	Failed = observe.Failed // by itself, also if that ended the call, or because the caller gave up
 )
 
-// What happens at places.
+// What happens at endpoints.
 const (
-	PlaceCalled    = observe.PlaceCalled    // a primary goes there
-	PlaceHedged    = observe.PlaceHedged    // a hedge goes there
-	PlaceFailed    = observe.PlaceFailed    // one of these has failed there
-	PlaceOvertaken = observe.PlaceOvertaken // one of these was too slow: an attempt at another place was quicker, or the caller's deadline passed
-	PlaceOut       = observe.PlaceOut       // calls go to other places from now on
-	PlaceBack      = observe.PlaceBack      // and no longer do
+	EndpointCalled    = observe.EndpointCalled    // a primary goes there
+	EndpointHedged    = observe.EndpointHedged    // a hedge goes there
+	EndpointFailed    = observe.EndpointFailed    // one of these has failed there
+	EndpointOvertaken = observe.EndpointOvertaken // one of these was too slow: an attempt at another endpoint was quicker, or the caller's deadline passed
+	EndpointEjected   = observe.EndpointEjected   // calls go to other endpoints from now on
+	EndpointRestored  = observe.EndpointRestored  // and no longer do
 )
 
 // Reasons why a hedge that was due was not sent.

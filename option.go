@@ -33,7 +33,7 @@ type config struct {
 	failureFunc func(*http.Response) bool // decides instead of both; nil: not given
 	transport   http.RoundTripper
 	resolver    Resolver
-	places      *endpoint.Set // nil: none are given
+	endpoints   *endpoint.Set // nil: none are given
 	firstByte   bool
 	resume      bool
 	routes      *routes

@@ -146,25 +146,25 @@ type KeySnapshot struct {
 
 	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
 
-	// Places are those that the calls have a choice of, in order of preference, see [WithPlaces]. They stand at the key of the
+	// Endpoints are those that the calls have a choice of, in order of preference, see [WithEndpoints]. They stand at the key of the
 	// first one; the key of another has what calls wait that go there. Nil: no call had a choice.
-	Places []PlaceSnapshot `json:"places,omitempty"`
+	Endpoints []EndpointSnapshot `json:"endpoints,omitempty"`
 }
 
-// A PlaceSnapshot is what is known of one place.
-type PlaceSnapshot struct {
-	Place string `json:"place"` // its URL or target, as it was given
+// An EndpointSnapshot is what is known of one endpoint.
+type EndpointSnapshot struct {
+	Endpoint string `json:"endpoint"` // its URL or target, as it was given
 
 	Calls    int64 `json:"calls"` // whose primary went there, of those that had a choice
 	Hedges   int64 `json:"hedges"`
 	Failures int64 `json:"failures"` // of either
 
-	// Overtaken is how many were too slow: a hedge that started later at another place was quicker, or the caller's deadline passed.
+	// Overtaken is how many were too slow: a hedge that started later at another endpoint was quicker, or the caller's deadline passed.
 	Overtaken int64 `json:"overtaken"`
 
 	BadShare float64 `json:"bad_share"` // failed or overtaken, of the last outcomes, about 256
-	Out      bool    `json:"out"`       // calls go to other places
-	Slower   bool    `json:"slower"`    // it is out for calls that were overtaken, and for no failure
+	Ejected  bool    `json:"ejected"`   // calls go to other endpoints
+	Slower   bool    `json:"slower"`    // it is ejected for calls that were overtaken, and for no failure
 }
 
 // UnmarshalJSON reads a Snapshot that another version may have written. It leaves out

@@ -176,15 +176,15 @@ func (c *call) readTerms(req *http.Request) Reason {
 	return t.refuses(o, facts)
 }
 
-// name finds the key of the call, and the places that can have it; none but the first one: it goes where it is made for.
+// name finds the key of the call, and the endpoints that can have it; none but the first one: it goes where it is made for.
 func (c *call) name(req *http.Request) (fit endpoint.Mask) {
 	if name := c.t.name(req, c.route.pattern); !c.key.Is(name) {
 		c.key = c.t.engine.RouteKey(name, c.route.BudgetPercent/100)
 	}
-	if e := c.t.engine.Config(); c.t.options.places == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
+	if e := c.t.engine.Config(); c.t.options.endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
 		return 0
 	}
-	fit, stays := c.t.options.places.Fits(req)
+	fit, stays := c.t.options.endpoints.Fits(req)
 	if stays != "" {
 		c.t.log.Stays(stays)
 	}
@@ -214,7 +214,7 @@ func (c *call) sendBroken(req, whole *http.Request, err error) (*http.Response, 
 func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.t, req.Context(), req
 	t.stats.WarmupRequests.Add(1)
-	if c.requests.BodyRead() || c.trip.Place(0) > 0 {
+	if c.requests.BodyRead() || c.trip.Endpoint(0) > 0 {
 		once = c.requests.Alone(ctx, req)
 	}
 	c.Started(ctx, 0)
@@ -227,7 +227,7 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 	c.Finished(ctx, 0, race.OutcomeOf(failure))
 	c.End(failure == nil, false, 0)
 	resp = answerTo(req, once, resp)
-	if t.options.resume && failure == nil && c.trip.Place(0) == 0 {
+	if t.options.resume && failure == nil && c.trip.Endpoint(0) == 0 {
 		resp, _ = c.resumable(req, resp, nil, 0, 1)
 	}
 	t.free(c)
@@ -298,7 +298,7 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 	number := max(out.Winner, 0)
 	resp = answerTo(req, c.tries[number].sent, resp)
 	resumable := false
-	if t.options.resume && out.Winner >= 0 && c.trip.Place(out.Winner) == 0 && c.trip.Place(0) == 0 {
+	if t.options.resume && out.Winner >= 0 && c.trip.Endpoint(out.Winner) == 0 && c.trip.Endpoint(0) == 0 {
 		resp, resumable = c.resumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
 	if !resumable { // its body keeps the attempt
@@ -361,13 +361,13 @@ func (t *Transport) free(c *call) {
 	t.calls.Put(c)
 }
 
-// embark chooses among the places for a call whose key is known and whose body was read, and has it go to the key of the one that its primary
+// embark chooses among the endpoints for a call whose key is known and whose body was read, and has it go to the key of the one that its primary
 // goes to.
 func (c *call) embark(req *http.Request, fit endpoint.Mask) {
-	set := c.t.options.places
+	set := c.t.options.endpoints
 	c.trip = set.Begin(req.Context(), endpoint.HealthOf(c.key, set.Names()), fit)
 	if to := c.trip.Primary(); to > 0 {
-		c.key.Use(time.Now()) // it knows how the places fare
+		c.key.Use(time.Now()) // it knows how the endpoints fare
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: set.Host(to), Path: req.URL.Path}
 		if name := c.t.name(there, c.route.pattern); !c.key.Is(name) {
@@ -382,7 +382,7 @@ func (c *call) embark(req *http.Request, fit endpoint.Mask) {
 	}
 }
 
-// delaysOf returns the delays of a call, which begin at once if it is sent to two places.
+// delaysOf returns the delays of a call, which begin at once if it is sent to two endpoints.
 func (c *call) delaysOf(plan *policy.Schedule) []time.Duration {
 	if !c.trip.Probes() {
 		return plan.Delays
@@ -392,8 +392,8 @@ func (c *call) delaysOf(plan *policy.Schedule) []time.Duration {
 
 // hostOf returns the name of the host that the primary of a call goes to.
 func (c *call) hostOf(req *http.Request) string {
-	if to := c.trip.Place(0); to > 0 {
-		return c.t.options.places.Host(to)
+	if to := c.trip.Endpoint(0); to > 0 {
+		return c.t.options.endpoints.Host(to)
 	}
 	return httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 }

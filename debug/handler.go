@@ -185,15 +185,15 @@ type key struct {
 	TooPushed                       bool   // for a hedge
 	Denied                          []setting
 	Unresumed                       string // bodies, by reason; "" if there are none
-	Places                          []place
+	Endpoints                       []endpoint
 
 	Box   *box // nil if no latency is known
 	Marks []mark
 }
 
-// place is a place of the calls of a key.
-type place struct {
-	hedge.PlaceSnapshot
+// endpoint is an endpoint of the calls of a key.
+type endpoint struct {
+	hedge.EndpointSnapshot
 	State                              string
 	Calls, Hedges, Failures, Overtaken string
 	Bad                                string // the share of the last attempts that failed or were overtaken
@@ -321,7 +321,7 @@ func totals(s hedge.Snapshot) []total {
 	return all
 }
 
-// axis returns the function that maps a latency to its place on a logarithmic axis
+// axis returns the function that maps a latency to its position on a logarithmic axis
 // from 0 to width, which has room for all latencies and delays of the keys. It
 // returns nil if the keys have no latencies.
 func axis(keys []hedge.KeySnapshot) func(time.Duration) float64 {
@@ -402,8 +402,8 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 		v.Paused = duration(left)
 	}
 	v.Denied = denied(k.Denied)
-	for _, p := range k.Places {
-		v.Places = append(v.Places, renderPlace(p))
+	for _, p := range k.Endpoints {
+		v.Endpoints = append(v.Endpoints, renderEndpoint(p))
 	}
 	var unresumed []string
 	for _, why := range slices.Sorted(maps.Keys(k.Unresumed)) {
@@ -426,16 +426,16 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	return v
 }
 
-func renderPlace(p hedge.PlaceSnapshot) place {
-	v := place{
-		PlaceSnapshot: p, State: "ready",
+func renderEndpoint(p hedge.EndpointSnapshot) endpoint {
+	v := endpoint{
+		EndpointSnapshot: p, State: "ready",
 		Calls: count(p.Calls), Hedges: count(p.Hedges), Failures: count(p.Failures), Overtaken: count(p.Overtaken), Bad: share(p.BadShare),
 	}
-	switch v.Place = label.Clean(p.Place); {
+	switch v.Endpoint = label.Clean(p.Endpoint); {
 	case p.Slower:
-		v.State = "out: slower"
-	case p.Out:
-		v.State = "out"
+		v.State = "ejected: slower"
+	case p.Ejected:
+		v.State = "ejected"
 	}
 	return v
 }

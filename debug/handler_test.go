@@ -126,9 +126,9 @@ func parse(t *testing.T, page string) (totals, config row, keys map[string]row) 
 				keys[strings.TrimSpace(host+" "+attr["data-route"])] = key
 			}
 			into = nil
-			for name, place := range map[string]row{"data-total": totals, "data-config": config, "data-n": key, "data-denied": key} {
+			for name, target := range map[string]row{"data-total": totals, "data-config": config, "data-n": key, "data-denied": key} {
 				if id, ok := attr[name]; ok {
-					into = func(text string) { place[strings.TrimPrefix(name+" ", "data-n ")+id] = text }
+					into = func(text string) { target[strings.TrimPrefix(name+" ", "data-n ")+id] = text }
 				}
 			}
 		case xml.CharData:
@@ -242,21 +242,21 @@ func TestEveryNumberInARowHasTheNameOfItsColumn(t *testing.T) {
 		"hedging": crowded(false), "shadow": crowded(true), "nothing known": full{Keys: make([]hedge.KeySnapshot, 1)},
 	} {
 		page := show(debug.Handler(source), "/").Body.String()
-		places := regexp.MustCompile(`(?s)<tr class="places"><td colspan="13">(.*?)</table></td></tr>`).FindStringSubmatch(page)
+		endpoints := regexp.MustCompile(`(?s)<tr class="endpoints"><td colspan="13">(.*?)</table></td></tr>`).FindStringSubmatch(page)
 		if name == "nothing known" {
-			require.Nil(t, places)
+			require.Nil(t, endpoints)
 		} else {
-			require.NotNil(t, places)
+			require.NotNil(t, endpoints)
 			var heads, labels []string
-			for _, m := range columns.FindAllStringSubmatch(places[1], -1) {
+			for _, m := range columns.FindAllStringSubmatch(endpoints[1], -1) {
 				heads = append(heads, m[1])
 			}
-			for _, m := range label.FindAllStringSubmatch(places[1], -1) {
+			for _, m := range label.FindAllStringSubmatch(endpoints[1], -1) {
 				labels = append(labels, m[1])
 			}
 			require.Len(t, heads, 7)
-			assert.Equal(t, append(heads, heads...), labels, "there are two places")
-			page = strings.Replace(page, places[0], "", 1)
+			assert.Equal(t, append(heads, heads...), labels, "there are two endpoints")
+			page = strings.Replace(page, endpoints[0], "", 1)
 		}
 		var heads, labels []string
 		for _, m := range columns.FindAllStringSubmatch(page, -1) {
@@ -397,16 +397,16 @@ func TestBusiestKeysAreShown(t *testing.T) {
 	assert.Contains(t, page, "and 50 keys")
 }
 
-// TestPlacesAreBelowTheirKey has one place of each state.
-func TestPlacesAreBelowTheirKey(t *testing.T) {
+// TestEndpointsAreBelowTheirKey has one endpoint of each state.
+func TestEndpointsAreBelowTheirKey(t *testing.T) {
 	s := newFull(false)
-	s.Keys[0].Places = []hedge.PlaceSnapshot{
-		{Place: "https://eu.api.example", Calls: 1234, Hedges: 5, Failures: 6, Overtaken: 7, BadShare: 0.123, Out: true},
-		{Place: "https://us.api.example", Out: true, Slower: true},
-		{Place: "https://<b>\xff", Calls: 8},
+	s.Keys[0].Endpoints = []hedge.EndpointSnapshot{
+		{Endpoint: "https://eu.api.example", Calls: 1234, Hedges: 5, Failures: 6, Overtaken: 7, BadShare: 0.123, Ejected: true},
+		{Endpoint: "https://us.api.example", Ejected: true, Slower: true},
+		{Endpoint: "https://<b>\xff", Calls: 8},
 	}
 	tags := regexp.MustCompile(`(?s)<[^>]*>`)
-	rows := regexp.MustCompile(`(?s)<tr data-place="([^"]*)">(.*?)</tr>`).FindAllStringSubmatch(show(debug.Handler(s), "/").Body.String(), -1)
+	rows := regexp.MustCompile(`(?s)<tr data-endpoint="([^"]*)">(.*?)</tr>`).FindAllStringSubmatch(show(debug.Handler(s), "/").Body.String(), -1)
 	var got []string
 	for _, row := range rows {
 		cells := strings.ReplaceAll(strings.ReplaceAll(row[2], "\n", ""), "</td>", "|")
@@ -414,14 +414,14 @@ func TestPlacesAreBelowTheirKey(t *testing.T) {
 		assert.True(t, strings.HasPrefix(got[len(got)-1], row[1]+"|"))
 	}
 	assert.Equal(t, []string{
-		"https://eu.api.example|out|1,234|5|6|7|12 %|", "https://us.api.example|out: slower|0|0|0|0|0 %|", "https://&lt;b&gt;\uFFFD|ready|8|0|0|0|0 %|",
+		"https://eu.api.example|ejected|1,234|5|6|7|12 %|", "https://us.api.example|ejected: slower|0|0|0|0|0 %|", "https://&lt;b&gt;\uFFFD|ready|8|0|0|0|0 %|",
 	}, got)
-	s.Keys[0].Places = nil
-	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "<tr class=\"places\">")
+	s.Keys[0].Endpoints = nil
+	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "<tr class=\"endpoints\">")
 }
 
-// TestAPlaceThatFailsIsOutOnThePageAndBack looks at the page of a Transport while its first place is up, down, and up again.
-func TestAPlaceThatFailsIsOutOnThePageAndBack(t *testing.T) {
+// TestPageShowsEjectedAndRestoredEndpoint looks at the page of a Transport while its first endpoint is up, down, and up again.
+func TestPageShowsEjectedAndRestoredEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := false
 		tr := hedge.New(doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
@@ -436,8 +436,8 @@ func TestAPlaceThatFailsIsOutOnThePageAndBack(t *testing.T) {
 				return nil, errors.New("connection refused")
 			}
 			return &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}, nil
-		}), hedge.WithPlaces(hedge.Place{URL: "http://near.test"}, hedge.Place{URL: "http://far.test"}))
-		rows := regexp.MustCompile(`(?s)<tr data-place="([^"]*)">(.*?)</tr>`)
+		}), hedge.WithEndpoints(hedge.Endpoint{URL: "http://near.test"}, hedge.Endpoint{URL: "http://far.test"}))
+		rows := regexp.MustCompile(`(?s)<tr data-endpoint="([^"]*)">(.*?)</tr>`)
 		tags := regexp.MustCompile(`(?s)<[^>]*>|\n`)
 		after := func(calls int, isDown bool) (rendered []string) {
 			synctest.Wait() // attempts read it
@@ -457,9 +457,9 @@ func TestAPlaceThatFailsIsOutOnThePageAndBack(t *testing.T) {
 		require.Len(t, shown, 2)
 		assert.Contains(t, shown[0], "http://near.test|ready|50|0|0|0|0 %|")
 		assert.Contains(t, shown[1], "http://far.test|ready|0|")
-		assert.Contains(t, after(6, true)[0], "http://near.test|out|56|0|6|0|2.3 %|")
+		assert.Contains(t, after(6, true)[0], "http://near.test|ejected|56|0|6|0|2.3 %|")
 		shown = after(100, true)
-		assert.Contains(t, shown[0], "http://near.test|out|56|")
+		assert.Contains(t, shown[0], "http://near.test|ejected|56|")
 		assert.Contains(t, shown[1], "http://far.test|ready|100|")
 		assert.Contains(t, after(5000, false)[0], "http://near.test|ready|")
 	})
@@ -479,10 +479,10 @@ func crowded(shadow bool) full {
 	k.P50, k.P90, k.P99, k.Saved = 12345*time.Microsecond, 123456*time.Microsecond, 1234567*time.Microsecond, 123*time.Hour
 	k.Delays = []time.Duration{123456 * time.Microsecond, 234567 * time.Microsecond, 345678 * time.Microsecond}
 	k.Budget, k.SlowShare, k.PushBackShare = 1234.5, 0.8, 0.123
-	wide := "https://" + strings.Repeat("a-long-name-of-a-place.", 8) + "example.com:8443/" + strings.Repeat("x", 90)
-	k.Places = []hedge.PlaceSnapshot{
-		{Place: wide, Calls: 23_456_789, Hedges: 1_456_789, Failures: 765_432, Overtaken: 765_432, BadShare: 0.123, Out: true, Slower: true},
-		{Place: "https://us.api.example", Calls: 1_456_789, Hedges: 1_456_789},
+	wide := "https://" + strings.Repeat("a-long-name-of-an-endpoint.", 8) + "example.com:8443/" + strings.Repeat("x", 90)
+	k.Endpoints = []hedge.EndpointSnapshot{
+		{Endpoint: wide, Calls: 23_456_789, Hedges: 1_456_789, Failures: 765_432, Overtaken: 765_432, BadShare: 0.123, Ejected: true, Slower: true},
+		{Endpoint: "https://us.api.example", Calls: 1_456_789, Hedges: 1_456_789},
 	}
 	k.Denied = map[hedge.Reason]int64{
 		hedge.DeniedBudget: 123_456, hedge.DeniedSlow: 234_567, hedge.DeniedPaused: 12_345, hedge.DeniedDeadline: 1_234,

@@ -34,9 +34,9 @@ func newFull(shadow bool) full {
 		hedge.DeniedBudget: 7, hedge.DeniedSlow: 7, hedge.DeniedPaused: 7, hedge.DeniedDeadline: 7,
 		hedge.DeniedInFlight: 7, hedge.DeniedNotReady: 7, hedge.DeniedSameBackend: 7, hedge.DeniedShadow: 7, hedge.DeniedAudit: 7,
 	}
-	s.Keys[0].Places = []hedge.PlaceSnapshot{
-		{Place: "https://eu.api.example", Calls: 7, Hedges: 7, Failures: 7, Overtaken: 7, BadShare: 0.07, Out: true},
-		{Place: "https://us.api.example", Calls: 7, Hedges: 7},
+	s.Keys[0].Endpoints = []hedge.EndpointSnapshot{
+		{Endpoint: "https://eu.api.example", Calls: 7, Hedges: 7, Failures: 7, Overtaken: 7, BadShare: 0.07, Ejected: true},
+		{Endpoint: "https://us.api.example", Calls: 7, Hedges: 7},
 	}
 	s.Keys[0].Audit = &hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.98, Pairs: 7, P99: 7, Saved: 7, PlusMinus: 7}
 	s.Keys[0].BudgetScale, s.Keys[0].PausedUntil = 0.5, time.Now().Add(time.Hour)

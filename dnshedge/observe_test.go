@@ -343,7 +343,7 @@ func (angry) RequestDone(context.Context, observe.KeyInfo, observe.RequestResult
 func (angry) Denied(context.Context, observe.KeyInfo, observe.Reason)             { panic("denied") }
 func (angry) Budget(observe.KeyInfo, float64)                                     { panic("budget") }
 func (angry) Limited(context.Context, string, observe.LimiterResult)              { panic("limited") }
-func (angry) Placed(observe.KeyInfo, observe.PlaceEvent)                          { panic("placed") }
+func (angry) EndpointEvent(observe.KeyInfo, observe.EndpointEvent)                { panic("endpoint") }
 func (angry) Audited(observe.KeyInfo, observe.Audit)                              { panic("audited") }
 
 func TestAPanicOfAnObserverReachesNobody(t *testing.T) {

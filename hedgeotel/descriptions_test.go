@@ -18,13 +18,13 @@ import (
 // A promMetric is a metric of module hedgeprom, as its source declares it.
 type promMetric struct{ kind, help string }
 
-// promMetrics returns the metrics that the source of hedgeprom declares for calls, places and Limiters, by name.
+// promMetrics returns the metrics that the source of hedgeprom declares for calls, endpoints and Limiters, by name.
 func promMetrics(t *testing.T) (all map[string]promMetric, source string) {
 	all = make(map[string]promMetric)
 	short := regexp.MustCompile(`\b(counter|gauge)\("((?:hedge|grpc)_\w+)", "([^"]*)"`)
 	long := regexp.MustCompile(`prometheus\.(Histogram|Gauge)Opts\{\s*Name: "(\w+)", Help: "([^"]*)"`)
 	limiter := regexp.MustCompile(`desc\("(\w+)", "([^"]*)"`)
-	for _, file := range []string{"collector.go", "place.go", "limiter.go"} {
+	for _, file := range []string{"collector.go", "endpoint.go", "limiter.go"} {
 		b, err := os.ReadFile("../hedgeprom/" + file)
 		require.NoError(t, err)
 		for _, m := range append(short.FindAllStringSubmatch(string(b), -1), long.FindAllStringSubmatch(string(b), -1)...) {
@@ -53,8 +53,8 @@ func TestMetricsAreThoseOfHedgeprom(t *testing.T) {
 	o.Budget(observe.KeyInfo{}, 1)
 	o.Audited(observe.KeyInfo{}, observe.Audit{})
 	o.Limited(t.Context(), "limiter", observe.LimiterResult{})
-	for _, kind := range []observe.PlaceKind{observe.PlaceCalled, observe.PlaceFailed, observe.PlaceOut} {
-		o.Placed(observe.KeyInfo{}, observe.PlaceEvent{Kind: kind})
+	for _, kind := range []observe.EndpointKind{observe.EndpointCalled, observe.EndpointFailed, observe.EndpointEjected} {
+		o.EndpointEvent(observe.KeyInfo{}, observe.EndpointEvent{Kind: kind})
 	}
 	var rm metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(t.Context(), &rm))

@@ -27,12 +27,12 @@
 //	hedge.audit.saved_error  half of the 95 % interval of that
 //	hedge.audit.confidence   one less the probability that luck alone would ever show as much
 //
-// Calls that have a choice of places (see hedge.WithPlaces) have these, with the attribute hedge.place, a URL or target as it was given. The host is that of
-// the first place:
+// Calls that have a choice of endpoints (see hedge.WithEndpoints) have these, with the attribute hedge.endpoint, a URL or target as it was given. The host is that of
+// the first endpoint:
 //
-//	hedge.place.attempts     attempts that went there, by hedge.type
-//	hedge.place.bad          of those, by hedge.outcome: failed, or overtaken by one at another place
-//	hedge.place.out          keys (hosts, or their routes) whose calls go to other places
+//	hedge.endpoint.attempts     attempts that went there, by hedge.type
+//	hedge.endpoint.bad          of those, by hedge.outcome: failed, or overtaken by one at another endpoint
+//	hedge.endpoint.ejected      keys (hosts, or their routes) whose calls go to other endpoints
 //
 // An exporter to Prometheus gives all of these the names that module hedgeprom has. gRPC calls have one more, as gRFC A96 says, with
 // the attributes grpc.method and grpc.target:
@@ -97,8 +97,8 @@ type Observer struct {
 	audited                                    [4]metric.Float64Gauge // verdict, saved, its error, confidence
 	hedges                                     metric.Int64Histogram  // of gRPC calls
 
-	placed, badly metric.Int64Counter // what goes to places, and ends badly there
-	placesOut     metric.Int64UpDownCounter
+	endpointAttempts, endpointBad metric.Int64Counter
+	endpointsEjected              metric.Int64UpDownCounter
 
 	limited metric.Int64Counter
 	waited  metric.Float64Histogram
@@ -161,13 +161,13 @@ func New(opts ...Option) (*Observer, error) {
 		m.gauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge_audit_saved_seconds."),
 		m.gauge("hedge.audit.confidence", "", "One less the probability that luck alone would ever show as much, however often one looks."),
 	}
-	o.placed = m.counter("hedge.place.attempts", "{attempt}", "Attempts that went to a place, of calls that have a choice of places, by type.")
-	o.badly = m.counter("hedge.place.bad", "{attempt}", "Of those, the ones that failed, or that were overtaken by one at another place.")
+	o.endpointAttempts = m.counter("hedge.endpoint.attempts", "{attempt}", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.")
+	o.endpointBad = m.counter("hedge.endpoint.bad", "{attempt}", "Of those, the ones that failed, or that were overtaken by one at another endpoint.")
 	o.limited = m.counter("hedge.limiter.requests", "{request}", "Requests that came to the Limiter, by outcome.")
 	o.waited = m.times("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.", times...)
 	var err, out error
-	o.placesOut, out = m.meter.Int64UpDownCounter("hedge.place.out", metric.WithUnit("{key}"),
-		metric.WithDescription("Keys (hosts, or their routes) whose calls go to other places."))
+	o.endpointsEjected, out = m.meter.Int64UpDownCounter("hedge.endpoint.ejected", metric.WithUnit("{key}"),
+		metric.WithDescription("Keys (hosts, or their routes) whose calls go to other endpoints."))
 	o.hedges, err = m.meter.Int64Histogram("grpc.client.call.hedges", metric.WithUnit("{hedge}"),
 		metric.WithDescription("Hedges of gRPC calls that had any, by method and target, as gRFC A96 says."), metric.WithExplicitBucketBoundaries(1, 2, 3, 4, 5))
 	if err := errors.Join(append(m.errs, err, out)...); err != nil {
@@ -217,7 +217,7 @@ type sets struct {
 	won    []metric.AddOption    // of originals that won, as most attempts do
 	call   []metric.RecordOption // of a gRPC call, in the words of A96; nil: it is none
 
-	places sync.Map // of observe.PlaceEvent to []metric.AddOption
+	endpoints sync.Map // of observe.EndpointEvent to []metric.AddOption
 }
 
 // maxSets is the number of keys whose attributes are kept at most. The attributes of
@@ -386,31 +386,31 @@ func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
 	o.tokens.Record(context.Background(), tokens, o.of(key).record...)
 }
 
-// Placed counts what happens at a place.
-func (o *Observer) Placed(key observe.KeyInfo, p observe.PlaceEvent) {
+// EndpointEvent counts what happens at an endpoint.
+func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	s := o.of(key)
 	switch ctx := context.Background(); p.Kind {
-	case observe.PlaceCalled:
-		o.placed.Add(ctx, 1, s.placed(p, attribute.String("hedge.type", kind(0)))...)
-	case observe.PlaceHedged:
-		o.placed.Add(ctx, 1, s.placed(p, attribute.String("hedge.type", kind(1)))...)
-	case observe.PlaceFailed, observe.PlaceOvertaken:
-		o.badly.Add(ctx, 1, s.placed(p, attribute.String("hedge.outcome", string(p.Kind)))...)
-	case observe.PlaceOut:
-		o.placesOut.Add(ctx, 1, s.placed(p)...)
-	case observe.PlaceBack:
-		o.placesOut.Add(ctx, -1, s.placed(p)...)
+	case observe.EndpointCalled:
+		o.endpointAttempts.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.type", kind(0)))...)
+	case observe.EndpointHedged:
+		o.endpointAttempts.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.type", kind(1)))...)
+	case observe.EndpointFailed, observe.EndpointOvertaken:
+		o.endpointBad.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.outcome", string(p.Kind)))...)
+	case observe.EndpointEjected:
+		o.endpointsEjected.Add(ctx, 1, s.endpointAttributes(p)...)
+	case observe.EndpointRestored:
+		o.endpointsEjected.Add(ctx, -1, s.endpointAttributes(p)...)
 	}
 }
 
-// placed returns the attributes of the key, a place and more, which depends on the kind of the event alone.
-func (s *sets) placed(p observe.PlaceEvent, more ...attribute.KeyValue) []metric.AddOption {
-	if known, ok := s.places.Load(p); ok {
+// endpointAttributes returns the attributes of the key, an endpoint and more, which depends on the kind of the event alone.
+func (s *sets) endpointAttributes(p observe.EndpointEvent, more ...attribute.KeyValue) []metric.AddOption {
+	if known, ok := s.endpoints.Load(p); ok {
 		return known.([]metric.AddOption)
 	}
-	place := observe.KeyInfo{Host: p.Place}.Printable().Host
-	all := s.with(append(more, attribute.String("hedge.place", place))...)
-	s.places.Store(p, all)
+	endpoint := observe.KeyInfo{Host: p.Endpoint}.Printable().Host
+	all := s.with(append(more, attribute.String("hedge.endpoint", endpoint))...)
+	s.endpoints.Store(p, all)
 	return all
 }
 

@@ -231,8 +231,8 @@ func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
 	r.Denied(t.Context(), hedge.KeyInfo{}, hedge.DeniedBudget)
 	r.Budget(hedge.KeyInfo{}, 1)
 	r.Audited(hedge.KeyInfo{}, hedge.Audit{})
-	for _, kind := range []hedge.PlaceKind{hedge.PlaceCalled, hedge.PlaceFailed, hedge.PlaceOut} {
-		r.Placed(hedge.KeyInfo{}, hedge.PlaceEvent{Kind: kind})
+	for _, kind := range []hedge.EndpointKind{hedge.EndpointCalled, hedge.EndpointFailed, hedge.EndpointEjected} {
+		r.EndpointEvent(hedge.KeyInfo{}, hedge.EndpointEvent{Kind: kind})
 	}
 	var rm metricdata.ResourceMetrics
 	require.NoError(t, r.reader.Collect(t.Context(), &rm))
@@ -270,41 +270,41 @@ func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
 	doubles.SameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
 }
 
-// TestPlacesAreCountedByPlace has two routes of a host, of which each has an opinion of its places.
-func TestPlacesAreCountedByPlace(t *testing.T) {
+// TestEndpointsAreCountedByEndpoint has two routes of a host, of which each has an opinion of its endpoints.
+func TestEndpointsAreCountedByEndpoint(t *testing.T) {
 	r := record(t)
 	for _, route := range []string{"/a", "/b"} {
 		key := hedge.KeyInfo{Client: "shop", Protocol: "grpc", Host: "near", Route: route}
 		for range 3 {
-			r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceCalled})
+			r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointCalled})
 		}
-		r.Placed(key, hedge.PlaceEvent{Place: "dns:///far\xff", Kind: hedge.PlaceHedged})
-		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceFailed})
-		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceOvertaken})
-		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceOut})
-		r.Placed(key, hedge.PlaceEvent{Place: "dns:///near", Kind: "of a later version"})
+		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///far\xff", Kind: hedge.EndpointHedged})
+		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointFailed})
+		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointOvertaken})
+		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointEjected})
+		r.EndpointEvent(key, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: "of a later version"})
 	}
-	r.Placed(hedge.KeyInfo{Client: "shop", Protocol: "grpc", Host: "near", Route: "/a"}, hedge.PlaceEvent{Place: "dns:///near", Kind: hedge.PlaceBack})
+	r.EndpointEvent(hedge.KeyInfo{Client: "shop", Protocol: "grpc", Host: "near", Route: "/a"}, hedge.EndpointEvent{Endpoint: "dns:///near", Kind: hedge.EndpointRestored})
 	want := make(map[string]float64)
 	for route, out := range map[string]float64{"/a": 0, "/b": 1} {
-		of := func(name, outcome, place, kind string) string {
-			return fmt.Sprintf("%s hedge.client=shop,%shedge.place=dns:///%s,hedge.protocol=grpc,hedge.route=%s,%sserver.address=near", name, outcome, place, route, kind)
+		of := func(name, outcome, endpoint, kind string) string {
+			return fmt.Sprintf("%s hedge.client=shop,hedge.endpoint=dns:///%s,%shedge.protocol=grpc,hedge.route=%s,%sserver.address=near", name, endpoint, outcome, route, kind)
 		}
-		want[of("hedge.place.attempts", "", "near", "hedge.type=original,")] = 3
-		want[of("hedge.place.attempts", "", "far\uFFFD", "hedge.type=hedge,")] = 1
-		want[of("hedge.place.bad", "hedge.outcome=failed,", "near", "")] = 1
-		want[of("hedge.place.bad", "hedge.outcome=overtaken,", "near", "")] = 1
-		want[of("hedge.place.out", "", "near", "")] = out
+		want[of("hedge.endpoint.attempts", "", "near", "hedge.type=original,")] = 3
+		want[of("hedge.endpoint.attempts", "", "far\uFFFD", "hedge.type=hedge,")] = 1
+		want[of("hedge.endpoint.bad", "hedge.outcome=failed,", "near", "")] = 1
+		want[of("hedge.endpoint.bad", "hedge.outcome=overtaken,", "near", "")] = 1
+		want[of("hedge.endpoint.ejected", "", "near", "")] = out
 	}
 	assert.Equal(t, want, r.metrics(t))
 }
 
-func BenchmarkPlaced(b *testing.B) {
+func BenchmarkEndpointEvent(b *testing.B) {
 	o, err := hedgeotel.New(hedgeotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
-		o.Placed(hedge.KeyInfo{Client: "shop", Host: "near.test", Protocol: "http"}, hedge.PlaceEvent{Place: "http://near.test/api", Kind: hedge.PlaceCalled})
+		o.EndpointEvent(hedge.KeyInfo{Client: "shop", Host: "near.test", Protocol: "http"}, hedge.EndpointEvent{Endpoint: "http://near.test/api", Kind: hedge.EndpointCalled})
 	}
 }
 

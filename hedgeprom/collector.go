@@ -27,8 +27,8 @@
 // protocol. Their values are made printable, see [observe.KeyInfo.Printable]: hosts whose labels are then equal are counted
 // together. The label type is original or hedge; reason is one of observe.Reason; hedged is true if a hedge was sent.
 //
-// What happens at places (see hedge.WithPlaces) has the host of the first one, and the label place, which is a URL or target as it was given; outcome is then
-// failed or overtaken. The first eight places of a host have labels of their own, all others share [Other].
+// What happens at endpoints (see hedge.WithEndpoints) has the host of the first one, and the label endpoint, which is a URL or target as it was given; outcome is then
+// failed or overtaken. The first eight endpoints of a host have labels of their own, all others share [Other].
 //
 // What [Collector.AddDNS] and [Collector.AddRecursor] add has the label client, and, where it is of one upstream, host. A client
 // remembers 256 upstreams at most, and all of them are shown. limit is a field of recursor.Limits. What [Collector.AddLimiter] adds
@@ -83,7 +83,7 @@ type Collector struct {
 	recursors            *recursorMetrics
 	limiters             *limiterMetrics
 	stores               *storeMetrics
-	placed               *placeMetrics
+	byEndpoint           *endpointMetrics
 
 	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
 	mu     sync.Mutex                     // held while series is replaced
@@ -138,11 +138,11 @@ func WithBuckets(seconds ...float64) Option {
 // WithConstLabels adds the same labels to every metric. The default is none. It panics
 // if one of them is a label that metrics of this package have: client, host, protocol,
 // type, reason, hedged, le, limiter, outcome, limit, security, tag, store, kind, length,
-// place, grpc_method or grpc_target.
+// endpoint, grpc_method or grpc_target.
 func WithConstLabels(labels prometheus.Labels) Option {
 	for _, name := range [...]string{
 		"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit", "security", "tag", "store", "kind", "length",
-		"place", "grpc_method", "grpc_target",
+		"endpoint", "grpc_method", "grpc_target",
 	} {
 		if _, taken := labels[name]; taken {
 			panic(fmt.Sprintf("hedgeprom: WithConstLabels: metrics have a label %s of their own", name))
@@ -197,13 +197,13 @@ func New(opts ...Option) *Collector {
 			Name: "grpc_client_call_hedges", Help: "Hedges of gRPC calls that had any, by method and target, as gRFC A96 says.",
 			Buckets: []float64{1, 2, 3, 4, 5}, ConstLabels: s.labels,
 		}, []string{"grpc_method", "grpc_target"}),
-		dns:       newDNSMetrics(s.labels),
-		recursors: newRecursorMetrics(s.labels),
-		limiters:  newLimiterMetrics(s.labels),
-		stores:    newStoreMetrics(s.labels),
-		placed:    newPlaceMetrics(s.labels),
-		hosts:     make(map[string]bool),
-		routes:    make(map[string]bool),
+		dns:        newDNSMetrics(s.labels),
+		recursors:  newRecursorMetrics(s.labels),
+		limiters:   newLimiterMetrics(s.labels),
+		stores:     newStoreMetrics(s.labels),
+		byEndpoint: newEndpointMetrics(s.labels),
+		hosts:      make(map[string]bool),
+		routes:     make(map[string]bool),
 	}
 	c.series.Store(&map[id]*series{})
 	return c
@@ -214,7 +214,7 @@ func (c *Collector) all() []prometheus.Collector {
 	for _, g := range c.audited {
 		all = append(all, g)
 	}
-	return append(all, c.placed.all()...)
+	return append(all, c.byEndpoint.all()...)
 }
 
 // Describe sends the descriptions of all metrics.
@@ -248,7 +248,7 @@ type series struct {
 	requests, originals  prometheus.Counter
 	hedged, unhedged     prometheus.Observer
 	delay, budget, share prometheus.Gauge // nil if many hosts share the label
-	places               places
+	endpoints            endpointMap
 }
 
 func (c *Collector) of(key observe.KeyInfo) *series {

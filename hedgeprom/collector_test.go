@@ -243,7 +243,7 @@ func names(t *testing.T) (metrics []string, labels map[string][]string) {
 // labelValues are all values of the labels type, outcome, kind and reason.
 var labelValues = []string{
 	string(observe.LimiterWorked), string(observe.LimiterLeft), string(observe.LimiterRefused), // the outcomes
-	"failed", "overtaken", // the outcomes at places
+	"failed", "overtaken", // the outcomes at endpoints
 	"original", "hedge", "held_back", // the types
 	"secure", "insecure", "bogus", // what signatures say
 	"first-byte", "stall", // the kinds of hedges of ranges

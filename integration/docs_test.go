@@ -21,7 +21,7 @@ func TestRecipesAreInTheTests(t *testing.T) {
 		require.NoError(t, err)
 		sections = append(sections, strings.Split(string(doc), "\n## ")[1:]...)
 	}
-	for _, name := range []string{"places.md", "limiter.md"} { // where recipes are a part
+	for _, name := range []string{"endpoints.md", "limiter.md"} { // where recipes are a part
 		doc, err := os.ReadFile("../docs/" + name)
 		require.NoError(t, err)
 		_, part, _ := strings.Cut(string(doc), "\n## Recipes\n")
@@ -61,7 +61,7 @@ func TestRecipesAreInTheTests(t *testing.T) {
 	require.NoError(t, err)
 	modules, err := filepath.Glob("*/*_test.go")
 	require.NoError(t, err)
-	noRecipes := []string{"resolvers", "places"}
+	noRecipes := []string{"resolvers", "endpoints"}
 	modules = slices.DeleteFunc(modules, func(file string) bool { return slices.Contains(noRecipes, filepath.Dir(file)) })
 	for _, file := range append(files, modules...) {
 		switch file {

@@ -58,10 +58,10 @@ type Observer interface {
 	// hedge.WithAudit.
 	Audited(key KeyInfo, a Audit)
 
-	// Placed is called when a call or hedge that has a choice of places goes to one of them, when that ends badly,
-	// and when a place is out or back. The key is that of the first place, whose calls have that choice. See
-	// hedge.WithPlaces. A key that is forgotten or reset takes no place for out any more.
-	Placed(key KeyInfo, p PlaceEvent)
+	// EndpointEvent is called when a call or hedge that has a choice of endpoints goes to one of them, when that ends badly,
+	// and when an endpoint is ejected or restored. The key is that of the first endpoint, whose calls have that choice. See
+	// hedge.WithEndpoints. A key that is forgotten or reset ejects no endpoint any more.
+	EndpointEvent(key KeyInfo, p EndpointEvent)
 
 	// Limited is called by a hedge.Limiter of that name for each request that comes to it:
 	// when it reaches the handler, its caller has gone, or it is turned away.
@@ -91,8 +91,8 @@ func (NopObserver) Budget(KeyInfo, float64) {}
 // Audited does nothing.
 func (NopObserver) Audited(KeyInfo, Audit) {}
 
-// Placed does nothing.
-func (NopObserver) Placed(KeyInfo, PlaceEvent) {}
+// EndpointEvent does nothing.
+func (NopObserver) EndpointEvent(KeyInfo, EndpointEvent) {}
 
 // Limited does nothing.
 func (NopObserver) Limited(context.Context, string, LimiterResult) {}
@@ -171,23 +171,23 @@ type RequestResult struct {
 	Share float64
 }
 
-// A PlaceEvent is something that happened at a place.
-type PlaceEvent struct {
-	Place string // its URL or target, as it was given
-	Kind  PlaceKind
+// An EndpointEvent is something that happened at an endpoint.
+type EndpointEvent struct {
+	Endpoint string // its URL or target, as it was given
+	Kind     EndpointKind
 }
 
-// A PlaceKind is the kind of a [PlaceEvent].
-type PlaceKind string
+// An EndpointKind is the kind of an [EndpointEvent].
+type EndpointKind string
 
-// What happens at places.
+// What happens at endpoints.
 const (
-	PlaceCalled    PlaceKind = "called"    // a primary goes there
-	PlaceHedged    PlaceKind = "hedged"    // a hedge goes there
-	PlaceFailed    PlaceKind = "failed"    // one of these has failed there
-	PlaceOvertaken PlaceKind = "overtaken" // one of these was too slow: an attempt at another place was quicker, or the caller's deadline passed
-	PlaceOut       PlaceKind = "out"       // calls go to other places from now on
-	PlaceBack      PlaceKind = "back"      // and no longer do
+	EndpointCalled    EndpointKind = "called"    // a primary goes there
+	EndpointHedged    EndpointKind = "hedged"    // a hedge goes there
+	EndpointFailed    EndpointKind = "failed"    // one of these has failed there
+	EndpointOvertaken EndpointKind = "overtaken" // one of these was too slow: an attempt at another endpoint was quicker, or the caller's deadline passed
+	EndpointEjected   EndpointKind = "ejected"   // calls go to other endpoints from now on
+	EndpointRestored  EndpointKind = "restored"  // and no longer do
 )
 
 // A Reason is why a hedge, or any hedge of a call, was not sent.

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/endpointlab"
 	"github.com/gohedge/hedge/benchmark/faultlab"
-	"github.com/gohedge/hedge/benchmark/placelab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/benchmark/storelab"
 )
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	faultlab.Resolve()
 	reclab.Resolve()
 	storelab.Play()
-	placelab.Play()
+	endpointlab.Play()
 	os.Exit(m.Run())
 }
 

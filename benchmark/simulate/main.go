@@ -51,10 +51,10 @@
 // written from their documents; go -C integration run ./ranges/bench has those clients themselves. The first request for a range meets the same in all
 // contenders. Below its tables it says what is required of package rangeread, and whether that is so.
 //
-// places sends 100 calls a second for two minutes to places that answer alike, of which some are in trouble some of the time: always to the near one, always to
-// another one that is 80 ms farther away, to that after an error, and as this library does it, without WithPlaces and with it. Its time is fake as that of storage, and all
+// endpoints sends 100 calls a second for two minutes to endpoints that answer alike, of which some are in trouble some of the time: always to the near one, always to
+// another one that is 80 ms farther away, to that after an error, and as this library does it, without WithEndpoints and with it. Its time is fake as that of storage, and all
 // strategies meet the same. Failures count as the two seconds that a call may take. Its tokens_pct is what hedges cost in the budget. Below its tables it says what is
-// required of WithPlaces, and whether that is so; in some of the scenarios it is not.
+// required of WithEndpoints, and whether that is so; in some of the scenarios it is not.
 //
 // virtual is a discrete-event simulation: about a million requests per second, and
 // the same answer for the same seed on any machine. The policy code of this library
@@ -68,7 +68,7 @@
 //
 // While strategies run in real time, timers are measured. If one in a hundred is
 // more than 2.5 ms late, or 5 ms for recursor and 25 ms for faults, the figures say more about the machine than about the
-// strategies, and the output says so. No machine disturbs the engines virtual, storage and places.
+// strategies, and the output says so. No machine disturbs the engines virtual, storage and endpoints.
 //
 // # Strategies
 //
@@ -99,7 +99,7 @@
 //	sent_per_request                                               null but for faults and recursor, and for queue-deaf in real time: attempts that were worked on
 //	denials last_answer_ms                                         null but for faults
 //	asked_twice_pct sent_twice_pct                                 null but for storage: bytes that requests asked for, and that the store sent, beyond those that were read
-//	tokens_pct                                                     null but for places: what hedges cost in the budget, for 100 requests
+//	tokens_pct                                                     null but for endpoints: what hedges cost in the budget, for 100 requests
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are
 // resampled to find it, as the calls of one part share a client that learns and a
@@ -128,8 +128,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
+	"github.com/gohedge/hedge/benchmark/endpointlab"
 	"github.com/gohedge/hedge/benchmark/faultlab"
-	"github.com/gohedge/hedge/benchmark/placelab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/benchmark/storelab"
 )
@@ -139,7 +139,7 @@ func main() {
 	faultlab.Resolve()
 	reclab.Resolve()
 	storelab.Play()
-	placelab.Play()
+	endpointlab.Play()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -147,7 +147,7 @@ func main() {
 
 // engines are all there are, the default first.
 func engines() []engine {
-	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, storageEngine{}, placesEngine{}, virtualEngine{}}
+	return []engine{loopback("http"), loopback("grpc"), &dnsEngine{transport: dnsTransports[0]}, faultsEngine{}, recursorEngine{}, storageEngine{}, endpointsEngine{}, virtualEngine{}}
 }
 
 // Exit codes.

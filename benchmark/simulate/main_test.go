@@ -111,7 +111,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		args string
 		says []string
 	}{
-		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns, faults, recursor, storage, places or virtual"}},
+		{"-engine warp", []string{"-engine", `"warp"`, "http, grpc, dns, faults, recursor, storage, endpoints or virtual"}},
 		{"-scenario nothing", []string{"-scenario", `"nothing"`, "seed", "all"}},
 		{"-engine http -scenario drift", []string{"-scenario", `"drift"`, "seed"}},
 		{"-strategy hedge,best", []string{"-strategy", `"best"`, "published-told"}},
@@ -121,7 +121,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-engine dns -transport tls -strategy miekg", []string{"-strategy miekg", "DNS over tls"}},
 		{"-engine recursor -strategy miekg", []string{"-strategy miekg", "not a resolver"}},
 		{"-engine storage -strategy miekg", []string{"-strategy miekg", "not a reader of ranges"}},
-		{"-engine places -strategy miekg", []string{"-strategy miekg", "not a way to choose a place"}},
+		{"-engine endpoints -strategy miekg", []string{"-strategy miekg", "not a way to choose an endpoint"}},
 		{"-requests -1", []string{"-requests -1", "100"}},
 		{"-requests 7", []string{"-requests 7", "100"}},
 		{"-requests many", []string{"-requests", `"many"`}},

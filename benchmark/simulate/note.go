@@ -15,10 +15,10 @@ func (f findings) notes() []string {
 	switch f.options.engine.name() {
 	case "recursor":
 		of = "with 10 s for failures"
-	case "places":
+	case "endpoints":
 		of = "with 2 s for failures"
 	}
-	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.placeBounds())...)
+	notes := append([]string{"Latencies in milliseconds, " + of + ". " + sentence(f.options.plusMinus())}, slices.Concat(f.bounds(), f.faultBounds(), f.storageBoundLines(), f.endpointBounds())...)
 	if !f.options.engine.realTime() || f.late == 0 {
 		return notes
 	}

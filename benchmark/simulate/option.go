@@ -42,7 +42,7 @@ func optionsOf(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	all := engines()
 	engine := fs.String("engine", all[0].name(), "`name` of the engine: "+list(engineNames()))
-	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long and the signed ones, or long (default seed; clean for dns, broken for recursor, tenth for faults, storage for storage, places for places)")
+	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, or all, which are all but the long and the signed ones, or long (default seed; clean for dns, broken for recursor, tenth for faults, storage for storage, endpoints for endpoints)")
 	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for, without "+list(onRequest())+")")
 	readme := fs.String("readme", "", "measure the tables of these comma-separated `files` anew, and write them there, instead")
 	fs.IntVar(&o.size.requests, "requests", 0, "`number` of requests per strategy and scenario (default 50000 in real time, or as many as fit into 90 seconds; as the scenario says in virtual)")

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/placelab"
+	"github.com/gohedge/hedge/benchmark/endpointlab"
 )
 
 // A readmeTable is what can stand between the markers <!-- table:NAME --> and
@@ -51,8 +51,8 @@ var readmeTables = []readmeTable{{
 	name: "storage", draw: rangesTable, runs: "one run, in fake time",
 	args: "-engine storage -scenario all",
 }, {
-	name: "places", draw: placesTable, runs: "one run, in fake time",
-	args: "-engine places -scenario all",
+	name: "endpoints", draw: endpointsTable, runs: "one run, in fake time",
+	args: "-engine endpoints -scenario all",
 }, {
 	name: "cost", bench: costs,
 	test: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
@@ -235,14 +235,14 @@ func rangesTable(f findings) string {
 	})
 }
 
-// placesTable has a line for each world: the 99th percentiles of all, and what WithPlaces costs.
-func placesTable(f findings) string {
+// endpointsTable has a line for each world: the 99th percentiles of all, and what WithEndpoints costs.
+func endpointsTable(f findings) string {
 	var b strings.Builder
 	b.WriteString("| p99 in ms |")
-	for _, name := range inOrder(placelab.Contenders) {
+	for _, name := range inOrder(endpointlab.Contenders) {
 		b.WriteString(" " + name + " |")
 	}
-	fmt.Fprintf(&b, " extra requests %% | tokens %% | errors |\n|---|%s\n", strings.Repeat("--:|", len(placelab.Contenders)+3))
+	fmt.Fprintf(&b, " extra requests %% | tokens %% | errors |\n|---|%s\n", strings.Repeat("--:|", len(endpointlab.Contenders)+3))
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, "| %s |", s.scenario.name)
 		var extra, tokens, errors []string

@@ -57,7 +57,7 @@ type faultFigures struct {
 type budgetFigures struct {
 	AskedTwice *float64 // for storage: bytes in percent of those that were read, beyond these
 	SentTwice  *float64
-	Tokens     *float64 // for places: for 100 requests
+	Tokens     *float64 // for endpoints: for 100 requests
 }
 
 // A trial is the results of one strategy in one run of a scenario.

@@ -36,8 +36,8 @@ type scenario struct {
 	long bool
 	// byName says that -scenario all leaves it out, too.
 	byName bool
-	// dns, recursor, faults, storage and places say that only the engine of that name runs it.
-	dns, recursor, faults, storage, places bool
+	// dns, recursor, faults, storage and endpoints say that only the engine of that name runs it.
+	dns, recursor, faults, storage, endpoints bool
 }
 
 // A part of a scenario is the calls for which in reports true.

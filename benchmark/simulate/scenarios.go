@@ -112,7 +112,7 @@ func scenarios() []scenario {
 	}, {
 		name: "estimate-high", about: "the same, with EstimatedRPS 100 × too high",
 		world: virtual.World{Rate: 2000, Requests: 400_000, Model: seed}, estimate: 100, replays: true, parts: steady,
-	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios, faultScenarios, recursorScenarios, storageScenarios, placeScenarios)...)
+	}}, slices.Concat(serviceScenarios(), longScenarios(), labScenarios(), dnsScenarios, faultScenarios, recursorScenarios, storageScenarios, endpointScenarios)...)
 }
 
 // scenarioOf returns the first scenario of that name.

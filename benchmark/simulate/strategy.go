@@ -27,15 +27,15 @@ type strategy struct {
 	scenarios []string // that it is for; nil: all but the labs that do not name it
 
 	// How the engines run it. Those whose function is nil do not offer it.
-	http     func(*seat) (http.RoundTripper, error)
-	grpc     func(*seat) ([]grpc.UnaryClientInterceptor, error)
-	virtual  func(setting) func() virtual.Policy
-	dns      bool // package dnslab has a strategy of this name
-	recursor bool // package reclab has one
-	faults   bool // package faultlab has one
-	storage  bool // package storelab has one
-	places   bool // package placelab has one
-	chooses  bool // among places, by what it learns
+	http      func(*seat) (http.RoundTripper, error)
+	grpc      func(*seat) ([]grpc.UnaryClientInterceptor, error)
+	virtual   func(setting) func() virtual.Policy
+	dns       bool // package dnslab has a strategy of this name
+	recursor  bool // package reclab has one
+	faults    bool // package faultlab has one
+	storage   bool // package storelab has one
+	endpoints bool // package endpointlab has one
+	chooses   bool // among endpoints, by what it learns
 
 	limited   bool // every server with a queue has a Limiter; for worlds with queues only
 	givenRate bool // the client is given the true request rate

@@ -24,7 +24,7 @@ type library struct {
 func init() {
 	enter(
 		library{}.everywhere(strategy{
-			name: ours, rank: 100, dns: true, recursor: true, places: true, about: "this library, no option set",
+			name: ours, rank: 100, dns: true, recursor: true, endpoints: true, about: "this library, no option set",
 			look: look{shade: shade{"#1d4ed8", "#60a5fa"}, highlight: true},
 		}),
 		library{}.everywhere(strategy{

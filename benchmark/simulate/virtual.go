@@ -19,7 +19,7 @@ func (virtualEngine) name() string { return "virtual" }
 func (virtualEngine) traits() traits { return traits{} }
 
 func (virtualEngine) runs(sc scenario) bool {
-	return !sc.dns && !sc.recursor && !sc.faults && !sc.storage && !sc.places && sc.lab == nil
+	return !sc.dns && !sc.recursor && !sc.faults && !sc.storage && !sc.endpoints && sc.lab == nil
 }
 
 func (virtualEngine) realTime() bool { return false }

@@ -1,5 +1,5 @@
 // Package conns says over which connection a gRPC hedge goes: which of those that are given for hedges are ready, which targets they
-// are for, and what a hedge costs. How they fare is known by package endpoint, to which they are places.
+// are for, and what a hedge costs. How they fare is known by package endpoint, to which they are endpoints.
 package conns
 
 import (
@@ -25,7 +25,7 @@ type Conn struct {
 	Cost int
 }
 
-// A Set is connections for hedges, in order of preference: the first one is place 1. Place 0 is the connection that the caller of a call has
+// A Set is connections for hedges, in order of preference: the first one is endpoint 1. Endpoint 0 is the connection that the caller of a call has
 // chosen. It does not change. A nil Set has none: hedges go over the caller's. It is safe for concurrent use.
 type Set struct {
 	all     []*conn
@@ -73,7 +73,7 @@ func (c *Set) Dearest() (cost int) {
 	return cost
 }
 
-// names returns the names of the places of calls to own: the targets, of which those that come again have the number of the place behind them.
+// names returns the names of the endpoints of calls to own: the targets, of which those that come again have the number of the endpoint behind them.
 func (c *Set) names(own string) []string {
 	names := []string{own}
 	for i, to := range c.all {
@@ -93,7 +93,7 @@ func (c *Set) Connect() {
 	}
 }
 
-// ready returns the places over which a hedge would start at once. It connects the connections that are idle.
+// ready returns the endpoints over which a hedge would start at once. It connects the connections that are idle.
 func (c *Set) ready() (ready endpoint.Mask) {
 	for i, to := range c.all {
 		if to.waker.Ready(to.ClientConn) {
@@ -153,38 +153,38 @@ type Due struct {
 
 // Admit decides about the next hedge of call c, and where it goes.
 func (t *Tour) Admit(c *policy.Call, index int, due Due) bool {
-	place, denial := 0, due.Denial
+	endpoint, denial := 0, due.Denial
 	if t.set != nil && denial == policy.None {
-		if place = t.Next(t.set.ready()); place == 0 {
+		if endpoint = t.Next(t.set.ready()); endpoint == 0 {
 			denial = observe.DeniedNotReady
 		}
 	}
-	request := t.request(place)
+	request := t.request(endpoint)
 	if denial == policy.None && due.Held && !request.OtherBackend {
 		denial = observe.DeniedPaused
 	}
 	if !c.AdmitRequest(index, request, denial) {
 		return false
 	}
-	if place > 0 {
-		t.add(c.Hedges, place, request.OtherBackend)
+	if endpoint > 0 {
+		t.add(c.Hedges, endpoint, request.OtherBackend)
 	}
 	return true
 }
 
 // add says where attempt n goes.
-func (t *Tour) add(n, place int, elsewhere bool) {
+func (t *Tour) add(n, endpoint int, elsewhere bool) {
 	added := false
 	defer t.key.EndedUnless(&added)
-	t.Add(n, place, elsewhere)
+	t.Add(n, endpoint, elsewhere)
 	added = true
 }
 
 // Refuse says that hedge n of call c was not sent: ctx is the context of the hedge, which may be refused after its call.
 func (t *Tour) Refuse(ctx context.Context, c *policy.Call, n int, reason observe.Reason) {
-	place := t.Place(n)
-	c.Withdraw(ctx, reason, t.request(place))
-	if place > 0 {
+	endpoint := t.Endpoint(n)
+	c.Withdraw(ctx, reason, t.request(endpoint))
+	if endpoint > 0 {
 		t.Refused(n)
 	}
 }
@@ -213,25 +213,25 @@ func (t *Tour) Usual() policy.HedgeRequest {
 	return t.request(1)
 }
 
-// request returns the request of a hedge to a place. A hedge to another target than the call's goes to another backend.
-func (t *Tour) request(place int) policy.HedgeRequest {
-	if place == 0 {
+// request returns the request of a hedge to an endpoint. A hedge to another target than the call's goes to another backend.
+func (t *Tour) request(endpoint int) policy.HedgeRequest {
+	if endpoint == 0 {
 		return policy.HedgeRequest{}
 	}
-	to := t.set.all[place-1]
+	to := t.set.all[endpoint-1]
 	return policy.HedgeRequest{Cost: to.cost, OtherBackend: to.target != t.to}
 }
 
 // Closed reports whether the program has closed the connection of hedge n, which is why it has failed.
 func (t *Tour) Closed(n int) bool {
-	place := t.Place(n)
-	return place > 0 && t.set.all[place-1].GetState() == connectivity.Shutdown
+	endpoint := t.Endpoint(n)
+	return endpoint > 0 && t.set.all[endpoint-1].GetState() == connectivity.Shutdown
 }
 
 // Over returns the connection of hedge n of a call over own.
 func (t *Tour) Over(n int, own *grpc.ClientConn) *grpc.ClientConn {
-	if place := t.Place(n); place > 0 {
-		return t.set.all[place-1].ClientConn
+	if endpoint := t.Endpoint(n); endpoint > 0 {
+		return t.set.all[endpoint-1].ClientConn
 	}
 	return own
 }

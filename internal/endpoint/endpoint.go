@@ -1,5 +1,5 @@
-// Package endpoint sends the attempts of an HTTP call to places that answer alike: other regions,
-// providers or copies. It says which calls that concerns, which place an attempt goes to, what of
+// Package endpoint sends the attempts of an HTTP call to endpoints that answer alike: other regions,
+// providers or copies. It says which calls that concerns, which endpoint an attempt goes to, what of
 // the caller's request goes there, and what of an answer comes back. It decides no race and
 // knows no budget.
 package endpoint
@@ -15,14 +15,14 @@ import (
 	"github.com/gohedge/hedge/internal/redact"
 )
 
-// Max is how many places there can be.
+// Max is how many endpoints there can be.
 const Max = 8
 
-// MaxCost is the most that a hedge to a place can cost.
+// MaxCost is the most that a hedge to an endpoint can cost.
 const MaxCost = 100
 
-// A Place is what a user says of one.
-type Place struct {
+// An Endpoint is what a user says of one.
+type Endpoint struct {
 	URL     string
 	Cost    int
 	Prepare func(*http.Request) error
@@ -30,26 +30,26 @@ type Place struct {
 	Drop    []string
 }
 
-// A Mask is a set of places, by their numbers.
+// A Mask is a set of endpoints, by their numbers.
 type Mask uint8
 
-// Has reports whether place i is in m.
+// Has reports whether endpoint i is in m.
 func (m Mask) Has(i int) bool { return m&(1<<i) != 0 }
 
-// with returns m and place i.
+// with returns m and endpoint i.
 func (m Mask) with(i int) Mask { return m | 1<<i }
 
-// upTo returns the places up to i.
+// upTo returns the endpoints up to i.
 func upTo(i int) Mask { return Mask(2)<<i - 1 }
 
-// A Set is places in order of preference. It does not change. A nil Set has no places.
+// A Set is endpoints in order of preference. It does not change. A nil Set has no endpoints.
 type Set struct {
-	all   []place
+	all   []endpoint
 	names []string // their URLs, as they were given
 }
 
-// A place is a Place that was read.
-type place struct {
+// An endpoint is an Endpoint that was read.
+type endpoint struct {
 	given      string
 	scheme     string
 	authority  string // host and port, as given
@@ -60,10 +60,10 @@ type place struct {
 	keep, drop names
 }
 
-// New returns the Set of the places, or an error that names what is wrong with which of them.
-func New(given []Place) (*Set, error) {
+// New returns the Set of the endpoints, or an error that names what is wrong with which of them.
+func New(given []Endpoint) (*Set, error) {
 	if n := len(given); n < 2 || n > Max {
-		return nil, fmt.Errorf("%d places: there must be 2 to %d", n, Max)
+		return nil, fmt.Errorf("%d endpoints: there must be 2 to %d", n, Max)
 	}
 	s := new(Set)
 	for i, g := range given {
@@ -72,14 +72,14 @@ func New(given []Place) (*Set, error) {
 			err = s.add(p, g)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("place %d: %w", i+1, err)
+			return nil, fmt.Errorf("endpoint %d: %w", i+1, err)
 		}
 	}
 	return s, nil
 }
 
-// read reads what is said of a place by itself.
-func read(g Place) (p place, err error) {
+// read reads what is said of an endpoint by itself.
+func read(g Endpoint) (p endpoint, err error) {
 	u, err := url.Parse(g.URL)
 	switch {
 	case err != nil:
@@ -103,7 +103,7 @@ func read(g Place) (p place, err error) {
 	if climbs(path) || strings.Contains(path, "//") {
 		return p, fmt.Errorf("URL %q has a path that servers would shorten", g.URL)
 	}
-	p = place{
+	p = endpoint{
 		given: g.URL, scheme: u.Scheme, authority: u.Host, host: httpattempt.HostName(u.Scheme, u.Host), path: path,
 		cost: max(g.Cost, 1), prepare: g.Prepare,
 	}
@@ -114,25 +114,25 @@ func read(g Place) (p place, err error) {
 	return p, err
 }
 
-// add adds a place behind the others.
-func (s *Set) add(p place, g Place) error {
+// add adds an endpoint behind the others.
+func (s *Set) add(p endpoint, g Endpoint) error {
 	if len(s.all) == 0 {
 		if g.Prepare != nil || len(g.Keep) > 0 || len(g.Drop) > 0 || g.Cost > 1 {
-			return fmt.Errorf("calls are made for the first place, %s, and go there as they are: it has no Cost, Prepare, Keep or Drop", g.URL)
+			return fmt.Errorf("calls are made for the first endpoint, %s, and go there as they are: it has no Cost, Prepare, Keep or Drop", g.URL)
 		}
 	} else if s.all[0].scheme == "https" && p.scheme == "http" {
-		return fmt.Errorf("URL %q is not https, as that of the first place is", g.URL)
+		return fmt.Errorf("URL %q is not https, as that of the first endpoint is", g.URL)
 	}
 	for _, other := range s.all {
 		if other.host == p.host && other.scheme == p.scheme && other.path == p.path {
-			return fmt.Errorf("URL %q is that of another place as well", g.URL)
+			return fmt.Errorf("URL %q is that of another endpoint as well", g.URL)
 		}
 	}
 	s.all, s.names = append(s.all, p), append(s.names, p.given)
 	return nil
 }
 
-// Len returns how many places there are.
+// Len returns how many endpoints there are.
 func (s *Set) Len() int {
 	if s == nil {
 		return 0
@@ -140,10 +140,10 @@ func (s *Set) Len() int {
 	return len(s.all)
 }
 
-// Host returns the name of a place's host.
+// Host returns the name of an endpoint's host.
 func (s *Set) Host(i int) string { return s.all[i].host }
 
-// Names returns the URLs of the places, as they were given. They must not be changed.
+// Names returns the URLs of the endpoints, as they were given. They must not be changed.
 func (s *Set) Names() []string { return s.names }
 
 // Dearest returns the largest cost of a hedge.
@@ -154,8 +154,8 @@ func (s *Set) Dearest() (cost int) {
 	return cost
 }
 
-// below returns what of a path is below that of the place.
-func (p *place) below(path string) (rest string, ok bool) {
+// below returns what of a path is below that of the endpoint.
+func (p *endpoint) below(path string) (rest string, ok bool) {
 	rest, ok = strings.CutPrefix(path, p.path)
 	return rest, ok && (rest == "" || rest[0] == '/')
 }
@@ -174,7 +174,7 @@ func climbs(escaped string) bool {
 	return false
 }
 
-// Fits returns the places that can have the request, none if it is not for the first one, and what keeps it from one of them, such as "header X-Tenant".
+// Fits returns the endpoints that can have the request, none if it is not for the first one, and what keeps it from one of them, such as "header X-Tenant".
 func (s *Set) Fits(req *http.Request) (fit Mask, stays string) {
 	u, first := req.URL, &s.all[0]
 	if u == nil || u.Scheme != first.scheme || u.Opaque != "" || httpattempt.HostName(u.Scheme, u.Host) != first.host {

@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
-// What goes to a place is what is known to tell nothing about the caller, what the place keeps by name, and what its Prepare adds.
+// What goes to an endpoint is what is known to tell nothing about the caller, what the endpoint keeps by name, and what its Prepare adds.
 // A call that has anything else is not sent there: another request could mean something else.
 
 // harmless are headers that say what is asked for, how the answer is to look, and which request it is.
@@ -70,7 +70,7 @@ func (n names) has(name string) bool {
 }
 
 // header reports whether a header goes to p, and whether a request can that has it.
-func (p *place) header(name string) (goes, ok bool) {
+func (p *endpoint) header(name string) (goes, ok bool) {
 	switch known := textproto.CanonicalMIMEHeaderKey(name); {
 	case p.drop.has(name):
 		return false, true
@@ -87,7 +87,7 @@ func (p *place) header(name string) (goes, ok bool) {
 }
 
 // query returns what of a query goes to p, or the name of a parameter with which a request cannot.
-func (p *place) query(raw string) (kept, stays string) {
+func (p *endpoint) query(raw string) (kept, stays string) {
 	if strings.Contains(raw, ";") { // which some servers take for &
 		return "", "; in the query"
 	}
@@ -109,8 +109,8 @@ func (p *place) query(raw string) (kept, stays string) {
 	return strings.Join(parts, "&"), ""
 }
 
-// stays returns why the request, which is for the first place, cannot go to p; "": it can.
-func (p *place) stays(req *http.Request, rest string) string {
+// stays returns why the request, which is for the first endpoint, cannot go to p; "": it can.
+func (p *endpoint) stays(req *http.Request, rest string) string {
 	for name := range req.Header {
 		if _, ok := p.header(name); !ok {
 			return "header " + name
@@ -132,9 +132,9 @@ func hasParameters(escaped string) bool {
 	return err != nil || strings.Contains(path, ";")
 }
 
-// move makes req, whose URL and header others may have, a request to p instead of to the first place. It leaves the header of that name as
+// move makes req, whose URL and header others may have, a request to p instead of to the first endpoint. It leaves the header of that name as
 // it is, which is the library's own; "": there is none.
-func (p *place) move(req *http.Request, first *place, own string) {
+func (p *endpoint) move(req *http.Request, first *endpoint, own string) {
 	u := *req.URL
 	rest, _ := first.below(u.EscapedPath())
 	escaped := p.path + rest

@@ -9,45 +9,45 @@ import (
 )
 
 const (
-	badWeight = 1.0 / 256 // of an outcome in a place's share of bad ones
-	badLimit  = 0.08      // a place whose share is larger is out: the budget does not save that many calls
+	badWeight = 1.0 / 256 // of an outcome in an endpoint's share of bad ones
+	badLimit  = 0.08      // an endpoint whose share is larger is ejected: the budget does not save that many calls
 	badAgain  = 0.06      // the share with which it comes back
 	badRow    = 6         // so many bad outcomes in a row are enough
-	goodRow   = 32        // so many good ones in a row bring a place back
+	goodRow   = 32        // so many good ones in a row restore an endpoint
 
-	probeEvery  = 100  // so many calls, one tries a place that is out, beside the one that they go to
-	hopeEvery   = 20   // if the last try was good, or a place is hardly known
-	minAnswers  = 8    // so many answers tell how long a place takes: the first one had to connect
-	hedgeEvery  = 10   // so many hedges that could do so, one tries a place that is out
+	probeEvery  = 100  // so many calls, one tries an endpoint that is ejected, beside the one that they go to
+	hopeEvery   = 20   // if the last try was good, or an endpoint is hardly known
+	minAnswers  = 8    // so many answers tell how long an endpoint takes: the first one had to connect
+	hedgeEvery  = 10   // so many hedges that could do so, one tries an endpoint that is ejected
 	deniedEvery = 7    // so many after a try that was not paid for, there may be another one; it meets a budget that is spent as it is earned
-	farther     = 1.25 // times the usual latency: a place that takes longer gets no first hedge
-	patient     = 4    // times the expected latency: a place without an answer for so long is to blame
+	farther     = 1.25 // times the usual latency: an endpoint that takes longer gets no first hedge
+	patient     = 4    // times the expected latency: an endpoint without an answer for so long is to blame
 	late        = 2    // times the expected latency: a probe without an answer for so long is a bad outcome
 )
 
-// A Health is what is known of how the calls of one key fare at each place. It is safe for concurrent
-// use. The zero Health is ready: no place is out.
+// A Health is what is known of how the calls of one key fare at each endpoint. It is safe for concurrent
+// use. The zero Health is ready: no endpoint is ejected.
 //
-// An outcome of a place is bad if the attempt fails, or if a hedge that started later at another place was quicker. A hedge that is quicker
-// at the same place is a good outcome. So a place is left for slow calls only while hedges at that place do not help.
+// An outcome of an endpoint is bad if the attempt fails, or if a hedge that started later at another endpoint was quicker. A hedge that is quicker
+// at the same endpoint is a good outcome. So an endpoint is left for slow calls only while hedges at that endpoint do not help.
 //
-// One call in a hundred has a probe: it is also sent to a place that is out, at the same time. Good probes bring the place back.
+// One call in a hundred has a probe: it is also sent to an endpoint that is ejected, at the same time. Good probes restore the endpoint.
 type Health struct {
 	key   *policy.Key // by which is told what happens; nil: nobody is told
-	names []string    // of the places; a Health without a key has none
+	names []string    // of the endpoints; a Health without a key has none
 
 	mu     sync.Mutex // guards the fields below
 	at     [Max]standing
 	calls  int  // that began
-	hedges int  // that were sent elsewhere, or nowhere, while a place was out, since one tried such a place
+	hedges int  // that were sent elsewhere, or nowhere, while an endpoint was ejected, since one tried such an endpoint
 	gone   bool // the key was forgotten
 }
 
-// A standing is what is known of one place.
+// A standing is what is known of one endpoint.
 type standing struct {
 	out    bool // calls go elsewhere
-	slower bool // it is out, and nothing has failed there that is a reason for it
-	probed int  // how many calls had begun at the last probe of the place, or when the place went out
+	slower bool // it is ejected, and nothing has failed there that is a reason for it
+	probed int  // how many calls had begun at the last probe of the endpoint, or when the endpoint was ejected
 	outcomes
 	pace
 	silence
@@ -55,35 +55,35 @@ type standing struct {
 	tally Tally
 }
 
-// outcomes are how attempts at a place ended.
+// outcomes are how attempts at an endpoint ended.
 type outcomes struct {
 	bad   float64 // share of bad ones
 	row   int     // bad ones, one after another
-	good  int     // good ones, one after another, while the place is out
-	doubt bool    // a hedge that stayed at the place did not help, and there was no good outcome since
+	good  int     // good ones, one after another, while the endpoint is ejected
+	doubt bool    // a hedge that stayed at the endpoint did not help, and there was no good outcome since
 	vain  bool    // see isVain
 }
 
-// pace is how long a place takes.
+// pace is how long an endpoint takes.
 type pace struct {
 	quick   time.Duration // moving average of its answers or, before the first answer, the longest wait for one
 	answers int           // how many there were, minAnswers at most
-	prompt  time.Time     // of the last answer that came before an answer of the next place was to be expected
+	prompt  time.Time     // of the last answer that came before an answer of the next endpoint was to be expected
 }
 
-// silence is what a place has not answered.
+// silence is what an endpoint has not answered.
 type silence struct {
 	asked int       // calls that began there since it has answered one
 	since time.Time // when the first of them did
 }
 
-// logged is what a log was told of a place.
+// logged is what a log was told of an endpoint.
 type logged struct {
 	notice policy.Notice
-	told   bool // that it is out, which is the last
+	told   bool // that it is ejected, which is the last
 }
 
-// A Tally is what was counted of one place.
+// A Tally is what was counted of one endpoint.
 type Tally struct {
 	Calls     int64 // primaries
 	Hedges    int64
@@ -93,7 +93,7 @@ type Tally struct {
 
 var _ policy.EvictionListener = (*Health)(nil)
 
-// HealthOf returns what is known of the places of a key, which is that of the first place. The places have the names
+// HealthOf returns what is known of the endpoints of a key, which is that of the first endpoint. The endpoints have the names
 // that are given with the first call of the key; the caller must not change them.
 func HealthOf(k *policy.Key, names []string) *Health {
 	if h, ok := k.Extension.Load().(*Health); ok {
@@ -109,16 +109,16 @@ func HealthOf(k *policy.Key, names []string) *Health {
 	return h
 }
 
-// A View is what is known of one place.
+// A View is what is known of one endpoint.
 type View struct {
 	Tally
-	Name   string  // "" if the Health has no names
-	Out    bool    // calls go elsewhere
-	Slower bool    // it is out, and nothing has failed there that is a reason for it
-	Bad    float64 // share of bad outcomes
+	Name    string  // "" if the Health has no names
+	Ejected bool    // calls go elsewhere
+	Slower  bool    // it is ejected, and nothing has failed there that is a reason for it
+	Bad     float64 // share of bad outcomes
 }
 
-// View returns what is known of place i.
+// View returns what is known of endpoint i.
 func (h *Health) View(i int) View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,7 +126,7 @@ func (h *Health) View(i int) View {
 	return View{s.tally, h.name(i), s.out, s.slower, s.bad}
 }
 
-// Views returns what is known of each place that has a name.
+// Views returns what is known of each endpoint that has a name.
 func (h *Health) Views() (all []View) {
 	for i := range h.names {
 		all = append(all, h.View(i))
@@ -141,15 +141,15 @@ func (h *Health) name(i int) string {
 	return ""
 }
 
-// Forget is called when the key is forgotten: none of its places is out any more. Observers hear of it by tell, if it is not nil.
+// Forget is called when the key is forgotten: none of its endpoints is ejected any more. Observers hear of it by tell, if it is not nil.
 func (h *Health) Forget() (tell func()) { return h.back(func(*standing) { h.gone = true }) }
 
-// Reset forgets what was learned of the places. What was counted stays. Observers hear of it by tell, if it is not nil.
+// Reset forgets what was learned of the endpoints. What was counted stays. Observers hear of it by tell, if it is not nil.
 func (h *Health) Reset() (tell func()) {
 	return h.back(func(s *standing) { *s = standing{logged: s.logged, tally: s.tally} })
 }
 
-// back calls f for each place, with mu held, and returns what tells that those which were out are back; nil: none was.
+// back calls f for each endpoint, with mu held, and returns what tells that the endpoints which were ejected are restored; nil: none was.
 func (h *Health) back(f func(*standing)) (tell func()) {
 	var back Mask
 	h.mu.Lock()
@@ -168,20 +168,20 @@ func (h *Health) back(f func(*standing)) (tell func()) {
 	return func() {
 		for i := range h.at {
 			if back.Has(i) {
-				h.tell(i, observe.PlaceBack)
+				h.tell(i, observe.EndpointRestored)
 			}
 		}
 	}
 }
 
-// tell tells observers what happened at place i. The caller does not hold mu.
-func (h *Health) tell(i int, kind observe.PlaceKind) {
+// tell tells observers what happened at endpoint i. The caller does not hold mu.
+func (h *Health) tell(i int, kind observe.EndpointKind) {
 	if h.key != nil {
-		h.key.Placed(observe.PlaceEvent{Place: h.name(i), Kind: kind})
+		h.key.EndpointEvent(observe.EndpointEvent{Endpoint: h.name(i), Kind: kind})
 	}
 }
 
-// change changes what is known of place i by f, and tells whether it is out, if that is new.
+// change changes what is known of endpoint i by f, and tells whether it is ejected, if that is new.
 func (h *Health) change(i int, f func(*standing)) {
 	h.mu.Lock()
 	s := &h.at[i]
@@ -191,7 +191,7 @@ func (h *Health) change(i int, f func(*standing)) {
 		s.probed = h.calls
 	}
 	out, turned, reports := s.out, s.out != was && !h.gone, false
-	c := policy.Change{Topic: policy.Placing, Bad: out, Place: h.name(i)}
+	c := policy.Change{Topic: policy.Ejecting, Bad: out, Endpoint: h.name(i)}
 	if (out != was || out != s.told) && !h.gone { // or the Notice has nothing to learn and nothing to report
 		if c.Dropped, reports = s.notice.Update(time.Now(), policy.ChangeEvery, out); reports {
 			s.told = out
@@ -203,9 +203,9 @@ func (h *Health) change(i int, f func(*standing)) {
 	h.mu.Unlock()
 	switch {
 	case turned && out:
-		h.tell(i, observe.PlaceOut)
+		h.tell(i, observe.EndpointEjected)
 	case turned:
-		h.tell(i, observe.PlaceBack)
+		h.tell(i, observe.EndpointRestored)
 	}
 	if reports && h.key != nil {
 		h.key.Changed(c)
@@ -229,21 +229,21 @@ func (h *Health) primary(fit Mask) int {
 		s.since = time.Now()
 	}
 	h.mu.Unlock()
-	h.tell(to, observe.PlaceCalled)
+	h.tell(to, observe.EndpointCalled)
 	return to
 }
 
-// hushed reports whether a place has answered nothing for so long that the next one would have, several times, and to so many calls
+// hushed reports whether an endpoint has answered nothing for so long that the next one would have, several times, and to so many calls
 // that six in a row have no answer. No hedge is needed to know that. The caller holds mu.
 func (h *Health) hushed(fit Mask, to int) bool {
 	s, next := &h.at[to], h.next(fit, to)
 	return next >= 0 && !s.out && s.asked > badRow && h.at[next].quick > 0 && time.Since(s.since) >= patient*h.at[next].quick
 }
 
-// probe returns the place that a call to place to is also sent to, at once, and how long an answer may take; -1: there is none. It is a place that is
-// out and comes before that one, any if all are out, or a place after it that may be quicker: few of its answers are known, and no wait of usual. A probe
+// probe returns the endpoint that a call to endpoint to is also sent to, at once, and how long an answer may take; -1: there is none. It is an endpoint that is
+// out and comes before that one, any if all are ejected, or an endpoint after it that may be quicker: few of its answers are known, and no wait of usual. A probe
 // that the budget does not pay for comes again after deniedEvery calls, see [Health.probed].
-func (h *Health) probe(fit Mask, to int, usual time.Duration) (place int, given time.Duration) {
+func (h *Health) probe(fit Mask, to int, usual time.Duration) (endpoint int, given time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++
@@ -269,14 +269,14 @@ func (h *Health) probe(fit Mask, to int, usual time.Duration) (place int, given 
 	return -1, 0
 }
 
-// probed records that a probe was sent to place i.
+// probed records that a probe was sent to endpoint i.
 func (h *Health) probed(i int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.at[i].probed = h.calls
 }
 
-// first returns the first place that is not out and, of those before it, the one that was bad the fewest times in a row; -1: there is none. The
+// first returns the first endpoint that is not ejected and, of those before it, the one that was bad the fewest times in a row; -1: there is none. The
 // caller holds mu.
 func (h *Health) first(fit Mask) (in, out int) {
 	in, out = -1, -1
@@ -292,7 +292,7 @@ func (h *Health) first(fit Mask) (in, out int) {
 	return in, out
 }
 
-// best returns the first place that is not out or, if all are, the first of those that were bad the
+// best returns the first endpoint that is not ejected or, if all are, the first of those that were bad the
 // fewest times in a row. The caller holds mu.
 func (h *Health) best(fit Mask) int {
 	in, out := h.first(fit)
@@ -302,8 +302,8 @@ func (h *Health) best(fit Mask) int {
 	return max(in, 0)
 }
 
-// hedge returns where a hedge goes of a call that had those places: to the first of the others that is not out or, if there is none, to
-// the primary's. One in ten tries one that is out and was passed over; those before the primary's are tried by calls.
+// hedge returns where a hedge goes of a call that had those endpoints: to the first of the others that is not ejected or, if there is none, to
+// the primary's. One in ten tries one that is ejected and was passed over; those before the primary's are tried by calls.
 func (h *Health) hedge(fit, had Mask, primary int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -326,7 +326,7 @@ func (h *Health) hedge(fit, had Mask, primary int) int {
 	return left
 }
 
-// tried counts a hedge to place i, for [Health.hedge]. One that the budget does not pay for is none: as many could be paid for as
+// tried counts a hedge to endpoint i, for [Health.hedge]. One that the budget does not pay for is none: as many could be paid for as
 // there are tries, and never a try.
 func (h *Health) tried(i int) {
 	h.mu.Lock()
@@ -343,14 +343,14 @@ func (h *Health) tried(i int) {
 	}
 }
 
-// passed counts a hedge that goes nowhere, because all places are out.
+// passed counts a hedge that goes nowhere, because all endpoints are ejected.
 func (h *Health) passed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.hedges++
 }
 
-// again returns where a hedge goes for which [Health.hedge] has found no place: to the first that is not out, whatever its call had. If there is
+// again returns where a hedge goes for which [Health.hedge] has found no endpoint: to the first that is not ejected, whatever its call had. If there is
 // none, it is 0.
 func (h *Health) again(fit Mask) int {
 	h.mu.Lock()
@@ -361,13 +361,13 @@ func (h *Health) again(fit Mask) int {
 	return 0
 }
 
-// next returns the first place that is not out, but for the one that calls go to; -1: there is none. The caller holds mu.
+// next returns the first endpoint that is not ejected, but for the one that calls go to; -1: there is none. The caller holds mu.
 func (h *Health) next(fit Mask, to int) int {
 	in, _ := h.first(fit &^ Mask(0).with(to))
 	return in
 }
 
-// far reports whether the next place is known to take much longer than usual, which is what calls take that go to the place to.
+// far reports whether the next endpoint is known to take much longer than usual, which is what calls take that go to the endpoint to.
 func (h *Health) far(fit Mask, to int, usual time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -375,21 +375,21 @@ func (h *Health) far(fit Mask, to int, usual time.Duration) bool {
 	return next >= 0 && usual > 0 && float64(h.at[next].quick) >= farther*float64(usual)
 }
 
-// well reports whether the last that is known of place i is good.
+// well reports whether the last that is known of endpoint i is good.
 func (h *Health) well(i int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.at[i].out && h.at[i].row == 0 && !h.at[i].doubt
 }
 
-// doubted records that a hedge which stayed at place i did not help its call.
+// doubted records that a hedge which stayed at endpoint i did not help its call.
 func (h *Health) doubted(i int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.at[i].doubt = true
 }
 
-// isLate reports whether a place that comes after place to is known to answer in half of the time.
+// isLate reports whether an endpoint that comes after endpoint to is known to answer in half of the time.
 func (h *Health) isLate(fit Mask, to int, took time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -397,36 +397,36 @@ func (h *Health) isLate(fit Mask, to int, took time.Duration) bool {
 	return next >= 0 && h.at[next].answers >= minAnswers && took >= late*h.at[next].quick
 }
 
-// hedgeEnded records whether a hedge of a call to place i has won, or has lost though it had long enough to answer.
+// hedgeEnded records whether a hedge of a call to endpoint i has won, or has lost though it had long enough to answer.
 func (h *Health) hedgeEnded(i int, won bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.at[i].vain = !won
 }
 
-// isVain reports whether the last hedge of a call to place i lost though it had long enough to answer: late calls are slow at any place.
+// isVain reports whether the last hedge of a call to endpoint i lost though it had long enough to answer: late calls are slow at any endpoint.
 func (h *Health) isVain(i int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.at[i].vain
 }
 
-// hedged counts a hedge to place i.
+// hedged counts a hedge to endpoint i.
 func (h *Health) hedged(i int) {
 	h.mu.Lock()
 	h.at[i].tally.Hedges++
 	h.mu.Unlock()
-	h.tell(i, observe.PlaceHedged)
+	h.tell(i, observe.EndpointHedged)
 }
 
-// isPromptSince reports whether place i has given a prompt answer to any call since then.
+// isPromptSince reports whether endpoint i has given a prompt answer to any call since then.
 func (h *Health) isPromptSince(i int, then time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.at[i].prompt.After(then)
 }
 
-// answered records that an attempt at place i was answered after took. It is not an outcome.
+// answered records that an attempt at endpoint i was answered after took. It is not an outcome.
 func (h *Health) answered(fit Mask, i int, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -442,7 +442,7 @@ func (h *Health) answered(fit Mask, i int, took time.Duration) {
 	s.asked = 0
 }
 
-// silent learns that an attempt at place i had no answer after so long.
+// silent learns that an attempt at endpoint i had no answer after so long.
 func (h *Health) silent(i int, after time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -453,14 +453,14 @@ func (h *Health) silent(i int, after time.Duration) {
 	s.quick = max(s.quick, after)
 }
 
-// refused says that a hedge to place i was not sent.
+// refused says that a hedge to endpoint i was not sent.
 func (h *Health) refused(i int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.at[i].tally.Hedges--
 }
 
-// outcome learns from an outcome of place i: an answer, or a failure.
+// outcome learns from an outcome of endpoint i: an answer, or a failure.
 func (h *Health) outcome(i int, good bool) {
 	if !good {
 		h.change(i, func(s *standing) {
@@ -468,7 +468,7 @@ func (h *Health) outcome(i int, good bool) {
 			s.slower = false
 			s.learnBad()
 		})
-		h.tell(i, observe.PlaceFailed)
+		h.tell(i, observe.EndpointFailed)
 		return
 	}
 	h.change(i, func(s *standing) {
@@ -483,7 +483,7 @@ func (h *Health) outcome(i int, good bool) {
 	})
 }
 
-// overtaken learns that place i was too slow for a call.
+// overtaken learns that endpoint i was too slow for a call.
 func (h *Health) overtaken(i int) {
 	h.change(i, func(s *standing) {
 		was := s.out
@@ -491,7 +491,7 @@ func (h *Health) overtaken(i int) {
 		s.learnBad()
 		s.slower = s.slower || s.out && !was
 	})
-	h.tell(i, observe.PlaceOvertaken)
+	h.tell(i, observe.EndpointOvertaken)
 }
 
 // learnBad learns from a bad outcome.
@@ -504,8 +504,8 @@ func (s *standing) learnBad() {
 	}
 }
 
-// enough returns how many good outcomes in a row bring place i back: one if no call goes there for it, as where it is one that only hedges
-// go to, or if all places are out. The caller holds mu.
+// enough returns how many good outcomes in a row bring endpoint i back: one if no call goes there for it, as where it is one that only hedges
+// go to, or if all endpoints are ejected. The caller holds mu.
 func (h *Health) enough(i int) int {
 	for j := range Max {
 		if j != i && !h.at[j].out && h.at[j].tally.Calls+h.at[j].tally.Hedges > 0 {

@@ -14,7 +14,7 @@ import (
 
 const both = Mask(3)
 
-func TestAPlaceIsOutAfterSixFailuresInARowAndBackAfterThirtyTwoGoodOnes(t *testing.T) {
+func TestAnEndpointIsOutAfterSixFailuresInARowAndBackAfterThirtyTwoGoodOnes(t *testing.T) {
 	h := new(Health)
 	h.primary(both) // calls go there
 	h.hedged(1)     // which is known to the other one by then
@@ -41,14 +41,14 @@ func TestAPlaceIsOutAfterSixFailuresInARowAndBackAfterThirtyTwoGoodOnes(t *testi
 	assert.Equal(t, 0, h.primary(both))
 }
 
-func TestAPlaceIsOutIfATenthOfItsCallsIsBad(t *testing.T) {
+func TestAnEndpointIsOutIfATenthOfItsCallsIsBad(t *testing.T) {
 	for every, out := range map[int]bool{10: true, 20: false} {
 		h := new(Health)
 		h.hedged(1)
 		for i := range 2000 {
 			h.outcome(0, i%every != 0)
 		}
-		assert.Equal(t, out, h.View(0).Out, "one in %d", every)
+		assert.Equal(t, out, h.View(0).Ejected, "one in %d", every)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestAHedgeAvoidsWhatIsOutButForOneInTen(t *testing.T) {
 	assert.Equal(t, 1, h.hedge(both, 1, 0), "no call goes there for it, so one success is enough")
 }
 
-func TestAPlaceThatHedgesPassOverIsTriedByOneInTen(t *testing.T) {
+func TestAnEndpointThatHedgesPassOverIsTriedByOneInTen(t *testing.T) {
 	const four = Mask(15)
 	h := new(Health)
 	h.primary(four)
@@ -101,9 +101,9 @@ func TestAPlaceThatHedgesPassOverIsTriedByOneInTen(t *testing.T) {
 		}
 		return n
 	}
-	assert.Equal(t, map[int]int{3: 90, 1: 5, 2: 5}, to(1, 0), "those that are out have their turns")
+	assert.Equal(t, map[int]int{3: 90, 1: 5, 2: 5}, to(1, 0), "those that are ejected have their turns")
 	h.outcome(1, true)
-	require.False(t, h.View(1).Out, "no call goes there for it, so one success is enough")
+	require.False(t, h.View(1).Ejected, "no call goes there for it, so one success is enough")
 	assert.Equal(t, map[int]int{1: 100}, to(1, 0), "what comes after it is not passed over")
 	for range badRow {
 		h.outcome(0, false)
@@ -118,11 +118,11 @@ func TestATourGoesToAllConnectionsBeforeItComesAgain(t *testing.T) {
 		var tour Tour
 		tour.Begin(h, own)
 		for n := range 4 {
-			place := tour.Next(ready)
-			if place > 0 {
-				tour.Add(n+1, place, false)
+			endpoint := tour.Next(ready)
+			if endpoint > 0 {
+				tour.Add(n+1, endpoint, false)
 			}
-			to = append(to, place)
+			to = append(to, endpoint)
 		}
 		return to
 	}
@@ -134,13 +134,13 @@ func TestATourGoesToAllConnectionsBeforeItComesAgain(t *testing.T) {
 	for range badRow {
 		h.outcome(1, false)
 	}
-	assert.Equal(t, []int{2, 2, 2, 2}, tour(none, all), "one that is out is passed over")
+	assert.Equal(t, []int{2, 2, 2, 2}, tour(none, all), "one that is ejected is passed over")
 	assert.Equal(t, []int{0, 0, 0, 0}, tour(none, first))
 }
 
 // TestFailedProbeIsCountedOnce has a probe that fails, and one that answers though the primary has failed.
 func TestFailedProbeIsCountedOnce(t *testing.T) {
-	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := New([]Endpoint{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	h := new(Health)
 	for range badRow {
@@ -167,7 +167,7 @@ func TestFailedProbeIsCountedOnce(t *testing.T) {
 	assert.Zero(t, h.View(1).Overtaken, "the primary has failed, and was not slower")
 }
 
-func TestURLsOfPlacesAreReadStrictly(t *testing.T) {
+func TestURLsOfEndpointsAreReadStrictly(t *testing.T) {
 	for given, want := range map[string]string{
 		"http://a.test:0":               `URL "http://a.test:0" has port 0, which is not in [1, 65535]`,
 		"http://a.test:65536":           `URL "http://a.test:65536" has port 65536`,
@@ -182,17 +182,17 @@ func TestURLsOfPlacesAreReadStrictly(t *testing.T) {
 		"//a.test":                      "is not http://host",
 		"a.test:80":                     "URL ",
 		"http://a b":                    "cannot be read",
-		"http://near.test.:80/api/":     "is that of another place",
-		"HTTP://NEAR.TEST:/api":         "is that of another place",
+		"http://near.test.:80/api/":     "is that of another endpoint",
+		"HTTP://NEAR.TEST:/api":         "is that of another endpoint",
 		"http://near.test/api/%2e%2e/":  "that servers would shorten",
 	} {
-		_, err := New([]Place{{URL: "http://near.test/api"}, {URL: given}})
+		_, err := New([]Endpoint{{URL: "http://near.test/api"}, {URL: given}})
 		require.Error(t, err, given)
-		assert.Contains(t, err.Error(), "place 2: ")
+		assert.Contains(t, err.Error(), "endpoint 2: ")
 		assert.Contains(t, err.Error(), want)
 		assert.NotContains(t, err.Error(), "s3cret")
 	}
-	s, err := New([]Place{{URL: "http://[::1]:8080"}, {URL: "https://B\u00fccher.test:"}, {URL: "http://192.0.2.1:65535/a%20b"}})
+	s, err := New([]Endpoint{{URL: "http://[::1]:8080"}, {URL: "https://B\u00fccher.test:"}, {URL: "http://192.0.2.1:65535/a%20b"}})
 	require.NoError(t, err)
 	assert.Equal(t, "B\u00fccher.test", s.all[1].authority, "an empty port is none")
 	fit, stays := s.Fits(&http.Request{URL: &url.URL{Scheme: "http", Host: "[::1]:8080", Path: "/x"}})
@@ -200,13 +200,13 @@ func TestURLsOfPlacesAreReadStrictly(t *testing.T) {
 	assert.Empty(t, stays)
 }
 
-// FuzzWhatGoesToAnotherHost: whatever the URL is, a path never leaves that of a place, nothing reaches another host that the place does not keep, and
+// FuzzWhatGoesToAnotherHost: whatever the URL is, a path never leaves that of an endpoint, nothing reaches another host that the endpoint does not keep, and
 // a redirect that leads home leads to where the same path is.
 func FuzzWhatGoesToAnotherHost(f *testing.F) {
 	for _, s := range []string{"/api/a?x=1", "/api/..%2fa", "/api/%2e%2e/a", "/api;x/../a", "/api/a?x=1;sig=s3cret", "/api?a=1&&X-Amz-Signature=s3cret", "/apis", "/api//a"} {
 		f.Add(s)
 	}
-	s, err := New([]Place{{URL: "http://near.test/api"}, {URL: "http://far.test/mirror/v1", Keep: []string{"x"}, Prepare: func(*http.Request) error { return nil }}})
+	s, err := New([]Endpoint{{URL: "http://near.test/api"}, {URL: "http://far.test/mirror/v1", Keep: []string{"x"}, Prepare: func(*http.Request) error { return nil }}})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, target string) {
 		u, err := url.Parse("http://near.test" + target)
@@ -232,20 +232,20 @@ func FuzzWhatGoesToAnotherHost(f *testing.F) {
 	})
 }
 
-// TestFirstHedgeStaysWhereItIsSoonerAnswered has a next place that is known to take longer than calls take.
+// TestFirstHedgeStaysWhereItIsSoonerAnswered has a next endpoint that is known to take longer than calls take.
 func TestFirstHedgeStaysWhereItIsSoonerAnswered(t *testing.T) {
 	const usual = 5 * time.Millisecond
-	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test", Cost: 3}})
+	s, err := New([]Endpoint{{URL: "http://near.test"}, {URL: "http://far.test", Cost: 3}})
 	require.NoError(t, err)
-	next := func(h *Health, hedges int) (places []int) {
+	next := func(h *Health, hedges int) (endpoints []int) {
 		trip := s.Begin(t.Context(), h, both)
 		trip.usual = usual
 		for n := range hedges {
-			place, _ := trip.Next(false)
-			trip.Add(n+1, place, false)
-			places = append(places, place)
+			endpoint, _ := trip.Next(false)
+			trip.Add(n+1, endpoint, false)
+			endpoints = append(endpoints, endpoint)
 		}
-		return places
+		return endpoints
 	}
 	h := new(Health)
 	assert.Equal(t, []int{1, 0}, next(h, 2), "it is not known how far it is")
@@ -269,10 +269,10 @@ func TestFirstHedgeStaysWhereItIsSoonerAnswered(t *testing.T) {
 	assert.Equal(t, 3, trip.Usually(), "the first hedge goes elsewhere")
 }
 
-// TestSecondHedgeStaysAtAPlaceThatAnswersOtherCalls needs prompt answers that came after the call began.
-func TestSecondHedgeStaysAtAPlaceThatAnswersOtherCalls(t *testing.T) {
+// TestSecondHedgeStaysAtAnEndpointThatAnswersOtherCalls needs prompt answers that came after the call began.
+func TestSecondHedgeStaysAtAnEndpointThatAnswersOtherCalls(t *testing.T) {
 	const usual, away = 5 * time.Millisecond, 80 * time.Millisecond
-	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := New([]Endpoint{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	for took, want := range map[time.Duration]int{0: 1, usual: 0, away: 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -283,33 +283,33 @@ func TestSecondHedgeStaysAtAPlaceThatAnswersOtherCalls(t *testing.T) {
 			trip := s.Begin(t.Context(), h, both)
 			trip.usual = usual
 			time.Sleep(usual)
-			place, _ := trip.Next(false)
-			require.Equal(t, 0, place)
-			trip.Add(1, place, false)
+			endpoint, _ := trip.Next(false)
+			require.Equal(t, 0, endpoint)
+			trip.Add(1, endpoint, false)
 			if took > 0 {
 				h.answered(both, 0, took)
 			}
-			place, _ = trip.Next(false)
-			assert.Equal(t, want, place, "another call was answered after %v", took)
+			endpoint, _ = trip.Next(false)
+			assert.Equal(t, want, endpoint, "another call was answered after %v", took)
 			assert.Equal(t, want == 1, h.at[0].doubt)
 		})
 	}
 }
 
-// TestPlaceIsBadOnlyForCallsThatHedgesThereDoNotHelp plays one call that takes that long, with a next place that answers after 80 ms.
-func TestPlaceIsBadOnlyForCallsThatHedgesThereDoNotHelp(t *testing.T) {
+// TestEndpointIsBadOnlyForCallsThatHedgesThereDoNotHelp plays one call that takes that long, with a next endpoint that answers after 80 ms.
+func TestEndpointIsBadOnlyForCallsThatHedgesThereDoNotHelp(t *testing.T) {
 	const away = 80 * time.Millisecond
-	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := New([]Endpoint{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
-		hedge  int // the place of the hedge; -1: none is sent
+		hedge  int // the endpoint of the hedge; -1: none is sent
 		end    End
 		before func(h *Health)
 		bad    bool
 	}{
-		"hedge at the same place wins":     {0, End{Winner: 1, Took: 2 * away}, nil, false},
+		"hedge at the same endpoint wins":  {0, End{Winner: 1, Took: 2 * away}, nil, false},
 		"hedge elsewhere wins":             {1, End{Winner: 1, Took: 2 * away}, nil, true},
-		"hedge at the same place loses":    {0, End{Winner: 0, Took: 2 * away}, nil, false},
+		"hedge at the same endpoint loses": {0, End{Winner: 0, Took: 2 * away}, nil, false},
 		"no hedge, and a late answer":      {-1, End{Winner: 0, Took: 2 * away}, nil, true},
 		"no hedge, and an answer in time":  {-1, End{Winner: 0, Took: 2*away - 1}, nil, false},
 		"denied hedge, and a late answer":  {-1, End{Winner: 0, Took: 2 * away, Denied: true}, nil, true},
@@ -334,9 +334,9 @@ func TestPlaceIsBadOnlyForCallsThatHedgesThereDoNotHelp(t *testing.T) {
 	}
 }
 
-// TestPlaceIsNotBadForBeingSlowerThanAnEarlierOne has calls go to the second place while the first one is out, and end when that is back.
-func TestPlaceIsNotBadForBeingSlowerThanAnEarlierOne(t *testing.T) {
-	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+// TestEndpointIsNotBadForBeingSlowerThanAnEarlierOne has calls go to the second endpoint while the first one is ejected, and end when that is back.
+func TestEndpointIsNotBadForBeingSlowerThanAnEarlierOne(t *testing.T) {
+	s, err := New([]Endpoint{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	h := new(Health)
 	for range minAnswers {
@@ -351,11 +351,11 @@ func TestPlaceIsNotBadForBeingSlowerThanAnEarlierOne(t *testing.T) {
 	assert.Zero(t, h.View(1).Overtaken)
 }
 
-// TestADeadlineThatPassesBlamesThePlaceIfMostCallsTakeLess, also where more than one call in a hundred has no answer, so that the 99th
+// TestADeadlineThatPassesBlamesTheEndpointIfMostCallsTakeLess, also where more than one call in a hundred has no answer, so that the 99th
 // percentile is the deadline.
-func TestADeadlineThatPassesBlamesThePlaceIfMostCallsTakeLess(t *testing.T) {
+func TestADeadlineThatPassesBlamesTheEndpointIfMostCallsTakeLess(t *testing.T) {
 	const usual, deadline = 5 * time.Millisecond, 20 * time.Millisecond
-	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := New([]Endpoint{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	for _, c := range []struct {
 		took, tail time.Duration
@@ -375,8 +375,8 @@ func TestADeadlineThatPassesBlamesThePlaceIfMostCallsTakeLess(t *testing.T) {
 	}
 }
 
-// TestAPlaceThatAnswersNothingIsOutWithoutHedges: where the budget is spent, nobody has overtaken it.
-func TestAPlaceThatAnswersNothingIsOutWithoutHedges(t *testing.T) {
+// TestAnEndpointThatAnswersNothingIsOutWithoutHedges: where the budget is spent, nobody has overtaken it.
+func TestAnEndpointThatAnswersNothingIsOutWithoutHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const away = 80 * time.Millisecond
 		begin := func(h *Health, calls int) (to int) {
@@ -404,6 +404,6 @@ func TestAPlaceThatAnswersNothingIsOutWithoutHedges(t *testing.T) {
 		h.silent(0, 0) // two callers that have not waited
 		require.Equal(t, 0, h.primary(both))
 		assert.Equal(t, 1, h.primary(both))
-		assert.True(t, h.View(0).Out)
+		assert.True(t, h.View(0).Ejected)
 	})
 }

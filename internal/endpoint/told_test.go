@@ -17,11 +17,13 @@ import (
 // told keeps what observers and a log are told.
 type told struct {
 	observe.NopObserver
-	events  []observe.PlaceEvent
+	events  []observe.EndpointEvent
 	changes []string
 }
 
-func (o *told) Placed(_ observe.KeyInfo, p observe.PlaceEvent) { o.events = append(o.events, p) }
+func (o *told) EndpointEvent(_ observe.KeyInfo, p observe.EndpointEvent) {
+	o.events = append(o.events, p)
+}
 
 func (o *told) take() (all []string) {
 	all, o.changes = o.changes, nil
@@ -31,17 +33,17 @@ func (o *told) take() (all []string) {
 // keyToldBy returns a key of which o is told.
 func keyToldBy(o *told) *policy.Key {
 	setup := policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c policy.Change) {
-		o.changes = append(o.changes, fmt.Sprintf("%s out=%t dropped=%d", c.Place, c.Bad, c.Dropped))
+		o.changes = append(o.changes, fmt.Sprintf("%s out=%t dropped=%d", c.Endpoint, c.Bad, c.Dropped))
 	}}
 	return policy.New(policy.Config{Setup: setup, MaxKeys: 1}).Key(policy.Name{Host: "near"})
 }
 
-// TestALogIsToldOfAPlaceOnceInTenSecondsAndWhatLasts has a place that is out and back all the time, of which observers hear each time.
-func TestALogIsToldOfAPlaceOnceInTenSecondsAndWhatLasts(t *testing.T) {
+// TestALogIsToldOfAnEndpointOnceInTenSecondsAndWhatLasts has an endpoint that is ejected and restored all the time, of which observers hear each time.
+func TestALogIsToldOfAnEndpointOnceInTenSecondsAndWhatLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := new(told)
 		h := HealthOf(keyToldBy(o), []string{"near", "far"})
-		h.primary(both) // so that one success brings the other place back
+		h.primary(both) // so that one success brings the other endpoint back
 		out := func() {
 			for range badRow {
 				h.outcome(1, false)
@@ -62,20 +64,20 @@ func TestALogIsToldOfAPlaceOnceInTenSecondsAndWhatLasts(t *testing.T) {
 		assert.Equal(t, []string{"far out=true dropped=6"}, o.take())
 		h.outcome(1, false)
 		assert.Empty(t, o.take(), "which is known")
-		turns := map[observe.PlaceEvent]int{}
+		turns := map[observe.EndpointEvent]int{}
 		for _, e := range o.events {
 			turns[e]++
 		}
-		assert.Equal(t, map[observe.PlaceEvent]int{
-			{Place: "near", Kind: observe.PlaceCalled}: 1,
-			{Place: "far", Kind: observe.PlaceOut}:     5, {Place: "far", Kind: observe.PlaceBack}: 4,
-			{Place: "far", Kind: observe.PlaceFailed}: 5*badRow + 2,
+		assert.Equal(t, map[observe.EndpointEvent]int{
+			{Endpoint: "near", Kind: observe.EndpointCalled}: 1,
+			{Endpoint: "far", Kind: observe.EndpointEjected}: 5, {Endpoint: "far", Kind: observe.EndpointRestored}: 4,
+			{Endpoint: "far", Kind: observe.EndpointFailed}: 5*badRow + 2,
 		}, turns)
 	})
 }
 
-// TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut: calls that still run teach that Health.
-func TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut(t *testing.T) {
+// TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoEndpointForOut: calls that still run teach that Health.
+func TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoEndpointForOut(t *testing.T) {
 	o := new(told)
 	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}, MaxKeys: 1})
 	k := e.Key(policy.Name{Host: "near"})
@@ -85,25 +87,25 @@ func TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoPlaceForOut(t *testing.T) {
 	for range badRow {
 		h.outcome(0, false)
 	}
-	assert.NotContains(t, o.events, observe.PlaceEvent{Place: "near", Kind: observe.PlaceOut})
+	assert.NotContains(t, o.events, observe.EndpointEvent{Endpoint: "near", Kind: observe.EndpointEjected})
 	assert.Len(t, o.events, badRow)
 }
 
-// asking asks the engine when a place is back.
+// asking asks the engine when an endpoint is back.
 type asking struct {
 	observe.NopObserver
 	ask  func()
 	told int
 }
 
-func (o *asking) Placed(_ observe.KeyInfo, p observe.PlaceEvent) {
-	if p.Kind == observe.PlaceBack {
+func (o *asking) EndpointEvent(_ observe.KeyInfo, p observe.EndpointEvent) {
+	if p.Kind == observe.EndpointRestored {
 		o.told++
 		o.ask()
 	}
 }
 
-func TestAnObserverOfPlacesMayCallTheEngine(t *testing.T) {
+func TestAnObserverOfEndpointsMayCallTheEngine(t *testing.T) {
 	for name, forget := range map[string]func(*policy.Engine){
 		"reset":     func(e *policy.Engine) { e.Reset("", "") },
 		"forgotten": func(e *policy.Engine) { e.Key(policy.Name{Host: "other"}) },
@@ -117,7 +119,7 @@ func TestAnObserverOfPlacesMayCallTheEngine(t *testing.T) {
 		for range badRow {
 			h.outcome(1, false)
 		}
-		require.True(t, h.View(1).Out)
+		require.True(t, h.View(1).Ejected)
 		require.NotNil(t, e.Key(policy.Name{Host: "new"}))
 		done := make(chan struct{})
 		go func() {

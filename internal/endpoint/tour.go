@@ -6,22 +6,22 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Tour is where the attempts of a gRPC call go: its primary over the caller's own connection, which is place 0, and its hedges over
-// those that there are for hedges, which are places 1 and on. The goroutine of the call begins it. Hedges are added one at
+// A Tour is where the attempts of a gRPC call go: its primary over the caller's own connection, which is endpoint 0, and its hedges over
+// those that there are for hedges, which are endpoints 1 and on. The goroutine of the call begins it. Hedges are added one at
 // a time, before they start, and each attempt uses its own elements. The zero Tour is that of a call without such connections.
 type Tour struct {
 	health *Health
 	had    Mask
-	full   atomic.Uint32            // a Mask: the places whose servers have pushed back
+	full   atomic.Uint32            // a Mask: the endpoints whose servers have pushed back
 	away   [1 + race.MaxHedges]bool // the attempts that go to another target than the primary
 	at     [1 + race.MaxHedges]uint8
 }
 
-// Begin makes t the tour of a call whose own connection is among those places.
+// Begin makes t the tour of a call whose own connection is among those endpoints.
 func (t *Tour) Begin(h *Health, own Mask) { *t = Tour{health: h, had: own} }
 
-// Next returns where the next hedge goes, of the places that can have it now: to the next one that the call has not been to and that is not out, and
-// again to the first one that is not out if it has been to all these. None goes where a server has pushed back. 0 is nowhere.
+// Next returns where the next hedge goes, of the endpoints that can have it now: to the next one that the call has not been to and that is not ejected, and
+// again to the first one that is not ejected if it has been to all these. None goes where a server has pushed back. 0 is nowhere.
 func (t *Tour) Next(ready Mask) int {
 	ready &^= Mask(t.full.Load())
 	if ready&^t.had == 0 {
@@ -37,25 +37,25 @@ func (t *Tour) Next(ready Mask) int {
 	return to
 }
 
-// Add says that attempt n, a hedge, goes to a place, and whether that has another target than the primary's.
-func (t *Tour) Add(n, place int, elsewhere bool) {
-	t.at[n], t.had = uint8(place), t.had.with(place)
+// Add says that attempt n, a hedge, goes to an endpoint, and whether that has another target than the primary's.
+func (t *Tour) Add(n, endpoint int, elsewhere bool) {
+	t.at[n], t.had = uint8(endpoint), t.had.with(endpoint)
 	t.away[n] = elsewhere
-	t.health.tried(place)
-	t.health.hedged(place)
+	t.health.tried(endpoint)
+	t.health.hedged(endpoint)
 }
 
-// Place returns where attempt n goes.
-func (t *Tour) Place(n int) int { return int(t.at[n]) }
+// Endpoint returns where attempt n goes.
+func (t *Tour) Endpoint(n int) int { return int(t.at[n]) }
 
 // Elsewhere reports whether attempt n goes to another target than the primary.
 func (t *Tour) Elsewhere(n int) bool { return t.away[n] }
 
-// PushedBack says that the server of attempt n wants no more hedges of the call: none goes to that place any more.
+// PushedBack says that the server of attempt n wants no more hedges of the call: none goes to that endpoint any more.
 func (t *Tour) PushedBack(n int) { t.full.Or(1 << t.at[n]) }
 
 // Refused says that attempt n was not sent.
-func (t *Tour) Refused(n int) { t.health.refused(t.Place(n)) }
+func (t *Tour) Refused(n int) { t.health.refused(t.Endpoint(n)) }
 
 // Ended learns how attempt n ended: with an answer, by itself without one, or in a way that is not its connection's: it was cancelled, or its server
 // does not want hedges now.
@@ -64,6 +64,6 @@ func (t *Tour) Ended(n int, answered, excused bool) {
 		t.health.primary(1)
 	}
 	if answered || !excused {
-		t.health.outcome(t.Place(n), answered)
+		t.health.outcome(t.Endpoint(n), answered)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestProbesGoToEveryPlaceThatIsOut has three places, of which the first two are out.
-func TestProbesGoToEveryPlaceThatIsOut(t *testing.T) {
+// TestProbesGoToEveryEndpointThatIsOut has three endpoints, of which the first two are ejected.
+func TestProbesGoToEveryEndpointThatIsOut(t *testing.T) {
 	const all = Mask(7)
 	h := new(Health)
 	h.primary(all)
@@ -28,7 +28,7 @@ func TestProbesGoToEveryPlaceThatIsOut(t *testing.T) {
 	assert.Equal(t, map[int]int{0: 100, 1: 99}, probes, "they take turns")
 	h.at[0].out = false
 	to, _ := h.probe(all, 0, 0)
-	assert.Equal(t, -1, to, "the second place comes after that which calls go to")
+	assert.Equal(t, -1, to, "the second endpoint comes after that which calls go to")
 }
 
 // TestUnpaidProbeComesAgainSoon never pays for a probe.
@@ -46,9 +46,9 @@ func TestUnpaidProbeComesAgainSoon(t *testing.T) {
 	assert.Equal(t, []int{probeEvery, probeEvery + deniedEvery, probeEvery + 2*deniedEvery, probeEvery + 3*deniedEvery}, at)
 }
 
-// TestProbeThatLosesIsBadOnlyIfItHadLongEnough has a place that is out and used to answer after 20 ms.
+// TestProbeThatLosesIsBadOnlyIfItHadLongEnough has an endpoint that is ejected and used to answer after 20 ms.
 func TestProbeThatLosesIsBadOnlyIfItHadLongEnough(t *testing.T) {
-	s, err := New([]Place{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := New([]Endpoint{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	const usual = 20 * time.Millisecond
 	for took, bad := range map[time.Duration]bool{late*usual - 1: false, late * usual: true} {
@@ -68,8 +68,8 @@ func TestProbeThatLosesIsBadOnlyIfItHadLongEnough(t *testing.T) {
 	}
 }
 
-// TestProbesAskAPlaceUntilItIsKnown has a place that is not out, after that which calls go to.
-func TestProbesAskAPlaceUntilItIsKnown(t *testing.T) {
+// TestProbesAskAnEndpointUntilItIsKnown has an endpoint that is not ejected, after that which calls go to.
+func TestProbesAskAnEndpointUntilItIsKnown(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	probes := func(h *Health) (n int) {
 		for range 10 * hopeEvery {
@@ -109,7 +109,7 @@ func TestOneSuccessBringsAConnectionBackThoughPrimariesFail(t *testing.T) {
 		tour.Ended(1, false, false)
 	}
 	tour.Ended(2, true, false)
-	require.True(t, h.View(0).Out && h.View(1).Out)
+	require.True(t, h.View(0).Ejected && h.View(1).Ejected)
 	tour.Ended(1, true, false)
-	assert.False(t, h.View(1).Out)
+	assert.False(t, h.View(1).Ejected)
 }

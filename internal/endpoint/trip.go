@@ -14,8 +14,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Trip is one call's way to places. The goroutine of the call begins and ends it. Hedges are added to it one at a
-// time, before they start, and each attempt uses its own elements. A call with a nil Trip has no choice of places: all its attempts go
+// A Trip is one call's way to endpoints. The goroutine of the call begins and ends it. Hedges are added to it one at a
+// time, before they start, and each attempt uses its own elements. A call with a nil Trip has no choice of endpoints: all its attempts go
 // where it was made for.
 type Trip struct {
 	set     *Set
@@ -32,9 +32,9 @@ type Trip struct {
 	since [1 + race.MaxHedges]atomic.Int64 // of the attempts' starts, in ns since began
 }
 
-// A probe is an attempt that starts with the primary, at a place that is out or that nothing is known of.
+// A probe is an attempt that starts with the primary, at an endpoint that is ejected or that nothing is known of.
 type probe struct {
-	probes  int           // the place; -1: none
+	probes  int           // the endpoint; -1: none
 	given   time.Duration // the time after which a probe without an answer is a bad outcome; 0: it never is
 	attempt int           // the number of the attempt; 0: it was not sent
 	failed  atomic.Bool   // the probe has failed
@@ -42,19 +42,19 @@ type probe struct {
 
 // plan decides where the hedges go that start after the primary.
 type plan struct {
-	usual  time.Duration // latency of calls that go to the place of the primary; 0: that is not known
+	usual  time.Duration // latency of calls that go to the endpoint of the primary; 0: that is not known
 	hedge  int           // the attempt that is the first of them; 0: none was added
-	stayed bool          // it went to the place of the primary
+	stayed bool          // it went to the endpoint of the primary
 }
 
-// Begin returns the trip of a call that those places can have, of which there is at least one.
+// Begin returns the trip of a call that those endpoints can have, of which there is at least one.
 func (s *Set) Begin(ctx context.Context, h *Health, fit Mask) *Trip {
 	t := &Trip{set: s, health: h, fit: fit, ctx: ctx, began: time.Now(), primary: h.primary(fit), probe: probe{probes: -1}}
 	t.at[0], t.had = uint8(t.primary), Mask(0).with(t.primary)
 	return t
 }
 
-// ChooseProbe decides whether the call has a probe. Usual is the usual latency of calls that go to the place of the primary.
+// ChooseProbe decides whether the call has a probe. Usual is the usual latency of calls that go to the endpoint of the primary.
 func (t *Trip) ChooseProbe(usual time.Duration) {
 	t.usual = usual
 	t.probes, t.given = t.health.probe(t.fit, t.primary, usual)
@@ -63,38 +63,38 @@ func (t *Trip) ChooseProbe(usual time.Duration) {
 // Primary returns where the primary goes.
 func (t *Trip) Primary() int { return t.primary }
 
-// Place returns where attempt n goes.
-func (t *Trip) Place(n int) int {
+// Endpoint returns where attempt n goes.
+func (t *Trip) Endpoint(n int) int {
 	if t == nil {
 		return 0
 	}
 	return int(t.at[n])
 }
 
-// Elsewhere reports whether attempt n goes to another place than the primary.
-func (t *Trip) Elsewhere(n int) bool { return t != nil && t.Place(n) != t.primary }
+// Elsewhere reports whether attempt n goes to another endpoint than the primary.
+func (t *Trip) Elsewhere(n int) bool { return t != nil && t.Endpoint(n) != t.primary }
 
 // Probes reports whether the call has a probe.
 func (t *Trip) Probes() bool { return t != nil && t.probes >= 0 }
 
-// Next returns the place of the next hedge and its cost. First says that the hedge is the probe, which starts with the primary. The first hedge stays at
-// the place of the primary if that is well and the next place takes longer.
-func (t *Trip) Next(first bool) (place, cost int) {
+// Next returns the endpoint of the next hedge and its cost. First says that the hedge is the probe, which starts with the primary. The first hedge stays at
+// the endpoint of the primary if that is well and the next endpoint takes longer.
+func (t *Trip) Next(first bool) (endpoint, cost int) {
 	switch {
 	case first:
-		place = t.probes
+		endpoint = t.probes
 	case t.health.far(t.fit, t.primary, t.usual) && t.staysWell():
-		place = t.primary
+		endpoint = t.primary
 	default:
 		if t.stayed {
 			t.health.doubted(t.primary)
 		}
-		place = t.health.hedge(t.fit, t.had, t.primary)
+		endpoint = t.health.hedge(t.fit, t.had, t.primary)
 	}
-	return place, t.set.all[place].cost
+	return endpoint, t.set.all[endpoint].cost
 }
 
-// staysWell reports whether another attempt at the place of the primary may help: the first hedge if the last outcome there is good, and the next
+// staysWell reports whether another attempt at the endpoint of the primary may help: the first hedge if the last outcome there is good, and the next
 // ones if another call has got a prompt answer since this call began.
 func (t *Trip) staysWell() bool {
 	if t.stayed {
@@ -103,7 +103,7 @@ func (t *Trip) staysWell() bool {
 	return t.hedge == 0 && t.health.well(t.primary)
 }
 
-// Usually returns the cost of the first hedge if no place is out.
+// Usually returns the cost of the first hedge if no endpoint is ejected.
 func (t *Trip) Usually() int {
 	if t.health.far(t.fit, t.primary, t.usual) {
 		return t.set.all[t.primary].cost
@@ -116,25 +116,25 @@ func (t *Trip) Usually() int {
 	return 1
 }
 
-// Add says that attempt n, a hedge, goes to a place, and whether it starts with the primary.
-func (t *Trip) Add(n, place int, first bool) {
-	t.at[n], t.had = uint8(place), t.had.with(place)
+// Add says that attempt n, a hedge, goes to an endpoint, and whether it starts with the primary.
+func (t *Trip) Add(n, endpoint int, first bool) {
+	t.at[n], t.had = uint8(endpoint), t.had.with(endpoint)
 	if first {
 		t.attempt = n
-		t.health.probed(place)
+		t.health.probed(endpoint)
 	} else {
 		if t.hedge == 0 {
-			t.hedge, t.stayed = n, place == t.primary
+			t.hedge, t.stayed = n, endpoint == t.primary
 		}
-		t.health.tried(place)
+		t.health.tried(endpoint)
 	}
-	t.health.hedged(place)
+	t.health.hedged(endpoint)
 }
 
 // Cost returns what attempt n costs.
 func (t *Trip) Cost(n int) int { return t.set.all[t.at[n]].cost }
 
-// Start makes r the request of attempt n: to its place, and prepared for it. The body of r must have been read, if it has one. The
+// Start makes r the request of attempt n: to its endpoint, and prepared for it. The body of r must have been read, if it has one. The
 // header of that name, in which a hedge says that it is one, goes there as well. An error is that of Prepare.
 func (t *Trip) Start(r *http.Request, n int, attemptHeader string) error {
 	t.since[n].Store(int64(time.Since(t.began)))
@@ -153,7 +153,7 @@ func (t *Trip) Start(r *http.Request, n int, attemptHeader string) error {
 }
 
 // ready has r prepared for p. If that fails, in whatever way, it closes the body of r.
-func (p *place) ready(r *http.Request) (err error) {
+func (p *endpoint) ready(r *http.Request) (err error) {
 	fresh := r.GetBody
 	if !httpattempt.HasBody(r) {
 		fresh, r.GetBody = nil, nil // which would make none again, also where Prepare sets one
@@ -175,9 +175,9 @@ func (p *place) ready(r *http.Request) (err error) {
 	err = p.prepare(r)
 	switch returned = true; {
 	case err != nil:
-		return fmt.Errorf("hedge: place %s: Prepare: %w", p.given, err)
+		return fmt.Errorf("hedge: endpoint %s: Prepare: %w", p.given, err)
 	case r.URL == nil || r.Header == nil:
-		return fmt.Errorf("hedge: place %s: Prepare left no URL or no Header", p.given)
+		return fmt.Errorf("hedge: endpoint %s: Prepare left no URL or no Header", p.given)
 	}
 	return restore(r, fresh)
 }
@@ -207,11 +207,11 @@ func restore(r *http.Request, fresh func() (io.ReadCloser, error)) (err error) {
 	return nil
 }
 
-// ErrLeaves is the error of an attempt whose place answers with a redirect that cannot be led home.
-var ErrLeaves = errors.New("redirects to a host that is not among the places, or with a secret in the URL")
+// ErrLeaves is the error of an attempt whose endpoint answers with a redirect that cannot be led home.
+var ErrLeaves = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
 
-// Answered makes resp, the answer to sent, fit for the caller, who has asked the first place: a cookie of another host would be
-// that place's, and a redirect leads to the first place if it stays at any. If it leads to another host, Answered closes
+// Answered makes resp, the answer to sent, fit for the caller, who has asked the first endpoint: a cookie of another host would be
+// that endpoint's, and a redirect leads to the first endpoint if it stays at any. If it leads to another host, Answered closes
 // the body and returns an error.
 func (t *Trip) Answered(resp *http.Response, sent *http.Request, n int) error {
 	p := &t.set.all[t.at[n]]
@@ -228,16 +228,16 @@ func (t *Trip) Answered(resp *http.Response, sent *http.Request, n int) error {
 		header = header.Clone()
 		delete(header, "Set-Cookie")
 	}
-	if places := header["Location"]; len(places) > 0 && places[0] != "" && resp.StatusCode >= 300 && resp.StatusCode <= 399 {
-		to, err := sent.URL.Parse(places[0])
+	if endpoints := header["Location"]; len(endpoints) > 0 && endpoints[0] != "" && resp.StatusCode >= 300 && resp.StatusCode <= 399 {
+		to, err := sent.URL.Parse(endpoints[0])
 		if err == nil {
-			to, err = t.set.home(to, t.Place(n))
+			to, err = t.set.home(to, t.Endpoint(n))
 		}
 		if err != nil {
 			if resp.Body != nil {
 				_ = resp.Body.Close()
 			}
-			return fmt.Errorf("hedge: place %s %w", p.given, ErrLeaves)
+			return fmt.Errorf("hedge: endpoint %s %w", p.given, ErrLeaves)
 		}
 		header = header.Clone()
 		header.Set("Location", to.String())
@@ -246,7 +246,7 @@ func (t *Trip) Answered(resp *http.Response, sent *http.Request, n int) error {
 	return nil
 }
 
-// home returns what to, a URL at one of the places, is at the first place. It is at the place that says so, if it is at several. A secret
+// home returns what to, a URL at one of the endpoints, is at the first endpoint. It is at the endpoint that says so, if it is at several. A secret
 // of another host does not go there.
 func (s *Set) home(to *url.URL, from int) (*url.URL, error) {
 	for k := -1; k < len(s.all); k++ {
@@ -276,13 +276,13 @@ func (s *Set) home(to *url.URL, from int) (*url.URL, error) {
 	return nil, ErrLeaves
 }
 
-// Ended learns how attempt n ended: with an answer, by itself without one, or in a way that is not its place's: it was cancelled, or its
+// Ended learns how attempt n ended: with an answer, by itself without one, or in a way that is not its endpoint's: it was cancelled, or its
 // server does not want hedges now.
 func (t *Trip) Ended(n int, answered, excused bool) {
 	if t == nil {
 		return
 	}
-	i, took := t.Place(n), time.Since(t.began)-time.Duration(t.since[n].Load())
+	i, took := t.Endpoint(n), time.Since(t.began)-time.Duration(t.since[n].Load())
 	switch {
 	case answered:
 		t.health.answered(t.fit, i, took)
@@ -344,7 +344,7 @@ func (t *Trip) End(e End) {
 		}
 	case e.Winner != t.attempt:
 		t.health.hedgeEnded(t.primary, true)
-		if t.Place(e.Winner) > t.primary {
+		if t.Endpoint(e.Winner) > t.primary {
 			t.health.overtaken(t.primary)
 		}
 	}

@@ -49,8 +49,8 @@ func TestHedgeWithInformationalHeadersAboveTheLimitDoesNotWin(t *testing.T) {
 		}},
 		"a pool of its own": {opts: func(b *http.Transport, _ string) []hedge.Option { b.MaxConnsPerHost = 100; return nil }},
 		"replicas":          {opts: func(*http.Transport, string) []hedge.Option { return []hedge.Option{hedge.WithReplicas(resolver)} }},
-		"another place": {opts: func(_ *http.Transport, near string) []hedge.Option {
-			return []hedge.Option{hedge.WithPlaces(hedge.Place{URL: near}, hedge.Place{URL: far.URL})}
+		"another endpoint": {opts: func(_ *http.Transport, near string) []hedge.Option {
+			return []hedge.Option{hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: far.URL})}
 		}},
 		"first byte": {opts: func(*http.Transport, string) []hedge.Option { return []hedge.Option{hedge.WithFirstByte()} }},
 		"lingering":  {opts: func(*http.Transport, string) []hedge.Option { return []hedge.Option{hedge.WithLinger(time.Second)} }},

@@ -36,7 +36,7 @@ var effects = map[string]int{
 	"WithObserver": calls | ofLimiters, "WithName": calls | ofLimiters, "WithLogger": calls | ofLimiters, "WithUnlimited": ofLimiters, "WithLimitedHealthChecks": ofLimiters,
 	"WithKeyFunc": overHTTP | overGRPC, "WithRoute": overHTTP | overGRPC,
 	"WithHedgeable": overHTTP, "WithFailureStatus": overHTTP, "WithAnswerStatus": overHTTP, "WithFailureFunc": overHTTP, "WithHedgeTransport": overHTTP,
-	"WithFirstByte": overHTTP, "WithPlaces": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
+	"WithFirstByte": overHTTP, "WithEndpoints": overHTTP, "WithReplicas": overHTTP, "WithResume": overHTTP,
 	"WithMethods": overGRPC, "WithHedgeConn": overGRPC, "WithHedgeConns": overGRPC, "WithDeclaredMethods": overGRPC, "WithNonFatalCodes": overGRPC, "WithAnswerCodes": overGRPC,
 	"WithServiceConfig": overGRPC,
 }

@@ -91,20 +91,20 @@ func (l *Log) Again(call string) {
 // onceLogged has what was logged without a logger: once each, because programs can make many transports.
 var onceLogged sync.Map
 
-// Unprepared logs that a request was not prepared for its place, for the first time.
+// Unprepared logs that a request was not prepared for its endpoint, for the first time.
 func (l *Log) Unprepared(err error) {
 	if !l.unprepared.Swap(true) {
-		l.once("unprepared", "a request was not prepared for a place; later ones are not logged", slog.String("error", label.Clean(err.Error())))
+		l.once("unprepared", "a request was not prepared for an endpoint; later ones are not logged", slog.String("error", label.Clean(err.Error())))
 	}
 }
 
-// Stays logs, once each and eight times at most, that calls with something cannot go to another place.
+// Stays logs, once each and eight times at most, that calls with something cannot go to another endpoint.
 func (l *Log) Stays(with string) {
 	if _, known := l.stays.Load(with); known || l.staying.Load() >= 8 {
 		return
 	}
 	if _, known := l.stays.LoadOrStore(with, true); !known && l.staying.Add(1) <= 8 {
-		l.once("stays "+with, "calls with something that no place keeps or drops stay where they are made for", slog.String("with", label.Clean(with)))
+		l.once("stays "+with, "calls with something that no endpoint keeps or drops stay where they are made for", slog.String("with", label.Clean(with)))
 	}
 }
 
@@ -158,7 +158,7 @@ func (l *Log) PanickedIn(observer string, value any) {
 var messages = [...]struct{ bad, good string }{
 	policy.Pausing:    {"paused", "resumed"},
 	policy.Exhausting: {"budget exhausted", "budget refilled"},
-	policy.Placing:    {"place is out", "place is back"},
+	policy.Ejecting:   {"endpoint ejected", "endpoint restored"},
 }
 
 // audited logs the verdict of an audit.
@@ -200,8 +200,8 @@ func (l *Log) Changed(key observe.KeyInfo, change policy.Change) {
 	if key.Route != "" {
 		attrs = append(attrs, slog.String("route", label.Clean(key.Route)))
 	}
-	if change.Place != "" {
-		attrs = append(attrs, slog.String("place", label.Clean(change.Place)))
+	if change.Endpoint != "" {
+		attrs = append(attrs, slog.String("endpoint", label.Clean(change.Endpoint)))
 	}
 	if change.Reason != policy.None {
 		attrs = append(attrs, slog.String("reason", string(change.Reason)))

@@ -8,13 +8,13 @@ import (
 
 // A Change is a change of a key's state.
 type Change struct {
-	Topic   Topic
-	Bad     bool           // hedging is paused, or the budget is exhausted; false: no longer
-	Reason  observe.Reason // why hedging is paused: DeniedSlow or DeniedPaused
-	Until   time.Time      // that pause lasts, if the server has said for how long
-	Audit   observe.Audit  // what the audit has found, if Topic is Judging
-	Dropped int            // changes of the topic since the last report
-	Place   string         // that is out, or back, if Topic is Placing
+	Topic    Topic
+	Bad      bool           // hedging is paused, or the budget is exhausted; false: no longer
+	Reason   observe.Reason // why hedging is paused: DeniedSlow or DeniedPaused
+	Until    time.Time      // that pause lasts, if the server has said for how long
+	Audit    observe.Audit  // what the audit has found, if Topic is Judging
+	Dropped  int            // changes of the topic since the last report
+	Endpoint string         // that is ejected, or restored, if Topic is Ejecting
 }
 
 // A Topic is what a Change is about.
@@ -26,8 +26,8 @@ const (
 	Exhausting              // the budget is exhausted, and is at least half full again
 	topics
 
-	Judging = topics     // a verdict changes; it is reported at once
-	Placing = topics + 1 // a place is out, because it fails or, if Reason is DeniedSlow, is slower than another, and is back
+	Judging  = topics     // a verdict changes; it is reported at once
+	Ejecting = topics + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
 )
 
 // The least times between two reports that say the same: a budget that is spent as it is earned is

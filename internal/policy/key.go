@@ -79,10 +79,10 @@ type EvictionListener interface {
 // Forgotten reports whether the table has forgotten k.
 func (k *Key) Forgotten() bool { return k.evicted.Load() }
 
-// Placed tells observers what happened at a place of the key's calls.
-func (k *Key) Placed(p observe.PlaceEvent) {
+// EndpointEvent tells observers what happened at an endpoint of the key's calls.
+func (k *Key) EndpointEvent(p observe.EndpointEvent) {
 	if w := k.engine.setup.Watcher; w != nil {
-		w.Tell(func(o observe.Observer) { o.Placed(k.Info, p) })
+		w.Tell(func(o observe.Observer) { o.EndpointEvent(k.Info, p) })
 	}
 }
 

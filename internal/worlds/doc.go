@@ -15,10 +15,10 @@
 //
 //	over=http/2 call0.method=POST call0.try1.wait=30ms
 //
-// Worlds of HTTP with places (elsewhere=1, elsewhere=2) have WithPlaces, and a server that knows by the Host which place it is. Promise 3 is there as well: what may
-// not be hedged goes to the first place, and hedges cost no more tokens than the budget has; promise 5: bodies that Prepare has set are closed; promise 6:
-// nothing secret that a call has reaches another host, nor Prepare, what is sent there is what Prepare has signed, a call for a host that is no place goes
-// there, and what comes back tells of no other host but in Response.Request. Not judged is how well places are chosen: benchmark/simulate does that.
+// Worlds of HTTP with endpoints (elsewhere=1, elsewhere=2) have WithEndpoints, and a server that knows by the Host which endpoint it is. Promise 3 is there as well: what may
+// not be hedged goes to the first endpoint, and hedges cost no more tokens than the budget has; promise 5: bodies that Prepare has set are closed; promise 6:
+// nothing secret that a call has reaches another host, nor Prepare, what is sent there is what Prepare has signed, a call for a host that is no endpoint goes
+// there, and what comes back tells of no other host but in Response.Request. Not judged is how well endpoints are chosen: benchmark/simulate does that.
 //
 // Worlds of HTTP over a wrapped transport may write the primary after their call (way.lags=60ms), or change their version (way.upgraded=true). Promise 1 is there
 // as well: a call returns its success when that is sent, and waits for no loser; promise 3: hedging around hedging hedges a call once; promise 6: a loser

@@ -142,7 +142,7 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 }
 
 // slack is how much later than plainly something may happen: a call may need a connection because that of its primary is in use by a
-// loser, or was closed with one. Another place than the first may be farther away.
+// loser, or was closed with one. Another endpoint than the first may be farther away.
 func (j *httpJudge) slack() time.Duration { return slack + j.w.way.dialling + j.w.elsewhere.away }
 
 // lingers is how long a loser may run on.
@@ -223,7 +223,7 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 }
 
 // bySelf returns when the call ends, plainly and with nobody before it: some do not heed their context once they have a connection
-// or a place, such as net/http while it reads a body.
+// or an endpoint, such as net/http while it reads a body.
 func (j *httpJudge) bySelf(c *httpCall) time.Duration {
 	return j.by(c.number).results[c.number-1].header
 }
@@ -355,7 +355,7 @@ const usualHedges = 2
 
 // nested judges whether hedging around hedging hedges a call once.
 func (j *httpJudge) nested(c *httpCall, say verdict) {
-	if j.w.way.layers == 1 || j.w.client.resume || j.w.elsewhere.places > 0 {
+	if j.w.way.layers == 1 || j.w.client.resume || j.w.elsewhere.endpoints > 0 {
 		return
 	}
 	most := max(1, len(j.plain.arrivals[c.number])) + max(usualHedges, j.w.client.maxHedges)

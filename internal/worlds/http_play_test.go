@@ -181,7 +181,7 @@ func (p *httpPlay) dress() {
 	if w.client.counts {
 		options = append(options, hedge.WithObserver(&p.counter))
 	}
-	if w.elsewhere.places > 0 {
+	if w.elsewhere.endpoints > 0 {
 		options = append(options, w.elsewhere.option(p))
 	}
 	for _, option := range w.client.options {
@@ -253,7 +253,7 @@ func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn,
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := &clientConn{Conn: inner, p: p, host: "shop"}
-	if strings.HasPrefix(address, "host") || strings.HasPrefix(address, "place") {
+	if strings.HasPrefix(address, "host") || strings.HasPrefix(address, "endpoint") {
 		c.host = address
 	}
 	p.conns[c.host]++

@@ -167,7 +167,7 @@ func breakOff(rw http.ResponseWriter, r *http.Request) {
 // answer sends what an act says.
 func (p *httpPlay) answer(rw http.ResponseWriter, r *http.Request, c *httpCall, act httpAct, attempt int) {
 	h, status := rw.Header(), act.status
-	p.w.elsewhere.place(h, r, p.w.scheme(), status, attempt)
+	p.w.elsewhere.endpoint(h, r, p.w.scheme(), status, attempt)
 	if act.retryAfter != "" {
 		h.Set("Retry-After", act.retryAfter)
 	}

@@ -277,7 +277,7 @@ func newHTTPCall(d *draw, w *httpWorld, i int) *httpCall {
 		c.header = pick(d, name("range"), .3, "", "Range: bytes=0-199999", "Range: bytes=1000-150999", "Range: bytes=50000-", "Range: bytes=199990-", "Range: bytes=1-300000",
 			"Range: bytes=-100000", "Range: bytes=0-70000,100000-180000", "Range: items=1-2")
 	}
-	if w.elsewhere.places > 0 && c.header == "" {
+	if w.elsewhere.endpoints > 0 && c.header == "" {
 		c.tells = pick(d, name("tells"), .5, "", tells...)
 	}
 	c.deadline, c.cancel = newTimes(d, name)

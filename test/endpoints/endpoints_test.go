@@ -29,19 +29,19 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// near and far are places of these tests; calls are made for near, which is that of site.
+// near and far are endpoints of these tests; calls are made for near, which is that of site.
 const (
 	near = "http://catalog.test"
 	far  = "http://catalog.far.test/mirror"
 )
 
-func toFar(p hedge.Place) hedge.Option {
+func toFar(p hedge.Endpoint) hedge.Option {
 	p.URL = far
-	return hedge.WithPlaces(hedge.Place{URL: near}, p)
+	return hedge.WithEndpoints(hedge.Endpoint{URL: near}, p)
 }
 
-// inPlaces answers for each host by a function of its own.
-func inPlaces(rt *doubles.RoundTripper, nearby, away func(*http.Request, int) (*http.Response, error)) func(*http.Request, int) (*http.Response, error) {
+// inEndpoints answers for each host by a function of its own.
+func inEndpoints(rt *doubles.RoundTripper, nearby, away func(*http.Request, int) (*http.Response, error)) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		if req.URL.Host == "catalog.test" {
 			return nearby(req, n)
@@ -62,10 +62,10 @@ func hosts(sent []*http.Request) map[string]int {
 	return n
 }
 
-func TestAHedgeGoesToTheNextPlace(t *testing.T) {
+func TestAHedgeGoesToTheNextEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, after(rt, time.Minute), after(rt, 80*ms))
-		tr := warm(t, rt, toFar(hedge.Place{Keep: []string{"q"}}), hedge.WithMaxHedges(1), hedge.WithAttemptHeader("X-Try"))
+		rt.Answer = inEndpoints(rt, after(rt, time.Minute), after(rt, 80*ms))
+		tr := warm(t, rt, toFar(hedge.Endpoint{Keep: []string{"q"}}), hedge.WithMaxHedges(1), hedge.WithAttemptHeader("X-Try"))
 		start := time.Now()
 		resp, err := get(t, tr, site+"%2Fa?q=1&Q=%32")
 		require.NoError(t, err)
@@ -76,15 +76,15 @@ func TestAHedgeGoesToTheNextPlace(t *testing.T) {
 		assert.Equal(t, far+"/item%2Fa?q=1&Q=%32", hedged.URL.String(), "the path is joined and not written anew")
 		assert.Equal(t, "catalog.far.test", hedged.Host)
 		assert.Equal(t, http.Header{"X-Try": {"1"}}, hedged.Header)
-		assert.Equal(t, hedged.URL.String(), resp.Request.URL.String(), "the response is that of the place that answered")
+		assert.Equal(t, hedged.URL.String(), resp.Request.URL.String(), "the response is that of the endpoint that answered")
 	})
 }
 
-func TestWritesGoToTheFirstPlaceAndAreSentOnce(t *testing.T) {
+func TestWritesGoToTheFirstEndpointAndAreSentOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, fails, quick(rt))
-		tr := warm(t, rt, toFar(hedge.Place{}))
-		for range 20 { // near is out after that
+		rt.Answer = inEndpoints(rt, fails, quick(rt))
+		tr := warm(t, rt, toFar(hedge.Endpoint{}))
+		for range 20 { // near is ejected after that
 			if resp, err := get(t, tr, site); err == nil {
 				text(t, resp)
 			}
@@ -142,7 +142,7 @@ func TestNoSecretOfAHostReachesAnother(t *testing.T) {
 			t.Run(fmt.Sprint(name, withPrepare), func(t *testing.T) {
 				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 					rt.Answer = after(rt, time.Second, 80*ms)
-					p := hedge.Place{}
+					p := hedge.Endpoint{}
 					if withPrepare {
 						p.Prepare = prepare
 					}
@@ -173,10 +173,10 @@ func TestNoSecretOfAHostReachesAnother(t *testing.T) {
 	}
 }
 
-func TestKeepAndDropSayWhatElseGoesToAPlace(t *testing.T) {
+func TestKeepAndDropSayWhatElseGoesToAnEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 80*ms)
-		tr := warm(t, rt, toFar(hedge.Place{Keep: []string{"X-Tenant*", "page"}, Drop: []string{"X-Forwarded-*", "x-tenant-key", "X-Amz-*"}}))
+		tr := warm(t, rt, toFar(hedge.Endpoint{Keep: []string{"X-Tenant*", "page"}, Drop: []string{"X-Forwarded-*", "x-tenant-key", "X-Amz-*"}}))
 		req := request(t, t.Context(), "GET", site+"?page=2&X%2DAmz%2DSignature=s3cret&&X-Amz-Date=s3cret", nil)
 		req.Header = http.Header{"X-Tenant": {"5"}, "X-Tenant-Key": {"s3cret"}, "X-Forwarded-For": {"192.0.2.1"}}
 		resp, err := tr.RoundTrip(req)
@@ -189,12 +189,12 @@ func TestKeepAndDropSayWhatElseGoesToAPlace(t *testing.T) {
 	})
 }
 
-// TestAStarKeepsNoCredentials: they have to be named, because a place of another provider may be behind it.
+// TestAStarKeepsNoCredentials: they have to be named, because an endpoint of another provider may be behind it.
 func TestAStarKeepsNoCredentials(t *testing.T) {
 	for _, keep := range [][]string{{"*"}, {"A*"}, {"*", "Authorization"}} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 80*ms)
-			tr := warm(t, rt, toFar(hedge.Place{Keep: keep, Prepare: func(*http.Request) error { return nil }}))
+			tr := warm(t, rt, toFar(hedge.Endpoint{Keep: keep, Prepare: func(*http.Request) error { return nil }}))
 			req := request(t, t.Context(), "GET", site, nil)
 			req.Header.Set("Authorization", "Bearer s3cret")
 			resp, err := tr.RoundTrip(req)
@@ -206,12 +206,12 @@ func TestAStarKeepsNoCredentials(t *testing.T) {
 	}
 }
 
-// TestWhyACallStaysIsLoggedOnce: who wonders why no hedge goes to the other place finds out, and no value is in the log.
+// TestWhyACallStaysIsLoggedOnce: who wonders why no hedge goes to the other endpoint finds out, and no value is in the log.
 func TestWhyACallStaysIsLoggedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		var log bytes.Buffer
-		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		for range 3 {
 			for _, raw := range []string{"", "?q=s3cret", "?s3cret"} {
 				resp, err := get(t, tr, site+raw)
@@ -225,7 +225,7 @@ func TestWhyACallStaysIsLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestCallsForOthersThanTheFirstPlaceAreUntouched(t *testing.T) {
+func TestCallsForOthersThanTheFirstEndpointAreUntouched(t *testing.T) {
 	for name, req := range map[string]*http.Request{
 		"host":        {URL: parse("http://other.test/item")},
 		"the far one": {URL: parse(far + "/item")},
@@ -239,7 +239,7 @@ func TestCallsForOthersThanTheFirstPlaceAreUntouched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = quick(rt)
-				tr := hedge.New(rt, toFar(hedge.Place{Prepare: func(*http.Request) error { panic("prepared") }}))
+				tr := hedge.New(rt, toFar(hedge.Endpoint{Prepare: func(*http.Request) error { panic("prepared") }}))
 				req := req.WithContext(t.Context())
 				req.Method, req.Header = "GET", http.Header{"Cookie": {"a=b"}}
 				want := req.URL.String()
@@ -263,17 +263,17 @@ func TestCallsForOthersThanTheFirstPlaceAreUntouched(t *testing.T) {
 	}
 }
 
-func TestAPlaceThatFailsIsSkippedAndTriedAgain(t *testing.T) {
+func TestAnEndpointThatFailsIsSkippedAndTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var down atomic.Bool
-		rt.Answer = inPlaces(rt, func(r *http.Request, n int) (*http.Response, error) {
+		rt.Answer = inEndpoints(rt, func(r *http.Request, n int) (*http.Response, error) {
 			if down.Load() {
 				return fails(r, n)
 			}
 			return quick(rt)(r, n)
 		}, after(rt, 80*ms))
 		var stats *hedge.Stats
-		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithStats(&stats))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithStats(&stats))
 		play := func(calls int) (failed int) {
 			rt.Forget()
 			for range calls {
@@ -289,7 +289,7 @@ func TestAPlaceThatFailsIsSkippedAndTriedAgain(t *testing.T) {
 		require.Zero(t, play(200))
 		assert.Less(t, hosts(rt.Sent())["catalog.far.test"], 40)
 		down.Store(true)
-		assert.Equal(t, 6, play(3000), "failures until it is out; what tries it again fails no call")
+		assert.Equal(t, 6, play(3000), "failures until it is ejected; what tries it again fails no call")
 		tries := hosts(rt.Sent())["catalog.test"] - 6
 		assert.Greater(t, tries, 5)
 		assert.Less(t, tries, 3000/20)
@@ -302,10 +302,10 @@ func TestAPlaceThatFailsIsSkippedAndTriedAgain(t *testing.T) {
 	})
 }
 
-func TestAPlaceThatIsSlowFromTheStartIsLeft(t *testing.T) {
+func TestAnEndpointThatIsSlowFromTheStartIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, after(rt, 300*ms), after(rt, 80*ms))
-		tr := hedge.New(rt, toFar(hedge.Place{}))
+		rt.Answer = inEndpoints(rt, after(rt, 300*ms), after(rt, 80*ms))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}))
 		for range 2000 {
 			resp, err := get(t, tr, site)
 			require.NoError(t, err)
@@ -319,10 +319,10 @@ func TestAPlaceThatIsSlowFromTheStartIsLeft(t *testing.T) {
 	})
 }
 
-func TestANearPlaceThatIsQuickerStays(t *testing.T) {
+func TestANearEndpointThatIsQuickerStays(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, quick(rt), after(rt, 80*ms))
-		tr := hedge.New(rt, toFar(hedge.Place{}))
+		rt.Answer = inEndpoints(rt, quick(rt), after(rt, 80*ms))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}))
 		for range 2000 {
 			resp, err := get(t, tr, site)
 			require.NoError(t, err)
@@ -338,13 +338,13 @@ func TestCostDividesTheBudget(t *testing.T) {
 	sent := func(cost int) (hedges int) {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			var n atomic.Int64
-			rt.Answer = inPlaces(rt, func(r *http.Request, k int) (*http.Response, error) {
-				if n.Add(1)%20 == 0 { // less than what has the place left
+			rt.Answer = inEndpoints(rt, func(r *http.Request, k int) (*http.Response, error) {
+				if n.Add(1)%20 == 0 { // less than what has the endpoint left
 					return after(rt, 200*ms)(r, k)
 				}
 				return quick(rt)(r, k)
 			}, after(rt, 80*ms))
-			tr := hedge.New(rt, toFar(hedge.Place{Cost: cost}), hedge.WithBudgetPercent(3), hedge.WithBurst(0), hedge.WithMaxHedges(1))
+			tr := hedge.New(rt, toFar(hedge.Endpoint{Cost: cost}), hedge.WithBudgetPercent(3), hedge.WithBurst(0), hedge.WithMaxHedges(1))
 			for range 5000 {
 				resp, err := get(t, tr, site)
 				require.NoError(t, err)
@@ -395,7 +395,7 @@ func TestPrepareSeesTheBodyAndWhatItLeavesIsSent(t *testing.T) {
 				}
 				script := rt.Answer
 				rt.Answer = quick(rt)
-				tr := hedge.New(rt, toFar(hedge.Place{Prepare: c.prepare}))
+				tr := hedge.New(rt, toFar(hedge.Endpoint{Prepare: c.prepare}))
 				warmUp(t, tr)
 				rt.Answer = script
 				rt.Forget()
@@ -410,13 +410,13 @@ func TestPrepareSeesTheBodyAndWhatItLeavesIsSent(t *testing.T) {
 	}
 }
 
-func TestRedirectsAndCookiesOfAnotherPlace(t *testing.T) {
+func TestRedirectsAndCookiesOfAnotherEndpoint(t *testing.T) {
 	for location, want := range map[string]string{
 		"other":                         near + "/other",
 		"/mirror/b?x=1#f":               near + "/b?x=1#f",
 		far + "/b":                      near + "/b",
 		near + "/c":                     near + "/c",
-		"/outside":                      "", // below no place
+		"/outside":                      "", // below no endpoint
 		"https://evil.test/":            "",
 		"http://catalog.far.test.evil/": "",
 	} {
@@ -430,8 +430,8 @@ func TestRedirectsAndCookiesOfAnotherPlace(t *testing.T) {
 					}
 					return resp, err
 				}
-				rt.Answer = inPlaces(rt, after(rt, time.Second), away)
-				tr := warm(t, rt, toFar(hedge.Place{Keep: []string{"x"}}), hedge.WithMaxHedges(1))
+				rt.Answer = inEndpoints(rt, after(rt, time.Second), away)
+				tr := warm(t, rt, toFar(hedge.Endpoint{Keep: []string{"x"}}), hedge.WithMaxHedges(1))
 				resp, err := get(t, tr, site)
 				require.NoError(t, err)
 				text(t, resp)
@@ -447,10 +447,10 @@ func TestRedirectsAndCookiesOfAnotherPlace(t *testing.T) {
 	}
 }
 
-// TestAJarHasNoCookieOfAnotherPlace: a client stores cookies for the host that it has asked.
-func TestAJarHasNoCookieOfAnotherPlace(t *testing.T) {
+// TestAJarHasNoCookieOfAnotherEndpoint: a client stores cookies for the host that it has asked.
+func TestAJarHasNoCookieOfAnotherEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, after(rt, time.Second), func(r *http.Request, n int) (*http.Response, error) {
+		rt.Answer = inEndpoints(rt, after(rt, time.Second), func(r *http.Request, n int) (*http.Response, error) {
 			resp, err := quick(rt)(r, n)
 			if err == nil {
 				resp.Header.Set("Set-Cookie", "session=of-far")
@@ -459,7 +459,7 @@ func TestAJarHasNoCookieOfAnotherPlace(t *testing.T) {
 		})
 		jar, err := cookiejar.New(nil)
 		require.NoError(t, err)
-		client := &http.Client{Transport: warm(t, rt, toFar(hedge.Place{})), Jar: jar}
+		client := &http.Client{Transport: warm(t, rt, toFar(hedge.Endpoint{})), Jar: jar}
 		resp, err := client.Get(site)
 		require.NoError(t, err)
 		text(t, resp)
@@ -470,8 +470,8 @@ func TestAJarHasNoCookieOfAnotherPlace(t *testing.T) {
 
 func TestInShadowModeCallsGoWhereTheyAreMadeFor(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, fails, quick(rt))
-		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithShadow())
+		rt.Answer = inEndpoints(rt, fails, quick(rt))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithShadow())
 		for range 100 {
 			_, err := get(t, tr, site)
 			require.Equal(t, errDown, err)
@@ -480,27 +480,27 @@ func TestInShadowModeCallsGoWhereTheyAreMadeFor(t *testing.T) {
 	})
 }
 
-func TestOptionsOfPlacesThatMakeNoSensePanic(t *testing.T) {
-	for want, all := range map[string][]hedge.Place{
-		"1 places: there must be 2 to 8":                             {{URL: near}},
-		`place 2: URL "catalog.far.test" is not http://host`:         {{URL: near}, {URL: "catalog.far.test"}},
-		`place 1: URL "ftp://a.test" is not http`:                    {{URL: "ftp://a.test"}, {URL: far}},
-		`place 2: URL "http://xxxxx@a.test" has credentials`:         {{URL: near}, {URL: "http://u:p@a.test"}},
-		`place 2: URL "http://a.test?xxxxx" has more than a path`:    {{URL: near}, {URL: "http://a.test?x=1"}},
-		`place 2: URL "http://a.test/b/../c" has a path`:             {{URL: near}, {URL: "http://a.test/b/../c"}},
-		`place 2: URL "http://CATALOG.test:80/" is that of`:          {{URL: near}, {URL: "http://CATALOG.test:80/"}},
-		`place 2: URL "http://a.test" is not https, as`:              {{URL: "https://b.test"}, {URL: "http://a.test"}},
-		"place 2: Cost -1 is not in [0, 100]":                        {{URL: near}, {URL: far, Cost: -1}},
-		`place 2: Keep "" is neither`:                                {{URL: near}, {URL: far, Keep: []string{""}}},
-		`place 2: Drop "a*b" is neither`:                             {{URL: near}, {URL: far, Drop: []string{"a*b"}}},
-		"place 1: calls are made for the first place, " + near:       {{URL: near, Cost: 2}, {URL: far}},
-		"place 1: calls are made for the first place, " + near + ",": {{URL: near, Prepare: func(*http.Request) error { return nil }}, {URL: far}},
+func TestOptionsOfEndpointsThatMakeNoSensePanic(t *testing.T) {
+	for want, all := range map[string][]hedge.Endpoint{
+		"1 endpoints: there must be 2 to 8":                                {{URL: near}},
+		`endpoint 2: URL "catalog.far.test" is not http://host`:            {{URL: near}, {URL: "catalog.far.test"}},
+		`endpoint 1: URL "ftp://a.test" is not http`:                       {{URL: "ftp://a.test"}, {URL: far}},
+		`endpoint 2: URL "http://xxxxx@a.test" has credentials`:            {{URL: near}, {URL: "http://u:p@a.test"}},
+		`endpoint 2: URL "http://a.test?xxxxx" has more than a path`:       {{URL: near}, {URL: "http://a.test?x=1"}},
+		`endpoint 2: URL "http://a.test/b/../c" has a path`:                {{URL: near}, {URL: "http://a.test/b/../c"}},
+		`endpoint 2: URL "http://CATALOG.test:80/" is that of`:             {{URL: near}, {URL: "http://CATALOG.test:80/"}},
+		`endpoint 2: URL "http://a.test" is not https, as`:                 {{URL: "https://b.test"}, {URL: "http://a.test"}},
+		"endpoint 2: Cost -1 is not in [0, 100]":                           {{URL: near}, {URL: far, Cost: -1}},
+		`endpoint 2: Keep "" is neither`:                                   {{URL: near}, {URL: far, Keep: []string{""}}},
+		`endpoint 2: Drop "a*b" is neither`:                                {{URL: near}, {URL: far, Drop: []string{"a*b"}}},
+		"endpoint 1: calls are made for the first endpoint, " + near:       {{URL: near, Cost: 2}, {URL: far}},
+		"endpoint 1: calls are made for the first endpoint, " + near + ",": {{URL: near, Prepare: func(*http.Request) error { return nil }}, {URL: far}},
 	} {
 		func() {
 			defer func() {
-				assert.Contains(t, fmt.Sprint(recover()), "hedge: WithPlaces: "+want)
+				assert.Contains(t, fmt.Sprint(recover()), "hedge: WithEndpoints: "+want)
 			}()
-			hedge.WithPlaces(all...)
+			hedge.WithEndpoints(all...)
 		}()
 	}
 }
@@ -566,9 +566,9 @@ func (a aws) check(w http.ResponseWriter, r *http.Request) bool {
 	return ok
 }
 
-// TestWhatIsSignedIsWhatIsSentAtEveryPlace sends signed requests, with and without a body, over HTTP/1.1 and HTTP/2 to two servers that check
+// TestWhatIsSignedIsWhatIsSentAtEveryEndpoint sends signed requests, with and without a body, over HTTP/1.1 and HTTP/2 to two servers that check
 // the signature, the Host, and the name that TLS was begun with.
-func TestWhatIsSignedIsWhatIsSentAtEveryPlace(t *testing.T) {
+func TestWhatIsSignedIsWhatIsSentAtEveryEndpoint(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("HTTP/2 ", http2), func(t *testing.T) {
 			var stuck, wrong atomic.Int64
@@ -603,7 +603,7 @@ func TestWhatIsSignedIsWhatIsSentAtEveryPlace(t *testing.T) {
 					return new(net.Dialer).DialContext(ctx, network, addresses[addr])
 				},
 			}
-			tr := hedge.New(base, hedge.WithPlaces(hedge.Place{URL: "https://s3.eu.test"}, hedge.Place{URL: "https://s3.us.test", Prepare: us.prepare, Keep: []string{"list-type", "prefix"}}),
+			tr := hedge.New(base, hedge.WithEndpoints(hedge.Endpoint{URL: "https://s3.eu.test"}, hedge.Endpoint{URL: "https://s3.us.test", Prepare: us.prepare, Keep: []string{"list-type", "prefix"}}),
 				hedge.WithBudgetPercent(100))
 			t.Cleanup(tr.CloseIdleConnections)
 			call := func(method, body string) string {

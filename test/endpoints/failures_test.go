@@ -21,16 +21,16 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestAPrepareThatIsCancelledIsNoFailure: a hedge whose primary answers while Prepare still asks for a key was not sent, which is not its place's fault.
+// TestAPrepareThatIsCancelledIsNoFailure: a hedge whose primary answers while Prepare still asks for a key was not sent, which is not its endpoint's fault.
 func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, after(rt, 100*ms), quick(rt))
+		rt.Answer = inEndpoints(rt, after(rt, 100*ms), quick(rt))
 		var log bytes.Buffer
 		slow := func(r *http.Request) error {
 			<-r.Context().Done()
 			return r.Context().Err()
 		}
-		tr := warm(t, rt, toFar(hedge.Place{Prepare: slow}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100),
+		tr := warm(t, rt, toFar(hedge.Endpoint{Prepare: slow}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100),
 			hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		for range 8 {
 			resp, err := get(t, tr, site)
@@ -38,10 +38,10 @@ func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
 			text(t, resp)
 			time.Sleep(time.Second)
 		}
-		away := tr.Snapshot().Keys[0].Places[1]
+		away := tr.Snapshot().Keys[0].Endpoints[1]
 		require.Positive(t, away.Hedges)
 		assert.Zero(t, away.Failures)
-		assert.False(t, away.Out)
+		assert.False(t, away.Ejected)
 		assert.NotContains(t, log.String(), "Prepare")
 	})
 }
@@ -56,7 +56,7 @@ func TestAHedgeThatPrepareLeavesCostsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = after(rt, time.Second)
-				tr := warm(t, rt, toFar(hedge.Place{Cost: 3, Prepare: prepare}), hedge.WithMaxHedges(1))
+				tr := warm(t, rt, toFar(hedge.Endpoint{Cost: 3, Prepare: prepare}), hedge.WithMaxHedges(1))
 				before := tr.Snapshot().Keys[0]
 				resp, err := get(t, tr, site)
 				require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestAHedgeThatPrepareLeavesCostsNothing(t *testing.T) {
 // TestABodyThatPrepareSetsIsNotExchangedForNone: net/http asks GetBody for the body when it sends a request again.
 func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		tr := nearIsOut(t, rt, func(r *http.Request, n int) (*http.Response, error) {
+		tr := nearIsEjected(t, rt, func(r *http.Request, n int) (*http.Response, error) {
 			if r.GetBody != nil {
 				b, err := r.GetBody()
 				require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
 				assert.Equal(t, "frage", string(again))
 			}
 			return quick(rt)(r, n)
-		}, toFar(hedge.Place{Prepare: func(r *http.Request) error {
+		}, toFar(hedge.Endpoint{Prepare: func(r *http.Request) error {
 			r.Body, r.ContentLength = io.NopCloser(strings.NewReader("frage")), 5
 			return nil
 		}}))
@@ -96,15 +96,15 @@ func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
 	})
 }
 
-// TestBodiesThatFailSayNothingOfAPlace: their calls end before an answer could come.
-func TestBodiesThatFailSayNothingOfAPlace(t *testing.T) {
+// TestBodiesThatFailSayNothingOfAnEndpoint: their calls end before an answer could come.
+func TestBodiesThatFailSayNothingOfAnEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, after(rt, time.Second), after(rt, 80*ms))
-		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
+		rt.Answer = inEndpoints(rt, after(rt, time.Second), after(rt, 80*ms))
+		tr := warm(t, rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1))
 		resp, err := get(t, tr, site) // after which it is known how long far takes
 		require.NoError(t, err)
 		text(t, resp)
-		rt.Answer = inPlaces(rt, quick(rt), after(rt, 80*ms))
+		rt.Answer = inEndpoints(rt, quick(rt), after(rt, 80*ms))
 		resp, err = get(t, tr, site)
 		require.NoError(t, err)
 		text(t, resp)
@@ -121,17 +121,17 @@ func TestBodiesThatFailSayNothingOfAPlace(t *testing.T) {
 		require.NoError(t, err)
 		text(t, resp)
 		for _, k := range tr.Snapshot().Keys {
-			for _, p := range k.Places {
-				assert.False(t, p.Out, p.Place)
+			for _, p := range k.Endpoints {
+				assert.False(t, p.Ejected, p.Endpoint)
 			}
 		}
 	})
 }
 
-// TestAPlaceThatIsOutIsRememberedWhileCallsAreMadeForIt: its key is used, although calls go elsewhere.
-func TestAPlaceThatIsOutIsRememberedWhileCallsAreMadeForIt(t *testing.T) {
+// TestEjectedEndpointIsRememberedWhileCallsAreMadeForIt: its key is used, although calls go elsewhere.
+func TestEjectedEndpointIsRememberedWhileCallsAreMadeForIt(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		tr := nearIsOut(t, rt, quick(rt), toFar(hedge.Place{}), hedge.WithMaxKeys(8))
+		tr := nearIsEjected(t, rt, quick(rt), toFar(hedge.Endpoint{}), hedge.WithMaxKeys(8))
 		for i := range 100 {
 			resp, err := get(t, tr, site)
 			require.NoError(t, err, "call %d", i)
@@ -147,7 +147,7 @@ func TestAPlaceThatIsOutIsRememberedWhileCallsAreMadeForIt(t *testing.T) {
 // TestARedirectToNowhereIsAnAnswer: a client follows no empty Location.
 func TestARedirectToNowhereIsAnAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		tr := nearIsOut(t, rt, answers(rt, 302, http.Header{"Location": {""}}), toFar(hedge.Place{}))
+		tr := nearIsEjected(t, rt, answers(rt, 302, http.Header{"Location": {""}}), toFar(hedge.Endpoint{}))
 		resp, err := get(t, tr, site)
 		require.NoError(t, err)
 		text(t, resp)
@@ -155,7 +155,7 @@ func TestARedirectToNowhereIsAnAnswer(t *testing.T) {
 	})
 }
 
-// TestARouteThatIsBrokenEverywhereMovesNoOthers: a place is not better because it fails as often.
+// TestARouteThatIsBrokenEverywhereMovesNoOthers: an endpoint is not better because it fails as often.
 func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		broken := func(d time.Duration) func(r *http.Request, n int) (*http.Response, error) {
@@ -166,8 +166,8 @@ func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 				return after(rt, d)(r, n)
 			}
 		}
-		rt.Answer = inPlaces(rt, broken(usual), broken(80*ms))
-		tr := hedge.New(rt, toFar(hedge.Place{}))
+		rt.Answer = inEndpoints(rt, broken(usual), broken(80*ms))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}))
 		slow := 0
 		for i := range 10000 {
 			url := site
@@ -189,8 +189,8 @@ func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 // TestCallWithAProbeCountsAsSlowLikeOthers has an outage: the first brake must not take a call for a quick one because it has a hedge already.
 func TestCallWithAProbeCountsAsSlowLikeOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, fails, quick(rt))
-		tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
+		rt.Answer = inEndpoints(rt, fails, quick(rt))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1))
 		call := func() (sent int) {
 			rt.Forget()
 			if resp, err := get(t, tr, site); err == nil {
@@ -198,7 +198,7 @@ func TestCallWithAProbeCountsAsSlowLikeOthers(t *testing.T) {
 			}
 			return len(rt.Sent())
 		}
-		for range 200 { // near is out, and far has a plan
+		for range 200 { // near is ejected, and far has a plan
 			call()
 		}
 		for call() == 1 {
@@ -215,7 +215,7 @@ func TestCallWithAProbeCountsAsSlowLikeOthers(t *testing.T) {
 			return -1
 		}
 		require.Zero(t, slow())
-		rt.Answer = inPlaces(rt, after(rt, 2*time.Second), after(rt, time.Second))
+		rt.Answer = inEndpoints(rt, after(rt, 2*time.Second), after(rt, time.Second))
 		const calls = 3
 		sent := 0
 		for range calls {
@@ -228,8 +228,8 @@ func TestCallWithAProbeCountsAsSlowLikeOthers(t *testing.T) {
 	})
 }
 
-// TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome: its path is below that of both.
-func TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome(t *testing.T) {
+// TestARedirectWithinAnEndpointBelowTheFirstOneIsLedHome: its path is below that of both.
+func TestARedirectWithinAnEndpointBelowTheFirstOneIsLedHome(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(r *http.Request, n int) (*http.Response, error) {
 			if strings.HasPrefix(r.URL.Path, "/v2/") {
@@ -237,7 +237,7 @@ func TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome(t *testing.T) {
 			}
 			return fails(r, n)
 		}
-		tr := hedge.New(rt, hedge.WithPlaces(hedge.Place{URL: near}, hedge.Place{URL: near + "/v2", Keep: []string{"sig"}}))
+		tr := hedge.New(rt, hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: near + "/v2", Keep: []string{"sig"}}))
 		for range 6 {
 			_, err := get(t, tr, site)
 			require.Equal(t, errDown, err)
@@ -249,16 +249,16 @@ func TestARedirectWithinAPlaceBelowTheFirstOneIsLedHome(t *testing.T) {
 	})
 }
 
-// TestAPlaceWhoseRoundTripperPanicsIsOut: hedges that panic there are paid for, and win nothing.
-func TestAPlaceWhoseRoundTripperPanicsIsOut(t *testing.T) {
+// TestEndpointWhoseRoundTripperPanicsIsEjected: hedges that panic there are paid for, and win nothing.
+func TestEndpointWhoseRoundTripperPanicsIsEjected(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		rt.Answer = inPlaces(rt, after(rt, time.Second), func(*http.Request, int) (*http.Response, error) { panic("no pool") })
-		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
+		rt.Answer = inEndpoints(rt, after(rt, time.Second), func(*http.Request, int) (*http.Response, error) { panic("no pool") })
+		tr := warm(t, rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))
 		for range 20 {
 			resp, err := get(t, tr, site)
 			require.NoError(t, err)
 			text(t, resp)
 		}
-		assert.True(t, tr.Snapshot().Keys[0].Places[1].Out)
+		assert.True(t, tr.Snapshot().Keys[0].Endpoints[1].Ejected)
 	})
 }

@@ -14,21 +14,21 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestTheFirstOfTwoPlacesThatAreAsQuickComesBack: of those copies that try it, the other place answers one in two sooner.
-func TestTheFirstOfTwoPlacesThatAreAsQuickComesBack(t *testing.T) {
+// TestTheFirstOfTwoEndpointsThatAreAsQuickComesBack: of those copies that try it, the other endpoint answers one in two sooner.
+func TestTheFirstOfTwoEndpointsThatAreAsQuickComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		down := true
 		alike := func(r *http.Request, n int) (*http.Response, error) {
 			random := rand.New(rand.NewPCG(1, uint64(n)))
 			return after(rt, time.Duration((16+8*random.Float64())*float64(ms)))(r, n)
 		}
-		rt.Answer = inPlaces(rt, func(r *http.Request, n int) (*http.Response, error) {
+		rt.Answer = inEndpoints(rt, func(r *http.Request, n int) (*http.Response, error) {
 			if down {
 				return fails(r, n)
 			}
 			return alike(r, n)
 		}, alike)
-		tr := hedge.New(rt, toFar(hedge.Place{}))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}))
 		call := func(calls int) {
 			for range calls {
 				if resp, err := get(t, tr, site); err == nil {
@@ -38,29 +38,29 @@ func TestTheFirstOfTwoPlacesThatAreAsQuickComesBack(t *testing.T) {
 		}
 		down = false
 		call(300)
-		require.False(t, firstPlace(tr).Out)
+		require.False(t, firstEndpoint(tr).Ejected)
 		down = true
 		call(50)
-		require.True(t, firstPlace(tr).Out)
+		require.True(t, firstEndpoint(tr).Ejected)
 		down = false
 		call(5000)
-		assert.False(t, firstPlace(tr).Out)
+		assert.False(t, firstEndpoint(tr).Ejected)
 	})
 }
 
-// TestAPlaceComesBackHoweverMuchTheBudgetAllows: hedges spend it as it is earned, and a try that finds it empty is none.
-func TestAPlaceComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
+// TestAnEndpointComesBackHoweverMuchTheBudgetAllows: hedges spend it as it is earned, and a try that finds it empty is none.
+func TestAnEndpointComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
 	for _, percent := range []float64{1, 2, 3, 5, 10} {
 		t.Run(fmt.Sprint(percent), func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				down := false
-				rt.Answer = inPlaces(rt, func(r *http.Request, n int) (*http.Response, error) {
+				rt.Answer = inEndpoints(rt, func(r *http.Request, n int) (*http.Response, error) {
 					if down {
 						return fails(r, n)
 					}
 					return quick(rt)(r, n)
 				}, after(rt, 80*ms))
-				tr := hedge.New(rt, toFar(hedge.Place{}), hedge.WithBudgetPercent(percent), hedge.WithMaxHedges(1))
+				tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithBudgetPercent(percent), hedge.WithMaxHedges(1))
 				call := func(calls int) {
 					for range calls {
 						resp, err := tr.RoundTrip(request(t, hedge.WithDelay(t.Context(), 40*ms), "GET", site, nil))
@@ -72,20 +72,20 @@ func TestAPlaceComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
 				call(100)
 				down = true
 				call(1000)
-				require.True(t, firstPlace(tr).Out)
+				require.True(t, firstEndpoint(tr).Ejected)
 				down = false
 				call(2000 + int(10_000/percent))
-				assert.False(t, firstPlace(tr).Out)
+				assert.False(t, firstEndpoint(tr).Ejected)
 			})
 		})
 	}
 }
 
-// firstPlace returns what is known of the first of the places.
-func firstPlace(tr *hedge.Transport) (p hedge.PlaceSnapshot) {
+// firstEndpoint returns what is known of the first of the endpoints.
+func firstEndpoint(tr *hedge.Transport) (p hedge.EndpointSnapshot) {
 	for _, k := range tr.Snapshot().Keys {
-		if len(k.Places) > 0 {
-			p = k.Places[0]
+		if len(k.Endpoints) > 0 {
+			p = k.Endpoints[0]
 		}
 	}
 	return p

@@ -21,10 +21,10 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// nearIsOut returns a Transport whose calls go to far: near has failed six times in a row.
-func nearIsOut(t *testing.T, rt *doubles.RoundTripper, away func(*http.Request, int) (*http.Response, error), opts ...hedge.Option) *hedge.Transport {
+// nearIsEjected returns a Transport whose calls go to far: near has failed six times in a row.
+func nearIsEjected(t *testing.T, rt *doubles.RoundTripper, away func(*http.Request, int) (*http.Response, error), opts ...hedge.Option) *hedge.Transport {
 	t.Helper()
-	rt.Answer = inPlaces(rt, fails, away)
+	rt.Answer = inEndpoints(rt, fails, away)
 	tr := hedge.New(rt, opts...)
 	for range 6 {
 		_, err := get(t, tr, site)
@@ -47,7 +47,7 @@ func TestOnlyRedirectsAreLedHome(t *testing.T) {
 	for _, status := range []int{200, 202, 404} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-				tr := nearIsOut(t, rt, answers(rt, status, http.Header{"Location": {"https://jobs.test/7"}}), toFar(hedge.Place{}))
+				tr := nearIsEjected(t, rt, answers(rt, status, http.Header{"Location": {"https://jobs.test/7"}}), toFar(hedge.Endpoint{}))
 				resp, err := get(t, tr, site)
 				require.NoError(t, err)
 				text(t, resp)
@@ -59,21 +59,21 @@ func TestOnlyRedirectsAreLedHome(t *testing.T) {
 
 func TestARedirectWithoutABodyThatLeavesIsAFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		tr := nearIsOut(t, rt, func(r *http.Request, _ int) (*http.Response, error) {
+		tr := nearIsEjected(t, rt, func(r *http.Request, _ int) (*http.Response, error) {
 			return &http.Response{StatusCode: 302, Header: http.Header{"Location": {"https://evil.test/"}}, Request: r}, nil
-		}, toFar(hedge.Place{}))
+		}, toFar(hedge.Endpoint{}))
 		_, err := get(t, tr, site)
-		assert.ErrorContains(t, err, "redirects to a host that is not among the places")
+		assert.ErrorContains(t, err, "redirects to a host that is not among the endpoints")
 	})
 }
 
-// TestARedirectTakesNoSecretOfItsPlaceHome: a place that signs where it redirects to has a secret of its own in there.
-func TestARedirectTakesNoSecretOfItsPlaceHome(t *testing.T) {
+// TestARedirectTakesNoSecretOfItsEndpointHome: an endpoint that signs where it redirects to has a secret of its own in there.
+func TestARedirectTakesNoSecretOfItsEndpointHome(t *testing.T) {
 	for _, location := range []string{far + "/b?sig=s3cret", far + "/b?X-Amz-Signature=s3cret", "b?token=s3cret", far + "/b;jsessionid=s3cret"} {
 		t.Run(location, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-				tr := nearIsOut(t, rt, answers(rt, 307, http.Header{"Location": {location}}), toFar(hedge.Place{}))
-				rt.Answer = inPlaces(rt, quick(rt), rt.Answer)
+				tr := nearIsEjected(t, rt, answers(rt, 307, http.Header{"Location": {location}}), toFar(hedge.Endpoint{}))
+				rt.Answer = inEndpoints(rt, quick(rt), rt.Answer)
 				client := &http.Client{Transport: tr}
 				resp, err := client.Get(site)
 				if err == nil {
@@ -96,7 +96,7 @@ func TestASessionInThePathStaysAtItsHost(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				rt.Answer = after(rt, time.Second, 80*ms)
-				tr := warm(t, rt, toFar(hedge.Place{Prepare: func(*http.Request) error { return nil }}), hedge.WithMaxHedges(1))
+				tr := warm(t, rt, toFar(hedge.Endpoint{Prepare: func(*http.Request) error { return nil }}), hedge.WithMaxHedges(1))
 				resp, err := get(t, tr, near+path)
 				require.NoError(t, err)
 				text(t, resp)
@@ -106,16 +106,16 @@ func TestASessionInThePathStaysAtItsHost(t *testing.T) {
 	}
 }
 
-// TestASignedCallIsNotSentToAnotherPathAsItIs: what signs a request signs its path, so a place on the same host is a place like any other.
+// TestASignedCallIsNotSentToAnotherPathAsItIs: what signs a request signs its path, so an endpoint on the same host is an endpoint like any other.
 func TestASignedCallIsNotSentToAnotherPathAsItIs(t *testing.T) {
 	for _, prepared := range []bool{false, true} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 80*ms)
-			copyOf, want := hedge.Place{URL: near + "/v2"}, "/v1/item"
+			copyOf, want := hedge.Endpoint{URL: near + "/v2"}, "/v1/item"
 			if prepared {
 				copyOf.Prepare, want = func(*http.Request) error { return nil }, "/v2/item"
 			}
-			tr := warm(t, rt, hedge.WithPlaces(hedge.Place{URL: near + "/v1"}, copyOf), hedge.WithMaxHedges(1))
+			tr := warm(t, rt, hedge.WithEndpoints(hedge.Endpoint{URL: near + "/v1"}, copyOf), hedge.WithMaxHedges(1))
 			req := request(t, t.Context(), "GET", near+"/v1/item", nil)
 			req.Header["authorization"] = []string{"aws4-hmac-sha256 Credential=…"}
 			resp, err := tr.RoundTrip(req)
@@ -131,7 +131,7 @@ func TestAHedgeElsewhereHasTheAttemptHeader(t *testing.T) {
 	for _, prepare := range []func(*http.Request) error{nil, func(*http.Request) error { return nil }} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 80*ms)
-			tr := warm(t, rt, toFar(hedge.Place{Prepare: prepare}), hedge.WithMaxHedges(1), hedge.WithAttemptHeader("X-Shop-Attempt"))
+			tr := warm(t, rt, toFar(hedge.Endpoint{Prepare: prepare}), hedge.WithMaxHedges(1), hedge.WithAttemptHeader("X-Shop-Attempt"))
 			resp, err := get(t, tr, site)
 			require.NoError(t, err)
 			text(t, resp)
@@ -141,11 +141,11 @@ func TestAHedgeElsewhereHasTheAttemptHeader(t *testing.T) {
 	}
 }
 
-// TestAPathThatDoesNotBeginWithASlashStaysInItsPlace: joined to another path it would be a neighbour of the place.
-func TestAPathThatDoesNotBeginWithASlashStaysInItsPlace(t *testing.T) {
+// TestAPathThatDoesNotBeginWithASlashStaysInItsEndpoint: joined to another path it would be a neighbour of the endpoint.
+func TestAPathThatDoesNotBeginWithASlashStaysInItsEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 80*ms)
-		tr := warm(t, rt, toFar(hedge.Place{}), hedge.WithMaxHedges(1))
+		tr := warm(t, rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1))
 		req := request(t, t.Context(), "GET", site, nil)
 		req.URL = &url.URL{Scheme: "http", Host: "catalog.test", Path: "s/private"}
 		resp, err := tr.RoundTrip(req)
@@ -157,7 +157,7 @@ func TestAPathThatDoesNotBeginWithASlashStaysInItsPlace(t *testing.T) {
 
 func TestWhatPrepareDoesToFormsIsNotTheCallers(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-		tr := nearIsOut(t, rt, quick(rt), toFar(hedge.Place{Prepare: func(r *http.Request) error {
+		tr := nearIsEjected(t, rt, quick(rt), toFar(hedge.Endpoint{Prepare: func(r *http.Request) error {
 			r.Form.Set("a", "of far")
 			return nil
 		}}))
@@ -186,7 +186,7 @@ func TestABodyThatPrepareHasSetIsClosedIfPrepareFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				set := &closeCounter{Reader: strings.NewReader("frage")}
-				tr := nearIsOut(t, rt, quick(rt), toFar(hedge.Place{Prepare: func(r *http.Request) error {
+				tr := nearIsEjected(t, rt, quick(rt), toFar(hedge.Endpoint{Prepare: func(r *http.Request) error {
 					r.Body, r.ContentLength = set, 5
 					return end(r)
 				}}))
@@ -198,17 +198,17 @@ func TestABodyThatPrepareHasSetIsClosedIfPrepareFails(t *testing.T) {
 	}
 }
 
-// TestAPlaceWhosePreparePanicsIsOut: near comes back on its own; meanwhile nothing else can answer.
-func TestAPlaceWhosePreparePanicsIsOut(t *testing.T) {
+// TestEndpointWhosePreparePanicsIsEjected: near comes back on its own; meanwhile nothing else can answer.
+func TestEndpointWhosePreparePanicsIsEjected(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var nearby atomic.Bool
-		rt.Answer = inPlaces(rt, func(r *http.Request, n int) (*http.Response, error) {
+		rt.Answer = inEndpoints(rt, func(r *http.Request, n int) (*http.Response, error) {
 			if nearby.Load() {
 				return quick(rt)(r, n)
 			}
 			return fails(r, n)
 		}, quick(rt))
-		tr := hedge.New(rt, toFar(hedge.Place{Prepare: func(*http.Request) error { panic("no key") }}))
+		tr := hedge.New(rt, toFar(hedge.Endpoint{Prepare: func(*http.Request) error { panic("no key") }}))
 		for range 6 {
 			_, _ = get(t, tr, site)
 		}
@@ -233,14 +233,14 @@ func TestAPlaceWhosePreparePanicsIsOut(t *testing.T) {
 func TestAPanicOfPrepareInAHedgeIsNotTheCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
-		tr := warm(t, rt, toFar(hedge.Place{Prepare: func(*http.Request) error { panic("no key") }}), hedge.WithMaxHedges(1))
+		tr := warm(t, rt, toFar(hedge.Endpoint{Prepare: func(*http.Request) error { panic("no key") }}), hedge.WithMaxHedges(1))
 		resp, err := get(t, tr, site)
 		require.NoError(t, err)
 		text(t, resp)
 	})
 }
 
-func TestTheBudgetIsNeverOverspentOnDearPlaces(t *testing.T) {
+func TestTheBudgetIsNeverOverspentOnDearEndpoints(t *testing.T) {
 	for _, cost := range []int{1, 3, 7} {
 		for name, nearby := range map[string]func(*doubles.RoundTripper) func(*http.Request, int) (*http.Response, error){
 			"down": func(*doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) { return fails },
@@ -260,9 +260,9 @@ func TestTheBudgetIsNeverOverspentOnDearPlaces(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(name, cost), func(t *testing.T) {
 				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
-					rt.Answer = inPlaces(rt, nearby(rt), after(rt, 40*ms))
+					rt.Answer = inEndpoints(rt, nearby(rt), after(rt, 40*ms))
 					var spent atomic.Int64
-					tr := hedge.New(rt, hedge.WithPlaces(hedge.Place{URL: near}, hedge.Place{URL: far, Cost: cost}), hedge.WithBudgetPercent(10), hedge.WithBurst(0))
+					tr := hedge.New(rt, hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: far, Cost: cost}), hedge.WithBudgetPercent(10), hedge.WithBurst(0))
 					script := rt.Answer
 					rt.Answer = func(r *http.Request, k int) (*http.Response, error) {
 						if a, ok := hedge.AttemptFromContext(r.Context()); ok && a.Number > 0 {
@@ -288,10 +288,10 @@ func TestTheBudgetIsNeverOverspentOnDearPlaces(t *testing.T) {
 	}
 }
 
-func TestConcurrentCallsToPlaces(t *testing.T) {
+func TestConcurrentCallsToEndpoints(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var n atomic.Int64
-		rt.Answer = inPlaces(rt, func(r *http.Request, k int) (*http.Response, error) {
+		rt.Answer = inEndpoints(rt, func(r *http.Request, k int) (*http.Response, error) {
 			switch i := n.Add(1); {
 			case i%7 == 0:
 				return fails(r, k)
@@ -301,7 +301,7 @@ func TestConcurrentCallsToPlaces(t *testing.T) {
 			return quick(rt)(r, k)
 		}, after(rt, 30*ms))
 		shared := http.Header{"X-Of-Far": {"1"}}
-		tr := hedge.New(rt, toFar(hedge.Place{Cost: 2, Prepare: func(r *http.Request) error {
+		tr := hedge.New(rt, toFar(hedge.Endpoint{Cost: 2, Prepare: func(r *http.Request) error {
 			for name, v := range shared {
 				r.Header[name] = v
 			}

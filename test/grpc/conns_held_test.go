@@ -59,25 +59,25 @@ func TestAConnectionComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
 				_, err := f.Call(soon(t), call(client))
 				require.NoError(t, err)
 			}
-			at, _ := placeOf(in, "passthrough:///backend1:443")
-			require.True(t, at.Out)
+			at, _ := endpointOf(in, "passthrough:///backend1:443")
+			require.True(t, at.Ejected)
 			before := at.Hedges
 			f.Fails[1].Store(0)
 			for range 1000 {
 				_, err := f.Call(soon(t), call(client))
 				require.NoError(t, err)
 			}
-			at, _ = placeOf(in, "passthrough:///backend1:443")
-			assert.False(t, at.Out, "%v %%: %d hedges, then %d", percent, before, at.Hedges)
+			at, _ = endpointOf(in, "passthrough:///backend1:443")
+			assert.False(t, at.Ejected, "%v %%: %d hedges, then %d", percent, before, at.Hedges)
 		}
 	})
 }
 
-// placeOf returns the place of that name of the key that has hedged the most.
-func placeOf(in *hedge.Interceptor, name string) (found hedge.PlaceSnapshot, ok bool) {
+// endpointOf returns the endpoint of that name of the key that has hedged the most.
+func endpointOf(in *hedge.Interceptor, name string) (found hedge.EndpointSnapshot, ok bool) {
 	for _, k := range in.Snapshot().Keys {
-		for _, p := range k.Places {
-			if p.Place == name && (!ok || p.Hedges > found.Hedges) {
+		for _, p := range k.Endpoints {
+			if p.Endpoint == name && (!ok || p.Hedges > found.Hedges) {
 				found, ok = p, true
 			}
 		}
@@ -188,7 +188,7 @@ func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T
 func TestObserversOfConnectionsThatPanicOrExitLoseNothing(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for name, end := range map[string]func(){"panic": func() { panic("observer") }, "exit": runtime.Goexit} {
-			for kind, calls := range map[hedge.PlaceKind]int{hedge.PlaceHedged: 1010, hedge.PlaceFailed: 50, hedge.PlaceOut: 50} {
+			for kind, calls := range map[hedge.EndpointKind]int{hedge.EndpointHedged: 1010, hedge.EndpointFailed: 50, hedge.EndpointEjected: 50} {
 				f, conns := abroad(t, 0, 0)
 				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...),
 					hedge.WithObserver(&ending{kind: kind, end: end}))
@@ -215,14 +215,14 @@ func TestObserversOfConnectionsThatPanicOrExitLoseNothing(t *testing.T) {
 	})
 }
 
-// ending ends what tells it of something that happens at a place.
+// ending ends what tells it of something that happens at an endpoint.
 type ending struct {
 	hedge.NopObserver
-	kind hedge.PlaceKind
+	kind hedge.EndpointKind
 	end  func()
 }
 
-func (o *ending) Placed(_ hedge.KeyInfo, p hedge.PlaceEvent) {
+func (o *ending) EndpointEvent(_ hedge.KeyInfo, p hedge.EndpointEvent) {
 	if p.Kind == o.kind {
 		o.end()
 	}

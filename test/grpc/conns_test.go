@@ -214,13 +214,13 @@ func TestLosersAndTheCallersDeadlineAreNoFailuresOfAConnection(t *testing.T) {
 		}
 		synctest.Wait()
 		keys := in.Snapshot().Keys
-		at := keys[len(keys)-1].Places // that of the stream is the second one
+		at := keys[len(keys)-1].Endpoints // that of the stream is the second one
 		if len(keys) > 1 {
-			at = keys[0].Places
+			at = keys[0].Endpoints
 		}
 		require.Len(t, at, 2)
-		assert.Equal(t, home[0], at[0].Place)
-		assert.Equal(t, "passthrough:///backend1:443", at[1].Place)
+		assert.Equal(t, home[0], at[0].Endpoint)
+		assert.Equal(t, "passthrough:///backend1:443", at[1].Endpoint)
 		assert.EqualValues(t, 40, at[1].Hedges)
 		assert.Zero(t, at[1].Failures)
 		assert.Zero(t, at[0].Failures)
@@ -378,7 +378,7 @@ func TestAHedgeThatHedgeElsewhereRefusesGivesAllItsTokensBack(t *testing.T) {
 		for i, k := range in.Snapshot().Keys {
 			assert.Zero(t, k.Hedges)
 			assert.GreaterOrEqual(t, k.Budget, min(before[i].Budget, 8), "of a key that is asked seldom, a bucket holds twice the cost")
-			for _, p := range k.Places {
+			for _, p := range k.Endpoints {
 				assert.Zero(t, p.Hedges)
 				assert.Zero(t, p.Failures)
 			}
@@ -432,15 +432,15 @@ func TestConnectionsThatMakeNoSensePanic(t *testing.T) {
 	assert.Equal(t, []string{"WithHedgeConns is for gRPC"}, hedge.New(nil, hedge.WithHedgeConns(nil, hedge.HedgeConn{Conn: a})).Snapshot().Unused)
 }
 
-func TestPlacesOfConnectionsHaveDifferentNames(t *testing.T) {
+func TestEndpointsOfConnectionsHaveDifferentNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, conns := abroad(t, 0, 0)
 		conns = append(conns, hedge.HedgeConn{Conn: f.To(t, 1)}, hedge.HedgeConn{Conn: f.To(t, 0)})
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithHedgeConns(nil, conns...))
 		atHome(t, f, in)
 		var names []string
-		for _, p := range in.Snapshot().Keys[0].Places {
-			names = append(names, p.Place)
+		for _, p := range in.Snapshot().Keys[0].Endpoints {
+			names = append(names, p.Endpoint)
 		}
 		const to = "passthrough:///backend"
 		assert.Equal(t, []string{to + "0:443", to + "1:443", to + "2:443", to + "1:443 #3", to + "0:443 #4"}, names)

@@ -30,9 +30,9 @@ var snippetImports = []string{
 	"context", "fmt", "log", "log/slog", "net", "net/http", "os", "time", "google.golang.org/grpc", module, module + "/debug", module + "/dnshedge", module + "/dnshedge/dnssec", module + "/dnshedge/grpcnames", module + "/dnshedge/names", module + "/dnshedge/recursor", module + "/observe", module + "/rangeread",
 }
 
-// snippetDocuments hold snippets that stand by themselves. Those of the recipes, also below the headings Recipes of docs/places.md and docs/limiter.md, are
+// snippetDocuments hold snippets that stand by themselves. Those of the recipes, also below the headings Recipes of docs/endpoints.md and docs/limiter.md, are
 // compared with module integration, and those of docs/testing.md with the tests of package hedgetest.
-var snippetDocuments = []string{"README.md", "docs/dns.md", "docs/limiter.md", "docs/numbers.md", "docs/options.md", "docs/places.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
+var snippetDocuments = []string{"README.md", "docs/dns.md", "docs/limiter.md", "docs/numbers.md", "docs/options.md", "docs/endpoints.md", "docs/protocols.md", "docs/recursor.md", "docs/rollout.md", "docs/servers.md", "docs/serviceconfig.md", "docs/storage.md"}
 
 // TestSnippetsInDocumentsCompile type-checks every go block as the body of a function.
 // It declares the names that a snippet uses and does not define.

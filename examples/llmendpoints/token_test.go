@@ -180,7 +180,7 @@ func TestTheFirstTokenDecidesAndTheLoserIsClosed(t *testing.T) {
 			}
 			return streams(r, body)
 		})},
-			hedge.WithPlaces(hedge.Place{URL: "http://first.test"}, hedge.Place{URL: "http://second.test"}),
+			hedge.WithEndpoints(hedge.Endpoint{URL: "http://first.test"}, hedge.Endpoint{URL: "http://second.test"}),
 			hedge.WithFirstByte(), hedge.WithHedgeable(func(*http.Request) bool { return true }))
 		req, err := http.NewRequestWithContext(hedge.WithDelay(t.Context(), 100*ms), "POST", "http://first.test/v1/chat/completions", nil)
 		require.NoError(t, err)

@@ -1,4 +1,4 @@
-package places
+package endpoints
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const (
 	slack    = 1.1
 )
 
-// A client is a choice of places, and what came of it.
+// A client is a choice of endpoints, and what came of it.
 type client struct {
 	name   string
 	rt     http.RoundTripper
@@ -62,7 +62,7 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (c *client) p99() time.Duration { return c.took[len(c.took)*99/100] }
 
-// clients returns the choices: near or far, without hedges and with them, and both places.
+// clients returns the choices: near or far, without hedges and with them, and both endpoints.
 func (l *lab) clients(t *testing.T, condition string) []*client {
 	near, far := "http://"+l.near+"/"+condition, "http://"+l.far+"/well"
 	var all []*client
@@ -75,7 +75,7 @@ func (l *lab) clients(t *testing.T, condition string) []*client {
 		{"far", far, false, nil},
 		{"near, hedged", near, true, nil},
 		{"far, hedged", far, true, nil},
-		{"WithPlaces", near, true, []hedge.Option{hedge.WithPlaces(hedge.Place{URL: near}, hedge.Place{URL: far})}},
+		{"WithEndpoints", near, true, []hedge.Option{hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: far})}},
 	} {
 		one := &client{name: c.name, url: c.url + "/catalog", hedges: c.hedges}
 		one.sent.RoundTripper, one.sent.far = l.transport(t), l.far
@@ -123,21 +123,21 @@ func (c *client) get(ctx context.Context) error {
 	return nil
 }
 
-// leaves reports whether c has a place that it would leave, and has not.
+// leaves reports whether c has an endpoint that it would leave, and has not.
 func (c *client) leaves() bool {
 	tr, ok := c.rt.(*hedge.Transport)
 	if !ok {
 		return false
 	}
 	for _, k := range tr.Snapshot().Keys {
-		if len(k.Places) > 0 {
-			return !k.Places[0].Out
+		if len(k.Endpoints) > 0 {
+			return !k.Endpoints[0].Ejected
 		}
 	}
 	return false
 }
 
-// play has all clients call at the same time, so that what disturbs the machine disturbs each. If the near place is bad, clients learn
+// play has all clients call at the same time, so that what disturbs the machine disturbs each. If the near endpoint is bad, clients learn
 // until it is left, for three times as long at most: a busy machine makes it hard to tell from the other one.
 func play(ctx context.Context, all []*client, learns int, bad bool) {
 	var wg sync.WaitGroup
@@ -166,8 +166,8 @@ func play(ctx context.Context, all []*client, learns int, bad bool) {
 	}
 }
 
-// TestTwoNginx prints a table, as docs/places.md has it, in about a minute. However busy the machine is, hedges stay within the budget. Unless it is so busy that the
-// far place takes three times as long as it does, WithPlaces is as good as the best choice that does not change, or is when it is tried again.
+// TestTwoNginx prints a table, as docs/endpoints.md has it, in about a minute. However busy the machine is, hedges stay within the budget. Unless it is so busy that the
+// far endpoint takes three times as long as it does, WithEndpoints is as good as the best choice that does not change, or is when it is tried again.
 func TestTwoNginx(t *testing.T) {
 	var table strings.Builder
 	again := 2 // tries that a busy machine may have in all
@@ -177,7 +177,7 @@ func TestTwoNginx(t *testing.T) {
 		slow       time.Duration
 		learns     int  // calls: that a tenth is bad is known after four hundred, or more than twice as many
 		far        bool // most calls must be answered there
-		stays      bool // hedges at the near place win, and it is not left: WithPlaces is compared with them alone
+		stays      bool // hedges at the near endpoint win, and it is not left: WithEndpoints is compared with them alone
 	}{
 		{"well", "well", 0, 400, false, false},
 		{"slow: 220 ms away", "well", farther, 400, true, false},
@@ -196,27 +196,27 @@ func TestTwoNginx(t *testing.T) {
 			for {
 				all := l.clients(t, c.path)
 				play(t.Context(), all, c.learns, !c.stays && (c.path != "well" || c.slow > 0))
-				places, best := all[len(all)-1], all[0]
+				endpoints, best := all[len(all)-1], all[0]
 				for _, s := range all[:len(all)-1] {
 					if s.name == "near, hedged" && c.stays || s.p99() < best.p99() && !c.stays {
 						best = s
 					}
 				}
-				calls := places.calls
-				hedges := places.sent.all.Load() - calls
-				ratio := float64(places.p99()) / float64(best.p99())
+				calls := endpoints.calls
+				hedges := endpoints.sent.all.Load() - calls
+				ratio := float64(endpoints.p99()) / float64(best.p99())
 				row := fmt.Sprintf("| %s | %s |", c.name, strings.Join(figures(all), " | "))
-				row += fmt.Sprintf(" %.2f (%s) | %.1f %% | %d |\n", ratio, best.name, 100*float64(hedges)/float64(calls), places.failed)
+				row += fmt.Sprintf(" %.2f (%s) | %.1f %% | %d |\n", ratio, best.name, 100*float64(hedges)/float64(calls), endpoints.failed)
 				t.Log(row)
 				assert.LessOrEqual(t, float64(hedges), 0.1*float64(calls)+2*20, "the budget, and what two keys begin with")
 				busy := all[1].p99() > 3*away // far is well in each condition
 				if c.far && !busy {
-					assert.Greater(t, places.sent.faraway.Load(), calls/2, "the calls go where they are answered well")
+					assert.Greater(t, endpoints.sent.faraway.Load(), calls/2, "the calls go where they are answered well")
 				}
-				noise := 2 * (all[1].p99() - away) // what the machine adds to a call; one that is hedged meets it at both places
-				good := float64(places.p99()) <= slack*float64(best.p99())+float64(noise)
+				noise := 2 * (all[1].p99() - away) // what the machine adds to a call; one that is hedged meets it at both endpoints
+				good := float64(endpoints.p99()) <= slack*float64(best.p99())+float64(noise)
 				if good || busy || again == 0 || t.Failed() || time.Now().After(late) {
-					assert.True(t, good || busy, "p99 %v, and %v of %s", places.p99(), best.p99(), best.name)
+					assert.True(t, good || busy, "p99 %v, and %v of %s", endpoints.p99(), best.p99(), best.name)
 					table.WriteString(row)
 					return
 				}
@@ -225,7 +225,7 @@ func TestTwoNginx(t *testing.T) {
 		})
 	}
 	if table.Len() > 0 {
-		t.Log("\n| the near place is | near | far | near, hedged | far, hedged | `WithPlaces` | to the best | hedges | failed |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|\n" + table.String())
+		t.Log("\n| the near endpoint is | near | far | near, hedged | far, hedged | `WithEndpoints` | to the best | hedges | failed |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|\n" + table.String())
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package places compares hedge.WithPlaces with each choice that does not change: two nginx in network namespaces of their own, of which
+// Package endpoints compares hedge.WithEndpoints with each choice that does not change: two nginx in network namespaces of their own, of which
 // the far one is 80 ms away.
-package places
+package endpoints
 
 import (
 	"context"

@@ -35,18 +35,18 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// away starts the server of another place.
+// away starts the server of another endpoint.
 func away(t *testing.T, h http.Handler) *httptest.Server {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s
 }
 
-// met counts the requests that a place has answered, and fails the test if one has what is not for it.
+// met counts the requests that an endpoint has answered, and fails the test if one has what is not for it.
 type met struct {
 	t      *testing.T
 	next   http.Handler
-	secret string // of the other place
+	secret string // of the other endpoint
 	n      atomic.Int64
 }
 
@@ -217,9 +217,9 @@ func TestReplicasOfABucket(t *testing.T) {
 		r.Header.Set("X-Amz-Content-Sha256", ofNothing)
 		return signer.SignHTTP(r.Context(), keys, r, ofNothing, "s3", "us-west-2", time.Now())
 	}
-	transport := hedge.New(base, hedge.WithPlaces(
-		hedge.Place{URL: firstURL}, // https://s3.eu-central-1.amazonaws.com/shop
-		hedge.Place{URL: replicaURL, Prepare: sign, // https://s3.us-west-2.amazonaws.com/shop-us
+	transport := hedge.New(base, hedge.WithEndpoints(
+		hedge.Endpoint{URL: firstURL}, // https://s3.eu-central-1.amazonaws.com/shop
+		hedge.Endpoint{URL: replicaURL, Prepare: sign, // https://s3.us-west-2.amazonaws.com/shop-us
 			Keep: []string{"x-id", "list-type", "prefix", "delimiter", "start-after"}}))
 
 	cfg := aws.Config{Region: "eu-central-1", BaseEndpoint: aws.String(s.URL), Credentials: credentials.StaticCredentialsProvider{Value: ofFirst}}
@@ -261,7 +261,7 @@ func TestReplicasOfABucket(t *testing.T) {
 		_, err := hedged.PutObject(ctx, &s3.PutObjectInput{Bucket: aws.String("shop"), Key: aws.String("new"), Body: strings.NewReader("new")})
 		return err
 	})
-	require.EqualValues(t, 4, far.n.Load(), "a write goes to the first place")
+	require.EqualValues(t, 4, far.n.Load(), "a write goes to the first endpoint")
 }
 
 // A region is one of a Cosmos DB account: "Access control on Azure Cosmos DB resources" says how requests are signed, and "Consistency levels" what
@@ -322,9 +322,9 @@ func TestRegionsOfADatabase(t *testing.T) {
 	reads := func(r *http.Request) bool {
 		return r.Method == http.MethodGet || r.Header.Get("X-Ms-Documentdb-Isquery") == "True"
 	}
-	transport := hedge.New(base, hedge.WithHedgeable(reads), hedge.WithPlaces(
-		hedge.Place{URL: westURL}, // https://shop-westeurope.documents.azure.com
-		hedge.Place{URL: eastURL, // https://shop-eastus.documents.azure.com: the same account and key
+	transport := hedge.New(base, hedge.WithHedgeable(reads), hedge.WithEndpoints(
+		hedge.Endpoint{URL: westURL}, // https://shop-westeurope.documents.azure.com
+		hedge.Endpoint{URL: eastURL, // https://shop-eastus.documents.azure.com: the same account and key
 			Keep: []string{"Authorization", "X-Ms-Date", "X-Ms-*"}}))
 
 	ask := func(rt http.RoundTripper, method, path, session string) func(context.Context) (string, error) {
@@ -360,7 +360,7 @@ func TestRegionsOfADatabase(t *testing.T) {
 		_, err := ask(transport, "POST", feed, "0:-1#5")(ctx)
 		return err
 	})
-	require.EqualValues(t, 2, far.n.Load(), "a write goes to the first place")
+	require.EqualValues(t, 2, far.n.Load(), "a write goes to the first endpoint")
 
 	// A region that lags says so with 404, which does not end the call: the first region answers, later.
 	west.newest.Store(6)
@@ -375,8 +375,8 @@ func TestRegionsOfADatabase(t *testing.T) {
 		}
 		return base.RoundTrip(r)
 	})
-	lagging := hedge.New(slow, hedge.WithHedgeable(reads), hedge.WithPlaces(
-		hedge.Place{URL: westURL}, hedge.Place{URL: eastURL, Keep: []string{"Authorization", "X-Ms-Date", "X-Ms-*"}}))
+	lagging := hedge.New(slow, hedge.WithHedgeable(reads), hedge.WithEndpoints(
+		hedge.Endpoint{URL: westURL}, hedge.Endpoint{URL: eastURL, Keep: []string{"Authorization", "X-Ms-Date", "X-Ms-*"}}))
 	got, err := ask(lagging, "GET", document, "0:-1#6")(hedge.WithDelay(ctx, delay))
 	require.NoError(t, err)
 	assert.Equal(t, `{"id":"17"}`, got)
@@ -435,9 +435,9 @@ func TestProvidersOfLanguageModels(t *testing.T) {
 		return err
 	}
 	transport := hedge.New(base,
-		hedge.WithPlaces(
-			hedge.Place{URL: firstURL}, // https://api.openai.com/v1
-			hedge.Place{URL: secondURL, Cost: 3, Prepare: prepare, Drop: []string{"X-Stainless-*", "OpenAI-*"}}),
+		hedge.WithEndpoints(
+			hedge.Endpoint{URL: firstURL}, // https://api.openai.com/v1
+			hedge.Endpoint{URL: secondURL, Cost: 3, Prepare: prepare, Drop: []string{"X-Stainless-*", "OpenAI-*"}}),
 		hedge.WithRoute("POST /v1/chat/completions", hedge.Policy{Hedgeable: true, FirstByte: true}),
 		hedge.WithMaxHedgesPerSecond(100.0/3600))
 

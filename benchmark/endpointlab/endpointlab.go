@@ -1,9 +1,9 @@
-// Package placelab sends calls to places that answer alike, side by side: always to one of them, to the next one after an error, and by
-// hedge.WithPlaces. Something is wrong with some of the places, some of the time.
+// Package endpointlab sends calls to endpoints that answer alike, side by side: always to one of them, to the next one after an error, and by
+// hedge.WithEndpoints. Something is wrong with some of the endpoints, some of the time.
 //
-// Time is fake, by testing/synctest: no machine disturbs the figures. The library is the real one, and the places are functions. How long an attempt takes
-// follows from the seed, its call, its place, and how often that place had the call before: all contenders have the same arrivals, and meet the same.
-package placelab
+// Time is fake, by testing/synctest: no machine disturbs the figures. The library is the real one, and the endpoints are functions. How long an attempt takes
+// follows from the seed, its call, its endpoint, and how often that endpoint had the call before: all contenders have the same arrivals, and meet the same.
+package endpointlab
 
 import (
 	"context"
@@ -47,10 +47,10 @@ type Row struct {
 	Tokens   int // what the hedges cost
 }
 
-// Burst is how many tokens the budgets of a contender's places hold together: each those of the requests of two seconds, of which it counts 100
+// Burst is how many tokens the budgets of a contender's endpoints hold together: each those of the requests of two seconds, of which it counts 100
 // and a tenth of doubt, or twice what the dearest hedge costs.
 func Burst(world, name string) int {
-	return len(worldOf(world).places) * max(2*110*Share, 2*contenders[slices.Index(Contenders, name)].cost)
+	return len(worldOf(world).endpoints) * max(2*110*Share, 2*contenders[slices.Index(Contenders, name)].cost)
 }
 
 // Run measures, in the time of its caller: that of a bubble, or real time. If ctx ends, what was measured until then is returned with its error.
@@ -58,9 +58,9 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	w := worldOf(conf.World)
 	switch {
 	case w == nil:
-		return nil, fmt.Errorf("placelab: world %q; want one of %s", conf.World, strings.Join(Worlds, ", "))
+		return nil, fmt.Errorf("endpointlab: world %q; want one of %s", conf.World, strings.Join(Worlds, ", "))
 	case conf.Calls < 0:
-		return nil, fmt.Errorf("placelab: Calls is %d, want at least 0", conf.Calls)
+		return nil, fmt.Errorf("endpointlab: Calls is %d, want at least 0", conf.Calls)
 	case conf.Calls == 0:
 		conf.Calls = Calls
 	}
@@ -72,7 +72,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	for n, name := range conf.Contenders {
 		at := slices.Index(Contenders, name)
 		if at < 0 {
-			return nil, fmt.Errorf("placelab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
+			return nil, fmt.Errorf("endpointlab: contender %q; want one of %s", name, strings.Join(Contenders, ", "))
 		}
 		all.Go(func() { rows[n] = conf.measure(ctx, w, contenders[at]) })
 	}
@@ -88,12 +88,12 @@ func RunFake(ctx context.Context, conf Config) ([]Row, error) {
 // Play does what RunFake has started this program for, and does not return then. Programs that call RunFake call it first.
 func Play() { bubble.Serve(bubbleName, Run) }
 
-const bubbleName = "placelab"
+const bubbleName = "endpointlab"
 
-// A contender is a way to choose places.
+// A contender is a way to choose endpoints.
 type contender struct {
 	name string
-	cost int // of a hedge to another place than the first; 0: one
+	cost int // of a hedge to another endpoint than the first; 0: one
 	over func(c contender, w *world, base http.RoundTripper) http.RoundTripper
 }
 
@@ -104,8 +104,8 @@ const (
 	Failover = "failover"
 	Hedge    = "hedge"
 	FarHedge = "far-hedge"
-	Ours     = "hedge-places"
-	OursDear = "hedge-places-3"
+	Ours     = "hedge-endpoints"
+	OursDear = "hedge-endpoints-3"
 )
 
 var contenders = []contender{
@@ -116,8 +116,8 @@ var contenders = []contender{
 	{name: FarHedge, over: func(_ contender, w *world, base http.RoundTripper) http.RoundTripper {
 		return toLast(w, hedge.New(base))
 	}},
-	{name: Ours, over: withPlaces},
-	{name: OursDear, cost: 3, over: withPlaces},
+	{name: Ours, over: withEndpoints},
+	{name: OursDear, cost: 3, over: withEndpoints},
 }
 
 // Contenders are their names.
@@ -133,23 +133,23 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// to returns req for place i.
+// to returns req for endpoint i.
 func to(req *http.Request, i int) *http.Request {
 	r := req.Clone(req.Context())
 	r.URL.Host = host(i)
 	return r
 }
 
-func host(i int) string { return fmt.Sprintf("place%d.test", i) }
+func host(i int) string { return fmt.Sprintf("endpoint%d.test", i) }
 
 func toLast(w *world, rt http.RoundTripper) http.RoundTripper {
-	return roundTrip(func(req *http.Request) (*http.Response, error) { return rt.RoundTrip(to(req, len(w.places)-1)) })
+	return roundTrip(func(req *http.Request) (*http.Response, error) { return rt.RoundTrip(to(req, len(w.endpoints)-1)) })
 }
 
-// failover asks the next place after each error.
+// failover asks the next endpoint after each error.
 func failover(w *world, rt http.RoundTripper) http.RoundTripper {
 	return roundTrip(func(req *http.Request) (resp *http.Response, err error) {
-		for i := range w.places {
+		for i := range w.endpoints {
 			if resp, err = rt.RoundTrip(to(req, i)); err == nil || req.Context().Err() != nil {
 				break
 			}
@@ -158,18 +158,18 @@ func failover(w *world, rt http.RoundTripper) http.RoundTripper {
 	})
 }
 
-func withPlaces(c contender, w *world, base http.RoundTripper) http.RoundTripper {
-	all := make([]hedge.Place, len(w.places))
+func withEndpoints(c contender, w *world, base http.RoundTripper) http.RoundTripper {
+	all := make([]hedge.Endpoint, len(w.endpoints))
 	for i := range all {
 		all[i].URL = "http://" + host(i)
 		if i > 0 {
 			all[i].Cost = c.cost
 		}
 	}
-	return hedge.New(base, hedge.WithPlaces(all...))
+	return hedge.New(base, hedge.WithEndpoints(all...))
 }
 
-// A site has the places of one contender.
+// A site has the endpoints of one contender.
 type site struct {
 	*world
 	contender
@@ -177,7 +177,7 @@ type site struct {
 	lasts time.Duration
 	seed  uint64
 
-	asked  [][]atomic.Int32 // by call and place
+	asked  [][]atomic.Int32 // by call and endpoint
 	tokens atomic.Int64
 }
 
@@ -186,7 +186,7 @@ func (conf Config) measure(ctx context.Context, w *world, c contender) Row {
 	s := &site{world: w, contender: c, began: time.Now(), seed: conf.Seed, asked: make([][]atomic.Int32, conf.Calls)}
 	s.lasts = time.Duration(float64(conf.Calls) / w.rate * float64(time.Second))
 	for i := range s.asked {
-		s.asked[i] = make([]atomic.Int32, len(w.places))
+		s.asked[i] = make([]atomic.Int32, len(w.endpoints))
 	}
 	rt := c.over(c, w, s)
 	row := Row{Contender: c.name, Calls: make([]latency.Call, conf.Calls)}
@@ -234,12 +234,12 @@ func (s *site) call(ctx context.Context, rt http.RoundTripper, n int, call *late
 	return resp.Body.Close() == nil
 }
 
-var errDown = errors.New("this place is down")
+var errDown = errors.New("this endpoint is down")
 
-// RoundTrip answers as the place does that the request is for.
+// RoundTrip answers as the endpoint does that the request is for.
 func (s *site) RoundTrip(req *http.Request) (*http.Response, error) {
 	var i, n int
-	if _, err := fmt.Sscanf(req.URL.Host+req.URL.Path, "place%d.test/%d", &i, &n); err != nil {
+	if _, err := fmt.Sscanf(req.URL.Host+req.URL.Path, "endpoint%d.test/%d", &i, &n); err != nil {
 		return nil, fmt.Errorf("%s is nowhere: %w", req.URL, err)
 	}
 	before := s.asked[n][i].Add(1) - 1
@@ -252,7 +252,7 @@ func (s *site) RoundTrip(req *http.Request) (*http.Response, error) {
 		s.tokens.Add(int64(cost))
 		header.Set("X-Attempt", strconv.Itoa(a.Number))
 	}
-	took, err := s.places[i].answer(virtual.NewDraws(s.seed+1), virtual.Attempt{Request: n, N: 16*i + int(before)}, float64(time.Since(s.began))/float64(s.lasts))
+	took, err := s.endpoints[i].answer(virtual.NewDraws(s.seed+1), virtual.Attempt{Request: n, N: 16*i + int(before)}, float64(time.Since(s.began))/float64(s.lasts))
 	timer := time.NewTimer(took)
 	defer timer.Stop()
 	select {

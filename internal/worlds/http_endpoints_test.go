@@ -16,15 +16,15 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A httpElsewhere is other places, for WithPlaces. They are the same server, which knows by the Host of a request where that was sent to.
+// A httpElsewhere is other endpoints, for WithEndpoints. They are the same server, which knows by the Host of a request where that was sent to.
 type httpElsewhere struct {
-	places   int // besides the first one; 0: there is no choice
-	away     time.Duration
-	quicker  bool // than the first one
-	down     bool // the first one fails what comes before the calls
-	cost     int
-	prepare  string // what Prepare does at the first of them
-	location string // where a redirect leads
+	endpoints int // besides the first one; 0: there is no choice
+	away      time.Duration
+	quicker   bool // than the first one
+	down      bool // the first one fails what comes before the calls
+	cost      int
+	prepare   string // what Prepare does at the first of them
+	location  string // where a redirect leads
 }
 
 const secret = "s3cret"
@@ -37,13 +37,13 @@ func newHTTPElsewhere(d *draw, w *httpWorld) (e httpElsewhere) {
 	if w.server.unmarked || w.way.rewrite || w.way.cache || w.way.replicas || w.past.large {
 		return e // the server would not know who asks whom
 	}
-	if e.places = pick(d, "elsewhere", .15, 0, 1, 2); e.places == 0 {
+	if e.endpoints = pick(d, "elsewhere", .15, 0, 1, 2); e.endpoints == 0 {
 		return e
 	}
 	e.away = pick(d, "elsewhere.away", .3, 3*ms, 80*ms)
 	e.cost = pick(d, "elsewhere.cost", .5, 1, 2, 3, 7)
 	prepares := []string{"signs", "signs", "body", "fails", "panics", "noURL"}
-	if w.client.judges || w.way.headerTimeout > 0 { // then the first place can be out, and what Prepare does is the call's
+	if w.client.judges || w.way.headerTimeout > 0 { // then the first endpoint can be ejected, and what Prepare does is the call's
 		prepares = prepares[:3]
 	}
 	e.prepare = pick(d, "elsewhere.prepare", .7, "", prepares...)
@@ -75,24 +75,24 @@ func tell(req *http.Request, what string) {
 	}
 }
 
-func placeHost(n int) string { return fmt.Sprintf("place%d.test", n) }
+func endpointHost(n int) string { return fmt.Sprintf("endpoint%d.test", n) }
 
-// placeOf returns which place a host is, but the first; 0: it is none.
-func placeOf(host string) (n int) {
-	if _, err := fmt.Sscanf(host, "place%d.test", &n); err != nil {
+// endpointOf returns which endpoint a host is, but the first; 0: it is none.
+func endpointOf(host string) (n int) {
+	if _, err := fmt.Sscanf(host, "endpoint%d.test", &n); err != nil {
 		return 0
 	}
 	return n
 }
 
-// mirror is the path of the first of the other places.
+// mirror is the path of the first of the other endpoints.
 const mirror = "/mirror"
 
-// option is WithPlaces.
+// option is WithEndpoints.
 func (e *httpElsewhere) option(p *httpPlay) hedge.Option {
-	all := []hedge.Place{{URL: p.w.scheme() + "://shop.test"}}
-	for n := 1; n <= e.places; n++ {
-		one := hedge.Place{URL: p.w.scheme() + "://" + placeHost(n), Cost: e.cost, Keep: []string{callHeader, attemptHeader, "page"}}
+	all := []hedge.Endpoint{{URL: p.w.scheme() + "://shop.test"}}
+	for n := 1; n <= e.endpoints; n++ {
+		one := hedge.Endpoint{URL: p.w.scheme() + "://" + endpointHost(n), Cost: e.cost, Keep: []string{callHeader, attemptHeader, "page"}}
 		if n == 1 {
 			one.URL, one.Drop = one.URL+mirror, []string{"x-ten*"}
 			if e.prepare != "" {
@@ -101,7 +101,7 @@ func (e *httpElsewhere) option(p *httpPlay) hedge.Option {
 		}
 		all = append(all, one)
 	}
-	return hedge.WithPlaces(all...)
+	return hedge.WithEndpoints(all...)
 }
 
 // prepared is Prepare.
@@ -180,11 +180,11 @@ func host(r *http.Request) string {
 	return name
 }
 
-// check looks at a request that has reached a place. It returns how much longer than usual that takes to answer.
+// check looks at a request that has reached an endpoint. It returns how much longer than usual that takes to answer.
 func (p *httpPlay) check(r *http.Request, number int) (takes time.Duration) {
 	e := &p.w.elsewhere
-	at := placeOf(host(r))
-	if e.places == 0 || at == 0 {
+	at := endpointOf(host(r))
+	if e.endpoints == 0 || at == 0 {
 		if e.quicker && host(r) == "shop.test" {
 			takes = e.away
 		}
@@ -197,7 +197,7 @@ func (p *httpPlay) check(r *http.Request, number int) (takes time.Duration) {
 		p.note("6 host", fmt.Sprintf("a call for another host reaches %s", r.Host))
 	}
 	if at == 1 && !strings.HasPrefix(r.URL.Path, mirror+"/") {
-		p.note("6 host", fmt.Sprintf("%s is not below the place", r.URL))
+		p.note("6 host", fmt.Sprintf("%s is not below the endpoint", r.URL))
 	}
 	if at == 1 && e.prepare != "" {
 		body, err := io.ReadAll(r.Body)
@@ -214,15 +214,15 @@ func (p *httpPlay) check(r *http.Request, number int) (takes time.Duration) {
 
 // costs is what a hedge that has come to a host costs.
 func (e *httpElsewhere) costs(host string) int {
-	if placeOf(host) > 0 {
+	if endpointOf(host) > 0 {
 		return e.cost
 	}
 	return 1
 }
 
-// place sets the headers of a response that tell of places.
-func (e *httpElsewhere) place(h http.Header, r *http.Request, scheme string, status, attempt int) {
-	if e.places == 0 {
+// endpoint sets the headers of a response that tell of endpoints.
+func (e *httpElsewhere) endpoint(h http.Header, r *http.Request, scheme string, status, attempt int) {
+	if e.endpoints == 0 {
 		return
 	}
 	h.Set("Set-Cookie", "of="+host(r))
@@ -231,22 +231,22 @@ func (e *httpElsewhere) place(h http.Header, r *http.Request, scheme string, sta
 	}
 	to := scheme + "://shop.test/moved"
 	switch {
-	case e.location == "itself" && placeOf(host(r)) == 1:
+	case e.location == "itself" && endpointOf(host(r)) == 1:
 		to = scheme + "://" + host(r) + mirror + "/moved"
 	case e.location == "itself":
 		to = scheme + "://" + host(r) + "/moved"
 	case e.location == "relative":
 		to = "moved"
-	case e.location == "leaves" && placeOf(host(r)) > 0 && attempt > 0: // or it is the call's own failure
+	case e.location == "leaves" && endpointOf(host(r)) > 0 && attempt > 0: // or it is the call's own failure
 		to = scheme + "://nowhere.test/moved"
 	}
 	h.Set("Location", to)
 }
 
-// came judges an answer by where it came from, and reports whether that is another place than the first.
+// came judges an answer by where it came from, and reports whether that is another endpoint than the first.
 func (j *httpJudge) came(c *httpCall, b *httpResult, say verdict) (elsewhere bool) {
 	u, err := url.Parse(b.url)
-	if err != nil || placeOf(u.Hostname()) == 0 {
+	if err != nil || endpointOf(u.Hostname()) == 0 {
 		return false
 	}
 	if b.ownRequest {
@@ -266,9 +266,9 @@ func (j *httpJudge) stays(c *httpCall, say verdict) {
 	once := c.sentOnce(j.w.client.firstByte) || !c.reads() && !c.allowed && !j.w.client.declares(c)
 	for _, a := range j.hedged.arrivals[c.number] {
 		switch {
-		case placeOf(a.host) == 0:
+		case endpointOf(a.host) == 0:
 		case once:
-			say("3 place", fmt.Sprintf("%s %s may not be hedged, and goes to %s", c.method, c.path, a.host))
+			say("3 endpoint", fmt.Sprintf("%s %s may not be hedged, and goes to %s", c.method, c.path, a.host))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package placelab
+package endpointlab
 
 import (
 	"math"
@@ -8,21 +8,21 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A world is some places and what is wrong with them.
+// A world is some endpoints and what is wrong with them.
 type world struct {
 	name, about string
-	rate        float64 // calls a second
-	places      []place // in the order of preference
+	rate        float64    // calls a second
+	endpoints   []endpoint // in the order of preference
 }
 
-// A place answers.
-type place struct {
+// An endpoint answers.
+type endpoint struct {
 	away    time.Duration // every answer takes so much more
 	tail    bool          // one answer in twenty takes ten times as long
 	trouble []trouble
 }
 
-// A trouble of a place lasts from one moment to another one, which are shares of the run.
+// A trouble of an endpoint lasts from one moment to another one, which are shares of the run.
 type trouble struct {
 	from, to float64
 	share    float64 // of the attempts that it meets
@@ -35,7 +35,7 @@ type trouble struct {
 const hangs = time.Hour
 
 // answer returns how long an attempt takes, and its error, at a moment which is a share of the run.
-func (p place) answer(d *virtual.Draws, a virtual.Attempt, at float64) (took time.Duration, err error) {
+func (p endpoint) answer(d *virtual.Draws, a virtual.Attempt, at float64) (took time.Duration, err error) {
 	model := virtual.Lognormal(5*time.Millisecond, 2*time.Millisecond)
 	if p.tail {
 		model = virtual.Stragglers(model, 0.05, 10)
@@ -62,9 +62,9 @@ func (p place) answer(d *virtual.Draws, a virtual.Attempt, at float64) (took tim
 func halfTime(t trouble) trouble { t.from, t.to = .25, .75; return t }
 func always(t trouble) trouble   { t.from, t.to = 0, 1; return t }
 
-// beside returns a world of a near place that has troubles, and one that is 80 ms away.
+// beside returns a world of a near endpoint that has troubles, and one that is 80 ms away.
 func beside(name, about string, t ...trouble) world {
-	return world{"places" + name, about, 100, []place{{trouble: t}, {away: away}}}
+	return world{"endpoints" + name, about, 100, []endpoint{{trouble: t}, {away: away}}}
 }
 
 // with returns w after a change.
@@ -88,18 +88,18 @@ var worlds = []world{
 	beside("-hangs", "a tenth of the near one's calls get no answer", always(trouble{share: .1})),
 	beside("-hangs-half", "the same for half of the time", halfTime(trouble{share: .1})),
 
-	beside("-tail", "one in twenty of the near one's answers takes ten times as long").with(func(w *world) { w.places[0].tail = true }),
+	beside("-tail", "one in twenty of the near one's answers takes ten times as long").with(func(w *world) { w.endpoints[0].tail = true }),
 	beside("-flapping", "the near one fails for three seconds, and is well for three, in turn", always(trouble{share: 1, fails: true, every: 6. / 120, stays: 3. / 120})),
 	beside("-pauses", "the near one does not answer for one second in ten", always(trouble{share: 1, every: 10. / 120, stays: 1. / 120})),
-	beside("-far-down", "the far one fails for half of the time").with(func(w *world) { w.places[1].trouble = []trouble{halfTime(trouble{share: 1, fails: true})} }),
+	beside("-far-down", "the far one fails for half of the time").with(func(w *world) { w.endpoints[1].trouble = []trouble{halfTime(trouble{share: 1, fails: true})} }),
 	beside("-both", "the near one fails for half of the time, and the far one for the last second of it", halfTime(trouble{share: 1, fails: true})).with(func(w *world) {
-		w.places[1].trouble = []trouble{{from: .75 - 1./120, to: .75, share: 1, fails: true}}
+		w.endpoints[1].trouble = []trouble{{from: .75 - 1./120, to: .75, share: 1, fails: true}}
 	}),
 	beside("-rare", "one call a second, and the near one fails for half of the time", halfTime(trouble{share: 1, fails: true})).with(func(w *world) { w.rate = 1 }),
 	beside("-rare-silent", "one call a second, and the near one does not answer for half of the time", halfTime(trouble{share: 1})).with(func(w *world) { w.rate = 1 }),
-	beside("-reversed", "calls are made for the one that is 80 ms away").with(func(w *world) { slices.Reverse(w.places) }),
+	beside("-reversed", "calls are made for the one that is 80 ms away").with(func(w *world) { slices.Reverse(w.endpoints) }),
 	beside("-three", "a third one is 40 ms away, and fails for the second half of the time in which the near one does", halfTime(trouble{share: 1, fails: true})).with(func(w *world) {
-		w.places = slices.Insert(w.places, 1, place{away: away / 2, trouble: []trouble{{from: .5, to: .75, share: 1, fails: true}}})
+		w.endpoints = slices.Insert(w.endpoints, 1, endpoint{away: away / 2, trouble: []trouble{{from: .5, to: .75, share: 1, fails: true}}})
 	}),
 	beside("-few-errors", "one in fifty of the near one's answers is an error", always(trouble{share: .02, fails: true})),
 }

@@ -1,9 +1,9 @@
-// Llmplaces asks two providers of language models, of which the first one stalls sometimes: after the role, a comment
+// Llmendpoints asks two providers of language models, of which the first one stalls sometimes: after the role, a comment
 // or a keep-alive. The first token of the answer decides which provider's answer the caller reads, whole. The other one is
 // closed at once, and charges for what it has made until then. A hedge costs three of the budget's, because a token costs three times as
 // much there, and there are a hundred in an hour at most.
 //
-//	go run ./examples/llmplaces
+//	go run ./examples/llmendpoints
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 		log.Fatal(err)
 	}
 	without.print("first provider")
-	with.print("with places")
+	with.print("with endpoints")
 	s := with.snapshot.Stats
 	fmt.Printf("\n%d of %d prompts were hedged, %d hedges won; at most %d in an hour, which is %v here\n",
 		s.HedgedRequests, prompts, s.HedgeWins, perHour, hour)
@@ -84,9 +84,9 @@ func compare(prompts int) (without, with *report, err error) {
 		}
 	}()
 	hedged := hedge.New(byToken{base},
-		hedge.WithPlaces(
-			hedge.Place{URL: near.URL},
-			hedge.Place{URL: far.URL, Cost: far.price, Prepare: far.prepare}),
+		hedge.WithEndpoints(
+			hedge.Endpoint{URL: near.URL},
+			hedge.Endpoint{URL: far.URL, Cost: far.price, Prepare: far.prepare}),
 		hedge.WithRoute("POST /v1/chat/completions", hedge.Policy{
 			Hedgeable:     true, // although these are POSTs: a second answer costs money, and nothing else
 			FirstByte:     true, // which byToken delivers with the first token

@@ -1,0 +1,114 @@
+package hedgeprom
+
+import (
+	"maps"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+// maxEndpoints is how many endpoints of one host have labels of their own: as many as a client can have.
+const maxEndpoints = 8
+
+// endpointMetrics counts what happens at endpoints.
+type endpointMetrics struct {
+	attempts, bad *prometheus.CounterVec
+	ejected       *prometheus.GaugeVec
+}
+
+func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
+	by := func(more ...string) []string {
+		return append([]string{"client", "host", "protocol", "endpoint"}, more...)
+	}
+	counter := func(name, help string, labelNames []string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, labelNames)
+	}
+	return &endpointMetrics{
+		attempts: counter("hedge_endpoint_attempts_total", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.", by("type")),
+		bad:      counter("hedge_endpoint_bad_total", "Of those, the ones that failed, or that were overtaken by one at another endpoint.", by("outcome")),
+		ejected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "hedge_endpoint_ejected", Help: "Keys (hosts, or their routes) whose calls go to other endpoints.", ConstLabels: labels,
+		}, by()),
+	}
+}
+
+// all returns the collectors of m.
+func (m *endpointMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.attempts, m.bad, m.ejected}
+}
+
+// endpointSeries has the metrics of one endpoint of one host.
+type endpointSeries struct {
+	called, hedged, failed, overtaken prometheus.Counter
+	ejected                           prometheus.Gauge // nil if many hosts or endpoints share the label
+}
+
+// endpointMap has the metrics of a host's endpoints, by their names; nil: there are none. The map is replaced with the Collector's mu
+// held, and never changed.
+type endpointMap = atomic.Pointer[map[string]*endpointSeries]
+
+// EndpointEvent counts what happens at an endpoint.
+func (c *Collector) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
+	at := c.endpoint(c.of(key), p.Endpoint)
+	switch p.Kind {
+	case observe.EndpointCalled:
+		at.called.Inc()
+	case observe.EndpointHedged:
+		at.hedged.Inc()
+	case observe.EndpointFailed:
+		at.failed.Inc()
+	case observe.EndpointOvertaken:
+		at.overtaken.Inc()
+	case observe.EndpointEjected:
+		at.addEjected(1)
+	case observe.EndpointRestored:
+		at.addEjected(-1)
+	}
+}
+
+// addEjected adds n to the number of keys that have ejected the endpoint.
+func (s *endpointSeries) addEjected(n float64) {
+	if s.ejected != nil {
+		s.ejected.Add(n)
+	}
+}
+
+// endpoint returns the metrics of an endpoint.
+func (c *Collector) endpoint(s *series, name string) *endpointSeries {
+	if s.delay == nil { // many hosts share the label
+		name = Other
+	}
+	if all := s.endpoints.Load(); all != nil && (*all)[name] != nil {
+		return (*all)[name]
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var known map[string]*endpointSeries
+	if all := s.endpoints.Load(); all != nil {
+		known = *all
+	}
+	if len(known) >= maxEndpoints {
+		name = Other
+	}
+	if known[name] != nil {
+		return known[name]
+	}
+	label := observe.KeyInfo{Host: name}.Printable().Host
+	of := func(v *prometheus.CounterVec, value string) prometheus.Counter {
+		return v.WithLabelValues(s.client, s.host, s.protocol, label, value)
+	}
+	at := &endpointSeries{
+		called: of(c.byEndpoint.attempts, "original"), hedged: of(c.byEndpoint.attempts, "hedge"),
+		failed: of(c.byEndpoint.bad, "failed"), overtaken: of(c.byEndpoint.bad, "overtaken"),
+	}
+	if name != Other {
+		at.ejected = c.byEndpoint.ejected.WithLabelValues(s.client, s.host, s.protocol, label)
+	}
+	more := make(map[string]*endpointSeries, len(known)+1)
+	maps.Copy(more, known)
+	more[name] = at
+	s.endpoints.Store(&more)
+	return at
+}
