@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gohedge/hedge/internal/calls"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
@@ -139,6 +140,11 @@ func (c *Config) validateFields() error {
 		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), want)
 	}
 	return nil
+}
+
+// forCalls returns the settings that calls read.
+func (c *Config) forCalls() calls.Settings {
+	return calls.Settings{MaxHedges: c.MaxHedges, MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
 }
 
 // engine returns the settings in the terms of package policy.

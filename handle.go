@@ -14,24 +14,21 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/calls"
 	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
-	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/watch"
 )
 
 // handle is what Transport, Interceptor and Hedger have in common: what operators
 // read and change. It is embedded, so that its exported methods are theirs.
 type handle struct {
-	options  config // as given; the current values of its Config are in settings
+	options  *config // as given; the current values of its Config are in settings
 	settings atomic.Pointer[Config]
-	updating sync.Mutex // makes the change of settings and of the engine's one step
-	engine   *policy.Engine
-	stats    *Stats
-	off      atomic.Bool
-	unused   []string // what has no effect, and why; not changed once the adapter is made
-	log      *ops.Log
+	updating sync.Mutex // makes the change of settings one step for the client and its policy
+	client   calls.Client
+	unused   []string           // options without effect and the reasons; not changed after init
 	protocol string             // as in [KeyInfo]
 	describe func(*KeySnapshot) // adds what an adapter knows of a key; nil: nothing
 }
@@ -44,47 +41,49 @@ func (h *handle) mustInit(protocol string, opts []Option) {
 }
 
 func (h *handle) init(protocol string, base Config, opts []Option) error {
-	h.protocol, h.options = protocol, config{Config: base}
+	h.protocol, h.options = protocol, &config{Config: base}
 	for _, o := range opts {
 		if o != nil {
-			o.apply(&h.options)
+			o.apply(h.options)
 		}
 	}
 	environment := ops.ReadEnvironment()
 	h.options.shadow = h.options.shadow || environment.Shadow
 	h.options.audit = h.options.audit || environment.Audit
-	h.off.Store(environment.Off != "")
+	h.client.SetEnabled(environment.Off == "")
 	settings := h.options.Config
 	if err := settings.Validate(); err != nil {
 		return err
 	}
 	if r := h.options.routes; r != nil {
-		if err := r.compile(protocol); err != nil {
+		if err := r.Compile(protocol); err != nil {
 			return err
 		}
 	}
 	settings.AttemptHeader = http.CanonicalHeaderKey(settings.AttemptHeader)
 	h.settings.Store(&settings)
-	h.stats = new(Stats)
+	stats := new(Stats)
 	if p := h.options.stats; p != nil {
 		if *p == nil {
-			*p = h.stats
+			*p = stats
 		}
-		h.stats = *p
+		stats = *p
 	}
-	h.log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &h.stats.ObserverPanics)
+	h.client.Counters = (*calls.Counters)(stats)
+	h.client.Log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &stats.ObserverPanics)
+	h.client.SetSettings(settings.forCalls())
 	c := h.engineConfig(&settings)
-	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.log.Panicked)
-	if !h.log.Silent() {
-		c.Changed = h.log.Changed
+	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.client.Log.Panicked)
+	if !h.client.Log.Silent() {
+		c.Changed = h.client.Log.Changed
 	}
-	h.log.Started(environment)
+	h.client.Log.Started(environment)
 	if h.options.shadow && environment.Unread == "" { // else a warning says so
-		h.log.Tell(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
+		h.client.Log.Tell(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
 	}
 	h.logMeans(&settings)
 	h.tellUnused(h.options.unused(protocol))
-	h.engine = policy.New(c)
+	h.client.Policy = policy.New(c)
 	return nil
 }
 
@@ -94,27 +93,16 @@ func (h *handle) logMeans(settings *Config) {
 	if b := h.options.budget; b != nil {
 		percent = b.percent
 	}
-	h.log.Means(settings.MaxHedges, percent)
-	if r := h.options.routes; r != nil {
-		for _, to := range r.pending {
-			h.log.RouteMeans(to.pattern, to.BudgetPercent)
-		}
+	h.client.Log.Means(settings.MaxHedges, percent)
+	for _, r := range h.options.routes.Registered() {
+		h.client.Log.RouteMeans(r.Pattern, r.BudgetPercent)
 	}
-}
-
-// above returns what attempts say is hedged above them: the call, or nothing where no hedge is ever sent, so that hedging below goes
-// on.
-func (h *handle) above(call race.Called) race.Called {
-	if c := h.engine.Config(); c.Shadow || c.MaxHedges == 0 || c.Share == 0 {
-		return race.Called{}
-	}
-	return call
 }
 
 // tellUnused takes note of what has no effect, and why.
 func (h *handle) tellUnused(why []string) {
 	h.unused = append(h.unused, why...)
-	h.log.Unused(why)
+	h.client.Log.Unused(why)
 }
 
 // engineConfig returns settings and options in the terms of package policy.
@@ -132,7 +120,7 @@ func (h *handle) engineConfig(settings *Config) policy.Config {
 // mustBeMade panics if h belongs to a zero value. It is called where that would
 // otherwise be a nil dereference.
 func (h *handle) mustBeMade() {
-	if h.engine == nil {
+	if h.client.Policy == nil {
 		panic("hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one")
 	}
 }
@@ -140,13 +128,13 @@ func (h *handle) mustBeMade() {
 // Format writes a short text that names no host, whatever the verb, such as
 // hedge.Transport("shop"), with the name of [WithName]. Only %s writes what String returns.
 func (h *handle) Format(f fmt.State, verb rune) {
-	if verb == 's' && h.engine != nil {
+	if verb == 's' && h.client.Policy != nil {
 		_, _ = io.WriteString(f, h.String())
 		return
 	}
 	text := "hedge." + cmp.Or(map[string]string{"http": "Transport", "grpc": "Interceptor", "func": "Hedger"}[h.protocol], "zero")
-	if name := h.options.name; name != "" {
-		text += "(" + strconv.Quote(name) + ")"
+	if h.options != nil && h.options.name != "" {
+		text += "(" + strconv.Quote(h.options.name) + ")"
 	}
 	_, _ = io.WriteString(f, text)
 }
@@ -158,11 +146,11 @@ func (h *handle) String() string { return h.Snapshot().json() }
 // was learned is kept, and learning goes on only while hedging is enabled. Switching
 // on what was off forgets that servers pushed back.
 func (h *handle) SetEnabled(on bool) {
-	if on && h.off.Load() {
-		h.engine.Resume()
+	if on && !h.client.Enabled() {
+		h.client.Policy.Resume()
 	}
-	if h.off.Swap(!on) == on && h.log != nil {
-		h.log.Switched(on, "SetEnabled")
+	if h.client.SetEnabled(on) && h.client.Log != nil {
+		h.client.Log.Switched(on, "SetEnabled")
 	}
 }
 
@@ -174,7 +162,7 @@ func (h *handle) SetEnabled(on bool) {
 // Reset returns the number of keys that were reset. Calls under way still teach their latency.
 func (h *handle) Reset(host, route string) (keys int) {
 	h.mustBeMade()
-	return h.engine.Reset(host, route)
+	return h.client.Policy.Reset(host, route)
 }
 
 // Update changes the settings for calls that start from now on. What was learned
@@ -208,7 +196,8 @@ func (h *handle) replace(old, s *Config) bool {
 	if !h.settings.CompareAndSwap(old, s) {
 		return false
 	}
-	h.engine.SetConfig(h.engineConfig(s), time.Now())
+	h.client.SetSettings(s.forCalls())
+	h.client.Policy.SetConfig(h.engineConfig(s), time.Now())
 	return true
 }
 
@@ -217,7 +206,7 @@ func (h *handle) replace(old, s *Config) bool {
 // the most recently used keys first.
 func (h *handle) Export(w io.Writer) error {
 	h.mustBeMade()
-	if err := h.engine.Export(w, time.Now()); err != nil {
+	if err := h.client.Policy.Export(w, time.Now()); err != nil {
 		return fmt.Errorf("hedge: Export: %w", err)
 	}
 	return nil
@@ -234,12 +223,14 @@ func (h *handle) Export(w io.Writer) error {
 // written by Export, has another version, is larger than 64 MiB or is older than a day.
 func (h *handle) Import(r io.Reader) error {
 	h.mustBeMade()
-	share := func(n policy.Name) float64 { return h.options.routes.named(h.protocol, n.Route).BudgetPercent / 100 }
-	keys, err := h.engine.Import(r, time.Now(), share)
+	share := func(n policy.Name) float64 {
+		return h.options.routes.RouteOfKey(h.protocol, n.Route).BudgetPercent / 100
+	}
+	keys, err := h.client.Policy.Import(r, time.Now(), share)
 	if err != nil {
 		return fmt.Errorf("hedge: Import: %w", err)
 	}
-	h.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
+	h.client.Log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
 	return nil
 }
 
@@ -247,8 +238,8 @@ func (h *handle) Import(r io.Reader) error {
 // changes nothing else.
 func (h *handle) Snapshot() Snapshot {
 	h.mustBeMade()
-	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: h.stats.Snapshot(), Config: *h.settings.Load(), Enabled: !h.off.Load(), Unused: slices.Clone(h.unused)}
-	for _, v := range h.engine.Snapshots() {
+	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled(), Unused: slices.Clone(h.unused)}
+	for _, v := range h.client.Policy.Snapshots() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
@@ -275,7 +266,7 @@ func endpointsOf(health *endpoint.Health) (all []EndpointSnapshot) {
 
 // logUpdate logs which settings have changed, by their names in JSON.
 func (h *handle) logUpdate(old, now *Config) {
-	if h.log.Silent() || *old == *now {
+	if h.client.Log.Silent() || *old == *now {
 		return
 	}
 	var attrs []slog.Attr
@@ -286,7 +277,7 @@ func (h *handle) logUpdate(old, now *Config) {
 			attrs = append(attrs, slog.Group(name, slog.Any("from", a), slog.Any("to", b)))
 		}
 	}
-	h.log.Tell(slog.LevelInfo, "settings changed", attrs...)
+	h.client.Log.Tell(slog.LevelInfo, "settings changed", attrs...)
 }
 
 // auditing returns the engine's setting for it.
@@ -302,47 +293,4 @@ func audited(v Audit) *Audit {
 		return nil
 	}
 	return &v
-}
-
-// begin counts a call. Of the facts it knows whether hedging is switched off; then the adapter
-// need not find out the others.
-func (h *handle) begin() policy.Eligibility {
-	h.mustBeMade()
-	h.stats.TotalRequests.Add(1)
-	return policy.Eligibility{SwitchedOff: h.off.Load()}
-}
-
-// refuses returns why a call is sent once, or [policy.None] if it may be hedged, and counts that.
-func (h *handle) refuses(o race.Overrides, f policy.Eligibility) Reason {
-	reason := f.Reason(o)
-	if reason != policy.None && !f.SwitchedOff {
-		h.stats.NotHedgeable.Add(1)
-	}
-	if f.Again && reason == DeniedNested {
-		h.log.Again(o.Above.String())
-	}
-	return reason
-}
-
-// tally counts a call that could have been hedged and has ended.
-func (h *handle) tally(call *policy.Call, winner int) {
-	if sent := call.Sent(); sent > 0 {
-		h.stats.HedgedRequests.Add(1)
-		h.stats.HedgesSent.Add(int64(sent))
-		if call.NotTaken > 0 {
-			h.stats.AnswersNotTaken.Add(int64(call.NotTaken))
-		}
-		switch {
-		case winner > 0:
-			h.stats.HedgeWins.Add(1)
-		case winner == 0:
-			h.stats.PrimaryWins.Add(1)
-		}
-	}
-	if call.ShadowWon {
-		h.stats.ShadowWins.Add(1)
-	}
-	if call.Denied == DeniedBudget {
-		h.stats.BudgetExhausted.Add(1)
-	}
 }

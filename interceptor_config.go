@@ -3,12 +3,8 @@
 package hedge
 
 import (
-	"log/slog"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
-
-	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
 // DialOptions returns options for grpc.NewClient with a service config: gRPC has it as its default, and an
@@ -36,9 +32,7 @@ func (in *Interceptor) UpdateServiceConfig(config string) error {
 	if err != nil {
 		return err
 	}
-	if in.book.Set(c, "UpdateServiceConfig") {
-		in.logConfig("", c)
-	}
+	in.calls.SetServiceConfig(c, "UpdateServiceConfig")
 	return nil
 }
 
@@ -47,18 +41,5 @@ func (in *Interceptor) UpdateServiceConfig(config string) error {
 // is given the error. A config that gRPC accepts is invalid only if a hedgingPolicy in it is. The first call over a connection may be made before b has sent one.
 func (in *Interceptor) Resolver(b resolver.Builder) resolver.Builder {
 	in.mustBeMade()
-	return (&serviceconfig.Reader{Book: &in.book, Tell: func(target string, c *serviceconfig.Config, err error) {
-		if err != nil {
-			in.log.Tell(slog.LevelWarn, "service config refused", slog.String("target", target), slog.String("error", err.Error()))
-			return
-		}
-		in.logConfig(target, c)
-	}}).Wrap(b)
-}
-
-// logConfig logs that a config is in force; for all targets without one if target is "".
-func (in *Interceptor) logConfig(target string, c *serviceconfig.Config) {
-	in.log.Tell(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.Policies()),
-		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.Unknown))
-	in.logIgnored(target, c)
+	return in.calls.Resolver(b)
 }

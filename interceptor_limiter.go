@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/gohedge/hedge/internal/grpccall"
 	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/limit"
 )
@@ -21,8 +22,8 @@ import (
 // What the trailer says of a Limiter. It is not in the header: with a header a call is
 // committed, and gRPC does not retry it any more (gRFC A6).
 var (
-	limitTrailer   = metadata.Pairs(limitHeader, "1")
-	refusedTrailer = metadata.Pairs(refusedHeader, "1")
+	limitTrailer   = metadata.Pairs(limit.Header, "1")
+	refusedTrailer = metadata.Pairs(limit.RefusedHeader, "1")
 )
 
 // UnaryServer returns an interceptor that lets unary calls through. It belongs before
@@ -38,7 +39,7 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 		if p == nil && !free {
 			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a place, because it may panic; an error means that there is no client
 			p = l.places.NewPlace()
-			if err = l.enter(ctx, p, incomingAttempt(ctx) > 0); err != nil {
+			if err = l.enter(ctx, p, grpccall.IncomingAttempt(ctx) > 0); err != nil {
 				_ = grpc.SetTrailer(ctx, trailerFor(err))
 				return nil, statusOf(err)
 			}
@@ -66,7 +67,7 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 			return err
 		}
 		stream.SetTrailer(limitTrailer)
-		hedge := incomingAttempt(ctx) > 0
+		hedge := grpccall.IncomingAttempt(ctx) > 0
 		if hedge && l.crowded(l.places.Inside()) {
 			stream.SetTrailer(refusedTrailer)
 			return statusOf(l.refuse(ctx))
@@ -163,9 +164,4 @@ func statusOf(err error) error {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	return status.FromContextError(err).Err()
-}
-
-// turnedAway reports whether a Limiter turned a hedge away that ended with err.
-func turnedAway(err error, trailer metadata.MD) bool {
-	return status.Code(err) == codes.Unavailable && len(trailer.Get(refusedHeader)) > 0
 }

@@ -10,23 +10,15 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/gohedge/hedge/internal/conns"
+	"github.com/gohedge/hedge/internal/grpccall"
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
-
-// grpcConfig is what the options of this file set.
-type grpcConfig struct {
-	conns    *conns.Set          // for hedges; nil: the primary's
-	nonFatal map[codes.Code]bool // of a primary, which waits for its hedges
-	answers  map[codes.Code]bool // of any attempt
-	declared bool                // hedge no method by its name
-	service  *serviceconfig.Config
-}
 
 // A grpcOption is an option that only an Interceptor has. The other adapters need not know
 // its types, so that they can be built without gRPC.
 type grpcOption struct {
 	name    string
-	set     func(*grpcConfig)
+	set     func(*grpccall.Options)
 	dearest int // what a hedge costs at most; 0: the option says nothing of that
 }
 
@@ -34,9 +26,9 @@ func (o grpcOption) apply(c *config) {
 	c.given, c.adapter, c.dearest = append(c.given, o.name), append(c.adapter, o), cmp.Or(o.dearest, c.dearest)
 }
 
-// grpcConfigOf returns what the options of a config say of gRPC.
-func grpcConfigOf(c *config) grpcConfig {
-	g := grpcConfig{nonFatal: nonFatal}
+// grpccallOptions returns the options for gRPC calls.
+func grpccallOptions(c *config) grpccall.Options {
+	g := grpccall.Options{KeyFunc: c.key, Routes: c.routes, Methods: c.methods}
 	for _, o := range c.adapter {
 		if o, ok := o.(grpcOption); ok {
 			o.set(&g)
@@ -100,14 +92,14 @@ func withConns(name string, targets []string, given ...HedgeConn) Option {
 	if err != nil {
 		panic("hedge: " + name + ": " + err.Error())
 	}
-	return grpcOption{name: name, set: func(c *grpcConfig) { c.conns = set }, dearest: set.Dearest()}
+	return grpcOption{name: name, set: func(c *grpccall.Options) { c.HedgeConns = set }, dearest: set.Dearest()}
 }
 
 // WithDeclaredMethods hedges no method because of its name. The default trusts names
 // where nothing is declared, which [WithMethods] describes. What [WithMethods], a route or
 // [AllowHedging] allows is hedged as ever.
 func WithDeclaredMethods() Option {
-	return grpcOption{name: "WithDeclaredMethods", set: func(c *grpcConfig) { c.declared = true }}
+	return grpcOption{name: "WithDeclaredMethods", set: func(c *grpccall.Options) { c.DeclaredOnly = true }}
 }
 
 // WithNonFatalCodes says with which gRPC codes a primary that failed waits for
@@ -117,7 +109,7 @@ func WithDeclaredMethods() Option {
 // hedge's ends no call, see [WithAnswerCodes]. It panics if a code is OK.
 func WithNonFatalCodes(cs ...codes.Code) Option {
 	set := codeSet("WithNonFatalCodes", cs)
-	return grpcOption{name: "WithNonFatalCodes", set: func(c *grpcConfig) { c.nonFatal = set }}
+	return grpcOption{name: "WithNonFatalCodes", set: func(c *grpccall.Options) { c.NonFatalCodes = set }}
 }
 
 // WithAnswerCodes says which gRPC codes are an answer from every attempt, besides OK: a hedge
@@ -127,7 +119,7 @@ func WithNonFatalCodes(cs ...codes.Code) Option {
 // counts what it would help. It counts more than [WithNonFatalCodes]. It panics if a code is OK.
 func WithAnswerCodes(cs ...codes.Code) Option {
 	set := codeSet("WithAnswerCodes", cs)
-	return grpcOption{name: "WithAnswerCodes", set: func(c *grpcConfig) { c.answers = set }}
+	return grpcOption{name: "WithAnswerCodes", set: func(c *grpccall.Options) { c.AnswerCodes = set }}
 }
 
 // WithServiceConfig obeys what a gRPC service config says of hedging (gRFC A6): hedgingPolicy and retryThrottling, for all
@@ -149,7 +141,7 @@ func WithServiceConfig(config string) Option {
 }
 
 func withConfigRead(name string, c *serviceconfig.Config) Option {
-	return grpcOption{name: name, set: func(g *grpcConfig) { g.service = c }}
+	return grpcOption{name: name, set: func(g *grpccall.Options) { g.ServiceConfig = c }}
 }
 
 // readConfig reads a config that the program gives, in which a field that hedging policies do not have is an error. One of
@@ -175,10 +167,4 @@ func codeSet(option string, cs []codes.Code) map[codes.Code]bool {
 		set[c] = true
 	}
 	return set
-}
-
-// nonFatal are the codes after which another attempt may do better.
-var nonFatal = map[codes.Code]bool{
-	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
-	codes.DeadlineExceeded: true, codes.Canceled: true, codes.DataLoss: true,
 }

@@ -156,7 +156,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			p.Work(func() { next.ServeHTTP(w, r) })
 			return
 		}
-		w.Header().Set(limitHeader, "1")
+		w.Header().Set(limit.Header, "1")
 		hedge := race.HedgeNumber(r.Header[AttemptHeader]) > 0 || isGRPC(r) && race.HedgeNumber(r.Header["Grpc-Previous-Rpc-Attempts"]) > 0
 		if !upload.Small(r) {
 			l.serve(ctx, w, r, next, hedge, nil)
@@ -195,7 +195,7 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 // turnAway answers a request that gets no place because of err.
 func turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	if err == errRefused {
-		w.Header().Set(refusedHeader, "1")
+		w.Header().Set(limit.RefusedHeader, "1")
 		if isGRPC(r) && len(r.Header[AttemptHeader]) == 0 { // gRPC's clients see nothing of other answers than theirs: this is one with trailers only, UNAVAILABLE
 			w.Header()["Content-Type"], w.Header()["Grpc-Status"], w.Header()["Grpc-Message"] = []string{"application/grpc"}, []string{"14"}, []string{err.Error()}
 			return

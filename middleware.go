@@ -2,14 +2,14 @@ package hedge
 
 import (
 	"net/http"
-	"strconv"
 
+	"github.com/gohedge/hedge/internal/limit"
 	"github.com/gohedge/hedge/internal/race"
 )
 
 // AttemptHeader is the customary name for [WithAttemptHeader] and [Middleware], and the
-// one that a [Limiter] knows.
-const AttemptHeader = "Hedge-Attempt"
+// one that a [Limiter] knows: "Hedge-Attempt".
+const AttemptHeader = limit.AttemptHeader
 
 // Middleware recognises requests that are hedges by the header of the given name,
 // see [WithAttemptHeader]. What the server does with the request's context is then
@@ -41,16 +41,4 @@ func Middleware(header string) func(http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		})
 	}
-}
-
-// mark sets the header of the given name to the number of a hedge, and returns h or a
-// new header if that is nil. If the name is empty, no header is set.
-func mark(h http.Header, name string, n int) http.Header {
-	if name != "" {
-		if h == nil {
-			h = make(http.Header)
-		}
-		h[name] = []string{strconv.Itoa(n)}
-	}
-	return h
 }

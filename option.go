@@ -13,6 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/pattern"
+	"github.com/gohedge/hedge/internal/route"
 )
 
 // An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
@@ -36,7 +37,7 @@ type config struct {
 	endpoints   *endpoint.Set // nil: none are given
 	firstByte   bool
 	resume      bool
-	routes      *routes
+	routes      *route.Table // nil: no routes are given
 	logger      *slog.Logger
 	name        string
 	observers   []Observer
@@ -65,10 +66,8 @@ func (o option) apply(c *config) {
 // unused returns which options have no effect over a protocol, and why.
 func (c *config) unused(protocol string) []string {
 	all := ops.Unused(protocol, c.given)
-	if c.routes != nil {
-		for _, to := range c.routes.pending {
-			all = append(all, to.unused(protocol)...)
-		}
+	for _, r := range c.routes.Registered() {
+		all = append(all, r.UnusedFields(protocol)...)
 	}
 	return all
 }
@@ -385,15 +384,15 @@ func WithResume() Option {
 // It panics if the pattern is none of http.ServeMux's, Delay is negative or
 // BudgetPercent is not in [0, 400]; [New] panics if two patterns conflict.
 func WithRoute(pattern string, p Policy) Option {
-	given := route{pattern: pattern, at: caller(), Policy: p}
-	if err := new(routes).add(given); err != nil {
+	given := route.Route{Pattern: pattern, Line: caller(), Policy: route.Policy(p)}
+	if err := given.Validate(); err != nil {
 		panic(err)
 	}
 	return option{"WithRoute", func(c *config) {
 		if c.routes == nil {
-			c.routes = new(routes)
+			c.routes = new(route.Table)
 		}
-		c.routes.pending = append(c.routes.pending, given)
+		c.routes.Register(given)
 	}}
 }
 

@@ -30,6 +30,9 @@ func TestArrowsPointDown(t *testing.T) {
 		{"internal/loser", []string{module + "/internal/policy", grpc, "net/http"}, "how a loser ends is a matter of its attempt and its connection"},
 		{"sketch", []string{module + "/internal", grpc, "net/http"}, "a window is useful by itself"},
 		{"internal/policy", []string{grpc, "net/http", "github.com/miekg/dns"}, "the policy knows no protocol"},
+		{"internal/calls", []string{grpc, "net/http", "github.com/miekg/dns"}, "calls of every protocol share it"},
+		{"internal/httpcall", []string{grpc, "github.com/miekg/dns", module + "/internal/grpcattempt"}, "an HTTP call carries no other protocol"},
+		{"internal/funccall", []string{grpc, "net/http", "github.com/miekg/dns"}, "a call of a function carries no protocol"},
 		{"internal/audit", []string{module + "/internal/policy", module + "/internal/budget", module + "/internal/race", grpc, "net/http"}, "an audit knows latencies and the time of day"},
 		{"internal/budget", []string{module + "/internal", module + "/observe", module + "/sketch"}, "a bucket knows nothing but requests and time"},
 		{"observe", []string{module + "/internal/policy", module + "/internal/race", module + "/internal/ops", module + "/sketch", "golang.org", "google.golang.org", "net/http", "github.com/miekg/dns"},
@@ -88,7 +91,7 @@ func TestThePageCarriesTheRootAlone(t *testing.T) {
 
 // TestOnlyTheInterceptorsKnowGRPC keeps grpc, and the packages that are about it, out of the root's other files.
 func TestOnlyTheInterceptorsKnowGRPC(t *testing.T) {
-	about := regexp.MustCompile(`"(google\.golang\.org/|` + module + `/internal/(elsewhere|grpcattempt|readonly|serviceconfig)")`)
+	about := regexp.MustCompile(`"(google\.golang\.org/|` + module + `/internal/(conns|elsewhere|grpcattempt|grpccall|readonly|serviceconfig)")`)
 	for _, file := range list(t, "-f", `{{join .GoFiles "\n"}}`, ".") {
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)

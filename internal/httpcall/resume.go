@@ -1,7 +1,8 @@
-package hedge
+package httpcall
 
 import (
 	"context"
+	"github.com/gohedge/hedge/observe"
 	"net/http"
 	"time"
 
@@ -24,7 +25,7 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 	r := &resumption{t: c.t, key: c.key, hostVersion: c.hostVersion, ctx: req.Context(), peer: c.peer.Load()}
 	what := resume.Response{Context: r.ctx, Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
 	if a != nil {
-		what.Left = max(c.t.settings.Load().MaxHedges+1-started, 0)
+		what.Left = max(c.t.Settings().MaxHedges+1-started, 0)
 	}
 	if what.Left > 0 {
 		what.Stall = r.key.Stall()
@@ -41,7 +42,7 @@ func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt
 // A resumption asks for the rest of one body, by hedges of the call that the body answers.
 // Its fields are not written once the body is handed out, but for body, which locks itself.
 type resumption struct {
-	t           *Transport
+	t           *Client
 	key         *policy.Key
 	hostVersion hostVersion
 	ctx         context.Context       // the caller's
@@ -50,7 +51,7 @@ type resumption struct {
 	body        resume.Body           // here, because it is then one allocation
 }
 
-func (r *resumption) On() bool { return !r.t.off.Load() }
+func (r *resumption) On() bool { return r.t.Enabled() }
 
 func (r *resumption) Learn(longest time.Duration) { r.key.Paused(longest) }
 
@@ -61,18 +62,18 @@ func (r *resumption) Passed(why resume.Obstacle, waited time.Duration) {
 	}
 }
 
-func (r *resumption) Panicked() { r.t.stats.HedgePanics.Add(1) }
+func (r *resumption) Panicked() { r.t.Counters.HedgePanics.Add(1) }
 
 func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1(), likePrimary: likePrimary}
 	c.peer.Store(r.peer)
 	c.BeginRest(r.ctx, r.key)
 	if !c.Call.Admit(0) {
-		return nil, c.Denied != DeniedShadow
+		return nil, c.Denied != observe.DeniedShadow
 	}
 	c.requests.Rest(r.sent.With("Range", byteRange, "If-Range", ifRange))
-	r.t.stats.HedgesSent.Add(1)
-	r.t.stats.Resumes.Add(1)
+	r.t.Counters.HedgesSent.Add(1)
+	r.t.Counters.Resumes.Add(1)
 	return restOf{c}, false
 }
 
@@ -87,7 +88,7 @@ func (r restOf) Send(a *race.Attempt, number int) (*http.Response, error) {
 func (r restOf) Decided(won bool) {
 	r.EndRest(won)
 	if won {
-		r.t.stats.ResumeWins.Add(1)
+		r.t.Counters.ResumeWins.Add(1)
 	}
 }
 

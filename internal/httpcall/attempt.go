@@ -1,56 +1,23 @@
-package hedge
+package httpcall
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/gohedge/hedge/internal/limit"
+	"github.com/gohedge/hedge/internal/loser"
+	"github.com/gohedge/hedge/observe"
 	"io"
 	"math"
 	"net/http"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/httpattempt"
-	"github.com/gohedge/hedge/internal/loser"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 )
-
-// call is one request in flight: the Op and the Gate of its race. It is used again, so
-// nothing that is handed out may refer to it.
-//
-// The goroutine of RoundTrip writes terms, key, trip, grace, hooks, hostVersion, guarded and prompt before the race
-// begins, and attempts read them. Each attempt writes its own element of tries before it
-// ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
-// likePrimary is written once, before a call for the rest of a body is made. What guards the
-// others is said at their types.
-type call struct {
-	policy.Call
-	terms
-	race     race.Race[*http.Response]
-	requests httpattempt.Requests
-	t        *Transport
-	key      *policy.Key        // kept for the next call, which is often one of the same key
-	grace    time.Duration      // for losers to finish; 0: they are cancelled
-	hooks    *httpattempt.Hooks // the caller's, if the call may be hedged; nil: it has none
-	tries    [1 + race.MaxHedges]try
-	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
-	trip     *endpoint.Trip                   // nil: all attempts go where the call was made for
-
-	hostVersion      // of the host, as far as was known before
-	guarded     bool // the call may be hedged, and its attempts may go over HTTP/1.1
-	prompt      bool // losers are cancelled rather than that they finish, see [loser.Terms]
-	likePrimary bool // hedges go where primaries go, see [WithResume]
-}
-
-// A try is what an attempt has sent last.
-type try struct {
-	sent  *http.Request
-	setup time.Duration // that it waited for a new connection; 0: its connection was not new
-}
 
 // maxResends is how often an attempt is sent again because the cancellation of a
 // loser hit it. Once is rare; under load, four times in a row have been seen.
@@ -114,9 +81,9 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	ctx, link := c.contextOf(a, n)
 	r, rt := c.requests.Next(ctx, n), c.t.pools.Primary()
 	if n > 0 {
-		r.Header = mark(r.Header, c.t.settings.Load().AttemptHeader, n)
+		r.Header = mark(r.Header, c.t.Settings().AttemptHeader, n)
 		if behindLimiter(c.key) {
-			r.Header = mark(r.Header, AttemptHeader, n)
+			r.Header = mark(r.Header, limit.AttemptHeader, n)
 		}
 		if !c.likePrimary && !c.trip.Elsewhere(n) {
 			rt = c.t.pools.Hedge(r, c.version != http1, c.peer.Load())
@@ -128,7 +95,7 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 		c.tries[n].setup = link.Returned()
 		resp, err = link.LimitHeaders(resp, err)
 	}
-	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[refusedHeader]) > 0 {
+	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[limit.RefusedHeader]) > 0 {
 		err = race.ErrRefused
 	}
 	return r, resp, err
@@ -149,7 +116,7 @@ func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.
 		peer = new(httpattempt.Peer)
 		c.peer.Store(peer)
 	}
-	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && (c.t.options.transport != nil || c.trip.Elsewhere(n))
+	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && (c.t.options.HedgeTransport != nil || c.trip.Elsewhere(n))
 	if guarded && (c.grace < loser.MaxCancelDelay || behindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
 		link.HearNotes()
 	}
@@ -158,7 +125,7 @@ func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.
 
 // hasDefaultHeaderLimit reports whether attempt n goes over HTTP/1.1, and by a transport with net/http's own limit for headers.
 func (c *call) hasDefaultHeaderLimit(n int) bool {
-	byOther := n > 0 && (c.t.options.transport != nil || c.trip.Elsewhere(n))
+	byOther := n > 0 && (c.t.options.HedgeTransport != nil || c.trip.Elsewhere(n))
 	return c.version == http1 && !byOther && c.t.pools.HasDefaultHeaderLimit()
 }
 
@@ -185,7 +152,7 @@ func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release f
 	if err != httpattempt.ErrFailure {
 		return resp, true
 	}
-	panics := &c.t.stats.HedgePanics
+	panics := &c.t.Counters.HedgePanics
 	return httpattempt.Hold(resp, a, release, func() { panics.Add(1) })
 }
 
@@ -195,7 +162,7 @@ func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release f
 // a little later.
 func (c *call) Discard(resp *http.Response, err error) {
 	if p := (*race.Panic)(nil); errors.As(err, &p) {
-		c.t.stats.HedgePanics.Add(1)
+		c.t.Counters.HedgePanics.Add(1)
 	}
 	if resp == nil || resp.Body == nil {
 		return
@@ -216,7 +183,7 @@ const heedless = time.Second
 func (c *call) countPanic(f func()) {
 	defer func() {
 		if recover() != nil {
-			c.t.stats.HedgePanics.Add(1)
+			c.t.Counters.HedgePanics.Add(1)
 		}
 	}()
 	f()
@@ -250,7 +217,7 @@ func (c *call) admit(index int) bool {
 	if c.trip.Probes() {
 		index-- // of the delays that were put behind it, see [call.delaysOf]
 	}
-	if c.trip.Probes() && c.Hedges >= c.t.engine.Config().MaxHedges {
+	if c.trip.Probes() && c.Hedges >= c.t.Policy.Config().MaxHedges {
 		c.SkipHedge(index)
 		return false
 	}
@@ -297,15 +264,15 @@ func (c *call) prepare(r *http.Request, n int) (err error) {
 	ctx, returned := r.Context(), false
 	defer func() {
 		if n > 0 && (!returned || err != nil) {
-			c.Withdraw(ctx, DeniedNotReady, policy.HedgeRequest{Cost: c.trip.Cost(n)})
+			c.Withdraw(ctx, observe.DeniedNotReady, policy.HedgeRequest{Cost: c.trip.Cost(n)})
 		}
 	}()
-	err = c.trip.Start(r, n, c.t.settings.Load().AttemptHeader)
+	err = c.trip.Start(r, n, c.t.Settings().AttemptHeader)
 	if returned = true; err == nil {
 		return nil
 	}
 	if ctx.Err() == nil {
-		c.t.log.Unprepared(err)
+		c.t.Log.Unprepared(err)
 		if n > 0 {
 			c.trip.Ended(n, false, false)
 		}
@@ -314,4 +281,12 @@ func (c *call) prepare(r *http.Request, n int) (err error) {
 		err = race.ErrRefused
 	}
 	return err
+}
+
+// tells returns the bit that says whether attempts like n tell of their connections.
+func (c *call) tells(n int) int32 {
+	if n > 0 && c.t.options.HedgeTransport != nil {
+		return hedgesTell
+	}
+	return primariesTell
 }

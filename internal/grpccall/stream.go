@@ -1,6 +1,4 @@
-//go:build !hedge_nogrpc
-
-package hedge
+package grpccall
 
 import (
 	"context"
@@ -17,29 +15,11 @@ import (
 	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
-// Stream returns an interceptor that hedges server-streaming calls until their
-// first message.
-//
-// If the first message takes longer than usual for the target and method, the first
-// RecvMsg sends the request again on another stream. The stream whose message (or
-// end with status OK) comes first becomes the call, with its header, trailer and status; the
-// others are cancelled, and the call does not wait for them. A status of the primary ends the
-// call as that of a unary call does. Latency counts from SendMsg to the first
-// message; one that was there before the caller asked for it teaches none. The caller may change its request once SendMsg has returned. A call of Header before RecvMsg, a SendMsg that fails
-// and the end of the caller's context make the primary the call. Targets in call
-// options are set when the stream has ended. Until the call is known, Trailer returns
-// nil, and Context returns a context with the values of the primary's that ends with the call, whichever it will be.
-//
-// What [Interceptor.Unary] says of methods and statuses holds here as well. Client-
-// and bidirectional-streaming calls are sent once, as they are.
-func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
-	in.mustBeMade()
-	return in.interceptStream
-}
-
-func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+// InterceptStream is a [grpc.StreamClientInterceptor].
+func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	o := race.OverridesFrom(ctx)
 	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, cc, method}) {
 		return streamer(ctx, desc, cc, method, opts...)
@@ -65,11 +45,11 @@ func (in *Interceptor) interceptStream(ctx context.Context, desc *grpc.StreamDes
 }
 
 // openOnce opens the stream of a call without hedges.
-func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) (grpc.ClientStream, error) {
+func (in *Client) openOnce(asked streamCall, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
 	if m.counts() {
 		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.ended(asked.called.Target, err) }))
 	}
-	if !in.engine.Observed() {
+	if !in.Policy.Observed() {
 		return asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, asked.opts...)
 	}
 	var once grpcattempt.Once
@@ -85,16 +65,16 @@ func (in *Interceptor) openOnce(asked streamCall, m *methodRule, reason Reason) 
 
 // streamOf returns a stream for what the caller asked for. Hedges have copies: when they start, the caller may have changed its
 // options, its metadata and the description of the stream.
-func (in *Interceptor) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
+func (in *Client) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
 	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay, opened: time.Now(), desc: *asked.desc}
 	s.metadata, _ = metadata.FromOutgoingContext(asked.ctx)
 	s.throttle = m.throttle(asked.called.Target)
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	k := in.engine.Lookup(in.name(asked.ctx, asked.called))
-	if delay > 0 || in.engine.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
-		s.mayHedge, s.origin.Call = true, in.above(asked.called)
+	k := in.Policy.Lookup(in.name(asked.ctx, asked.called))
+	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
+		s.mayHedge, s.origin.Call = true, in.NestingMark(asked.called)
 	}
 	return s
 }
@@ -156,7 +136,7 @@ type streamAttempt struct {
 func (s *stream) openPrimary() error {
 	primary, err := s.open(&s.origin, s.asked.streamer, s.asked.cc, 0)
 	if err != nil {
-		s.passOver(DeniedNotReady)
+		s.passOver(observe.DeniedNotReady)
 		s.endPrimary()
 		s.once.Done(false)
 		return err
@@ -185,7 +165,7 @@ func (s *stream) open(ctx context.Context, streamer grpc.Streamer, cc *grpc.Clie
 func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 	s.finish.Ended(n, err)
 	if n == 0 {
-		s.passOver(DeniedNotReady) // nobody has received yet, and there is nothing to receive
+		s.passOver(observe.DeniedNotReady) // nobody has received yet, and there is nothing to receive
 		s.once.Done(s.in.isAnswer(err))
 	}
 	s.report()
@@ -213,7 +193,7 @@ func (s *stream) report() {
 
 // passOver makes the primary the call, unless there is a race, and tells observers why. They are told of the call's end when
 // it has its first message. It reports whether it has done so.
-func (s *stream) passOver(reason Reason) bool {
+func (s *stream) passOver(reason observe.Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
 	}
@@ -236,7 +216,7 @@ func (s *stream) chosen() *streamAttempt { return &s.attempts[s.choice.Winner()]
 
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
-	if !request.Divisible() || request.IsPrepared() && s.in.grpc.conns != nil {
+	if !request.Divisible() || request.IsPrepared() && s.in.options.HedgeConns != nil {
 		s.sendOnce(grpcattempt.WholeRequest)
 	}
 	var buffers *grpcattempt.Buffers
@@ -251,8 +231,8 @@ func (s *stream) SendMsg(m any) error {
 
 // sendOnce makes the primary the call because of an obstacle, unless there is a race.
 func (s *stream) sendOnce(why grpcattempt.Obstacle) {
-	if s.passOver(DeniedBody) {
-		s.in.stats.NotHedgeable.Add(1)
+	if s.passOver(observe.DeniedBody) {
+		s.in.Counters.NotHedgeable.Add(1)
 		s.in.rules.tell(s.rule, s.asked.called.Method, why)
 	}
 }
@@ -266,7 +246,7 @@ func (s *stream) sentBy(err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	s.passOver(DeniedBody)
+	s.passOver(observe.DeniedBody)
 	if s.choice.Winner() > 0 {
 		return nil
 	}
@@ -276,7 +256,7 @@ func (s *stream) sentBy(err error) error {
 
 // Header waits for the race if there is one, and otherwise chooses the primary.
 func (s *stream) Header() (metadata.MD, error) {
-	s.passOver(DeniedBody)
+	s.passOver(observe.DeniedBody)
 	md, err := s.chosen().Header()
 	if err != nil && err != io.EOF {
 		s.end()
@@ -338,7 +318,7 @@ func (s *stream) deliverTargets() {
 // receiveFirst receives the first message, from whichever attempt has it first.
 func (s *stream) receiveFirst(m any) error {
 	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
-	s.reply, s.key = m, s.in.engine.RouteKey(s.in.name(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
+	s.reply, s.key = m, s.in.Policy.RouteKey(s.in.name(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
 	asked, sent := time.Now(), s.sent.At()
 	delays := s.plan(s.asked.ctx, s.asked.cc, s.askedDelay)
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look
@@ -361,7 +341,7 @@ func (s *stream) deliver(out race.Result[error]) error {
 	err := out.Value
 	s.NotTaken = out.NotTaken
 	s.End(err == io.EOF || s.in.isAnswer(err), out.Winner > 0, 0)
-	s.in.tally(&s.Call, out.Winner)
+	s.in.CountOutcome(&s.Call, out.Winner)
 	if out.Winner <= 0 {
 		out.Attempt.Release()
 		return err
@@ -421,7 +401,7 @@ func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
 		cancel() // the stream has ended; that of a winner ends with the attempt
 	}
 	if err != nil && detour.Refused() {
-		s.tour.Refuse(a, &s.Call, n, DeniedSameBackend)
+		s.tour.Refuse(a, &s.Call, n, observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, s.judge(a, n, err)

@@ -1,6 +1,4 @@
-//go:build !hedge_nogrpc
-
-package hedge
+package grpccall
 
 import (
 	"fmt"
@@ -12,6 +10,7 @@ import (
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/readonly"
+	"github.com/gohedge/hedge/internal/route"
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
@@ -19,7 +18,7 @@ import (
 type methodRule struct {
 	hedgeable bool
 	why       string // or why not
-	policy    Policy // of the route
+	policy    route.Policy
 	live      *serviceconfig.Live
 	hedging   *serviceconfig.Policy  // nil: its service config has none
 	terms     *policy.PolicyOverride // of hedging; nil with it
@@ -32,10 +31,10 @@ type methodRule struct {
 // methodRules make the rules of methods, which are kept with the service config that they follow from.
 type methodRules struct {
 	// Written before the first call, and not changed after it.
-	routes   *routes  // nil: none given
-	listed   []string // patterns of WithMethods
-	declared bool     // WithDeclaredMethods: names are not asked
-	aside    bool     // gRPC obeys hedging policies itself
+	routes   *route.Table // nil: no routes are given
+	listed   []string     // patterns of WithMethods
+	declared bool         // WithDeclaredMethods: names are not asked
+	aside    bool         // gRPC obeys hedging policies itself
 	log      *ops.Log
 }
 
@@ -67,7 +66,7 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 	rule := &methodRule{live: live, throttled: live.Throttles() && !live.Retries(method)}
 	configured := live.Policy(method)
 	if r.routes != nil {
-		if to := r.routes.grpc(method); to != nil {
+		if to := r.routes.MatchMethod(method); to != nil {
 			rule.policy = to.Policy
 		}
 	}

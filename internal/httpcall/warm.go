@@ -1,4 +1,4 @@
-package hedge
+package httpcall
 
 import (
 	"cmp"
@@ -16,25 +16,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Warm opens up to n connections to the host of each URL (name lookup, TCP, TLS)
-// before there is traffic, and returns when they are ready. Over HTTP/2 it opens
-// one. It sends HEAD requests to the URLs through the base transport; they are not
-// hedged, no latency is learned from them, and any status will do.
-//
-// The connections are for primaries. Hedges have connections of their own over HTTP/2 and with MaxConnsPerHost: the first
-// hedge opens one.
-//
-// The base decides how many connections stay: MaxIdleConnsPerHost is 2 by default,
-// and MaxConnsPerHost bounds n. Warm keeps connections from other requests for a tenth of a
-// second longer than one takes to open, at most, and opens fewer if some are busy, because
-// there may be a limit that it does not see. TLS sessions are resumed if its TLSClientConfig has
-// a ClientSessionCache.
-//
-// Warm returns when ctx ends. Its error joins those of all URLs that could not be
-// reached, and names their scheme and host only. It is an error if n is below 1. If the base
-// panics, so does Warm, as RoundTrip does.
-func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
-	t.mustBeMade()
+// Warm opens up to n connections to the host of each URL, as the documentation of hedge.Transport.Warm says.
+func (t *Client) Warm(ctx context.Context, n int, urls ...string) error {
 	if n < 1 {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
 	}
@@ -83,7 +66,7 @@ func origin(text string, index int) string {
 // warm sends one request, and unless all can share its connection, n at once. None of
 // these is answered before each has a connection, or may have had one: a request that ended
 // early would give its connection to the next.
-func (t *Transport) warm(ctx context.Context, n int, url string) error {
+func (t *Client) warm(ctx context.Context, n int, url string) error {
 	begun := time.Now()
 	var opening atomic.Int64 // ns that a connection takes
 	shared, err := t.head(ctx, url, func(reused bool) {
@@ -112,7 +95,7 @@ func (t *Transport) warm(ctx context.Context, n int, url string) error {
 
 // head sends a HEAD request, calls connected once it has a connection, and says whether others have
 // used that. It reports whether others could have shared it.
-func (t *Transport) head(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
+func (t *Client) head(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
 	if err != nil {
