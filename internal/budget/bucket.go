@@ -1,4 +1,4 @@
-// Package budget pays for hedges: with a share of the requests, and below so many per second.
+// Package budget pays for hedges: with a share of the requests, and below a rate per second.
 package budget
 
 import (
@@ -8,120 +8,117 @@ import (
 	"time"
 )
 
-// A Bucket pays for hedges with a share of the requests. It is a token bucket
-// whose clock is the number of requests, so that
-// hedges stay within share × requests + burst at one request per second as at
-// 100,000, with no rate to estimate. It is safe for concurrent use.
+// A Bucket pays for hedges with a share of the requests. It is a token bucket whose clock is the number of requests. So
+// hedges stay within share × requests + burst at one request per second as at 100,000, without an estimate of the rate.
+// It is safe for concurrent use.
 //
-// The bucket of a key or host may have a second pot, the short one, by the same
-// clock: a hedge takes a token from both. The long one saves up for the pause of a
-// replica; the short one bounds how fast that is spent in an outage.
+// The bucket of a key or host may have a second token bucket with the same clock, the short one: a hedge takes a token from both.
+// The long one saves up for the pause of a replica. The short one bounds how fast these tokens are spent in an outage.
 //
-// A bucket that is made with a [Reserve] has its start from there, and gives back what it does
-// not need; others start full.
+// A Bucket with a [SharedReserve] takes its initial tokens from the reserve, and returns tokens that it does not need. Others start full.
 type Bucket struct {
 	requests atomic.Int64
-	reserve  *Reserve // nil: there is none; never changes
+	reserve  *SharedReserve // nil: there is none; never changes
 
-	mu     sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
-	long   pot
-	short  *pot  // nil: there is none
-	due    int64 // of its start, which the reserve did not have yet: with it, long would hold its size at most
-	over   int64 // has overflowed from long, and is not yet in the reserve
-	told   int64 // requests of which the reserve knows
-	closed bool
-	meter  meter
+	mu       sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
+	long     tokenBucket
+	short    *tokenBucket // nil: there is none
+	due      int64        // initial tokens that the reserve did not have yet; with them, long holds its size at most
+	overflow int64        // from long, and not yet in the reserve
+	reported int64        // requests that are reported to the reserve
+	closed   bool
+	meter    rateMeter
 }
 
-// NewBucket returns a full bucket that gains share tokens per request and holds burst at most.
+// NewBucket returns a full bucket that earns share tokens per request and holds burst tokens at most.
 func NewBucket(share, burst float64) *Bucket {
-	return &Bucket{long: newPot(share, burst)}
+	return &Bucket{long: newTokenBucket(share, burst)}
 }
 
-// NewSized returns the bucket of a key or host, which has its start from r.
-func NewSized(s Sizing, r *Reserve) *Bucket {
+// newSharingBucket returns the bucket of a key or host. It takes its initial tokens from r.
+func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 	long, short := s.bursts(s.Share, 0, false)
-	b := begin(s.Share, long, r)
+	b := NewBucket(s.Share, long)
 	if s.Short {
-		p := newPot(s.shortShare(), short)
+		p := newTokenBucket(s.shortShare(), short)
 		b.short = &p
 	}
+	b.joinReserve(r)
 	return b
 }
 
-// NewRoute returns the bucket of a route with a share of its own, which has its start from r. It
-// saves up no more than a bucket with the share of s would.
-func NewRoute(s Sizing, share float64, r *Reserve) *Bucket {
+// newRouteBucket returns the bucket of a route with a share of its own. It takes its initial tokens from r, and saves up no more than
+// a bucket with the share of s.
+func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 	long, _ := s.bursts(min(share, s.Share), 0, false)
-	return begin(share, long, r)
-}
-
-func begin(share, burst float64, r *Reserve) *Bucket {
-	b := NewBucket(share, burst)
-	b.reserve = r
-	b.due, b.long.held = b.long.size, 0
-	b.draw()
+	b := NewBucket(share, long)
+	b.joinReserve(r)
 	return b
 }
 
-// draw takes from the reserve what is due, once most of what was there is spent. The caller holds mu.
-func (b *Bucket) draw() {
-	if b.due > b.long.held {
+// joinReserve replaces the tokens of a new bucket by tokens from r.
+func (b *Bucket) joinReserve(r *SharedReserve) {
+	b.reserve, b.due, b.long.tokens = r, b.long.size, 0
+	b.refillFromReserve()
+}
+
+// refillFromReserve takes the tokens that are due, once most of the tokens are spent. The caller holds mu.
+func (b *Bucket) refillFromReserve() {
+	if b.due > b.long.tokens {
 		n := b.reserve.take(b.due)
 		b.due -= n
-		b.long.held += n
+		b.long.tokens += n
 	}
 }
 
-// Close says that the bucket is no longer needed. It puts what it has back into the reserve
-// that it was made with, and pays no more.
+// Close puts all tokens back into the reserve of the bucket, which pays no more.
 func (b *Bucket) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed, b.due = true, 0
-	b.turn()
+	b.earnTokens()
 	b.long.size = 0
-	b.over += b.long.earn(b.long.at)
-	b.reserve.put(b.settle())
+	b.overflow += b.long.earn(b.long.at)
+	b.reserve.put(b.takeUnreported())
 }
 
-// turn lets the pots earn from the requests so far. The caller holds mu.
-func (b *Bucket) turn() {
+// earnTokens adds the tokens for the requests so far. The caller holds mu.
+func (b *Bucket) earnTokens() {
 	n := b.requests.Load()
-	b.over += b.long.earn(n)
-	b.due = min(b.due, b.long.size-b.long.held)
+	b.overflow += b.long.earn(n)
+	b.due = min(b.due, b.long.size-b.long.tokens)
 	if b.short != nil {
 		b.short.earn(n)
 	}
 }
 
-// settle takes what the reserve has not been told. The caller holds mu.
-func (b *Bucket) settle() (over, requests int64) {
-	over, requests = b.over, b.long.at-b.told
-	b.over, b.told = 0, b.long.at
-	return over, requests
+// takeUnreported returns the overflow and the requests since the last call. The caller holds mu, and reports them to the reserve.
+func (b *Bucket) takeUnreported() (overflow, requests int64) {
+	overflow, requests = b.overflow, b.long.at-b.reported
+	b.overflow, b.reported = 0, b.long.at
+	return overflow, requests
 }
 
 // Earn counts a request.
 func (b *Bucket) Earn() { b.requests.Add(1) }
 
-// EarnN counts n requests at once, 1<<28 at most: where bytes are paid for, a byte is a request and a token.
+// EarnN counts n requests at once, 1<<28 at most. A bucket that pays for bytes counts each byte as a request.
 func (b *Bucket) EarnN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.requests.Add(n)
-	b.turn()
+	b.earnTokens()
 }
 
-// EarnAt is Earn for a bucket that follows the rate of its requests, which is measured from the first one on.
+// EarnAt is Earn for a bucket that follows the rate of its requests, which is measured from the first request on.
 func (b *Bucket) EarnAt(now time.Time) {
 	if b.requests.Add(1) == 1 {
-		b.start(now)
+		b.startMeter(now)
 	}
 }
 
-// start begins to measure the rate, if that has not begun.
-func (b *Bucket) start(now time.Time) {
+// startMeter starts to measure the rate, if that has not begun.
+func (b *Bucket) startMeter(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.meter.start(now, b.requests.Load())
@@ -130,18 +127,17 @@ func (b *Bucket) start(now time.Time) {
 	}
 }
 
-// Requests returns how many requests were counted.
+// Requests returns the number of requests.
 func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
-// Spend takes the token for one hedge, or reports false. A bucket with share 0
-// never pays.
+// Spend takes the token for one hedge, or reports false. A bucket with share 0 never pays.
 func (b *Bucket) Spend() bool { return b.SpendN(1) }
 
 // SpendN takes n tokens, or none and reports false.
 func (b *Bucket) SpendN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held()/one < n { // n*one may overflow
+	if !b.canPay(n) {
 		return false
 	}
 	b.add(-n * one)
@@ -155,75 +151,68 @@ func (b *Bucket) GiveBack() { b.GiveBackN(1) }
 func (b *Bucket) GiveBackN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn()
+	b.earnTokens()
 	b.add(n * one)
-	if b.turn(); b.closed {
-		b.reserve.put(b.settle())
+	if b.earnTokens(); b.closed {
+		b.reserve.put(b.takeUnreported())
 	}
 }
 
-// add adds tokens to the pots. The caller holds mu.
+// add adds tokens to the long and the short bucket. The caller holds mu.
 func (b *Bucket) add(tokens int64) {
-	b.long.held += tokens
+	b.long.tokens += tokens
 	if b.short != nil {
-		b.short.held += tokens
+		b.short.tokens += tokens
 	}
 }
 
-// Pays reports whether the bucket would pay for a hedge now.
-func (b *Bucket) Pays() bool { return b.PaysN(1) }
-
-// PaysN reports whether the bucket would pay n tokens now.
-func (b *Bucket) PaysN(n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.held() >= n*one
-}
+// canPay reports whether n hedges can be paid now. The caller holds mu.
+func (b *Bucket) canPay(n int64) bool { return b.available()/one >= n } // n*one may overflow
 
 // Tokens returns how many hedges the bucket would pay for now, to a thousandth.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return math.Round(float64(b.held())/(one/1000)) / 1000
+	return math.Round(float64(b.available())/(one/1000)) / 1000
 }
 
-// held returns what could be spent now. The caller holds mu.
-func (b *Bucket) held() int64 {
-	b.turn()
+// available returns the tokens that can be spent now. The caller holds mu.
+func (b *Bucket) available() int64 {
+	b.earnTokens()
 	switch {
 	case b.long.rate == 0:
 		return 0
 	case b.short == nil:
-		return b.long.held
+		return b.long.tokens
 	default:
-		return min(b.long.held, b.short.held)
+		return min(b.long.tokens, b.short.tokens)
 	}
 }
 
-// HalfFull reports whether the bucket has half of what it can hold, and pays for a hedge.
+// HalfFull reports whether the bucket has half of the tokens that it can hold, and pays for a hedge.
 func (b *Bucket) HalfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn()
-	return b.long.rate > 0 && b.long.halfFull() && (b.short == nil || b.short.halfFull())
+	b.earnTokens()
+	return b.long.rate > 0 && b.long.isHalfFull() && (b.short == nil || b.short.isHalfFull())
 }
 
-// Follow sizes the bucket of a key, host or route for the share, the
-// sizing, and the rate that it has measured until now, and puts what has overflowed into the reserve.
+// Follow sizes the bucket of a key, host or route for the share, the sizing, and the rate that it has measured until now. It puts the
+// overflow into the reserve.
 func (b *Bucket) Follow(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn()
+	b.earnTokens()
 	if !b.closed {
 		n := b.long.at
 		rps, known := b.meter.measure(now, n)
 		long, short := s.bursts(min(share, s.Share), rps, known)
-		b.over += b.long.set(n, share, long)
+		b.overflow += b.long.resize(n, share, long)
 		if b.short != nil {
-			b.short.set(n, s.shortShare(), short)
+			b.short.resize(n, s.shortShare(), short)
 		}
 	}
-	b.reserve.put(b.settle())
-	b.reserve.follow(s, share, now)
-	b.draw()
+	b.reserve.put(b.takeUnreported())
+	b.reserve.resize(s, share, now)
+	b.refillFromReserve()
 }

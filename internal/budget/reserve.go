@@ -5,59 +5,73 @@ import (
 	"time"
 )
 
-// A Reserve is what buckets begin with, so that no number of buckets pays for more than
-// the share of all their requests and one burst. A new bucket takes its start from it, at most half of
-// what is there at a time; a bucket that is closed puts back what it has, and one that is full what
-// it earns beyond that. The Reserve begins with a burst, and has been given no more, nor
-// holds more, than a burst at the rate of all the buckets together. It is safe for concurrent use. No call
-// asks it: buckets do, when they are made, followed and closed.
-type Reserve struct {
-	mu       sync.Mutex // guards the fields below; locked after a bucket's
-	held     int64
-	size     int64
-	given    int64 // that no request has earned
-	requests int64 // of all buckets, as far as they have told
-	meter    meter
+// Reserves are the reserves of an engine's buckets. Their owner guards them.
+type Reserves struct {
+	keys   *SharedReserve
+	routes map[float64]*SharedReserve // by the share of the routes
 }
 
-// NewReserve returns a full Reserve for buckets of the share.
-func NewReserve(s Sizing, share float64) *Reserve {
+// NewReserves returns full Reserves.
+func NewReserves(s Sizing) Reserves {
+	return Reserves{keys: newSharedReserve(s, s.Share), routes: make(map[float64]*SharedReserve)}
+}
+
+// ofRoutes returns the reserve of all routes with the given share.
+func (r *Reserves) ofRoutes(s Sizing, share float64) *SharedReserve {
+	if r.routes[share] == nil {
+		r.routes[share] = newSharedReserve(s, share)
+	}
+	return r.routes[share]
+}
+
+// A SharedReserve holds the initial tokens of buckets, so that any number of buckets together pays for the share of all their requests
+// and one burst. It starts with a burst. It has never been given, and never holds, more than a burst at the rate of all its buckets.
+//
+// A new bucket takes its initial tokens from the reserve: at most half of the tokens there at a time. A bucket that is closed puts its
+// tokens back, and a full one the tokens that overflow. A SharedReserve is safe for concurrent use. Buckets use it when they are made,
+// resized and closed, and not for each call.
+type SharedReserve struct {
+	mu       sync.Mutex // guards the fields below; locked after a bucket's
+	tokens   int64
+	size     int64
+	given    int64 // tokens that no request has earned
+	requests int64 // of all buckets, as far as reported
+	meter    rateMeter
+}
+
+// newSharedReserve returns a full SharedReserve for buckets of the share.
+func newSharedReserve(s Sizing, share float64) *SharedReserve {
 	long, _ := s.bursts(min(share, s.Share), 0, false)
 	n := sizeOf(long)
-	return &Reserve{held: n, size: n, given: n}
+	return &SharedReserve{tokens: n, size: n, given: n}
 }
 
-// start says when the first request was.
-func (r *Reserve) start(now time.Time) {
+// start starts to measure the rate of the requests, if that has not begun.
+func (r *SharedReserve) start(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.meter.start(now, 0)
 }
 
-// take takes up to so many tokens, and at most half of what there is.
-func (r *Reserve) take(most int64) int64 {
+// take takes up to n tokens, and at most half of the tokens.
+func (r *SharedReserve) take(n int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.pay(most)
-}
-
-// pay is take. The caller holds mu.
-func (r *Reserve) pay(most int64) int64 {
-	n := min(most, r.held/2)
-	r.held -= n
+	n = min(n, r.tokens/2)
+	r.tokens -= n
 	return n
 }
 
-// put puts tokens back, of a bucket that has counted so many more requests.
-func (r *Reserve) put(tokens, requests int64) {
+// put adds tokens of a bucket, and the requests that the bucket has counted since its last report.
+func (r *SharedReserve) put(tokens, requests int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests += requests
-	r.held = min(r.held+tokens, r.size)
+	r.tokens = min(r.tokens+tokens, r.size)
 }
 
-// follow sizes the Reserve for the share, the sizing and the rate of all buckets.
-func (r *Reserve) follow(s Sizing, share float64, now time.Time) {
+// resize sizes the reserve for the share, the sizing and the rate of all buckets.
+func (r *SharedReserve) resize(s Sizing, share float64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rps, known := r.meter.measure(now, r.requests)
@@ -65,8 +79,8 @@ func (r *Reserve) follow(s Sizing, share float64, now time.Time) {
 	long, _ := s.bursts(min(share, s.Share), rps, known)
 	r.size = sizeOf(long)
 	if more := r.size - r.given; more > 0 {
-		r.held += more
+		r.tokens += more
 		r.given += more
 	}
-	r.held = min(r.held, r.size)
+	r.tokens = min(r.tokens, r.size)
 }

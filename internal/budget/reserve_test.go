@@ -1,20 +1,18 @@
-package budget_test
+package budget
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/gohedge/hedge/internal/budget"
 )
 
 var epoch = time.Unix(1_700_000_000, 0)
 
 func TestABucketDrawsTheRestOfItsStartWhenItNeedsIt(t *testing.T) {
-	s := budget.Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
-	r := budget.NewReserve(s, s.Share)
-	b := budget.NewSized(s, r)
+	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
+	r := newSharedReserve(s, s.Share)
+	b := newSharingBucket(s, r)
 	assert.Equal(t, 10.0, b.Tokens(), "half of what is there")
 	b.Follow(s, s.Share, epoch)
 	assert.Equal(t, 10.0, b.Tokens())
@@ -29,17 +27,17 @@ func TestABucketDrawsTheRestOfItsStartWhenItNeedsIt(t *testing.T) {
 }
 
 func TestTheRateOfAMomentBringsNoReserve(t *testing.T) {
-	s := budget.Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true}
-	r := budget.NewReserve(s, s.Share)
-	first := budget.NewSized(s, r)
+	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true}
+	r := newSharedReserve(s, s.Share)
+	first := newSharingBucket(s, r)
 	for range 1000 {
 		first.EarnAt(epoch)
 	}
 	first.Follow(s, s.Share, epoch.Add(20*time.Millisecond)) // 50,000 per second
-	assert.LessOrEqual(t, budget.NewSized(s, r).Tokens(), 20.0)
+	assert.LessOrEqual(t, newSharingBucket(s, r).Tokens(), 20.0)
 	spent := 0
 	for range 100 {
-		for b := budget.NewSized(s, r); b.Spend(); {
+		for b := newSharingBucket(s, r); b.Spend(); {
 			spent++
 		}
 	}
@@ -47,9 +45,9 @@ func TestTheRateOfAMomentBringsNoReserve(t *testing.T) {
 }
 
 func TestARateIsKnownToWhoIsALittleLate(t *testing.T) {
-	s := budget.Sizing{Share: 0.1, EstimatedRPS: 10, Burst: 2 * time.Second, Short: true}
-	r := budget.NewReserve(s, s.Share)
-	b, other := budget.NewSized(s, r), budget.NewSized(s, r)
+	s := Sizing{Share: 0.1, EstimatedRPS: 10, Burst: 2 * time.Second, Short: true}
+	r := newSharedReserve(s, s.Share)
+	b, other := newSharingBucket(s, r), newSharingBucket(s, r)
 	now := epoch
 	for range 3 {
 		for range 10_000 {
@@ -60,20 +58,7 @@ func TestARateIsKnownToWhoIsALittleLate(t *testing.T) {
 	}
 	before := b.Tokens()
 	other.Follow(s, s.Share, now.Add(-time.Millisecond)) // the end of a call whose plan is made later
-	assert.Equal(t, 2.0, budget.NewSized(s, r).Tokens(), "a whole start: the reserve still has a burst of all")
+	assert.Equal(t, 2.0, newSharingBucket(s, r).Tokens(), "a whole start: the reserve still has a burst of all")
 	b.Follow(s, s.Share, now.Add(-time.Millisecond))
 	assert.Equal(t, before, b.Tokens(), "a bucket that two keys have")
-}
-
-func TestACeilingPaysOnceForATime(t *testing.T) {
-	c, b := budget.NewCeiling(10), budget.NewBucket(1, 1e6)
-	spent := 0
-	for i := range 1000 { // calls of two goroutines, one of which is always late
-		for _, late := range []time.Duration{0, 100 * time.Millisecond} {
-			if c.Spend(epoch.Add(time.Duration(i)*time.Millisecond-late), b, 1) {
-				spent++
-			}
-		}
-	}
-	assert.LessOrEqual(t, spent, 20, "a burst, and those of a second")
 }

@@ -127,7 +127,7 @@ func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeR
 		return true
 	}
 	deadline, _ := ctx.Deadline()
-	return k.audit.IsDark() || k.tokens() < float64(request.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), request.OtherBackend) != None
+	return k.audit.IsDark() || k.account.Tokens() < float64(request.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), request.OtherBackend) != None
 }
 
 // isBeforeDelay reports whether the delay with the given index has not passed yet. That happens if hedges are rescheduled, or start immediately.
@@ -281,7 +281,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	}
 	r := observe.RequestResult{
 		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, HeldBack: answered && c.winner > 0 && !hedgeWon, Audit: string(c.key.audit.Verdict()),
-		Share: c.key.purse.Share(c.key.engine.Config().Share),
+		Share: c.key.account.Share(c.key.engine.Config().Share),
 	}
 	if !answered {
 		r.Winner = -1

@@ -34,10 +34,10 @@ type Key struct {
 	Name    Name
 	Info    observe.KeyInfo // the same for observers
 	engine  *Engine
-	host    *Key         // whose bucket this key shares; nil: no other's
-	purse   budget.Purse // what pays for its hedges
-	audit   *audit.Audit // of the host; nil: it is not audited
-	earlier int64        // calls of the key of this name before it was forgotten
+	host    *Key            // whose bucket this key shares; nil: no other's
+	account *budget.Account // pays for its hedges; mu guards payments
+	audit   *audit.Audit    // of the host; nil: it is not audited
+	earlier int64           // calls of the key of this name before it was forgotten
 
 	plan         atomic.Pointer[Schedule] // stored with planning held; nil: do not hedge
 	used         atomic.Int64             // the engine's age when a call last began, see [Engine]
@@ -56,10 +56,9 @@ type Key struct {
 	since    int           // completions since the plan was made
 	due      int           // how many of them ask for another
 	brakes   brakes
-	tally    Counters         // Denied is nil until a hedge was
-	residual *residualTime    // nil: nothing is known
-	pauses   *pauseLengths    // of bodies; nil: nothing is known
-	more     []*budget.Bucket // which the adapter asks itself
+	tally    Counters      // Denied is nil until a hedge was
+	residual *residualTime // nil: nothing is known
+	pauses   *pauseLengths // of bodies; nil: nothing is known
 }
 
 // An AdapterState is what an adapter writes beside a key. The engine reads the TypicalCost alone.
@@ -109,14 +108,14 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	k := &Key{Name: name, Info: e.info(name), engine: e, host: host, due: MinSamples}
 	switch {
 	case c.Shared != nil:
-		k.purse = budget.Shared(c.Shared)
+		k.account = budget.NewAccount(c.Shared)
 	case host != nil:
-		k.purse = budget.Of(&host.purse)
+		k.account = host.account.ShareMain()
 	default:
-		k.purse = e.reserves.Own(c.sizing(), !c.PerHost)
+		k.account = e.reserves.NewAccount(c.sizing(), !c.PerHost)
 	}
 	if share > 0 {
-		k.purse.OnRoute(c.sizing(), share, &e.reserves)
+		k.account.AddRoute(c.sizing(), share, &e.reserves)
 	}
 	k.brakes.forget()
 	k.plan.Store(c.cold())
@@ -130,34 +129,24 @@ func (k *Key) Is(name Name) bool { return k != nil && k.Name == name && !k.evict
 // Schedule returns the current plan; nil means that calls are not hedged.
 func (k *Key) Schedule() *Schedule { return k.plan.Load() }
 
-// AlsoPaidBy says that the adapter asks other buckets besides the key's, before Admit:
-// the key's budget is exhausted while one of them is.
-func (k *Key) AlsoPaidBy(more ...*budget.Bucket) {
+// AddBuckets makes hedges of the key paid from further buckets as well, whose requests the adapter counts.
+func (k *Key) AddBuckets(buckets ...*budget.Bucket) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.more = more
+	k.account.Add(buckets...)
 }
 
 // Tokens returns how many hedges the budget would pay for now.
 func (k *Key) Tokens() float64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.tokens()
-}
-
-// tokens is Tokens. The caller holds mu.
-func (k *Key) tokens() float64 {
-	n := k.purse.Tokens()
-	for _, b := range k.more {
-		n = min(n, b.Tokens())
-	}
-	return n
+	return k.account.Tokens()
 }
 
 // requests returns how many calls have begun.
 func (k *Key) requests() int64 {
-	if k.purse.Alone {
-		return k.purse.Requests()
+	if k.account.IsExclusive() {
+		return k.account.Requests()
 	}
 	return k.count.Load()
 }
@@ -168,10 +157,10 @@ func (k *Key) Begin(now time.Time) *Schedule {
 	if k.audit != nil {
 		k.audit.BeginCall(now.UnixNano(), k.engine.wall)
 	}
-	if !k.purse.Alone {
+	if !k.account.IsExclusive() {
 		k.count.Add(1)
 	}
-	k.purse.Count(now)
+	k.account.Count(now)
 	return k.plan.Load()
 }
 
@@ -234,7 +223,7 @@ func (k *Key) check(now, deadline time.Time, request HedgeRequest) observe.Reaso
 	if denial := k.brakes.deny(now, deadline, k.plan.Load(), k.inFlight.Load(), request.OtherBackend); denial != None {
 		return denial
 	}
-	if !k.purse.Pay(now, k.engine.ceiling.Load(), request.tokens()) {
+	if !k.account.Pay(now, k.engine.limit.Load(), request.tokens()) {
 		return observe.DeniedBudget
 	}
 	return None
@@ -276,7 +265,7 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	k.countDenied(reason)
 	k.tally.Hedges--
 	k.brakes.refused()
-	k.purse.Return(now, k.engine.ceiling.Load(), request.tokens())
+	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 
 // Ended says that a hedge is no longer in flight.
@@ -429,20 +418,10 @@ func (k *Key) learnResidual(r Result) (saved time.Duration) {
 
 // changes returns the changes to report. The caller holds mu.
 func (k *Key) changes(now time.Time) []Change {
-	if k.brakes.exhausted && k.halfFull(now) {
+	if k.brakes.exhausted && k.account.HalfFull(now, k.engine.limit.Load()) {
 		k.brakes.exhausted = false
 	}
 	return k.brakes.changes(now)
-}
-
-// halfFull reports whether all budgets of the key are at least half full. The caller holds mu.
-func (k *Key) halfFull(now time.Time) bool {
-	for _, b := range k.more {
-		if !b.HalfFull() {
-			return false
-		}
-	}
-	return k.purse.HalfFull(now, k.engine.ceiling.Load())
 }
 
 // waited returns the window of what callers really waited. The caller holds mu.
@@ -467,7 +446,7 @@ func (k *Key) replan(now time.Time) {
 	k.mu.Unlock()
 
 	c := k.engine.Config()
-	if p := c.plan(d, k.purse.Follow(c.sizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); p != nil {
+	if p := c.plan(d, k.account.Follow(c.sizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); p != nil {
 		k.plan.Store(p)
 	} else {
 		k.plan.Store(c.cold())
@@ -546,7 +525,7 @@ func (k *Key) Snapshot() Snapshot {
 	defer k.mu.Unlock()
 	window, b := k.waited(), &k.brakes
 	v := Snapshot{
-		Name: k.Name, Requests: k.requests(), Counters: k.tally, Samples: window.Len(), Tokens: k.tokens(),
+		Name: k.Name, Requests: k.requests(), Counters: k.tally, Samples: window.Len(), Tokens: k.account.Tokens(),
 		Scale: b.Scale, Slow: b.Slow, Push: b.Push, Pushed: b.Pushed, PausedTo: b.waits(), Stall: k.stall(), Extension: k.Extension.Load(),
 	}
 	if v.Denied = maps.Clone(k.tally.Denied); v.Denied == nil {

@@ -34,7 +34,7 @@ func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Rout
 //
 // Keys come and go, at the will of whoever chooses their names, and tokens are conserved: all
 // keys together hedge no more than the share of their calls and one burst, see
-// [budget.Reserve]. What holds the hedges of a key back is remembered when the key is forgotten,
+// [budget.SharedReserve]. What holds the hedges of a key back is remembered when the key is forgotten,
 // and so is the verdict of its host's audit, of as many keys and hosts as the table holds.
 //
 // A key remembers the engine's age when it was last used, by which the least
@@ -45,10 +45,10 @@ type Engine struct {
 	born   time.Time // never changes
 	bubble bool      // born in a bubble of testing/synctest; never changes
 
-	age     atomic.Int64
-	config  atomic.Pointer[Config]         // stored by SetConfig with mu held, as the ceiling is
-	ceiling atomic.Pointer[budget.Ceiling] // nil: there is none
-	keys    sync.Map                       // Name to *Key; stored and deleted with mu held
+	age    atomic.Int64
+	config atomic.Pointer[Config]           // stored by SetConfig with mu held, as limit is
+	limit  atomic.Pointer[budget.RateLimit] // nil: there is none
+	keys   sync.Map                         // Name to *Key; stored and deleted with mu held
 
 	mu       sync.Mutex                        // guards the fields below; locked before a key's and an audit's
 	size     int                               // of keys
@@ -83,7 +83,7 @@ func New(c Config) *Engine {
 	e := &Engine{born: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.sizing())}
 	e.bubble = e.born == e.born.Round(0)
 	e.config.Store(&c)
-	e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
+	e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
 	return e
 }
 
@@ -128,7 +128,7 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 	c.Setup = e.setup
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
-		e.ceiling.Store(budget.NewCeiling(c.MaxPerSecond))
+		e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
 	}
 	e.evict()
 	for k := range e.all() {
@@ -247,7 +247,7 @@ func (e *Engine) forget(k *Key, bound int) {
 	k.evicted.Store(true)
 	e.note(k, EvictionListener.Forget)
 	e.size--
-	k.purse.Close()
+	k.account.Close()
 	at, calls := e.runs(), k.requests()
 	if h := k.copyBrakeState(); h.isNotable() {
 		e.holds.Put(k.Name, h, k.earlier+calls, at, bound)

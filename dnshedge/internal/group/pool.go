@@ -16,6 +16,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/watch"
@@ -53,8 +54,8 @@ type Trace interface {
 
 // A Pool has the servers of a Client, which it remembers by their names. It is safe for concurrent use.
 type Pool struct {
-	conf   Config // never changes
-	common bucket // pays for hedges to all servers
+	conf   Config         // never changes
+	common *budget.Bucket // pays for hedges to all servers
 
 	mu      sync.Mutex         // guards the fields below, and each Server's lease; a Server's locks are taken after it, never before
 	servers map[string]*Server // by name; nil after Close
@@ -62,7 +63,7 @@ type Pool struct {
 
 // New returns a Pool without servers.
 func New(conf Config) *Pool {
-	return &Pool{conf: conf, common: newBucket(conf.Hedging.Share), servers: make(map[string]*Server)}
+	return &Pool{conf: conf, common: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*Server)}
 }
 
 // A Use is what a server is wanted for.

@@ -12,25 +12,17 @@ import (
 // Burst is how many hedges may be saved up, and how many resends.
 const Burst = 20
 
-// bucket pays for hedges to all servers of a Pool.
-type bucket struct {
-	mu *sync.Mutex // makes asking it and a server's bucket one step
-	*budget.Bucket
-}
-
-func newBucket(share float64) bucket { return bucket{new(sync.Mutex), budget.NewBucket(share, Burst)} }
-
 // purse pays for asking a server more than once. It is safe for concurrent use.
 type purse struct {
-	common  bucket         // of all servers
+	common  *budget.Bucket // of all servers
 	own     *budget.Bucket // of hedges to this one
 	resends resendBucket   // of resends that cost no budget
 }
 
-func (p *purse) init(common bucket, share float64, key *policy.Key) {
+func (p *purse) init(common *budget.Bucket, share float64, key *policy.Key) {
 	p.common, p.own = common, budget.NewBucket(share, Burst)
 	p.resends.tokens = Burst
-	key.AlsoPaidBy(common.Bucket, p.own)
+	key.AddBuckets(common, p.own)
 }
 
 // earn counts a query to the server: of each the buckets get their share.
@@ -39,24 +31,16 @@ func (p *purse) earn() {
 	p.own.Earn()
 }
 
-// payHedge admits hedge n of a call, if the buckets pay for it and the call's key has no other reason to refuse. A hedge that
-// is only counted (observe.DeniedShadow) is paid for by the server's own bucket alone: the common one pays for what is sent.
+// payHedge admits hedge n of a call, if the buckets pay for it and the call's key has no other reason to deny it. A hedge that
+// is only counted (observe.DeniedShadow) is paid for by the server's own bucket alone: the common one pays for hedges that are sent.
 func (p *purse) payHedge(call *policy.Call, n int) bool {
-	p.common.mu.Lock()
-	defer p.common.mu.Unlock()
-	denial := policy.None
-	if !p.common.Pays() || !p.own.Pays() {
-		denial = observe.DeniedBudget
-	}
 	call.Denied = policy.None
-	admitted := call.AdmitUnless(n, denial)
+	admitted := call.Admit(n)
 	switch {
 	case admitted:
-		p.common.Spend()
-		p.own.Spend()
 		p.earn() // because a hedge is a query as well
 	case call.Denied == observe.DeniedShadow:
-		p.own.Spend()
+		p.common.GiveBack()
 		p.own.Earn()
 	}
 	return admitted
@@ -74,8 +58,6 @@ func (p *purse) payPlenty() bool { return p.resends.spend(Burst / 2) }
 
 // payFailover pays for asking this server because another one could not answer, if that is to cost anything.
 func (p *purse) payFailover() bool {
-	p.common.mu.Lock()
-	defer p.common.mu.Unlock()
 	return p.common.Spend()
 }
 

@@ -300,7 +300,7 @@ func (a *asking) send(c *candidate, why reason, again *form) {
 	c, q := a.place(c, why, again)
 	if q == nil {
 		if paid {
-			a.hedges.bucket.GiveBack()
+			a.hedges.refund()
 			a.hedges.denied.Add(1)
 		}
 		return
@@ -329,7 +329,7 @@ func (a *asking) pay(why reason, paid bool) bool {
 	}
 	err := a.Task.Spend(paid)
 	if err != nil && paid {
-		a.hedges.bucket.GiveBack()
+		a.hedges.refund()
 	}
 	if err != nil && why != asHedge {
 		a.outcome.fatal = err
@@ -413,7 +413,7 @@ func (a *asking) count(c *candidate, q *query, why reason) {
 	if q.paid {
 		a.counts.hedges.Add(1)
 	} else {
-		a.hedges.bucket.Earn()
+		a.hedges.account.Earn()
 	}
 }
 
@@ -553,7 +553,7 @@ func (a *asking) add(x found) {
 	paid, needed := s.paid, s.needed
 	s.paid, s.needed = false, false
 	if paid && (len(a.all) == n || needed) {
-		a.hedges.bucket.GiveBack()
+		a.hedges.refund()
 	}
 	switch {
 	case a.spent():
@@ -628,7 +628,7 @@ func (a *asking) silent() bool {
 func (a *asking) end(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paid {
-		a.hedges.bucket.GiveBack() // nobody will be asked
+		a.hedges.refund() // nobody will be asked
 	}
 	a.search.end()
 	if a.gone != nil {

@@ -127,7 +127,7 @@ func (f *Fleet) Fill(s *observe.RecursorStats) {
 	s.Timeouts, s.Failovers = c.timeouts.Load(), c.failovers.Load()
 	s.Lame, s.Ignored = c.lame.Load(), c.ignored.Load()
 	if !f.hedges.off {
-		s.Budget = f.hedges.bucket.Tokens()
+		s.Budget = f.hedges.account.Tokens()
 	}
 	now := f.now()
 	f.mu.Lock()

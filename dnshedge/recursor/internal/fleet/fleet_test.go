@@ -736,7 +736,7 @@ func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, coldLate+(40+30)*ms, took)
 		assert.EqualValues(t, 1, f.counts.hedges.Load())
-		assert.Less(t, f.hedges.bucket.Tokens(), float64(hedgeBurst))
+		assert.Less(t, f.hedges.account.Tokens(), float64(hedgeBurst))
 	})
 }
 
@@ -748,7 +748,7 @@ func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 100*ms, took)
-		assert.EqualValues(t, hedgeBurst, f.hedges.bucket.Tokens())
+		assert.EqualValues(t, hedgeBurst, f.hedges.account.Tokens())
 	})
 }
 

@@ -13,16 +13,16 @@ const hedgeBurst = 20 // hedges that the budget holds at most
 // hedges says whether one more may be sent. It is safe for concurrent use.
 type hedges struct {
 	off     bool
-	bucket  *budget.Bucket
-	ceiling *budget.Ceiling
+	account *budget.Account
+	limit   *budget.RateLimit
 	outage  atomic.Bool // more than half of the recent queries had no answer
 	denied  atomic.Int64
 }
 
 func (h *hedges) init(conf Hedge) {
 	h.off = conf.Off
-	h.bucket = budget.NewBucket(cmp.Or(conf.BudgetPercent, 15)/100, hedgeBurst)
-	h.ceiling = budget.NewCeiling(conf.MaxPerSecond)
+	h.account = budget.NewAccount(budget.NewBucket(cmp.Or(conf.BudgetPercent, 15)/100, hedgeBurst))
+	h.limit = budget.NewRateLimit(conf.MaxPerSecond)
 }
 
 // stopped reports whether there are none, whatever the budget has.
@@ -33,7 +33,7 @@ func (h *hedges) has() bool {
 	if h.stopped() {
 		return false
 	}
-	if h.bucket.Tokens() < 1 {
+	if h.account.Tokens() < 1 {
 		h.denied.Add(1)
 		return false
 	}
@@ -45,9 +45,12 @@ func (h *hedges) spend() bool {
 	if h.stopped() {
 		return false
 	}
-	if !h.ceiling.Spend(time.Now(), h.bucket, 1) {
+	if !h.account.Pay(time.Now(), h.limit, 1) {
 		h.denied.Add(1)
 		return false
 	}
 	return true
 }
+
+// refund returns the token of a hedge that was not sent. The rate limit keeps its token.
+func (h *hedges) refund() { h.account.Refund(time.Now(), nil, 1) }
