@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/gohedge/hedge/internal/limit"
-	"github.com/gohedge/hedge/internal/loser"
-	"github.com/gohedge/hedge/observe"
 	"io"
 	"math"
 	"net/http"
@@ -15,15 +12,18 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/httpattempt"
+	"github.com/gohedge/hedge/internal/limit"
+	"github.com/gohedge/hedge/internal/loser"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
 )
 
-// maxResends is how often an attempt is sent again because the cancellation of a
-// loser hit it. Once is rare; under load, four times in a row have been seen.
+// maxResends is the most times that an attempt is sent again after the cancellation of a loser has failed it. One time is rare; four in a row have
+// been measured under load.
 const maxResends = 16
 
-// Admit decides about a hedge, and takes what it needs of the caller's request.
+// Admit decides whether a hedge starts. If so, it keeps the parts of the caller's request that the hedge needs.
 func (c *call) Admit(index int) bool {
 	if !c.admit(index) {
 		return false
@@ -35,7 +35,7 @@ func (c *call) Admit(index int) bool {
 var _ race.Losers[*http.Response] = (*call)(nil)
 
 // reportsConn reports whether attempt n is known to report its connection. If it has not yet, it is in middleware above net/http.
-func (c *call) reportsConn(n int) bool { return c.key.Features.Load()&c.tells(n) != 0 }
+func (c *call) reportsConn(n int) bool { return c.key.Features.Load()&c.connReportFlag(n) != 0 }
 
 // Lost cancels attempt n, or lets it finish, as its connection would be lost otherwise. If the attempt has returned, its response is
 // being discarded, and the attempt is cancelled if that takes too long.
@@ -53,20 +53,20 @@ func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 // IsQueued reports whether a hedge waits for a connection that the primary, or another call, uses.
 func (c *call) IsQueued(a *race.Attempt) bool { return loser.IsQueued(a) }
 
+// Attempt makes attempt n.
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
-	r, resp, err := c.try(a, n)
-	// An attempt that has not lost and fails like one was hit by the cancellation of
-	// another request on its connection, see [httpattempt.Link]. That cannot happen where
-	// the base calls the hooks of httptrace; elsewhere, the attempt is sent again. It
-	// yields first, so that those about to cancel do so: it may get a connection of theirs.
-	for tries := 0; tries < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; tries++ {
+	r, resp, err := c.sendAttempt(a, n)
+	// An attempt that fails with ErrLost and has not lost was hit by the cancellation of another request on its connection, see [httpattempt.Link].
+	// RoundTrippers that call the hooks of httptrace prevent that; below others, the attempt is sent again. It yields first: attempts that are about
+	// to be cancelled may have the connection that it gets.
+	for resends := 0; resends < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; resends++ {
 		runtime.Gosched()
-		r, resp, err = c.try(a, n)
+		r, resp, err = c.sendAttempt(a, n)
 	}
 	if err == nil && !c.trip.Elsewhere(n) {
 		c.recordHostFeatures(c.key, resp, n > 0)
 		if loser.ReportsConn(a) && !c.reportsConn(n) {
-			c.key.Features.Or(c.tells(n))
+			c.key.Features.Or(c.connReportFlag(n))
 		}
 	}
 	err = c.judge(r, resp, err, n)
@@ -76,23 +76,23 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	return resp, err
 }
 
-// try sends attempt n.
-func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
-	ctx, link := c.contextOf(a, n)
+// sendAttempt sends attempt n once. It returns the request that was sent.
+func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
+	ctx, link := c.attemptContext(a, n)
 	r, rt := c.requests.Next(ctx, n), c.t.pools.Primary()
 	if n > 0 {
-		r.Header = mark(r.Header, c.t.Settings().AttemptHeader, n)
-		if behindLimiter(c.key) {
-			r.Header = mark(r.Header, limit.AttemptHeader, n)
+		r.Header = setAttemptHeader(r.Header, c.t.Settings().AttemptHeader, n)
+		if isBehindLimiter(c.key) {
+			r.Header = setAttemptHeader(r.Header, limit.AttemptHeader, n)
 		}
 		if !c.likePrimary && !c.trip.Elsewhere(n) {
 			rt = c.t.pools.Hedge(r, c.version != http1, c.peer.Load())
 		}
 	}
-	c.tries[n].sent = r
+	c.sends[n].request = r
 	resp, err := c.visit(rt, r, n)
 	if link != nil {
-		c.tries[n].setup = link.Returned()
+		c.sends[n].setup = link.Returned()
 		resp, err = link.LimitHeaders(resp, err)
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[limit.RefusedHeader]) > 0 {
@@ -101,9 +101,8 @@ func (c *call) try(a *race.Attempt, n int) (*http.Request, *http.Response, error
 	return r, resp, err
 }
 
-// contextOf returns the context of attempt n, and what it will know of its connection; nil if
-// nobody needs to know.
-func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.Link) {
+// attemptContext returns the context of attempt n, and the link that records its connection; the link is nil if nothing needs the record.
+func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpattempt.Link) {
 	asks := c.t.pools.AskPeers()
 	if n == 0 && !c.guarded && !asks {
 		if c.hooks != nil {
@@ -117,19 +116,20 @@ func (c *call) contextOf(a *race.Attempt, n int) (context.Context, *httpattempt.
 		c.peer.Store(peer)
 	}
 	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && (c.t.options.HedgeTransport != nil || c.trip.Elsewhere(n))
-	if guarded && (c.grace < loser.MaxCancelDelay || behindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
+	if guarded && (c.grace < loser.MaxCancelDelay || isBehindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
 		link.HearNotes()
 	}
 	return link.Context(a, n > 0, guarded, c.hooks, peer), link
 }
 
-// hasDefaultHeaderLimit reports whether attempt n goes over HTTP/1.1, and by a transport with net/http's own limit for headers.
+// hasDefaultHeaderLimit reports whether attempt n uses HTTP/1.1 and a transport with the limit for response headers that net/http has by default.
 func (c *call) hasDefaultHeaderLimit(n int) bool {
 	byOther := n > 0 && (c.t.options.HedgeTransport != nil || c.trip.Elsewhere(n))
 	return c.version == http1 && !byOther && c.t.pools.HasDefaultHeaderLimit()
 }
 
-// judge records whether a response to req, which attempt n has sent, pushes back, and returns what it is for the race.
+// judge returns the error by which the race classifies a response to req, the request of attempt n, see [Options.judge]. It records pushback of the
+// host.
 func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) error {
 	if err != nil {
 		return err
@@ -147,7 +147,8 @@ func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) e
 	return verdict
 }
 
-// Failed has the body of a failed primary read while hedges run. Others then have its connection.
+// Failed starts to read the body of a failed primary while hedges run, so that other requests can use its connection. It calls release when the
+// primary cannot be held any longer, see [httpattempt.Hold].
 func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release func()) (*http.Response, bool) {
 	if err != httpattempt.ErrFailure {
 		return resp, true
@@ -156,10 +157,8 @@ func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release f
 	return httpattempt.Hold(resp, a, release, func() { panics.Add(1) })
 }
 
-// Discard closes the response of a loser. Where losers linger, it reads up to 64 KiB
-// of the body first: a connection is used again only after its body was read whole. That
-// ends when the loser is cancelled. A body that does not heed its context is closed all the same,
-// a little later.
+// Discard closes the response of a loser. If losers may finish, it reads up to 64 KiB of the body first, because a connection is used again only
+// after its body was read. The reading ends when the loser is cancelled. A body that ignores its context is closed bodyCloseDelay later.
 func (c *call) Discard(resp *http.Response, err error) {
 	if p := (*race.Panic)(nil); errors.As(err, &p) {
 		c.t.Counters.HedgePanics.Add(1)
@@ -170,16 +169,16 @@ func (c *call) Discard(resp *http.Response, err error) {
 	closeOnce := sync.OnceFunc(func() { c.countPanic(func() { resp.Body.Close() }) })
 	defer closeOnce()
 	if c.grace > 0 {
-		late := time.AfterFunc(min(c.grace, math.MaxInt64-heedless)+heedless, closeOnce)
+		late := time.AfterFunc(min(c.grace, math.MaxInt64-bodyCloseDelay)+bodyCloseDelay, closeOnce)
 		defer late.Stop()
 		c.countPanic(func() { _, _ = io.CopyN(io.Discard, resp.Body, 64<<10) })
 	}
 }
 
-// heedless is how long after it was cancelled a loser's body must have noticed.
-const heedless = time.Second
+// bodyCloseDelay is the time after the cancellation of a loser at which its body is closed although a Read still runs.
+const bodyCloseDelay = time.Second
 
-// countPanic calls f, which is users' code, in a goroutine that nobody can recover in.
+// countPanic calls f, a function of the program, on a goroutine that has no caller. It counts a panic and continues.
 func (c *call) countPanic(f func()) {
 	defer func() {
 		if recover() != nil {
@@ -189,8 +188,8 @@ func (c *call) countPanic(f func()) {
 	f()
 }
 
-// send sends req through rt, and turns neither a response nor an error into an error, as http.Client does.
-// All requests go through it, so none takes what its caller asked for one call any further, see [race.Once].
+// send sends req through rt. A nil response with a nil error becomes an error, as for http.Client. Every request goes through send, so that overrides
+// that the caller has set for one call do not hold for calls below it, see [race.Once].
 func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	once := req
 	if ctx, changed := race.Once(req.Context()); changed {
@@ -283,10 +282,10 @@ func (c *call) prepare(r *http.Request, n int) (err error) {
 	return err
 }
 
-// tells returns the bit that says whether attempts like n tell of their connections.
-func (c *call) tells(n int) int32 {
+// connReportFlag returns the bit that says whether attempts like n tell of their connections.
+func (c *call) connReportFlag(n int) int32 {
 	if n > 0 && c.t.options.HedgeTransport != nil {
-		return hedgesTell
+		return hedgesReportConn
 	}
-	return primariesTell
+	return primariesReportConn
 }

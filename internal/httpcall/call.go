@@ -33,8 +33,7 @@ type Client struct {
 	calls   sync.Pool // of *call
 }
 
-// maxLosers bounds the losers of one Client that linger. When there is one more,
-// the oldest is cancelled.
+// maxLosers is the most losers of a Client that may finish after their calls. Beyond it, the oldest loser is cancelled.
 const maxLosers = 512
 
 // NewClient returns a Client whose primaries are sent through next.
@@ -64,82 +63,81 @@ func (t *Client) CloseIdleConnections() {
 
 // RoundTrip makes a call, as [http.RoundTripper] demands.
 func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
-	c := t.call()
-	if reason := c.readTerms(req); reason != policy.None {
+	c := t.newCall()
+	if reason := c.checkEligibility(req); reason != policy.None {
 		to := c.route
 		t.free(c)
 		return t.sendOnce(req, to, reason)
 	}
-	fit := c.name(req)
-	if httpattempt.HasBody(req) && (c.mayHedge() || fit > 1) {
-		// Before the call begins: the caller's body is not the server's latency.
-		if whole, err := c.requests.ReadBody(req, &t.Counters.HedgePanics); err != nil {
-			return c.sendBroken(req, whole, err)
+	fit := c.selectKey(req)
+	if httpattempt.HasBody(req) && (c.canBeHedged() || fit > 1) {
+		// The call begins after the body is read: the time that the caller takes to produce it is not latency of the server.
+		if replay, err := c.requests.ReadBody(req, &t.Counters.HedgePanics); err != nil {
+			return c.sendBrokenBody(req, replay, err)
 		}
 	}
 	if fit > 1 {
 		c.embark(req, fit)
 	}
 	c.hostVersion = hostVersionOf(c.key, req.URL.Scheme)
-	plan := c.Begin(req.Context(), c.key, c.delay)
-	if plan == nil || httpattempt.HasBody(req) && !c.requests.BodyRead() { // the plan may have come meanwhile
-		return c.sendAlone(req)
+	schedule := c.Begin(req.Context(), c.key, c.delay)
+	if schedule == nil || httpattempt.HasBody(req) && !c.requests.BodyRead() { // the key has learned its first schedule after canBeHedged
+		return c.sendWithoutHedges(req)
 	}
-	return c.sendHedged(req, plan)
+	return c.sendHedged(req, schedule)
 }
 
-// call is one request in flight: the Op and the Gate of its race. It is used again, so
-// nothing that is handed out may refer to it.
+// call is one HTTP call in flight. It implements [race.Op], [race.Gate] and [race.Losers]. It is used again for another call, so nothing that the
+// caller receives may refer to it.
 //
-// The goroutine of RoundTrip writes terms, key, trip, grace, hooks, hostVersion, guarded and prompt before the race
-// begins, and attempts read them. Each attempt writes its own element of tries before it
-// ends; RoundTrip reads that of the winner. The primary writes peer, and hedges read it.
-// likePrimary is written once, before a call for the rest of a body is made. What guards the
-// others is said at their types.
+// The goroutine of RoundTrip writes callOptions, key, trip, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
+// Each attempt writes its own element of sends before it ends; RoundTrip reads the element of the winner. The primary writes peer; hedges read
+// it. likePrimary is written before a call for the remainder of a body begins. The types of the other fields say how they are guarded.
 type call struct {
 	policy.Call
-	terms
+	callOptions
 	race     race.Race[*http.Response]
 	requests httpattempt.Requests
 	t        *Client
-	key      *policy.Key        // kept for the next call, which is often one of the same key
-	grace    time.Duration      // for losers to finish; 0: they are cancelled
-	hooks    *httpattempt.Hooks // the caller's, if the call may be hedged; nil: it has none
-	tries    [1 + race.MaxHedges]try
-	peer     atomic.Pointer[httpattempt.Peer] // where the primary went; nil: not known, or not needed
-	trip     *endpoint.Trip                   // nil: all attempts go where the call was made for
+	key      *policy.Key        // kept for the next call, which often has the same key
+	grace    time.Duration      // during which a loser may finish; 0: losers are cancelled at once
+	hooks    *httpattempt.Hooks // trace hooks of the caller, if the call may be hedged; nil: none
+	sends    [1 + race.MaxHedges]sentRequest
+	peer     atomic.Pointer[httpattempt.Peer] // address that the primary went to; nil: unknown, or not needed
+	trip     *endpoint.Trip                   // nil: all attempts go to the host of the request
 
-	hostVersion      // of the host, as far as was known before
-	guarded     bool // the call may be hedged, and its attempts may go over HTTP/1.1
-	prompt      bool // losers are cancelled rather than that they finish, see [loser.Terms]
-	likePrimary bool // hedges go where primaries go, see [WithResume]
+	hostVersion      // HTTP version of the host before the call
+	guarded     bool // the call may be hedged, and its attempts may use HTTP/1.1
+	prompt      bool // losers are cancelled at once if that does no harm, see [loser.Terms]
+	likePrimary bool // hedges use the connections of primaries
 }
 
-// A try is what an attempt has sent last.
-type try struct {
-	sent  *http.Request
-	setup time.Duration // that it waited for a new connection; 0: its connection was not new
+// A sentRequest is the last request that an attempt has sent.
+type sentRequest struct {
+	request *http.Request
+	setup   time.Duration // time that the attempt waited for a new connection; 0: the connection was not new
 }
 
-// call returns a call that has not begun.
-func (t *Client) call() *call {
+// newCall returns a call from the pool, or a new one. It has not begun.
+func (t *Client) newCall() *call {
 	if c, ok := t.calls.Get().(*call); ok {
 		return c
 	}
 	return &call{t: t}
 }
 
-// terms are what the caller, the route and the options say of a call.
-type terms struct {
+// callOptions are the options of one call: those of its caller, its route and the Client.
+type callOptions struct {
 	route     *route.Route
-	delay     time.Duration // instead of the learned delays; 0: none is given
+	delay     time.Duration // between attempts, in place of the learned delays; 0: the learned delays hold
 	firstByte bool          // a response wins with its first byte
 }
 
-// readTerms counts a call and sets its terms. It returns why the call is sent once, or [policy.None].
-func (c *call) readTerms(req *http.Request) observe.Reason {
+// checkEligibility counts a call and sets its callOptions. It returns the reason for which the call is sent once, or [policy.None] if it may be
+// hedged.
+func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	t := c.t
-	c.terms = terms{route: route.Unrouted}
+	c.callOptions = callOptions{route: route.Unrouted}
 	o, facts := race.OverridesFrom(req.Context()), t.CountCall()
 	if facts.SwitchedOff {
 		return t.IneligibleReason(o, facts)
@@ -156,14 +154,14 @@ func (c *call) readTerms(req *http.Request) observe.Reason {
 	facts.Again = o.Above.HTTP && req.URL != nil && o.Above == race.Called{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
 	if !o.Allow && !c.route.Hedgeable && facts.Reason(o) == policy.None {
-		facts.Unsafe = !t.options.safe(req)
+		facts.Unsafe = !t.options.isSafeToRepeat(req)
 	}
 	return t.IneligibleReason(o, facts)
 }
 
-// name finds the key of the call, and the endpoints that can have it; none but the first one: it goes where it is made for.
-func (c *call) name(req *http.Request) (fit endpoint.Mask) {
-	if name := c.t.name(req, c.route.Pattern); !c.key.Is(name) {
+// selectKey sets the latency key of the call. It returns the endpoints that the request may be sent to; 0: only the host of the request.
+func (c *call) selectKey(req *http.Request) (fit endpoint.Mask) {
+	if name := c.t.keyName(req, c.route.Pattern); !c.key.Is(name) {
 		c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}
 	if e := c.t.Policy.Config(); c.t.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
@@ -176,27 +174,27 @@ func (c *call) name(req *http.Request) (fit endpoint.Mask) {
 	return fit
 }
 
-// mayHedge reports whether a hedge may become due.
-func (c *call) mayHedge() bool { return c.delay > 0 || c.key.Schedule() != nil }
+// canBeHedged reports whether a hedge can become due.
+func (c *call) canBeHedged() bool { return c.delay > 0 || c.key.Schedule() != nil }
 
-// sendBroken sends a request whose body failed while it was read. The base must see how. The
-// whole request is nil if the caller gave up.
-func (c *call) sendBroken(req, whole *http.Request, err error) (*http.Response, error) {
+// sendBrokenBody sends a request whose body could not be read. The RoundTripper below reads the same bytes and the same error from the request replay.
+// A nil replay means that the caller gave up during the reading; then err is returned.
+func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
 	t, name := c.t, c.key.Name
 	t.Counters.NotHedgeable.Add(1)
 	t.free(c)
 	p := t.Policy.BeginUnhedged(req.Context(), name, observe.DeniedBody)
-	if whole == nil {
+	if replay == nil {
 		p.Done(false)
 		return nil, err
 	}
-	resp, err := send(t.pools.Primary(), whole)
-	p.Done(t.options.answered(req, resp, err))
-	return answerTo(req, whole, resp), err
+	resp, err := send(t.pools.Primary(), replay)
+	p.Done(t.options.isAnswer(req, resp, err))
+	return restoreRequest(req, replay, resp), err
 }
 
-// sendAlone sends a call for which no hedge can become due, and learns from it.
-func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
+// sendWithoutHedges sends a call for which no hedge can become due, and records its latency.
+func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.t, req.Context(), req
 	t.Counters.WarmupRequests.Add(1)
 	if c.requests.BodyRead() || c.trip.Endpoint(0) > 0 {
@@ -211,28 +209,28 @@ func (c *call) sendAlone(req *http.Request) (*http.Response, error) {
 	c.arrivedAlone(ctx, failure == nil)
 	c.Finished(ctx, 0, race.OutcomeOf(failure))
 	c.End(failure == nil, false, 0)
-	resp = answerTo(req, once, resp)
+	resp = restoreRequest(req, once, resp)
 	if t.options.Resume && failure == nil && c.trip.Endpoint(0) == 0 {
-		resp, _ = c.resumable(req, resp, nil, 0, 1)
+		resp, _ = c.makeResumable(req, resp, nil, 0, 1)
 	}
 	t.free(c)
 	return resp, err
 }
 
-// sendHedged sends a call, and hedges when the plan says.
-func (c *call) sendHedged(req *http.Request, plan *policy.Schedule) (*http.Response, error) {
+// sendHedged sends a call, and hedges it at the delays of the schedule.
+func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.Response, error) {
 	style := &c.race.Style
 	style.Usual, style.Watch, style.Sever, style.Fresh = c.Usual(), c.Watch(), true, c.InBubble()
 	style.Call = c.t.NestingMark(race.Called{HTTP: true, Target: c.key.Name.Host})
 	if c.t.options.KeyFunc != nil && style.Call.HTTP {
-		style.Call.Target = c.hostOf(req)
+		style.Call.Target = c.hostOfPrimary(req)
 	}
-	delays := c.delaysOf(plan)
+	delays := c.delaysOf(schedule)
 	if len(delays) > 0 || c.t.pools.AskPeers() {
 		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
 	if len(delays) > 0 {
-		c.setStyle()
+		c.configureRace()
 	}
 	style.Primary = c.requests.Prepare(req, len(delays) > 0, c.guarded)
 	out := c.race.Run(req.Context(), c, c, delays)
@@ -241,7 +239,7 @@ func (c *call) sendHedged(req *http.Request, plan *policy.Schedule) (*http.Respo
 	}
 	var setup time.Duration
 	if out.Winner > 0 {
-		setup = c.tries[out.Winner].setup
+		setup = c.sends[out.Winner].setup
 	}
 	c.NotTaken = out.NotTaken
 	c.arrived(req.Context(), out.Winner)
@@ -250,10 +248,10 @@ func (c *call) sendHedged(req *http.Request, plan *policy.Schedule) (*http.Respo
 	return c.deliver(req, &out)
 }
 
-// setStyle sets how the attempts of a call run and end that may be hedged. Where a primary may go over HTTP/1.1 it is
-// guarded, which can put off its cancellation, see [httpattempt.Link]. It is detached as well, so that no winner waits for it, and so is
-// a primary whose trace hooks may block.
-func (c *call) setStyle() {
+// configureRace sets how the attempts of a call with hedges run and end. A primary that may use HTTP/1.1 is guarded: its cancellation can be put
+// off, see [httpattempt.Link]. A guarded primary, and one with trace hooks, which may block, runs on its own goroutine, so that a winner does not wait
+// for it.
+func (c *call) configureRace() {
 	style := &c.race.Style
 	style.Losers = c
 	c.guarded = c.mayBeHTTP1()
@@ -264,14 +262,14 @@ func (c *call) setStyle() {
 	if !c.firstByte {
 		c.grace = c.t.Settings().Linger
 	}
-	// A loser has no header yet. Behind a Limiter it may still wait in the queue, which it leaves if
-	// it is cancelled; that is worth a connection, unless the cancellation would be put off.
+	// A loser has not received its header yet. Behind a Limiter it may be queued, and a cancellation takes it out of the queue. That is worth the
+	// loss of its connection, unless the cancellation would be put off.
 	if c.grace > 0 {
-		c.prompt = behindLimiter(c.key)
+		c.prompt = isBehindLimiter(c.key)
 	}
 }
 
-// deliver returns to the caller how the race has ended, and gives the call back.
+// deliver returns the result of the race for the caller, and frees the call.
 func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*http.Response, error) {
 	t, resp, err := c.t, out.Value, out.Err
 	if err == httpattempt.ErrFailure {
@@ -281,12 +279,12 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 		out.Attempt.Abandon()
 	}
 	number := max(out.Winner, 0)
-	resp = answerTo(req, c.tries[number].sent, resp)
+	resp = restoreRequest(req, c.sends[number].request, resp)
 	resumable := false
 	if t.options.Resume && out.Winner >= 0 && c.trip.Endpoint(out.Winner) == 0 && c.trip.Endpoint(0) == 0 {
-		resp, resumable = c.resumable(req, resp, out.Attempt, out.Winner, out.Started)
+		resp, resumable = c.makeResumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
-	if !resumable { // its body keeps the attempt
+	if !resumable { // the body of a resumable response keeps the attempt itself
 		httpattempt.KeepAttempt(resp, out.Attempt)
 	}
 	if c.race.Reset() {
@@ -295,39 +293,39 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 	return resp, err
 }
 
-// answerTo makes resp, which may be nil, the response to the caller's own request, if sent was
-// that request's copy and resp is the response to it. A RoundTripper below may have sent another
-// request, of which resp tells.
-func answerTo(req, sent *http.Request, resp *http.Response) *http.Response {
+// restoreRequest sets the Request of resp to req, the request of the caller, if it is sent, a copy of req. A RoundTripper below may have set another
+// request, which stays. It returns resp, which may be nil.
+func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response {
 	if resp != nil && resp.Request == sent {
 		resp.Request = req
 	}
 	return resp
 }
 
-// sendOnce sends req as it is, or with the attempt header if it is made for a hedge.
+// sendOnce sends a request that is not eligible for hedging. The request has the attempt header if it serves a hedge of another call.
 func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	o, once := race.OverridesFrom(req.Context()), req
 	if name := t.Settings().AttemptHeader; name != "" && o.Hedge > 0 {
 		once = req.WithContext(req.Context())
-		once.Header = mark(req.Header.Clone(), name, o.Hedge)
+		once.Header = setAttemptHeader(req.Header.Clone(), name, o.Hedge)
 	}
-	resp, err := t.observe(once, to, reason)
-	return answerTo(req, once, resp), err
+	resp, err := t.sendObserved(once, to, reason)
+	return restoreRequest(req, once, resp), err
 }
 
-// observe sends req, and tells the observers of it.
-func (t *Client) observe(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
+// sendObserved sends req and reports it to observers.
+func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	if !t.Policy.Observed() || req.URL == nil {
 		return send(t.pools.Primary(), req)
 	}
-	p := t.Policy.BeginUnhedged(req.Context(), t.name(req, to.Pattern), reason)
+	p := t.Policy.BeginUnhedged(req.Context(), t.keyName(req, to.Pattern), reason)
 	resp, err := send(t.pools.Primary(), req)
-	p.Done(t.options.answered(req, resp, err))
+	p.Done(t.options.isAnswer(req, resp, err))
 	return resp, err
 }
 
-func (t *Client) name(req *http.Request, route string) policy.Name {
+// keyName returns the name of the latency key of a request. The route is the pattern of its route.
+func (t *Client) keyName(req *http.Request, route string) policy.Name {
 	host := httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	if f := t.options.KeyFunc; f != nil {
 		host = f(req.Context(), host, cmp.Or(req.Method, http.MethodGet)+" "+req.URL.Path)
@@ -335,8 +333,9 @@ func (t *Client) name(req *http.Request, route string) policy.Name {
 	return policy.Name{Host: host, Route: route}
 }
 
+// free clears c and puts it back into the pool.
 func (t *Client) free(c *call) {
-	clear(c.tries[:1+c.Hedges])
+	clear(c.sends[:1+c.Hedges])
 	c.requests.Forget()
 	c.Forget()
 	c.hooks, c.trip, c.grace, c.guarded, c.prompt = nil, nil, 0, false, false
@@ -355,7 +354,7 @@ func (c *call) embark(req *http.Request, fit endpoint.Mask) {
 		c.key.Use(time.Now()) // it knows how the endpoints fare
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: set.Host(to), Path: req.URL.Path}
-		if name := c.t.name(there, c.route.Pattern); !c.key.Is(name) {
+		if name := c.t.keyName(there, c.route.Pattern); !c.key.Is(name) {
 			c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
 		}
 	}
@@ -368,15 +367,15 @@ func (c *call) embark(req *http.Request, fit endpoint.Mask) {
 }
 
 // delaysOf returns the delays of a call, which begin at once if it is sent to two endpoints.
-func (c *call) delaysOf(plan *policy.Schedule) []time.Duration {
+func (c *call) delaysOf(schedule *policy.Schedule) []time.Duration {
 	if !c.trip.Probes() {
-		return plan.Delays
+		return schedule.Delays
 	}
-	return append([]time.Duration{0}, plan.Delays...)
+	return append([]time.Duration{0}, schedule.Delays...)
 }
 
-// hostOf returns the name of the host that the primary of a call goes to.
-func (c *call) hostOf(req *http.Request) string {
+// hostOfPrimary returns the name of the host that the primary goes to.
+func (c *call) hostOfPrimary(req *http.Request) string {
 	if to := c.trip.Endpoint(0); to > 0 {
 		return c.t.options.Endpoints.Host(to)
 	}
@@ -400,9 +399,9 @@ func (c *call) arrivedAlone(ctx context.Context, answered bool) {
 	}
 }
 
-// mark sets the header of the given name to the number of a hedge, and returns h or a
-// new header if that is nil. If the name is empty, no header is set.
-func mark(h http.Header, name string, n int) http.Header {
+// setAttemptHeader sets the header of the given name to n, the number of a hedge. It returns h, or a new header if h is nil. It sets nothing if the name
+// is empty.
+func setAttemptHeader(h http.Header, name string, n int) http.Header {
 	if name != "" {
 		if h == nil {
 			h = make(http.Header)

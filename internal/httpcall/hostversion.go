@@ -7,27 +7,28 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// A key's tag has the major version of HTTP that primaries get their answers in, for http and for
-// https: these may be two servers. Bits say that the last answer came from behind a [Limiter], and that
-// attempts which got an answer have told of their connections: primaries, and hedges by a way of their own.
+// The features of a latency key hold the major version of HTTP in the responses to primaries, in four bits for http and four for https, which may be
+// different servers. Three more bits say that the last response came from behind a Limiter, and that attempts with a response have reported their
+// connection: primaries, and hedges that use the transport for hedges.
 const (
-	unknown     = 0 // no primary has been answered
+	unknown     = 0 // no primary has a response
 	http1       = 1
 	http2       = 2
-	unversioned = 14 // answers have no version, as those of RoundTrippers in memory, or one above 13
-	mixed       = 15 // several, as of hosts that share a key or were upgraded; it stays
+	unversioned = 14 // responses have no version, as from RoundTrippers in memory, or a version above 13
+	mixed       = 15 // responses have several versions, as from hosts that share a key; it stays
 	limited     = 1 << 8
 
-	primariesTell = 1 << 9
-	hedgesTell    = 1 << 10
+	primariesReportConn = 1 << 9
+	hedgesReportConn    = 1 << 10
 )
 
-// A hostVersion is the version of HTTP that a key's tag has for one scheme.
+// A hostVersion is the HTTP version that the features of a key hold for one scheme.
 type hostVersion struct {
 	version int32
-	shift   int32 // of the version, in bits of the tag
+	shift   int32 // position of the version in the features, in bits
 }
 
+// hostVersionOf returns the HTTP version of a key for a scheme.
 func hostVersionOf(k *policy.Key, scheme string) (v hostVersion) {
 	if scheme == "https" {
 		v.shift = 4
@@ -36,29 +37,29 @@ func hostVersionOf(k *policy.Key, scheme string) (v hostVersion) {
 	return v
 }
 
-// mayBeHTTP1 reports whether a primary may go over HTTP/1.1.
+// mayBeHTTP1 reports whether a primary may use HTTP/1.1.
 func (v hostVersion) mayBeHTTP1() bool {
 	return v.version == http1 || v.version == unknown || v.version == mixed
 }
 
-// recordHostFeatures stores the HTTP version that the host has answered in, and whether the answer came from behind a
-// Limiter. The version of a hedge's answer is not stored: another host may have sent it.
+// recordHostFeatures stores the HTTP version of a response, and whether it came from behind a Limiter. The version of the response to a hedge is not
+// stored: another host may have sent it.
 func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHedge bool) {
 	before := k.Features.Load()
-	tag := before &^ limited
+	features := before &^ limited
 	if len(resp.Header[limit.Header]) > 0 {
-		tag |= limited
+		features |= limited
 	}
 	if known := before >> v.shift & mixed; !isHedge {
-		tag = tag&^(mixed<<v.shift) | mergeVersions(known, int32(resp.ProtoMajor))<<v.shift
+		features = features&^(mixed<<v.shift) | mergeVersions(known, int32(resp.ProtoMajor))<<v.shift
 	}
-	if tag != before {
-		k.Features.Store(tag)
+	if features != before {
+		k.Features.Store(features)
 	}
 }
 
-// mergeVersions returns the version of a host that is known to have a version, and has answered in another one. An answer
-// without a version, such as a cached response, changes no known version.
+// mergeVersions returns the new version of a host that had the version known and has sent a response with the version answered. A response without a
+// version, such as a cached one, changes no known version.
 func mergeVersions(known, answered int32) int32 {
 	if answered <= 0 || answered > unversioned {
 		answered = unversioned
@@ -72,4 +73,5 @@ func mergeVersions(known, answered int32) int32 {
 	return mixed
 }
 
-func behindLimiter(k *policy.Key) bool { return k.Features.Load()&limited != 0 }
+// isBehindLimiter reports whether the last response of the host came from behind a Limiter.
+func isBehindLimiter(k *policy.Key) bool { return k.Features.Load()&limited != 0 }

@@ -11,19 +11,16 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// What is known of HTTP: which requests may be sent twice, which responses are successes, and
-// what a response tells of its host.
-
-// safe reports whether req only reads, unless the user has a rule.
-func (o *Options) safe(req *http.Request) bool {
+// isSafeToRepeat reports whether req may be sent twice: by the rule of the program, or else by its method.
+func (o *Options) isSafeToRepeat(req *http.Request) bool {
 	if f := o.IsHedgeable; f != nil {
 		return f(req)
 	}
-	return onlyReads(req)
+	return hasSafeMethod(req)
 }
 
-// onlyReads reports whether the method of req is safe (RFC 9110, section 9.2.1).
-func onlyReads(req *http.Request) bool {
+// hasSafeMethod reports whether the method of req is safe (RFC 9110, section 9.2.1).
+func hasSafeMethod(req *http.Request) bool {
 	switch req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "QUERY":
 		return true
@@ -31,13 +28,13 @@ func onlyReads(req *http.Request) bool {
 	return false
 }
 
-// answered reports whether a call that is sent once has an answer.
-func (o *Options) answered(req *http.Request, resp *http.Response, err error) bool {
+// isAnswer reports whether resp and err, the result of a call that was sent once, count as an answer.
+func (o *Options) isAnswer(req *http.Request, resp *http.Response, err error) bool {
 	return err == nil && race.OfPrimary(o.judge(req, resp)) == nil
 }
 
-// judge returns nil if the response to req is a success, [race.ErrAnswer] if it is an answer
-// of the primary alone, and [httpattempt.ErrFailure] if the primary waits for its hedges.
+// judge classifies the response to req for the race. It returns nil for a success, [race.ErrAnswer] for an answer that ends the call only if the
+// primary has it, and [httpattempt.ErrFailure] for a failure, with which a primary waits for its hedges.
 func (o *Options) judge(req *http.Request, resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
@@ -48,7 +45,7 @@ func (o *Options) judge(req *http.Request, resp *http.Response) error {
 		return nil
 	case slices.Contains(o.AnswerStatus, code):
 		return nil
-	case o.failed(req, code):
+	case o.isFailureStatus(req, code):
 		return httpattempt.ErrFailure
 	case code >= 200 && code <= 399:
 		return nil
@@ -56,8 +53,8 @@ func (o *Options) judge(req *http.Request, resp *http.Response) error {
 	return race.ErrAnswer
 }
 
-// failed reports whether another attempt of req may get a better status.
-func (o *Options) failed(req *http.Request, code int) bool {
+// isFailureStatus reports whether another attempt of req may get a better status than code.
+func (o *Options) isFailureStatus(req *http.Request, code int) bool {
 	if o.FailureStatus != nil {
 		return slices.Contains(o.FailureStatus, code)
 	}
@@ -67,7 +64,7 @@ func (o *Options) failed(req *http.Request, code int) bool {
 	case http.StatusConflict: // while the other attempt is in progress: draft-ietf-httpapi-idempotency-key-header, section 2.6
 		return hasIdempotencyKey(req)
 	case http.StatusPreconditionFailed: // by the other attempt, which has written what the condition excludes
-		return !onlyReads(req)
+		return !hasSafeMethod(req)
 	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
 		return false
 	default:
@@ -75,6 +72,7 @@ func (o *Options) failed(req *http.Request, code int) bool {
 	}
 }
 
+// hasIdempotencyKey reports whether req has one of the headers that net/http knows.
 func hasIdempotencyKey(req *http.Request) bool {
 	for name := range req.Header {
 		if strings.EqualFold(name, "Idempotency-Key") || strings.EqualFold(name, "X-Idempotency-Key") {
@@ -84,8 +82,7 @@ func hasIdempotencyKey(req *http.Request) bool {
 	return false
 }
 
-// retryAfter reads a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if
-// the header is missing or says nothing.
+// retryAfter parses a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if the header is missing or invalid.
 func retryAfter(v string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(v); err == nil {
 		return max(at.Sub(now), 0)

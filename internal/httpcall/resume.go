@@ -2,7 +2,6 @@ package httpcall
 
 import (
 	"context"
-	"github.com/gohedge/hedge/observe"
 	"net/http"
 	"time"
 
@@ -10,60 +9,65 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/resume"
+	"github.com/gohedge/hedge/observe"
 )
 
-// resumable returns resp, the answer of the attempt of that number, or a copy of it, and true,
-// whose body learns how it pauses and, if it stalls, is resumed. That body releases the attempt.
-// Started is how many attempts the call has made. The attempt is nil if the call could not be
-// hedged; then the body only learns.
-func (c *call) resumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
+// makeResumable returns resp, or a copy of it, with a body that records its pauses and, if it stalls, goes on with the response to another request. The
+// body releases the attempt, which has the given number of those started. A nil attempt means that the call could not be hedged; the body then only records.
+// It returns resp and false if the response cannot be resumed.
+func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
 	part, why := resume.PartOf(req, resp)
 	if why != "" {
 		c.key.Unresumed(string(why))
 		return resp, false
 	}
 	r := &resumption{t: c.t, key: c.key, hostVersion: c.hostVersion, ctx: req.Context(), peer: c.peer.Load()}
-	what := resume.Response{Context: r.ctx, Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
+	first := resume.Response{Context: r.ctx, Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
 	if a != nil {
-		what.Left = max(c.t.Settings().MaxHedges+1-started, 0)
+		first.Left = max(c.t.Settings().MaxHedges+1-started, 0)
 	}
-	if what.Left > 0 {
-		what.Stall = r.key.Stall()
+	if first.Left > 0 {
+		first.Stall = r.key.Stall()
 	}
-	if plan := r.key.Schedule(); plan != nil {
-		what.Usual = plan.P99
+	if schedule := r.key.Schedule(); schedule != nil {
+		first.Usual = schedule.P99
 	}
-	if what.Stall > 0 {
+	if first.Stall > 0 {
 		r.sent = c.requests.Snapshot(req)
 	}
-	return r.body.Start(r, what), true
+	return r.body.Start(r, first), true
 }
 
-// A resumption asks for the rest of one body, by hedges of the call that the body answers.
-// Its fields are not written once the body is handed out, but for body, which locks itself.
+// A resumption requests the remainder of one body by hedges of its call. Its fields do not change after the caller has the body, except body, which
+// guards itself.
 type resumption struct {
 	t           *Client
 	key         *policy.Key
 	hostVersion hostVersion
-	ctx         context.Context       // the caller's
-	sent        *httpattempt.Snapshot // of the call's request; nil if the rest is never asked for
-	peer        *httpattempt.Peer     // where the primary went; nil: not known, or not needed
-	body        resume.Body           // here, because it is then one allocation
+	ctx         context.Context       // of the caller
+	sent        *httpattempt.Snapshot // of the request of the call; nil: the remainder is never requested
+	peer        *httpattempt.Peer     // address that the primary went to; nil: unknown, or not needed
+	body        resume.Body           // a value: one allocation for both
 }
 
+// On reports whether hedging is switched on.
 func (r *resumption) On() bool { return r.t.Enabled() }
 
+// Learn records the longest pause of a body.
 func (r *resumption) Learn(longest time.Duration) { r.key.Paused(longest) }
 
-// Passed counts nothing of bodies that are quick enough.
+// Passed counts a body that was not resumed, unless it paused for less than [policy.MinStall].
 func (r *resumption) Passed(why resume.Obstacle, waited time.Duration) {
 	if why == resume.NoRest || waited >= policy.MinStall {
 		r.key.Unresumed(string(why))
 	}
 }
 
+// Panicked counts a panic of a body.
 func (r *resumption) Panicked() { r.t.Counters.HedgePanics.Add(1) }
 
+// Ask asks for the admission of a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is denied, and whether it may be
+// asked for later.
 func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1(), likePrimary: likePrimary}
 	c.peer.Store(r.peer)
@@ -74,25 +78,28 @@ func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resum
 	c.requests.Rest(r.sent.With("Range", byteRange, "If-Range", ifRange))
 	r.t.Counters.HedgesSent.Add(1)
 	r.t.Counters.Resumes.Add(1)
-	return restOf{c}, false
+	return remainderCall{c}, false
 }
 
-// restOf is a call for the rest of a body.
-type restOf struct{ *call }
+// A remainderCall is a call for the remainder of a body.
+type remainderCall struct{ *call }
 
-func (r restOf) Send(a *race.Attempt, number int) (*http.Response, error) {
+// Send makes the attempt.
+func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error) {
 	r.Started(a, number)
 	return r.Attempt(a, number)
 }
 
-func (r restOf) Decided(won bool) {
+// Decided ends the call. It has won if the body goes on with its response.
+func (r remainderCall) Decided(won bool) {
 	r.EndRest(won)
 	if won {
 		r.t.Counters.ResumeWins.Add(1)
 	}
 }
 
-func (r restOf) Done(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error) {
+// Done ends the attempt, and discards its response unless it has won.
+func (r remainderCall) Done(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error) {
 	if how != race.Won {
 		r.Discard(resp, err)
 	}

@@ -24,17 +24,17 @@ func (t *Client) Warm(ctx context.Context, n int, urls ...string) error {
 	if base, ok := t.pools.Primary().(*http.Transport); ok && base.MaxConnsPerHost > 0 {
 		n = min(n, base.MaxConnsPerHost)
 	}
-	return errors.Join(together(len(urls), func(i int) error {
-		if err := t.warm(ctx, n, urls[i]); err != nil {
-			return fmt.Errorf("hedge: Warm %s: %w", origin(urls[i], i), err)
+	return errors.Join(callConcurrently(len(urls), func(i int) error {
+		if err := t.warmHost(ctx, n, urls[i]); err != nil {
+			return fmt.Errorf("hedge: Warm %s: %w", redactURL(urls[i], i), err)
 		}
 		return nil
 	})...)
 }
 
-// together calls f for all i below n at once, each in a goroutine of its own. If some panic, so does
-// together, with what one of them has panicked with.
-func together(n int, f func(i int) error) []error {
+// callConcurrently calls f for all i below n at once, each in a goroutine of its own. If some panic, so does
+// callConcurrently, with what one of them has panicked with.
+func callConcurrently(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -50,12 +50,12 @@ func together(n int, f func(i int) error) []error {
 	return errs
 }
 
-// maxHold is how long connections that count towards a limit are kept from others, beside the time
+// maxWarmHold is how long connections that count towards a limit are kept from others, beside the time
 // that it takes to open one.
-const maxHold = 100 * time.Millisecond
+const maxWarmHold = 100 * time.Millisecond
 
-// origin returns what an error may say of the URL with the given index: the rest may be secret.
-func origin(text string, index int) string {
+// redactURL returns what an error may say of the URL with the given index: the rest may be secret.
+func redactURL(text string, index int) string {
 	u, err := url.Parse(text)
 	if err != nil {
 		return fmt.Sprintf("URL %d of the list", index+1)
@@ -63,13 +63,13 @@ func origin(text string, index int) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// warm sends one request, and unless all can share its connection, n at once. None of
+// warmHost sends one request, and unless all can share its connection, n at once. None of
 // these is answered before each has a connection, or may have had one: a request that ended
 // early would give its connection to the next.
-func (t *Client) warm(ctx context.Context, n int, url string) error {
+func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	begun := time.Now()
 	var opening atomic.Int64 // ns that a connection takes
-	shared, err := t.head(ctx, url, func(reused bool) {
+	shared, err := t.sendHead(ctx, url, func(reused bool) {
 		if !reused { // one that others had used was waited for, and not opened
 			opening.Store(int64(min(time.Since(begun), time.Second)))
 		}
@@ -77,29 +77,29 @@ func (t *Client) warm(ctx context.Context, n int, url string) error {
 	if err != nil || shared || n == 1 {
 		return err
 	}
-	held, cancel := context.WithTimeout(ctx, maxHold+time.Duration(opening.Load()))
+	held, cancel := context.WithTimeout(ctx, maxWarmHold+time.Duration(opening.Load()))
 	defer cancel()
 	var without atomic.Int64 // requests without a connection
 	without.Store(int64(n))
-	return cmp.Or(together(n, func(int) error {
+	return cmp.Or(callConcurrently(n, func(int) error {
 		ready := sync.OnceFunc(func() {
 			if without.Add(-1) == 0 {
 				cancel()
 			}
 		})
 		defer ready() // a request that fails must not hold up the others
-		_, err := t.head(ctx, url, func(bool) { ready(); <-held.Done() })
+		_, err := t.sendHead(ctx, url, func(bool) { ready(); <-held.Done() })
 		return err
 	})...)
 }
 
-// head sends a HEAD request, calls connected once it has a connection, and says whether others have
+// sendHead sends a HEAD request, calls connected once it has a connection, and says whether others have
 // used that. It reports whether others could have shared it.
-func (t *Client) head(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
+func (t *Client) sendHead(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
 	if err != nil {
-		return false, errUnreadable // url's own error quotes the URL, and what may be its password
+		return false, errUnparsableURL // url's own error quotes the URL, and what may be its password
 	}
 	resp, err := send(t.pools.Primary(), req)
 	if err == nil && resp.Body != nil {
@@ -109,4 +109,4 @@ func (t *Client) head(ctx context.Context, text string, connected func(reused bo
 	return resp != nil && resp.ProtoMajor >= http2, err
 }
 
-var errUnreadable = errors.New("cannot be parsed")
+var errUnparsableURL = errors.New("cannot be parsed")
