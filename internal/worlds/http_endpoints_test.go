@@ -43,7 +43,7 @@ func newHTTPElsewhere(d *draw, w *httpWorld) (e httpElsewhere) {
 	e.away = pick(d, "elsewhere.away", .3, 3*ms, 80*ms)
 	e.cost = pick(d, "elsewhere.cost", .5, 1, 2, 3, 7)
 	prepares := []string{"signs", "signs", "body", "fails", "panics", "noURL"}
-	if w.client.judges || w.way.headerTimeout > 0 { // then the first endpoint can be ejected, and what Prepare does is the call's
+	if w.client.judges || w.way.headerTimeout > 0 || w.way.upgraded { // then the first endpoint can be ejected, and what Prepare does is the call's
 		prepares = prepares[:3]
 	}
 	e.prepare = pick(d, "elsewhere.prepare", .7, "", prepares...)
