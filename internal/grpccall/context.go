@@ -11,15 +11,15 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// previousAttempts is the metadata by which gRFC A6 tells a server of hedges and of retries.
+// previousAttempts is the metadata key with the number of a hedge or retry (gRFC A6).
 const previousAttempts = "grpc-previous-rpc-attempts"
 
-// IncomingAttempt returns the number of the hedge that a server is called for, or 0.
+// IncomingAttempt returns the number of the hedge that a server handles in ctx; 0: none.
 func IncomingAttempt(ctx context.Context) int {
 	return race.HedgeNumber(metadata.ValueFromIncomingContext(ctx, previousAttempts))
 }
 
-// hedgeContext returns the context of a client's hedge. Its metadata is md, which it takes over, and tells the server of the hedge.
+// hedgeContext returns the context of a hedge with the outgoing metadata md and the number of the hedge. It changes md.
 func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
 	if md == nil {
 		md = make(metadata.MD, 1)
@@ -30,31 +30,30 @@ func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
 
 type hedgeOverKey struct{}
 
-// A hedgeOver is a hedge that a Client sends over another connection than the caller's.
+// A hedgeOver identifies a hedge that a Client sends over another connection than that of the caller.
 type hedgeOver struct {
 	by     any // the *Client
 	cc     *grpc.ClientConn
 	method string
 }
 
-// withHedgeOver returns a context by which the Client recognises the hedge, if the other connection has that Client as well.
+// withHedgeOver returns a context by which the Client recognises its hedge, if it intercepts the other connection as well.
 func withHedgeOver(ctx context.Context, h hedgeOver) context.Context {
 	return context.WithValue(ctx, hedgeOverKey{}, h)
 }
 
-// isHedgeOver reports whether a call with the context is the hedge.
+// isHedgeOver reports whether ctx belongs to the hedge h.
 func isHedgeOver(ctx context.Context, h hedgeOver) bool { return ctx.Value(hedgeOverKey{}) == h }
 
-// invokeOver makes a call over another connection than the caller's, whose interceptors and default call options hold for it. Of streams,
-// [grpc.NewClientStream] does so.
+// invokeOver is a [grpc.UnaryInvoker] for another connection than that of the caller. The interceptors and default call options of the other connection apply.
+// The counterpart for streams is [grpc.NewClientStream].
 func invokeOver(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
 	return cc.Invoke(ctx, method, req, reply, opts...)
 }
 
-// onceContext returns the context of a call of a method that is sent once. If the call is made
-// for a hedge, its metadata tells the server. Within an attempt of another call it is not that attempt; within
-// one of the same it is, below a second interceptor.
-func onceContext(ctx context.Context, call race.Called) context.Context {
+// contextWithoutHedges returns the context of a call that is sent once. If the call serves a hedge, its metadata has the number of the hedge. The balancer
+// hedge_elsewhere treats a call within an attempt of another call as a call of its own.
+func contextWithoutHedges(ctx context.Context, call race.Called) context.Context {
 	ctx, _ = race.Once(ctx)
 	o := race.OverridesFrom(ctx)
 	if o.Above != (race.Called{}) && o.Above != call {

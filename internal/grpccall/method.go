@@ -14,37 +14,36 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-// A methodRule is what holds for every call of a method. It does not change, but for what was told and seen.
+// A methodRule holds the properties of a method that every call of it shares. It does not change, except for the record of log lines.
 type methodRule struct {
 	hedgeable bool
-	why       string // or why not
+	why       string // reason of hedgeable
 	policy    route.Policy
 	live      *serviceconfig.Live
-	hedging   *serviceconfig.Policy  // nil: its service config has none
+	hedging   *serviceconfig.Policy  // of the service config; nil: none
 	terms     *policy.PolicyOverride // of hedging; nil with it
-	throttled bool                   // its successes count for retryThrottling
-	loud      atomic.Bool            // the log is told of it
+	throttled bool                   // successes count for retryThrottling
+	loud      atomic.Bool            // obstacles are logged
 	told      grpcattempt.Told
 	known     grpcattempt.Known
 }
 
-// methodRules make the rules of methods, which are kept with the service config that they follow from.
+// methodRules makes the rules of methods and stores them with the service config that they follow from.
 type methodRules struct {
 	// Written before the first call, and not changed after it.
 	routes   *route.Table // nil: no routes are given
 	listed   []string     // patterns of WithMethods
-	declared bool         // WithDeclaredMethods: names are not asked
-	aside    bool         // gRPC obeys hedging policies itself
+	declared bool         // names of methods do not count, see WithDeclaredMethods
+	aside    bool         // grpc-go itself obeys hedging policies
 	log      *ops.Log
 }
 
-// of returns what holds for a method under a service config: its policies, and whether it is known
-// to be safe to send twice. It is found once per method, unless there are more than live.Methods keeps.
-func (r *methodRules) of(live *serviceconfig.Live, method string) *methodRule {
+// ruleOf returns the rule of a method under a service config. It makes the rule once per method, unless live.Methods is full.
+func (r *methodRules) ruleOf(live *serviceconfig.Live, method string) *methodRule {
 	if rule, ok := live.Methods.Load(method); ok {
 		return rule.(*methodRule)
 	}
-	rule := r.find(live, method)
+	rule := r.newRule(live, method)
 	kept, early := live.Methods.LoadOrStore(method, rule)
 	if !early {
 		return kept.(*methodRule)
@@ -61,8 +60,8 @@ func (r *methodRules) of(live *serviceconfig.Live, method string) *methodRule {
 	return rule
 }
 
-// find makes the rule of a method.
-func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule {
+// newRule makes the rule of a method under a service config.
+func (r *methodRules) newRule(live *serviceconfig.Live, method string) *methodRule {
 	rule := &methodRule{live: live, throttled: live.Throttles() && !live.Retries(method)}
 	configured := live.Policy(method)
 	if r.routes != nil {
@@ -77,7 +76,7 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 		rule.policy.Off, rule.why = true, "gRPC hedges it, by "+configured.Path
 	case rule.policy.Hedgeable:
 		rule.hedgeable, rule.why = true, "its route is Hedgeable"
-	case r.lists(method):
+	case r.isListed(method):
 		rule.hedgeable, rule.why = true, "WithMethods lists it"
 	case configured != nil:
 		rule.hedgeable, rule.why = true, "its service config has "+configured.Path
@@ -95,33 +94,33 @@ func (r *methodRules) find(live *serviceconfig.Live, method string) *methodRule 
 	return rule
 }
 
-// counts reports whether a call's end counts for retryThrottling. That of a nil rule does not.
-func (m *methodRule) counts() bool { return m != nil && m.throttled }
+// countsForThrottling reports whether successes of the method count for retryThrottling. A nil rule does not.
+func (m *methodRule) countsForThrottling() bool { return m != nil && m.throttled }
 
-// throttle returns the bucket of a target, nil if there is none.
-func (m *methodRule) throttle(target string) *serviceconfig.Throttle {
+// throttleOf returns the token bucket of retryThrottling for a target; nil: none.
+func (m *methodRule) throttleOf(target string) *serviceconfig.Throttle {
 	if !m.throttled {
 		return nil
 	}
 	return m.live.Throttle(target)
 }
 
-// ended counts a call to a target for retryThrottling, if it ended with no error.
-func (m *methodRule) ended(target string, err error) {
-	if err == nil && m.counts() {
+// recordSuccess counts a call to a target for retryThrottling if err is nil.
+func (m *methodRule) recordSuccess(target string, err error) {
+	if err == nil && m.countsForThrottling() {
 		m.live.Throttle(target).Succeeded()
 	}
 }
 
-// tell tells the log why a call of a method is sent once.
-func (r *methodRules) tell(m *methodRule, method string, why grpcattempt.Obstacle) {
+// logObstacle logs the reason for which a call of a method is sent once, once per method and reason.
+func (r *methodRules) logObstacle(m *methodRule, method string, why grpcattempt.Obstacle) {
 	if m.loud.Load() && m.told.First(why) && !r.log.Silent() {
 		r.log.Tell(slog.LevelInfo, "call is sent once: it cannot be divided among attempts", slog.String("method", method), slog.String("because", why.String()))
 	}
 }
 
-// lists reports whether [WithMethods] names a method.
-func (r *methodRules) lists(method string) bool {
+// isListed reports whether the option WithMethods names a method.
+func (r *methodRules) isListed(method string) bool {
 	for _, p := range r.listed {
 		prefix, all := strings.CutSuffix(p, "*")
 		if p == method || (all && strings.HasPrefix(method, prefix)) {

@@ -25,7 +25,7 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		return streamer(ctx, desc, cc, method, opts...)
 	}
 	asked := streamCall{ctx, desc, cc, called(cc, method), streamer, opts}
-	m, delay, reason := in.decide(ctx, o, cc, asked.called, func(*methodRule) grpcattempt.Obstacle {
+	m, delay, reason := in.checkEligibility(ctx, o, cc, asked.called, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
 			return grpcattempt.SeveralMessages
@@ -35,27 +35,27 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		return grpcattempt.None // what is known when it is opened
 	})
 	if reason != policy.None {
-		return in.openOnce(asked, m, reason)
+		return in.openWithoutHedges(asked, m, reason)
 	}
-	s := in.streamOf(asked, m, delay)
+	s := in.newStream(asked, m, delay)
 	if err := s.openPrimary(); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// openOnce opens the stream of a call without hedges.
-func (in *Client) openOnce(asked streamCall, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
-	if m.counts() {
-		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.ended(asked.called.Target, err) }))
+// openWithoutHedges opens the stream of a call that is not eligible for hedging.
+func (in *Client) openWithoutHedges(asked streamCall, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
+	if m.countsForThrottling() {
+		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.recordSuccess(asked.called.Target, err) }))
 	}
 	if !in.Policy.Observed() {
-		return asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, asked.opts...)
+		return asked.streamer(contextWithoutHedges(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, asked.opts...)
 	}
 	var once grpcattempt.Once
 	once.Begin(in.beginUnhedged(asked.ctx, asked.called, reason).Done)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
-	opened, err := asked.streamer(onceContext(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	opened, err := asked.streamer(contextWithoutHedges(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
 	if err != nil {
 		once.Done(false)
 		return opened, err
@@ -63,23 +63,23 @@ func (in *Client) openOnce(asked streamCall, m *methodRule, reason observe.Reaso
 	return &grpcattempt.FirstMessage{ClientStream: opened, Done: done}, nil
 }
 
-// streamOf returns a stream for what the caller asked for. Hedges have copies: when they start, the caller may have changed its
-// options, its metadata and the description of the stream.
-func (in *Client) streamOf(asked streamCall, m *methodRule, delay time.Duration) *stream {
+// newStream returns a stream for the arguments of the caller. Hedges use copies, because the caller may change options, metadata and description before
+// they start.
+func (in *Client) newStream(asked streamCall, m *methodRule, delay time.Duration) *stream {
 	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay, opened: time.Now(), desc: *asked.desc}
 	s.metadata, _ = metadata.FromOutgoingContext(asked.ctx)
-	s.throttle = m.throttle(asked.called.Target)
+	s.throttle = m.throttleOf(asked.called.Target)
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	k := in.Policy.Lookup(in.name(asked.ctx, asked.called))
+	k := in.Policy.Lookup(in.keyName(asked.ctx, asked.called))
 	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
 		s.mayHedge, s.origin.Call = true, in.NestingMark(asked.called)
 	}
 	return s
 }
 
-// streamCall is what the caller of a stream passed.
+// A streamCall holds the arguments of the caller of a stream.
 type streamCall struct {
 	ctx      context.Context
 	desc     *grpc.StreamDesc
@@ -89,63 +89,62 @@ type streamCall struct {
 	opts     []grpc.CallOption
 }
 
-// stream is what the caller gets for its call. Until the first message it is the Op
-// and the Gate of a race. As with any ClientStream, one goroutine may send while
-// another receives.
+// A stream is the ClientStream of the caller. Until the first message it implements [race.Op] and [race.Gate]. As with any ClientStream, one goroutine may
+// send while another receives.
 type stream struct {
-	hedging // of the goroutine that begins the race, and of the attempts
+	hedging // used by the goroutine that begins the race, and by the attempts
 
 	// Written before the caller gets the stream, and not changed after it.
 	asked      streamCall    // without options of OnFinish
-	askedDelay time.Duration // asked for by the caller or the route; 0: none
+	askedDelay time.Duration // delay that the caller or the route sets; 0: the learned delays hold
 	mayHedge   bool          // a hedge can become due
-	opened     time.Time     // when the primary's stream was begun
-	metadata   metadata.MD   // the caller's; nil: none
+	opened     time.Time     // start of the primary
+	metadata   metadata.MD   // of the caller; nil: none
 	desc       grpc.StreamDesc
 	origin     grpcattempt.Origin
 	cancel     context.CancelCauseFunc // ends origin
 
 	attempts [1 + race.MaxHedges]streamAttempt
-	begun    atomic.Bool // there is a race, or there will be none
-	reply    any         // the caller's, for the first message; written before the race begins
+	begun    atomic.Bool // the race has begun, or the primary was chosen without one
+	reply    any         // of the caller, for the first message; written before the race begins
 	ended    sync.Once
 
 	replyType grpcattempt.ReplyType // of reply
 
-	delivered sync.Once // the targets of the caller's options
+	delivered sync.Once // sets the targets of the caller's options
 
-	// These guard themselves.
-	choice grpcattempt.Choice
-	sent   grpcattempt.Sent
-	once   grpcattempt.Once // of a stream that turns out to be sent once
-	early  grpcattempt.EarlyContext
-	finish grpcattempt.Finish
+	// These types are safe for concurrent use.
+	choice   grpcattempt.Choice
+	sent     grpcattempt.Sent
+	unhedged grpcattempt.Once // reports a stream without hedges to observers
+	early    grpcattempt.EarlyContext
+	finish   grpcattempt.Finish
 
 	primaryDeadline grpcattempt.PrimaryDeadline // set only if there is an interceptor below
 }
 
-// streamAttempt is written by its attempt; that of the primary before the caller gets the
-// stream. The winner's is read after the choice.
+// A streamAttempt is the stream of one attempt. Its attempt writes it, that of the primary before the caller gets the stream. The one of the winner is read
+// after the choice.
 type streamAttempt struct {
 	grpc.ClientStream
-	reply   any      // a hedge's own
-	deliver []func() // copy what was received to the targets of the caller's options
+	reply   any      // of a hedge
+	deliver []func() // copy header, trailer and peer to the targets of the caller's options
 }
 
-// openPrimary opens the primary's stream.
+// openPrimary opens the stream of the primary.
 func (s *stream) openPrimary() error {
 	primary, err := s.open(&s.origin, s.asked.streamer, s.asked.cc, 0)
 	if err != nil {
-		s.passOver(observe.DeniedNotReady)
+		s.choosePrimary(observe.DeniedNotReady)
 		s.endPrimary()
-		s.once.Done(false)
+		s.unhedged.Done(false)
 		return err
 	}
 	s.attempts[0].ClientStream = primary
 	return nil
 }
 
-// open starts the stream of attempt n by the streamer, over cc.
+// open opens the stream of attempt n over cc.
 func (s *stream) open(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
 	opts := s.asked.opts
 	if cc != s.asked.cc {
@@ -160,28 +159,27 @@ func (s *stream) open(ctx context.Context, streamer grpc.Streamer, cc *grpc.Clie
 	return streamer(ctx, desc, cc, s.asked.called.Method, slices.Clip(opts)...)
 }
 
-// onFinish is called when an RPC of attempt n has ended over cc. It may be the end of the call, but what is below may also
-// try again with another RPC.
+// onFinish handles the end of an RPC of attempt n over cc. The RPC may be the last one of the attempt; an interceptor below may also start another one.
 func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 	s.finish.Ended(n, err)
 	if n == 0 {
-		s.passOver(observe.DeniedNotReady) // nobody has received yet, and there is nothing to receive
-		s.once.Done(s.in.isAnswer(err))
+		s.choosePrimary(observe.DeniedNotReady) // RecvMsg was not called yet, and has no message to wait for
+		s.unhedged.Done(s.in.isAnswer(err))
 	}
-	s.report()
+	s.reportFinish()
 	if cc != nil && cc.GetState() == connectivity.Shutdown && s.choice.Known() && s.choice.Winner() == n {
-		s.end() // the caller drops the stream, and nothing else may say so
+		s.finishStream() // a stream over a closed connection may get no further call
 	}
 }
 
-// report calls the functions of the caller's OnFinish once the attempt that is the call has ended.
-func (s *stream) report() {
+// reportFinish calls the functions of the OnFinish options of the caller once the chosen attempt has ended.
+func (s *stream) reportFinish() {
 	if !s.choice.Known() {
 		return
 	}
 	due, err := s.finish.Due(s.choice.Winner())
 	if due {
-		s.rule.ended(s.asked.called.Target, err)
+		s.rule.recordSuccess(s.asked.called.Target, err)
 	}
 	if due && len(s.finish.Functions) > 0 {
 		s.deliverTargets() // which the functions may read
@@ -191,28 +189,28 @@ func (s *stream) report() {
 	}
 }
 
-// passOver makes the primary the call, unless there is a race, and tells observers why. They are told of the call's end when
-// it has its first message. It reports whether it has done so.
-func (s *stream) passOver(reason observe.Reason) bool {
+// choosePrimary makes the primary the call, unless the race has begun. Observers get the reason, and later the end of the call. It reports whether it
+// has chosen.
+func (s *stream) choosePrimary(reason observe.Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
 	}
-	s.once.Begin(s.in.beginUnhedged(s.asked.ctx, s.asked.called, reason).Done) // before another goroutine receives
-	s.choose(0, s.endPrimary)
+	s.unhedged.Begin(s.in.beginUnhedged(s.asked.ctx, s.asked.called, reason).Done) // before another goroutine receives
+	s.chooseAttempt(0, s.endPrimary)
 	return true
 }
 
 func (s *stream) endPrimary() { s.cancel(nil) }
 
-// choose makes attempt n the call, unless another is. release ends its context.
-func (s *stream) choose(n int, release func()) {
+// chooseAttempt makes attempt n the call, unless another attempt is. The function release ends the context of the attempt.
+func (s *stream) chooseAttempt(n int, release func()) {
 	s.choice.Make(n, release)
 	s.sent.Close()
-	s.report()
+	s.reportFinish()
 }
 
-// chosen waits for the choice and returns its attempt.
-func (s *stream) chosen() *streamAttempt { return &s.attempts[s.choice.Winner()] }
+// chosenAttempt waits for the choice and returns the chosen attempt.
+func (s *stream) chosenAttempt() *streamAttempt { return &s.attempts[s.choice.Winner()] }
 
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
@@ -226,40 +224,39 @@ func (s *stream) SendMsg(m any) error {
 	if !s.sent.Keep(request, buffers) {
 		s.sendOnce(grpcattempt.WholeRequest)
 	}
-	return s.sentBy(s.attempts[0].SendMsg(m))
+	return s.handleSendError(s.attempts[0].SendMsg(m))
 }
 
-// sendOnce makes the primary the call because of an obstacle, unless there is a race.
+// sendOnce makes the primary the call because of an obstacle, unless the race has begun.
 func (s *stream) sendOnce(why grpcattempt.Obstacle) {
-	if s.passOver(observe.DeniedBody) {
+	if s.choosePrimary(observe.DeniedBody) {
 		s.in.Counters.NotHedgeable.Add(1)
-		s.in.rules.tell(s.rule, s.asked.called.Method, why)
+		s.in.rules.logObstacle(s.rule, s.asked.called.Method, why)
 	}
 }
 
-func (s *stream) CloseSend() error { return s.sentBy(s.attempts[0].CloseSend()) }
+func (s *stream) CloseSend() error { return s.handleSendError(s.attempts[0].CloseSend()) }
 
-// sentBy returns what the caller sees of an error with which the primary could not send. It
-// ends the call, unless it is io.EOF, after which RecvMsg has the status. If a hedge has won,
-// the error is that of a loser: the hedge has the request.
-func (s *stream) sentBy(err error) error {
+// handleSendError returns the error for the caller if the primary could not send. The error ends the call, except io.EOF, after which RecvMsg has the
+// status. If a hedge has won, the request was sent, and the error is nil.
+func (s *stream) handleSendError(err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	s.passOver(observe.DeniedBody)
+	s.choosePrimary(observe.DeniedBody)
 	if s.choice.Winner() > 0 {
 		return nil
 	}
-	s.end()
+	s.finishStream()
 	return err
 }
 
-// Header waits for the race if there is one, and otherwise chooses the primary.
+// Header waits for the race if it has begun. Otherwise it chooses the primary.
 func (s *stream) Header() (metadata.MD, error) {
-	s.passOver(observe.DeniedBody)
-	md, err := s.chosen().Header()
+	s.choosePrimary(observe.DeniedBody)
+	md, err := s.chosenAttempt().Header()
 	if err != nil && err != io.EOF {
-		s.end()
+		s.finishStream()
 	}
 	return md, err
 }
@@ -268,14 +265,14 @@ func (s *stream) Trailer() metadata.MD {
 	if !s.choice.Known() {
 		return nil
 	}
-	return s.chosen().Trailer()
+	return s.chosenAttempt().Trailer()
 }
 
 func (s *stream) Context() context.Context {
 	if !s.choice.Known() {
 		return s.early.Get(s.asked.ctx, grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
 	}
-	return s.chosen().Context()
+	return s.chosenAttempt().Context()
 }
 
 func (s *stream) RecvMsg(m any) error {
@@ -288,17 +285,17 @@ func (s *stream) RecvMsg(m any) error {
 	if s.begun.CompareAndSwap(false, true) {
 		err = s.receiveFirst(m)
 	} else {
-		err = s.chosen().RecvMsg(m)
-		s.once.Done(err == io.EOF || s.in.isAnswer(err))
+		err = s.chosenAttempt().RecvMsg(m)
+		s.unhedged.Done(err == io.EOF || s.in.isAnswer(err))
 	}
 	if err != nil {
-		s.end()
+		s.finishStream()
 	}
 	return err
 }
 
-// end sets the targets of the caller's options and ends the contexts. The choice is made.
-func (s *stream) end() {
+// finishStream sets the targets of the caller's options and ends the contexts. An attempt is chosen.
+func (s *stream) finishStream() {
 	s.ended.Do(func() {
 		s.deliverTargets()
 		s.choice.Release()
@@ -306,21 +303,21 @@ func (s *stream) end() {
 	})
 }
 
-// deliverTargets sets the targets of the caller's options. The choice is made.
+// deliverTargets sets the targets of the caller's options. An attempt is chosen.
 func (s *stream) deliverTargets() {
 	s.delivered.Do(func() {
-		for _, deliver := range s.chosen().deliver {
+		for _, deliver := range s.chosenAttempt().deliver {
 			deliver()
 		}
 	})
 }
 
-// receiveFirst receives the first message, from whichever attempt has it first.
+// receiveFirst runs the race for the first message.
 func (s *stream) receiveFirst(m any) error {
-	defer s.choose(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
-	s.reply, s.key = m, s.in.Policy.RouteKey(s.in.name(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
+	defer s.chooseAttempt(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
+	s.reply, s.key = m, s.in.Policy.RouteKey(s.in.keyName(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
 	asked, sent := time.Now(), s.sent.At()
-	delays := s.plan(s.asked.ctx, s.asked.cc, s.askedDelay)
+	delays := s.begin(s.asked.ctx, s.asked.cc, s.askedDelay)
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look
 	if late { // the call began when the request was sent, and the message may be there
 		s.Began(sent)
@@ -336,7 +333,7 @@ func (s *stream) receiveFirst(m any) error {
 	return s.deliver(out)
 }
 
-// deliver gives the caller what the race has found, and makes its winner the call.
+// deliver copies the first message to the caller, records the outcome and makes the winner the call.
 func (s *stream) deliver(out race.Result[error]) error {
 	err := out.Value
 	s.NotTaken = out.NotTaken
@@ -350,16 +347,16 @@ func (s *stream) deliver(out race.Result[error]) error {
 	if err == nil {
 		grpcattempt.Publish(s.reply, s.attempts[out.Winner].reply)
 	}
-	s.choose(out.Winner, out.Attempt.Release)
+	s.chooseAttempt(out.Winner, out.Attempt.Release)
 	return err
 }
 
-// Admit decides about a hedge, which needs a request.
+// Admit decides whether a hedge starts, which needs a request.
 func (s *stream) Admit(index int) bool {
-	return s.admit(index, s.asked.cc, s.sent.Any(), s.deadline())
+	return s.admitHedge(index, s.asked.cc, s.sent.Any(), s.deadline())
 }
 
-// deadline returns when the timeout of the method passes, or that of an interceptor below, as far as that is known.
+// deadline returns the time at which the timeout of the method ends, or that of an interceptor below as far as it is known.
 func (s *stream) deadline() grpcattempt.Deadline {
 	return s.primaryDeadline.Earlier(grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened))
 }
@@ -374,11 +371,12 @@ func (s *stream) limitHedge(ctx context.Context) (context.Context, context.Cance
 	return ctx, func() { release(); cancel() }
 }
 
+// Attempt makes attempt n. The primary has a stream already.
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
-		return s.hedge(a, n)
+		return s.sendHedge(a, n)
 	}
-	// The primary's stream is older than the race, and must end with its attempt.
+	// The stream of the primary is older than the race, and ends with the attempt.
 	stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
 	err := s.attempts[0].RecvMsg(s.reply)
 	stop()
@@ -388,15 +386,15 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	return err, s.judge(a, 0, err)
 }
 
-// hedge makes attempt n on a stream of its own.
-func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
+// sendHedge makes attempt n, a hedge, on a stream of its own.
+func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	cc, streamer := s.tour.Over(n, s.asked.cc), s.asked.streamer
 	ctx, cancel := s.limitHedge(hedgeContext(a, s.metadata.Copy(), n))
 	if cc != s.asked.cc {
 		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.called.Method}), grpc.NewClientStream
 	}
 	detour := s.detours.For(ctx, n, &s.origin.Trail)
-	err := s.sendAgain(detour, streamer, cc, n)
+	err := s.sendRequestAgain(detour, streamer, cc, n)
 	if err != nil {
 		cancel() // the stream has ended; that of a winner ends with the attempt
 	}
@@ -407,7 +405,7 @@ func (s *stream) hedge(a *race.Attempt, n int) (error, error) {
 	return err, s.judge(a, n, err)
 }
 
-// judge is [hedging.judge] for what attempt n has received first: a message, or the end of the stream.
+// judge is [hedging.judge] for the first result of attempt n: a message, or the end of the stream.
 func (s *stream) judge(a *race.Attempt, n int, err error) error {
 	if err == io.EOF {
 		err = nil
@@ -420,8 +418,8 @@ func (s *stream) judge(a *race.Attempt, n int, err error) error {
 	return s.hedging.judge(a, n, err, trailer, deadline)
 }
 
-// sendAgain sends the request on a stream of its own and waits for the first message.
-func (s *stream) sendAgain(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) error {
+// sendRequestAgain sends the request on a new stream over cc and waits for the first message.
+func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) error {
 	req, ok := s.sent.Copy()
 	if !ok {
 		return race.ErrLost

@@ -1,0 +1,162 @@
+package grpccall
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/gohedge/hedge/internal/conns"
+	"github.com/gohedge/hedge/internal/elsewhere"
+	"github.com/gohedge/hedge/internal/grpcattempt"
+	"github.com/gohedge/hedge/internal/limit"
+	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/internal/serviceconfig"
+	"github.com/gohedge/hedge/observe"
+)
+
+// hedging is the state that unary calls and streams share.
+type hedging struct {
+	policy.Call
+
+	// Written before the race begins.
+	in       *Client
+	rule     *methodRule             // an rpc keeps it for its next call, which often has the same method
+	throttle *serviceconfig.Throttle // nil: none
+	key      *policy.Key             // an rpc keeps it like the rule
+	ahead    time.Duration           // time between the start of the call and the start of its race
+
+	tour    conns.Tour // over the connections for hedges
+	detours elsewhere.Detours
+	barred  atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
+}
+
+// begin begins the call, which uses cc, and returns the delays of its hedges; nil: no hedge can become due. The key is set.
+func (h *hedging) begin(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
+	h.tour.Begin(h.in.options.HedgeConns, cc, h.key)
+	plan := h.BeginOn(ctx, h.key, delay, h.rule.terms)
+	if plan == nil {
+		h.in.Counters.WarmupRequests.Add(1)
+		return nil
+	}
+	return plan.Delays
+}
+
+// admitHedge decides whether a hedge of a call over cc starts. It denies a hedge that has no request (able is false), whose connection is not ready, or that
+// cannot be answered before the deadline.
+func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
+	due := conns.Due{Held: h.isHeldBack()}
+	switch own := h.in.options.HedgeConns == nil; {
+	case deadline.Before(h.minRemainingTime()):
+		due.Denial = observe.DeniedDeadline
+	case own && due.Held:
+		due.Denial = observe.DeniedPaused
+	case !able, own && cc != nil && !h.in.waker.Ready(cc):
+		due.Denial = observe.DeniedNotReady
+	}
+	return h.tour.Admit(&h.Call, index, due)
+}
+
+// minRemainingTime returns the median latency of the key, 0 if it is not known: a hedge with less time until the deadline is not sent.
+func (h *hedging) minRemainingTime() time.Duration {
+	if p := h.key.Schedule(); p != nil {
+		return p.Median
+	}
+	return 0
+}
+
+// isHeldBack reports whether pushback or retry throttling of the target denies hedges of the call.
+func (h *hedging) isHeldBack() bool { return h.barred.Load() || !h.throttle.Open() }
+
+// stopHedges denies further hedges of the call to the target of attempt n.
+func (h *hedging) stopHedges(n int) {
+	if h.tour.Elsewhere(n) {
+		h.tour.PushedBack(n)
+	} else {
+		h.barred.Store(true)
+	}
+}
+
+var errNotFinal = errors.New("hedge: another attempt may get a better status")
+
+// judge returns the error by which the race classifies err, the status of attempt n: nil for a success, [race.ErrAnswer] for an answer that ends the
+// call only if the primary has it. It records pushback and the health of the connection. The timeout of the call ends at the deadline.
+func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+	verdict := h.classify(a, n, err, trailer, deadline)
+	if h.in.options.HedgeConns != nil {
+		h.tour.Ended(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.Before(0))
+	}
+	return verdict
+}
+
+// classify is judge without the record of the connection.
+func (h *hedging) classify(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+	switch {
+	case err == nil:
+		return nil
+	case n > 0 && (isRefusedByLimiter(err, trailer) || err == elsewhere.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
+		return race.ErrRefused
+	}
+	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
+		if !h.tour.Elsewhere(n) {
+			h.key.PushBack(time.Now(), wait)
+		}
+		if h.rule.hedging == nil {
+			h.stopHedges(n)
+		}
+	}
+	switch code := status.Code(err); {
+	case h.in.options.AnswerCodes[code]:
+		return nil
+	case h.rule.hedging != nil:
+		return h.reschedule(a, n, err, trailer, deadline)
+	case a.Err() == nil && (!h.in.options.NonFatalCodes[code] || n == 0 && deadline.Ended(err, trailer)):
+		return race.ErrAnswer
+	}
+	return errNotFinal
+}
+
+// reschedule returns the error by which the race classifies a failure of attempt n of a method with a hedging policy: the next hedge may start earlier or
+// later than its delay (gRFC A6).
+func (h *hedging) reschedule(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+	if a.Err() != nil || h.tour.Closed(n) {
+		return errNotFinal
+	}
+	nonFatal := h.rule.hedging.NonFatal(status.Code(err))
+	after, stop := grpcattempt.NextAfter(trailer)
+	if (nonFatal || stop) && !h.tour.Elsewhere(n) {
+		h.throttle.Failed()
+	}
+	if stop {
+		h.stopHedges(n)
+	}
+	if !nonFatal || n == 0 && deadline.Ended(err, trailer) {
+		return race.ErrAnswer
+	}
+	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after}
+	usual := h.tour.Usual()
+	hold := after > 0 && (deadline.Before(after) || h.isHeldBack() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
+	if !stop && !hold {
+		turn.Hedges = h.rule.terms.Hedges
+		h.MarkRescheduled()
+	}
+	return turn
+}
+
+// Discard counts hedges that panicked. There is nothing to release.
+func (h *hedging) Discard(_ error, err error) {
+	if _, ok := err.(*race.Panic); ok {
+		h.in.Counters.HedgePanics.Add(1)
+	}
+}
+
+// isRefusedByLimiter reports whether a Limiter of the server has refused a hedge that ended with err.
+func isRefusedByLimiter(err error, trailer metadata.MD) bool {
+	return status.Code(err) == codes.Unavailable && len(trailer.Get(limit.RefusedHeader)) > 0
+}

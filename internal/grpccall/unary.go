@@ -1,0 +1,280 @@
+package grpccall
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/gohedge/hedge/internal/grpcattempt"
+	"github.com/gohedge/hedge/internal/grpctarget"
+	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
+)
+
+// InterceptUnary is a [grpc.UnaryClientInterceptor].
+func (in *Client) InterceptUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	c := in.newCall(cc)
+	c.asked.called.Method, c.asked.req, c.asked.reply, c.asked.invoker, c.asked.opts = method, req, reply, invoker, opts
+	return in.makeCall(ctx, c)
+}
+
+// makeCall makes a call and frees it.
+func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
+	asked := &c.asked
+	o := race.OverridesFrom(ctx)
+	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, asked.cc, asked.called.Method}) {
+		err = asked.invoker(ctx, asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
+		c.free()
+		return err
+	}
+	m, delay, reason := in.checkEligibility(ctx, o, asked.cc, asked.called, func(m *methodRule) grpcattempt.Obstacle {
+		if o := m.known.Divide(&c.parts, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.parts.Request.IsPrepared() {
+			return o
+		}
+		return grpcattempt.WholeRequest // of another connection, whose codec and compressor may differ
+	})
+	target := asked.called.Target
+	if reason == policy.None {
+		err = c.sendHedged(ctx, m, delay)
+	} else {
+		err = c.sendOnce(ctx, reason)
+	}
+	m.recordSuccess(target, err)
+	return err
+}
+
+// sendHedged makes a call that may be hedged, by the rule m.
+func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration) error {
+	c.applyRule(ctx, m)
+	delays := c.begin(ctx, c.asked.cc, delay)
+	if len(delays) > 0 && !c.keepRequest() {
+		delays = nil
+	}
+	out := c.runRace(ctx, delays)
+	err := c.deliver(out)
+	c.free()
+	return err
+}
+
+// sendOnce makes a call that is not eligible for hedging.
+func (c *rpc) sendOnce(ctx context.Context, reason observe.Reason) error {
+	asked := &c.asked
+	told := c.in.beginUnhedged(ctx, asked.called, reason)
+	err := asked.invoker(contextWithoutHedges(ctx, asked.called), asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
+	told.Done(c.in.isAnswer(err))
+	c.free()
+	return err
+}
+
+// newCall returns a call over cc from the pool, or a new one.
+func (in *Client) newCall(cc *grpc.ClientConn) *rpc {
+	c, ok := in.calls.Get().(*rpc)
+	if !ok {
+		c = &rpc{hedging: hedging{in: in}}
+	}
+	if asked := &c.asked; asked.cc != cc {
+		asked.cc, asked.called.Target = cc, grpctarget.Of(cc)
+	}
+	return c
+}
+
+// applyRule sets the fields of a call that follow from the rule of its method.
+func (c *rpc) applyRule(ctx context.Context, m *methodRule) {
+	if c.rule != m || m.throttled {
+		c.rule, c.throttle = m, m.throttleOf(c.asked.called.Target)
+	}
+	if opts, finish := grpcattempt.TakeFinish(c.asked.opts); len(finish) > 0 {
+		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
+	}
+	if name := c.in.keyName(ctx, c.asked.called); !c.key.Is(name) {
+		c.key = c.in.Policy.RouteKey(name, m.policy.BudgetPercent/100)
+	}
+}
+
+// A unaryCall holds the arguments of the caller of a unary call.
+type unaryCall struct {
+	called     race.Called      // the target is kept for the next call, which often uses the same connection
+	cc         *grpc.ClientConn // kept like the target; the garbage collector empties the pool of calls
+	req, reply any
+	invoker    grpc.UnaryInvoker
+	opts       []grpc.CallOption
+}
+
+// An rpc is one unary call in flight. It implements [race.Op] and [race.Gate]; the value of the race is the error for the caller. It is used again for
+// another call if no hedge was due.
+type rpc struct {
+	hedging
+	race race.Race[error]
+
+	// Written before the race begins. A hedge copies the request and the options.
+	asked   unaryCall           // without options of OnFinish
+	finish  *grpcattempt.Finish // options of OnFinish; nil: none
+	primary *grpcattempt.Primary
+	parts   grpcattempt.Parts
+	buffer  []byte // memory of encoded requests, see [grpcattempt.Request.Encode]
+
+	hedges [1 + race.MaxHedges]hedgeResult // each is written by its attempt, and read by deliver if that attempt has won
+
+	mu   sync.Mutex // held while a hedge reads asked; guards over
+	over bool       // the call has ended: its request, reply and options belong to the caller again
+}
+
+// A hedgeResult is the result of a hedge.
+type hedgeResult struct {
+	reply   any
+	trailer metadata.MD
+	deliver []func() // copy header, trailer and peer to the targets of the caller's options
+}
+
+// runRace runs the race. After its end or panic, no hedge uses the caller's request, reply or options.
+func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[error] {
+	defer c.releaseRequest()
+	c.primary = new(grpcattempt.Primary)
+	style := &c.race.Style
+	style.Usual, style.Watch, style.Primary, style.SeverHedges, style.Fresh = c.Usual(), c.Watch(), &c.primary.Attempt, true, c.InBubble()
+	if len(delays) > 0 {
+		style.Call = c.in.NestingMark(c.asked.called)
+	}
+	return c.race.Run(ctx, c, c, delays)
+}
+
+// keepRequest encodes the request if an interceptor below, or the reply, may change it before a hedge copies it. It reports whether hedges can copy the
+// request.
+func (c *rpc) keepRequest() bool {
+	if r := &c.parts.Request; r.NeedsEncoding() || !grpcattempt.Invokes(c.asked.invoker) {
+		c.buffer = r.Encode(c.buffer)
+	}
+	return c.parts.Request.Divisible()
+}
+
+// releaseRequest waits for hedges that read the request, and prevents later ones from reading it.
+func (c *rpc) releaseRequest() {
+	if c.Hedges > 0 {
+		c.mu.Lock()
+		c.over = true
+		c.mu.Unlock()
+	}
+}
+
+// deliver copies the result of the winner to the caller, records the outcome and returns the error of the call.
+func (c *rpc) deliver(out race.Result[error]) error {
+	err := out.Value
+	if out.Winner > 0 {
+		h := &c.hedges[out.Winner]
+		if err == nil {
+			grpcattempt.Publish(c.asked.reply, h.reply)
+		}
+		for _, deliver := range h.deliver {
+			deliver()
+		}
+	}
+	c.NotTaken = out.NotTaken
+	c.End(c.in.isAnswer(err), out.Winner > 0, 0)
+	c.in.CountOutcome(&c.Call, out.Winner)
+	out.Attempt.Release()
+	if c.finish != nil {
+		c.finish.Choose(max(out.Winner, 0))
+	}
+	return err
+}
+
+// free clears c and puts it back into the pool, unless a hedge may still use it.
+func (c *rpc) free() {
+	if !c.race.Reset() {
+		return
+	}
+	c.Forget()
+	c.tour.Forget()
+	c.asked.req, c.asked.reply, c.asked.invoker, c.asked.opts = nil, nil, nil, nil
+	c.finish, c.primary = nil, nil
+	c.parts = grpcattempt.Parts{}
+	if cap(c.buffer) > grpcattempt.MaxBuffer {
+		c.buffer = nil
+	}
+	c.barred.Store(false)
+	c.in.calls.Put(c)
+}
+
+// Admit decides whether a hedge starts.
+func (c *rpc) Admit(index int) bool { return c.admitHedge(index, c.asked.cc, true, c.deadline()) }
+
+// deadline returns the time at which the timeout of the method ends.
+func (c *rpc) deadline() grpcattempt.Deadline {
+	return grpcattempt.MethodDeadline(c.asked.cc, c.asked.called.Method, time.Now().Add(-c.Elapsed()))
+}
+
+// judge is [hedging.judge] for the status of attempt n.
+func (c *rpc) judge(a *race.Attempt, n int, err error, trailer metadata.MD) error {
+	var deadline grpcattempt.Deadline
+	if err != nil {
+		deadline = c.deadline()
+	}
+	return c.hedging.judge(a, n, err, trailer, deadline)
+}
+
+// Attempt makes attempt n.
+func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
+	if n > 0 {
+		return c.sendHedge(a, n)
+	}
+	p, asked := c.primary, &c.asked
+	opts := p.Options(asked.opts)
+	if c.finish != nil {
+		opts = slices.Clip(append(opts, c.finish.Option(0)))
+	}
+	err := asked.invoker(p, asked.called.Method, asked.req, asked.reply, asked.cc, opts...)
+	return err, c.judge(a, n, err, p.Trailer)
+}
+
+// sendHedge makes attempt n, a hedge, with a request, a reply and option targets of its own.
+func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
+	h, asked, cc := &c.hedges[n], &c.asked, c.tour.Over(n, c.asked.cc)
+	req, md, opts, ok := c.copyCall(a, h, cc)
+	if !ok {
+		return race.ErrLost, race.ErrLost
+	}
+	if c.finish != nil {
+		opts = append(opts, c.finish.Option(n))
+	}
+	h.reply = c.parts.ReplyType.New()
+	ctx, cancel := c.deadline().Limit(hedgeContext(a, md, n))
+	defer cancel()
+	invoke := asked.invoker
+	if cc != asked.cc {
+		ctx, invoke = withHedgeOver(ctx, hedgeOver{c.in, cc, asked.called.Method}), invokeOver
+	}
+	detour := c.detours.For(ctx, n, &c.primary.Trail)
+	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
+	err := invoke(detour, asked.called.Method, req, h.reply, cc, opts...)
+	if err != nil && detour.Refused() {
+		c.tour.Refuse(a, &c.Call, n, observe.DeniedSameBackend)
+		return err, race.ErrRefused
+	}
+	return err, c.judge(a, n, err, h.trailer)
+}
+
+// copyCall returns copies of the caller's request, metadata and options for a hedge over cc; the options have targets of their own. It returns false if
+// the call is over, or the request cannot be copied.
+func (c *rpc) copyCall(a *race.Attempt, h *hedgeResult, cc *grpc.ClientConn) (req any, md metadata.MD, opts []grpc.CallOption, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil, nil, nil, false
+	}
+	opts = c.asked.opts
+	if cc != c.asked.cc {
+		opts = grpcattempt.WithoutDefaults(opts, c.asked.cc)
+	}
+	opts, h.deliver = grpcattempt.OwnTargets(opts)
+	md, _ = metadata.FromOutgoingContext(a)
+	if a.Err() != nil { // it has lost, and a may have no values of the caller's context any more
+		return nil, nil, nil, false
+	}
+	req, ok = c.parts.Request.Copy()
+	return req, md, opts, ok
+}
