@@ -36,11 +36,11 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 		c = new(call[T])
 	}
 	c.f, c.client = f, h
-	plan := c.begin(ctx, key)
-	if plan == nil {
-		return c.sendAlone(ctx)
+	schedule := c.begin(ctx, key)
+	if schedule == nil {
+		return c.sendWithoutHedges(ctx)
 	}
-	return c.sendHedged(ctx, c, plan.Delays)
+	return c.sendHedged(ctx, c, schedule.Delays)
 }
 
 // DoDetached makes a call of f under a key. It returns with the first success or the end of ctx. It gives later successes to discard; nil: it closes
@@ -52,20 +52,20 @@ func DoDetached[T any](ctx context.Context, h *Client, key string, f func(contex
 	c := &detachedCall[T]{discard: discard}
 	c.f, c.client, c.detached = f, h, true
 	var delays []time.Duration // none: the caller may leave the call all the same
-	if plan := c.begin(ctx, key); plan != nil {
-		delays = plan.Delays
+	if schedule := c.begin(ctx, key); schedule != nil {
+		delays = schedule.Delays
 	}
-	c.race.Style.Detach, c.race.Style.Leave = true, c.leave
+	c.race.Style.Detach, c.race.Style.Leave = true, c.abandon
 	return c.sendHedged(ctx, c, delays)
 }
 
-// CallOnce calls f for a call that has no other attempt.
+// CallOnce calls f once. Overrides that the caller has set for the call do not hold for calls that f makes.
 func CallOnce[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	once, _ := race.Once(ctx)
 	return f(once)
 }
 
-// sendOnce makes a call that is not hedged, for the given reason.
+// sendOnce makes a call that is not eligible for hedging.
 func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.Policy.BeginUnhedged(ctx, policy.Name{Host: key}, reason)
 	v, err := CallOnce(ctx, f)
@@ -73,44 +73,44 @@ func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.
 	return v, err
 }
 
-// call is one call in flight: the Op and the Gate of its race.
+// A call is one call in flight. It implements [race.Op] and [race.Gate].
 //
-// The goroutine of Do writes its fields before the race begins, and attempts read them. Each
-// hedge writes its own element of contexts before it can win; Do reads that of the winner.
+// The goroutine of Do writes its fields before the race begins, and attempts read them. Each hedge writes its own element of contexts before it can
+// win; Do reads the element of the winner.
 type call[T any] struct {
 	policy.Call
 	race     race.Race[T]
 	client   *Client
-	key      *policy.Key // kept for the next call, which is often one of the same key
+	key      *policy.Key // kept for the next call, which often has the same key
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*attemptctx.Context
 	detached bool // the call is not used again: attempts may outlive it
 
-	primaryAnswered bool         // the first call of f returned without an error; written in the goroutine of Do unless the call is detached
-	hedgeAnswered   atomic.Int64 // when a hedge first did, in nanoseconds since the beginning; 0: none did
+	primarySucceeded    bool         // the first call of f returned without an error; written by the goroutine of Do; not used if the call is detached
+	hedgeSucceededAfter atomic.Int64 // time from the start to the first success of a hedge, in nanoseconds; 0: none
 }
 
-// operation is a call, or what is made of one.
+// An operation is a call or a detachedCall.
 type operation[T any] interface {
 	race.Op[T]
 	race.Gate
 }
 
-// begin begins the call, and returns its plan; nil: no hedge can become due.
+// begin begins the call and returns its hedge schedule; nil: no hedge can become due.
 func (c *call[T]) begin(ctx context.Context, key string) *policy.Schedule {
 	h := c.client
 	if name := (policy.Name{Host: key}); !c.key.Is(name) {
 		c.key = h.Policy.Key(name)
 	}
-	plan := c.Begin(ctx, c.key, race.OverridesFrom(ctx).Delay)
-	if plan == nil {
+	schedule := c.Begin(ctx, c.key, race.OverridesFrom(ctx).Delay)
+	if schedule == nil {
 		h.Counters.WarmupRequests.Add(1)
 	}
-	return plan
+	return schedule
 }
 
-// sendAlone makes a call for which no hedge can become due, and learns from it.
-func (c *call[T]) sendAlone(ctx context.Context) (T, error) {
+// sendWithoutHedges makes a call for which no hedge can become due, and records its latency.
+func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	c.Started(ctx, 0)
 	v, err := CallOnce(ctx, c.f)
 	c.Finished(ctx, 0, race.OutcomeOf(err))
@@ -119,20 +119,20 @@ func (c *call[T]) sendAlone(ctx context.Context) (T, error) {
 	return v, err
 }
 
-// sendHedged makes the call by op, and hedges at the delays.
+// sendHedged makes the call, and hedges it at the delays.
 func (c *call[T]) sendHedged(ctx context.Context, op operation[T], delays []time.Duration) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
 	style.Usual, style.Watch, style.Primary, style.Fresh = c.Usual(), c.Watch(), c.contexts[0].Attempt(), c.InBubble()
 	out := c.race.Run(ctx, op, op, delays)
-	gainer := out.Winner
-	if gainer > 0 && c.isHeldBack() {
-		gainer = -1
+	countedWinner := out.Winner
+	if countedWinner > 0 && c.isDelayedByPrimary() {
+		countedWinner = -1
 		c.client.Counters.HeldBack.Add(1)
 		c.client.Log.HeldBack(c.key.Name.Host)
 	}
-	c.End(out.Winner >= 0, gainer > 0, 0)
-	c.client.CountOutcome(&c.Call, gainer)
+	c.End(out.Winner >= 0, countedWinner > 0, 0)
+	c.client.CountOutcome(&c.Call, countedWinner)
 	switch {
 	case out.Winner >= 0:
 		c.contexts[out.Winner].Win()
@@ -145,38 +145,40 @@ func (c *call[T]) sendHedged(ctx context.Context, op operation[T], delays []time
 	return out.Value, out.Err
 }
 
-// isHeldBack reports whether the first call of f held back the result of the hedge that has won: it took twice as long as the hedge's
-// answer, or returned a success of its own after a quarter more. Ask once the race is over.
-func (c *call[T]) isHeldBack() bool {
-	answered, took := time.Duration(c.hedgeAnswered.Load()), c.Elapsed()
-	return !c.detached && answered > 0 && (took >= 2*answered || c.primaryAnswered && took >= answered+answered/4)
+// isDelayedByPrimary reports whether the first call of f has delayed the result of the winning hedge: it took twice as long as the hedge, or succeeded itself a
+// quarter later than the hedge. The race is over.
+func (c *call[T]) isDelayedByPrimary() bool {
+	answered, took := time.Duration(c.hedgeSucceededAfter.Load()), c.Elapsed()
+	return !c.detached && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)
 }
 
-// free gives the call back, to be used again.
+// free clears the call and puts it back into the pool.
 func (c *call[T]) free() {
 	c.Forget()
-	c.primaryAnswered = false
-	c.hedgeAnswered.Store(0)
+	c.primarySucceeded = false
+	c.hedgeSucceededAfter.Store(0)
 	c.f, c.contexts = nil, [1 + race.MaxHedges]*attemptctx.Context{}
 	c.client.calls.Put(c)
 }
 
+// Attempt makes attempt n.
 func (c *call[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
 		v, err := c.f(c.contexts[0])
 		if !c.detached {
-			c.primaryAnswered = err == nil
+			c.primarySucceeded = err == nil
 		}
 		return v, err
 	}
 	c.contexts[n] = attemptctx.New(a)
 	v, err := c.f(c.contexts[n])
 	if err == nil {
-		c.hedgeAnswered.CompareAndSwap(0, int64(c.Elapsed()))
+		c.hedgeSucceededAfter.CompareAndSwap(0, int64(c.Elapsed()))
 	}
 	return v, err
 }
 
+// Discard closes the result of a loser if it is an io.Closer and not the result of the winner.
 func (c *call[T]) Discard(v T, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		c.client.Counters.HedgePanics.Add(1)
@@ -184,13 +186,13 @@ func (c *call[T]) Discard(v T, err error) {
 	}
 	closer, ok := any(v).(io.Closer)
 	if !ok || err != nil || isNil(v) || c.race.Won(v) {
-		return // there is nothing to close, or the caller has it
+		return
 	}
 	defer c.countPanic()
-	_ = closer.Close() // nobody is left to tell
+	_ = closer.Close() // the call is over, so no caller can get the error
 }
 
-// isNil reports whether v is a nil of any type, which has nothing to close.
+// isNil reports whether v is a nil of any type.
 func isNil(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
@@ -199,67 +201,69 @@ func isNil(v any) bool {
 	return false
 }
 
-// countPanic is deferred where a panic would end the process, because the goroutine is ours.
+// countPanic is deferred around functions of the program on goroutines of this package, where a panic would end the process. It counts the panic.
 func (c *call[T]) countPanic() {
 	if recover() != nil {
 		c.client.Counters.HedgePanics.Add(1)
 	}
 }
 
-// detachedCall is a call whose losers are left behind.
+// A detachedCall is a call of DoDetached: its attempts may run on after it.
 type detachedCall[T any] struct {
 	call[T]
 	discard func(T)
-	ended   atomic.Int32 // attempts
+	ended   atomic.Int32 // attempts that have ended, and the caller if it has left the call
 }
 
-// Admit takes a place among those that may be left behind. Of a call with n hedges, n
-// attempts can be, and each but the first to end gives a place back. To leave is an end as well.
+// Admit decides whether a hedge starts. An admitted hedge takes one of the MaxDetached slots. A call with n hedges can leave n attempts behind: each end of
+// an attempt but the first frees a slot, and the return of the caller counts as an end.
 func (c *detachedCall[T]) Admit(index int) bool {
-	places, reason, admitted := &c.client.detached, policy.None, false
-	if places.Add(1) > MaxDetached {
+	slots, reason, admitted := &c.client.detached, policy.None, false
+	if slots.Add(1) > MaxDetached {
 		reason = observe.DeniedInFlight
 	}
 	defer func() {
 		if !admitted {
-			places.Add(-1)
+			slots.Add(-1)
 		}
 	}()
 	admitted = c.AdmitUnless(index, reason)
 	return admitted
 }
 
-// Ended is called for every hedge that was admitted, also if its Attempt was not.
+// Ended frees the slot of a hedge, including a hedge whose Attempt was not called.
 func (c *detachedCall[T]) Ended(n int) {
 	c.call.Ended(n)
-	c.end()
+	c.releaseSlot()
 }
 
+// Attempt makes attempt n.
 func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
-		defer c.end()
+		defer c.releaseSlot()
 	}
 	return c.call.Attempt(a, n)
 }
 
-// leave takes the place of the attempt that nobody waits for any more, unless one that has
-// ended has left it its own.
-func (c *detachedCall[T]) leave() bool {
-	if places := &c.client.detached; places.Add(1) > MaxDetached && c.ended.Load() == 0 {
-		places.Add(-1)
+// abandon takes a slot for the attempt that the caller leaves behind, unless an attempt has ended before. It reports false if no slot is free: the caller
+// then waits.
+func (c *detachedCall[T]) abandon() bool {
+	if slots := &c.client.detached; slots.Add(1) > MaxDetached && c.ended.Load() == 0 {
+		slots.Add(-1)
 		return false
 	}
-	c.end()
+	c.releaseSlot()
 	return true
 }
 
-// end says that an attempt has ended, or that the caller has left.
-func (c *detachedCall[T]) end() {
+// releaseSlot counts the end of an attempt, or the return of the caller before its attempts. It frees a slot for each but the first.
+func (c *detachedCall[T]) releaseSlot() {
 	if c.ended.Add(1) > 1 {
 		c.client.detached.Add(-1)
 	}
 }
 
+// Discard passes the result of a loser to the function of the caller.
 func (c *detachedCall[T]) Discard(v T, err error) {
 	if err != nil || c.discard == nil {
 		c.call.Discard(v, err)
