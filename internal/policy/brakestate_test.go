@@ -12,7 +12,7 @@ import (
 var written = time.Unix(1_700_000_000, 0)
 
 func TestBrakeStateDecodesAsAppended(t *testing.T) {
-	h := brakeState{Slow: 0.8, Scale: 0.5, Push: 0.06, Pushed: true, PausedTo: written.Add(3 * time.Second)}
+	h := brakeState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
 	d := decode.Decoder(h.append(nil, written))
 	got, ok := decodeBrakeState(&d, written)
 	assert.True(t, ok)
@@ -22,11 +22,11 @@ func TestBrakeStateDecodesAsAppended(t *testing.T) {
 	d = decode.Decoder(h.append(nil, written.Add(time.Minute)))
 	got, ok = decodeBrakeState(&d, written)
 	assert.True(t, ok)
-	assert.Zero(t, got.PausedTo, "the pause was over")
+	assert.Zero(t, got.pushback.until, "the pause was over")
 }
 
 func FuzzDecodeBrakeState(f *testing.F) {
-	h := brakeState{Slow: 0.8, Scale: 0.5, Push: 0.06, Pushed: true, PausedTo: written.Add(3 * time.Second)}
+	h := brakeState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
 	f.Add(h.append(nil, written))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := decode.Decoder(b)
@@ -34,7 +34,7 @@ func FuzzDecodeBrakeState(f *testing.F) {
 		if !ok {
 			return
 		}
-		assert.True(t, h.Slow >= 0 && h.Slow <= 1 && h.Push >= 0 && h.Push <= 1 && h.Scale >= minBudgetScale && h.Scale <= 1)
-		assert.False(t, h.PausedTo.After(written.Add(maxPause)))
+		assert.True(t, h.outage.slowShare >= 0 && h.outage.slowShare <= 1 && h.pushback.share >= 0 && h.pushback.share <= 1 && h.scale >= minBudgetScale && h.scale <= 1)
+		assert.False(t, h.pushback.until.After(written.Add(maxPause)))
 	})
 }

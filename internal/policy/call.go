@@ -56,9 +56,9 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
-		p = NewFixedSchedule(delay, t.Most(k.engine.Config().MaxHedges)).like(p)
+		p = NewFixedSchedule(delay, t.Most(k.engine.Config().MaxHedges)).addSlowMarker(p)
 	case t != nil:
-		p = t.plan(p, k.engine.Config())
+		p = t.adjust(p, k.engine.Config())
 	}
 	c.schedule = p
 	if c.watcher == nil {
@@ -67,7 +67,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	if p != nil && len(p.hedges()) > 0 {
 		c.delay = p.Delays[0]
 	} else {
-		c.reportDenied(k.engine.Config().unplanned())
+		c.reportDenied(k.engine.Config().unscheduledReason())
 	}
 	return p
 }
@@ -120,14 +120,8 @@ func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 // WouldBeDenied predicts whether a request for a hedge at the given time will be denied. ctx is the context of the attempt that asks, which may
 // outlive its call.
 func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeRequest) bool {
-	k := c.key
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.engine.setup.Shadow {
-		return true
-	}
 	deadline, _ := ctx.Deadline()
-	return k.audit.IsDark() || k.account.Tokens() < float64(request.tokens()) || k.brakes.deny(then, deadline, k.plan.Load(), k.inFlight.Load(), request.OtherBackend) != None
+	return c.key.wouldBeDenied(then, deadline, request)
 }
 
 // isBeforeDelay reports whether the delay with the given index has not passed yet. That happens if hedges are rescheduled, or start immediately.
@@ -164,7 +158,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 		return false // the call would have ended
 	}
 	isMarker := c.schedule != nil && index == c.schedule.slow && index != immediate
-	if isMarker && c.schedule.marked { // no hedge is due at this delay
+	if isMarker && c.schedule.hasMarker { // no hedge is due at this delay
 		c.recordSlowCall(index, isBefore)
 		return false
 	}
@@ -280,12 +274,13 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		return
 	}
 	r := observe.RequestResult{
-		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, HeldBack: answered && c.winner > 0 && !hedgeWon, Audit: string(c.key.audit.Verdict()),
+		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, HeldBack: answered && c.winner > 0 && !hedgeWon,
 		Share: c.key.account.Share(c.key.engine.Config().Share),
 	}
 	if !answered {
 		r.Winner = -1
 	}
+	c.key.experiment.describe(&r)
 	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, r) })
 }
 
@@ -333,6 +328,6 @@ func (c *Call) BeginRest(ctx context.Context, k *Key) {
 func (c *Call) EndRest(won bool) {
 	c.key.Ended()
 	if won {
-		c.key.restWon()
+		c.key.recordRestWin()
 	}
 }

@@ -12,6 +12,13 @@ import (
 // a guessed delay doubles the load of every service that is slower.
 const MinSamples = 10
 
+// Limits of an export.
+const (
+	maxExport = 64 << 20 // bytes
+	maxName   = 8 << 10  // bytes of a host or route; written ones are short
+	maxCalls  = 1 << 50  // from which a state is believed to be learned
+)
+
 // None is no reason to deny: a hedge may start.
 const None observe.Reason = ""
 
@@ -52,13 +59,4 @@ func (c *Config) sizing() budget.Sizing {
 		s.Least = 2 * float64(c.MaxHedgeCost)
 	}
 	return s
-}
-
-func (c *Config) cold() *Schedule {
-	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
-		return nil
-	}
-	p := NewFixedSchedule(c.InitialDelay, c.MaxHedges)
-	p.Delays, p.slow = c.clamp(p.Delays), 0
-	return p
 }

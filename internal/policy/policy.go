@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/observe"
@@ -32,10 +31,9 @@ func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Rout
 
 // An Engine is a bounded table of keys under one configuration. It is safe for concurrent use.
 //
-// Keys come and go, at the will of whoever chooses their names, and tokens are conserved: all
-// keys together hedge no more than the share of their calls and one burst, see
-// [budget.SharedReserve]. What holds the hedges of a key back is remembered when the key is forgotten,
-// and so is the verdict of its host's audit, of as many keys and hosts as the table holds.
+// Names come from outside, so keys are made and evicted at any rate. Tokens are conserved: all keys together hedge no more than the share
+// of their calls and one burst, see [budget.SharedReserve]. When a key is evicted, the state of its brakes is kept, and so is
+// the verdict of its host, of as many keys and hosts as the table holds.
 //
 // A key remembers the engine's age when it was last used, by which the least
 // recently used are found. The age grows with the clock, in milliseconds, and by one with
@@ -50,37 +48,36 @@ type Engine struct {
 	limit  atomic.Pointer[budget.RateLimit] // nil: there is none
 	keys   sync.Map                         // Name to *Key; stored and deleted with mu held
 
-	mu       sync.Mutex                        // guards the fields below; locked before a key's and an audit's
-	size     int                               // of keys
-	reserves budget.Reserves                   // what keys begin with
-	audits   map[string]*hostAudit             // by host
-	holds    evictedStates[Name, brakeState]   // of keys that were forgotten
-	judged   evictedStates[string, *hostAudit] // with a verdict, of hosts whose keys were forgotten
-	untold   []func()                          // what observers are told when mu is unlocked: they may call the engine
+	mu          sync.Mutex                      // guards the fields below; locked before the mutex of a key or an experiment
+	size        int                             // number of keys
+	reserves    budget.Reserves                 // initial tokens of the keys
+	experiments experiments                     // of the hosts
+	brakeStates evictedStates[Name, brakeState] // of evicted keys
+	reports     []func()                        // called when mu is unlocked, as observers may call the engine
 }
 
-// unlock unlocks mu, and tells what is to be told.
+// unlock unlocks mu, and calls the reports.
 func (e *Engine) unlock() {
-	untold := e.untold
-	e.untold = nil
+	reports := e.reports
+	e.reports = nil
 	e.mu.Unlock()
-	for _, tell := range untold {
-		tell()
+	for _, report := range reports {
+		report()
 	}
 }
 
-// note tells the Extension of k by f, if it is EvictionListener. The caller holds mu, and unlocks it by unlock.
-func (e *Engine) note(k *Key, f func(EvictionListener) func()) {
+// notifyExtension calls f for the Extension of k, if it is an EvictionListener. The caller holds mu, and unlocks it by unlock.
+func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 	if n, ok := k.Extension.Load().(EvictionListener); ok {
-		if tell := f(n); tell != nil {
-			e.untold = append(e.untold, tell)
+		if report := f(n); report != nil {
+			e.reports = append(e.reports, report)
 		}
 	}
 }
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := &Engine{born: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.sizing())}
+	e := &Engine{born: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.sizing()), experiments: newExperiments(&c.Setup)}
 	e.bubble = e.born == e.born.Round(0)
 	e.config.Store(&c)
 	e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
@@ -167,41 +164,16 @@ func (e *Engine) make(name Name, share float64) *Key {
 		host = e.make(Name{Host: name.Host}, 0)
 	}
 	k := newKey(e, name, host, share)
-	if h, calls, ok := e.holds.Take(name); ok {
-		k.brakes.brakeState, k.earlier = h, calls
+	if state, calls, ok := e.brakeStates.Take(name); ok {
+		k.brakes.setState(&state)
+		k.earlier = calls
 	}
-	k.audit = e.auditOf(name.Host)
+	k.experiment = e.experiments.join(name.Host)
 	k.used.Store(e.age.Add(1)) // or it would be the first to go
 	e.keys.Store(name, k)
 	e.size++
 	e.evict()
 	return k
-}
-
-// A hostAudit is the audit that the keys of a host share. Guarded by Engine.mu.
-type hostAudit struct {
-	*audit.Audit
-	keys  int
-	calls int64 // of the keys that were forgotten
-}
-
-// auditOf returns the audit of a host for one more key, nil if hosts are not audited. The caller holds mu.
-func (e *Engine) auditOf(host string) *audit.Audit {
-	if !e.setup.Audit || e.setup.Shadow {
-		return nil
-	}
-	a := e.audits[host]
-	if a == nil {
-		if e.audits == nil {
-			e.audits = make(map[string]*hostAudit)
-		}
-		if a, _, _ = e.judged.Take(host); a == nil {
-			a = &hostAudit{Audit: audit.New(host)}
-		}
-		e.audits[host] = a
-	}
-	a.keys++
-	return a.Audit
 }
 
 // Lookup returns the key of the given name, or nil if there is none.
@@ -240,42 +212,31 @@ func (e *Engine) evict() {
 	}
 }
 
-// forget takes a key out of the table. What it has saved up goes back to the reserve, and what holds its hedges
-// back, and the verdict if it was the last key of its host, are remembered, of so many keys and hosts. The caller holds mu.
+// forget evicts a key. Its tokens go back to the reserve. The state of its brakes is kept, and the verdict of its host if
+// that has no other key, of as many keys and hosts as bound says. The caller holds mu.
 func (e *Engine) forget(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
-	e.note(k, EvictionListener.Forget)
+	e.notifyExtension(k, EvictionListener.Forget)
 	e.size--
 	k.account.Close()
 	at, calls := e.runs(), k.requests()
-	if h := k.copyBrakeState(); h.isNotable() {
-		e.holds.Put(k.Name, h, k.earlier+calls, at, bound)
+	if state := k.copyBrakeState(); state.isNotable() {
+		e.brakeStates.Put(k.Name, state, k.earlier+calls, at, bound)
 	}
-	a := e.audits[k.Name.Host]
-	if a == nil {
-		return
-	}
-	a.calls += calls
-	if a.keys--; a.keys > 0 {
-		return
-	}
-	delete(e.audits, k.Name.Host)
-	if a.Verdict() != observe.AuditTrying {
-		e.judged.Put(k.Name.Host, a, a.calls, at, bound)
-	}
+	e.experiments.leave(k.Name.Host, calls, at, bound)
 }
 
-// Resume makes all keys forget that servers asked for less.
+// Resume makes all keys forget pushback.
 func (e *Engine) Resume() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for k := range e.all() {
-		k.resume()
+		k.clearPushback()
 	}
-	e.holds.Each(func(_ Name, h *brakeState, _ int64) bool {
-		h.clearPushback()
-		return h.isNotable()
+	e.brakeStates.Each(func(_ Name, state *brakeState, _ int64) bool {
+		state.pushback = pushbackCheck{}
+		return state.isNotable()
 	})
 }
 
@@ -285,14 +246,14 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.short()
 	e.mu.Lock()
 	defer e.unlock()
-	e.holds.Each(func(n Name, _ *brakeState, _ int64) bool { return !want.covers(n) })
-	e.judged.Each(func(host string, _ **hostAudit, _ int64) bool { return !want.covers(Name{Host: host}) })
+	e.brakeStates.Each(func(n Name, _ *brakeState, _ int64) bool { return !want.covers(n) })
+	e.experiments.reset(func(host string) bool { return want.covers(Name{Host: host}) })
 	for k := range e.all() {
 		if want.covers(k.Name) {
 			k.reset()
-			e.note(k, EvictionListener.Reset)
-			if k.audit != nil && route == "" {
-				k.audit.Reset()
+			e.notifyExtension(k, EvictionListener.Reset)
+			if k.experiment != nil && route == "" {
+				k.experiment.Reset()
 			}
 			keys++
 		}
@@ -309,16 +270,4 @@ func (e *Engine) all() func(yield func(*Key) bool) {
 	return func(yield func(*Key) bool) {
 		e.keys.Range(func(_, k any) bool { return yield(k.(*Key)) })
 	}
-}
-
-// Snapshots returns what every key knows, by name.
-func (e *Engine) Snapshots() []Snapshot {
-	var all []Snapshot
-	for k := range e.all() {
-		all = append(all, k.Snapshot())
-	}
-	slices.SortFunc(all, func(a, b Snapshot) int {
-		return cmp.Or(cmp.Compare(a.Name.Host, b.Name.Host), cmp.Compare(a.Name.Route, b.Name.Route))
-	})
-	return all
 }

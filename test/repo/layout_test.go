@@ -61,7 +61,7 @@ const maxFlatFields = 40
 var wideStructs = map[string]int{
 	"internal/funccall.call": 72, "internal/funccall.detachedCall": 74, "internal/grpccall.rpc": 107, "internal/grpccall.stream": 96,
 	"internal/httpcall.call": 92, "internal/httpcall.resumption": 41,
-	"internal/policy.Key": 54, "internal/race.Race": 45, "rangeread.opening": 69,
+	"internal/race.Race": 45, "rangeread.opening": 69,
 	"dnshedge.asking": 158, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 143, "dnshedge/internal/group.Server": 84,
 	"dnshedge/recursor.Resolver": 83, "dnshedge/recursor.core": 53, "dnshedge/recursor/internal/fleet.Fleet": 63,
 	"benchmark/simulate.contender": 67, "benchmark/simulate.trial": 46, "benchmark/simulate.turns": 46,

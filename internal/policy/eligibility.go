@@ -5,17 +5,17 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Eligibility are what an adapter knows of a call before it asks whether the call may be hedged.
+// An Eligibility holds the reasons of an adapter to send a call once.
 type Eligibility struct {
-	SwitchedOff bool // hedging is, for every call of the adapter
+	SwitchedOff bool // hedging is switched off for every call of the adapter
 	RouteOff    bool // the call's route is sent once, unless the caller allows hedging
-	Hedge       int  // the number of the hedge that the call itself says it is made for; 0: it says none
-	Again       bool // it is what a call above, which is hedged, calls
-	Unrepeated  bool // it cannot be sent twice
-	Unsafe      bool // nothing but the caller may say that it is safe to send twice
+	Hedge       int  // number of the hedge for which the call is made, as the call itself states; 0: it states none
+	Again       bool // a hedged call above makes this call
+	Unrepeated  bool // the call cannot be sent twice
+	Unsafe      bool // only the caller may state that the call is safe to send twice
 }
 
-// Refuse returns why a call of a caller who asks for o is sent once, or [None] if it may be
+// Reason returns why a call whose caller asks for o is sent once, or [None] if it may be
 // hedged. It is the only place that decides this, for every protocol.
 func (f Eligibility) Reason(o race.Overrides) observe.Reason {
 	switch {

@@ -17,61 +17,58 @@ import (
 // unanswered at the next: a tenth.
 const nextShare = 0.1
 
-// A Schedule says when a call is hedged, in time since its primary started. It
-// is published whole and never changed.
+// A Schedule holds the delays after which a call is hedged, since the start of its primary. It is published whole and never changed.
 //
-// Where most calls reach a delay that does not mean that they are slow: the delay may
-// be the user's, and shorter than usual. So a plan also says by which of its delays a
-// call counts as slow, for the first brake; if by none at which it is hedged, the plan
-// has one more, at which it is not.
+// Where most calls reach a delay they need not be slow: the user may have set a delay that is shorter than the usual one. So a schedule also has
+// a slow marker: the delay by which a call counts as slow, see [outageCheck]. If it is no delay of a hedge, it is a further delay at the end.
 type Schedule struct {
 	Delays []time.Duration // rising
-	Median time.Duration   // of the latencies it was made from; 0 if unknown
-	P99    time.Duration   // of the same: one call in a hundred takes longer at most; 0 if unknown
+	Median time.Duration   // of the latencies from which the schedule was made; 0 if unknown
+	P99    time.Duration   // of the same latencies; 0 if unknown
 
-	usual  time.Duration // the first delay, if nobody set a limit; 0 if unknown
-	slow   int           // index of the delay by which a call counts as slow; -1: none does
-	marked bool          // the last delay is for that alone
+	usual     time.Duration // the first delay without limits of a user; 0 if unknown
+	slow      int           // index of the slow marker; -1: there is none
+	hasMarker bool          // the last delay is only a slow marker
 
-	terms *PolicyOverride          // that it was made for; nil: the configuration's
-	other atomic.Pointer[Schedule] // the same for the terms that were asked for last; nil: none were
+	override *PolicyOverride          // for which the schedule was made; nil: the configuration holds
+	adjusted atomic.Pointer[Schedule] // this schedule for the override of the latest call that had one; nil: there was none
 }
 
 // hedges returns the delays after which calls are hedged.
 func (p *Schedule) hedges() []time.Duration {
-	if p.marked {
+	if p.hasMarker {
 		return p.Delays[:len(p.Delays)-1]
 	}
 	return p.Delays
 }
 
-// mark makes calls that take longer than usual count as slow.
-func (p *Schedule) mark(usual time.Duration) {
+// setSlowMarker makes calls that take longer than usual count as slow.
+func (p *Schedule) setSlowMarker(usual time.Duration) {
 	p.usual = usual
 	if p.slow = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slow < 0 {
-		p.slow, p.marked = len(p.Delays), true
+		p.slow, p.hasMarker = len(p.Delays), true
 		p.Delays = append(p.Delays, usual)
 	}
 }
 
-// like returns p after it has taken from the key's own plan what is known of its calls.
-func (p *Schedule) like(own *Schedule) *Schedule {
+// addSlowMarker copies the slow marker and the 99th percentile from the key's own schedule, and returns p.
+func (p *Schedule) addSlowMarker(own *Schedule) *Schedule {
 	if own != nil && own.usual > 0 && len(p.Delays) > 0 {
 		p.P99 = own.P99
-		p.mark(own.usual)
+		p.setSlowMarker(own.usual)
 	}
 	return p
 }
 
-// unplanned returns why there is no plan.
-func (c *Config) unplanned() observe.Reason {
+// unscheduledReason returns why a key has no schedule.
+func (c *Config) unscheduledReason() observe.Reason {
 	if c.MaxHedges == 0 || c.Share <= 0 {
 		return observe.DeniedDisabled
 	}
 	return observe.DeniedWarming
 }
 
-// NewFixedSchedule returns a plan that hedges after d, and again after each further d.
+// NewFixedSchedule returns a schedule that hedges after d, and again after each further d.
 func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
 	p := &Schedule{Delays: make([]time.Duration, hedges, hedges+1), slow: -1}
 	for k := range p.Delays {
@@ -80,14 +77,24 @@ func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
 	return p
 }
 
-// PolicyOverride are what holds for some calls of a key instead of what the configuration says.
+// initialSchedule returns the schedule of a key that knows too few latencies; nil: its calls are not hedged.
+func (c *Config) initialSchedule() *Schedule {
+	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
+		return nil
+	}
+	p := NewFixedSchedule(c.InitialDelay, c.MaxHedges)
+	p.Delays, p.slow = c.clamp(p.Delays), 0
+	return p
+}
+
+// A PolicyOverride replaces settings of the configuration for some calls of a key.
 type PolicyOverride struct {
-	Hedges int           // of a call at most
-	Fixed  bool          // after each Delay; else after the learned delays
+	Hedges int           // at most, per call
+	Fixed  bool          // hedges start after each Delay; otherwise after the learned delays
 	Delay  time.Duration // between attempts, if it is fixed
 }
 
-// Most returns how many hedges a call has at most, if the configuration allows so many. There may be no terms.
+// Most returns the maximum of hedges per call if the configuration allows the given number. A nil override changes nothing.
 func (t *PolicyOverride) Most(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed
@@ -95,39 +102,40 @@ func (t *PolicyOverride) Most(allowed int) int {
 	return t.Hedges
 }
 
-// plan returns the plan on the terms for a key whose own plan is own. It makes one for each own. There is no plan where the
-// configuration allows no hedges, nor where own is nil.
-func (t *PolicyOverride) plan(own *Schedule, c *Config) *Schedule {
+// adjust returns the schedule of a call with the override, for a key with the given schedule. It makes one schedule for each of the key's.
+// It returns nil if the configuration allows no hedges or the key has no schedule.
+func (t *PolicyOverride) adjust(own *Schedule, c *Config) *Schedule {
 	if c.MaxHedges == 0 || own == nil {
 		return nil
 	}
-	if p := own.other.Load(); p != nil && p.terms == t {
+	if p := own.adjusted.Load(); p != nil && p.override == t {
 		return p
 	}
 	var p *Schedule
 	if t.Fixed {
-		p = NewFixedSchedule(t.Delay, t.Hedges).like(own)
+		p = NewFixedSchedule(t.Delay, t.Hedges).addSlowMarker(own)
 	} else {
 		p = own.resize(t.Hedges)
 	}
-	p.Median, p.terms = own.Median, t
-	own.other.Store(p)
+	p.Median, p.override = own.Median, t
+	own.adjusted.Store(p)
 	return p
 }
 
-// resize returns p with so many hedges.
+// resize returns p for the given number of hedges.
 func (p *Schedule) resize(n int) *Schedule {
 	if p == nil || len(p.hedges()) == 0 {
 		return p
 	}
 	out := &Schedule{Delays: ResizeDelays(p.hedges(), n), Median: p.Median, P99: p.P99, slow: p.slow}
 	if p.usual > 0 {
-		out.mark(p.usual)
+		out.setSlowMarker(p.usual)
 	}
 	return out
 }
 
-// ResizeDelays returns so many of the delays: without the last ones, or with more at the distance of the last one. It returns none of none.
+// ResizeDelays returns n delays: the first of the given delays, or all of them and further delays at the distance of the last two.
+// Without a delay it returns nil.
 func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	d := slices.Clone(delays[:min(n, len(delays))])
 	if len(d) == 0 {
@@ -151,13 +159,13 @@ type tail struct {
 
 var tails = sync.Pool{New: func() any { return new(tail) }}
 
-// plan chooses the delays: the earliest first delay for which what all hedges
+// makeSchedule chooses the delays: the earliest first delay for which what all hedges
 // cost together fits the budget, in hedges per call.
 //
 // The distribution is of what callers waited, whoever answered. A hedge at x
 // therefore costs P(L > x) of the calls, read off it as it is,
 // whatever the correlation between attempts.
-func (c *Config) plan(w *sketch.Distribution, budget float64) *Schedule {
+func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule {
 	hedges := min(c.MaxHedges, race.MaxHedges)
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
 		return nil
@@ -190,7 +198,7 @@ func (c *Config) plan(w *sketch.Distribution, budget float64) *Schedule {
 	}
 	median, _ := w.Quantile(0.5)
 	p := &Schedule{Delays: c.clamp(delays[:n]), Median: median, P99: p99}
-	p.mark(max(delays[0], c.MinDelay))
+	p.setSlowMarker(max(delays[0], c.MinDelay))
 	return p
 }
 

@@ -1,0 +1,185 @@
+package policy
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/observe"
+	"github.com/gohedge/hedge/sketch"
+)
+
+// Done records the result of a call that ended now. It returns how much longer the caller would have waited if no hedge had won, and whether a
+// hedge that shadow mode did not send would have won.
+//
+// The latency of an abandoned call is recorded if it exceeds the first delay: it is a sure lower bound. If it does not, it says nothing.
+//
+// Schedules are made, and changes of the key's state reported, with no lock held that another call could wait for.
+func (k *Key) Done(now time.Time, r Result) (saved time.Duration, shadowWon bool) {
+	index := sketch.Index(r.Latency)
+	k.mu.Lock()
+	saved, shadowWon = k.recordCall(now, &r, index)
+	isDue, report := k.latency.new >= k.latency.due, k.engine.setup.Changed
+	var changes []Change
+	if report != nil {
+		changes = k.takeChanges(now)
+	}
+	k.mu.Unlock()
+	if k.experiment != nil {
+		k.experiment.endCall(now, &r)
+	}
+	if isDue && k.planning.TryLock() { // otherwise another call makes the schedule
+		k.replan(now)
+		k.planning.Unlock()
+	}
+	for _, c := range changes {
+		report(k.Info, c)
+	}
+	if k.experiment != nil {
+		k.reportVerdict()
+	}
+	return saved, shadowWon
+}
+
+// recordCall is Done without schedules and changes. Index is that of the latency in the window. The caller holds mu.
+func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Duration, shadowWon bool) {
+	isKnown := r.isTimed()
+	switch {
+	case k.shadow != nil:
+		k.shadow.record(now, r, index)
+		if shadowWon = k.shadow.wouldHaveWon(r, k.schedule.Load()); shadowWon {
+			saved = max(r.Latency-r.PredictedHedgeEnd, 0)
+			k.counters.ShadowWins++
+			k.brakes.yield.wins++
+			index, isKnown = sketch.Index(r.PredictedHedgeEnd), true // as the caller would have observed
+		}
+	case r.ReachedFirstDelay && (isKnown || r.failed()) && k.experiment == nil: // an experiment measures what this estimates
+		saved = k.latency.recordPrimary(r)
+	}
+	k.counters.Saved += saved
+	if r.HedgeWon {
+		k.counters.Wins++
+		k.brakes.yield.wins++
+	}
+	k.recordResult(r)
+	if isKnown {
+		k.latency.window.AddIndex(now, index)
+		k.latency.new++
+	}
+	return saved, shadowWon
+}
+
+// reportVerdict reports new results of the experiment, and changes of its verdict.
+func (k *Key) reportVerdict() {
+	report, change := k.experiment.takeNews()
+	if report == nil {
+		return
+	}
+	host := k.engine.info(Name{Host: k.Name.Host})
+	k.engine.setup.Watcher.Tell(func(o observe.Observer) { report(o, host) })
+	if f := k.engine.setup.Changed; f != nil && change != nil {
+		f(host, *change)
+	}
+}
+
+// takeChanges returns the changes to report. The caller holds mu.
+func (k *Key) takeChanges(now time.Time) []Change {
+	if k.brakes.exhausted && k.account.HalfFull(now, k.engine.limit.Load()) {
+		k.brakes.exhausted = false
+	}
+	return k.brakes.changes(now)
+}
+
+var distributions = sync.Pool{New: func() any { return new(sketch.Distribution) }}
+
+// replan makes a schedule from the window. The caller holds planning, but not mu, which replan locks only to copy the window.
+func (k *Key) replan(now time.Time) {
+	d := distributions.Get().(*sketch.Distribution)
+	defer distributions.Put(d)
+	k.mu.Lock()
+	k.latency.window.Distribution(d)
+	scale := k.brakes.yield.scale
+	k.latency.new, k.latency.due = 0, callsUntilDue(d)
+	k.mu.Unlock()
+
+	c := k.engine.Config()
+	if s := c.makeSchedule(d, k.account.Follow(c.sizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); s != nil {
+		k.schedule.Store(s)
+	} else {
+		k.schedule.Store(c.initialSchedule())
+	}
+}
+
+// Quantile returns a quantile of the latencies as callers observed them; false if none is known.
+func (k *Key) Quantile(q float64) (time.Duration, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.observedWindow().Quantile(q)
+}
+
+// observedWindow returns the window of latencies as callers observed them. The caller holds mu.
+func (k *Key) observedWindow() *sketch.Window {
+	if k.shadow != nil {
+		return &k.shadow.actual
+	}
+	return &k.latency.window
+}
+
+// Paused records the longest pause of the body of an answer, for which its reader waited.
+func (k *Key) Paused(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.latency.pauses == nil {
+		k.latency.pauses = new(pauseLengths)
+	}
+	k.latency.pauses.Add(d)
+}
+
+// Stall returns how long a body must pause to have stalled: twice as long as 95 % of the bodies ever do, and at least 50 ms, and the
+// time until the first hedge of a call. It is 0 until ten bodies and ten calls are known.
+func (k *Key) Stall() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stallTime()
+}
+
+// stallTime is Stall. The caller holds mu.
+func (k *Key) stallTime() time.Duration {
+	s, d := k.schedule.Load(), k.latency.pauses.Stall()
+	if s == nil || d == 0 {
+		return 0
+	}
+	return max(d, s.usual)
+}
+
+// reconfigure applies a changed configuration at once.
+func (k *Key) reconfigure(now time.Time) {
+	k.planning.Lock()
+	defer k.planning.Unlock()
+	k.replan(now)
+}
+
+// absorb adds the latencies of an exported key.
+func (k *Key) absorb(w *sketch.Window, now time.Time) {
+	k.planning.Lock()
+	defer k.planning.Unlock()
+	k.mu.Lock()
+	k.latency.window.Merge(w)
+	if k.shadow != nil {
+		k.shadow.actual.Merge(w)
+	}
+	k.mu.Unlock()
+	k.replan(now)
+}
+
+// RandomLatency predicts how long a hedge takes in shadow mode: as long as a random one of the known calls. It is 0 if no call is known,
+// and, for a hedge that fails, as often as calls fail.
+func (k *Key) RandomLatency() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if rand.Float64() < k.shadow.failing {
+		return 0
+	}
+	d, _ := k.shadow.actual.Quantile(rand.Float64())
+	return d
+}

@@ -1,0 +1,68 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+// A Snapshot is the state of a key at one moment.
+type Snapshot struct {
+	Name      Name
+	Requests  int64
+	Counters  // Denied is not nil; reasons that never applied are missing
+	Samples   int
+	Delays    []time.Duration
+	P50, P90  time.Duration
+	P99       time.Duration
+	Tokens    float64
+	Scale     float64
+	Slow      float64
+	Push      float64       // share of the last answers with pushback
+	Pushed    bool          // Push is too large for hedges
+	PausedTo  time.Time     // until then the server asked to wait; zero: it did not
+	Stall     time.Duration // see [Key.Stall]
+	Audit     observe.Audit // of the host
+	Extension any           // the adapter's; nil: there is none
+}
+
+// Snapshot returns the present state of the key.
+func (k *Key) Snapshot() Snapshot {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	window, b := k.observedWindow(), &k.brakes
+	v := Snapshot{
+		Name: k.Name, Requests: k.requests(), Counters: k.counters, Samples: window.Len(), Tokens: k.account.Tokens(),
+		Scale: b.yield.scale, Slow: b.outage.slowShare, Push: b.pushback.share, Pushed: b.pushback.stopped, PausedTo: b.pushback.pausedUntil(),
+		Stall: k.stallTime(), Extension: k.Extension.Load(),
+	}
+	if v.Denied = maps.Clone(k.counters.Denied); v.Denied == nil {
+		v.Denied = make(map[observe.Reason]int64)
+	}
+	v.Unresumed = maps.Clone(k.counters.Unresumed)
+	if k.experiment != nil {
+		v.Audit = k.experiment.View()
+	}
+	if s := k.schedule.Load(); s != nil {
+		v.Delays = slices.Clone(s.hedges())
+	}
+	v.P50, _ = window.Quantile(0.50)
+	v.P90, _ = window.Quantile(0.90)
+	v.P99, _ = window.Quantile(0.99)
+	return v
+}
+
+// Snapshots returns the state of every key, by name.
+func (e *Engine) Snapshots() []Snapshot {
+	var all []Snapshot
+	for k := range e.all() {
+		all = append(all, k.Snapshot())
+	}
+	slices.SortFunc(all, func(a, b Snapshot) int {
+		return cmp.Or(cmp.Compare(a.Name.Host, b.Name.Host), cmp.Compare(a.Name.Route, b.Name.Route))
+	})
+	return all
+}

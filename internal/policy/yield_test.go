@@ -1,0 +1,27 @@
+package policy
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestHedgeYieldHalvesTheBudgetOfHedgesThatDoNotWin(t *testing.T) {
+	y := hedgeYield{scale: 1}
+	for _, want := range []float64{0.5, 0.25, 0.125, minBudgetScale, minBudgetScale} {
+		y.hedges, y.wins = judgedHedges, minWins-1
+		y.record(nil)
+		assert.Equal(t, hedgeYield{scale: want}, y)
+	}
+	y.hedges, y.wins = judgedHedges, minWins
+	y.record(nil)
+	assert.Equal(t, minBudgetScale, y.scale, "enough hedges won")
+	for _, want := range []float64{0.2, 0.4, 0.8, 1} {
+		y.wins = restoreWins
+		y.record(nil)
+		assert.Equal(t, want, y.scale)
+	}
+	y.hedges = 0
+	y.withdraw()
+	assert.Zero(t, y.hedges)
+}
