@@ -2,27 +2,18 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	"github.com/gohedge/hedge/internal/audit"
 	"github.com/gohedge/hedge/internal/decode"
-	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/observe"
 )
 
-// An experiment is the audit of a host. To the keys of the host it is an admission check and an observer of their calls. A nil experiment
-// denies nothing and has no verdict.
-type experiment struct {
-	*audit.Audit
-
-	// guarded by Engine.mu
-	keys  int
-	calls int64 // of evicted keys
-}
+// An experiment is the audit of a key's host, as an admission check and as an observer of calls. That of a host without audit is nil.
+type experiment struct{ *audit.Audit }
 
 func (x *experiment) deny(admission) observe.Reason {
-	if x != nil && x.IsDark() {
+	if x.IsDark() {
 		return observe.DeniedAudit
 	}
 	return None
@@ -47,117 +38,20 @@ func (x *experiment) takeNews() (report func(observe.Observer, observe.KeyInfo),
 }
 
 // describe adds the verdict to the result of a call.
-func (x *experiment) describe(r *observe.RequestResult) {
-	if x != nil {
-		r.Audit = string(x.Verdict())
-	}
-}
+func (x *experiment) describe(r *observe.RequestResult) { r.Audit = string(x.Verdict()) }
 
-// experiments are the audits of the hosts of an engine. Guarded by Engine.mu.
-type experiments struct {
-	isOn    bool
-	byHost  map[string]*experiment
-	decided evictedStates[string, *experiment] // with a verdict, of hosts without keys
-}
+// experiments are the audits of the hosts of an engine; nil: they are not audited.
+type experiments = audit.Hosts
 
-func newExperiments(s *Setup) experiments {
-	return experiments{isOn: s.Audit && !s.Shadow, byHost: make(map[string]*experiment)}
-}
-
-// join returns the experiment of a host for one more key; nil if there are no experiments.
-func (xs *experiments) join(host string) *experiment {
-	if !xs.isOn {
+func newExperiments(s *Setup) *experiments {
+	if !s.Audit || s.Shadow {
 		return nil
 	}
-	x := xs.byHost[host]
-	if x == nil {
-		if x, _, _ = xs.decided.Take(host); x == nil {
-			x = &experiment{Audit: audit.New(host)}
-		}
-		xs.byHost[host] = x
-	}
-	x.keys++
-	return x
+	return audit.NewHosts()
 }
 
-// leave removes a key of the host, with so many calls. The verdict of a host without keys is kept, for as many hosts as bound says.
-func (xs *experiments) leave(host string, calls int64, at time.Duration, bound int) {
-	x := xs.byHost[host]
-	if x == nil {
-		return
-	}
-	x.calls += calls
-	if x.keys--; x.keys > 0 {
-		return
-	}
-	delete(xs.byHost, host)
-	if x.Verdict() != observe.AuditTrying {
-		xs.decided.Put(host, x, x.calls, at, bound)
-	}
-}
+type hostVerdict = audit.HostVerdict
 
-// reset forgets the verdicts of some hosts without keys.
-func (xs *experiments) reset(covers func(host string) bool) {
-	xs.decided.Each(func(host string, _ **experiment, _ int64) bool { return !covers(host) })
-}
-
-// appendVerdicts appends the verdicts to an export, and returns their number. The time is by the engine's clock.
-func (xs *experiments) appendVerdicts(now time.Time) (b []byte, n uint64) {
-	add := func(host string, x *experiment) {
-		if j, ok := x.Judgement(now); ok && len(b) < maxExport/4 {
-			b = j.Append(decode.AppendBytes(b, host))
-			n++
-		}
-	}
-	for host, x := range xs.byHost {
-		add(host, x)
-	}
-	xs.decided.Each(func(host string, x **experiment, _ int64) bool {
-		add(host, *x)
-		return true
-	})
-	return b, n
-}
-
-// A hostVerdict is the exported verdict of a host.
-type hostVerdict struct {
-	host string
-	audit.Judgement
-}
-
-// decodeVerdicts reads the verdicts of an export, and returns those of the first hosts, at most so many, once for each host.
-func decodeVerdicts(d *decode.Decoder, hosts int) (all []hostVerdict, err error) {
-	seen := make(map[string]bool)
-	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
-		host := label.Short(string(d.Bytes(maxName)))
-		j, ok := audit.Decode(d)
-		if !ok {
-			return nil, fmt.Errorf("%w: a verdict makes no sense", decode.ErrDamaged)
-		}
-		if !seen[host] && len(all) < hosts {
-			seen[host] = true
-			all = append(all, hostVerdict{host, j})
-		}
-	}
-	return all, nil
-}
-
-// absorbVerdicts stores the verdicts for hosts that have none. The time is by the engine's clock.
-func (xs *experiments) absorbVerdicts(all []hostVerdict, now time.Time, at time.Duration, bound int) {
-	if !xs.isOn {
-		return
-	}
-	for i := range all {
-		host, j := all[i].host, &all[i].Judgement
-		if x := xs.byHost[host]; x != nil {
-			x.Absorb(j, now)
-			continue
-		}
-		x, calls, ok := xs.decided.Take(host)
-		if !ok {
-			x = &experiment{Audit: audit.New(host)}
-		}
-		x.Absorb(j, now)
-		xs.decided.Put(host, x, calls, at, bound)
-	}
+func decodeVerdicts(d *decode.Decoder, limit int) ([]hostVerdict, error) {
+	return audit.DecodeVerdicts(d, limit)
 }

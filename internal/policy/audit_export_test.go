@@ -9,13 +9,13 @@ import (
 )
 
 // Resting reports whether the audit lets hedging rest.
-func (k *Key) Resting() bool { return k.experiment != nil && k.experiment.IsDark() }
+func (k *Key) Resting() bool { return k.experiment.IsDark() }
 
 // Audits returns the number of audits.
 func (e *Engine) Audits() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.experiments.byHost)
+	return e.experiments.Len()
 }
 
 // Export writes what the key's engine has learned.
@@ -25,7 +25,7 @@ func (k *Key) Export(w io.Writer, now time.Time) error { return k.engine.Export(
 func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 	var b bytes.Buffer
 	_ = k.engine.Export(&b, now)
-	audits, _ := k.engine.appendVerdicts(now)
+	audits, _, _, _ := k.engine.appendStates(now)
 	out := b.Bytes()[:b.Len()-crc32.Size]
 	change(out[bytes.LastIndex(out, audits):])
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
@@ -38,5 +38,5 @@ func (k *Key) Engine() *Engine { return k.engine }
 func (e *Engine) Remembered() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.brakeStates.all)
+	return e.brakeStates.Len()
 }

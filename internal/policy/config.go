@@ -12,13 +12,6 @@ import (
 // a guessed delay doubles the load of every service that is slower.
 const MinSamples = 10
 
-// Limits of an export.
-const (
-	maxExport = 64 << 20 // bytes
-	maxName   = 8 << 10  // bytes of a host or route; written ones are short
-	maxCalls  = 1 << 50  // from which a state is believed to be learned
-)
-
 // None is no reason to deny: a hedge may start.
 const None observe.Reason = ""
 

@@ -13,6 +13,13 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
+// Limits of an export.
+const (
+	maxExport = 64 << 20 // bytes
+	maxName   = 8 << 10  // bytes of a host or route; written ones are short
+	maxCalls  = 1 << 50  // from which a state is believed to be learned
+)
+
 // The content of an export is three lists, each with its length in front: for each key its host, its route and its window,
 // with their lengths in front; each host that has a verdict, and the verdict as [hostVerdict] has it; each key
 // that has a notable state of its brakes: host, route, number of calls, state ([brakeState.append]).
@@ -32,8 +39,7 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		keys = append(keys, aged{k, k.used.Load()})
 	}
 	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
-	verdicts, judged := e.appendVerdicts(now)
-	brakes, braked := e.appendBrakeStates(now)
+	verdicts, judged, brakes, braked := e.appendStates(now)
 	var all []byte
 	var n uint64
 	for _, k := range keys {
@@ -99,7 +105,9 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 			keys++
 		}
 	}
-	e.absorbVerdicts(verdicts, now)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.experiments.Absorb(verdicts, e.clock(now), e.runs(), e.Config().MaxKeys)
 	return keys, nil
 }
 
@@ -164,20 +172,6 @@ func decodeName(d *decode.Decoder) Name {
 	return Name{Host: string(d.Bytes(maxName)), Route: string(d.Bytes(maxName))}.short()
 }
 
-// appendVerdicts appends the verdicts of the hosts, and returns their number.
-func (e *Engine) appendVerdicts(now time.Time) (b []byte, n uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.experiments.appendVerdicts(e.clock(now))
-}
-
-// absorbVerdicts stores verdicts for hosts that have none.
-func (e *Engine) absorbVerdicts(all []hostVerdict, now time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.experiments.absorbVerdicts(all, e.clock(now), e.runs(), e.Config().MaxKeys)
-}
-
 // A keyBrakeState is the exported state of a key's brakes.
 type keyBrakeState struct {
 	name  Name
@@ -185,24 +179,25 @@ type keyBrakeState struct {
 	brakeState
 }
 
-// appendBrakeStates appends the states of the brakes of all keys, evicted keys among them, and returns their number.
-func (e *Engine) appendBrakeStates(now time.Time) (b []byte, n uint64) {
+// appendStates returns the verdicts of all hosts and the states of the brakes of all keys, evicted ones among them, with their numbers.
+func (e *Engine) appendStates(now time.Time) (verdicts []byte, judged uint64, brakes []byte, braked uint64) {
 	add := func(name Name, s *brakeState, calls int64) bool {
-		if s.isNotable() && len(b) < maxExport/8 {
-			b = decode.AppendBytes(decode.AppendBytes(b, name.Host), name.Route)
-			b = s.append(binary.AppendUvarint(b, uint64(calls)), now)
-			n++
+		if s.isNotable() && len(brakes) < maxExport/8 {
+			brakes = decode.AppendBytes(decode.AppendBytes(brakes, name.Host), name.Route)
+			brakes = s.append(binary.AppendUvarint(brakes, uint64(calls)), now)
+			braked++
 		}
 		return true
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	verdicts, judged = e.experiments.Append(nil, e.clock(now), maxExport/4)
 	for k := range e.all() {
 		s := k.copyBrakeState()
 		add(k.Name, &s, k.earlier+k.requests())
 	}
 	e.brakeStates.Each(add)
-	return b, n
+	return verdicts, judged, brakes, braked
 }
 
 // decodeBrakeStates reads the states that were written at the given time, and returns the first ones, at most so many.

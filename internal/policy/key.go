@@ -19,7 +19,7 @@ type Key struct {
 	engine     *Engine
 	host       *Key            // whose bucket this key shares; nil: it shares none
 	account    *budget.Account // pays for its hedges
-	experiment *experiment     // of the host; nil: there is none
+	experiment experiment      // of the host
 	earlier    int64           // calls of the key of this name before it was evicted
 
 	schedule     atomic.Pointer[Schedule] // stored with planning held; nil: do not hedge
@@ -134,7 +134,7 @@ func (k *Key) requests() int64 {
 // Begin counts a call that starts now and returns its schedule.
 func (k *Key) Begin(now time.Time) *Schedule {
 	k.Use(now)
-	if k.experiment != nil {
+	if k.experiment.Audit != nil {
 		k.experiment.BeginCall(now.UnixNano(), k.engine.wall)
 	}
 	if !k.account.IsExclusive() {
@@ -181,7 +181,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 // pays after these checks, and shadow mode comes last. The caller holds mu.
 func (k *Key) denyAdmission(a admission) observe.Reason {
 	for _, check := range [...]admissionCheck{
-		k.experiment,
+		&k.experiment,
 		&k.brakes.outage,
 		&k.brakes.pushback,
 		deadlineCheck{},

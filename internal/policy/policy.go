@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/evicted"
 	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/observe"
 )
@@ -48,12 +49,12 @@ type Engine struct {
 	limit  atomic.Pointer[budget.RateLimit] // nil: there is none
 	keys   sync.Map                         // Name to *Key; stored and deleted with mu held
 
-	mu          sync.Mutex                      // guards the fields below; locked before the mutex of a key or an experiment
-	size        int                             // number of keys
-	reserves    budget.Reserves                 // initial tokens of the keys
-	experiments experiments                     // of the hosts
-	brakeStates evictedStates[Name, brakeState] // of evicted keys
-	reports     []func()                        // called when mu is unlocked, as observers may call the engine
+	mu          sync.Mutex                       // guards the fields below; locked before the mutex of a key or an experiment
+	size        int                              // number of keys
+	reserves    budget.Reserves                  // initial tokens of the keys
+	experiments *experiments                     // of the hosts; nil: there are none
+	brakeStates evicted.States[Name, brakeState] // of evicted keys
+	reports     []func()                         // called when mu is unlocked, as observers may call the engine
 }
 
 // unlock unlocks mu, and calls the reports.
@@ -168,7 +169,7 @@ func (e *Engine) make(name Name, share float64) *Key {
 		k.brakes.setState(&state)
 		k.earlier = calls
 	}
-	k.experiment = e.experiments.join(name.Host)
+	k.experiment = experiment{e.experiments.AddKey(name.Host)}
 	k.used.Store(e.age.Add(1)) // or it would be the first to go
 	e.keys.Store(name, k)
 	e.size++
@@ -224,7 +225,7 @@ func (e *Engine) forget(k *Key, bound int) {
 	if state := k.copyBrakeState(); state.isNotable() {
 		e.brakeStates.Put(k.Name, state, k.earlier+calls, at, bound)
 	}
-	e.experiments.leave(k.Name.Host, calls, at, bound)
+	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
 
 // Resume makes all keys forget pushback.
@@ -247,12 +248,12 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	e.mu.Lock()
 	defer e.unlock()
 	e.brakeStates.Each(func(n Name, _ *brakeState, _ int64) bool { return !want.covers(n) })
-	e.experiments.reset(func(host string) bool { return want.covers(Name{Host: host}) })
+	e.experiments.ForgetEvicted(func(host string) bool { return want.covers(Name{Host: host}) })
 	for k := range e.all() {
 		if want.covers(k.Name) {
 			k.reset()
 			e.notifyExtension(k, EvictionListener.Reset)
-			if k.experiment != nil && route == "" {
+			if k.experiment.Audit != nil && route == "" {
 				k.experiment.Reset()
 			}
 			keys++

@@ -1,4 +1,4 @@
-package policy
+package evicted
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 )
 
 func TestEvictedStatesKeepThatOfManyCallsAndAreBounded(t *testing.T) {
-	var s evictedStates[string, int]
+	var s States[string, int]
 	s.Put("busy", 1, 100_000, 0, 32)
 	for n := range 1000 {
 		s.Put(fmt.Sprint(n), n, 30, 0, 32)
@@ -24,7 +24,7 @@ func TestEvictedStatesKeepThatOfManyCallsAndAreBounded(t *testing.T) {
 }
 
 func TestEvictedStatesHalveTheWorthEachHour(t *testing.T) {
-	var s evictedStates[string, int]
+	var s States[string, int]
 	s.Put("old", 1, 1<<10, 0, 32)
 	for n := range 1000 {
 		s.Put(fmt.Sprint(n), n, 1<<4, 10*time.Hour, 32)

@@ -1,0 +1,135 @@
+package audit
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gohedge/hedge/internal/decode"
+	"github.com/gohedge/hedge/internal/evicted"
+	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/observe"
+)
+
+// maxHost is the limit of the bytes of a host in an export. Written hosts are shorter.
+const maxHost = 8 << 10
+
+// Hosts are the audits of the hosts of an engine, which its keys share. The owner guards them. Nil Hosts are not audited.
+type Hosts struct {
+	active  map[string]*hostState
+	evicted evicted.States[string, *hostState] // with a verdict, of hosts without keys
+}
+
+// A hostState is the audit of a host.
+type hostState struct {
+	*Audit
+	keys  int
+	calls int64 // of evicted keys
+}
+
+// NewHosts returns empty Hosts.
+func NewHosts() *Hosts { return &Hosts{active: make(map[string]*hostState)} }
+
+// AddKey returns the audit of the host of a new key; nil if hosts are not audited.
+func (hs *Hosts) AddKey(host string) *Audit {
+	if hs == nil {
+		return nil
+	}
+	h := hs.active[host]
+	if h == nil {
+		if h, _, _ = hs.evicted.Take(host); h == nil {
+			h = &hostState{Audit: New(host)}
+		}
+		hs.active[host] = h
+	}
+	h.keys++
+	return h.Audit
+}
+
+// RemoveKey removes an evicted key that has had so many calls. If it was the last key of its host, the verdict is kept, for at most limit
+// hosts. The time is any that rises.
+func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int) {
+	if hs == nil {
+		return
+	}
+	h := hs.active[host]
+	h.calls += calls
+	if h.keys--; h.keys > 0 {
+		return
+	}
+	delete(hs.active, host)
+	if h.Verdict() != observe.AuditTrying {
+		hs.evicted.Put(host, h, h.calls, at, limit)
+	}
+}
+
+// ForgetEvicted forgets the verdicts of the hosts without keys for which matches returns true.
+func (hs *Hosts) ForgetEvicted(matches func(host string) bool) {
+	if hs != nil {
+		hs.evicted.Each(func(host string, _ **hostState, _ int64) bool { return !matches(host) })
+	}
+}
+
+// Append appends the verdicts to an export, in at most limit bytes and one verdict, and returns their number. The time is by the engine's clock.
+func (hs *Hosts) Append(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
+	if hs == nil {
+		return b, 0
+	}
+	add := func(host string, h **hostState, _ int64) bool {
+		if j, ok := (*h).Judgement(now); ok && len(b) < limit {
+			b = j.Append(decode.AppendBytes(b, host))
+			n++
+		}
+		return true
+	}
+	for host, h := range hs.active {
+		add(host, &h, 0)
+	}
+	hs.evicted.Each(add)
+	return b, n
+}
+
+// A HostVerdict is the exported verdict of a host.
+type HostVerdict struct {
+	host string
+	Judgement
+}
+
+// DecodeVerdicts reads the verdicts of an export, and returns those of the first hosts, at most limit, once for each host.
+func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error) {
+	seen := make(map[string]bool)
+	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
+		host := label.Short(string(d.Bytes(maxHost)))
+		j, ok := Decode(d)
+		if !ok {
+			return nil, fmt.Errorf("%w: a verdict makes no sense", decode.ErrDamaged)
+		}
+		if !seen[host] && len(all) < limit {
+			seen[host] = true
+			all = append(all, HostVerdict{host, j})
+		}
+	}
+	return all, nil
+}
+
+// Absorb stores verdicts for hosts that have none. Now is by the engine's clock; at and limit are as for RemoveKey.
+func (hs *Hosts) Absorb(all []HostVerdict, now time.Time, at time.Duration, limit int) {
+	if hs == nil {
+		return
+	}
+	for i := range all {
+		host, j := all[i].host, &all[i].Judgement
+		if h := hs.active[host]; h != nil {
+			h.Absorb(j, now)
+			continue
+		}
+		h, calls, ok := hs.evicted.Take(host)
+		if !ok {
+			h = &hostState{Audit: New(host)}
+		}
+		h.Absorb(j, now)
+		hs.evicted.Put(host, h, calls, at, limit)
+	}
+}
+
+// Len returns the number of hosts with keys.
+func (hs *Hosts) Len() int { return len(hs.active) }
