@@ -149,7 +149,7 @@ func (c *Config) forCalls() calls.Settings {
 }
 
 // engine returns the settings in the terms of package policy.
-func (c *Config) engine() policy.Config {
+func (c *Config) policyConfig() policy.Config {
 	e := policy.Config{Short: true}
 	for _, n := range numbers {
 		if n.tell != nil {

@@ -9,7 +9,7 @@ import (
 // A Hedger keeps what is learned of the calls of [Do] and [DoDetached], and their
 // budgets. It is safe for concurrent use. The zero Hedger is not usable; NewHedger makes one.
 type Hedger struct {
-	handle
+	controls
 	calls funccall.Client
 }
 
@@ -50,7 +50,7 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	if h == nil {
 		return funccall.CallOnce(ctx, f)
 	}
-	h.mustBeMade()
+	h.mustBeInitialized()
 	return funccall.Do(ctx, &h.calls, key, f)
 }
 
@@ -79,6 +79,6 @@ func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(contex
 	if h == nil {
 		return funccall.CallOnce(ctx, f)
 	}
-	h.mustBeMade()
+	h.mustBeInitialized()
 	return funccall.DoDetached(ctx, &h.calls, key, f, discard)
 }

@@ -34,7 +34,7 @@ import (
 // report holds for 10 s; a backend without one counts as 0.5. One with 0.8 or more, or whose report came with a failure, gets a hedge only if no other
 // is below, a backend that only hedges have used among them. That policy is asked up to once per backend then, 20 times at most.
 type Interceptor struct {
-	handle
+	controls
 	calls *grpccall.Client
 }
 
@@ -88,7 +88,7 @@ func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
 //
 // Interceptors before it see one call, those after it each attempt over their connection, see [WithHedgeConns]. gRPC's own retries multiply with hedges: grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
-	in.mustBeMade()
+	in.mustBeInitialized()
 	return in.calls.InterceptUnary
 }
 
@@ -108,7 +108,7 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 // What [Interceptor.Unary] says of methods and statuses holds here as well. Client-
 // and bidirectional-streaming calls are sent once, as they are.
 func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
-	in.mustBeMade()
+	in.mustBeInitialized()
 	return in.calls.InterceptStream
 }
 
@@ -116,6 +116,6 @@ func (in *Interceptor) Stream() grpc.StreamClientInterceptor {
 // and why, where no resolver says otherwise (see [Interceptor.Resolver]). It counts and logs nothing. Streams from the client are sent once, whatever it returns.
 // Package hedgetest/grpctest has a table of all methods of a program.
 func (in *Interceptor) Hedges(method string) (most int, why string) {
-	in.mustBeMade()
+	in.mustBeInitialized()
 	return in.calls.MaxHedgesOf(method)
 }

@@ -27,7 +27,7 @@ func DialOptions(config string, opts ...Option) ([]grpc.DialOption, error) {
 // UpdateServiceConfig obeys another config from now on, in place of that of [WithServiceConfig]; "{}" says nothing. What was learned is
 // kept. If the config is invalid nothing changes, and the error names the path in it and the value.
 func (in *Interceptor) UpdateServiceConfig(config string) error {
-	in.mustBeMade()
+	in.mustBeInitialized()
 	c, err := readConfig(config)
 	if err != nil {
 		return err
@@ -40,6 +40,6 @@ func (in *Interceptor) UpdateServiceConfig(config string) error {
 // config that b sends for a target counts more than that of [WithServiceConfig], and if it is invalid, the old one stays and b
 // is given the error. A config that gRPC accepts is invalid only if a hedgingPolicy in it is. The first call over a connection may be made before b has sent one.
 func (in *Interceptor) Resolver(b resolver.Builder) resolver.Builder {
-	in.mustBeMade()
+	in.mustBeInitialized()
 	return in.calls.Resolver(b)
 }

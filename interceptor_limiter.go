@@ -29,7 +29,7 @@ var (
 // UnaryServer returns an interceptor that lets unary calls through. It belongs before
 // interceptors that do work, and after those that measure latency.
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
-	l.mustBeMade()
+	l.mustBeInitialized()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 		free := l.callPasses(ctx, info.FullMethod)
 		p, err := l.joined(ctx, free)
@@ -55,7 +55,7 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 // returns, or calls [Limiter.Release]. A handler that releases before the first message needs no place. What the
 // handler of a stream of several requests does before it receives or sends is not limited.
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
-	l.mustBeMade()
+	l.mustBeInitialized()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		ctx := stream.Context()
 		free := l.callPasses(ctx, info.FullMethod)

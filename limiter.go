@@ -101,7 +101,7 @@ type LimiterSnapshot = observe.LimiterSnapshot
 
 // Snapshot returns what the Limiter is doing and has done.
 func (l *Limiter) Snapshot() LimiterSnapshot {
-	l.mustBeMade()
+	l.mustBeInitialized()
 	s := LimiterSnapshot{
 		Name: l.name, Limit: int(l.places.Limit()),
 		Working: l.places.Working(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
@@ -110,7 +110,7 @@ func (l *Limiter) Snapshot() LimiterSnapshot {
 	return s
 }
 
-func (l *Limiter) mustBeMade() {
+func (l *Limiter) mustBeInitialized() {
 	if l.places == nil {
 		panic("hedge: a zero Limiter is not usable: NewLimiter makes one")
 	}
@@ -140,7 +140,7 @@ func (l *Limiter) Release(ctx context.Context) {
 // it has read the request's body, or if there is none: see [http.Request.Context]. A request
 // over HTTP/1.1 with a larger body that nobody has read waits for its turn, gone or not.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
-	l.mustBeMade()
+	l.mustBeInitialized()
 	if next == nil {
 		panic("hedge: Limiter.Handler: Handler is nil")
 	}

@@ -36,7 +36,7 @@ import (
 // panics with it. Otherwise it panics with an error that has the stack in its text and that
 // unwraps to the value.
 type Transport struct {
-	handle
+	controls
 	calls *httpcall.Client
 }
 
@@ -86,7 +86,7 @@ func (t *Transport) connect(next http.RoundTripper) {
 		HedgeTransport: o.transport, Resolver: o.resolver, Endpoints: o.endpoints, Routes: o.routes, FirstByte: o.firstByte, Resume: o.resume,
 	})
 	if o.resolver != nil && o.transport == nil && !t.calls.HasReplicas() {
-		t.tellUnused([]string{fmt.Sprintf("WithReplicas needs an *http.Transport below, not a %T", next)})
+		t.reportUnused([]string{fmt.Sprintf("WithReplicas needs an *http.Transport below, not a %T", next)})
 	}
 }
 
@@ -103,7 +103,7 @@ func (t *Transport) CloseIdleConnections() { t.calls.CloseIdleConnections() }
 // primary answers, unless that is a failure (see [WithFailureStatus]) for which a hedge may
 // have something better. If none has in the usual time, it returns what the primary did.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	t.mustBeMade()
+	t.mustBeInitialized()
 	return t.calls.RoundTrip(req)
 }
 
@@ -125,7 +125,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // reached, and names their scheme and host only. It is an error if n is below 1. If the base
 // panics, so does Warm, as RoundTrip does.
 func (t *Transport) Warm(ctx context.Context, n int, urls ...string) error {
-	t.mustBeMade()
+	t.mustBeInitialized()
 	return t.calls.Warm(ctx, n, urls...)
 }
 

@@ -21,26 +21,27 @@ import (
 	"github.com/gohedge/hedge/internal/watch"
 )
 
-// handle is what Transport, Interceptor and Hedger have in common: what operators
-// read and change. It is embedded, so that its exported methods are theirs.
-type handle struct {
-	options  *config // as given; the current values of its Config are in settings
+// controls has the exported methods by which operators observe and change a Transport, Interceptor or Hedger. It is embedded, so that its methods are
+// theirs.
+type controls struct {
+	options  *config // as given; settings has the current Config
 	settings atomic.Pointer[Config]
 	updating sync.Mutex // makes the change of settings one step for the client and its policy
 	client   calls.Client
-	unused   []string           // options without effect and the reasons; not changed after init
+	unused   []string           // options without effect and the reasons; not changed after the constructor
 	protocol string             // as in [KeyInfo]
-	describe func(*KeySnapshot) // adds what an adapter knows of a key; nil: nothing
+	describe func(*KeySnapshot) // adds the fields of the protocol to a KeySnapshot; nil: there are none
 }
 
 // mustInit panics if the options contradict each other.
-func (h *handle) mustInit(protocol string, opts []Option) {
+func (h *controls) mustInit(protocol string, opts []Option) {
 	if err := h.init(protocol, DefaultConfig(), opts); err != nil {
 		panic(err)
 	}
 }
 
-func (h *handle) init(protocol string, base Config, opts []Option) error {
+// init applies the options and makes the policy. The error names a setting without sense, or two that contradict each other.
+func (h *controls) init(protocol string, base Config, opts []Option) error {
 	h.protocol, h.options = protocol, &config{Config: base}
 	for _, o := range opts {
 		if o != nil {
@@ -72,23 +73,23 @@ func (h *handle) init(protocol string, base Config, opts []Option) error {
 	h.client.Counters = (*calls.Counters)(stats)
 	h.client.Log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &stats.ObserverPanics)
 	h.client.SetSettings(settings.forCalls())
-	c := h.engineConfig(&settings)
+	c := h.policyConfig(&settings)
 	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.client.Log.Panicked)
 	if !h.client.Log.Silent() {
 		c.Changed = h.client.Log.Changed
 	}
 	h.client.Log.Started(environment)
-	if h.options.shadow && environment.Unread == "" { // else a warning says so
+	if h.options.shadow && environment.Unread == "" { // an unreadable environment has a warning of its own
 		h.client.Log.Tell(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
 	}
-	h.logMeans(&settings)
-	h.tellUnused(h.options.unused(protocol))
+	h.logSmallBudgets(&settings)
+	h.reportUnused(h.options.unused(protocol))
 	h.client.Policy = policy.New(c)
 	return nil
 }
 
-// logMeans logs budgets that are too small to be meant.
-func (h *handle) logMeans(settings *Config) {
+// logSmallBudgets warns of budgets that are so small that a percentage was probably confused with a fraction.
+func (h *controls) logSmallBudgets(settings *Config) {
 	percent := settings.BudgetPercent
 	if b := h.options.budget; b != nil {
 		percent = b.percent
@@ -99,27 +100,26 @@ func (h *handle) logMeans(settings *Config) {
 	}
 }
 
-// tellUnused takes note of what has no effect, and why.
-func (h *handle) tellUnused(why []string) {
+// reportUnused stores and logs sentences about options without effect.
+func (h *controls) reportUnused(why []string) {
 	h.unused = append(h.unused, why...)
 	h.client.Log.Unused(why)
 }
 
-// engineConfig returns settings and options in the terms of package policy.
-func (h *handle) engineConfig(settings *Config) policy.Config {
-	c := settings.engine()
+// policyConfig returns the configuration of the policy for settings.
+func (h *controls) policyConfig(settings *Config) policy.Config {
+	c := settings.policyConfig()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
 	c.MaxHedgeCost = map[string]int{"http": h.options.endpoints.Dearest(), "grpc": h.options.dearest}[h.protocol]
-	h.auditing(&c)
+	h.enableAudit(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
 	}
 	return c
 }
 
-// mustBeMade panics if h belongs to a zero value. It is called where that would
-// otherwise be a nil dereference.
-func (h *handle) mustBeMade() {
+// mustBeInitialized panics with a helpful text if no constructor has run.
+func (h *controls) mustBeInitialized() {
 	if h.client.Policy == nil {
 		panic("hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one")
 	}
@@ -127,7 +127,7 @@ func (h *handle) mustBeMade() {
 
 // Format writes a short text that names no host, whatever the verb, such as
 // hedge.Transport("shop"), with the name of [WithName]. Only %s writes what String returns.
-func (h *handle) Format(f fmt.State, verb rune) {
+func (h *controls) Format(f fmt.State, verb rune) {
 	if verb == 's' && h.client.Policy != nil {
 		_, _ = io.WriteString(f, h.String())
 		return
@@ -140,12 +140,12 @@ func (h *handle) Format(f fmt.State, verb rune) {
 }
 
 // String returns the Snapshot as JSON, for expvar.Publish.
-func (h *handle) String() string { return h.Snapshot().json() }
+func (h *controls) String() string { return h.Snapshot().json() }
 
 // SetEnabled switches hedging on or off, for calls that start from now on. What
 // was learned is kept, and learning goes on only while hedging is enabled. Switching
 // on what was off forgets that servers pushed back.
-func (h *handle) SetEnabled(on bool) {
+func (h *controls) SetEnabled(on bool) {
 	if on && !h.client.Enabled() {
 		h.client.Policy.Resume()
 	}
@@ -160,8 +160,8 @@ func (h *handle) SetEnabled(on bool) {
 // and so do the budgets. Host and route are those of [KeySnapshot]; an empty host stands
 // for all hosts, and an empty route for all routes.
 // Reset returns the number of keys that were reset. Calls under way still teach their latency.
-func (h *handle) Reset(host, route string) (keys int) {
-	h.mustBeMade()
+func (h *controls) Reset(host, route string) (keys int) {
+	h.mustBeInitialized()
 	return h.client.Policy.Reset(host, route)
 }
 
@@ -169,8 +169,8 @@ func (h *handle) Reset(host, route string) (keys int) {
 // is kept. If f leaves the settings invalid, nothing changes and the error names
 // the field and the value. Updates that overlap lose no change: f is called again, with
 // the newer settings, if others came in between. A nil f is an error.
-func (h *handle) Update(f func(*Config)) error {
-	h.mustBeMade()
+func (h *controls) Update(f func(*Config)) error {
+	h.mustBeInitialized()
 	if f == nil {
 		return errors.New("hedge: Update: func is nil")
 	}
@@ -182,30 +182,30 @@ func (h *handle) Update(f func(*Config)) error {
 			return err
 		}
 		s.AttemptHeader = http.CanonicalHeaderKey(s.AttemptHeader)
-		if s == *old || h.replace(old, &s) {
-			h.logUpdate(old, &s)
+		if s == *old || h.applySettings(old, &s) {
+			h.logSettingsChange(old, &s)
 			return nil
 		}
 	}
 }
 
-// replace puts settings in force, and reports false if old ones are not those in force.
-func (h *handle) replace(old, s *Config) bool {
+// applySettings puts s in force in place of old. It reports false if old is not in force any more.
+func (h *controls) applySettings(old, s *Config) bool {
 	h.updating.Lock()
 	defer h.updating.Unlock()
 	if !h.settings.CompareAndSwap(old, s) {
 		return false
 	}
 	h.client.SetSettings(s.forCalls())
-	h.client.Policy.SetConfig(h.engineConfig(s), time.Now())
+	h.client.Policy.SetConfig(h.policyConfig(s), time.Now())
 	return true
 }
 
 // Export writes what was learned of latencies, what holds hedges back, and the verdicts of [WithAudit], for Import
 // in another process or after a restart: a few hundred bytes per key and at most 64 MiB,
 // the most recently used keys first.
-func (h *handle) Export(w io.Writer) error {
-	h.mustBeMade()
+func (h *controls) Export(w io.Writer) error {
+	h.mustBeInitialized()
 	if err := h.client.Policy.Export(w, time.Now()); err != nil {
 		return fmt.Errorf("hedge: Export: %w", err)
 	}
@@ -221,8 +221,8 @@ func (h *handle) Export(w io.Writer) error {
 //
 // Import returns an error and changes nothing if the export is damaged, was not
 // written by Export, has another version, is larger than 64 MiB or is older than a day.
-func (h *handle) Import(r io.Reader) error {
-	h.mustBeMade()
+func (h *controls) Import(r io.Reader) error {
+	h.mustBeInitialized()
 	share := func(n policy.Name) float64 {
 		return h.options.routes.RouteOfKey(h.protocol, n.Route).BudgetPercent / 100
 	}
@@ -236,18 +236,18 @@ func (h *handle) Import(r io.Reader) error {
 
 // Snapshot returns what is known and what was done. It is a copy: changing it
 // changes nothing else.
-func (h *handle) Snapshot() Snapshot {
-	h.mustBeMade()
+func (h *controls) Snapshot() Snapshot {
+	h.mustBeInitialized()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled(), Unused: slices.Clone(h.unused)}
 	for _, v := range h.client.Policy.Snapshots() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: audited(v.Audit), Unresumed: v.Unresumed,
+			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: auditOf(v.Audit), Unresumed: v.Unresumed,
 		})
 		if health, ok := v.Extension.(*endpoint.Health); ok {
-			s.Keys[len(s.Keys)-1].Endpoints = endpointsOf(health)
+			s.Keys[len(s.Keys)-1].Endpoints = endpointSnapshots(health)
 		}
 		if h.describe != nil {
 			h.describe(&s.Keys[len(s.Keys)-1])
@@ -256,16 +256,16 @@ func (h *handle) Snapshot() Snapshot {
 	return s
 }
 
-// endpointsOf returns how calls fare at each endpoint.
-func endpointsOf(health *endpoint.Health) (all []EndpointSnapshot) {
+// endpointSnapshots returns the state of each endpoint.
+func endpointSnapshots(health *endpoint.Health) (all []EndpointSnapshot) {
 	for _, v := range health.Views() {
 		all = append(all, EndpointSnapshot{v.Name, v.Calls, v.Hedges, v.Failures, v.Overtaken, v.Bad, v.Ejected, v.Slower})
 	}
 	return all
 }
 
-// logUpdate logs which settings have changed, by their names in JSON.
-func (h *handle) logUpdate(old, now *Config) {
+// logSettingsChange logs the settings that have changed, by their names in JSON.
+func (h *controls) logSettingsChange(old, now *Config) {
 	if h.client.Log.Silent() || *old == *now {
 		return
 	}
@@ -280,15 +280,15 @@ func (h *handle) logUpdate(old, now *Config) {
 	h.client.Log.Tell(slog.LevelInfo, "settings changed", attrs...)
 }
 
-// auditing returns the engine's setting for it.
-func (h *handle) auditing(c *policy.Config) {
+// enableAudit switches the audit on in c if the options ask for it.
+func (h *controls) enableAudit(c *policy.Config) {
 	if h.options.audit && !h.options.shadow {
 		c.Audit, c.Wall = true, time.Now
 	}
 }
 
-// audited returns what the audit of a host has found; nil if there is none.
-func audited(v Audit) *Audit {
+// auditOf returns the audit of a host; nil if it has none.
+func auditOf(v Audit) *Audit {
 	if v.Verdict == "" {
 		return nil
 	}
