@@ -63,33 +63,21 @@ func (a *Account) Requests() int64 { return a.main.Requests() }
 func (a *Account) Pay(now time.Time, limit *RateLimit, n int64) bool {
 	limit.lock()
 	defer limit.unlock()
-	a.lock()
-	defer a.unlock()
-	if !limit.canPay(now) {
-		return false
-	}
-	for _, b := range a.buckets {
-		if !b.canPay(n) {
-			return false
-		}
-	}
-	for _, b := range a.buckets {
-		b.add(-n * one)
-	}
-	limit.pay(now, 1)
-	return true
-}
-
-func (a *Account) lock() {
+	canPay := limit.canPay(now)
 	for _, b := range a.buckets {
 		b.mu.Lock()
+		canPay = canPay && b.canPay(n)
 	}
-}
-
-func (a *Account) unlock() {
 	for _, b := range a.buckets {
+		if canPay {
+			b.add(-n * one)
+		}
 		b.mu.Unlock()
 	}
+	if canPay {
+		limit.pay(now, 1)
+	}
+	return canPay
 }
 
 // Refund returns the tokens that Pay took for a hedge that was not sent.

@@ -11,8 +11,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Call is one call's way through its key. The zero value is ready for Begin.
-// It must not be copied while the call lasts.
+// A Call is the state of one call from Begin to End. The zero value is ready for Begin. It must not be copied while the call lasts.
 type Call struct {
 	// Written by Begin and Due, before the race; only read in it.
 	ctx      context.Context
@@ -44,13 +43,13 @@ type Call struct {
 	withdrawn   atomic.Int32                      // hedges that were admitted and could not be sent
 }
 
-// Begin counts the call and returns the plan for it: the key's, or what the
-// caller asks for with a delay of its own (0: none).
+// Begin counts the call and returns its schedule: that of the key, or one with the delay that the caller asks for; 0: the caller asks for
+// none.
 func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule {
 	return c.BeginOn(ctx, k, delay, nil)
 }
 
-// BeginOn is Begin for a call on terms of its own. A delay that the caller asks for counts more than theirs.
+// BeginOn is Begin for a call with an override; nil: there is none. A delay that the caller asks for takes precedence.
 func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
 	c.reset(ctx, k, t)
 	p := k.Begin(c.start)
@@ -72,8 +71,8 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	return p
 }
 
-// reset makes c a call that begins now. It writes the fields one by one: while the garbage
-// collector runs, that costs a fraction of what writing the whole struct does.
+// reset makes c a call that begins now. It writes the fields one by one: while the garbage collector runs, that costs a fraction of
+// the price of writing the whole struct.
 func (c *Call) reset(ctx context.Context, k *Key, t *PolicyOverride) {
 	c.ctx, c.key, c.start, c.schedule, c.override, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
 	c.reachedFirstDelay, c.slow, c.latencyUnknown, c.predictedHedgeEnd, c.winner, c.ahead, c.Denied, c.NotTaken = false, false, false, 0, 0, 0, None, 0
@@ -86,7 +85,7 @@ func (c *Call) reset(ctx context.Context, k *Key, t *PolicyOverride) {
 	}
 }
 
-// Usual returns the 99th percentile of what callers of the key wait; 0 if that is not known.
+// Usual returns the 99th percentile of the latencies of the key; 0 if it is not known.
 func (c *Call) Usual() time.Duration {
 	if c.schedule == nil {
 		return 0
@@ -101,14 +100,14 @@ func (c *Call) InBubble() bool {
 	return e.bubble || c.start.Before(e.born)
 }
 
-// Began says when the call began, if that was before Begin.
+// Began sets the start of a call that started before Begin.
 func (c *Call) Began(at time.Time) {
 	begin := c.start
 	c.start = c.key.engine.clock(at)
 	c.ahead = begin.Sub(c.start)
 }
 
-// Due says after which delay the call is to be hedged, if that is not the plan's.
+// Due sets the delay before the first hedge, for observers, if it is not that of the schedule.
 func (c *Call) Due(delay time.Duration) { c.delay = delay }
 
 // MarkRescheduled records that hedges of the call are due at other times than its schedule says.
@@ -129,12 +128,12 @@ func (c *Call) isBeforeDelay(now time.Time, index int) bool {
 	return index == immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
-// AnsweredBy says which attempt has answered, if no race tells the call (see [Call.Watch]).
+// AnsweredBy sets the number of the attempt that answered, if no race reports to the call, see [Call.Watch].
 func (c *Call) AnsweredBy(n int) { c.winner = n }
 
 // Admit decides whether the hedge that is due at the delay with the given index
 // may start, see [Key.Admit].
-func (c *Call) Admit(index int) bool { return c.AdmitUnless(index, None) }
+func (c *Call) Admit(index int) bool { return c.AdmitRequest(index, HedgeRequest{}, None) }
 
 // AdmitUnless is Admit for an adapter that has a reason of its own to deny the hedge. None is no reason.
 func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
@@ -235,20 +234,20 @@ func (c *Call) reportDenied(reason observe.Reason) {
 	c.watcher.Tell(func(o observe.Observer) { o.Denied(c.ctx, c.key.Info, reason) })
 }
 
-// Sent returns how many hedges were sent. Ask once the race is over.
+// Sent returns the number of hedges that were sent. It is complete when the race is over.
 func (c *Call) Sent() int { return c.Hedges - int(c.withdrawn.Load()) }
 
-// Ended says that hedge n has ended.
+// Ended records that hedge n has ended.
 func (c *Call) Ended(int) { c.key.Ended() }
 
-// Forget drops what the call refers to that its caller made, once it has ended.
+// Forget drops the references to objects of the caller, once the call has ended.
 func (c *Call) Forget() { c.ctx, c.schedule, c.override = nil, nil, nil }
 
 // MarkLatencyUnknown records that the answer arrived before the caller asked for it, so that its latency is not known.
 func (c *Call) MarkLatencyUnknown() { c.latencyUnknown = true }
 
-// End learns from the call, which the caller saw end now. HedgeWon is false for a hedge whose answer was held back. If the attempt that answered had
-// to set up a connection first, that took setup, and is not learned.
+// End records the result of the call, which ends for its caller now. HedgeWon is false for a hedge whose answer was held back. Setup is the time
+// in which the attempt that answered set up a connection. It is no part of the latency.
 func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	took := time.Since(c.start) // half the price of time.Now
 	var gone error
@@ -284,7 +283,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, r) })
 }
 
-// Watch returns what a race is to tell about the call: nil if there are no observers.
+// Watch returns c if there are observers, to whom the race then reports through it; otherwise nil.
 func (c *Call) Watch() race.Watch {
 	if c.watcher == nil {
 		return nil
@@ -292,7 +291,7 @@ func (c *Call) Watch() race.Watch {
 	return c
 }
 
-// Started tells that attempt n begins.
+// Started reports to observers that attempt n begins.
 func (c *Call) Started(ctx context.Context, n int) {
 	if c.watcher == nil {
 		return
@@ -303,7 +302,7 @@ func (c *Call) Started(ctx context.Context, n int) {
 	c.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, c.key.Info, observe.AttemptInfo{Number: n}) })
 }
 
-// Finished tells how attempt n ended.
+// Finished reports to observers how attempt n ended.
 func (c *Call) Finished(ctx context.Context, n int, how race.Outcome) {
 	if c.watcher == nil {
 		return
@@ -317,14 +316,13 @@ func (c *Call) Finished(ctx context.Context, n int, how race.Outcome) {
 	c.watcher.Tell(func(o observe.Observer) { o.AttemptDone(ctx, c.key.Info, r) })
 }
 
-// BeginRest makes c the request for the rest of an answer that is being read, which is a
-// hedge of a call that has ended. It is no call of its own: it earns no budget and teaches no
-// latency. It is admitted, started and finished as other hedges are, and EndRest ends it.
+// BeginRest makes c the request for the rest of an answer that is being read. It is a hedge of a call that has ended: it earns no budget,
+// and its latency is not recorded. It is admitted, started and finished as other hedges are. EndRest ends it.
 func (c *Call) BeginRest(ctx context.Context, k *Key) {
 	c.reset(ctx, k, nil)
 }
 
-// EndRest says that the request for the rest has ended, and whether its answer is read.
+// EndRest ends the request for the rest. Won reports whether its answer is read.
 func (c *Call) EndRest(won bool) {
 	c.key.Ended()
 	if won {

@@ -10,14 +10,14 @@ import (
 type Change struct {
 	Topic    Topic
 	Bad      bool           // hedging is paused, or the budget is exhausted; false: no longer
-	Reason   observe.Reason // why hedging is paused: DeniedSlow or DeniedPaused
-	Until    time.Time      // that pause lasts, if the server has said for how long
-	Audit    observe.Audit  // what the audit has found, if Topic is Judging
+	Reason   observe.Reason // for which hedging is paused: DeniedSlow or DeniedPaused
+	Until    time.Time      // at which the pause ends, if the server has named a time
+	Audit    observe.Audit  // result of the audit, if Topic is Judging
 	Dropped  int            // changes of the topic since the last report
 	Endpoint string         // that is ejected, or restored, if Topic is Ejecting
 }
 
-// A Topic is what a Change is about.
+// A Topic is the kind of state that changed.
 type Topic int
 
 // The topics.
@@ -30,24 +30,22 @@ const (
 	Ejecting = topics + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
 )
 
-// The least times between two reports that say the same: a budget that is spent as it is earned is
-// exhausted and refilled all the time, and nothing is to be done about that.
+// The least times between two equal reports. A budget that is spent as it is earned is exhausted and refilled all the time, which calls
+// for no action.
 const (
 	ChangeEvery = 10 * time.Second
 	BudgetEvery = 10 * time.Minute
 )
 
-// A Notice is the current and the last reported state of one topic. The zero value is
-// that of a good state. It is not safe for concurrent use.
+// A Notice holds the current and the last reported state of one topic. The zero value is a good state. It is not safe for concurrent use.
 type Notice struct {
 	bad, reported bool
 	changes       int          // since the last that was reported
 	last          [2]time.Time // when it was reported to be good, and bad
 }
 
-// Update takes the present state, and says whether to report it now. A change that
-// comes sooner than every after the last report that said the same is reported later, if
-// it lasts. Dropped is the number of changes since the last report that were not reported.
+// Update stores the present state, and returns whether to report it now. A change sooner than every after the last equal report is reported
+// later, if it lasts. Dropped is the number of changes since the last report that were not reported.
 func (n *Notice) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad

@@ -8,20 +8,20 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// MinSamples is how many latencies a key must have learned before it hedges:
-// a guessed delay doubles the load of every service that is slower.
+// MinSamples is the number of latencies that a key must know before its calls are hedged. A guessed delay would double the load of every
+// service that is slower.
 const MinSamples = 10
 
 // None is no reason to deny: a hedge may start.
 const None observe.Reason = ""
 
-// A Config says what an Engine may do. Each adapter has defaults of its own.
+// A Config holds the settings of an Engine. Each adapter has defaults of its own.
 type Config struct {
 	Percentile   float64       // never hedge before this quantile, in [0, 1)
 	MaxHedges    int           // per call
 	Share        float64       // hedges per request
 	EstimatedRPS float64       // sizes the burst until the rate is measured; without Short, the rate counts as this at least
-	Burst        time.Duration // how long the budget of that rate may be saved up
+	Burst        time.Duration // for which the budget of that rate may be saved up
 	Short        bool          // a key's bucket has a second limiter, see [budget.Bucket]
 	MinDelay     time.Duration // before the first hedge, and between two
 	MaxDelay     time.Duration // no hedge is due later; 0: no limit
@@ -32,20 +32,20 @@ type Config struct {
 	Setup
 }
 
-// Setup is what cannot be changed once there is an Engine.
+// A Setup holds the settings that never change.
 type Setup struct {
 	Client, Protocol string                        // as in [observe.KeyInfo]
-	Watcher          *watch.Watcher                // is told what happens; nil: nobody is
-	Changed          func(observe.KeyInfo, Change) // is told of changes of state, see [ChangeEvery]; nil: nobody is
+	Watcher          *watch.Watcher                // of observers; nil: there are none
+	Changed          func(observe.KeyInfo, Change) // is called with changes of state, see [ChangeEvery]; may be nil
 	Shared           *budget.Bucket                // pays for all keys; nil: each key has its own
 	PerHost          bool                          // keys of one host share its bucket, whatever their route
 	Shadow           bool                          // learn, decide and count, but start no hedge
 	Audit            bool                          // measure whether hedging helps, see package audit
 	Wall             func() time.Time              // the time of day; nil: calls begin at the time of day
-	MaxHedgeCost     int                           // what a hedge costs at most; 0: one token, as every other does
+	MaxHedgeCost     int                           // tokens; 0: every hedge costs one token
 }
 
-// sizing says how large the buckets of keys, hosts and routes are.
+// sizing returns the sizes of the buckets of keys, hosts and routes.
 func (c *Config) sizing() budget.Sizing {
 	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, Short: c.Short}
 	if c.MaxHedgeCost > 1 {

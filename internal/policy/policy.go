@@ -1,11 +1,9 @@
 // Package policy decides when a call is hedged, how often, and whether it may
 // be: the learned delays, the budget and the brakes, per key.
 //
-// The rule in short: hedge the slowest tenth of calls; if the hedge is
-// slow too, hedge the slowest tenth of those again. Count what callers really
-// waited, and take the earliest first delay whose whole cost fits the budget.
-// Every request pays a share of a hedge. If most calls are slow, stop: that is
-// an outage, not a tail. If hedges never win, spend a tenth.
+// The rule in short: hedge the slowest tenth of calls; if the hedge is slow too, hedge the slowest tenth of these calls again. Measure
+// latency as callers observe it, and choose the earliest first delay whose whole cost fits the budget. Every request pays a share of a
+// hedge. If most calls are slow, stop: it is an outage, not a tail. If hedges never win, spend a tenth.
 //
 // Package race does the racing; adapters for HTTP, gRPC and DNS bring the two
 // together. The hot path reads two atomics and takes one lock, the key's own.
@@ -24,8 +22,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Name names a key: a host, and what is asked of it where that matters. Names come from outside. The
-// engine keeps them as [label.Short] returns them.
+// A Name names a key: a host, and a route of the host or "". Names come from outside. The engine stores them as [label.Short] returns
+// them.
 type Name struct{ Host, Route string }
 
 func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Route)} }
@@ -36,9 +34,8 @@ func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Rout
 // of their calls and one burst, see [budget.SharedReserve]. When a key is evicted, the state of its brakes is kept, and so is
 // the verdict of its host, of as many keys and hosts as the table holds.
 //
-// A key remembers the engine's age when it was last used, by which the least
-// recently used are found. The age grows with the clock, in milliseconds, and by one with
-// each key that is made. It never falls, though the clock may be set back.
+// Each key stores the engine's age at its last use, for finding the least recently used keys. The age grows with the clock, in
+// milliseconds, and by one with each new key. It never falls, though the clock may be set back.
 type Engine struct {
 	setup  Setup     // never changes
 	born   time.Time // never changes
@@ -98,9 +95,8 @@ func (e *Engine) aged(now time.Time) int64 {
 // runs returns the engine's age.
 func (e *Engine) runs() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
-// now returns the time by the engine's own clock, for half the price of time.Now: the time
-// of day goes on from when the engine was made, whoever sets the clock. Time differences are
-// all that is made of it.
+// now returns the time by the engine's own clock, for half the price of time.Now. This clock starts at the time of day at which the engine
+// was made, and is never set. It serves for time differences alone.
 func (e *Engine) now() time.Time { return e.born.Add(time.Since(e.born)) }
 
 // clock returns the given time by the engine's clock.
@@ -117,8 +113,7 @@ func (e *Engine) wall(now time.Time) time.Time {
 // Config returns the configuration. It must not be changed.
 func (e *Engine) Config() *Config { return e.config.Load() }
 
-// SetConfig puts another configuration in force, for the keys that exist as
-// well. What they learned is kept. The Setup stays; c's is ignored.
+// SetConfig applies another configuration, also to existing keys, whose latencies and states stay. The Setup of c is ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.unlock()
@@ -134,7 +129,7 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 	}
 }
 
-// info returns what observers are told of a key.
+// info returns the description of a key for observers.
 func (e *Engine) info(name Name) observe.KeyInfo {
 	name = name.short()
 	return observe.KeyInfo{Client: e.setup.Client, Protocol: e.setup.Protocol, Host: name.Host, Route: name.Route}
@@ -143,9 +138,8 @@ func (e *Engine) info(name Name) observe.KeyInfo {
 // Key returns the key of the given name, a new one if there is none.
 func (e *Engine) Key(name Name) *Key { return e.RouteKey(name, 0) }
 
-// RouteKey is Key for a route whose hedges must not exceed a share of its own
-// requests, beside what its host allows; 0 sets no such limit. A key that exists
-// keeps the share that it was made with.
+// RouteKey is Key for a route whose hedges must not exceed a share of its own requests, besides the budget of its host; 0 sets no limit. An
+// existing key keeps its share.
 func (e *Engine) RouteKey(name Name, share float64) *Key {
 	if k := e.Lookup(name); k != nil {
 		return k
@@ -190,8 +184,8 @@ func (e *Engine) Lookup(name Name) *Key {
 	return nil
 }
 
-// evict brings the table below its bound, and a sixteenth below, so that the
-// cost of finding the least recently used is shared by many. The caller holds mu.
+// evict brings the table a sixteenth below its bound if it exceeds the bound: many keys share the cost of finding the least recently used
+// ones. The caller holds mu.
 func (e *Engine) evict() {
 	bound := max(e.Config().MaxKeys, 1)
 	if e.size <= bound {
@@ -241,8 +235,8 @@ func (e *Engine) Resume() {
 	})
 }
 
-// Reset makes the keys of a host and route forget what they learned; of any host, or
-// any route, if that is "". It returns how many keys there are.
+// Reset makes the keys of a host and route forget their latencies and states; "" matches any host or route. It returns the number of
+// the keys.
 func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.short()
 	e.mu.Lock()
@@ -262,7 +256,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	return keys
 }
 
-// covers reports whether other is n, of which empty parts stand for any.
+// covers reports whether n matches other. Empty parts of n match any.
 func (n Name) covers(other Name) bool {
 	return (n.Host == "" || n.Host == other.Host) && (n.Route == "" || n.Route == other.Route)
 }
