@@ -13,6 +13,7 @@ import (
 type opening struct {
 	policy.Call
 	race     race.Race[outcome]
+	schedule race.FixedSchedule
 	task     *task
 	from, to int64
 }
@@ -20,17 +21,17 @@ type opening struct {
 // open returns a stream of the bytes from from to to, and how many attempts there were. Hedged says that there may be more than one.
 func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream, started int, err error) {
 	o := &opening{task: t, from: from, to: to}
-	o.race.Style.Detach, o.race.Style.Leave = true, func() bool { return true }
+	o.race.Style.Async, o.race.Style.Leave = true, func() bool { return true }
 	out := race.Result[outcome]{}
 	if !hedged {
-		out = o.race.Run(t.ctx, o, o, nil)
+		out = o.race.Run(t.ctx, o, o, &o.schedule)
 	} else {
 		plan := o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
-		o.race.Style.Usual = o.Usual()
-		if plan == nil {
-			plan = new(policy.Schedule)
+		o.schedule.Usual = o.Usual()
+		if plan != nil {
+			o.schedule.Delays = plan.Delays
 		}
-		out = o.race.Run(t.ctx, o, o, plan.Delays)
+		out = o.race.Run(t.ctx, o, o, &o.schedule)
 		if o.NotTaken = out.NotTaken; out.Winner >= 0 && (out.Value.err != nil || out.Value.stream.empty()) {
 			o.MarkLatencyUnknown() // it had no first byte
 		}

@@ -82,7 +82,7 @@ func (r *Reader) refuses(ctx context.Context, off int64) error {
 // many words for a context that has ended: its own count.
 func (r *Reader) raise(ctx context.Context, err error) error {
 	if p, ok := err.(*race.Panic); ok {
-		p.Raise()
+		p.Rethrow()
 	}
 	switch {
 	case err == nil || err == io.EOF:

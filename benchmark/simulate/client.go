@@ -40,7 +40,7 @@ func (s strategy) client(protocol string, at *site, its *seat) (request, error) 
 	// The client is raced after delays, without a budget.
 	return func(ctx context.Context, id int) (int, error) {
 		r := race.Race[int]{Style: *its.style}
-		out := r.Run(ctx, op(func(ctx context.Context) (int, error) { return send(ctx, id) }), always{}, its.delays)
+		out := r.Run(ctx, op(func(ctx context.Context) (int, error) { return send(ctx, id) }), always{}, &race.FixedSchedule{Delays: its.delays})
 		out.Attempt.Release()
 		return out.Value, out.Err
 	}, nil

@@ -3,6 +3,7 @@
 package calls
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -82,7 +83,7 @@ func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observ
 		c.Counters.NotHedgeable.Add(1)
 	}
 	if f.Again && reason == observe.DeniedNested {
-		c.Log.Again(o.Above.String())
+		c.Log.Again(cmp.Or(o.Above.Method, o.Above.Target))
 	}
 	return reason
 }

@@ -40,7 +40,8 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 	if schedule == nil {
 		return c.sendWithoutHedges(ctx)
 	}
-	return c.sendHedged(ctx, c, schedule.Delays)
+	c.schedule.Delays = schedule.Delays
+	return c.sendHedged(ctx, c)
 }
 
 // DoDetached makes a call of f under a key. It returns with the first success or the end of ctx. It gives later successes to discard; nil: it closes
@@ -51,12 +52,11 @@ func DoDetached[T any](ctx context.Context, h *Client, key string, f func(contex
 	}
 	c := &detachedCall[T]{discard: discard}
 	c.f, c.client, c.detached = f, h, true
-	var delays []time.Duration // none: the caller may leave the call all the same
-	if schedule := c.begin(ctx, key); schedule != nil {
-		delays = schedule.Delays
+	if schedule := c.begin(ctx, key); schedule != nil { // otherwise there is no hedge, and the caller may leave the call all the same
+		c.schedule.Delays = schedule.Delays
 	}
-	c.race.Style.Detach, c.race.Style.Leave = true, c.abandon
-	return c.sendHedged(ctx, c, delays)
+	c.race.Style.Async, c.race.Style.Leave = true, c.abandon
+	return c.sendHedged(ctx, c)
 }
 
 // CallOnce calls f once. Overrides that the caller has set for the call do not hold for calls that f makes.
@@ -80,6 +80,7 @@ func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.
 type call[T any] struct {
 	policy.Call
 	race     race.Race[T]
+	schedule race.FixedSchedule
 	client   *Client
 	key      *policy.Key // kept for the next call, which often has the same key
 	f        func(context.Context) (T, error)
@@ -119,12 +120,13 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	return v, err
 }
 
-// sendHedged makes the call, and hedges it at the delays.
-func (c *call[T]) sendHedged(ctx context.Context, op operation[T], delays []time.Duration) (T, error) {
+// sendHedged makes the call, and hedges it as its schedule says.
+func (c *call[T]) sendHedged(ctx context.Context, op operation[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
-	style.Usual, style.Watch, style.Primary, style.Fresh = c.Usual(), c.Watch(), c.contexts[0].Attempt(), c.InBubble()
-	out := c.race.Run(ctx, op, op, delays)
+	c.schedule.Usual = c.Usual()
+	style.Watch, style.Primary, style.Fresh = c.Watch(), c.contexts[0].Attempt(), c.InBubble()
+	out := c.race.Run(ctx, op, op, &c.schedule)
 	countedWinner := out.Winner
 	if countedWinner > 0 && c.isDelayedByPrimary() {
 		countedWinner = -1
@@ -185,11 +187,18 @@ func (c *call[T]) Discard(v T, err error) {
 		return
 	}
 	closer, ok := any(v).(io.Closer)
-	if !ok || err != nil || isNil(v) || c.race.Won(v) {
+	if !ok || err != nil || isNil(v) || c.isWinner(v) {
 		return
 	}
 	defer c.countPanic()
 	_ = closer.Close() // the call is over, so no caller can get the error
+}
+
+// isWinner reports whether v is equal (==) to the value of the winner. A value of a type that cannot be compared is not.
+func (c *call[T]) isWinner(v any) (same bool) {
+	defer func() { _ = recover() }() // a runtime error, if the type cannot be compared
+	won, ok := c.race.Winner()
+	return ok && v == any(won)
 }
 
 // isNil reports whether v is a nil of any type.

@@ -139,14 +139,14 @@ func (h *hedging) reschedule(a *race.Attempt, n int, err error, trailer metadata
 	if !nonFatal || n == 0 && deadline.Ended(err, trailer) {
 		return race.ErrAnswer
 	}
-	turn := &race.Turn{Took: h.Elapsed() - h.ahead, After: after}
+	failure := &grpcattempt.NonFatal{Elapsed: h.Elapsed() - h.ahead, After: after}
 	usual := h.tour.Usual()
 	hold := after > 0 && (deadline.Before(after) || h.isHeldBack() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
-		turn.Hedges = h.rule.terms.Hedges
+		failure.Hedges = h.rule.terms.Hedges
 		h.MarkRescheduled()
 	}
-	return turn
+	return failure
 }
 
 // Discard counts hedges that panicked. There is nothing to release.

@@ -324,8 +324,13 @@ func (s *stream) receiveFirst(m any) error {
 		s.ahead = asked.Sub(sent)
 		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
 	}
-	r := race.Race[error]{Style: race.Style[error]{Usual: s.Usual(), Watch: s.Watch(), SeverHedges: true, Call: s.origin.Call}}
-	out := r.Run(s.asked.ctx, s, s, delays)
+	var r struct { // in one allocation
+		race.Race[error]
+		schedule grpcattempt.Schedule
+	}
+	r.Style = race.Style[error]{Watch: s.Watch(), Detach: race.DetachHedges, Call: s.origin.Call}
+	r.schedule.Begin(delays, s.Usual())
+	out := r.Run(s.asked.ctx, s, s, &r.schedule)
 	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.Look {
 		s.MarkLatencyUnknown()

@@ -109,7 +109,8 @@ type unaryCall struct {
 // another call if no hedge was due.
 type rpc struct {
 	hedging
-	race race.Race[error]
+	race     race.Race[error]
+	schedule grpcattempt.Schedule
 
 	// Written before the race begins. A hedge copies the request and the options.
 	asked   unaryCall           // without options of OnFinish
@@ -136,11 +137,12 @@ func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[e
 	defer c.releaseRequest()
 	c.primary = new(grpcattempt.Primary)
 	style := &c.race.Style
-	style.Usual, style.Watch, style.Primary, style.SeverHedges, style.Fresh = c.Usual(), c.Watch(), &c.primary.Attempt, true, c.InBubble()
+	c.schedule.Begin(delays, c.Usual())
+	style.Watch, style.Primary, style.Detach, style.Fresh = c.Watch(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
 	if len(delays) > 0 {
 		style.Call = c.in.NestingMark(c.asked.called)
 	}
-	return c.race.Run(ctx, c, c, delays)
+	return c.race.Run(ctx, c, c, &c.schedule)
 }
 
 // keepRequest encodes the request if an interceptor below, or the reply, may change it before a hedge copies it. It reports whether hedges can copy the

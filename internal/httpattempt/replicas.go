@@ -84,7 +84,7 @@ func (r *replicas) oldest() (oldest netip.Addr) {
 func (r *replicas) drop(addr netip.Addr) {
 	p := r.pools[addr]
 	go func() {
-		_ = race.Catch(func() error { // of connections that are users' own
+		_ = race.RecoverPanic(func() error { // of connections that are users' own
 			p.CloseIdleConnections()
 			return nil
 		})
@@ -224,7 +224,7 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 			started++
 			go func() {
 				d := dialled{ip: ip}
-				d.err = race.Catch(func() (err error) {
+				d.err = race.RecoverPanic(func() (err error) {
 					d.Conn, err = dial(ctx, ip)
 					return err
 				})
@@ -236,7 +236,7 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 				go func(pending int) { // what connects too late
 					for range pending {
 						if late := <-results; late.err == nil && late.Conn != nil {
-							_ = race.Catch(late.Close)
+							_ = race.RecoverPanic(late.Close)
 						}
 					}
 				}(started - len(errs) - 1)

@@ -97,6 +97,7 @@ type call struct {
 	policy.Call
 	callOptions
 	race     race.Race[*http.Response]
+	schedule race.FixedSchedule
 	requests httpattempt.Requests
 	t        *Client
 	key      *policy.Key        // kept for the next call, which often has the same key
@@ -220,7 +221,7 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 // sendHedged sends a call, and hedges it at the delays of the schedule.
 func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.Response, error) {
 	style := &c.race.Style
-	style.Usual, style.Watch, style.Sever, style.Fresh = c.Usual(), c.Watch(), true, c.InBubble()
+	style.Watch, style.Detach, style.Fresh = c.Watch(), race.DetachAll, c.InBubble()
 	style.Call = c.t.NestingMark(race.Called{HTTP: true, Target: c.key.Name.Host})
 	if c.t.options.KeyFunc != nil && style.Call.HTTP {
 		style.Call.Target = c.hostOfPrimary(req)
@@ -233,7 +234,8 @@ func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.R
 		c.configureRace()
 	}
 	style.Primary = c.requests.Prepare(req, len(delays) > 0, c.guarded)
-	out := c.race.Run(req.Context(), c, c, delays)
+	c.schedule.Delays, c.schedule.Usual = delays, c.Usual()
+	out := c.race.Run(req.Context(), c, c, &c.schedule)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Mute()
 	}
@@ -255,7 +257,7 @@ func (c *call) configureRace() {
 	style := &c.race.Style
 	style.Losers = c
 	c.guarded = c.mayBeHTTP1()
-	style.Detach = c.guarded || c.hooks != nil
+	style.Async = c.guarded || c.hooks != nil
 	if c.version != http1 {
 		return
 	}

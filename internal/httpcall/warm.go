@@ -39,12 +39,12 @@ func callConcurrently(n int, f func(i int) error) []error {
 	var wg sync.WaitGroup
 	for i := range n {
 		errs[i] = new(race.Panic) // unless f returns
-		wg.Go(func() { errs[i] = race.Catch(func() error { return f(i) }) })
+		wg.Go(func() { errs[i] = race.RecoverPanic(func() error { return f(i) }) })
 	}
 	wg.Wait()
 	for _, err := range errs {
 		if p, ok := err.(*race.Panic); ok {
-			p.Raise()
+			p.Rethrow()
 		}
 	}
 	return errs

@@ -43,8 +43,8 @@ type Attempt struct {
 	context.Context // the caller's
 
 	n        uint8  // 0 is the primary
-	detached bool   // may outlive the caller's context, see detach
-	severs   bool   // may outlive its call, see [Style.Sever]
+	async    bool   // may outlive the caller's context, see ignoreCaller
+	detaches bool   // may outlive its call, see [Detachment]
 	call     Called // see [Style]
 
 	mu    sync.Mutex            // guards the making of in, and guard
@@ -55,21 +55,21 @@ type Attempt struct {
 // NewAttempt returns attempt n of a race that is over. It is for hedges of what the race's
 // winner has returned; n is at most MaxHedges.
 func NewAttempt(parent context.Context, n int) *Attempt {
-	return &Attempt{Context: parent, n: uint8(n), severs: true}
+	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
 
 // Lose cancels the attempt because another one has won, as soon as its guard allows. It does not
 // use the caller's context any more, if it is a hedge.
 func (a *Attempt) Lose() {
 	a.Cancel()
-	a.sever(a.knows())
+	a.detach(a.values())
 }
 
 type inner struct {
 	context.Context
 	cancel context.CancelCauseFunc
-	tie    tie         // of an attempt that may outlive its call; else it has no Context
-	stop   func() bool // of an adopted context; else nil
+	caller callerContext // of an attempt that may outlive its call; else it has no Context
+	stop   func() bool   // of an adopted context; else nil
 
 	ending sync.Mutex // held while the context leaves that of the caller, which uses that
 }
@@ -118,10 +118,10 @@ func (a *Attempt) Err() error {
 	if in == nil {
 		return a.Context.Err()
 	}
-	if err := in.Err(); err != nil || !in.tie.loose {
+	if err := in.Err(); err != nil || !in.caller.canEnd {
 		return err
 	}
-	return in.tie.ended() // which in is about to learn
+	return in.caller.endError() // which in is about to learn
 }
 
 // Value finds the attempt's own cancellation for package context, and else the caller's values.
@@ -131,7 +131,7 @@ func (a *Attempt) Value(key any) any {
 		return a.n
 	}
 	in, from := a.made(), a.Context
-	if a.severs && a.n > 0 {
+	if a.detaches && a.n > 0 {
 		in = a.inner() // which remembers what it was asked for
 	}
 	if in != nil {
@@ -143,7 +143,7 @@ func (a *Attempt) Value(key any) any {
 	return from.Value(key)
 }
 
-func (*Attempt) spent() {}
+func (*Attempt) attemptContext() {}
 
 // Own is memory for the context that an attempt adopts.
 type Own struct{ inner }
@@ -172,10 +172,10 @@ func (a *Attempt) inner() *inner {
 		return a.made()
 	}
 	in, parent := new(inner), a.Context
-	if a.detached || a.severs {
-		in.tie.Context, in.tie.remembers = parent, a.severs && a.n > 0
-		in.tie.loose = parent.Done() != nil && parent.Err() == nil
-		parent = &in.tie
+	if a.async || a.detaches {
+		in.caller.Context, in.caller.recordsValues = parent, a.detaches && a.n > 0
+		in.caller.canEnd = parent.Done() != nil && parent.Err() == nil
+		parent = &in.caller
 	}
 	in.Context, in.cancel = context.WithCancelCause(parent)
 	if !a.in.CompareAndSwap(nil, in) { // it was released meanwhile
@@ -240,26 +240,26 @@ func (a *Attempt) Cancel() {
 	}
 }
 
-// detach lets a detached attempt run on when the caller's context ends.
-func (a *Attempt) detach() {
-	if in := a.inner(); in != nil { // made now, or one made later would be tied to the caller's context again
-		in.tie.detach()
+// ignoreCaller lets an asynchronous attempt run on when the caller's context ends.
+func (a *Attempt) ignoreCaller() {
+	if in := a.inner(); in != nil { // made now, or one made later would end with the caller's context again
+		in.caller.ignoreEnd()
 	}
 }
 
-// sever ends all use of the caller's context, see [Style.Sever].
-func (a *Attempt) sever(known []known) {
-	if in := a.inner(); in != nil && in.tie.Context != nil {
+// detach ends all use of the caller's context, see [Detachment]. The attempt finds the given values from now on.
+func (a *Attempt) detach(values []contextValue) {
+	if in := a.inner(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
 		defer in.ending.Unlock()
-		in.tie.sever(known)
+		in.caller.detach(values)
 	}
 }
 
-// knows returns the values of the caller's that the attempt has been asked for.
-func (a *Attempt) knows() []known {
+// values returns the values of the caller's context that the attempt has been asked for.
+func (a *Attempt) values() []contextValue {
 	if in := a.made(); in != nil {
-		return in.tie.knows()
+		return in.caller.recorded()
 	}
 	return nil
 }
@@ -279,7 +279,7 @@ func (a *Attempt) Release() {
 
 // Abandon releases an attempt that has returned nothing which is still needed, and ends its use of the caller's context.
 func (a *Attempt) Abandon() {
-	a.sever(nil)
+	a.detach(nil)
 	a.Release()
 }
 

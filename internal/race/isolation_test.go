@@ -44,8 +44,8 @@ func TestDiscardingDelaysNobody(t *testing.T) {
 				s := slowly{&script{attempt: attempt}, time.Second}
 				var r race.Race[string]
 				start := time.Now()
-				r.Style = inPlace
-				r.Run(context.Background(), s, s, []time.Duration{10 * ms})
+				r.Style = inPlace.Style
+				r.Run(context.Background(), s, s, after(10*ms))
 				assert.Equal(t, 40*ms, time.Since(start))
 				time.Sleep(2 * time.Second)
 				assert.Len(t, s.gone(), 1)
@@ -74,7 +74,7 @@ func (p panics) Discard(string, error) {
 }
 
 func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		for _, p := range []panics{
 			{script: &script{attempt: takes(40*ms, 5*ms)}, admit: true},
 			{script: &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -86,8 +86,8 @@ func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
 		} {
 			var r race.Race[string]
 			start := time.Now()
-			r.Style = style
-			out := r.Run(context.Background(), p, p, []time.Duration{10 * ms})
+			r.Style = style.Style
+			out := r.Run(context.Background(), p, p, after(10*ms))
 			assert.Equal(t, "answer 0", out.Value)
 			assert.Equal(t, 40*ms, time.Since(start))
 			synctest.Wait()
@@ -115,7 +115,7 @@ func TestPanicOfADetachedPrimarySaysWhereItHappened(t *testing.T) {
 
 func TestCauseOfTheCallersDeadlineReachesEveryAttempt(t *testing.T) {
 	mine := errors.New("my budget is spent")
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*ms, mine)
 		defer cancel()
 		var saw [2]error

@@ -1,7 +1,6 @@
 package race
 
 import (
-	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -24,9 +23,6 @@ type Called struct {
 	Target string // a host, or the target of a gRPC connection
 	Method string // of gRPC
 }
-
-// String returns the method, or else the target.
-func (c Called) String() string { return cmp.Or(c.Method, c.Target) }
 
 type overridesKey struct{}
 
@@ -61,13 +57,13 @@ func below(parent context.Context, n int, call Called) any {
 	return o
 }
 
-// spent is the context of an attempt, which has nothing that holds for one call alone.
-type spent interface{ spent() }
+// attemptContext is the context of an attempt, which has nothing that holds for one call alone.
+type attemptContext interface{ attemptContext() }
 
 // Once returns the context of the one attempt of a call that is made without a race, and whether
 // that is another than ctx. Of an attempt's context it returns the same.
 func Once(ctx context.Context) (once context.Context, changed bool) {
-	if _, is := ctx.(spent); is {
+	if _, is := ctx.(attemptContext); is {
 		return ctx, false
 	}
 	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {

@@ -1,8 +1,8 @@
 // Package race runs an operation as a primary attempt and, if that is slow,
 // as hedges beside it, and keeps the first success.
 //
-// It decides who wins and who cleans up, nothing else: when a hedge is due
-// comes in as a list of delays, and whether it may start is asked of a [Gate].
+// It decides which attempt wins and what becomes of the others. A [Schedule] says when a hedge is due, and a [Gate]
+// whether it may start.
 // The idea is dialParallel's in package net: an attempt that finds nobody
 // listening cleans up after itself.
 package race
@@ -36,10 +36,9 @@ type Op[T any] interface {
 	Discard(v T, err error)
 }
 
-// A Gate is asked whether a hedge may start, when a delay has passed and the
-// primary is still out.
+// A Gate decides whether a hedge may start that is due.
 type Gate interface {
-	// Admit decides about the hedge that is due at the delay with the given index.
+	// Admit reports whether the hedge of the given index of the [Schedule] may start.
 	// It is called with the race locked and must not block. If it panics, or ends its
 	// goroutine, the hedge is not admitted.
 	Admit(index int) bool
@@ -47,15 +46,6 @@ type Gate interface {
 	// Ended is called once for each hedge that was admitted, when its Attempt has
 	// returned. n is the number of the attempt.
 	Ended(n int)
-}
-
-// A Pacer is a Gate that says itself when it is asked, once the delays are used up.
-type Pacer interface {
-	Gate
-
-	// Next returns how long it takes until Admit is called again, with the next index, or reports
-	// false if that is not to be. It is called after Admit, with the race locked.
-	Next() (wait time.Duration, again bool)
 }
 
 // An Outcome is how an attempt ended.
@@ -79,37 +69,40 @@ type Watch interface {
 	Finished(ctx context.Context, n int, how Outcome)
 }
 
+// A Detachment says which attempts stop using the caller's context when Run returns.
+type Detachment uint8
+
+// The detachments. DetachHedges is enough if the primary uses nothing of the caller once it has returned.
+const (
+	DetachNone Detachment = iota
+	DetachHedges
+	DetachAll
+)
+
 // Style is how the attempts of a race run and end. The zero Style runs the
 // primary in the caller's goroutine, cancels losers and does not wait for hedges.
 type Style[T any] struct {
-	// Detach runs the primary in a goroutine of its own, so that Run can return
-	// without it when a hedge wins.
-	Detach bool
-	// Sever cuts attempts that still run when Run returns off the caller's context: they do not
-	// use it any more. Of its values they find those that hedges have been asked for before.
-	Sever bool
-	// SeverHedges is Sever for hedges alone: for a primary that uses nothing of its own once it has returned.
-	SeverHedges bool
-	// Losers decides how losers of a detached race end; nil: they are cancelled at once.
+	// Async runs the primary in a goroutine of its own, so that Run can return without it when a hedge wins.
+	Async bool
+	// Detach is for attempts that still run when Run returns. A detached attempt finds the values of the caller's context that
+	// hedges have been asked for before, and no others.
+	Detach Detachment
+	// Losers decides how losers of an asynchronous race end; nil: they are cancelled at once.
 	Losers Losers[T]
-	// Leave is asked, with the race locked, when the caller's context ends and the primary of a
-	// detached race has not returned. If it reports true, Run returns with that context's
-	// error at once, and what still runs is discarded when it ends. Otherwise, or if Leave is
-	// nil, Run waits for the primary.
+	// Leave is called, with the race locked, when the caller's context ends and the primary of an asynchronous race has not
+	// returned. If it reports true, Run returns with the context's error at once, and the results of the attempts are discarded
+	// when they end. Otherwise, or if Leave is nil, Run waits for the primary.
 	Leave func() bool
-	// Usual is how long an answer usually takes at most, such as the 99th percentile. It bounds
-	// how long a primary that has failed waits for hedges, see [Bound]; 0: it is not known.
-	Usual time.Duration
-	// Watch is told of every attempt; nil: nobody is.
+	// Watch observes every attempt; nil: there is none.
 	Watch Watch
-	// Primary is used as the primary's Attempt, for an adapter that has a zero one in memory
-	// of its own; nil: a new one. Nobody else may have it, also after the race.
+	// Primary is the Attempt of the primary, zero and in memory of the adapter; nil: a new one. It is not used again, also
+	// after the race.
 	Primary *Attempt
 	// Fresh makes a timer and a channel for this run alone. A bubble of testing/synctest needs that: timers
 	// and channels of other bubbles do not work there, and its own do not work outside.
 	Fresh bool
-	// Call is what is called, such as a host or a method: contexts of attempts carry it, so that hedging below
-	// recognises a call that is hedged already. The zero value: they do not.
+	// Call is the host or the method that is called. The contexts of attempts carry it, so that hedging below recognises a call
+	// that is hedged already. The zero value: they do not.
 	Call Called
 }
 
@@ -139,10 +132,9 @@ func (p *Panic) Unwrap() error {
 	return err
 }
 
-// Raise panics in the caller's goroutine, where the stack of the attempt is lost, so it is
-// put into the text. An error that the runtime did not make goes out as it is: those who
-// recover compare it, as they do [http.ErrAbortHandler].
-func (p *Panic) Raise() {
+// Rethrow panics in the caller's goroutine. The stack of the attempt is lost there, so it is in the text. An error that the
+// runtime did not make is not wrapped: callers that recover compare it, as with [http.ErrAbortHandler].
+func (p *Panic) Rethrow() {
 	if p.Value == nil {
 		runtime.Goexit()
 	}
@@ -152,8 +144,8 @@ func (p *Panic) Raise() {
 	panic(p)
 }
 
-// Catch returns what f returns, or a *Panic if f panics: for a goroutine whose owner is to raise it.
-func Catch(f func() error) (err error) {
+// RecoverPanic returns the error of f, or a *Panic if f panics: for a goroutine whose owner calls Rethrow.
+func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &Panic{Value: p, Stack: debug.Stack()}
@@ -165,32 +157,35 @@ func Catch(f func() error) (err error) {
 // A Race is one run of an operation. The zero value is ready. After Run it may
 // be used again if Reset reports true. It must not be copied.
 type Race[T any] struct {
-	op     Op[T]
-	gate   Gate
-	parent context.Context
-	delays []time.Duration
+	op       Op[T]
+	gate     Gate
+	parent   context.Context
+	schedule Schedule
 
 	// Style is set before Run, in place: a copy of a struct that has just been written makes the processor wait. Reset clears it.
 	Style Style[T]
 
-	timer *time.Timer   // calls fire; kept when the race is used again
-	wake  chan struct{} // capacity 1: something happened that Run may wait for; kept as well
-	alone func()        // runs a detached primary; kept as well, so that go needs no closure
-	fired atomic.Bool   // fire was called
-	late  bool          // fire may still be called though Run has returned
+	timer      *time.Timer   // calls fire; kept when the race is used again
+	wake       chan struct{} // capacity 1: something happened that Run may wait for; kept as well
+	runPrimary func()        // runs an asynchronous primary; kept as well, so that go needs no closure
+	fired      atomic.Bool   // fire was called
+	late       bool          // fire may still be called though Run has returned
 
 	mu          sync.Mutex    // guards the fields below
 	over        bool          // Run has its result
-	index       int           // of the delay that the timer is set to
-	due         time.Duration // after the start, when the timer is to fire
+	index       int           // of the hedge that the timer is set for
+	due         time.Duration // when that hedge is due, after the start
+	armed       bool          // the timer is set for a hedge
+	stopped     bool          // no hedge starts any more, see [Reschedule]
+	hedgeDue    bool          // a hedge is to start though the primary has failed
+	staleFires  int           // calls of fire for a time that has changed since
 	started     int           // attempts
 	unfinished  int           // attempts that have not returned and cleaned up
 	abandoned   bool          // the caller has left Run by a panic or runtime.Goexit
 	winner      int           // -1: none yet
 	notTaken    int           // see Result
 	primaryDone bool          // the primary has returned
-	holding     holding       // of its failure
-	turns       turns         // of hedges, because attempts have failed
+	wait        failureWait   // of its failure
 	value       T             // the winner's, or else the primary's
 	err         error
 	attempts    [1 + MaxHedges]attempt
@@ -203,19 +198,19 @@ type attempt struct {
 }
 
 // Run races op until an attempt succeeds, the primary has an answer, or all have failed. The primary
-// starts at once; a hedge starts at each of delays (counted from now, rising)
-// at which the call is unanswered and gate admits it, MaxHedges at most. There
-// may be more delays than that, for a gate that does not admit all.
+// starts at once. A hedge starts when the schedule says, if no attempt has succeeded and the gate admits it, [MaxHedges] at
+// most.
 //
-// If all attempts fail, the primary's value and error are returned as they
-// are. A primary that fails while no hedge is out is returned at once, and so
-// it is once parent ends; see also [Style].Leave. If hedges are out, it waits for them as long as
-// [Bound] says, and not for those that wait for a connection; then they are cancelled. No hedge
-// starts once the primary has failed, unless it has failed with a [Turn]. A panic in the primary is raised in the caller's
-// goroutine (a detached one's only if no hedge won, as a *Panic unless it is an error
-// of its own); a panic in a hedge is a failed attempt.
-func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time.Duration) (out Result[T]) {
-	r.op, r.gate, r.parent, r.delays = op, gate, parent, delays
+// If all attempts fail, the primary's value and error are returned as they are. A primary that fails while no hedge runs is
+// returned at once, unless the schedule has one start. It is also returned when parent ends, see [Style].Leave.
+//
+// If hedges run when the primary fails, its failure is held until they have failed as well, for as long as
+// [Schedule].HedgeTimeout allows. Then they are cancelled.
+//
+// A panic in the primary is raised in the caller's goroutine (a detached one's only if no hedge won, as a *Panic unless it
+// is an error of its own). A panic in a hedge is a failed attempt.
+func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, schedule Schedule) (out Result[T]) {
+	r.op, r.gate, r.parent, r.schedule = op, gate, parent, schedule
 	style := &r.Style
 	if style.Fresh {
 		r.timer, r.wake = nil, nil
@@ -224,19 +219,16 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 	if primary == nil {
 		primary = new(Attempt)
 	}
-	primary.Context, primary.detached, primary.severs, primary.call = parent, style.Detach, style.Sever, style.Call
-	r.winner, r.started, r.unfinished, r.notTaken = -1, 1, 1, 0
+	primary.Context, primary.async, primary.detaches, primary.call = parent, style.Async, style.Detach == DetachAll, style.Call
+	r.winner, r.started, r.unfinished, r.notTaken, r.due = -1, 1, 1, 0, 0
 	r.attempts[0].Attempt, r.attempts[0].running = primary, true
-	if style.Detach && r.wake == nil {
+	if style.Async && r.wake == nil {
 		r.wake = make(chan struct{}, 1)
-		r.alone = func() { r.run(r.attempts[0].Attempt, 0) }
+		r.runPrimary = func() { r.run(r.attempts[0].Attempt, 0) }
 	}
-	if len(delays) > 0 {
-		r.due = delays[0]
-		r.arm(r.due)
-	}
-	if style.Detach {
-		go r.alone()
+	hedgeable := r.armNext()
+	if style.Async {
+		go r.runPrimary()
 		return r.await()
 	}
 
@@ -244,14 +236,15 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, delays []time
 	defer func() {
 		if !returned {
 			r.abandon()
-			r.sever(-1)
+			r.detachAllBut(-1)
 		}
 	}()
 	if style.Watch != nil {
 		style.Watch.Started(primary, 0)
 	}
-	v, err := r.attempt(primary, 0)
-	if len(delays) == 0 || (!isTurn(err) && r.timer.Stop() && !r.fired.Load()) {
+	v, err := op.Attempt(primary, 0)
+	err = OfPrimary(err)
+	if !hedgeable || err == nil && r.timer.Stop() && !r.fired.Load() {
 		returned = true
 		out.Value, out.Err, out.Started, out.Attempt = v, err, 1, primary
 		if err != nil {
@@ -274,29 +267,32 @@ func (r *Race[T]) Reset() bool {
 	if r.late || r.fired.Load() {
 		return false
 	}
-	var none T
 	if r.Style.Fresh {
 		r.timer, r.wake = nil, nil
 	}
-	r.op, r.gate, r.parent, r.delays = nil, nil, nil, nil
-	r.Style.clear()
-	r.over, r.primaryDone, r.value, r.err = false, false, none, nil // no hedge has started
+	r.op, r.gate, r.parent, r.schedule = nil, nil, nil, nil
+	s := &r.Style // each field alone: while the garbage collector marks, that costs a fifth of clearing it as a whole
+	s.Async, s.Fresh, s.Detach = false, false, DetachNone
+	s.Losers, s.Leave, s.Watch, s.Primary = nil, nil, nil, nil
+	s.Call.HTTP, s.Call.Target, s.Call.Method = false, "", ""
+	r.over, r.primaryDone, r.stopped, r.value, r.err = false, false, false, *new(T), nil // no hedge has started
 	r.attempts[0].Attempt, r.attempts[0].running = nil, false
 	return true
 }
 
-// clear makes s the zero Style, field by field: while the garbage collector marks, that costs a fifth of clearing it as a whole.
-func (s *Style[T]) clear() {
-	s.Detach, s.Sever, s.SeverHedges, s.Fresh = false, false, false, false
-	s.Losers, s.Leave, s.Watch, s.Primary, s.Usual = nil, nil, nil, nil, 0
-	s.Call.HTTP, s.Call.Target, s.Call.Method = false, "", ""
-}
-
-func (r *Race[T]) arm(d time.Duration) {
-	if r.timer == nil {
-		r.timer = time.AfterFunc(math.MaxInt64, r.fire) // not yet d: fire reads timer
+// armNext sets the timer for the next hedge of the schedule, and reports whether there is one. The caller holds mu, unless
+// the race begins.
+func (r *Race[T]) armNext() bool {
+	wait, ok := r.schedule.Next(r.index)
+	if r.armed = ok; !ok {
+		return false
 	}
-	r.timer.Reset(d)
+	r.due += wait
+	if r.timer == nil {
+		r.timer = time.AfterFunc(math.MaxInt64, r.fire) // not yet wait: fire reads timer
+	}
+	r.timer.Reset(wait)
+	return true
 }
 
 // fire is called by the timer when a delay has passed.
@@ -311,47 +307,34 @@ func (r *Race[T]) fire() {
 func (r *Race[T]) next() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.turns.stale > 0 {
-		r.turns.stale--
+	if r.staleFires > 0 {
+		r.staleFires--
 		return nil, 0
 	}
-	if r.over || r.winner >= 0 || r.unfinished == 0 && !r.turns.next || r.primaryDone && !r.turns.open {
+	if r.over || r.winner >= 0 || r.stopped || r.unfinished == 0 && !r.hedgeDue {
 		return nil, 0
 	}
-	if r.turns.next = false; r.primaryDone {
+	if r.hedgeDue = false; r.primaryDone {
 		defer r.notify() // Run waits for this hedge, or returns if there is none
 	}
 	index, due := r.index, r.due
-	if r.index++; r.index < len(r.delays) {
-		r.due = r.turns.moved(r.index, r.delays[r.index])
-		r.arm(r.due - due)
-	} else if p, ok := r.gate.(Pacer); ok {
-		defer r.pace(p)
-	}
+	r.index++
+	defer r.armNext() // also if the gate ends the goroutine
 	if r.started > MaxHedges || !r.admit(index) {
 		return nil, 0
 	}
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), detached: r.Style.Detach, severs: r.Style.Sever || r.Style.SeverHedges, call: r.Style.Call}
+	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), async: r.Style.Async, detaches: r.Style.Detach != DetachNone, call: r.Style.Call}
 	r.attempts[n] = attempt{Attempt: a, running: true}
-	r.holding.hedged(due)
+	if r.wait.youngest = time.Now(); n == 1 {
+		r.wait.began = r.wait.youngest.Add(-due)
+	}
 	r.started++
 	r.unfinished++
 	return a, n
 }
-
-// pace arms the timer as p says. The caller holds mu.
-func (r *Race[T]) pace(p Pacer) {
-	if wait, again := p.Next(); again {
-		r.due += wait
-		r.arm(wait)
-	}
-}
-
-// exited is the error of an attempt that called runtime.Goexit.
-var exited = new(Panic)
 
 // admit asks the gate. A gate that panics does not admit: the timer's goroutine has nobody
 // to raise the panic in.
@@ -368,7 +351,7 @@ func (r *Race[T]) admit(index int) (ok bool) {
 func (r *Race[T]) run(a *Attempt, n int) {
 	var (
 		v   T
-		err error = exited // unless Attempt returns
+		err error = new(Panic) // unless Attempt returns
 	)
 	defer func() {
 		if p := recover(); p != nil {
@@ -382,17 +365,9 @@ func (r *Race[T]) run(a *Attempt, n int) {
 	if w := r.Style.Watch; w != nil {
 		w.Started(a, n)
 	}
-	v, err = r.attempt(a, n)
-}
-
-// attempt makes attempt n. An answer that is no success ends the call if it is the primary's,
-// and no hedge's does: there is no other place that decides it.
-func (r *Race[T]) attempt(a *Attempt, n int) (T, error) {
-	v, err := r.op.Attempt(a, n)
-	if n == 0 {
+	if v, err = r.op.Attempt(a, n); n == 0 {
 		err = OfPrimary(err)
 	}
-	return v, err
 }
 
 // OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
@@ -407,12 +382,12 @@ func OutcomeOf(err error) Outcome {
 	}
 }
 
-// finish takes what attempt n returned:
+// finish settles the result of attempt n:
 //
-//	the race      the attempt            what it returned
-//	is open       succeeded              wins; what a failed primary returned is discarded
+//	the race      the attempt            the result
+//	is open       succeeded              wins; the result of a failed primary is discarded
 //	is open       failed, the primary    is kept, in case every hedge fails as well, or takes too long
-//	is open       failed, a hedge        is discarded; it may move the next hedge, see [Turn]
+//	is open       failed, a hedge        is discarded; it may move the next hedge, see [Reschedule]
 //	has a winner  any                    is discarded
 //	is over       any                    is discarded
 //
@@ -425,114 +400,92 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	if n == 0 {
 		r.primaryDone = true
 	}
-	defer r.take(n, v, err, open) // also if the watch ends the goroutine
-	if r.Style.Watch != nil {
-		r.tell(n, err, open)
+	defer r.settle(n, v, err, open)   // also if the watch ends the goroutine
+	if w := r.Style.Watch; w != nil { // before Run can return: the watch may be used again then
+		how := OutcomeOf(err)
+		if !open && (err == nil || r.winner >= 0) {
+			how = Lost
+		}
+		w.Finished(me.Attempt, n, how)
 	}
 }
 
-// tell tells the watch that attempt n has finished, before Run can return: the watch may be
-// used again then. The caller holds mu.
-func (r *Race[T]) tell(n int, err error, open bool) {
-	how := OutcomeOf(err)
-	if !open && (err == nil || r.winner >= 0) {
-		how = Lost
-	}
-	r.Style.Watch.Finished(r.attempts[n].Attempt, n, how)
-}
-
-// take is the rest of finish. The caller holds mu, which take unlocks.
-func (r *Race[T]) take(n int, v T, err error, open bool) {
+// settle does with the result of attempt n as the table of finish says. The caller holds mu, which settle unlocks.
+func (r *Race[T]) settle(n int, v T, err error, open bool) {
 	if open && err != nil {
-		r.turn(n, err)
+		r.reschedule(n, err)
 	}
-	switch me := &r.attempts[n]; {
+	loser, inCaller := n, n == 0 && !r.Style.Async
+	switch {
 	case open && err == nil:
 		v, err = r.win(n, v)
-		if n == 0 || !r.primaryDone {
-			r.notify()
-			r.mu.Unlock()
-			return
+		if loser = 0; n == 0 || !r.primaryDone {
+			loser = -1
 		}
-		op, primary, ended := r.op, r.attempts[0].Attempt, r.lose(0)
-		r.notify()
-		r.mu.Unlock()
-		discard(op, v, err, primary, ended)
 	case open && n == 0:
 		r.value, r.err = v, err
 		r.unfinished--
-		r.hold()
-		r.notify()
-		r.mu.Unlock()
+		r.holdFailure()
+		loser = -1
 	default:
 		if open && err == ErrAnswer {
 			r.notTaken++
 		}
-		r.unfinished-- // before what it returned is discarded: nobody waits for that
-		op, a, ended, inCaller := r.op, me.Attempt, r.lose(n), n == 0 && !r.Style.Detach
-		r.notify()
-		r.mu.Unlock()
-		if inCaller {
-			go discard(op, v, err, a, ended)
-		} else {
-			discard(op, v, err, a, ended)
-		}
+		r.unfinished-- // before its result is discarded: Run does not wait for that
+	}
+	op, a, ended := r.op, (*Attempt)(nil), (func())(nil)
+	if loser >= 0 {
+		a, ended = r.attempts[loser].Attempt, r.endLoser(loser)
+	}
+	r.notify()
+	r.mu.Unlock()
+	switch {
+	case loser < 0:
+	case inCaller:
+		go discard(op, v, err, a, ended)
+	default:
+		discard(op, v, err, a, ended)
 	}
 }
 
-// turn moves the next hedge to when the failure of attempt n says, if it is a Turn. The race is open. The caller holds mu.
-//
-// A failure of the primary that is in hand does not wait for a hedge that is put off for longer than it may be held, nor for one
-// that is not to be: then none starts any more.
-func (r *Race[T]) turn(n int, err error) {
-	t, ok := err.(*Turn)
+// reschedule changes the time of the next hedge as the schedule says, because attempt n has failed with err. The race is open.
+// The caller holds mu.
+func (r *Race[T]) reschedule(n int, err error) {
 	if n == 0 {
-		r.turns.open, r.turns.next = ok, false
+		r.hedgeDue = false
 	}
-	if ok {
-		r.fired.Store(true) // so that the race is not used again
+	change := r.schedule.Failed(n, r.index, err)
+	if change.Stop {
+		r.stopped, r.hedgeDue = true, false
 	}
-	if ok && r.primaryDone && (t.Hedges == 0 || t.After > max(r.took(n, t), maxBound)) {
-		r.turns.open, r.turns.next = false, false
-	}
-	if !ok || r.primaryDone && !r.turns.open || r.holding.over || r.started > MaxHedges || r.index >= min(t.Hedges, len(r.delays)) {
+	if !change.Move || r.stopped || r.wait.over || !r.armed || r.started > MaxHedges {
 		return
 	}
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 	}
-	r.due = t.Took + t.After
-	r.turns.hedges, r.turns.shift, r.turns.next = t.Hedges, r.due-r.delays[r.index], true
-	if !r.timer.Reset(t.After) {
-		r.turns.stale++
+	r.fired.Store(true) // so that the race is not used again
+	r.due, r.hedgeDue = change.Elapsed+change.After, true
+	if !r.timer.Reset(change.After) {
+		r.staleFires++
 	}
 }
 
-// took returns how long the primary took, which has failed, when attempt n fails with t. The caller holds mu.
-func (r *Race[T]) took(n int, t *Turn) time.Duration {
-	if n == 0 {
-		return t.Took
-	}
-	return r.holding.failed.Sub(r.holding.began)
-}
+// idle reports whether no attempt runs, but one is to start. The caller holds mu.
+func (r *Race[T]) idle() bool { return r.unfinished == 0 && r.hedgeDue }
 
-// idle reports whether no attempt is out, but one is to start. The caller holds mu.
-func (r *Race[T]) idle() bool { return r.unfinished == 0 && r.turns.next }
-
-// lose ends attempt n, which has lost, as [Losers] decides. It returns the function to be called when the result has been
+// endLoser ends attempt n, which has lost, as [Losers] decides. It returns the function to be called when the result has been
 // discarded; nil: there is none. The caller holds mu.
-func (r *Race[T]) lose(n int) (ended func()) {
+func (r *Race[T]) endLoser(n int) (ended func()) {
 	me := &r.attempts[n]
 	switch losers := r.Style.Losers; {
 	case me.ended != nil:
-	case losers == nil:
-		if me.running {
-			me.Cancel()
-		}
-	default:
+	case losers != nil:
 		if me.ended = losers.Lost(me.Attempt, n, me.running); me.ended != nil {
-			me.detach()
+			me.ignoreCaller()
 		}
+	case me.running:
+		me.Cancel()
 	}
 	return me.ended
 }
@@ -554,22 +507,22 @@ func discard[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 func (r *Race[T]) win(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
-	r.turns.next = false
+	r.hedgeDue = false
 	r.unfinished--
 	for i := range r.attempts {
 		if r.attempts[i].running {
-			r.lose(i)
+			r.endLoser(i)
 		}
 	}
 	return kept, err
 }
 
-// hold begins to hold the failure of the primary if hedges are out. The caller holds mu.
-func (r *Race[T]) hold() {
-	if r.unfinished == 0 && !r.turns.next || r.Style.Usual == Unbounded {
+// holdFailure begins to hold the failure of the primary if hedges run or are due. The caller holds mu.
+func (r *Race[T]) holdFailure() {
+	if r.unfinished == 0 && !r.hedgeDue {
 		return
 	}
-	r.holding.failed = time.Now()
+	r.wait.failed = time.Now()
 	losers := r.Style.Losers
 	if losers == nil {
 		return
@@ -581,7 +534,7 @@ func (r *Race[T]) hold() {
 	}
 	wait := false
 	if r.value, wait = losers.Failed(r.attempts[0].Attempt, r.value, r.err, r.release); !wait {
-		r.giveUp()
+		r.stopHolding()
 	}
 }
 
@@ -589,24 +542,24 @@ func (r *Race[T]) hold() {
 func (r *Race[T]) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.giveUp()
+	r.stopHolding()
 	r.notify()
 }
 
-// giveUp ends the wait for hedges. The caller holds mu.
-func (r *Race[T]) giveUp() {
-	if !r.over && r.winner < 0 && !r.holding.over {
-		r.holding.over, r.turns.next = true, false
+// stopHolding ends the wait for hedges, which are cancelled. The caller holds mu.
+func (r *Race[T]) stopHolding() {
+	if !r.over && r.winner < 0 && !r.wait.over {
+		r.wait.over, r.stopped, r.hedgeDue = true, true, false
 		r.cancelRunning()
 	}
 }
 
-// bound returns the timer of a failure that is held while hedges are out; nil if none is. The caller holds mu.
-func (r *Race[T]) bound() *time.Timer {
-	if r.holding.failed.IsZero() || r.winner >= 0 || r.holding.over || r.idle() {
+// holdTimer returns the timer of a failure that is held while hedges run; nil if none is held. The caller holds mu.
+func (r *Race[T]) holdTimer() *time.Timer {
+	if r.wait.failed.IsZero() || r.winner >= 0 || r.wait.over || r.idle() {
 		return nil
 	}
-	return time.NewTimer(time.Until(r.holding.end(r.Style.Usual)))
+	return time.NewTimer(time.Until(r.wait.end(r.schedule)))
 }
 
 // cancelRunning cancels the attempts that run. The caller holds mu.
@@ -629,27 +582,27 @@ func (r *Race[T]) notify() {
 // await waits for the outcome. The primary has returned, or is detached.
 func (r *Race[T]) await() Result[T] {
 	done, left, stays := r.parent.Done(), false, r.Style.Leave == nil
-	var bound *time.Timer
+	var hold *time.Timer
 	r.mu.Lock()
 	for !r.settled() && !left {
 		ended := done
 		if !r.primaryDone && stays {
 			ended = nil // the primary knows that the caller is gone, and will say it in its own words
 		}
-		if bound == nil {
-			if bound = r.bound(); bound != nil {
-				defer bound.Stop()
+		if hold == nil {
+			if hold = r.holdTimer(); hold != nil {
+				defer hold.Stop()
 			}
 		}
 		r.mu.Unlock()
-		gone, late := r.sleep(ended, bound)
+		gone, late := r.sleep(ended, hold)
 		r.mu.Lock()
 		switch {
 		case r.settled():
-		case late && (r.idle() || time.Now().Before(r.holding.end(r.Style.Usual))):
-			bound = nil // another hedge is to start, or has started
+		case late && (r.idle() || time.Now().Before(r.wait.end(r.schedule))):
+			hold = nil // another hedge is to start, or has started
 		case late:
-			r.giveUp()
+			r.stopHolding()
 		case !gone:
 		case r.primaryDone:
 			left = true // the hedges that are out end with the caller's context as well
@@ -661,15 +614,15 @@ func (r *Race[T]) await() Result[T] {
 	return r.end()
 }
 
-// sleep waits until something happens, the caller's context ends, or the bound is reached.
-func (r *Race[T]) sleep(ended <-chan struct{}, bound *time.Timer) (gone, late bool) {
-	if ended == nil && bound == nil {
+// sleep waits until notify is called, the caller's context ends, or the timer fires.
+func (r *Race[T]) sleep(ended <-chan struct{}, hold *time.Timer) (gone, late bool) {
+	if ended == nil && hold == nil {
 		<-r.wake // cheaper than a select
 		return false, false
 	}
 	var reached <-chan time.Time
-	if bound != nil {
-		reached = bound.C
+	if hold != nil {
+		reached = hold.C
 	}
 	select {
 	case <-r.wake:
@@ -684,6 +637,7 @@ func (r *Race[T]) sleep(ended <-chan struct{}, bound *time.Timer) (gone, late bo
 // end ends the race, and returns or raises its outcome. The caller holds mu, which end unlocks.
 func (r *Race[T]) end() Result[T] {
 	r.over = true
+	armed := r.armed
 	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started, NotTaken: r.notTaken}
 	switch {
 	case r.winner >= 0:
@@ -695,81 +649,66 @@ func (r *Race[T]) end() Result[T] {
 		r.late = true
 	}
 	r.mu.Unlock()
-	if r.timer != nil && len(r.delays) > 0 && !r.timer.Stop() {
+	if armed && !r.timer.Stop() {
 		r.late = true
 	}
-	r.sever(max(out.Winner, 0))
+	r.detachAllBut(max(out.Winner, 0))
 	if p, ok := out.Err.(*Panic); ok {
 		out.Attempt.Release() // the caller gets no result to release it by
-		p.Raise()
+		p.Rethrow()
 	}
 	return out
 }
 
-// sever cuts all attempts but the one whose number is given off the caller's context: those that
-// run on, and those whose answers are discarded. The race is over.
-func (r *Race[T]) sever(but int) {
-	if !r.Style.Sever && !r.Style.SeverHedges {
+// detachAllBut detaches all attempts but attempt n from the caller's context, see [Detachment]. The race is over.
+func (r *Race[T]) detachAllBut(n int) {
+	if r.Style.Detach == DetachNone {
 		return
 	}
-	var others [1 + MaxHedges]*Attempt
 	r.mu.Lock()
-	for n := range r.started {
-		others[n] = r.attempts[n].Attempt
-	}
+	started := r.started // no more start
 	r.mu.Unlock()
-	var all []known
-	for _, a := range others[1:] {
-		if a != nil {
-			all = append(all, a.knows()...)
-		}
+	var all []contextValue
+	for i := 1; i < started; i++ {
+		all = append(all, r.attempts[i].values()...)
 	}
-	for n, a := range others { // without the lock: it waits for a context that is not ours
-		switch {
-		case a == nil || n == but:
-		case a.severs:
-			a.sever(all)
+	for i := range started { // without the lock: detach waits for a context of the caller
+		switch a := r.attempts[i].Attempt; {
+		case i == n:
+		case a.detaches:
+			a.detach(all)
 		default:
-			a.Release() // what it returned is discarded in another goroutine, which releases it as well
+			a.Release() // its result is discarded in another goroutine, which releases it as well
 		}
 	}
 }
 
 // settled reports whether Run can return. The caller holds mu.
 func (r *Race[T]) settled() bool {
-	switch {
-	case r.winner >= 0:
-		return r.primaryDone || r.Style.Detach
-	default:
-		return r.primaryDone && (r.unfinished == 0 && !r.turns.next || r.holding.over)
+	if r.winner >= 0 {
+		return r.primaryDone || r.Style.Async
 	}
+	return r.primaryDone && (r.unfinished == 0 && !r.hedgeDue || r.wait.over)
 }
 
-// Won reports whether v is equal (==) to the value of the winner. A value of a type that cannot be compared is not. Call it in
-// Discard: a loser may have returned the same value as the winner, as calls of a cache do. After the caller has left by a panic there is no winner.
-func (r *Race[T]) Won(v T) bool {
+// Winner returns the value of the attempt that has won; false: there is none, or the caller has left Run by a panic. Discard
+// may call it: a loser may have returned the same value, as calls of a cache do.
+func (r *Race[T]) Winner() (v T, ok bool) {
 	r.mu.Lock()
-	won, value := r.winner >= 0 && !r.abandoned, r.value
-	r.mu.Unlock()
-	return won && equal(v, value)
-}
-
-// equal reports whether v == w. It is false if their type cannot be compared.
-func equal(v, w any) (same bool) {
-	defer func() { _ = recover() }() // a runtime error, if the type cannot be compared
-	return v == w
+	defer r.mu.Unlock()
+	return r.value, r.winner >= 0 && !r.abandoned
 }
 
 // abandon ends the race when the caller leaves Run by a panic or runtime.Goexit.
 func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.turns.next = false
+	r.hedgeDue = false
 	r.over, r.late, r.abandoned = true, true, true
 	r.cancelRunning()
 	if r.winner >= 0 || r.primaryDone {
 		n := max(r.winner, 0)
-		go discard(r.op, r.value, r.err, r.attempts[n].Attempt, r.lose(n))
+		go discard(r.op, r.value, r.err, r.attempts[n].Attempt, r.endLoser(n))
 	}
 	if r.timer != nil {
 		r.timer.Stop()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -20,7 +21,7 @@ type plan struct {
 	fails bool
 	panic bool
 	deaf  bool // to its context
-	turn  bool // it fails with a Turn
+	moves bool // it fails and moves the next hedge
 	after time.Duration
 }
 
@@ -60,7 +61,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	defer p.running.Add(-1)
 	if n > 0 {
 		p.youngest.Store(time.Now().UnixNano())
-		if p.failed.Load() != 0 && !p.plans[0].turn {
+		if p.failed.Load() != 0 && !p.plans[0].moves {
 			panic("a hedge begins though the primary has failed")
 		}
 	} else {
@@ -78,8 +79,8 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	p.answered[n].Store(true)
 	p.at[n].Store(time.Now().UnixNano())
 	switch {
-	case my.fails && my.turn:
-		return &ticket{n}, &race.Turn{Hedges: p.hedges, Took: time.Since(p.start), After: my.after}
+	case my.fails && my.moves:
+		return &ticket{n}, &grpcattempt.NonFatal{Hedges: p.hedges, Elapsed: time.Since(p.start), After: my.after}
 	case my.fails:
 		return &ticket{n}, errPlanned
 	}
@@ -123,7 +124,7 @@ func FuzzRun(f *testing.F) {
 			lasts, bits := next(), next()
 			op.plans = append(op.plans, plan{
 				lasts: time.Duration(lasts) * ms, fails: bits&1 != 0, panic: bits&2 != 0, deaf: bits&4 != 0,
-				turn: bits&8 != 0, after: time.Duration(bits>>5) * 30 * ms,
+				moves: bits&8 != 0, after: time.Duration(bits>>5) * 30 * ms,
 			})
 		}
 		var delays []time.Duration
@@ -136,8 +137,8 @@ func FuzzRun(f *testing.F) {
 
 		synctest.Test(t, func(t *testing.T) {
 			linger := &ticketLosers{lingering{grace: 50 * ms}}
-			style := []race.Style[*ticket]{{}, {Detach: true}, {Detach: true, Losers: linger}}[mode%3]
-			style.Watch, style.Usual = op, usual
+			style := []race.Style[*ticket]{{}, {Async: true}, {Async: true, Losers: linger}}[mode%3]
+			style.Watch = op
 			if mode>>6&1 != 0 {
 				style.Leave = func() bool { return mode>>7 != 0 }
 			}
@@ -151,13 +152,15 @@ func FuzzRun(f *testing.F) {
 			start := time.Now()
 			op.start, op.hedges = start, max(len(delays)-int(mode>>7), 0)
 			r.Style = style
-			out := r.Run(ctx, op, op, delays)
+			schedule := new(grpcattempt.Schedule)
+			schedule.Begin(delays, usual)
+			out := r.Run(ctx, op, op, schedule)
 			var limit int64 // until which a failure may be held
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 {
 				bound := int64(race.Bound(usual, time.Duration(at-start.UnixNano())))
 				limit = max(at, op.youngest.Load()+bound)
 				longest := limit
-				if op.plans[0].turn { // a hedge that is put off may not be admitted in the end
+				if op.plans[0].moves { // a hedge that is put off may not be admitted in the end
 					longest += race.MaxHedges * int64(7*30*ms)
 				}
 				require.LessOrEqual(t, time.Now().UnixNano(), longest, "a failure is held too long")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
 	"slices"
@@ -72,6 +73,11 @@ func (*lingering) IsQueued(*race.Attempt) bool { return false }
 
 func (*lingering) Failed(_ *race.Attempt, v string, _ error, _ func()) (string, bool) { return v, true }
 
+// after returns a schedule with one delay.
+func after(d time.Duration) *race.FixedSchedule {
+	return &race.FixedSchedule{Delays: []time.Duration{d}, Usual: time.Second}
+}
+
 // takes returns an attempt that answers after the n-th duration, unless cancelled before.
 func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	return func(a *race.Attempt, n int) (string, error) {
@@ -82,28 +88,34 @@ func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	}
 }
 
-func run(s *script, style race.Style[string], delays ...time.Duration) (race.Result[string], time.Duration) {
+// A setup is how a test runs a race.
+type setup struct {
+	race.Style[string]
+	usual time.Duration // see [race.FixedSchedule]
+}
+
+func run(s *script, style setup, delays ...time.Duration) (race.Result[string], time.Duration) {
 	return runIn(context.Background(), s, style, delays...)
 }
 
-func runIn(ctx context.Context, s *script, style race.Style[string], delays ...time.Duration) (race.Result[string], time.Duration) {
+func runIn(ctx context.Context, s *script, style setup, delays ...time.Duration) (race.Result[string], time.Duration) {
 	var r race.Race[string]
 	start := time.Now()
-	r.Style = style
-	out := r.Run(ctx, s, s, delays)
+	r.Style = style.Style
+	out := r.Run(ctx, s, s, &race.FixedSchedule{Delays: delays, Usual: style.usual})
 	return out, time.Since(start)
 }
 
 var (
-	inPlace  = race.Style[string]{Usual: time.Second}
-	detached = race.Style[string]{Detach: true, Usual: time.Second}
+	inPlace  = setup{usual: time.Second}
+	detached = setup{race.Style[string]{Async: true}, time.Second}
 )
 
 // styles runs f in every style, each in a bubble of fake time.
-func styles(t *testing.T, f func(t *testing.T, style race.Style[string])) {
-	for name, style := range map[string]race.Style[string]{
+func styles(t *testing.T, f func(t *testing.T, style setup)) {
+	for name, style := range map[string]setup{
 		"in place": inPlace, "detached": detached,
-		"lingering": {Detach: true, Losers: &lingering{grace: time.Second}, Usual: time.Second},
+		"lingering": {race.Style[string]{Async: true, Losers: &lingering{grace: time.Second}}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { f(t, style) })
@@ -112,7 +124,7 @@ func styles(t *testing.T, f func(t *testing.T, style race.Style[string])) {
 }
 
 func TestFastPrimaryWinsAlone(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(9 * ms)}
 		out, took := run(s, style, 10*ms, 20*ms)
 		assert.Equal(t, "answer 0", out.Value)
@@ -127,7 +139,7 @@ func TestFastPrimaryWinsAlone(t *testing.T) {
 }
 
 func TestHedgeWinsOverSlowPrimary(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(500*ms, 5*ms)}
 		out, took := run(s, style, 10*ms, 100*ms)
 		assert.Equal(t, "answer 1", out.Value)
@@ -141,7 +153,7 @@ func TestHedgeWinsOverSlowPrimary(t *testing.T) {
 }
 
 func TestSecondHedgeStartsAtItsOwnDelay(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(500*ms, 500*ms, 5*ms)}
 		out, took := run(s, style, 10*ms, 30*ms)
 		assert.Equal(t, 2, out.Winner)
@@ -153,7 +165,7 @@ func TestSecondHedgeStartsAtItsOwnDelay(t *testing.T) {
 }
 
 func TestPrimaryMayStillWinAfterAHedgeStarted(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(12*ms, 50*ms)}
 		out, took := run(s, style, 10*ms)
 		assert.Equal(t, 0, out.Winner)
@@ -168,7 +180,7 @@ func TestPrimaryMayStillWinAfterAHedgeStarted(t *testing.T) {
 var errDown = errors.New("down")
 
 func TestPrimaryThatFailsBeforeAnyHedgeIsReturned(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(*race.Attempt, int) (string, error) { return "reply", errDown }}
 		out, took := run(s, style, 10*ms)
 		assert.Same(t, errDown, out.Err)
@@ -181,7 +193,7 @@ func TestPrimaryThatFailsBeforeAnyHedgeIsReturned(t *testing.T) {
 }
 
 func TestFastErrorNeverBeatsSlowSuccess(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				return "failed hedge", errDown
@@ -197,7 +209,7 @@ func TestFastErrorNeverBeatsSlowSuccess(t *testing.T) {
 }
 
 func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
 				return "failed primary", errors.Join(doubles.Sleep(a, 20*ms), errDown)
@@ -213,7 +225,7 @@ func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
 }
 
 func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			_ = doubles.Sleep(a, 20*ms)
 			return fmt.Sprint("failed ", n), []error{errDown, errors.New("other")}[n]
@@ -229,7 +241,7 @@ func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
 }
 
 func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(50 * ms), admit: func(int) bool { return false }}
 		out, took := run(s, style, 10*ms, 20*ms)
 		assert.Equal(t, 0, out.Winner)
@@ -239,7 +251,7 @@ func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
 }
 
 func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(time.Second, 5*ms), admit: func(index int) bool { return index == 1 }}
 		out, took := run(s, style, 10*ms, 20*ms)
 		assert.Equal(t, 1, out.Winner)
@@ -260,48 +272,53 @@ func TestMoreDelaysThanHedgesStartNoMore(t *testing.T) {
 func TestLateDelaysServeAGateThatRefusedEarlyOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: takes(time.Second, 10*ms), admit: func(index int) bool { return index == 4 }}
-		out, took := run(s, race.Style[string]{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
+		out, took := run(s, setup{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
 		assert.Equal(t, 1, out.Winner)
 		assert.Equal(t, 60*ms, took)
 	})
 }
 
-// pacer is a script that says when it is asked next.
-type pacer struct {
-	script
+// paced is a schedule whose first hedge is due after 10 ms, and whose times after that are not known before.
+type paced struct {
+	race.FixedSchedule
 	next func() (time.Duration, bool)
 }
 
-func (p *pacer) Next() (time.Duration, bool) { return p.next() }
+func (p *paced) Next(index int) (time.Duration, bool) {
+	if index == 0 {
+		return 10 * ms, true
+	}
+	return p.next()
+}
 
-func TestAPacerIsAskedWhenItSays(t *testing.T) {
+func (*paced) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
+
+func TestRunAsksScheduleForNextHedgeAfterGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var asked []time.Duration
 		var indices []int
-		p := &pacer{script: script{attempt: takes(time.Second)}}
-		p.admit = func(index int) bool {
+		s := &script{attempt: takes(time.Second)}
+		s.admit = func(index int) bool {
 			asked, indices = append(asked, time.Since(start)), append(indices, index)
 			return false
 		}
-		p.next = func() (time.Duration, bool) { return 30 * ms, len(asked) < 3 }
 		var r race.Race[string]
-		r.Style = inPlace
-		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms})
+		out := r.Run(context.Background(), s, s, &paced{next: func() (time.Duration, bool) { return 30 * ms, len(asked) < 3 }})
 		assert.Equal(t, "answer 0", out.Value)
 		assert.Equal(t, []time.Duration{10 * ms, 40 * ms, 70 * ms}, asked)
 		assert.Equal(t, []int{0, 1, 2}, indices)
 	})
 }
 
-func TestAPacersHedgeMayWin(t *testing.T) {
+func TestHedgeOfScheduleThatIsNotFixedMayWin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pacer{script: script{attempt: takes(time.Second, 5*ms)}, next: func() (time.Duration, bool) { return 30 * ms, true }}
-		p.admit = func(index int) bool { return index == 2 }
+		s := &script{attempt: takes(time.Second, 5*ms)}
+		s.admit = func(index int) bool { return index == 2 }
 		start := time.Now()
 		var r race.Race[string]
-		r.Style = detached
-		out := r.Run(context.Background(), p, p, []time.Duration{10 * ms})
+		r.Style = detached.Style
+		out := r.Run(context.Background(), s, s, &paced{next: func() (time.Duration, bool) { return 30 * ms, true }})
 		assert.Equal(t, "answer 1", out.Value)
 		assert.Equal(t, 75*ms, time.Since(start))
 	})
@@ -327,7 +344,7 @@ func TestLosersAreCancelledWithATypedCause(t *testing.T) {
 }
 
 func TestCallersCancelIsToldInThePrimarysWords(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(15*ms, cancel)
 		mine := errors.New("the transport's own words")
@@ -344,7 +361,7 @@ func TestCallersCancelIsToldInThePrimarysWords(t *testing.T) {
 }
 
 func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*ms)
 		defer cancel()
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -373,7 +390,7 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
 			defer cancel()
 			asked := 0
-			out, took := runIn(ctx, s, race.Style[string]{Detach: true, Leave: func() bool { asked++; return may }}, 10*ms)
+			out, took := runIn(ctx, s, setup{Style: race.Style[string]{Async: true, Leave: func() bool { asked++; return may }}}, 10*ms)
 			assert.Equal(t, 1, asked)
 			if may {
 				assert.Equal(t, context.DeadlineExceeded, out.Err)
@@ -395,8 +412,8 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 }
 
 func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
-	for name, style := range map[string]race.Style[string]{"in place": inPlace, "detached": detached,
-		"lingering": {Detach: true, Losers: &lingering{grace: time.Hour}, Usual: time.Second}} {
+	for name, style := range map[string]setup{"in place": inPlace, "detached": detached,
+		"lingering": {race.Style[string]{Async: true, Losers: &lingering{grace: time.Hour}}, time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
@@ -454,7 +471,7 @@ func TestDetachedDoesNotWaitForThePrimary(t *testing.T) {
 }
 
 func TestWinnersContextLivesUntilReleased(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var contexts [2]*race.Attempt
@@ -474,7 +491,7 @@ func TestWinnersContextLivesUntilReleased(t *testing.T) {
 }
 
 func TestWinnersContextEndsWithTheCallers(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		s := &script{attempt: takes(time.Second, 5*ms)}
 		out, _ := runIn(ctx, s, style, 10*ms)
@@ -487,7 +504,7 @@ func TestWinnersContextEndsWithTheCallers(t *testing.T) {
 }
 
 func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				panic("hedge")
@@ -508,7 +525,7 @@ func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
 }
 
 func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				panic("hedge")
@@ -522,7 +539,7 @@ func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
 }
 
 func TestPanicInThePrimaryIsRaisedInTheCaller(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		hedged := errors.New("unset")
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -535,7 +552,7 @@ func TestPanicInThePrimaryIsRaisedInTheCaller(t *testing.T) {
 		assert.PanicsWithError(t, "down", func() { run(s, style, 10*ms) })
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if style.Detach {
+		if style.Async {
 			assert.NoError(t, hedged, "the panic is held like any failure")
 		} else {
 			assert.ErrorIs(t, hedged, context.Canceled, "the hedge does not outlive the race")
@@ -561,7 +578,7 @@ func TestPanicInADetachedPrimaryIsLostToAGoodHedge(t *testing.T) {
 }
 
 func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(*race.Attempt, int) (string, error) { runtime.Goexit(); return "", nil }}
 		returned := false
 		done := make(chan struct{})
@@ -576,7 +593,7 @@ func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
 }
 
 func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(50*ms, 5*ms), admit: func(index int) bool {
 			if index == 0 {
 				runtime.Goexit()
@@ -601,7 +618,7 @@ func (l leaver) Finished(_ context.Context, n int, _ race.Outcome) {
 }
 
 func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		for n := range 2 { // the primary, and a hedge
 			for _, wins := range []int{0, 1} {
 				s := &script{attempt: takes([]time.Duration{20 * ms, time.Second}[wins], 15*ms)}
@@ -616,7 +633,7 @@ func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
 				<-ended
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				if n == 0 && !style.Detach { // the caller's goroutine
+				if n == 0 && !style.Async { // the caller's goroutine
 					assert.Nil(t, out)
 					assert.Len(t, s.gone(), 2, "both are discarded")
 					continue
@@ -642,7 +659,7 @@ func TestFailedPrimaryIsDiscardedIfTheWatchEndsTheCaller(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			run(s, race.Style[string]{Watch: leaver(0)}, 10*ms)
+			run(s, setup{Style: race.Style[string]{Watch: leaver(0)}}, 10*ms)
 		}()
 		<-ended
 		synctest.Wait()
@@ -666,18 +683,18 @@ func TestHedgeThatWonIsDiscardedIfThePrimaryPanics(t *testing.T) {
 }
 
 func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		var r race.Race[string]
 		quick := &script{attempt: takes(5 * ms)}
 		for range 3 {
-			r.Style = style
-			out := r.Run(t.Context(), quick, quick, []time.Duration{10 * ms})
+			r.Style = style.Style
+			out := r.Run(t.Context(), quick, quick, after(10*ms))
 			assert.Equal(t, "answer 0", out.Value)
 			require.True(t, r.Reset())
 		}
 		slow := &script{attempt: takes(50*ms, 5*ms)}
-		r.Style = style
-		out := r.Run(t.Context(), slow, slow, []time.Duration{10 * ms})
+		r.Style = style.Style
+		out := r.Run(t.Context(), slow, slow, after(10*ms))
 		assert.Equal(t, 1, out.Winner)
 		assert.False(t, r.Reset())
 		time.Sleep(time.Second)
@@ -685,7 +702,7 @@ func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
 }
 
 func TestNoDelaysMeansNoHedges(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(time.Hour)}
 		out, took := run(s, style)
 		assert.Equal(t, "answer 0", out.Value)
@@ -696,7 +713,7 @@ func TestNoDelaysMeansNoHedges(t *testing.T) {
 type key struct{}
 
 func TestAttemptKeepsTheCallersValues(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		defer cancel()
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -723,7 +740,7 @@ func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
 		assert.Less(t, runtime.NumGoroutine(), before+50, "other tests may leave one that ends")
 		return "", nil
 	}}
-	for _, style := range []race.Style[string]{inPlace, detached} {
+	for _, style := range []setup{inPlace, detached} {
 		ctx, cancel := context.WithCancel(t.Context())
 		runIn(ctx, s, style, time.Hour)
 		cancel()
@@ -733,13 +750,13 @@ func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
 func BenchmarkRace(b *testing.B) {
 	instant := &script{attempt: nil}
 	op := quickOp{}
-	delays := []time.Duration{time.Second}
-	for name, style := range map[string]race.Style[string]{"in place": inPlace, "detached": detached} {
+	delays := after(time.Second)
+	for name, style := range map[string]setup{"in place": inPlace, "detached": detached} {
 		b.Run(name, func(b *testing.B) {
 			var r race.Race[string]
 			b.ReportAllocs()
 			for b.Loop() {
-				r.Style = style
+				r.Style = style.Style
 				r.Run(context.Background(), op, instant, delays)
 				r.Reset()
 			}
@@ -756,7 +773,7 @@ func (quickOp) Discard(string, error)                      {}
 
 // holding runs a race whose primary fails after 200 ms and whose hedge, due after 50 ms, hangs
 // until it is cancelled.
-func holding(t *testing.T, style race.Style[string], hedge func(a *race.Attempt)) (took time.Duration) {
+func holding(t *testing.T, style setup, hedge func(a *race.Attempt)) (took time.Duration) {
 	cancelled := make(chan time.Duration, 1)
 	start := time.Now()
 	s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -779,7 +796,7 @@ func holding(t *testing.T, style race.Style[string], hedge func(a *race.Attempt)
 }
 
 func TestR2AFailureIsHeldUntilTheYoungestHedgeHadItsTime(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		for usual, want := range map[time.Duration]time.Duration{
 			0:               250 * ms, // as long as the primary took
 			ms:              200 * ms, // the youngest has had it already
@@ -791,15 +808,14 @@ func TestR2AFailureIsHeldUntilTheYoungestHedgeHadItsTime(t *testing.T) {
 			-5 * time.Hour:  250 * ms,
 			time.Nanosecond: 200 * ms,
 		} {
-			style.Usual = usual
+			style.usual = usual
 			assert.Equal(t, want, holding(t, style, nil), "%v", usual)
 		}
 	})
 }
 
-func TestAFailureIsHeldWithoutABoundForAttemptsThatHaveTimeouts(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
-		style.Usual = race.Unbounded
+func TestFailureIsHeldWithoutLimitIfScheduleHasNone(t *testing.T) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
 				time.Sleep(20 * ms)
@@ -807,9 +823,12 @@ func TestAFailureIsHeldWithoutABoundForAttemptsThatHaveTimeouts(t *testing.T) {
 			}
 			return takes(0, time.Hour)(a, n)
 		}}
-		out, took := run(s, style, 10*ms)
+		var r race.Race[string]
+		r.Style = style.Style
+		start := time.Now()
+		out := r.Run(t.Context(), s, s, &paced{next: func() (time.Duration, bool) { return 0, false }})
 		assert.Equal(t, "answer 1", out.Value)
-		assert.Equal(t, time.Hour+10*ms, took)
+		assert.Equal(t, time.Hour+10*ms, time.Since(start))
 	})
 }
 
@@ -824,7 +843,7 @@ func TestR2BoundOfAHedge(t *testing.T) {
 }
 
 func TestR2NoHedgeStartsOnceThePrimaryHasFailed(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
 				time.Sleep(15 * ms)
@@ -856,7 +875,7 @@ func (k keeper) Failed(_ *race.Attempt, v string, _ error, release func()) (stri
 }
 
 func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		for name, c := range map[string]struct {
 			hold keeper
 			want time.Duration
@@ -875,9 +894,9 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 				<-a.Done()
 				return "", context.Cause(a)
 			}}
-			r.Style = style
+			r.Style = style.Style
 			r.Style.Losers = c.hold
-			out := r.Run(t.Context(), h, h, []time.Duration{10 * ms})
+			out := r.Run(t.Context(), h, h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
 			assert.Same(t, errDown, out.Err)
 			assert.Equal(t, "held primary", out.Value, name)
 			assert.Equal(t, c.want, time.Since(start), name)
@@ -892,9 +911,9 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 			return "hedge", nil
 		}}
 		var r race.Race[string]
-		r.Style = style
+		r.Style = style.Style
 		r.Style.Losers = keeper(func(func()) bool { return true })
-		out := r.Run(t.Context(), h, h, []time.Duration{10 * ms})
+		out := r.Run(t.Context(), h, h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
 		assert.Equal(t, "hedge", out.Value)
 		synctest.Wait()
 		assert.Equal(t, []string{"held primary"}, h.gone())
@@ -902,7 +921,7 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 }
 
 func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
-	styles(t, func(t *testing.T, style race.Style[string]) {
+	styles(t, func(t *testing.T, style setup) {
 		for bad := range 2 {
 			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 				v, err := takes(50*ms, 5*ms)(a, n)
@@ -933,13 +952,13 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 func TestResetClearsEveryFieldOfStyle(t *testing.T) {
 	var r race.Race[string]
 	s := &script{attempt: func(*race.Attempt, int) (string, error) { return "", nil }}
-	r.Style = race.Style[string]{Detach: true, Sever: true, SeverHedges: true, Fresh: true, Losers: new(lingering),
-		Leave: func() bool { return true }, Usual: time.Second, Watch: leaver(race.MaxHedges + 1), Primary: new(race.Attempt), Call: race.Called{HTTP: true, Target: "host", Method: "GET"}}
+	r.Style = race.Style[string]{Async: true, Detach: race.DetachAll, Fresh: true, Losers: new(lingering),
+		Leave: func() bool { return true }, Watch: leaver(race.MaxHedges + 1), Primary: new(race.Attempt), Call: race.Called{HTTP: true, Target: "host", Method: "GET"}}
 	style := reflect.ValueOf(&r.Style).Elem()
 	for i := range style.NumField() {
 		require.False(t, style.Field(i).IsZero(), "a field without a value here: %s", style.Type().Field(i).Name)
 	}
-	r.Run(t.Context(), s, s, nil)
+	r.Run(t.Context(), s, s, new(race.FixedSchedule))
 	require.True(t, r.Reset())
 	assert.True(t, style.IsZero(), "%+v", r.Style)
 }

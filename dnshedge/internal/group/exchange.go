@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -123,7 +124,6 @@ type first struct {
 }
 
 type room struct {
-	look  [1]time.Duration
 	due   [MaxHedges]time.Duration
 	turns [usualServers]turn
 }
@@ -173,7 +173,7 @@ type reply struct {
 
 var (
 	_ race.Op[reply] = (*Exchange)(nil)
-	_ race.Pacer     = (*Exchange)(nil)
+	_ race.Schedule  = (*Exchange)(nil)
 )
 
 // Ask puts a question to a group of servers of p, hedged.
@@ -187,17 +187,13 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	x.told = tell(ctx, x.conf.Watcher, group[0])
 	x.admit(primary, 0, x.start)
 	x.plan(ctx)
-	var looks []time.Duration
-	if x.look.Before(x.end) {
-		looks = append(x.room.look[:0], x.look.Sub(x.start))
-	}
 	span := &x.first.span
 	span.Begin(ctx, 0)
 	defer span.Cancel()
 	x.first.Adopt(&x.first.own, span, span.End, nil)
 	style := &x.race.Style
-	style.Usual, style.Watch, style.Primary = race.Unbounded, x.told.watch(), &x.first.Attempt
-	out := x.race.Run(ctx, x, x, looks)
+	style.Watch, style.Primary = x.told.watch(), &x.first.Attempt
+	out := x.race.Run(ctx, x, x, x)
 	x.ended(out.Winner, &out.Value)
 	if out.Err != nil {
 		return x.failedAll(out.Err, out.Started)
@@ -358,12 +354,23 @@ func together(d time.Duration) time.Duration {
 	return d + lookEvery - time.Duration(time.Now().Add(d).UnixNano())%lookEvery
 }
 
-// Next says when the race looks again.
-func (x *Exchange) Next() (time.Duration, bool) {
+// Next returns the time until Admit is called next. That is not known before Admit has been called for the index before.
+func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return time.Until(x.look), x.tries <= MaxHedges && x.look.Before(x.end)
+	if index == 0 {
+		wait = x.look.Sub(x.start)
+	} else {
+		wait = time.Until(x.look)
+	}
+	return wait, x.tries <= MaxHedges && x.look.Before(x.end)
 }
+
+// Failed stops hedging if the primary has failed, which it does not before the other attempts, see waitForOthers.
+func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
+
+// HedgeTimeout sets no limit: the timeouts of servers end every attempt.
+func (x *Exchange) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
 // admit counts an attempt that starts now. The caller holds mu.
 func (x *Exchange) admit(k kind, to int, now time.Time) {

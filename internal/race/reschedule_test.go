@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/grpcattempt"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -24,7 +25,7 @@ type part struct {
 
 // next fails and has the next of so many hedges start after d.
 func next(hedges int, d time.Duration) func(time.Duration) error {
-	return func(took time.Duration) error { return &race.Turn{Hedges: hedges, Took: took, After: d} }
+	return func(took time.Duration) error { return &grpcattempt.NonFatal{Hedges: hedges, Elapsed: took, After: d} }
 }
 
 func fatal(time.Duration) error { return errFatal }
@@ -55,7 +56,18 @@ func acted(parts ...part) (s *script, began func() []time.Duration) {
 	}
 }
 
-func TestAFailureHasTheNextHedgeStart(t *testing.T) {
+// runMovable runs a race with the schedule of a gRPC call.
+func runMovable(ctx context.Context, s *script, style setup, delays ...time.Duration) (race.Result[string], time.Duration) {
+	var r race.Race[string]
+	start := time.Now()
+	r.Style = style.Style
+	schedule := new(grpcattempt.Schedule)
+	schedule.Begin(delays, style.usual)
+	out := r.Run(ctx, s, s, schedule)
+	return out, time.Since(start)
+}
+
+func TestFailureMovesNextHedge(t *testing.T) {
 	const forever = time.Hour
 	for name, test := range map[string]struct {
 		parts  []part
@@ -105,13 +117,13 @@ func TestAFailureHasTheNextHedgeStart(t *testing.T) {
 			[]time.Duration{0, 100 * ms, 430 * ms}, 440 * ms, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for style, s := range map[string]race.Style[string]{"in place": {}, "detached": {Detach: true}} {
+			for style, s := range map[string]setup{"in place": {}, "detached": detached} {
 				t.Run(style, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						op, began := acted(test.parts...)
-						s.Usual = test.usual
+						s.usual = test.usual
 						delays := []time.Duration{100 * ms, 200 * ms, 300 * ms, 400 * ms}
-						out, took := run(op, s, delays[:min(len(delays), max(len(test.parts)-1, 1))]...)
+						out, took := runMovable(t.Context(), op, s, delays[:min(len(delays), max(len(test.parts)-1, 1))]...)
 						assert.Equal(t, test.took, took)
 						assert.Equal(t, test.began, began())
 						assert.Equal(t, test.winner, out.Winner)
@@ -126,7 +138,7 @@ func TestAFailureHasTheNextHedgeStart(t *testing.T) {
 }
 
 // A delay that is no hedge's stays where it is.
-func TestOnlyDelaysOfHedgesMove(t *testing.T) {
+func TestFailureMovesOnlyDelaysOfHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := acted(part{10 * ms, next(1, 0)}, part{500 * ms, nil})
 		start := time.Now()
@@ -135,29 +147,29 @@ func TestOnlyDelaysOfHedgesMove(t *testing.T) {
 			asked = append(asked, time.Since(start))
 			return index == 0
 		}
-		out, _ := run(s, inPlace, 100*ms, 300*ms)
+		out, _ := runMovable(t.Context(), s, inPlace, 100*ms, 300*ms)
 		assert.Equal(t, 1, out.Winner)
 		assert.Equal(t, []time.Duration{10 * ms, 300 * ms}, asked)
 	})
 }
 
-func TestAHedgeThatIsNotAdmittedIsNotWaitedFor(t *testing.T) {
+func TestRunDoesNotWaitForMovedHedgeThatIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := acted(part{10 * ms, next(3, 0)})
 		s.admit = func(int) bool { return false }
-		out, took := run(s, inPlace, 100*ms, 200*ms, 300*ms)
+		out, took := runMovable(t.Context(), s, inPlace, 100*ms, 200*ms, 300*ms)
 		assert.Equal(t, 10*ms, took)
 		assert.Equal(t, "answer 0", out.Value)
 		assert.Equal(t, 1, out.Started)
 	})
 }
 
-func TestACallerWhoLeavesDoesNotWaitForAHedgeThatIsPutOff(t *testing.T) {
+func TestRunDoesNotWaitForMovedHedgeOfCallerThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
 		s, began := acted(part{10 * ms, next(3, 500*ms)})
-		out, took := runIn(ctx, s, race.Style[string]{}, 100*ms)
+		out, took := runMovable(ctx, s, setup{}, 100*ms)
 		assert.Equal(t, 50*ms, took)
 		assert.Equal(t, -1, out.Winner)
 		time.Sleep(time.Second)
