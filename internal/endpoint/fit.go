@@ -150,5 +150,5 @@ func (p *endpoint) move(req *http.Request, first *endpoint, own string) {
 		}
 	}
 	req.URL, req.Header, req.Host = &u, header, p.authority
-	httpattempt.OwnForms(req)
+	httpattempt.CloneForms(req)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// KeepAttempt gives resp a body that releases its attempt when it ends or is closed, if the attempt
-// has something to release. Without a body, it is released at once.
+// KeepAttempt gives resp a body that releases the attempt when it ends or is closed. If there is no body, it releases the attempt at once. It does
+// nothing if the attempt has nothing to release.
 func KeepAttempt(resp *http.Response, a *race.Attempt) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
@@ -20,8 +20,7 @@ func KeepAttempt(resp *http.Response, a *race.Attempt) {
 	}
 }
 
-// newBody returns b as a body that keeps the context of its attempt until its end.
-// If b is a Writer, as that of 101 Switching Protocols is, so is the result.
+// newBody returns b as a body that releases a at its end. If b is an io.Writer, as after 101 Switching Protocols, so is the result.
 func newBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
 	kept := body{b, a}
 	if w, ok := b.(io.Writer); ok {
@@ -33,7 +32,7 @@ func newBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
 	return kept
 }
 
-// body is a winner's body. Its end or Close releases the attempt that it came from.
+// A body is the body of the winner. Its end, or Close, releases the attempt.
 type body struct {
 	io.ReadCloser
 	attempt *race.Attempt
@@ -53,28 +52,25 @@ func (b body) Close() error {
 	return err
 }
 
-// ErrFailure is the error of an attempt whose response must not win. The response says itself
-// what failed.
+// ErrFailure is the error of an attempt whose response is a failure. The caller gets the response itself.
 var ErrFailure = errors.New("hedge: response is a failure")
 
-// Ask asks users' code about resp. If that panics or ends the goroutine, Ask closes resp's body,
-// which nobody else has.
-func Ask[T any](resp *http.Response, ask func(*http.Response) T) T {
-	answered := false
+// CallWithResponse calls f, a function of the program, with resp. If f panics or ends the goroutine, it closes the body of resp.
+func CallWithResponse[T any](resp *http.Response, f func(*http.Response) T) T {
+	returned := false
 	defer func() {
-		if !answered && resp.Body != nil {
+		if !returned && resp.Body != nil {
 			defer func() { _ = recover() }() // the first panic counts
 			_ = resp.Body.Close()
 		}
 	}()
-	answer := ask(resp)
-	answered = true
-	return answer
+	result := f(resp)
+	returned = true
+	return result
 }
 
-// AwaitFirstByte waits for the first bytes of resp's body, and returns ErrFailure if the body
-// fails before them. The caller reads those bytes, or that error, all the same. After a
-// 101 it is the caller who speaks first, so there is nothing to wait for.
+// AwaitFirstByte waits for the first bytes of the body of resp. It returns ErrFailure if the body fails before them. The reader of the body gets the
+// bytes, or the error, all the same. It does not wait after a 101, where the caller sends first.
 func AwaitFirstByte(resp *http.Response) error {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil
@@ -85,8 +81,8 @@ func AwaitFirstByte(resp *http.Response) error {
 	return nil
 }
 
-// Prefetch waits for the first bytes of resp's body, which its reader gets all the same. It
-// returns how many there are, and the error that came with them. Resp must have a body.
+// Prefetch waits for the first bytes of the body of resp, and returns their number and the error that came with them. The reader of the body gets
+// both. The body is not nil.
 func Prefetch(resp *http.Response) (n int, err error) {
 	buf := make([]byte, 512)
 	for n == 0 && err == nil {
@@ -96,12 +92,12 @@ func Prefetch(resp *http.Response) (n int, err error) {
 	return n, err
 }
 
-// prefetched is a body whose beginning has been read.
+// A prefetched is a body whose first bytes were read.
 type prefetched struct {
 	io.ReadCloser
 	beginning []byte
 	err       error       // came with the last byte of beginning; nil: the body goes on
-	closed    atomic.Bool // the source says what a Read is then
+	closed    atomic.Bool // Close was called; the source decides about the result of a Read then
 }
 
 func (b *prefetched) Read(p []byte) (int, error) {

@@ -9,11 +9,10 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Divisible reports whether two copies of req can be under way at once, safe or not: the list
-// is of what can. It must have a URL, no body or one that can be kept, and nothing to say after
-// that; its header must not bind it to a connection, see [Heading]; and it must have no nonce, nor another credential
-// that is good once.
-func Divisible(req *http.Request, h Heading, maxBody int64, streams bool) bool {
+// IsRepeatable reports whether two copies of req can be in flight at once, whatever its method: a request of an unknown kind is not. The URL is
+// present; the body is absent or has a known length up to maxBody; there are no trailers; the header does not bind the request to a connection, see
+// [HeaderTraits]; and there is no nonce or other credential for a single use. An event stream is repeatable only if streams is true.
+func IsRepeatable(req *http.Request, h HeaderTraits, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil || len(req.TransferEncoding) > 0 {
 		return false
 	}
@@ -23,23 +22,23 @@ func Divisible(req *http.Request, h Heading, maxBody int64, streams bool) bool {
 	return !h.bound && !isSingleUse(req.URL) && (streams || !h.stream)
 }
 
-// A Heading is what the header of a request says of sending it twice.
-type Heading struct {
-	Hedge  int  // the number of the hedge that the request is made for; 0: none
-	bound  bool // to one connection, to being sent once, or to an agreement with the server before its body is sent
-	stream bool // it asks for an event stream
+// HeaderTraits are the traits of a header that decide whether the request is repeatable.
+type HeaderTraits struct {
+	Hedge  int  // number of the hedge that the request serves; 0: none
+	bound  bool // the request is bound to one connection, to a single use, or to an agreement before its body
+	stream bool // the request accepts an event stream
 }
 
-// Marks are the names of the headers in which a hedge says that it is one. Own may be empty.
-type Marks struct{ Attempt, Own string }
+// AttemptHeaders are the names of the headers that have the number of a hedge. Own may be empty.
+type AttemptHeaders struct{ Attempt, Own string }
 
-// read adds what one header says. Names and words have no case, also in a map whose names are not canonical: net/http
-// sends them as they are. Most names differ from those asked about in length or in how they begin, which is cheap to see.
-func (h *Heading) read(name string, values []string, marks *Marks) {
+// read adds the traits of one header field. Names are compared without case, because net/http sends keys of a map as they are. Most names differ from
+// each known name in length or initial letter, which is compared first.
+func (h *HeaderTraits) read(name string, values []string, marks *AttemptHeaders) {
 	if name == "" {
 		return
 	}
-	if is(name, marks.Attempt) || is(name, marks.Own) {
+	if equalFold(name, marks.Attempt) || equalFold(name, marks.Own) {
 		h.Hedge = max(h.Hedge, race.HedgeNumber(values))
 		return
 	}
@@ -47,44 +46,44 @@ func (h *Heading) read(name string, values []string, marks *Marks) {
 		h.bound = true
 		return
 	}
-	switch beginning(name) {
-	case beginning("Accept"):
-		h.stream = h.stream || is(name, "Accept") && slices.ContainsFunc(values, asksForStream)
-	case beginning("Expect"):
-		h.bound = h.bound || is(name, "Expect") && len(values) > 0
-	case beginning("DPoP"): // RFC 9449
-		h.bound = h.bound || is(name, "DPoP")
-	case beginning("Signature-Input"): // RFC 9421
-		h.bound = h.bound || is(name, "Signature-Input") && slices.ContainsFunc(values, hasNonce)
-	case beginning("X-WSSE"):
-		h.bound = h.bound || is(name, "X-WSSE") && slices.ContainsFunc(values, hasNonce)
-	case beginning("Upgrade"):
-		h.bound = h.bound || is(name, "Upgrade") && len(values) > 0
-	case beginning("Connection"):
-		h.bound = h.bound || is(name, "Connection") && slices.ContainsFunc(values, agrees)
-	case beginning("Authorization"):
-		h.bound = h.bound || is(name, "Authorization") && slices.ContainsFunc(values, goodOnce)
-	case beginning("X-Authorization"):
-		h.bound = h.bound || is(name, "X-Authorization") && slices.ContainsFunc(values, goodOnce)
-	case beginning("Proxy-Authorization"):
-		h.bound = h.bound || is(name, "Proxy-Authorization") && slices.ContainsFunc(values, goodOnce)
+	switch lengthAndInitial(name) {
+	case lengthAndInitial("Accept"):
+		h.stream = h.stream || equalFold(name, "Accept") && slices.ContainsFunc(values, isEventStream)
+	case lengthAndInitial("Expect"):
+		h.bound = h.bound || equalFold(name, "Expect") && len(values) > 0
+	case lengthAndInitial("DPoP"): // RFC 9449
+		h.bound = h.bound || equalFold(name, "DPoP")
+	case lengthAndInitial("Signature-Input"): // RFC 9421
+		h.bound = h.bound || equalFold(name, "Signature-Input") && slices.ContainsFunc(values, hasNonce)
+	case lengthAndInitial("X-WSSE"):
+		h.bound = h.bound || equalFold(name, "X-WSSE") && slices.ContainsFunc(values, hasNonce)
+	case lengthAndInitial("Upgrade"):
+		h.bound = h.bound || equalFold(name, "Upgrade") && len(values) > 0
+	case lengthAndInitial("Connection"):
+		h.bound = h.bound || equalFold(name, "Connection") && slices.ContainsFunc(values, hasOtherOptions)
+	case lengthAndInitial("Authorization"):
+		h.bound = h.bound || equalFold(name, "Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
+	case lengthAndInitial("X-Authorization"):
+		h.bound = h.bound || equalFold(name, "X-Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
+	case lengthAndInitial("Proxy-Authorization"):
+		h.bound = h.bound || equalFold(name, "Proxy-Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
 	}
 }
 
-// beginning is the length and the first letter, in lower case, of a word that is not empty.
-func beginning(word string) int { return len(word)<<8 | int(word[0]|0x20) }
+// lengthAndInitial returns the length of a word that is not empty and its first letter in lower case, as one number.
+func lengthAndInitial(word string) int { return len(word)<<8 | int(word[0]|0x20) }
 
-// is reports whether s is word, in any case.
-func is(s, word string) bool { return len(s) == len(word) && strings.EqualFold(s, word) }
+// equalFold reports whether s is word in any case. It compares the lengths first.
+func equalFold(s, word string) bool { return len(s) == len(word) && strings.EqualFold(s, word) }
 
-// asksForStream reports whether an Accept header names an event stream.
-func asksForStream(accept string) bool {
+// isEventStream reports whether an Accept header names text/event-stream.
+func isEventStream(accept string) bool {
 	const stream = "text/event-stream"
 	return len(accept) >= len(stream) && strings.Contains(strings.ToLower(accept), stream)
 }
 
-// agrees reports whether a Connection header says more than how long the connection lasts.
-func agrees(connection string) bool {
+// hasOtherOptions reports whether a Connection header has an option other than close and keep-alive.
+func hasOtherOptions(connection string) bool {
 	for option := range strings.SplitSeq(connection, ",") {
 		switch strings.ToLower(strings.TrimSpace(option)) {
 		case "", "close", "keep-alive":
@@ -95,31 +94,30 @@ func agrees(connection string) bool {
 	return false
 }
 
-// once are the registered authentication schemes (RFC 9110, section 16.4.1) whose credentials are good for one connection or
-// for one request: the server refuses the second of two copies, which may be the primary. Basic, Bearer and vapid are the
-// others. A scheme that is not registered is taken to be a secret that stays the same, as it is with Bearer, unless its
-// credentials have a nonce.
-var once = []string{
+// singleUseSchemes are the registered authentication schemes (RFC 9110, section 16.4.1) whose credentials are valid for one connection or one request: the
+// server refuses the second of two copies, which may be the primary. Basic, Bearer and vapid are the other registered ones. A scheme that is not registered
+// is treated like Bearer, unless its credentials have a nonce.
+var singleUseSchemes = []string{
 	"Concealed", "Digest", "DPoP", "GNAP", "HOBA", "Mutual", "Negotiate", "OAuth", "PrivateToken", "SCRAM-SHA-1", "SCRAM-SHA-256",
-	"NTLM", "Nego2", "Kerberos", // Microsoft's, which are not registered
+	"NTLM", "Nego2", "Kerberos", // not registered; of Microsoft
 }
 
-// goodOnce reports whether credentials are of a scheme in once.
-func goodOnce(credentials string) bool {
+// isSingleUseCredential reports whether the credentials of an Authorization header are valid for one connection or one request.
+func isSingleUseCredential(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
 	if scheme == "Bearer" || scheme == "Basic" { // most are
 		return false
 	}
-	for _, o := range once {
-		if is(scheme, o) {
+	for _, o := range singleUseSchemes {
+		if equalFold(scheme, o) {
 			return true
 		}
 	}
 	return hasNonce(credentials)
 }
 
-// hasNonce reports whether a query, a path, credentials or a signature have a parameter, NAME=VALUE, that is a nonce: the server
-// refuses the second of two copies.
+// hasNonce reports whether a query, a path, credentials or a signature have a parameter NAME=VALUE whose name is that of a nonce. A server refuses
+// the second of two copies.
 func hasNonce(params string) bool {
 	for {
 		name, rest, ok := strings.Cut(params, "=")
@@ -127,7 +125,7 @@ func hasNonce(params string) bool {
 			return false
 		}
 		name = strings.TrimRight(name, " \t")
-		if isNonce(unescape(name[strings.LastIndexAny(name, separators)+1:])) {
+		if isNonce(unescapeName(name[strings.LastIndexAny(name, separators)+1:])) {
 			return true
 		}
 		params = rest
@@ -137,8 +135,8 @@ func hasNonce(params string) bool {
 // separators stand before the name of a parameter.
 const separators = "&;,/? \t\""
 
-// isNonce reports whether a name contains "nonce", in any case: oauth_nonce, noncestr of WeChat, auth[nonce],
-// SignatureNonce of Alibaba, X-Ca-Nonce. It looks at every fifth byte as long as that is in no "nonce".
+// isNonce reports whether a name contains "nonce" in any case: oauth_nonce, noncestr of WeChat, auth[nonce], SignatureNonce of Alibaba, X-Ca-Nonce. It
+// skips over bytes that cannot be in the word.
 func isNonce(name string) bool {
 	for i := 4; i < len(name); {
 		switch name[i] | 0x20 {
@@ -160,8 +158,8 @@ func isNonce(name string) bool {
 	return false
 }
 
-// unescape returns a name without percent-encoding, as far as that is valid.
-func unescape(name string) string {
+// unescapeName returns a name without percent-encoding. Invalid escapes stay.
+func unescapeName(name string) string {
 	if strings.IndexByte(name, '%') < 0 {
 		return name
 	}
@@ -203,16 +201,16 @@ func isSingleUse(u *url.URL) bool {
 			pair, query = query, ""
 		}
 		name, value, _ := strings.Cut(pair, "=")
-		switch name = unescape(name); {
-		case is(name, "code"):
+		switch name = unescapeName(name); {
+		case equalFold(name, "code"):
 			code = true
-		case is(name, "state"), is(name, "secret"), is(name, "client_secret"), is(name, "code_verifier"):
+		case equalFold(name, "state"), equalFold(name, "secret"), equalFold(name, "client_secret"), equalFold(name, "code_verifier"):
 			ofClient = true
-		case is(name, "ticket"):
-			if isTicket(unescape(value)) || validatesTickets(u.Path) {
+		case equalFold(name, "ticket"):
+			if isTicket(unescapeName(value)) || validatesTickets(u.Path) {
 				return true
 			}
-		case is(name, "oauth_verifier"), is(name, "SAMLart"), is(name, "SAMLResponse"), is(name, "otp"), is(name, "grant_type"), is(name, "js_code"):
+		case equalFold(name, "oauth_verifier"), equalFold(name, "SAMLart"), equalFold(name, "SAMLResponse"), equalFold(name, "otp"), equalFold(name, "grant_type"), equalFold(name, "js_code"):
 			return true
 		}
 	}

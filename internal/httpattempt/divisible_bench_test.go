@@ -17,12 +17,12 @@ func BenchmarkReadHeader(b *testing.B) {
 	}
 	for name, header := range map[string]http.Header{"none": {}, "ten": usual} {
 		b.Run(name, func(b *testing.B) {
-			var h httpattempt.Heading
+			var h httpattempt.HeaderTraits
 			var r httpattempt.Requests
 			b.ReportAllocs()
 			for b.Loop() {
-				h = r.ReadHeader(header, httpattempt.Marks{Attempt: "Hedge-Attempt"})
-				r.Forget()
+				h = r.ReadHeader(header, httpattempt.AttemptHeaders{Attempt: "Hedge-Attempt"})
+				r.Reset()
 			}
 			require.Zero(b, h)
 		})

@@ -18,8 +18,8 @@ func isDivisible(t *testing.T, url, name, value string) bool {
 	if name != "" {
 		req.Header[name] = []string{value}
 	}
-	h := new(httpattempt.Requests).ReadHeader(req.Header, httpattempt.Marks{})
-	return httpattempt.Divisible(req, h, 1<<16, false)
+	h := new(httpattempt.Requests).ReadHeader(req.Header, httpattempt.AttemptHeaders{})
+	return httpattempt.IsRepeatable(req, h, 1<<16, false)
 }
 
 func TestDivisibleRefusesCredentialsThatAreGoodOnce(t *testing.T) {

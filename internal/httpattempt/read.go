@@ -14,16 +14,14 @@ import (
 // HasBody reports whether req has a body.
 func HasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
-// BodyRead reports whether ReadBody has read a body.
-func (r *Requests) BodyRead() bool { return r.body != nil }
+// HasReadBody reports whether ReadBody has read the body of the request.
+func (r *Requests) HasReadBody() bool { return r.body != nil }
 
-// ReadBody reads the caller's body, so that each attempt can have a copy. GetBody would
-// not do: some callers return the same reader each time, or none. If the body fails, or
-// has another length than ContentLength, ReadBody returns an error and a request whose
-// body fails in the same way. If the caller gives up, ReadBody returns the cause alone; panics
-// of the body are counted from then on.
+// ReadBody reads the body of the caller's request, so that each attempt can have a copy. GetBody does not serve: some programs return the same reader
+// from each call, or set none. If the body fails, or its length differs from ContentLength, ReadBody returns an error and a request whose body has
+// the same bytes and the same error. If the caller gives up, ReadBody returns the cause alone; later panics of the body are counted.
 func (r *Requests) ReadBody(req *http.Request, panics *atomic.Int64) (*http.Request, error) {
-	body, cause, err := readAll(req, panics)
+	body, cause, err := readBody(req, panics)
 	switch {
 	case cause != nil:
 		return nil, cause
@@ -39,13 +37,13 @@ func (r *Requests) ReadBody(req *http.Request, panics *atomic.Int64) (*http.Requ
 	if err != errLength {
 		rest = failingReader{err}
 	}
-	whole := req.WithContext(req.Context())
-	whole.GetBody = nil
-	whole.Body = struct {
+	replay := req.WithContext(req.Context())
+	replay.GetBody = nil
+	replay.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(body), rest), req.Body}
-	return whole, err
+	return replay, err
 }
 
 var (
@@ -53,16 +51,14 @@ var (
 	errCanceled = errors.New("net/http: request canceled") // the text of net/http's own
 )
 
-// readAll reads the body of req, and one byte more than ContentLength, which shows a body
-// that is too long. It returns the cause as soon as the caller gives up; the body is closed
-// then, as HTTP/2 does, so that its Read returns.
+// readBody reads the body of req, and one byte beyond ContentLength to detect a body that is too long. If the caller gives up, it returns the cause
+// at once and closes the body, as HTTP/2 does, so that a Read returns.
 //
-// What the goroutines need of req is taken before they start: once RoundTrip has returned that
-// cause, the caller may use its request for another body.
-func readAll(req *http.Request, panics *atomic.Int64) (read []byte, cause, err error) {
+// The goroutines use values that are copied from req before they start: after RoundTrip has returned, the caller may use its request again.
+func readBody(req *http.Request, panics *atomic.Int64) (read []byte, cause, err error) {
 	body, limit := req.Body, req.ContentLength+1
 	ctx, canceled := req.Context(), req.Cancel //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
-	if ctx.Done() == nil && canceled == nil || inMemory(body) {
+	if ctx.Done() == nil && canceled == nil || isInMemory(body) {
 		read, err = io.ReadAll(io.LimitReader(body, limit))
 		return read, nil, err
 	}
@@ -72,7 +68,7 @@ func readAll(req *http.Request, panics *atomic.Int64) (read []byte, cause, err e
 		panicked any
 	}
 	results := make(chan result, 1)
-	begun := ctx.Err() == nil // or nobody waits for what is read
+	begun := ctx.Err() == nil
 	if begun {
 		go func() {
 			var r result
@@ -105,14 +101,14 @@ func readAll(req *http.Request, panics *atomic.Int64) (read []byte, cause, err e
 	return nil, cause, nil
 }
 
-// What io.NopCloser makes, and http.NewRequest of a reader that has no Close.
+// nopCloser and nopCloserWriterTo are the types that io.NopCloser returns, also for http.NewRequest.
 var (
 	nopCloser         = reflect.TypeOf(io.NopCloser(io.LimitReader(nil, 0)))
 	nopCloserWriterTo = reflect.TypeOf(io.NopCloser(new(bytes.Buffer)))
 )
 
-// inMemory reports whether a Read of body cannot block: it reads memory, as far as is known.
-func inMemory(body io.ReadCloser) bool {
+// isInMemory reports whether body is a type of the standard library that reads from memory, so that Read cannot block.
+func isInMemory(body io.ReadCloser) bool {
 	v := reflect.ValueOf(body)
 	if t := v.Type(); t != nopCloser && t != nopCloserWriterTo {
 		return false
@@ -124,7 +120,7 @@ func inMemory(body io.ReadCloser) bool {
 	return false
 }
 
-// failingReader fails with err.
+// A failingReader returns err from each Read.
 type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }

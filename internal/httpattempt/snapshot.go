@@ -10,27 +10,26 @@ import (
 	"slices"
 )
 
-// A Snapshot is what requests are made of that start later than their call, or may outlive
-// RoundTrip: by then, the caller may change the request, and the primary's RoundTripper may
-// have changed the URL and the header in place. It costs a call without a hedge no
-// allocation, because it is used again. It is not safe for concurrent use.
+// A Snapshot is a copy of a request, from which the requests of hedges are made: the caller may change its request after RoundTrip, and the RoundTripper of the
+// primary may have changed URL and header in place. Its memory is used again, so a call without a hedge allocates nothing. It is not safe for concurrent
+// use.
 type Snapshot struct {
-	http.Request // but for its URL and Header
+	http.Request // without URL and Header
 	url          url.URL
-	taken        bool // all is there that a hedge needs
-	bare         bool // there is no Header
+	taken        bool // Request and url are set
+	bare         bool // the Header is nil
 	names        []headerName
-	values       []string // of all names, one after another
+	values       []string // of all names, in their order
 }
 
-// A headerName has so many values; -1 stands for nil.
+// A headerName is the name of a header field and the number of its values; -1: they are nil.
 type headerName struct {
 	name   string
 	values int
 }
 
-// keepHeader copies a header, and returns what it says of sending it twice.
-func (s *Snapshot) keepHeader(header http.Header, marks Marks) (h Heading) {
+// keepHeader copies a header and returns its traits.
+func (s *Snapshot) keepHeader(header http.Header, marks AttemptHeaders) (h HeaderTraits) {
 	s.bare = header == nil
 	if len(header) == 0 {
 		return h
@@ -53,8 +52,8 @@ func (s *Snapshot) keepHeader(header http.Header, marks Marks) (h Heading) {
 	return h
 }
 
-// OwnForms gives req copies of the forms and the path values that it has, if any.
-func OwnForms(req *http.Request) {
+// CloneForms replaces the forms and path values of req by copies.
+func CloneForms(req *http.Request) {
 	if req.Pattern != "" || hasPathValues(req) {
 		own := *req.Clone(req.Context())
 		own.URL, own.Header, own.Body, own.Trailer = req.URL, req.Header, req.Body, req.Trailer
@@ -69,8 +68,8 @@ func OwnForms(req *http.Request) {
 	}
 }
 
-// pathValues is the field of http.Request that SetPathValue writes to if no pattern has matched. No exported function tells whether there
-// are path values.
+// pathValues is the field of http.Request that SetPathValue writes if no pattern has matched. The standard library exports no function that reports
+// whether there are path values.
 var pathValues, _ = reflect.TypeFor[http.Request]().FieldByName("otherValues")
 
 // hasPathValues reports whether SetPathValue was called for a request that no pattern has matched.
@@ -78,8 +77,8 @@ func hasPathValues(req *http.Request) bool {
 	return pathValues.Type != nil && pathValues.Type.Kind() == reflect.Map && reflect.ValueOf(req).Elem().FieldByIndex(pathValues.Index).Len() > 0
 }
 
-// forget drops what the snapshot refers to.
-func (s *Snapshot) forget() {
+// reset prepares s for another request.
+func (s *Snapshot) reset() {
 	if s.URL != nil {
 		s.Request, s.url = http.Request{}, url.URL{}
 	}
@@ -89,19 +88,18 @@ func (s *Snapshot) forget() {
 	s.names, s.values = s.names[:0], s.values[:0]
 }
 
-// clone returns a copy of which no call makes use, for req.
+// clone returns a copy of s for req that shares no memory with s.
 func (s *Snapshot) clone(req *http.Request) *Snapshot {
 	own := &Snapshot{
 		Request: *req, url: *req.URL, taken: true, bare: s.bare,
 		names: slices.Clone(s.names), values: slices.Clone(s.values),
 	}
-	OwnForms(&own.Request)
+	CloneForms(&own.Request)
 	return own
 }
 
-// With returns a snapshot that has two more headers, of one value each, in place of those of the same names. It shares no memory
-// that is written with s.
-func (s *Snapshot) With(name, value, name2, value2 string) Snapshot {
+// WithHeaders returns a copy of s in which two headers have the given values. It does not write memory of s.
+func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	more := *s
 	more.bare = false
 	more.names = slices.Concat(s.names, []headerName{{name, 1}, {name2, 1}})
@@ -109,16 +107,16 @@ func (s *Snapshot) With(name, value, name2, value2 string) Snapshot {
 	return more
 }
 
-// request returns a request for a hedge.
+// request returns the request of a hedge.
 func (s *Snapshot) request(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
 	r.URL, r.Header = &u, s.header(1)
-	OwnForms(r)
+	CloneForms(r)
 	return r
 }
 
-// header returns a copy of the header, which has room for so many more.
+// header returns a copy of the header with room for more fields.
 func (s *Snapshot) header(more int) http.Header {
 	if s.bare {
 		return nil

@@ -28,7 +28,7 @@ func (c *call) Admit(index int) bool {
 	if !c.admit(index) {
 		return false
 	}
-	c.requests.Keep()
+	c.requests.KeepForHedges()
 	return true
 }
 
@@ -79,7 +79,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 // sendAttempt sends attempt n once. It returns the request that was sent.
 func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
 	ctx, link := c.attemptContext(a, n)
-	r, rt := c.requests.Next(ctx, n), c.t.pools.Primary()
+	r, rt := c.requests.AttemptRequest(ctx, n), c.t.pools.Primary()
 	if n > 0 {
 		r.Header = setAttemptHeader(r.Header, c.t.Settings().AttemptHeader, n)
 		if isBehindLimiter(c.key) {
@@ -140,7 +140,7 @@ func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) e
 	}
 	verdict := c.t.options.judge(req, resp)
 	if c.firstByte && verdict != httpattempt.ErrFailure {
-		if err := httpattempt.Ask(resp, httpattempt.AwaitFirstByte); err != nil {
+		if err := httpattempt.CallWithResponse(resp, httpattempt.AwaitFirstByte); err != nil {
 			return err
 		}
 	}

@@ -81,7 +81,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.hostVersion = hostVersionOf(c.key, req.URL.Scheme)
 	schedule := c.Begin(req.Context(), c.key, c.delay)
-	if schedule == nil || httpattempt.HasBody(req) && !c.requests.BodyRead() { // the key has learned its first schedule after canBeHedged
+	if schedule == nil || httpattempt.HasBody(req) && !c.requests.HasReadBody() { // the key has learned its first schedule after canBeHedged
 		return c.sendWithoutHedges(req)
 	}
 	return c.sendHedged(req, schedule)
@@ -150,10 +150,10 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	c.delay = cmp.Or(o.Delay, c.route.Delay)
 	c.firstByte = c.route.FirstByte || t.options.FirstByte
 	facts.RouteOff = c.route.Off
-	h := c.requests.ReadHeader(req.Header, httpattempt.Marks{Attempt: limit.AttemptHeader, Own: settings.AttemptHeader})
+	h := c.requests.ReadHeader(req.Header, httpattempt.AttemptHeaders{Attempt: limit.AttemptHeader, Own: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
 	facts.Again = o.Above.HTTP && req.URL != nil && o.Above == race.Called{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
-	facts.Unrepeated = !httpattempt.Divisible(req, h, settings.MaxReplayBytes, c.firstByte)
+	facts.Unrepeated = !httpattempt.IsRepeatable(req, h, settings.MaxReplayBytes, c.firstByte)
 	if !o.Allow && !c.route.Hedgeable && facts.Reason(o) == policy.None {
 		facts.Unsafe = !t.options.isSafeToRepeat(req)
 	}
@@ -198,8 +198,8 @@ func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Respo
 func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.t, req.Context(), req
 	t.Counters.WarmupRequests.Add(1)
-	if c.requests.BodyRead() || c.trip.Endpoint(0) > 0 {
-		once = c.requests.Alone(ctx, req)
+	if c.requests.HasReadBody() || c.trip.Endpoint(0) > 0 {
+		once = c.requests.SingleRequest(ctx, req)
 	}
 	c.Started(ctx, 0)
 	resp, err := c.visit(t.pools.Primary(), once, 0)
@@ -338,7 +338,7 @@ func (t *Client) keyName(req *http.Request, route string) policy.Name {
 // free clears c and puts it back into the pool.
 func (t *Client) free(c *call) {
 	clear(c.sends[:1+c.Hedges])
-	c.requests.Forget()
+	c.requests.Reset()
 	c.Forget()
 	c.hooks, c.trip, c.grace, c.guarded, c.prompt = nil, nil, 0, false, false
 	if t.pools.AskPeers() {

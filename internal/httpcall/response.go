@@ -39,7 +39,7 @@ func (o *Options) judge(req *http.Request, resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
 	case o.IsFailure != nil:
-		if httpattempt.Ask(resp, o.IsFailure) {
+		if httpattempt.CallWithResponse(resp, o.IsFailure) {
 			return httpattempt.ErrFailure
 		}
 		return nil

@@ -66,8 +66,8 @@ func (r *resumption) Passed(why resume.Obstacle, waited time.Duration) {
 // Panicked counts a panic of a body.
 func (r *resumption) Panicked() { r.t.Counters.HedgePanics.Add(1) }
 
-// Ask asks for the admission of a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is denied, and whether it may be
-// asked for later.
+// Ask asks for the admission of a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is denied, and
+// whether it may be asked for later.
 func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1(), likePrimary: likePrimary}
 	c.peer.Store(r.peer)
@@ -75,7 +75,7 @@ func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resum
 	if !c.Call.Admit(0) {
 		return nil, c.Denied != observe.DeniedShadow
 	}
-	c.requests.Rest(r.sent.With("Range", byteRange, "If-Range", ifRange))
+	c.requests.UseSnapshot(r.sent.WithHeaders("Range", byteRange, "If-Range", ifRange))
 	r.t.Counters.HedgesSent.Add(1)
 	r.t.Counters.Resumes.Add(1)
 	return remainderCall{c}, false
