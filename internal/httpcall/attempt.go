@@ -148,13 +148,13 @@ func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) e
 }
 
 // Failed starts to read the body of a failed primary while hedges run, so that other requests can use its connection. It calls release when the
-// primary cannot be held any longer, see [httpattempt.Hold].
+// primary cannot be held any longer, see [httpattempt.BufferBody].
 func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release func()) (*http.Response, bool) {
 	if err != httpattempt.ErrFailure {
 		return resp, true
 	}
 	panics := &c.t.Counters.HedgePanics
-	return httpattempt.Hold(resp, a, release, func() { panics.Add(1) })
+	return httpattempt.BufferBody(resp, a, release, func() { panics.Add(1) })
 }
 
 // Discard closes the response of a loser. If losers may finish, it reads up to 64 KiB of the body first, because a connection is used again only

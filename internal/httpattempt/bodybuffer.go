@@ -11,28 +11,27 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// maxHeld is how much of a failed response is read while it is held.
-const maxHeld = 64 << 10
+// maxBuffered is the most bytes of a failed response that are read before the caller reads.
+const maxBuffered = 64 << 10
 
-// Hold returns a copy of resp, the response of attempt a, that can be held: its body is read into
-// memory meanwhile and closed, so that others have its connection, and the place that it has in a
-// queue of the caller's. It reports false if there is too much of it; if that shows later, enough is
-// called. Panicked is called if closing the body panics.
-func Hold(resp *http.Response, a *race.Attempt, enough, panicked func()) (*http.Response, bool) {
+// BufferBody returns a copy of resp, the failed response of attempt a, for the time in which hedges run. Its body is read into
+// memory and closed, so that other requests have its connection and its place in a queue of the caller. It returns false if the
+// body is too large; if that shows later, release is called. Panicked is called if closing the body panics.
+func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) (*http.Response, bool) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		return resp, true
-	case resp.ContentLength > maxHeld || resp.StatusCode == http.StatusSwitchingProtocols:
+	case resp.ContentLength > maxBuffered || resp.StatusCode == http.StatusSwitchingProtocols:
 		return resp, false
 	}
-	h := &held{resp: resp, source: NewCloser(resp.Body, a, panicked), shown: *resp, read: make(chan struct{})}
-	h.shown.Body, h.shown.Trailer = h, maps.Clone(resp.Trailer)
-	go h.fill(enough)
-	return &h.shown, true
+	b := &bodyBuffer{resp: resp, source: NewCloser(resp.Body, a, panicked), shown: *resp, read: make(chan struct{})}
+	b.shown.Body, b.shown.Trailer = b, maps.Clone(resp.Trailer)
+	go b.fill(release)
+	return &b.shown, true
 }
 
-// held is the body of a response that is held.
-type held struct {
+// A bodyBuffer is the body of a failed response. It is read ahead while hedges run.
+type bodyBuffer struct {
 	resp   *http.Response // as it came: its Trailer is written when the body is read to its end
 	source *Closer
 	shown  http.Response // what the caller has
@@ -49,99 +48,99 @@ type held struct {
 	closed    bool       // by the caller, or by fill
 }
 
-// fill reads the source until its end, to maxHeld, or until the caller wants it. At the end, it closes it.
-func (h *held) fill(enough func()) {
-	defer h.leave()
-	buf := make([]byte, 0, min(max(h.resp.ContentLength, 0), maxHeld)+512)
-	h.err = io.ErrUnexpectedEOF // unless Read returns
-	for !h.stop.Load() {
+// fill reads the source until its end, to maxBuffered, or until the caller wants it. At the end, it closes it.
+func (b *bodyBuffer) fill(release func()) {
+	defer b.leave()
+	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBuffered)+512)
+	b.err = io.ErrUnexpectedEOF // unless Read returns
+	for !b.stop.Load() {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		n, err := h.source.Read(buf[len(buf):min(cap(buf), maxHeld+1)])
+		n, err := b.source.Read(buf[len(buf):min(cap(buf), maxBuffered+1)])
 		buf = buf[:len(buf)+n]
-		h.mu.Lock()
-		h.beginning = buf
-		h.mu.Unlock()
+		b.mu.Lock()
+		b.beginning = buf
+		b.mu.Unlock()
 		if err != nil {
-			h.err = err
+			b.err = err
 			return
 		}
-		if len(buf) > maxHeld {
-			h.err = nil
-			enough()
+		if len(buf) > maxBuffered {
+			b.err = nil
+			release()
 			return
 		}
 	}
-	h.err = nil
+	b.err = nil
 }
 
 // take copies what was read, and the caller has not yet.
-func (h *held) take(p []byte) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	n := copy(p, h.beginning[h.given:])
-	h.given += n
+func (b *bodyBuffer) take(p []byte) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := copy(p, b.beginning[b.given:])
+	b.given += n
 	return n
 }
 
 // leave ends fill. A source that panics has ended.
-func (h *held) leave() {
+func (b *bodyBuffer) leave() {
 	if recover() != nil {
-		h.source.panicked()
+		b.source.panicked()
 	}
-	h.mu.Lock()
-	h.filled = true
-	ended := h.closed || h.err != nil
-	h.closed = ended
-	h.mu.Unlock()
+	b.mu.Lock()
+	b.filled = true
+	ended := b.closed || b.err != nil
+	b.closed = ended
+	b.mu.Unlock()
 	if ended {
-		h.source.closeQuietly()
+		b.source.closeQuietly()
 	}
-	close(h.read)
+	close(b.read)
 }
 
 // Read returns what was read, and then reads from the source.
-func (h *held) Read(p []byte) (int, error) {
-	h.stop.Store(true)
-	if h.gone.Load() {
+func (b *bodyBuffer) Read(p []byte) (int, error) {
+	b.stop.Store(true)
+	if b.gone.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	if n := h.take(p); n > 0 {
+	if n := b.take(p); n > 0 {
 		return n, nil // without the rest, which may take long
 	}
-	<-h.read
-	if h.gone.Load() {
+	<-b.read
+	if b.gone.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	if n := h.take(p); n > 0 {
+	if n := b.take(p); n > 0 {
 		return n, nil
 	}
-	err, n := h.err, 0
+	err, n := b.err, 0
 	if err == nil {
-		n, err = h.source.Read(p)
+		n, err = b.source.Read(p)
 	}
-	if err == io.EOF && h.resp.Trailer != nil {
-		h.shown.Trailer = h.resp.Trailer
+	if err == io.EOF && b.resp.Trailer != nil {
+		b.shown.Trailer = b.resp.Trailer
 	}
 	return n, err
 }
 
 // Close closes the source, or has fill do so when its Read has returned.
-func (h *held) Close() error {
-	h.stop.Store(true)
-	h.gone.Store(true)
-	h.mu.Lock()
-	closed, filled := h.closed, h.filled
-	h.closed = true
-	h.mu.Unlock()
+func (b *bodyBuffer) Close() error {
+	b.stop.Store(true)
+	b.gone.Store(true)
+	b.mu.Lock()
+	closed, filled := b.closed, b.filled
+	b.closed = true
+	b.mu.Unlock()
 	switch {
 	case closed:
 		return nil
 	case filled:
-		return h.source.Close()
+		return b.source.Close()
 	}
-	go h.source.End(h.read)
+	go b.source.End(b.read)
 	return nil
 }
 
