@@ -134,7 +134,7 @@ func (k *Key) requests() int64 {
 // Begin counts a call that starts now and returns its schedule.
 func (k *Key) Begin(now time.Time) *Schedule {
 	k.Use(now)
-	if k.experiment.Audit != nil {
+	if k.experiment.isOn() {
 		k.experiment.BeginCall(now.UnixNano(), k.engine.wall)
 	}
 	if !k.account.IsExclusive() {

@@ -25,7 +25,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration, shadowWon bool
 		changes = k.takeChanges(now)
 	}
 	k.mu.Unlock()
-	if k.experiment.Audit != nil {
+	if k.experiment.isOn() {
 		k.experiment.endCall(now, &r)
 	}
 	if isDue && k.planning.TryLock() { // otherwise another call makes the schedule
@@ -35,7 +35,7 @@ func (k *Key) Done(now time.Time, r Result) (saved time.Duration, shadowWon bool
 	for _, c := range changes {
 		report(k.Info, c)
 	}
-	if k.experiment.Audit != nil {
+	if k.experiment.isOn() {
 		k.reportVerdict()
 	}
 	return saved, shadowWon
@@ -53,7 +53,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 			k.brakes.yield.wins++
 			index, isKnown = sketch.Index(r.PredictedHedgeEnd), true // as the caller would have observed
 		}
-	case r.ReachedFirstDelay && (isKnown || r.failed()) && k.experiment.Audit == nil: // an experiment measures what this estimates
+	case r.ReachedFirstDelay && (isKnown || r.failed()) && !k.experiment.isOn(): // an experiment measures what this estimates
 		saved = k.latency.recordPrimary(r)
 	}
 	k.counters.Saved += saved

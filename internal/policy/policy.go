@@ -247,7 +247,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 		if want.covers(k.Name) {
 			k.reset()
 			e.notifyExtension(k, EvictionListener.Reset)
-			if k.experiment.Audit != nil && route == "" {
+			if k.experiment.isOn() && route == "" {
 				k.experiment.Reset()
 			}
 			keys++

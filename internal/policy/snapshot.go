@@ -43,7 +43,7 @@ func (k *Key) Snapshot() Snapshot {
 		v.Denied = make(map[observe.Reason]int64)
 	}
 	v.Unresumed = maps.Clone(k.counters.Unresumed)
-	if k.experiment.Audit != nil {
+	if k.experiment.isOn() {
 		v.Audit = k.experiment.View()
 	}
 	if s := k.schedule.Load(); s != nil {
