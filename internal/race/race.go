@@ -347,11 +347,14 @@ func (r *Race[T]) admit(index int) (ok bool) {
 	return r.gate.Admit(index)
 }
 
+// errExited is the error of an attempt that called runtime.Goexit.
+var errExited = new(Panic)
+
 // run makes attempt n in the goroutine it was called in.
 func (r *Race[T]) run(a *Attempt, n int) {
 	var (
 		v   T
-		err error = new(Panic) // unless Attempt returns
+		err error = errExited // unless Attempt returns
 	)
 	defer func() {
 		if p := recover(); p != nil {
