@@ -110,7 +110,7 @@ func (h *controls) reportUnused(why []string) {
 func (h *controls) policyConfig(settings *Config) policy.Config {
 	c := settings.policyConfig()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
-	c.MaxHedgeCost = map[string]int{"http": h.options.endpoints.Dearest(), "grpc": h.options.dearest}[h.protocol]
+	c.MaxHedgeCost = map[string]int{"http": h.options.endpoints.MaxCost(), "grpc": h.options.maxHedgeCost}[h.protocol]
 	h.enableAudit(&c)
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
@@ -246,22 +246,14 @@ func (h *controls) Snapshot() Snapshot {
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
 			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: auditOf(v.Audit), Unresumed: v.Unresumed,
 		})
-		if health, ok := v.Extension.(*endpoint.Health); ok {
-			s.Keys[len(s.Keys)-1].Endpoints = endpointSnapshots(health)
+		if detector, ok := v.Extension.(*endpoint.Detector); ok {
+			s.Keys[len(s.Keys)-1].Endpoints = endpointSnapshots(detector)
 		}
 		if h.describe != nil {
 			h.describe(&s.Keys[len(s.Keys)-1])
 		}
 	}
 	return s
-}
-
-// endpointSnapshots returns the state of each endpoint.
-func endpointSnapshots(health *endpoint.Health) (all []EndpointSnapshot) {
-	for _, v := range health.Views() {
-		all = append(all, EndpointSnapshot{v.Name, v.Calls, v.Hedges, v.Failures, v.Overtaken, v.Bad, v.Ejected, v.Slower})
-	}
-	return all
 }
 
 // logSettingsChange logs the settings that have changed, by their names in JSON.

@@ -51,13 +51,21 @@ type Endpoint struct {
 // It panics if there are less than two endpoints or more than eight, a URL is not one, has credentials or a query, is given twice, or is http beside a first one that is https,
 // a Cost is not in [0, 100], a name in Keep or Drop is none, or the first endpoint has more than a URL.
 func WithEndpoints(all ...Endpoint) Option {
-	given := make([]endpoint.Endpoint, len(all))
+	given := make([]endpoint.Config, len(all))
 	for i, p := range all {
-		given[i] = endpoint.Endpoint(p)
+		given[i] = endpoint.Config(p)
 	}
 	set, err := endpoint.New(given)
 	if err != nil {
 		panic("hedge: WithEndpoints: " + err.Error())
 	}
 	return option{"WithEndpoints", func(c *config) { c.endpoints = set }}
+}
+
+// endpointSnapshots returns the state of each endpoint of a key.
+func endpointSnapshots(d *endpoint.Detector) (all []EndpointSnapshot) {
+	for _, s := range d.Snapshots() {
+		all = append(all, EndpointSnapshot{s.Name, s.Calls, s.Hedges, s.Failures, s.Overtaken, s.BadShare, s.Ejected, s.Slow})
+	}
+	return all
 }

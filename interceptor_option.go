@@ -17,13 +17,13 @@ import (
 // A grpcOption is an option that only an Interceptor has. The other adapters need not know
 // its types, so that they can be built without gRPC.
 type grpcOption struct {
-	name    string
-	set     func(*grpccall.Options)
-	dearest int // what a hedge costs at most; 0: the option says nothing of that
+	name         string
+	set          func(*grpccall.Options)
+	maxHedgeCost int // in tokens; 0: the option does not set it
 }
 
 func (o grpcOption) apply(c *config) {
-	c.given, c.adapter, c.dearest = append(c.given, o.name), append(c.adapter, o), cmp.Or(o.dearest, c.dearest)
+	c.given, c.adapter, c.maxHedgeCost = append(c.given, o.name), append(c.adapter, o), cmp.Or(o.maxHedgeCost, c.maxHedgeCost)
 }
 
 // grpccallOptions returns the options for gRPC calls.
@@ -84,15 +84,15 @@ func WithHedgeConns(targets []string, conns ...HedgeConn) Option {
 }
 
 func withConns(name string, targets []string, given ...HedgeConn) Option {
-	all := make([]conns.Conn, len(given))
+	all := make([]conns.Config, len(given))
 	for i, g := range given {
-		all[i] = conns.Conn(g)
+		all[i] = conns.Config(g)
 	}
 	set, err := conns.New(targets, all)
 	if err != nil {
 		panic("hedge: " + name + ": " + err.Error())
 	}
-	return grpcOption{name: name, set: func(c *grpccall.Options) { c.HedgeConns = set }, dearest: set.Dearest()}
+	return grpcOption{name: name, set: func(c *grpccall.Options) { c.HedgeConns = set }, maxHedgeCost: set.MaxCost()}
 }
 
 // WithDeclaredMethods hedges no method because of its name. The default trusts names

@@ -49,7 +49,7 @@ type config struct {
 	unlimited   []string // patterns of what a Limiter lets pass
 
 	limitsHealthChecks bool
-	dearest            int // what a hedge costs at most, as they say; 0: one token
+	maxHedgeCost       int // in tokens, as they say; 0: one
 }
 
 // An option is what the function of that name returns. Where it has an effect is said in [ops.Unused].

@@ -1,5 +1,5 @@
-// Package conns says over which connection a gRPC hedge goes: which of those that are given for hedges are ready, which targets they
-// are for, and what a hedge costs. How they fare is known by package endpoint, to which they are endpoints.
+// Package conns selects the connection of each hedge of a gRPC call: a connection that is given for hedges, that is ready, and that package endpoint
+// has not ejected. It knows the targets that may have hedges over them, and what a hedge costs.
 package conns
 
 import (
@@ -16,38 +16,43 @@ import (
 	"github.com/gohedge/hedge/internal/endpoint"
 	"github.com/gohedge/hedge/internal/grpctarget"
 	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Conn is what a user says of a connection for hedges.
-type Conn struct {
+// A Config is a connection for hedges, as the user describes it.
+type Config struct {
 	Conn *grpc.ClientConn
-	Cost int
+	Cost int // in tokens; 0: one
 }
 
-// A Set is connections for hedges, in order of preference: the first one is endpoint 1. Endpoint 0 is the connection that the caller of a call has
-// chosen. It does not change. A nil Set has none: hedges go over the caller's. It is safe for concurrent use.
+// A Set is the connections for hedges of a client, in order of preference. It does not change. A nil Set has none: hedges use the connection of
+// the caller. It is safe for concurrent use.
+//
+// For package endpoint, the connection of the caller is endpoint 0, and the first connection of the Set is endpoint 1.
 type Set struct {
 	all     []*conn
 	targets targets
 }
 
+// A conn is a valid Config.
 type conn struct {
 	*grpc.ClientConn
-	target string // its name
-	waker  Waker
-	cost   int
+	endpoint int // index of the endpoint; 1 is the first connection of the Set
+	target   string
+	waker    Waker
+	cost     int // in tokens
 }
 
-// New returns the Set of those that were given for calls to their own targets and to others, or an error that names what is wrong with
-// which of them.
-func New(others []string, given []Conn) (*Set, error) {
+// New returns the Set of the connections, or an error that says which connection is invalid and why. Calls to the targets of the
+// connections, and to the other targets, may have hedges.
+func New(others []string, given []Config) (*Set, error) {
 	if n := len(given); n < 1 || n >= endpoint.Max {
 		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.Max-1)
 	}
-	c := &Set{targets: targets{given: slices.Clone(others)}}
+	s := &Set{targets: targets{given: slices.Clone(others)}}
 	for i, g := range given {
-		earlier := slices.IndexFunc(given[:i], func(other Conn) bool { return other.Conn == g.Conn })
+		earlier := slices.IndexFunc(given[:i], func(other Config) bool { return other.Conn == g.Conn })
 		switch {
 		case g.Conn == nil:
 			return nil, fmt.Errorf("connection %d: Conn is nil", i+1)
@@ -56,28 +61,28 @@ func New(others []string, given []Conn) (*Set, error) {
 		case g.Cost < 0 || g.Cost > endpoint.MaxCost:
 			return nil, fmt.Errorf("connection %d: Cost %d is not in [0, %d]", i+1, g.Cost, endpoint.MaxCost)
 		}
-		to := &conn{ClientConn: g.Conn, target: grpctarget.Of(g.Conn), cost: max(g.Cost, 1)}
-		c.all, c.targets.names = append(c.all, to), append(c.targets.names, to.target)
+		c := &conn{ClientConn: g.Conn, endpoint: i + 1, target: grpctarget.Of(g.Conn), cost: max(g.Cost, 1)}
+		s.all, s.targets.names = append(s.all, c), append(s.targets.names, c.target)
 	}
-	return c, nil
+	return s, nil
 }
 
-// Serve reports whether calls over own may have hedges.
-func (c *Set) Serve(own *grpc.ClientConn) bool { return c == nil || c.targets.has(own) }
+// AllowsHedges reports whether calls over own may have hedges.
+func (s *Set) AllowsHedges(own *grpc.ClientConn) bool { return s == nil || s.targets.contain(own) }
 
-// Dearest returns the largest cost of a hedge.
-func (c *Set) Dearest() (cost int) {
-	for _, to := range c.all {
-		cost = max(cost, to.cost)
+// MaxCost returns the largest cost of a hedge, in tokens.
+func (s *Set) MaxCost() (cost int) {
+	for _, c := range s.all {
+		cost = max(cost, c.cost)
 	}
 	return cost
 }
 
-// names returns the names of the endpoints of calls to own: the targets, of which those that come again have the number of the endpoint behind them.
-func (c *Set) names(own string) []string {
+// endpointNames returns the names of the endpoints of calls to the target own: the targets. A target that occurs again gets its index appended.
+func (s *Set) endpointNames(own string) []string {
 	names := []string{own}
-	for i, to := range c.all {
-		name := to.target
+	for i, c := range s.all {
+		name := c.target
 		if slices.Contains(names, name) {
 			name += " #" + strconv.Itoa(i+1)
 		}
@@ -86,162 +91,195 @@ func (c *Set) names(own string) []string {
 	return names
 }
 
-// Connect connects all that are idle, and waits for none.
-func (c *Set) Connect() {
-	if c != nil {
-		c.ready()
+// Connect starts to connect all idle connections. It does not wait.
+func (s *Set) Connect() {
+	if s != nil {
+		s.wakeAll()
 	}
 }
 
-// ready returns the endpoints over which a hedge would start at once. It connects the connections that are idle.
-func (c *Set) ready() (ready endpoint.Mask) {
-	for i, to := range c.all {
-		if to.waker.Ready(to.ClientConn) {
-			ready |= 1 << (i + 1)
+// wakeAll returns the endpoints whose connections would start a hedge at once. It starts to connect the connections that are idle.
+func (s *Set) wakeAll() (ready endpoint.Mask) {
+	for i, c := range s.all {
+		if c.waker.IsReady(c.ClientConn) {
+			ready = ready.With(i + 1)
 		}
 	}
 	return ready
 }
 
-// A Tour is which connections the attempts of a call go over. The zero Tour is that of a call without a Set, whose hedges go over the caller's own
-// connection. The goroutine of the call begins it. Hedges are added one at a time, before they start, and each asks about itself.
-type Tour struct {
-	endpoint.Tour
-	set *Set
-	key *policy.Key
-	own *grpc.ClientConn // the caller's
-	to  string           // the name of its target
+// A Selection selects the connection of each attempt of one gRPC call. The zero Selection is that of a call without a Set, whose hedges use the
+// connection of the caller. The goroutine of the call initializes it. Hedges are admitted one at a time, before they start.
+type Selection struct {
+	rotation endpoint.Rotation
+	set      *Set
+	key      *policy.Key
+	own      *grpc.ClientConn // the caller's
+	target   string           // of own
+	attempts [1 + race.MaxHedges]Attempt
 }
 
-// Begin makes t, which is zero, the tour of a call over own, which has the key.
-func (t *Tour) Begin(c *Set, own *grpc.ClientConn, k *policy.Key) {
-	if c != nil {
-		t.begin(c, own, k)
+// An Attempt is the connection that one attempt of a call uses. It is selected before the attempt starts, and stays. The zero Attempt uses the
+// connection of the caller.
+type Attempt struct {
+	conn          *conn // nil: the caller's
+	isOtherTarget bool  // another one than that of the call
+}
+
+// Init makes s, which is zero, the Selection of a call over own, whose key is k.
+func (s *Selection) Init(set *Set, own *grpc.ClientConn, k *policy.Key) {
+	if set != nil {
+		s.init(set, own, k)
 	}
 }
 
-func (t *Tour) begin(c *Set, own *grpc.ClientConn, k *policy.Key) {
-	t.set, t.key, t.own, t.to = c, k, own, grpctarget.Of(own)
-	var at endpoint.Mask
-	for i, to := range c.all {
-		if to.ClientConn == own {
-			at |= 1 << (i + 1)
+func (s *Selection) init(set *Set, own *grpc.ClientConn, k *policy.Key) {
+	s.set, s.key, s.own, s.target = set, k, own, grpctarget.Of(own)
+	var used endpoint.Mask
+	for i, c := range set.all {
+		if c.ClientConn == own {
+			used = used.With(i + 1)
 		}
 	}
-	health, ok := k.Extension.Load().(*endpoint.Health)
+	detector, ok := k.Extension.Load().(*endpoint.Detector)
 	if !ok {
-		health = endpoint.HealthOf(k, c.names(t.to))
+		detector = endpoint.DetectorOf(k, set.endpointNames(s.target))
 	}
-	t.Tour.Begin(health, at)
-	if cost := int32(t.Usual().Cost); k.TypicalCost.Load() != cost {
+	s.rotation.Init(detector, used)
+	if cost := int32(s.TypicalRequest().Cost); k.TypicalCost.Load() != cost {
 		k.TypicalCost.Store(cost)
 	}
 }
 
-// Forget makes t zero.
-func (t *Tour) Forget() {
-	if t.set != nil {
-		*t = Tour{}
+// Clear makes s zero.
+func (s *Selection) Clear() {
+	if s.set != nil {
+		*s = Selection{}
 	}
 }
 
-// A Due is a hedge that is due.
+// A Due describes a hedge that is due.
 type Due struct {
-	Denial observe.Reason // why it is not sent; None: nothing is known yet
-	Held   bool           // the call's target holds back hedges to it
+	Denial observe.Reason // why it must not be sent; None: no reason is known yet
+	Held   bool           // the target of the call accepts no hedges of the call
 }
 
-// Admit decides about the next hedge of call c, and where it goes.
-func (t *Tour) Admit(c *policy.Call, index int, due Due) bool {
-	endpoint, denial := 0, due.Denial
-	if t.set != nil && denial == policy.None {
-		if endpoint = t.Next(t.set.ready()); endpoint == 0 {
+// Admit selects the connection of the next hedge of call c, and reports whether the hedge is admitted.
+func (s *Selection) Admit(c *policy.Call, index int, due Due) bool {
+	selected, denial := Attempt{}, due.Denial
+	if s.set != nil && denial == policy.None {
+		if selected = s.attemptAt(s.rotation.SelectHedge(s.set.wakeAll())); selected.conn == nil {
 			denial = observe.DeniedNotReady
 		}
 	}
-	request := t.request(endpoint)
+	request := selected.request()
 	if denial == policy.None && due.Held && !request.OtherBackend {
 		denial = observe.DeniedPaused
 	}
 	if !c.AdmitRequest(index, request, denial) {
 		return false
 	}
-	if endpoint > 0 {
-		t.add(c.Hedges, endpoint, request.OtherBackend)
+	if selected.conn != nil {
+		s.attempts[c.Hedges] = selected
+		s.addHedge(selected.endpoint())
 	}
 	return true
 }
 
-// add says where attempt n goes.
-func (t *Tour) add(n, endpoint int, elsewhere bool) {
+// addHedge records that a hedge was admitted. If an observer ends the goroutine, the hedge is not in flight any more.
+func (s *Selection) addHedge(i int) {
 	added := false
-	defer t.key.EndedUnless(&added)
-	t.Add(n, endpoint, elsewhere)
+	defer s.key.EndedUnless(&added)
+	s.rotation.AddHedge(i)
 	added = true
 }
 
-// Refuse says that hedge n of call c was not sent: ctx is the context of the hedge, which may be refused after its call.
-func (t *Tour) Refuse(ctx context.Context, c *policy.Call, n int, reason observe.Reason) {
-	endpoint := t.Endpoint(n)
-	c.Withdraw(ctx, reason, t.request(endpoint))
-	if endpoint > 0 {
-		t.Refused(n)
+// attemptAt returns the Attempt that uses endpoint i.
+func (s *Selection) attemptAt(i int) Attempt {
+	if i == 0 {
+		return Attempt{}
 	}
+	c := s.set.all[i-1]
+	return Attempt{conn: c, isOtherTarget: c.target != s.target}
 }
 
-// instant is how long before the caller's deadline a server can have said that it has passed.
-const instant = time.Millisecond
-
-// Ended learns how attempt n, which has the context, ended: with an answer, or refused by its server, or neither. That it was cancelled, or had no time
-// left, is not the fault of its connection.
-func (t *Tour) Ended(ctx context.Context, n int, answered, refused bool) {
-	if t.set == nil {
-		return
+// endpoint returns the index of the endpoint that a uses.
+func (a Attempt) endpoint() int {
+	if a.conn == nil {
+		return 0
 	}
-	deadline, ok := ctx.Deadline()
-	t.Tour.Ended(n, answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < instant)
+	return a.conn.endpoint
 }
 
-// Usual returns the request of the first hedge while every connection is ready and none fails.
-func (t *Tour) Usual() policy.HedgeRequest {
+// request returns the request for admission of a hedge. Another target has other backends.
+func (a Attempt) request() policy.HedgeRequest {
+	if a.conn == nil {
+		return policy.HedgeRequest{}
+	}
+	return policy.HedgeRequest{Cost: a.conn.cost, OtherBackend: a.isOtherTarget}
+}
+
+// TypicalRequest returns the request of the first hedge while every connection is ready and none is ejected.
+func (s *Selection) TypicalRequest() policy.HedgeRequest {
 	switch {
-	case t.set == nil:
+	case s.set == nil:
 		return policy.HedgeRequest{}
-	case len(t.set.all) > 1 && t.set.all[0].ClientConn == t.own:
-		return t.request(2)
+	case len(s.set.all) > 1 && s.set.all[0].ClientConn == s.own:
+		return s.attemptAt(2).request()
 	}
-	return t.request(1)
+	return s.attemptAt(1).request()
 }
 
-// request returns the request of a hedge to an endpoint. A hedge to another target than the call's goes to another backend.
-func (t *Tour) request(endpoint int) policy.HedgeRequest {
-	if endpoint == 0 {
-		return policy.HedgeRequest{}
-	}
-	to := t.set.all[endpoint-1]
-	return policy.HedgeRequest{Cost: to.cost, OtherBackend: to.target != t.to}
-}
+// Attempt returns the connection of attempt n.
+func (s *Selection) Attempt(n int) *Attempt { return &s.attempts[n] }
 
-// Closed reports whether the program has closed the connection of hedge n, which is why it has failed.
-func (t *Tour) Closed(n int) bool {
-	endpoint := t.Endpoint(n)
-	return endpoint > 0 && t.set.all[endpoint-1].GetState() == connectivity.Shutdown
-}
-
-// Over returns the connection of hedge n of a call over own.
-func (t *Tour) Over(n int, own *grpc.ClientConn) *grpc.ClientConn {
-	if endpoint := t.Endpoint(n); endpoint > 0 {
-		return t.set.all[endpoint-1].ClientConn
+// Conn returns the connection that a uses, where own is the caller's.
+func (a *Attempt) Conn(own *grpc.ClientConn) *grpc.ClientConn {
+	if a.conn != nil {
+		return a.conn.ClientConn
 	}
 	return own
 }
 
-// A Waker connects a connection that is idle. It does not wait for it: Connect returns when the resolver is built, which may ask others. It
-// wakes one at a time; the next hedge that is due asks again. The zero Waker is ready. It is safe for concurrent use.
+// IsOtherTarget reports whether a has another target than the primary of its call.
+func (a *Attempt) IsOtherTarget() bool { return a.isOtherTarget }
+
+// IsClosed reports whether the program has closed the connection, which explains why the attempt failed.
+func (a *Attempt) IsClosed() bool {
+	return a.conn != nil && a.conn.GetState() == connectivity.Shutdown
+}
+
+// Exclude keeps further hedges of the call from the connection of a, whose server has pushed back.
+func (s *Selection) Exclude(a *Attempt) { s.rotation.Exclude(a.endpoint()) }
+
+// Withdraw records that the hedge a of call c was admitted and not sent, for a reason. ctx is the context of the hedge, which may end after the call.
+func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, a *Attempt, reason observe.Reason) {
+	c.Withdraw(ctx, reason, a.request())
+	if a.conn != nil {
+		s.rotation.WithdrawHedge(a.conn.endpoint)
+	}
+}
+
+// deadlineMargin is the time before the caller's deadline in which its server may already report that the deadline has passed.
+const deadlineMargin = time.Millisecond
+
+// RecordResult records how attempt n, whose context is ctx, ended: answered, refused by its server, or neither. A connection is not
+// responsible for an attempt that was cancelled or had no time left.
+func (s *Selection) RecordResult(ctx context.Context, n int, answered, refused bool) {
+	if s.set == nil {
+		return
+	}
+	deadline, ok := ctx.Deadline()
+	s.rotation.RecordResult(n, s.attempts[n].endpoint(), answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin)
+}
+
+// A Waker connects an idle connection in the background: Connect returns when the resolver is built, which may take long. It runs one Connect
+// at a time. The zero Waker is ready to use. It is safe for concurrent use.
 type Waker struct{ busy atomic.Bool }
 
-// Ready reports whether a hedge over cc would start at once. It wakes a cc that is idle: otherwise only a call would, and none is sent.
-func (w *Waker) Ready(cc *grpc.ClientConn) bool {
+// IsReady reports whether a hedge over cc would start at once. If cc is idle, it starts to connect cc: gRPC connects an idle connection
+// only for a call, and no hedge is sent before cc is ready.
+func (w *Waker) IsReady(cc *grpc.ClientConn) bool {
 	state := cc.GetState()
 	if state == connectivity.Idle && w.busy.CompareAndSwap(false, true) {
 		go func() {
@@ -252,14 +290,14 @@ func (w *Waker) Ready(cc *grpc.ClientConn) bool {
 	return state == connectivity.Ready
 }
 
-// targets are the targets whose calls may have hedges over connections of their own.
+// targets are the targets whose calls may have hedges over the connections of a Set.
 type targets struct {
-	names []string // of the connections for hedges
-	given []string // by the program: names, or spellings
+	names []string // of the connections
+	given []string // by the program: names, or targets as they were dialed
 }
 
-// has reports whether cc has one of the targets. A nil cc, as in tests, has the target "".
-func (t *targets) has(cc *grpc.ClientConn) bool {
+// contain reports whether the target of cc is among them. A nil cc, as in tests, has the target "".
+func (t *targets) contain(cc *grpc.ClientConn) bool {
 	name := grpctarget.Of(cc)
 	return slices.Contains(t.names, name) || slices.Contains(t.given, name) || cc != nil && slices.Contains(t.given, cc.Target())
 }

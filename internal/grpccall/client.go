@@ -148,7 +148,7 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 		delay = cmp.Or(o.Delay, m.policy.Delay)
 		if facts.Reason(o) == policy.None {
 			why := grpcattempt.OtherTarget
-			if in.options.HedgeConns.Serve(cc) {
+			if in.options.HedgeConns.AllowsHedges(cc) {
 				why = obstacle(m)
 			}
 			if why == grpcattempt.None {

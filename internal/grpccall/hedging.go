@@ -32,14 +32,14 @@ type hedging struct {
 	key      *policy.Key             // an rpc keeps it like the rule
 	ahead    time.Duration           // time between the start of the call and the start of its race
 
-	tour    conns.Tour // over the connections for hedges
-	detours elsewhere.Detours
-	barred  atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
+	selection conns.Selection // of the connection of each attempt
+	detours   elsewhere.Detours
+	barred    atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
 }
 
 // begin begins the call, which uses cc, and returns the delays of its hedges; nil: no hedge can become due. The key is set.
 func (h *hedging) begin(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
-	h.tour.Begin(h.in.options.HedgeConns, cc, h.key)
+	h.selection.Init(h.in.options.HedgeConns, cc, h.key)
 	plan := h.BeginOn(ctx, h.key, delay, h.rule.terms)
 	if plan == nil {
 		h.in.Counters.WarmupRequests.Add(1)
@@ -57,10 +57,10 @@ func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline
 		due.Denial = observe.DeniedDeadline
 	case own && due.Held:
 		due.Denial = observe.DeniedPaused
-	case !able, own && cc != nil && !h.in.waker.Ready(cc):
+	case !able, own && cc != nil && !h.in.waker.IsReady(cc):
 		due.Denial = observe.DeniedNotReady
 	}
-	return h.tour.Admit(&h.Call, index, due)
+	return h.selection.Admit(&h.Call, index, due)
 }
 
 // minRemainingTime returns the median latency of the key, 0 if it is not known: a hedge with less time until the deadline is not sent.
@@ -76,8 +76,8 @@ func (h *hedging) isHeldBack() bool { return h.barred.Load() || !h.throttle.Open
 
 // stopHedges denies further hedges of the call to the target of attempt n.
 func (h *hedging) stopHedges(n int) {
-	if h.tour.Elsewhere(n) {
-		h.tour.PushedBack(n)
+	if h.selection.Attempt(n).IsOtherTarget() {
+		h.selection.Exclude(h.selection.Attempt(n))
 	} else {
 		h.barred.Store(true)
 	}
@@ -90,7 +90,7 @@ var errNotFinal = errors.New("hedge: another attempt may get a better status")
 func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	verdict := h.classify(a, n, err, trailer, deadline)
 	if h.in.options.HedgeConns != nil {
-		h.tour.Ended(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.Before(0))
+		h.selection.RecordResult(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.Before(0))
 	}
 	return verdict
 }
@@ -104,7 +104,7 @@ func (h *hedging) classify(a *race.Attempt, n int, err error, trailer metadata.M
 		return race.ErrRefused
 	}
 	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
-		if !h.tour.Elsewhere(n) {
+		if !h.selection.Attempt(n).IsOtherTarget() {
 			h.key.PushBack(time.Now(), wait)
 		}
 		if h.rule.hedging == nil {
@@ -125,12 +125,12 @@ func (h *hedging) classify(a *race.Attempt, n int, err error, trailer metadata.M
 // reschedule returns the error by which the race classifies a failure of attempt n of a method with a hedging policy: the next hedge may start earlier or
 // later than its delay (gRFC A6).
 func (h *hedging) reschedule(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
-	if a.Err() != nil || h.tour.Closed(n) {
+	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
 	}
 	nonFatal := h.rule.hedging.NonFatal(status.Code(err))
 	after, stop := grpcattempt.NextAfter(trailer)
-	if (nonFatal || stop) && !h.tour.Elsewhere(n) {
+	if (nonFatal || stop) && !h.selection.Attempt(n).IsOtherTarget() {
 		h.throttle.Failed()
 	}
 	if stop {
@@ -140,7 +140,7 @@ func (h *hedging) reschedule(a *race.Attempt, n int, err error, trailer metadata
 		return race.ErrAnswer
 	}
 	failure := &grpcattempt.NonFatal{Elapsed: h.Elapsed() - h.ahead, After: after}
-	usual := h.tour.Usual()
+	usual := h.selection.TypicalRequest()
 	hold := after > 0 && (deadline.Before(after) || h.isHeldBack() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
 		failure.Hedges = h.rule.terms.Hedges

@@ -393,7 +393,7 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 
 // sendHedge makes attempt n, a hedge, on a stream of its own.
 func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
-	cc, streamer := s.tour.Over(n, s.asked.cc), s.asked.streamer
+	cc, streamer := s.selection.Attempt(n).Conn(s.asked.cc), s.asked.streamer
 	ctx, cancel := s.limitHedge(hedgeContext(a, s.metadata.Copy(), n))
 	if cc != s.asked.cc {
 		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.called.Method}), grpc.NewClientStream
@@ -404,7 +404,7 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 		cancel() // the stream has ended; that of a winner ends with the attempt
 	}
 	if err != nil && detour.Refused() {
-		s.tour.Refuse(a, &s.Call, n, observe.DeniedSameBackend)
+		s.selection.Withdraw(a, &s.Call, s.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, s.judge(a, n, err)

@@ -191,7 +191,7 @@ func (c *rpc) free() {
 		return
 	}
 	c.Forget()
-	c.tour.Forget()
+	c.selection.Clear()
 	c.asked.req, c.asked.reply, c.asked.invoker, c.asked.opts = nil, nil, nil, nil
 	c.finish, c.primary = nil, nil
 	c.parts = grpcattempt.Parts{}
@@ -235,7 +235,7 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 
 // sendHedge makes attempt n, a hedge, with a request, a reply and option targets of its own.
 func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
-	h, asked, cc := &c.hedges[n], &c.asked, c.tour.Over(n, c.asked.cc)
+	h, asked, cc := &c.hedges[n], &c.asked, c.selection.Attempt(n).Conn(c.asked.cc)
 	req, md, opts, ok := c.copyCall(a, h, cc)
 	if !ok {
 		return race.ErrLost, race.ErrLost
@@ -254,7 +254,7 @@ func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
 	err := invoke(detour, asked.called.Method, req, h.reply, cc, opts...)
 	if err != nil && detour.Refused() {
-		c.tour.Refuse(a, &c.Call, n, observe.DeniedSameBackend)
+		c.selection.Withdraw(a, &c.Call, c.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}
 	return err, c.judge(a, n, err, h.trailer)

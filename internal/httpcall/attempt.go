@@ -23,10 +23,16 @@ import (
 // been measured under load.
 const maxResends = 16
 
-// Admit decides whether a hedge starts. If so, it keeps the parts of the caller's request that the hedge needs.
+// Admit decides whether a hedge starts, and where it is sent. If it starts, Admit keeps the parts of the caller's request that the hedge needs.
 func (c *call) Admit(index int) bool {
-	if !c.admit(index) {
+	if c.selection() != nil {
+		if !c.admitAtEndpoint(index) {
+			return false
+		}
+	} else if !c.Call.Admit(index) {
 		return false
+	} else {
+		c.attempts[c.Hedges].usesHedgeConns = true
 	}
 	c.requests.KeepForHedges()
 	return true
@@ -63,16 +69,14 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		runtime.Gosched()
 		r, resp, err = c.sendAttempt(a, n)
 	}
-	if err == nil && !c.trip.Elsewhere(n) {
+	if err == nil && !c.attempts[n].endpoint.IsElsewhere() {
 		c.recordHostFeatures(c.key, resp, n > 0)
 		if loser.ReportsConn(a) && !c.reportsConn(n) {
 			c.key.Features.Or(c.connReportFlag(n))
 		}
 	}
 	err = c.judge(r, resp, err, n)
-	if c.trip != nil {
-		c.trip.Ended(n, err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
-	}
+	c.attempts[n].endpoint.RecordResult(err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
 	return resp, err
 }
 
@@ -85,14 +89,14 @@ func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Respons
 		if isBehindLimiter(c.key) {
 			r.Header = setAttemptHeader(r.Header, limit.AttemptHeader, n)
 		}
-		if !c.likePrimary && !c.trip.Elsewhere(n) {
+		if c.attempts[n].usesHedgeConns {
 			rt = c.t.pools.Hedge(r, c.version != http1, c.peer.Load())
 		}
 	}
-	c.sends[n].request = r
-	resp, err := c.visit(rt, r, n)
+	c.attempts[n].request = r
+	resp, err := c.roundTrip(rt, r, n)
 	if link != nil {
-		c.sends[n].setup = link.Returned()
+		c.attempts[n].setup = link.Returned()
 		resp, err = link.LimitHeaders(resp, err)
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[limit.RefusedHeader]) > 0 {
@@ -115,7 +119,7 @@ func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpatt
 		peer = new(httpattempt.Peer)
 		c.peer.Store(peer)
 	}
-	link, guarded := c.requests.NewLink(n), c.guarded || n > 0 && (c.t.options.HedgeTransport != nil || c.trip.Elsewhere(n))
+	link, guarded := c.requests.NewLink(n), c.guarded || c.hasOtherPath(n)
 	if guarded && (c.grace < loser.MaxCancelDelay || isBehindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
 		link.HearNotes()
 	}
@@ -124,8 +128,13 @@ func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpatt
 
 // hasDefaultHeaderLimit reports whether attempt n uses HTTP/1.1 and a transport with the limit for response headers that net/http has by default.
 func (c *call) hasDefaultHeaderLimit(n int) bool {
-	byOther := n > 0 && (c.t.options.HedgeTransport != nil || c.trip.Elsewhere(n))
-	return c.version == http1 && !byOther && c.t.pools.HasDefaultHeaderLimit()
+	return c.version == http1 && !c.hasOtherPath(n) && c.t.pools.HasDefaultHeaderLimit()
+}
+
+// hasOtherPath reports whether attempt n is sent by another RoundTripper than the primary, or to another endpoint. Then the HTTP version of the host
+// does not tell that of the attempt.
+func (c *call) hasOtherPath(n int) bool {
+	return n > 0 && (c.t.options.HedgeTransport != nil || c.attempts[n].endpoint.IsElsewhere())
 }
 
 // judge returns the error by which the race classifies a response to req, the request of attempt n, see [Options.judge]. It records pushback of the
@@ -134,7 +143,7 @@ func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) e
 	if err != nil {
 		return err
 	}
-	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.trip.Elsewhere(n) {
+	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.attempts[n].endpoint.IsElsewhere() {
 		now := time.Now()
 		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
@@ -205,51 +214,50 @@ func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// --- calls with a choice of endpoints, see [WithEndpoints] ---
-
-// admit decides about a hedge, and where it goes.
-func (c *call) admit(index int) bool {
-	if c.trip == nil {
-		return c.Call.Admit(index)
+// admitAtEndpoint selects the endpoint of the next hedge of a call that has a choice, and decides about the hedge.
+func (c *call) admitAtEndpoint(index int) bool {
+	hasProbe := c.selection().HasProbe()
+	isProbe := hasProbe && index == 0
+	if hasProbe {
+		index-- // the schedule has no delay for the probe, see delaysOf
 	}
-	first := c.trip.Probes() && index == 0
-	if c.trip.Probes() {
-		index-- // of the delays that were put behind it, see [call.delaysOf]
-	}
-	if c.trip.Probes() && c.Hedges >= c.t.Policy.Config().MaxHedges {
+	if hasProbe && c.Hedges >= c.t.Policy.Config().MaxHedges {
 		c.SkipHedge(index)
 		return false
 	}
-	endpoint, cost := c.trip.Next(first)
-	request := policy.HedgeRequest{Cost: cost, OtherBackend: endpoint != c.trip.Primary()}
-	if first && !c.AdmitImmediate(request) || !first && !c.AdmitRequest(index, request, policy.None) {
+	hedge := c.selection().SelectHedge(isProbe)
+	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsElsewhere()}
+	if isProbe && !c.AdmitImmediate(request) || !isProbe && !c.AdmitRequest(index, request, policy.None) {
 		return false
 	}
 	added := false
 	defer c.key.EndedUnless(&added)
-	c.trip.Add(c.Hedges, endpoint, first)
+	a := &c.attempts[c.Hedges]
+	a.endpoint, a.usesHedgeConns = hedge, !hedge.IsElsewhere()
+	c.selection().AddHedge(hedge, isProbe)
 	added = true
 	return true
 }
 
-// visit sends attempt n, or the only one, to its endpoint over rt.
-func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Response, error) {
-	if c.trip == nil {
+// roundTrip sends attempt n, or the only one, to its endpoint over rt.
+func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Response, error) {
+	to := c.attempts[n].endpoint
+	if to == nil {
 		return send(rt, r)
 	}
 	returned := false
 	defer func() {
-		if !returned { // nobody else tells of a panic
-			c.trip.Ended(n, false, false)
+		if !returned { // a panic skips the other call of RecordResult
+			to.RecordResult(false, false)
 		}
 	}()
 	var resp *http.Response
-	err := c.prepare(r, n)
+	err := c.prepareRequest(r, n)
 	if err == nil {
 		resp, err = send(rt, r)
 	}
 	if err == nil {
-		if err = c.trip.Answered(resp, r, n); err != nil {
+		if err = to.RestoreResponse(resp, r); err != nil {
 			resp = nil
 		}
 	}
@@ -257,23 +265,23 @@ func (c *call) visit(rt http.RoundTripper, r *http.Request, n int) (*http.Respon
 	return resp, err
 }
 
-// prepare makes r the request of attempt n to its endpoint. A hedge is not sent if that fails, in whatever way. It is no failure of the endpoint
-// if the attempt has lost, or its caller has given up, meanwhile.
-func (c *call) prepare(r *http.Request, n int) (err error) {
-	ctx, returned := r.Context(), false
+// prepareRequest makes r the request of attempt n to its endpoint. If that fails, a hedge is withdrawn. The failure does not count for the
+// endpoint if the attempt has lost, or its caller has given up, meanwhile.
+func (c *call) prepareRequest(r *http.Request, n int) (err error) {
+	to, ctx, returned := c.attempts[n].endpoint, r.Context(), false
 	defer func() {
 		if n > 0 && (!returned || err != nil) {
-			c.Withdraw(ctx, observe.DeniedNotReady, policy.HedgeRequest{Cost: c.trip.Cost(n)})
+			c.Withdraw(ctx, observe.DeniedNotReady, policy.HedgeRequest{Cost: to.Cost()})
 		}
 	}()
-	err = c.trip.Start(r, n, c.t.Settings().AttemptHeader)
+	err = to.Prepare(r, c.t.Settings().AttemptHeader)
 	if returned = true; err == nil {
 		return nil
 	}
 	if ctx.Err() == nil {
 		c.t.Log.Unprepared(err)
 		if n > 0 {
-			c.trip.Ended(n, false, false)
+			to.RecordResult(false, false)
 		}
 	}
 	if n > 0 {

@@ -69,15 +69,15 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.free(c)
 		return t.sendOnce(req, to, reason)
 	}
-	fit := c.selectKey(req)
-	if httpattempt.HasBody(req) && (c.canBeHedged() || fit > 1) {
+	eligible := c.selectKey(req)
+	if httpattempt.HasBody(req) && (c.canBeHedged() || eligible > 1) {
 		// The call begins after the body is read: the time that the caller takes to produce it is not latency of the server.
 		if replay, err := c.requests.ReadBody(req, &t.Counters.HedgePanics); err != nil {
 			return c.sendBrokenBody(req, replay, err)
 		}
 	}
-	if fit > 1 {
-		c.embark(req, fit)
+	if eligible > 1 {
+		c.selectEndpoint(req, eligible)
 	}
 	c.hostVersion = hostVersionOf(c.key, req.URL.Scheme)
 	schedule := c.Begin(req.Context(), c.key, c.delay)
@@ -90,9 +90,9 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 // call is one HTTP call in flight. It implements [race.Op], [race.Gate] and [race.Losers]. It is used again for another call, so nothing that the
 // caller receives may refer to it.
 //
-// The goroutine of RoundTrip writes callOptions, key, trip, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
-// Each attempt writes its own element of sends before it ends; RoundTrip reads the element of the winner. The primary writes peer; hedges read
-// it. likePrimary is written before a call for the remainder of a body begins. The types of the other fields say how they are guarded.
+// The goroutine of RoundTrip writes callOptions, key, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
+// It writes where an attempt is sent before the attempt starts. Each attempt writes the other fields of its own element of attempts before it ends;
+// RoundTrip reads the element of the winner. The primary writes peer; hedges read it. The types of the other fields say how they are guarded.
 type call struct {
 	policy.Call
 	callOptions
@@ -103,19 +103,20 @@ type call struct {
 	key      *policy.Key        // kept for the next call, which often has the same key
 	grace    time.Duration      // during which a loser may finish; 0: losers are cancelled at once
 	hooks    *httpattempt.Hooks // trace hooks of the caller, if the call may be hedged; nil: none
-	sends    [1 + race.MaxHedges]sentRequest
+	attempts [1 + race.MaxHedges]attempt
 	peer     atomic.Pointer[httpattempt.Peer] // address that the primary went to; nil: unknown, or not needed
-	trip     *endpoint.Trip                   // nil: all attempts go to the host of the request
 
 	hostVersion      // HTTP version of the host before the call
 	guarded     bool // the call may be hedged, and its attempts may use HTTP/1.1
 	prompt      bool // losers are cancelled at once if that does no harm, see [loser.Terms]
-	likePrimary bool // hedges use the connections of primaries
 }
 
-// A sentRequest is the last request that an attempt has sent.
-type sentRequest struct {
-	request *http.Request
+// An attempt is one attempt of a call. Where it is sent is decided once, before it starts.
+type attempt struct {
+	endpoint       *endpoint.Attempt // nil: the call has no choice of endpoints, and is sent to the host of the request
+	usesHedgeConns bool              // it uses the connections for hedges, see [httpattempt.Pools.Hedge]; otherwise those of primaries
+
+	request *http.Request // the last that was sent
 	setup   time.Duration // time that the attempt waited for a new connection; 0: the connection was not new
 }
 
@@ -161,18 +162,18 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 }
 
 // selectKey sets the latency key of the call. It returns the endpoints that the request may be sent to; 0: only the host of the request.
-func (c *call) selectKey(req *http.Request) (fit endpoint.Mask) {
+func (c *call) selectKey(req *http.Request) (eligible endpoint.Mask) {
 	if name := c.t.keyName(req, c.route.Pattern); !c.key.Is(name) {
 		c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}
 	if e := c.t.Policy.Config(); c.t.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
 		return 0
 	}
-	fit, stays := c.t.options.Endpoints.Fits(req)
-	if stays != "" {
-		c.t.Log.Stays(stays)
+	eligible, obstacle := c.t.options.Endpoints.Eligible(req)
+	if obstacle != "" {
+		c.t.Log.Stays(obstacle)
 	}
-	return fit
+	return eligible
 }
 
 // canBeHedged reports whether a hedge can become due.
@@ -198,20 +199,20 @@ func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Respo
 func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.t, req.Context(), req
 	t.Counters.WarmupRequests.Add(1)
-	if c.requests.HasReadBody() || c.trip.Endpoint(0) > 0 {
+	if c.requests.HasReadBody() || !c.attempts[0].endpoint.IsFirst() {
 		once = c.requests.SingleRequest(ctx, req)
 	}
 	c.Started(ctx, 0)
-	resp, err := c.visit(t.pools.Primary(), once, 0)
+	resp, err := c.roundTrip(t.pools.Primary(), once, 0)
 	if err == nil {
 		c.recordHostFeatures(c.key, resp, false)
 	}
 	failure := race.OfPrimary(c.judge(req, resp, err, 0))
-	c.arrivedAlone(ctx, failure == nil)
+	c.recordSingleOutcome(ctx, failure == nil)
 	c.Finished(ctx, 0, race.OutcomeOf(failure))
 	c.End(failure == nil, false, 0)
 	resp = restoreRequest(req, once, resp)
-	if t.options.Resume && failure == nil && c.trip.Endpoint(0) == 0 {
+	if t.options.Resume && failure == nil && c.attempts[0].endpoint.IsFirst() {
 		resp, _ = c.makeResumable(req, resp, nil, 0, 1)
 	}
 	t.free(c)
@@ -241,10 +242,10 @@ func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.R
 	}
 	var setup time.Duration
 	if out.Winner > 0 {
-		setup = c.sends[out.Winner].setup
+		setup = c.attempts[out.Winner].setup
 	}
 	c.NotTaken = out.NotTaken
-	c.arrived(req.Context(), out.Winner)
+	c.recordOutcome(req.Context(), out.Winner)
 	c.End(out.Winner >= 0, out.Winner > 0, setup)
 	c.t.CountOutcome(&c.Call, out.Winner)
 	return c.deliver(req, &out)
@@ -281,9 +282,9 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 		out.Attempt.Abandon()
 	}
 	number := max(out.Winner, 0)
-	resp = restoreRequest(req, c.sends[number].request, resp)
+	resp = restoreRequest(req, c.attempts[number].request, resp)
 	resumable := false
-	if t.options.Resume && out.Winner >= 0 && c.trip.Endpoint(out.Winner) == 0 && c.trip.Endpoint(0) == 0 {
+	if t.options.Resume && out.Winner >= 0 && c.attempts[out.Winner].endpoint.IsFirst() && c.attempts[0].endpoint.IsFirst() {
 		resp, resumable = c.makeResumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
 	if !resumable { // the body of a resumable response keeps the attempt itself
@@ -337,68 +338,80 @@ func (t *Client) keyName(req *http.Request, route string) policy.Name {
 
 // free clears c and puts it back into the pool.
 func (t *Client) free(c *call) {
-	clear(c.sends[:1+c.Hedges])
+	clear(c.attempts[:1+c.Hedges])
 	c.requests.Reset()
 	c.Forget()
-	c.hooks, c.trip, c.grace, c.guarded, c.prompt = nil, nil, 0, false, false
+	c.hooks, c.grace, c.guarded, c.prompt = nil, 0, false, false
 	if t.pools.AskPeers() {
 		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
 }
 
-// embark chooses among the endpoints for a call whose key is known and whose body was read, and has it go to the key of the one that its primary
-// goes to.
-func (c *call) embark(req *http.Request, fit endpoint.Mask) {
+// selection returns the Selection of the call's endpoints; nil if the call has no choice.
+func (c *call) selection() *endpoint.Selection { return c.attempts[0].endpoint.Selection() }
+
+// selectEndpoint selects the endpoint of the primary, and uses the key of its host. The key of the call must be known, and its body must
+// have been read.
+func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	set := c.t.options.Endpoints
-	c.trip = set.Begin(req.Context(), endpoint.HealthOf(c.key, set.Names()), fit)
-	if to := c.trip.Primary(); to > 0 {
-		c.key.Use(time.Now()) // it knows how the endpoints fare
+	selection := set.Select(req.Context(), endpoint.DetectorOf(c.key, set.Names()), eligible)
+	primary := selection.Primary()
+	c.attempts[0].endpoint = primary
+	if !primary.IsFirst() {
+		c.key.Use(time.Now()) // the key of the first endpoint keeps the detector
 		there := req.WithContext(req.Context())
-		there.URL = &url.URL{Host: set.Host(to), Path: req.URL.Path}
+		there.URL = &url.URL{Host: primary.Host(), Path: req.URL.Path}
 		if name := c.t.keyName(there, c.route.Pattern); !c.key.Is(name) {
 			c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
 		}
 	}
 	if p := c.key.Schedule(); p != nil && p.Median > 0 {
-		c.trip.ChooseProbe(p.Median)
+		selection.SelectProbe(p.Median)
 	}
-	if cost := int32(c.trip.Usually()); c.key.TypicalCost.Load() != cost {
+	if cost := int32(selection.TypicalCost()); c.key.TypicalCost.Load() != cost {
 		c.key.TypicalCost.Store(cost)
 	}
 }
 
-// delaysOf returns the delays of a call, which begin at once if it is sent to two endpoints.
+// delaysOf returns the delays of a call. A probe starts at once.
 func (c *call) delaysOf(schedule *policy.Schedule) []time.Duration {
-	if !c.trip.Probes() {
+	if !c.selection().HasProbe() {
 		return schedule.Delays
 	}
 	return append([]time.Duration{0}, schedule.Delays...)
 }
 
-// hostOfPrimary returns the name of the host that the primary goes to.
+// hostOfPrimary returns the name of the host that the primary of a call is sent to.
 func (c *call) hostOfPrimary(req *http.Request) string {
-	if to := c.trip.Endpoint(0); to > 0 {
-		return c.t.options.Endpoints.Host(to)
+	if to := c.attempts[0].endpoint; !to.IsFirst() {
+		return to.Host()
 	}
 	return httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 }
 
-// arrived tells how the call has ended, see [endpoint.Trip.End].
-func (c *call) arrived(ctx context.Context, winner int) {
-	if c.trip == nil {
+// recordOutcome records how the call has ended for its endpoints.
+func (c *call) recordOutcome(ctx context.Context, winner int) {
+	if c.selection() == nil {
 		return
 	}
-	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	c.trip.End(endpoint.End{Winner: winner, Denied: c.Denied != policy.None, Late: late, Took: c.Elapsed(), Tail: c.Usual()})
+	c.selection().RecordEnd(endpoint.End{
+		Winner: winner, WasDenied: c.Denied != policy.None, DeadlinePassed: errors.Is(ctx.Err(), context.DeadlineExceeded),
+		Took: c.Elapsed(), Tail: c.Usual(),
+	})
 }
 
-// arrivedAlone tells how a call has ended that was sent once.
-func (c *call) arrivedAlone(ctx context.Context, answered bool) {
-	if c.trip != nil {
-		c.trip.Ended(0, answered, ctx.Err() != nil)
-		c.arrived(ctx, map[bool]int{true: 0, false: -1}[answered])
+// recordSingleOutcome records how a call that was sent once has ended for its endpoint.
+func (c *call) recordSingleOutcome(ctx context.Context, answered bool) {
+	if c.selection() == nil {
+		return
 	}
+	c.attempts[0].endpoint.RecordResult(answered, ctx.Err() != nil)
+	winner := -1
+	if answered {
+		winner = 0
+	}
+	c.recordOutcome(ctx, winner)
 }
 
 // setAttemptHeader sets the header of the given name to n, the number of a hedge. It returns h, or a new header if h is nil. It sets nothing if the name

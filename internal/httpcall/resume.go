@@ -69,7 +69,7 @@ func (r *resumption) Panicked() { r.t.Counters.HedgePanics.Add(1) }
 // Ask asks for the admission of a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is denied, and
 // whether it may be asked for later.
 func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
-	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1(), likePrimary: likePrimary}
+	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
 	c.peer.Store(r.peer)
 	c.BeginRest(r.ctx, r.key)
 	if !c.Call.Admit(0) {
@@ -78,14 +78,18 @@ func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resum
 	c.requests.UseSnapshot(r.sent.WithHeaders("Range", byteRange, "If-Range", ifRange))
 	r.t.Counters.HedgesSent.Add(1)
 	r.t.Counters.Resumes.Add(1)
-	return remainderCall{c}, false
+	return remainderCall{c, likePrimary}, false
 }
 
 // A remainderCall is a call for the remainder of a body.
-type remainderCall struct{ *call }
+type remainderCall struct {
+	*call
+	likePrimary bool // its attempts use the connections of primaries
+}
 
 // Send makes the attempt.
 func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error) {
+	r.attempts[number].usesHedgeConns = !r.likePrimary
 	r.Started(a, number)
 	return r.Attempt(a, number)
 }

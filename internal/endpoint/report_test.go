@@ -14,55 +14,55 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// told keeps what observers and a log are told.
-type told struct {
+// A recorder records the events of endpoints and the changes that a log gets.
+type recorder struct {
 	observe.NopObserver
 	events  []observe.EndpointEvent
 	changes []string
 }
 
-func (o *told) EndpointEvent(_ observe.KeyInfo, p observe.EndpointEvent) {
+func (o *recorder) EndpointEvent(_ observe.KeyInfo, p observe.EndpointEvent) {
 	o.events = append(o.events, p)
 }
 
-func (o *told) take() (all []string) {
+func (o *recorder) take() (all []string) {
 	all, o.changes = o.changes, nil
 	return all
 }
 
-// keyToldBy returns a key of which o is told.
-func keyToldBy(o *told) *policy.Key {
+// keyObservedBy returns a key that reports to o.
+func keyObservedBy(o *recorder) *policy.Key {
 	setup := policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c policy.Change) {
-		o.changes = append(o.changes, fmt.Sprintf("%s out=%t dropped=%d", c.Endpoint, c.Bad, c.Dropped))
+		o.changes = append(o.changes, fmt.Sprintf("%s ejected=%t dropped=%d", c.Endpoint, c.Bad, c.Dropped))
 	}}
 	return policy.New(policy.Config{Setup: setup, MaxKeys: 1}).Key(policy.Name{Host: "near"})
 }
 
-// TestALogIsToldOfAnEndpointOnceInTenSecondsAndWhatLasts has an endpoint that is ejected and restored all the time, of which observers hear each time.
-func TestALogIsToldOfAnEndpointOnceInTenSecondsAndWhatLasts(t *testing.T) {
+// TestDetectorLogsEndpointOnceInTenSeconds has an endpoint that is ejected and restored all the time, of which observers hear each time.
+func TestDetectorLogsEndpointOnceInTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := new(told)
-		h := HealthOf(keyToldBy(o), []string{"near", "far"})
-		h.primary(both) // so that one success brings the other endpoint back
+		o := new(recorder)
+		d := DetectorOf(keyObservedBy(o), []string{"near", "far"})
+		d.SelectPrimary(both) // so that one success brings the other endpoint back
 		out := func() {
-			for range badRow {
-				h.outcome(1, false)
+			for range ejectRun {
+				d.recordFailure(1)
 			}
 		}
 		out()
-		h.outcome(1, true)
-		require.Equal(t, []string{"far out=true dropped=0", "far out=false dropped=0"}, o.take())
+		d.recordSuccess(1)
+		require.Equal(t, []string{"far ejected=true dropped=0", "far ejected=false dropped=0"}, o.take())
 		for range 3 {
 			time.Sleep(time.Second)
 			out()
-			h.outcome(1, true)
+			d.recordSuccess(1)
 		}
 		out()
 		assert.Empty(t, o.take())
 		time.Sleep(10 * time.Second)
-		h.outcome(1, false)
-		assert.Equal(t, []string{"far out=true dropped=6"}, o.take())
-		h.outcome(1, false)
+		d.recordFailure(1)
+		assert.Equal(t, []string{"far ejected=true dropped=6"}, o.take())
+		d.recordFailure(1)
 		assert.Empty(t, o.take(), "which is known")
 		turns := map[observe.EndpointEvent]int{}
 		for _, e := range o.events {
@@ -71,55 +71,55 @@ func TestALogIsToldOfAnEndpointOnceInTenSecondsAndWhatLasts(t *testing.T) {
 		assert.Equal(t, map[observe.EndpointEvent]int{
 			{Endpoint: "near", Kind: observe.EndpointCalled}: 1,
 			{Endpoint: "far", Kind: observe.EndpointEjected}: 5, {Endpoint: "far", Kind: observe.EndpointRestored}: 4,
-			{Endpoint: "far", Kind: observe.EndpointFailed}: 5*badRow + 2,
+			{Endpoint: "far", Kind: observe.EndpointFailed}: 5*ejectRun + 2,
 		}, turns)
 	})
 }
 
-// TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoEndpointForOut: calls that still run teach that Health.
-func TestAKeyThatIsForgottenBeforeItHasAHealthTakesNoEndpointForOut(t *testing.T) {
-	o := new(told)
+// TestDetectorOfForgottenKeyEjectsNoEndpoint: calls that still run report to that Detector.
+func TestDetectorOfForgottenKeyEjectsNoEndpoint(t *testing.T) {
+	o := new(recorder)
 	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}, MaxKeys: 1})
 	k := e.Key(policy.Name{Host: "near"})
 	require.NotNil(t, e.Key(policy.Name{Host: "other"}))
 	require.True(t, k.Forgotten())
-	h := HealthOf(k, []string{"near", "far"})
-	for range badRow {
-		h.outcome(0, false)
+	d := DetectorOf(k, []string{"near", "far"})
+	for range ejectRun {
+		d.recordFailure(0)
 	}
 	assert.NotContains(t, o.events, observe.EndpointEvent{Endpoint: "near", Kind: observe.EndpointEjected})
-	assert.Len(t, o.events, badRow)
+	assert.Len(t, o.events, ejectRun)
 }
 
-// asking asks the engine when an endpoint is back.
-type asking struct {
+// A resetter calls the engine when an endpoint is restored.
+type resetter struct {
 	observe.NopObserver
-	ask  func()
-	told int
+	reset    func()
+	restored int
 }
 
-func (o *asking) EndpointEvent(_ observe.KeyInfo, p observe.EndpointEvent) {
+func (o *resetter) EndpointEvent(_ observe.KeyInfo, p observe.EndpointEvent) {
 	if p.Kind == observe.EndpointRestored {
-		o.told++
-		o.ask()
+		o.restored++
+		o.reset()
 	}
 }
 
-func TestAnObserverOfEndpointsMayCallTheEngine(t *testing.T) {
+func TestObserverOfEndpointsMayCallEngine(t *testing.T) {
 	for name, forget := range map[string]func(*policy.Engine){
 		"reset":     func(e *policy.Engine) { e.Reset("", "") },
 		"forgotten": func(e *policy.Engine) { e.Key(policy.Name{Host: "other"}) },
 		"no room":   func(e *policy.Engine) { e.SetConfig(policy.Config{MaxKeys: 1}, time.Now()) },
 	} {
-		o := new(asking)
+		o := new(resetter)
 		setup := policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}
 		e := policy.New(policy.Config{Setup: setup, MaxKeys: 2})
-		o.ask = func() { e.Reset("", "") }
-		h := HealthOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
-		for range badRow {
-			h.outcome(1, false)
+		o.reset = func() { e.Reset("", "") }
+		d := DetectorOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
+		for range ejectRun {
+			d.recordFailure(1)
 		}
-		require.True(t, h.View(1).Ejected)
+		require.True(t, d.Snapshot(1).Ejected)
 		require.NotNil(t, e.Key(policy.Name{Host: "new"}))
 		done := make(chan struct{})
 		go func() {
@@ -128,22 +128,22 @@ func TestAnObserverOfEndpointsMayCallTheEngine(t *testing.T) {
 		}()
 		select {
 		case <-done:
-			assert.Equal(t, 1, o.told, name)
+			assert.Equal(t, 1, o.restored, name)
 		case <-time.After(10 * time.Second):
 			require.Fail(t, "the engine waits for itself", name)
 		}
 	}
 }
 
-func BenchmarkOutcome(b *testing.B) {
+func BenchmarkRecordSuccess(b *testing.B) {
 	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: watch.New([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
-	observed := HealthOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
-	for name, h := range map[string]*Health{"told to nobody": new(Health), "told to one": observed} {
+	observed := DetectorOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
+	for name, d := range map[string]*Detector{"no observer": new(Detector), "one observer": observed} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				h.primary(both)
-				h.outcome(0, true)
+				d.SelectPrimary(both)
+				d.recordSuccess(0)
 			}
 		})
 	}

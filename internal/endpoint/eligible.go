@@ -1,0 +1,161 @@
+package endpoint
+
+import (
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+
+	"github.com/gohedge/hedge/internal/httpattempt"
+)
+
+// Another endpoint gets the headers that are known to tell nothing about the caller, the headers and parameters that the endpoint keeps by
+// name, and the headers that its Prepare adds. A request with any other header or parameter is not sent to it: without that, the request could
+// have another meaning.
+
+// harmlessHeaders are headers that describe the wanted representation, or identify the request.
+var harmlessHeaders = headerSet("Accept Accept-Charset Accept-Encoding Accept-Language Cache-Control Connection Content-Encoding Content-Language Content-Length Content-Type " +
+	"Dnt Hedge-Attempt Idempotency-Key Keep-Alive Pragma Prefer Priority Range Save-Data User-Agent X-Idempotency-Key " +
+	"B3 X-B3-Traceid X-B3-Spanid X-B3-Parentspanid X-B3-Sampled X-B3-Flags Traceparent Tracestate Uber-Trace-Id " +
+	"X-Amzn-Trace-Id X-Client-Request-Id X-Cloud-Trace-Context X-Correlation-Id X-Request-Id " +
+	"Amz-Sdk-Invocation-Id Amz-Sdk-Request X-Goog-Api-Client X-Amz-Checksum-Mode")
+
+// removableHeaders are headers that do not change the meaning of a request. They are removed, as they name the caller.
+var removableHeaders = headerSet("From Referer")
+
+// credentialHeaders are headers that an endpoint's Prepare sets anew. Without a Prepare, a request that has any of them is not eligible.
+var credentialHeaders = headerSet("Authorization Cookie Proxy-Authorization Signature Signature-Input " +
+	"X-Amz-Content-Sha256 X-Amz-Date X-Amz-Security-Token X-Ms-Date Api-Key X-Api-Key X-Goog-Api-Key Ocp-Apim-Subscription-Key")
+
+func headerSet(names string) map[string]bool {
+	all := make(map[string]bool)
+	for name := range strings.FieldsSeq(names) {
+		all[name] = true
+	}
+	return all
+}
+
+// names are names of headers and parameters in lower case. A name that ends in * stands for all names with that prefix.
+type names []string
+
+// parseNames validates the names of a field of [Config].
+func parseNames(field string, given []string) (n names, err error) {
+	for _, name := range given {
+		if name == "" || strings.ContainsAny(strings.TrimSuffix(name, "*"), "* \t\r\n:") {
+			return nil, fmt.Errorf("%s %q is neither a name nor the beginning of names and a *", field, name)
+		}
+		n = append(n, strings.ToLower(name))
+	}
+	return n, nil
+}
+
+// contains reports whether n contains name literally. Case does not matter.
+func (n names) contains(name string) bool {
+	for _, other := range n {
+		if strings.EqualFold(name, other) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches reports whether n contains name, or a prefix of it. Case does not matter.
+func (n names) matches(name string) bool {
+	for _, other := range n {
+		prefix, isPrefix := strings.CutSuffix(other, "*")
+		if isPrefix && len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return n.contains(name)
+}
+
+// Eligible returns the endpoints to which req may be sent: none if req is not for the first endpoint, and the first one otherwise. It also returns an
+// obstacle that keeps req from one of the others, such as "header X-Tenant"; "" stands for none.
+func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
+	u, first := req.URL, &s.all[0]
+	if u == nil || u.Scheme != first.scheme || u.Opaque != "" || httpattempt.HostName(u.Scheme, u.Host) != first.host {
+		return 0, ""
+	}
+	if req.Host != "" && httpattempt.HostName(u.Scheme, req.Host) != first.host {
+		return 0, ""
+	}
+	rest, ok := first.pathBelow(u.EscapedPath())
+	if !ok || hasDotSegment(rest) {
+		return 0, ""
+	}
+	eligible = 1
+	for i := 1; i < len(s.all); i++ {
+		if o := s.all[i].obstacleOf(req, rest); o == "" {
+			eligible = eligible.With(i)
+		} else {
+			obstacle = o
+		}
+	}
+	return eligible, obstacle
+}
+
+// obstacleOf returns why req, which is for the first endpoint, cannot be sent to e; "": it can. The path of req below that of the first
+// endpoint is rest.
+func (e *endpoint) obstacleOf(req *http.Request, rest string) string {
+	for name := range req.Header {
+		if _, ok := e.ruleFor(name); !ok {
+			return "header " + name
+		}
+	}
+	switch {
+	case req.URL.User != nil && e.prepare == nil:
+		return "user and password in the URL"
+	case hasParameters(rest):
+		return "; in the path"
+	}
+	_, obstacle := e.filterQuery(req.URL.RawQuery)
+	return obstacle
+}
+
+// ruleFor reports whether a header is sent to e, and whether a request that has the header is eligible at all.
+func (e *endpoint) ruleFor(header string) (isSent, isEligible bool) {
+	switch known := textproto.CanonicalMIMEHeaderKey(header); {
+	case e.drop.matches(header):
+		return false, true
+	case e.keep.contains(header):
+		return true, true
+	case credentialHeaders[known]:
+		return false, e.prepare != nil
+	case harmlessHeaders[known], e.keep.matches(header):
+		return true, true
+	case removableHeaders[known]:
+		return false, true
+	}
+	return false, false
+}
+
+// filterQuery returns the part of a raw query that is sent to e, or the obstacle that keeps the request from e.
+func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
+	if strings.Contains(raw, ";") { // some servers read it as &
+		return "", "; in the query"
+	}
+	var parts []string
+	for part := range strings.SplitSeq(raw, "&") {
+		name, _, hasValue := strings.Cut(part, "=")
+		if unescaped, err := url.QueryUnescape(name); err == nil {
+			name = unescaped
+		}
+		switch {
+		case part == "" || !e.drop.matches(name) && e.keep.matches(name):
+			parts = append(parts, part)
+		case !e.drop.matches(name) && !hasValue:
+			return "", "a parameter without a value" // the name may be a secret, and would be logged
+		case !e.drop.matches(name):
+			return "", "parameter " + name
+		}
+	}
+	return strings.Join(parts, "&"), ""
+}
+
+// hasParameters reports whether an escaped path has parameters, such as ;jsessionid=.
+func hasParameters(escaped string) bool {
+	path, err := url.PathUnescape(escaped)
+	return err != nil || strings.Contains(path, ";")
+}

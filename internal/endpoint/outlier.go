@@ -1,0 +1,532 @@
+package endpoint
+
+import (
+	"sync"
+	"time"
+
+	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/observe"
+)
+
+// Thresholds of outcomes. Each is a number of outcomes, or a share of them.
+const (
+	badWeight    = 1.0 / 256 // weight of one outcome in the moving average of bad outcomes
+	ejectShare   = 0.08      // share of bad outcomes that ejects an endpoint: the default budget of 10 % hardly saves more calls
+	restoreShare = 0.06      // most of that share with which an endpoint is restored: some failures do not eject it at once
+	ejectRun     = 6         // consecutive bad outcomes that eject an endpoint
+	restoreRun   = 32        // consecutive good outcomes that restore an endpoint to which calls then return
+	minLatencies = 8         // answers that make a latency known: the first ones include the time to connect
+)
+
+// Intervals of trials, each a number of calls or hedges.
+const (
+	probeInterval         = 100 // calls between two probes of an ejected endpoint: 1 % of the calls
+	promisingInterval     = 20  // calls between two probes if the last one succeeded, or if few latencies of the endpoint are known
+	unpaidProbeInterval   = 7   // calls between two probes if the first was denied: no multiple of the 10 calls in which a budget earns a token
+	hedgesPerEjectedTrial = 10  // hedges that pass over an ejected endpoint, of which the last goes to it
+)
+
+// Factors of a latency.
+const (
+	slowerFactor  = 1.25 // an endpoint that takes this much longer than usual gets no first hedge
+	silenceFactor = 4    // without an answer for this long, an endpoint is responsible for the delay
+	lateFactor    = 2    // an answer, or a probe without one, is late after this long: jitter rarely doubles a latency
+)
+
+// A Detector records how the calls of one key end at each endpoint, and ejects and restores endpoints. HTTP endpoints and the connections of
+// gRPC calls use it alike. It is safe for concurrent use. The zero Detector is ready to use: it ejects no endpoint yet, and reports to no observer.
+//
+// An outcome of an endpoint is bad if the attempt fails, or if a later hedge at another endpoint is faster. A hedge that is faster
+// at the same endpoint is a good outcome. So slow calls eject an endpoint only while hedges at that endpoint do not help.
+//
+// One call in a hundred has a probe: it is sent to an ejected endpoint as well, at the same time. Successful probes restore the endpoint.
+type Detector struct {
+	key   *policy.Key // to which events are reported; nil: they are not reported
+	names []string    // of the endpoints; nil without a key
+
+	mu        sync.Mutex // guards the fields below
+	endpoints [Max]endpointState
+	calls     int  // calls that have begun
+	passed    int  // hedges that passed over an ejected endpoint since a hedge was sent to one
+	forgotten bool // the key left the table: changes are not reported any more
+}
+
+// An endpointState is the state of one endpoint.
+type endpointState struct {
+	ejected   bool // calls go to other endpoints
+	slow      bool // it is ejected because calls were overtaken, and none has failed since
+	lastProbe int  // value of calls at the last probe of the endpoint, or when it was ejected
+	outcomes
+	latency
+	unanswered
+	ejectionLog
+	counters Counters
+}
+
+// outcomes are the results of attempts at an endpoint.
+type outcomes struct {
+	badShare  float64 // moving average of bad outcomes
+	badRun    int     // consecutive bad outcomes
+	goodRun   int     // consecutive good outcomes since the endpoint was ejected
+	suspected bool    // a hedge at the same endpoint did not help its call, and no outcome has been good since
+	futile    bool    // the last hedge of a call to the endpoint lost though it had time to answer
+}
+
+// latency is the time that an endpoint takes to answer.
+type latency struct {
+	expected   time.Duration // moving average of answers or, before the first answer, the longest wait for one
+	samples    int           // number of answers, at most minLatencies
+	lastPrompt time.Time     // time of the last answer that came before the next endpoint would have answered
+}
+
+// unanswered counts the calls that an endpoint has not answered.
+type unanswered struct {
+	waiting int       // calls that began at the endpoint since its last answer
+	since   time.Time // start of the first of them
+}
+
+// ejectionLog is the state that a log last got of an endpoint.
+type ejectionLog struct {
+	notice policy.Notice
+	logged bool // the last entry says that the endpoint is ejected
+}
+
+// Counters count the attempts at one endpoint.
+type Counters struct {
+	Calls     int64 // primaries
+	Hedges    int64
+	Failures  int64 // bad outcomes of both that are failures
+	Overtaken int64 // other bad outcomes: another endpoint was faster, or the caller's deadline passed
+}
+
+var _ policy.EvictionListener = (*Detector)(nil)
+
+// DetectorOf returns the detector of a key, which is the key of the first endpoint. The first call for a key sets the names of the
+// endpoints. The caller must not change them.
+func DetectorOf(k *policy.Key, names []string) *Detector {
+	if d, ok := k.Extension.Load().(*Detector); ok {
+		return d
+	}
+	k.Extension.CompareAndSwap(nil, &Detector{key: k, names: names})
+	d := k.Extension.Load().(*Detector)
+	if k.Forgotten() { // before d was stored, so the table has not called Forget
+		if report := d.Forget(); report != nil {
+			report()
+		}
+	}
+	return d
+}
+
+// A Snapshot is a copy of the state of one endpoint.
+type Snapshot struct {
+	Counters
+	Name     string  // "" if the Detector has no names
+	Ejected  bool    // calls go to other endpoints
+	Slow     bool    // it is ejected because calls were overtaken, and none has failed since
+	BadShare float64 // moving average of bad outcomes
+}
+
+// Snapshot returns the state of endpoint i.
+func (d *Detector) Snapshot(i int) Snapshot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := &d.endpoints[i]
+	return Snapshot{s.counters, d.nameOf(i), s.ejected, s.slow, s.badShare}
+}
+
+// Snapshots returns the states of all endpoints that have names.
+func (d *Detector) Snapshots() (all []Snapshot) {
+	for i := range d.names {
+		all = append(all, d.Snapshot(i))
+	}
+	return all
+}
+
+func (d *Detector) nameOf(i int) string {
+	if i < len(d.names) {
+		return d.names[i]
+	}
+	return ""
+}
+
+// Forget restores all endpoints, as the table has forgotten the key. The caller calls report, if it is not nil, without locks: it calls observers.
+func (d *Detector) Forget() (report func()) {
+	return d.restoreAll(func(*endpointState) { d.forgotten = true })
+}
+
+// Reset clears the state of all endpoints but their counters. The caller calls report, if it is not nil, without locks: it calls observers.
+func (d *Detector) Reset() (report func()) {
+	return d.restoreAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
+}
+
+// restoreAll calls change for each endpoint with mu held. It returns a function that reports to observers which endpoints were ejected before, and are
+// restored now; nil if none was.
+func (d *Detector) restoreAll(change func(*endpointState)) (report func()) {
+	var restored Mask
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.endpoints {
+		if d.endpoints[i].ejected && !d.forgotten {
+			restored = restored.With(i)
+		}
+	}
+	for i := range d.endpoints {
+		change(&d.endpoints[i])
+	}
+	if restored == 0 {
+		return nil
+	}
+	return func() {
+		for i := range d.endpoints {
+			if restored.Has(i) {
+				d.report(i, observe.EndpointRestored)
+			}
+		}
+	}
+}
+
+// report reports an event of endpoint i to observers. The caller does not hold mu.
+func (d *Detector) report(i int, kind observe.EndpointKind) {
+	if d.key != nil {
+		d.key.EndpointEvent(observe.EndpointEvent{Endpoint: d.nameOf(i), Kind: kind})
+	}
+}
+
+// update changes the state of endpoint i by change, which runs with mu held. It reports the endpoint as ejected or restored if that is new.
+func (d *Detector) update(i int, change func(*endpointState)) {
+	d.mu.Lock()
+	s := &d.endpoints[i]
+	before := s.ejected
+	change(s)
+	if s.ejected && !before {
+		s.lastProbe = d.calls
+	}
+	ejected, changed, isLogged := s.ejected, s.ejected != before && !d.forgotten, false
+	entry := policy.Change{Topic: policy.Ejecting, Bad: ejected, Endpoint: d.nameOf(i)}
+	if (ejected != before || ejected != s.logged) && !d.forgotten { // otherwise the Notice has no change to record or to report
+		if entry.Dropped, isLogged = s.notice.Update(time.Now(), policy.ChangeEvery, ejected); isLogged {
+			s.logged = ejected
+			if s.slow {
+				entry.Reason = observe.DeniedSlow
+			}
+		}
+	}
+	d.mu.Unlock()
+	switch {
+	case changed && ejected:
+		d.report(i, observe.EndpointEjected)
+	case changed:
+		d.report(i, observe.EndpointRestored)
+	}
+	if isLogged && d.key != nil {
+		d.key.Changed(entry)
+	}
+}
+
+// SelectPrimary returns the endpoint of a call's primary: the first of those that is not ejected or, if all are, the one with the fewest consecutive
+// bad outcomes. It counts the call.
+func (d *Detector) SelectPrimary(among Mask) int {
+	d.mu.Lock()
+	i := d.bestOf(among)
+	isSilent := d.isUnresponsive(among, i)
+	d.mu.Unlock()
+	if isSilent {
+		d.update(i, func(s *endpointState) { s.ejected, s.goodRun = true, 0 })
+	}
+	d.mu.Lock()
+	i = d.bestOf(among)
+	s := &d.endpoints[i]
+	s.counters.Calls++
+	if s.waiting++; s.waiting == 1 {
+		s.since = time.Now()
+	}
+	d.mu.Unlock()
+	d.report(i, observe.EndpointCalled)
+	return i
+}
+
+// isUnresponsive reports whether endpoint i has answered none of more than ejectRun calls, for several times as long as the next endpoint takes.
+// So an endpoint is ejected without a hedge. The caller holds mu.
+func (d *Detector) isUnresponsive(among Mask, i int) bool {
+	s, next := &d.endpoints[i], d.nextAfter(among, i)
+	return next >= 0 && !s.ejected && s.waiting > ejectRun && d.endpoints[next].expected > 0 && time.Since(s.since) >= silenceFactor*d.endpoints[next].expected
+}
+
+// selectProbe returns an endpoint to which a call to endpoint primary is also sent at once, or -1. It is an ejected endpoint before the
+// primary's, any ejected one if all are, or a later endpoint that may be faster than median, the usual latency at primary. A probe without
+// an answer for limit is a bad outcome, unless limit is 0. It counts the call.
+func (d *Detector) selectProbe(among Mask, primary int, median time.Duration) (i int, limit time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls++
+	for j := range Max {
+		s, interval := &d.endpoints[j], probeInterval
+		switch {
+		case !among.Has(j) || j == primary:
+			continue
+		case s.ejected && (j < primary || d.endpoints[primary].ejected):
+			if limit = lateFactor * s.expected; s.goodRun > 0 {
+				interval = promisingInterval
+			}
+		case s.ejected || j < primary || s.samples >= minLatencies || s.expected >= median:
+			continue
+		default:
+			interval = promisingInterval
+		}
+		if d.calls-s.lastProbe >= interval {
+			s.lastProbe = d.calls - interval + unpaidProbeInterval // recordProbe corrects it if the probe is paid for
+			return j, limit
+		}
+	}
+	return -1, 0
+}
+
+// recordProbe records that a probe was sent to endpoint i.
+func (d *Detector) recordProbe(i int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.endpoints[i].lastProbe = d.calls
+}
+
+// firstOf returns the first endpoint that is not ejected and, of the ejected endpoints before it, the one with the fewest consecutive bad outcomes;
+// -1 stands for none. The caller holds mu.
+func (d *Detector) firstOf(among Mask) (available, ejected int) {
+	available, ejected = -1, -1
+	for i := range Max {
+		switch {
+		case !among.Has(i):
+		case !d.endpoints[i].ejected:
+			return i, ejected
+		case ejected < 0 || d.endpoints[i].badRun < d.endpoints[ejected].badRun:
+			ejected = i
+		}
+	}
+	return available, ejected
+}
+
+// bestOf returns the first endpoint that is not ejected or, if all are, the one with the fewest consecutive bad outcomes. The caller
+// holds mu.
+func (d *Detector) bestOf(among Mask) int {
+	available, ejected := d.firstOf(among)
+	if available < 0 {
+		available = ejected
+	}
+	return max(available, 0)
+}
+
+// selectHedge returns the endpoint of a hedge whose call has used some endpoints: the first other one that is not ejected or, if there is none,
+// the primary's. One such hedge in ten goes to an ejected endpoint that it would pass over. Endpoints before the primary's are left to probes.
+func (d *Detector) selectHedge(among, used Mask, primary int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	available, ejected := d.firstOf(among &^ used)
+	if available >= 0 {
+		if _, ejected = d.firstOf(among &^ used &^ upTo(primary)); ejected > available {
+			ejected = -1
+		}
+	}
+	otherwise := available
+	if available < 0 {
+		otherwise = primary
+	}
+	if ejected < 0 {
+		return otherwise
+	}
+	if d.passed+1 < hedgesPerEjectedTrial && (available >= 0 || !d.endpoints[primary].ejected) {
+		return otherwise
+	}
+	return ejected
+}
+
+// recordTrial counts a hedge to endpoint i as one that passes over ejected endpoints, or as the trial of one. Only admitted hedges count: otherwise
+// the trials could be the ones that the budget always denies.
+func (d *Detector) recordTrial(i int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.endpoints[i].ejected {
+		d.passed = 0
+		return
+	}
+	for j := range d.endpoints {
+		if d.endpoints[j].ejected {
+			d.passed++
+			return
+		}
+	}
+}
+
+// recordUnsent counts a hedge that is not sent because all endpoints are ejected.
+func (d *Detector) recordUnsent() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.passed++
+}
+
+// firstAvailable returns the first endpoint that is not ejected, or 0 if all are.
+func (d *Detector) firstAvailable(among Mask) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i := d.bestOf(among); !d.endpoints[i].ejected {
+		return i
+	}
+	return 0
+}
+
+// nextAfter returns the first endpoint other than i that is not ejected, or -1. The caller holds mu.
+func (d *Detector) nextAfter(among Mask, i int) int {
+	available, _ := d.firstOf(among &^ Mask(0).With(i))
+	return available
+}
+
+// isNextSlower reports whether the next endpoint is known to take much longer than median, the usual latency of calls to endpoint i. It is
+// false if median is 0.
+func (d *Detector) isNextSlower(among Mask, i int, median time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := d.nextAfter(among, i)
+	return next >= 0 && median > 0 && float64(d.endpoints[next].expected) >= slowerFactor*float64(median)
+}
+
+// isHealthy reports whether endpoint i is neither ejected nor suspected, and its last outcome was good.
+func (d *Detector) isHealthy(i int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.endpoints[i].ejected && d.endpoints[i].badRun == 0 && !d.endpoints[i].suspected
+}
+
+// suspect records that a hedge at endpoint i, where its primary was, did not help the call.
+func (d *Detector) suspect(i int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.endpoints[i].suspected = true
+}
+
+// isLate reports whether an endpoint after endpoint i is known to answer in half of the time that has passed.
+func (d *Detector) isLate(among Mask, i int, elapsed time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next, _ := d.firstOf(among &^ upTo(i))
+	return next >= 0 && d.endpoints[next].samples >= minLatencies && elapsed >= lateFactor*d.endpoints[next].expected
+}
+
+// recordHedgeResult records whether a hedge of a call to endpoint i has won, or has lost though it had time to answer.
+func (d *Detector) recordHedgeResult(i int, won bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.endpoints[i].futile = !won
+}
+
+// areHedgesFutile reports whether the last hedge of a call to endpoint i lost though it had time to answer: late calls are slow at any endpoint.
+func (d *Detector) areHedgesFutile(i int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.endpoints[i].futile
+}
+
+// recordHedge counts a hedge to endpoint i.
+func (d *Detector) recordHedge(i int) {
+	d.mu.Lock()
+	d.endpoints[i].counters.Hedges++
+	d.mu.Unlock()
+	d.report(i, observe.EndpointHedged)
+}
+
+// withdrawHedge undoes recordHedge for a hedge that was not sent.
+func (d *Detector) withdrawHedge(i int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.endpoints[i].counters.Hedges--
+}
+
+// hasPromptAnswerSince reports whether endpoint i has given a prompt answer to any call since then, see [latency].
+func (d *Detector) hasPromptAnswerSince(i int, then time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.endpoints[i].lastPrompt.After(then)
+}
+
+// recordAnswer records that endpoint i answered an attempt after took. It does not count as an outcome.
+func (d *Detector) recordAnswer(among Mask, i int, took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := &d.endpoints[i]
+	if next := d.nextAfter(among, i); next >= 0 && took < d.endpoints[next].expected {
+		s.lastPrompt = time.Now()
+	}
+	if s.samples == 0 {
+		s.expected = took
+	}
+	s.samples = min(s.samples+1, minLatencies)
+	s.expected += (took - s.expected) / 4
+	s.waiting = 0
+}
+
+// recordNoAnswer records that an attempt at endpoint i ended after waited without an answer.
+func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := &d.endpoints[i]
+	if waited < s.expected { // its caller could not expect an answer yet
+		s.waiting = max(0, s.waiting-1)
+	}
+	s.expected = max(s.expected, waited)
+}
+
+// recordFailure records that an attempt at endpoint i has failed.
+func (d *Detector) recordFailure(i int) {
+	d.update(i, func(s *endpointState) {
+		s.counters.Failures++
+		s.slow = false
+		s.addBadOutcome()
+	})
+	d.report(i, observe.EndpointFailed)
+}
+
+// recordSuccess records that endpoint i answered in time.
+func (d *Detector) recordSuccess(i int) {
+	d.update(i, func(s *endpointState) {
+		s.badShare -= s.badShare * badWeight
+		s.badRun, s.suspected = 0, false
+		if !s.ejected {
+			return
+		}
+		if s.goodRun++; s.goodRun >= d.restoreRunOf(i) {
+			s.ejected, s.slow, s.goodRun, s.badShare = false, false, 0, min(s.badShare, restoreShare)
+		}
+	})
+}
+
+// recordOvertaken records that endpoint i was too slow for a call.
+func (d *Detector) recordOvertaken(i int) {
+	d.update(i, func(s *endpointState) {
+		before := s.ejected
+		s.counters.Overtaken++
+		s.addBadOutcome()
+		s.slow = s.slow || s.ejected && !before
+	})
+	d.report(i, observe.EndpointOvertaken)
+}
+
+// addBadOutcome adds a bad outcome, and ejects the endpoint if it is one too many.
+func (s *endpointState) addBadOutcome() {
+	s.badShare += (1 - s.badShare) * badWeight
+	s.badRun++
+	s.goodRun = 0
+	if s.badRun >= ejectRun || s.badShare > ejectShare {
+		s.ejected = true
+	}
+}
+
+// restoreRunOf returns the number of consecutive good outcomes that restore endpoint i. It is 1 if no calls return to the endpoint then: only
+// hedges use it, an earlier endpoint gets the calls, or all endpoints are ejected. The caller holds mu.
+func (d *Detector) restoreRunOf(i int) int {
+	for j := range Max {
+		if j != i && !d.endpoints[j].ejected && d.endpoints[j].counters.Calls+d.endpoints[j].counters.Hedges > 0 {
+			if j < i || i > 0 && d.endpoints[i].counters.Calls+d.endpoints[j].counters.Calls == 0 {
+				return 1
+			}
+			return restoreRun
+		}
+	}
+	return 1
+}

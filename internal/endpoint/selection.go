@@ -1,0 +1,245 @@
+package endpoint
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/internal/race"
+)
+
+// A Selection selects the endpoint of each attempt of one HTTP call, and attributes results to endpoints. The goroutine of the call
+// selects endpoints and records the end of the call. Attempts record their results concurrently.
+type Selection struct {
+	set      *Set
+	detector *Detector
+	eligible Mask // endpoints to which the request may be sent
+	used     Mask
+	ctx      context.Context // the caller's
+	began    time.Time
+	median   time.Duration // usual latency of calls to the primary's endpoint; 0: not known
+
+	attempts   [1 + race.MaxHedges]Attempt
+	hedges     int      // number of hedges that were added
+	firstHedge *Attempt // the first hedge that is no probe; nil: none was added
+	probe
+
+	primaryFailed atomic.Bool
+}
+
+// A probe is a hedge that starts together with the primary, at an ejected endpoint or at an endpoint whose latency is not known.
+type probe struct {
+	target int           // the endpoint; -1: the call has no probe
+	limit  time.Duration // a probe without an answer for this long is a bad outcome; 0: it never is
+	sent   *Attempt      // nil: the probe was not sent
+	failed atomic.Bool
+}
+
+// An Attempt is the endpoint that one attempt of a call uses. It is selected before the attempt starts, and stays. A nil Attempt is that of a call without
+// a choice of endpoints: it uses the endpoint that the call was made for.
+type Attempt struct {
+	selection *Selection
+	number    int          // of the attempt in its call; 0 is the primary
+	endpoint  int          // index in the Set
+	started   atomic.Int64 // in nanoseconds since the call began
+}
+
+// Select begins the Selection of a call whose request may be sent to the eligible endpoints, of which there is at least one. It selects the
+// endpoint of the primary.
+func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection {
+	sel := &Selection{set: s, detector: d, eligible: eligible, ctx: ctx, began: time.Now(), probe: probe{target: -1}}
+	primary := sel.Primary()
+	primary.selection, primary.endpoint = sel, d.SelectPrimary(eligible)
+	sel.used = Mask(0).With(primary.endpoint)
+	return sel
+}
+
+// Primary returns the endpoint of the primary.
+func (s *Selection) Primary() *Attempt { return &s.attempts[0] }
+
+// SelectProbe decides whether the call has a probe. The median is the usual latency of calls to the endpoint of the primary.
+func (s *Selection) SelectProbe(median time.Duration) {
+	s.median = median
+	s.probe.target, s.probe.limit = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)
+}
+
+// HasProbe reports whether the call has a probe.
+func (s *Selection) HasProbe() bool { return s != nil && s.probe.target >= 0 }
+
+// SelectHedge selects the endpoint of the next hedge, which may be the probe. If the hedge is admitted, AddHedge must follow. Otherwise the next
+// SelectHedge overwrites the result.
+//
+// The first hedge stays at the endpoint of the primary if that is healthy and the next endpoint is slower.
+func (s *Selection) SelectHedge(isProbe bool) *Attempt {
+	primary := s.attempts[0].endpoint
+	hedge := &s.attempts[s.hedges+1]
+	hedge.selection, hedge.number = s, s.hedges+1
+	switch {
+	case isProbe:
+		hedge.endpoint = s.probe.target
+	case s.detector.isNextSlower(s.eligible, primary, s.median) && s.shouldStay():
+		hedge.endpoint = primary
+	default:
+		if s.hasStayed() {
+			s.detector.suspect(primary)
+		}
+		hedge.endpoint = s.detector.selectHedge(s.eligible, s.used, primary)
+	}
+	return hedge
+}
+
+// hasStayed reports whether the first hedge went to the endpoint of the primary.
+func (s *Selection) hasStayed() bool {
+	return s.firstHedge != nil && s.firstHedge.endpoint == s.attempts[0].endpoint
+}
+
+// shouldStay reports whether another attempt at the endpoint of the primary may help: the first hedge if the endpoint is healthy, and a
+// later hedge if another call has got a prompt answer there since this call began.
+func (s *Selection) shouldStay() bool {
+	if s.hasStayed() {
+		return s.detector.hasPromptAnswerSince(s.attempts[0].endpoint, s.began)
+	}
+	return s.firstHedge == nil && s.detector.isHealthy(s.attempts[0].endpoint)
+}
+
+// AddHedge records that the hedge which SelectHedge has returned last was admitted.
+func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
+	s.hedges, s.used = hedge.number, s.used.With(hedge.endpoint)
+	if isProbe {
+		s.probe.sent = hedge
+		s.detector.recordProbe(hedge.endpoint)
+	} else {
+		if s.firstHedge == nil {
+			s.firstHedge = hedge
+		}
+		s.detector.recordTrial(hedge.endpoint)
+	}
+	s.detector.recordHedge(hedge.endpoint)
+}
+
+// TypicalCost returns the cost of the first hedge if no endpoint is ejected.
+func (s *Selection) TypicalCost() int {
+	primary := s.attempts[0].endpoint
+	if s.detector.isNextSlower(s.eligible, primary, s.median) {
+		return s.set.all[primary].cost
+	}
+	for i := range s.set.all {
+		if s.eligible.Has(i) && i != primary {
+			return s.set.all[i].cost
+		}
+	}
+	return 1
+}
+
+// Selection returns the Selection of the call; nil for a nil Attempt.
+func (a *Attempt) Selection() *Selection {
+	if a == nil {
+		return nil
+	}
+	return a.selection
+}
+
+// IsElsewhere reports whether a uses another endpoint than the primary of its call.
+func (a *Attempt) IsElsewhere() bool {
+	return a != nil && a.endpoint != a.selection.attempts[0].endpoint
+}
+
+// IsFirst reports whether a uses the first endpoint, which is the one that the call was made for.
+func (a *Attempt) IsFirst() bool { return a == nil || a.endpoint == 0 }
+
+// Host returns the host of a's endpoint, in the form of [httpattempt.HostName]. It must not be called on a nil Attempt.
+func (a *Attempt) Host() string { return a.selection.set.all[a.endpoint].host }
+
+// Cost returns the tokens that a hedge at a's endpoint costs. It must not be called on a nil Attempt.
+func (a *Attempt) Cost() int { return a.selection.set.all[a.endpoint].cost }
+
+// RecordResult records how the attempt ended. A failure is excused if the endpoint is not responsible for it: the attempt was cancelled, or
+// the server does not want hedges now.
+func (a *Attempt) RecordResult(answered, excused bool) {
+	if a == nil {
+		return
+	}
+	s := a.selection
+	took := time.Since(s.began) - time.Duration(a.started.Load())
+	switch {
+	case answered:
+		s.detector.recordAnswer(s.eligible, a.endpoint, took)
+		if a.number > 0 && a != s.probe.sent {
+			s.detector.recordSuccess(a.endpoint)
+		}
+	case excused:
+		s.detector.recordNoAnswer(a.endpoint, took)
+	default:
+		s.detector.recordFailure(a.endpoint)
+		switch a {
+		case s.Primary():
+			s.primaryFailed.Store(true)
+		case s.probe.sent:
+			s.probe.failed.Store(true)
+		}
+	}
+}
+
+// An End describes how a call ended.
+type End struct {
+	Winner         int           // number of the attempt that answered; -1: none
+	WasDenied      bool          // a hedge was due and was not sent
+	DeadlinePassed bool          // the caller's
+	Took           time.Duration // since the call began
+	Tail           time.Duration // 99th percentile of calls to the primary's endpoint; 0: not known
+}
+
+// isOverdue reports whether the caller's deadline has passed in a call that took longer than calls do: than all but one in a hundred or, where so
+// many have no answer that the percentile is the deadline, several times as long as most.
+func (s *Selection) isOverdue(e End) bool {
+	return e.DeadlinePassed && (e.Took >= e.Tail || s.median > 0 && e.Took >= silenceFactor*s.median)
+}
+
+// RecordEnd records the outcomes of the primary's endpoint and of the probe's, which depend on how the call ended. A nil Selection records nothing.
+func (s *Selection) RecordEnd(e End) {
+	if s == nil {
+		return
+	}
+	primary := s.attempts[0].endpoint
+	var hedged time.Duration // since the first hedge started
+	if s.firstHedge != nil {
+		hedged = e.Took - time.Duration(s.firstHedge.started.Load())
+	}
+	isLate, isFutile := s.detector.isLate(s.eligible, primary, e.Took), s.detector.isLate(s.eligible, primary, hedged)
+	switch {
+	case s.primaryFailed.Load(): // the failure is recorded
+	case e.Winner < 0:
+		if s.isOverdue(e) {
+			s.detector.recordOvertaken(primary)
+		}
+	case e.Winner == 0:
+		if s.firstHedge != nil && isFutile {
+			s.detector.recordHedgeResult(primary, false)
+		}
+		if isLate && !s.detector.areHedgesFutile(primary) {
+			s.detector.recordOvertaken(primary)
+		} else if !e.WasDenied {
+			s.detector.recordSuccess(primary)
+		}
+	case &s.attempts[e.Winner] != s.probe.sent:
+		s.detector.recordHedgeResult(primary, true)
+		if s.attempts[e.Winner].endpoint > primary {
+			s.detector.recordOvertaken(primary)
+		}
+	}
+	if s.hasStayed() && isLate {
+		s.detector.suspect(primary)
+	}
+	s.recordProbeEnd(e)
+}
+
+// recordProbeEnd records the outcome of the probe's endpoint. A failure of the probe is recorded already.
+func (s *Selection) recordProbeEnd(e End) {
+	switch {
+	case s.probe.sent == nil || s.probe.failed.Load():
+	case e.Winner == s.probe.sent.number:
+		s.detector.recordSuccess(s.probe.target)
+	case e.Winner == 0 && s.probe.limit > 0 && e.Took >= s.probe.limit:
+		s.detector.recordOvertaken(s.probe.target)
+	}
+}
