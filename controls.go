@@ -74,13 +74,13 @@ func (h *controls) init(protocol string, base Config, opts []Option) error {
 	h.client.Log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &stats.ObserverPanics)
 	h.client.SetSettings(settings.forCalls())
 	c := h.policyConfig(&settings)
-	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.client.Log.Panicked)
-	if !h.client.Log.Silent() {
-		c.Changed = h.client.Log.Changed
+	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.client.Log.LogObserverPanic)
+	if !h.client.Log.IsDiscarded() {
+		c.Changed = h.client.Log.LogChange
 	}
-	h.client.Log.Started(environment)
+	h.client.Log.LogEnvironment(environment)
 	if h.options.shadow && environment.Unread == "" { // an unreadable environment has a warning of its own
-		h.client.Log.Tell(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
+		h.client.Log.Log(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
 	}
 	h.logSmallBudgets(&settings)
 	h.reportUnused(h.options.unused(protocol))
@@ -94,16 +94,16 @@ func (h *controls) logSmallBudgets(settings *Config) {
 	if b := h.options.budget; b != nil {
 		percent = b.percent
 	}
-	h.client.Log.Means(settings.MaxHedges, percent)
+	h.client.Log.WarnOfSmallBudget(settings.MaxHedges, percent)
 	for _, r := range h.options.routes.Registered() {
-		h.client.Log.RouteMeans(r.Pattern, r.BudgetPercent)
+		h.client.Log.WarnOfSmallRouteBudget(r.Pattern, r.BudgetPercent)
 	}
 }
 
 // reportUnused stores and logs sentences about options without effect.
 func (h *controls) reportUnused(why []string) {
 	h.unused = append(h.unused, why...)
-	h.client.Log.Unused(why)
+	h.client.Log.LogUnusedOptions(why)
 }
 
 // policyConfig returns the configuration of the policy for settings.
@@ -150,7 +150,7 @@ func (h *controls) SetEnabled(on bool) {
 		h.client.Policy.Resume()
 	}
 	if h.client.SetEnabled(on) && h.client.Log != nil {
-		h.client.Log.Switched(on, "SetEnabled")
+		h.client.Log.LogSwitch(on, "SetEnabled")
 	}
 }
 
@@ -230,7 +230,7 @@ func (h *controls) Import(r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("hedge: Import: %w", err)
 	}
-	h.client.Log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
+	h.client.Log.Log(slog.LevelInfo, "imported what was learned", slog.Int("keys", keys))
 	return nil
 }
 
@@ -258,7 +258,7 @@ func (h *controls) Snapshot() Snapshot {
 
 // logSettingsChange logs the settings that have changed, by their names in JSON.
 func (h *controls) logSettingsChange(old, now *Config) {
-	if h.client.Log.Silent() || *old == *now {
+	if h.client.Log.IsDiscarded() || *old == *now {
 		return
 	}
 	var attrs []slog.Attr
@@ -269,7 +269,7 @@ func (h *controls) logSettingsChange(old, now *Config) {
 			attrs = append(attrs, slog.Group(name, slog.Any("from", a), slog.Any("to", b)))
 		}
 	}
-	h.client.Log.Tell(slog.LevelInfo, "settings changed", attrs...)
+	h.client.Log.Log(slog.LevelInfo, "settings changed", attrs...)
 }
 
 // enableAudit switches the audit on in c if the options ask for it.

@@ -91,8 +91,8 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 		_ = l.free.Add(p) // WithUnlimited has tried it
 	}
 	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
-	log.Unused(ops.Unused("limiter", c.given))
-	l.watcher = watch.New(c.observers, log.Panicked)
+	log.LogUnusedOptions(ops.Unused("limiter", c.given))
+	l.watcher = watch.New(c.observers, log.LogObserverPanic)
 	return l
 }
 

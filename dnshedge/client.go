@@ -324,7 +324,7 @@ func (c *Client) validate() error {
 func (c *Client) SetEnabled(on bool) {
 	core, err := c.setup()
 	if err == nil && core.off.Swap(!on) == on {
-		core.log.Switched(on, "SetEnabled")
+		core.log.LogSwitch(on, "SetEnabled")
 	}
 }
 

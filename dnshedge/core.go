@@ -71,7 +71,7 @@ func newCore(conf *Client) (*core, error) {
 	if err := c.operation.init(engineConfig, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
 		return nil, err
 	}
-	c.trace = conf.Trace.guard(func(value any) { c.log.PanickedIn("Trace", value) })
+	c.trace = conf.Trace.guard(func(value any) { c.log.LogPanicIn("Trace", value) })
 	if conf.Cache != nil {
 		c.member = conf.Cache.join()
 	}

@@ -142,7 +142,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	if cache != nil {
 		cache.add(entries, passed, now)
 	}
-	c.log.Tell(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", len(learned)), slog.Int("answers", len(entries)))
+	c.log.Log(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", len(learned)), slog.Int("answers", len(entries)))
 	return nil
 }
 

@@ -36,12 +36,12 @@ func (o *operation) init(conf policy.Config, name string, observers []observe.Ob
 	o.shadow = conf.Shadow
 	o.records.panics = panics
 	o.log = ops.NewLog(o.records.logger(logger), "dnshedge", protocol, name, panics)
-	if !o.log.Silent() {
-		conf.Changed = o.log.Changed
+	if !o.log.IsDiscarded() {
+		conf.Changed = o.log.LogChange
 	}
-	o.watcher = watch.New(observers, o.log.Panicked)
+	o.watcher = watch.New(observers, o.log.LogObserverPanic)
 	conf.Client, conf.Protocol, conf.Watcher = name, protocol, o.watcher
-	o.log.Started(environment)
+	o.log.LogEnvironment(environment)
 	o.engine = policy.New(conf)
 	return nil
 }

@@ -223,7 +223,7 @@ func (s *Server) admit(from net.Addr) (verdict Verdict) {
 		if p := recover(); p != nil {
 			verdict = Ignore
 			if core, err := s.Client.setup(); err == nil {
-				core.log.PanickedIn("Server.Admit", p)
+				core.log.LogPanicIn("Server.Admit", p)
 			}
 		}
 	}()

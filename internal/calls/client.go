@@ -83,7 +83,7 @@ func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observ
 		c.Counters.NotHedgeable.Add(1)
 	}
 	if f.Again && reason == observe.DeniedNested {
-		c.Log.Again(cmp.Or(o.Above.Method, o.Above.Target))
+		c.Log.WarnOfNestedHedging(cmp.Or(o.Above.Method, o.Above.Target))
 	}
 	return reason
 }

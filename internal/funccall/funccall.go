@@ -131,7 +131,7 @@ func (c *call[T]) sendHedged(ctx context.Context, op operation[T]) (T, error) {
 	if countedWinner > 0 && c.isDelayedByPrimary() {
 		countedWinner = -1
 		c.client.Counters.HeldBack.Add(1)
-		c.client.Log.HeldBack(c.key.Name.Host)
+		c.client.Log.LogHeldBack(c.key.Name.Host)
 	}
 	c.End(out.Winner >= 0, countedWinner > 0, 0)
 	c.client.CountOutcome(&c.Call, countedWinner)

@@ -73,7 +73,7 @@ func NewClient(shared *calls.Client, o Options) *Client {
 // logIgnored logs the values of a config that gRPC accepts and that have no effect on hedging.
 func (in *Client) logIgnored(target string, c *serviceconfig.Config) {
 	if c != nil && len(c.Ignored) > 0 {
-		in.Log.Tell(slog.LevelWarn, "service config: hedging ignores a value that gRPC accepts", slog.String("target", target), slog.Any("ignored", c.Ignored))
+		in.Log.Log(slog.LevelWarn, "service config: hedging ignores a value that gRPC accepts", slog.String("target", target), slog.Any("ignored", c.Ignored))
 	}
 }
 
@@ -89,7 +89,7 @@ func (in *Client) SetServiceConfig(c *serviceconfig.Config, source string) {
 func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
 	return (&serviceconfig.Reader{Book: &in.book, Tell: func(target string, c *serviceconfig.Config, err error) {
 		if err != nil {
-			in.Log.Tell(slog.LevelWarn, "service config refused", slog.String("target", target), slog.String("error", err.Error()))
+			in.Log.Log(slog.LevelWarn, "service config refused", slog.String("target", target), slog.String("error", err.Error()))
 			return
 		}
 		in.logConfig(target, c)
@@ -98,7 +98,7 @@ func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
 
 // logConfig logs that a config is in force; for all targets without one if target is "".
 func (in *Client) logConfig(target string, c *serviceconfig.Config) {
-	in.Log.Tell(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.Policies()),
+	in.Log.Log(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.Policies()),
 		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.Unknown))
 	in.logIgnored(target, c)
 }

@@ -279,7 +279,7 @@ func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 		return nil
 	}
 	if ctx.Err() == nil {
-		c.t.Log.Unprepared(err)
+		c.t.Log.WarnOfPrepareError(err)
 		if n > 0 {
 			to.RecordResult(false, false)
 		}

@@ -171,7 +171,7 @@ func (c *call) selectKey(req *http.Request) (eligible endpoint.Mask) {
 	}
 	eligible, obstacle := c.t.options.Endpoints.Eligible(req)
 	if obstacle != "" {
-		c.t.Log.Stays(obstacle)
+		c.t.Log.WarnOfBoundRequest(obstacle)
 	}
 	return eligible
 }

@@ -93,9 +93,9 @@ func list(words []string) string {
 	return strings.Join(words, "")
 }
 
-// Unused logs options without an effect.
-func (l *Log) Unused(all []string) {
+// LogUnusedOptions logs options without an effect.
+func (l *Log) LogUnusedOptions(all []string) {
 	for _, why := range all {
-		l.Tell(slog.LevelDebug, "an option has no effect", slog.String("option", why))
+		l.Log(slog.LevelDebug, "an option has no effect", slog.String("option", why))
 	}
 }

@@ -506,7 +506,7 @@ func (h *health) endProbe(failed bool) {
 // tell logs that the server is silent or fails, or answers again, if that is news.
 // The caller must not hold mu when it is called.
 func (h *health) tell(now time.Time) {
-	if h.log.Silent() {
+	if h.log.IsDiscarded() {
 		return
 	}
 	h.mu.Lock()
@@ -527,5 +527,5 @@ func (h *health) tell(now time.Time) {
 	if dropped > 0 {
 		attrs = append(attrs, slog.Int("dropped", dropped))
 	}
-	h.log.Tell(level, message, attrs...)
+	h.log.Log(level, message, attrs...)
 }
