@@ -50,7 +50,7 @@ var numbers = [...]struct {
 	bounds    numberRange
 	tell      func(*policy.Config, *Config)
 }{
-	{"Percentile", 0.90, below(0, 1), func(e *policy.Config, c *Config) { e.Percentile = c.Percentile }},
+	{"Percentile", 0.90, halfOpen(0, 1), func(e *policy.Config, c *Config) { e.Percentile = c.Percentile }},
 	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *policy.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
 	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *policy.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
 	{"EstimatedRPS", 100.0, finite, func(e *policy.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
@@ -270,8 +270,8 @@ func within(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
 }
 
-// below returns the range of the numbers from low on that are less than high.
-func below(low, high float64) numberRange {
+// halfOpen returns the range [low, high).
+func halfOpen(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v)", low, high), low: low, high: high, open: true}
 }
 

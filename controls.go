@@ -75,7 +75,7 @@ func (h *controls) init(protocol string, base Config, opts []Option) error {
 	h.client.SetSettings(settings.forCalls())
 	c := h.policyConfig(&settings)
 	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.client.Log.LogObserverPanic)
-	if !h.client.Log.IsDiscarded() {
+	if !h.client.Log.Discards() {
 		c.Changed = h.client.Log.LogChange
 	}
 	h.client.Log.LogEnvironment(environment)
@@ -258,7 +258,7 @@ func (h *controls) Snapshot() Snapshot {
 
 // logSettingsChange logs the settings that have changed, by their names in JSON.
 func (h *controls) logSettingsChange(old, now *Config) {
-	if h.client.Log.IsDiscarded() || *old == *now {
+	if h.client.Log.Discards() || *old == *now {
 		return
 	}
 	var attrs []slog.Attr

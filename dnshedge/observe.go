@@ -36,7 +36,7 @@ func (o *operation) init(conf policy.Config, name string, observers []observe.Ob
 	o.shadow = conf.Shadow
 	o.records.panics = panics
 	o.log = ops.NewLog(o.records.logger(logger), "dnshedge", protocol, name, panics)
-	if !o.log.IsDiscarded() {
+	if !o.log.Discards() {
 		conf.Changed = o.log.LogChange
 	}
 	o.watcher = watch.New(observers, o.log.LogObserverPanic)

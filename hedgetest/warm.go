@@ -43,7 +43,7 @@ func Warm(t testing.TB, c Importer, usual time.Duration, host string, routes ...
 	for _, route := range routes {
 		k := e.Key(policy.Name{Host: host, Route: route})
 		for range warmCalls {
-			k.Done(now, policy.Result{Latency: usual, Answered: true})
+			k.RecordCall(now, policy.Result{Latency: usual, Answered: true})
 		}
 	}
 	var learned bytes.Buffer

@@ -20,7 +20,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Config is a connection for hedges, as the user describes it.
+// A Config describes one connection for hedges, as the program gives it.
 type Config struct {
 	Conn *grpc.ClientConn
 	Cost int // in tokens; 0: one

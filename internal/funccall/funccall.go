@@ -26,7 +26,8 @@ type Client struct {
 // MaxDetached is the most hedges and abandoned attempts of DoDetached that a Client has in flight.
 const MaxDetached = 64
 
-// Do makes a call of f under a key. It returns after the first attempt has returned.
+// Do calls f, and calls it again at the same time if it takes longer than usual for the key. It returns the first result without an error, but not
+// before the first call of f has returned.
 func Do[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
@@ -44,8 +45,8 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 	return c.sendHedged(ctx, c)
 }
 
-// DoDetached makes a call of f under a key. It returns with the first success or the end of ctx. It gives later successes to discard; nil: it closes
-// them if they are io.Closers.
+// DoDetached is Do that does not wait for the first call of f: it returns with the first result without an error, or at the end of ctx. It passes
+// later results to discard; nil: it closes them if they are io.Closers.
 func DoDetached[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
@@ -112,9 +113,9 @@ func (c *call[T]) begin(ctx context.Context, key string) *policy.Schedule {
 
 // sendWithoutHedges makes a call for which no hedge can become due, and records its latency.
 func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
-	c.Started(ctx, 0)
+	c.AttemptStarted(ctx, 0)
 	v, err := CallOnce(ctx, c.f)
-	c.Finished(ctx, 0, race.OutcomeOf(err))
+	c.AttemptEnded(ctx, 0, race.OutcomeOf(err))
 	c.End(err == nil, false, 0)
 	c.free()
 	return v, err

@@ -103,7 +103,8 @@ func (in *Client) logConfig(target string, c *serviceconfig.Config) {
 	in.logIgnored(target, c)
 }
 
-// MaxHedgesOf returns the most hedges of a slow call of a method, and the reason. It is 0 if the method is sent once. Configs of resolvers do not count.
+// MaxHedgesOf returns the most hedges of a slow call of a method, and the setting that decides it. It is 0 if calls of the method are sent once.
+// Service configs that a name resolver delivers are ignored.
 func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 	rule := in.rules.newRule(in.book.All(), method)
 	if !rule.hedgeable {

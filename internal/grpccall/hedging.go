@@ -37,7 +37,8 @@ type hedging struct {
 	barred    atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
 }
 
-// begin begins the call, which uses cc, and returns the delays of its hedges; nil: no hedge can become due. The key is set.
+// begin begins a call over cc and returns the delays of its hedges; nil means that no hedge can become due. The key must be set before. A delay that
+// is not 0 replaces the learned delays.
 func (h *hedging) begin(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
 	h.selection.Init(h.in.options.HedgeConns, cc, h.key)
 	plan := h.BeginOn(ctx, h.key, delay, h.rule.terms)
@@ -85,18 +86,19 @@ func (h *hedging) stopHedges(n int) {
 
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
-// judge returns the error by which the race classifies err, the status of attempt n: nil for a success, [race.ErrAnswer] for an answer that ends the
-// call only if the primary has it. It records pushback and the health of the connection. The timeout of the call ends at the deadline.
-func (h *hedging) judge(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
-	verdict := h.classify(a, n, err, trailer, deadline)
+// classifyAttempt returns the error that tells the race what err, the status of attempt n, means: nil is a success, [race.ErrAnswer] an answer that
+// ends the call only if the primary has it, and any other error a failure. It records pushback and the health of the connection. The timeout of the
+// call ends at the deadline.
+func (h *hedging) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+	verdict := h.classifyStatus(a, n, err, trailer, deadline)
 	if h.in.options.HedgeConns != nil {
 		h.selection.RecordResult(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.Before(0))
 	}
 	return verdict
 }
 
-// classify is judge without the record of the connection.
-func (h *hedging) classify(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+// classifyStatus is classifyAttempt without the record of the connection.
+func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	switch {
 	case err == nil:
 		return nil
@@ -115,16 +117,16 @@ func (h *hedging) classify(a *race.Attempt, n int, err error, trailer metadata.M
 	case h.in.options.AnswerCodes[code]:
 		return nil
 	case h.rule.hedging != nil:
-		return h.reschedule(a, n, err, trailer, deadline)
+		return h.classifyRetryable(a, n, err, trailer, deadline)
 	case a.Err() == nil && (!h.in.options.NonFatalCodes[code] || n == 0 && deadline.Ended(err, trailer)):
 		return race.ErrAnswer
 	}
 	return errNotFinal
 }
 
-// reschedule returns the error by which the race classifies a failure of attempt n of a method with a hedging policy: the next hedge may start earlier or
-// later than its delay (gRFC A6).
-func (h *hedging) reschedule(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
+// classifyRetryable returns the error by which the race classifies a failure of attempt n of a method with a hedging policy: the next hedge may start
+// earlier or later than its delay (gRFC A6).
+func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
 	}

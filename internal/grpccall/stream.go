@@ -366,8 +366,8 @@ func (s *stream) deadline() grpcattempt.Deadline {
 	return s.primaryDeadline.Earlier(grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened))
 }
 
-// limitHedge returns the context of a hedge that ends at the deadline of the call, and the function that releases it.
-func (s *stream) limitHedge(ctx context.Context) (context.Context, context.CancelFunc) {
+// withCallDeadline returns the context of a hedge that ends at the deadline of the call, and the function that releases it.
+func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.deadline().Limit(ctx)
 	if grpcattempt.Streams(s.asked.streamer) {
 		return ctx, cancel
@@ -388,13 +388,13 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if !grpcattempt.Streams(s.asked.streamer) {
 		s.primaryDeadline.Set(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
 	}
-	return err, s.judge(a, 0, err)
+	return err, s.classifyAttempt(a, 0, err)
 }
 
 // sendHedge makes attempt n, a hedge, on a stream of its own.
 func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	cc, streamer := s.selection.Attempt(n).Conn(s.asked.cc), s.asked.streamer
-	ctx, cancel := s.limitHedge(hedgeContext(a, s.metadata.Copy(), n))
+	ctx, cancel := s.withCallDeadline(hedgeContext(a, s.metadata.Copy(), n))
 	if cc != s.asked.cc {
 		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.called.Method}), grpc.NewClientStream
 	}
@@ -407,11 +407,11 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 		s.selection.Withdraw(a, &s.Call, s.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}
-	return err, s.judge(a, n, err)
+	return err, s.classifyAttempt(a, n, err)
 }
 
-// judge is [hedging.judge] for the first result of attempt n: a message, or the end of the stream.
-func (s *stream) judge(a *race.Attempt, n int, err error) error {
+// classifyAttempt is [hedging.classifyAttempt] for the first result of attempt n: a message, or the end of the stream.
+func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 	if err == io.EOF {
 		err = nil
 	}
@@ -420,7 +420,7 @@ func (s *stream) judge(a *race.Attempt, n int, err error) error {
 	if opened := s.attempts[n].ClientStream; err != nil && opened != nil {
 		trailer, deadline = opened.Trailer(), s.deadline()
 	}
-	return s.hedging.judge(a, n, err, trailer, deadline)
+	return s.hedging.classifyAttempt(a, n, err, trailer, deadline)
 }
 
 // sendRequestAgain sends the request on a new stream over cc and waits for the first message.

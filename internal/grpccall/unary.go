@@ -52,7 +52,7 @@ func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
 func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration) error {
 	c.applyRule(ctx, m)
 	delays := c.begin(ctx, c.asked.cc, delay)
-	if len(delays) > 0 && !c.keepRequest() {
+	if len(delays) > 0 && !c.snapshotRequest() {
 		delays = nil
 	}
 	out := c.runRace(ctx, delays)
@@ -125,7 +125,7 @@ type rpc struct {
 	over bool       // the call has ended: its request, reply and options belong to the caller again
 }
 
-// A hedgeResult is the result of a hedge.
+// A hedgeResult holds the reply, the trailer and the functions that copy header, trailer and peer of one hedge, until the race is decided.
 type hedgeResult struct {
 	reply   any
 	trailer metadata.MD
@@ -145,9 +145,9 @@ func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[e
 	return c.race.Run(ctx, c, c, &c.schedule)
 }
 
-// keepRequest encodes the request if an interceptor below, or the reply, may change it before a hedge copies it. It reports whether hedges can copy the
-// request.
-func (c *rpc) keepRequest() bool {
+// snapshotRequest encodes the request if an interceptor below may change it, or if the reply shares memory with it. It reports whether hedges can
+// have a copy of the request.
+func (c *rpc) snapshotRequest() bool {
 	if r := &c.parts.Request; r.NeedsEncoding() || !grpcattempt.Invokes(c.asked.invoker) {
 		c.buffer = r.Encode(c.buffer)
 	}
@@ -210,13 +210,13 @@ func (c *rpc) deadline() grpcattempt.Deadline {
 	return grpcattempt.MethodDeadline(c.asked.cc, c.asked.called.Method, time.Now().Add(-c.Elapsed()))
 }
 
-// judge is [hedging.judge] for the status of attempt n.
-func (c *rpc) judge(a *race.Attempt, n int, err error, trailer metadata.MD) error {
+// classifyAttempt is [hedging.classifyAttempt] for the status of attempt n.
+func (c *rpc) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	var deadline grpcattempt.Deadline
 	if err != nil {
 		deadline = c.deadline()
 	}
-	return c.hedging.judge(a, n, err, trailer, deadline)
+	return c.hedging.classifyAttempt(a, n, err, trailer, deadline)
 }
 
 // Attempt makes attempt n.
@@ -230,7 +230,7 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 		opts = slices.Clip(append(opts, c.finish.Option(0)))
 	}
 	err := asked.invoker(p, asked.called.Method, asked.req, asked.reply, asked.cc, opts...)
-	return err, c.judge(a, n, err, p.Trailer)
+	return err, c.classifyAttempt(a, n, err, p.Trailer)
 }
 
 // sendHedge makes attempt n, a hedge, with a request, a reply and option targets of its own.
@@ -257,7 +257,7 @@ func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
 		c.selection.Withdraw(a, &c.Call, c.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}
-	return err, c.judge(a, n, err, h.trailer)
+	return err, c.classifyAttempt(a, n, err, h.trailer)
 }
 
 // copyCall returns copies of the caller's request, metadata and options for a hedge over cc; the options have targets of their own. It returns false if

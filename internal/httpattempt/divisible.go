@@ -60,7 +60,7 @@ func (h *HeaderTraits) read(name string, values []string, marks *AttemptHeaders)
 	case lengthAndInitial("Upgrade"):
 		h.bound = h.bound || equalFold(name, "Upgrade") && len(values) > 0
 	case lengthAndInitial("Connection"):
-		h.bound = h.bound || equalFold(name, "Connection") && slices.ContainsFunc(values, hasOtherOptions)
+		h.bound = h.bound || equalFold(name, "Connection") && slices.ContainsFunc(values, hasExtraConnectionOptions)
 	case lengthAndInitial("Authorization"):
 		h.bound = h.bound || equalFold(name, "Authorization") && slices.ContainsFunc(values, isSingleUseCredential)
 	case lengthAndInitial("X-Authorization"):
@@ -82,8 +82,8 @@ func isEventStream(accept string) bool {
 	return len(accept) >= len(stream) && strings.Contains(strings.ToLower(accept), stream)
 }
 
-// hasOtherOptions reports whether a Connection header has an option other than close and keep-alive.
-func hasOtherOptions(connection string) bool {
+// hasExtraConnectionOptions reports whether a Connection header has an option other than close and keep-alive.
+func hasExtraConnectionOptions(connection string) bool {
 	for option := range strings.SplitSeq(connection, ",") {
 		switch strings.ToLower(strings.TrimSpace(option)) {
 		case "", "close", "keep-alive":

@@ -19,27 +19,25 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Link is what net/http tells of the connection of one attempt. Each attempt has a new
-// one, because a dial may outlive its attempt. It is also the attempt's context with
-// these hooks in it.
+// A Link has the trace hooks by which net/http reports the connection of one attempt. It is also the context of the attempt, with the hooks in it.
+// Each attempt has a new Link, because a dial may go on after its attempt.
 //
-// Context writes all fields before the attempt is sent, but for guard, which locks itself, and
-// asked, setup and notes, which net/http's goroutines write, one after another.
+// Context writes all fields before the attempt is sent, except guard, which locks itself, and asked, setup and informational, which goroutines of
+// net/http write one after another.
 type Link struct {
 	*race.Attempt
-	guarded      bool
-	callerLimits bool         // the caller has a hook for statuses of 1xx
-	notes        atomic.Int64 // bytes of statuses of 1xx
-	guard        loser.Guard
-	trace        httptrace.ClientTrace
-	asked        time.Time
-	setup        atomic.Int64 // ns to set the connection up; 0: it was not new
+	guarded       bool
+	callerLimits  bool         // the caller has a hook for statuses of 1xx
+	informational atomic.Int64 // bytes of 1xx responses
+	guard         loser.Guard
+	trace         httptrace.ClientTrace
+	asked         time.Time
+	setup         atomic.Int64 // time to set up the connection in ns; 0: it was not new
 }
 
-// Context returns the context of attempt a, with the hooks of l in it. Guarded says that
-// cancelling the attempt may harm others that use its connection. A hedge's context hides the
-// caller's hooks. A primary's calls own, which are the caller's; nil: the caller has none. Peer, if that is not
-// nil, learns which address the primary goes to.
+// Context returns the context of attempt a with the hooks of l. If guarded is true, the cancellation of a may harm other requests on its connection.
+// The context of a hedge hides the hooks of the caller. That of a primary calls them through own; nil: the caller has none. A peer that is not nil
+// gets the address of the primary.
 func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *Peer) context.Context {
 	l.Attempt, l.guarded = a, guarded
 	l.guard.Attach(a)
@@ -50,11 +48,11 @@ func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *P
 	ctx := context.Context(a)
 	switch {
 	case hedge:
-		// Package net keeps its hooks under a key of its own; these hide the caller's.
+		// Package net finds its hooks by another key; these hide the hooks of the caller.
 		l.trace.DNSStart = func(httptrace.DNSStartInfo) { l.guard.Dialing() }
 		l.trace.ConnectStart = func(string, string) { l.guard.Dialing() }
 		l.trace.TLSHandshakeStart = l.guard.Dialing
-		return httptrace.WithClientTrace(untraced{ctx}, &l.trace)
+		return httptrace.WithClientTrace(withoutTrace{ctx}, &l.trace)
 	case peer != nil:
 		l.trace.ConnectStart = peer.connectStart
 		l.trace.GotConn = func(info httptrace.GotConnInfo) {
@@ -67,30 +65,30 @@ func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *P
 		l.callerLimits = own.trace.Got1xxResponse != nil
 		ctx = own.Context(a)
 	case peer == nil && traceKey != nil:
-		return l // no hooks of the caller to call as well, and none that package net must find
+		return l // neither hooks of the caller nor of package net are needed
 	}
 	return httptrace.WithClientTrace(ctx, &l.trace)
 }
 
-// traceKey is what httptrace finds hooks by in a context; nil if that cannot be told.
+// traceKey is the key by which httptrace finds hooks in a context; nil if it is not known.
 var traceKey = func() any {
-	asked := askedFor{Context: context.Background()}
+	asked := keyRecorder{Context: context.Background()}
 	httptrace.ContextClientTrace(&asked)
 	return asked.key
 }()
 
-// askedFor is a context that keeps the last key that was asked for.
-type askedFor struct {
+// A keyRecorder is a context that records the last key of Value.
+type keyRecorder struct {
 	context.Context
 	key any
 }
 
-func (a *askedFor) Value(key any) any {
+func (a *keyRecorder) Value(key any) any {
 	a.key = key
 	return nil
 }
 
-// Value finds the hooks of l, and else what the attempt's context holds.
+// Value returns the hooks of l, or a value of the context of the attempt.
 func (l *Link) Value(key any) any {
 	if key == traceKey {
 		return &l.trace
@@ -104,16 +102,15 @@ func (l *Link) getConn(string) {
 }
 
 func (l *Link) gotConn(info httptrace.GotConnInfo) {
-	l.guard.GotConn(l.Attempt, info.Reused && l.harms(info.Conn), info.IdleTime)
+	l.guard.GotConn(l.Attempt, info.Reused && l.canHarm(info.Conn), info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.asked)))
 	}
 }
 
-// harms reports whether the attempt may harm the last user of conn when it is cancelled. Over HTTP/2 it ends its own
-// stream alone. An attempt that ended before it was sent gets a connection only there: net/http asks for one of
-// HTTP/1.1 after it has looked.
-func (l *Link) harms(conn net.Conn) bool {
+// canHarm reports whether the cancellation of the attempt can harm the last request on conn. Over HTTP/2 a cancellation ends one stream. An attempt
+// that was cancelled before it was sent gets a connection only over HTTP/2: for HTTP/1.1, net/http checks the context first.
+func (l *Link) canHarm(conn net.Conn) bool {
 	if !l.guarded || l.Attempt.Err() == nil {
 		return l.guarded
 	}
@@ -121,36 +118,33 @@ func (l *Link) harms(conn net.Conn) bool {
 	return !ok || c.ConnectionState().NegotiatedProtocol != "h2"
 }
 
-// gotFirstByte is called by net/http before the connection of an HTTP/1.1 request is idle
-// again. After an empty response, net/http (Go 1.26) makes the connection idle before it
-// hands the response over, and a request that is cancelled in between closes it under the
-// next one, or under the one before. [loser.Guard] keeps both from happening: it does not
-// cancel a request whose response has begun to arrive, nor one whose connection was idle
-// for too short; and if the request was cancelled before, this waits until net/http has
-// closed the connection, so that it does not become idle.
+// gotFirstByte is called by net/http before the connection of an HTTP/1.1 request becomes idle. After a response without a body, net/http (Go 1.26)
+// makes the connection idle before it returns the response. A request that is cancelled in between closes the connection under the next request, or
+// under the one before. [loser.Guard] prevents both: it does not cancel a request whose response arrives, nor one whose connection was idle for too
+// short a time. If the request was cancelled before, it waits until net/http has closed the connection.
 func (l *Link) gotFirstByte() { l.guard.ResponseStarted(l.Attempt) }
 
-// HearNotes has statuses of 1xx not put off the cancellation of the attempt. It costs a closure, so
-// it is for attempts that are cancelled sooner than [loser.MaxCancelDelay] after they have lost. It is called before Context.
+// CountInformational lets 1xx responses not put off the cancellation of the attempt. It allocates a closure, so it is for attempts that are cancelled
+// sooner than [loser.MaxCancelDelay] after they have lost. It is called before Context.
 //
-// Where there is a hook for statuses of 1xx, net/http leaves it to the hook to bound them. So it is for transports that have
-// the default bound, which got1xx and LimitHeaders keep, see [Pools.HasDefaultHeaderLimit].
-func (l *Link) HearNotes() { l.trace.Got1xxResponse = l.got1xx }
+// With a hook for 1xx responses, net/http leaves their limit to the hook. So it is for transports that have the default limit, which got1xx and
+// LimitHeaders enforce, see [Pools.HasDefaultHeaderLimit].
+func (l *Link) CountInformational() { l.trace.Got1xxResponse = l.got1xx }
 
-// got1xx counts a status of 1xx. Where the caller has a hook as well, net/http gets that hook's error instead.
+// got1xx counts a 1xx response. If the caller has a hook as well, net/http uses the error of that hook.
 func (l *Link) got1xx(code int, header textproto.MIMEHeader) error {
 	l.guard.Got1xx()
-	if l.notes.Add(headerSize(http.StatusText(code), header)) > defaultHeaderLimit {
+	if l.informational.Add(headerSize(http.StatusText(code), header)) > defaultHeaderLimit {
 		return errHeaderLimit
 	}
 	return nil
 }
 
-// LimitHeaders returns the attempt's response and error, or an error if the header of the response and statuses of 1xx before it are
-// together above net/http's default limit. It closes the body then. A caller that has a hook for 1xx bounds them itself.
+// LimitHeaders returns resp and err, the result of the attempt. If the header of the response and the 1xx responses before it exceed the default
+// limit of net/http, it closes the body and returns an error. A hook of the caller for 1xx responses bounds them itself.
 func (l *Link) LimitHeaders(resp *http.Response, err error) (*http.Response, error) {
-	notes := l.notes.Load()
-	if notes == 0 || err != nil || l.callerLimits || notes+headerSize(resp.Status, textproto.MIMEHeader(resp.Header)) <= defaultHeaderLimit {
+	informational := l.informational.Load()
+	if informational == 0 || err != nil || l.callerLimits || informational+headerSize(resp.Status, textproto.MIMEHeader(resp.Header)) <= defaultHeaderLimit {
 		return resp, err
 	}
 	if resp.Body != nil {
@@ -159,7 +153,7 @@ func (l *Link) LimitHeaders(resp *http.Response, err error) (*http.Response, err
 	return nil, errBroken
 }
 
-// defaultHeaderLimit is the limit in bytes of net/http for all headers of a response over HTTP/1.1, statuses of 1xx included.
+// defaultHeaderLimit is the limit of net/http in bytes for all headers of an HTTP/1.1 response, 1xx responses included.
 const defaultHeaderLimit = 10 << 20
 
 // errHeaderLimit is what the hook returns to net/http, which makes errBroken of it. They have the texts of net/http's own limit.
@@ -168,7 +162,7 @@ var (
 	errBroken      = fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errHeaderLimit)
 )
 
-// headerSize returns the size of a header over HTTP/1.1 in bytes, as servers usually write it.
+// headerSize returns the usual size of an HTTP/1.1 response header in bytes.
 func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	size := len("HTTP/1.1 200 \r\n\r\n") + len(reason)
 	for name, values := range header {
@@ -179,18 +173,17 @@ func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	return int64(size)
 }
 
-// Returned says that the attempt has its response, or has failed. It returns how long the
-// attempt waited for a new connection; 0: its connection was not new.
+// Returned records that the attempt has a response or has failed. It returns the time that the attempt waited for a new connection; 0: the connection
+// was not new.
 func (l *Link) Returned() time.Duration {
 	l.guard.Returned()
 	return time.Duration(l.setup.Load())
 }
 
-// untraced hides the caller's httptrace hooks: they may not expect calls from two
-// attempts at once.
-type untraced struct{ context.Context }
+// withoutTrace is a context that hides the httptrace hooks of the caller, which may not expect calls from two attempts at once.
+type withoutTrace struct{ context.Context }
 
-func (u untraced) Value(key any) any {
+func (u withoutTrace) Value(key any) any {
 	v := u.Context.Value(key)
 	if _, ok := v.(*httptrace.ClientTrace); ok {
 		return nil
@@ -198,17 +191,17 @@ func (u untraced) Value(key any) any {
 	return v
 }
 
-// Hooks are the caller's, of a primary that may run on after RoundTrip has returned.
+// Hooks are the trace hooks of the caller, for a primary that may run on after RoundTrip.
 type Hooks struct {
 	trace *httptrace.ClientTrace
 
 	mu      sync.Mutex // guards the fields below; a hook runs without it
-	running int        // hooks
-	mutes   bool
-	idle    chan struct{} // closed when none runs any more; nil: nobody waits for that
+	running int        // number of hooks that run
+	muted   bool
+	idle    chan struct{} // closed when the last hook has returned; nil: Mute does not wait
 }
 
-// HooksFrom returns the hooks of a caller's context; nil if it has none.
+// HooksFrom returns the trace hooks in ctx; nil if it has none.
 func HooksFrom(ctx context.Context) *Hooks {
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil {
 		return &Hooks{trace: trace}
@@ -216,13 +209,13 @@ func HooksFrom(ctx context.Context) *Hooks {
 	return nil
 }
 
-// Context returns the context of attempt a, a primary, with hooks that call the caller's until Mute is called.
+// Context returns the context of attempt a, a primary, with the hooks. They have no effect after Mute.
 func (h *Hooks) Context(a *race.Attempt) context.Context {
-	return httptrace.WithClientTrace(untraced{a}, h.muted())
+	return httptrace.WithClientTrace(withoutTrace{a}, h.mutableTrace())
 }
 
-// muted returns hooks that call the caller's until Mute is called.
-func (h *Hooks) muted() *httptrace.ClientTrace {
+// mutableTrace returns a copy of the hooks that have no effect after Mute.
+func (h *Hooks) mutableTrace() *httptrace.ClientTrace {
 	trace := *h.trace
 	v := reflect.ValueOf(&trace).Elem()
 	for i := range v.NumField() {
@@ -232,8 +225,8 @@ func (h *Hooks) muted() *httptrace.ClientTrace {
 		}
 		hook := reflect.ValueOf(f.Interface())
 		f.Set(reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
-			if h.enter() {
-				defer h.leave()
+			if h.beginHook() {
+				defer h.endHook()
 				return hook.Call(args)
 			}
 			none := make([]reflect.Value, hook.Type().NumOut())
@@ -246,17 +239,18 @@ func (h *Hooks) muted() *httptrace.ClientTrace {
 	return &trace
 }
 
-// enter reports whether a hook may run, which then calls leave.
-func (h *Hooks) enter() bool {
+// beginHook reports whether a hook may run. If so, the caller calls endHook after it.
+func (h *Hooks) beginHook() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.mutes {
+	if !h.muted {
 		h.running++
 	}
-	return !h.mutes
+	return !h.muted
 }
 
-func (h *Hooks) leave() {
+// endHook ends a hook.
+func (h *Hooks) endHook() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.running--; h.running == 0 && h.idle != nil {
@@ -265,14 +259,14 @@ func (h *Hooks) leave() {
 	}
 }
 
-// hookTime is how long RoundTrip waits for a hook that runs when another attempt's response is returned.
-const hookTime = 100 * time.Millisecond
+// maxHookWait is the longest time for which Mute waits for a running hook.
+const maxHookWait = 100 * time.Millisecond
 
-// Mute lets no hook begin any more, and waits until no hook runs, or for hookTime: a hook that blocks must not
-// keep the response of another attempt. It is called once.
+// Mute makes further hooks have no effect, and waits for running hooks, at most for maxHookWait: a hook that blocks must not delay the response of
+// another attempt. It is called once.
 func (h *Hooks) Mute() {
 	h.mu.Lock()
-	h.mutes = true
+	h.muted = true
 	var idle chan struct{}
 	if h.running > 0 {
 		h.idle = make(chan struct{})
@@ -282,7 +276,7 @@ func (h *Hooks) Mute() {
 	if idle == nil {
 		return
 	}
-	limit := time.NewTimer(hookTime)
+	limit := time.NewTimer(maxHookWait)
 	defer limit.Stop()
 	select {
 	case <-idle:
@@ -290,8 +284,8 @@ func (h *Hooks) Mute() {
 	}
 }
 
-// A Peer is the address that a primary went to, or is connecting to. The two are kept apart:
-// a dial can go on after its request has found another connection.
+// A Peer holds the address of the connection that a primary uses, and the address that it dials. They can differ: a dial goes on after its request
+// has got another connection.
 type Peer struct{ got, dialled atomic.Pointer[netip.Addr] }
 
 func (p *Peer) gotConn(info httptrace.GotConnInfo) {
@@ -312,7 +306,7 @@ func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 	}
 }
 
-// get returns the address; the zero Addr if it is not known, or if p is nil.
+// get returns the address of the connection, or else of the dial; the zero Addr if neither is known, or p is nil.
 func (p *Peer) get() netip.Addr {
 	if p == nil {
 		return netip.Addr{}

@@ -1,6 +1,5 @@
-// Package httpattempt makes what each attempt of an HTTP call has for itself: its request and
-// its body, the hooks that tell of its connection, and the pool that its connection comes from.
-// Which attempts there are, and which one wins, it does not know.
+// Package httpattempt makes the parts of an HTTP call that each attempt has for itself: its request and body, the trace hooks that report its
+// connection, and the pool of connections that it uses. It does not decide which attempts are made or which one wins.
 package httpattempt
 
 import (
@@ -12,30 +11,28 @@ import (
 	"unsafe"
 )
 
-// Pools are the pools of connections that attempts go through. They are safe for concurrent
-// use. A nil *Pools has none: its Primary is nil.
+// Pools are the pools of connections of one client. They are safe for concurrent use. A nil *Pools has none: its Primary is nil.
 type Pools struct {
-	next     http.RoundTripper
-	via      http.RoundTripper // given for hedges; nil: none is
-	apart    *apart            // nil: next is no *http.Transport
-	replicas *replicas         // pools of connections to other addresses; nil: not asked for
+	next     http.RoundTripper  // of primaries
+	via      http.RoundTripper  // of hedges, given by the program; nil: none
+	separate *separateTransport // for hedges; nil: next is no *http.Transport
+	replicas *replicas          // pools of connections to other addresses of a host; nil: not wanted
 }
 
-// NewPools returns the pools for primaries that go through next. Hedges go through via or, if
-// that is nil and next is an *http.Transport, through pools of their own where that helps; to
-// other addresses than the primaries' if there is a resolver that knows them.
+// NewPools returns pools whose primaries use next. Hedges use via. If via is nil and next is an *http.Transport, they use pools of their own where another
+// connection than that of the primary helps; with a resolver, these connect to other addresses than the primary.
 func NewPools(next, via http.RoundTripper, r Resolver) *Pools {
 	p := &Pools{next: next, via: via}
 	if base, ok := next.(*http.Transport); ok {
-		p.apart = &apart{base: base}
+		p.separate = &separateTransport{base: base}
 		if r != nil && via == nil {
-			p.replicas = &replicas{resolver: r, clone: p.apart.clone}
+			p.replicas = &replicas{resolver: r, clone: p.separate.clone}
 		}
 	}
 	return p
 }
 
-// Primary returns what primaries go through.
+// Primary returns the RoundTripper of primaries.
 func (p *Pools) Primary() http.RoundTripper {
 	if p == nil {
 		return nil
@@ -43,46 +40,44 @@ func (p *Pools) Primary() http.RoundTripper {
 	return p.next
 }
 
-// AskPeers reports whether Hedge must be told which address the primary went to.
+// AskPeers reports whether Hedge needs the address that the primary went to.
 func (p *Pools) AskPeers() bool { return p.replicas != nil }
 
-// Hedge returns what hedge r goes through, whose primary went to peer, which may be nil. Shares says
-// that requests may share a connection, as over HTTP/2: a hedge then goes over another
-// connection than its primary's.
+// Hedge returns the RoundTripper of the hedge r. The primary went to peer, which may be nil. If shares is true, requests may share a connection, as
+// over HTTP/2: the hedge then uses another connection than its primary.
 func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTripper {
 	switch {
 	case p.via != nil:
 		return p.via
-	case p.apart == nil:
+	case p.separate == nil:
 		return p.next
 	}
-	elsewhere := p.replicas != nil && !p.apart.choosesItself(r.URL.Scheme) && !p.apart.proxied(r)
+	elsewhere := p.replicas != nil && !p.separate.hasOwnTLSDialer(r.URL.Scheme) && !p.separate.mayUseProxy(r)
 	switch {
-	case !elsewhere && !shares && p.apart.base.MaxConnsPerHost <= 0, !p.apart.serves(r.URL.Scheme):
+	case !elsewhere && !shares && p.separate.base.MaxConnsPerHost <= 0, !p.separate.sendsLikeBase(r.URL.Scheme):
 		return p.next
 	case elsewhere:
-		return p.replicas.avoiding(peer.get())
+		return p.replicas.transportAvoiding(peer.get())
 	default:
-		return p.apart.get()
+		return p.separate.get()
 	}
 }
 
-// HasDefaultHeaderLimit reports whether primaries, and hedges that go the same way, are sent by an [http.Transport] that bounds the headers
-// of responses by net/http's default. It reports false if that cannot be told.
+// HasDefaultHeaderLimit reports whether primaries, and hedges without a RoundTripper of their own, use an [http.Transport] with the default limit for
+// response headers. It reports false if that is not known.
 func (p *Pools) HasDefaultHeaderLimit() bool {
-	return p.apart != nil && p.apart.base.MaxResponseHeaderBytes <= 0 && !registered(p.apart.base, "http") && !registered(p.apart.base, "https")
+	return p.separate != nil && p.separate.base.MaxResponseHeaderBytes <= 0 && !hasRegisteredProtocol(p.separate.base, "http") && !hasRegisteredProtocol(p.separate.base, "https")
 }
 
-// CloseIdle closes the idle connections of all pools. If a RoundTripper cannot do so and has a
-// method WrappedRoundTripper, that one's result is tried.
+// CloseIdle closes the idle connections of all pools. For a RoundTripper that cannot do so, it tries the result of its method WrappedRoundTripper.
 func (p *Pools) CloseIdle() {
 	if p == nil {
 		return
 	}
 	closeIdle(p.next)
 	closeIdle(p.via)
-	if p.apart != nil {
-		p.apart.closeIdle()
+	if p.separate != nil {
+		p.separate.closeIdle()
 	}
 	if p.replicas != nil {
 		p.replicas.closeIdle(nil)
@@ -103,9 +98,8 @@ func closeIdle(rt http.RoundTripper) {
 	}
 }
 
-// apart is a clone of an *http.Transport: the same settings, and connections of its own. It is
-// made when it is first needed.
-type apart struct {
+// A separateTransport is a clone of an *http.Transport: it has the same settings and its own connections. It is made when it is first needed.
+type separateTransport struct {
 	base *http.Transport
 
 	once sync.Once // sets made
@@ -113,24 +107,24 @@ type apart struct {
 }
 
 // get returns the clone.
-func (a *apart) get() *http.Transport {
+func (a *separateTransport) get() *http.Transport {
 	a.once.Do(func() { a.made.Store(a.clone()) })
 	return a.made.Load()
 }
 
-// serves reports whether a clone would send a request of that scheme as base does. What is
-// registered with base (RegisterProtocol), by now, is not registered with its clones.
-func (a *apart) serves(scheme string) bool {
-	return (scheme == "http" || scheme == "https") && !registered(a.base, scheme)
+// sendsLikeBase reports whether the clone sends requests of the scheme as base does. A clone lacks the protocols that are registered with base
+// (RegisterProtocol).
+func (a *separateTransport) sendsLikeBase(scheme string) bool {
+	return (scheme == "http" || scheme == "https") && !hasRegisteredProtocol(a.base, scheme)
 }
 
-// choosesItself reports whether base dials for the scheme with what speaks TLS as well, instead of by DialContext.
-func (a *apart) choosesItself(scheme string) bool {
+// hasOwnTLSDialer reports whether base connects for the scheme by DialTLSContext or DialTLS instead of DialContext.
+func (a *separateTransport) hasOwnTLSDialer(scheme string) bool {
 	return scheme == "https" && (a.base.DialTLSContext != nil || a.base.DialTLS != nil) //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
 }
 
-// proxied reports whether base sends r to a proxy, or cannot say.
-func (a *apart) proxied(r *http.Request) bool {
+// mayUseProxy reports whether base sends r to a proxy, or fails to tell.
+func (a *separateTransport) mayUseProxy(r *http.Request) bool {
 	if a.base.Proxy == nil {
 		return false
 	}
@@ -138,14 +132,14 @@ func (a *apart) proxied(r *http.Request) bool {
 	return u != nil || err != nil
 }
 
-func (a *apart) closeIdle() {
+func (a *separateTransport) closeIdle() {
 	if c := a.made.Load(); c != nil {
 		c.CloseIdleConnections()
 	}
 }
 
 // clone returns a new clone of base.
-func (a *apart) clone() *http.Transport {
+func (a *separateTransport) clone() *http.Transport {
 	c := a.base.Clone()
 	if a.base.TLSNextProto["h2"] == nil {
 		return c
@@ -166,13 +160,12 @@ func (a *apart) clone() *http.Transport {
 	return c
 }
 
-// altProto is net/http's table of RoundTrippers that are registered with a Transport.
+// altProto is the table of net/http with the RoundTrippers that are registered with a Transport.
 var altProto, hasAltProto = reflect.TypeFor[http.Transport]().FieldByName("altProto")
 
-// registered reports whether another RoundTripper than HTTP/2's own was registered with base for
-// the scheme. net/http has no way to ask, so this reads its table, as net/http itself does. If
-// that has another name or type one day, the answer is no.
-func registered(base *http.Transport, scheme string) bool {
+// hasRegisteredProtocol reports whether a RoundTripper other than that for HTTP/2 was registered with base for the scheme. net/http exports no such
+// query, so the function reads the table altProto. It reports false if the table has another name or type in a future version.
+func hasRegisteredProtocol(base *http.Transport, scheme string) bool {
 	if !hasAltProto || altProto.Type != reflect.TypeFor[atomic.Value]() {
 		return false
 	}

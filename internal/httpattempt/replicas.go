@@ -21,45 +21,45 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// maxPools bounds the addresses with pools of their own. With one more, the pool that was
-// not used for the longest time is given up.
+// maxPools is the most addresses that have a pool of their own. Beyond it, the least recently used pool is dropped.
 const maxPools = 64
 
-// replicas keeps, for each address that primaries went to, a pool of connections to the others.
+// replicas holds pools of connections. For each address that primaries went to, one pool connects to the other addresses of the host.
 type replicas struct {
 	resolver Resolver
 	clone    func() *http.Transport
 
-	hosts hosts // to which the pools together obey MaxConnsPerHost
+	limits connLimits // apply MaxConnsPerHost to all pools together
 
 	mu    sync.Mutex // guards the fields below
 	uses  uint64
-	pools map[netip.Addr]*replicaPool // by the address that its connections avoid; the zero Addr is the resolver's first
+	pools map[netip.Addr]*replicaPool // by the address that the connections avoid; the zero Addr stands for the first address of the resolver
 
-	missed map[netip.Addr]time.Time // when addresses were not reached
+	unreachable map[netip.Addr]time.Time // time of the last failed dial, by address
 }
 
+// A replicaPool connects to all addresses of a host but one.
 type replicaPool struct {
 	*http.Transport
-	used  uint64    // the number of its last use
-	mixed time.Time // since when it may have connections to the address that it avoids; zero: it has none
+	used  uint64    // value of replicas.uses at its last use
+	mixed time.Time // since which it may have connections to the avoided address; zero: it has none
 }
 
-// avoiding returns a transport whose connections go to other addresses than avoid.
-func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
+// transportAvoiding returns a transport that connects to addresses other than avoid.
+func (r *replicas) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.uses++
 	switch p := r.pools[avoid]; {
 	case p == nil:
-	case p.mixed.IsZero() || time.Since(p.mixed) < forgiven:
+	case p.mixed.IsZero() || time.Since(p.mixed) < unreachablePeriod:
 		p.used = r.uses
 		return p
 	default:
-		r.drop(avoid)
+		r.dropPool(avoid)
 	}
 	if len(r.pools) >= maxPools {
-		r.drop(r.oldest())
+		r.dropPool(r.leastRecentlyUsed())
 	}
 	p := r.newPool(avoid)
 	if r.pools == nil {
@@ -69,8 +69,8 @@ func (r *replicas) avoiding(avoid netip.Addr) http.RoundTripper {
 	return p
 }
 
-// oldest returns the address whose pool was not used for the longest time. The caller holds mu.
-func (r *replicas) oldest() (oldest netip.Addr) {
+// leastRecentlyUsed returns the address of the least recently used pool. The caller holds mu.
+func (r *replicas) leastRecentlyUsed() (oldest netip.Addr) {
 	least := uint64(math.MaxUint64)
 	for addr, p := range r.pools {
 		if p.used < least {
@@ -80,11 +80,11 @@ func (r *replicas) oldest() (oldest netip.Addr) {
 	return oldest
 }
 
-// drop gives up a pool. The caller holds mu.
-func (r *replicas) drop(addr netip.Addr) {
+// dropPool removes a pool and closes its idle connections. The caller holds mu.
+func (r *replicas) dropPool(addr netip.Addr) {
 	p := r.pools[addr]
 	go func() {
-		_ = race.RecoverPanic(func() error { // of connections that are users' own
+		_ = race.RecoverPanic(func() error { // of connections that the program has made
 			p.CloseIdleConnections()
 			return nil
 		})
@@ -92,31 +92,31 @@ func (r *replicas) drop(addr netip.Addr) {
 	delete(r.pools, addr)
 }
 
-// newPool returns a pool of connections to other addresses than avoid. The caller holds mu.
+// newPool returns a pool that connects to addresses other than avoid. The caller holds mu.
 func (r *replicas) newPool(avoid netip.Addr) *replicaPool {
 	t := r.clone()
 	if t.IdleConnTimeout == 0 {
-		t.IdleConnTimeout = 90 * time.Second // as http.DefaultTransport: who still uses a pool that was given up may leave a connection in it
+		t.IdleConnTimeout = 90 * time.Second // as http.DefaultTransport has; a call that still uses a dropped pool may leave an idle connection
 	}
 	p := &replicaPool{Transport: t, used: r.uses}
 	dial := dialOf(t)
 	t.DialContext = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		defer func() { // net/http dials on a goroutine where nobody can recover
+		defer func() { // net/http dials on a goroutine of its own, where a panic ends the process
 			if p := recover(); p != nil {
 				conn, err = nil, &race.Panic{Value: p, Stack: debug.Stack()}
 			}
 		}()
-		return r.hosts.dial(ctx, addr, t.MaxConnsPerHost, func() { r.closeIdle(p) }, func() (net.Conn, error) {
+		return r.limits.dial(ctx, addr, t.MaxConnsPerHost, func() { r.closeIdle(p) }, func() (net.Conn, error) {
 			return r.dial(ctx, dial, network, addr, avoid, p)
 		})
 	}
 	return p
 }
 
-// dialFunc is a Transport's DialContext.
+// A dialFunc is the DialContext of a Transport.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialOf returns how t dials.
+// dialOf returns the function by which t dials.
 func dialOf(t *http.Transport) dialFunc {
 	switch {
 	case t.DialContext != nil:
@@ -129,8 +129,7 @@ func dialOf(t *http.Transport) dialFunc {
 	}
 }
 
-// dial connects to an address of addr's host, for pool p: avoid comes last, and before it come
-// those that could not be reached lately.
+// dial connects to an address of the host in addr, for pool p. It tries the address avoid last, and before it those that were unreachable lately.
 func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -141,7 +140,7 @@ func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string
 	}
 	found, err := r.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil || len(found) == 0 {
-		return dial(ctx, network, addr) // may find an address by itself, or says what is wrong
+		return dial(ctx, network, addr) // it resolves the host itself, or returns its own error
 	}
 	ips := make([]netip.Addr, len(found))
 	for i, ip := range found {
@@ -151,7 +150,7 @@ func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string
 		avoid = ips[0]
 	}
 	r.mu.Lock()
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return r.rank(a, avoid) - r.rank(b, avoid) })
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return r.dialOrder(a, avoid) - r.dialOrder(b, avoid) })
 	r.mu.Unlock()
 	others := len(ips)
 	if i := slices.Index(ips, avoid); i >= 0 {
@@ -161,9 +160,9 @@ func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string
 		return dial(ctx, network, net.JoinHostPort(ip.String(), port))
 	}
 	if others == 0 {
-		return r.first(ctx, dialOne, ips)
+		return r.dialFirst(ctx, dialOne, ips)
 	}
-	conn, err := r.first(ctx, dialOne, ips[:others])
+	conn, err := r.dialFirst(ctx, dialOne, ips[:others])
 	if err == nil || others == len(ips) || ctx.Err() != nil {
 		return conn, err
 	}
@@ -179,12 +178,12 @@ func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string
 	return conn, nil
 }
 
-// rank says how late an address is tried. The caller holds mu.
-func (r *replicas) rank(ip, avoid netip.Addr) int {
+// dialOrder returns the rank of an address: a lower one is dialled earlier. The caller holds mu.
+func (r *replicas) dialOrder(ip, avoid netip.Addr) int {
 	switch {
 	case ip == avoid:
 		return 2
-	case time.Since(r.missed[ip]) < forgiven:
+	case time.Since(r.unreachable[ip]) < unreachablePeriod:
 		return 1
 	default:
 		return 0
@@ -192,14 +191,14 @@ func (r *replicas) rank(ip, avoid netip.Addr) int {
 }
 
 const (
-	patience  = 250 * time.Millisecond // before the next address is tried as well: RFC 8305, section 5
-	forgiven  = time.Minute            // for which an address that was not reached comes late
-	maxMissed = 256                    // addresses that are remembered
+	fallbackDelay     = 250 * time.Millisecond // before the next address is tried in parallel (RFC 8305, section 5)
+	unreachablePeriod = time.Minute            // for which an address is tried late after a failed dial
+	maxUnreachable    = 256                    // addresses in replicas.unreachable
 )
 
-// first connects to the first of the addresses that answers. They are tried in turn: the
-// next one when the last has failed, or has not answered for as long as patience.
-func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
+// dialFirst returns the first connection to one of the addresses. It dials them in turn: the next one when the last has failed, or has not answered
+// for fallbackDelay.
+func (r *replicas) dialFirst(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
 	type dialled struct {
 		net.Conn
 		err error
@@ -214,8 +213,8 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 	for started := 0; len(errs) < len(ips); {
 		select {
 		case <-next.C:
-			if started > 0 && ctx.Err() == nil { // it has failed, or had its time
-				r.miss(ips[started-1])
+			if started > 0 && ctx.Err() == nil { // the last address has failed, or its time is over
+				r.recordUnreachable(ips[started-1])
 			}
 			if started == len(ips) {
 				continue
@@ -230,10 +229,10 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 				})
 				results <- d
 			}()
-			next.Reset(patience)
+			next.Reset(fallbackDelay)
 		case d := <-results:
 			if d.err == nil {
-				go func(pending int) { // what connects too late
+				go func(pending int) { // closes connections that come later
 					for range pending {
 						if late := <-results; late.err == nil && late.Conn != nil {
 							_ = race.RecoverPanic(late.Close)
@@ -243,7 +242,7 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 				return d.Conn, nil
 			}
 			if errs = append(errs, d.err); ctx.Err() == nil {
-				r.miss(d.ip)
+				r.recordUnreachable(d.ip)
 			}
 			if d.ip == ips[started-1] {
 				next.Reset(0)
@@ -253,17 +252,17 @@ func (r *replicas) first(ctx context.Context, dial func(context.Context, netip.A
 	return nil, errors.Join(errs...)
 }
 
-// miss remembers that an address was not reached.
-func (r *replicas) miss(ip netip.Addr) {
+// recordUnreachable stores that an address was not reached.
+func (r *replicas) recordUnreachable(ip netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.missed == nil || len(r.missed) >= maxMissed {
-		r.missed = make(map[netip.Addr]time.Time)
+	if r.unreachable == nil || len(r.unreachable) >= maxUnreachable {
+		r.unreachable = make(map[netip.Addr]time.Time)
 	}
-	r.missed[ip] = time.Now()
+	r.unreachable[ip] = time.Now()
 }
 
-// closeIdle closes the idle connections of all pools but one, which may be nil.
+// closeIdle closes the idle connections of all pools except one, which may be nil.
 func (r *replicas) closeIdle(but *replicaPool) {
 	r.mu.Lock()
 	pools := slices.Collect(maps.Values(r.pools))

@@ -50,7 +50,7 @@ func (r *Requests) UseSnapshot(s Snapshot) { r.sent = s }
 
 // ReadHeader returns the traits of a header, and keeps a copy of it for the attempts. It is the first method that a call uses, once.
 func (r *Requests) ReadHeader(header http.Header, marks AttemptHeaders) HeaderTraits {
-	return r.sent.keepHeader(header, marks)
+	return r.sent.copyHeader(header, marks)
 }
 
 // Prepare makes the request of the primary from req, and returns the context of the primary. If the call can have no hedge, the request shares the
@@ -71,7 +71,7 @@ func (r *Requests) Prepare(req *http.Request, hedgeable, guarded bool) *race.Att
 	}
 	p.url = *req.URL
 	p.request = *req.WithContext(&p.Attempt)
-	p.request.URL, p.request.Header = &p.url, r.sent.header(0)
+	p.request.URL, p.request.Header = &p.url, r.sent.newHeader(0)
 	CloneForms(&p.request)
 	r.primary = &p.primary
 	return &p.Attempt

@@ -28,8 +28,8 @@ type headerName struct {
 	values int
 }
 
-// keepHeader copies a header and returns its traits.
-func (s *Snapshot) keepHeader(header http.Header, marks AttemptHeaders) (h HeaderTraits) {
+// copyHeader copies a header and returns its traits.
+func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h HeaderTraits) {
 	s.bare = header == nil
 	if len(header) == 0 {
 		return h
@@ -111,17 +111,17 @@ func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 func (s *Snapshot) request(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
-	r.URL, r.Header = &u, s.header(1)
+	r.URL, r.Header = &u, s.newHeader(1)
 	CloneForms(r)
 	return r
 }
 
 // header returns a copy of the header with room for more fields.
-func (s *Snapshot) header(more int) http.Header {
+func (s *Snapshot) newHeader(extra int) http.Header {
 	if s.bare {
 		return nil
 	}
-	h := make(http.Header, len(s.names)+more)
+	h := make(http.Header, len(s.names)+extra)
 	values := slices.Clone(s.values)
 	for _, k := range s.names {
 		if k.values < 0 {

@@ -48,7 +48,7 @@ func (c *call) reportsConn(n int) bool { return c.key.Features.Load()&c.connRepo
 func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	switch {
 	case running:
-		return c.t.losers.End(a, loser.Terms{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.prompt})
+		return c.t.losers.End(a, loser.EndOptions{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.prompt})
 	case c.grace > 0:
 		return c.t.losers.Add(a, c.grace)
 	default:
@@ -75,7 +75,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 			c.key.Features.Or(c.connReportFlag(n))
 		}
 	}
-	err = c.judge(r, resp, err, n)
+	err = c.classify(r, resp, err, n)
 	c.attempts[n].endpoint.RecordResult(err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
 	return resp, err
 }
@@ -121,7 +121,7 @@ func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpatt
 	}
 	link, guarded := c.requests.NewLink(n), c.guarded || c.hasOtherPath(n)
 	if guarded && (c.grace < loser.MaxCancelDelay || isBehindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
-		link.HearNotes()
+		link.CountInformational()
 	}
 	return link.Context(a, n > 0, guarded, c.hooks, peer), link
 }
@@ -137,9 +137,9 @@ func (c *call) hasOtherPath(n int) bool {
 	return n > 0 && (c.t.options.HedgeTransport != nil || c.attempts[n].endpoint.IsElsewhere())
 }
 
-// judge returns the error by which the race classifies a response to req, the request of attempt n, see [Options.judge]. It records pushback of the
-// host.
-func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) error {
+// classify returns the error that tells the race what the response to req, the request of attempt n, means, see [Options.classify]. It records
+// pushback of the host.
+func (c *call) classify(req *http.Request, resp *http.Response, err error, n int) error {
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c *call) judge(req *http.Request, resp *http.Response, err error, n int) e
 		now := time.Now()
 		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
-	verdict := c.t.options.judge(req, resp)
+	verdict := c.t.options.classify(req, resp)
 	if c.firstByte && verdict != httpattempt.ErrFailure {
 		if err := httpattempt.CallWithResponse(resp, httpattempt.AwaitFirstByte); err != nil {
 			return err

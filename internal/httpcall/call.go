@@ -108,7 +108,7 @@ type call struct {
 
 	hostVersion      // HTTP version of the host before the call
 	guarded     bool // the call may be hedged, and its attempts may use HTTP/1.1
-	prompt      bool // losers are cancelled at once if that does no harm, see [loser.Terms]
+	prompt      bool // losers are cancelled at once if that does no harm, see [loser.EndOptions]
 }
 
 // An attempt is one attempt of a call. Where it is sent is decided once, before it starts.
@@ -202,14 +202,14 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	if c.requests.HasReadBody() || !c.attempts[0].endpoint.IsFirst() {
 		once = c.requests.SingleRequest(ctx, req)
 	}
-	c.Started(ctx, 0)
+	c.AttemptStarted(ctx, 0)
 	resp, err := c.roundTrip(t.pools.Primary(), once, 0)
 	if err == nil {
 		c.recordHostFeatures(c.key, resp, false)
 	}
-	failure := race.OfPrimary(c.judge(req, resp, err, 0))
+	failure := race.OfPrimary(c.classify(req, resp, err, 0))
 	c.recordSingleOutcome(ctx, failure == nil)
-	c.Finished(ctx, 0, race.OutcomeOf(failure))
+	c.AttemptEnded(ctx, 0, race.OutcomeOf(failure))
 	c.End(failure == nil, false, 0)
 	resp = restoreRequest(req, once, resp)
 	if t.options.Resume && failure == nil && c.attempts[0].endpoint.IsFirst() {

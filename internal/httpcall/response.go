@@ -30,12 +30,12 @@ func hasSafeMethod(req *http.Request) bool {
 
 // isAnswer reports whether resp and err, the result of a call that was sent once, count as an answer.
 func (o *Options) isAnswer(req *http.Request, resp *http.Response, err error) bool {
-	return err == nil && race.OfPrimary(o.judge(req, resp)) == nil
+	return err == nil && race.OfPrimary(o.classify(req, resp)) == nil
 }
 
-// judge classifies the response to req for the race. It returns nil for a success, [race.ErrAnswer] for an answer that ends the call only if the
+// classify classifies the response to req for the race. It returns nil for a success, [race.ErrAnswer] for an answer that ends the call only if the
 // primary has it, and [httpattempt.ErrFailure] for a failure, with which a primary waits for its hedges.
-func (o *Options) judge(req *http.Request, resp *http.Response) error {
+func (o *Options) classify(req *http.Request, resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
 	case o.IsFailure != nil:

@@ -50,25 +50,25 @@ type resumption struct {
 	body        resume.Body           // a value: one allocation for both
 }
 
-// On reports whether hedging is switched on.
-func (r *resumption) On() bool { return r.t.Enabled() }
+// Enabled reports whether hedging is switched on.
+func (r *resumption) Enabled() bool { return r.t.Enabled() }
 
-// Learn records the longest pause of a body.
-func (r *resumption) Learn(longest time.Duration) { r.key.Paused(longest) }
+// RecordPause records the longest pause of a body.
+func (r *resumption) RecordPause(longest time.Duration) { r.key.Paused(longest) }
 
-// Passed counts a body that was not resumed, unless it paused for less than [policy.MinStall].
-func (r *resumption) Passed(why resume.Obstacle, waited time.Duration) {
+// RecordObstacle counts a body that stalled and was not resumed, and the obstacle. A stall shorter than [policy.MinStall] does not count.
+func (r *resumption) RecordObstacle(why resume.Obstacle, waited time.Duration) {
 	if why == resume.NoRest || waited >= policy.MinStall {
 		r.key.Unresumed(string(why))
 	}
 }
 
-// Panicked counts a panic of a body.
-func (r *resumption) Panicked() { r.t.Counters.HedgePanics.Add(1) }
+// CountPanic counts a panic in Read or Close of a body of the response.
+func (r *resumption) CountPanic() { r.t.Counters.HedgePanics.Add(1) }
 
-// Ask asks for the admission of a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is denied, and
-// whether it may be asked for later.
-func (r *resumption) Ask(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
+// RequestRemainder asks the policy to admit a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is
+// denied; later reports whether it may be asked for again.
+func (r *resumption) RequestRemainder(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
 	c.peer.Store(r.peer)
 	c.BeginRest(r.ctx, r.key)
@@ -90,7 +90,7 @@ type remainderCall struct {
 // Send makes the attempt.
 func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error) {
 	r.attempts[number].usesHedgeConns = !r.likePrimary
-	r.Started(a, number)
+	r.AttemptStarted(a, number)
 	return r.Attempt(a, number)
 }
 
@@ -107,5 +107,5 @@ func (r remainderCall) Done(a *race.Attempt, number int, how race.Outcome, resp 
 	if how != race.Won {
 		r.Discard(resp, err)
 	}
-	r.Finished(a, number, how)
+	r.AttemptEnded(a, number, how)
 }

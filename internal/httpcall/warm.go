@@ -63,9 +63,8 @@ func redactURL(text string, index int) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// warmHost sends one request, and unless all can share its connection, n at once. None of
-// these is answered before each has a connection, or may have had one: a request that ended
-// early would give its connection to the next.
+// warmHost opens up to n connections to the host of a URL. It sends one request. If others cannot share its connection, it sends n requests at once,
+// and finishes none before each has its connection or has failed: net/http would use a connection that becomes idle for the next request.
 func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	begun := time.Now()
 	var opening atomic.Int64 // ns that a connection takes

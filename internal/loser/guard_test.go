@@ -23,7 +23,7 @@ type call struct {
 	attempt func(a *race.Attempt, n int) (string, error)
 	discard func(v string) // nil does nothing
 	losers  *loser.List    // nil: a list of 8
-	terms   loser.Terms
+	terms   loser.EndOptions
 
 	mu        sync.Mutex // guards discarded
 	discarded []string
@@ -85,7 +85,7 @@ func answerAfter(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 }
 
 // runGuarded runs a race that a hedge wins after 15 ms. The primary is guarded.
-func runGuarded(terms loser.Terms, primary func(a *race.Attempt, g *loser.Guard)) race.Result[string] {
+func runGuarded(terms loser.EndOptions, primary func(a *race.Attempt, g *loser.Guard)) race.Result[string] {
 	c := &call{terms: terms, attempt: func(a *race.Attempt, n int) (string, error) {
 		if n == 1 {
 			return answerAfter(0, 5*ms)(a, n)
@@ -101,13 +101,13 @@ func runGuarded(terms loser.Terms, primary func(a *race.Attempt, g *loser.Guard)
 }
 
 // cancelledAtOnce are the terms of losers without a grace period.
-var cancelledAtOnce = loser.Terms{}
+var cancelledAtOnce = loser.EndOptions{}
 
 func TestListCancelsLoserThatWaitsForConnection(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			start, ended := time.Now(), make(chan time.Duration, 1)
-			runGuarded(loser.Terms{Grace: time.Second}, func(a *race.Attempt, g *loser.Guard) {
+			runGuarded(loser.EndOptions{Grace: time.Second}, func(a *race.Attempt, g *loser.Guard) {
 				g.GetConn()
 				if !waits {
 					g.GotConn(a, false, 0)
@@ -137,7 +137,7 @@ func TestListKeepsPromptLoserOnlyIfItsCancellationIsPutOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start, ended := time.Now(), make(chan time.Duration, 1)
-				runGuarded(loser.Terms{Grace: 3 * time.Second, Prompt: true}, func(a *race.Attempt, g *loser.Guard) {
+				runGuarded(loser.EndOptions{Grace: 3 * time.Second, Prompt: true}, func(a *race.Attempt, g *loser.Guard) {
 					test.connect(a, g)
 					<-a.Done()
 					ended <- time.Since(start)
@@ -176,7 +176,7 @@ func TestGuardDelaysCancellationAfterGraceOnlyWhileResponseIsRecent(t *testing.T
 	for began, want := range map[time.Duration]time.Duration{0: 15*ms + time.Second, 15 * ms: 15*ms + time.Second, 100 * ms: 100*ms + loser.MaxCancelDelay} {
 		synctest.Test(t, func(t *testing.T) {
 			start, ended := time.Now(), make(chan time.Duration, 1)
-			runGuarded(loser.Terms{Grace: time.Second}, func(a *race.Attempt, g *loser.Guard) {
+			runGuarded(loser.EndOptions{Grace: time.Second}, func(a *race.Attempt, g *loser.Guard) {
 				g.GotConn(a, false, 0)
 				time.Sleep(began)
 				g.ResponseStarted(a) // a status of 1xx, of which nobody tells

@@ -23,20 +23,19 @@ type entry struct {
 	timer   *time.Timer // cancels the attempt
 }
 
-// Terms say how one loser of a call ends.
-type Terms struct {
-	// Grace is how long the loser may run on; 0: it is cancelled at once.
+// EndOptions say whether a loser is cancelled at once or may finish.
+type EndOptions struct {
+	// Grace is the time that the loser has to finish; 0: it is cancelled at once.
 	Grace time.Duration
-	// ReportsConn says that the [Guard] of the attempt is known to observe its connection: until it has observed one, the
-	// attempt has no connection that Grace could save.
+	// ReportsConn is true if the [Guard] of the attempt observes its connection. Then an attempt without an observed connection has
+	// none, and Grace would save nothing.
 	ReportsConn bool
-	// Prompt cancels the loser at once if its [Guard] allows that. Later it would be nearer to its response.
+	// Prompt cancels the loser at once if its [Guard] allows that, because a server behind a Limiter then does not start its request.
 	Prompt bool
 }
 
-// End ends a, which has lost. It cancels a and returns nil, or lets it run on and returns a function that must be called
-// when a has ended.
-func (l *List) End(a *race.Attempt, t Terms) (ended func()) {
+// End ends a, which has lost. It cancels a and returns nil, or lets a run on and returns a function that the caller calls when a has ended.
+func (l *List) End(a *race.Attempt, t EndOptions) (ended func()) {
 	if t.Grace <= 0 || hasNoConn(a, t.ReportsConn) || t.Prompt && canCancelNow(a) {
 		a.Cancel()
 		return nil

@@ -19,7 +19,7 @@ var errDown = errors.New("down")
 func TestListLetsLoserFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := &call{attempt: answerAfter(600*ms, 5*ms), terms: loser.Terms{Grace: time.Second}}
+		c := &call{attempt: answerAfter(600*ms, 5*ms), terms: loser.EndOptions{Grace: time.Second}}
 		out, took := c.run(ctx, 10*ms)
 		assert.Equal(t, "answer 1", out.Value)
 		assert.Equal(t, 15*ms, took)
@@ -36,7 +36,7 @@ func TestListCancelsLoserAfterGrace(t *testing.T) {
 		var cause error
 		var at time.Duration
 		start := time.Now()
-		c := &call{terms: loser.Terms{Grace: 100 * ms}, attempt: func(a *race.Attempt, n int) (string, error) {
+		c := &call{terms: loser.EndOptions{Grace: 100 * ms}, attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				return "hedge", nil
 			}
@@ -58,7 +58,7 @@ func TestListCancelsOldestLoserWhenItIsFull(t *testing.T) {
 		losers := &loser.List{Max: 2}
 		ended := make(chan int, 3)
 		for i := range 3 {
-			c := &call{losers: losers, terms: loser.Terms{Grace: time.Hour}, attempt: func(a *race.Attempt, n int) (string, error) {
+			c := &call{losers: losers, terms: loser.EndOptions{Grace: time.Hour}, attempt: func(a *race.Attempt, n int) (string, error) {
 				if n == 1 {
 					return "hedge", nil
 				}
@@ -83,7 +83,7 @@ func TestListCancelsLoserAtDeadlineOfCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*ms)
 		defer cancel()
 		start, ended := time.Now(), make(chan time.Duration, 1)
-		c := &call{terms: loser.Terms{Grace: time.Hour}, attempt: func(a *race.Attempt, n int) (string, error) {
+		c := &call{terms: loser.EndOptions{Grace: time.Hour}, attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
 				return "hedge", nil
 			}
@@ -102,7 +102,7 @@ func TestListCancelsLoserWithoutConnectionIfItReportsConnections(t *testing.T) {
 	for _, reports := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			start, ended := time.Now(), make(chan time.Duration, 1)
-			c := &call{terms: loser.Terms{Grace: time.Second, ReportsConn: reports}, attempt: func(a *race.Attempt, n int) (string, error) {
+			c := &call{terms: loser.EndOptions{Grace: time.Second, ReportsConn: reports}, attempt: func(a *race.Attempt, n int) (string, error) {
 				if n == 0 {
 					<-a.Done()
 					ended <- time.Since(start)
@@ -124,7 +124,7 @@ func TestListCancelsAttemptWhoseDiscardingTakesTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hedge *race.Attempt
 		ended := make(chan time.Time, 1)
-		c := &call{losers: &loser.List{Max: 1}, terms: loser.Terms{Grace: time.Second}}
+		c := &call{losers: &loser.List{Max: 1}, terms: loser.EndOptions{Grace: time.Second}}
 		c.attempt = func(a *race.Attempt, n int) (string, error) {
 			if n > 0 {
 				hedge = a

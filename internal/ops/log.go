@@ -41,8 +41,8 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 	return &Log{out: l, prefix: prefix + ": ", panics: panics}
 }
 
-// IsDiscarded reports whether [Log.Log] does nothing.
-func (l *Log) IsDiscarded() bool { return l.out == nil }
+// Discards reports whether [Log.Log] does nothing.
+func (l *Log) Discards() bool { return l.out == nil }
 
 // LogEnvironment logs the variable of the environment that switches hedging off, and a variable with an invalid value.
 func (l *Log) LogEnvironment(e Environment) {
@@ -119,7 +119,7 @@ func (l *Log) LogHeldBack(key string) {
 
 // logOnce logs a warning to the logger. Without a logger, it logs the first warning of each name to slog.Default.
 func (l *Log) logOnce(name, message string, attrs ...slog.Attr) {
-	if l.IsDiscarded() {
+	if l.Discards() {
 		if _, known := onceLogged.LoadOrStore(l.prefix+name, true); known {
 			return
 		}
@@ -214,7 +214,7 @@ func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 
 // Log logs a message if there is a logger. A panic of the logger is counted and recovered.
 func (l *Log) Log(level slog.Level, message string, attrs ...slog.Attr) {
-	if !l.IsDiscarded() {
+	if !l.Discards() {
 		l.logAlways(level, message, attrs...)
 	}
 }

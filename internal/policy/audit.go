@@ -12,7 +12,7 @@ import (
 // An experiment is the audit of a key's host, as an admission check and as an observer of calls. That of a host without audit is nil.
 type experiment struct{ *audit.Audit }
 
-// isOn reports whether the host has an audit.
+// isOn reports whether the host is audited: hedging is off in some time slots, for comparison.
 func (x *experiment) isOn() bool { return x.Audit != nil }
 
 func (x *experiment) deny(admission) observe.Reason {

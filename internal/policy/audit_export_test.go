@@ -25,7 +25,7 @@ func (k *Key) Export(w io.Writer, now time.Time) error { return k.engine.Export(
 func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 	var b bytes.Buffer
 	_ = k.engine.Export(&b, now)
-	audits, _, _, _ := k.engine.appendStates(now)
+	audits, _, _, _ := k.engine.encodeStates(now)
 	out := b.Bytes()[:b.Len()-crc32.Size]
 	change(out[bytes.LastIndex(out, audits):])
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out))

@@ -69,7 +69,7 @@ func (w *town) call() {
 	if !k.Resting() {
 		took *= w.factor
 	}
-	k.Done(w.now.Add(time.Duration(took)), policy.Result{Latency: time.Duration(took), Answered: true, Learned: true})
+	k.RecordCall(w.now.Add(time.Duration(took)), policy.Result{Latency: time.Duration(took), Answered: true, Learned: true})
 }
 
 func (w *town) verdict() observe.Verdict { return w.key.Snapshot().Audit.Verdict }
@@ -283,7 +283,7 @@ func BenchmarkAuditedCall(b *testing.B) {
 			for b.Loop() {
 				at := now.Add(time.Duration(i) * 10 * time.Microsecond)
 				k.Begin(at)
-				k.Done(at, policy.Result{Latency: time.Duration(5+i%20) * ms, Answered: true, Learned: true})
+				k.RecordCall(at, policy.Result{Latency: time.Duration(5+i%20) * ms, Answered: true, Learned: true})
 				i++
 			}
 		})

@@ -367,7 +367,7 @@ func (h *playedHost) finish(c *playedCall, at time.Duration) {
 	took := at - c.began
 	gone := h.deadline > 0 && took >= h.deadline
 	answered := !gone && at == c.answer && !c.dooms
-	h.key.Done(h.now(at), policy.Result{
+	h.key.RecordCall(h.now(at), policy.Result{
 		Latency: took, Answered: answered, Abandoned: gone, ReachedFirstDelay: c.reached, Learned: c.plan != nil, Slow: c.reached,
 		HedgeWon: answered && c.won && c.answer != c.primary, Hedges: c.hedges, PredictedHedgeEnd: c.unsent,
 	})
@@ -390,8 +390,9 @@ func (h *playedHost) playToVerdict(rate float64, most time.Duration) observe.Ver
 	return observe.AuditSame
 }
 
-// TestAuditVerdictsAreTrue plays hosts of all worlds, and counts verdicts. With HEDGE_TEST_LONG it plays 400 hosts a world, 40 if they are
-// called 900 times a second, which takes an hour of one core, or as many as HEDGE_TEST_LONG says; parts run alone by -run 'TestAuditVerdictsAreTrue/2_calls/rare'.
+// TestAuditVerdictsAreTrue plays hosts of all worlds, and counts verdicts. With HEDGE_TEST_LONG it plays 400 hosts a world, 40 if they are called 900
+// times a second, which takes an hour of one core, or as many as HEDGE_TEST_LONG says; parts run alone by -run
+// 'TestAuditVerdictsAreTrue/2_calls/rare'.
 func TestAuditVerdictsAreTrue(t *testing.T) {
 	isLong := os.Getenv("HEDGE_TEST_LONG") != ""
 	most, err := strconv.Atoi(os.Getenv("HEDGE_TEST_LONG"))

@@ -33,9 +33,9 @@ func answers(k *policy.Key, now time.Time, n, every int) (admitted int) {
 		}
 		if every > 0 && i%every == every-1 {
 			k.PushBack(now, 0)
-			k.Done(now, policy.Result{Latency: ms, Learned: true})
+			k.RecordCall(now, policy.Result{Latency: ms, Learned: true})
 		} else {
-			k.Done(now, policy.Result{Latency: ms, Answered: true, Learned: true})
+			k.RecordCall(now, policy.Result{Latency: ms, Answered: true, Learned: true})
 		}
 	}
 	return admitted
@@ -204,7 +204,7 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 					for _, k := range all {
 						k.Begin(now)
 						if !outage {
-							k.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+							k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 							continue
 						}
 						for range 2 {
@@ -245,7 +245,7 @@ func TestMeasuredRateTakesThePlaceOfTheEstimate(t *testing.T) {
 		for i := range 5 * max(rps, 20) {
 			now := epoch.Add(time.Duration(i) * time.Second / time.Duration(rps))
 			k.Begin(now)
-			k.Done(now, policy.Result{Latency: ms, Answered: true})
+			k.RecordCall(now, policy.Result{Latency: ms, Answered: true})
 		}
 		assert.InDelta(t, want, k.Snapshot().Tokens, 1, "%d/s", rps)
 	}
@@ -284,7 +284,7 @@ func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
 	serve := func(k *policy.Key, n int) {
 		for range n { // a hundred per second
 			k.Begin(now)
-			k.Done(now, policy.Result{Latency: ms, Answered: true})
+			k.RecordCall(now, policy.Result{Latency: ms, Answered: true})
 			now = now.Add(10 * ms)
 		}
 	}

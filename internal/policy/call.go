@@ -255,7 +255,7 @@ func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
 		gone = c.ctx.Err()
 	}
 	var saved time.Duration
-	saved, c.ShadowWon = c.key.Done(c.start.Add(took), Result{
+	saved, c.ShadowWon = c.key.RecordCall(c.start.Add(took), Result{
 		Latency:           took - setup,
 		Waited:            took - c.ahead,
 		Answered:          answered,
@@ -291,8 +291,8 @@ func (c *Call) Watch() race.Watch {
 	return c
 }
 
-// Started reports to observers that attempt n begins.
-func (c *Call) Started(ctx context.Context, n int) {
+// AttemptStarted reports to observers that attempt n begins.
+func (c *Call) AttemptStarted(ctx context.Context, n int) {
 	if c.watcher == nil {
 		return
 	}
@@ -302,8 +302,8 @@ func (c *Call) Started(ctx context.Context, n int) {
 	c.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, c.key.Info, observe.AttemptInfo{Number: n}) })
 }
 
-// Finished reports to observers how attempt n ended.
-func (c *Call) Finished(ctx context.Context, n int, how race.Outcome) {
+// AttemptEnded reports to observers that attempt n has ended, and its outcome.
+func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if c.watcher == nil {
 		return
 	}

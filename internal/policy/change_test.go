@@ -46,7 +46,7 @@ func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
 		changes, was := 0, false
 		done := func(n int) {
 			for range n {
-				k.Done(now, policy.Result{Latency: ms, Answered: true, Learned: true})
+				k.RecordCall(now, policy.Result{Latency: ms, Answered: true, Learned: true})
 				if is := paused(); is != was {
 					changes, was = changes+1, is
 				}

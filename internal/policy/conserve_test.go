@@ -98,7 +98,7 @@ func (l *life) call() {
 			l.hedgedRoute++
 		}
 	}
-	k.Done(l.now, policy.Result{Latency: time.Duration(1+l.IntN(30)) * ms, Answered: true, Learned: true, HedgeWon: won})
+	k.RecordCall(l.now, policy.Result{Latency: time.Duration(1+l.IntN(30)) * ms, Answered: true, Learned: true, HedgeWon: won})
 }
 
 func (l *life) step(t *testing.T) {
@@ -159,7 +159,7 @@ func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
 					k.Ended()
 					hedges.Add(1)
 				}
-				k.Done(epoch, policy.Result{Latency: ms, Answered: true})
+				k.RecordCall(epoch, policy.Result{Latency: ms, Answered: true})
 			}
 		})
 	}
@@ -198,7 +198,7 @@ func TestWhatFullBucketsEarnIsTheStartOfNewKeys(t *testing.T) {
 	for n := range 10_000 {
 		now := epoch.Add(time.Duration(n) * 10 * ms)
 		busy.Begin(now)
-		busy.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		busy.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
 	assert.InDelta(t, 20, busy.Tokens(), 0.1)
 	assert.InDelta(t, 10, e.Key(policy.Name{Host: "new"}).Tokens(), 0.1)
@@ -219,7 +219,7 @@ func TestTheReserveFollowsTheRateOfAllKeys(t *testing.T) {
 			hedges++
 			k.Ended()
 		}
-		k.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
 	assert.InDelta(t, 1000+200, hedges, 20)
 }
@@ -242,7 +242,7 @@ func pass(e *policy.Engine, calls int) {
 		k := e.Key(policy.Name{Host: fmt.Sprint("passer-by ", n)})
 		for range calls {
 			k.Begin(epoch)
-			k.Done(epoch, policy.Result{Latency: ms, Answered: true})
+			k.RecordCall(epoch, policy.Result{Latency: ms, Answered: true})
 		}
 	}
 }

@@ -43,7 +43,7 @@ func newKey(change func(*policy.Config)) *policy.Key {
 func learn(k *policy.Key, n int, latency func(i int) time.Duration) {
 	for i := range n {
 		k.Begin(epoch)
-		k.Done(epoch, policy.Result{Latency: latency(i), Answered: true, Learned: true})
+		k.RecordCall(epoch, policy.Result{Latency: latency(i), Answered: true, Learned: true})
 	}
 }
 
@@ -201,7 +201,7 @@ func TestFailuresTeachNoLatency(t *testing.T) {
 	want := k.Schedule().Delays[0]
 	for range 1000 { // a refusing host answers at once
 		k.Begin(epoch)
-		k.Done(epoch, policy.Result{Latency: 100 * time.Microsecond, Learned: true})
+		k.RecordCall(epoch, policy.Result{Latency: 100 * time.Microsecond, Learned: true})
 	}
 	assert.Equal(t, want, k.Schedule().Delays[0])
 	assert.Equal(t, 100, k.Snapshot().Samples)
@@ -210,9 +210,9 @@ func TestFailuresTeachNoLatency(t *testing.T) {
 func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
-	k.Done(epoch, policy.Result{Latency: 5 * ms, Abandoned: true, Learned: true})
+	k.RecordCall(epoch, policy.Result{Latency: 5 * ms, Abandoned: true, Learned: true})
 	assert.Equal(t, 100, k.Snapshot().Samples, "a caller that leaves early says nothing")
-	k.Done(epoch, policy.Result{Latency: 50 * ms, Abandoned: true, ReachedFirstDelay: true, Learned: true})
+	k.RecordCall(epoch, policy.Result{Latency: 50 * ms, Abandoned: true, ReachedFirstDelay: true, Learned: true})
 	assert.Equal(t, 101, k.Snapshot().Samples, "one that waited longer than the delay does")
 }
 
@@ -254,7 +254,7 @@ func TestBurstFollowsTheMeasuredRate(t *testing.T) {
 	for range 5000 { // 1000 per second
 		now = now.Add(ms)
 		k.Begin(now)
-		k.Done(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
+		k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
 	assert.InEpsilon(t, 200, k.Snapshot().Tokens, 0.05)
 }
@@ -337,7 +337,7 @@ func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
 	scale := func() float64 { return k.Snapshot().Scale }
 	lose := func(n int) {
 		hedgesOf(k, n)
-		k.Done(epoch, policy.Result{Learned: true})
+		k.RecordCall(epoch, policy.Result{Learned: true})
 	}
 	lose(99)
 	assert.Equal(t, 1.0, scale())
@@ -348,21 +348,21 @@ func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
 	}
 	assert.Equal(t, 0.1, scale(), "never less: it must notice when they win again")
 	for range 5 {
-		k.Done(epoch, policy.Result{HedgeWon: true, Learned: true})
+		k.RecordCall(epoch, policy.Result{HedgeWon: true, Learned: true})
 	}
 	assert.Equal(t, 0.2, scale())
 	for range 100 {
-		k.Done(epoch, policy.Result{HedgeWon: true, Learned: true})
+		k.RecordCall(epoch, policy.Result{HedgeWon: true, Learned: true})
 	}
 	assert.Equal(t, 1.0, scale())
 }
 
 func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
-	k.Done(epoch, policy.Result{HedgeWon: true})
-	k.Done(epoch, policy.Result{HedgeWon: true})
+	k.RecordCall(epoch, policy.Result{HedgeWon: true})
+	k.RecordCall(epoch, policy.Result{HedgeWon: true})
 	hedgesOf(k, 100)
-	k.Done(epoch, policy.Result{})
+	k.RecordCall(epoch, policy.Result{})
 	assert.Equal(t, 1.0, k.Snapshot().Scale)
 }
 
@@ -587,7 +587,7 @@ func BenchmarkKey(b *testing.B) {
 		i := 0
 		for b.Loop() {
 			k.Begin(epoch)
-			k.Done(epoch, policy.Result{Latency: lat[i%4096], Answered: true, Learned: true})
+			k.RecordCall(epoch, policy.Result{Latency: lat[i%4096], Answered: true, Learned: true})
 			i++
 		}
 	})

@@ -39,7 +39,7 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		keys = append(keys, aged{k, k.used.Load()})
 	}
 	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
-	verdicts, judged, brakes, braked := e.appendStates(now)
+	verdicts, judged, brakes, braked := e.encodeStates(now)
 	var all []byte
 	var n uint64
 	for _, k := range keys {
@@ -179,8 +179,9 @@ type keyBrakeState struct {
 	brakeState
 }
 
-// appendStates returns the verdicts of all hosts and the states of the brakes of all keys, evicted ones among them, with their numbers.
-func (e *Engine) appendStates(now time.Time) (verdicts []byte, judged uint64, brakes []byte, braked uint64) {
+// encodeStates returns, in the format of an export, the verdicts of the audits of all hosts and the brake states of all keys, evicted ones included,
+// and the number of each.
+func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, brakes []byte, braked uint64) {
 	add := func(name Name, s *brakeState, calls int64) bool {
 		if s.isNotable() && len(brakes) < maxExport/8 {
 			brakes = decode.AppendBytes(decode.AppendBytes(brakes, name.Host), name.Route)

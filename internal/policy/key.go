@@ -109,7 +109,7 @@ func (k *Key) Is(name Name) bool { return k != nil && k.Name == name && !k.evict
 // Schedule returns the current schedule; nil means that calls are not hedged.
 func (k *Key) Schedule() *Schedule { return k.schedule.Load() }
 
-// AddBuckets makes hedges of the key paid from further buckets as well, whose requests the adapter counts.
+// AddBuckets adds buckets from which each hedge of the key takes tokens as well. The caller counts the requests of these buckets.
 func (k *Key) AddBuckets(buckets ...*budget.Bucket) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

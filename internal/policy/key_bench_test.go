@@ -21,7 +21,7 @@ func latencies() (*policy.Key, []time.Duration) {
 	for i := range 50_000 {
 		now := epoch.Add(time.Duration(i) * ms)
 		k.Begin(now)
-		k.Done(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
+		k.RecordCall(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
 	}
 	return k, all
 }
@@ -34,7 +34,7 @@ func BenchmarkDone(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		k.Done(now.Add(time.Duration(i)*time.Microsecond), policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
+		k.RecordCall(now.Add(time.Duration(i)*time.Microsecond), policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
 		i++
 	}
 }
@@ -54,7 +54,7 @@ func BenchmarkContention(b *testing.B) {
 				for i := me; pb.Next(); i++ {
 					now := time.Now()
 					k.Begin(now)
-					k.Done(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
+					k.RecordCall(now, policy.Result{Latency: all[i%4096], Answered: true, Learned: true})
 				}
 			})
 		})

@@ -9,13 +9,12 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// Done records the result of a call that ended now. It returns how much longer the caller would have waited if no hedge had won, and whether a
-// hedge that shadow mode did not send would have won.
+// RecordCall records the result of a call that has ended. It returns the estimated time that the winning hedge saved, and whether a hedge that shadow
+// mode did not send would have won.
 //
-// The latency of an abandoned call is recorded if it exceeds the first delay: it is a sure lower bound. If it does not, it says nothing.
-//
-// Schedules are made, and changes of the key's state reported, with no lock held that another call could wait for.
-func (k *Key) Done(now time.Time, r Result) (saved time.Duration, shadowWon bool) {
+// The latency of an abandoned call is recorded only if it exceeds the first delay, as a lower bound; a shorter one has no information. New schedules
+// are made, and changes of state reported, without a lock that another call waits for.
+func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWon bool) {
 	index := sketch.Index(r.Latency)
 	k.mu.Lock()
 	saved, shadowWon = k.recordCall(now, &r, index)

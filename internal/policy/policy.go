@@ -146,17 +146,18 @@ func (e *Engine) RouteKey(name Name, share float64) *Key {
 	}
 	e.mu.Lock()
 	defer e.unlock()
-	return e.make(name.short(), share)
+	return e.addKey(name.short(), share)
 }
 
-// make returns the key of the given name, which is short. The caller holds mu.
-func (e *Engine) make(name Name, share float64) *Key {
+// addKey returns the key of a name, and adds it if it is missing. The name is short, see Name.short. Hedges of a new key are limited to a share of
+// its requests, if share is not 0. The caller holds mu.
+func (e *Engine) addKey(name Name, share float64) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
 	}
 	var host *Key
 	if e.setup.PerHost && name.Route != "" {
-		host = e.make(Name{Host: name.Host}, 0)
+		host = e.addKey(Name{Host: name.Host}, 0)
 	}
 	k := newKey(e, name, host, share)
 	if state, calls, ok := e.brakeStates.Take(name); ok {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// errLost is a type of its own so that traces which record the type of an error say what happened.
+// errLost is the type of ErrLost. Traces record the type of an error.
 type errLost struct{}
 
 func (errLost) Error() string        { return "hedge: another attempt won" }
@@ -18,16 +18,14 @@ func (errLost) Is(target error) bool { return target == context.Canceled }
 // errors.Is(ErrLost, context.Canceled) holds.
 var ErrLost error = errLost{}
 
-// ErrRefused is the error of a hedge that was not sent after all, or that its server turned
-// away. For a Watch, it has lost.
+// ErrRefused is the error of a hedge that was not sent, or that its server refused. For a Watch, the hedge has lost.
 var ErrRefused = errors.New("hedge: the hedge was refused")
 
-// ErrAnswer is the error of an attempt that has an answer which is no success, such as "not
-// found". It ends the call if it is the primary's; for Run that is a success then. A hedge with
-// ErrAnswer has failed: the primary may still have a success.
+// ErrAnswer is the error of an attempt with an answer that is not a success, such as "not found". From the primary it ends the call, and is a success
+// for Run. From a hedge it is a failure: the primary may still succeed.
 var ErrAnswer = errors.New("hedge: the answer is no success")
 
-// OfPrimary returns what err is of a primary, which has nothing to wait for if it has an answer.
+// OfPrimary returns nil if err is ErrAnswer, and otherwise err: an answer of the primary ends its call.
 func OfPrimary(err error) error {
 	if err == ErrAnswer {
 		return nil
@@ -35,49 +33,47 @@ func OfPrimary(err error) error {
 	return err
 }
 
-// An Attempt is the context one attempt runs under: the caller's, which the
-// race can cancel on its own, without the caller's [Overrides] for the call. It costs one allocation until somebody asks for
-// Done: only then does it become a cancellable context of package context, so
-// that contexts derived from it attach to it without a goroutine.
+// An Attempt is the context of one attempt. It has the values and the deadline of the caller's context, without the [Overrides] that hold for the
+// call alone, and the race can cancel it. It costs one allocation until Done is called: then it makes a context of package context, to which derived
+// contexts attach without a goroutine.
 type Attempt struct {
-	context.Context // the caller's
+	context.Context // of the caller
 
 	n        uint8  // 0 is the primary
 	async    bool   // may outlive the caller's context, see ignoreCaller
 	detaches bool   // may outlive its call, see [Detachment]
-	call     Called // see [Style]
+	call     Called // see [Style.Call]
 
-	mu    sync.Mutex            // guards the making of in, and guard
-	in    atomic.Pointer[inner] // nil: not made yet; released: it never will be
-	guard Guard                 // nil: cancelling the attempt harms nothing else
+	mu    sync.Mutex            // guards guard, and the creation of in
+	in    atomic.Pointer[inner] // nil: not created; released: never created
+	guard Guard                 // nil: the attempt is cancelled at once
 }
 
-// NewAttempt returns attempt n of a race that is over. It is for hedges of what the race's
-// winner has returned; n is at most MaxHedges.
+// NewAttempt returns attempt n of a race that has ended, for hedges that continue the result of its winner. n is at most MaxHedges.
 func NewAttempt(parent context.Context, n int) *Attempt {
 	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
 
-// Lose cancels the attempt because another one has won, as soon as its guard allows. It does not
-// use the caller's context any more, if it is a hedge.
+// Lose cancels the attempt because another one has won, as soon as its guard allows. A hedge does not use the context of the caller any more.
 func (a *Attempt) Lose() {
 	a.Cancel()
 	a.detach(a.values())
 }
 
+// inner is the cancellable context of an attempt.
 type inner struct {
 	context.Context
 	cancel context.CancelCauseFunc
-	caller callerContext // of an attempt that may outlive its call; else it has no Context
-	stop   func() bool   // of an adopted context; else nil
+	caller callerContext // of an attempt that may outlive its call; otherwise its Context is nil
+	stop   func() bool   // of an adopted context; otherwise nil
 
-	ending sync.Mutex // held while the context leaves that of the caller, which uses that
+	ending sync.Mutex // held while the context is detached from that of the caller
 }
 
-// released stands for the context of an attempt that was released without one.
+// released stands for the inner context of an attempt that was released before it had one.
 var released = new(inner)
 
-// made returns the attempt's own context, nil if it has none.
+// made returns the inner context; nil if it was not created.
 func (a *Attempt) made() *inner {
 	if in := a.in.Load(); in != released {
 		return in
@@ -85,8 +81,7 @@ func (a *Attempt) made() *inner {
 	return nil
 }
 
-// end cancels the attempt's own context, which nothing else needs to end any more. Once it has returned, another end does not use the
-// caller's context.
+// end cancels the inner context. After it has returned, another end does not use the context of the caller.
 func (in *inner) end(cause error) {
 	in.ending.Lock()
 	defer in.ending.Unlock()
@@ -96,7 +91,8 @@ func (in *inner) end(cause error) {
 	in.cancel(cause)
 }
 
-// Done makes the attempt cancellable when first called, unless it was released before.
+// Done returns the channel that is closed when the attempt is cancelled. The first call makes the attempt cancellable, unless it was released before;
+// then the channel is that of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
 	if in := a.inner(); in != nil {
 		return in.Done()
@@ -104,7 +100,7 @@ func (a *Attempt) Done() <-chan struct{} {
 	return a.Context.Done()
 }
 
-// Deadline is that of the caller's context.
+// Deadline returns the deadline of the caller's context.
 func (a *Attempt) Deadline() (time.Time, bool) {
 	if in := a.made(); in != nil {
 		return in.Deadline()
@@ -112,7 +108,7 @@ func (a *Attempt) Deadline() (time.Time, bool) {
 	return a.Context.Deadline()
 }
 
-// Err follows the caller's context, while the attempt is tied to it.
+// Err returns the error of the attempt: that of the caller's context, until the attempt is cancelled or detached.
 func (a *Attempt) Err() error {
 	in := a.made()
 	if in == nil {
@@ -121,36 +117,34 @@ func (a *Attempt) Err() error {
 	if err := in.Err(); err != nil || !in.caller.canEnd {
 		return err
 	}
-	return in.caller.endError() // which in is about to learn
+	return in.caller.endError() // in gets the same error a moment later
 }
 
-// Value finds the attempt's own cancellation for package context, and else the caller's values.
-// Package context asks for Done or Err before it asks for a cancellation.
+// Value returns a value of the caller's context, the number of the attempt, or the inner context, for which package context asks after Done or Err.
 func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
 	}
 	in, from := a.made(), a.Context
 	if a.detaches && a.n > 0 {
-		in = a.inner() // which remembers what it was asked for
+		in = a.inner() // records the values that are asked for
 	}
 	if in != nil {
 		from = in
 	}
 	if key == (overridesKey{}) {
-		return below(from, int(a.n), a.call)
+		return overridesBelow(from, int(a.n), a.call)
 	}
 	return from.Value(key)
 }
 
 func (*Attempt) attemptContext() {}
 
-// Own is memory for the context that an attempt adopts.
+// Own is the memory of a context that an attempt adopts.
 type Own struct{ inner }
 
-// Adopt makes ctx the attempt's own context, and reports false if it has one already. ctx
-// must end with the caller's, and by cancel, before which stop is called. The attempt
-// refers to own from then on.
+// Adopt makes ctx the inner context of the attempt. It reports false if the attempt has one. ctx must end with the context of the caller, and by
+// cancel, before which stop is called. The attempt refers to own from then on.
 func (a *Attempt) Adopt(own *Own, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,10 +152,10 @@ func (a *Attempt) Adopt(own *Own, ctx context.Context, cancel context.CancelCaus
 		return false
 	}
 	own.inner = inner{Context: ctx, cancel: cancel, stop: stop}
-	return a.in.CompareAndSwap(nil, &own.inner) // it may be released meanwhile
+	return a.in.CompareAndSwap(nil, &own.inner) // false if the attempt was released at the same time
 }
 
-// inner returns the attempt's own context, nil if it was released without one.
+// inner creates the inner context if it is missing, and returns it; nil if the attempt was released before.
 func (a *Attempt) inner() *inner {
 	if a.in.Load() != nil {
 		return a.made()
@@ -178,7 +172,7 @@ func (a *Attempt) inner() *inner {
 		parent = &in.caller
 	}
 	in.Context, in.cancel = context.WithCancelCause(parent)
-	if !a.in.CompareAndSwap(nil, in) { // it was released meanwhile
+	if !a.in.CompareAndSwap(nil, in) { // the attempt was released at the same time
 		in.cancel(nil)
 		return nil
 	}
@@ -187,8 +181,7 @@ func (a *Attempt) inner() *inner {
 
 type numberKey struct{}
 
-// Number returns the number of the attempt that ctx belongs to, 0 for a primary.
-// Of races within races it is the innermost. It reports false outside of attempts.
+// Number returns the number of the attempt to which ctx belongs; 0 is a primary. Of nested races, the innermost counts. ok is false outside of attempts.
 func Number(ctx context.Context) (n int, ok bool) {
 	v, ok := ctx.Value(numberKey{}).(uint8)
 	return int(v), ok
@@ -200,18 +193,18 @@ type Origin struct {
 	Call Called // as in [Style]
 }
 
-// Value says what that of the primary's [Attempt] does.
+// Value returns the values that an [Attempt] of the primary has.
 func (o *Origin) Value(key any) any {
 	switch key {
 	case numberKey{}:
 		return uint8(0)
 	case overridesKey{}:
-		return below(o.Context, 0, o.Call)
+		return overridesBelow(o.Context, 0, o.Call)
 	}
 	return o.Context.Value(key)
 }
 
-// SetGuard has g put off the cancellation of the attempt, in place of another guard that it may have.
+// SetGuard sets the guard of the attempt, which may put off its cancellation.
 func (a *Attempt) SetGuard(g Guard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,7 +224,7 @@ func (a *Attempt) Cancel() {
 	if in == nil {
 		return
 	}
-	a.mu.Lock() // or it might get a guard, and a response, before in is cancelled
+	a.mu.Lock() // SetGuard waits until in is cancelled
 	defer a.mu.Unlock()
 	if a.guard != nil {
 		a.guard.Cancel(func() { in.end(ErrLost) })
@@ -242,12 +235,12 @@ func (a *Attempt) Cancel() {
 
 // ignoreCaller lets an asynchronous attempt run on when the caller's context ends.
 func (a *Attempt) ignoreCaller() {
-	if in := a.inner(); in != nil { // made now, or one made later would end with the caller's context again
+	if in := a.inner(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
 
-// detach ends all use of the caller's context, see [Detachment]. The attempt finds the given values from now on.
+// detach ends all use of the caller's context, see [Detachment]. From now on, Value returns the given values.
 func (a *Attempt) detach(values []contextValue) {
 	if in := a.inner(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
@@ -256,7 +249,7 @@ func (a *Attempt) detach(values []contextValue) {
 	}
 }
 
-// values returns the values of the caller's context that the attempt has been asked for.
+// values returns the values of the caller's context that were asked for.
 func (a *Attempt) values() []contextValue {
 	if in := a.made(); in != nil {
 		return in.caller.recorded()
@@ -264,26 +257,25 @@ func (a *Attempt) values() []contextValue {
 	return nil
 }
 
-// Keep reports whether the attempt has ties to the caller's context, which only Release cuts. If
-// it has none it gets none: whoever asks for Done from now on has the caller's own.
+// Keep reports whether Release must be called to detach the attempt from the context of the caller. If not, the attempt stays without an inner
+// context: Done returns the channel of the caller's context.
 func (a *Attempt) Keep() bool { return a.own() != nil && a.Context.Done() != nil }
 
-// Release ends the attempt and its ties to the caller's context. It must be
-// called when what the attempt returned is no longer needed, if Keep reports
-// true. Calling it again does nothing.
+// Release cancels the attempt and detaches it from the context of the caller. If Keep reports true, it must be called when the result of the attempt
+// is no longer needed. Further calls have no effect.
 func (a *Attempt) Release() {
 	if in := a.own(); in != nil {
 		in.end(nil)
 	}
 }
 
-// Abandon releases an attempt that has returned nothing which is still needed, and ends its use of the caller's context.
+// Abandon releases an attempt whose result is not needed, and ends its use of the caller's context.
 func (a *Attempt) Abandon() {
 	a.detach(nil)
 	a.Release()
 }
 
-// own returns the attempt's own context. If it is nil, there will be none.
+// own returns the inner context. If it is nil, none will be created.
 func (a *Attempt) own() *inner {
 	if a.in.CompareAndSwap(nil, released) {
 		return nil

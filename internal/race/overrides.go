@@ -6,42 +6,41 @@ import (
 	"time"
 )
 
-// Overrides are what a caller asks for one call, whatever its protocol. What it allows and
-// chooses holds for that call and for nothing below it: the context of every attempt has other
-// Overrides, and so has [Once]. What it forbids holds below as well.
+// Overrides are the wishes of a caller for one call, of any protocol. Allow and Delay hold for the call alone: the contexts of its attempts do not
+// have them, nor has that of [Once]. Never holds for calls below as well.
 type Overrides struct {
-	Never bool          // send once
-	Allow bool          // safe to send twice, whatever the method says
-	Delay time.Duration // instead of the learned one; 0: none
-	Hedge int           // the number of the hedge that the call is made for; 0: for none
-	Above Called        // by the hedged call whose attempt this is made in, see [Style]; the zero value: there is none
+	Never bool          // send the call once
+	Allow bool          // the call is safe to send twice, whatever its method
+	Delay time.Duration // between attempts, in place of the learned delays; 0: no wish
+	Hedge int           // number of the hedge that the call serves; 0: none
+	Above Called        // the hedged call whose attempt makes this call; the zero value: none
 }
 
-// Called is what is called. Calls of the same are not hedged one within another.
+// A Called identifies the target of a call. A call within a hedged call to the same target is not hedged.
 type Called struct {
-	HTTP   bool   // by a request; the Target may be "", as that of a file URL is
-	Target string // a host, or the target of a gRPC connection
+	HTTP   bool   // an HTTP request; its Target may be "", as for a file URL
+	Target string // host, or target of a gRPC connection
 	Method string // of gRPC
 }
 
 type overridesKey struct{}
 
-// WithOverrides returns a context that carries what ctx carries, changed by f.
+// WithOverrides returns a context whose Overrides are those of ctx, changed by f.
 func WithOverrides(ctx context.Context, f func(*Overrides)) context.Context {
 	o := OverridesFrom(ctx)
 	f(&o)
 	return context.WithValue(ctx, overridesKey{}, o)
 }
 
-// OverridesFrom returns what ctx carries.
+// OverridesFrom returns the Overrides of ctx; the zero value if it has none.
 func OverridesFrom(ctx context.Context) Overrides {
 	o, _ := ctx.Value(overridesKey{}).(Overrides)
 	return o
 }
 
-// below returns what the context of attempt n carries, as a value of a context. The parent is the caller's. The call is what
-// is called; the zero value: it is not said.
-func below(parent context.Context, n int, call Called) any {
+// overridesBelow returns the Overrides in the context of attempt n of a call, as a context value. The parent is the context of the caller. The zero
+// call leaves Above as it is.
+func overridesBelow(parent context.Context, n int, call Called) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)
 	if !o.Allow && o.Delay == 0 && n == 0 && (call == Called{} || call == o.Above) {
@@ -57,11 +56,10 @@ func below(parent context.Context, n int, call Called) any {
 	return o
 }
 
-// attemptContext is the context of an attempt, which has nothing that holds for one call alone.
+// An attemptContext is the context of an attempt.
 type attemptContext interface{ attemptContext() }
 
-// Once returns the context of the one attempt of a call that is made without a race, and whether
-// that is another than ctx. Of an attempt's context it returns the same.
+// Once returns the context for the only attempt of a call without a race, and whether it differs from ctx. The context of an attempt is returned as it is.
 func Once(ctx context.Context) (once context.Context, changed bool) {
 	if _, is := ctx.(attemptContext); is {
 		return ctx, false
@@ -69,17 +67,15 @@ func Once(ctx context.Context) (once context.Context, changed bool) {
 	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {
 		return ctx, false
 	}
-	return context.WithValue(ctx, overridesKey{}, below(ctx, 0, Called{})), true
+	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, 0, Called{})), true
 }
 
-// ForHedge returns a context for what is done on behalf of hedge n of another process.
+// ForHedge returns a context for work that serves hedge n of another process.
 func ForHedge(ctx context.Context, n int) context.Context {
-	return context.WithValue(ctx, overridesKey{}, below(ctx, n, Called{}))
+	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, n, Called{}))
 }
 
-// HedgeNumber returns the number of the hedge that a request is made for, from the
-// values of its header or metadata. It is 0 for a request that is made for none, and
-// 1 if a value cannot be read.
+// HedgeNumber parses the number of a hedge from the values of a header or metadata key. It is 0 if there is none, and 1 if a value is invalid.
 func HedgeNumber(values []string) int {
 	for _, v := range values {
 		n, err := strconv.ParseUint(v, 10, 16)

@@ -65,8 +65,8 @@ func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", 
 // block: Finished may be called with the race locked. A loser may finish after
 // Run has returned. A Watch may end the goroutine by runtime.Goexit, but must not panic.
 type Watch interface {
-	Started(ctx context.Context, n int)
-	Finished(ctx context.Context, n int, how Outcome)
+	AttemptStarted(ctx context.Context, n int)
+	AttemptEnded(ctx context.Context, n int, how Outcome)
 }
 
 // A Detachment says which attempts stop using the caller's context when Run returns.
@@ -240,7 +240,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, schedule Sche
 		}
 	}()
 	if style.Watch != nil {
-		style.Watch.Started(primary, 0)
+		style.Watch.AttemptStarted(primary, 0)
 	}
 	v, err := op.Attempt(primary, 0)
 	err = OfPrimary(err)
@@ -251,7 +251,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, schedule Sche
 			out.Winner = -1
 		}
 		if style.Watch != nil {
-			style.Watch.Finished(primary, 0, OutcomeOf(err))
+			style.Watch.AttemptEnded(primary, 0, OutcomeOf(err))
 		}
 		return out
 	}
@@ -366,7 +366,7 @@ func (r *Race[T]) run(a *Attempt, n int) {
 		r.finish(n, v, err)
 	}()
 	if w := r.Style.Watch; w != nil {
-		w.Started(a, n)
+		w.AttemptStarted(a, n)
 	}
 	if v, err = r.op.Attempt(a, n); n == 0 {
 		err = OfPrimary(err)
@@ -409,7 +409,7 @@ func (r *Race[T]) finish(n int, v T, err error) {
 		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
 		}
-		w.Finished(me.Attempt, n, how)
+		w.AttemptEnded(me.Attempt, n, how)
 	}
 }
 
@@ -475,7 +475,7 @@ func (r *Race[T]) reschedule(n int, err error) {
 }
 
 // idle reports whether no attempt runs, but one is to start. The caller holds mu.
-func (r *Race[T]) idle() bool { return r.unfinished == 0 && r.hedgeDue }
+func (r *Race[T]) hasScheduledHedge() bool { return r.unfinished == 0 && r.hedgeDue }
 
 // endLoser ends attempt n, which has lost, as [Losers] decides. It returns the function to be called when the result has been
 // discarded; nil: there is none. The caller holds mu.
@@ -559,7 +559,7 @@ func (r *Race[T]) stopHolding() {
 
 // holdTimer returns the timer of a failure that is held while hedges run; nil if none is held. The caller holds mu.
 func (r *Race[T]) holdTimer() *time.Timer {
-	if r.wait.failed.IsZero() || r.winner >= 0 || r.wait.over || r.idle() {
+	if r.wait.failed.IsZero() || r.winner >= 0 || r.wait.over || r.hasScheduledHedge() {
 		return nil
 	}
 	return time.NewTimer(time.Until(r.wait.end(r.schedule)))
@@ -602,7 +602,7 @@ func (r *Race[T]) await() Result[T] {
 		r.mu.Lock()
 		switch {
 		case r.settled():
-		case late && (r.idle() || time.Now().Before(r.wait.end(r.schedule))):
+		case late && (r.hasScheduledHedge() || time.Now().Before(r.wait.end(r.schedule))):
 			hold = nil // another hedge is to start, or has started
 		case late:
 			r.stopHolding()
@@ -717,6 +717,6 @@ func (r *Race[T]) abandon() {
 		r.timer.Stop()
 	}
 	if w := r.Style.Watch; w != nil && !r.primaryDone {
-		w.Finished(r.attempts[0].Attempt, 0, Failed)
+		w.AttemptEnded(r.attempts[0].Attempt, 0, Failed)
 	}
 }

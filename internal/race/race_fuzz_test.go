@@ -43,8 +43,8 @@ type planned struct {
 	failed   atomic.Int64 // when the primary failed
 }
 
-func (p *planned) Started(_ context.Context, n int) { p.started[n].Add(1) }
-func (p *planned) Finished(_ context.Context, n int, how race.Outcome) {
+func (p *planned) AttemptStarted(_ context.Context, n int) { p.started[n].Add(1) }
+func (p *planned) AttemptEnded(_ context.Context, n int, how race.Outcome) {
 	p.finished[n][how].Add(1)
 }
 

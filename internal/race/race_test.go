@@ -610,8 +610,8 @@ func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
 // leaver is a Watch that ends the goroutine in which attempt n has ended.
 type leaver int
 
-func (leaver) Started(context.Context, int) {}
-func (l leaver) Finished(_ context.Context, n int, _ race.Outcome) {
+func (leaver) AttemptStarted(context.Context, int) {}
+func (l leaver) AttemptEnded(_ context.Context, n int, _ race.Outcome) {
 	if n == int(l) {
 		runtime.Goexit()
 	}

@@ -19,21 +19,21 @@ import (
 // goroutines of timers.
 type Asker interface {
 	// On reports whether bodies are resumed at present.
-	On() bool
+	Enabled() bool
 
 	// Ask returns the request for the rest, with these values of the headers Range and If-Range, if it is admitted, and else nil and
 	// whether to ask again later. LikePrimary says that the request goes where primaries go. Ask
 	// is called with the body locked.
-	Ask(byteRange, ifRange string, likePrimary bool) (r Request, later bool)
+	RequestRemainder(byteRange, ifRange string, likePrimary bool) (r Request, later bool)
 
 	// Learn is told of the longest time that a Read of the body waited.
-	Learn(longest time.Duration)
+	RecordPause(longest time.Duration)
 
 	// Passed is told why the rest of a body was not asked for, of which a Read waited for so long, or was asked for in vain.
-	Passed(why Obstacle, waited time.Duration)
+	RecordObstacle(why Obstacle, waited time.Duration)
 
 	// Panicked is told that closing a body panicked.
-	Panicked()
+	CountPanic()
 }
 
 // A Request is a request for the rest of a body, which was admitted.
@@ -361,10 +361,10 @@ func (b *Body) finish(s source) {
 	}
 	// Of a body that is not read whole nothing is known but that it may have been slow.
 	if !b.learned && (whole || b.stall > 0 && longest > b.stall) {
-		b.asker.Learn(longest)
+		b.asker.RecordPause(longest)
 	}
 	if !b.learned && b.passed != "" && (b.passed != Usual || longest < b.stall) {
-		b.asker.Passed(b.passed, longest)
+		b.asker.RecordObstacle(b.passed, longest)
 	}
 	b.learned, b.left = true, 0
 }
@@ -419,7 +419,7 @@ func (b *Body) stalled() (Request, *rest) {
 		return nil, nil
 	}
 	off := c.done.Load()
-	if off >= b.resp.ContentLength || !b.asker.On() || b.ctx.Err() != nil {
+	if off >= b.resp.ContentLength || !b.asker.Enabled() || b.ctx.Err() != nil {
 		return nil, nil
 	}
 	if !c.since.CompareAndSwap(since, -since) { // it has just returned
@@ -427,7 +427,7 @@ func (b *Body) stalled() (Request, *rest) {
 		return nil, nil
 	}
 	b.passed = ""
-	ask, later := b.asker.Ask(b.part.after(off), b.part.validator, b.source.hedge)
+	ask, later := b.asker.RequestRemainder(b.part.after(off), b.part.validator, b.source.hedge)
 	if ask == nil {
 		c.since.CompareAndSwap(-since, since)
 		b.askLater(later)
@@ -505,7 +505,7 @@ func (b *Body) resumed(ask Request, r *rest, resp *http.Response, err error) {
 	}
 	b.mu.Unlock()
 	if how == race.Failed {
-		b.asker.Passed(NoRest, time.Since(r.asked))
+		b.asker.RecordObstacle(NoRest, time.Since(r.asked))
 	}
 	ask.Decided(how == race.Won)
 	if how != race.Won {
@@ -513,6 +513,6 @@ func (b *Body) resumed(ask Request, r *rest, resp *http.Response, err error) {
 	}
 	ask.Done(r.attempt, r.number, how, resp, err)
 	if how == race.Won {
-		httpattempt.NewCloser(loser.ReadCloser, loser.attempt, b.asker.Panicked).End(r.left)
+		httpattempt.NewCloser(loser.ReadCloser, loser.attempt, b.asker.CountPanic).End(r.left)
 	}
 }

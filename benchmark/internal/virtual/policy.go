@@ -74,7 +74,7 @@ func (o *Ours) Done(now time.Duration, host int, e End) {
 	for range len(e.Starts) - 1 {
 		k.Ended()
 	}
-	k.Done(epoch.Add(now), policy.Result{
+	k.RecordCall(epoch.Add(now), policy.Result{
 		Latency:           e.Latency,
 		Answered:          e.Winner >= 0,
 		Abandoned:         e.Winner < 0 && !e.Refused,

@@ -506,7 +506,7 @@ func (h *health) endProbe(failed bool) {
 // tell logs that the server is silent or fails, or answers again, if that is news.
 // The caller must not hold mu when it is called.
 func (h *health) tell(now time.Time) {
-	if h.log.IsDiscarded() {
+	if h.log.Discards() {
 		return
 	}
 	h.mu.Lock()

@@ -54,17 +54,17 @@ func (t *told) asks(ctx context.Context, n, number int, s *Server) {
 	if t == nil {
 		return
 	}
-	t.Finished(ctx, n, race.Failed)
+	t.AttemptEnded(ctx, n, race.Failed)
 	a := &t.attempts[n]
 	a.to, a.began, a.number = s, time.Now(), number
 	t.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
 }
 
-// Started does nothing, because it is not known yet which server is asked.
-func (t *told) Started(context.Context, int) {}
+// AttemptStarted does nothing, because it is not known yet which server is asked.
+func (t *told) AttemptStarted(context.Context, int) {}
 
-// Finished tells how attempt n ended.
-func (t *told) Finished(ctx context.Context, n int, how race.Outcome) {
+// AttemptEnded tells how attempt n ended.
+func (t *told) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if a := &t.attempts[n]; a.to != nil {
 		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: a.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(a.began)}
 		t.watcher.Tell(func(o observe.Observer) { o.AttemptDone(ctx, a.to.key.Info, r) })

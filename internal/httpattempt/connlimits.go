@@ -1,0 +1,112 @@
+package httpattempt
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// connLimits bounds the number of connections that several pools together have to a host. The zero value is ready.
+type connLimits struct {
+	mu  sync.Mutex // guards all
+	all map[string]*connLimit
+}
+
+// A connLimit bounds the connections to one host. It has a slot for each.
+type connLimit struct {
+	slots chan struct{} // holds an element for each slot in use
+	users int           // number of connections and of dials that wait for a slot; guarded by connLimits.mu
+}
+
+// closeIdleInterval is the time between two attempts to get a slot by closing idle connections.
+const closeIdleInterval = fallbackDelay / 5
+
+// errTooManyConns is the error of a dial that gets no slot.
+var errTooManyConns = errors.New("hedge: there are as many connections for hedges as MaxConnsPerHost allows")
+
+// dial calls dial when the host has a free slot, or at once if limit is not positive. While no slot is free, it calls closeIdle, which closes idle
+// connections of other pools, every closeIdleInterval. It waits for at most fallbackDelay: net/http lets a dial go on after its request was cancelled.
+func (h *connLimits) dial(ctx context.Context, addr string, limit int, closeIdle func(), dial func() (net.Conn, error)) (conn net.Conn, err error) {
+	if limit <= 0 {
+		return dial()
+	}
+	to := h.enter(addr, limit)
+	if err := to.acquire(ctx, closeIdle); err != nil {
+		h.leave(addr, to)
+		return nil, err
+	}
+	free := sync.OnceFunc(func() {
+		<-to.slots
+		h.leave(addr, to)
+	})
+	defer func() { // also if dial panics
+		if conn == nil {
+			free()
+		}
+	}()
+	if conn, err = dial(); err != nil || conn == nil {
+		return nil, err
+	}
+	return &limitedConn{conn, free}, nil
+}
+
+// acquire takes a slot.
+func (to *connLimit) acquire(ctx context.Context, closeIdle func()) error {
+	begun := time.Now()
+	for {
+		select {
+		case to.slots <- struct{}{}:
+			return nil
+		default:
+		}
+		if time.Since(begun) >= fallbackDelay {
+			return errTooManyConns
+		}
+		closeIdle()
+		select {
+		case to.slots <- struct{}{}:
+			return nil
+		case <-time.After(closeIdleInterval):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// enter returns the limit of an address, and counts a user of it.
+func (h *connLimits) enter(addr string, limit int) *connLimit {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	to := h.all[addr]
+	if to == nil {
+		if h.all == nil {
+			h.all = make(map[string]*connLimit)
+		}
+		to = &connLimit{slots: make(chan struct{}, limit)}
+		h.all[addr] = to
+	}
+	to.users++
+	return to
+}
+
+// leave ends the use of a limit.
+func (h *connLimits) leave(addr string, to *connLimit) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if to.users--; to.users == 0 {
+		delete(h.all, addr)
+	}
+}
+
+// A limitedConn is a connection that holds a slot until it is closed.
+type limitedConn struct {
+	net.Conn
+	free func()
+}
+
+func (p *limitedConn) Close() error {
+	defer p.free()
+	return p.Conn.Close()
+}
