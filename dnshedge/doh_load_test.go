@@ -1,6 +1,7 @@
 package dnshedge_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"sync"
@@ -99,6 +100,76 @@ func TestClientUsesTheHTTPSConnectionsThatItGets(t *testing.T) {
 		c := l.client(off(), l.up("https", "a"))
 		assert.Zero(t, l.askEvery(c, 9*ms, 1000))
 	})
+}
+
+// A caller gives up while its question opens a further connection, which other questions then use.
+func TestClientOpensAnHTTPSConnectionWhoseFirstCallerGivesUp(t *testing.T) {
+	bubble(t, func(l *lab) {
+		o := openHTTPS(l, &dnstest.Server{Handler: after(800*ms, good), Streams: 1}, "a")
+		c := l.client(off(), l.up("https", "a"))
+		l.must(c, "first.example.")
+		var first sync.WaitGroup
+		first.Go(func() { l.must(c, "second.example.") })
+		time.Sleep(ms)
+		ctx, cancel := context.WithTimeout(background, 10*ms)
+		defer cancel()
+		_, _, err := c.ExchangeContext(ctx, question("abandoned.example.", dns.TypeA), "")
+		require.Error(l, err)
+		start := time.Now()
+		l.must(c, "third.example.")
+		assert.Less(t, time.Since(start), 900*ms)
+		first.Wait()
+		assert.EqualValues(t, 2, o.most.Load())
+	})
+}
+
+// Callers give up again and again while the server ignores further connections. Each of them waits for one, and the others are answered.
+func TestClientWaitsOnceForAnHTTPSConnectionThatIsIgnored(t *testing.T) {
+	bubble(t, func(l *lab) {
+		o := openHTTPS(l, &dnstest.Server{Handler: after(200*ms, good), Streams: 1}, "a")
+		c := off()
+		l.client(c, l.up("https", "a"))
+		hanging := &hangingDialer{Dialer: c.Dialer, free: 1}
+		c.Dialer = hanging
+		l.must(c, "first.example.")
+		failed := 0
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		for i := range 20 {
+			for j := range 2 {
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(background, 700*ms)
+					defer cancel()
+					_, _, err := c.ExchangeContext(ctx, question(fmt.Sprintf("x%d-%d.example.", i, j), dns.TypeA), "")
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil {
+						failed++
+					}
+				})
+				time.Sleep(ms)
+			}
+			time.Sleep(800 * ms)
+		}
+		all.Wait()
+		assert.LessOrEqual(t, failed, 4)
+		assert.EqualValues(t, 1, o.most.Load())
+	})
+}
+
+// hangingDialer opens a number of connections. Those after them hang until ctx ends.
+type hangingDialer struct {
+	dnshedge.Dialer
+	free int64
+	n    atomic.Int64
+}
+
+func (d *hangingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if d.n.Add(1) > d.free {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.Dialer.DialContext(ctx, network, address)
 }
 
 // loadedListener is a listener that counts its open connections. It closes those above its limit at once.

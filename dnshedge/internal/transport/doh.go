@@ -329,7 +329,7 @@ func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *reque
 	if isStreamReset(err) && q.Standard() {
 		return a, setup, &connError{err: &endedError{err}, sent: true}
 	}
-	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.failed(h); !ended {
+	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.failed(h, ctx.Err() != nil); !ended {
 		if unwanted {
 			err = &connError{err: err, sent: sent.at.Load() != 0}
 		}
@@ -503,6 +503,7 @@ type httpConn struct {
 	ready atomic.Bool          // a request had a connection
 
 	lane     *httpLane // nil: it is for one request only
+	added    time.Time // to the lane; never changes
 	capacity int       // streams for requests, probes excepted; guarded by the lane's lock
 	taken    int       // of them; guarded by the lane's lock
 

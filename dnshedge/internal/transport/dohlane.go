@@ -134,7 +134,7 @@ func (l *httpLane) enter(h *httpConn, now time.Time) bool {
 // add appends a connection to conns. Its first request dials. The caller holds mu.
 func (l *httpLane) add() *httpConn {
 	h := l.open(max(l.limit, 1))
-	h.lane = l
+	h.lane, h.added = l, time.Now()
 	l.conns = append(l.conns, h)
 	return h
 }
@@ -237,15 +237,17 @@ func (l *httpLane) answered(took time.Duration) {
 	l.took += (took - l.took) / 8
 }
 
-// failed is called when a request over h has failed. It reports whether h was opened besides others and has answered nothing: the server
-// may not want it, and the request may be made over another one.
-func (l *httpLane) failed(h *httpConn) bool {
+// failed is called when a request over h has failed or was canceled. It reports whether h was opened besides others and has answered nothing: the
+// server may not want it, and the request may be made over another one. A canceled request counts only after half of the owner's patience: a hedge
+// may have been answered before the handshake ended.
+func (l *httpLane) failed(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if slices.Index(l.conns, h) <= 0 || h.used.Load() {
+	now := time.Now()
+	if slices.Index(l.conns, h) <= 0 || h.used.Load() || canceled && now.Sub(h.added) < h.stall()/2 {
 		return false
 	}
-	l.growAt = time.Now().Add(growPause)
+	l.growAt = now.Add(growPause)
 	h.retire()
 	return true
 }
