@@ -765,7 +765,26 @@ func (j *dnsJudge) overtaken(a *dnsAsk, server int, next time.Duration) bool {
 			part /= time.Duration(max(1, n-1))
 		}
 	}
-	return j.needs(server) > part+next
+	needs := j.needs(server)
+	if j.crowded(server, a.at+part) {
+		needs += growAfter + j.needs(server)
+	}
+	return needs > part+next
+}
+
+// growAfter is how long a question is expected to wait for a stream of HTTPS, before a further connection is opened.
+const growAfter = 50 * ms
+
+// crowded reports whether more questions to a server over HTTPS are under way at a time than a connection has streams: one waits for a stream,
+// until a further connection is opened.
+func (j *dnsJudge) crowded(server int, at time.Duration) bool {
+	n := 0
+	for i := range j.client.tries {
+		if t := &j.client.tries[i]; t.began <= at && (t.end == 0 || t.end > at) && j.asked(server, t) {
+			n++
+		}
+	}
+	return j.w.way.streams > 0 && n > j.w.way.streams
 }
 
 // needs is how long a server takes for a question at most, with handshakes, if nothing is wrong with it but that it closes connections on probes.
