@@ -150,6 +150,24 @@ func TestAServerOfWhichNothingIsKnownIsAskedWhileThereIsTime(t *testing.T) {
 	})
 }
 
+// One of three servers restarts, and the others are silent. It is asked again before those that have a query.
+func TestClientAsksARestartedServerBeforeSilentOnes(t *testing.T) {
+	for _, order := range [][]string{{"a", "b", "c"}, {"a", "c", "b"}, {"b", "a", "c"}} {
+		bubble(t, func(l *lab) {
+			l.serve("a", drop)
+			l.serve("c", drop)
+			var ups []dnshedge.Upstream
+			for _, host := range order {
+				ups = append(ups, l.up("udp", host))
+			}
+			c := l.client(&dnshedge.Client{Timeout: 10 * time.Second, Hedge: dnshedge.Hedge{Off: true}}, ups...)
+			time.AfterFunc(2*time.Second, func() { l.serve("b", good) })
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, 3040*ms, "%v", order)
+		})
+	}
+}
+
 // Over a stream, answers that come after the deadline are read: the server is not silent, and its retransmission timeout is longer than
 // a question has time.
 func TestAServerWhoseAnswersComeTooLateHidesNoOther(t *testing.T) {

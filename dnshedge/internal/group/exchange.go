@@ -553,7 +553,8 @@ func (x *Exchange) countMisses(now time.Time) {
 // pick chooses the server for another attempt: the first of those asked least. A
 // doubtful server is chosen as if it had had silentHandicap more queries; among equals
 // it is last. So is one that was asked and has never answered anything. One that has said that it cannot answer this question comes after all that were
-// not asked, as if it had had failedHandicap more queries each time. The caller holds mu.
+// not asked, as if it had had failedHandicap more queries each time. One that has refused a connection precedes servers asked as often: its query has
+// reached no process, and if it refuses again the attempt asks the next server at once. The caller holds mu.
 func (x *Exchange) pick() int { return x.pickBut(0) }
 
 // pickBut is pick without some of the servers: a bit for each, those above 64 are left out with them. It returns -1 if there is no
@@ -567,6 +568,9 @@ func (x *Exchange) pickBut(not uint64) int {
 		r := 2 * (x.turns[i].uses + failedHandicap*x.turns[i].failed)
 		if s.doubtful() || s.zones.silent(x.q) || x.turns[i].uses > 0 && !s.Good() {
 			r += 2*silentHandicap + 1
+		}
+		if x.turns[i].unable && x.turns[i].failed == 0 {
+			r-- // it has refused a connection
 		}
 		if rank < 0 || r < rank {
 			best, rank = i, r
