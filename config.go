@@ -42,8 +42,8 @@ type Config struct {
 }
 
 // numbers are the fields of Config that are numbers: their defaults and bounds, and how the
-// engine is told of them, if it is. A new one needs a field of Config, a row here, an option
-// and, if the engine obeys it, a field of the engine's.
+// configuration of the policy gets them, if it does. A new one needs a field of Config, a row here, an option, a row in
+// internal/ops and docs/options.md and, if the policy uses it, a field of policy.Config.
 var numbers = [...]struct {
 	field     string
 	byDefault any
@@ -148,7 +148,7 @@ func (c *Config) forCalls() calls.Settings {
 	return calls.Settings{MaxHedges: c.MaxHedges, MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
 }
 
-// engine returns the settings in the terms of package policy.
+// policyConfig returns the settings that package policy has.
 func (c *Config) policyConfig() policy.Config {
 	e := policy.Config{Short: true}
 	for _, n := range numbers {

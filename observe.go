@@ -1,4 +1,4 @@
-// Code generated from package observe by TestObserveHasTheNamesOfPackageObserve; DO NOT EDIT.
+// Code generated from package observe by go generate ./test/repo; DO NOT EDIT.
 
 package hedge
 

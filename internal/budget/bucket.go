@@ -121,9 +121,9 @@ func (b *Bucket) EarnAt(now time.Time) {
 func (b *Bucket) startMeter(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.meter.start(now, b.requests.Load())
+	b.meter.startRate(now, b.requests.Load())
 	if b.reserve != nil {
-		b.reserve.start(now)
+		b.reserve.startRate(now)
 	}
 }
 

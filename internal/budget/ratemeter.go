@@ -18,8 +18,8 @@ type rateMark struct {
 	requests int64
 }
 
-// start begins to measure, if that has not begun.
-func (m *rateMeter) start(now time.Time, requests int64) {
+// startRate begins to measure, if that has not begun.
+func (m *rateMeter) startRate(now time.Time, requests int64) {
 	if m[0].at.IsZero() {
 		m[0] = rateMark{now, requests}
 		m[1] = m[0]
@@ -35,7 +35,7 @@ func (m *rateMeter) measure(now time.Time, requests int64) (rps float64, known b
 	case late > 0: // a call that ended later was reported earlier
 		now = m[1].at
 	}
-	m.start(now, requests)
+	m.startRate(now, requests)
 	if now.Sub(m[1].at) >= markPeriod {
 		m[0], m[1] = m[1], rateMark{now, requests}
 	}

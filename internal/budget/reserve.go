@@ -47,10 +47,10 @@ func newSharedReserve(s Sizing, share float64) *SharedReserve {
 }
 
 // start starts to measure the rate of the requests, if that has not begun.
-func (r *SharedReserve) start(now time.Time) {
+func (r *SharedReserve) startRate(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.meter.start(now, 0)
+	r.meter.startRate(now, 0)
 }
 
 // take takes up to n tokens, and at most half of the tokens.

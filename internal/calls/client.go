@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Client is the state that all calls of one Transport, Interceptor or Hedger share. Its exported fields are set before the first call and not
-// replaced. It is safe for concurrent use.
+// A Client holds the state that the calls of one Transport, Interceptor or Hedger share. The clients of the call packages contain it. Its exported
+// fields are set before the first call and not replaced. It is safe for concurrent use.
 type Client struct {
 	Policy   *policy.Engine
 	Counters *Counters

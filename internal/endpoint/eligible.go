@@ -50,7 +50,7 @@ func parseNames(field string, given []string) (n names, err error) {
 	return n, nil
 }
 
-// contains reports whether n contains name literally. Case does not matter.
+// contains reports whether n has a name itself, ignoring case. Patterns in n are not expanded.
 func (n names) contains(name string) bool {
 	for _, other := range n {
 		if strings.EqualFold(name, other) {

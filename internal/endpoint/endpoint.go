@@ -47,7 +47,7 @@ type Set struct {
 	names []string // the URLs, as the user gave them
 }
 
-// An endpoint is a valid Config.
+// An endpoint is the checked and parsed form of a Config.
 type endpoint struct {
 	given      string // the URL, as the user gave it
 	scheme     string

@@ -314,8 +314,9 @@ func (d *Detector) bestOf(among Mask) int {
 	return max(available, 0)
 }
 
-// selectHedge returns the endpoint of a hedge whose call has used some endpoints: the first other one that is not ejected or, if there is none,
-// the primary's. One such hedge in ten goes to an ejected endpoint that it would pass over. Endpoints before the primary's are left to probes.
+// selectHedge returns the endpoint for the next hedge: of the endpoints in among, the first one after the primary's that is neither used nor ejected,
+// or else the primary's. Endpoints before the primary's are ejected; only probes are sent there. A probe is a copy of a call that tests whether an
+// ejected endpoint has recovered.
 func (d *Detector) selectHedge(among, used Mask, primary int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

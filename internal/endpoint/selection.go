@@ -57,7 +57,8 @@ func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection
 // Primary returns the endpoint of the primary.
 func (s *Selection) Primary() *Attempt { return &s.attempts[0] }
 
-// SelectProbe decides whether the call has a probe. The median is the usual latency of calls to the endpoint of the primary.
+// SelectProbe decides whether the call also sends a probe: a copy to an ejected endpoint, which tests whether it has recovered, or to one of which
+// too little is known. The median is the usual latency of calls to the endpoint of the primary; an endpoint that is known to be slower gets no probe.
 func (s *Selection) SelectProbe(median time.Duration) {
 	s.median = median
 	s.probe.target, s.probe.limit = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)

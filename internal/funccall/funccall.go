@@ -225,8 +225,9 @@ type detachedCall[T any] struct {
 	ended   atomic.Int32 // attempts that have ended, and the caller if it has left the call
 }
 
-// Admit decides whether a hedge starts. An admitted hedge takes one of the MaxDetached slots. A call with n hedges can leave n attempts behind: each end of
-// an attempt but the first frees a slot, and the return of the caller counts as an end.
+// Admit decides whether a hedge starts. An attempt that runs on after its caller has returned holds one of MaxDetached slots. A call with n hedges
+// has n+1 attempts and takes n slots: the first attempt that ends frees none, and each later one frees one. A caller that returns before its attempts
+// counts as the first end.
 func (c *detachedCall[T]) Admit(index int) bool {
 	slots, reason, admitted := &c.client.detached, policy.None, false
 	if slots.Add(1) > MaxDetached {

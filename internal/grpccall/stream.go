@@ -294,7 +294,8 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// finishStream sets the targets of the caller's options and ends the contexts. An attempt is chosen.
+// finishStream copies header, trailer and peer to the variables of the caller's call options, and ends the contexts of the attempts. An attempt must
+// have been chosen before.
 func (s *stream) finishStream() {
 	s.ended.Do(func() {
 		s.deliverTargets()

@@ -27,7 +27,8 @@ const closeIdleInterval = fallbackDelay / 5
 var errTooManyConns = errors.New("hedge: there are as many connections for hedges as MaxConnsPerHost allows")
 
 // dial calls dial when the host has a free slot, or at once if limit is not positive. While no slot is free, it calls closeIdle, which closes idle
-// connections of other pools, every closeIdleInterval. It waits for at most fallbackDelay: net/http lets a dial go on after its request was cancelled.
+// connections of other pools, every closeIdleInterval. After fallbackDelay without a slot it returns errTooManyConns: net/http does not stop a dial
+// when its request is cancelled.
 func (h *connLimits) dial(ctx context.Context, addr string, limit int, closeIdle func(), dial func() (net.Conn, error)) (conn net.Conn, err error) {
 	if limit <= 0 {
 		return dial()

@@ -207,7 +207,7 @@ func isSingleUse(u *url.URL) bool {
 		case equalFold(name, "state"), equalFold(name, "secret"), equalFold(name, "client_secret"), equalFold(name, "code_verifier"):
 			ofClient = true
 		case equalFold(name, "ticket"):
-			if isTicket(unescapeName(value)) || validatesTickets(u.Path) {
+			if isTicket(unescapeName(value)) || isCASValidation(u.Path) {
 				return true
 			}
 		case equalFold(name, "oauth_verifier"), equalFold(name, "SAMLart"), equalFold(name, "SAMLResponse"), equalFold(name, "otp"), equalFold(name, "grant_type"), equalFold(name, "js_code"):
@@ -222,8 +222,9 @@ func isTicket(value string) bool {
 	return strings.HasPrefix(value, "ST-") || strings.HasPrefix(value, "PT-")
 }
 
-// validatesTickets reports whether a path is one at which a server of CAS validates tickets.
-func validatesTickets(path string) bool {
+// isCASValidation reports whether path is that by which a server of CAS (Central Authentication Service, protocol 3.0) validates a ticket. A ticket
+// is valid once.
+func isCASValidation(path string) bool {
 	switch path = strings.TrimRight(path, "/"); path[strings.LastIndexByte(path, '/')+1:] {
 	case "validate", "serviceValidate", "proxyValidate":
 		return true

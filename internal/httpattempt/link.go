@@ -88,7 +88,7 @@ func (a *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// Value returns the hooks of l, or a value of the context of the attempt.
+// Value returns the trace hooks of l for the key of httptrace, and for any other key the value in the context of the attempt.
 func (l *Link) Value(key any) any {
 	if key == traceKey {
 		return &l.trace

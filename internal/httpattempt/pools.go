@@ -59,7 +59,7 @@ func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTrippe
 	case elsewhere:
 		return p.replicas.transportAvoiding(peer.get())
 	default:
-		return p.separate.get()
+		return p.separate.transport()
 	}
 }
 
@@ -106,8 +106,8 @@ type separateTransport struct {
 	made atomic.Pointer[http.Transport]
 }
 
-// get returns the clone.
-func (a *separateTransport) get() *http.Transport {
+// transport returns the clone of base, and makes it in the first call.
+func (a *separateTransport) transport() *http.Transport {
 	a.once.Do(func() { a.made.Store(a.clone()) })
 	return a.made.Load()
 }

@@ -38,7 +38,7 @@ func (c *call) Admit(index int) bool {
 	return true
 }
 
-var _ race.Losers[*http.Response] = (*call)(nil)
+var _ race.LoserPolicy[*http.Response] = (*call)(nil)
 
 // reportsConn reports whether attempt n is known to report its connection. If it has not yet, it is in middleware above net/http.
 func (c *call) reportsConn(n int) bool { return c.key.Features.Load()&c.connReportFlag(n) != 0 }
@@ -156,8 +156,9 @@ func (c *call) classify(req *http.Request, resp *http.Response, err error, n int
 	return verdict
 }
 
-// Failed starts to read the body of a failed primary while hedges run, so that other requests can use its connection. It calls release when the
-// primary cannot be held any longer, see [httpattempt.BufferBody].
+// Failed handles a failed primary while hedges run, see [race.LoserPolicy]. It starts to read the body of the response into memory, so that other
+// requests can use its connection, and returns the response with that body. It reports false, or calls release later, if the body is too large to
+// wait with it for hedges.
 func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release func()) (*http.Response, bool) {
 	if err != httpattempt.ErrFailure {
 		return resp, true
@@ -166,8 +167,9 @@ func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release f
 	return httpattempt.BufferBody(resp, a, release, func() { panics.Add(1) })
 }
 
-// Discard closes the response of a loser. If losers may finish, it reads up to 64 KiB of the body first, because a connection is used again only
-// after its body was read. The reading ends when the loser is cancelled. A body that ignores its context is closed bodyCloseDelay later.
+// Discard closes the response of an attempt that has lost. If losers may finish, which they do over HTTP/1.1 alone, it reads up to 64 KiB of the body
+// first: a connection is used again only after its body was read. The reading ends when the attempt is cancelled. A body that ignores its context is
+// closed bodyCloseDelay later.
 func (c *call) Discard(resp *http.Response, err error) {
 	if p := (*race.Panic)(nil); errors.As(err, &p) {
 		c.t.Counters.HedgePanics.Add(1)

@@ -69,7 +69,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.free(c)
 		return t.sendOnce(req, to, reason)
 	}
-	eligible := c.selectKey(req)
+	eligible := c.setKeyAndEndpoints(req)
 	if httpattempt.HasBody(req) && (c.canBeHedged() || eligible > 1) {
 		// The call begins after the body is read: the time that the caller takes to produce it is not latency of the server.
 		if replay, err := c.requests.ReadBody(req, &t.Counters.HedgePanics); err != nil {
@@ -87,7 +87,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.sendHedged(req, schedule)
 }
 
-// call is one HTTP call in flight. It implements [race.Op], [race.Gate] and [race.Losers]. It is used again for another call, so nothing that the
+// call is one HTTP call in flight. It implements [race.Op], [race.Gate] and [race.LoserPolicy]. It is used again for another call, so nothing that the
 // caller receives may refer to it.
 //
 // The goroutine of RoundTrip writes callOptions, key, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
@@ -161,8 +161,8 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	return t.IneligibleReason(o, facts)
 }
 
-// selectKey sets the latency key of the call. It returns the endpoints that the request may be sent to; 0: only the host of the request.
-func (c *call) selectKey(req *http.Request) (eligible endpoint.Mask) {
+// setKeyAndEndpoints sets the latency key of the call. It returns the endpoints that the request may be sent to; 0: only the host of the request.
+func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	if name := c.t.keyName(req, c.route.Pattern); !c.key.Is(name) {
 		c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}

@@ -29,7 +29,7 @@ type call struct {
 	discarded []string
 }
 
-var _ race.Losers[string] = (*call)(nil)
+var _ race.LoserPolicy[string] = (*call)(nil)
 
 func (c *call) Attempt(a *race.Attempt, n int) (string, error) { return c.attempt(a, n) }
 func (c *call) Admit(int) bool                                 { return true }

@@ -55,7 +55,7 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
-		p = NewFixedSchedule(delay, t.Most(k.engine.Config().MaxHedges)).addSlowMarker(p)
+		p = NewFixedSchedule(delay, t.Most(k.engine.Config().MaxHedges)).copyLatencyMarks(p)
 	case t != nil:
 		p = t.adjust(p, k.engine.Config())
 	}

@@ -5,7 +5,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An Eligibility holds the reasons of an adapter to send a call once.
+// An Eligibility holds the facts by which a protocol decides whether a call may be hedged. Each true field, and each number above 0, is a reason to
+// send the call once.
 type Eligibility struct {
 	SwitchedOff bool // hedging is switched off for every call of the adapter
 	RouteOff    bool // the call's route is sent once, unless the caller allows hedging

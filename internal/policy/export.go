@@ -172,7 +172,7 @@ func decodeName(d *decode.Decoder) Name {
 	return Name{Host: string(d.Bytes(maxName)), Route: string(d.Bytes(maxName))}.short()
 }
 
-// A keyBrakeState is the exported state of a key's brakes.
+// A keyBrakeState is the state of the brakes of a key in an export. Brakes deny hedges for a time: after pushback, in an outage, or while hedges do not win.
 type keyBrakeState struct {
 	name  Name
 	calls int64

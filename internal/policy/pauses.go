@@ -20,7 +20,7 @@ type pauseLengths struct {
 	total   float32
 }
 
-// Add records the longest pause of a body.
+// Add records d, the longest time for which a Read of one body waited for data.
 func (p *pauseLengths) Add(d time.Duration) {
 	if p.total >= rememberedBodies {
 		p.total = 0

@@ -51,8 +51,9 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 	}
 }
 
-// addSlowMarker copies the slow marker and the 99th percentile from the key's own schedule, and returns p.
-func (p *Schedule) addSlowMarker(own *Schedule) *Schedule {
+// copyLatencyMarks copies the slow marker, which is the delay at which a call counts as slow, and the 99th percentile from the learned schedule of
+// the key to p. It returns p.
+func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	if own != nil && own.usual > 0 && len(p.Delays) > 0 {
 		p.P99 = own.P99
 		p.setSlowMarker(own.usual)
@@ -113,7 +114,7 @@ func (t *PolicyOverride) adjust(own *Schedule, c *Config) *Schedule {
 	}
 	var p *Schedule
 	if t.Fixed {
-		p = NewFixedSchedule(t.Delay, t.Hedges).addSlowMarker(own)
+		p = NewFixedSchedule(t.Delay, t.Hedges).copyLatencyMarks(own)
 	} else {
 		p = own.resize(t.Hedges)
 	}

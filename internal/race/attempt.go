@@ -57,7 +57,7 @@ func NewAttempt(parent context.Context, n int) *Attempt {
 // Lose cancels the attempt because another one has won, as soon as its guard allows. A hedge does not use the context of the caller any more.
 func (a *Attempt) Lose() {
 	a.Cancel()
-	a.detach(a.values())
+	a.detach(a.recordedValues())
 }
 
 // inner is the cancellable context of an attempt.
@@ -94,7 +94,7 @@ func (in *inner) end(cause error) {
 // Done returns the channel that is closed when the attempt is cancelled. The first call makes the attempt cancellable, unless it was released before;
 // then the channel is that of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
-	if in := a.inner(); in != nil {
+	if in := a.ownContext(); in != nil {
 		return in.Done()
 	}
 	return a.Context.Done()
@@ -127,7 +127,7 @@ func (a *Attempt) Value(key any) any {
 	}
 	in, from := a.made(), a.Context
 	if a.detaches && a.n > 0 {
-		in = a.inner() // records the values that are asked for
+		in = a.ownContext() // records the values that are asked for
 	}
 	if in != nil {
 		from = in
@@ -155,8 +155,8 @@ func (a *Attempt) Adopt(own *Own, ctx context.Context, cancel context.CancelCaus
 	return a.in.CompareAndSwap(nil, &own.inner) // false if the attempt was released at the same time
 }
 
-// inner creates the inner context if it is missing, and returns it; nil if the attempt was released before.
-func (a *Attempt) inner() *inner {
+// ownContext returns the cancellable context of the attempt, and creates it in the first call; nil if the attempt was released before.
+func (a *Attempt) ownContext() *inner {
 	if a.in.Load() != nil {
 		return a.made()
 	}
@@ -220,7 +220,7 @@ func (a *Attempt) Guard() Guard {
 
 // Cancel ends the context of an attempt that has lost, with the cause [ErrLost], as soon as its guard allows.
 func (a *Attempt) Cancel() {
-	in := a.inner()
+	in := a.ownContext()
 	if in == nil {
 		return
 	}
@@ -235,22 +235,22 @@ func (a *Attempt) Cancel() {
 
 // ignoreCaller lets an asynchronous attempt run on when the caller's context ends.
 func (a *Attempt) ignoreCaller() {
-	if in := a.inner(); in != nil { // created now: an inner context that is created later would end with the caller's context
+	if in := a.ownContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
 
 // detach ends all use of the caller's context, see [Detachment]. From now on, Value returns the given values.
 func (a *Attempt) detach(values []contextValue) {
-	if in := a.inner(); in != nil && in.caller.Context != nil {
+	if in := a.ownContext(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
 		defer in.ending.Unlock()
 		in.caller.detach(values)
 	}
 }
 
-// values returns the values of the caller's context that were asked for.
-func (a *Attempt) values() []contextValue {
+// recordedValues returns the values of the caller's context that were looked up through the attempt.
+func (a *Attempt) recordedValues() []contextValue {
 	if in := a.made(); in != nil {
 		return in.caller.recorded()
 	}

@@ -1,9 +1,8 @@
 package race
 
-// Losers decides how the attempts of a race end that have lost, where cancelling an attempt harms more than the attempt:
-// over HTTP/1.1 it closes a connection. Its methods are called with the race locked. They must not block, call the race, or
-// run code of users.
-type Losers[T any] interface {
+// A LoserPolicy decides how attempts end that have lost. It is for protocols in which the cancellation of an attempt has side effects: over HTTP/1.1
+// it closes a connection. Its methods are called with the race locked. They must not block, call the race, or call functions of the program.
+type LoserPolicy[T any] interface {
 	// Lost is called when another attempt has won. If attempt n is running, Lost calls [Attempt.Cancel] and returns nil, or
 	// lets the attempt run on. If it has returned, its result is being discarded. The function that Lost returns, if not nil,
 	// is called when the result has been discarded.
@@ -19,7 +18,7 @@ type Losers[T any] interface {
 	Failed(a *Attempt, v T, err error, release func()) (kept T, wait bool)
 }
 
-// A Guard is the part of [Losers] that concerns one attempt: it may put off the cancellation of the attempt.
+// A Guard is the part of [LoserPolicy] that concerns one attempt: it may put off the cancellation of the attempt.
 type Guard interface {
 	// Cancel calls cancel, which ends the attempt, at once or later. It must not block. Further calls have no effect.
 	Cancel(cancel func())

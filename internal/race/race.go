@@ -87,8 +87,8 @@ type Style[T any] struct {
 	// Detach is for attempts that still run when Run returns. A detached attempt finds the values of the caller's context that
 	// hedges have been asked for before, and no others.
 	Detach Detachment
-	// Losers decides how losers of an asynchronous race end; nil: they are cancelled at once.
-	Losers Losers[T]
+	// LoserPolicy decides how losers of an asynchronous race end; nil: they are cancelled at once.
+	Losers LoserPolicy[T]
 	// Leave is called, with the race locked, when the caller's context ends and the primary of an asynchronous race has not
 	// returned. If it reports true, Run returns with the context's error at once, and the results of the attempts are discarded
 	// when they end. Otherwise, or if Leave is nil, Run waits for the primary.
@@ -194,7 +194,7 @@ type Race[T any] struct {
 type attempt struct {
 	*Attempt
 	running bool   // has not returned
-	ended   func() // to be called when its result has been discarded, see [Losers]; may be nil
+	ended   func() // to be called when its result has been discarded, see [LoserPolicy]; may be nil
 }
 
 // Run races op until an attempt succeeds, the primary has an answer, or all have failed. The primary
@@ -477,7 +477,7 @@ func (r *Race[T]) reschedule(n int, err error) {
 // idle reports whether no attempt runs, but one is to start. The caller holds mu.
 func (r *Race[T]) hasScheduledHedge() bool { return r.unfinished == 0 && r.hedgeDue }
 
-// endLoser ends attempt n, which has lost, as [Losers] decides. It returns the function to be called when the result has been
+// endLoser ends attempt n, which has lost, as [LoserPolicy] decides. It returns the function to be called when the result has been
 // discarded; nil: there is none. The caller holds mu.
 func (r *Race[T]) endLoser(n int) (ended func()) {
 	me := &r.attempts[n]
@@ -673,7 +673,7 @@ func (r *Race[T]) detachAllBut(n int) {
 	r.mu.Unlock()
 	var all []contextValue
 	for i := 1; i < started; i++ {
-		all = append(all, r.attempts[i].values()...)
+		all = append(all, r.attempts[i].recordedValues()...)
 	}
 	for i := range started { // without the lock: detach waits for a context of the caller
 		switch a := r.attempts[i].Attempt; {

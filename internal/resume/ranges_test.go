@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/internal/resume"
 )
 
-// FuzzContentRange has requests and responses say anything of ranges. What is taken for a part is within the whole and as long as the body; its rest is asked for
-// byte by byte; and only that is taken for the rest.
+// FuzzContentRange has requests and responses say anything of ranges. What is taken for a part is within the whole and as long as the body; its rest
+// is asked for byte by byte; and only that is taken for the rest.
 func FuzzContentRange(f *testing.F) {
 	f.Add("bytes=0-", "bytes 0-99999/100000", int64(100000), uint32(17), "bytes 17-99999/100000")
 	f.Add("bytes=5-99999", "bytes 5-80004/100000", int64(80000), uint32(79999), "bytes 80004-80004/100000")

@@ -409,9 +409,10 @@ func (j *dnsJudge) seemsSilent(a *dnsAsk, r *dnsResult) bool {
 	})
 }
 
-// lossy reports whether a server loses more queries of a question than there is time for: the retransmission timeout doubles with each
-// that is lost (RFC 6298), in others before as well as long as nothing is answered, and what is lost while it is silent comes on top. It is a second at first, and later up to three times as long as the latest answers take.
-// The last attempt waits for another server meanwhile, for a second if nothing is known of that.
+// lossy reports whether a server loses more queries of a question than there is time for: the retransmission timeout doubles with each that is lost
+// (RFC 6298), in others before as well as long as nothing is answered, and what is lost while it is silent comes on top. It is a second at first, and
+// later up to three times as long as the latest answers take. The last attempt waits for another server meanwhile, for a second if nothing is known
+// of that.
 func (j *dnsJudge) lossy(a *dnsAsk, r *dnsResult) bool {
 	servers := j.w.serversAt(r.began, a.name)
 	others := time.Duration(len(servers) - 1)
@@ -509,8 +510,8 @@ func (j *dnsJudge) spent(a *dnsAsk, r *dnsResult) bool {
 	return (failed >= 2 || failed > 0 && j.w.past.broken) && r.sent.more >= savedUp
 }
 
-// unpaid reports whether a server that was silent, or refused connections, or failed probes, is not found to be back yet, however long ago that was, no other one is well,
-// and the budget, which pays for asking it when another one has failed, may be used up.
+// unpaid reports whether a server that was silent, or refused connections, or failed probes, is not found to be back yet, however long ago that was,
+// no other one is well, and the budget, which pays for asking it when another one has failed, may be used up.
 func (j *dnsJudge) unpaid(a *dnsAsk, r *dnsResult) bool {
 	hidden := func(s int) bool {
 		if j.lost(s, r.began) {
@@ -610,8 +611,8 @@ func (j *dnsJudge) slowest(server int, a *dnsAsk) (d time.Duration) {
 	return d
 }
 
-// hurried reports whether so many servers are silent, or lose the first query, that there is no time to ask another one: the timeout is a second for one that has
-// never answered, and doubles.
+// hurried reports whether so many servers are silent, or lose the first query, that there is no time to ask another one: the timeout is a second for
+// one that has never answered, and doubles.
 func (j *dnsJudge) hurried(a *dnsAsk, r *dnsResult) bool {
 	wait, times := time.Duration(0), time.Duration(1)
 	for _, s := range j.w.serversAt(r.began, a.name) {

@@ -15,14 +15,15 @@
 //
 //	over=http/2 call0.method=POST call0.try1.wait=30ms
 //
-// Worlds of HTTP with endpoints (elsewhere=1, elsewhere=2) have WithEndpoints, and a server that knows by the Host which endpoint it is. Promise 3 is there as well: what may
-// not be hedged goes to the first endpoint, and hedges cost no more tokens than the budget has; promise 5: bodies that Prepare has set are closed; promise 6:
-// nothing secret that a call has reaches another host, nor Prepare, what is sent there is what Prepare has signed, a call for a host that is no endpoint goes
-// there, and what comes back tells of no other host but in Response.Request. Not judged is how well endpoints are chosen: benchmark/simulate does that.
+// Worlds of HTTP with endpoints (elsewhere=1, elsewhere=2) have WithEndpoints, and a server that knows by the Host which endpoint it is. Promise 3 is
+// there as well: what may not be hedged goes to the first endpoint, and hedges cost no more tokens than the budget has; promise 5: bodies that
+// Prepare has set are closed; promise 6: nothing secret that a call has reaches another host, nor Prepare, what is sent there is what Prepare has
+// signed, a call for a host that is no endpoint goes there, and what comes back tells of no other host but in Response.Request. Not judged is how
+// well endpoints are chosen: benchmark/simulate does that.
 //
-// Worlds of HTTP over a wrapped transport may write the primary after their call (way.lags=60ms), or change their version (way.upgraded=true). Promise 1 is there
-// as well: a call returns its success when that is sent, and waits for no loser; promise 3: hedging around hedging hedges a call once; promise 6: a loser
-// uses neither the request, nor the context, nor the httptrace hooks of its caller after the call.
+// Worlds of HTTP over a wrapped transport may write the primary after their call (way.lags=60ms), or change their version (way.upgraded=true).
+// Promise 1 is there as well: a call returns its success when that is sent, and waits for no loser; promise 3: hedging around hedging hedges a call
+// once; promise 6: a loser uses neither the request, nor the context, nor the httptrace hooks of its caller after the call.
 //
 // Worlds of gRPC with connections for hedges (way.conns=2) have WithHedgeConns, and for each connection a server of its own, which refuses connections, stops,
 // fails, is late or says nothing. Promise 3 is there as well: primaries go where the caller has made them for, hedges over these connections, and only of
@@ -45,17 +46,18 @@
 // a connection than there are questions (way.net=https way.streams=1). Files of hosts and resolv.conf may be unreadable at first or for a while (way.files).
 //
 // Worlds of recursors (over=recursor) are a tree of zones in memory, signed in several ways or not, with flaws, servers with faults, and a
-// recursor.Resolver that is asked about them. There is nothing to compare with: what is right to answer, and whether that is secure, insecure or bogus,
-// follows from how the world is made. Promise 1 is there: nothing bogus is answered without CD; promise 2: what is not bogus is answered while every zone on the way
-// has a good server, whatever the others say, with the form of a response, in 4.5 s at most, and in one if all servers are well (promise 9); promise 3: AD says secure and nothing else
-// does, and what has it can be verified again; promise 5: queries stay within Limits and the budget; promise 6: nothing is left; promise 7: the data
-// are those of the zones, also with CD and without validation; promise 8: no response is passed over where nothing
-// is wrong; promise 10: who does not ask for signatures gets none. Servers may raise TTLs and add signatures that are not right: a secure answer
-// outlives neither its original TTL nor its signature (promise 7), and is not refused for them. Questions for names that a zone does not have
-// (call0.burst=flood) cost no more queries than the zone's chain has records, and two (promise 8). Anchors may be below the root, where aliases lead over their border.
-// With validator=resolver and validator=upstreams a dnssec.Validator answers the same questions, over the Resolver or a Client of upstreams
-// with faults, and keeps the same promises. With client.cached a Client above the Resolver keeps answers, which outlive no signature either. Not judged is what no
-// resolver can know: a server that lies about names that need no signature, and zones that need more time than a question has.
+// recursor.Resolver that is asked about them. There is nothing to compare with: what is right to answer, and whether that is secure, insecure or
+// bogus, follows from how the world is made. Promise 1 is there: nothing bogus is answered without CD; promise 2: what is not bogus is answered while
+// every zone on the way has a good server, whatever the others say, with the form of a response, in 4.5 s at most, and in one if all servers are well
+// (promise 9); promise 3: AD says secure and nothing else does, and what has it can be verified again; promise 5: queries stay within Limits and the
+// budget; promise 6: nothing is left; promise 7: the data are those of the zones, also with CD and without validation; promise 8: no response is
+// passed over where nothing is wrong; promise 10: who does not ask for signatures gets none. Servers may raise TTLs and add signatures that are not
+// right: a secure answer outlives neither its original TTL nor its signature (promise 7), and is not refused for them. Questions for names that a
+// zone does not have (call0.burst=flood) cost no more queries than the zone's chain has records, and two (promise 8). Anchors may be below the root,
+// where aliases lead over their border. With validator=resolver and validator=upstreams a dnssec.Validator answers the same questions, over the
+// Resolver or a Client of upstreams with faults, and keeps the same promises. With client.cached a Client above the Resolver keeps answers, which
+// outlive no signature either. Not judged is what no resolver can know: a server that lies about names that need no signature, and zones that need
+// more time than a question has.
 //
 // Worlds of ranges (over=range) are an object in a store, whose Fetch waits, stalls, breaks off, fails, panics or ignores its context, and which may be
 // replaced meanwhile, and readers of package rangeread, each with and without hedges. Promise 1 is there: the bytes are those of one version of the

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write observe.go anew")
 
-const observeHead = `// Code generated from package observe by TestObserveHasTheNamesOfPackageObserve; DO NOT EDIT.
+const observeHead = `// Code generated from package observe by go generate ./test/repo; DO NOT EDIT.
 
 package hedge
 
