@@ -30,7 +30,7 @@ func isSameOption(a, b grpc.CallOption) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && (!reflect.ValueOf(a).Comparable() || a == b)
 }
 
-// hasTarget reports whether an option writes to something of the caller's.
+// hasTarget reports whether an option writes to a variable of the caller.
 func hasTarget(o grpc.CallOption) bool {
 	t := optionTypeOf(o).target
 	return t == header || t == trailer || t == peerInfo

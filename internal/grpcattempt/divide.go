@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// An Obstacle is why a call cannot be divided among attempts.
+// An Obstacle is the reason for which a call cannot have several attempts.
 type Obstacle uint8
 
 // The obstacles.
@@ -32,25 +32,25 @@ var obstacles = [...]string{
 	WholeReply:      "another reply would not be the same as the caller's",
 }
 
-// String returns the obstacle in words, for logs.
+// String returns a text for logs.
 func (o Obstacle) String() string { return obstacles[o] }
 
-// Told are the obstacles that a log has been told of. The zero Told are none.
-type Told struct{ bits atomic.Uint32 }
+// LoggedObstacles is the set of obstacles that were logged. The zero value is the empty set. It is safe for concurrent use.
+type LoggedObstacles struct{ bits atomic.Uint32 }
 
-// First reports whether it is called for an obstacle for the first time. It never is for None.
-func (t *Told) First(o Obstacle) bool {
+// First adds an obstacle, and reports whether it is new. It reports false for None.
+func (t *LoggedObstacles) First(o Obstacle) bool {
 	bit := uint32(1) << o
 	return o != None && t.bits.Load()&bit == 0 && t.bits.Or(bit)&bit == 0
 }
 
-// Parts are what attempts have copies of.
+// Parts are the parts of a call of which each attempt has a copy.
 type Parts struct {
 	Request   Request
 	ReplyType ReplyType
 }
 
-// Divide makes p, which is zero, the parts of a unary call, and returns what keeps it from being divided among attempts.
+// Divide sets p, which is zero, to the parts of a unary call. It returns the obstacle to several attempts, or None.
 func (p *Parts) Divide(request, reply any, opts []grpc.CallOption) Obstacle {
 	if !Divisible(opts) {
 		return SharedOption
@@ -65,15 +65,15 @@ func (p *Parts) Divide(request, reply any, opts []grpc.CallOption) Obstacle {
 	return None
 }
 
-// Look is how long it takes at most to receive a message that is there. No hedge of a stream is due before.
-const Look = time.Millisecond
+// ReceiveTime is the longest time that RecvMsg takes for a message that has arrived. No hedge of a stream is due earlier.
+const ReceiveTime = time.Millisecond
 
-// Sooner returns the delays of a call that began so long ago, from now on.
-func Sooner(delays []time.Duration, ago time.Duration) []time.Duration {
+// RemainingDelays returns the delays of a call that began the given time ago, counted from now.
+func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration {
 	if len(delays) == 0 {
 		return nil
 	}
-	passed := min(ago, delays[0]-Look)
+	passed := min(ago, delays[0]-ReceiveTime)
 	if passed <= 0 {
 		return delays
 	}
@@ -84,21 +84,21 @@ func Sooner(delays []time.Duration, ago time.Duration) []time.Duration {
 	return left
 }
 
-// Known are the types of the last messages of a method that could be divided: most calls of it have the same. The zero
-// Known are none. It is safe for concurrent use.
+// Known holds the message types of the last call of a method that could have several attempts: most calls of a method have the same types. The zero
+// Known holds none. It is safe for concurrent use.
 type Known struct{ last atomic.Pointer[messageTypes] }
 
-// messageTypes are types that generated code has, which say all there is to know.
+// messageTypes are generated types of messages, for which the types alone decide about obstacles.
 type messageTypes struct {
 	request, reply reflect.Type
 	made           protoreflect.MessageType // by which replies are made
 	nested         bool                     // a request can contain a reply
 }
 
-// Divide is [Parts.Divide] of p, which is zero. It costs less for messages of the types that were divided last.
+// Divide is [Parts.Divide] for p, which is zero. It is cheaper for messages of the types in k.
 func (k *Known) Divide(p *Parts, request, reply any, opts []grpc.CallOption) Obstacle {
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
-		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && Divisible(opts) && !chooseCodec(opts) {
+		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && Divisible(opts) && !choosesCodec(opts) {
 		p.Request.message, p.Request.kind, p.ReplyType.message = request, protobuf, last.made
 		p.Request.shared = last.nested || request == reply
 		return None

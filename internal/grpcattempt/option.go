@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// A target is what an attempt writes to by a call option.
+// A target is the kind of variable that a call option writes to.
 type target int
 
 const (
@@ -22,8 +22,8 @@ const (
 	codec // nothing, and it chooses what decodes replies
 )
 
-// grpcOptions are grpc's call options, by the names of their types, and what each writes to. A type that is not here is not
-// known. OnFinish is obeyed only if it is a value of its own type, which TakeFinish finds.
+// grpcOptions has the call options of package grpc by the names of their types, and the target of each. A type that is missing is unknown. OnFinish
+// is honoured only if it is a value of its own type, which TakeFinish finds.
 var grpcOptions = map[string]target{
 	"HeaderCallOption": header, "TrailerCallOption": trailer, "PeerCallOption": peerInfo,
 
@@ -33,7 +33,7 @@ var grpcOptions = map[string]target{
 	"ContentSubtypeCallOption": codec, "ForceCodecCallOption": codec, "ForceCodecV2CallOption": codec, "CustomCodecCallOption": codec,
 }
 
-// An optionType is what is known of a type of call options.
+// An optionType is the result of classifyOption for a type of call options.
 type optionType struct {
 	target target
 	path   []int // to the type of grpc that it embeds; none: it is that type
@@ -41,7 +41,7 @@ type optionType struct {
 
 var optionTypes sync.Map // reflect.Type to optionType
 
-// Divisible reports whether every attempt can have the options without sharing what they write to.
+// Divisible reports whether each attempt can have the options with targets of its own.
 func Divisible(opts []grpc.CallOption) bool {
 	for _, o := range opts {
 		if isCommon(o) {
@@ -54,7 +54,7 @@ func Divisible(opts []grpc.CallOption) bool {
 	return true
 }
 
-// isCommon reports whether o is an option that most calls have. None of them chooses a codec, and all are divisible.
+// isCommon reports whether o is of one of the types that most calls use. None of them chooses a codec, and all are divisible.
 func isCommon(o grpc.CallOption) bool {
 	switch o.(type) {
 	case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption, grpc.OnFinishCallOption,
@@ -64,9 +64,9 @@ func isCommon(o grpc.CallOption) bool {
 	return false
 }
 
-// chooseCodec reports whether a codec that is not grpc's default decodes the replies of a call with the options, which are divisible.
-// Such a codec may keep the content of a reply, and write to memory that the reply refers to.
-func chooseCodec(opts []grpc.CallOption) bool {
+// choosesCodec reports whether the options, which are divisible, choose a codec other than the default of grpc for replies. It may keep the content
+// of a reply, and write to memory that the reply refers to.
+func choosesCodec(opts []grpc.CallOption) bool {
 	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommon(o) && optionTypeOf(o).target == codec })
 }
 
@@ -78,13 +78,13 @@ func optionTypeOf(o grpc.CallOption) optionType {
 	if known, ok := optionTypes.Load(t); ok {
 		return known.(optionType)
 	}
-	kind := judgeOption(t)
+	kind := classifyOption(t)
 	optionTypes.Store(t, kind)
 	return kind
 }
 
-// judgeOption finds the one type of grpc that t, or what it points to, is or embeds.
-func judgeOption(t reflect.Type) optionType {
+// classifyOption finds the type of package grpc that t, or the type that it points to, is or embeds.
+func classifyOption(t reflect.Type) optionType {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -98,7 +98,7 @@ func judgeOption(t reflect.Type) optionType {
 	return found[0]
 }
 
-// grpcOption reports whether t is a type of call options of package grpc, and what it writes to.
+// grpcOption reports whether t is a type of call options of package grpc, and its target.
 func grpcOption(t reflect.Type) (target, bool) {
 	if t.PkgPath() != "google.golang.org/grpc" {
 		return unknown, false
@@ -108,7 +108,7 @@ func grpcOption(t reflect.Type) (target, bool) {
 
 var callOption = reflect.TypeFor[grpc.CallOption]()
 
-// embedded returns the call options that t embeds. Those that are not grpc's, or cannot be replaced in a copy of t, are unknown.
+// embedded returns the types of call options that t embeds. Types of other packages, and types that cannot be replaced in a copy of t, are unknown.
 func embedded(t reflect.Type, path []int) (all []optionType) {
 	if t.Kind() != reflect.Struct {
 		return nil
@@ -136,8 +136,8 @@ func embedded(t reflect.Type, path []int) (all []optionType) {
 	return all
 }
 
-// OwnTargets returns the caller's options, which are divisible, with new targets for an attempt. Calling
-// the functions in deliver copies what was received to the caller's targets.
+// OwnTargets returns the caller's options, which are divisible, with new targets for an attempt. The functions in deliver copy header, trailer and
+// peer to the targets of the caller.
 func OwnTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
 	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
 	for _, o := range opts {
@@ -155,7 +155,8 @@ func OwnTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()
 	return own, deliver
 }
 
-// ownTarget returns a copy of an option with a new target, and what delivers that; nil if o is no value of a type that has one.
+// ownTarget returns a copy of an option with a new target, and the function that copies it to the target of o. It returns nil if o is not of a type
+// with a target.
 func ownTarget(o any) (own grpc.CallOption, deliver func()) {
 	switch o := o.(type) {
 	case grpc.HeaderCallOption:
@@ -171,8 +172,7 @@ func ownTarget(o any) (own grpc.CallOption, deliver func()) {
 	return nil, nil
 }
 
-// ownEmbedded is ownTarget for an option that points to, or embeds, one of a type that has a target. The copy has the
-// option's type, which what is below may look for.
+// ownEmbedded is ownTarget for an option that points to, or embeds, a type with a target. The copy has the type of o, which an interceptor below may look for.
 func ownEmbedded(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	kind := optionTypeOf(o)
 	if kind.target == unknown || kind.target == nothing || kind.target == codec {
@@ -206,7 +206,7 @@ func ownEmbedded(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	return to.Interface().(grpc.CallOption), deliver
 }
 
-// TakeFinish splits off the functions that are called once, when the call ends.
+// TakeFinish removes the options of OnFinish and returns their functions, which are called once for all attempts.
 func TakeFinish(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
 	rest = opts
 	for i, o := range opts {

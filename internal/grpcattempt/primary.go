@@ -10,8 +10,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Primary is what is handed out for the primary of a call: its context, and room for
-// the options. Whoever is below may keep either, so it is in no pool.
+// A Primary holds the context of a primary and memory for its options. An interceptor below may keep either, so a Primary is in no pool.
 type Primary struct {
 	race.Attempt
 	elsewhere.Trail
@@ -19,7 +18,7 @@ type Primary struct {
 	room    [2]grpc.CallOption
 }
 
-// Value finds the trail, and else what the attempt's context holds.
+// Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
 func (p *Primary) Value(key any) any {
 	if key == (elsewhere.Key{}) {
 		return &p.Trail
@@ -27,7 +26,7 @@ func (p *Primary) Value(key any) any {
 	return p.Attempt.Value(key)
 }
 
-// Options returns the caller's options, and one to get the trailer.
+// Options returns the options of the caller and an option for the trailer.
 func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	own := p.room[:0]
 	if len(opts) >= len(p.room) {
@@ -36,13 +35,13 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	return slices.Clip(append(append(own, opts...), grpc.Trailer(&p.Trailer)))
 }
 
-// An Origin is the context of a primary that begins before its race does, as that of a stream.
+// An Origin is the context of a primary that starts before its race, as the primary of a stream does.
 type Origin struct {
 	race.Origin
 	elsewhere.Trail
 }
 
-// Value finds the trail, and else what the attempt's context holds.
+// Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
 func (o *Origin) Value(key any) any {
 	if key == (elsewhere.Key{}) {
 		return &o.Trail

@@ -1,7 +1,6 @@
-// Package grpcattempt gives every attempt of a gRPC call what is its own: a context, a copy of the
-// request, a reply, and targets of call options. Attempts share none of these, and it says what cannot
-// be divided. For streams it has what attempts and the caller do share: which attempt is the call, and
-// what was sent.
+// Package grpcattempt makes the parts of a gRPC call that each attempt has for itself: a context, a copy of the request, a reply, and targets of call
+// options. It reports the obstacles to that. For streams it holds the state that the attempts and the caller share: the choice of the attempt that
+// becomes the call, and the request.
 package grpcattempt
 
 import (
@@ -12,9 +11,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// reflected returns the message that a value is. It reports false if the value is none, or only
-// embeds one: what is made of the message is then of another type.
-func reflected(value any) (m protoreflect.Message, ok bool) {
+// protoMessageOf returns the message of package proto that a value is. It reports false if the value is not one, or only embeds one: a copy would
+// have another type.
+func protoMessageOf(value any) (m protoreflect.Message, ok bool) {
 	defer func() {
 		if recover() != nil { // of an embedded message that is nil
 			m, ok = nil, false
@@ -28,20 +27,18 @@ func reflected(value any) (m protoreflect.Message, ok bool) {
 	return m, reflect.TypeOf(m.Interface()) == reflect.TypeOf(value)
 }
 
-// A ReplyType makes replies of the same type as the caller's. It is taken before the
-// primary starts to decode into the caller's reply.
+// A ReplyType makes replies of the type of the caller's reply. It is determined before the primary decodes into that reply.
 type ReplyType struct {
 	message protoreflect.MessageType // of a proto.Message; it knows dynamic messages, which reflect does not
 	other   reflect.Type             // of any other reply that is a pointer
 	slice   bool                     // other is a slice, which is empty and not nil
 }
 
-// ReplyTypeOf returns the type of the reply of a call with the options. It is not known if a reply of that type is not the
-// same as the caller's: the caller's has content that decoding may use, or embeds its message. Messages
-// of package proto are emptied when grpc's own codec decodes them.
+// ReplyTypeOf returns the type of the reply of a call with the options. It is unknown if a new reply would not be equivalent to the caller's: that
+// one has content which decoding may use, or embeds its message. The default codec of grpc empties messages of package proto before it decodes.
 func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
-	if m, ok := reflected(reply); ok {
-		if m.IsValid() && (!chooseCodec(opts) || empty(m)) {
+	if m, ok := protoMessageOf(reply); ok {
+		if m.IsValid() && (!choosesCodec(opts) || isEmpty(m)) {
 			return ReplyType{message: m.Type()}
 		}
 		return ReplyType{}
@@ -62,8 +59,8 @@ func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	return ReplyType{}
 }
 
-// empty reports whether a message has no content.
-func empty(m protoreflect.Message) bool {
+// isEmpty reports whether a message has no content.
+func isEmpty(m protoreflect.Message) bool {
 	some := len(m.GetUnknown()) > 0
 	m.Range(func(protoreflect.FieldDescriptor, protoreflect.Value) bool {
 		some = true
@@ -72,11 +69,10 @@ func empty(m protoreflect.Message) bool {
 	return !some
 }
 
-// Known reports whether replies can be made. If not, the call cannot be hedged: two
-// attempts must not share a reply.
+// Known reports whether New can make replies. If not, the call cannot be hedged: two attempts must not share a reply.
 func (r ReplyType) Known() bool { return r.message != nil || r.other != nil }
 
-// New makes a reply. The type is known.
+// New makes a reply. The type must be known.
 func (r ReplyType) New() any {
 	if r.message != nil {
 		return r.message.New().Interface()
@@ -88,7 +84,7 @@ func (r ReplyType) New() any {
 	return reply.Interface()
 }
 
-// Publish copies a hedge's reply into the caller's. The hedge and the primary have ended.
+// Publish copies the reply of a hedge to the reply of the caller. The hedge and the primary have ended.
 func Publish(to, from any) {
 	if to, ok := to.(proto.Message); ok {
 		proto.Reset(to)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Request is what a caller sends, for hedges to copy. The zero Request cannot be copied.
+// A Request is the request of a call, from which hedges get copies. The zero Request cannot be copied.
 type Request struct {
 	message any
 	kind    requestKind
@@ -28,7 +28,7 @@ const (
 	prepared                // a *grpc.PreparedMsg
 )
 
-// An olderMessage is what gogo/protobuf and others generate: package proto cannot copy all of theirs.
+// An olderMessage is a message of gogo/protobuf and similar generators. Package proto cannot copy all of them.
 type olderMessage interface {
 	ProtoMessage()
 	Reset()
@@ -37,7 +37,7 @@ type olderMessage interface {
 	Unmarshal([]byte) error
 }
 
-// RequestOf returns the request of a message.
+// RequestOf returns the Request of a message.
 func RequestOf(message any) Request { return Request{message: message, kind: requestKindOf(message)} }
 
 func requestKindOf(message any) requestKind {
@@ -47,7 +47,7 @@ func requestKindOf(message any) requestKind {
 	case ok && p != nil:
 		return prepared
 	}
-	if m, ok := reflected(message); ok {
+	if m, ok := protoMessageOf(message); ok {
 		if !m.IsValid() {
 			return constant
 		}
@@ -56,7 +56,7 @@ func requestKindOf(message any) requestKind {
 	if _, ok := message.(proto.Message); ok {
 		return indivisible
 	}
-	if _, ok := message.(olderMessage); ok && generated(reflect.TypeOf(message)) {
+	if _, ok := message.(olderMessage); ok && isGeneratedType(reflect.TypeOf(message)) {
 		if reflect.ValueOf(message).IsNil() {
 			return constant
 		}
@@ -65,8 +65,8 @@ func requestKindOf(message any) requestKind {
 	return indivisible
 }
 
-// generated reports whether t points to a struct that embeds nothing, so that its methods are its own.
-func generated(t reflect.Type) bool {
+// isGeneratedType reports whether t points to a struct that embeds nothing, so that its methods are its own.
+func isGeneratedType(t reflect.Type) bool {
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return false
 	}
@@ -78,13 +78,12 @@ func generated(t reflect.Type) bool {
 	return true
 }
 
-// Divisible reports whether every attempt can have a request of the very type, and as the caller made it.
+// Divisible reports whether hedges can have an equal request of the same type.
 func (r *Request) Divisible() bool { return r.kind != indivisible }
 
-// Encode has hedges copy the message as it is now, because others may change it while they do. It may use the memory of
-// buffer, and returns memory for the next call. A message that cannot be encoded is not divisible.
-//
-// It costs less than a clone, and most calls need neither.
+// Encode encodes the message, from which hedges are then decoded, because the message may be changed while they run. It may use the memory of buffer,
+// and returns memory for the next call. A message that cannot be encoded is not divisible afterwards. It is cheaper than a clone, and most calls need
+// neither.
 func (r *Request) Encode(buffer []byte) []byte {
 	var err error
 	switch r.kind {
@@ -102,7 +101,7 @@ func (r *Request) Encode(buffer []byte) []byte {
 	return buffer
 }
 
-// Copy returns a copy of the message, and reports false if none can be made.
+// Copy returns a copy of the message, or false if it cannot be copied.
 func (r *Request) Copy() (message any, ok bool) {
 	switch {
 	case r.kind == constant:
@@ -134,7 +133,7 @@ func (r *Request) NeedsEncoding() bool { return r.kind == older || r.kind == pre
 // IsPrepared reports whether the message is a [grpc.PreparedMsg]: it is encoded for the codec and the compressor of one connection.
 func (r *Request) IsPrepared() bool { return r.kind == prepared }
 
-// A maker is the function by which grpc itself makes calls, as it is found among those that are given.
+// A maker identifies a function of package grpc by its code address.
 type maker struct {
 	name       string
 	own, other atomic.Uintptr // the function, and the last one that was not it; 0: none yet
@@ -145,12 +144,12 @@ var (
 	streams = maker{name: "google.golang.org/grpc.newClientStream"}
 )
 
-// Invokes reports whether f is grpc's own function to make a unary call. Any other is that of an interceptor below, which
-// may change the request. If grpc renames its function, every call is taken for one with an interceptor below.
-func Invokes(f grpc.UnaryInvoker) bool { return invokes.is(reflect.ValueOf(f).Pointer()) }
+// IsGRPCInvoker reports whether f is the function of package grpc that makes unary calls. Any other function belongs to an interceptor below, which
+// may change the request. If grpc renames its function, no invoker is recognised.
+func IsGRPCInvoker(f grpc.UnaryInvoker) bool { return invokes.is(reflect.ValueOf(f).Pointer()) }
 
-// Streams is [Invokes] for streams.
-func Streams(f grpc.Streamer) bool { return streams.is(reflect.ValueOf(f).Pointer()) }
+// IsGRPCStreamer is [IsGRPCInvoker] for streams.
+func IsGRPCStreamer(f grpc.Streamer) bool { return streams.is(reflect.ValueOf(f).Pointer()) }
 
 func (m *maker) is(pc uintptr) bool {
 	switch pc {

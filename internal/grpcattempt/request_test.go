@@ -23,11 +23,11 @@ import (
 func TestGRPCsOwnFunctionsAreRecognised(t *testing.T) {
 	var invokes, streams []bool
 	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		invokes = append(invokes, grpcattempt.Invokes(invoker))
+		invokes = append(invokes, grpcattempt.IsGRPCInvoker(invoker))
 		return invoker(ctx, method, req, reply, cc, opts...)
 	}
 	stream := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		streams = append(streams, grpcattempt.Streams(streamer))
+		streams = append(streams, grpcattempt.IsGRPCStreamer(streamer))
 		return streamer(ctx, desc, cc, method, opts...)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -49,8 +49,8 @@ func TestGRPCsOwnFunctionsAreRecognised(t *testing.T) {
 			assert.Equal(t, want, streams)
 		}
 	}
-	assert.False(t, grpcattempt.Invokes(nil))
-	assert.False(t, grpcattempt.Streams(nil))
+	assert.False(t, grpcattempt.IsGRPCInvoker(nil))
+	assert.False(t, grpcattempt.IsGRPCStreamer(nil))
 }
 
 // TestEveryOptionOfGRPCIsJudged fails when grpc has an option that nobody has looked at. Calls with it are sent once.

@@ -16,7 +16,7 @@ import (
 // grpc's own codec empties a message of generated code before it decodes, and allocates everything that the message refers to.
 // So it writes to a request that is the reply, or contains it. Another codec may also write to memory that both refer to.
 func sharesMemory(request, reply any, opts []grpc.CallOption) bool {
-	return request == reply || chooseCodec(opts) || canContain(request, reply)
+	return request == reply || choosesCodec(opts) || canContain(request, reply)
 }
 
 // canContain reports whether a request may refer to a message of the reply's type. It is true if one of them has no generated code.

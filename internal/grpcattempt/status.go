@@ -10,16 +10,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// PushedBack reports whether a server that failed pushed back, and for how long; 0: it did not say.
-func PushedBack(err error, trailer metadata.MD) (wait time.Duration, pushed bool) {
+// Pushback reports whether the status and trailer of a failed attempt ask for less load, and the time to wait; 0: the server names none.
+func Pushback(err error, trailer metadata.MD) (wait time.Duration, pushed bool) {
 	if wait, _, found := readPushback(trailer); found {
 		return wait, true
 	}
-	return 0, status.Code(err) == codes.ResourceExhausted && !tooLarge(err)
+	return 0, status.Code(err) == codes.ResourceExhausted && !isMessageTooLarge(err)
 }
 
-// NextAfter returns what a server that failed says of the next hedge (gRFC A6, Pushback): it is to be sent after that long, or none
-// is. It is 0 and false if the server says nothing.
+// NextAfter returns the time after which the next hedge may start, or that none may (gRFC A6, Pushback), as the trailer of a failed attempt says. It
+// is 0 and false if the trailer has no such key.
 func NextAfter(trailer metadata.MD) (after time.Duration, stop bool) {
 	if after, stop, _ = readPushback(trailer); stop {
 		return 0, true
@@ -27,8 +27,8 @@ func NextAfter(trailer metadata.MD) (after time.Duration, stop bool) {
 	return after, false
 }
 
-// readPushback returns the time that grpc-retry-pushback-ms in a trailer names, and whether it stops hedging. As in grpc-go, it does if
-// it is negative, no integer of 32 bits, or given more than once.
+// readPushback parses grpc-retry-pushback-ms in a trailer. As in grpc-go, it stops hedging if the value is negative, no 32-bit integer, or given more
+// than once.
 func readPushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
 	v := trailer["grpc-retry-pushback-ms"]
 	if len(v) != 1 {
@@ -38,11 +38,9 @@ func readPushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
 	return time.Duration(max(ms, 0)) * time.Millisecond, err != nil || ms < 0, true
 }
 
-// tooLarge reports whether a ResourceExhausted is about the size of a message, which
-// says nothing of the server's load. The text is all there is to tell by: a status that grpc
-// makes here and one that a server sends look alike, and a server has the same limits.
-// The phrases are those of grpc-go, and of gRPC's other implementations in C, Java and .NET.
-func tooLarge(err error) bool {
+// isMessageTooLarge reports whether a ResourceExhausted refers to the size of a message, which does not indicate load. Only the text tells: a status
+// of grpc itself and one of a server look alike. The phrases are those of the implementations in Go, C, Java and .NET.
+func isMessageTooLarge(err error) bool {
 	text := status.Convert(err).Message()
 	for _, phrase := range [...]string{"larger than max", "message too large", "message exceeds"} {
 		if strings.Contains(text, phrase) {

@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Choice is which attempt is the call. It is made once, and safe for concurrent use after Init.
+// A Choice records which attempt becomes the call. It is made once. It is safe for concurrent use after Init.
 type Choice struct {
 	once sync.Once
 	made chan struct{} // closed when the fields below are written
@@ -25,7 +25,7 @@ type Choice struct {
 // Init makes a zero Choice ready.
 func (c *Choice) Init() { c.made = make(chan struct{}) }
 
-// Make makes attempt n the call, unless the choice is made. release ends its context.
+// Make makes attempt n the call, unless the choice is made. The function release ends the context of the attempt.
 func (c *Choice) Make(n int, release func()) {
 	c.once.Do(func() {
 		c.winner, c.release = n, release
@@ -43,20 +43,19 @@ func (c *Choice) Known() bool {
 	}
 }
 
-// Winner waits for the choice, and returns the attempt that is the call.
+// Winner waits for the choice, and returns the chosen attempt.
 func (c *Choice) Winner() int {
 	<-c.made
 	return c.winner
 }
 
-// Release ends the winner's context. It waits for the choice.
+// Release ends the context of the chosen attempt. It waits for the choice.
 func (c *Choice) Release() {
 	<-c.made
 	c.release()
 }
 
-// Sent is the message that the caller of a stream has sent. Hedges may copy it until it is known
-// which attempt is the call. The zero Sent has none. It is safe for concurrent use.
+// Sent holds the request of a stream. Hedges may copy it until the choice is made. The zero Sent has none. It is safe for concurrent use.
 type Sent struct {
 	mu      sync.Mutex // guards the fields below, and is held while the request is copied
 	at      time.Time  // when the first message was sent; zero: none was yet
@@ -66,8 +65,8 @@ type Sent struct {
 	memory  *[]byte  // for the encoded request
 }
 
-// Keep stores the message of r, which the caller sends. With buffers, it encodes the message, because callers may change it once SendMsg has
-// returned, and reports false if that fails. Without buffers, no hedge can copy the message.
+// Keep stores the message of r, which the caller sends. With buffers, it encodes the message, because the caller may change it after SendMsg, and
+// reports false if that fails. Without buffers, hedges cannot copy the message.
 func (s *Sent) Keep(r Request, buffers *Buffers) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +83,7 @@ func (s *Sent) Keep(r Request, buffers *Buffers) bool {
 	return r.Divisible()
 }
 
-// At returns when the first message was sent, or zero.
+// At returns the time at which the first message was sent; zero: none was.
 func (s *Sent) At() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +107,7 @@ func (s *Sent) Copy() (message any, ok bool) {
 	return s.request.Copy()
 }
 
-// Close ends copying, and gives the memory back. It waits until nobody copies the message.
+// Close ends copying, and releases the memory. It waits for copies in progress.
 func (s *Sent) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,10 +118,10 @@ func (s *Sent) Close() {
 	}
 }
 
-// MaxBuffer is the number of bytes that memory for encoded requests has at most when it is kept for another call.
+// MaxBuffer is the largest size in bytes of memory for encoded requests that is kept for another call.
 const MaxBuffer = 64 << 10
 
-// Buffers are memory for the encoded requests of streams. The zero Buffers are ready. They are safe for concurrent use.
+// Buffers is a pool of memory for the encoded requests of streams. The zero Buffers is ready. It is safe for concurrent use.
 type Buffers struct{ pool sync.Pool } // of *[]byte
 
 func (b *Buffers) get() *[]byte {
@@ -138,21 +137,20 @@ func (b *Buffers) put(memory *[]byte) {
 	}
 }
 
-// Once is the end of a call that is sent once, of which somebody is to be told. The zero Once has not begun. It is safe for
-// concurrent use.
+// A Once reports the end of a call without hedges once. The zero Once has not begun. It is safe for concurrent use.
 type Once struct {
 	mu   sync.Mutex
 	done func(answered bool) // nil: the call has not begun, or has ended
 }
 
-// Begin says that the call has begun. Its end is told to done.
+// Begin sets the function that Done calls.
 func (o *Once) Begin(done func(answered bool)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.done = done
 }
 
-// Done says that the call has ended, if it has begun and not ended before.
+// Done calls the function of Begin in the first call after Begin, and has no effect otherwise.
 func (o *Once) Done(answered bool) {
 	o.mu.Lock()
 	done := o.done
@@ -163,21 +161,20 @@ func (o *Once) Done(answered bool) {
 	}
 }
 
-// FirstMessage is a stream that calls Done when there is a message, or the end, each time.
+// A FirstMessage is a stream that calls Done after each RecvMsg.
 type FirstMessage struct {
 	grpc.ClientStream
 	Done func(error)
 }
 
-// RecvMsg calls Done with its error.
+// RecvMsg receives a message, and calls Done with the error.
 func (s *FirstMessage) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	s.Done(err)
 	return err
 }
 
-// An EarlyContext is the context of a stream until it is known which attempt is the call. The zero EarlyContext is ready. It is
-// safe for concurrent use.
+// An EarlyContext is the context of a stream until the choice is made. The zero EarlyContext is ready. It is safe for concurrent use.
 type EarlyContext struct {
 	mu     sync.Mutex         // guards the fields below
 	ctx    context.Context    // nil: the caller has not asked for it
@@ -185,8 +182,8 @@ type EarlyContext struct {
 	over   bool               // the call has ended
 }
 
-// Get returns the context. The first call makes it: it ends with the caller's context, with the deadline of the primary's stream, and by
-// End. Its values are those of the context of the primary's stream, such as the codec by which [grpc.PreparedMsg] is encoded.
+// Get returns the context, and makes it in the first call. It ends with the caller's context, at the deadline of the primary's stream, and by End.
+// Its values are those of the primary's stream, such as the codec for [grpc.PreparedMsg].
 func (e *EarlyContext) Get(caller, primary context.Context) context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -243,14 +240,13 @@ func (e *EarlyContext) End() {
 	}
 }
 
-// unopened is the stream of an attempt that could not open one.
+// unopened is the stream of an attempt whose stream could not be opened.
 type unopened struct {
 	ctx context.Context // ended
 	err error           // why
 }
 
-// Unopened returns the stream of an attempt that could not open one because of err. It has ended. It may be the call: a
-// hedge's failure may end that.
+// Unopened returns an ended stream for an attempt whose stream could not be opened because of err. It can become the call.
 func Unopened(ctx context.Context, err error) grpc.ClientStream {
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(err)
@@ -264,8 +260,8 @@ func (u unopened) Context() context.Context     { return u.ctx }
 func (u unopened) SendMsg(any) error            { return io.EOF } // RecvMsg has the status
 func (u unopened) RecvMsg(any) error            { return u.err }
 
-// Finish says when to call the functions of a caller's OnFinish: once, when the attempt that is the call has ended. An
-// attempt that was never started does not end. It is safe for concurrent use.
+// Finish calls the functions of the OnFinish options of a caller once, when the chosen attempt has ended. An attempt that has not started does not
+// end. It is safe for concurrent use.
 type Finish struct {
 	Functions []func(error) // written before the first attempt, and not changed after it
 
@@ -276,7 +272,7 @@ type Finish struct {
 	told   bool // Due has reported true
 }
 
-// Option returns what tells of the end of attempt n of a unary call.
+// Option returns the option that reports the end of attempt n of a unary call to f.
 func (f *Finish) Option(n int) grpc.CallOption {
 	return grpc.OnFinish(func(err error) {
 		f.Ended(n, err)
@@ -284,7 +280,7 @@ func (f *Finish) Option(n int) grpc.CallOption {
 	})
 }
 
-// Choose says which attempt a unary call is, and calls the functions if that has ended. Otherwise they are called when it does.
+// Choose sets the chosen attempt of a unary call. The functions are called now if that has ended, or when it ends.
 func (f *Finish) Choose(winner int) {
 	f.mu.Lock()
 	f.chosen, f.winner = true, winner
@@ -307,15 +303,14 @@ func (f *Finish) call() {
 	}
 }
 
-// Ended says that attempt n has ended with err.
+// Ended records that attempt n has ended with err.
 func (f *Finish) Ended(n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended[n] = &err
 }
 
-// Due reports whether the functions are to be called now, with the winner's error: it has ended,
-// and Due has not reported true before.
+// Due reports once whether the functions are to be called now: attempt winner has ended. It returns the error of that attempt.
 func (f *Finish) Due(winner int) (due bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -105,7 +105,7 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 	case n > 0 && (isRefusedByLimiter(err, trailer) || err == elsewhere.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
-	if wait, pushed := grpcattempt.PushedBack(err, trailer); pushed {
+	if wait, pushed := grpcattempt.Pushback(err, trailer); pushed {
 		if !h.selection.Attempt(n).IsOtherTarget() {
 			h.key.PushBack(time.Now(), wait)
 		}

@@ -24,7 +24,7 @@ type methodRule struct {
 	terms     *policy.PolicyOverride // of hedging; nil with it
 	throttled bool                   // successes count for retryThrottling
 	loud      atomic.Bool            // obstacles are logged
-	told      grpcattempt.Told
+	told      grpcattempt.LoggedObstacles
 	known     grpcattempt.Known
 }
 

@@ -319,11 +319,11 @@ func (s *stream) receiveFirst(m any) error {
 	s.reply, s.key = m, s.in.Policy.RouteKey(s.in.keyName(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
 	asked, sent := time.Now(), s.sent.At()
 	delays := s.begin(s.asked.ctx, s.asked.cc, s.askedDelay)
-	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.Look
+	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.ReceiveTime
 	if late { // the call began when the request was sent, and the message may be there
 		s.Began(sent)
 		s.ahead = asked.Sub(sent)
-		delays = grpcattempt.Sooner(delays, asked.Sub(sent))
+		delays = grpcattempt.RemainingDelays(delays, asked.Sub(sent))
 	}
 	var r struct { // in one allocation
 		race.Race[error]
@@ -333,7 +333,7 @@ func (s *stream) receiveFirst(m any) error {
 	r.schedule.Begin(delays, s.Usual())
 	out := r.Run(s.asked.ctx, s, s, &r.schedule)
 	s.detours.Settle(&s.origin.Trail)
-	if late && time.Since(asked) < grpcattempt.Look {
+	if late && time.Since(asked) < grpcattempt.ReceiveTime {
 		s.MarkLatencyUnknown()
 	}
 	return s.deliver(out)
@@ -370,7 +370,7 @@ func (s *stream) deadline() grpcattempt.Deadline {
 // withCallDeadline returns the context of a hedge that ends at the deadline of the call, and the function that releases it.
 func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.deadline().Limit(ctx)
-	if grpcattempt.Streams(s.asked.streamer) {
+	if grpcattempt.IsGRPCStreamer(s.asked.streamer) {
 		return ctx, cancel
 	}
 	ctx, release := s.primaryDeadline.Limit(ctx)
@@ -386,7 +386,7 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
 	err := s.attempts[0].RecvMsg(s.reply)
 	stop()
-	if !grpcattempt.Streams(s.asked.streamer) {
+	if !grpcattempt.IsGRPCStreamer(s.asked.streamer) {
 		s.primaryDeadline.Set(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
 	}
 	return err, s.classifyAttempt(a, 0, err)

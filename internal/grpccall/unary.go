@@ -148,7 +148,7 @@ func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[e
 // snapshotRequest encodes the request if an interceptor below may change it, or if the reply shares memory with it. It reports whether hedges can
 // have a copy of the request.
 func (c *rpc) snapshotRequest() bool {
-	if r := &c.parts.Request; r.NeedsEncoding() || !grpcattempt.Invokes(c.asked.invoker) {
+	if r := &c.parts.Request; r.NeedsEncoding() || !grpcattempt.IsGRPCInvoker(c.asked.invoker) {
 		c.buffer = r.Encode(c.buffer)
 	}
 	return c.parts.Request.Divisible()
