@@ -99,7 +99,8 @@ func TestServeDNSBoundsCopiesOfAQuestion(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Second)
-			assert.EqualValues(t, 200-19-1, ended.Load(), network) // the first one goes on for all of them
+			// The first question goes on in its goroutine for all of them; on a busy machine a second one can.
+			assert.InDelta(t, 200-19-1, ended.Load(), 1, network)
 			assert.EqualValues(t, 200-19, c.Stats().Dropped, network)
 			wg.Wait()
 		})
