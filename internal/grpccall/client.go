@@ -32,7 +32,7 @@ type Options struct {
 	Methods       []string                                                // patterns of methods that are safe to send twice
 	DeclaredOnly  bool                                                    // no method is hedged because of its name
 	HedgeConns    *conns.Set                                              // connections for hedges; nil: that of the primary
-	NonFatalCodes map[codes.Code]bool                                     // codes of a primary that waits for its hedges; nil: [DefaultNonFatalCodes]
+	NonFatalCodes map[codes.Code]bool                                     // codes of a primary that waits for its hedges; nil: defaultNonFatalCodes
 	AnswerCodes   map[codes.Code]bool                                     // codes with which any attempt wins, beside OK
 	ServiceConfig *serviceconfig.Config                                   // nil: none
 }
@@ -48,8 +48,8 @@ type Client struct {
 	waker   conns.Waker // of connections that hedges share with their primaries
 }
 
-// DefaultNonFatalCodes are the codes after which another attempt may do better.
-var DefaultNonFatalCodes = map[codes.Code]bool{
+// defaultNonFatalCodes are the codes after which another attempt may do better.
+var defaultNonFatalCodes = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
 	codes.DeadlineExceeded: true, codes.Canceled: true, codes.DataLoss: true,
 }
@@ -57,7 +57,7 @@ var DefaultNonFatalCodes = map[codes.Code]bool{
 // NewClient returns a Client, and starts to connect the connections for hedges.
 func NewClient(shared *calls.Client, o Options) *Client {
 	if o.NonFatalCodes == nil {
-		o.NonFatalCodes = DefaultNonFatalCodes
+		o.NonFatalCodes = defaultNonFatalCodes
 	}
 	in := &Client{Client: shared, options: o}
 	in.rules = methodRules{

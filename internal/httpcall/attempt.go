@@ -222,10 +222,10 @@ func (c *call) admitAtEndpoint(index int) bool {
 	isProbe := hasProbe && index == 0
 	if hasProbe {
 		index-- // the schedule has no delay for the probe, see delaysOf
-	}
-	if hasProbe && c.Hedges >= c.t.Policy.Config().MaxHedges {
-		c.SkipHedge(index)
-		return false
+		if c.Hedges >= c.t.Policy.Config().MaxHedges {
+			c.SkipHedge(index)
+			return false
+		}
 	}
 	hedge := c.selection().SelectHedge(isProbe)
 	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsElsewhere()}
@@ -292,7 +292,7 @@ func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 	return err
 }
 
-// connReportFlag returns the bit that says whether attempts like n tell of their connections.
+// connReportFlag returns the feature bit for attempts such as n: it is set if they report their connections.
 func (c *call) connReportFlag(n int) int32 {
 	if n > 0 && c.t.options.HedgeTransport != nil {
 		return hedgesReportConn

@@ -163,9 +163,7 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 
 // setKeyAndEndpoints sets the latency key of the call. It returns the endpoints that the request may be sent to; 0: only the host of the request.
 func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
-	if name := c.t.keyName(req, c.route.Pattern); !c.key.Is(name) {
-		c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
-	}
+	c.setKey(req)
 	if e := c.t.Policy.Config(); c.t.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
 		return 0
 	}
@@ -174,6 +172,13 @@ func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 		c.t.Log.WarnOfBoundRequest(obstacle)
 	}
 	return eligible
+}
+
+// setKey sets the latency key of the call to that of req.
+func (c *call) setKey(req *http.Request) {
+	if name := c.t.keyName(req, c.route.Pattern); !c.key.Is(name) {
+		c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
+	}
 }
 
 // canBeHedged reports whether a hedge can become due.
@@ -362,9 +367,7 @@ func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 		c.key.Use(time.Now()) // the key of the first endpoint keeps the detector
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: primary.Host(), Path: req.URL.Path}
-		if name := c.t.keyName(there, c.route.Pattern); !c.key.Is(name) {
-			c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
-		}
+		c.setKey(there)
 	}
 	if p := c.key.Schedule(); p != nil && p.Median > 0 {
 		selection.SelectProbe(p.Median)

@@ -259,7 +259,7 @@ func (k *Key) EndedUnless(reported *bool) {
 }
 
 // PushBack records an answer that asked for less load: by its status, and if d is not 0, by asking to wait for d.
-// [Key.Done] counts the answers without pushback. See [pushbackCheck].
+// [Key.RecordCall] counts the answers without pushback. See [pushbackCheck].
 func (k *Key) PushBack(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

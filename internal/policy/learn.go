@@ -40,7 +40,7 @@ func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWo
 	return saved, shadowWon
 }
 
-// recordCall is Done without schedules and changes. Index is that of the latency in the window. The caller holds mu.
+// recordCall is RecordCall without schedules and changes. Index is that of the latency in the window. The caller holds mu.
 func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Duration, shadowWon bool) {
 	isKnown := r.isTimed()
 	switch {
