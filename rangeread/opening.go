@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An opening is the race for the first byte of a range: the Op and the Gate.
+// An opening is the race for the first byte of a range. It implements [race.Op].
 type opening struct {
 	policy.Call
 	race     race.Race[outcome]
@@ -24,14 +24,14 @@ func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream,
 	o.race.Style.Async, o.race.Style.Leave = true, func() bool { return true }
 	out := race.Result[outcome]{}
 	if !hedged {
-		out = o.race.Run(t.ctx, o, o, &o.schedule)
+		out = o.race.Run(t.ctx, o, &o.schedule)
 	} else {
 		plan := o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
 		o.schedule.Usual = o.Usual()
 		if plan != nil {
 			o.schedule.Delays = plan.Delays
 		}
-		out = o.race.Run(t.ctx, o, o, &o.schedule)
+		out = o.race.Run(t.ctx, o, &o.schedule)
 		if o.NotTaken = out.NotTaken; out.Winner >= 0 && (out.Value.err != nil || out.Value.stream.empty()) {
 			o.MarkLatencyUnknown() // it had no first byte
 		}

@@ -40,7 +40,7 @@ func (s strategy) client(protocol string, at *site, its *seat) (request, error) 
 	// The client is raced after delays, without a budget.
 	return func(ctx context.Context, id int) (int, error) {
 		r := race.Race[int]{Style: *its.style}
-		out := r.Run(ctx, op(func(ctx context.Context) (int, error) { return send(ctx, id) }), always{}, &race.FixedSchedule{Delays: its.delays})
+		out := r.Run(ctx, op(func(ctx context.Context) (int, error) { return send(ctx, id) }), &race.FixedSchedule{Delays: its.delays})
 		out.Attempt.Release()
 		return out.Value, out.Err
 	}, nil
@@ -162,12 +162,8 @@ type op func(context.Context) (int, error)
 
 func (f op) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
 func (op) Discard(int, error)                            {}
-
-// always is a gate that admits every hedge.
-type always struct{}
-
-func (always) Admit(int) bool { return true }
-func (always) Ended(int)      {}
+func (op) Admit(int) bool                                { return true }
+func (op) Ended(int)                                     {}
 
 // get sends a request and returns which of its attempts answered.
 func get(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {

@@ -74,7 +74,7 @@ func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.
 	return v, err
 }
 
-// A call is one call in flight. It implements [race.Op] and [race.Gate].
+// A call is one call in flight. It implements [race.Op].
 //
 // The goroutine of Do writes its fields before the race begins, and attempts read them. Each hedge writes its own element of contexts before it can
 // win; Do reads the element of the winner.
@@ -90,12 +90,6 @@ type call[T any] struct {
 
 	primarySucceeded    bool         // the first call of f returned without an error; written by the goroutine of Do; not used if the call is detached
 	hedgeSucceededAfter atomic.Int64 // time from the start to the first success of a hedge, in nanoseconds; 0: none
-}
-
-// An operation is a call or a detachedCall.
-type operation[T any] interface {
-	race.Op[T]
-	race.Gate
 }
 
 // begin begins the call and returns its hedge schedule; nil: no hedge can become due.
@@ -122,12 +116,12 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 }
 
 // sendHedged makes the call, and hedges it as its schedule says.
-func (c *call[T]) sendHedged(ctx context.Context, op operation[T]) (T, error) {
+func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
 	c.schedule.Usual = c.Usual()
 	style.Watch, style.Primary, style.Fresh = c.Watch(), c.contexts[0].Attempt(), c.InBubble()
-	out := c.race.Run(ctx, op, op, &c.schedule)
+	out := c.race.Run(ctx, op, &c.schedule)
 	countedWinner := out.Winner
 	if countedWinner > 0 && c.isDelayedByPrimary() {
 		countedWinner = -1

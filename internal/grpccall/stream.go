@@ -89,7 +89,7 @@ type streamCall struct {
 	opts     []grpc.CallOption
 }
 
-// A stream is the ClientStream of the caller. Until the first message it implements [race.Op] and [race.Gate]. As with any ClientStream, one goroutine may
+// A stream is the ClientStream of the caller. Until the first message it implements [race.Op]. As with any ClientStream, one goroutine may
 // send while another receives.
 type stream struct {
 	hedging // used by the goroutine that begins the race, and by the attempts
@@ -329,9 +329,9 @@ func (s *stream) receiveFirst(m any) error {
 		race.Race[error]
 		schedule grpcattempt.Schedule
 	}
-	r.Style = race.Style[error]{Watch: s.Watch(), Detach: race.DetachHedges, Call: s.origin.Call}
+	r.Style = race.Style[error]{Watch: s.Watch(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.origin.Call}}
 	r.schedule.Begin(delays, s.Usual())
-	out := r.Run(s.asked.ctx, s, s, &r.schedule)
+	out := r.Run(s.asked.ctx, s, &r.schedule)
 	s.detours.Settle(&s.origin.Trail)
 	if late && time.Since(asked) < grpcattempt.ReceiveTime {
 		s.MarkLatencyUnknown()

@@ -105,7 +105,7 @@ type unaryCall struct {
 	opts       []grpc.CallOption
 }
 
-// An rpc is one unary call in flight. It implements [race.Op] and [race.Gate]; the value of the race is the error for the caller. It is used again for
+// An rpc is one unary call in flight. It implements [race.Op]; the value of the race is the error for the caller. It is used again for
 // another call if no hedge was due.
 type rpc struct {
 	hedging
@@ -140,9 +140,9 @@ func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[e
 	c.schedule.Begin(delays, c.Usual())
 	style.Watch, style.Primary, style.Detach, style.Fresh = c.Watch(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
 	if len(delays) > 0 {
-		style.Call = c.in.NestingMark(c.asked.called)
+		c.primary.Call = c.in.NestingMark(c.asked.called)
 	}
-	return c.race.Run(ctx, c, c, &c.schedule)
+	return c.race.Run(ctx, c, &c.schedule)
 }
 
 // snapshotRequest encodes the request if an interceptor below may change it, or if the reply shares memory with it. It reports whether hedges can

@@ -87,7 +87,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.sendHedged(req, schedule)
 }
 
-// call is one HTTP call in flight. It implements [race.Op], [race.Gate] and [race.LoserPolicy]. It is used again for another call, so nothing that the
+// call is one HTTP call in flight. It implements [race.Op] and [race.LoserPolicy]. It is used again for another call, so nothing that the
 // caller receives may refer to it.
 //
 // The goroutine of RoundTrip writes callOptions, key, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
@@ -228,10 +228,6 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.Response, error) {
 	style := &c.race.Style
 	style.Watch, style.Detach, style.Fresh = c.Watch(), race.DetachAll, c.InBubble()
-	style.Call = c.t.NestingMark(race.Called{HTTP: true, Target: c.key.Name.Host})
-	if c.t.options.KeyFunc != nil && style.Call.HTTP {
-		style.Call.Target = c.hostOfPrimary(req)
-	}
 	delays := c.delaysOf(schedule)
 	if len(delays) > 0 || c.t.pools.AskPeers() {
 		c.hooks = httpattempt.HooksFrom(req.Context())
@@ -240,8 +236,9 @@ func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.R
 		c.configureRace()
 	}
 	style.Primary = c.requests.Prepare(req, len(delays) > 0, c.guarded)
+	style.Primary.Call = c.t.NestingMark(c.called(req))
 	c.schedule.Delays, c.schedule.Usual = delays, c.Usual()
-	out := c.race.Run(req.Context(), c, c, &c.schedule)
+	out := c.race.Run(req.Context(), c, &c.schedule)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Mute()
 	}
@@ -385,12 +382,17 @@ func (c *call) delaysOf(schedule *policy.Schedule) []time.Duration {
 	return append([]time.Duration{0}, schedule.Delays...)
 }
 
-// hostOfPrimary returns the name of the host that the primary of a call is sent to.
-func (c *call) hostOfPrimary(req *http.Request) string {
-	if to := c.attempts[0].endpoint; !to.IsFirst() {
-		return to.Host()
+// called returns the host that the primary of a call is sent to, by which hedging below recognises the call.
+func (c *call) called(req *http.Request) race.Called {
+	host := c.key.Name.Host
+	if c.t.options.KeyFunc != nil { // the name of the key is not that of a host
+		if to := c.attempts[0].endpoint; !to.IsFirst() {
+			host = to.Host()
+		} else {
+			host = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
+		}
 	}
-	return httpattempt.HostName(req.URL.Scheme, req.URL.Host)
+	return race.Called{HTTP: true, Target: host}
 }
 
 // recordOutcome records how the call has ended for its endpoints.

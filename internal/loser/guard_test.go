@@ -70,7 +70,7 @@ func (c *call) run(ctx context.Context, delay time.Duration) (race.Result[string
 	var r race.Race[string]
 	r.Style = race.Style[string]{Async: true, Losers: c}
 	start := time.Now()
-	out := r.Run(ctx, c, c, &race.FixedSchedule{Delays: []time.Duration{delay}, Usual: time.Second})
+	out := r.Run(ctx, c, &race.FixedSchedule{Delays: []time.Duration{delay}, Usual: time.Second})
 	return out, time.Since(start)
 }
 

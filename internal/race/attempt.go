@@ -39,10 +39,13 @@ func OfPrimary(err error) error {
 type Attempt struct {
 	context.Context // of the caller
 
-	n        uint8  // 0 is the primary
-	async    bool   // may outlive the caller's context, see ignoreCaller
-	detaches bool   // may outlive its call, see [Detachment]
-	call     Called // see [Style.Call]
+	// Call is the host or the method that is called. The context of the attempt has it, so that hedging below recognises a call that is
+	// hedged already. The zero value: it has not. An adapter sets that of the primary before the race.
+	Call Called
+
+	n        uint8 // 0 is the primary
+	async    bool  // may outlive the caller's context, see ignoreCaller
+	detaches bool  // may outlive its call, see [Detachment]
 
 	mu    sync.Mutex            // guards guard, and the creation of in
 	in    atomic.Pointer[inner] // nil: not created; released: never created
@@ -133,7 +136,7 @@ func (a *Attempt) Value(key any) any {
 		from = in
 	}
 	if key == (overridesKey{}) {
-		return overridesBelow(from, int(a.n), a.call)
+		return overridesBelow(from, int(a.n), a.Call)
 	}
 	return from.Value(key)
 }
@@ -190,7 +193,7 @@ func Number(ctx context.Context) (n int, ok bool) {
 // An Origin is the context of a primary that begins before its race does.
 type Origin struct {
 	context.Context
-	Call Called // as in [Style]
+	Call Called // as in [Attempt]
 }
 
 // Value returns the values that an [Attempt] of the primary has.

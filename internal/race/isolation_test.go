@@ -45,7 +45,7 @@ func TestDiscardingDelaysNobody(t *testing.T) {
 				var r race.Race[string]
 				start := time.Now()
 				r.Style = inPlace.Style
-				r.Run(context.Background(), s, s, after(10*ms))
+				r.Run(context.Background(), s, after(10*ms))
 				assert.Equal(t, 40*ms, time.Since(start))
 				time.Sleep(2 * time.Second)
 				assert.Len(t, s.gone(), 1)
@@ -54,7 +54,7 @@ func TestDiscardingDelaysNobody(t *testing.T) {
 	}
 }
 
-// panics is an Op and a Gate that panics where it is told.
+// panics is an Op that panics where it is told.
 type panics struct {
 	*script
 	admit, discard bool
@@ -87,7 +87,7 @@ func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
 			var r race.Race[string]
 			start := time.Now()
 			r.Style = style.Style
-			out := r.Run(context.Background(), p, p, after(10*ms))
+			out := r.Run(context.Background(), p, after(10*ms))
 			assert.Equal(t, "answer 0", out.Value)
 			assert.Equal(t, 40*ms, time.Since(start))
 			synctest.Wait()

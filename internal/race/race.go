@@ -1,7 +1,7 @@
 // Package race runs an operation as a primary attempt and, if that is slow,
 // as hedges beside it, and keeps the first success.
 //
-// It decides which attempt wins and what becomes of the others. A [Schedule] says when a hedge is due, and a [Gate]
+// It decides which attempt wins and what becomes of the others. A [Schedule] says when a hedge is due, and the [Op]
 // whether it may start.
 // The idea is dialParallel's in package net: an attempt that finds nobody
 // listening cleans up after itself.
@@ -34,10 +34,7 @@ type Op[T any] interface {
 	// that called Run, and maybe after Run has returned. The error is a *Panic if
 	// the attempt did not return.
 	Discard(v T, err error)
-}
 
-// A Gate decides whether a hedge may start that is due.
-type Gate interface {
 	// Admit reports whether the hedge of the given index of the [Schedule] may start.
 	// It is called with the race locked and must not block. If it panics, or ends its
 	// goroutine, the hedge is not admitted.
@@ -95,15 +92,12 @@ type Style[T any] struct {
 	Leave func() bool
 	// Watch observes every attempt; nil: there is none.
 	Watch Watch
-	// Primary is the Attempt of the primary, zero and in memory of the adapter; nil: a new one. It is not used again, also
-	// after the race.
+	// Primary is the Attempt of the primary, zero but for Call and in memory of the adapter; nil: a new one. It is not used
+	// again, also after the race.
 	Primary *Attempt
 	// Fresh makes a timer and a channel for this run alone. A bubble of testing/synctest needs that: timers
 	// and channels of other bubbles do not work there, and its own do not work outside.
 	Fresh bool
-	// Call is the host or the method that is called. The contexts of attempts carry it, so that hedging below recognises a call
-	// that is hedged already. The zero value: they do not.
-	Call Called
 }
 
 // A Result is how a race ended.
@@ -158,8 +152,6 @@ func RecoverPanic(f func() error) (err error) {
 // be used again if Reset reports true. It must not be copied.
 type Race[T any] struct {
 	op       Op[T]
-	gate     Gate
-	parent   context.Context
 	schedule Schedule
 
 	// Style is set before Run, in place: a copy of a struct that has just been written makes the processor wait. Reset clears it.
@@ -168,37 +160,47 @@ type Race[T any] struct {
 	timer      *time.Timer   // calls fire; kept when the race is used again
 	wake       chan struct{} // capacity 1: something happened that Run may wait for; kept as well
 	runPrimary func()        // runs an asynchronous primary; kept as well, so that go needs no closure
-	fired      atomic.Bool   // fire was called
-	late       bool          // fire may still be called though Run has returned
+	spent      atomic.Bool   // fire was called, or may still be called after Run has returned: the race is not used again
 
-	mu          sync.Mutex    // guards the fields below
-	over        bool          // Run has its result
-	index       int           // of the hedge that the timer is set for
+	mu          sync.Mutex // guards the fields below
+	phase       phase
+	armed       bool          // the timer is set for a hedge; false: no hedge starts any more
 	due         time.Duration // when that hedge is due, after the start
-	armed       bool          // the timer is set for a hedge
-	stopped     bool          // no hedge starts any more, see [Reschedule]
-	hedgeDue    bool          // a hedge is to start though the primary has failed
-	staleFires  int           // calls of fire for a time that has changed since
-	started     int           // attempts
-	unfinished  int           // attempts that have not returned and cleaned up
-	abandoned   bool          // the caller has left Run by a panic or runtime.Goexit
-	winner      int           // -1: none yet
-	notTaken    int           // see Result
 	primaryDone bool          // the primary has returned
-	wait        failureWait   // of its failure
+	winner      int           // -1: none yet
 	value       T             // the winner's, or else the primary's
 	err         error
-	attempts    [1 + MaxHedges]attempt
+	hedges      *hedgeState // nil: no hedge was due yet
+}
+
+// A phase is how far a race is.
+type phase uint8
+
+const (
+	racing    phase = iota
+	over            // Run has its result
+	abandoned       // the caller has left Run by a panic or runtime.Goexit
+)
+
+// A hedgeState is the part of a race that is needed once a hedge was due. The race's mu guards it.
+type hedgeState struct {
+	attempts   [1 + MaxHedges]attempt // 0 is the primary
+	started    int                    // attempts, the primary included
+	index      int                    // of the hedge that the timer is set for
+	isDue      bool                   // a hedge is to start though the primary has failed
+	staleFires int                    // calls of fire for a time that has changed since
+	notTaken   int                    // see Result
+	wait       failureWait            // of the failure of the primary
 }
 
 type attempt struct {
 	*Attempt
-	running bool   // has not returned
+	running bool   // has not returned; not used for the primary, see [Race].primaryDone
 	ended   func() // to be called when its result has been discarded, see [LoserPolicy]; may be nil
 }
 
 // Run races op until an attempt succeeds, the primary has an answer, or all have failed. The primary
-// starts at once. A hedge starts when the schedule says, if no attempt has succeeded and the gate admits it, [MaxHedges] at
+// starts at once. A hedge starts when the schedule says, if no attempt has succeeded and op admits it, [MaxHedges] at
 // most.
 //
 // If all attempts fail, the primary's value and error are returned as they are. A primary that fails while no hedge runs is
@@ -209,8 +211,8 @@ type attempt struct {
 //
 // A panic in the primary is raised in the caller's goroutine (a detached one's only if no hedge won, as a *Panic unless it
 // is an error of its own). A panic in a hedge is a failed attempt.
-func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, schedule Schedule) (out Result[T]) {
-	r.op, r.gate, r.parent, r.schedule = op, gate, parent, schedule
+func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out Result[T]) {
+	r.op, r.schedule = op, schedule
 	style := &r.Style
 	if style.Fresh {
 		r.timer, r.wake = nil, nil
@@ -218,15 +220,15 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, schedule Sche
 	primary := style.Primary
 	if primary == nil {
 		primary = new(Attempt)
+		style.Primary = primary
 	}
-	primary.Context, primary.async, primary.detaches, primary.call = parent, style.Async, style.Detach == DetachAll, style.Call
-	r.winner, r.started, r.unfinished, r.notTaken, r.due = -1, 1, 1, 0, 0
-	r.attempts[0].Attempt, r.attempts[0].running = primary, true
+	primary.Context, primary.async, primary.detaches = parent, style.Async, style.Detach == DetachAll
+	r.winner, r.due = -1, 0
 	if style.Async && r.wake == nil {
 		r.wake = make(chan struct{}, 1)
-		r.runPrimary = func() { r.run(r.attempts[0].Attempt, 0) }
+		r.runPrimary = func() { r.run(r.Style.Primary, 0) }
 	}
-	hedgeable := r.armNext()
+	hedgeable := r.armNext(0)
 	if style.Async {
 		go r.runPrimary()
 		return r.await()
@@ -244,7 +246,7 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, schedule Sche
 	}
 	v, err := op.Attempt(primary, 0)
 	err = OfPrimary(err)
-	if !hedgeable || err == nil && r.timer.Stop() && !r.fired.Load() {
+	if !hedgeable || err == nil && r.timer.Stop() && !r.spent.Load() {
 		returned = true
 		out.Value, out.Err, out.Started, out.Attempt = v, err, 1, primary
 		if err != nil {
@@ -264,26 +266,24 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], gate Gate, schedule Sche
 // Reset makes the race ready for another Run and reports true, or reports
 // false if something may still refer to it. Call it at most once after Run.
 func (r *Race[T]) Reset() bool {
-	if r.late || r.fired.Load() {
+	if r.spent.Load() {
 		return false
 	}
 	if r.Style.Fresh {
 		r.timer, r.wake = nil, nil
 	}
-	r.op, r.gate, r.parent, r.schedule = nil, nil, nil, nil
+	r.op, r.schedule = nil, nil
 	s := &r.Style // each field alone: while the garbage collector marks, that costs a fifth of clearing it as a whole
 	s.Async, s.Fresh, s.Detach = false, false, DetachNone
 	s.Losers, s.Leave, s.Watch, s.Primary = nil, nil, nil, nil
-	s.Call.HTTP, s.Call.Target, s.Call.Method = false, "", ""
-	r.over, r.primaryDone, r.stopped, r.value, r.err = false, false, false, *new(T), nil // no hedge has started
-	r.attempts[0].Attempt, r.attempts[0].running = nil, false
+	r.phase, r.primaryDone, r.value, r.err, r.hedges = racing, false, *new(T), nil, nil
 	return true
 }
 
-// armNext sets the timer for the next hedge of the schedule, and reports whether there is one. The caller holds mu, unless
-// the race begins.
-func (r *Race[T]) armNext() bool {
-	wait, ok := r.schedule.Next(r.index)
+// armNext sets the timer for the hedge of the given index, and reports whether the schedule has one. The caller holds mu,
+// unless the race begins.
+func (r *Race[T]) armNext(index int) bool {
+	wait, ok := r.schedule.Next(index)
 	if r.armed = ok; !ok {
 		return false
 	}
@@ -295,9 +295,20 @@ func (r *Race[T]) armNext() bool {
 	return true
 }
 
+// disarm stops the timer: no hedge starts any more. The caller holds mu.
+func (r *Race[T]) disarm() {
+	if r.armed && !r.timer.Stop() {
+		r.spent.Store(true)
+	}
+	r.armed = false
+	if r.hedges != nil {
+		r.hedges.isDue = false
+	}
+}
+
 // fire is called by the timer when a delay has passed.
 func (r *Race[T]) fire() {
-	r.fired.Store(true)
+	r.spent.Store(true)
 	if a, n := r.next(); a != nil {
 		r.run(a, n)
 	}
@@ -307,36 +318,73 @@ func (r *Race[T]) fire() {
 func (r *Race[T]) next() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.staleFires > 0 {
-		r.staleFires--
+	h := r.initHedges()
+	if h.staleFires > 0 {
+		h.staleFires--
 		return nil, 0
 	}
-	if r.over || r.winner >= 0 || r.stopped || r.unfinished == 0 && !r.hedgeDue {
+	if r.phase != racing || r.winner >= 0 || !r.armed || r.isIdle() && !h.isDue {
 		return nil, 0
 	}
-	if r.hedgeDue = false; r.primaryDone {
+	if h.isDue = false; r.primaryDone {
 		defer r.notify() // Run waits for this hedge, or returns if there is none
 	}
-	index, due := r.index, r.due
-	r.index++
-	defer r.armNext() // also if the gate ends the goroutine
-	if r.started > MaxHedges || !r.admit(index) {
+	index, due := h.index, r.due
+	h.index++
+	defer r.armNext(h.index) // also if the operation ends the goroutine
+	if h.started > MaxHedges || !r.admit(index) {
 		return nil, 0
 	}
-	if r.wake == nil {
-		r.wake = make(chan struct{}, 1)
+	primary := r.Style.Primary
+	n, a = h.started, &Attempt{Context: primary.Context, Call: primary.Call, n: uint8(h.started), async: r.Style.Async, detaches: r.Style.Detach != DetachNone}
+	h.attempts[n] = attempt{Attempt: a, running: true}
+	if h.wait.youngest = time.Now(); n == 1 {
+		h.wait.began = h.wait.youngest.Add(-due)
 	}
-	n, a = r.started, &Attempt{Context: r.parent, n: uint8(r.started), async: r.Style.Async, detaches: r.Style.Detach != DetachNone, call: r.Style.Call}
-	r.attempts[n] = attempt{Attempt: a, running: true}
-	if r.wait.youngest = time.Now(); n == 1 {
-		r.wait.began = r.wait.youngest.Add(-due)
-	}
-	r.started++
-	r.unfinished++
+	h.started++
 	return a, n
 }
 
-// admit asks the gate. A gate that panics does not admit: the timer's goroutine has nobody
+// initHedges returns the state of the hedges, which begins now if no hedge was due before. The caller holds mu.
+func (r *Race[T]) initHedges() *hedgeState {
+	if r.hedges == nil {
+		r.hedges = &hedgeState{started: 1}
+		r.hedges.attempts[0].Attempt = r.Style.Primary
+		if r.wake == nil {
+			r.wake = make(chan struct{}, 1)
+		}
+	}
+	return r.hedges
+}
+
+// started returns how many attempts were started. The caller holds mu.
+func (r *Race[T]) started() int {
+	if r.hedges == nil {
+		return 1
+	}
+	return r.hedges.started
+}
+
+// attempt returns attempt n, and whether it has not returned yet. The caller holds mu.
+func (r *Race[T]) attempt(n int) (a *Attempt, running bool) {
+	if n == 0 {
+		return r.Style.Primary, !r.primaryDone
+	}
+	me := &r.hedges.attempts[n]
+	return me.Attempt, me.running
+}
+
+// isIdle reports whether every attempt has returned. The caller holds mu.
+func (r *Race[T]) isIdle() bool {
+	for n := range r.started() {
+		if _, running := r.attempt(n); running {
+			return false
+		}
+	}
+	return true
+}
+
+// admit asks the operation. One that panics does not admit: the timer's goroutine has nobody
 // to raise the panic in.
 func (r *Race[T]) admit(index int) (ok bool) {
 	defer func() {
@@ -344,7 +392,7 @@ func (r *Race[T]) admit(index int) (ok bool) {
 			ok = false
 		}
 	}()
-	return r.gate.Admit(index)
+	return r.op.Admit(index)
 }
 
 // errExited is the error of an attempt that called runtime.Goexit.
@@ -361,7 +409,7 @@ func (r *Race[T]) run(a *Attempt, n int) {
 			err = &Panic{Value: p, Stack: debug.Stack()}
 		}
 		if n > 0 {
-			r.gate.Ended(n)
+			r.op.Ended(n)
 		}
 		r.finish(n, v, err)
 	}()
@@ -397,19 +445,20 @@ func OutcomeOf(err error) Outcome {
 // Open means that Run waits for a result and has none.
 func (r *Race[T]) finish(n int, v T, err error) {
 	r.mu.Lock()
-	me := &r.attempts[n]
-	me.running = false
-	open := !r.over && r.winner < 0
+	a, _ := r.attempt(n)
 	if n == 0 {
 		r.primaryDone = true
+	} else {
+		r.hedges.attempts[n].running = false
 	}
+	open := r.phase == racing && r.winner < 0
 	defer r.settle(n, v, err, open)   // also if the watch ends the goroutine
 	if w := r.Style.Watch; w != nil { // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
 		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
 		}
-		w.AttemptEnded(me.Attempt, n, how)
+		w.AttemptEnded(a, n, how)
 	}
 }
 
@@ -427,18 +476,14 @@ func (r *Race[T]) settle(n int, v T, err error, open bool) {
 		}
 	case open && n == 0:
 		r.value, r.err = v, err
-		r.unfinished--
 		r.holdFailure()
 		loser = -1
-	default:
-		if open && err == ErrAnswer {
-			r.notTaken++
-		}
-		r.unfinished-- // before its result is discarded: Run does not wait for that
+	case open && err == ErrAnswer:
+		r.hedges.notTaken++
 	}
 	op, a, ended := r.op, (*Attempt)(nil), (func())(nil)
 	if loser >= 0 {
-		a, ended = r.attempts[loser].Attempt, r.endLoser(loser)
+		a, ended = r.endLoser(loser)
 	}
 	r.notify()
 	r.mu.Unlock()
@@ -454,43 +499,50 @@ func (r *Race[T]) settle(n int, v T, err error, open bool) {
 // reschedule changes the time of the next hedge as the schedule says, because attempt n has failed with err. The race is open.
 // The caller holds mu.
 func (r *Race[T]) reschedule(n int, err error) {
-	if n == 0 {
-		r.hedgeDue = false
+	next := 0
+	if h := r.hedges; h != nil {
+		next = h.index
+		h.isDue = h.isDue && n > 0
 	}
-	change := r.schedule.Failed(n, r.index, err)
+	change := r.schedule.Failed(n, next, err)
 	if change.Stop {
-		r.stopped, r.hedgeDue = true, false
+		r.disarm()
 	}
-	if !change.Move || r.stopped || r.wait.over || !r.armed || r.started > MaxHedges {
+	if !change.Move || !r.armed || r.started() > MaxHedges {
 		return
 	}
-	if r.wake == nil {
-		r.wake = make(chan struct{}, 1)
-	}
-	r.fired.Store(true) // so that the race is not used again
-	r.due, r.hedgeDue = change.Elapsed+change.After, true
+	r.spent.Store(true)
+	h := r.initHedges()
+	r.due, h.isDue = change.Elapsed+change.After, true
 	if !r.timer.Reset(change.After) {
-		r.staleFires++
+		h.staleFires++
 	}
 }
 
-// idle reports whether no attempt runs, but one is to start. The caller holds mu.
-func (r *Race[T]) hasScheduledHedge() bool { return r.unfinished == 0 && r.hedgeDue }
+// hasScheduledHedge reports whether no attempt runs, but one is to start. The caller holds mu.
+func (r *Race[T]) hasScheduledHedge() bool { return r.hedges != nil && r.hedges.isDue && r.isIdle() }
 
-// endLoser ends attempt n, which has lost, as [LoserPolicy] decides. It returns the function to be called when the result has been
-// discarded; nil: there is none. The caller holds mu.
-func (r *Race[T]) endLoser(n int) (ended func()) {
-	me := &r.attempts[n]
-	switch losers := r.Style.Losers; {
-	case me.ended != nil:
-	case losers != nil:
-		if me.ended = losers.Lost(me.Attempt, n, me.running); me.ended != nil {
-			me.ignoreCaller()
+// endLoser ends attempt n, which has lost, as [LoserPolicy] decides. It returns the attempt, and the function to be called when the
+// result has been discarded; nil: there is none. The caller holds mu.
+func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
+	a, running := r.attempt(n)
+	if r.hedges != nil {
+		if ended = r.hedges.attempts[n].ended; ended != nil {
+			return a, ended
 		}
-	case me.running:
-		me.Cancel()
 	}
-	return me.ended
+	switch losers := r.Style.Losers; {
+	case losers != nil:
+		if ended = losers.Lost(a, n, running); ended != nil {
+			a.ignoreCaller()
+		}
+	case running:
+		a.Cancel()
+	}
+	if r.hedges != nil {
+		r.hedges.attempts[n].ended = ended
+	}
+	return a, ended
 }
 
 // discard releases what a loser or a failed attempt returned, and the attempt with it.
@@ -510,10 +562,11 @@ func discard[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 func (r *Race[T]) win(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
-	r.hedgeDue = false
-	r.unfinished--
-	for i := range r.attempts {
-		if r.attempts[i].running {
+	if r.hedges != nil {
+		r.hedges.isDue = false
+	}
+	for i := range r.started() {
+		if _, running := r.attempt(i); running {
 			r.endLoser(i)
 		}
 	}
@@ -522,21 +575,21 @@ func (r *Race[T]) win(n int, v T) (T, error) {
 
 // holdFailure begins to hold the failure of the primary if hedges run or are due. The caller holds mu.
 func (r *Race[T]) holdFailure() {
-	if r.unfinished == 0 && !r.hedgeDue {
+	if r.isIdle() && !r.hasScheduledHedge() {
 		return
 	}
-	r.wait.failed = time.Now()
+	r.hedges.wait.failed = time.Now()
 	losers := r.Style.Losers
 	if losers == nil {
 		return
 	}
-	for i := range r.attempts {
-		if me := &r.attempts[i]; me.running && losers.IsQueued(me.Attempt) {
-			me.Cancel()
+	for i := range r.started() {
+		if a, running := r.attempt(i); running && losers.IsQueued(a) {
+			a.Cancel()
 		}
 	}
 	wait := false
-	if r.value, wait = losers.Failed(r.attempts[0].Attempt, r.value, r.err, r.release); !wait {
+	if r.value, wait = losers.Failed(r.Style.Primary, r.value, r.err, r.release); !wait {
 		r.stopHolding()
 	}
 }
@@ -551,25 +604,27 @@ func (r *Race[T]) release() {
 
 // stopHolding ends the wait for hedges, which are cancelled. The caller holds mu.
 func (r *Race[T]) stopHolding() {
-	if !r.over && r.winner < 0 && !r.wait.over {
-		r.wait.over, r.stopped, r.hedgeDue = true, true, false
+	if r.phase == racing && r.winner < 0 && !r.hedges.wait.over {
+		r.hedges.wait.over = true
+		r.disarm()
 		r.cancelRunning()
 	}
 }
 
 // holdTimer returns the timer of a failure that is held while hedges run; nil if none is held. The caller holds mu.
 func (r *Race[T]) holdTimer() *time.Timer {
-	if r.wait.failed.IsZero() || r.winner >= 0 || r.wait.over || r.hasScheduledHedge() {
+	h := r.hedges
+	if h == nil || h.wait.failed.IsZero() || r.winner >= 0 || h.wait.over || r.hasScheduledHedge() {
 		return nil
 	}
-	return time.NewTimer(time.Until(r.wait.end(r.schedule)))
+	return time.NewTimer(time.Until(h.wait.end(r.schedule)))
 }
 
 // cancelRunning cancels the attempts that run. The caller holds mu.
 func (r *Race[T]) cancelRunning() {
-	for i := range r.attempts {
-		if me := &r.attempts[i]; me.running {
-			me.Cancel()
+	for n := range r.started() {
+		if a, running := r.attempt(n); running {
+			a.Cancel()
 		}
 	}
 }
@@ -584,7 +639,7 @@ func (r *Race[T]) notify() {
 
 // await waits for the outcome. The primary has returned, or is detached.
 func (r *Race[T]) await() Result[T] {
-	done, left, stays := r.parent.Done(), false, r.Style.Leave == nil
+	done, left, stays := r.Style.Primary.Context.Done(), false, r.Style.Leave == nil
 	var hold *time.Timer
 	r.mu.Lock()
 	for !r.settled() && !left {
@@ -602,7 +657,7 @@ func (r *Race[T]) await() Result[T] {
 		r.mu.Lock()
 		switch {
 		case r.settled():
-		case late && (r.hasScheduledHedge() || time.Now().Before(r.wait.end(r.schedule))):
+		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.wait.end(r.schedule))):
 			hold = nil // another hedge is to start, or has started
 		case late:
 			r.stopHolding()
@@ -639,22 +694,19 @@ func (r *Race[T]) sleep(ended <-chan struct{}, hold *time.Timer) (gone, late boo
 
 // end ends the race, and returns or raises its outcome. The caller holds mu, which end unlocks.
 func (r *Race[T]) end() Result[T] {
-	r.over = true
-	armed := r.armed
-	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started, NotTaken: r.notTaken}
-	switch {
-	case r.winner >= 0:
-		out.Attempt = r.attempts[r.winner].Attempt
-	case r.primaryDone:
-		out.Attempt = r.attempts[0].Attempt
-	default:
-		out.Err = r.parent.Err()
-		r.late = true
+	r.phase = over
+	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started()}
+	if r.hedges != nil {
+		out.NotTaken = r.hedges.notTaken
 	}
+	if r.winner >= 0 || r.primaryDone {
+		out.Attempt, _ = r.attempt(max(r.winner, 0))
+	} else {
+		out.Err = r.Style.Primary.Context.Err()
+		r.spent.Store(true)
+	}
+	r.disarm()
 	r.mu.Unlock()
-	if armed && !r.timer.Stop() {
-		r.late = true
-	}
 	r.detachAllBut(max(out.Winner, 0))
 	if p, ok := out.Err.(*Panic); ok {
 		out.Attempt.Release() // the caller gets no result to release it by
@@ -669,15 +721,20 @@ func (r *Race[T]) detachAllBut(n int) {
 		return
 	}
 	r.mu.Lock()
-	started := r.started // no more start
+	attempts := [1 + MaxHedges]attempt{{Attempt: r.Style.Primary}}
+	if r.hedges != nil {
+		attempts = r.hedges.attempts // no more start
+	}
 	r.mu.Unlock()
 	var all []contextValue
-	for i := 1; i < started; i++ {
-		all = append(all, r.attempts[i].recordedValues()...)
+	for _, a := range attempts[1:] {
+		if a.Attempt != nil {
+			all = append(all, a.recordedValues()...)
+		}
 	}
-	for i := range started { // without the lock: detach waits for a context of the caller
-		switch a := r.attempts[i].Attempt; {
-		case i == n:
+	for i, a := range attempts { // without the lock: detach waits for a context of the caller
+		switch {
+		case i == n || a.Attempt == nil:
 		case a.detaches:
 			a.detach(all)
 		default:
@@ -691,7 +748,8 @@ func (r *Race[T]) settled() bool {
 	if r.winner >= 0 {
 		return r.primaryDone || r.Style.Async
 	}
-	return r.primaryDone && (r.unfinished == 0 && !r.hedgeDue || r.wait.over)
+	h := r.hedges
+	return r.primaryDone && (h == nil || h.wait.over || r.isIdle() && !h.isDue)
 }
 
 // Winner returns the value of the attempt that has won; false: there is none, or the caller has left Run by a panic. Discard
@@ -699,24 +757,22 @@ func (r *Race[T]) settled() bool {
 func (r *Race[T]) Winner() (v T, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.value, r.winner >= 0 && !r.abandoned
+	return r.value, r.winner >= 0 && r.phase != abandoned
 }
 
 // abandon ends the race when the caller leaves Run by a panic or runtime.Goexit.
 func (r *Race[T]) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hedgeDue = false
-	r.over, r.late, r.abandoned = true, true, true
+	r.phase = abandoned
+	r.spent.Store(true)
+	r.disarm()
 	r.cancelRunning()
 	if r.winner >= 0 || r.primaryDone {
-		n := max(r.winner, 0)
-		go discard(r.op, r.value, r.err, r.attempts[n].Attempt, r.endLoser(n))
-	}
-	if r.timer != nil {
-		r.timer.Stop()
+		a, ended := r.endLoser(max(r.winner, 0))
+		go discard(r.op, r.value, r.err, a, ended)
 	}
 	if w := r.Style.Watch; w != nil && !r.primaryDone {
-		w.AttemptEnded(r.attempts[0].Attempt, 0, Failed)
+		w.AttemptEnded(r.Style.Primary, 0, Failed)
 	}
 }

@@ -154,7 +154,7 @@ func FuzzRun(f *testing.F) {
 			r.Style = style
 			schedule := new(grpcattempt.Schedule)
 			schedule.Begin(delays, usual)
-			out := r.Run(ctx, op, op, schedule)
+			out := r.Run(ctx, op, schedule)
 			var limit int64 // until which a failure may be held
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 {
 				bound := int64(race.Bound(usual, time.Duration(at-start.UnixNano())))

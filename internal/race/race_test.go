@@ -23,7 +23,7 @@ import (
 
 const ms = time.Millisecond
 
-// script is an Op and a Gate that does as told and writes down what happens.
+// script is an Op that does as told and writes down what happens.
 type script struct {
 	attempt func(a *race.Attempt, n int) (string, error)
 	admit   func(index int) bool // nil admits
@@ -102,7 +102,7 @@ func runIn(ctx context.Context, s *script, style setup, delays ...time.Duration)
 	var r race.Race[string]
 	start := time.Now()
 	r.Style = style.Style
-	out := r.Run(ctx, s, s, &race.FixedSchedule{Delays: delays, Usual: style.usual})
+	out := r.Run(ctx, s, &race.FixedSchedule{Delays: delays, Usual: style.usual})
 	return out, time.Since(start)
 }
 
@@ -293,7 +293,7 @@ func (p *paced) Next(index int) (time.Duration, bool) {
 
 func (*paced) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
-func TestRunAsksScheduleForNextHedgeAfterGate(t *testing.T) {
+func TestRunAsksScheduleForNextHedgeAfterAdmit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var asked []time.Duration
@@ -304,7 +304,7 @@ func TestRunAsksScheduleForNextHedgeAfterGate(t *testing.T) {
 			return false
 		}
 		var r race.Race[string]
-		out := r.Run(context.Background(), s, s, &paced{next: func() (time.Duration, bool) { return 30 * ms, len(asked) < 3 }})
+		out := r.Run(context.Background(), s, &paced{next: func() (time.Duration, bool) { return 30 * ms, len(asked) < 3 }})
 		assert.Equal(t, "answer 0", out.Value)
 		assert.Equal(t, []time.Duration{10 * ms, 40 * ms, 70 * ms}, asked)
 		assert.Equal(t, []int{0, 1, 2}, indices)
@@ -318,7 +318,7 @@ func TestHedgeOfScheduleThatIsNotFixedMayWin(t *testing.T) {
 		start := time.Now()
 		var r race.Race[string]
 		r.Style = detached.Style
-		out := r.Run(context.Background(), s, s, &paced{next: func() (time.Duration, bool) { return 30 * ms, true }})
+		out := r.Run(context.Background(), s, &paced{next: func() (time.Duration, bool) { return 30 * ms, true }})
 		assert.Equal(t, "answer 1", out.Value)
 		assert.Equal(t, 75*ms, time.Since(start))
 	})
@@ -601,7 +601,7 @@ func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
 			return true
 		}}
 		out, took := run(s, style, 10*ms, 20*ms)
-		assert.Equal(t, 1, out.Winner, "the gate is asked again at the next delay")
+		assert.Equal(t, 1, out.Winner, "Admit is called again at the next delay")
 		assert.Equal(t, 25*ms, took)
 		time.Sleep(time.Second)
 	})
@@ -688,13 +688,13 @@ func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
 		quick := &script{attempt: takes(5 * ms)}
 		for range 3 {
 			r.Style = style.Style
-			out := r.Run(t.Context(), quick, quick, after(10*ms))
+			out := r.Run(t.Context(), quick, after(10*ms))
 			assert.Equal(t, "answer 0", out.Value)
 			require.True(t, r.Reset())
 		}
 		slow := &script{attempt: takes(50*ms, 5*ms)}
 		r.Style = style.Style
-		out := r.Run(t.Context(), slow, slow, after(10*ms))
+		out := r.Run(t.Context(), slow, after(10*ms))
 		assert.Equal(t, 1, out.Winner)
 		assert.False(t, r.Reset())
 		time.Sleep(time.Second)
@@ -748,8 +748,6 @@ func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
 }
 
 func BenchmarkRace(b *testing.B) {
-	instant := &script{attempt: nil}
-	op := quickOp{}
 	delays := after(time.Second)
 	for name, style := range map[string]setup{"in place": inPlace, "detached": detached} {
 		b.Run(name, func(b *testing.B) {
@@ -757,7 +755,7 @@ func BenchmarkRace(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				r.Style = style.Style
-				r.Run(context.Background(), op, instant, delays)
+				r.Run(context.Background(), quickOp{}, delays)
 				r.Reset()
 			}
 		})
@@ -768,6 +766,8 @@ type quickOp struct{}
 
 func (quickOp) Attempt(*race.Attempt, int) (string, error) { return "", nil }
 func (quickOp) Discard(string, error)                      {}
+func (quickOp) Admit(int) bool                             { return true }
+func (quickOp) Ended(int)                                  {}
 
 // --- a primary that has failed ---
 
@@ -826,7 +826,7 @@ func TestFailureIsHeldWithoutLimitIfScheduleHasNone(t *testing.T) {
 		var r race.Race[string]
 		r.Style = style.Style
 		start := time.Now()
-		out := r.Run(t.Context(), s, s, &paced{next: func() (time.Duration, bool) { return 0, false }})
+		out := r.Run(t.Context(), s, &paced{next: func() (time.Duration, bool) { return 0, false }})
 		assert.Equal(t, "answer 1", out.Value)
 		assert.Equal(t, time.Hour+10*ms, time.Since(start))
 	})
@@ -896,7 +896,7 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 			}}
 			r.Style = style.Style
 			r.Style.Losers = c.hold
-			out := r.Run(t.Context(), h, h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
+			out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
 			assert.Same(t, errDown, out.Err)
 			assert.Equal(t, "held primary", out.Value, name)
 			assert.Equal(t, c.want, time.Since(start), name)
@@ -913,7 +913,7 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 		var r race.Race[string]
 		r.Style = style.Style
 		r.Style.Losers = keeper(func(func()) bool { return true })
-		out := r.Run(t.Context(), h, h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
+		out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
 		assert.Equal(t, "hedge", out.Value)
 		synctest.Wait()
 		assert.Equal(t, []string{"held primary"}, h.gone())
@@ -953,12 +953,12 @@ func TestResetClearsEveryFieldOfStyle(t *testing.T) {
 	var r race.Race[string]
 	s := &script{attempt: func(*race.Attempt, int) (string, error) { return "", nil }}
 	r.Style = race.Style[string]{Async: true, Detach: race.DetachAll, Fresh: true, Losers: new(lingering),
-		Leave: func() bool { return true }, Watch: leaver(race.MaxHedges + 1), Primary: new(race.Attempt), Call: race.Called{HTTP: true, Target: "host", Method: "GET"}}
+		Leave: func() bool { return true }, Watch: leaver(race.MaxHedges + 1), Primary: new(race.Attempt)}
 	style := reflect.ValueOf(&r.Style).Elem()
 	for i := range style.NumField() {
 		require.False(t, style.Field(i).IsZero(), "a field without a value here: %s", style.Type().Field(i).Name)
 	}
-	r.Run(t.Context(), s, s, new(race.FixedSchedule))
+	r.Run(t.Context(), s, new(race.FixedSchedule))
 	require.True(t, r.Reset())
 	assert.True(t, style.IsZero(), "%+v", r.Style)
 }

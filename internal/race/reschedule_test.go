@@ -63,7 +63,7 @@ func runMovable(ctx context.Context, s *script, style setup, delays ...time.Dura
 	r.Style = style.Style
 	schedule := new(grpcattempt.Schedule)
 	schedule.Begin(delays, style.usual)
-	out := r.Run(ctx, s, s, schedule)
+	out := r.Run(ctx, s, schedule)
 	return out, time.Since(start)
 }
 

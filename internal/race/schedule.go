@@ -5,8 +5,8 @@ import "time"
 // A Schedule says when the hedges of one race may start. The race calls it with its lock held: it must not block, panic or
 // call the race.
 type Schedule interface {
-	// Next returns the time from now until the gate is asked about the hedge of the given index; false: it is not asked any
-	// more. Index 0 is asked for when the race begins, each further one when the gate has been asked about the one before.
+	// Next returns the time from now until the race calls [Op.Admit] for the hedge of the given index; false: no hedge starts any
+	// more. Next is called for index 0 when the race begins, and for each further index when Admit was called for the one before.
 	Next(index int) (wait time.Duration, ok bool)
 
 	// Failed is called when attempt n has failed with err and no attempt has won. It returns how that changes the time of

@@ -59,10 +59,10 @@ const maxFlatFields = 40
 
 // wideStructs has the flat fields of each struct that has more than maxFlatFields.
 var wideStructs = map[string]int{
-	"internal/funccall.call": 71, "internal/funccall.detachedCall": 73, "internal/grpccall.rpc": 107, "internal/grpccall.stream": 96,
-	"internal/httpcall.call": 91, "internal/httpcall.resumption": 41,
-	"internal/race.Race": 42, "rangeread.opening": 68,
-	"dnshedge.asking": 154, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 139, "dnshedge/internal/group.Server": 84,
+	"internal/funccall.call": 51, "internal/funccall.detachedCall": 53, "internal/grpccall.rpc": 87, "internal/grpccall.stream": 96,
+	"internal/httpcall.call": 71, "internal/httpcall.resumption": 41,
+	"rangeread.opening": 48,
+	"dnshedge.asking":   134, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 119, "dnshedge/internal/group.Server": 84,
 	"dnshedge/recursor.Resolver": 83, "dnshedge/recursor.core": 53, "dnshedge/recursor/internal/fleet.Fleet": 63,
 	"benchmark/simulate.contender": 67, "benchmark/simulate.trial": 46, "benchmark/simulate.turns": 46,
 }

@@ -193,7 +193,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	x.first.Adopt(&x.first.own, span, span.End, nil)
 	style := &x.race.Style
 	style.Watch, style.Primary = x.told.watch(), &x.first.Attempt
-	out := x.race.Run(ctx, x, x, x)
+	out := x.race.Run(ctx, x, x)
 	x.ended(out.Winner, &out.Value)
 	if out.Err != nil {
 		return x.failedAll(out.Err, out.Started)
