@@ -101,9 +101,12 @@ func (j *grpcJudge) patience(c *grpcCall) (d time.Duration) {
 }
 
 // deadline returns when a call ends at the latest: with the caller's deadline, or with the timeout of its method. An interceptor that asks for a
-// token does so before gRPC starts the timeout.
+// token does so before gRPC starts the timeout. A service config that a resolver sends replaces the default one, which has the timeout.
 func (j *grpcJudge) deadline(c *grpcCall) time.Duration {
 	timeout := j.w.way.timeout
+	if j.w.way.spelt && !c.elsewhere {
+		timeout = 0
+	}
 	if timeout > 0 && j.w.way.token {
 		timeout += tokenTakes
 	}
