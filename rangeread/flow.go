@@ -94,7 +94,7 @@ func (f *flow) open() error {
 	if f.tries == 0 && f.hedged {
 		f.left, f.number, f.stall = maxHedges, started, f.task.key.Stall()
 		if p := f.task.key.Schedule(); p != nil {
-			f.usual = p.P99
+			f.usual = p.Usual
 		}
 	}
 	f.tries, f.opened = f.tries+1, f.at

@@ -13,7 +13,6 @@ import (
 type opening struct {
 	policy.Call
 	race     race.Race[outcome]
-	schedule race.FixedSchedule
 	task     *task
 	from, to int64
 }
@@ -22,20 +21,16 @@ type opening struct {
 func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream, started int, err error) {
 	o := &opening{task: t, from: from, to: to}
 	o.race.Style.Async, o.race.Style.Leave = true, func() bool { return true }
-	out := race.Result[outcome]{}
-	if !hedged {
-		out = o.race.Run(t.ctx, o, &o.schedule)
-	} else {
-		plan := o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
-		o.schedule.Usual = o.Usual()
-		if plan != nil {
-			o.schedule.Delays = plan.Delays
-		}
-		out = o.race.Run(t.ctx, o, &o.schedule)
-		if o.NotTaken = out.NotTaken; out.Winner >= 0 && (out.Value.err != nil || out.Value.stream.empty()) {
-			o.MarkLatencyUnknown() // it had no first byte
-		}
-		o.End(out.Winner >= 0, out.Winner > 0, 0)
+	if hedged {
+		o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
+	}
+	out := o.race.Run(t.ctx, o, o.RaceSchedule())
+	if hedged {
+		answered := out.Winner >= 0
+		o.End(policy.Outcome{
+			Answered: answered, Winner: out.Winner, NotTaken: out.NotTaken,
+			LatencyUnknown: answered && (out.Value.err != nil || out.Value.stream.empty()), // no first byte came
+		})
 	}
 	if out.Winner > 0 {
 		t.store.firstWins.Add(1)

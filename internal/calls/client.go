@@ -97,23 +97,27 @@ func (c *Client) NestingMark(call race.Called) race.Called {
 	return call
 }
 
-// CountOutcome counts a call that was eligible and has ended. The winner is the number of the attempt whose result the caller gets; -1: none.
-func (c *Client) CountOutcome(call *policy.Call, winner int) {
+// EndCall records and counts the outcome of a call that was eligible for hedging.
+func (c *Client) EndCall(call *policy.Call, o policy.Outcome) {
+	if call.End(o) {
+		c.Counters.ShadowWins.Add(1)
+	}
+	if o.HeldBack {
+		c.Counters.HeldBack.Add(1)
+	}
 	if sent := call.Sent(); sent > 0 {
 		c.Counters.HedgedRequests.Add(1)
 		c.Counters.HedgesSent.Add(int64(sent))
-		if call.NotTaken > 0 {
-			c.Counters.AnswersNotTaken.Add(int64(call.NotTaken))
+		if o.NotTaken > 0 {
+			c.Counters.AnswersNotTaken.Add(int64(o.NotTaken))
 		}
 		switch {
-		case winner > 0:
+		case o.HeldBack:
+		case o.Winner > 0:
 			c.Counters.HedgeWins.Add(1)
-		case winner == 0:
+		case o.Winner == 0:
 			c.Counters.PrimaryWins.Add(1)
 		}
-	}
-	if call.ShadowWon {
-		c.Counters.ShadowWins.Add(1)
 	}
 	if call.Denied == observe.DeniedBudget {
 		c.Counters.BudgetExhausted.Add(1)

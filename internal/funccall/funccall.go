@@ -37,11 +37,9 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 		c = new(call[T])
 	}
 	c.f, c.client = f, h
-	schedule := c.begin(ctx, key)
-	if schedule == nil {
+	if schedule := c.begin(ctx, key); schedule == nil {
 		return c.sendWithoutHedges(ctx)
 	}
-	c.schedule.Delays = schedule.Delays
 	return c.sendHedged(ctx, c)
 }
 
@@ -52,10 +50,8 @@ func DoDetached[T any](ctx context.Context, h *Client, key string, f func(contex
 		return sendOnce(ctx, h, key, reason, f)
 	}
 	c := &detachedCall[T]{discard: discard}
-	c.f, c.client, c.detached = f, h, true
-	if schedule := c.begin(ctx, key); schedule != nil { // otherwise there is no hedge, and the caller may leave the call all the same
-		c.schedule.Delays = schedule.Delays
-	}
+	c.f, c.client = f, h
+	c.begin(ctx, key)
 	c.race.Style.Async, c.race.Style.Leave = true, c.abandon
 	return c.sendHedged(ctx, c)
 }
@@ -80,13 +76,10 @@ func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.
 // win; Do reads the element of the winner.
 type call[T any] struct {
 	policy.Call
-	race     race.Race[T]
-	schedule race.FixedSchedule
+	race     race.Race[T] // asynchronous if the call is detached: it is not used again, as attempts may outlive it
 	client   *Client
-	key      *policy.Key // kept for the next call, which often has the same key
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*attemptctx.Context
-	detached bool // the call is not used again: attempts may outlive it
 
 	primarySucceeded    bool         // the first call of f returned without an error; written by the goroutine of Do; not used if the call is detached
 	hedgeSucceededAfter atomic.Int64 // time from the start to the first success of a hedge, in nanoseconds; 0: none
@@ -95,10 +88,10 @@ type call[T any] struct {
 // begin begins the call and returns its hedge schedule; nil: no hedge can become due.
 func (c *call[T]) begin(ctx context.Context, key string) *policy.Schedule {
 	h := c.client
-	if name := (policy.Name{Host: key}); !c.key.Is(name) {
-		c.key = h.Policy.Key(name)
+	if name := (policy.Name{Host: key}); !c.Key.Is(name) {
+		c.Key = h.Policy.Key(name)
 	}
-	schedule := c.Begin(ctx, c.key, race.OverridesFrom(ctx).Delay)
+	schedule := c.Begin(ctx, c.Key, race.OverridesFrom(ctx).Delay)
 	if schedule == nil {
 		h.Counters.WarmupRequests.Add(1)
 	}
@@ -110,7 +103,7 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	c.AttemptStarted(ctx, 0)
 	v, err := CallOnce(ctx, c.f)
 	c.AttemptEnded(ctx, 0, race.OutcomeOf(err))
-	c.End(err == nil, false, 0)
+	c.End(policy.Outcome{Answered: err == nil})
 	c.free()
 	return v, err
 }
@@ -119,24 +112,20 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
-	c.schedule.Usual = c.Usual()
 	style.Watch, style.Primary, style.Fresh = c.Watch(), c.contexts[0].Attempt(), c.InBubble()
-	out := c.race.Run(ctx, op, &c.schedule)
-	countedWinner := out.Winner
-	if countedWinner > 0 && c.isDelayedByPrimary() {
-		countedWinner = -1
-		c.client.Counters.HeldBack.Add(1)
-		c.client.Log.LogHeldBack(c.key.Name.Host)
+	out := c.race.Run(ctx, op, c.RaceSchedule())
+	outcome := policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, HeldBack: out.Winner > 0 && c.isDelayedByPrimary()}
+	if outcome.HeldBack {
+		c.client.Log.LogHeldBack(c.Key.Name.Host)
 	}
-	c.End(out.Winner >= 0, countedWinner > 0, 0)
-	c.client.CountOutcome(&c.Call, countedWinner)
+	c.client.EndCall(&c.Call, outcome)
 	switch {
 	case out.Winner >= 0:
 		c.contexts[out.Winner].Win()
 	case out.Attempt != nil:
 		out.Attempt.Release()
 	}
-	if !c.detached && c.race.Reset() {
+	if !c.isDetached() && c.race.Reset() {
 		c.free()
 	}
 	return out.Value, out.Err
@@ -146,8 +135,11 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 // quarter later than the hedge. The race is over.
 func (c *call[T]) isDelayedByPrimary() bool {
 	answered, took := time.Duration(c.hedgeSucceededAfter.Load()), c.Elapsed()
-	return !c.detached && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)
+	return !c.isDetached() && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)
 }
+
+// isDetached reports whether the call is one of DoDetached.
+func (c *call[T]) isDetached() bool { return c.race.Style.Async }
 
 // free clears the call and puts it back into the pool.
 func (c *call[T]) free() {
@@ -162,7 +154,7 @@ func (c *call[T]) free() {
 func (c *call[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
 		v, err := c.f(c.contexts[0])
-		if !c.detached {
+		if !c.isDetached() {
 			c.primarySucceeded = err == nil
 		}
 		return v, err

@@ -29,8 +29,6 @@ type hedging struct {
 	in       *Client
 	rule     *methodRule             // an rpc keeps it for its next call, which often has the same method
 	throttle *serviceconfig.Throttle // nil: none
-	key      *policy.Key             // an rpc keeps it like the rule
-	ahead    time.Duration           // time between the start of the call and the start of its race
 
 	selection conns.Selection // of the connection of each attempt
 	detours   elsewhere.Detours
@@ -40,8 +38,8 @@ type hedging struct {
 // begin begins a call over cc and returns the delays of its hedges; nil means that no hedge can become due. The key must be set before. A delay that
 // is not 0 replaces the learned delays.
 func (h *hedging) begin(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
-	h.selection.Init(h.in.options.HedgeConns, cc, h.key)
-	plan := h.BeginOn(ctx, h.key, delay, h.rule.terms)
+	h.selection.Init(h.in.options.HedgeConns, cc, h.Key)
+	plan := h.BeginOn(ctx, h.Key, delay, h.rule.terms)
 	if plan == nil {
 		h.in.Counters.WarmupRequests.Add(1)
 		return nil
@@ -66,7 +64,7 @@ func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline
 
 // minRemainingTime returns the median latency of the key, 0 if it is not known: a hedge with less time until the deadline is not sent.
 func (h *hedging) minRemainingTime() time.Duration {
-	if p := h.key.Schedule(); p != nil {
+	if p := h.Key.Schedule(); p != nil {
 		return p.Median
 	}
 	return 0
@@ -107,7 +105,7 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 	}
 	if wait, pushed := grpcattempt.Pushback(err, trailer); pushed {
 		if !h.selection.Attempt(n).IsOtherTarget() {
-			h.key.PushBack(time.Now(), wait)
+			h.Key.PushBack(time.Now(), wait)
 		}
 		if h.rule.hedging == nil {
 			h.stopHedges(n)
@@ -141,7 +139,7 @@ func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer m
 	if !nonFatal || n == 0 && deadline.Ended(err, trailer) {
 		return race.ErrAnswer
 	}
-	failure := &grpcattempt.NonFatal{Elapsed: h.Elapsed() - h.ahead, After: after}
+	failure := &grpcattempt.NonFatal{Elapsed: h.ElapsedSinceBegin(), After: after}
 	usual := h.selection.TypicalRequest()
 	hold := after > 0 && (deadline.Before(after) || h.isHeldBack() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {

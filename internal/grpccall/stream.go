@@ -316,13 +316,12 @@ func (s *stream) deliverTargets() {
 // receiveFirst runs the race for the first message.
 func (s *stream) receiveFirst(m any) error {
 	defer s.chooseAttempt(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
-	s.reply, s.key = m, s.in.Policy.RouteKey(s.in.keyName(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
+	s.reply, s.Key = m, s.in.Policy.RouteKey(s.in.keyName(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
 	asked, sent := time.Now(), s.sent.At()
 	delays := s.begin(s.asked.ctx, s.asked.cc, s.askedDelay)
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.ReceiveTime
 	if late { // the call began when the request was sent, and the message may be there
 		s.Began(sent)
-		s.ahead = asked.Sub(sent)
 		delays = grpcattempt.RemainingDelays(delays, asked.Sub(sent))
 	}
 	var r struct { // in one allocation
@@ -333,18 +332,14 @@ func (s *stream) receiveFirst(m any) error {
 	r.schedule.Begin(delays, s.Usual())
 	out := r.Run(s.asked.ctx, s, &r.schedule)
 	s.detours.Settle(&s.origin.Trail)
-	if late && time.Since(asked) < grpcattempt.ReceiveTime {
-		s.MarkLatencyUnknown()
-	}
-	return s.deliver(out)
+	return s.deliver(out, late && time.Since(asked) < grpcattempt.ReceiveTime)
 }
 
-// deliver copies the first message to the caller, records the outcome and makes the winner the call.
-func (s *stream) deliver(out race.Result[error]) error {
+// deliver copies the first message to the caller, records the outcome and makes the winner the call. The message may have arrived early, before the
+// caller asked for it.
+func (s *stream) deliver(out race.Result[error], early bool) error {
 	err := out.Value
-	s.NotTaken = out.NotTaken
-	s.End(err == io.EOF || s.in.isAnswer(err), out.Winner > 0, 0)
-	s.in.CountOutcome(&s.Call, out.Winner)
+	s.in.EndCall(&s.Call, policy.Outcome{Answered: err == io.EOF || s.in.isAnswer(err), Winner: out.Winner, NotTaken: out.NotTaken, LatencyUnknown: early})
 	if out.Winner <= 0 {
 		out.Attempt.Release()
 		return err

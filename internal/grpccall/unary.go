@@ -91,8 +91,8 @@ func (c *rpc) applyRule(ctx context.Context, m *methodRule) {
 	if opts, finish := grpcattempt.TakeFinish(c.asked.opts); len(finish) > 0 {
 		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
 	}
-	if name := c.in.keyName(ctx, c.asked.called); !c.key.Is(name) {
-		c.key = c.in.Policy.RouteKey(name, m.policy.BudgetPercent/100)
+	if name := c.in.keyName(ctx, c.asked.called); !c.Key.Is(name) {
+		c.Key = c.in.Policy.RouteKey(name, m.policy.BudgetPercent/100)
 	}
 }
 
@@ -175,9 +175,7 @@ func (c *rpc) deliver(out race.Result[error]) error {
 			deliver()
 		}
 	}
-	c.NotTaken = out.NotTaken
-	c.End(c.in.isAnswer(err), out.Winner > 0, 0)
-	c.in.CountOutcome(&c.Call, out.Winner)
+	c.in.EndCall(&c.Call, policy.Outcome{Answered: c.in.isAnswer(err), Winner: out.Winner, NotTaken: out.NotTaken})
 	out.Attempt.Release()
 	if c.finish != nil {
 		c.finish.Choose(max(out.Winner, 0))

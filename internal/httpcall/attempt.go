@@ -41,7 +41,7 @@ func (c *call) Admit(index int) bool {
 var _ race.LoserPolicy[*http.Response] = (*call)(nil)
 
 // reportsConn reports whether attempt n is known to report its connection. If it has not yet, it is in middleware above net/http.
-func (c *call) reportsConn(n int) bool { return c.key.Features.Load()&c.connReportFlag(n) != 0 }
+func (c *call) reportsConn(n int) bool { return c.Key.Features.Load()&c.connReportFlag(n) != 0 }
 
 // Lost cancels attempt n, or lets it finish, as its connection would be lost otherwise. If the attempt has returned, its response is
 // being discarded, and the attempt is cancelled if that takes too long.
@@ -70,9 +70,9 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		r, resp, err = c.sendAttempt(a, n)
 	}
 	if err == nil && !c.attempts[n].endpoint.IsElsewhere() {
-		c.recordHostFeatures(c.key, resp, n > 0)
+		c.recordHostFeatures(c.Key, resp, n > 0)
 		if loser.ReportsConn(a) && !c.reportsConn(n) {
-			c.key.Features.Or(c.connReportFlag(n))
+			c.Key.Features.Or(c.connReportFlag(n))
 		}
 	}
 	err = c.classify(r, resp, err, n)
@@ -86,7 +86,7 @@ func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Respons
 	r, rt := c.requests.AttemptRequest(ctx, n), c.t.pools.Primary()
 	if n > 0 {
 		r.Header = setAttemptHeader(r.Header, c.t.Settings().AttemptHeader, n)
-		if isBehindLimiter(c.key) {
+		if isBehindLimiter(c.Key) {
 			r.Header = setAttemptHeader(r.Header, limit.AttemptHeader, n)
 		}
 		if c.attempts[n].usesHedgeConns {
@@ -120,7 +120,7 @@ func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpatt
 		c.peer.Store(peer)
 	}
 	link, guarded := c.requests.NewLink(n), c.guarded || c.hasOtherPath(n)
-	if guarded && (c.grace < loser.MaxCancelDelay || isBehindLimiter(c.key)) && c.hasDefaultHeaderLimit(n) {
+	if guarded && (c.grace < loser.MaxCancelDelay || isBehindLimiter(c.Key)) && c.hasDefaultHeaderLimit(n) {
 		link.CountInformational()
 	}
 	return link.Context(a, n > 0, guarded, c.hooks, peer), link
@@ -145,7 +145,7 @@ func (c *call) classify(req *http.Request, resp *http.Response, err error, n int
 	}
 	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.attempts[n].endpoint.IsElsewhere() {
 		now := time.Now()
-		c.key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
+		c.Key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
 	verdict := c.t.options.classify(req, resp)
 	if c.firstByte && verdict != httpattempt.ErrFailure {
@@ -221,7 +221,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 	hasProbe := c.selection().HasProbe()
 	isProbe := hasProbe && index == 0
 	if hasProbe {
-		index-- // the schedule has no delay for the probe, see delaysOf
+		index-- // the schedule has no delay for the probe, see probeSchedule
 		if c.Hedges >= c.t.Policy.Config().MaxHedges {
 			c.SkipHedge(index)
 			return false
@@ -233,7 +233,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 		return false
 	}
 	added := false
-	defer c.key.EndedUnless(&added)
+	defer c.Key.EndedUnless(&added)
 	a := &c.attempts[c.Hedges]
 	a.endpoint, a.usesHedgeConns = hedge, !hedge.IsElsewhere()
 	c.selection().AddHedge(hedge, isProbe)

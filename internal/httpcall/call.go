@@ -79,28 +79,26 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	if eligible > 1 {
 		c.selectEndpoint(req, eligible)
 	}
-	c.hostVersion = hostVersionOf(c.key, req.URL.Scheme)
-	schedule := c.Begin(req.Context(), c.key, c.delay)
+	c.hostVersion = hostVersionOf(c.Key, req.URL.Scheme)
+	schedule := c.Begin(req.Context(), c.Key, c.delay)
 	if schedule == nil || httpattempt.HasBody(req) && !c.requests.HasReadBody() { // the key has learned its first schedule after canBeHedged
 		return c.sendWithoutHedges(req)
 	}
-	return c.sendHedged(req, schedule)
+	return c.sendHedged(req)
 }
 
 // call is one HTTP call in flight. It implements [race.Op] and [race.LoserPolicy]. It is used again for another call, so nothing that the
 // caller receives may refer to it.
 //
-// The goroutine of RoundTrip writes callOptions, key, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
+// The goroutine of RoundTrip writes callOptions, Key, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
 // It writes where an attempt is sent before the attempt starts. Each attempt writes the other fields of its own element of attempts before it ends;
 // RoundTrip reads the element of the winner. The primary writes peer; hedges read it. The types of the other fields say how they are guarded.
 type call struct {
 	policy.Call
 	callOptions
 	race     race.Race[*http.Response]
-	schedule race.FixedSchedule
 	requests httpattempt.Requests
 	t        *Client
-	key      *policy.Key        // kept for the next call, which often has the same key
 	grace    time.Duration      // during which a loser may finish; 0: losers are cancelled at once
 	hooks    *httpattempt.Hooks // trace hooks of the caller, if the call may be hedged; nil: none
 	attempts [1 + race.MaxHedges]attempt
@@ -176,18 +174,18 @@ func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 
 // setKey sets the latency key of the call to that of req.
 func (c *call) setKey(req *http.Request) {
-	if name := c.t.keyName(req, c.route.Pattern); !c.key.Is(name) {
-		c.key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
+	if name := c.t.keyName(req, c.route.Pattern); !c.Key.Is(name) {
+		c.Key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}
 }
 
 // canBeHedged reports whether a hedge can become due.
-func (c *call) canBeHedged() bool { return c.delay > 0 || c.key.Schedule() != nil }
+func (c *call) canBeHedged() bool { return c.delay > 0 || c.Key.Schedule() != nil }
 
 // sendBrokenBody sends a request whose body could not be read. The RoundTripper below reads the same bytes and the same error from the request replay.
 // A nil replay means that the caller gave up during the reading; then err is returned.
 func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
-	t, name := c.t, c.key.Name
+	t, name := c.t, c.Key.Name
 	t.Counters.NotHedgeable.Add(1)
 	t.free(c)
 	p := t.Policy.BeginUnhedged(req.Context(), name, observe.DeniedBody)
@@ -210,12 +208,12 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	c.AttemptStarted(ctx, 0)
 	resp, err := c.roundTrip(t.pools.Primary(), once, 0)
 	if err == nil {
-		c.recordHostFeatures(c.key, resp, false)
+		c.recordHostFeatures(c.Key, resp, false)
 	}
 	failure := race.OfPrimary(c.classify(req, resp, err, 0))
 	c.recordSingleOutcome(ctx, failure == nil)
 	c.AttemptEnded(ctx, 0, race.OutcomeOf(failure))
-	c.End(failure == nil, false, 0)
+	c.End(policy.Outcome{Answered: failure == nil})
 	resp = restoreRequest(req, once, resp)
 	if t.options.Resume && failure == nil && c.attempts[0].endpoint.IsFirst() {
 		resp, _ = c.makeResumable(req, resp, nil, 0, 1)
@@ -224,21 +222,20 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// sendHedged sends a call, and hedges it at the delays of the schedule.
-func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.Response, error) {
+// sendHedged sends a call, and hedges it at the delays of its schedule.
+func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	style := &c.race.Style
 	style.Watch, style.Detach, style.Fresh = c.Watch(), race.DetachAll, c.InBubble()
-	delays := c.delaysOf(schedule)
-	if len(delays) > 0 || c.t.pools.AskPeers() {
+	schedule, canHedge := c.raceSchedule()
+	if canHedge || c.t.pools.AskPeers() {
 		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
-	if len(delays) > 0 {
+	if canHedge {
 		c.configureRace()
 	}
-	style.Primary = c.requests.Prepare(req, len(delays) > 0, c.guarded)
+	style.Primary = c.requests.Prepare(req, canHedge, c.guarded)
 	style.Primary.Call = c.t.NestingMark(c.called(req))
-	c.schedule.Delays, c.schedule.Usual = delays, c.Usual()
-	out := c.race.Run(req.Context(), c, &c.schedule)
+	out := c.race.Run(req.Context(), c, schedule)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Mute()
 	}
@@ -246,10 +243,8 @@ func (c *call) sendHedged(req *http.Request, schedule *policy.Schedule) (*http.R
 	if out.Winner > 0 {
 		setup = c.attempts[out.Winner].setup
 	}
-	c.NotTaken = out.NotTaken
 	c.recordOutcome(req.Context(), out.Winner)
-	c.End(out.Winner >= 0, out.Winner > 0, setup)
-	c.t.CountOutcome(&c.Call, out.Winner)
+	c.t.EndCall(&c.Call, policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, NotTaken: out.NotTaken, Setup: setup})
 	return c.deliver(req, &out)
 }
 
@@ -270,7 +265,7 @@ func (c *call) configureRace() {
 	// A loser has not received its header yet. Behind a Limiter it may be queued, and a cancellation takes it out of the queue. That is worth the
 	// loss of its connection, unless the cancellation would be put off.
 	if c.grace > 0 {
-		c.prompt = isBehindLimiter(c.key)
+		c.prompt = isBehindLimiter(c.Key)
 	}
 }
 
@@ -357,34 +352,45 @@ func (c *call) selection() *endpoint.Selection { return c.attempts[0].endpoint.S
 // have been read.
 func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	set := c.t.options.Endpoints
-	selection := set.Select(req.Context(), endpoint.DetectorOf(c.key, set.Names()), eligible)
+	selection := set.Select(req.Context(), endpoint.DetectorOf(c.Key, set.Names()), eligible)
 	primary := selection.Primary()
 	c.attempts[0].endpoint = primary
 	if !primary.IsFirst() {
-		c.key.Use(time.Now()) // the key of the first endpoint keeps the detector
+		c.Key.Use(time.Now()) // the key of the first endpoint keeps the detector
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: primary.Host(), Path: req.URL.Path}
 		c.setKey(there)
 	}
-	if p := c.key.Schedule(); p != nil && p.Median > 0 {
+	if p := c.Key.Schedule(); p != nil && p.Median > 0 {
 		selection.SelectProbe(p.Median)
 	}
-	if cost := int32(selection.TypicalCost()); c.key.TypicalCost.Load() != cost {
-		c.key.TypicalCost.Store(cost)
+	if cost := int32(selection.TypicalCost()); c.Key.TypicalCost.Load() != cost {
+		c.Key.TypicalCost.Store(cost)
 	}
 }
 
-// delaysOf returns the delays of a call. A probe starts at once.
-func (c *call) delaysOf(schedule *policy.Schedule) []time.Duration {
-	if !c.selection().HasProbe() {
-		return schedule.Delays
+// raceSchedule returns the schedule of the race of a call, and whether a hedge can become due.
+func (c *call) raceSchedule() (s race.Schedule, canHedge bool) {
+	own := c.RaceSchedule()
+	if c.selection().HasProbe() {
+		return probeSchedule{own}, true
 	}
-	return append([]time.Duration{0}, schedule.Delays...)
+	return own, len(own.Delays) > 0
+}
+
+// A probeSchedule is a schedule with a probe before its hedges. The probe starts together with the primary.
+type probeSchedule struct{ *race.FixedSchedule }
+
+func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
+	if index == 0 {
+		return 0, true
+	}
+	return s.FixedSchedule.Next(index - 1)
 }
 
 // called returns the host that the primary of a call is sent to, by which hedging below recognises the call.
 func (c *call) called(req *http.Request) race.Called {
-	host := c.key.Name.Host
+	host := c.Key.Name.Host
 	if c.t.options.KeyFunc != nil { // the name of the key is not that of a host
 		if to := c.attempts[0].endpoint; !to.IsFirst() {
 			host = to.Host()

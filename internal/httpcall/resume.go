@@ -18,10 +18,10 @@ import (
 func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
 	part, why := resume.PartOf(req, resp)
 	if why != "" {
-		c.key.Unresumed(string(why))
+		c.Key.Unresumed(string(why))
 		return resp, false
 	}
-	r := &resumption{t: c.t, key: c.key, hostVersion: c.hostVersion, ctx: req.Context(), peer: c.peer.Load()}
+	r := &resumption{t: c.t, key: c.Key, hostVersion: c.hostVersion, ctx: req.Context(), peer: c.peer.Load()}
 	first := resume.Response{Context: r.ctx, Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
 	if a != nil {
 		first.Left = max(c.t.Settings().MaxHedges+1-started, 0)
@@ -30,7 +30,7 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 		first.Stall = r.key.Stall()
 	}
 	if schedule := r.key.Schedule(); schedule != nil {
-		first.Usual = schedule.P99
+		first.Usual = schedule.Usual
 	}
 	if first.Stall > 0 {
 		r.sent = c.requests.Snapshot(req)
@@ -69,7 +69,7 @@ func (r *resumption) CountPanic() { r.t.Counters.HedgePanics.Add(1) }
 // RequestRemainder asks the policy to admit a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is
 // denied; later reports whether it may be asked for again.
 func (r *resumption) RequestRemainder(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
-	c := &call{t: r.t, key: r.key, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
+	c := &call{t: r.t, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
 	c.peer.Store(r.peer)
 	c.BeginRest(r.ctx, r.key)
 	if !c.Call.Admit(0) {

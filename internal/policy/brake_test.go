@@ -137,7 +137,7 @@ func calls(t *testing.T, k *policy.Key, n int, d, given time.Duration) int {
 				}
 			}
 			time.Sleep(d - time.Since(start))
-			c.End(true, false, 0)
+			c.End(policy.Outcome{Answered: true})
 		}()
 		time.Sleep(ms)
 	}

@@ -13,35 +13,42 @@ import (
 
 // A Call is the state of one call from Begin to End. The zero value is ready for Begin. It must not be copied while the call lasts.
 type Call struct {
-	// Written by Begin and Due, before the race; only read in it.
-	ctx      context.Context
-	key      *Key
-	start    time.Time
-	schedule *Schedule
-	override *PolicyOverride // nil: the configuration holds
-	watcher  *watch.Watcher  // the engine's; nil: there are no observers
-	delay    time.Duration   // before the first hedge, for observers; 0: the call is not hedged
+	// Key is the latency key of the call. Begin sets it. It stays when the call has ended: the next call often has the same key.
+	Key *Key
 
-	// Written by Admit and Finished, with the race locked. The caller reads them once the race is over.
+	// Written by Begin and Began, before the race; only read in it.
+	ctx      context.Context
+	start    time.Time
+	schedule *Schedule     // nil: no hedge can become due
+	ahead    time.Duration // from the start of the call to Begin, see Began
+
+	// Written by AdmitRequest and SkipHedge, with the race locked. The caller reads them once the race is over.
 	reachedFirstDelay bool
 	slow              bool          // the call has reached the delay by which it counts as slow
 	predictedHedgeEnd time.Duration // when the first hedge that shadow mode did not send would have answered; 0: none would
-	winner            int           // number of the attempt that answered; known if there are observers
-	ahead             time.Duration // from the start of the call to Begin, see Began
-	latencyUnknown    bool          // see MarkLatencyUnknown; written by the caller once the race is over
 	// Denied is the reason of the last denial of a hedge that was due after a delay; None if there was no denial.
 	Denied observe.Reason
 	// Hedges is the number of admitted hedges.
 	Hedges int
-	// NotTaken is the number of hedges whose answer ends a call only if the primary gives it. The caller writes it before End.
-	NotTaken int
-	// ShadowWon reports whether a hedge that shadow mode did not send would have won. End writes it.
-	ShadowWon bool
 
 	began       [1 + race.MaxHedges]time.Duration // start of each attempt, since start; written and read for that attempt alone
 	rescheduled atomic.Bool                       // see MarkRescheduled
 	withdrawn   atomic.Int32                      // hedges that were admitted and could not be sent
 }
+
+// An Outcome is how a call has ended for its caller.
+type Outcome struct {
+	Answered       bool          // the caller gets an answer; otherwise the call has failed, or its caller has given up
+	Winner         int           // number of the attempt whose result the caller gets; -1: none, or a failure of the primary
+	HeldBack       bool          // the answer of the winner, a hedge, came much earlier than the caller got it
+	LatencyUnknown bool          // the answer arrived before the caller asked for it, or has no first byte
+	NotTaken       int           // hedges whose answer ends a call only if the primary gives it
+	Setup          time.Duration // time in which the winner set up a connection; it is no part of the latency
+	Delay          time.Duration // before the first hedge, if it is not that of the schedule; 0: it is
+}
+
+// hedgeWon reports whether a hedge has saved time.
+func (o *Outcome) hedgeWon() bool { return o.Winner > 0 && !o.HeldBack }
 
 // Begin counts the call and returns its schedule: that of the key, or one with the delay that the caller asks for; 0: the caller asks for
 // none.
@@ -51,7 +58,7 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule
 
 // BeginOn is Begin for a call with an override; nil: there is none. A delay that the caller asks for takes precedence.
 func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
-	c.reset(ctx, k, t)
+	c.reset(ctx, k)
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
@@ -60,22 +67,20 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 		p = t.adjust(p, k.engine.Config())
 	}
 	c.schedule = p
-	if c.watcher == nil {
-		return p
-	}
-	if p != nil && len(p.hedges()) > 0 {
-		c.delay = p.Delays[0]
-	} else {
+	if c.watcher() != nil && len(p.hedges()) == 0 {
 		c.reportDenied(k.engine.Config().unscheduledReason())
 	}
 	return p
 }
 
+// watcher returns the observers; nil: there are none.
+func (c *Call) watcher() *watch.Watcher { return c.Key.engine.setup.Watcher }
+
 // reset makes c a call that begins now. It writes the fields one by one: while the garbage collector runs, that costs a fraction of
 // the price of writing the whole struct.
-func (c *Call) reset(ctx context.Context, k *Key, t *PolicyOverride) {
-	c.ctx, c.key, c.start, c.schedule, c.override, c.watcher, c.delay = ctx, k, k.engine.now(), nil, t, k.engine.setup.Watcher, 0
-	c.reachedFirstDelay, c.slow, c.latencyUnknown, c.predictedHedgeEnd, c.winner, c.ahead, c.Denied, c.NotTaken = false, false, false, 0, 0, 0, None, 0
+func (c *Call) reset(ctx context.Context, k *Key) {
+	c.ctx, c.Key, c.start, c.schedule, c.ahead = ctx, k, k.engine.now(), nil, 0
+	c.reachedFirstDelay, c.slow, c.predictedHedgeEnd, c.Denied = false, false, 0, None
 	if c.Hedges > 0 {
 		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
 		c.withdrawn.Store(0)
@@ -86,29 +91,32 @@ func (c *Call) reset(ctx context.Context, k *Key, t *PolicyOverride) {
 }
 
 // Usual returns the 99th percentile of the latencies of the key; 0 if it is not known.
-func (c *Call) Usual() time.Duration {
+func (c *Call) Usual() time.Duration { return c.RaceSchedule().Usual }
+
+// noHedges is the schedule of calls without hedges.
+var noHedges race.FixedSchedule
+
+// RaceSchedule returns the schedule of the call for its race.
+func (c *Call) RaceSchedule() *race.FixedSchedule {
 	if c.schedule == nil {
-		return 0
+		return &noHedges
 	}
-	return c.schedule.P99
+	return &c.schedule.FixedSchedule
 }
 
 // InBubble reports whether the call, or the making of its engine, happens in a bubble of testing/synctest. The clock of a bubble is not
 // monotonic and begins in the year 2000, before any engine outside was made.
 func (c *Call) InBubble() bool {
-	e := c.key.engine
+	e := c.Key.engine
 	return e.bubble || c.start.Before(e.born)
 }
 
 // Began sets the start of a call that started before Begin.
 func (c *Call) Began(at time.Time) {
 	begin := c.start
-	c.start = c.key.engine.clock(at)
+	c.start = c.Key.engine.clock(at)
 	c.ahead = begin.Sub(c.start)
 }
-
-// Due sets the delay before the first hedge, for observers, if it is not that of the schedule.
-func (c *Call) Due(delay time.Duration) { c.delay = delay }
 
 // MarkRescheduled records that hedges of the call are due at other times than its schedule says.
 func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
@@ -116,20 +124,20 @@ func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
 // Elapsed returns how long ago the call began.
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
+// ElapsedSinceBegin returns how long ago Begin was called, which is later than the start of a call for which Began was called.
+func (c *Call) ElapsedSinceBegin() time.Duration { return c.Elapsed() - c.ahead }
+
 // WouldBeDenied predicts whether a request for a hedge at the given time will be denied. ctx is the context of the attempt that asks, which may
 // outlive its call.
 func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeRequest) bool {
 	deadline, _ := ctx.Deadline()
-	return c.key.wouldBeDenied(then, deadline, request)
+	return c.Key.wouldBeDenied(then, deadline, request)
 }
 
 // isBeforeDelay reports whether the delay with the given index has not passed yet. That happens if hedges are rescheduled, or start immediately.
 func (c *Call) isBeforeDelay(now time.Time, index int) bool {
 	return index == immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
-
-// AnsweredBy sets the number of the attempt that answered, if no race reports to the call, see [Call.Watch].
-func (c *Call) AnsweredBy(n int) { c.winner = n }
 
 // Admit decides whether the hedge that is due at the delay with the given index
 // may start, see [Key.Admit].
@@ -165,9 +173,9 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	c.slow = c.slow || slow
 	if denial == None {
 		deadline, _ := c.ctx.Deadline()
-		denial = c.key.Admit(now, slow, deadline, request)
+		denial = c.Key.Admit(now, slow, deadline, request)
 	} else {
-		c.key.deny(slow, denial)
+		c.Key.deny(slow, denial)
 	}
 	if denial == observe.DeniedShadow {
 		c.predictHedgeEnd(now)
@@ -175,7 +183,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if denial != None && index != immediate {
 		c.Denied = denial
 	}
-	if c.watcher != nil {
+	if c.watcher() != nil {
 		c.reportDecision(denial)
 	}
 	if denial != None {
@@ -187,7 +195,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 
 // predictHedgeEnd predicts when a hedge that shadow mode does not send would have answered, and stores the earliest prediction of the call.
 func (c *Call) predictHedgeEnd(now time.Time) {
-	if d := c.key.RandomLatency(); d > 0 && (c.predictedHedgeEnd == 0 || now.Sub(c.start)+d < c.predictedHedgeEnd) {
+	if d := c.Key.RandomLatency(); d > 0 && (c.predictedHedgeEnd == 0 || now.Sub(c.start)+d < c.predictedHedgeEnd) {
 		c.predictedHedgeEnd = now.Sub(c.start) + d
 	}
 }
@@ -203,17 +211,17 @@ func (c *Call) SkipHedge(index int) {
 func (c *Call) recordSlowCall(index int, isBefore bool) {
 	if c.schedule != nil && index == c.schedule.slow && !isBefore {
 		c.slow = true
-		c.key.recordSlowCall()
+		c.Key.recordSlowCall()
 	}
 }
 
 // reportDecision reports to observers whether the hedge that was due is admitted.
 func (c *Call) reportDecision(denial observe.Reason) {
 	reported := denial != None // a hedge that is denied is not in flight
-	defer c.key.EndedUnless(&reported)
+	defer c.Key.EndedUnless(&reported)
 	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
-		tokens := c.key.Tokens()
-		c.watcher.Tell(func(o observe.Observer) { o.Budget(c.key.Info, tokens) })
+		tokens := c.Key.Tokens()
+		c.watcher().Tell(func(o observe.Observer) { o.Budget(c.Key.Info, tokens) })
 	}
 	if denial != None {
 		c.reportDenied(denial)
@@ -225,67 +233,70 @@ func (c *Call) reportDecision(denial observe.Reason) {
 // attempt's error is then [race.ErrRefused]. Withdraw may be called after the call has ended: ctx is the context of the attempt.
 func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
 	c.withdrawn.Add(1)
-	c.key.Withdraw(time.Now(), reason, request)
-	c.watcher.Tell(func(o observe.Observer) { o.Denied(ctx, c.key.Info, reason) })
+	c.Key.Withdraw(time.Now(), reason, request)
+	c.watcher().Tell(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
 }
 
 // reportDenied reports to observers why a hedge, or any hedge of the call, is not sent.
 func (c *Call) reportDenied(reason observe.Reason) {
-	c.watcher.Tell(func(o observe.Observer) { o.Denied(c.ctx, c.key.Info, reason) })
+	c.watcher().Tell(func(o observe.Observer) { o.Denied(c.ctx, c.Key.Info, reason) })
 }
 
 // Sent returns the number of hedges that were sent. It is complete when the race is over.
 func (c *Call) Sent() int { return c.Hedges - int(c.withdrawn.Load()) }
 
 // Ended records that hedge n has ended.
-func (c *Call) Ended(int) { c.key.Ended() }
+func (c *Call) Ended(int) { c.Key.Ended() }
 
 // Forget drops the references to objects of the caller, once the call has ended.
-func (c *Call) Forget() { c.ctx, c.schedule, c.override = nil, nil, nil }
+func (c *Call) Forget() { c.ctx, c.schedule = nil, nil }
 
-// MarkLatencyUnknown records that the answer arrived before the caller asked for it, so that its latency is not known.
-func (c *Call) MarkLatencyUnknown() { c.latencyUnknown = true }
-
-// End records the result of the call, which ends for its caller now. HedgeWon is false for a hedge whose answer was held back. Setup is the time
-// in which the attempt that answered set up a connection. It is no part of the latency.
-func (c *Call) End(answered, hedgeWon bool, setup time.Duration) {
+// End records the outcome of the call, which ends for its caller now. It reports whether a hedge that shadow mode did not send would have won.
+func (c *Call) End(o Outcome) (shadowWon bool) {
 	took := time.Since(c.start) // half the price of time.Now
 	var gone error
-	if !answered {
+	if !o.Answered {
 		gone = c.ctx.Err()
 	}
-	var saved time.Duration
-	saved, c.ShadowWon = c.key.RecordCall(c.start.Add(took), Result{
-		Latency:           took - setup,
+	saved, shadowWon := c.Key.RecordCall(c.start.Add(took), Result{
+		Latency:           took - o.Setup,
 		Waited:            took - c.ahead,
-		Answered:          answered,
-		LatencyUnknown:    c.latencyUnknown,
+		Answered:          o.Answered,
+		LatencyUnknown:    o.LatencyUnknown,
 		Abandoned:         gone != nil,
 		Canceled:          errors.Is(gone, context.Canceled),
 		Hedges:            c.Sent(),
 		ReachedFirstDelay: c.reachedFirstDelay,
 		Learned:           c.schedule != nil && c.schedule.slow >= 0,
 		Slow:              c.slow,
-		HedgeWon:          hedgeWon,
+		HedgeWon:          o.hedgeWon(),
 		PredictedHedgeEnd: c.predictedHedgeEnd,
 	})
-	if c.watcher == nil {
-		return
+	if c.watcher() != nil {
+		c.reportEnd(&o, took, saved)
 	}
+	return shadowWon
+}
+
+// reportEnd reports the outcome of the call to observers.
+func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	r := observe.RequestResult{
-		Attempts: 1 + c.Sent(), Winner: c.winner, Latency: took, Delay: c.delay, AnswersNotTaken: c.NotTaken, Saved: saved, HeldBack: answered && c.winner > 0 && !hedgeWon,
-		Share: c.key.account.Share(c.key.engine.Config().Share),
+		Attempts: 1 + c.Sent(), Winner: -1, Latency: took, Delay: o.Delay, AnswersNotTaken: o.NotTaken, Saved: saved, HeldBack: o.HeldBack,
+		Share: c.Key.account.Share(c.Key.engine.Config().Share),
 	}
-	if !answered {
-		r.Winner = -1
+	if o.Answered {
+		r.Winner = max(o.Winner, 0)
 	}
-	c.key.experiment.describe(&r)
-	c.watcher.Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.key.Info, r) })
+	if delays := c.schedule.hedges(); r.Delay == 0 && len(delays) > 0 {
+		r.Delay = delays[0]
+	}
+	c.Key.experiment.describe(&r)
+	c.watcher().Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.Key.Info, r) })
 }
 
 // Watch returns c if there are observers, to whom the race then reports through it; otherwise nil.
 func (c *Call) Watch() race.Watch {
-	if c.watcher == nil {
+	if c.watcher() == nil {
 		return nil
 	}
 	return c
@@ -293,39 +304,36 @@ func (c *Call) Watch() race.Watch {
 
 // AttemptStarted reports to observers that attempt n begins.
 func (c *Call) AttemptStarted(ctx context.Context, n int) {
-	if c.watcher == nil {
+	if c.watcher() == nil {
 		return
 	}
 	if n > 0 {
 		c.began[n] = time.Since(c.start)
 	}
-	c.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, c.key.Info, observe.AttemptInfo{Number: n}) })
+	c.watcher().Tell(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
 }
 
 // AttemptEnded reports to observers that attempt n has ended, and its outcome.
 func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
-	if c.watcher == nil {
+	if c.watcher() == nil {
 		return
-	}
-	if how == race.Won {
-		c.winner = n
 	}
 	r := observe.AttemptResult{
 		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(how.String()), Latency: time.Since(c.start) - c.began[n],
 	}
-	c.watcher.Tell(func(o observe.Observer) { o.AttemptDone(ctx, c.key.Info, r) })
+	c.watcher().Tell(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
 }
 
 // BeginRest makes c the request for the rest of an answer that is being read. It is a hedge of a call that has ended: it earns no budget,
 // and its latency is not recorded. It is admitted, started and finished as other hedges are. EndRest ends it.
 func (c *Call) BeginRest(ctx context.Context, k *Key) {
-	c.reset(ctx, k, nil)
+	c.reset(ctx, k)
 }
 
 // EndRest ends the request for the rest. Won reports whether its answer is read.
 func (c *Call) EndRest(won bool) {
-	c.key.Ended()
+	c.Key.Ended()
 	if won {
-		c.key.recordRestWin()
+		c.Key.recordRestWin()
 	}
 }

@@ -530,7 +530,7 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 			var c policy.Call
 			c.Begin(t.Context(), k, 0)
 			time.Sleep(25 * ms)
-			c.End(true, false, 5*ms)
+			c.End(policy.Outcome{Answered: true, Setup: 5 * ms})
 		}
 		q, _ := k.Quantile(0.5)
 		assert.InEpsilon(t, 20*ms, q, 0.01, "without the time to set up a connection")
@@ -543,7 +543,7 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 		require.True(t, c.Admit(0))
 		k.Ended()
 		time.Sleep(time.Hour)
-		c.End(false, false, 0)
+		c.End(policy.Outcome{})
 		assert.Equal(t, 101, k.Snapshot().Samples)
 		assert.Equal(t, 1, c.Hedges)
 		assert.Equal(t, policy.None, c.Denied)
@@ -558,7 +558,7 @@ func TestCallersDelayReplacesTheLearned(t *testing.T) {
 	for range 100 {
 		c.Begin(t.Context(), k, 3*ms)
 		c.Admit(0)
-		c.End(false, false, 0)
+		c.End(policy.Outcome{})
 	}
 	assert.Zero(t, k.Snapshot().Slow)
 }
@@ -597,7 +597,7 @@ func BenchmarkKey(b *testing.B) {
 		ctx := context.Background()
 		for b.Loop() {
 			c.Begin(ctx, k, 0)
-			c.End(true, false, 0)
+			c.End(policy.Outcome{Answered: true})
 		}
 	})
 }

@@ -19,7 +19,7 @@ func termed(t *testing.T, c policy.Config, calls int) *policy.Key {
 		var call policy.Call
 		call.Begin(t.Context(), k, 0)
 		time.Sleep(100 * time.Millisecond)
-		call.End(true, false, 0)
+		call.End(policy.Outcome{Answered: true})
 	}
 	return k
 }
@@ -82,7 +82,7 @@ func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 					time.Sleep(150 * time.Millisecond)
 				}
 				call.Admit(0)
-				call.End(true, false, 0)
+				call.End(policy.Outcome{Answered: true})
 			}
 			assert.Equal(t, !moved, k.Snapshot().Slow > policy.SlowLimit/2, "moved: %v, slow: %v", moved, k.Snapshot().Slow)
 		}

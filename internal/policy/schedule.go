@@ -22,9 +22,8 @@ const nextShare = 0.1
 // Where most calls reach a delay they need not be slow: the user may have set a delay that is shorter than the usual one. So a schedule also has
 // a slow marker: the delay by which a call counts as slow, see [outageCheck]. If it is no delay of a hedge, it is a further delay at the end.
 type Schedule struct {
-	Delays []time.Duration // rising
-	Median time.Duration   // of the latencies from which the schedule was made; 0 if unknown
-	P99    time.Duration   // of the same latencies; 0 if unknown
+	race.FixedSchedule               // Usual is the 99th percentile of the latencies from which the schedule was made; 0 if unknown
+	Median             time.Duration // of the same latencies; 0 if unknown
 
 	usual     time.Duration // the first delay without limits of a user; 0 if unknown
 	slow      int           // index of the slow marker; -1: there is none
@@ -34,9 +33,12 @@ type Schedule struct {
 	adjusted atomic.Pointer[Schedule] // this schedule for the override of the latest call that had one; nil: there was none
 }
 
-// hedges returns the delays after which calls are hedged.
+// hedges returns the delays after which calls are hedged. A nil schedule has none.
 func (p *Schedule) hedges() []time.Duration {
-	if p.hasMarker {
+	switch {
+	case p == nil:
+		return nil
+	case p.hasMarker:
 		return p.Delays[:len(p.Delays)-1]
 	}
 	return p.Delays
@@ -55,7 +57,7 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 // the key to p. It returns p.
 func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	if own != nil && own.usual > 0 && len(p.Delays) > 0 {
-		p.P99 = own.P99
+		p.Usual = own.Usual
 		p.setSlowMarker(own.usual)
 	}
 	return p
@@ -71,7 +73,7 @@ func (c *Config) unscheduledReason() observe.Reason {
 
 // NewFixedSchedule returns a schedule that hedges after d, and again after each further d.
 func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
-	p := &Schedule{Delays: make([]time.Duration, hedges, hedges+1), slow: -1}
+	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: make([]time.Duration, hedges, hedges+1)}, slow: -1}
 	for k := range p.Delays {
 		p.Delays[k] = time.Duration(k+1) * d
 	}
@@ -125,10 +127,10 @@ func (t *PolicyOverride) adjust(own *Schedule, c *Config) *Schedule {
 
 // resize returns p for the given number of hedges.
 func (p *Schedule) resize(n int) *Schedule {
-	if p == nil || len(p.hedges()) == 0 {
+	if len(p.hedges()) == 0 {
 		return p
 	}
-	out := &Schedule{Delays: ResizeDelays(p.hedges(), n), Median: p.Median, P99: p.P99, slow: p.slow}
+	out := &Schedule{FixedSchedule: race.FixedSchedule{Delays: ResizeDelays(p.hedges(), n), Usual: p.Usual}, Median: p.Median, slow: p.slow}
 	if p.usual > 0 {
 		out.setSlowMarker(p.usual)
 	}
@@ -198,7 +200,7 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 		n = t.sparse(delays[:hedges], first, budget)
 	}
 	median, _ := w.Quantile(0.5)
-	p := &Schedule{Delays: c.clamp(delays[:n]), Median: median, P99: p99}
+	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: c.clamp(delays[:n]), Usual: p99}, Median: median}
 	p.setSlowMarker(max(delays[0], c.MinDelay))
 	return p
 }

@@ -237,8 +237,11 @@ func (x *Exchange) failedAll(err error, tries int) Result {
 func (x *Exchange) ended(winner int, r *reply) {
 	answered := winner >= 0
 	if x.key != nil {
-		x.call.AnsweredBy(x.number(winner))
-		x.call.End(answered, answered && r.kind == hedge, r.setup)
+		outcome := policy.Outcome{Answered: answered, Winner: x.number(winner), Setup: r.setup}
+		if x.told != nil {
+			outcome.Delay = x.told.delay
+		}
+		x.call.End(outcome)
 		return
 	}
 	if x.told != nil {
@@ -306,7 +309,6 @@ func (x *Exchange) plan(ctx context.Context) {
 		wait = min(wait, x.hedges.due[0])
 		if x.told != nil {
 			x.told.delay = x.hedges.due[0]
-			x.call.Due(x.hedges.due[0])
 		}
 	}
 	if end, ok := ctx.Deadline(); ok {
