@@ -113,9 +113,7 @@ func (s *Set) wakeAll() (ready endpoint.Mask) {
 type Selection struct {
 	rotation endpoint.Rotation
 	set      *Set
-	key      *policy.Key
 	own      *grpc.ClientConn // the caller's
-	target   string           // of own
 	attempts [1 + race.MaxHedges]Attempt
 }
 
@@ -134,7 +132,7 @@ func (s *Selection) Init(set *Set, own *grpc.ClientConn, k *policy.Key) {
 }
 
 func (s *Selection) init(set *Set, own *grpc.ClientConn, k *policy.Key) {
-	s.set, s.key, s.own, s.target = set, k, own, grpctarget.Of(own)
+	s.set, s.own = set, own
 	var used endpoint.Mask
 	for i, c := range set.all {
 		if c.ClientConn == own {
@@ -143,7 +141,7 @@ func (s *Selection) init(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	}
 	detector, ok := k.Extension.Load().(*endpoint.Detector)
 	if !ok {
-		detector = endpoint.DetectorOf(k, set.endpointNames(s.target))
+		detector = endpoint.DetectorOf(k, set.endpointNames(grpctarget.Of(own)))
 	}
 	s.rotation.Init(detector, used)
 	if cost := int32(s.TypicalRequest().Cost); k.TypicalCost.Load() != cost {
@@ -181,15 +179,15 @@ func (s *Selection) Admit(c *policy.Call, index int, due Due) bool {
 	}
 	if selected.conn != nil {
 		s.attempts[c.Hedges] = selected
-		s.addHedge(selected.endpoint())
+		s.addHedge(c.Key, selected.endpoint())
 	}
 	return true
 }
 
-// addHedge records that a hedge was admitted. If an observer ends the goroutine, the hedge is not in flight any more.
-func (s *Selection) addHedge(i int) {
+// addHedge records that a hedge of a call of key k was admitted. If an observer ends the goroutine, the hedge is not in flight any more.
+func (s *Selection) addHedge(k *policy.Key, i int) {
 	added := false
-	defer s.key.EndedUnless(&added)
+	defer k.EndedUnless(&added)
 	s.rotation.AddHedge(i)
 	added = true
 }
@@ -200,7 +198,7 @@ func (s *Selection) attemptAt(i int) Attempt {
 		return Attempt{}
 	}
 	c := s.set.all[i-1]
-	return Attempt{conn: c, isOtherTarget: c.target != s.target}
+	return Attempt{conn: c, isOtherTarget: c.target != grpctarget.Of(s.own)}
 }
 
 // endpoint returns the index of the endpoint that a uses.

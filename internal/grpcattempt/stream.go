@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -265,38 +266,38 @@ func (u unopened) RecvMsg(any) error            { return u.err }
 type Finish struct {
 	Functions []func(error) // written before the first attempt, and not changed after it
 
-	mu     sync.Mutex // guards the fields below
-	ended  [1 + race.MaxHedges]*error
-	chosen bool // winner is known
-	winner int
-	told   bool // Due has reported true
+	mu    sync.Mutex // guards the fields below
+	ended [1 + race.MaxHedges]*error
+	told  bool // Due has reported true
 }
 
-// Option returns the option that reports the end of attempt n of a unary call to f.
-func (f *Finish) Option(n int) grpc.CallOption {
+// A UnaryFinish is the Finish of a unary call. It reports the end of attempts by options of its own. It is safe for concurrent use.
+type UnaryFinish struct {
+	Finish
+	winner atomic.Pointer[int] // nil: no attempt is chosen yet
+}
+
+// Option returns the option that reports the end of attempt n to f.
+func (f *UnaryFinish) Option(n int) grpc.CallOption {
 	return grpc.OnFinish(func(err error) {
 		f.Ended(n, err)
 		f.call()
 	})
 }
 
-// Choose sets the chosen attempt of a unary call. The functions are called now if that has ended, or when it ends.
-func (f *Finish) Choose(winner int) {
-	f.mu.Lock()
-	f.chosen, f.winner = true, winner
-	f.mu.Unlock()
+// Choose sets the chosen attempt. The functions are called now if that has ended, or when it ends.
+func (f *UnaryFinish) Choose(winner int) {
+	f.winner.Store(&winner)
 	f.call()
 }
 
 // call calls the functions if they are due.
-func (f *Finish) call() {
-	f.mu.Lock()
-	chosen, winner := f.chosen, f.winner
-	f.mu.Unlock()
-	if !chosen {
+func (f *UnaryFinish) call() {
+	winner := f.winner.Load()
+	if winner == nil {
 		return
 	}
-	if due, err := f.Due(winner); due {
+	if due, err := f.Due(*winner); due {
 		for _, function := range f.Functions {
 			function(err)
 		}

@@ -24,7 +24,7 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, cc, method}) {
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	asked := streamCall{ctx, desc, cc, called(cc, method), streamer, opts}
+	asked := streamCall{ctx, *desc, cc, called(cc, method), streamer, opts}
 	m, delay, reason := in.checkEligibility(ctx, o, cc, asked.called, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
@@ -35,27 +35,27 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		return grpcattempt.None // what is known when it is opened
 	})
 	if reason != policy.None {
-		return in.openWithoutHedges(asked, m, reason)
+		return in.openWithoutHedges(asked, desc, m, reason)
 	}
 	s := in.newStream(asked, m, delay)
-	if err := s.openPrimary(); err != nil {
+	if err := s.openPrimary(desc); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
 // openWithoutHedges opens the stream of a call that is not eligible for hedging.
-func (in *Client) openWithoutHedges(asked streamCall, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
+func (in *Client) openWithoutHedges(asked streamCall, desc *grpc.StreamDesc, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
 	if m.countsForThrottling() {
 		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.recordSuccess(asked.called.Target, err) }))
 	}
 	if !in.Policy.Observed() {
-		return asked.streamer(contextWithoutHedges(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, asked.opts...)
+		return asked.streamer(contextWithoutHedges(asked.ctx, asked.called), desc, asked.cc, asked.called.Method, asked.opts...)
 	}
 	var once grpcattempt.Once
 	once.Begin(in.beginUnhedged(asked.ctx, asked.called, reason).Done)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
-	opened, err := asked.streamer(contextWithoutHedges(asked.ctx, asked.called), asked.desc, asked.cc, asked.called.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	opened, err := asked.streamer(contextWithoutHedges(asked.ctx, asked.called), desc, asked.cc, asked.called.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
 	if err != nil {
 		once.Done(false)
 		return opened, err
@@ -66,9 +66,12 @@ func (in *Client) openWithoutHedges(asked streamCall, m *methodRule, reason obse
 // newStream returns a stream for the arguments of the caller. Hedges use copies, because the caller may change options, metadata and description before
 // they start.
 func (in *Client) newStream(asked streamCall, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay, opened: time.Now(), desc: *asked.desc}
+	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay, opened: time.Now()}
 	s.metadata, _ = metadata.FromOutgoingContext(asked.ctx)
 	s.throttle = m.throttleOf(asked.called.Target)
+	if !grpcattempt.IsGRPCStreamer(asked.streamer) {
+		s.primaryDeadline = new(grpcattempt.PrimaryDeadline)
+	}
 	s.choice.Init()
 	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
@@ -82,7 +85,7 @@ func (in *Client) newStream(asked streamCall, m *methodRule, delay time.Duration
 // A streamCall holds the arguments of the caller of a stream.
 type streamCall struct {
 	ctx      context.Context
-	desc     *grpc.StreamDesc
+	desc     grpc.StreamDesc // a copy, for hedges
 	cc       *grpc.ClientConn
 	called   race.Called
 	streamer grpc.Streamer
@@ -100,14 +103,12 @@ type stream struct {
 	mayHedge   bool          // a hedge can become due
 	opened     time.Time     // start of the primary
 	metadata   metadata.MD   // of the caller; nil: none
-	desc       grpc.StreamDesc
 	origin     grpcattempt.Origin
 	cancel     context.CancelCauseFunc // ends origin
 
 	attempts [1 + race.MaxHedges]streamAttempt
 	begun    atomic.Bool // the race has begun, or the primary was chosen without one
 	reply    any         // of the caller, for the first message; written before the race begins
-	ended    sync.Once
 
 	replyType grpcattempt.ReplyType // of reply
 
@@ -120,7 +121,7 @@ type stream struct {
 	early    grpcattempt.EarlyContext
 	finish   grpcattempt.Finish
 
-	primaryDeadline grpcattempt.PrimaryDeadline // set only if there is an interceptor below
+	primaryDeadline *grpcattempt.PrimaryDeadline // nil: there is no interceptor below
 }
 
 // A streamAttempt is the stream of one attempt. Its attempt writes it, that of the primary before the caller gets the stream. The one of the winner is read
@@ -132,8 +133,8 @@ type streamAttempt struct {
 }
 
 // openPrimary opens the stream of the primary.
-func (s *stream) openPrimary() error {
-	primary, err := s.open(&s.origin, s.asked.streamer, s.asked.cc, 0)
+func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
+	primary, err := s.open(&s.origin, desc, s.asked.streamer, s.asked.cc, 0)
 	if err != nil {
 		s.choosePrimary(observe.DeniedNotReady)
 		s.endPrimary()
@@ -145,17 +146,13 @@ func (s *stream) openPrimary() error {
 }
 
 // open opens the stream of attempt n over cc.
-func (s *stream) open(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
+func (s *stream) open(ctx context.Context, desc *grpc.StreamDesc, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
 	opts := s.asked.opts
 	if cc != s.asked.cc {
 		opts = grpcattempt.WithoutDefaults(opts, s.asked.cc)
 	}
 	opts, s.attempts[n].deliver = grpcattempt.OwnTargets(opts)
 	opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, cc, err) }))
-	desc := s.asked.desc
-	if n > 0 {
-		desc = &s.desc
-	}
 	return streamer(ctx, desc, cc, s.asked.called.Method, slices.Clip(opts)...)
 }
 
@@ -295,13 +292,11 @@ func (s *stream) RecvMsg(m any) error {
 }
 
 // finishStream copies header, trailer and peer to the variables of the caller's call options, and ends the contexts of the attempts. An attempt must
-// have been chosen before.
+// have been chosen before. Further calls have no effect.
 func (s *stream) finishStream() {
-	s.ended.Do(func() {
-		s.deliverTargets()
-		s.choice.Release()
-		s.early.End()
-	})
+	s.deliverTargets()
+	s.choice.Release()
+	s.early.End()
 }
 
 // deliverTargets sets the targets of the caller's options. An attempt is chosen.
@@ -359,13 +354,17 @@ func (s *stream) Admit(index int) bool {
 
 // deadline returns the time at which the timeout of the method ends, or that of an interceptor below as far as it is known.
 func (s *stream) deadline() grpcattempt.Deadline {
-	return s.primaryDeadline.Earlier(grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened))
+	deadline := grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened)
+	if s.primaryDeadline != nil {
+		deadline = s.primaryDeadline.Earlier(deadline)
+	}
+	return deadline
 }
 
 // withCallDeadline returns the context of a hedge that ends at the deadline of the call, and the function that releases it.
 func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.deadline().Limit(ctx)
-	if grpcattempt.IsGRPCStreamer(s.asked.streamer) {
+	if s.primaryDeadline == nil {
 		return ctx, cancel
 	}
 	ctx, release := s.primaryDeadline.Limit(ctx)
@@ -381,7 +380,7 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
 	err := s.attempts[0].RecvMsg(s.reply)
 	stop()
-	if !grpcattempt.IsGRPCStreamer(s.asked.streamer) {
+	if s.primaryDeadline != nil {
 		s.primaryDeadline.Set(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
 	}
 	return err, s.classifyAttempt(a, 0, err)
@@ -425,7 +424,7 @@ func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, c
 	if !ok {
 		return race.ErrLost
 	}
-	hedge, err := s.open(ctx, streamer, cc, n)
+	hedge, err := s.open(ctx, &s.asked.desc, streamer, cc, n)
 	me := &s.attempts[n]
 	if err != nil {
 		me.ClientStream = grpcattempt.Unopened(ctx, err)

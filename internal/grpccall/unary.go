@@ -89,7 +89,7 @@ func (c *rpc) applyRule(ctx context.Context, m *methodRule) {
 		c.rule, c.throttle = m, m.throttleOf(c.asked.called.Target)
 	}
 	if opts, finish := grpcattempt.TakeFinish(c.asked.opts); len(finish) > 0 {
-		c.asked.opts, c.finish = opts, &grpcattempt.Finish{Functions: finish}
+		c.asked.opts, c.finish = opts, &grpcattempt.UnaryFinish{Finish: grpcattempt.Finish{Functions: finish}}
 	}
 	if name := c.in.keyName(ctx, c.asked.called); !c.Key.Is(name) {
 		c.Key = c.in.Policy.RouteKey(name, m.policy.BudgetPercent/100)
@@ -113,8 +113,8 @@ type rpc struct {
 	schedule grpcattempt.Schedule
 
 	// Written before the race begins. A hedge copies the request and the options.
-	asked   unaryCall           // without options of OnFinish
-	finish  *grpcattempt.Finish // options of OnFinish; nil: none
+	asked   unaryCall                // without options of OnFinish
+	finish  *grpcattempt.UnaryFinish // options of OnFinish; nil: none
 	primary *grpcattempt.Primary
 	parts   grpcattempt.Parts
 	buffer  []byte // memory of encoded requests, see [grpcattempt.Request.Encode]

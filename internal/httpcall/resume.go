@@ -21,8 +21,8 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 		c.Key.Unresumed(string(why))
 		return resp, false
 	}
-	r := &resumption{t: c.t, key: c.Key, hostVersion: c.hostVersion, ctx: req.Context(), peer: c.peer.Load()}
-	first := resume.Response{Context: r.ctx, Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
+	r := &resumption{t: c.t, key: c.Key, hostVersion: c.hostVersion, peer: c.peer.Load()}
+	first := resume.Response{Context: req.Context(), Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
 	if a != nil {
 		first.Left = max(c.t.Settings().MaxHedges+1-started, 0)
 	}
@@ -44,7 +44,6 @@ type resumption struct {
 	t           *Client
 	key         *policy.Key
 	hostVersion hostVersion
-	ctx         context.Context       // of the caller
 	sent        *httpattempt.Snapshot // of the request of the call; nil: the remainder is never requested
 	peer        *httpattempt.Peer     // address that the primary went to; nil: unknown, or not needed
 	body        resume.Body           // a value: one allocation for both
@@ -68,10 +67,10 @@ func (r *resumption) CountPanic() { r.t.Counters.HedgePanics.Add(1) }
 
 // RequestRemainder asks the policy to admit a request for the remainder, with the given Range and If-Range headers. It returns nil if the request is
 // denied; later reports whether it may be asked for again.
-func (r *resumption) RequestRemainder(byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
+func (r *resumption) RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{t: r.t, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
 	c.peer.Store(r.peer)
-	c.BeginRest(r.ctx, r.key)
+	c.BeginRest(ctx, r.key)
 	if !c.Call.Admit(0) {
 		return nil, c.Denied != observe.DeniedShadow
 	}

@@ -24,7 +24,7 @@ type Asker interface {
 	// Ask returns the request for the rest, with these values of the headers Range and If-Range, if it is admitted, and else nil and
 	// whether to ask again later. LikePrimary says that the request goes where primaries go. Ask
 	// is called with the body locked.
-	RequestRemainder(byteRange, ifRange string, likePrimary bool) (r Request, later bool)
+	RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (r Request, later bool)
 
 	// Learn is told of the longest time that a Read of the body waited.
 	RecordPause(longest time.Duration)
@@ -427,7 +427,7 @@ func (b *Body) stalled() (Request, *rest) {
 		return nil, nil
 	}
 	b.passed = ""
-	ask, later := b.asker.RequestRemainder(b.part.after(off), b.part.validator, b.source.hedge)
+	ask, later := b.asker.RequestRemainder(b.ctx, b.part.after(off), b.part.validator, b.source.hedge)
 	if ask == nil {
 		c.since.CompareAndSwap(-since, since)
 		b.askLater(later)
