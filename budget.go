@@ -18,6 +18,7 @@ import (
 type Budget struct {
 	bucket  *budget.Bucket
 	percent float64
+	burst   int
 }
 
 // NewBudget returns a full budget that earns percent hedges per 100 requests and can
@@ -30,7 +31,7 @@ func NewBudget(percent float64, burst int) *Budget {
 	if burst < 0 || burst > math.MaxInt32 {
 		panic(fmt.Sprintf("hedge: NewBudget: burst %d is not in [0, %d]", burst, math.MaxInt32))
 	}
-	return &Budget{bucket: budget.NewBucket(percent/100, float64(burst)), percent: percent}
+	return &Budget{bucket: budget.NewBucket(percent/100, float64(burst)), percent: percent, burst: burst}
 }
 
 // Tokens returns how many hedges the budget would pay for now, to a thousandth. It is 0 for a zero or nil Budget.
@@ -40,3 +41,6 @@ func (b *Budget) Tokens() float64 {
 	}
 	return b.bucket.Tokens()
 }
+
+// describe returns the call that has made the budget.
+func (b *Budget) describe() string { return fmt.Sprintf("NewBudget(%v, %d)", b.percent, b.burst) }

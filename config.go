@@ -43,7 +43,7 @@ type Config struct {
 
 // numbers are the fields of Config that are numbers: their defaults and bounds, and how the
 // configuration of the policy gets them, if it does. A new one needs a field of Config, a row here, an option, a row in
-// internal/ops and docs/options.md and, if the policy uses it, a field of policy.Config.
+// docs/options.md and, if the policy uses it, a field of policy.Config.
 var numbers = [...]struct {
 	field     string
 	byDefault any

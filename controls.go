@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -28,25 +27,15 @@ type controls struct {
 	settings atomic.Pointer[Config]
 	updating sync.Mutex // makes the change of settings one step for the client and its policy
 	client   calls.Client
-	unused   []string           // options without effect and the reasons; not changed after the constructor
 	protocol string             // as in [KeyInfo]
 	describe func(*KeySnapshot) // adds the fields of the protocol to a KeySnapshot; nil: there are none
 }
 
-// mustInit panics if the options contradict each other.
-func (h *controls) mustInit(protocol string, opts []Option) {
-	if err := h.init(protocol, DefaultConfig(), opts); err != nil {
-		panic(err)
-	}
-}
-
-// init applies the options and makes the policy. The error names a setting without sense, or two that contradict each other.
-func (h *controls) init(protocol string, base Config, opts []Option) error {
-	h.protocol, h.options = protocol, &config{Config: base}
-	for _, o := range opts {
-		if o != nil {
-			o.apply(h.options)
-		}
+// initControls makes the policy for the options. The error names an invalid setting, or options that contradict each other.
+func (h *controls) initControls(protocol string, options *config) error {
+	h.protocol, h.options = protocol, options
+	if err := options.checkConflicts(); err != nil {
+		return err
 	}
 	environment := ops.ReadEnvironment()
 	h.options.shadow = h.options.shadow || environment.Shadow
@@ -83,7 +72,6 @@ func (h *controls) init(protocol string, base Config, opts []Option) error {
 		h.client.Log.Log(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
 	}
 	h.logSmallBudgets(&settings)
-	h.reportUnused(h.options.unused(protocol))
 	h.client.Policy = policy.New(c)
 	return nil
 }
@@ -98,12 +86,6 @@ func (h *controls) logSmallBudgets(settings *Config) {
 	for _, r := range h.options.routes.Registered() {
 		h.client.Log.WarnOfSmallRouteBudget(r.Pattern, r.BudgetPercent)
 	}
-}
-
-// reportUnused stores and logs sentences about options without effect.
-func (h *controls) reportUnused(why []string) {
-	h.unused = append(h.unused, why...)
-	h.client.Log.LogUnusedOptions(why)
 }
 
 // policyConfig returns the configuration of the policy for settings.
@@ -238,7 +220,7 @@ func (h *controls) Import(r io.Reader) error {
 // changes nothing else.
 func (h *controls) Snapshot() Snapshot {
 	h.mustBeInitialized()
-	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled(), Unused: slices.Clone(h.unused)}
+	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled()}
 	for _, v := range h.client.Policy.Snapshots() {
 		s.Keys = append(s.Keys, KeySnapshot{
 			Host: v.Name.Host, Route: v.Name.Route,

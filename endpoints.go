@@ -50,7 +50,7 @@ type Endpoint struct {
 //
 // It panics if there are less than two endpoints or more than eight, a URL is not one, has credentials or a query, is given twice, or is http beside a first one that is https,
 // a Cost is not in [0, 100], a name in Keep or Drop is none, or the first endpoint has more than a URL.
-func WithEndpoints(all ...Endpoint) Option {
+func WithEndpoints(all ...Endpoint) HTTPOption {
 	given := make([]endpoint.Config, len(all))
 	for i, p := range all {
 		given[i] = endpoint.Config(p)
@@ -59,7 +59,7 @@ func WithEndpoints(all ...Endpoint) Option {
 	if err != nil {
 		panic("hedge: WithEndpoints: " + err.Error())
 	}
-	return option{"WithEndpoints", func(c *config) { c.endpoints = set }}
+	return optionFunc(func(c *config) { c.endpoints = set })
 }
 
 // endpointSnapshots returns the state of each endpoint of a key.

@@ -13,23 +13,31 @@ type Hedger struct {
 	calls funccall.Client
 }
 
-// NewHedger returns a Hedger. Options that concern HTTP or gRPC have no effect.
-func NewHedger(opts ...Option) *Hedger {
+// NewHedger returns a Hedger. It panics if options contradict each other.
+func NewHedger(opts ...FuncOption) *Hedger {
 	h := new(Hedger)
-	h.mustInit("func", opts)
-	h.calls.Client = &h.client
+	if err := h.init(DefaultConfig(), opts); err != nil {
+		panic(err)
+	}
 	return h
 }
 
 // NewHedgerWithConfig is [NewHedger] for settings that come from outside the
 // program, as [NewWithConfig] is New.
-func NewHedgerWithConfig(c Config, opts ...Option) (*Hedger, error) {
+func NewHedgerWithConfig(c Config, opts ...FuncOption) (*Hedger, error) {
 	h := new(Hedger)
-	if err := h.init("func", c, opts); err != nil {
+	if err := h.init(c, opts); err != nil {
 		return nil, err
 	}
-	h.calls.Client = &h.client
 	return h, nil
+}
+
+// init applies the settings and the options.
+func (h *Hedger) init(settings Config, opts []FuncOption) error {
+	c := &config{Config: settings}
+	applyOptions(c, opts, FuncOption.applyFunc)
+	h.calls.Client = &h.client
+	return h.initControls("func", c)
 }
 
 // Do calls f, and if that takes longer than usual for key, calls it again at the same

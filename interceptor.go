@@ -38,34 +38,39 @@ type Interceptor struct {
 	calls *grpccall.Client
 }
 
-// NewInterceptor returns an Interceptor. Options that concern HTTP have no effect, but
-// it panics if the pattern of a [WithRoute] is one for HTTP.
-func NewInterceptor(opts ...Option) *Interceptor {
+// NewInterceptor returns an Interceptor. It panics if options contradict each other, or a [WithRoute] is for HTTP.
+func NewInterceptor(opts ...GRPCOption) *Interceptor {
 	in := new(Interceptor)
-	in.mustInit("grpc", opts)
-	in.connect()
+	if err := in.init(DefaultConfig(), opts); err != nil {
+		panic(err)
+	}
 	return in
 }
 
 // NewInterceptorWithConfig is [NewInterceptor] for settings that come from outside
 // the program, as [NewWithConfig] is [New].
-func NewInterceptorWithConfig(c Config, opts ...Option) (*Interceptor, error) {
+func NewInterceptorWithConfig(c Config, opts ...GRPCOption) (*Interceptor, error) {
 	in := new(Interceptor)
-	if err := in.init("grpc", c, opts); err != nil {
+	if err := in.init(c, opts); err != nil {
 		return nil, err
 	}
-	in.connect()
 	return in, nil
 }
 
-// connect applies the options for gRPC, and starts to connect the connections for hedges.
-func (in *Interceptor) connect() {
+// init applies the settings and the options, and starts to connect the connections for hedges.
+func (in *Interceptor) init(settings Config, opts []GRPCOption) error {
+	c := &config{Config: settings}
+	applyOptions(c, opts, GRPCOption.applyGRPC)
+	if err := in.initControls("grpc", c); err != nil {
+		return err
+	}
 	in.calls = grpccall.NewClient(&in.client, grpccallOptions(in.options))
 	in.describe = func(k *KeySnapshot) { k.Policy, k.Delays = in.calls.DescribeKey(k.Host, k.Route, k.Delays) }
+	return nil
 }
 
 // NewUnaryClientInterceptor returns [Interceptor.Unary] of an Interceptor of its own.
-func NewUnaryClientInterceptor(opts ...Option) grpc.UnaryClientInterceptor {
+func NewUnaryClientInterceptor(opts ...GRPCOption) grpc.UnaryClientInterceptor {
 	return NewInterceptor(opts...).Unary()
 }
 

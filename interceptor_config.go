@@ -10,12 +10,12 @@ import (
 // DialOptions returns options for grpc.NewClient with a service config: gRPC has it as its default, and an
 // Interceptor obeys what it says of hedging, which grpc-go takes and ignores, see [WithServiceConfig]. The options of
 // hedge are those of the Interceptor. The error names the path in the config, and the value.
-func DialOptions(config string, opts ...Option) ([]grpc.DialOption, error) {
+func DialOptions(config string, opts ...GRPCOption) ([]grpc.DialOption, error) {
 	c, err := readConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	in, err := NewInterceptorWithConfig(DefaultConfig(), append(opts[:len(opts):len(opts)], withConfigRead("WithServiceConfig", c))...)
+	in, err := NewInterceptorWithConfig(DefaultConfig(), append(opts[:len(opts):len(opts)], withParsedConfig(c))...)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,8 @@
 package hedge
 
 import (
-	"cmp"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,25 +14,16 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-// A grpcOption is an option that only an Interceptor has. The other adapters need not know
-// its types, so that they can be built without gRPC.
-type grpcOption struct {
-	name         string
-	set          func(*grpccall.Options)
-	maxHedgeCost int // in tokens; 0: the option does not set it
+// newGRPCOption returns an option that changes the options of gRPC calls.
+func newGRPCOption(set func(*grpccall.Options)) GRPCOption {
+	return optionFunc(func(c *config) { c.grpcSettings = append(c.grpcSettings, set) })
 }
 
-func (o grpcOption) apply(c *config) {
-	c.given, c.adapter, c.maxHedgeCost = append(c.given, o.name), append(c.adapter, o), cmp.Or(o.maxHedgeCost, c.maxHedgeCost)
-}
-
-// grpccallOptions returns the options for gRPC calls.
+// grpccallOptions returns the options of gRPC calls.
 func grpccallOptions(c *config) grpccall.Options {
 	g := grpccall.Options{KeyFunc: c.key, Routes: c.routes, Methods: c.methods}
-	for _, o := range c.adapter {
-		if o, ok := o.(grpcOption); ok {
-			o.set(&g)
-		}
+	for _, set := range c.grpcSettings {
+		set.(func(*grpccall.Options))(&g)
 	}
 	return g
 }
@@ -51,7 +42,7 @@ func grpccallOptions(c *config) grpccall.Options {
 // Without it, hedges go over the primary's ClientConn, where round_robin often picks
 // another backend for them, hedge_elsewhere always does (see [Interceptor]), and
 // pick_first never.
-func WithHedgeConn(cc *grpc.ClientConn, targets ...string) Option {
+func WithHedgeConn(cc *grpc.ClientConn, targets ...string) GRPCOption {
 	if cc == nil {
 		panic("hedge: WithHedgeConn: *ClientConn is nil")
 	}
@@ -66,7 +57,7 @@ type HedgeConn struct {
 }
 
 // WithHedgeConns is [WithHedgeConn] for up to seven connections, in order of preference, as to other regions. It hedges calls to the targets of
-// all, and to those that are given. Of the two options, the last one counts. Primaries stay on the ClientConn that they are made with. If they are to go
+// all, and to those that are given. Primaries stay on the ClientConn that they are made with. If they are to go
 // elsewhere while their target is down, its resolver must return the addresses of several.
 //
 // A hedge goes over the next connection that its call has not been to, that is READY and does not fail, and over such a one again if the call has been to
@@ -79,11 +70,11 @@ type HedgeConn struct {
 // connection to those that must not have a call's credentials, nor one without TLS beside one with it.
 //
 // It panics if there are no connections or more than seven, a Conn is nil or given twice, or a Cost is not in [0, 100].
-func WithHedgeConns(targets []string, conns ...HedgeConn) Option {
+func WithHedgeConns(targets []string, conns ...HedgeConn) GRPCOption {
 	return withConns("WithHedgeConns", targets, conns...)
 }
 
-func withConns(name string, targets []string, given ...HedgeConn) Option {
+func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	all := make([]conns.Config, len(given))
 	for i, g := range given {
 		all[i] = conns.Config(g)
@@ -92,14 +83,21 @@ func withConns(name string, targets []string, given ...HedgeConn) Option {
 	if err != nil {
 		panic("hedge: " + name + ": " + err.Error())
 	}
-	return grpcOption{name: name, set: func(c *grpccall.Options) { c.HedgeConns = set }, maxHedgeCost: set.MaxCost()}
+	argument := make([]string, len(given))
+	for i, g := range given {
+		argument[i] = g.Conn.Target()
+	}
+	return newOption(name, strings.Join(argument, ", "), func(c *config) {
+		c.maxHedgeCost = set.MaxCost()
+		c.grpcSettings = append(c.grpcSettings, func(g *grpccall.Options) { g.HedgeConns = set })
+	})
 }
 
 // WithDeclaredMethods hedges no method because of its name. The default trusts names
 // where nothing is declared, which [WithMethods] describes. What [WithMethods], a route or
 // [AllowHedging] allows is hedged as ever.
-func WithDeclaredMethods() Option {
-	return grpcOption{name: "WithDeclaredMethods", set: func(c *grpccall.Options) { c.DeclaredOnly = true }}
+func WithDeclaredMethods() GRPCOption {
+	return newGRPCOption(func(c *grpccall.Options) { c.DeclaredOnly = true })
 }
 
 // WithNonFatalCodes says with which gRPC codes a primary that failed waits for
@@ -107,9 +105,9 @@ func WithDeclaredMethods() Option {
 // Internal and Unknown, as in gRFC A6, and what a server that is stuck or shuts down says:
 // DeadlineExceeded, Canceled and DataLoss. Any other code of the primary ends the call. A
 // hedge's ends no call, see [WithAnswerCodes]. It panics if a code is OK.
-func WithNonFatalCodes(cs ...codes.Code) Option {
+func WithNonFatalCodes(cs ...codes.Code) GRPCOption {
 	set := codeSet("WithNonFatalCodes", cs)
-	return grpcOption{name: "WithNonFatalCodes", set: func(c *grpccall.Options) { c.NonFatalCodes = set }}
+	return newGRPCOption(func(c *grpccall.Options) { c.NonFatalCodes = set })
 }
 
 // WithAnswerCodes says which gRPC codes are an answer from every attempt, besides OK: a hedge
@@ -117,9 +115,9 @@ func WithNonFatalCodes(cs ...codes.Code) Option {
 // one attempt alone: NotFound of a replica that lags, Unauthenticated where a token may be used
 // once. Where all backends know the same, NotFound is a code to add; Stats.AnswersNotTaken
 // counts what it would help. It counts more than [WithNonFatalCodes]. It panics if a code is OK.
-func WithAnswerCodes(cs ...codes.Code) Option {
+func WithAnswerCodes(cs ...codes.Code) GRPCOption {
 	set := codeSet("WithAnswerCodes", cs)
-	return grpcOption{name: "WithAnswerCodes", set: func(c *grpccall.Options) { c.AnswerCodes = set }}
+	return newGRPCOption(func(c *grpccall.Options) { c.AnswerCodes = set })
 }
 
 // WithServiceConfig obeys what a gRPC service config says of hedging (gRFC A6): hedgingPolicy and retryThrottling, for all
@@ -132,16 +130,17 @@ func WithAnswerCodes(cs ...codes.Code) Option {
 // grpc-retry-pushback-ms puts the next hedge off, or forbids all further ones. What is above the config: [WithRoute], [AllowHedging],
 // [WithoutHedging], SetEnabled and HEDGE_DISABLED. Budget, brakes, audit and the first ten calls hold as
 // for other methods, and so does what a hedge may win with.
-func WithServiceConfig(config string) Option {
+func WithServiceConfig(config string) GRPCOption {
 	c, err := readConfig(config)
 	if err != nil {
 		panic(err)
 	}
-	return withConfigRead("WithServiceConfig", c)
+	return withParsedConfig(c)
 }
 
-func withConfigRead(name string, c *serviceconfig.Config) Option {
-	return grpcOption{name: name, set: func(g *grpccall.Options) { g.ServiceConfig = c }}
+// withParsedConfig is [WithServiceConfig] for a config that is valid.
+func withParsedConfig(c *serviceconfig.Config) GRPCOption {
+	return newGRPCOption(func(g *grpccall.Options) { g.ServiceConfig = c })
 }
 
 // readConfig reads a config that the program gives, in which a field that hedging policies do not have is an error. One of

@@ -70,19 +70,13 @@ type Limiter struct {
 
 // NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
 // server can work on at full speed, such as a few for each of its processors where they
-// compute. Of the options, [WithUnlimited], [WithLimitedHealthChecks], [WithName],
-// [WithObserver] and [WithLogger] have an effect; the log says of others that they have none.
-// NewLimiter panics if n is not positive.
-func NewLimiter(n int, opts ...Option) *Limiter {
+// compute. NewLimiter panics if n is not positive.
+func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 	if n <= 0 {
 		panic(fmt.Sprintf("hedge: NewLimiter: n is %d, and must be at least 1", n))
 	}
 	var c config
-	for _, o := range opts {
-		if o != nil {
-			o.apply(&c)
-		}
-	}
+	applyOptions(&c, opts, LimiterOption.applyLimiter)
 	l := &Limiter{name: c.name, places: limit.New(n), limitsHealthChecks: c.limitsHealthChecks}
 	for _, p := range c.unlimited {
 		if l.free == nil {
@@ -91,7 +85,6 @@ func NewLimiter(n int, opts ...Option) *Limiter {
 		_ = l.free.Add(p) // WithUnlimited has tried it
 	}
 	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
-	log.LogUnusedOptions(ops.Unused("limiter", c.given))
 	l.watcher = watch.New(c.observers, log.LogObserverPanic)
 	return l
 }

@@ -2,29 +2,74 @@ package hedge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gohedge/hedge/internal/endpoint"
-	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/pattern"
 	"github.com/gohedge/hedge/internal/route"
 )
 
-// An Option adjusts [New], [Wrap], [NewInterceptor] and [NewHedger].
-// Options that make no sense panic when they are made, as time.NewTicker does, and
-// options that contradict each other when they are used. Settings that come from
-// outside the program go into a [Config]. A nil Option changes nothing.
-type Option interface{ apply(*config) }
+// The types of options say which constructors take them, so that an option in a wrong place does not compile. Options that
+// need a value panic when the value is invalid. Options that contradict each other are an error of [NewWithConfig],
+// [NewInterceptorWithConfig], [NewHedgerWithConfig] and [DialOptions], and a panic of the other constructors. The text
+// names both options and their values. A nil option changes nothing.
+type (
+	// An Option adjusts clients for every kind of call: [New], [Wrap], [NewInterceptor] and [NewHedger] take it.
+	Option interface {
+		HTTPOrGRPCOption
+		FuncOption
+	}
+	// An HTTPOption adjusts [New] and [Wrap].
+	HTTPOption interface{ applyHTTP(*config) }
+	// A GRPCOption adjusts [NewInterceptor], [NewUnaryClientInterceptor] and [DialOptions].
+	GRPCOption interface{ applyGRPC(*config) }
+	// A FuncOption adjusts [NewHedger].
+	FuncOption interface{ applyFunc(*config) }
+	// A LimiterOption adjusts [NewLimiter].
+	LimiterOption interface{ applyLimiter(*config) }
+	// An HTTPOrGRPCOption adjusts clients whose calls go over a network.
+	HTTPOrGRPCOption interface {
+		HTTPOption
+		GRPCOption
+	}
+	// An AnyOption adjusts clients, as an [Option] does, and [NewLimiter].
+	AnyOption interface {
+		Option
+		LimiterOption
+	}
+)
+
+// WithOptions makes one option of several, which are applied in their order. It passes a slice of options, and others, to one constructor.
+func WithOptions(opts ...Option) Option {
+	return optionFunc(func(c *config) { applyOptions(c, opts, Option.applyHTTP) })
+}
+
+// WithHTTPOptions is [WithOptions] for options of [New] and [Wrap].
+func WithHTTPOptions(opts ...HTTPOption) HTTPOption {
+	return optionFunc(func(c *config) { applyOptions(c, opts, HTTPOption.applyHTTP) })
+}
+
+// WithGRPCOptions is [WithOptions] for options of [NewInterceptor].
+func WithGRPCOptions(opts ...GRPCOption) GRPCOption {
+	return optionFunc(func(c *config) { applyOptions(c, opts, GRPCOption.applyGRPC) })
+}
 
 // config is a Config and the options that a file cannot hold.
 type config struct {
 	Config
+	given     []givenOption // in their order
+	conflicts []error       // found while options were applied
+
 	stats       **Stats
 	budget      *Budget
 	key         func(ctx context.Context, host, name string) string
@@ -44,56 +89,104 @@ type config struct {
 	audit       bool
 	shadow      bool
 	methods     []string // patterns of gRPC methods that are safe to send twice
-	given       []string // the names of the options
-	adapter     []Option // of an adapter that may be left out of a program; only that adapter reads them
-	unlimited   []string // patterns of what a Limiter lets pass
+	unlimited   []string // patterns of requests that a Limiter does not count
 
 	limitsHealthChecks bool
-	maxHedgeCost       int // in tokens, as they say; 0: one
+
+	grpcSettings []any // functions that change a grpccall.Options, whose type a build without gRPC does not have
+	maxHedgeCost int   // tokens of a gRPC hedge, as the options say; 0: one token
 }
 
-// An option is what the function of that name returns. Where it has an effect is said in [ops.Unused].
-type option struct {
-	name string
-	set  func(*config)
+// An optionFunc is the form of all options. The interface type that a function returns it as tells which constructors take it.
+type optionFunc func(*config)
+
+func (f optionFunc) applyHTTP(c *config)    { f(c) }
+func (f optionFunc) applyGRPC(c *config)    { f(c) }
+func (f optionFunc) applyFunc(c *config)    { f(c) }
+func (f optionFunc) applyLimiter(c *config) { f(c) }
+
+// A givenOption describes an option that a constructor has got.
+type givenOption struct {
+	name     string // of the function that returned the option
+	argument string // of that function, for error texts
+	setting  bool   // sets the field of Config that has the name without With
 }
 
-func (o option) apply(c *config) {
-	c.given = append(c.given, o.name)
-	o.set(c)
-}
+// String returns the option as a call of its function.
+func (o givenOption) String() string { return o.name + "(" + o.argument + ")" }
 
-// unused returns which options have no effect over a protocol, and why.
-func (c *config) unused(protocol string) []string {
-	all := ops.Unused(protocol, c.given)
-	for _, r := range c.routes.Registered() {
-		all = append(all, r.UnusedFields(protocol)...)
+// newOption returns an option that calls set. Name and argument are those of the exported function that returns the option.
+func newOption(name, argument string, set func(*config)) optionFunc {
+	return func(c *config) {
+		c.given = append(c.given, givenOption{name: name, argument: argument})
+		set(c)
 	}
-	return all
 }
 
-// setting returns an option that sets a field of Config. It panics if the value makes
-// no sense by itself; whether it does beside other fields is known once all are set.
-func setting(name string, f func(*Config)) Option {
+// newSetting returns an option that sets a field of Config to a value. It panics if the value is invalid by itself. Whether it
+// contradicts other fields is known when all options are applied.
+func newSetting(name string, value any, set func(*Config)) optionFunc {
 	probe := DefaultConfig()
-	f(&probe)
+	set(&probe)
 	if err := probe.validateFields(); err != nil {
 		panic(err)
 	}
-	return option{name, func(c *config) { f(&c.Config) }}
+	given := givenOption{name: name, argument: formatSetting(value), setting: true}
+	return func(c *config) {
+		c.given = append(c.given, given)
+		set(&c.Config)
+	}
+}
+
+// formatSetting returns the value of a field of Config as text for errors.
+func formatSetting(value any) string {
+	if s, ok := value.(string); ok {
+		return strconv.Quote(s)
+	}
+	return fmt.Sprint(value)
+}
+
+// applyOptions applies options to c in their order, each with its method apply.
+func applyOptions[O any](c *config, opts []O, apply func(O, *config)) {
+	for _, o := range opts {
+		if any(o) != nil {
+			apply(o, c)
+		}
+	}
+}
+
+// contradictions are pairs of options of which the first would have no effect beside the second.
+var contradictions = [...]struct{ option, beside string }{
+	{"WithBudgetPercent", "WithBudget"}, {"WithEstimatedRPS", "WithBudget"}, {"WithBurst", "WithBudget"},
+	{"WithFailureStatus", "WithFailureFunc"}, {"WithAnswerStatus", "WithFailureFunc"},
+	{"WithAudit", "WithShadow"}, {"WithReplicas", "WithHedgeTransport"}, {"WithLinger", "WithFirstByte"},
+	{"WithHedgeConn", "WithHedgeConns"},
+}
+
+// checkConflicts returns an error for the options that contradict each other. It names each pair and the values; nil: there are none.
+func (c *config) checkConflicts() error {
+	all := c.conflicts
+	for _, pair := range contradictions {
+		i := slices.IndexFunc(c.given, func(o givenOption) bool { return o.name == pair.option })
+		j := slices.IndexFunc(c.given, func(o givenOption) bool { return o.name == pair.beside })
+		if i >= 0 && j >= 0 {
+			all = append(all, fmt.Errorf("hedge: %v has no effect beside %v: remove one of them", c.given[i], c.given[j]))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // WithPercentile never hedges sooner than quantile q of the recent latencies. The
 // default is 0.90. The delay is usually later, because the budget asks for it.
 // It panics unless 0 <= q < 1.
 func WithPercentile(q float64) Option {
-	return setting("WithPercentile", func(c *Config) { c.Percentile = q })
+	return newSetting("WithPercentile", q, func(c *Config) { c.Percentile = q })
 }
 
 // WithMaxHedges sends at most n hedges per call, all within the same budget.
 // The default is 2. 0 sends none. It panics unless 0 <= n <= 4.
 func WithMaxHedges(n int) Option {
-	return setting("WithMaxHedges", func(c *Config) { c.MaxHedges = n })
+	return newSetting("WithMaxHedges", n, func(c *Config) { c.MaxHedges = n })
 }
 
 // WithBudgetPercent sends at most percent hedges per 100 requests of all keys, and
@@ -101,26 +194,26 @@ func WithMaxHedges(n int) Option {
 // what is left of the first one, of what forgotten keys had, and of what full budgets did not need. The
 // default is 10. 0 sends none. It panics unless 0 <= percent <= 400.
 func WithBudgetPercent(percent float64) Option {
-	return setting("WithBudgetPercent", func(c *Config) { c.BudgetPercent = percent })
+	return newSetting("WithBudgetPercent", percent, func(c *Config) { c.BudgetPercent = percent })
 }
 
 // WithEstimatedRPS sets how many requests per second to expect of a key. It sizes
 // the burst of the key's budget until the real rate is measured, and need not be
 // exact. The default is 100. It panics unless rps is finite and not negative.
 func WithEstimatedRPS(rps float64) Option {
-	return setting("WithEstimatedRPS", func(c *Config) { c.EstimatedRPS = rps })
+	return newSetting("WithEstimatedRPS", rps, func(c *Config) { c.EstimatedRPS = rps })
 }
 
 // WithMinDelay never hedges sooner than d after the primary started, nor sooner
 // than d after the hedge before. The default is 1ms. It panics if d is negative.
 func WithMinDelay(d time.Duration) Option {
-	return setting("WithMinDelay", func(c *Config) { c.MinDelay = d })
+	return newSetting("WithMinDelay", d, func(c *Config) { c.MinDelay = d })
 }
 
 // WithMaxDelay hedges after d at the latest, budget permitting. The default, 0, sets no limit. It bounds learned delays, as [WithMinDelay] does:
 // those of [WithDelay], a [Policy] and a hedgingPolicy are as they say. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s.
 func WithMaxDelay(d time.Duration) Option {
-	return setting("WithMaxDelay", func(c *Config) { c.MaxDelay = d })
+	return newSetting("WithMaxDelay", d, func(c *Config) { c.MaxDelay = d })
 }
 
 // WithInitialDelay hedges after d until ten calls are known. The default, 0, sends
@@ -128,7 +221,7 @@ func WithMaxDelay(d time.Duration) Option {
 // start. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s or
 // above [WithMaxDelay]'s.
 func WithInitialDelay(d time.Duration) Option {
-	return setting("WithInitialDelay", func(c *Config) { c.InitialDelay = d })
+	return newSetting("WithInitialDelay", d, func(c *Config) { c.InitialDelay = d })
 }
 
 // WithBurst lets a key save up the budget that the requests of d earn, counted as 100 per
@@ -136,19 +229,19 @@ func WithInitialDelay(d time.Duration) Option {
 // costs more in an overload: besides hedges for 17 % of the calls made during an
 // outage, three hedges, or the budget of d if that is more. It panics if d is negative.
 func WithBurst(d time.Duration) Option {
-	return setting("WithBurst", func(c *Config) { c.Burst = d })
+	return newSetting("WithBurst", d, func(c *Config) { c.Burst = d })
 }
 
 // WithMaxHedgesPerSecond bounds the hedges of all keys together, beside the
 // budget of each. The default, 0, sets no limit. It panics unless n is finite and not negative.
 func WithMaxHedgesPerSecond(n float64) Option {
-	return setting("WithMaxHedgesPerSecond", func(c *Config) { c.MaxHedgesPerSecond = n })
+	return newSetting("WithMaxHedgesPerSecond", n, func(c *Config) { c.MaxHedgesPerSecond = n })
 }
 
 // WithMaxKeys remembers at most n keys; the least recently used are forgotten
 // first. The default is 4096. It panics unless n is positive.
 func WithMaxKeys(n int) Option {
-	return setting("WithMaxKeys", func(c *Config) { c.MaxKeys = n })
+	return newSetting("WithMaxKeys", n, func(c *Config) { c.MaxKeys = n })
 }
 
 // WithLinger gives the losers of HTTP/1.1 races up to d to finish, so that their
@@ -158,28 +251,38 @@ func WithMaxKeys(n int) Option {
 // use just before. A loser that has no connection yet is always cancelled at once, also one that waits in middleware, if
 // what is below there tells httptrace of its connections, as net/http does. So are those of HTTP/2 and gRPC, which costs no connection. Where answers come from behind a
 // [Limiter], losers are cancelled if that can be done at once. It panics if d is negative.
-func WithLinger(d time.Duration) Option {
-	return setting("WithLinger", func(c *Config) { c.Linger = d })
+func WithLinger(d time.Duration) HTTPOption {
+	return newSetting("WithLinger", d, func(c *Config) { c.Linger = d })
 }
 
 // WithMaxReplayBytes hedges HTTP requests with bodies of up to n bytes. Such a
 // body is read once, before the primary is sent. The default is 64 KiB. 0 hedges
 // only requests without a body. It panics if n is negative.
-func WithMaxReplayBytes(n int64) Option {
-	return setting("WithMaxReplayBytes", func(c *Config) { c.MaxReplayBytes = n })
+func WithMaxReplayBytes(n int64) HTTPOption {
+	return newSetting("WithMaxReplayBytes", n, func(c *Config) { c.MaxReplayBytes = n })
 }
 
-// WithConfig replaces all settings that a [Config] holds. It panics if c is invalid.
+// WithConfig sets all settings that a [Config] holds. The options of single settings may follow it, and replace its values; one
+// before it is a contradiction. The default is [DefaultConfig]. It panics if c is invalid.
 func WithConfig(c Config) Option {
 	if err := c.Validate(); err != nil {
 		panic(err)
 	}
-	return setting("WithConfig", func(old *Config) { *old = c })
+	return optionFunc(func(all *config) {
+		for _, o := range all.given {
+			if o.setting {
+				field := strings.TrimPrefix(o.name, "With")
+				all.conflicts = append(all.conflicts, fmt.Errorf("hedge: %v has no effect before WithConfig, which sets %s to %v: put it after WithConfig",
+					o, field, formatSetting(reflect.ValueOf(c).FieldByName(field).Interface())))
+			}
+		}
+		all.Config = c
+	})
 }
 
 // WithBudget pays for hedges from b instead of from one budget per key. Everything
-// that is given b shares it. [WithBudgetPercent], [WithEstimatedRPS] and
-// [WithBurst] then have no effect. It panics if b is nil or was not made by [NewBudget].
+// that is given b shares it. It contradicts [WithBudgetPercent], [WithEstimatedRPS] and
+// [WithBurst]. It panics if b is nil or was not made by [NewBudget].
 func WithBudget(b *Budget) Option {
 	switch {
 	case b == nil:
@@ -187,7 +290,7 @@ func WithBudget(b *Budget) Option {
 	case b.bucket == nil:
 		panic("hedge: WithBudget: Budget was not made by NewBudget")
 	}
-	return option{"WithBudget", func(c *config) { c.budget = b }}
+	return newOption("WithBudget", b.describe(), func(c *config) { c.budget = b })
 }
 
 // WithStats counts into *s. If that is nil, it is set to new Stats first.
@@ -196,7 +299,7 @@ func WithStats(s **Stats) Option {
 	if s == nil {
 		panic("hedge: WithStats: **Stats is nil")
 	}
-	return option{"WithStats", func(c *config) { c.stats = s }}
+	return optionFunc(func(c *config) { c.stats = s })
 }
 
 // WithKeyFunc makes f's result the key: latency is learned, and a budget kept, for
@@ -204,11 +307,11 @@ func WithStats(s **Stats) Option {
 // method for gRPC. For HTTP, f is given the URL's host (in lower case, without the scheme's
 // own port or a dot at its end) and "METHOD /path"; for gRPC, the target, such as "dns:///orders:443", and the full
 // method. Results should be few, see [WithMaxKeys]. It panics if f is nil.
-func WithKeyFunc(f func(ctx context.Context, host, name string) string) Option {
+func WithKeyFunc(f func(ctx context.Context, host, name string) string) HTTPOrGRPCOption {
 	if f == nil {
 		panic("hedge: WithKeyFunc: func is nil")
 	}
-	return option{"WithKeyFunc", func(c *config) { c.key = f }}
+	return optionFunc(func(c *config) { c.key = f })
 }
 
 // WithHedgeable sets which HTTP requests are safe to send twice, at the same time. The
@@ -223,11 +326,11 @@ func WithKeyFunc(f func(ctx context.Context, host, name string) string) Option {
 //
 // Requests that cannot be sent twice (see [Transport]) are not asked about. f is called
 // once for each request, and must be safe for concurrent use. It panics if f is nil.
-func WithHedgeable(f func(*http.Request) bool) Option {
+func WithHedgeable(f func(*http.Request) bool) HTTPOption {
 	if f == nil {
 		panic("hedge: WithHedgeable: func is nil")
 	}
-	return option{"WithHedgeable", func(c *config) { c.hedgeable = f }}
+	return optionFunc(func(c *config) { c.hedgeable = f })
 }
 
 // WithFailureStatus sets the HTTP status codes with which a primary waits for the hedges that
@@ -238,9 +341,9 @@ func WithHedgeable(f func(*http.Request) bool) Option {
 // had the 99th percentile of the key, 10ms at least and a second (or as long as the primary took)
 // at most. Any other status of the primary ends the call. A hedge ends it with 2xx and 3xx alone, unless they are listed here, see
 // [WithAnswerStatus]. Where replicas lag behind, add 404. It panics if a code is not in [100, 999].
-func WithFailureStatus(codes ...int) Option {
+func WithFailureStatus(codes ...int) HTTPOption {
 	codes = statusCodes("WithFailureStatus", codes)
-	return option{"WithFailureStatus", func(c *config) { c.failure = codes }}
+	return newOption("WithFailureStatus", joinCodes(codes), func(c *config) { c.failure = codes })
 }
 
 // WithAnswerStatus says which HTTP status codes are an answer from every attempt: a hedge with
@@ -249,9 +352,14 @@ func WithFailureStatus(codes ...int) Option {
 // or a token may be used once, 403 of a rate limit. Where all replicas know the same, 404 and
 // 410 are codes to add; Stats.AnswersNotTaken counts what they would help. It counts more than
 // [WithFailureStatus]. It panics if a code is not in [100, 999].
-func WithAnswerStatus(codes ...int) Option {
+func WithAnswerStatus(codes ...int) HTTPOption {
 	codes = statusCodes("WithAnswerStatus", codes)
-	return option{"WithAnswerStatus", func(c *config) { c.answers = codes }}
+	return newOption("WithAnswerStatus", joinCodes(codes), func(c *config) { c.answers = codes })
+}
+
+// joinCodes returns codes as the arguments of a call.
+func joinCodes(codes []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]")
 }
 
 // statusCodes returns a copy of the codes that an option of that name was given.
@@ -265,14 +373,14 @@ func statusCodes(option string, codes []int) []int {
 }
 
 // WithFailureFunc lets f decide alone which HTTP responses of any attempt do not win while
-// another attempt is in flight; all others do. [WithFailureStatus] and [WithAnswerStatus] then
-// have no effect. Transport errors never win. f must not read the body, and must be safe for concurrent use. It panics if f is
+// another attempt is in flight; all others do. It contradicts [WithFailureStatus] and [WithAnswerStatus].
+// Transport errors never win. f must not read the body, and must be safe for concurrent use. It panics if f is
 // nil.
-func WithFailureFunc(f func(*http.Response) bool) Option {
+func WithFailureFunc(f func(*http.Response) bool) HTTPOption {
 	if f == nil {
 		panic("hedge: WithFailureFunc: func is nil")
 	}
-	return option{"WithFailureFunc", func(c *config) { c.failureFunc = f }}
+	return newOption("WithFailureFunc", "func", func(c *config) { c.failureFunc = f })
 }
 
 // WithHedgeTransport sends HTTP hedges through rt, which can use other connections
@@ -284,21 +392,21 @@ func WithFailureFunc(f func(*http.Response) bool) Option {
 // *http.Transport, but not those that golang.org/x/net/http2 made for it. Schemes for
 // which the *http.Transport has a RoundTripper of its own (RegisterProtocol) go through
 // that.
-func WithHedgeTransport(rt http.RoundTripper) Option {
+func WithHedgeTransport(rt http.RoundTripper) HTTPOption {
 	if rt == nil {
 		panic("hedge: WithHedgeTransport: RoundTripper is nil")
 	}
-	return option{"WithHedgeTransport", func(c *config) { c.transport = rt }}
+	return newOption("WithHedgeTransport", fmt.Sprintf("%T", rt), func(c *config) { c.transport = rt })
 }
 
 // WithFirstByte lets an HTTP response win with the first byte of its body instead
 // of its header, and learns the time to that byte. It is for servers that send the
 // header before they do the work, such as language models that stream. Event
 // streams are then hedged like other requests, losers are cancelled at once, and
-// RoundTrip returns when the first byte has arrived. By default the header decides.
+// RoundTrip returns when the first byte has arrived. It contradicts [WithLinger]. By default the header decides.
 // [Policy] has the same for single routes.
-func WithFirstByte() Option {
-	return option{"WithFirstByte", func(c *config) { c.firstByte = true }}
+func WithFirstByte() HTTPOption {
+	return newOption("WithFirstByte", "", func(c *config) { c.firstByte = true })
 }
 
 // WithShadow sends no hedges, and does all else as usual: it learns, decides and
@@ -308,7 +416,7 @@ func WithFirstByte() Option {
 // Where the request itself is slow or fails, that assumes too much. HEDGE_MODE=shadow in the environment does the same.
 // The default is to send hedges.
 func WithShadow() Option {
-	return option{"WithShadow", func(c *config) { c.shadow = true }}
+	return newOption("WithShadow", "", func(c *config) { c.shadow = true })
 }
 
 // A Resolver finds the addresses of a host. [*net.Resolver] is one, and so are dnshedge's
@@ -330,13 +438,13 @@ type Resolver interface {
 // While a replica that all primaries go to stands still, every call needs a hedge at
 // once. [WithBurst] sets how many are saved up for that.
 //
-// WithReplicas needs an *http.Transport below. It has no effect without one, with
-// the transport's DialTLSContext, or through a proxy. It panics if r is nil.
-func WithReplicas(r Resolver) Option {
+// It is an error if there is no *http.Transport below. It contradicts [WithHedgeTransport]. With the transport's DialTLSContext, or
+// through a proxy, it has no effect. It panics if r is nil.
+func WithReplicas(r Resolver) HTTPOption {
 	if r == nil {
 		panic("hedge: WithReplicas: Resolver is nil")
 	}
-	return option{"WithReplicas", func(c *config) { c.resolver = r }}
+	return newOption("WithReplicas", fmt.Sprintf("%T", r), func(c *config) { c.resolver = r })
 }
 
 // WithResume asks for the rest of an HTTP response body that stalls: by a range request
@@ -367,8 +475,8 @@ func WithReplicas(r Resolver) Option {
 // must then return, as net/http's does; its body is closed after that, or after a second. If the
 // first fails while the rest is asked for, its error is held as long as that of a primary is, see
 // [WithFailureStatus]. If the second one fails later on, so does the body.
-func WithResume() Option {
-	return option{"WithResume", func(c *config) { c.resume = true }}
+func WithResume() HTTPOption {
+	return optionFunc(func(c *config) { c.resume = true })
 }
 
 // WithRoute learns a separate latency for the calls that match pattern, and applies
@@ -383,17 +491,17 @@ func WithResume() Option {
 //
 // It panics if the pattern is none of http.ServeMux's, Delay is negative or
 // BudgetPercent is not in [0, 400]; [New] panics if two patterns conflict.
-func WithRoute(pattern string, p Policy) Option {
+func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
 	given := route.Route{Pattern: pattern, Line: caller(), Policy: route.Policy(p)}
 	if err := given.Validate(); err != nil {
 		panic(err)
 	}
-	return option{"WithRoute", func(c *config) {
+	return optionFunc(func(c *config) {
 		if c.routes == nil {
 			c.routes = new(route.Table)
 		}
 		c.routes.Register(given)
-	}}
+	})
 }
 
 // caller returns the line that calls the option that asks for it.
@@ -413,7 +521,7 @@ func caller() string {
 //
 // The default is none but gRPC's health checks and reflection, see [WithLimitedHealthChecks]. WithUnlimited
 // may be given several times. It panics if a pattern is of none of these forms.
-func WithUnlimited(patterns ...string) Option {
+func WithUnlimited(patterns ...string) LimiterOption {
 	probe := new(pattern.Set)
 	for _, p := range patterns {
 		if err := probe.Add(p); err != nil {
@@ -421,14 +529,14 @@ func WithUnlimited(patterns ...string) Option {
 		}
 	}
 	patterns = slices.Clone(patterns)
-	return option{"WithUnlimited", func(c *config) { c.unlimited = append(c.unlimited, patterns...) }}
+	return optionFunc(func(c *config) { c.unlimited = append(c.unlimited, patterns...) })
 }
 
 // WithLimitedHealthChecks makes gRPC's health checks and reflection take places in a [Limiter] as other calls do. By default they pass as
 // calls that [WithUnlimited] names: Check, Watch and List of grpc.health.v1.Health, and ServerReflectionInfo of grpc.reflection.v1 and v1alpha.
 // It is for servers that answer no health checks, and for those whose clients are not trusted.
-func WithLimitedHealthChecks() Option {
-	return option{"WithLimitedHealthChecks", func(c *config) { c.limitsHealthChecks = true }}
+func WithLimitedHealthChecks() LimiterOption {
+	return optionFunc(func(c *config) { c.limitsHealthChecks = true })
 }
 
 // WithAttemptHeader puts the number of an HTTP hedge, 1 or more, into the request
@@ -441,24 +549,24 @@ func WithLimitedHealthChecks() Option {
 // a host whose answers come from behind a [Limiter] carry [AttemptHeader], whatever the
 // option says. It panics if HTTP does not allow the name, or gives it a meaning, as it does to Host and Range. gRPC needs no such option:
 // its hedges always carry grpc-previous-rpc-attempts.
-func WithAttemptHeader(name string) Option {
-	return setting("WithAttemptHeader", func(c *Config) { c.AttemptHeader = name })
+func WithAttemptHeader(name string) HTTPOption {
+	return newSetting("WithAttemptHeader", name, func(c *Config) { c.AttemptHeader = name })
 }
 
 // WithObserver tells o what happens to every call. It may be given several
 // times. A call that needs no hedge then costs two more readings of the clock, and
 // what o does. It panics if o is nil.
-func WithObserver(o Observer) Option {
+func WithObserver(o Observer) AnyOption {
 	if o == nil {
 		panic("hedge: WithObserver: Observer is nil")
 	}
-	return option{"WithObserver", func(c *config) { c.observers = append(c.observers, o) }}
+	return optionFunc(func(c *config) { c.observers = append(c.observers, o) })
 }
 
 // WithName names a Transport, Interceptor or Hedger for observers that watch several:
 // see [KeyInfo], and the label client of metrics. The default is no name.
-func WithName(name string) Option {
-	return option{"WithName", func(c *config) { c.name = name }}
+func WithName(name string) AnyOption {
+	return optionFunc(func(c *config) { c.name = name })
 }
 
 // WithLogger logs changes of state, and never single calls:
@@ -470,7 +578,6 @@ func WithName(name string) Option {
 //   - settings allow no hedge at all, or a budget is less than 1 % of the calls;
 //   - Update changes settings, and Import learns;
 //   - calls come from hedging around this one, for the first time;
-//   - an option has no effect on what it was given to, see Snapshot.Unused;
 //   - an [Observer] panics, for the first time;
 //   - a gRPC method is not hedged, because nothing says that it is safe to repeat: once per method.
 //
@@ -479,10 +586,10 @@ func WithName(name string) Option {
 // changes that were not logged. A change of a key is noticed when its next call ends,
 // and logged by that call's goroutine, which holds no lock. Pauses, disabling, such
 // variables, settings that allow no hedge and hedging around hedging have level Warn, a panic has
-// level Error, options without an effect have level Debug, everything else Info. The default, nil, logs to
+// level Error, everything else Info. The default, nil, logs to
 // [slog.Default] only panics and, but for pauses and disabling, what has level Warn: once.
-func WithLogger(l *slog.Logger) Option {
-	return option{"WithLogger", func(c *config) { c.logger = l }}
+func WithLogger(l *slog.Logger) AnyOption {
+	return optionFunc(func(c *config) { c.logger = l })
 }
 
 // WithAudit measures whether hedging helps, and switches it off for a host where it
@@ -503,10 +610,10 @@ func WithLogger(l *slog.Logger) Option {
 // by [KeySnapshot], observers, logs and the debug page, and goes with Export and Import.
 //
 // [RequestResult.Saved] and [KeySnapshot.Saved], which estimate what this measures, are 0
-// with it. With [WithShadow] there is no audit, as no hedge is sent. HEDGE_MODE=audit in the
+// with it. It contradicts [WithShadow], with which no hedge is sent. HEDGE_MODE=audit in the
 // environment does the same. The default is no audit.
 func WithAudit() Option {
-	return option{"WithAudit", func(c *config) { c.audit = true }}
+	return newOption("WithAudit", "", func(c *config) { c.audit = true })
 }
 
 // WithMethods declares gRPC methods safe to send twice at the same time:
@@ -525,12 +632,12 @@ func WithAudit() Option {
 // whose descriptor contradicts their name, by a reply that is an Operation or by a method beside
 // them that hands back what they give. docs/methods.md has all words, and how often names of real
 // methods mislead; [Interceptor.Hedges] says what holds for a method, and why.
-func WithMethods(patterns ...string) Option {
+func WithMethods(patterns ...string) GRPCOption {
 	for _, p := range patterns {
 		if !pattern.OfMethods(p) {
 			panic(fmt.Sprintf("hedge: WithMethods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p))
 		}
 	}
 	patterns = slices.Clone(patterns)
-	return option{"WithMethods", func(c *config) { c.methods = append(c.methods, patterns...) }}
+	return optionFunc(func(c *config) { c.methods = append(c.methods, patterns...) })
 }

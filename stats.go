@@ -100,7 +100,6 @@ type Snapshot struct {
 	Config   Config        `json:"config"`
 	Enabled  bool          `json:"enabled"`
 	Shadow   bool          `json:"shadow,omitempty"` // see [WithShadow]
-	Unused   []string      `json:"unused,omitempty"` // options that have no effect, and why, such as "WithLinger is for HTTP"
 	Keys     []KeySnapshot `json:"keys"`             // by host and route
 }
 

@@ -43,30 +43,30 @@ type Transport struct {
 var _ http.RoundTripper = (*Transport)(nil)
 
 // New returns a Transport that sends through next, or through
-// [http.DefaultTransport] if next is nil.
-func New(next http.RoundTripper, opts ...Option) *Transport {
+// [http.DefaultTransport] if next is nil. It panics if options contradict each other, or [WithReplicas] has no *http.Transport below.
+func New(next http.RoundTripper, opts ...HTTPOption) *Transport {
 	t := new(Transport)
-	t.mustInit("http", opts)
-	t.connect(next)
+	if err := t.init(next, DefaultConfig(), opts); err != nil {
+		panic(err)
+	}
 	return t
 }
 
 // NewWithConfig is [New] for settings that come from outside the program: it
 // returns an error that names the field and the value if c, or c together with
 // opts, makes no sense.
-func NewWithConfig(next http.RoundTripper, c Config, opts ...Option) (*Transport, error) {
+func NewWithConfig(next http.RoundTripper, c Config, opts ...HTTPOption) (*Transport, error) {
 	t := new(Transport)
-	if err := t.init("http", c, opts); err != nil {
+	if err := t.init(next, c, opts); err != nil {
 		return nil, err
 	}
-	t.connect(next)
 	return t, nil
 }
 
 // Wrap returns a copy of c whose requests are hedged. It keeps c's transport
 // below the hedging, and its timeout, jar and redirect policy. A nil c is
 // [http.DefaultClient].
-func Wrap(c *http.Client, opts ...Option) *http.Client {
+func Wrap(c *http.Client, opts ...HTTPOption) *http.Client {
 	if c == nil {
 		c = http.DefaultClient
 	}
@@ -75,19 +75,24 @@ func Wrap(c *http.Client, opts ...Option) *http.Client {
 	return &hedged
 }
 
-// connect sets the RoundTripper below; nil is [http.DefaultTransport].
-func (t *Transport) connect(next http.RoundTripper) {
+// init applies the settings and the options, and sets the RoundTripper below; nil is [http.DefaultTransport].
+func (t *Transport) init(next http.RoundTripper, settings Config, opts []HTTPOption) error {
+	o := &config{Config: settings}
+	applyOptions(o, opts, HTTPOption.applyHTTP)
+	if err := t.initControls("http", o); err != nil {
+		return err
+	}
 	if next == nil {
 		next = http.DefaultTransport
 	}
-	o := t.options
 	t.calls = httpcall.NewClient(&t.client, next, httpcall.Options{
 		KeyFunc: o.key, IsHedgeable: o.hedgeable, FailureStatus: o.failure, AnswerStatus: o.answers, IsFailure: o.failureFunc,
 		HedgeTransport: o.transport, Resolver: o.resolver, Endpoints: o.endpoints, Routes: o.routes, FirstByte: o.firstByte, Resume: o.resume,
 	})
-	if o.resolver != nil && o.transport == nil && !t.calls.HasReplicas() {
-		t.reportUnused([]string{fmt.Sprintf("WithReplicas needs an *http.Transport below, not a %T", next)})
+	if o.resolver != nil && !t.calls.HasReplicas() {
+		return fmt.Errorf("hedge: WithReplicas(%T) needs an *http.Transport below, not a %T", o.resolver, next)
 	}
+	return nil
 }
 
 // WrappedRoundTripper returns the RoundTripper that primaries are sent through.

@@ -24,11 +24,11 @@ func BenchmarkServiceConfig(b *testing.B) {
 	req, reply := wrapperspb.Int64(1), new(wrapperspb.Int64Value)
 	for _, variant := range []struct {
 		name string
-		opts []hedge.Option
+		opts []hedge.GRPCOption
 	}{
 		{"none", nil},
-		{"policy", []hedge.Option{hedge.WithServiceConfig(policy + "}")}},
-		{"throttling", []hedge.Option{hedge.WithServiceConfig(policy + `, "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1}}`)}},
+		{"policy", []hedge.GRPCOption{hedge.WithServiceConfig(policy + "}")}},
+		{"throttling", []hedge.GRPCOption{hedge.WithServiceConfig(policy + `, "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1}}`)}},
 	} {
 		b.Run(variant.name, func(b *testing.B) {
 			intercept := hedge.NewUnaryClientInterceptor(append(variant.opts, hedge.WithMinDelay(far))...)

@@ -32,7 +32,7 @@ const ms = time.Millisecond
 
 // busy returns a Transport after a minute of calls in fake time: to a fast host, to
 // one with a tail, to one that pushes back, and to one that had a single call.
-func busy(t *testing.T, opts ...hedge.Option) *hedge.Transport {
+func busy(t *testing.T, opts ...hedge.HTTPOption) *hedge.Transport {
 	base := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		a, _ := hedge.AttemptFromContext(req.Context())
 		n, _ := strconv.Atoi(req.URL.RawQuery)
@@ -153,7 +153,7 @@ func (r row) duration(t *testing.T, name string) float64 {
 }
 
 func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
-	for name, opts := range map[string][]hedge.Option{"hedging": nil, "shadow": {hedge.WithShadow()}} {
+	for name, opts := range map[string][]hedge.HTTPOption{"hedging": nil, "shadow": {hedge.WithShadow()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tr := busy(t, opts...)
@@ -530,17 +530,6 @@ func TestAuditIsToldInMilliseconds(t *testing.T) {
 			assert.EqualValues(t, test.audit.Verdict, r["audit"])
 		}
 	}
-}
-
-func TestPageShowsOptionsWithoutEffect(t *testing.T) {
-	tr := hedge.New(nil, hedge.WithMethods("/*"), hedge.WithRoute("/a", hedge.Policy{Off: true, Hedgeable: true}))
-	shown := show(debug.Handler(tr), "/").Body.String()
-	assert.Contains(t, shown, "<p class=\"plain\" data-unused>WithMethods is for gRPC</p>")
-	assert.Contains(t, shown, "Hedgeable of the route &#34;/a&#34; has no effect beside Off")
-	assert.NotContains(t, show(debug.Handler(hedge.New(nil)), "/").Body.String(), "data-unused")
-	var page debug.Page
-	require.NoError(t, json.Unmarshal(show(debug.Handler(tr), "/?format=json").Body.Bytes(), &page))
-	assert.Equal(t, tr.Snapshot().Unused, page.Clients[0].Unused)
 }
 
 func TestPageShowsWhyBodiesWereNotResumed(t *testing.T) {

@@ -411,8 +411,8 @@ func BenchmarkCall(b *testing.B) {
 	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
 	for _, bench := range []struct {
 		name string
-		opts []hedge.Option
-	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(observer)}}} {
+		opts []hedge.HTTPOption
+	}{{"alone", nil}, {"observed", []hedge.HTTPOption{hedge.WithObserver(observer)}}} {
 		b.Run(bench.name, func(b *testing.B) {
 			tr := hedge.New(doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)
@@ -455,7 +455,7 @@ func Example() {
 }
 
 func TestSpansSayWhatTheAuditHasFound(t *testing.T) {
-	for verdict, opts := range map[string][]hedge.Option{"trying": {hedge.WithAudit()}, "": nil} {
+	for verdict, opts := range map[string][]hedge.FuncOption{"trying": {hedge.WithAudit()}, "": nil} {
 		synctest.Test(t, func(t *testing.T) {
 			r := record(t)
 			r.call(t.Context(), hedge.NewHedger(append(opts, hedge.WithObserver(r))...), 5*ms)

@@ -323,8 +323,8 @@ func BenchmarkCall(b *testing.B) {
 	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
 	for _, bench := range []struct {
 		name string
-		opts []hedge.Option
-	}{{"alone", nil}, {"observed", []hedge.Option{hedge.WithObserver(hedgeprom.New())}}} {
+		opts []hedge.HTTPOption
+	}{{"alone", nil}, {"observed", []hedge.HTTPOption{hedge.WithObserver(hedgeprom.New())}}} {
 		b.Run(bench.name, func(b *testing.B) {
 			tr := hedge.New(doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return resp, nil }), bench.opts...)
 			req, err := http.NewRequestWithContext(b.Context(), "GET", "http://catalog.test/item", nil)

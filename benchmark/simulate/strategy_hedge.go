@@ -13,12 +13,12 @@ import (
 
 // library is this library with some options.
 type library struct {
-	maxHedges int                        // 0: the default
-	options   func(*seat) []hedge.Option // besides; nil: none
-	warm      bool                       // Transport.Warm before the first request
-	ownConn   bool                       // WithHedgeConn
-	elsewhere bool                       // gRPC's policy hedge_elsewhere
-	audit     bool                       // WithAudit
+	maxHedges int                            // 0: the default
+	options   func(*seat) []hedge.HTTPOption // further options over HTTP; nil: none
+	warm      bool                           // Transport.Warm before the first request
+	ownConn   bool                           // WithHedgeConn
+	elsewhere bool                           // gRPC's policy hedge_elsewhere
+	audit     bool                           // WithAudit
 }
 
 func init() {
@@ -45,8 +45,8 @@ func init() {
 
 // forScenarios are those with options that few scenarios are about.
 func forScenarios() []strategy {
-	some := func(options ...hedge.Option) func(*seat) []hedge.Option {
-		return func(*seat) []hedge.Option { return options }
+	some := func(options ...hedge.HTTPOption) func(*seat) []hedge.HTTPOption {
+		return func(*seat) []hedge.HTTPOption { return options }
 	}
 	return []strategy{
 		library{options: some(hedge.WithFirstByte())}.overHTTP(strategy{
@@ -58,8 +58,8 @@ func forScenarios() []strategy {
 			about: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
 			look:  look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
-		library{options: func(s *seat) []hedge.Option {
-			return []hedge.Option{hedge.WithHedgeTransport(s.base)}
+		library{options: func(s *seat) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)}
 		}}.overHTTP(strategy{
 			name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, about: "this library with its hedges on the connections of the primaries",
 			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
@@ -80,14 +80,14 @@ func forScenarios() []strategy {
 			name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, about: "this library, after Transport.Warm",
 			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
 		}),
-		library{options: func(s *seat) []hedge.Option {
-			return []hedge.Option{hedge.WithReplicas(s.site)}
+		library{options: func(s *seat) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithReplicas(s.site)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas-2s", rank: 190, scenarios: append(elsewhereNames(), "replica"), about: "this library with WithReplicas",
 			look: look{shade: shade{"#0284c7", "#38bdf8"}, highlight: true},
 		}),
-		library{options: func(s *seat) []hedge.Option {
-			return []hedge.Option{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
+		library{options: func(s *seat) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithReplicas(s.site), hedge.WithBurst(10 * sec)}
 		}}.overHTTP(strategy{
 			name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, about: "the same with a burst of ten seconds, for pauses",
 			look: look{shade: shade{"#0f766e", "#2dd4bf"}, highlight: true},
@@ -120,7 +120,11 @@ func (l library) http(s *seat) (http.RoundTripper, error) {
 	if s.site != nil {
 		next = s.spread // the library must see the *http.Transport to use all of its features
 	}
-	t := hedge.New(next, l.with(s)...)
+	opts := []hedge.HTTPOption{hedge.WithOptions(l.commonOptions(s)...)}
+	if l.options != nil {
+		opts = append(opts, l.options(s)...)
+	}
+	t := hedge.New(next, opts...)
 	s.shut = t.CloseIdleConnections
 	s.refused = func() (n int) {
 		for _, k := range t.Snapshot().Keys {
@@ -137,7 +141,7 @@ func (l library) http(s *seat) (http.RoundTripper, error) {
 }
 
 func (l library) grpc(s *seat) ([]grpc.UnaryClientInterceptor, error) {
-	opts := l.with(s)
+	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
 		s.policy = "hedge_elsewhere"
 	}
@@ -167,14 +171,11 @@ func (l library) virtual(s setting) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.NewOurs(config) }
 }
 
-// with returns the options of a client.
-func (l library) with(s *seat) []hedge.Option {
+// commonOptions returns the options of a client that HTTP and gRPC have.
+func (l library) commonOptions(s *seat) []hedge.Option {
 	var opts []hedge.Option
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
-	}
-	if l.options != nil {
-		opts = append(opts, l.options(s)...)
 	}
 	if s.site != nil {
 		opts = append(opts, hedge.WithObserver(s.sent.observer()))

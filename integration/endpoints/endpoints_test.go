@@ -69,13 +69,13 @@ func (l *lab) clients(t *testing.T, condition string) []*client {
 	for _, c := range []struct {
 		name, url string
 		hedges    bool
-		opts      []hedge.Option
+		opts      []hedge.HTTPOption
 	}{
 		{"near", near, false, nil},
 		{"far", far, false, nil},
 		{"near, hedged", near, true, nil},
 		{"far, hedged", far, true, nil},
-		{"WithEndpoints", near, true, []hedge.Option{hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: far})}},
+		{"WithEndpoints", near, true, []hedge.HTTPOption{hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: far})}},
 	} {
 		one := &client{name: c.name, url: c.url + "/catalog", hedges: c.hedges}
 		one.sent.RoundTripper, one.sent.far = l.transport(t), l.far

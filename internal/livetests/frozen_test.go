@@ -82,7 +82,7 @@ func distances(n *netsim.Network) {
 func TestRequestsInFlightOnAFrozenHTTP2ConnectionAreAnswered(t *testing.T) {
 	doubles.NeedsHTTP2InABubble(t)
 	const dial = 4 * oneWay // TCP and TLS 1.3
-	run := func(t *testing.T, opts func(base *http.Transport) []hedge.Option) (time.Duration, []time.Duration, []error) {
+	run := func(t *testing.T, opts func(base *http.Transport) []hedge.HTTPOption) (time.Duration, []time.Duration, []error) {
 		network, err := netsim.NewMemory(1, "client", "detour", "server")
 		require.NoError(t, err)
 		distances(network)
@@ -127,7 +127,7 @@ func TestRequestsInFlightOnAFrozenHTTP2ConnectionAreAnswered(t *testing.T) {
 		return delay, took, errs
 	}
 	synctest.Test(t, func(t *testing.T) {
-		delay, took, errs := run(t, func(*http.Transport) []hedge.Option { return nil })
+		delay, took, errs := run(t, func(*http.Transport) []hedge.HTTPOption { return nil })
 		for i := range took {
 			require.NoError(t, errs[i])
 			assert.LessOrEqual(t, took[i], 3*delay+dial, "hedged after %v", delay)
@@ -135,7 +135,9 @@ func TestRequestsInFlightOnAFrozenHTTP2ConnectionAreAnswered(t *testing.T) {
 		t.Logf("delay %v, dial %v: %v", delay, dial, took)
 	})
 	synctest.Test(t, func(t *testing.T) { // without the second pool
-		_, _, errs := run(t, func(base *http.Transport) []hedge.Option { return []hedge.Option{hedge.WithHedgeTransport(base)} })
+		_, _, errs := run(t, func(base *http.Transport) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithHedgeTransport(base)}
+		})
 		for _, err := range errs {
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 		}
@@ -152,7 +154,7 @@ func (steadyServer) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*te
 }
 
 func TestCallsInFlightOnAFrozenGRPCConnectionAreAnswered(t *testing.T) {
-	run := func(t *testing.T, opts func(second *grpc.ClientConn) []hedge.Option) (time.Duration, []time.Duration, []error) {
+	run := func(t *testing.T, opts func(second *grpc.ClientConn) []hedge.GRPCOption) (time.Duration, []time.Duration, []error) {
 		network, dial := overMemory(t, steadyServer{})
 		distances(network)
 		p := new(planned)
@@ -165,7 +167,9 @@ func TestCallsInFlightOnAFrozenGRPCConnectionAreAnswered(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		delay, took, errs := run(t, func(second *grpc.ClientConn) []hedge.Option { return []hedge.Option{hedge.WithHedgeConn(second)} })
+		delay, took, errs := run(t, func(second *grpc.ClientConn) []hedge.GRPCOption {
+			return []hedge.GRPCOption{hedge.WithHedgeConn(second)}
+		})
 		for i := range took {
 			require.NoError(t, errs[i])
 			assert.LessOrEqual(t, took[i], 3*delay, "hedged after %v; the connection is there", delay)
@@ -173,7 +177,7 @@ func TestCallsInFlightOnAFrozenGRPCConnectionAreAnswered(t *testing.T) {
 		t.Logf("delay %v: %v", delay, took)
 	})
 	synctest.Test(t, func(t *testing.T) { // without the hedge connection
-		_, _, errs := run(t, func(*grpc.ClientConn) []hedge.Option { return nil })
+		_, _, errs := run(t, func(*grpc.ClientConn) []hedge.GRPCOption { return nil })
 		for _, err := range errs {
 			assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
 		}

@@ -40,26 +40,33 @@ func TestHedgeWithInformationalHeadersAboveTheLimitDoesNotWin(t *testing.T) {
 	resolver := resolverFunc(func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")} })
 	for name, test := range map[string]struct {
 		wrapped bool
-		opts    func(b *http.Transport, near string) []hedge.Option
+		opts    func(b *http.Transport, near string) []hedge.HTTPOption
 	}{
 		"the same pool":  {},
 		"a wrapped base": {wrapped: true},
-		"another transport": {opts: func(b *http.Transport, _ string) []hedge.Option {
-			return []hedge.Option{hedge.WithHedgeTransport(b.Clone())}
+		"another transport": {opts: func(b *http.Transport, _ string) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithHedgeTransport(b.Clone())}
 		}},
-		"a pool of its own": {opts: func(b *http.Transport, _ string) []hedge.Option { b.MaxConnsPerHost = 100; return nil }},
-		"replicas":          {opts: func(*http.Transport, string) []hedge.Option { return []hedge.Option{hedge.WithReplicas(resolver)} }},
-		"another endpoint": {opts: func(_ *http.Transport, near string) []hedge.Option {
-			return []hedge.Option{hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: far.URL})}
+		"a pool of its own": {opts: func(b *http.Transport, _ string) []hedge.HTTPOption { b.MaxConnsPerHost = 100; return nil }},
+		"replicas": {opts: func(*http.Transport, string) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithReplicas(resolver)}
 		}},
-		"first byte": {opts: func(*http.Transport, string) []hedge.Option { return []hedge.Option{hedge.WithFirstByte()} }},
-		"lingering":  {opts: func(*http.Transport, string) []hedge.Option { return []hedge.Option{hedge.WithLinger(time.Second)} }},
+		"another endpoint": {opts: func(_ *http.Transport, near string) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithEndpoints(hedge.Endpoint{URL: near}, hedge.Endpoint{URL: far.URL})}
+		}},
+		"first byte": {opts: func(*http.Transport, string) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithFirstByte()} }},
+		"lingering": {opts: func(*http.Transport, string) []hedge.HTTPOption {
+			return []hedge.HTTPOption{hedge.WithLinger(time.Second)}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, "HTTP/1.1", flood)
 			b := base(t, s)
 			b.MaxResponseHeaderBytes = 1000
-			opts := []hedge.Option{hedge.WithLinger(0), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithAttemptHeader(hedge.AttemptHeader)}
+			opts := []hedge.HTTPOption{hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithAttemptHeader(hedge.AttemptHeader)}
+			if name != "first byte" { // beside WithFirstByte, WithLinger is an error
+				opts = append(opts, hedge.WithLinger(0))
+			}
 			if test.opts != nil {
 				opts = append(opts, test.opts(b, s.URL)...)
 			}

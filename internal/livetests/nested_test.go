@@ -23,7 +23,7 @@ import (
 )
 
 // eager has every layer send two requests for each that is slower than 20 ms.
-var eager = []hedge.Option{hedge.WithInitialDelay(20 * ms), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithMethods("/*")}
+var eager = []hedge.Option{hedge.WithInitialDelay(20 * ms), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100)}
 
 // settled is long enough for every eager layer to have hedged what it hedges.
 const settled = 300 * ms
@@ -89,9 +89,9 @@ func TestHTTPHedgesAreNotHedgedThreeLayersDeep(t *testing.T) {
 		for name, test := range fanOut {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				t.Parallel()
-				opts, header := eager, ""
+				opts, header := []hedge.HTTPOption{hedge.WithOptions(eager...)}, ""
 				if test.marking {
-					opts, header = append(slices.Clip(eager), hedge.WithAttemptHeader(hedge.AttemptHeader)), hedge.AttemptHeader
+					opts, header = append(opts, hedge.WithAttemptHeader(hedge.AttemptHeader)), hedge.AttemptHeader
 				}
 				last := newBottom(t)
 				next := serve(t, protocol, func(_ http.ResponseWriter, r *http.Request) { last.take(r.Context(), r.Header["Hedge-Attempt"]) })
@@ -112,7 +112,7 @@ func TestHTTPHedgesAreNotHedgedThreeLayersDeep(t *testing.T) {
 }
 
 // relay serves requests by asking the next layer.
-func relay(t *testing.T, protocol, header string, next *server, opts []hedge.Option) *server {
+func relay(t *testing.T, protocol, header string, next *server, opts []hedge.HTTPOption) *server {
 	tr := hedge.New(base(t, next), opts...)
 	h := hedge.Middleware(header)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := fetch(r.Context(), tr, next.URL); err != nil {
@@ -125,7 +125,7 @@ func relay(t *testing.T, protocol, header string, next *server, opts []hedge.Opt
 // TestOnlyTheTopLayersCopyReachesTheBottom has the primary go no further than the first server.
 func TestOnlyTheTopLayersCopyReachesTheBottom(t *testing.T) {
 	t.Parallel()
-	marking := append(slices.Clip(eager), hedge.WithAttemptHeader("x-copy"))
+	marking := []hedge.HTTPOption{hedge.WithOptions(eager...), hedge.WithAttemptHeader("x-copy")}
 	last := newBottom(t)
 	third := serve(t, "HTTP/1.1", func(_ http.ResponseWriter, r *http.Request) { last.take(r.Context(), r.Header["X-Copy"]) })
 	rec, stats := new(doubles.Recorder), new(hedge.Stats)
@@ -191,7 +191,7 @@ func (l *grpcLayer) StreamingOutputCall(req *testpb.StreamingOutputCallRequest, 
 
 // connected returns a client that hedges, and is connected: others do not hedge.
 func connected(t *testing.T, target string, opts ...hedge.Option) testpb.TestServiceClient {
-	in := hedge.NewInterceptor(opts...)
+	in := hedge.NewInterceptor(hedge.WithOptions(opts...), hedge.WithMethods("/*"))
 	cc := dial(t, target, grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream()))
 	grpctest.Connect(t, cc)
 	return testpb.NewTestServiceClient(cc)

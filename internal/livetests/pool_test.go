@@ -308,12 +308,12 @@ func TestHedgesOverHTTP2HaveConnectionsOfTheirOwn(t *testing.T) {
 	for name, c := range map[string]struct {
 		taught []string // by these hosts
 		url    string
-		opts   []hedge.Option
+		opts   []hedge.HTTPOption
 	}{
 		"known":                 {[]string{"https://shop.test"}, "https://shop.test/slow", nil},
 		"after a redirect":      {[]string{"https://shop.test", "http://shop.test"}, "http://shop.test/slow", nil},
-		"hosts that share keys": {[]string{"https://shop.test", "http://old.test"}, "https://shop.test/slow", []hedge.Option{hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })}},
-		"hosts that share keys, the other way round": {[]string{"http://old.test", "https://shop.test"}, "https://shop.test/slow", []hedge.Option{hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })}},
+		"hosts that share keys": {[]string{"https://shop.test", "http://old.test"}, "https://shop.test/slow", []hedge.HTTPOption{hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })}},
+		"hosts that share keys, the other way round": {[]string{"http://old.test", "https://shop.test"}, "https://shop.test/slow", []hedge.HTTPOption{hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })}},
 		"never asked before":                         {nil, "https://shop.test/slow", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

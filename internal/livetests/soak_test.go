@@ -85,7 +85,7 @@ func (l *lease) Close() error { l.open.Add(-1); return nil }
 func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 	const callers, hosts = 3, 2_000
 	long := doubles.SoakTime(t, 2*time.Second)
-	often := []hedge.Option{hedge.WithMinDelay(0), hedge.WithPercentile(0.8), hedge.WithBudgetPercent(50), hedge.WithMethods("/*")}
+	often := []hedge.Option{hedge.WithMinDelay(0), hedge.WithPercentile(0.8), hedge.WithBudgetPercent(50)}
 	calls := make(map[string]func(ctx context.Context, id string) (got, want string, whole bool, err error))
 
 	for protocol := range protocols {
@@ -110,7 +110,7 @@ func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 				return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
 			}
 		}
-		tr := hedge.New(below, often...)
+		tr := hedge.New(below, hedge.WithOptions(often...))
 		calls[protocol] = func(ctx context.Context, id string) (got, want string, whole bool, err error) {
 			url := s.URL
 			if protocol == "HTTP/1.1" {
@@ -135,7 +135,7 @@ func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 		}
 	}
 
-	in := hedge.NewInterceptor(often...)
+	in := hedge.NewInterceptor(hedge.WithOptions(often...), hedge.WithMethods("/*"))
 	client := testpb.NewTestServiceClient(dial(t, serveGRPC(t, echoServer{}),
 		grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream())))
 	calls["gRPC"] = func(ctx context.Context, id string) (string, string, bool, error) {
@@ -160,7 +160,7 @@ func TestCallsOfEveryKindLeaveNothingBehind(t *testing.T) {
 		return got, strings.Repeat(id, 4), false, err
 	}
 
-	h, open := hedge.NewHedger(often...), new(atomic.Int64)
+	h, open := hedge.NewHedger(hedge.WithOptions(often...)), new(atomic.Int64)
 	calls["DoDetached"] = func(ctx context.Context, id string) (string, string, bool, error) {
 		l, err := hedge.DoDetached(ctx, h, "k", func(context.Context) (*lease, error) {
 			time.Sleep(stall())

@@ -54,12 +54,15 @@ func (t *Table) Registered() []Route {
 	return t.registered
 }
 
-// Compile puts the registered routes in force for a protocol: "http", "grpc" or "func". The error names a pattern that the protocol does not have, or
-// that conflicts with another one.
+// Compile puts the registered routes in force for a protocol: "http", "grpc" or "func". The error names a pattern or a field that the protocol does
+// not have, or a pattern that conflicts with another one.
 func (t *Table) Compile(protocol string) error {
 	for _, r := range t.Registered() {
 		if protocol == "grpc" && !pattern.OfMethods(r.Pattern) {
 			return fmt.Errorf("hedge: WithRoute(%q): pattern is not /pkg.Service/Method, /pkg.Service/* or /*, as gRPC needs", r.Pattern)
+		}
+		if protocol == "grpc" && r.FirstByte {
+			return fmt.Errorf("hedge: WithRoute(%q): FirstByte true is for HTTP", r.Pattern)
 		}
 		if err := t.add(r); err != nil {
 			return err
@@ -70,6 +73,8 @@ func (t *Table) Compile(protocol string) error {
 
 func (t *Table) add(r Route) error {
 	switch {
+	case r.Off && r.Hedgeable:
+		return fmt.Errorf("hedge: WithRoute(%q): Hedgeable true has no effect beside Off true", r.Pattern)
 	case r.Delay < 0:
 		return fmt.Errorf("hedge: WithRoute(%q): Delay %v is not at least 0", r.Pattern, r.Delay)
 	case !(r.BudgetPercent >= 0 && r.BudgetPercent <= 100*race.MaxHedges):
@@ -126,15 +131,4 @@ func (t *Table) RouteOfKey(protocol, name string) *Route {
 		return Unrouted
 	}
 	return r
-}
-
-// UnusedFields returns a sentence for each field of the policy that has no effect over a protocol.
-func (r *Route) UnusedFields(protocol string) (all []string) {
-	if r.FirstByte && protocol == "grpc" {
-		all = append(all, fmt.Sprintf("FirstByte of the route %q is for HTTP", r.Pattern))
-	}
-	if r.Hedgeable && r.Off {
-		all = append(all, fmt.Sprintf("Hedgeable of the route %q has no effect beside Off", r.Pattern))
-	}
-	return all
 }

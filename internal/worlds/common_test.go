@@ -57,15 +57,18 @@ func newTimes(d *draw, name func(string) string) (deadline, cancel time.Duration
 	return deadline, cancel
 }
 
-// add adds an option if it is drawn.
-func add[T any](d *draw, options *[]func() hedge.Option, name string, odds float64, option func(T) hedge.Option, choices ...T) (chosen T, ok bool) {
+// add adds an option if it is drawn. P is the interface type of the option, which has the methods of O.
+func add[T, O, P any](d *draw, options *[]func() O, name string, odds float64, option func(T) P, choices ...T) (chosen T, ok bool) {
 	choice := pick(d, "option."+name, odds, nil, pointers(choices)...)
 	if choice == nil {
 		return chosen, false
 	}
-	*options = append(*options, func() hedge.Option { return option(choice.value) })
+	*options = append(*options, func() O { return any(option(choice.value)).(O) })
 	return choice.value, true
 }
+
+// onTrue returns a function that makes an option without an argument, for [add].
+func onTrue[O any](option func() O) func(bool) O { return func(bool) O { return option() } }
 
 // A pointer is a choice that can be missing.
 type pointer[T any] struct{ value T }

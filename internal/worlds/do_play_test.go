@@ -92,7 +92,7 @@ func playDo(s *stage, w *doWorld, hedged bool, shift int) *doPlay {
 func (p *doPlay) run() {
 	p.start = time.Now()
 	if p.hedged {
-		options := []hedge.Option{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
+		options := []hedge.FuncOption{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
 		if p.w.client.counts {
 			options = append(options, hedge.WithObserver(&p.counter))
 		}

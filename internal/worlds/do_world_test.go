@@ -17,7 +17,7 @@ type doWorld struct {
 // A doClient is the Hedger.
 type doClient struct {
 	share   float64
-	options []func() hedge.Option
+	options []func() hedge.FuncOption
 	maxKeys int
 	counts  bool // an observer counts
 	change  string
@@ -67,7 +67,7 @@ func newDoWorld(d *draw) *doWorld {
 	add(d, o, "maxDelay", .1, hedge.WithMaxDelay, 20*ms)
 	w.client.counts = has(d, "option.counter", .2)
 	add(d, o, "observer", .1, observer, "quiet", "panics")
-	add(d, o, "audit", .04, func(bool) hedge.Option { return hedge.WithAudit() }, true)
+	add(d, o, "audit", .04, func(bool) hedge.FuncOption { return hedge.WithAudit() }, true)
 	for i := range pick(d, "calls", .5, 1, 2, 3, 4) {
 		w.calls = append(w.calls, newDoCall(d, i))
 	}

@@ -59,7 +59,7 @@ func (p *grpcPlay) dialConns(dial func(target, host string, options ...grpc.Dial
 }
 
 // withConns is the option for them.
-func (p *grpcPlay) withConns() hedge.Option {
+func (p *grpcPlay) withConns() hedge.GRPCOption {
 	var named []string
 	if !p.w.way.unnamed {
 		named = append(named, "passthrough:///server:80")

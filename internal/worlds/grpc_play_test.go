@@ -162,7 +162,7 @@ func (p *grpcPlay) dress() {
 	p.second = dial("server:80", "server", p.markInterceptors("second")...)
 	p.dialConns(dial)
 	if p.hedged {
-		options := []hedge.Option{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
+		options := []hedge.GRPCOption{hedge.WithBudgetPercent(100 * p.w.client.share), hedge.WithStats(&p.stats)}
 		if p.w.way.second {
 			options = append(options, hedge.WithHedgeConn(p.second))
 		}

@@ -39,7 +39,7 @@ type grpcWay struct {
 // A grpcClient is the Interceptor.
 type grpcClient struct {
 	share    float64
-	options  []func() hedge.Option
+	options  []func() hedge.GRPCOption
 	fewKeys  bool // MaxKeys: calls of other methods can make it forget
 	counts   bool // an observer counts
 	change   string
@@ -106,9 +106,9 @@ func newGRPCWorld(d *draw) *grpcWorld {
 	}
 	w.client.change = pick(d, "client.change", .08, "", "off", "reset", "import", "update")
 	o := &w.client.options
-	_, w.client.declared = add(d, o, "methods", .15, func(s string) hedge.Option { return hedge.WithMethods(s) }, "/*")
-	add(d, o, "nonFatal", .08, func(c codes.Code) hedge.Option { return hedge.WithNonFatalCodes(c) }, codes.NotFound, codes.Unavailable)
-	w.client.answer, _ = add(d, o, "answerCode", .08, func(c codes.Code) hedge.Option { return hedge.WithAnswerCodes(c) }, codes.NotFound)
+	_, w.client.declared = add(d, o, "methods", .15, func(s string) hedge.GRPCOption { return hedge.WithMethods(s) }, "/*")
+	add(d, o, "nonFatal", .08, func(c codes.Code) hedge.GRPCOption { return hedge.WithNonFatalCodes(c) }, codes.NotFound, codes.Unavailable)
+	w.client.answer, _ = add(d, o, "answerCode", .08, func(c codes.Code) hedge.GRPCOption { return hedge.WithAnswerCodes(c) }, codes.NotFound)
 	add(d, o, "maxHedges", .15, hedge.WithMaxHedges, 1, 3)
 	_, w.client.fewKeys = add(d, o, "maxKeys", .1, hedge.WithMaxKeys, 2)
 	add(d, o, "initialDelay", .1, hedge.WithInitialDelay, 20*ms)

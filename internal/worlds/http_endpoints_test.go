@@ -89,7 +89,7 @@ func endpointOf(host string) (n int) {
 const mirror = "/mirror"
 
 // option is WithEndpoints.
-func (e *httpElsewhere) option(p *httpPlay) hedge.Option {
+func (e *httpElsewhere) option(p *httpPlay) hedge.HTTPOption {
 	all := []hedge.Endpoint{{URL: p.w.scheme() + "://shop.test"}}
 	for n := 1; n <= e.endpoints; n++ {
 		one := hedge.Endpoint{URL: p.w.scheme() + "://" + endpointHost(n), Cost: e.cost, Keep: []string{callHeader, attemptHeader, "page"}}

@@ -160,7 +160,7 @@ func (p *httpPlay) dress() {
 	if !p.hedged {
 		return
 	}
-	options := []hedge.Option{hedge.WithBudgetPercent(100 * w.client.share)}
+	options := []hedge.HTTPOption{hedge.WithBudgetPercent(100 * w.client.share)}
 	if !w.server.unmarked {
 		options = append(options, hedge.WithAttemptHeader(attemptHeader))
 	}

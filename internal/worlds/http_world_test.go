@@ -53,7 +53,7 @@ type httpWay struct {
 
 // A httpClient is the hedged client.
 type httpClient struct {
-	options   []func() hedge.Option
+	options   []func() hedge.HTTPOption
 	counts    bool // an observer counts
 	maxKeys   int
 	maxHedges int     // 0: the usual number
@@ -151,6 +151,9 @@ func newHTTPWorld(d *draw, http2 bool) *httpWorld {
 	if w.way.layers = 1; !w.server.unmarked { // attempts have the same numbers in all layers
 		w.way.layers = pick(d, "way.layers", .06, 1, 2)
 	}
+	if w.way.second || w.way.wrapped || w.way.layers > 1 {
+		w.way.replicas = false // WithReplicas would be an error
+	}
 	w.client = newHTTPClient(d, w.past)
 	w.elsewhere = newHTTPElsewhere(d, w)
 	for i := range pick(d, "calls", .5, 1, 2, 3, 4) {
@@ -202,7 +205,6 @@ func newHTTPClient(d *draw, past past) httpClient {
 	}
 	c.warm = pick(d, "client.warm", .05, 0, 2, 4)
 	c.change = pick(d, "client.change", .08, "", "off", "reset", "import", "update", "closeIdle")
-	onTrue := func(o func() hedge.Option) func(bool) hedge.Option { return func(bool) hedge.Option { return o() } }
 	_, c.firstByte = add(d, &c.options, "firstByte", .06, onTrue(hedge.WithFirstByte), true)
 	resumes := .08
 	if past.large {
@@ -210,8 +212,10 @@ func newHTTPClient(d *draw, past past) httpClient {
 	}
 	_, c.resume = add(d, &c.options, "resume", resumes, onTrue(hedge.WithResume), true)
 	add(d, &c.options, "audit", .03, onTrue(hedge.WithAudit), true)
-	if v, ok := add(d, &c.options, "linger", .12, hedge.WithLinger, 0, 50*ms); ok {
-		c.linger = v
+	if !c.firstByte { // beside WithFirstByte, WithLinger is an error
+		if v, ok := add(d, &c.options, "linger", .12, hedge.WithLinger, 0, 50*ms); ok {
+			c.linger = v
+		}
 	}
 	c.maxHedges, _ = add(d, &c.options, "maxHedges", .12, hedge.WithMaxHedges, 1, 3)
 	c.maxKeys, _ = add(d, &c.options, "maxKeys", .1, hedge.WithMaxKeys, 2)
@@ -220,21 +224,22 @@ func newHTTPClient(d *draw, past past) httpClient {
 	add(d, &c.options, "percentile", .05, hedge.WithPercentile, .5)
 	add(d, &c.options, "maxReplayBytes", .05, hedge.WithMaxReplayBytes, 0, 4)
 	add(d, &c.options, "perSecond", .03, hedge.WithMaxHedgesPerSecond, 1)
-	add(d, &c.options, "oneKey", .04, onTrue(func() hedge.Option { return hedge.WithKeyFunc(oneKey) }), true)
-	add(d, &c.options, "emptyKey", .1, onTrue(func() hedge.Option { return hedge.WithKeyFunc(emptyKey) }), true)
-	c.failure, _ = add(d, &c.options, "failureStatus", .06, func(n int) hedge.Option { return hedge.WithFailureStatus(n) }, 404, 503)
-	c.answer, _ = add(d, &c.options, "answerStatus", .06, func(n int) hedge.Option { return hedge.WithAnswerStatus(n) }, 404)
-	_, c.judges = add(d, &c.options, "failureFunc", .06, failureFunc, "none", "all", "panics")
+	add(d, &c.options, "oneKey", .04, onTrue(func() hedge.HTTPOrGRPCOption { return hedge.WithKeyFunc(oneKey) }), true)
+	add(d, &c.options, "emptyKey", .1, onTrue(func() hedge.HTTPOrGRPCOption { return hedge.WithKeyFunc(emptyKey) }), true)
+	if _, c.judges = add(d, &c.options, "failureFunc", .06, failureFunc, "none", "all", "panics"); !c.judges {
+		c.failure, _ = add(d, &c.options, "failureStatus", .06, func(n int) hedge.HTTPOption { return hedge.WithFailureStatus(n) }, 404, 503)
+		c.answer, _ = add(d, &c.options, "answerStatus", .06, func(n int) hedge.HTTPOption { return hedge.WithAnswerStatus(n) }, 404)
+	}
 	c.counts = has(d, "option.counter", .2)
 	add(d, &c.options, "observer", .08, observer, "quiet", "panics")
-	everything := func() hedge.Option { return hedge.WithHedgeable(func(*http.Request) bool { return true }) }
+	everything := func() hedge.HTTPOption { return hedge.WithHedgeable(func(*http.Request) bool { return true }) }
 	if _, ok := add(d, &c.options, "hedgeable", .04, onTrue(everything), true); ok {
 		c.routes = append(c.routes, "/")
 	}
 	pattern := pick(d, "option.route", .15, "", "POST /items/", "/items/", "POST /items/{id}", "POST /items", "GET /items/")
 	if c.routed = pattern != ""; c.routed {
 		p := policies[pick(d, "option.route.policy", .6, "hedgeable", "off", "firstByte", "delay")]
-		c.options = append(c.options, func() hedge.Option { return hedge.WithRoute(pattern, p) })
+		c.options = append(c.options, func() hedge.HTTPOption { return hedge.WithRoute(pattern, p) })
 		c.firstByte = c.firstByte || p.FirstByte
 		if p.Hedgeable {
 			c.routes = append(c.routes, pattern)
@@ -247,7 +252,7 @@ func oneKey(context.Context, string, string) string { return "all" }
 
 func emptyKey(context.Context, string, string) string { return "" }
 
-func failureFunc(what string) hedge.Option {
+func failureFunc(what string) hedge.HTTPOption {
 	return hedge.WithFailureFunc(func(*http.Response) bool {
 		if what == "panics" {
 			panic("FailureFunc")

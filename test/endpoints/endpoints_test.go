@@ -35,7 +35,7 @@ const (
 	far  = "http://catalog.far.test/mirror"
 )
 
-func toFar(p hedge.Endpoint) hedge.Option {
+func toFar(p hedge.Endpoint) hedge.HTTPOption {
 	p.URL = far
 	return hedge.WithEndpoints(hedge.Endpoint{URL: near}, p)
 }

@@ -55,7 +55,7 @@ type outing struct {
 	down   atomic.Bool
 }
 
-func atEndpoints(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.Option) *outing {
+func atEndpoints(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.HTTPOption) *outing {
 	o := &outing{t: t, events: new(endpointEvents), log: fixture.NewJournal()}
 	rt.Answer = inEndpoints(rt, func(r *http.Request, n int) (*http.Response, error) {
 		if o.down.Load() {

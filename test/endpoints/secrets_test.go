@@ -22,7 +22,7 @@ import (
 )
 
 // nearIsEjected returns a Transport whose calls go to far: near has failed six times in a row.
-func nearIsEjected(t *testing.T, rt *doubles.RoundTripper, away func(*http.Request, int) (*http.Response, error), opts ...hedge.Option) *hedge.Transport {
+func nearIsEjected(t *testing.T, rt *doubles.RoundTripper, away func(*http.Request, int) (*http.Response, error), opts ...hedge.HTTPOption) *hedge.Transport {
 	t.Helper()
 	rt.Answer = inEndpoints(rt, fails, away)
 	tr := hedge.New(rt, opts...)

@@ -13,7 +13,7 @@ import (
 )
 
 func auditedHedger(t *testing.T, s *fixture.LoadedServer, opts ...hedge.Option) (func(), func() hedge.Snapshot) {
-	h := hedge.NewHedger(opts...)
+	h := hedge.NewHedger(hedge.WithOptions(opts...))
 	return func() {
 		_, _ = hedge.Do(t.Context(), h, "k", func(ctx context.Context) (int, error) { return 0, s.Answer(ctx) })
 	}, h.Snapshot
@@ -34,7 +34,7 @@ func TestAuditLeavesHedgingOnWhereItHelps(t *testing.T) {
 }
 
 func TestThereIsNoAuditUnlessAskedFor(t *testing.T) {
-	for name, opts := range map[string][]hedge.Option{"default": nil, "shadow": {hedge.WithAudit(), hedge.WithShadow()}} {
+	for name, opts := range map[string][]hedge.Option{"default": nil, "shadow": {hedge.WithShadow()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				call, snapshot := auditedHedger(t, fixture.NewLoadedServer(1), opts...)

@@ -339,9 +339,9 @@ func TestDoDetachedReturnsWithTheWinner(t *testing.T) {
 }
 
 func TestDoDetachedReturnsWhenItsContextEnds(t *testing.T) {
-	for name, warm := range map[string]func(*testing.T, ...hedge.Option) *hedge.Hedger{
+	for name, warm := range map[string]func(*testing.T, ...hedge.FuncOption) *hedge.Hedger{
 		"warm": fixture.NewWarmHedger,
-		"cold": func(_ *testing.T, opts ...hedge.Option) *hedge.Hedger { return hedge.NewHedger(opts...) },
+		"cold": func(_ *testing.T, opts ...hedge.FuncOption) *hedge.Hedger { return hedge.NewHedger(opts...) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

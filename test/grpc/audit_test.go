@@ -15,7 +15,7 @@ import (
 
 func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
 	fixture.CheckAuditOfHarm(t, "grpc", func(t *testing.T, s *fixture.LoadedServer, opts ...hedge.Option) (func(), func() hedge.Snapshot) {
-		i := hedge.NewInterceptor(opts...)
+		i := hedge.NewInterceptor(hedge.WithOptions(opts...))
 		invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
 			return s.Answer(ctx)
 		}

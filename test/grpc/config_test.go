@@ -77,7 +77,7 @@ type outcome struct {
 }
 
 // playCall makes a call of the method by an interceptor that has learned the usual latency.
-func playCall(t *testing.T, method, config string, timeout time.Duration, plays []play, opts ...hedge.Option) (o outcome) {
+func playCall(t *testing.T, method, config string, timeout time.Duration, plays []play, opts ...hedge.GRPCOption) (o outcome) {
 	opts = append(opts, hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400))
 	intercept := hedge.NewUnaryClientInterceptor(opts...)
 	usually := &invoker{answer: in(usual)}
@@ -225,17 +225,17 @@ func TestWhoSaysWhetherAMethodIsHedged(t *testing.T) {
 	one := `{"methodConfig": [{"name": [{"service": "a.B", "method": "Write"}], "hedgingPolicy": {` + threeAt50 + `}}]}`
 	for name, test := range map[string]struct {
 		method string
-		opts   []hedge.Option
+		opts   []hedge.GRPCOption
 		most   int
 		why    string
 	}{
 		"a policy":                    {"/a.B/Write", nil, 2, "its service config has methodConfig[0].hedgingPolicy"},
-		"a route is Off":              {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{Off: true})}, 0, "its route is Off"},
-		"a route of other things":     {"/a.B/Write", []hedge.Option{hedge.WithRoute("/a.B/*", hedge.Policy{})}, 2, "its service config has methodConfig[0].hedgingPolicy"},
+		"a route is Off":              {"/a.B/Write", []hedge.GRPCOption{hedge.WithRoute("/a.B/*", hedge.Policy{Off: true})}, 0, "its route is Off"},
+		"a route of other things":     {"/a.B/Write", []hedge.GRPCOption{hedge.WithRoute("/a.B/*", hedge.Policy{})}, 2, "its service config has methodConfig[0].hedgingPolicy"},
 		"no policy, no reading name":  {"/a.B/Create", nil, 0, "its name begins with no word that reads"},
 		"no policy, a reading name":   {"/a.B/GetItem", nil, 4, "its name begins with Get and holds no word that writes or takes"},
-		"a policy, and listed":        {"/a.B/Write", []hedge.Option{hedge.WithMethods("/*")}, 2, "WithMethods lists it"},
-		"declared methods do not ask": {"/a.B/Write", []hedge.Option{hedge.WithDeclaredMethods()}, 2, "its service config has methodConfig[0].hedgingPolicy"},
+		"a policy, and listed":        {"/a.B/Write", []hedge.GRPCOption{hedge.WithMethods("/*")}, 2, "WithMethods lists it"},
+		"declared methods do not ask": {"/a.B/Write", []hedge.GRPCOption{hedge.WithDeclaredMethods()}, 2, "its service config has methodConfig[0].hedgingPolicy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			most, why := hedge.NewInterceptor(append(test.opts, hedge.WithServiceConfig(one), hedge.WithMaxHedges(4))...).Hedges(test.method)
@@ -247,16 +247,16 @@ func TestWhoSaysWhetherAMethodIsHedged(t *testing.T) {
 
 // WithMinDelay and WithMaxDelay are about delays that are learned: a delay that is named is as it is.
 func TestBoundsOfDelaysHoldForLearnedOnes(t *testing.T) {
-	bounds := []hedge.Option{hedge.WithMinDelay(4 * ms), hedge.WithMaxDelay(8 * ms)}
+	bounds := []hedge.GRPCOption{hedge.WithMinDelay(4 * ms), hedge.WithMaxDelay(8 * ms)}
 	stalls := []play{{takes: never}, {takes: never}, {takes: 5 * ms}}
 	for name, test := range map[string]struct {
 		fields string
-		opts   []hedge.Option
+		opts   []hedge.GRPCOption
 		want   []time.Duration
 	}{
 		"longer than WithMaxDelay's":     {`"maxAttempts": 3, "hedgingDelay": "0.05s"`, nil, []time.Duration{0, 50 * ms, 100 * ms}},
 		"shorter than WithMinDelay's":    {`"maxAttempts": 3, "hedgingDelay": "0.002s"`, nil, []time.Duration{0, 2 * ms, 4 * ms}},
-		"the route's":                    {`"maxAttempts": 3`, []hedge.Option{hedge.WithRoute(read, hedge.Policy{Delay: 30 * ms})}, []time.Duration{0, 30 * ms, 60 * ms}},
+		"the route's":                    {`"maxAttempts": 3`, []hedge.GRPCOption{hedge.WithRoute(read, hedge.Policy{Delay: 30 * ms})}, []time.Duration{0, 30 * ms, 60 * ms}},
 		"learned, and then as far apart": {`"maxAttempts": 3`, nil, []time.Duration{0, 8 * ms, 16 * ms}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -311,15 +311,15 @@ func TestACallerOverridesTheServiceConfig(t *testing.T) {
 		config := hedge.WithServiceConfig(hedgingPolicy(threeAt50))
 		for name, test := range map[string]struct {
 			ctx  func(context.Context) context.Context
-			opts []hedge.Option
+			opts []hedge.GRPCOption
 			want int
 		}{
 			"nothing":        {func(ctx context.Context) context.Context { return ctx }, nil, 3},
 			"WithoutHedging": {hedge.WithoutHedging, nil, 1},
 			"WithDelay":      {func(ctx context.Context) context.Context { return hedge.WithDelay(ctx, 200*ms) }, nil, 2},
-			"a route":        {func(ctx context.Context) context.Context { return ctx }, []hedge.Option{hedge.WithRoute("/*", hedge.Policy{Delay: 250 * ms})}, 2},
-			"no hedges":      {func(ctx context.Context) context.Context { return ctx }, []hedge.Option{hedge.WithMaxHedges(0)}, 1},
-			"shadow":         {func(ctx context.Context) context.Context { return ctx }, []hedge.Option{hedge.WithShadow()}, 1},
+			"a route":        {func(ctx context.Context) context.Context { return ctx }, []hedge.GRPCOption{hedge.WithRoute("/*", hedge.Policy{Delay: 250 * ms})}, 2},
+			"no hedges":      {func(ctx context.Context) context.Context { return ctx }, []hedge.GRPCOption{hedge.WithMaxHedges(0)}, 1},
+			"shadow":         {func(ctx context.Context) context.Context { return ctx }, []hedge.GRPCOption{hedge.WithShadow()}, 1},
 		} {
 			c := warmCaller(t, read, append(test.opts, config)...)
 			i := &invoker{answer: in(300 * ms)}
@@ -663,10 +663,10 @@ func TestAPushBackHoldsNoFailureForNothing(t *testing.T) {
 	pushed := play{5 * ms, codes.Unavailable, "900"}
 	for name, test := range map[string]struct {
 		config  string
-		opts    []hedge.Option
+		opts    []hedge.GRPCOption
 		timeout time.Duration
 	}{
-		"shadow":                  {one, []hedge.Option{hedge.WithShadow()}, time.Minute},
+		"shadow":                  {one, []hedge.GRPCOption{hedge.WithShadow()}, time.Minute},
 		"throttled":               {strings.TrimSuffix(one, "}") + `, "retryThrottling": {"maxTokens": 1, "tokenRatio": 0.1}}`, nil, time.Minute},
 		"the deadline is earlier": {one, nil, 800 * ms},
 	} {

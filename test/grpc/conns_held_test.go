@@ -27,7 +27,7 @@ const hedgingAfter20ms = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAtt
 
 func TestAConnectionThatIsClosedInUseEndsNoCall(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
-		for _, opts := range [][]hedge.Option{
+		for _, opts := range [][]hedge.GRPCOption{
 			{hedge.WithMethods("/*"), hedge.WithMaxHedges(1)},
 			{hedge.WithServiceConfig(hedgingAfter20ms)},
 		} {

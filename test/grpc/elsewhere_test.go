@@ -453,7 +453,7 @@ func TestAHedgeThatWasSentAndMayNotBeRetriedIsPaidFor(t *testing.T) {
 
 // The policy says CANCELLED of a hedge that it does not send again. That is no answer, and no status of a server.
 func TestAHedgeThatMayNotBeRetriedDoesNotEndItsCall(t *testing.T) {
-	for name, opts := range map[string][]hedge.Option{
+	for name, opts := range map[string][]hedge.GRPCOption{
 		"CANCELLED is an answer": {hedge.WithMethods("/*"), hedge.WithAnswerCodes(codes.Canceled)},
 		"a hedging policy":       {hedge.WithServiceConfig(`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`)},
 	} {

@@ -32,7 +32,7 @@ func callOnce(t *testing.T, in *hedge.Interceptor, i *invoker) {
 	require.NoError(t, in.Unary()(t.Context(), read, wrapperspb.String("id"), new(wrapperspb.StringValue), nil, i.invoke))
 }
 
-func warmInterceptor(t *testing.T, opts ...hedge.Option) *hedge.Interceptor {
+func warmInterceptor(t *testing.T, opts ...hedge.GRPCOption) *hedge.Interceptor {
 	usually := &invoker{answer: in(usual)}
 	handle := hedge.NewInterceptor(opts...)
 	for range 20 {

@@ -87,7 +87,7 @@ type caller struct {
 	stats     *hedge.Stats
 }
 
-func warmCaller(t *testing.T, method string, opts ...hedge.Option) *caller {
+func warmCaller(t *testing.T, method string, opts ...hedge.GRPCOption) *caller {
 	c := new(caller)
 	c.intercept = hedge.NewUnaryClientInterceptor(append(opts, hedge.WithStats(&c.stats))...)
 	usually := &invoker{answer: in(usual)}
@@ -719,7 +719,7 @@ func TestHedgeConnSurvivesAFrozenConnection(t *testing.T) {
 	target := serveGRPC(t, s)
 	run := func(t *testing.T, second *grpc.ClientConn) error {
 		g := newGate(t, target)
-		var opts []hedge.Option
+		var opts []hedge.GRPCOption
 		if second != nil {
 			opts = append(opts, hedge.WithHedgeConn(second, g.Addr().String())) // another way to the same service
 		}

@@ -27,7 +27,7 @@ import (
 )
 
 // attempts makes a slow call of a method whose usual time is known, and returns how often it was sent.
-func attempts(t *testing.T, method string, opts ...hedge.Option) int {
+func attempts(t *testing.T, method string, opts ...hedge.GRPCOption) int {
 	c := warmCaller(t, method, opts...)
 	i := &invoker{answer: in(time.Second, 5*ms)}
 	require.NoError(t, c.intercept(t.Context(), method, nil, new(wrapperspb.StringValue), nil, i.invoke))
@@ -106,7 +106,7 @@ func TestDeclaredMethodsAloneAreHedgedIfAsked(t *testing.T) {
 		for name, want := range map[string]int{"Peek": 2, "BoundToGet": 2, "GetPlain": 1, "GetOtherOption": 1, "GetUnknown": 1, "Put": 1, "GetBoundToPost": 1} {
 			assert.Equal(t, want, attempts(t, "/hedge.test.Shop/"+name, hedge.WithDeclaredMethods()), name)
 		}
-		for what, allowed := range map[string]hedge.Option{
+		for what, allowed := range map[string]hedge.GRPCOption{
 			"WithMethods": hedge.WithMethods("/hedge.test.Shop/*"), "a route": hedge.WithRoute("/hedge.test.Shop/*", hedge.Policy{Hedgeable: true}),
 		} {
 			assert.Equal(t, 2, attempts(t, "/hedge.test.Shop/GetPlain", hedge.WithDeclaredMethods(), allowed), what)

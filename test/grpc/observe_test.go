@@ -89,7 +89,7 @@ func TestObservedRPCsAllocateNoMore(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	fixture.CheckAllocations(t, "grpc", 1, func(opts ...hedge.Option) func() {
-		intercept := hedge.NewUnaryClientInterceptor(opts...)
+		intercept := hedge.NewUnaryClientInterceptor(hedge.WithOptions(opts...))
 		invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
 		req, reply := new(testpb.Empty), new(testpb.Empty) // nil could not be divided among attempts
 		return func() { _ = intercept(context.Background(), read, req, reply, nil, invoke) }

@@ -60,7 +60,7 @@ var anyClients = map[string]func(...hedge.Option) anyClient{
 	"HTTP with a body that fails":    overHTTP("HTTP/1.1", func() io.Reader { return io.LimitReader(failingBody{}, 4) }),
 	"HTTP with a body of any length": overHTTP("HTTP/1.1", func() io.Reader { return io.MultiReader(strings.NewReader("body")) }),
 	"gRPC": func(opts ...hedge.Option) anyClient {
-		in := hedge.NewInterceptor(opts...)
+		in := hedge.NewInterceptor(hedge.WithOptions(opts...))
 		return anyClient{in.SetEnabled, func(ctx context.Context, b *below) error {
 			return in.Unary()(ctx, "/catalog.v1.Catalog/Browse", wrapperspb.String("id"), new(wrapperspb.StringValue), nil,
 				func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
@@ -72,7 +72,7 @@ var anyClients = map[string]func(...hedge.Option) anyClient{
 	"gRPC stream both ways":     overStream(&grpc.StreamDesc{ServerStreams: true, ClientStreams: true}),
 	"gRPC stream of the client": overStream(&grpc.StreamDesc{ClientStreams: true}),
 	"Do": func(opts ...hedge.Option) anyClient {
-		h := hedge.NewHedger(opts...)
+		h := hedge.NewHedger(hedge.WithOptions(opts...))
 		return anyClient{h.SetEnabled, func(ctx context.Context, b *below) error {
 			_, err := hedge.Do(ctx, h, "k", func(ctx context.Context) (int, error) { return 0, b.attempt(ctx) })
 			return err
@@ -85,7 +85,7 @@ var anyClients = map[string]func(...hedge.Option) anyClient{
 		}}
 	},
 	"DoDetached": func(opts ...hedge.Option) anyClient {
-		h := hedge.NewHedger(opts...)
+		h := hedge.NewHedger(hedge.WithOptions(opts...))
 		return anyClient{h.SetEnabled, func(ctx context.Context, b *below) error {
 			_, err := hedge.DoDetached(ctx, h, "k", func(ctx context.Context) (int, error) { return 0, b.attempt(ctx) }, nil)
 			return err
@@ -114,7 +114,7 @@ func overHTTP(proto string, body func() io.Reader) func(...hedge.Option) anyClie
 			resp := &http.Response{StatusCode: 200, Body: http.NoBody, Header: make(http.Header), Proto: proto, Request: r}
 			resp.ProtoMajor, resp.ProtoMinor, _ = http.ParseHTTPVersion(proto)
 			return resp, nil
-		}), opts...)
+		}), hedge.WithOptions(opts...))
 		return anyClient{tr.SetEnabled, func(ctx context.Context, now *below) error {
 			b = now
 			var sent io.Reader
@@ -160,7 +160,7 @@ func (s *probedStream) RecvMsg(any) error {
 
 func overStream(desc *grpc.StreamDesc) func(...hedge.Option) anyClient {
 	return func(opts ...hedge.Option) anyClient {
-		in := hedge.NewInterceptor(opts...)
+		in := hedge.NewInterceptor(hedge.WithOptions(opts...))
 		return anyClient{in.SetEnabled, func(ctx context.Context, b *below) error {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()

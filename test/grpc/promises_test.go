@@ -54,7 +54,7 @@ func (s *firstMessage) RecvMsg(m any) error {
 type rpcCall func(ctx context.Context, reply any, ends func(ctx context.Context) (time.Duration, error)) error
 
 // rpcCalls returns unary calls and streams of an Interceptor that has learned the usual time.
-func rpcCalls(t *testing.T, opts ...hedge.Option) map[string]rpcCall {
+func rpcCalls(t *testing.T, opts ...hedge.GRPCOption) map[string]rpcCall {
 	in := hedge.NewInterceptor(append(opts, hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(300), hedge.WithBurst(time.Hour))...)
 	unary, stream := in.Unary(), in.Stream()
 	calls := map[string]rpcCall{
@@ -95,7 +95,7 @@ func endings(primary, hedged error, primaryAfter, hedgedAfter time.Duration) fun
 
 func TestR1OnlyASuccessOfAHedgeEndsAnRPC(t *testing.T) {
 	chosen := []codes.Code{codes.NotFound, codes.Unavailable}
-	for name, opts := range map[string][]hedge.Option{
+	for name, opts := range map[string][]hedge.GRPCOption{
 		"as it is": nil,
 		"failures": {hedge.WithNonFatalCodes(chosen...)},
 		"answers":  {hedge.WithAnswerCodes(chosen...)},

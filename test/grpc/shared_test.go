@@ -262,12 +262,12 @@ func (s *echoServer) serve(_ any, stream grpc.ServerStream) error {
 func TestHedgeOfAStreamSendsTheRequestThatItsCallerSent(t *testing.T) {
 	asIs := func(ctx context.Context) context.Context { return ctx }
 	for name, c := range map[string]struct {
-		opts []hedge.Option
+		opts []hedge.GRPCOption
 		with func(context.Context) context.Context
 	}{
 		"the caller's delay": {nil, func(ctx context.Context) context.Context { return hedge.WithDelay(ctx, 50*ms) }},
-		"a route's delay":    {[]hedge.Option{hedge.WithRoute(streamValue, hedge.Policy{Delay: 50 * ms})}, asIs},
-		"the initial delay":  {[]hedge.Option{hedge.WithInitialDelay(50 * ms)}, asIs},
+		"a route's delay":    {[]hedge.GRPCOption{hedge.WithRoute(streamValue, hedge.Policy{Delay: 50 * ms})}, asIs},
+		"the initial delay":  {[]hedge.GRPCOption{hedge.WithInitialDelay(50 * ms)}, asIs},
 		"a learned delay":    {nil, asIs},
 	} {
 		t.Run(name, func(t *testing.T) {

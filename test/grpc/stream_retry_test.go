@@ -53,26 +53,26 @@ func countEarlyContexts(early *atomic.Int64) grpc.DialOption {
 func TestStreamIsRetriedByGRPCAsWithoutHedging(t *testing.T) {
 	fails := plannedAnswer{after: 100 * ms, code: codes.Unavailable}
 	for name, c := range map[string]struct {
-		opts     func(server *hedgegrpc.Server) []hedge.Option
+		opts     func(server *hedgegrpc.Server) []hedge.GRPCOption
 		plan     []plannedAnswer
 		attempts int
 	}{
-		"no hedge": {func(*hedgegrpc.Server) []hedge.Option { return []hedge.Option{hedge.WithMaxHedges(0)} }, []plannedAnswer{fails, {}}, 2},
-		"the hedge is refused": {func(server *hedgegrpc.Server) []hedge.Option {
+		"no hedge": {func(*hedgegrpc.Server) []hedge.GRPCOption { return []hedge.GRPCOption{hedge.WithMaxHedges(0)} }, []plannedAnswer{fails, {}}, 2},
+		"the hedge is refused": {func(server *hedgegrpc.Server) []hedge.GRPCOption {
 			closed := server.Dial()
 			_ = closed.Close()
-			return []hedge.Option{hedge.WithHedgeConn(closed)}
+			return []hedge.GRPCOption{hedge.WithHedgeConn(closed)}
 		}, []plannedAnswer{fails, {}}, 2},
-		"the hedge is refused, in shadow mode": {func(*hedgegrpc.Server) []hedge.Option { return []hedge.Option{hedge.WithShadow()} }, []plannedAnswer{fails, {}}, 2},
-		"the hedge fails":                      {func(*hedgegrpc.Server) []hedge.Option { return nil }, []plannedAnswer{fails, {code: codes.NotFound}, {}}, 3},
-		"the hedge hangs":                      {func(*hedgegrpc.Server) []hedge.Option { return nil }, []plannedAnswer{fails, {after: time.Hour}, {}}, 3},
+		"the hedge is refused, in shadow mode": {func(*hedgegrpc.Server) []hedge.GRPCOption { return []hedge.GRPCOption{hedge.WithShadow()} }, []plannedAnswer{fails, {}}, 2},
+		"the hedge fails":                      {func(*hedgegrpc.Server) []hedge.GRPCOption { return nil }, []plannedAnswer{fails, {code: codes.NotFound}, {}}, 3},
+		"the hedge hangs":                      {func(*hedgegrpc.Server) []hedge.GRPCOption { return nil }, []plannedAnswer{fails, {after: time.Hour}, {}}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var early atomic.Int64
 				s := &plannedService{plan: c.plan}
 				server := hedgegrpc.NewServer(t, func(srv *grpc.Server) { testpb.RegisterTestServiceServer(srv, s) })
-				in := hedge.NewInterceptor(append([]hedge.Option{hedge.WithMethods("/*"), hedge.WithMaxHedges(1)}, c.opts(server)...)...)
+				in := hedge.NewInterceptor(append([]hedge.GRPCOption{hedge.WithMethods("/*"), hedge.WithMaxHedges(1)}, c.opts(server)...)...)
 				client := testpb.NewTestServiceClient(server.Dial(
 					grpc.WithChainStreamInterceptor(in.Stream()), countEarlyContexts(&early), grpc.WithDefaultServiceConfig(retryConfig)))
 				_, err := client.EmptyCall(t.Context(), new(testpb.Empty)) // connects

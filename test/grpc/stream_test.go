@@ -70,7 +70,7 @@ func (s *streamServer) FullDuplexCall(d testpb.TestService_FullDuplexCallServer)
 	return err
 }
 
-func streamClient(t *testing.T, s *streamServer, opts ...hedge.Option) (testpb.TestServiceClient, *hedge.Stats) {
+func streamClient(t *testing.T, s *streamServer, opts ...hedge.GRPCOption) (testpb.TestServiceClient, *hedge.Stats) {
 	var stats *hedge.Stats
 	cc := dial(t, serveGRPC(t, s), grpc.WithChainStreamInterceptor(hedge.NewInterceptor(
 		append(opts, hedge.WithStats(&stats), hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100))...).Stream()))

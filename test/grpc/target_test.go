@@ -47,7 +47,7 @@ func dialBothTargets(t *testing.T, f *grpctest.Fleet, in *hedge.Interceptor, con
 }
 
 // withoutDelays hedges only the methods that have a policy, because of it and no sooner than it says.
-func withoutDelays(more ...hedge.Option) *hedge.Interceptor {
+func withoutDelays(more ...hedge.GRPCOption) *hedge.Interceptor {
 	return hedge.NewInterceptor(append(more, hedge.WithDeclaredMethods(), hedge.WithInitialDelay(time.Hour), hedge.WithBudgetPercent(400))...)
 }
 

@@ -102,12 +102,12 @@ const timeoutConfig = `{"methodConfig":[{"name":[{}],"timeout":"0.3s"}]}`
 // TestInterceptorEndsACallAtTheTimeoutOfItsMethod has calls of 300 ms, hedged each 70 ms.
 func TestInterceptorEndsACallAtTheTimeoutOfItsMethod(t *testing.T) {
 	hangs := plannedAnswer{after: time.Hour}
-	policy := []hedge.Option{hedge.WithBudgetPercent(400), hedge.WithServiceConfig(
+	policy := []hedge.GRPCOption{hedge.WithBudgetPercent(400), hedge.WithServiceConfig(
 		`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":4,"hedgingDelay":"0.07s","nonFatalStatusCodes":["UNAVAILABLE","DEADLINE_EXCEEDED"]}}]}`)}
-	learned := []hedge.Option{hedge.WithMethods("/*"), hedge.WithMaxHedges(4), hedge.WithBudgetPercent(400)}
+	learned := []hedge.GRPCOption{hedge.WithMethods("/*"), hedge.WithMaxHedges(4), hedge.WithBudgetPercent(400)}
 	inConfig, below := []grpc.DialOption{grpc.WithDefaultServiceConfig(timeoutConfig)}, timeoutBelow(300*ms)
 	for name, c := range map[string]struct {
-		opts  []hedge.Option
+		opts  []hedge.GRPCOption
 		dial  []grpc.DialOption
 		plan  []plannedAnswer
 		code  codes.Code

@@ -18,7 +18,7 @@ func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
 			}
 			return rt.Response(req, http.StatusOK, ""), nil
 		}
-		tr := hedge.New(rt, opts...)
+		tr := hedge.New(rt, hedge.WithOptions(opts...))
 		return func() {
 			if resp, err := get(t, tr, site); err == nil {
 				_ = resp.Body.Close()

@@ -64,14 +64,14 @@ func TestZeroIsADurationWithoutAUnit(t *testing.T) {
 }
 
 func TestSettingsAreJudgedTogetherOnceAllAreSet(t *testing.T) {
-	for _, opts := range [][]hedge.Option{
+	for _, opts := range [][]hedge.HTTPOption{
 		{hedge.WithMinDelay(ms / 10), hedge.WithMaxDelay(ms / 2)},
 		{hedge.WithMaxDelay(ms / 2), hedge.WithMinDelay(ms / 10)},
 		{hedge.WithInitialDelay(ms / 2), hedge.WithMinDelay(0)},
 	} {
 		assert.NotPanics(t, func() { hedge.New(nil, opts...) })
 	}
-	for says, opts := range map[string][]hedge.Option{
+	for says, opts := range map[string][]hedge.HTTPOption{
 		"hedge: Config.MaxDelay: 500µs is not at least MinDelay, 1ms":     {hedge.WithMaxDelay(ms / 2)},
 		"hedge: Config.InitialDelay: 500µs is not at least MinDelay, 1ms": {hedge.WithInitialDelay(ms / 2)},
 		"hedge: Config.InitialDelay: 30ms is not at most MaxDelay, 20ms":  {hedge.WithInitialDelay(30 * ms), hedge.WithMaxDelay(20 * ms)},

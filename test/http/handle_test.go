@@ -341,7 +341,7 @@ func TestNoPartOfASnapshotIsLargerThanItsWhole(t *testing.T) {
 
 // More hosts than there is room for, in an outage, cost no more than those that are remembered.
 func TestForgottenHostsBringNoBudget(t *testing.T) {
-	for name, opt := range map[string]hedge.Option{
+	for name, opt := range map[string]hedge.HTTPOption{
 		"InitialDelay": hedge.WithInitialDelay(10 * ms),
 		"Policy.Delay": hedge.WithRoute("/", hedge.Policy{Delay: 10 * ms}),
 	} {

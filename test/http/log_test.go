@@ -56,7 +56,7 @@ func (m moods) call(n int) {
 }
 
 // told runs f with a warm Transport that has a logger.
-func told(t *testing.T, f func(m moods, j *fixture.Journal), opts ...hedge.Option) {
+func told(t *testing.T, f func(m moods, j *fixture.Journal), opts ...hedge.HTTPOption) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		j := fixture.NewJournal()
 		m := moods{rt, t, warm(t, rt, append(opts, hedge.WithLogger(slog.New(j)))...)}
@@ -200,7 +200,7 @@ func TestDisabledByTheEnvironmentIsTold(t *testing.T) {
 // TestSettingsThatAllowNoHedgeAreLogged has clients that never hedge, with a logger of their own and without.
 func TestSettingsThatAllowNoHedgeAreLogged(t *testing.T) {
 	const none = `WARN "the settings allow no hedge, so none is ever sent" `
-	for want, opts := range map[string][]hedge.Option{
+	for want, opts := range map[string][]hedge.HTTPOption{
 		none + "max_hedges=0 budget_percent=10": {hedge.WithMaxHedges(0)},
 		none + "max_hedges=2 budget_percent=0":  {hedge.WithBudgetPercent(0)},
 		none + "max_hedges=0 budget_percent=5":  {hedge.WithConfig(hedge.Config{BudgetPercent: 5, MaxKeys: 1})},
@@ -230,7 +230,7 @@ func TestSettingsThatAllowNoHedgeAreLogged(t *testing.T) {
 
 // TestABudgetBelowOnePercentIsLogged is for who writes 0.1 and means ten percent.
 func TestABudgetBelowOnePercentIsLogged(t *testing.T) {
-	for want, opt := range map[string]hedge.Option{
+	for want, opt := range map[string]hedge.HTTPOption{
 		`INFO "the budget is less than 1 % of the calls" budget="0.1 %"`:                                    hedge.WithBudgetPercent(0.1),
 		`INFO "the budget is less than 1 % of the calls" budget="0.25 %"`:                                   hedge.WithBudget(hedge.NewBudget(0.25, 0)),
 		`INFO "the budget of a route is less than 1 % of its calls" route="GET /items/{id}" budget="0.1 %"`: hedge.WithRoute("GET /items/{id}", hedge.Policy{BudgetPercent: 0.1}),

@@ -33,21 +33,23 @@ const againLine = `WARN "hedging around hedging: what is hedged above is sent on
 // TestHedgingAroundHedgingHedgesOnce has clients that are hedged twice over, with and without others in between.
 func TestHedgingAroundHedgingHedgesOnce(t *testing.T) {
 	key := hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })
-	for name, stack := range map[string]func(rt http.RoundTripper, log hedge.Option) http.RoundTripper{
-		"New": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper { return hedge.New(hedge.New(rt, log)) },
-		"Wrap": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+	for name, stack := range map[string]func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper{
+		"New": func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper {
+			return hedge.New(hedge.New(rt, log))
+		},
+		"Wrap": func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper {
 			return hedge.Wrap(hedge.Wrap(&http.Client{Transport: rt}, log)).Transport
 		},
-		"three": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+		"three": func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper {
 			return hedge.New(hedge.New(layered(hedge.New(rt, log))), key)
 		},
-		"layer": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+		"layer": func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper {
 			return hedge.New(layered(hedge.New(rt, log)))
 		},
-		"key of inner": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+		"key of inner": func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper {
 			return hedge.New(hedge.New(rt, log, key))
 		},
-		"key of outer": func(rt http.RoundTripper, log hedge.Option) http.RoundTripper {
+		"key of outer": func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper {
 			return hedge.New(hedge.New(rt, log), key)
 		},
 	} {
@@ -105,7 +107,7 @@ func TestAnotherCallBelowAHedgedOneIsHedged(t *testing.T) {
 
 // TestWhatIsNeverHedgedAboveIsHedgedBelow has an outer client that sends no hedges.
 func TestWhatIsNeverHedgedAboveIsHedgedBelow(t *testing.T) {
-	for name, never := range map[string][]hedge.Option{
+	for name, never := range map[string][]hedge.HTTPOption{
 		"shadow":    {hedge.WithShadow()},
 		"key":       {hedge.WithShadow(), hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })},
 		"no hedges": {hedge.WithMaxHedges(0)},

@@ -62,7 +62,7 @@ func TestLoserThatLingersIsDoneAfterItsRequest(t *testing.T) {
 func TestObserverHearsWhyNot(t *testing.T) {
 	for name, test := range map[string]struct {
 		want hedge.Reason
-		opts []hedge.Option
+		opts []hedge.HTTPOption
 		call func(*hedge.Transport, *http.Request) *http.Request
 	}{
 		"method": {hedge.DeniedMethod, nil, func(_ *hedge.Transport, r *http.Request) *http.Request { r.Method = "POST"; return r }},
@@ -71,13 +71,13 @@ func TestObserverHearsWhyNot(t *testing.T) {
 			return r.WithContext(hedge.WithoutHedging(r.Context()))
 		}},
 		"switch": {hedge.DeniedDisabled, nil, func(tr *hedge.Transport, r *http.Request) *http.Request { tr.SetEnabled(false); return r }},
-		"route":  {hedge.DeniedDisabled, []hedge.Option{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
-		"mark": {hedge.DeniedNested, []hedge.Option{hedge.WithAttemptHeader("x-hedge")}, func(_ *hedge.Transport, r *http.Request) *http.Request {
+		"route":  {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
+		"mark": {hedge.DeniedNested, []hedge.HTTPOption{hedge.WithAttemptHeader("x-hedge")}, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			r.Header.Set("X-Hedge", "1")
 			return r
 		}},
-		"settings": {hedge.DeniedDisabled, []hedge.Option{hedge.WithMaxHedges(0)}, nil},
-		"budget":   {hedge.DeniedBudget, []hedge.Option{hedge.WithBudget(hedge.NewBudget(0, 0)), hedge.WithInitialDelay(usual)}, nil},
+		"settings": {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithMaxHedges(0)}, nil},
+		"budget":   {hedge.DeniedBudget, []hedge.HTTPOption{hedge.WithBudget(hedge.NewBudget(0, 0)), hedge.WithInitialDelay(usual)}, nil},
 		"deadline": {hedge.DeniedDeadline, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			ctx, cancel := context.WithTimeout(r.Context(), usual+5*ms)
 			t.Cleanup(cancel)
@@ -152,14 +152,14 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 	httpCall := func(major int) func(opts ...hedge.Option) func() {
 		return func(opts ...hedge.Option) func() {
 			resp := &http.Response{StatusCode: 200, ProtoMajor: major, Body: http.NoBody}
-			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
+			tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), hedge.WithAttemptHeader(hedge.AttemptHeader), hedge.WithOptions(opts...))
 			req := request(t, t.Context(), "GET", site, nil)
 			return func() { _, _ = tr.RoundTrip(req) }
 		}
 	}
 	doCall := func(ctx context.Context) func(opts ...hedge.Option) func() {
 		return func(opts ...hedge.Option) func() {
-			h := hedge.NewHedger(opts...)
+			h := hedge.NewHedger(hedge.WithOptions(opts...))
 			f := func(own context.Context) (int, error) {
 				if ctx.Done() != nil {
 					own.Done()
@@ -181,7 +181,7 @@ func TestObservedCallsAllocateNoMore(t *testing.T) {
 
 func BenchmarkObserver(b *testing.B) {
 	resp := &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}
-	for name, opts := range map[string][]hedge.Option{"none": nil, "nop": {hedge.WithObserver(hedge.NopObserver{})}} {
+	for name, opts := range map[string][]hedge.HTTPOption{"none": nil, "nop": {hedge.WithObserver(hedge.NopObserver{})}} {
 		tr := hedge.New(roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), opts...)
 		req, _ := http.NewRequest("GET", site, nil)
 		b.Run(name, func(b *testing.B) {
@@ -203,7 +203,7 @@ func (angry) Denied(context.Context, hedge.KeyInfo, hedge.Reason)             { 
 func (angry) Budget(hedge.KeyInfo, float64)                                   { panic("budget") }
 
 func TestPanicOfAnObserverReachesNobody(t *testing.T) {
-	for name, opts := range map[string][]hedge.Option{"hedging": nil, "shadow": {hedge.WithShadow()}, "linger": {hedge.WithLinger(time.Second)}} {
+	for name, opts := range map[string][]hedge.HTTPOption{"hedging": nil, "shadow": {hedge.WithShadow()}, "linger": {hedge.WithLinger(time.Second)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 				j, rec := fixture.NewJournal(), new(recorder)

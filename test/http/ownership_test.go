@@ -27,7 +27,7 @@ var hostStates = map[string][]int{
 }
 
 // inState returns a Transport over rt that has got answers of those versions.
-func inState(t *testing.T, rt *doubles.RoundTripper, versions []int, opts ...hedge.Option) *hedge.Transport {
+func inState(t *testing.T, rt *doubles.RoundTripper, versions []int, opts ...hedge.HTTPOption) *hedge.Transport {
 	script := rt.Answer
 	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 		resp, err := quick(rt)(req, n)

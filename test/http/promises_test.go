@@ -59,7 +59,7 @@ func (s *scripted) answer(req *http.Request, _ int) (*http.Response, error) {
 }
 
 // racing returns a client that has learned a host which speaks that version of HTTP, and its script.
-func racing(t *testing.T, rt *doubles.RoundTripper, proto int, opts ...hedge.Option) (*hedge.Transport, *scripted) {
+func racing(t *testing.T, rt *doubles.RoundTripper, proto int, opts ...hedge.HTTPOption) (*hedge.Transport, *scripted) {
 	s := &scripted{rt: rt, proto: proto}
 	rt.Answer = s.answer
 	tr := hedge.New(rt, append(opts, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(300), hedge.WithBurst(time.Hour))...)
@@ -85,7 +85,7 @@ func (s *scripted) call(t *testing.T, tr *hedge.Transport, primary, hedged scrip
 
 func TestR1OnlyASuccessOfAHedgeEndsACall(t *testing.T) {
 	for _, proto := range []int{1, 2} {
-		for name, opts := range map[string][]hedge.Option{
+		for name, opts := range map[string][]hedge.HTTPOption{
 			"as it is": nil,
 			"failures": {hedge.WithFailureStatus(404, 503)},
 			"answers":  {hedge.WithAnswerStatus(404, 503)},

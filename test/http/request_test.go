@@ -36,7 +36,7 @@ func over1(rt *doubles.RoundTripper, answer func(*http.Request, int) (*http.Resp
 
 // speaking returns a Transport over rt that knows the usual time of the host, and its
 // protocol, of the given version.
-func speaking(t *testing.T, version int, rt *doubles.RoundTripper, opts ...hedge.Option) *hedge.Transport {
+func speaking(t *testing.T, version int, rt *doubles.RoundTripper, opts ...hedge.HTTPOption) *hedge.Transport {
 	script := rt.Answer
 	rt.Answer = quick(rt)
 	if version == 1 {

@@ -148,11 +148,11 @@ func gaps(rt *doubles.RoundTripper, all ...[]gap) func(*http.Request, int) (*htt
 func stalls(at int, lasts time.Duration) []gap { return []gap{{at: at, lasts: lasts}} }
 
 // resuming returns a Transport that has learned the usual time of the site, and that its bodies do not pause.
-func resuming(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.Option) *hedge.Transport {
+func resuming(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.HTTPOption) *hedge.Transport {
 	t.Helper()
 	script := rt.Answer
 	rt.Answer = gaps(rt)
-	tr := hedge.New(rt, append([]hedge.Option{hedge.WithResume()}, opts...)...)
+	tr := hedge.New(rt, append([]hedge.HTTPOption{hedge.WithResume()}, opts...)...)
 	for range 20 {
 		resp, err := get(t, tr, site)
 		require.NoError(t, err)
@@ -1162,7 +1162,7 @@ func FuzzResume(f *testing.F) {
 
 // BenchmarkRead reads a body that never pauses, byte by byte.
 func BenchmarkRead(b *testing.B) {
-	for name, opts := range map[string][]hedge.Option{"without": nil, "WithResume": {hedge.WithResume()}} {
+	for name, opts := range map[string][]hedge.HTTPOption{"without": nil, "WithResume": {hedge.WithResume()}} {
 		b.Run(name, func(b *testing.B) {
 			rt := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 200, ContentLength: 1 << 50, Body: endless{}, Header: http.Header{"Etag": {`"1"`}, "Accept-Ranges": {"bytes"}}}, nil

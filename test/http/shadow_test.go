@@ -56,7 +56,7 @@ type runResult struct {
 }
 
 // run makes calls at random times in fake time, 500 per second.
-func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, opts ...hedge.Option) (r runResult) {
+func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, opts ...hedge.FuncOption) (r runResult) {
 	synctest.Test(t, func(t *testing.T) {
 		h := hedge.NewHedger(opts...)
 		rng := rand.New(rand.NewPCG(7, 7))

@@ -315,7 +315,7 @@ func TestFailureFuncDecidesAlone(t *testing.T) {
 				}
 				return after(rt, 50*ms)(req, n)
 			}
-			resp, err := get(t, warm(t, rt, hedge.WithFailureFunc(failed), hedge.WithFailureStatus(503), hedge.WithMaxHedges(1)), site)
+			resp, err := get(t, warm(t, rt, hedge.WithFailureFunc(failed), hedge.WithMaxHedges(1)), site)
 			require.NoError(t, err)
 			assert.Equal(t, map[bool]int{false: 503, true: 200}[stale], resp.StatusCode)
 			require.NoError(t, resp.Body.Close())
@@ -650,12 +650,12 @@ func (w *writable) Read(p []byte) (int, error) { return w.ReadCloser.Read(p) }
 
 func TestWritableBodyStaysWritable(t *testing.T) {
 	answer := hedge.WithAnswerStatus(http.StatusSwitchingProtocols)
-	for _, opts := range [][]hedge.Option{{answer}, {answer, hedge.WithFirstByte()}} {
+	for _, opts := range [][]hedge.HTTPOption{{answer}, {answer, hedge.WithFirstByte()}} {
 		writableStaysWritable(t, opts...)
 	}
 }
 
-func writableStaysWritable(t *testing.T, opts ...hedge.Option) {
+func writableStaysWritable(t *testing.T, opts ...hedge.HTTPOption) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp, err := after(rt, time.Second, 5*ms)(req, n)
@@ -1389,7 +1389,7 @@ func TestConfigFromOutsideGivesAnErrorNotAPanic(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, tr.Snapshot().Config.MaxHedges)
 	assert.Equal(t, 0.99, tr.Snapshot().Config.Percentile)
-	assert.Equal(t, c, hedge.New(nil, hedge.WithPercentile(0.5), hedge.WithConfig(c)).Snapshot().Config, "later options win")
+	assert.Equal(t, c, hedge.New(nil, hedge.WithConfig(hedge.DefaultConfig()), hedge.WithConfig(c)).Snapshot().Config, "later options win")
 }
 
 func TestStatsCanBeShared(t *testing.T) {
@@ -1541,7 +1541,7 @@ func TestPanicOfACloseThatNobodyWaitsForIsCounted(t *testing.T) {
 // The response that users' code panics about is lost to all others. bubble sees that it is closed.
 func TestResponseIsClosedIfWhatJudgesItPanics(t *testing.T) {
 	for name, c := range map[string]struct {
-		opt  hedge.Option
+		opt  hedge.HTTPOption
 		body func(io.ReadCloser) io.ReadCloser
 	}{
 		"FailureFunc": {hedge.WithFailureFunc(func(r *http.Response) bool {

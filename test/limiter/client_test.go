@@ -47,7 +47,7 @@ func TestHedgesToAHostWithALimiterAreMarked(t *testing.T) {
 }
 
 func TestHedgeThatIsTurnedAwayHasLost(t *testing.T) {
-	for name, opts := range map[string][]hedge.Option{
+	for name, opts := range map[string][]hedge.HTTPOption{
 		"by default":               nil,
 		"though 503 is an answer":  {hedge.WithFailureStatus(404)},
 		"though all are an answer": {hedge.WithFailureFunc(func(*http.Response) bool { return false })},
