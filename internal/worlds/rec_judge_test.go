@@ -292,7 +292,8 @@ func (c *recCase) wellServed() bool {
 			return false
 		}
 	}
-	return slow <= 2 && (slow == 0 || c.w.client.trust != "report") // which waits for what is bogus as well
+	// With trust "report", bogus answers are awaited as well. With a limit of queries in flight, those to silent servers hold the places.
+	return slow == 0 || slow <= 2 && c.w.client.trust != "report" && c.w.client.limit == ""
 }
 
 // unproven says which record of a secure answer another validator could not verify; "": none.

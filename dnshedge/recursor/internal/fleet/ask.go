@@ -137,10 +137,16 @@ func (a *asking) next(why reason) {
 	if c != nil && c.tries > 0 && a.n >= maxQueries {
 		c = nil
 	}
-	if c == nil || c.tries > 0 {
+	switch {
+	case c == nil || c.tries > 0:
 		a.search.want(a.ctx, a.effort())
+	case c.avoid:
+		a.search.want(a.ctx, Glueless)
 	}
-	if c == nil || why == afterFailure && c.tries > 0 && a.latest() != nil {
+	switch {
+	case c == nil, why == afterFailure && c.tries > 0 && a.latest() != nil:
+		return
+	case c.avoid && a.search.running: // a server that is looked up now comes before it
 		return
 	}
 	a.send(c, why, nil)

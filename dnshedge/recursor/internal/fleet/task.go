@@ -47,7 +47,7 @@ type Task struct {
 	// asked about the zone first for a while, if that happens for four names.
 	Judge func(m *dns.Msg, server netip.AddrPort) error
 
-	// Avoid are servers whose answers to the same question have turned out to be of no use: all others are asked before.
+	// Avoid are servers whose answers to the same question have turned out to be of no use: all others are asked before, also those that More finds.
 	Avoid []netip.AddrPort
 
 	// Hedge reports whether all that the task finds out is for a hedge, as yet. Then each query is one: the budget

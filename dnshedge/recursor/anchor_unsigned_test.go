@@ -1,0 +1,50 @@
+package recursor_test
+
+import (
+	"testing"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// The servers of a zone and of the zone below it, which has the only trust anchor, are the same and have no glue. The address that is known may be
+// that of the server without signatures.
+func TestResolverLooksUpOtherServersOfAZoneWhoseAnchorIsBelow(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+  example NS ns0.other.
+  example NS ns1.other.
+  example NS ns2.other.
+other. delegated 192.0.5.1
+  ns0 A 192.0.6.1
+  ns1 A 192.0.6.2
+  ns2 A 192.0.6.3
+example.tld. served 192.0.6.1 192.0.6.2 192.0.6.3
+  @ NS ns0.other.
+  @ NS ns1.other.
+  @ NS ns2.other.
+  www A 192.0.2.80
+sub.example.tld. delegated 192.0.6.1 192.0.6.2 192.0.6.3
+  www A 192.0.2.81
+`, func(t *testing.T, w *world) {
+		w.fault("192.0.6.3", onlyFor(dns.TypeA, stripped(dns.TypeRRSIG)))
+		w.sign("other.")
+		for range 30 {
+			for _, minimise := range []bool{true, false} {
+				r := w.resolver(func(r *recursor.Resolver) {
+					r.NoMinimise = !minimise
+					r.Trust = dnssec.Trust{Anchors: []dns.RR{w.zone("sub.example.tld.").signer.ds()}}
+				})
+				n := w.sent()
+				assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
+				assert.Equal(t, "secure", w.security(r, "www.sub.example.tld. A"))
+				assert.Less(t, w.sent()-n, 40)
+				_ = r.Close()
+			}
+		}
+	})
+}
