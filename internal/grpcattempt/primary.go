@@ -6,21 +6,21 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/gohedge/hedge/internal/elsewhere"
+	"github.com/gohedge/hedge/internal/hedgebalancer"
 	"github.com/gohedge/hedge/internal/race"
 )
 
 // A Primary holds the context of a primary and memory for its options. An interceptor below may keep either, so a Primary is in no pool.
 type Primary struct {
 	race.Attempt
-	elsewhere.Trail
+	hedgebalancer.Trail
 	Trailer metadata.MD // received; written by whoever makes the attempt
 	room    [2]grpc.CallOption
 }
 
 // Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
 func (p *Primary) Value(key any) any {
-	if key == (elsewhere.Key{}) {
+	if key == (hedgebalancer.Key{}) {
 		return &p.Trail
 	}
 	return p.Attempt.Value(key)
@@ -38,12 +38,12 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 // An Origin is the context of a primary that starts before its race, as the primary of a stream does.
 type Origin struct {
 	race.Origin
-	elsewhere.Trail
+	hedgebalancer.Trail
 }
 
 // Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
 func (o *Origin) Value(key any) any {
-	if key == (elsewhere.Key{}) {
+	if key == (hedgebalancer.Key{}) {
 		return &o.Trail
 	}
 	return o.Origin.Value(key)

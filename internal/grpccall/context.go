@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/gohedge/hedge/internal/elsewhere"
+	"github.com/gohedge/hedge/internal/hedgebalancer"
 	"github.com/gohedge/hedge/internal/race"
 )
 
@@ -57,7 +57,7 @@ func contextWithoutHedges(ctx context.Context, call race.Called) context.Context
 	ctx, _ = race.Once(ctx)
 	o := race.OverridesFrom(ctx)
 	if o.Above != (race.Called{}) && o.Above != call {
-		ctx = elsewhere.Apart(ctx)
+		ctx = hedgebalancer.Apart(ctx)
 	}
 	n := o.Hedge
 	if n == 0 {

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge/internal/conns"
-	"github.com/gohedge/hedge/internal/elsewhere"
 	"github.com/gohedge/hedge/internal/grpcattempt"
+	"github.com/gohedge/hedge/internal/hedgebalancer"
 	"github.com/gohedge/hedge/internal/limit"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
@@ -31,7 +31,7 @@ type hedging struct {
 	throttle *serviceconfig.Throttle // nil: none
 
 	selection conns.Selection // of the connection of each attempt
-	detours   elsewhere.Detours
+	detours   hedgebalancer.Detours
 	barred    atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
 }
 
@@ -100,7 +100,7 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 	switch {
 	case err == nil:
 		return nil
-	case n > 0 && (isRefusedByLimiter(err, trailer) || err == elsewhere.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
+	case n > 0 && (isRefusedByLimiter(err, trailer) || err == hedgebalancer.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
 	if wait, pushed := grpcattempt.Pushback(err, trailer); pushed {

@@ -39,7 +39,7 @@ func TestArrowsPointDown(t *testing.T) {
 			"observers of one protocol need not carry the others, nor the policy"},
 		{"rangeread", []string{grpc, "net/http", "github.com/miekg/dns"}, "a Fetch knows the protocol"},
 		{"internal/readonly", []string{module + "/internal", grpc, "net/http"}, "names and descriptors say what a method does, and no call"},
-		{"internal/elsewhere", []string{module + "/internal/policy", module + "/internal/grpcattempt"}, "a balancer finds another backend, and does not decide about hedges"},
+		{"internal/hedgebalancer", []string{module + "/internal/policy", module + "/internal/grpcattempt"}, "a balancer finds another backend, and does not decide about hedges"},
 		{"internal/grpcattempt", []string{module + "/internal/policy"}, "attempts know no policy"},
 		{"internal/serviceconfig", []string{module + "/internal/policy", module + "/internal/race", module + "/internal/grpcattempt"}, "it reads what a config says, and decides nothing"},
 		{"internal/watch", []string{module + "/internal/policy", module + "/internal/race", module + "/internal/ops", module + "/sketch", "golang.org", "google.golang.org"}, "events pass through it, whoever raises them"},
@@ -91,7 +91,7 @@ func TestThePageCarriesTheRootAlone(t *testing.T) {
 
 // TestOnlyTheInterceptorsKnowGRPC keeps grpc, and the packages that are about it, out of the root's other files.
 func TestOnlyTheInterceptorsKnowGRPC(t *testing.T) {
-	about := regexp.MustCompile(`"(google\.golang\.org/|` + module + `/internal/(conns|elsewhere|grpcattempt|grpccall|readonly|serviceconfig)")`)
+	about := regexp.MustCompile(`"(google\.golang\.org/|` + module + `/internal/(conns|hedgebalancer|grpcattempt|grpccall|readonly|serviceconfig)")`)
 	for _, file := range list(t, "-f", `{{join .GoFiles "\n"}}`, ".") {
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)

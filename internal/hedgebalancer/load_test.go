@@ -1,4 +1,4 @@
-package elsewhere_test
+package hedgebalancer_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 
-	"github.com/gohedge/hedge/internal/elsewhere"
+	"github.com/gohedge/hedge/internal/hedgebalancer"
 )
 
 // test_ring picks its connections one after another, in the order in which they were made. A connection to an address in
@@ -155,8 +155,8 @@ func (f *fleet) report(backend int, of any) {
 // call is a call with hedges.
 type call struct {
 	fleet   *fleet
-	trail   elsewhere.Trail
-	detours elsewhere.Detours
+	trail   hedgebalancer.Trail
+	detours hedgebalancer.Detours
 	hedges  int
 }
 
@@ -164,7 +164,7 @@ type call struct {
 func (f *fleet) start(backend int) (c *call, done func(balancer.DoneInfo)) {
 	f.t.Helper()
 	c = &call{fleet: f}
-	got, done := f.pick(context.WithValue(f.t.Context(), elsewhere.Key{}, &c.trail), backend)
+	got, done := f.pick(context.WithValue(f.t.Context(), hedgebalancer.Key{}, &c.trail), backend)
 	require.Equal(f.t, backend, got)
 	return c, done
 }

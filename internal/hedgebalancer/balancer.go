@@ -1,9 +1,9 @@
-// Package elsewhere is the gRPC load balancing policy hedge_elsewhere, which sends a hedge to a
+// Package hedgebalancer is the gRPC load balancing policy hedge_elsewhere, which sends a hedge to a
 // backend that its call has not used. Importing it registers the policy.
 //
 // The policy learns of hedges by the contexts of calls: a primary's leads by [Key] to a [Trail],
 // where the policy notes the primary's backend, and a hedge's is a [Detour].
-package elsewhere
+package hedgebalancer
 
 import (
 	"bytes"
