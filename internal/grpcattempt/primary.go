@@ -13,15 +13,15 @@ import (
 // A Primary holds the context of a primary and memory for its options. An interceptor below may keep either, so a Primary is in no pool.
 type Primary struct {
 	race.Attempt
-	hedgebalancer.Trail
+	hedgebalancer.PrimaryPick
 	Trailer metadata.MD // received; written by whoever makes the attempt
 	room    [2]grpc.CallOption
 }
 
 // Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
 func (p *Primary) Value(key any) any {
-	if key == (hedgebalancer.Key{}) {
-		return &p.Trail
+	if key == (hedgebalancer.ContextKey{}) {
+		return &p.PrimaryPick
 	}
 	return p.Attempt.Value(key)
 }
@@ -38,13 +38,13 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 // An Origin is the context of a primary that starts before its race, as the primary of a stream does.
 type Origin struct {
 	race.Origin
-	hedgebalancer.Trail
+	hedgebalancer.PrimaryPick
 }
 
 // Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
 func (o *Origin) Value(key any) any {
-	if key == (hedgebalancer.Key{}) {
-		return &o.Trail
+	if key == (hedgebalancer.ContextKey{}) {
+		return &o.PrimaryPick
 	}
 	return o.Origin.Value(key)
 }

@@ -57,7 +57,7 @@ func contextWithoutHedges(ctx context.Context, call race.Called) context.Context
 	ctx, _ = race.Once(ctx)
 	o := race.OverridesFrom(ctx)
 	if o.Above != (race.Called{}) && o.Above != call {
-		ctx = hedgebalancer.Apart(ctx)
+		ctx = hedgebalancer.WithoutPick(ctx)
 	}
 	n := o.Hedge
 	if n == 0 {

@@ -31,7 +31,7 @@ type hedging struct {
 	throttle *serviceconfig.Throttle // nil: none
 
 	selection conns.Selection // of the connection of each attempt
-	detours   hedgebalancer.Detours
+	detours   hedgebalancer.HedgePicks
 	barred    atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
 }
 

@@ -326,7 +326,7 @@ func (s *stream) receiveFirst(m any) error {
 	r.Style = race.Style[error]{Watch: s.Watch(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.origin.Call}}
 	r.schedule.Begin(delays, s.Usual())
 	out := r.Run(s.asked.ctx, s, &r.schedule)
-	s.detours.Settle(&s.origin.Trail)
+	s.detours.ReleaseUnused(&s.origin.PrimaryPick)
 	return s.deliver(out, late && time.Since(asked) < grpcattempt.ReceiveTime)
 }
 
@@ -393,12 +393,12 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	if cc != s.asked.cc {
 		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.called.Method}), grpc.NewClientStream
 	}
-	detour := s.detours.For(ctx, n, &s.origin.Trail)
+	detour := s.detours.NewContext(ctx, n, &s.origin.PrimaryPick)
 	err := s.sendRequestAgain(detour, streamer, cc, n)
 	if err != nil {
 		cancel() // the stream has ended; that of a winner ends with the attempt
 	}
-	if err != nil && detour.Refused() {
+	if err != nil && detour.IsRefused() {
 		s.selection.Withdraw(a, &s.Call, s.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}

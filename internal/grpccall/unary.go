@@ -248,10 +248,10 @@ func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
 	if cc != asked.cc {
 		ctx, invoke = withHedgeOver(ctx, hedgeOver{c.in, cc, asked.called.Method}), invokeOver
 	}
-	detour := c.detours.For(ctx, n, &c.primary.Trail)
+	detour := c.detours.NewContext(ctx, n, &c.primary.PrimaryPick)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
 	err := invoke(detour, asked.called.Method, req, h.reply, cc, opts...)
-	if err != nil && detour.Refused() {
+	if err != nil && detour.IsRefused() {
 		c.selection.Withdraw(a, &c.Call, c.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}

@@ -1,8 +1,8 @@
-// Package hedgebalancer is the gRPC load balancing policy hedge_elsewhere, which sends a hedge to a
-// backend that its call has not used. Importing it registers the policy.
+// Package hedgebalancer is the gRPC load balancing policy hedge_elsewhere: it sends a hedge to a
+// backend that no other attempt of the call uses. Importing it registers the policy.
 //
-// The policy learns of hedges by the contexts of calls: a primary's leads by [Key] to a [Trail],
-// where the policy notes the primary's backend, and a hedge's is a [Detour].
+// The context of an attempt identifies it: under [ContextKey], the context of a primary has a [PrimaryPick],
+// which stores the backend of the primary, and the context of a hedge has a [HedgePick].
 package hedgebalancer
 
 import (
@@ -25,20 +25,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// How often the child's picker is asked for one hedge: maxPicks times, and where servers report their load once for each backend
-// that is ready, up to maxPicksByLoad times.
+// Most picks of the child for one hedge. maxPicksByLoad applies if servers report their load; the child is then asked at most once for each ready
+// backend.
 const (
 	maxPicks       = 5
 	maxPicksByLoad = 20
 )
 
-// ErrSameBackend ends a hedge. [codes.Canceled] because that is how losers end, and because
-// retries leave it alone. Of a hedge that was sent before, and is retried, it is no answer either.
+// ErrSameBackend ends a hedge for which there is no other backend. It has the code Canceled, as losers have, because gRPC does not retry it. The
+// caller must not get it as the status of a hedge that was sent before and retried.
 var ErrSameBackend = status.Error(codes.Canceled, "hedge_elsewhere: there is no other backend for the hedge")
 
 func init() { balancer.Register(builder{}) }
 
-// builder makes balancers of the policy.
+// builder implements [balancer.Builder] and [balancer.ConfigParser].
 type builder struct{}
 
 func (builder) Name() string { return "hedge_elsewhere" }
@@ -50,13 +50,12 @@ func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balance
 // config is the parsed configuration of the policy.
 type config struct {
 	serviceconfig.LoadBalancingConfig
-	builder balancer.Builder                  // of the child
-	child   serviceconfig.LoadBalancingConfig // builder's; nil: none
+	childBuilder balancer.Builder
+	childConfig  serviceconfig.LoadBalancingConfig // nil: none
 }
 
-// ParseConfig reads {"childPolicy":[{"NAME":CONFIG}, …]}, of which the first whose name is
-// registered counts. Without a childPolicy it is round_robin. Another field is an error: it would be a childPolicy that was
-// misspelt, and not be missed.
+// ParseConfig parses {"childPolicy":[{"NAME":CONFIG}, …]}. The first policy with a registered name is the child. Without childPolicy it is
+// round_robin. Another field is an error: it would be a misspelt childPolicy that nobody misses.
 func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
 	var fields struct {
 		ChildPolicy *[]map[string]json.RawMessage `json:"childPolicy"`
@@ -67,7 +66,7 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 		return nil, fmt.Errorf("hedge_elsewhere: %w in %s", err, text)
 	}
 	if fields.ChildPolicy == nil {
-		return &config{builder: balancer.Get(roundrobin.Name)}, nil
+		return &config{childBuilder: balancer.Get(roundrobin.Name)}, nil
 	}
 	unknown := make([]string, 0, len(*fields.ChildPolicy))
 	for i, entry := range *fields.ChildPolicy {
@@ -75,17 +74,17 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 			return nil, fmt.Errorf("hedge_elsewhere: childPolicy[%d] has %d names instead of one in %s", i, len(entry), text)
 		}
 		for name, text := range entry {
-			c := &config{builder: balancer.Get(name)}
-			if c.builder == nil {
+			c := &config{childBuilder: balancer.Get(name)}
+			if c.childBuilder == nil {
 				unknown = append(unknown, fmt.Sprintf("%q", name))
 				continue
 			}
-			if p, ok := c.builder.(balancer.ConfigParser); ok {
+			if p, ok := c.childBuilder.(balancer.ConfigParser); ok {
 				child, err := p.ParseConfig(text)
 				if err != nil {
 					return nil, fmt.Errorf("hedge_elsewhere: childPolicy[%d], %s: %w", i, name, err)
 				}
-				c.child = child
+				c.childConfig = child
 			}
 			return c, nil
 		}
@@ -93,24 +92,23 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 	return nil, fmt.Errorf("hedge_elsewhere: childPolicy names no registered policy: [%s]", strings.Join(unknown, " "))
 }
 
-// A policy is a balancer that sends a hedge to a backend that its call has not used. Which
-// backends there are, and which one is next, is its child's to say. If the configuration
-// names another child, the new one takes over as soon as it is ready, or the old one is not.
+// A policy is a balancer that sends a hedge to a backend that no other attempt of the call uses. The child chooses among the backends. If a new
+// configuration names another child, the new child replaces the old one when the new one is no longer connecting or the old one is not ready.
 type policy struct {
 	cc   balancer.ClientConn
 	opts balancer.BuildOptions
 
-	reported atomic.Bool // a server has said how loaded it is
+	hasLoadReports atomic.Bool // a server has sent a load report
 
-	telling sync.Mutex // held while a child hears of its connections, or is closed as another takes over; locked before mu
+	listenerMu sync.Mutex // held while a child handles the state of a connection, or is closed after its replacement; locked before mu
 
-	mu      sync.Mutex // guards the fields below, and the state and the connections of children
-	current *child     // nil: there is none yet, or no more
-	next    *child     // takes over from current; nil: none does
+	mu      sync.Mutex // guards the fields below, and the fields state and ready of children
+	current *child     // nil: none yet, or closed
+	next    *child     // replaces current; nil: no replacement
 }
 
-// latest returns the child that hears of updates; nil if there is none.
-func (p *policy) latest() *child {
+// latestChild returns the child that gets updates of the resolver, or nil.
+func (p *policy) latestChild() *child {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.next != nil {
@@ -120,52 +118,52 @@ func (p *policy) latest() *child {
 }
 
 func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
-	given, ok := s.BalancerConfig.(*config)
+	conf, ok := s.BalancerConfig.(*config)
 	if !ok {
-		given = &config{builder: balancer.Get(roundrobin.Name)}
+		conf = &config{childBuilder: balancer.Get(roundrobin.Name)}
 	}
-	c := p.latest()
-	if c == nil || c.name != given.builder.Name() {
-		c = p.switchTo(given.builder)
+	c := p.latestChild()
+	if c == nil || c.name != conf.childBuilder.Name() {
+		c = p.startChild(conf.childBuilder)
 	}
-	s.BalancerConfig = given.child
+	s.BalancerConfig = conf.childConfig
 	return c.lb.UpdateClientConnState(s)
 }
 
-// switchTo makes a child, which takes over from the current one when it may.
-func (p *policy) switchTo(b balancer.Builder) *child {
+// startChild makes a child that replaces the current one when it can.
+func (p *policy) startChild(b balancer.Builder) *child {
 	c := &child{
-		ClientConn: p.cc, parent: p, name: b.Name(), conns: make(map[*backend]bool),
+		ClientConn: p.cc, parent: p, name: b.Name(), ready: make(map[*backend]bool),
 		state: balancer.State{ConnectivityState: connectivity.Connecting, Picker: base.NewErrPicker(balancer.ErrNoSubConnAvailable)},
 	}
 	p.mu.Lock()
-	dropped := p.next
+	replaced := p.next
 	if p.current == nil {
 		p.current = c
 	} else {
 		p.next = c
 	}
 	p.mu.Unlock()
-	if dropped != nil {
-		dropped.close()
+	if replaced != nil {
+		replaced.close()
 	}
 	c.lb = b.Build(c, p.opts)
 	return c
 }
 
 func (p *policy) ResolverError(err error) {
-	if c := p.latest(); c != nil {
+	if c := p.latestChild(); c != nil {
 		c.lb.ResolverError(err)
 		return
 	}
 	p.cc.UpdateState(balancer.State{ConnectivityState: connectivity.TransientFailure, Picker: base.NewErrPicker(err)})
 }
 
-// UpdateSubConnState is not called: every connection has a listener.
+// UpdateSubConnState is not called: every connection has a StateListener.
 func (p *policy) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
 
 func (p *policy) ExitIdle() {
-	if c := p.latest(); c != nil {
+	if c := p.latestChild(); c != nil {
 		c.lb.ExitIdle()
 	}
 }
@@ -182,26 +180,26 @@ func (p *policy) Close() {
 	}
 }
 
-// A child is a child's balancer, and its ClientConn.
+// A child is the balancer below a policy, and the ClientConn of that balancer.
 type child struct {
-	balancer.ClientConn // the parent's
+	balancer.ClientConn // of the policy
 	parent              *policy
 	name                string
 	lb                  balancer.Balancer
 
-	state balancer.State    // the last one
-	conns map[*backend]bool // true: ready
+	state balancer.State    // last update
+	ready map[*backend]bool // the connections of the child; true: ready
 }
 
-// serves reports whether the child was not replaced or closed. The caller holds parent.mu.
-func (c *child) serves() bool { return c == c.parent.current || c == c.parent.next }
+// isActive reports whether the child was neither replaced nor closed. The caller holds policy.mu.
+func (c *child) isActive() bool { return c == c.parent.current || c == c.parent.next }
 
-// close closes the child and the connections that it leaves open. It does not serve any more.
+// close closes the child and the connections that it leaves open. The child must not be active.
 func (c *child) close() {
 	c.lb.Close()
 	c.parent.mu.Lock()
-	conns := c.conns
-	c.conns = nil
+	conns := c.ready
+	c.ready = nil
 	c.parent.mu.Unlock()
 	for b := range conns {
 		b.SubConn.Shutdown()
@@ -212,10 +210,10 @@ func (c *child) UpdateState(s balancer.State) {
 	p := c.parent
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !c.serves() {
+	if !c.isActive() {
 		return
 	}
-	if s.Picker == nil { // gRPC waits for another
+	if s.Picker == nil { // gRPC treats it as a picker that has no connection yet
 		s.Picker = base.NewErrPicker(balancer.ErrNoSubConnAvailable)
 	}
 	c.state = s
@@ -223,8 +221,8 @@ func (c *child) UpdateState(s balancer.State) {
 		old := p.current
 		p.current, p.next, c = next, nil, next
 		go func() {
-			p.telling.Lock()
-			defer p.telling.Unlock()
+			p.listenerMu.Lock()
+			defer p.listenerMu.Unlock()
 			old.close()
 		}()
 	}
@@ -234,18 +232,18 @@ func (c *child) UpdateState(s balancer.State) {
 }
 
 func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOptions) (balancer.SubConn, error) {
-	b := &backend{child: c, meter: meter{some: &c.parent.reported}}
-	b.untold.backend, b.untold.over = b, true
-	b.hears = b.hear
+	b := &backend{child: c, loadTracker: loadTracker{anyReported: &c.parent.hasLoadReports}}
+	b.finishedUse.backend, b.finishedUse.finished = b, true
+	b.loadRecorder = b.recordLoad
 	if len(addrs) > 0 {
 		b.addr = addrs[0].Addr
 	}
 	listener := opts.StateListener
 	opts.StateListener = func(s balancer.SubConnState) {
-		c.parent.telling.Lock()
-		defer c.parent.telling.Unlock()
-		switch serves := b.changed(s); {
-		case !serves:
+		c.parent.listenerMu.Lock()
+		defer c.parent.listenerMu.Unlock()
+		switch active := b.recordState(s); {
+		case !active:
 		case listener != nil:
 			listener(s)
 		default:
@@ -260,11 +258,11 @@ func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOpt
 	b.SubConn = sc
 	c.parent.mu.Lock()
 	defer c.parent.mu.Unlock()
-	if !c.serves() {
+	if !c.isActive() {
 		sc.Shutdown()
-		return nil, errors.New("hedge_elsewhere: a balancer that is closed asked for a connection")
+		return nil, errors.New("hedge_elsewhere: a closed balancer asked for a connection")
 	}
-	c.conns[b] = false
+	c.ready[b] = false
 	return b, nil
 }
 
@@ -274,11 +272,11 @@ func (c *child) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
 	sc.UpdateAddresses(addrs) //lint:ignore SA1019 for policies that still call it
 }
 
-// alone reports whether no other backend than b is ready.
-func (c *child) alone(b *backend) bool {
+// isOnlyReady reports whether no backend with another address than b is ready.
+func (c *child) isOnlyReady(b *backend) bool {
 	c.parent.mu.Lock()
 	defer c.parent.mu.Unlock()
-	for other, ready := range c.conns {
+	for other, ready := range c.ready {
 		if ready && other.addr != b.addr {
 			return false
 		}
@@ -286,51 +284,51 @@ func (c *child) alone(b *backend) bool {
 	return true
 }
 
-// A backend is a child's connection to a server. Connections to the same address are to
-// the same server: after a reconnection or an update of the resolver it may have another.
+// A backend is a connection of a child to a server. Connections with the same address reach the same server: reconnections and updates of the
+// resolver may replace a connection.
 type backend struct {
 	balancer.SubConn
 	child *child
 	addr  string
-	meter
-	untold use                     // of attempts whose end the child does not hear of
-	hears  func(balancer.DoneInfo) // hear, where the child does not hear of the end either
+	loadTracker
+	finishedUse  backendUse              // shared by attempts if the child sets no Done
+	loadRecorder func(balancer.DoneInfo) // recordLoad, as the Done of picks for which the child sets none
 }
 
-// changed takes note of the state, and reports whether the child is to hear of it.
-func (b *backend) changed(s balancer.SubConnState) bool {
+// recordState stores whether the connection is ready, and reports whether the child gets the state.
+func (b *backend) recordState(s balancer.SubConnState) bool {
 	b.child.parent.mu.Lock()
 	defer b.child.parent.mu.Unlock()
-	if _, ok := b.child.conns[b]; ok {
-		b.child.conns[b] = s.ConnectivityState == connectivity.Ready
+	if _, ok := b.child.ready[b]; ok {
+		b.child.ready[b] = s.ConnectivityState == connectivity.Ready
 	}
-	return b.child.serves()
+	return b.child.isActive()
 }
 
-// RegisterHealthListener has the listener told of the health as well: outlier detection
-// and health checks make a connection that is ready unusable by it.
+// RegisterHealthListener wraps the listener, so that the policy sees the health state as well: outlier detection and health checks use it to exclude
+// a ready connection.
 func (b *backend) RegisterHealthListener(listener func(balancer.SubConnState)) {
-	told := listener
+	wrapped := listener
 	if listener != nil {
-		told = func(s balancer.SubConnState) {
-			if b.changed(s) {
+		wrapped = func(s balancer.SubConnState) {
+			if b.recordState(s) {
 				listener(s)
 			}
 		}
 	}
-	b.SubConn.RegisterHealthListener(told)
+	b.SubConn.RegisterHealthListener(wrapped)
 }
 
 func (b *backend) Shutdown() {
 	b.child.parent.mu.Lock()
-	delete(b.child.conns, b)
+	delete(b.child.ready, b)
 	b.child.parent.mu.Unlock()
 	b.SubConn.Shutdown()
 }
 
-// picker picks what the child's picker does, for a hedge that of several.
+// A picker asks the picker of the child once, and for hedges up to a limit.
 type picker struct {
-	balancer.Picker // the child's
+	balancer.Picker // of the child
 	child           *child
 }
 
@@ -340,63 +338,63 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	if err != nil || !ok {
 		return r, err
 	}
-	switch call := info.Ctx.Value(Key{}).(type) {
-	case *Trail:
-		call.primary.Store(b.use(&r))
-	case *Detour:
-		return p.pickElsewhere(call, info, r, b)
+	switch call := info.Ctx.Value(ContextKey{}).(type) {
+	case *PrimaryPick:
+		call.use.Store(b.trackUse(&r))
+	case *HedgePick:
+		return p.pickForHedge(call, info, r, b)
 	default:
-		b.lead(&r)
+		b.trackLoad(&r)
 	}
 	return r, nil
 }
 
-// lead has the pick r of a call that is no attempt lead to the backend.
-func (b *backend) lead(r *balancer.PickResult) {
+// trackLoad prepares the pick r of a call that is not an attempt: it gets the connection of the backend, and a Done that records the load.
+func (b *backend) trackLoad(r *balancer.PickResult) {
 	if r.SubConn = b.SubConn; r.Done == nil {
-		r.Done = b.hears
+		r.Done = b.loadRecorder
 		return
 	}
-	r.Done = b.also(r.Done)
+	r.Done = b.withLoadRecorder(r.Done)
 }
 
-// A choice is a pick for a hedge.
-type choice struct {
+// A candidate is a pick of the child that a hedge may use.
+type candidate struct {
 	pick    balancer.PickResult
 	backend *backend
-	rank    int  // of the backend, see [Detour.rank]
-	at      *use // the attempt of the call that has it; nil: none
+	rank    int         // see [HedgePick.usageRank]
+	use     *backendUse // of the same backend by another attempt of the call; nil: no attempt uses it
 	grade   grade
 }
 
-// choice returns what the pick r of backend b is for the hedge.
-func (d *Detour) choice(r balancer.PickResult, b *backend, now time.Time) choice {
-	rank, at := d.rank(b)
-	reported, _ := b.read(now)
-	return choice{r, b, rank, at, gradeOf(rank, reported)}
+// newCandidate returns the pick r of backend b as a candidate for the hedge.
+func (d *HedgePick) newCandidate(r balancer.PickResult, b *backend, now time.Time) candidate {
+	rank, at := d.usageRank(b)
+	reported, _ := b.currentLoad(now)
+	return candidate{r, b, rank, at, gradeBackend(rank, reported)}
 }
 
-// outlook returns how often to ask for the hedge, and the grade of the best backend that is ready. Where no load is known,
-// each that the call has not used is as good as the first one.
-func (c *child) outlook(d *Detour, now time.Time) (limit int, best grade) {
-	limit, best = maxPicks, worst
-	if !c.parent.reported.Load() {
+// pickLimit returns the most picks for the hedge, and the best grade of a ready backend. If no load is known, the first unused backend has the best
+// grade.
+func (c *child) pickLimit(d *HedgePick, now time.Time) (limit int, best grade) {
+	limit, best = maxPicks, worstGrade
+	if !c.parent.hasLoadReports.Load() {
 		return limit, best
 	}
 	c.parent.mu.Lock()
 	defer c.parent.mu.Unlock()
 	backends, known := 0, false
-	for b, ready := range c.conns {
+	for b, ready := range c.ready {
 		if !ready {
 			continue
 		}
-		rank, _ := d.rank(b)
-		reported, said := b.read(now)
-		if g := gradeOf(rank, reported); g.betterThan(best) {
+		rank, _ := d.usageRank(b)
+		reported, ok := b.currentLoad(now)
+		if g := gradeBackend(rank, reported); g.isBetterThan(best) {
 			best = g
 		}
 		backends++
-		known = known || said
+		known = known || ok
 	}
 	if known {
 		limit = min(max(backends, limit), maxPicksByLoad)
@@ -404,43 +402,43 @@ func (c *child) outlook(d *Detour, now time.Time) (limit int, best grade) {
 	return limit, best
 }
 
-// pickElsewhere returns the best of several picks, of which the first is r with backend b. It
-// returns ErrSameBackend if that is the primary's, though others are ready. No lock is held
-// meanwhile: hedge_elsewhere may be found again below.
-func (p *picker) pickElsewhere(d *Detour, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
+// pickForHedge picks again until the best candidate has another backend than the other attempts, and a low load. The first candidate is the pick r
+// with backend b. The error is ErrSameBackend if only the backend of the primary was picked, although others are ready. The method holds no lock:
+// another hedge_elsewhere may be below.
+func (p *picker) pickForHedge(d *HedgePick, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
 	now := time.Now()
-	got := d.choice(r, b, now)
-	limit, best := p.child.outlook(d, now)
-	alone := got.rank == 2 && p.child.alone(b)
-	spares := make([]spare, 0, maxPicks)
-	compared := false // two as good as the best one, but for their load; with more, all hedges would go to one server that has been idle
-	for !alone && (got.rank > 0 || !compared && best.betterThan(got.grade)) && len(spares)+1 < limit {
+	chosen := d.newCandidate(r, b, now)
+	limit, best := p.child.pickLimit(d, now)
+	onlyReady := chosen.rank == 2 && p.child.isOnlyReady(b)
+	unused := make([]unusedPick, 0, maxPicks)
+	compared := false // two candidates of the best class were compared; comparing more would send all hedges to one idle server
+	for !onlyReady && (chosen.rank > 0 || !compared && best.isBetterThan(chosen.grade)) && len(unused)+1 < limit {
 		another, err := p.Picker.Pick(info)
 		if err != nil {
 			break
 		}
 		c, ok := another.SubConn.(*backend)
 		if !ok {
-			spares = append(spares, spare{done: another.Done})
+			unused = append(unused, unusedPick{done: another.Done})
 			continue
 		}
-		next := d.choice(another, c, now)
-		if next.grade.betterThan(got.grade) {
-			got, next = next, got
+		next := d.newCandidate(another, c, now)
+		if next.grade.isBetterThan(chosen.grade) {
+			chosen, next = next, chosen
 		}
-		compared = compared || got.grade.class == best.class && next.grade.class == best.class && next.backend != got.backend
-		spares = append(spares, spare{next.pick.Done, next.at})
+		compared = compared || chosen.grade.class == best.class && next.grade.class == best.class && next.backend != chosen.backend
+		unused = append(unused, unusedPick{next.pick.Done, next.use})
 	}
-	var own *use
+	var own *backendUse
 	var err error
-	if r = got.pick; got.rank == 2 && !alone {
-		spares, r, err = append(spares, spare{r.Done, got.at}), balancer.PickResult{}, ErrSameBackend
+	if r = chosen.pick; chosen.rank == 2 && !onlyReady {
+		unused, r, err = append(unused, unusedPick{r.Done, chosen.use}), balancer.PickResult{}, ErrSameBackend
 	} else {
-		own = got.backend.use(&r)
+		own = chosen.backend.trackUse(&r)
 	}
-	for _, s := range spares { // not before the last pick: a child that counts what is out leaves their backend alone
-		s.end(own)
+	for _, s := range unused { // after the last pick: a child that counts open picks avoids their backends until then
+		s.release(own)
 	}
-	d.ends(own)
+	d.recordPick(own)
 	return r, err
 }

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	reportHolds = 10 * time.Second // how long a report is believed
-	unknownLoad = 0.5              // of a backend without a report that is believed
-	tooLoaded   = 0.8              // from here on a backend gets hedges only if no other is below
+	reportLifetime    = 10 * time.Second // age at which a load report is ignored
+	unknownLoad       = 0.5              // load of a backend without a current report
+	overloadThreshold = 0.8              // from this load on, a backend gets a hedge only if no other backend is below
 )
 
-// utilizations are what is read of a load report (ORCA, gRFC A51), an *OrcaLoadReport. gRPC parses reports if package
-// google.golang.org/grpc/orca is linked in. Its modules are many, and not needed for this.
-type utilizations interface {
+// A utilizationReport has the fields of a load report that count here (*OrcaLoadReport, gRFC A51). gRPC parses load reports if package
+// google.golang.org/grpc/orca is linked in. Its modules are many, and not needed for the fields.
+type utilizationReport interface {
 	GetApplicationUtilization() float64
 	GetCpuUtilization() float64
 }
 
-// loadOf returns what a report says: application_utilization, and cpu_utilization where that is not set, as for
-// weighted_round_robin. A report that does not set a field has 0 there, so that 0 says nothing.
-func loadOf(report any) (load float64, ok bool) {
-	u, ok := report.(utilizations)
+// reportedLoad returns application_utilization, or cpu_utilization if that is not set, as weighted_round_robin does. A value of 0 means that the
+// field is not set.
+func reportedLoad(report any) (load float64, ok bool) {
+	u, ok := report.(utilizationReport)
 	if !ok {
 		return 0, false
 	}
@@ -37,21 +37,20 @@ func loadOf(report any) (load float64, ok bool) {
 	return 0, false
 }
 
-// A meter knows how loaded a server is.
-type meter struct {
-	some *atomic.Bool            // true once a server of the policy has reported something
-	last atomic.Pointer[reading] // nil: none
+// A loadTracker stores the last load report of a server.
+type loadTracker struct {
+	anyReported *atomic.Bool               // true if any server of the policy has sent a load report
+	lastReport  atomic.Pointer[loadReport] // nil: the server has sent none
 }
 
-// A reading is what a server reported.
-type reading struct {
-	load  float64 // 1: fully
-	fails bool    // the call that it came with had failed as calls of a broken server do
-	at    time.Time
+type loadReport struct {
+	load   float64 // 1: fully loaded
+	failed bool    // the call that carried the report failed with an error of [isServerFailure]
+	at     time.Time
 }
 
-// fails reports whether a call failed as calls of a broken server do. Such a server has little to do, and would get all hedges.
-func fails(err error) bool {
+// isServerFailure reports whether err has a code of a broken server. A broken server is idle, and would get all hedges.
+func isServerFailure(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Internal, codes.Unknown, codes.ResourceExhausted, codes.DataLoss, codes.DeadlineExceeded:
 		return true
@@ -59,52 +58,51 @@ func fails(err error) bool {
 	return false
 }
 
-// hear takes note of what the server of a call that ends has reported.
-func (m *meter) hear(info balancer.DoneInfo) {
-	if load, ok := loadOf(info.ServerLoad); ok {
-		m.last.Store(&reading{load, fails(info.Err), time.Now()})
-		if !m.some.Load() { // calls of all servers would write to it
-			m.some.Store(true)
+// recordLoad stores the load report that came with the end of a call.
+func (m *loadTracker) recordLoad(info balancer.DoneInfo) {
+	if load, ok := reportedLoad(info.ServerLoad); ok {
+		m.lastReport.Store(&loadReport{load, isServerFailure(info.Err), time.Now()})
+		if !m.anyReported.Load() { // avoids a shared write by every call
+			m.anyReported.Store(true)
 		}
 	}
 }
 
-// also returns what ends a call, of which done hears as well.
-func (m *meter) also(done func(balancer.DoneInfo)) func(balancer.DoneInfo) {
+// withLoadRecorder returns a Done that records the load report and calls done.
+func (m *loadTracker) withLoadRecorder(done func(balancer.DoneInfo)) func(balancer.DoneInfo) {
 	return func(info balancer.DoneInfo) {
-		m.hear(info)
+		m.recordLoad(info)
 		done(info)
 	}
 }
 
-// read returns what the server has reported, and whether it has.
-func (m *meter) read(now time.Time) (r reading, said bool) {
-	if r := m.last.Load(); r != nil && now.Sub(r.at) <= reportHolds {
+// currentLoad returns the last load report. If there is none or it is too old, known is false and the load is unknownLoad.
+func (m *loadTracker) currentLoad(now time.Time) (r loadReport, known bool) {
+	if r := m.lastReport.Load(); r != nil && now.Sub(r.at) <= reportLifetime {
 		return *r, true
 	}
-	return reading{load: unknownLoad}, false
+	return loadReport{load: unknownLoad}, false
 }
 
-// A grade says how good a backend is for a hedge.
+// A grade ranks a backend for a hedge.
 type grade struct {
-	class int // less is better
+	class int // lower is better
 	load  float64
 }
 
-// betterThan reports whether g is a better grade.
-func (g grade) betterThan(other grade) bool {
+func (g grade) isBetterThan(other grade) bool {
 	return g.class < other.class || g.class == other.class && g.load < other.load
 }
 
-// worst is the grade of the primary's backend, the last resort.
-var worst = grade{class: 4}
+// worstGrade is the grade of the backend of the primary.
+var worstGrade = grade{class: 4}
 
-// gradeOf returns the grade of a backend that has reported r and that no attempt of the call has used, rank 0, or only hedges, rank 1.
-func gradeOf(rank int, r reading) grade {
+// gradeBackend returns the grade of a backend that has reported r and has the rank of [HedgePick.usageRank].
+func gradeBackend(rank int, r loadReport) grade {
 	switch {
 	case rank > 1:
-		return worst
-	case r.fails, r.load >= tooLoaded:
+		return worstGrade
+	case r.failed, r.load >= overloadThreshold:
 		return grade{2 + rank, r.load}
 	}
 	return grade{rank, r.load}

@@ -22,66 +22,65 @@ import (
 	"github.com/gohedge/hedge/internal/hedgebalancer"
 )
 
-// test_ring picks its connections one after another, in the order in which they were made. A connection to an address in
-// hidden is not picked.
-type ring struct {
-	cc     balancer.ClientConn
-	silent bool // picks have no Done
-	all    []balancer.SubConn
-	next   int
-	seen   map[int][]error // with what the picks of each connection have ended, from 1
-	picks  int
-	skip   map[int]bool
+// roundRobin is the policies test_ring and test_silent_ring. It picks connections in the order in which they were made, except those in skip.
+type roundRobin struct {
+	cc          balancer.ClientConn
+	withoutDone bool // picks have no Done
+	conns       []balancer.SubConn
+	next        int
+	doneErrors  map[int][]error // the errors with which the picks of each connection ended; connections are counted from 1
+	picks       int
+	skip        map[int]bool
 }
 
-var rings = make(chan *ring, 1) // the last one that was built
+var builtBalancers = make(chan *roundRobin, 1) // the balancer that was built last
 
 func init() {
-	balancer.Register(ringBuilder{"test_ring", false})
-	balancer.Register(ringBuilder{"test_silent_ring", true})
+	balancer.Register(roundRobinBuilder{"test_ring", false})
+	balancer.Register(roundRobinBuilder{"test_silent_ring", true})
 }
 
-type ringBuilder struct {
-	name   string
-	silent bool
+type roundRobinBuilder struct {
+	name        string
+	withoutDone bool
 }
 
-func (b ringBuilder) Name() string { return b.name }
+func (b roundRobinBuilder) Name() string { return b.name }
 
-func (b ringBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) balancer.Balancer {
-	r := &ring{cc: cc, silent: b.silent, seen: make(map[int][]error), skip: make(map[int]bool)}
-	rings <- r
+func (b roundRobinBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) balancer.Balancer {
+	r := &roundRobin{cc: cc, withoutDone: b.withoutDone, doneErrors: make(map[int][]error), skip: make(map[int]bool)}
+	builtBalancers <- r
 	return r
 }
 
-func (r *ring) UpdateClientConnState(s balancer.ClientConnState) error {
+func (r *roundRobin) UpdateClientConnState(s balancer.ClientConnState) error {
 	for _, addr := range s.ResolverState.Addresses {
 		sc, err := r.cc.NewSubConn([]resolver.Address{addr}, balancer.NewSubConnOptions{StateListener: func(balancer.SubConnState) {}}) //lint:ignore SA1019 there is no other
 		if err != nil {
 			return err
 		}
-		r.all = append(r.all, sc)
+		r.conns = append(r.conns, sc)
 	}
 	r.cc.UpdateState(balancer.State{ConnectivityState: connectivity.Ready, Picker: r})
 	return nil
 }
 
-func (r *ring) ResolverError(error)                                        {}
-func (r *ring) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
-func (r *ring) ExitIdle()                                                  {}
-func (r *ring) Close()                                                     {}
+func (r *roundRobin) ResolverError(error)                                        {}
+func (r *roundRobin) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
+func (r *roundRobin) ExitIdle()                                                  {}
+func (r *roundRobin) Close()                                                     {}
 
-func (r *ring) Pick(balancer.PickInfo) (balancer.PickResult, error) {
-	for r.skip[r.next%len(r.all)+1] {
+func (r *roundRobin) Pick(balancer.PickInfo) (balancer.PickResult, error) {
+	for r.skip[r.next%len(r.conns)+1] {
 		r.next++
 	}
-	n := r.next % len(r.all)
+	n := r.next % len(r.conns)
 	r.next++
 	r.picks++
-	if r.silent {
-		return balancer.PickResult{SubConn: r.all[n]}, nil
+	if r.withoutDone {
+		return balancer.PickResult{SubConn: r.conns[n]}, nil
 	}
-	return balancer.PickResult{SubConn: r.all[n], Done: func(d balancer.DoneInfo) { r.seen[n+1] = append(r.seen[n+1], d.Err) }}, nil
+	return balancer.PickResult{SubConn: r.conns[n], Done: func(d balancer.DoneInfo) { r.doneErrors[n+1] = append(r.doneErrors[n+1], d.Err) }}, nil
 }
 
 // fakeConn is a ClientConn whose connections are ready at once.
@@ -92,7 +91,7 @@ type fakeConn struct {
 }
 
 func (c *fakeConn) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOptions) (balancer.SubConn, error) {
-	sc := &fakeSubConn{n: len(c.conns) + 1, tell: opts.StateListener}
+	sc := &fakeSubConn{n: len(c.conns) + 1, setState: opts.StateListener}
 	c.conns = append(c.conns, sc)
 	return sc, nil
 }
@@ -101,82 +100,82 @@ func (c *fakeConn) UpdateState(s balancer.State) { c.state = s }
 
 type fakeSubConn struct {
 	balancer.SubConn
-	n    int
-	tell func(balancer.SubConnState)
+	n        int
+	setState func(balancer.SubConnState)
 }
 
-// load is what a server reports.
+// load is a load report.
 type load struct{ application, cpu float64 }
 
 func (l *load) GetApplicationUtilization() float64 { return l.application }
 func (l *load) GetCpuUtilization() float64         { return l.cpu }
 
-// A fleet is a hedge_elsewhere over backends, from 1, that are asked in turn.
-type fleet struct {
-	t    *testing.T
-	conn *fakeConn
-	ring *ring
+// backends is a hedge_elsewhere balancer over several backends, which are counted from 1. The child picks them in turn.
+type backends struct {
+	t     *testing.T
+	conn  *fakeConn
+	child *roundRobin
 }
 
-func newFleet(t *testing.T, n int, child string) *fleet {
+func newBackends(t *testing.T, n int, child string) *backends {
 	b := balancer.Get("hedge_elsewhere")
 	config, err := b.(balancer.ConfigParser).ParseConfig(fmt.Appendf(nil, `{"childPolicy":[{%q:{}}]}`, child))
 	require.NoError(t, err)
-	f := &fleet{t: t, conn: new(fakeConn)}
+	f := &backends{t: t, conn: new(fakeConn)}
 	var addrs []resolver.Address
 	for i := range n {
 		addrs = append(addrs, resolver.Address{Addr: fmt.Sprint("backend", i+1)})
 	}
 	lb := b.Build(f.conn, balancer.BuildOptions{})
 	require.NoError(t, lb.UpdateClientConnState(balancer.ClientConnState{ResolverState: resolver.State{Addresses: addrs}, BalancerConfig: config}))
-	f.ring = <-rings
+	f.child = <-builtBalancers
 	for _, sc := range f.conn.conns {
-		sc.tell(balancer.SubConnState{ConnectivityState: connectivity.Ready})
+		sc.setState(balancer.SubConnState{ConnectivityState: connectivity.Ready})
 	}
 	return f
 }
 
-// pick picks for an attempt, of which the child picks backend next first. It returns which backend the attempt gets, and what ends it.
-func (f *fleet) pick(ctx context.Context, next int) (backend int, done func(balancer.DoneInfo)) {
+// pick picks for an attempt. The first pick of the child is the backend next. It returns the backend of the attempt, and the function that ends the
+// attempt.
+func (f *backends) pick(ctx context.Context, next int) (backend int, done func(balancer.DoneInfo)) {
 	f.t.Helper()
-	f.ring.next = next - 1
+	f.child.next = next - 1
 	r, err := f.conn.state.Picker.Pick(balancer.PickInfo{Ctx: ctx})
 	require.NoError(f.t, err)
 	return r.SubConn.(*fakeSubConn).n, r.Done
 }
 
-// report has a backend answer a call that is not hedged.
-func (f *fleet) report(backend int, of any) {
+// reportLoad makes a call without hedges, which a backend answers with a load report.
+func (f *backends) reportLoad(backend int, of any) {
 	f.t.Helper()
 	_, done := f.pick(f.t.Context(), backend)
 	done(balancer.DoneInfo{ServerLoad: of})
 }
 
-// call is a call with hedges.
-type call struct {
-	fleet   *fleet
-	trail   hedgebalancer.Trail
-	detours hedgebalancer.Detours
-	hedges  int
+type hedgedCall struct {
+	backends   *backends
+	primary    hedgebalancer.PrimaryPick
+	hedgePicks hedgebalancer.HedgePicks
+	hedges     int
 }
 
-// start makes a call whose primary goes to a backend.
-func (f *fleet) start(backend int) (c *call, done func(balancer.DoneInfo)) {
+// startCall starts a call. The argument is the backend of its primary.
+func (f *backends) startCall(backend int) (c *hedgedCall, done func(balancer.DoneInfo)) {
 	f.t.Helper()
-	c = &call{fleet: f}
-	got, done := f.pick(context.WithValue(f.t.Context(), hedgebalancer.Key{}, &c.trail), backend)
+	c = &hedgedCall{backends: f}
+	got, done := f.pick(context.WithValue(f.t.Context(), hedgebalancer.ContextKey{}, &c.primary), backend)
 	require.Equal(f.t, backend, got)
 	return c, done
 }
 
-// hedge sends the next hedge, for which the child picks the backend next first.
-func (c *call) hedge(next int) (backend int, done func(balancer.DoneInfo)) {
-	c.fleet.t.Helper()
+// sendHedge starts the next hedge. The first pick of the child is the backend next.
+func (c *hedgedCall) sendHedge(next int) (backend int, done func(balancer.DoneInfo)) {
+	c.backends.t.Helper()
 	c.hedges++
-	return c.fleet.pick(c.detours.For(c.fleet.t.Context(), c.hedges, &c.trail), next)
+	return c.backends.pick(c.hedgePicks.NewContext(c.backends.t.Context(), c.hedges, &c.primary), next)
 }
 
-func TestAHedgeGoesToTheLessLoadedBackend(t *testing.T) {
+func TestPickerSendsHedgeToLessLoadedBackend(t *testing.T) {
 	cpu := func(u float64) *load { return &load{cpu: u} }
 	for name, c := range map[string]struct {
 		backends int
@@ -206,15 +205,15 @@ func TestAHedgeGoesToTheLessLoadedBackend(t *testing.T) {
 		for _, child := range []string{"test_ring", "test_silent_ring"} {
 			t.Run(name+" "+child, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := newFleet(t, c.backends, child)
+					f := newBackends(t, c.backends, child)
 					for _, n := range slices.Sorted(maps.Keys(c.reports)) {
-						f.report(n, c.reports[n])
+						f.reportLoad(n, c.reports[n])
 					}
 					time.Sleep(10 * time.Second) // so long a report holds
-					call, _ := f.start(1)
+					call, _ := f.startCall(1)
 					var got []int
 					for range c.want {
-						backend, _ := call.hedge(c.next)
+						backend, _ := call.sendHedge(c.next)
 						got = append(got, backend)
 					}
 					assert.Equal(t, c.want, got)
@@ -224,59 +223,59 @@ func TestAHedgeGoesToTheLessLoadedBackend(t *testing.T) {
 	}
 }
 
-// Reports are late: if all hedges of all clients went to the idlest server, it would be overloaded before it said so.
-func TestTheIdlestBackendDoesNotGetAllHedges(t *testing.T) {
+// Load reports are late: an idle server that gets the hedges of all clients is overloaded before it can report that.
+func TestPickerDoesNotSendAllHedgesToIdlestBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 21, "test_ring")
+		f := newBackends(t, 21, "test_ring")
 		for n := range 21 {
-			f.report(n+1, &load{cpu: 0.5})
+			f.reportLoad(n+1, &load{cpu: 0.5})
 		}
-		f.report(7, &load{cpu: 0.05})
+		f.reportLoad(7, &load{cpu: 0.05})
 		got := make(map[int]int)
 		for n := range 20 {
-			call, _ := f.start(1)
-			backend, _ := call.hedge(n + 2)
+			call, _ := f.startCall(1)
+			backend, _ := call.sendHedge(n + 2)
 			got[backend]++
 		}
 		assert.Equal(t, 2, got[7], "twice its share: %v", got)
 	})
 }
 
-func TestALoadReportHoldsForTenSeconds(t *testing.T) {
+func TestPickerIgnoresLoadReportsOlderThanTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3, "test_ring")
+		f := newBackends(t, 3, "test_ring")
 		hedge := func() int {
-			call, _ := f.start(1)
-			backend, _ := call.hedge(2)
+			call, _ := f.startCall(1)
+			backend, _ := call.sendHedge(2)
 			return backend
 		}
-		f.report(2, &load{cpu: 0.9})
+		f.reportLoad(2, &load{cpu: 0.9})
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, 3, hedge())
 		time.Sleep(time.Nanosecond)
 		assert.Equal(t, 2, hedge())
-		f.report(2, &load{cpu: 0.9})
-		f.report(2, &load{}) // says nothing, and takes nothing back
+		f.reportLoad(2, &load{cpu: 0.9})
+		f.reportLoad(2, &load{}) // says nothing, and takes nothing back
 		assert.Equal(t, 3, hedge())
-		f.report(2, &load{cpu: 0.4})
+		f.reportLoad(2, &load{cpu: 0.4})
 		assert.Equal(t, 2, hedge())
 	})
 }
 
-// Attempts hear of reports as other calls do, whatever they end with.
-func TestEveryCallHearsOfTheLoad(t *testing.T) {
+// A load report counts whether the attempt succeeded or failed.
+func TestPickerRecordsLoadReportsOfAttempts(t *testing.T) {
 	for _, child := range []string{"test_ring", "test_silent_ring"} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t, 4, child)
-			call, primary := f.start(2)
-			third, hedge := call.hedge(3)
+			f := newBackends(t, 4, child)
+			call, primary := f.startCall(2)
+			third, hedge := call.sendHedge(3)
 			require.Equal(t, 3, third)
 			primary(balancer.DoneInfo{Err: errors.New("too busy"), ServerLoad: &load{cpu: 0.95}})
 			hedge(balancer.DoneInfo{ServerLoad: &load{cpu: 0.9}})
-			call, _ = f.start(1)
+			call, _ = f.startCall(1)
 			var got []int
 			for range 4 {
-				backend, _ := call.hedge(2)
+				backend, _ := call.sendHedge(2)
 				got = append(got, backend)
 			}
 			assert.Equal(t, []int{4, 4, 4, 4}, got, "the others are loaded, and it is not")
@@ -284,8 +283,8 @@ func TestEveryCallHearsOfTheLoad(t *testing.T) {
 	}
 }
 
-// Who fails at once has little to do: without this, one broken server would get all hedges, and none of them would win.
-func TestAServerThatFailsIsNotTakenForAnIdleOne(t *testing.T) {
+// A server that fails at once is idle. It must not get all hedges, because none of them would win.
+func TestPickerTreatsFailingServerAsOverloaded(t *testing.T) {
 	for code, fails := range map[codes.Code]bool{
 		codes.Unavailable: true, codes.Internal: true, codes.Unknown: true, codes.ResourceExhausted: true, codes.DataLoss: true, codes.DeadlineExceeded: true,
 		codes.OK: false, codes.NotFound: false, codes.InvalidArgument: false, codes.Aborted: false, codes.Canceled: false,
@@ -293,17 +292,17 @@ func TestAServerThatFailsIsNotTakenForAnIdleOne(t *testing.T) {
 		for _, child := range []string{"test_ring", "test_silent_ring"} {
 			t.Run(fmt.Sprint(code, " ", child), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := newFleet(t, 4, child)
-					f.report(2, &load{cpu: 0.7})
-					f.report(3, &load{cpu: 0.9})
+					f := newBackends(t, 4, child)
+					f.reportLoad(2, &load{cpu: 0.7})
+					f.reportLoad(3, &load{cpu: 0.9})
 					end := func(code codes.Code) {
 						_, done := f.pick(t.Context(), 4)
 						done(balancer.DoneInfo{Err: status.Error(code, ""), ServerLoad: &load{cpu: 0.01}})
 					}
 					hedges := func() (got []int) {
-						call, _ := f.start(1)
+						call, _ := f.startCall(1)
 						for range 3 {
-							backend, _ := call.hedge(3)
+							backend, _ := call.sendHedge(3)
 							got = append(got, backend)
 						}
 						return got
@@ -314,7 +313,7 @@ func TestAServerThatFailsIsNotTakenForAnIdleOne(t *testing.T) {
 						end(codes.OK)
 					}
 					assert.Equal(t, []int{4, 2, 4}, hedges())
-					f.report(2, &load{cpu: 0.95})
+					f.reportLoad(2, &load{cpu: 0.95})
 					end(code)
 					if fails {
 						assert.Equal(t, 4, hedges()[0], "of those that are loaded or fail, the least loaded")
@@ -325,82 +324,81 @@ func TestAServerThatFailsIsNotTakenForAnIdleOne(t *testing.T) {
 	}
 }
 
-// What the child sees of a call does not change before a server has reported something, nor once that is too old.
-func TestWithoutReportsTheChildIsAskedAsOftenAsBefore(t *testing.T) {
-	picks := func(f *fleet, hedges, next int) (n []int) {
-		call, _ := f.start(1)
+// The child is asked as often as before load reports existed, if no server has sent a current one.
+func TestPickerLimitsPicksFromChild(t *testing.T) {
+	picks := func(f *backends, hedges, next int) (n []int) {
+		call, _ := f.startCall(1)
 		for range hedges {
-			before := f.ring.picks
-			call.hedge(next)
-			n = append(n, f.ring.picks-before)
+			before := f.child.picks
+			call.sendHedge(next)
+			n = append(n, f.child.picks-before)
 		}
 		return n
 	}
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 10, "test_ring")
+		f := newBackends(t, 10, "test_ring")
 		want := []int{1, 2, 3} // each hedge finds first where those before it went
 		assert.Equal(t, want, picks(f, 3, 2))
 		assert.Equal(t, []int{2}, picks(f, 1, 1))
-		f.report(10, &load{cpu: 0.1})
+		f.reportLoad(10, &load{cpu: 0.1})
 		assert.Equal(t, []int{2, 3, 4}, picks(f, 3, 2), "two that the call has not used, unless the first is the best")
 		assert.Equal(t, []int{1, 1}, []int{picks(f, 1, 10)[0], picks(f, 1, 10)[0]})
 		time.Sleep(10*time.Second + 1)
 		assert.Equal(t, want, picks(f, 3, 2))
 
-		f.ring.skip = map[int]bool{10: true}
-		f.report(1, &load{cpu: 0.6})
+		f.child.skip = map[int]bool{10: true}
+		f.reportLoad(1, &load{cpu: 0.6})
 		assert.Equal(t, []int{1}, picks(f, 1, 2), "a half, as the one that is not picked")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 30, "test_ring")
-		f.ring.skip = map[int]bool{30: true}
-		f.report(2, &load{cpu: 0.6})
-		f.ring.skip[30] = false
-		f.report(30, &load{cpu: 0.1})
-		f.ring.skip[30] = true
+		f := newBackends(t, 30, "test_ring")
+		f.child.skip = map[int]bool{30: true}
+		f.reportLoad(2, &load{cpu: 0.6})
+		f.child.skip[30] = false
+		f.reportLoad(30, &load{cpu: 0.1})
+		f.child.skip[30] = true
 		assert.Equal(t, []int{2}, picks(f, 1, 2))
 		for n := 2; n < 30; n++ {
-			f.report(n, &load{cpu: 0.9})
+			f.reportLoad(n, &load{cpu: 0.9})
 		}
 		assert.Equal(t, []int{20}, picks(f, 1, 2), "of thirty, of which the best is not picked")
 	})
 }
 
-// A backend that was passed over because of its load has no attempt of the call, after which the pick could end.
-func TestAPickThatIsPassedOverEndsWithTheHedge(t *testing.T) {
+// A backend that was rejected for its load has no attempt of the call. The unused pick ends after the hedge.
+func TestPickerFinishesUnusedPickAfterHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4, "test_ring")
-		f.report(2, &load{cpu: 0.9})
-		f.report(3, &load{cpu: 0.8})
-		f.report(4, &load{cpu: 0.1})
-		clear(f.ring.seen)
-		call, primary := f.start(1)
-		backend, hedge := call.hedge(2)
+		f := newBackends(t, 4, "test_ring")
+		f.reportLoad(2, &load{cpu: 0.9})
+		f.reportLoad(3, &load{cpu: 0.8})
+		f.reportLoad(4, &load{cpu: 0.1})
+		clear(f.child.doneErrors)
+		call, primary := f.startCall(1)
+		backend, hedge := call.sendHedge(2)
 		require.Equal(t, 4, backend)
-		assert.Empty(t, f.ring.seen)
+		assert.Empty(t, f.child.doneErrors)
 		hedge(balancer.DoneInfo{})
-		assert.Equal(t, []error{nil}, f.ring.seen[4])
+		assert.Equal(t, []error{nil}, f.child.doneErrors[4])
 		for _, passed := range []int{2, 3} {
-			require.Len(t, f.ring.seen[passed], 1)
-			assert.ErrorContains(t, f.ring.seen[passed][0], "the backend was not used")
+			require.Len(t, f.child.doneErrors[passed], 1)
+			assert.ErrorContains(t, f.child.doneErrors[passed][0], "the backend was not used")
 		}
 		primary(balancer.DoneInfo{})
-		assert.Equal(t, []error{nil}, f.ring.seen[1])
+		assert.Equal(t, []error{nil}, f.child.doneErrors[1])
 	})
 }
 
-// A connection that is not ready has no say, however idle its server was.
-func TestABackendThatIsDownIsNotWaitedFor(t *testing.T) {
+func TestPickerIgnoresLoadOfBackendThatIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3, "test_ring")
-		f.report(3, &load{cpu: 0.1})
-		f.report(2, &load{cpu: 0.4})
-		f.conn.conns[2].tell(balancer.SubConnState{ConnectivityState: connectivity.TransientFailure})
-		f.ring.skip = map[int]bool{3: true}
-		call, _ := f.start(1)
-		before := f.ring.picks
-		backend, _ := call.hedge(2)
+		f := newBackends(t, 3, "test_ring")
+		f.reportLoad(3, &load{cpu: 0.1})
+		f.reportLoad(2, &load{cpu: 0.4})
+		f.conn.conns[2].setState(balancer.SubConnState{ConnectivityState: connectivity.TransientFailure})
+		f.child.skip = map[int]bool{3: true}
+		call, _ := f.startCall(1)
+		before := f.child.picks
+		backend, _ := call.sendHedge(2)
 		assert.Equal(t, 2, backend)
-		assert.Equal(t, 1, f.ring.picks-before)
+		assert.Equal(t, 1, f.child.picks-before)
 	})
 }

@@ -13,188 +13,187 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Key is the key by which the context of an attempt leads to its *[Trail] or *[Detour].
-type Key struct{}
+// ContextKey is the context key under which the policy finds the *[PrimaryPick] or *[HedgePick] of an attempt.
+type ContextKey struct{}
 
-// A Trail is where a call's primary went. The primary's context leads to it, by [Key]. If that
-// context is used for other calls as well, which are not made [Apart], it is where the last of them went.
-type Trail struct {
-	primary atomic.Pointer[use] // nil: not known
+// A PrimaryPick stores which backend the primary of a call uses. The context of the primary holds it under [ContextKey]. If that context also serves
+// other calls, without [WithoutPick], it stores the backend of the last of these calls.
+type PrimaryPick struct {
+	use atomic.Pointer[backendUse] // nil: the primary has no backend yet
 }
 
-// Detours are where the hedges of a call went, and those that were refused. The zero value is
-// ready for one call.
-type Detours struct {
+// HedgePicks stores which backends the hedges of one call use, and which hedges were refused. Hedges are counted from 1. The zero value is ready for
+// one call.
+type HedgePicks struct {
 	mu      sync.Mutex // guards the fields below
-	went    [1 + race.MaxHedges]*use
+	uses    [1 + race.MaxHedges]*backendUse
 	refused [1 + race.MaxHedges]bool
 }
 
-// For returns the context of hedge n of a call, made from ctx. The trail is that of the call's primary.
-func (all *Detours) For(ctx context.Context, n int, t *Trail) *Detour {
-	return &Detour{ctx, t, all, n}
+// NewContext returns the context of a hedge, derived from ctx. The primary is the primary of the same call.
+func (p *HedgePicks) NewContext(ctx context.Context, hedge int, primary *PrimaryPick) *HedgePick {
+	return &HedgePick{ctx, primary, p, hedge}
 }
 
-// settles is how long after it is known which attempt a stream is picks wait for its end. Most streams have ended by then, and what
-// their attempts say comes first.
-const settles = time.Second
+// releaseDelay is the time between the choice of the winner of a stream and the end of its unused picks. Most losing attempts end earlier, and report
+// to the child first.
+const releaseDelay = time.Second
 
-// Settle is called when it is known which attempt of the call, of which the primary's trail is t, a stream is. It can go on
-// for hours, and picks do not wait for its end as long.
-func (all *Detours) Settle(t *Trail) {
-	all.mu.Lock()
-	went, refused := all.went, all.refused
-	all.mu.Unlock()
-	if went == [len(went)]*use{} && refused == [len(refused)]bool{} {
+// ReleaseUnused ends the unused picks of a stream after a delay. The winner of the stream has been chosen and may run for hours: unused picks do not
+// wait for its end. The primary is the primary of the same call.
+func (p *HedgePicks) ReleaseUnused(primary *PrimaryPick) {
+	p.mu.Lock()
+	uses, refused := p.uses, p.refused
+	p.mu.Unlock()
+	if uses == [len(uses)]*backendUse{} && refused == [len(refused)]bool{} {
 		return // no hedge has asked for a backend
 	}
-	went[0] = t.primary.Load() // no hedge has that number
-	time.AfterFunc(settles, func() {
-		for _, u := range went {
+	uses[0] = primary.use.Load() // hedges are counted from 1
+	time.AfterFunc(releaseDelay, func() {
+		for _, u := range uses {
 			if u != nil {
-				u.settle()
+				u.releaseUnused()
 			}
 		}
 	})
 }
 
-// A Detour is the context of hedge n. By [Key], it leads to itself: so the hedge is known by its context, whatever what is
-// below makes of its method. What is called on behalf of the hedge is no hedge, and is made [Apart].
-type Detour struct {
+// A HedgePick is the context of a hedge. It returns itself under [ContextKey], so that contexts derived from it identify the hedge. A call that the
+// hedge makes is not a hedge, and gets a context [WithoutPick].
+type HedgePick struct {
 	context.Context
-	trail *Trail // the primary's
-	all   *Detours
-	n     int
+	primary *PrimaryPick // of the same call
+	picks   *HedgePicks  // of the same call
+	hedge   int
 }
 
-// Value finds the Detour, and else what the context it was made from holds.
-func (d *Detour) Value(key any) any {
-	if key == (Key{}) {
+// Value returns the HedgePick for [ContextKey], and otherwise the value of the parent context.
+func (d *HedgePick) Value(key any) any {
+	if key == (ContextKey{}) {
 		return d
 	}
 	return d.Context.Value(key)
 }
 
-// Refused reports whether the hedge was not sent, because the policy had no other backend.
-func (d *Detour) Refused() bool {
-	d.all.mu.Lock()
-	defer d.all.mu.Unlock()
-	return d.all.refused[d.n]
+// IsRefused reports whether the hedge was not sent because the policy had no other backend.
+func (d *HedgePick) IsRefused() bool {
+	d.picks.mu.Lock()
+	defer d.picks.mu.Unlock()
+	return d.picks.refused[d.hedge]
 }
 
-// rank says how good backend b is for the hedge: 0 if no other attempt of the call went
-// there, 1 if only hedges did, 2 if the primary did. It returns the attempt that went there, too; nil if there is none.
-func (d *Detour) rank(b *backend) (rank int, at *use) {
-	if p := d.trail.primary.Load(); p != nil && p.addr == b.addr {
+// usageRank returns 0 if no other attempt of the call uses backend b, 1 if only hedges do, and 2 if the primary does. It also returns the use of the
+// backend by the other attempt, or nil.
+func (d *HedgePick) usageRank(b *backend) (usageRank int, at *backendUse) {
+	if p := d.primary.use.Load(); p != nil && p.addr == b.addr {
 		return 2, p
 	}
-	d.all.mu.Lock()
-	defer d.all.mu.Unlock()
-	for n, other := range d.all.went {
-		if n != d.n && other != nil && other.addr == b.addr {
-			rank, at = 1, other
+	d.picks.mu.Lock()
+	defer d.picks.mu.Unlock()
+	for n, other := range d.picks.uses {
+		if n != d.hedge && other != nil && other.addr == b.addr {
+			usageRank, at = 1, other
 		}
 	}
-	return rank, at
+	return usageRank, at
 }
 
-// ends takes note of how the pick for the hedge ended: with u, or refused if that is nil. A
-// hedge that gRPC retries, and that is refused then, had been sent.
-func (d *Detour) ends(u *use) {
-	d.all.mu.Lock()
-	defer d.all.mu.Unlock()
+// recordPick stores the result of the pick for the hedge: u, or a refusal if u is nil. A hedge that gRPC retries is not refused: its first try was
+// sent.
+func (d *HedgePick) recordPick(u *backendUse) {
+	d.picks.mu.Lock()
+	defer d.picks.mu.Unlock()
 	if u != nil {
-		d.all.went[d.n] = u
+		d.picks.uses[d.hedge] = u
 	}
-	d.all.refused[d.n] = d.all.went[d.n] == nil
+	d.picks.refused[d.hedge] = d.picks.uses[d.hedge] == nil
 }
 
-// Apart returns a context for a call that is made within an attempt, and is not that attempt: it
-// leads to no Trail and no Detour.
-func Apart(ctx context.Context) context.Context {
-	if ctx.Value(Key{}) == nil {
+// WithoutPick returns a context without a PrimaryPick and HedgePick. Calls that an attempt makes get one, because they are not the attempt.
+func WithoutPick(ctx context.Context) context.Context {
+	if ctx.Value(ContextKey{}) == nil {
 		return ctx
 	}
-	return apart{ctx}
+	return noPickContext{ctx}
 }
 
-type apart struct{ context.Context }
+// A noPickContext hides the value of [ContextKey] of its parent.
+type noPickContext struct{ context.Context }
 
-func (a apart) Value(key any) any {
-	if key == (Key{}) {
+func (a noPickContext) Value(key any) any {
+	if key == (ContextKey{}) {
 		return nil
 	}
 	return a.Context.Value(key)
 }
 
-// errUnused is how a pick ends that is not used. It is what losers end with, so that a policy to
-// which this is a failure is none for hedges anyway.
-var errUnused = status.Error(codes.Canceled, "hedge_elsewhere: the backend was not used")
+// errPickUnused ends a pick that no call uses. It has the code of losers. A child that counts the code as a failure cannot serve hedged calls anyway.
+var errPickUnused = status.Error(codes.Canceled, "hedge_elsewhere: the backend was not used")
 
-// A use is that of a backend by an attempt. Picks of the same backend that are not used end after it: at once, they
-// would tell the child that its backend answers in no time. Those that wait for a long stream do not wait for its end, see [Detours.Settle].
-type use struct {
+// A backendUse is the use of a backend by an attempt. Unused picks of the same backend end after the attempt: if they ended at once, the child would
+// measure a latency of zero.
+type backendUse struct {
 	*backend
 	done func(balancer.DoneInfo) // the child's
 
-	mu     sync.Mutex                // guards the fields below
-	over   bool                      // or settled
-	unused []func(balancer.DoneInfo) // of picks
+	mu          sync.Mutex                // guards the fields below
+	finished    bool                      // the attempt has ended, or unused picks no longer wait for it
+	unusedPicks []func(balancer.DoneInfo) // Done of picks that wait for the end of the attempt
 }
 
-// use returns the use of the backend by the attempt that gets the pick r, whose Done it replaces. Where the child has none,
-// nobody learns anything: all attempts share a use that is over.
-func (b *backend) use(r *balancer.PickResult) *use {
+// trackUse returns the use of the backend by the attempt that gets the pick r, and replaces the Done of r. If the child set no Done, all attempts
+// share a finished use.
+func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 	r.SubConn = b.SubConn
 	if r.Done == nil {
-		r.Done = b.hears
-		return &b.untold
+		r.Done = b.loadRecorder
+		return &b.finishedUse
 	}
-	u := &use{backend: b, done: r.Done}
-	r.Done = u.end
+	u := &backendUse{backend: b, done: r.Done}
+	r.Done = u.finish
 	return u
 }
 
-// end ends the attempt, and then the picks that were waiting for it: an average that decays in time
-// gives them no weight, because they come at the same moment.
-func (u *use) end(info balancer.DoneInfo) {
-	u.hear(info)
+// finish ends the attempt, and then the unused picks that wait for it. A time-decayed average gives these picks no weight, because they end at the
+// same moment.
+func (u *backendUse) finish(info balancer.DoneInfo) {
+	u.recordLoad(info)
 	u.done(info)
-	u.settle()
+	u.releaseUnused()
 }
 
-// settle ends the picks that wait for the attempt. No other is kept.
-func (u *use) settle() {
+// releaseUnused ends the unused picks that wait for the attempt. Later unused picks do not wait.
+func (u *backendUse) releaseUnused() {
 	u.mu.Lock()
-	unused := u.unused
-	u.over, u.unused = true, nil
+	unused := u.unusedPicks
+	u.finished, u.unusedPicks = true, nil
 	u.mu.Unlock()
 	for _, done := range unused {
-		done(balancer.DoneInfo{Err: errUnused})
+		done(balancer.DoneInfo{Err: errPickUnused})
 	}
 }
 
-// keep has a pick that is not used end after the attempt. It reports false if that is over, or settled.
-func (u *use) keep(done func(balancer.DoneInfo)) bool {
+// deferRelease delays done of an unused pick until the attempt ends. It reports false if the attempt has ended or unused picks no longer wait for it.
+func (u *backendUse) deferRelease(done func(balancer.DoneInfo)) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.over {
-		u.unused = append(u.unused, done)
+	if !u.finished {
+		u.unusedPicks = append(u.unusedPicks, done)
 	}
-	return !u.over
+	return !u.finished
 }
 
-// A spare is a pick for a hedge that is not used.
-type spare struct {
-	done func(balancer.DoneInfo) // nil: none
-	at   *use                    // the attempt of the call that has its backend; nil: none
+// An unusedPick is a pick of the child that no attempt uses.
+type unusedPick struct {
+	done func(balancer.DoneInfo) // nil: the child set none
+	use  *backendUse             // of the same backend by another attempt of the call; nil: no attempt uses it
 }
 
-// end ends the pick after the attempt that has its backend. If that is over, or none has it, it does so after the hedge itself,
-// as that would have if it had lost there. The hedge's use is own; nil if it was refused.
-func (s spare) end(own *use) {
-	if s.done == nil || s.at != nil && s.at.keep(s.done) || own != nil && own.keep(s.done) {
+// release ends the pick after the attempt that uses the same backend. Otherwise it ends after the hedge, whose use is own, as an attempt that lost
+// would. If neither can delay it, it ends at once. A nil own is a refused hedge.
+func (s unusedPick) release(own *backendUse) {
+	if s.done == nil || s.use != nil && s.use.deferRelease(s.done) || own != nil && own.deferRelease(s.done) {
 		return
 	}
-	s.done(balancer.DoneInfo{Err: errUnused})
+	s.done(balancer.DoneInfo{Err: errPickUnused})
 }
