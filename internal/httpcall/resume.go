@@ -16,23 +16,23 @@ import (
 // body releases the attempt, which has the given number of those started. A nil attempt means that the call could not be hedged; the body then only records.
 // It returns resp and false if the response cannot be resumed.
 func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
-	part, why := resume.PartOf(req, resp)
+	part, why := resume.ByteRangeOf(req, resp)
 	if why != "" {
 		c.Key.Unresumed(string(why))
 		return resp, false
 	}
 	r := &resumption{t: c.t, key: c.Key, hostVersion: c.hostVersion, peer: c.peer.Load()}
-	first := resume.Response{Context: req.Context(), Answer: resp, Part: part, Attempt: a, Hedge: number > 0, Started: started}
+	first := resume.Response{Context: req.Context(), Response: resp, Range: part, Attempt: a, IsHedge: number > 0, AttemptsStarted: started}
 	if a != nil {
-		first.Left = max(c.t.Settings().MaxHedges+1-started, 0)
+		first.HedgesLeft = max(c.t.Settings().MaxHedges+1-started, 0)
 	}
-	if first.Left > 0 {
-		first.Stall = r.key.Stall()
+	if first.HedgesLeft > 0 {
+		first.StallTimeout = r.key.Stall()
 	}
 	if schedule := r.key.Schedule(); schedule != nil {
-		first.Usual = schedule.Usual
+		first.UsualTime = schedule.Usual
 	}
-	if first.Stall > 0 {
+	if first.StallTimeout > 0 {
 		r.sent = c.requests.Snapshot(req)
 	}
 	return r.body.Start(r, first), true
@@ -57,7 +57,7 @@ func (r *resumption) RecordPause(longest time.Duration) { r.key.Paused(longest) 
 
 // RecordObstacle counts a body that stalled and was not resumed, and the obstacle. A stall shorter than [policy.MinStall] does not count.
 func (r *resumption) RecordObstacle(why resume.Obstacle, waited time.Duration) {
-	if why == resume.NoRest || waited >= policy.MinStall {
+	if why == resume.NotRemainder || waited >= policy.MinStall {
 		r.key.Unresumed(string(why))
 	}
 }
@@ -93,16 +93,16 @@ func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error)
 	return r.Attempt(a, number)
 }
 
-// Decided ends the call. It has won if the body goes on with its response.
-func (r remainderCall) Decided(won bool) {
+// RecordDecision ends the call. It has won if the body goes on with its response.
+func (r remainderCall) RecordDecision(won bool) {
 	r.EndRest(won)
 	if won {
 		r.t.Counters.ResumeWins.Add(1)
 	}
 }
 
-// Done ends the attempt, and discards its response unless it has won.
-func (r remainderCall) Done(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error) {
+// Release ends the attempt, and discards its response unless it has won.
+func (r remainderCall) Release(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error) {
 	if how != race.Won {
 		r.Discard(resp, err)
 	}

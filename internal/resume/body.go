@@ -1,5 +1,5 @@
-// Package resume is a body that goes on with another response when the first one stalls. When
-// the rest may be asked for, how, and what is learned from a body, an [Asker] says.
+// Package resume continues the body of a response with another response if the first one stalls. A [Requester] decides
+// whether the remainder may be requested, sends the request, and records pauses.
 package resume
 
 import (
@@ -15,229 +15,223 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An Asker asks for the rest of one body. Its methods are called by the body's reader and by the
-// goroutines of timers.
-type Asker interface {
-	// On reports whether bodies are resumed at present.
+// A Requester requests the remainder of one body. The reader of the body and goroutines of timers call its methods.
+type Requester interface {
+	// Enabled reports whether bodies are resumed at present.
 	Enabled() bool
 
-	// Ask returns the request for the rest, with these values of the headers Range and If-Range, if it is admitted, and else nil and
-	// whether to ask again later. LikePrimary says that the request goes where primaries go. Ask
-	// is called with the body locked.
+	// RequestRemainder returns a request with the given Range and If-Range headers if it is admitted. Otherwise it returns nil,
+	// and later reports whether to try again. LikePrimary selects the connections of primaries. The body is locked meanwhile.
 	RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (r Request, later bool)
 
-	// Learn is told of the longest time that a Read of the body waited.
+	// RecordPause records the longest wait of a Read.
 	RecordPause(longest time.Duration)
 
-	// Passed is told why the rest of a body was not asked for, of which a Read waited for so long, or was asked for in vain.
+	// RecordObstacle records why a body was not resumed although a Read waited.
 	RecordObstacle(why Obstacle, waited time.Duration)
 
-	// Panicked is told that closing a body panicked.
+	// CountPanic counts a panic while a body was closed.
 	CountPanic()
 }
 
-// A Request is a request for the rest of a body, which was admitted.
+// A Request is an admitted request for the remainder of a body.
 type Request interface {
-	// Send sends the request as attempt a, of the given number.
+	// Send sends the request as attempt a with the given number.
 	Send(a *race.Attempt, number int) (*http.Response, error)
 
-	// Decided is called when it is known whether the body goes on with the answer, before its reader knows.
-	Decided(won bool)
+	// RecordDecision records whether the body continues with the response. The reader of the body gets it later.
+	RecordDecision(won bool)
 
-	// Done is called last. If the request has not won, it discards what Send returned.
-	Done(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error)
+	// Release is called last. It discards the result of Send unless the request has won.
+	Release(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error)
 }
 
-// A Response is an answer whose body may be resumed.
+// A Response is a response with a body that may be resumed.
 type Response struct {
-	Context context.Context // the caller's
-	Answer  *http.Response
-	Part    Part          // that it holds
-	Attempt *race.Attempt // of the answer; nil: it has no context of its own
-	Hedge   bool          // the answer is that of a hedge
-	Started int           // attempts of the call so far
-	Stall   time.Duration // a Read that waits for so long has met a stall; 0: nothing is resumed
-	Usual   time.Duration // in which the rest usually begins; 0: not known
-	Left    int           // how often the rest may be asked for
+	Context         context.Context // of the caller
+	Response        *http.Response
+	Range           ByteRange     // of the body
+	Attempt         *race.Attempt // of the response; nil: it has no context of its own
+	IsHedge         bool          // a hedge got the response
+	AttemptsStarted int           // attempts of the call so far
+	StallTimeout    time.Duration // wait of a Read that counts as a stall; 0: the body is not resumed
+	UsualTime       time.Duration // usual latency of a request for the remainder; 0: not known
+	HedgesLeft      int           // most requests for the remainder
 }
 
-// Start returns a copy of the answer whose body is b. It learns how it pauses and, if it stalls,
-// is resumed. Start is called once, on a zero Body.
-func (b *Body) Start(asker Asker, r Response) *http.Response {
-	b.asker, b.ctx, b.resp, b.shown, b.made, b.stall = asker, r.Context, r.Answer, *r.Answer, time.Now(), r.Stall
-	b.part = r.Part
-	b.usual = r.Usual
-	b.source, b.left, b.next = source{r.Answer.Body, r.Attempt, r.Hedge}, r.Left, r.Started
-	b.passed = Usual
+// Start returns a copy of the response whose body is b. The body records its pauses, and resumes after a stall. Start is called once, on a zero Body.
+func (b *Body) Start(requester Requester, r Response) *http.Response {
+	b.requester, b.ctx, b.resp, b.callerResponse, b.startTime, b.stallTimeout = requester, r.Context, r.Response, *r.Response, time.Now(), r.StallTimeout
+	b.byteRange = r.Range
+	b.usualTime = r.UsualTime
+	b.source, b.hedgesLeft, b.nextAttempt = bodySource{r.Response.Body, r.Attempt, r.IsHedge}, r.HedgesLeft, r.AttemptsStarted
+	b.obstacle = UsualPause
 	switch {
-	case r.Stall <= 0 && r.Attempt != nil && r.Left == 0:
-		b.passed = Spent
-	case r.Stall <= 0:
-		b.passed = Learning
+	case r.StallTimeout <= 0 && r.Attempt != nil && r.HedgesLeft == 0:
+		b.obstacle = NoHedgesLeft
+	case r.StallTimeout <= 0:
+		b.obstacle = Learning
 	}
-	if r.Stall > 0 {
-		b.header = r.Answer.Header.Clone()
+	if r.StallTimeout > 0 {
+		b.header = r.Response.Header.Clone()
 	}
-	b.shown.Body = b
-	return &b.shown
+	b.callerResponse.Body = b
+	return &b.callerResponse
 }
 
-// source is where a body comes from.
-type source struct {
+// A bodySource is the body of a response from which a Body reads.
+type bodySource struct {
 	io.ReadCloser
-	attempt *race.Attempt // nil: it has no context of its own
-	hedge   bool          // it was sent where hedges go
+	attempt        *race.Attempt // nil: it has no context of its own
+	usesHedgeConns bool          // it came over the connections of hedges
 }
 
-func (s source) release() {
+func (s bodySource) release() {
 	if s.attempt != nil {
 		s.attempt.Release()
 	}
 }
 
-// A Body can go on with another response when the first one stalls.
+// A Body continues with another response if the first one stalls.
 //
-// Read reads from its source in the caller's goroutine, into the caller's memory. One
-// timer looks now and then whether a Read has been waiting for too long. If so, its goroutine
-// asks for the rest; when that arrives first, it interrupts the Read, which then goes on
-// with the rest, from where it really is.
+// Read reads from the source in the goroutine and into the memory of the caller. A timer checks whether a Read has waited too long. If so, the
+// goroutine of the timer requests the remainder. If the remainder arrives first, that goroutine interrupts the Read, which then continues with the
+// remainder at the current offset.
 type Body struct {
-	// Written before the body is handed out, and only read after.
-	asker  Asker
-	ctx    context.Context // the caller's
-	resp   *http.Response  // as it came, but for its header, which the caller has
-	header http.Header     // a copy of that; nil if the rest is never asked for
-	part   Part
-	made   time.Time
-	stall  time.Duration // a Read that waits for so long has met a stall; 0: not known, or none is resumed
-	usual  time.Duration // see Response
+	// Immutable after Start.
+	requester    Requester
+	ctx          context.Context // of the caller
+	resp         *http.Response  // as received; the caller owns its header
+	header       http.Header     // a copy of the header of resp; nil: the remainder is never requested
+	byteRange    ByteRange
+	startTime    time.Time
+	stallTimeout time.Duration // wait of a Read that counts as a stall; 0: not known, or the body is not resumed
+	usualTime    time.Duration // see Response
 
-	shown http.Response // what the caller has; the reader sets its Trailer at the end
-	clock clock
+	callerResponse http.Response // the response that the caller got; the reader sets its Trailer at the end
+	progress       readProgress
 
-	// The reader's own. It changes source with mu locked.
-	source  source
-	contest bool  // the rest was being asked for when a Read returned without anything
-	failed  error // the source's; nil: it goes on, or nobody waits for the rest any more
+	// Owned by the reader. It locks mu to change source.
+	source      bodySource
+	isContested bool  // the remainder was being requested when a Read returned no bytes
+	sourceErr   error // error of the source, held back while the remainder may still come; nil: none
 
-	mu      sync.Mutex // guards the fields below
-	timer   *time.Timer
-	retry   time.Duration // until a hedge that was denied is asked for again
-	rest    *rest         // nil: none is asked for, or it has lost
-	left    int           // how often the rest may still be asked for
-	next    int           // the number of the next attempt
-	learned bool
-	closed  bool
-	closer  source   // what to close, once closed
-	gone    bool     // closed while the reader had the source that lost
-	passed  Obstacle // why the rest was not asked for; "": it was, or that is said otherwise
+	mu             sync.Mutex // guards the fields below
+	timer          *time.Timer
+	retryDelay     time.Duration // next delay after a request that was denied
+	remainder      *remainder    // nil: not requested, or it has lost
+	hedgesLeft     int           // most further requests for the remainder
+	nextAttempt    int           // number of the next attempt
+	recorded       bool          // recordResult has recorded the body
+	closed         bool
+	closer         bodySource // the source that Close closed
+	closedByCaller bool       // closed while the reader had the source that lost
+	obstacle       Obstacle   // why the remainder was not requested; "": it was, or the denial is recorded otherwise
 }
 
-// clock is how far the reader is, and since when it waits. The reader and the timer's
-// goroutine use it without a lock.
-type clock struct {
-	since   atomic.Int64 // when the Read in progress began, since made and plus 1; negative: it waits while the rest is asked for; 0: there is none
-	done    atomic.Int64 // bytes read; it grows before since changes
-	longest atomic.Int64 // ns that a Read has waited; written by the reader alone
-	watched atomic.Bool  // the timer is set, or is not needed any more
+// readProgress is the offset of the reader and the start of its wait. The reader and the timer use it without a lock.
+type readProgress struct {
+	waitStart   atomic.Int64 // start of the current Read, since startTime and plus 1; negative: the remainder is being requested; 0: no Read
+	bytesRead   atomic.Int64 // grows before waitStart changes
+	longestWait atomic.Int64 // of a Read, in ns; written by the reader alone
+	timerSet    atomic.Bool  // the timer is set, or not needed any more
 }
 
-// A rest is a request for the rest of a body, and its answer. The body's mu guards it.
-type rest struct {
-	number  int
-	off     int64
-	attempt *race.Attempt
-	asked   time.Time
-	decided chan struct{} // closed when it has won or lost
-	left    chan struct{} // closed when it has won and no Read of the other source runs, or the reader has closed the body
-	over    bool          // decided is closed
-	won     bool
-	source  source // if it has won; from off on
+// A remainder is the request for the remainder of a body, and its response. The mu of the body guards it.
+type remainder struct {
+	number      int
+	offset      int64
+	attempt     *race.Attempt
+	requestTime time.Time
+	decided     chan struct{} // closed when it has won or lost
+	released    chan struct{} // closed when it has won and the reader has left the other source, or has closed the body
+	isDecided   bool          // decided is closed
+	won         bool
+	source      bodySource // set if it has won; starts at offset
 }
 
-// decide ends the contest. The caller holds mu.
-func (r *rest) decide(won bool) {
-	r.over, r.won = true, won
+// decide records whether the remainder has won. The caller holds mu.
+func (r *remainder) decide(won bool) {
+	r.isDecided, r.won = true, won
 	close(r.decided)
 }
 
-// Read reads from whichever response the body goes on with.
+// Read reads from the current source.
 func (b *Body) Read(p []byte) (int, error) {
-	if b.failed != nil {
-		return b.await(p)
+	if b.sourceErr != nil {
+		return b.awaitRemainder(p)
 	}
-	c := &b.clock
-	start := int64(time.Since(b.made)) + 1
-	c.since.Store(start)
-	if b.stall > 0 && !c.watched.Load() {
-		b.watch()
+	c := &b.progress
+	start := int64(time.Since(b.startTime)) + 1
+	c.waitStart.Store(start)
+	if b.stallTimeout > 0 && !c.timerSet.Load() {
+		b.startTimer()
 	}
 	n, err := b.source.Read(p)
-	c.done.Add(int64(n))
-	contest := c.since.Swap(0) < 0 || b.contest
-	if waited := int64(time.Since(b.made)) + 1 - start; waited > c.longest.Load() {
-		c.longest.Store(waited)
+	c.bytesRead.Add(int64(n))
+	contest := c.waitStart.Swap(0) < 0 || b.isContested
+	if waited := int64(time.Since(b.startTime)) + 1 - start; waited > c.longestWait.Load() {
+		c.longestWait.Store(waited)
 	}
 	if err == nil && !contest {
 		return n, nil
 	}
-	return b.settle(p, n, err)
+	return b.finishRead(p, n, err)
 }
 
-// settle decides what a Read returns that came to an end, or met a stall.
-func (b *Body) settle(p []byte, n int, err error) (int, error) {
+// finishRead returns the result of a Read that failed or raced with the remainder.
+func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	b.mu.Lock()
-	r := b.rest
+	r := b.remainder
 	switch {
-	case r == nil: // nobody competes
-		gone := b.gone
-		b.contest = false
+	case r == nil: // no remainder is requested
+		gone := b.closedByCaller
+		b.isContested = false
 		b.mu.Unlock()
 		if gone {
 			err = http.ErrBodyReadAfterClose
 		}
 		if err != nil {
-			b.end(err)
+			b.handleReadError(err)
 		}
 		return n, err
 	case r.won:
-		b.adopt()
+		b.switchToRemainder()
 		b.mu.Unlock()
 		if n > 0 {
 			return n, nil
 		}
 		return b.Read(p)
-	case err != nil && err != io.EOF: // kept from the caller while the rest may still come
-		b.failed = err
+	case err != nil && err != io.EOF: // held back while the remainder may still come
+		b.sourceErr = err
 		b.mu.Unlock()
 		if n > 0 {
 			return n, nil
 		}
-		return b.await(p)
+		return b.awaitRemainder(p)
 	case n == 0 && err == nil && len(p) > 0:
-		b.contest = true
+		b.isContested = true
 		b.mu.Unlock()
 		return 0, nil
 	}
 	r.decide(false)
-	b.rest, b.contest = nil, false
-	b.clock.watched.Store(b.left == 0)
+	b.remainder, b.isContested = nil, false
+	b.progress.timerSet.Store(b.hedgesLeft == 0)
 	b.mu.Unlock()
 	r.attempt.Lose()
 	if err != nil {
-		b.end(err)
+		b.handleReadError(err)
 	}
 	return n, err
 }
 
-// await waits for the rest, which alone can go on: the source has failed. It waits as long as a
-// call waits for a hedge, see [race.Bound].
-func (b *Body) await(p []byte) (int, error) {
+// awaitRemainder waits for the remainder after the source has failed. It waits as long as a call waits for a hedge, see [race.Bound].
+func (b *Body) awaitRemainder(p []byte) (int, error) {
 	b.mu.Lock()
-	r := b.rest
+	r := b.remainder
 	b.mu.Unlock()
 	if r != nil {
-		bound := time.NewTimer(race.Bound(b.usual, time.Since(b.made)) - time.Since(r.asked))
+		bound := time.NewTimer(race.Bound(b.usualTime, time.Since(b.startTime)) - time.Since(r.requestTime))
 		defer bound.Stop()
 		select {
 		case <-r.decided:
@@ -247,44 +241,44 @@ func (b *Body) await(p []byte) (int, error) {
 	}
 	b.mu.Lock()
 	if r != nil && r.won && !b.closed {
-		b.adopt()
+		b.switchToRemainder()
 		b.mu.Unlock()
 		return b.Read(p)
 	}
-	if r != nil && !r.over {
+	if r != nil && !r.isDecided {
 		r.decide(false)
 	}
-	b.rest, b.contest = nil, false
+	b.remainder, b.isContested = nil, false
 	b.mu.Unlock()
 	if r != nil {
 		r.attempt.Lose()
 	}
-	err := b.failed
-	b.failed = nil // the source will say it again
-	b.end(err)
+	err := b.sourceErr
+	b.sourceErr = nil // the source returns it again
+	b.handleReadError(err)
 	return 0, err
 }
 
-// adopt goes on with the rest. The caller holds mu.
-func (b *Body) adopt() {
-	r, done := b.rest, b.clock.done.Load()
+// switchToRemainder makes the remainder the source. The caller holds mu.
+func (b *Body) switchToRemainder() {
+	r, done := b.remainder, b.progress.bytesRead.Load()
 	b.source = r.source
-	b.source.ReadCloser = &tail{r.source.ReadCloser, done - r.off, b.resp.ContentLength - done}
-	b.rest, b.contest, b.failed = nil, false, nil
-	b.clock.watched.Store(b.left == 0)
-	close(r.left)
+	b.source.ReadCloser = &remainderReader{r.source.ReadCloser, done - r.offset, b.resp.ContentLength - done}
+	b.remainder, b.isContested, b.sourceErr = nil, false, nil
+	b.progress.timerSet.Store(b.hedgesLeft == 0)
+	close(r.released)
 }
 
-// tail is the rest of a body, from some bytes before the reader on.
-type tail struct {
+// A remainderReader reads the remainder of a body. It skips the bytes that the reader already has.
+type remainderReader struct {
 	io.ReadCloser
-	skip int64 // bytes that the reader has
-	left int64 // bytes that it has not
+	skip   int64 // bytes that the reader already has
+	unread int64 // bytes after them
 }
 
-func (t *tail) Read(p []byte) (int, error) {
-	for t.left > 0 {
-		want := t.left
+func (t *remainderReader) Read(p []byte) (int, error) {
+	for t.unread > 0 {
+		want := t.unread
 		if t.skip > 0 {
 			want = t.skip
 		}
@@ -294,10 +288,10 @@ func (t *tail) Read(p []byte) (int, error) {
 			t.skip -= int64(n)
 			n = 0
 		default:
-			t.left -= int64(n)
+			t.unread -= int64(n)
 		}
 		switch {
-		case t.left == 0: // whatever the server may have to add
+		case t.unread == 0: // further bytes of the server are ignored
 			return n, io.EOF
 		case err == io.EOF:
 			return n, io.ErrUnexpectedEOF
@@ -308,7 +302,7 @@ func (t *tail) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Close closes the body, and what was asked for its rest.
+// Close closes the body, and cancels the request for its remainder.
 func (b *Body) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -317,147 +311,147 @@ func (b *Body) Close() error {
 		return closer.Close()
 	}
 	b.closed, b.closer = true, b.source
-	r := b.rest
+	r := b.remainder
 	switch {
 	case r == nil:
 	case r.won:
-		b.closer, b.gone = r.source, true
-		close(r.left)
+		b.closer, b.closedByCaller = r.source, true
+		close(r.released)
 	default:
 		r.decide(false)
 	}
-	b.rest = nil
+	b.remainder = nil
 	closer := b.closer
 	b.mu.Unlock()
 	err := closer.Close()
 	if r != nil && !r.won {
 		r.attempt.Lose()
 	}
-	b.finish(closer)
+	b.recordResult(closer)
 	return err
 }
 
-// end is called when the body has come to its end, or has failed.
-func (b *Body) end(err error) {
+// handleReadError handles the end of the body or its error.
+func (b *Body) handleReadError(err error) {
 	if err == io.EOF && b.resp.Trailer != nil {
-		b.shown.Trailer = b.resp.Trailer
+		b.callerResponse.Trailer = b.resp.Trailer
 	}
-	b.finish(b.source)
+	b.recordResult(b.source)
 }
 
-// finish learns from the body, and lets go of what it holds. It may be called again.
-func (b *Body) finish(s source) {
+// recordResult records the pauses of the body and releases the source s. Later calls record nothing.
+func (b *Body) recordResult(s bodySource) {
 	s.release()
-	longest := time.Duration(b.clock.longest.Load())
-	if since := b.clock.since.Load(); since != 0 { // closed while a Read waits
-		longest = max(longest, time.Since(b.made)-time.Duration(max(since, -since)-1))
+	longest := time.Duration(b.progress.longestWait.Load())
+	if since := b.progress.waitStart.Load(); since != 0 { // closed while a Read waits
+		longest = max(longest, time.Since(b.startTime)-time.Duration(max(since, -since)-1))
 	}
-	whole := b.clock.done.Load() >= b.resp.ContentLength
+	whole := b.progress.bytesRead.Load() >= b.resp.ContentLength
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	// Of a body that is not read whole nothing is known but that it may have been slow.
-	if !b.learned && (whole || b.stall > 0 && longest > b.stall) {
-		b.asker.RecordPause(longest)
+	// A body that was not read to its end only counts if it stalled.
+	if !b.recorded && (whole || b.stallTimeout > 0 && longest > b.stallTimeout) {
+		b.requester.RecordPause(longest)
 	}
-	if !b.learned && b.passed != "" && (b.passed != Usual || longest < b.stall) {
-		b.asker.RecordObstacle(b.passed, longest)
+	if !b.recorded && b.obstacle != "" && (b.obstacle != UsualPause || longest < b.stallTimeout) {
+		b.requester.RecordObstacle(b.obstacle, longest)
 	}
-	b.learned, b.left = true, 0
+	b.recorded, b.hedgesLeft = true, 0
 }
 
-// watch sets the timer, if it is not set.
-func (b *Body) watch() {
-	if b.clock.watched.Swap(true) {
+// startTimer sets the timer unless it is set.
+func (b *Body) startTimer() {
+	if b.progress.timerSet.Swap(true) {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.left == 0 || b.closed:
+	case b.hedgesLeft == 0 || b.closed:
 	case b.timer == nil:
-		b.timer = time.AfterFunc(b.stall, b.look)
+		b.timer = time.AfterFunc(b.stallTimeout, b.checkForStall)
 	default:
-		b.timer.Reset(b.stall)
+		b.timer.Reset(b.stallTimeout)
 	}
 }
 
-// pause leaves the timer to the next Read, as none waits. The caller holds mu.
-func (b *Body) pause() {
-	b.clock.watched.Store(false)
-	if b.clock.since.Load() != 0 && !b.clock.watched.Swap(true) { // it has come meanwhile, and believes that the timer is set
-		b.timer.Reset(b.stall)
+// stopTimer leaves the timer to the next Read, because no Read waits. The caller holds mu.
+func (b *Body) stopTimer() {
+	b.progress.timerSet.Store(false)
+	if b.progress.waitStart.Load() != 0 && !b.progress.timerSet.Swap(true) { // a Read started meanwhile and found the timer set
+		b.timer.Reset(b.stallTimeout)
 	}
 }
 
-// look is called by the timer. It asks for the rest if a Read has been waiting for too long.
-func (b *Body) look() {
-	if ask, r := b.stalled(); r != nil {
-		b.resume(ask, r)
+// checkForStall requests the remainder if a Read has waited too long. The timer calls it.
+func (b *Body) checkForStall() {
+	if req, r := b.admitRemainder(); r != nil {
+		b.requestRemainder(req, r)
 	}
 }
 
-// stalled returns the request for the rest, if it is time for that.
-func (b *Body) stalled() (Request, *rest) {
+// admitRemainder returns an admitted request for the remainder if a Read has waited too long, and otherwise nil.
+func (b *Body) admitRemainder() (Request, *remainder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.left == 0 || b.closed || b.rest != nil {
+	if b.hedgesLeft == 0 || b.closed || b.remainder != nil {
 		return nil, nil
 	}
-	c := &b.clock
-	since := c.since.Load()
+	c := &b.progress
+	since := c.waitStart.Load()
 	if since == 0 {
-		b.pause()
+		b.stopTimer()
 		return nil, nil
 	}
-	if waited := time.Since(b.made) - time.Duration(since-1); waited < b.stall {
-		b.timer.Reset(b.stall - waited)
-		b.retry = 0
+	if waited := time.Since(b.startTime) - time.Duration(since-1); waited < b.stallTimeout {
+		b.timer.Reset(b.stallTimeout - waited)
+		b.retryDelay = 0
 		return nil, nil
 	}
-	off := c.done.Load()
-	if off >= b.resp.ContentLength || !b.asker.Enabled() || b.ctx.Err() != nil {
+	off := c.bytesRead.Load()
+	if off >= b.resp.ContentLength || !b.requester.Enabled() || b.ctx.Err() != nil {
 		return nil, nil
 	}
-	if !c.since.CompareAndSwap(since, -since) { // it has just returned
-		b.pause()
+	if !c.waitStart.CompareAndSwap(since, -since) { // the Read has just returned
+		b.stopTimer()
 		return nil, nil
 	}
-	b.passed = ""
-	ask, later := b.asker.RequestRemainder(b.ctx, b.part.after(off), b.part.validator, b.source.hedge)
-	if ask == nil {
-		c.since.CompareAndSwap(-since, since)
-		b.askLater(later)
+	b.obstacle = ""
+	req, later := b.requester.RequestRemainder(b.ctx, b.byteRange.rangeAfter(off), b.byteRange.validator, b.source.usesHedgeConns)
+	if req == nil {
+		c.waitStart.CompareAndSwap(-since, since)
+		b.scheduleRetry(later)
 		return nil, nil
 	}
-	r := &rest{
-		number: b.next, off: off, attempt: race.NewAttempt(b.ctx, b.next), asked: time.Now(),
-		decided: make(chan struct{}), left: make(chan struct{}),
+	r := &remainder{
+		number: b.nextAttempt, offset: off, attempt: race.NewAttempt(b.ctx, b.nextAttempt), requestTime: time.Now(),
+		decided: make(chan struct{}), released: make(chan struct{}),
 	}
-	b.next++
-	b.left--
-	b.rest = r
-	return ask, r
+	b.nextAttempt++
+	b.hedgesLeft--
+	b.remainder = r
+	return req, r
 }
 
-// askLater sets the timer after a request that was denied. The caller holds mu.
-func (b *Body) askLater(later bool) {
+// scheduleRetry sets the timer after a request that was denied. The caller holds mu.
+func (b *Body) scheduleRetry(later bool) {
 	if !later {
-		b.left = 0
+		b.hedgesLeft = 0
 		return
 	}
-	b.retry = max(2*b.retry, b.stall)
-	b.timer.Reset(b.retry)
+	b.retryDelay = max(2*b.retryDelay, b.stallTimeout)
+	b.timer.Reset(b.retryDelay)
 }
 
-// errNotTheRest is the error of an answer that holds something else than the rest.
-var errNotTheRest = errors.New("hedge: answer is not the rest of the body")
+// errNotRemainder is the error of a response that is not the remainder of the body.
+var errNotRemainder = errors.New("hedge: answer is not the rest of the body")
 
-// resume asks for the rest, and hands it over if it is first.
-func (b *Body) resume(ask Request, r *rest) {
+// requestRemainder sends the request, and makes the response the source of the body if it is first.
+func (b *Body) requestRemainder(req Request, r *remainder) {
 	var (
 		resp *http.Response
 		err  error = new(race.Panic) // unless Send returns
@@ -466,17 +460,17 @@ func (b *Body) resume(ask Request, r *rest) {
 		if p := recover(); p != nil {
 			err = &race.Panic{Value: p}
 		}
-		b.resumed(ask, r, resp, err)
+		b.handleRemainder(req, r, resp, err)
 	}()
-	if resp, err = ask.Send(r.attempt, r.number); err == nil {
-		err = b.check(resp, r.off)
+	if resp, err = req.Send(r.attempt, r.number); err == nil {
+		err = b.checkRemainder(resp, r.offset)
 	}
 }
 
-// check waits for the first bytes of an answer, and returns why it cannot be the rest, if so.
-func (b *Body) check(resp *http.Response, off int64) error {
-	if !b.part.continues(b.header, resp, off) {
-		return errNotTheRest
+// checkRemainder waits for the first bytes of a response, and returns an error if it is not the remainder.
+func (b *Body) checkRemainder(resp *http.Response, off int64) error {
+	if !b.byteRange.isContinuedBy(b.header, resp, off) {
+		return errNotRemainder
 	}
 	switch n, err := httpattempt.Prefetch(resp); {
 	case err == nil:
@@ -484,35 +478,35 @@ func (b *Body) check(resp *http.Response, off int64) error {
 	case err != io.EOF:
 		return httpattempt.ErrFailure
 	case int64(n) < b.resp.ContentLength-off:
-		return errNotTheRest // it ends too soon
+		return errNotRemainder // it ends too early
 	}
 	return nil
 }
 
-// resumed takes the answer to the request for the rest, or what became of it.
-func (b *Body) resumed(ask Request, r *rest, resp *http.Response, err error) {
+// handleRemainder decides between the source and the remainder after the request has ended.
+func (b *Body) handleRemainder(req Request, r *remainder, resp *http.Response, err error) {
 	b.mu.Lock()
 	how, loser := race.OutcomeOf(err), b.source
 	switch {
-	case r.over:
+	case r.isDecided:
 		how = race.Lost
 	case err == nil:
-		r.source = source{resp.Body, r.attempt, !loser.hedge}
+		r.source = bodySource{resp.Body, r.attempt, !loser.usesHedgeConns}
 		r.decide(true)
 	default:
-		b.rest, b.left = nil, 0 // the source goes on alone
+		b.remainder, b.hedgesLeft = nil, 0 // the remainder is not requested again
 		r.decide(false)
 	}
 	b.mu.Unlock()
 	if how == race.Failed {
-		b.asker.RecordObstacle(NoRest, time.Since(r.asked))
+		b.requester.RecordObstacle(NotRemainder, time.Since(r.requestTime))
 	}
-	ask.Decided(how == race.Won)
+	req.RecordDecision(how == race.Won)
 	if how != race.Won {
 		r.attempt.Lose()
 	}
-	ask.Done(r.attempt, r.number, how, resp, err)
+	req.Release(r.attempt, r.number, how, resp, err)
 	if how == race.Won {
-		httpattempt.NewCloser(loser.ReadCloser, loser.attempt, b.asker.CountPanic).End(r.left)
+		httpattempt.NewCloser(loser.ReadCloser, loser.attempt, b.requester.CountPanic).End(r.released)
 	}
 }

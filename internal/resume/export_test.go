@@ -5,18 +5,16 @@ import (
 	"net/http"
 )
 
-// Bounds returns the first and the last byte of a part, and the length of the whole.
-func (p *Part) Bounds() (first, last, whole int64) { return p.first, p.last, p.whole }
+// Bounds returns the first and the last byte of the range, and the size of the representation.
+func (p *ByteRange) Bounds() (first, last, whole int64) { return p.first, p.last, p.size }
 
-// After is after.
-func (p *Part) After(n int64) string { return p.after(n) }
+func (p *ByteRange) RangeAfter(n int64) string { return p.rangeAfter(n) }
 
-// Continues is continues.
-func (p *Part) Continues(given http.Header, rest *http.Response, n int64) bool {
-	return p.continues(given, rest, n)
+func (p *ByteRange) IsContinuedBy(given http.Header, rest *http.Response, n int64) bool {
+	return p.isContinuedBy(given, rest, n)
 }
 
-// ContentRange is how a server tells of a part (RFC 9110, section 14.4).
+// ContentRange returns a Content-Range header (RFC 9110, section 14.4).
 func ContentRange(first, last, whole int64) string {
 	return fmt.Sprintf("bytes %d-%d/%d", first, last, whole)
 }

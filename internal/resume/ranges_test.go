@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/internal/resume"
 )
 
-// FuzzContentRange has requests and responses say anything of ranges. What is taken for a part is within the whole and as long as the body; its rest
-// is asked for byte by byte; and only that is taken for the rest.
+// FuzzContentRange uses any range headers in requests and responses. A range that is accepted is within the representation and as long as the body.
+// Its remainder is requested to the byte, and no other response is accepted.
 func FuzzContentRange(f *testing.F) {
 	f.Add("bytes=0-", "bytes 0-99999/100000", int64(100000), uint32(17), "bytes 17-99999/100000")
 	f.Add("bytes=5-99999", "bytes 5-80004/100000", int64(80000), uint32(79999), "bytes 80004-80004/100000")
@@ -33,7 +33,7 @@ func FuzzContentRange(f *testing.F) {
 		if told != "" {
 			resp.Header.Set("Content-Range", told)
 		}
-		p, why := resume.PartOf(req, resp)
+		p, why := resume.ByteRangeOf(req, resp)
 		if why != "" {
 			return
 		}
@@ -41,18 +41,18 @@ func FuzzContentRange(f *testing.F) {
 		require.True(t, 0 <= first && first <= last && last < whole, "%d-%d/%d", first, last, whole)
 		require.Equal(t, length, last-first+1)
 		read := int64(n) % length
-		one := &http.Request{Header: http.Header{"Range": {p.After(read)}}}
+		one := &http.Request{Header: http.Header{"Range": {p.RangeAfter(read)}}}
 		answer := &http.Response{
 			StatusCode: http.StatusPartialContent, ContentLength: -1, Body: resp.Body,
 			Header: http.Header{"Etag": {`"1"`}, "Content-Range": {rest}},
 		}
 		want := resume.ContentRange(first+read, last, whole)
-		assert.Equal(t, strings.EqualFold(rest, want), p.Continues(resp.Header, answer, read), "%q after %d of %q", rest, read, told)
+		assert.Equal(t, strings.EqualFold(rest, want), p.IsContinuedBy(resp.Header, answer, read), "%q after %d of %q", rest, read, told)
 		answer.Header.Set("Content-Range", want)
-		require.True(t, p.Continues(resp.Header, answer, read))
+		require.True(t, p.IsContinuedBy(resp.Header, answer, read))
 		if length-read >= 64<<10 {
 			answer.ContentLength = length - read
-			again, why := resume.PartOf(one, answer)
+			again, why := resume.ByteRangeOf(one, answer)
 			require.Empty(t, why, "the rest of a part is a part")
 			first2, last2, whole2 := again.Bounds()
 			assert.Equal(t, []int64{first + read, last, whole}, []int64{first2, last2, whole2})

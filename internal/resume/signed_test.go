@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/internal/resume"
 )
 
-// Go's url.ParseQuery leaves out parameters with a semicolon that is not encoded, which servers read all the same.
-func TestASignedURLNamesItsHeadersHoweverTheSemicolonIsWritten(t *testing.T) {
+// url.ParseQuery drops parameters with a raw semicolon, which servers accept.
+func TestByteRangeOfRejectsSignedURLWithRange(t *testing.T) {
 	for query, want := range map[string]resume.Obstacle{
 		"X-Amz-SignedHeaders=host%3Brange":             resume.Signed,
 		"X-Amz-SignedHeaders=host;range":               resume.Signed,
@@ -37,20 +37,20 @@ func TestASignedURLNamesItsHeadersHoweverTheSemicolonIsWritten(t *testing.T) {
 	} {
 		req, err := http.NewRequest(http.MethodGet, "https://example.com/x?"+query, nil)
 		require.NoError(t, err)
-		assert.Equal(t, want, obstacleOf(req), query)
+		assert.Equal(t, want, signingObstacle(req), query)
 	}
 }
 
-// obstacleOf returns why the rest of a body of a MiB cannot be asked for.
-func obstacleOf(req *http.Request) resume.Obstacle {
-	_, why := resume.PartOf(req, &http.Response{
+// signingObstacle returns the obstacle to a request for the remainder of a body of 1 MiB.
+func signingObstacle(req *http.Request) resume.Obstacle {
+	_, why := resume.ByteRangeOf(req, &http.Response{
 		StatusCode: http.StatusOK, ContentLength: 1 << 20, Body: io.NopCloser(strings.NewReader("")),
 		Header: http.Header{"Etag": {`"1"`}, "Accept-Ranges": {"bytes"}},
 	})
 	return why
 }
 
-func TestASignatureInAHeaderThatCoversTheRangeIsAnObstacle(t *testing.T) {
+func TestByteRangeOfRejectsSignedHeaderWithRange(t *testing.T) {
 	for _, c := range []struct {
 		header, value string
 		want          resume.Obstacle
@@ -86,6 +86,6 @@ func TestASignatureInAHeaderThatCoversTheRangeIsAnObstacle(t *testing.T) {
 		req, err := http.NewRequest(http.MethodGet, "https://example.com/x", nil)
 		require.NoError(t, err)
 		req.Header.Set(c.header, c.value)
-		assert.Equal(t, c.want, obstacleOf(req), c.value)
+		assert.Equal(t, c.want, signingObstacle(req), c.value)
 	}
 }
