@@ -150,8 +150,8 @@ func readConfig(config string) (*serviceconfig.Config, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("hedge: service config: %w", err)
-	case len(c.Unknown) > 0:
-		return nil, fmt.Errorf("hedge: service config: %s: a hedgingPolicy has no such field", c.Unknown[0])
+	case len(c.UnknownFields) > 0:
+		return nil, fmt.Errorf("hedge: service config: %s: a hedgingPolicy has no such field", c.UnknownFields[0])
 	}
 	return c, nil
 }

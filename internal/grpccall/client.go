@@ -42,8 +42,8 @@ type Client struct {
 	*calls.Client
 	options Options
 	rules   methodRules
-	book    serviceconfig.Book // the configs in force; an empty one if there is none
-	calls   sync.Pool          // of *rpc
+	book    serviceconfig.Registry // the configs in force; an empty one if there is none
+	calls   sync.Pool              // of *rpc
 	buffers grpcattempt.Buffers
 	waker   conns.Waker // of connections that hedges share with their primaries
 }
@@ -62,9 +62,9 @@ func NewClient(shared *calls.Client, o Options) *Client {
 	in := &Client{Client: shared, options: o}
 	in.rules = methodRules{
 		routes: o.Routes, listed: o.Methods, declared: o.DeclaredOnly,
-		aside: serviceconfig.IsObeyedBy(grpc.Version), log: shared.Log,
+		aside: serviceconfig.HasNativeHedging(grpc.Version), log: shared.Log,
 	}
-	in.book.Set(o.ServiceConfig, "the program")
+	in.book.SetDefault(o.ServiceConfig, "the program")
 	in.logIgnored("", o.ServiceConfig)
 	o.HedgeConns.Connect()
 	return in
@@ -72,41 +72,41 @@ func NewClient(shared *calls.Client, o Options) *Client {
 
 // logIgnored logs the values of a config that gRPC accepts and that have no effect on hedging.
 func (in *Client) logIgnored(target string, c *serviceconfig.Config) {
-	if c != nil && len(c.Ignored) > 0 {
-		in.Log.Log(slog.LevelWarn, "service config: hedging ignores a value that gRPC accepts", slog.String("target", target), slog.Any("ignored", c.Ignored))
+	if c != nil && len(c.IgnoredValues) > 0 {
+		in.Log.Log(slog.LevelWarn, "service config: hedging ignores a value that gRPC accepts", slog.String("target", target), slog.Any("ignored", c.IgnoredValues))
 	}
 }
 
 // SetServiceConfig puts a config in force that the program gives, for targets without a config of their own. The source is the name of the function
 // that the program has called.
 func (in *Client) SetServiceConfig(c *serviceconfig.Config, source string) {
-	if in.book.Set(c, source) {
+	if in.book.SetDefault(c, source) {
 		in.logConfig("", c)
 	}
 }
 
 // Resolver returns b, whose service configs the Client obeys as well.
 func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
-	return (&serviceconfig.Reader{Book: &in.book, Tell: func(target string, c *serviceconfig.Config, err error) {
+	return (&serviceconfig.ResolverReader{Registry: &in.book, Report: func(target string, c *serviceconfig.Config, err error) {
 		if err != nil {
 			in.Log.Log(slog.LevelWarn, "service config refused", slog.String("target", target), slog.String("error", err.Error()))
 			return
 		}
 		in.logConfig(target, c)
-	}}).Wrap(b)
+	}}).WrapBuilder(b)
 }
 
 // logConfig logs that a config is in force; for all targets without one if target is "".
 func (in *Client) logConfig(target string, c *serviceconfig.Config) {
-	in.Log.Log(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.Policies()),
-		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.Unknown))
+	in.Log.Log(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.CountHedgingPolicies()),
+		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.UnknownFields))
 	in.logIgnored(target, c)
 }
 
 // MaxHedgesOf returns the most hedges of a slow call of a method, and the setting that decides it. It is 0 if calls of the method are sent once.
 // Service configs that a name resolver delivers are ignored.
 func (in *Client) MaxHedgesOf(method string) (most int, why string) {
-	rule := in.rules.newRule(in.book.All(), method)
+	rule := in.rules.newRule(in.book.Default(), method)
 	if !rule.hedgeable {
 		return 0, rule.why
 	}
@@ -118,7 +118,7 @@ func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 
 // DescribeKey returns the source of the hedging policy of a key, "" if it has none, and the delays of its next call, given the learned ones.
 func (in *Client) DescribeKey(host, route string, learned []time.Duration) (source string, delays []time.Duration) {
-	live := in.book.Of(host)
+	live := in.book.ConfigFor(host)
 	if live.Config == nil || route == "" {
 		return "", learned
 	}
@@ -143,7 +143,7 @@ func (in *Client) DescribeKey(host, route string, learned []time.Duration) (sour
 func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.Called, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
 	facts := in.CountCall()
 	if !facts.SwitchedOff {
-		m = in.rules.ruleOf(in.book.Of(c.Target), c.Method)
+		m = in.rules.ruleOf(in.book.ConfigFor(c.Target), c.Method)
 		facts.Again = o.Above == c
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)

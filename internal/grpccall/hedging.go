@@ -71,7 +71,7 @@ func (h *hedging) minRemainingTime() time.Duration {
 }
 
 // isHeldBack reports whether pushback or retry throttling of the target denies hedges of the call.
-func (h *hedging) isHeldBack() bool { return h.barred.Load() || !h.throttle.Open() }
+func (h *hedging) isHeldBack() bool { return h.barred.Load() || !h.throttle.AllowsHedge() }
 
 // stopHedges denies further hedges of the call to the target of attempt n.
 func (h *hedging) stopHedges(n int) {
@@ -128,10 +128,10 @@ func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer m
 	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
 	}
-	nonFatal := h.rule.hedging.NonFatal(status.Code(err))
+	nonFatal := h.rule.hedging.IsNonFatal(status.Code(err))
 	after, stop := grpcattempt.NextAfter(trailer)
 	if (nonFatal || stop) && !h.selection.Attempt(n).IsOtherTarget() {
-		h.throttle.Failed()
+		h.throttle.RecordFailure()
 	}
 	if stop {
 		h.stopHedges(n)

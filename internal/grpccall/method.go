@@ -19,11 +19,11 @@ type methodRule struct {
 	hedgeable bool
 	why       string // reason of hedgeable
 	policy    route.Policy
-	live      *serviceconfig.Live
-	hedging   *serviceconfig.Policy  // of the service config; nil: none
-	terms     *policy.PolicyOverride // of hedging; nil with it
-	throttled bool                   // successes count for retryThrottling
-	loud      atomic.Bool            // obstacles are logged
+	live      *serviceconfig.ActiveConfig
+	hedging   *serviceconfig.HedgingPolicy // of the service config; nil: none
+	terms     *policy.PolicyOverride       // of hedging; nil with it
+	throttled bool                         // successes count for retryThrottling
+	loud      atomic.Bool                  // obstacles are logged
 	told      grpcattempt.LoggedObstacles
 	known     grpcattempt.Known
 }
@@ -39,7 +39,7 @@ type methodRules struct {
 }
 
 // ruleOf returns the rule of a method under a service config. It makes the rule once per method, unless live.Methods is full.
-func (r *methodRules) ruleOf(live *serviceconfig.Live, method string) *methodRule {
+func (r *methodRules) ruleOf(live *serviceconfig.ActiveConfig, method string) *methodRule {
 	if rule, ok := live.Methods.Load(method); ok {
 		return rule.(*methodRule)
 	}
@@ -51,7 +51,7 @@ func (r *methodRules) ruleOf(live *serviceconfig.Live, method string) *methodRul
 	rule.loud.Store(true)
 	if p := rule.hedging; p != nil && !r.log.Discards() {
 		r.log.Log(slog.LevelInfo, "method has a hedging policy", slog.String("method", method), slog.String("policy", p.Path), slog.String("of", live.Source),
-			slog.Int("attempts", p.Attempts), slog.Bool("learned_delay", !rule.terms.Fixed), slog.Duration("delay", p.Delay))
+			slog.Int("attempts", p.MaxAttempts), slog.Bool("learned_delay", !rule.terms.Fixed), slog.Duration("delay", p.Delay))
 	}
 	if !rule.hedgeable && !rule.policy.Off && !r.log.Discards() {
 		r.log.Log(slog.LevelInfo, "method is not hedged: nothing says that it is safe to repeat",
@@ -61,9 +61,9 @@ func (r *methodRules) ruleOf(live *serviceconfig.Live, method string) *methodRul
 }
 
 // newRule makes the rule of a method under a service config.
-func (r *methodRules) newRule(live *serviceconfig.Live, method string) *methodRule {
-	rule := &methodRule{live: live, throttled: live.Throttles() && !live.Retries(method)}
-	configured := live.Policy(method)
+func (r *methodRules) newRule(live *serviceconfig.ActiveConfig, method string) *methodRule {
+	rule := &methodRule{live: live, throttled: live.HasThrottling() && !live.HasRetryPolicy(method)}
+	configured := live.HedgingPolicy(method)
 	if r.routes != nil {
 		if to := r.routes.MatchMethod(method); to != nil {
 			rule.policy = to.Policy
@@ -89,7 +89,7 @@ func (r *methodRules) newRule(live *serviceconfig.Live, method string) *methodRu
 	}
 	if configured != nil && !rule.policy.Off {
 		rule.hedging = configured
-		rule.terms = &policy.PolicyOverride{Hedges: configured.Attempts - 1, Fixed: configured.Delayed, Delay: configured.Delay}
+		rule.terms = &policy.PolicyOverride{Hedges: configured.MaxAttempts - 1, Fixed: configured.HasDelay, Delay: configured.Delay}
 	}
 	return rule
 }
@@ -102,13 +102,13 @@ func (m *methodRule) throttleOf(target string) *serviceconfig.Throttle {
 	if !m.throttled {
 		return nil
 	}
-	return m.live.Throttle(target)
+	return m.live.ThrottleFor(target)
 }
 
 // recordSuccess counts a call to a target for retryThrottling if err is nil.
 func (m *methodRule) recordSuccess(target string, err error) {
 	if err == nil && m.countsForThrottling() {
-		m.live.Throttle(target).Succeeded()
+		m.live.ThrottleFor(target).RecordSuccess()
 	}
 }
 

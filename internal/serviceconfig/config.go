@@ -1,5 +1,5 @@
-// Package serviceconfig reads what a gRPC service config says of hedging, which grpc-go takes and ignores: gRFC A6. It
-// refuses a hedgingPolicy that A6 forbids, with the path and the value.
+// Package serviceconfig parses the hedging policies and retry throttling of gRPC service configs (gRFC A6), which grpc-go
+// accepts and ignores. Errors name the path and the value of an invalid hedgingPolicy.
 package serviceconfig
 
 import (
@@ -19,64 +19,65 @@ import (
 	"github.com/gohedge/hedge/internal/label"
 )
 
-// maxAttempts is what a larger maxAttempts counts as (gRFC A6, Limits on Retries and Hedges).
+// maxAttempts is the maximum of the field maxAttempts. A larger value counts as the maximum (gRFC A6, Limits on Retries and Hedges).
 const maxAttempts = 5
 
-// A Policy is the hedgingPolicy of a method. It does not change.
-type Policy struct {
-	Path     string // "methodConfig[0].hedgingPolicy"
-	Attempts int    // 2 to 5
-	Delayed  bool   // there is a hedgingDelay
-	Delay    time.Duration
+// A HedgingPolicy is the hedgingPolicy of a method. It is immutable.
+type HedgingPolicy struct {
+	Path        string // for example "methodConfig[0].hedgingPolicy"
+	MaxAttempts int    // 2 to 5
+	HasDelay    bool   // hedgingDelay is set
+	Delay       time.Duration
 
-	nonFatal uint32 // a bit for each code
+	nonFatalCodes uint32 // bit set of codes
 }
 
-// NonFatal reports whether another attempt may succeed after one that has failed with the code.
-func (p *Policy) NonFatal(c codes.Code) bool { return c < 32 && p.nonFatal>>c&1 != 0 }
+// IsNonFatal reports whether hedges go on after an attempt that failed with the code.
+func (p *HedgingPolicy) IsNonFatal(c codes.Code) bool { return c < 32 && p.nonFatalCodes>>c&1 != 0 }
 
-// A Throttling is retryThrottling, in millionths of tokens.
-type Throttling struct{ Max, Ratio int64 }
+// RetryThrottling is the field retryThrottling, in millionths of a token.
+type RetryThrottling struct{ MaxTokens, TokenRatio int64 }
 
 const oneToken = 1_000_000
 
-// A Config is what a service config says. It does not change.
+// A Config is a parsed service config. It is immutable.
 type Config struct {
-	Throttling *Throttling // nil: none
-	Unknown    []string    // paths of fields of hedging policies that gRFC A6 does not know
-	Ignored    []string    // values that gRPC accepts and hedging does not use, each with its path
+	Throttling    *RetryThrottling // nil: none
+	UnknownFields []string         // paths of fields of hedging policies that gRFC A6 does not define
+	IgnoredValues []string         // path and value of fields that gRPC accepts and this package cannot use
 
 	text    string
-	methods map[string]method // by "/service/method", "/service/" and ""
+	methods map[string]methodConfig // keys: "/service/method", "/service/" and ""
 }
 
-// method is what an entry of methodConfig says.
-type method struct {
-	hedging *Policy // nil: none
-	retries bool    // it has a retryPolicy
+// methodConfig is an entry of the field methodConfig.
+type methodConfig struct {
+	hedging        *HedgingPolicy // nil: none
+	hasRetryPolicy bool
 }
 
-// Policy returns the hedging policy of a method with a full name such as "/pkg.Service/Method", nil if it has none: that of the
-// entry for the method, or else of that for its service, or else of that for all.
-func (c *Config) Policy(full string) *Policy { return c.find(full).hedging }
+// HedgingPolicy returns the hedging policy of a method with a full name such as "/pkg.Service/Method", or nil. The entry for the method precedes the
+// entry for its service, and that precedes the entry for all methods.
+func (c *Config) HedgingPolicy(full string) *HedgingPolicy { return c.findMethod(full).hedging }
 
-// Retries reports whether gRPC itself repeats calls of a method that fail.
-func (c *Config) Retries(full string) bool { return c.find(full).retries }
+// HasRetryPolicy reports whether gRPC itself retries failed calls of a method.
+func (c *Config) HasRetryPolicy(full string) bool { return c.findMethod(full).hasRetryPolicy }
 
-func (c *Config) find(full string) method {
+// findMethod returns the entry that applies to a method with the given full name.
+func (c *Config) findMethod(full string) methodConfig {
 	if c == nil {
-		return method{}
+		return methodConfig{}
 	}
 	for _, name := range [...]string{full, full[:strings.LastIndexByte(full, '/')+1], ""} {
 		if m, ok := c.methods[name]; ok {
 			return m
 		}
 	}
-	return method{}
+	return methodConfig{}
 }
 
-// Policies returns how many methods and services have a hedging policy; all others count as one.
-func (c *Config) Policies() (n int) {
+// CountHedgingPolicies returns the number of methods and services with a hedging policy. An entry for all methods counts as one.
+func (c *Config) CountHedgingPolicies() (n int) {
 	for _, m := range c.methods {
 		if m.hedging != nil {
 			n++
@@ -85,16 +86,16 @@ func (c *Config) Policies() (n int) {
 	return n
 }
 
-// Parse reads a service config. It accepts the configs that gRPC accepts, unless they have an invalid hedgingPolicy.
+// Parse parses a service config. It accepts the configs that gRPC accepts, except those with an invalid hedgingPolicy.
 func Parse(text string) (*Config, error) {
-	if err := accepted(text); err != nil {
+	if err := checkWithGRPC(text); err != nil {
 		return nil, err
 	}
-	return read(text)
+	return parseAccepted(text)
 }
 
-// accepted returns why gRPC does not accept a service config, nil if it does.
-func accepted(text string) error {
+// checkWithGRPC returns the error with which gRPC rejects a service config, or nil.
+func checkWithGRPC(text string) error {
 	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
 	if err != nil {
 		return err
@@ -102,9 +103,9 @@ func accepted(text string) error {
 	return conn.Close()
 }
 
-// fields are the fields of a service config that are read. They are decoded into the types that grpc-go decodes them into, so
-// that fields which are given twice, null and the cases of names mean the same.
-type fields struct {
+// configFields are the fields of a service config that this package uses. They have the types that grpc-go decodes into. So duplicate fields, null
+// and the case of names have the same meaning.
+type configFields struct {
 	MethodConfig *[]struct {
 		Name *[]struct {
 			Service, Method string
@@ -117,24 +118,24 @@ type fields struct {
 	}
 }
 
-// read reads a service config that gRPC accepts.
-func read(text string) (*Config, error) {
-	c := &Config{text: text, methods: make(map[string]method)}
-	var f fields
-	if err := json.Unmarshal([]byte(text), &f); err != nil { // gRPC has become more tolerant
-		c.Ignored = append(c.Ignored, label.Clean(err.Error()))
+// parseAccepted parses a service config that gRPC accepts.
+func parseAccepted(text string) (*Config, error) {
+	c := &Config{text: text, methods: make(map[string]methodConfig)}
+	var f configFields
+	if err := json.Unmarshal([]byte(text), &f); err != nil { // gRPC accepts types that this package does not
+		c.IgnoredValues = append(c.IgnoredValues, label.Clean(err.Error()))
 		return c, nil
 	}
 	if f.MethodConfig != nil {
 		for i, e := range *f.MethodConfig {
 			path := fmt.Sprintf("methodConfig[%d].", i)
-			hedging, err := c.hedging(value{path + "hedgingPolicy", e.HedgingPolicy})
+			hedging, err := c.parseHedgingPolicy(value{path + "hedgingPolicy", e.HedgingPolicy})
 			if err != nil {
 				return nil, err
 			}
 			retry := value{path + "retryPolicy", e.RetryPolicy}
-			if retry.given() && hedging != nil {
-				return nil, retry.wrong("allowed beside a hedgingPolicy")
+			if retry.isSet() && hedging != nil {
+				return nil, retry.invalidError("allowed beside a hedgingPolicy")
 			}
 			if e.Name == nil {
 				continue
@@ -144,68 +145,68 @@ func read(text string) (*Config, error) {
 				if n.Service != "" {
 					full = "/" + n.Service + "/" + n.Method
 				}
-				c.methods[full] = method{hedging, retry.given()}
+				c.methods[full] = methodConfig{hedging, retry.isSet()}
 			}
 		}
 	}
 	if t := f.RetryThrottling; t != nil {
-		c.throttling(t.MaxTokens, t.TokenRatio)
+		c.setThrottling(t.MaxTokens, t.TokenRatio)
 	}
 	return c, nil
 }
 
-// hedging reads the hedgingPolicy of an entry, nil if it has none.
-func (c *Config) hedging(policy value) (*Policy, error) {
-	h, err := policy.object()
+// parseHedgingPolicy parses the hedgingPolicy of an entry. It returns nil if there is none.
+func (c *Config) parseHedgingPolicy(policy value) (*HedgingPolicy, error) {
+	h, err := policy.parseObject()
 	if err != nil || h == nil {
 		return nil, err
 	}
-	p := &Policy{Path: h.path}
+	p := &HedgingPolicy{Path: h.path}
 	attempts := h.field("maxAttempts")
-	n, ok := attempts.number()
+	n, ok := attempts.parseNumber()
 	if !ok || n < 2 || n != math.Trunc(n) {
-		return nil, attempts.wrong("an integer above 1")
+		return nil, attempts.invalidError("an integer above 1")
 	}
-	p.Attempts = int(min(n, maxAttempts))
-	if delay := h.field("hedgingDelay"); delay.given() {
-		if p.Delay, ok = delay.duration(); !ok {
-			return nil, delay.wrong(`a duration such as "0.05s" that is not negative`)
+	p.MaxAttempts = int(min(n, maxAttempts))
+	if delay := h.field("hedgingDelay"); delay.isSet() {
+		if p.Delay, ok = delay.parseDuration(); !ok {
+			return nil, delay.invalidError(`a duration such as "0.05s" that is not negative`)
 		}
-		p.Delayed = true
+		p.HasDelay = true
 	}
-	list, err := h.array("nonFatalStatusCodes")
+	list, err := h.parseArray("nonFatalStatusCodes")
 	if err != nil {
 		return nil, err
 	}
 	for _, v := range list {
-		code, ok := v.code()
+		code, ok := v.parseCode()
 		if !ok {
-			return nil, v.wrong("the name of a status code that is a failure")
+			return nil, v.invalidError("the name of a status code that is a failure")
 		}
-		p.nonFatal |= 1 << code
+		p.nonFatalCodes |= 1 << code
 	}
-	for _, name := range h.names() {
+	for _, name := range h.fieldNames() {
 		if !slices.ContainsFunc([]string{"maxAttempts", "hedgingDelay", "nonFatalStatusCodes"}, func(known string) bool { return strings.EqualFold(known, name) }) {
-			c.Unknown = append(c.Unknown, h.path+"."+label.Clean(name))
+			c.UnknownFields = append(c.UnknownFields, h.path+"."+label.Clean(name))
 		}
 	}
 	return p, nil
 }
 
-// throttling takes over retryThrottling. gRPC does not check the values of a config without methodConfig.
-func (c *Config) throttling(tokens, ratio float64) {
+// setThrottling sets the field retryThrottling. It ignores invalid values: gRPC does not check them in a config without methodConfig.
+func (c *Config) setThrottling(tokens, ratio float64) {
 	switch {
 	case tokens <= 0 || tokens > 1000:
-		c.Ignored = append(c.Ignored, fmt.Sprintf("retryThrottling.maxTokens: %v is not above 0 and at most 1000", tokens))
+		c.IgnoredValues = append(c.IgnoredValues, fmt.Sprintf("retryThrottling.maxTokens: %v is not above 0 and at most 1000", tokens))
 	case ratio <= 0:
-		c.Ignored = append(c.Ignored, fmt.Sprintf("retryThrottling.tokenRatio: %v is not above 0", ratio))
+		c.IgnoredValues = append(c.IgnoredValues, fmt.Sprintf("retryThrottling.tokenRatio: %v is not above 0", ratio))
 	default:
-		c.Throttling = &Throttling{Max: inUnits(tokens), Ratio: inUnits(min(ratio, 1000))}
+		c.Throttling = &RetryThrottling{MaxTokens: toMicroTokens(tokens), TokenRatio: toMicroTokens(min(ratio, 1000))}
 	}
 }
 
-// inUnits returns tokens in units of a Throttling, at least 1.
-func inUnits(tokens float64) int64 { return max(int64(math.Round(tokens*oneToken)), 1) }
+// toMicroTokens returns tokens in millionths, at least 1.
+func toMicroTokens(tokens float64) int64 { return max(int64(math.Round(tokens*oneToken)), 1) }
 
 // Equal reports whether two configs have the same text. Either may be nil.
 func (c *Config) Equal(other *Config) bool {
@@ -215,16 +216,16 @@ func (c *Config) Equal(other *Config) bool {
 	return c.text == other.text
 }
 
-// code reads a status code that is a failure, by its name or number.
-func (v value) code() (c codes.Code, ok bool) {
-	if !v.given() || c.UnmarshalJSON(v.raw) != nil {
+// parseCode parses the name or number of a status code. It is not ok for the code OK.
+func (v value) parseCode() (c codes.Code, ok bool) {
+	if !v.isSet() || c.UnmarshalJSON(v.raw) != nil {
 		return 0, false
 	}
 	return c, c != codes.OK
 }
 
-// duration reads a Duration of proto3: a decimal number of seconds, and an s.
-func (v value) duration() (time.Duration, bool) {
+// parseDuration parses a Duration of proto3 in JSON, such as "1.5s". Negative durations are not ok.
+func (v value) parseDuration() (time.Duration, bool) {
 	var s string
 	if json.Unmarshal(v.raw, &s) != nil {
 		return 0, false

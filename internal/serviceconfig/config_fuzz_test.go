@@ -14,11 +14,11 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-// FuzzServiceConfig reads what may be a service config: what is accepted, gRPC accepts, and what A6 forbids is not.
+// FuzzServiceConfig parses any text: gRPC accepts each config that Parse accepts, and A6 allows its policies.
 func FuzzServiceConfig(f *testing.F) {
-	f.Add(policy(`"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE", 10]`))
-	f.Add(policy(`"maxAttempts": "nonsense"`))
-	f.Add(policy(`"MAXATTEMPTS": 1e99, "hedgingDelay": "315576000000.999999999s"`))
+	f.Add(configWithPolicy(`"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE", 10]`))
+	f.Add(configWithPolicy(`"maxAttempts": "nonsense"`))
+	f.Add(configWithPolicy(`"MAXATTEMPTS": 1e99, "hedgingDelay": "315576000000.999999999s"`))
 	f.Add(`{"methodConfig": [{"name": [{}, {"service": "a.B", "method": "C"}], "retryPolicy": {}}], "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1}}`)
 	f.Add(`{"methodConfig": [null, {"name": null}], "methodConfig": []}`)
 	f.Add(`{"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": []}`)
@@ -33,21 +33,21 @@ func FuzzServiceConfig(f *testing.F) {
 		require.NoError(t, err)
 		require.NoError(t, conn.Close())
 		for _, method := range []string{"", "/s/m", "/a.B/C"} {
-			if p := c.Policy(method); p != nil {
-				require.True(t, p.Attempts >= 2 && p.Attempts <= 5)
+			if p := c.HedgingPolicy(method); p != nil {
+				require.True(t, p.MaxAttempts >= 2 && p.MaxAttempts <= 5)
 				require.GreaterOrEqual(t, p.Delay, p.Delay*0)
-				require.False(t, p.NonFatal(0))
-				require.False(t, c.Retries(method))
+				require.False(t, p.IsNonFatal(0))
+				require.False(t, c.HasRetryPolicy(method))
 			}
 		}
 		if th := c.Throttling; th != nil {
-			require.True(t, th.Max > 0 && th.Max <= 1_000_000_000 && th.Ratio > 0)
+			require.True(t, th.MaxTokens > 0 && th.MaxTokens <= 1_000_000_000 && th.TokenRatio > 0)
 		}
 	})
 }
 
-// FuzzResolverConfig holds a resolver behind a Reader against gRPC alone: of a config without a hedgingPolicy, both get the
-// same result. A config with one is refused only by an error that names it.
+// FuzzResolverConfig compares a resolver behind a ResolverReader with gRPC alone. Both get the same result for a config without a hedgingPolicy. A
+// config with a hedgingPolicy is rejected only by an error that names it.
 func FuzzResolverConfig(f *testing.F) {
 	for _, text := range []string{
 		`{"retryThrottling":{"maxTokens":10,"tokenRatio":0.0005}}`,
@@ -76,14 +76,14 @@ func FuzzResolverConfig(f *testing.F) {
 	} {
 		f.Add(text)
 	}
-	bare := parseElsewhere(f)
-	book := new(serviceconfig.Book)
-	book.Set(nil, "a test")
+	bare := newUnreadConn(f)
+	registry := new(serviceconfig.Registry)
+	registry.SetDefault(nil, "a test")
 	var read resolver.ClientConn
 	found := manual.NewBuilderWithScheme("found")
 	found.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { read = cc }
-	reader := &serviceconfig.Reader{Book: book, Tell: func(string, *serviceconfig.Config, error) {}}
-	_, err := reader.Wrap(found).Build(resolver.Target{}, alone{bare}, resolver.BuildOptions{})
+	reader := &serviceconfig.ResolverReader{Registry: registry, Report: func(string, *serviceconfig.Config, error) {}}
+	_, err := reader.WrapBuilder(found).Build(resolver.Target{}, parserOnlyConn{bare}, resolver.BuildOptions{})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, text string) {
 		want, got := bare.ParseServiceConfig(text), read.ParseServiceConfig(text)

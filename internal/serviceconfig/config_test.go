@@ -14,94 +14,94 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-// policy returns a config in which a method has a hedging policy with the fields.
-func policy(fields string) string {
+// configWithPolicy returns a config whose service "s" has a hedging policy with the fields.
+func configWithPolicy(fields string) string {
 	return `{"methodConfig": [{"name": [{"service": "s"}], "hedgingPolicy": {` + fields + `}}]}`
 }
 
-func parse(t *testing.T, text string) *serviceconfig.Config {
+func mustParse(t *testing.T, text string) *serviceconfig.Config {
 	c, err := serviceconfig.Parse(text)
 	require.NoError(t, err)
 	return c
 }
 
-func TestPoliciesAreRead(t *testing.T) {
-	for text, want := range map[string]serviceconfig.Policy{
-		`"maxAttempts": 2`:                                                      {Attempts: 2},
-		`"maxAttempts": 5`:                                                      {Attempts: 5},
-		`"maxAttempts": 6`:                                                      {Attempts: 5},
-		`"maxAttempts": 1e9`:                                                    {Attempts: 5},
-		`"maxAttempts": 3.0, "hedgingDelay": null`:                              {Attempts: 3},
-		`"maxAttempts": 3, "hedgingDelay": "0s"`:                                {Attempts: 3, Delayed: true},
-		`"maxAttempts": 3, "hedgingDelay": ".5s"`:                               {Attempts: 3, Delayed: true, Delay: 500 * time.Millisecond},
-		`"maxAttempts": 3, "hedgingDelay": "0.05s"`:                             {Attempts: 3, Delayed: true, Delay: 50 * time.Millisecond},
-		`"MAXATTEMPTS": 3, "HedgingDelay": "2.s"`:                               {Attempts: 3, Delayed: true, Delay: 2 * time.Second},
+func TestParseReadsHedgingPolicy(t *testing.T) {
+	for text, want := range map[string]serviceconfig.HedgingPolicy{
+		`"maxAttempts": 2`:                                                      {MaxAttempts: 2},
+		`"maxAttempts": 5`:                                                      {MaxAttempts: 5},
+		`"maxAttempts": 6`:                                                      {MaxAttempts: 5},
+		`"maxAttempts": 1e9`:                                                    {MaxAttempts: 5},
+		`"maxAttempts": 3.0, "hedgingDelay": null`:                              {MaxAttempts: 3},
+		`"maxAttempts": 3, "hedgingDelay": "0s"`:                                {MaxAttempts: 3, HasDelay: true},
+		`"maxAttempts": 3, "hedgingDelay": ".5s"`:                               {MaxAttempts: 3, HasDelay: true, Delay: 500 * time.Millisecond},
+		`"maxAttempts": 3, "hedgingDelay": "0.05s"`:                             {MaxAttempts: 3, HasDelay: true, Delay: 50 * time.Millisecond},
+		`"MAXATTEMPTS": 3, "HedgingDelay": "2.s"`:                               {MaxAttempts: 3, HasDelay: true, Delay: 2 * time.Second},
 		`"maxAttempts": 2, "hedgingDelay": "1e-9s"`:                             {},
 		`"maxAttempts": 2, "hedgingDelay": "3e11s"`:                             {},
-		`"maxAttempts": 2, "hedgingDelay": "3` + strings.Repeat("0", 11) + `s"`: {Attempts: 2, Delayed: true, Delay: math.MaxInt64},
-		`"maxAttempts": 2, "hedgingDelay": "0.000000001s"`:                      {Attempts: 2, Delayed: true, Delay: 1},
-		`"maxAttempts": 2, "nonFatalStatusCodes": []`:                           {Attempts: 2},
-		`"maxAttempts": 2, "nonFatalStatusCodes": null`:                         {Attempts: 2},
+		`"maxAttempts": 2, "hedgingDelay": "3` + strings.Repeat("0", 11) + `s"`: {MaxAttempts: 2, HasDelay: true, Delay: math.MaxInt64},
+		`"maxAttempts": 2, "hedgingDelay": "0.000000001s"`:                      {MaxAttempts: 2, HasDelay: true, Delay: 1},
+		`"maxAttempts": 2, "nonFatalStatusCodes": []`:                           {MaxAttempts: 2},
+		`"maxAttempts": 2, "nonFatalStatusCodes": null`:                         {MaxAttempts: 2},
 	} {
-		c, err := serviceconfig.Parse(policy(text))
-		if want.Attempts == 0 {
+		c, err := serviceconfig.Parse(configWithPolicy(text))
+		if want.MaxAttempts == 0 {
 			assert.Error(t, err, text)
 			continue
 		}
 		require.NoError(t, err, text)
 		want.Path = "methodConfig[0].hedgingPolicy"
-		assert.Equal(t, want, *c.Policy("/s/m"), text)
+		assert.Equal(t, want, *c.HedgingPolicy("/s/m"), text)
 	}
-	p := parse(t, policy(`"maxAttempts": 2, "nonFatalStatusCodes": ["UNAVAILABLE", 10]`)).Policy("/s/m")
+	p := mustParse(t, configWithPolicy(`"maxAttempts": 2, "nonFatalStatusCodes": ["UNAVAILABLE", 10]`)).HedgingPolicy("/s/m")
 	for code := codes.OK; code < 100; code++ {
-		assert.Equal(t, code == codes.Unavailable || code == codes.Aborted, p.NonFatal(code), "%v", code)
+		assert.Equal(t, code == codes.Unavailable || code == codes.Aborted, p.IsNonFatal(code), "%v", code)
 	}
 }
 
-func TestNamesCountAsInGRPC(t *testing.T) {
+func TestHedgingPolicyIsThatOfMostSpecificName(t *testing.T) {
 	entry := func(names, attempts string) string {
 		return fmt.Sprintf(`{"name": [%s], "hedgingPolicy": {"maxAttempts": %s}}`, names, attempts)
 	}
-	c := parse(t, `{"methodConfig": [`+entry(`{}`, "2")+`,`+entry(`{"service": "a.B"}, {"service": "c.D", "method": ""}`, "3")+`,`+
+	c := mustParse(t, `{"methodConfig": [`+entry(`{}`, "2")+`,`+entry(`{"service": "a.B"}, {"service": "c.D", "method": ""}`, "3")+`,`+
 		entry(`{"service": "a.B", "method": "Get"}`, "4")+`, {"name": [{"service": "a.B", "method": "List"}], "waitForReady": true},
 		{"name": [{"service": "a.B", "method": "Put"}], "retryPolicy": {"maxAttempts": 2, "initialBackoff": "1s", "maxBackoff": "1s", "backoffMultiplier": 1, "retryableStatusCodes": ["ABORTED"]}},
 		null, {"hedgingPolicy": {"maxAttempts": 5}}]}`)
 	for method, want := range map[string]int{"/a.B/Get": 4, "/a.B/Other": 3, "/c.D/Get": 3, "/e.F/Get": 2, "": 2, "nonsense": 2, "/a.B/List": 0, "/a.B/Put": 0} {
 		got := 0
-		if p := c.Policy(method); p != nil {
-			got = p.Attempts
+		if p := c.HedgingPolicy(method); p != nil {
+			got = p.MaxAttempts
 		}
 		assert.Equal(t, want, got, method)
 	}
-	assert.True(t, c.Retries("/a.B/Put"))
-	assert.False(t, c.Retries("/a.B/Get"))
-	assert.Equal(t, 4, c.Policies())
+	assert.True(t, c.HasRetryPolicy("/a.B/Put"))
+	assert.False(t, c.HasRetryPolicy("/a.B/Get"))
+	assert.Equal(t, 4, c.CountHedgingPolicies())
 
-	assert.Nil(t, parse(t, `{}`).Policy("/a.B/Get"))
-	assert.Nil(t, (*serviceconfig.Config)(nil).Policy("/a.B/Get"))
+	assert.Nil(t, mustParse(t, `{}`).HedgingPolicy("/a.B/Get"))
+	assert.Nil(t, (*serviceconfig.Config)(nil).HedgingPolicy("/a.B/Get"))
 }
 
-func TestWhatIsWrongIsNamedWithItsPath(t *testing.T) {
+func TestParseErrorNamesPathAndValue(t *testing.T) {
 	const retries = `{"maxAttempts": 2, "initialBackoff": "1s", "maxBackoff": "1s", "backoffMultiplier": 1, "retryableStatusCodes": ["ABORTED"]}`
 	for text, want := range map[string]string{
-		policy(`"maxAttempts": 1`):                                                                  "methodConfig[0].hedgingPolicy.maxAttempts: 1 is not an integer above 1",
-		policy(`"maxAttempts": 0`):                                                                  "methodConfig[0].hedgingPolicy.maxAttempts: 0 is not an integer above 1",
-		policy(`"maxAttempts": 2.5`):                                                                "methodConfig[0].hedgingPolicy.maxAttempts: 2.5 is not an integer above 1",
-		policy(`"maxAttempts": "nonsense"`):                                                         `methodConfig[0].hedgingPolicy.maxAttempts: "nonsense" is not an integer above 1`,
-		policy(`"maxAttempts": "3"`):                                                                `methodConfig[0].hedgingPolicy.maxAttempts: "3" is not an integer above 1`,
-		policy(`"maxAttempts": 1e999`):                                                              `methodConfig[0].hedgingPolicy.maxAttempts: 1e999 is not an integer above 1`,
-		policy(``):                                                                                  `methodConfig[0].hedgingPolicy.maxAttempts: it is missing, and is to be an integer above 1`,
-		policy(`"maxAttempts": 2, "hedgingDelay": 0.05`):                                            `methodConfig[0].hedgingPolicy.hedgingDelay: 0.05 is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "hedgingDelay": "50ms"`):                                          `methodConfig[0].hedgingPolicy.hedgingDelay: "50ms" is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "hedgingDelay": "-1s"`):                                           `methodConfig[0].hedgingPolicy.hedgingDelay: "-1s" is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "hedgingDelay": "s"`):                                             `methodConfig[0].hedgingPolicy.hedgingDelay: "s" is not a duration such as "0.05s" that is not negative`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": "ABORTED"`):                                `methodConfig[0].hedgingPolicy.nonFatalStatusCodes: "ABORTED" is not an array`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": ["ABORTED", "NOPE"]`):                      `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[1]: "NOPE" is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": ["OK"]`):                                   `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: "OK" is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": [17]`):                                     `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: 17 is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "nonFatalStatusCodes": [null]`):                                   `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: null is not the name of a status code that is a failure`,
-		policy(`"maxAttempts": 2, "maxAttempts": 3`):                                                `methodConfig[0].hedgingPolicy.maxAttempts is given twice`,
-		policy(`"maxAttempts": 2, "MaxAttempts": 3`):                                                `methodConfig[0].hedgingPolicy.MaxAttempts is given twice`,
+		configWithPolicy(`"maxAttempts": 1`):                                                        "methodConfig[0].hedgingPolicy.maxAttempts: 1 is not an integer above 1",
+		configWithPolicy(`"maxAttempts": 0`):                                                        "methodConfig[0].hedgingPolicy.maxAttempts: 0 is not an integer above 1",
+		configWithPolicy(`"maxAttempts": 2.5`):                                                      "methodConfig[0].hedgingPolicy.maxAttempts: 2.5 is not an integer above 1",
+		configWithPolicy(`"maxAttempts": "nonsense"`):                                               `methodConfig[0].hedgingPolicy.maxAttempts: "nonsense" is not an integer above 1`,
+		configWithPolicy(`"maxAttempts": "3"`):                                                      `methodConfig[0].hedgingPolicy.maxAttempts: "3" is not an integer above 1`,
+		configWithPolicy(`"maxAttempts": 1e999`):                                                    `methodConfig[0].hedgingPolicy.maxAttempts: 1e999 is not an integer above 1`,
+		configWithPolicy(``):                                                                        `methodConfig[0].hedgingPolicy.maxAttempts: it is missing, and is to be an integer above 1`,
+		configWithPolicy(`"maxAttempts": 2, "hedgingDelay": 0.05`):                                  `methodConfig[0].hedgingPolicy.hedgingDelay: 0.05 is not a duration such as "0.05s" that is not negative`,
+		configWithPolicy(`"maxAttempts": 2, "hedgingDelay": "50ms"`):                                `methodConfig[0].hedgingPolicy.hedgingDelay: "50ms" is not a duration such as "0.05s" that is not negative`,
+		configWithPolicy(`"maxAttempts": 2, "hedgingDelay": "-1s"`):                                 `methodConfig[0].hedgingPolicy.hedgingDelay: "-1s" is not a duration such as "0.05s" that is not negative`,
+		configWithPolicy(`"maxAttempts": 2, "hedgingDelay": "s"`):                                   `methodConfig[0].hedgingPolicy.hedgingDelay: "s" is not a duration such as "0.05s" that is not negative`,
+		configWithPolicy(`"maxAttempts": 2, "nonFatalStatusCodes": "ABORTED"`):                      `methodConfig[0].hedgingPolicy.nonFatalStatusCodes: "ABORTED" is not an array`,
+		configWithPolicy(`"maxAttempts": 2, "nonFatalStatusCodes": ["ABORTED", "NOPE"]`):            `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[1]: "NOPE" is not the name of a status code that is a failure`,
+		configWithPolicy(`"maxAttempts": 2, "nonFatalStatusCodes": ["OK"]`):                         `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: "OK" is not the name of a status code that is a failure`,
+		configWithPolicy(`"maxAttempts": 2, "nonFatalStatusCodes": [17]`):                           `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: 17 is not the name of a status code that is a failure`,
+		configWithPolicy(`"maxAttempts": 2, "nonFatalStatusCodes": [null]`):                         `methodConfig[0].hedgingPolicy.nonFatalStatusCodes[0]: null is not the name of a status code that is a failure`,
+		configWithPolicy(`"maxAttempts": 2, "maxAttempts": 3`):                                      `methodConfig[0].hedgingPolicy.maxAttempts is given twice`,
+		configWithPolicy(`"maxAttempts": 2, "MaxAttempts": 3`):                                      `methodConfig[0].hedgingPolicy.MaxAttempts is given twice`,
 		`{"methodConfig": [{}, {"hedgingPolicy": []}]}`:                                             `methodConfig[1].hedgingPolicy: [] is not an object`,
 		`{"methodConfig": [{"hedgingPolicy": {"maxAttempts": 2}, "retryPolicy": ` + retries + `}]}`: `methodConfig[0].retryPolicy: ` + retries + ` is not allowed beside a hedgingPolicy`,
 	} {
@@ -110,8 +110,8 @@ func TestWhatIsWrongIsNamedWithItsPath(t *testing.T) {
 	}
 }
 
-// What gRPC refuses for reasons of its own is refused here as well, in gRPC's words.
-func TestWhatGRPCRefusesIsRefused(t *testing.T) {
+// The error is that of gRPC.
+func TestParseRejectsConfigsThatGRPCRejects(t *testing.T) {
 	for _, text := range []string{
 		`{"methodConfig": [{"name": [{"service": "s"}], "timeout": "soon"}]}`,
 		`{"methodConfig": [{"name": [{"service": "s"}], "retryPolicy": {"maxAttempts": 1}}]}`,
@@ -135,26 +135,26 @@ func TestWhatGRPCRefusesIsRefused(t *testing.T) {
 	}
 }
 
-func TestFieldsThatAreNotKnownAreNamed(t *testing.T) {
-	c := parse(t, policy(`"maxAttempts": 2, "hedgeDelay": "1s", "nonFatalStatusCodes": []`))
-	assert.Equal(t, []string{"methodConfig[0].hedgingPolicy.hedgeDelay"}, c.Unknown)
+func TestParseListsUnknownFields(t *testing.T) {
+	c := mustParse(t, configWithPolicy(`"maxAttempts": 2, "hedgeDelay": "1s", "nonFatalStatusCodes": []`))
+	assert.Equal(t, []string{"methodConfig[0].hedgingPolicy.hedgeDelay"}, c.UnknownFields)
 }
 
-func TestThrottlingIsRead(t *testing.T) {
-	for text, want := range map[string]serviceconfig.Throttling{
-		`{"maxTokens": 10, "tokenRatio": 0.1}`:     {Max: 10_000_000, Ratio: 100_000},
-		`{"maxTokens": 1000, "tokenRatio": 0.001}`: {Max: 1_000_000_000, Ratio: 1000},
-		`{"maxTokens": 10, "tokenRatio": 0.0005}`:  {Max: 10_000_000, Ratio: 500},
-		`{"maxTokens": 0.5, "tokenRatio": 1.2345}`: {Max: 500_000, Ratio: 1_234_500},
-		`{"maxTokens": 1, "tokenRatio": 1e300}`:    {Max: 1_000_000, Ratio: 1_000_000_000},
-		`{"maxTokens": 1e-9, "tokenRatio": 1e-9}`:  {Max: 1, Ratio: 1}, // which is open when it is full
+func TestParseReadsRetryThrottling(t *testing.T) {
+	for text, want := range map[string]serviceconfig.RetryThrottling{
+		`{"maxTokens": 10, "tokenRatio": 0.1}`:     {MaxTokens: 10_000_000, TokenRatio: 100_000},
+		`{"maxTokens": 1000, "tokenRatio": 0.001}`: {MaxTokens: 1_000_000_000, TokenRatio: 1000},
+		`{"maxTokens": 10, "tokenRatio": 0.0005}`:  {MaxTokens: 10_000_000, TokenRatio: 500},
+		`{"maxTokens": 0.5, "tokenRatio": 1.2345}`: {MaxTokens: 500_000, TokenRatio: 1_234_500},
+		`{"maxTokens": 1, "tokenRatio": 1e300}`:    {MaxTokens: 1_000_000, TokenRatio: 1_000_000_000},
+		`{"maxTokens": 1e-9, "tokenRatio": 1e-9}`:  {MaxTokens: 1, TokenRatio: 1}, // which is open when it is full
 	} {
-		assert.Equal(t, want, *parse(t, `{"retryThrottling": `+text+`}`).Throttling, text)
+		assert.Equal(t, want, *mustParse(t, `{"retryThrottling": `+text+`}`).Throttling, text)
 	}
 }
 
 // gRPC does not check retryThrottling if there is no methodConfig.
-func TestThrottlingThatCannotBeUsedIsIgnored(t *testing.T) {
+func TestParseIgnoresInvalidRetryThrottling(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"maxTokens": 0, "tokenRatio": 1}`:     "retryThrottling.maxTokens: 0 is not above 0 and at most 1000",
 		`{"maxTokens": -1, "tokenRatio": 1}`:    "retryThrottling.maxTokens: -1 is not above 0 and at most 1000",
@@ -163,14 +163,14 @@ func TestThrottlingThatCannotBeUsedIsIgnored(t *testing.T) {
 		`{"maxTokens": 10}`:                     "retryThrottling.tokenRatio: 0 is not above 0",
 		`{"maxTokens": 10, "tokenRatio": -0.1}`: "retryThrottling.tokenRatio: -0.1 is not above 0",
 	} {
-		c := parse(t, `{"retryThrottling": `+text+`}`)
+		c := mustParse(t, `{"retryThrottling": `+text+`}`)
 		assert.Nil(t, c.Throttling, text)
-		assert.Equal(t, []string{want}, c.Ignored, text)
+		assert.Equal(t, []string{want}, c.IgnoredValues, text)
 	}
 }
 
-// Of fields that are given twice, in the same or in another case of letters, gRPC reads the last.
-func TestConfigsAreReadAsGRPCReadsThem(t *testing.T) {
+// gRPC uses the last of duplicate fields, also if their names differ in case.
+func TestParseUsesLastOfDuplicateFields(t *testing.T) {
 	for text, want := range map[string]int{
 		`null`: 0,
 		` {} `: 0,
@@ -185,15 +185,15 @@ func TestConfigsAreReadAsGRPCReadsThem(t *testing.T) {
 		`{"loadBalancingPolicy": "x", "loadBalancingPolicy": "round_robin", "methodConfig": [{"name": [{}], "hedgingPolicy": null}, {}]}`: 0,
 	} {
 		got := 0
-		if p := parse(t, text).Policy("/s/m"); p != nil {
-			got = p.Attempts
+		if p := mustParse(t, text).HedgingPolicy("/s/m"); p != nil {
+			got = p.MaxAttempts
 		}
 		assert.Equal(t, want, got, text)
 	}
 }
 
-// A config comes from a resolver, and can be as long as a DNS message: eight times as many fields take about eight times as long.
-func TestTimeToReadGrowsWithTheLength(t *testing.T) {
+// A resolver may send a config as long as a DNS message: eight times as many fields take about eight times as long.
+func TestParseTimeIsLinear(t *testing.T) {
 	read := func(fields int) time.Duration {
 		text := []byte("{")
 		for i := range fields {
@@ -203,7 +203,7 @@ func TestTimeToReadGrowsWithTheLength(t *testing.T) {
 		least := time.Hour
 		for range 5 {
 			began := time.Now()
-			parse(t, string(text))
+			mustParse(t, string(text))
 			least = min(least, time.Since(began))
 		}
 		return least

@@ -1,7 +1,7 @@
 package serviceconfig
 
-// Parsed returns how many configs of resolvers are known.
-func Parsed() (n int) {
-	parsed.Range(func(any, any) bool { n++; return true })
+// CountParsedConfigs returns the number of parsed configs in use.
+func CountParsedConfigs() (n int) {
+	parsedConfigs.Range(func(any, any) bool { n++; return true })
 	return n
 }

@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// Names of methods can come from strangers: a proxy passes on the names that it gets.
+// Limits of a MethodCache. A proxy forwards method names that untrusted clients choose.
 const (
-	maxMethods    = 4096 // of which a MethodCache keeps values
-	maxMethodName = 256  // bytes; nothing is kept for a longer name
+	maxMethods    = 4096 // most methods in a cache
+	maxMethodName = 256  // bytes; longer names are not stored
 )
 
-// A MethodCache keeps a value for each of at most 4,096 methods. The zero value is empty. It is safe for concurrent use.
+// A MethodCache maps the names of at most 4,096 methods to values. The zero value is empty. It is safe for concurrent use.
 type MethodCache struct {
 	values sync.Map
 	stored atomic.Int64
@@ -21,8 +21,8 @@ type MethodCache struct {
 // Load returns the value of a method.
 func (c *MethodCache) Load(method string) (value any, ok bool) { return c.values.Load(method) }
 
-// LoadOrStore returns the value of a method, or stores a value for it. It reports whether value was stored and is one of the first 4,096,
-// which bounds what a caller logs. A cache that is full forgets all values, and gets those in use again.
+// LoadOrStore returns the value of a method, and stores value if there is none. A full cache drops all values. The result early reports whether value
+// was stored and is one of the first 4,096, so that callers can limit their logs.
 func (c *MethodCache) LoadOrStore(method string, value any) (actual any, early bool) {
 	if len(method) > maxMethodName {
 		return value, false

@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-func TestNamesOfMethodsAreForgotten(t *testing.T) {
+func TestMethodCacheIsBounded(t *testing.T) {
 	const most = 4096
 	var c serviceconfig.MethodCache
 	name := func(i int) string { return fmt.Sprintf("/made.up/M%d", i) }
@@ -40,7 +40,7 @@ func TestNamesOfMethodsAreForgotten(t *testing.T) {
 	assert.False(t, ok, "a long name is not kept")
 }
 
-func TestMethodCacheKeepsTheFirstValue(t *testing.T) {
+func TestMethodCacheKeepsFirstValue(t *testing.T) {
 	var c serviceconfig.MethodCache
 	_, early := c.LoadOrStore("/a.B/C", 1)
 	assert.True(t, early)

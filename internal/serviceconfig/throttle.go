@@ -5,41 +5,41 @@ import (
 	"sync/atomic"
 )
 
-// A Throttle is the bucket of one target (gRFC A6, Throttling Retry Attempts and Hedged RPCs). It begins full. A nil Throttle
-// holds nothing back. It is safe for concurrent use.
+// A Throttle is the token bucket of one target (gRFC A6, Throttling Retry Attempts and Hedged RPCs). It starts full. A nil Throttle allows all
+// hedges. It is safe for concurrent use.
 type Throttle struct {
-	target string
-	terms  Throttling
-	tokens atomic.Int64 // in units of terms
+	target   string
+	settings RetryThrottling
+	tokens   atomic.Int64 // in millionths
 }
 
-// Open reports whether a hedge may be sent.
-func (t *Throttle) Open() bool { return t == nil || t.tokens.Load() > t.terms.Max/2 }
+// AllowsHedge reports whether a hedge may be sent: more than half of the tokens are left.
+func (t *Throttle) AllowsHedge() bool { return t == nil || t.tokens.Load() > t.settings.MaxTokens/2 }
 
-// Failed counts an attempt that has failed with a non-fatal code, or whose server asked for no more.
-func (t *Throttle) Failed() { t.add(-oneToken) }
+// RecordFailure takes a token for an attempt that failed with a non-fatal code or got pushback.
+func (t *Throttle) RecordFailure() { t.addTokens(-oneToken) }
 
-// Succeeded counts a call that has succeeded.
-func (t *Throttle) Succeeded() {
-	if t != nil && t.tokens.Load() < t.terms.Max { // most are full, and need not be written
-		t.add(t.terms.Ratio)
+// RecordSuccess adds tokens for a successful call.
+func (t *Throttle) RecordSuccess() {
+	if t != nil && t.tokens.Load() < t.settings.MaxTokens { // most throttles are full: this avoids a shared write
+		t.addTokens(t.settings.TokenRatio)
 	}
 }
 
-func (t *Throttle) add(d int64) {
+func (t *Throttle) addTokens(d int64) {
 	for t != nil {
 		old := t.tokens.Load()
-		if t.tokens.CompareAndSwap(old, min(max(old+d, 0), t.terms.Max)) {
+		if t.tokens.CompareAndSwap(old, min(max(old+d, 0), t.settings.MaxTokens)) {
 			return
 		}
 	}
 }
 
-// maxTargets is how many targets are known.
+// maxTargets is the most targets that have a config or throttle of their own.
 const maxTargets = 4096
 
-// makeRoom takes a target out of a map that has as many as there may be, whichever it is.
-func makeRoom[V any](all map[string]V) {
+// evictIfFull removes an arbitrary target from a map with maxTargets entries.
+func evictIfFull[V any](all map[string]V) {
 	for target := range all {
 		if len(all) < maxTargets {
 			return
@@ -48,30 +48,31 @@ func makeRoom[V any](all map[string]V) {
 	}
 }
 
-// throttles are the buckets of targets.
-type throttles struct {
-	terms Throttling
-	last  atomic.Pointer[Throttle] // that was asked for
-	mu    sync.Mutex               // guards all
-	all   map[string]*Throttle
+// A throttleMap holds the throttles of targets.
+type throttleMap struct {
+	settings RetryThrottling
+	lastUsed atomic.Pointer[Throttle] // result of the last throttleFor
+	mu       sync.Mutex               // guards byTarget
+	byTarget map[string]*Throttle
 }
 
-func (t *throttles) of(target string) *Throttle {
-	if last := t.last.Load(); last != nil && last.target == target {
+// throttleFor returns the throttle of a target.
+func (t *throttleMap) throttleFor(target string) *Throttle {
+	if last := t.lastUsed.Load(); last != nil && last.target == target {
 		return last
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	bucket := t.all[target]
-	if bucket == nil {
-		if t.all == nil {
-			t.all = make(map[string]*Throttle)
+	throttle := t.byTarget[target]
+	if throttle == nil {
+		if t.byTarget == nil {
+			t.byTarget = make(map[string]*Throttle)
 		}
-		makeRoom(t.all)
-		bucket = &Throttle{target: target, terms: t.terms}
-		bucket.tokens.Store(t.terms.Max)
-		t.all[target] = bucket
+		evictIfFull(t.byTarget)
+		throttle = &Throttle{target: target, settings: t.settings}
+		throttle.tokens.Store(t.settings.MaxTokens)
+		t.byTarget[target] = throttle
 	}
-	t.last.Store(bucket)
-	return bucket
+	t.lastUsed.Store(throttle)
+	return throttle
 }

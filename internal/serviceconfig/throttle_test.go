@@ -8,52 +8,52 @@ import (
 	"github.com/gohedge/hedge/internal/serviceconfig"
 )
 
-const throttling = `{"retryThrottling": {"maxTokens": 10, "tokenRatio": 0.5}}`
+const throttlingConfig = `{"retryThrottling": {"maxTokens": 10, "tokenRatio": 0.5}}`
 
-func TestATargetIsThrottledAtHalfOfItsTokens(t *testing.T) {
-	var book serviceconfig.Book
-	book.Set(parse(t, throttling), "a test")
+func TestThrottleDeniesHedgesAtHalfOfTokens(t *testing.T) {
+	var registry serviceconfig.Registry
+	registry.SetDefault(mustParse(t, throttlingConfig), "a test")
 	const one, other = "passthrough:///one", "passthrough:///other"
-	bucket := book.Of(one).Throttle(one)
+	bucket := registry.ConfigFor(one).ThrottleFor(one)
 	for range 5 {
-		assert.True(t, bucket.Open())
-		bucket.Failed()
+		assert.True(t, bucket.AllowsHedge())
+		bucket.RecordFailure()
 	}
-	assert.False(t, bucket.Open(), "at half, not only below")
-	assert.Same(t, bucket, book.Of(one).Throttle(one))
-	assert.True(t, book.Of(other).Throttle(other).Open())
-	assert.True(t, book.Of("").Throttle("").Open())
-	bucket.Succeeded()
-	assert.True(t, bucket.Open())
+	assert.False(t, bucket.AllowsHedge(), "at half, not only below")
+	assert.Same(t, bucket, registry.ConfigFor(one).ThrottleFor(one))
+	assert.True(t, registry.ConfigFor(other).ThrottleFor(other).AllowsHedge())
+	assert.True(t, registry.ConfigFor("").ThrottleFor("").AllowsHedge())
+	bucket.RecordSuccess()
+	assert.True(t, bucket.AllowsHedge())
 
 	for range 100 {
-		bucket.Succeeded()
+		bucket.RecordSuccess()
 	}
 	for range 5 {
-		assert.True(t, bucket.Open(), "no more than the maximum is saved up")
-		bucket.Failed()
+		assert.True(t, bucket.AllowsHedge(), "no more than the maximum is saved up")
+		bucket.RecordFailure()
 	}
-	assert.False(t, bucket.Open())
+	assert.False(t, bucket.AllowsHedge())
 	for range 100 {
-		bucket.Failed()
+		bucket.RecordFailure()
 	}
 	for range 11 {
-		assert.False(t, bucket.Open())
-		bucket.Succeeded()
+		assert.False(t, bucket.AllowsHedge())
+		bucket.RecordSuccess()
 	}
-	assert.True(t, bucket.Open(), "no less than nothing is left")
+	assert.True(t, bucket.AllowsHedge(), "no less than nothing is left")
 }
 
-func TestABucketStaysWhileItsTermsDo(t *testing.T) {
-	var book serviceconfig.Book
-	assert.True(t, book.Set(parse(t, throttling), "a test"))
-	bucket := book.Of("").Throttle("")
-	assert.False(t, book.Set(parse(t, throttling), "a test"), "nothing changes")
-	assert.True(t, book.Set(parse(t, `{"methodConfig": [], "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.5}}`), "a test"))
-	assert.Same(t, bucket, book.Of("").Throttle(""))
-	assert.True(t, book.Set(parse(t, `{"retryThrottling": {"maxTokens": 10, "tokenRatio": 0.6}}`), "a test"))
-	assert.NotSame(t, bucket, book.Of("").Throttle(""))
-	assert.True(t, book.Set(nil, "a test"))
-	assert.Nil(t, book.Of("").Throttle(""))
-	assert.True(t, book.Of("").Throttle("").Open())
+func TestRegistryKeepsThrottleWhileSettingsAreEqual(t *testing.T) {
+	var registry serviceconfig.Registry
+	assert.True(t, registry.SetDefault(mustParse(t, throttlingConfig), "a test"))
+	bucket := registry.ConfigFor("").ThrottleFor("")
+	assert.False(t, registry.SetDefault(mustParse(t, throttlingConfig), "a test"), "nothing changes")
+	assert.True(t, registry.SetDefault(mustParse(t, `{"methodConfig": [], "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.5}}`), "a test"))
+	assert.Same(t, bucket, registry.ConfigFor("").ThrottleFor(""))
+	assert.True(t, registry.SetDefault(mustParse(t, `{"retryThrottling": {"maxTokens": 10, "tokenRatio": 0.6}}`), "a test"))
+	assert.NotSame(t, bucket, registry.ConfigFor("").ThrottleFor(""))
+	assert.True(t, registry.SetDefault(nil, "a test"))
+	assert.Nil(t, registry.ConfigFor("").ThrottleFor(""))
+	assert.True(t, registry.ConfigFor("").ThrottleFor("").AllowsHedge())
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/gohedge/hedge/internal/label"
 )
 
-// A value is a JSON value and the path to it.
+// A value is a JSON value and its path in the config.
 type value struct {
 	path string
-	raw  json.RawMessage // nil: there is none
+	raw  json.RawMessage // nil: the field is missing
 }
 
-// An object is a JSON object and the path to it. As gRPC, it does not distinguish the cases of names.
+// An object is a JSON object and its path in the config. Names of fields match in any case, as in gRPC.
 type object struct {
 	path   string
-	fields map[string]field // by folded name
+	fields map[string]field // keys are names after foldCase
 }
 
 type field struct {
@@ -28,8 +28,8 @@ type field struct {
 	raw  json.RawMessage
 }
 
-// folded returns what all names have in common that differ in cases only.
-func folded(name string) string {
+// foldCase returns the same text for all names that are equal under Unicode case folding.
+func foldCase(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r
 		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
@@ -39,24 +39,24 @@ func folded(name string) string {
 	}, name)
 }
 
-// given reports whether there is a value, and it is not null.
-func (v value) given() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
+// isSet reports whether the value is neither missing nor null.
+func (v value) isSet() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
 
-// wrong returns the error that a value is not what it should be.
-func (v value) wrong(want string) error {
+// invalidError returns the error for a value that is not want.
+func (v value) invalidError(want string) error {
 	if len(v.raw) == 0 {
 		return fmt.Errorf("%s: it is missing, and is to be %s", v.path, want)
 	}
 	return fmt.Errorf("%s: %s is not %s", v.path, label.Clean(string(v.raw)), want)
 }
 
-// object reads an object; nil if there is no value.
-func (v value) object() (*object, error) {
-	if !v.given() {
+// parseObject parses an object. It returns nil if the value is not set.
+func (v value) parseObject() (*object, error) {
+	if !v.isSet() {
 		return nil, nil
 	}
 	if v.raw[0] != '{' {
-		return nil, v.wrong("an object")
+		return nil, v.invalidError("an object")
 	}
 	o := &object{path: v.path, fields: make(map[string]field)}
 	d := json.NewDecoder(bytes.NewReader(v.raw))
@@ -70,19 +70,19 @@ func (v value) object() (*object, error) {
 		if err = d.Decode(&f.raw); err != nil {
 			break
 		}
-		key := folded(f.name)
+		key := foldCase(f.name)
 		if _, twice := o.fields[key]; twice {
-			return nil, fmt.Errorf("%s is given twice", o.at(label.Clean(f.name)))
+			return nil, fmt.Errorf("%s is given twice", o.fieldPath(label.Clean(f.name)))
 		}
 		o.fields[key] = f
 	}
 	return o, err
 }
 
-func (o *object) at(name string) string { return o.path + "." + name }
+func (o *object) fieldPath(name string) string { return o.path + "." + name }
 
-// names returns the names of all fields.
-func (o *object) names() (all []string) {
+// fieldNames returns the sorted names of all fields.
+func (o *object) fieldNames() (all []string) {
 	for _, f := range o.fields {
 		all = append(all, f.name)
 	}
@@ -90,20 +90,20 @@ func (o *object) names() (all []string) {
 	return all
 }
 
-// field returns the value of a field.
+// field returns the value of a field, which may be missing.
 func (o *object) field(name string) value {
-	return value{o.at(name), o.fields[folded(name)].raw}
+	return value{o.fieldPath(name), o.fields[foldCase(name)].raw}
 }
 
-// array returns the elements of a field that is an array, if it is given.
-func (o *object) array(name string) (all []value, err error) {
+// parseArray parses a field that is an array. It returns nil if the field is not set.
+func (o *object) parseArray(name string) (all []value, err error) {
 	v := o.field(name)
-	if !v.given() {
+	if !v.isSet() {
 		return nil, nil
 	}
 	var raws []json.RawMessage
 	if json.Unmarshal(v.raw, &raws) != nil {
-		return nil, v.wrong("an array")
+		return nil, v.invalidError("an array")
 	}
 	for i, raw := range raws {
 		all = append(all, value{fmt.Sprintf("%s[%d]", v.path, i), raw})
@@ -111,8 +111,7 @@ func (o *object) array(name string) (all []value, err error) {
 	return all, nil
 }
 
-// number returns a value that is a number.
-func (v value) number() (f float64, ok bool) {
-	ok = v.given() && json.Unmarshal(v.raw, &f) == nil
+func (v value) parseNumber() (f float64, ok bool) {
+	ok = v.isSet() && json.Unmarshal(v.raw, &f) == nil
 	return f, ok
 }

@@ -541,14 +541,14 @@ func TestDialOptionsObeyWhatGRPCIgnores(t *testing.T) {
 }
 
 func TestHedgesAreLeftToAGRPCThatSendsThem(t *testing.T) {
-	assert.False(t, serviceconfig.IsObeyedBy("1.90.0"), "no version does yet")
-	defer func() { serviceconfig.ObeyedSince = "" }()
-	serviceconfig.ObeyedSince = "1.90.0"
+	assert.False(t, serviceconfig.HasNativeHedging("1.90.0"), "no version does yet")
+	defer func() { serviceconfig.NativeHedgingSince = "" }()
+	serviceconfig.NativeHedgingSince = "1.90.0"
 	for version, want := range map[string]bool{"1.90.0": true, "1.90.1": true, "1.100.0": true, "2.0.0": true, "1.90.0-dev": true, "1.89.9": false, "1.85.0": false, "0.95.0": false} {
-		assert.Equal(t, want, serviceconfig.IsObeyedBy(version), version)
+		assert.Equal(t, want, serviceconfig.HasNativeHedging(version), version)
 	}
 
-	serviceconfig.ObeyedSince = grpc.Version
+	serviceconfig.NativeHedgingSince = grpc.Version
 	in := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
 	most, why := in.Hedges(read)
 	assert.Zero(t, most)

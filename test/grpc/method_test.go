@@ -269,7 +269,7 @@ func TestUnhedgedMethodIsToldOnceWithTheLineThatAllowsIt(t *testing.T) {
 	assert.Contains(t, log.String(), `why="its name begins with no word that reads"`)
 }
 
-// TestNamesOfMethodsAreForgotten calls methods as a proxy does whose clients make up their names.
+// TestMethodCacheIsBounded calls methods as a proxy does whose clients make up their names.
 
 func TestLogNamesAtMost4096Methods(t *testing.T) {
 	var log bytes.Buffer
