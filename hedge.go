@@ -1,63 +1,67 @@
-// Package hedge cuts tail latency: when a call is slower than usual, it sends a
-// second one and takes the first good answer.
+// Package hedge cuts tail latency. When a call is slower than usual, it sends the call a second time and returns the first
+// good answer.
 //
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport)}
 //
 //	conn, err := grpc.NewClient(target, creds,
 //		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()))
 //
-// Both work without options. They learn the latency of each host (HTTP) or method
-// (gRPC), and send hedges for the slowest tenth of the calls, once or twice, within
-// a budget of 10 % more requests. [Do] hedges any other function, and package
-// dnshedge does the same for DNS.
+// Both need no options. They learn the latency of each host (HTTP) or method (gRPC). They hedge the slowest tenth of the
+// calls, within a budget of 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS.
+//
+// # Options
+//
+// Every day:
+//   - [WithBudgetPercent]: hedges per 100 calls; the default is 10
+//   - [WithMaxHedges]: hedges per call; the default is 2
+//   - [WithHedgeable]: HTTP requests that are safe to send twice
+//   - [WithRoute]: a latency and a [Policy] of their own for some calls of a host
+//   - [WithShadow]: a dry run, which decides and counts, and sends no hedge
+//   - [WithName]: the name of the client in metrics, logs and the debug page
+//   - [WithLogger]: a log of pauses, spent budgets and changed settings
+//   - [WithObserver]: metrics and traces, such as those of hedgeprom and hedgeotel
+//
+// Advanced:
+//   - delays: [WithPercentile], [WithMinDelay], [WithMaxDelay], [WithInitialDelay]
+//   - budgets: [WithBudget], [WithBurst], [WithEstimatedRPS], [WithMaxHedgesPerSecond]
+//   - keys, for which latency is learned: [WithKeyFunc], [WithMaxKeys]
+//   - results: [WithAudit], [WithStats]
+//   - many settings at once: [WithConfig], [WithOptions]
+//   - HTTP answers: [WithFailureStatus], [WithAnswerStatus], [WithFailureFunc]
+//   - HTTP bodies: [WithMaxReplayBytes], [WithFirstByte], [WithResume]
+//   - HTTP connections: [WithEndpoints], [WithReplicas], [WithHedgeTransport], [WithLinger]
+//   - chains of HTTP services: [WithAttemptHeader]
+//
+// gRPC: [WithMethods] declares methods that are safe to send twice. Advanced are [WithDeclaredMethods], [WithNonFatalCodes],
+// [WithAnswerCodes], [WithHedgeConn], [WithHedgeConns] and [WithServiceConfig].
+//
+// Servers: [NewLimiter] takes [WithUnlimited], [WithLimitedHealthChecks], [WithName], [WithObserver] and [WithLogger].
+//
+// An option in a wrong place does not compile. Options that contradict each other are an error.
 //
 // # What is hedged
 //
-// Only what is safe to send twice, at the same time. For HTTP that is what only
-// reads: GET, HEAD, OPTIONS, TRACE and QUERY. An Idempotency-Key alone is not enough:
-// it lets a request be repeated after it failed, not beside the first. For
-// gRPC it is what the method declares, or a name that promises to only read.
-// Everything else is sent once, as it is. See [WithHedgeable], [WithMethods],
-// [AllowHedging] and [WithoutHedging].
+// Only calls that are safe to send twice at the same time: HTTP requests with GET, HEAD, OPTIONS, TRACE and QUERY, and gRPC
+// methods that declare to only read or have the name of a read. [WithoutHedging], [AllowHedging] and [WithDelay] decide for
+// single calls. A hedge starts at the earliest delay whose cost fits the budget. Nothing is hedged until ten calls are known,
+// while most calls are slow (an outage), or while the server pushes back.
 //
 // # What wins
 //
-// The first success: status 2xx or 3xx, OK, a nil error. Whatever else a hedge brings is
-// dropped, so that it never beats an answer of the primary that is still on its way;
-// [WithAnswerStatus] and [WithAnswerCodes] name exceptions. What the primary answers ends
-// the call, but a failure, such as an error or 503, waits for hedges for about as long as
-// they usually take. If every attempt fails, the caller gets what the primary returned,
-// exactly as without this package. A call that fails before a hedge was due is not repeated:
-// hedging is not retrying.
+// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never beats the primary. A failed primary waits for
+// its hedges, for as long as they usually take. If every attempt fails, the caller gets the result of the primary. A call
+// that fails before a hedge was due is not repeated: hedging is not retrying.
 //
-// # When a hedge starts
+// # Chains and servers
 //
-// The delays follow from what callers of the same key waited in the last seconds:
-// they are the earliest ones whose whole cost fits the budget. Nothing is hedged
-// until ten calls are known, while most calls are slow (that is an outage), or
-// while the server pushes back. If hedges never win, they get a tenth of the
-// budget.
-//
-// # Chains
-//
-// If every layer of a chain of services hedges, the requests multiply.
-// [Middleware] and [NewUnaryServerInterceptor] recognise requests that are hedges,
-// and what a server does for one of them is not hedged again. gRPC clients tell
-// servers by themselves; HTTP clients do so with [WithAttemptHeader]. Of hedging around
-// hedging, as by Wrap(Wrap(c)), the outer one hedges; the inner one sends calls to the
-// same host, or of the same method, once, and logs that, see [WithLogger].
-//
-// # When not to hedge
-//
-// Hedging does not help where the request itself is slow, where the same busy
-// server answers both attempts, or where everything is slow. A server that
-// is loaded above 60 % and keeps working on cancelled calls gets a [Limiter] before its
-// handlers; where that cannot be, set a budget of 2 %. The page [Roll out and run] says more, and how to begin.
+// [Middleware] and [NewUnaryServerInterceptor] mark the calls that a server makes for a hedge: they are sent once. Of clients around clients, the outer one hedges. A server
+// above 60 % load that keeps working on cancelled calls needs a [Limiter], or clients with a budget of 2 %. See
+// [Roll out and run].
 //
 // # Operating it
 //
-// Two variables of the environment are read once, when a Transport, Interceptor or
-// Hedger is made; neither upper case nor spaces around the value matter:
+// Two variables of the environment are read once, when a Transport, Interceptor or Hedger is made; neither upper case nor
+// spaces around the value matter:
 //
 //	HEDGE_DISABLED  true, 1, t, yes, y or on   starts switched off, as by SetEnabled(false)
 //	                false, 0, f, no, n or off  as the program says
@@ -66,20 +70,8 @@
 //	                off or disabled            starts switched off
 //	                normal, on or hedge        as the program says
 //
-// Any other value sends no hedges, and a warning is logged (see [WithLogger]):
-// HEDGE_DISABLED then switches off, HEDGE_MODE is then shadow. [WithObserver] tells of
-// every attempt; the modules hedgeprom and hedgeotel and the package debug show them.
-//
-// # Cost
-//
-// A call that needs no hedge costs some half a microsecond over HTTP/2 and gRPC, where it
-// starts no goroutine, and one and a half over HTTP/1.1, where it starts one. Memory is
-// bounded by [Config.MaxKeys], at a few kilobytes per key. There are no background goroutines.
-//
-// # Without gRPC
-//
-// A program that makes no gRPC calls is smaller if it is built with -tags hedge_nogrpc, which
-// leaves out what has to do with gRPC, and grpc itself. The rest is the same.
+// Any other value sends no hedges, and is logged. A call that needs no hedge costs half a microsecond over HTTP/2 and gRPC,
+// and one and a half over HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
 //
 // [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge
