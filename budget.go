@@ -22,7 +22,7 @@ type Budget struct {
 }
 
 // NewBudget returns a full budget that earns percent hedges per 100 requests and can
-// save up burst hedges, or one if burst is 0. It panics unless percent is in
+// save up burst hedges, but at least one. It panics unless percent is in
 // [0, 400] and burst is not negative.
 func NewBudget(percent float64, burst int) *Budget {
 	if !(percent >= 0 && percent <= 100*race.MaxHedges) {

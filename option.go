@@ -489,9 +489,14 @@ func WithResume() HTTPOption {
 // same. All routes of a host spend that host's budget. For gRPC, patterns are "/pkg.Service/Method",
 // "/pkg.Service/*" and "/*", and every method has a latency of its own anyway.
 //
-// It panics if the pattern is none of http.ServeMux's, Delay is negative or
-// BudgetPercent is not in [0, 400]; [New] panics if two patterns conflict.
+// It panics if the pattern is none of http.ServeMux's or a field of p is invalid; [New] panics if two patterns conflict.
 func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
+	if p.BudgetPercent == NoBudget {
+		p.BudgetPercent = 0
+		if !p.Off {
+			p.Off, p.Hedgeable = true, false
+		}
+	}
 	given := route.Route{Pattern: pattern, Line: caller(), Policy: route.Policy(p)}
 	if err := given.Validate(); err != nil {
 		panic(err)

@@ -108,7 +108,7 @@ func (c *core) newServers(hedging group.Hedging) *servers {
 
 func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTimeout) }
 
-func (c *core) isOff() bool { return c.conf.Hedge.Off || c.off.Load() }
+func (c *core) isOff() bool { return c.conf.Hedge.isOff() || c.off.Load() }
 
 // close is Client.Close.
 func (c *core) close() {

@@ -18,7 +18,7 @@ const (
 )
 
 // Hedge says when a query is sent a second time although the first may still be
-// answered. The zero value is what most should use.
+// answered. A field that is zero has its default. The zero value suits most programs.
 //
 // Two delays are learned for each upstream. The loss delay is how long an answer
 // takes that the server does not have to look for, plus a margin: if the wait is
@@ -56,7 +56,7 @@ type Hedge struct {
 	// comparison. Zero: the delays are learned.
 	Fixed time.Duration
 
-	// Percentile is the share of answers, in [0, 1), that are never hedged because
+	// Percentile is a quantile, a fraction in [0, 1): this share of the answers is never hedged because
 	// they come early enough. Zero: 0.90.
 	Percentile float64
 
@@ -64,7 +64,7 @@ type Hedge struct {
 	MaxHedges int
 
 	// BudgetPercent bounds the hedges to this share of all queries sent, plus a burst
-	// of 20, for each upstream and for the whole Client. Zero: 5. At most 100.
+	// of 20, for each upstream and for the whole Client. Zero: 5. At most 100. NoBudget turns hedging off, as Off does.
 	BudgetPercent float64
 
 	// MaxHedgesPerSecond bounds the hedges besides, for servers that bill by the
@@ -78,6 +78,9 @@ type Hedge struct {
 	MaxDelay time.Duration
 }
 
+// NoBudget is the BudgetPercent of a [Hedge] that pays for no hedge.
+const NoBudget = -1
+
 func (h *Hedge) validate() error {
 	bad := func(field string, v any, want string) error {
 		return fmt.Errorf("dnshedge: Hedge.%s is %v; want %s", field, v, want)
@@ -89,8 +92,8 @@ func (h *Hedge) validate() error {
 		return bad("Percentile", h.Percentile, "0 or more and less than 1")
 	case h.MaxHedges < 0 || h.MaxHedges > group.MaxHedges:
 		return bad("MaxHedges", h.MaxHedges, fmt.Sprintf("0 to %d", group.MaxHedges))
-	case !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
-		return bad("BudgetPercent", h.BudgetPercent, "0 to 100")
+	case h.BudgetPercent != NoBudget && !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
+		return bad("BudgetPercent", h.BudgetPercent, "0 to 100, or NoBudget")
 	case !(h.MaxHedgesPerSecond >= 0):
 		return bad("MaxHedgesPerSecond", h.MaxHedgesPerSecond, "0 or more")
 	case h.MinDelay < 0:
@@ -101,13 +104,20 @@ func (h *Hedge) validate() error {
 	return nil
 }
 
-// hedging returns what h says, with defaults filled in.
+// isOff reports whether h sends no hedge.
+func (h *Hedge) isOff() bool { return h.Off || h.BudgetPercent == NoBudget }
+
+// hedging returns the settings with their defaults. Without hedges, the default budget still pays for retransmissions.
 func (h *Hedge) hedging() group.Hedging {
+	budgetPercent := h.BudgetPercent
+	if budgetPercent <= 0 {
+		budgetPercent = defaultBudget
+	}
 	return group.Hedging{
 		Fixed:        h.Fixed,
 		Percentile:   cmp.Or(h.Percentile, defaultPercentile),
 		MaxHedges:    cmp.Or(h.MaxHedges, defaultHedges),
-		Share:        cmp.Or(h.BudgetPercent, defaultBudget) / 100,
+		Share:        budgetPercent / 100,
 		MaxPerSecond: h.MaxHedgesPerSecond,
 		MinDelay:     cmp.Or(h.MinDelay, defaultMinDelay),
 		LocalMin:     cmp.Or(h.MinDelay, loopbackMinDelay),

@@ -293,6 +293,7 @@ func TestShadowHedgesTakeNothingFromFailovers(t *testing.T) {
 	}
 	off := answered(dnshedge.Hedge{Off: true})
 	assert.Positive(t, off)
+	assert.Equal(t, off, answered(dnshedge.Hedge{BudgetPercent: dnshedge.NoBudget}))
 	assert.GreaterOrEqual(t, answered(dnshedge.Hedge{Shadow: true}), off)
 }
 

@@ -5,7 +5,7 @@ import "time"
 // StoreStats are the counters of a rangeread.Store since it was made, and its estimates. In JSON, durations are
 // numbers of nanoseconds.
 type StoreStats struct {
-	Enabled bool `json:"enabled"`          // false: a BudgetPercent below 0 or the environment has switched hedging off
+	Enabled bool `json:"enabled"`          // false: a BudgetPercent of rangeread.NoBudget or the environment has switched hedging off
 	Shadow  bool `json:"shadow,omitempty"` // hedges are only counted, in DeniedBy
 
 	Ranges   int64 `json:"ranges"`   // that were asked for: parts of reads

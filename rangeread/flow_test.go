@@ -74,7 +74,7 @@ func TestABodyThatBreaksOffIsGoneOnWith(t *testing.T) {
 
 				f = newFake(mib)
 				f.plan = given(broken)
-				p, _, err = readFrom(t, rangeread.NewStore(rangeread.Options{BudgetPercent: -1}), f, mib)
+				p, _, err = readFrom(t, rangeread.NewStore(rangeread.Options{BudgetPercent: rangeread.NoBudget}), f, mib)
 				assert.Len(t, p, 300_000)
 				assert.Equal(t, cmp.Or(broken.err, io.ErrUnexpectedEOF), err, "without hedges it is an error")
 			})
@@ -208,7 +208,7 @@ func TestAnErrorBehindTheLastByteIsNotLookedAt(t *testing.T) {
 	f.plan = func(int, rangeread.Range) answer {
 		return answer{cut: 1000, err: errStore, info: func(i *rangeread.Info) { i.Length = min(i.Length, 1000) }}
 	}
-	store := rangeread.NewStore(rangeread.Options{BudgetPercent: -1})
+	store := rangeread.NewStore(rangeread.Options{BudgetPercent: rangeread.NoBudget})
 	p, _, err := readFrom(t, store, f, 5000)
 	require.NoError(t, err)
 	assert.Len(t, p, 5000)
@@ -585,7 +585,7 @@ func TestNothingIsHedgedWhereThatIsForbidden(t *testing.T) {
 		ctx     func(context.Context) context.Context
 	}{
 		"by the caller":          {ctx: hedge.WithoutHedging},
-		"by a budget of nothing": {options: rangeread.Options{BudgetPercent: -1}},
+		"by a budget of nothing": {options: rangeread.Options{BudgetPercent: rangeread.NoBudget}},
 		"by HEDGE_DISABLED":      {env: "HEDGE_DISABLED"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -720,7 +720,7 @@ func TestTheTailOfOneMebibyte(t *testing.T) {
 		})
 		return p99, sent
 	}
-	plain, plainBytes := measure(rangeread.Options{BudgetPercent: -1})
+	plain, plainBytes := measure(rangeread.Options{BudgetPercent: rangeread.NoBudget})
 	hedged, hedgedBytes := measure(rangeread.Options{})
 	t.Logf("p99 %v plain, %v hedged (%.3f); bytes %.4f", plain, hedged, float64(hedged)/float64(plain), float64(hedgedBytes)/float64(plainBytes))
 	assert.LessOrEqual(t, hedged, plain/10)

@@ -148,7 +148,7 @@ func TestAWeakTagIsNoVersion(t *testing.T) {
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	o := &httpObject{size: 1_000_000}
 	s := doubles.Serve(t, "HTTP/1.1", o.ServeHTTP)
-	object := rangeread.New(fetchHTTP(s.Client(), s.URL), rangeread.Options{BudgetPercent: -1})
+	object := rangeread.New(fetchHTTP(s.Client(), s.URL), rangeread.Options{BudgetPercent: rangeread.NoBudget})
 	p := make([]byte, 50_000)
 	for i := range int64(20) {
 		_, err := object.ReadAt(p, 50_000*i)

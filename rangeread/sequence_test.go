@@ -61,7 +61,7 @@ func TestAPartThatFailsEndsTheRead(t *testing.T) {
 			}
 			return answer{first: 20 * ms}
 		}
-		r := rangeread.New(f.fetch, rangeread.Options{PartSize: part, Parallel: 4, BudgetPercent: -1})
+		r := rangeread.New(f.fetch, rangeread.Options{PartSize: part, Parallel: 4, BudgetPercent: rangeread.NoBudget})
 		p := make([]byte, 10*part)
 		began := time.Now()
 		n, err := r.ReadAt(p, 0)
@@ -208,7 +208,7 @@ func TestCloseOfASequentialReaderEndsItsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(10 * part)
 		f.plan = func(n int, _ rangeread.Range) answer { return answer{stall: time.Hour, after: 100} }
-		r := rangeread.New(f.fetch, rangeread.Options{PartSize: part, BudgetPercent: -1})
+		r := rangeread.New(f.fetch, rangeread.Options{PartSize: part, BudgetPercent: rangeread.NoBudget})
 		s := r.NewReader(t.Context(), 0, -1)
 		time.AfterFunc(time.Second, func() { assert.NoError(t, s.Close()) })
 		began := time.Now()

@@ -83,7 +83,7 @@ func TestStatsSayHowTheStoreIsSet(t *testing.T) {
 	}
 	assert.Equal(t, set{true, false, rangeread.DefaultMaxBytes}, is(rangeread.Options{}))
 	assert.Equal(t, set{true, false, 0}, is(rangeread.Options{MaxBytes: -1}))
-	assert.Equal(t, set{false, false, 5}, is(rangeread.Options{MaxBytes: 5, BudgetPercent: -1}))
+	assert.Equal(t, set{false, false, 5}, is(rangeread.Options{MaxBytes: 5, BudgetPercent: rangeread.NoBudget}))
 	t.Setenv("HEDGE_MODE", "shadow")
 	assert.Equal(t, set{true, true, rangeread.DefaultMaxBytes}, is(rangeread.Options{}))
 	t.Setenv("HEDGE_DISABLED", "true")

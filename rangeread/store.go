@@ -22,6 +22,12 @@ const (
 	DefaultMaxBytes      = 256 << 20
 )
 
+// NoBudget is the BudgetPercent of [Options] with which no hedge is sent, and NoReadAhead the MaxBytes with which nothing is read ahead.
+const (
+	NoBudget    = -1
+	NoReadAhead = -1
+)
+
 // The least and the largest part.
 const (
 	minPartSize = 4 << 10
@@ -31,7 +37,7 @@ const (
 // burstParts is how many parts the budget of bytes holds at most: hedges may cluster.
 const burstParts = 4
 
-// Options are the settings of a [Store]. The zero value is what most should use.
+// Options are the settings of a [Store]. A field that is zero has its default. The zero value suits most programs.
 type Options struct {
 	// PartSize is how long a range is at most: longer reads are split. The default is [DefaultPartSize]. It is from 4 KiB to 256 MiB.
 	PartSize int64
@@ -41,11 +47,11 @@ type Options struct {
 	Parallel int
 
 	// BudgetPercent is how many hedges are sent per 100 ranges at most, and how many bytes they ask for per 100 bytes that are read, besides a
-	// burst of four parts. The default is [DefaultBudgetPercent]; below 0 no hedge is sent. It is 400 at most.
+	// burst of four parts. The default is [DefaultBudgetPercent]. [NoBudget] sends no hedge. It is 400 at most.
 	BudgetPercent float64
 
 	// MaxBytes bounds the memory for what all sequential readers of the store have read ahead. A reader that gets none reads
-	// only what it is asked for. The default is [DefaultMaxBytes]; below 0 nothing is read ahead. Besides, each range that is being read holds
+	// only what it is asked for. The default is [DefaultMaxBytes]. [NoReadAhead] reads nothing ahead. Besides, each range that is being read holds
 	// 128 KiB.
 	MaxBytes int64
 }
@@ -59,8 +65,10 @@ func (o Options) filled() Options {
 		panic(fmt.Sprintf("rangeread: PartSize is %d, want %d to %d", o.PartSize, minPartSize, maxPartSize))
 	case o.Parallel < 1:
 		panic(fmt.Sprintf("rangeread: Parallel is %d, want at least 1", o.Parallel))
-	case !(o.BudgetPercent <= 400): // NaN is not
-		panic(fmt.Sprintf("rangeread: BudgetPercent is %v, want at most 400", o.BudgetPercent))
+	case o.BudgetPercent != NoBudget && !(o.BudgetPercent > 0 && o.BudgetPercent <= 400): // NaN is not
+		panic(fmt.Sprintf("rangeread: BudgetPercent is %v, want 0 to 400 or NoBudget", o.BudgetPercent))
+	case o.MaxBytes < NoReadAhead:
+		panic(fmt.Sprintf("rangeread: MaxBytes is %d, want at least 0 or NoReadAhead", o.MaxBytes))
 	}
 	return o
 }

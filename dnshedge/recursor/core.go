@@ -185,7 +185,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 func (c *core) fleetConfig() fleet.Config {
 	r := c.conf
 	conf := fleet.Config{
-		Hedge: fleet.Hedge(r.Hedge), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
+		Hedge: r.Hedge.fleetConfig(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
 		PerServer: c.limits.InFlight, PerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
 	}
 	if t := r.Trace; t != nil {

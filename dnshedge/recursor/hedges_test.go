@@ -35,13 +35,13 @@ func TestHedgesThatAreLookupsStayWithinTheBudget(t *testing.T) {
 	for i := range halves {
 		text.WriteString(halfGlued(i))
 	}
-	run := func(off bool) (sent int, s recursor.Stats) {
+	run := func(hedge recursor.Hedge) (sent int, s recursor.Stats) {
 		bubble(t, text.String(), func(t *testing.T, w *world) {
 			for i := range halves {
 				delegate(w, i)
 				w.server(fmt.Sprintf("100.2.%d.%d", i/200, 1+i%200)).rtt = []time.Duration{15, 15, 15, 190}[i%4] * ms
 			}
-			r := w.resolver(func(r *recursor.Resolver) { r.Hedge.Off = off })
+			r := w.resolver(func(r *recursor.Resolver) { r.Hedge = hedge })
 			for i := range halves {
 				assert.Equal(t, "NOERROR www.z"+fmt.Sprint(i)+". A 192.0.2.80", told(w.ask(r, fmt.Sprintf("www.z%d. A", i))))
 				time.Sleep(100 * ms)
@@ -51,8 +51,11 @@ func TestHedgesThatAreLookupsStayWithinTheBudget(t *testing.T) {
 		})
 		return sent, s
 	}
-	without, _ := run(true)
-	with, s := run(false)
+	without, _ := run(recursor.Hedge{Off: true})
+	none, s := run(recursor.Hedge{BudgetPercent: recursor.NoBudget})
+	assert.Equal(t, without, none)
+	assert.Zero(t, s.Hedges)
+	with, s := run(recursor.Hedge{})
 	t.Logf("%d queries without hedges, %d with %d hedges, %d lookups", without, with, s.Hedges, s.Lookups)
 	assert.LessOrEqual(t, with-without, without*15/100+20)
 	assert.EqualValues(t, with-without, s.Hedges, "each query that would not have been sent is one")

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
 )
 
 const (
@@ -89,12 +90,21 @@ func charge(count *atomic.Int32, field string, limit int) error {
 	return nil
 }
 
+// fleetConfig returns the settings as package fleet has them, where the percentile is a percentage.
+func (h Hedge) fleetConfig() fleet.Hedge {
+	c := fleet.Hedge{Off: h.Off, Percentile: 100 * h.Percentile, BudgetPercent: h.BudgetPercent, MaxPerSecond: h.MaxPerSecond}
+	if h.BudgetPercent == NoBudget {
+		c.Off, c.BudgetPercent = true, 0
+	}
+	return c
+}
+
 func (h Hedge) validate() error {
 	switch {
-	case !(h.Percentile >= 0 && h.Percentile < 100): // as NaN is
-		return fmt.Errorf("recursor: Resolver.Hedge.Percentile is %v; want more than 0 and less than 100, or 0 for the default", h.Percentile)
-	case !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
-		return fmt.Errorf("recursor: Resolver.Hedge.BudgetPercent is %v; want 0 to 100", h.BudgetPercent)
+	case !(h.Percentile >= 0 && h.Percentile < 1): // as NaN is
+		return fmt.Errorf("recursor: Resolver.Hedge.Percentile is %v; want 0 or more and less than 1", h.Percentile)
+	case h.BudgetPercent != NoBudget && !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
+		return fmt.Errorf("recursor: Resolver.Hedge.BudgetPercent is %v; want 0 to 100, or NoBudget", h.BudgetPercent)
 	case !(h.MaxPerSecond >= 0):
 		return fmt.Errorf("recursor: Resolver.Hedge.MaxPerSecond is %v; want 0 or more", h.MaxPerSecond)
 	}

@@ -87,7 +87,7 @@ type Dialer interface {
 }
 
 // Hedge says when a query goes to a second server although the first may still answer.
-// The zero value is what most should use.
+// A field that is zero has its default. The zero value suits most programs.
 //
 // A server that has been asked before is late after its smoothed round trip time and four
 // times the deviation (RFC 6298), 20 ms at least. A server that has not is late after a
@@ -104,17 +104,20 @@ type Hedge struct {
 	// Off turns hedging off. Queries that are lost still go to other servers.
 	Off bool
 
-	// Percentile is the percentage of first answers of servers, more than 0 and less than
-	// 100, that are not hedged because they come early enough. Zero: 65.
+	// Percentile is a quantile, a fraction in [0, 1): this share of the first answers of servers is not hedged because
+	// they come early enough. Zero: 0.65.
 	Percentile float64
 
 	// BudgetPercent bounds the hedges to this share of the other queries, plus a burst of
-	// 20. Zero: 15. At most 100.
+	// 20. Zero: 15. At most 100. NoBudget turns hedging off, as Off does.
 	BudgetPercent float64
 
 	// MaxPerSecond bounds the hedges besides. Zero: no bound.
 	MaxPerSecond float64
 }
+
+// NoBudget is the BudgetPercent of a [Hedge] that pays for no hedge.
+const NoBudget = -1
 
 // Limits bound what one question of a caller may cost, so that nobody's zone can make a
 // Resolver send many queries for one. A question that would exceed one ends with SERVFAIL and

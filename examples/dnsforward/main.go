@@ -65,7 +65,7 @@ func run() error {
 	filter := new(dnshedge.RebindFilter)
 	flag.Func("rebind-allow", "`domain` that may have private addresses; may be repeated", texts(&filter.Allow))
 	flag.DurationVar(&client.Timeout, "timeout", 5*time.Second, "for one question")
-	flag.Float64Var(&client.Hedge.BudgetPercent, "budget", 5, "hedges allowed, in percent of the queries")
+	flag.Float64Var(&client.Hedge.BudgetPercent, "budget", 5, "hedges allowed, in percent of the queries; 0 sends none")
 	flag.Float64Var(&client.Hedge.MaxHedgesPerSecond, "max-hedges", 0, "hedges per second; 0 is no limit")
 	flag.BoolVar(&client.Hedge.Off, "no-hedging", false, "do not hedge")
 	flag.Int64Var(&client.Cache.MaxBytes, "cache", 64<<20, "`bytes` of memory for the cache")
@@ -76,6 +76,9 @@ func run() error {
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("dnsforward: unexpected argument %q", flag.Arg(0))
+	}
+	if client.Hedge.BudgetPercent == 0 {
+		client.Hedge.BudgetPercent = dnshedge.NoBudget
 	}
 	if len(f.listen)+len(f.dot)+len(f.doh) == 0 {
 		f.listen = []string{"127.0.0.1:5300"}

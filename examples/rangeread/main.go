@@ -28,7 +28,7 @@ func main() {
 		name    string
 		options rangeread.Options
 	}{
-		{"plain", rangeread.Options{BudgetPercent: -1}},
+		{"plain", rangeread.Options{BudgetPercent: rangeread.NoBudget}},
 		{"hedged", rangeread.Options{}},
 	} {
 		bucket := rangeread.NewStore(way.options)

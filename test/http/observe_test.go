@@ -70,8 +70,9 @@ func TestObserverHearsWhyNot(t *testing.T) {
 		"call": {hedge.DeniedDisabled, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			return r.WithContext(hedge.WithoutHedging(r.Context()))
 		}},
-		"switch": {hedge.DeniedDisabled, nil, func(tr *hedge.Transport, r *http.Request) *http.Request { tr.SetEnabled(false); return r }},
-		"route":  {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
+		"switch":         {hedge.DeniedDisabled, nil, func(tr *hedge.Transport, r *http.Request) *http.Request { tr.SetEnabled(false); return r }},
+		"route":          {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithRoute("/item", hedge.Policy{Off: true})}, nil},
+		"route's budget": {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithRoute("/item", hedge.Policy{BudgetPercent: hedge.NoBudget, Hedgeable: true})}, nil},
 		"mark": {hedge.DeniedNested, []hedge.HTTPOption{hedge.WithAttemptHeader("x-hedge")}, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			r.Header.Set("X-Hedge", "1")
 			return r

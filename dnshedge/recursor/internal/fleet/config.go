@@ -34,7 +34,7 @@ type Config struct {
 }
 
 // Hedge says when a question goes to a second server. The fields are those of recursor.Hedge, and have
-// the same defaults.
+// the same defaults; Percentile is a percentage.
 type Hedge struct {
 	Off           bool
 	Percentile    float64
