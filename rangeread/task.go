@@ -52,7 +52,7 @@ func (t *task) admit(c *policy.Call, index int, from, to int64) bool {
 		return true
 	}
 	if paid && c.Denied != observe.DeniedShadow { // as if that was sent
-		t.store.bytes.GiveBackN(n)
+		t.store.bytes.RefundN(n)
 	}
 	if c.Denied != policy.None {
 		t.store.denied.count(c.Denied, !paid)

@@ -54,34 +54,34 @@ func (w *town) call() {
 	slow := w.rng.Float64() < 0.1
 	if slow {
 		took *= 10
-		if a.IsDark() {
+		if a.IsHedgingOff() {
 			w.denied++
 		} else {
 			hedges++
 		}
 		if w.dark != nil {
-			w.dark(w.now, a.IsDark())
+			w.dark(w.now, a.IsHedgingOff())
 		}
 	}
-	if !a.IsDark() {
+	if !a.IsHedgingOff() {
 		took *= w.factor
 	}
-	a.EndCall(w.now.UnixNano(), audit.Result{Waited: time.Duration(took), Hedges: hedges})
-	if _, changed, ok := a.TakeNews(); ok && changed {
+	a.EndCall(w.now.UnixNano(), audit.Result{Latency: time.Duration(took), Hedges: hedges})
+	if _, changed, ok := a.TakeNewResults(); ok && changed {
 		w.changes++
 	}
 }
 
-func (w *town) verdict() observe.Verdict { return w.audit.View().Verdict }
+func (w *town) verdict() observe.Verdict { return w.audit.Report().Verdict }
 
 func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
 	t.Parallel()
 	w := newTown("a", 60, 1.5)
 	w.live(15 * time.Minute)
-	v := w.audit.View()
+	v := w.audit.Report()
 	assert.Equal(t, observe.AuditOff, v.Verdict)
 	assert.Greater(t, v.Confidence, 0.95)
-	assert.True(t, w.audit.IsDark())
+	assert.True(t, w.audit.IsHedgingOff())
 	require.Positive(t, v.P99)
 	assert.InDelta(t, -0.5, float64(v.Saved)/float64(v.P99), 0.15, "%+v", v)
 	assert.Less(t, v.PlusMinus, v.P99/4)
@@ -179,11 +179,11 @@ func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
 	w := newTown("a", 60, 1.5)
 	w.live(15 * time.Minute)
 	require.Equal(t, observe.AuditOff, w.verdict())
-	j, ok := w.audit.Judgement(w.now)
+	j, ok := w.audit.ExportState(w.now)
 	require.True(t, ok)
 	for pair := range 8 { // one is a probe
 		heir := newTown("a", 60, 1.5)
-		heir.audit.Absorb(&j, w.now)
+		heir.audit.ImportState(&j, w.now)
 		heir.now = epoch.Truncate(40 * time.Second).Add(time.Duration(pair) * 40 * time.Second)
 		next := heir.now.Add(40 * time.Second)
 		heir.audit.SetLastPair(next.Add(10*time.Second - 24*time.Hour))

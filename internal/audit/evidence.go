@@ -9,42 +9,42 @@ import (
 const (
 	// A verdict is false with a probability of at most mayErr, however many pairs and trials there are: trial k may err with
 	// mayErr * 6 / (π²k²).
-	mayErr = 0.03
+	maxErrorProbability = 0.03
 
-	highestStake = 0.95 // of its wealth that a bettor stakes
+	maxStake = 0.95 // of its wealth that a bettor stakes
 )
 
-// scales are the differences, in octaves, on which the bettors stake all that they may. Rare stalls and failures make large
+// betScales are the differences, in octaves, on which the bettors stake all that they may. Rare stalls and failures make large
 // differences, and slower servers make small ones.
-var scales = [...]float64{0.4, 4}
+var betScales = [...]float64{0.4, 4}
 
 // evidence is the sum of the pairs of a trial. Two sides bet on the sign of each pair's difference, that hedging helps and that it
 // harms. Each stakes more on a larger difference. Where hedging changes nothing, the bets are fair, because a hash has chosen
 // the dark slot. Then the probability that the wealth of a side ever exceeds n times its beginning is at most 1/n
 // (Ville's inequality; Howard, Ramdas et al., "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021).
 type evidence struct {
-	number int   // of the trial
-	began  int64 // when the trial did, by the engine's clock; 0: there was no call
-	slow   int   // pairs that are not counted, because calls took too long for their slots
-	pairs  int
-	wealth [2][len(scales)]float64 // logarithms, by side (helps, harms) and bettor
+	number    int   // of the trial
+	startedAt int64 // when the trial did, by the engine's clock; 0: there was no call
+	slowPairs int   // pairs that are not counted, because calls took too long for their slots
+	pairs     int
+	wealth    [2][len(betScales)]float64 // logarithms, by side (helps, harms) and bettor
 }
 
 // addPair adds the difference of a pair: by how many octaves the slowest calls are slower without hedging.
 func (e *evidence) addPair(d float64) {
 	e.pairs++
-	for i, scale := range scales {
-		stake := max(min(d/scale, highestStake), -highestStake)
+	for i, scale := range betScales {
+		stake := max(min(d/scale, maxStake), -maxStake)
 		e.wealth[0][i] += math.Log1p(stake)
 		e.wealth[1][i] += math.Log1p(-stake)
 	}
 }
 
-// luckOf returns the probability, at most, that a side ever has as much wealth by luck, in this trial or one that counts as much.
-func (e *evidence) luckOf(side int) float64 {
+// pValue returns the probability, at most, that a side ever has as much wealth by luck, in this trial or one that counts as much.
+func (e *evidence) pValue(side int) float64 {
 	wealth, k := 0.0, float64(e.number)
 	for _, w := range e.wealth[side] {
-		wealth += math.Exp(min(w, 600)) / float64(len(scales))
+		wealth += math.Exp(min(w, 600)) / float64(len(betScales))
 	}
 	return k * k * math.Pi * math.Pi / 6 / wealth
 }
@@ -52,9 +52,9 @@ func (e *evidence) luckOf(side int) float64 {
 // verdict returns the verdict for which the evidence is enough; AuditTrying if it is not.
 func (e *evidence) verdict() observe.Verdict {
 	switch {
-	case e.luckOf(0) <= mayErr/2:
+	case e.pValue(0) <= maxErrorProbability/2:
 		return observe.AuditOn
-	case e.luckOf(1) <= mayErr/2:
+	case e.pValue(1) <= maxErrorProbability/2:
 		return observe.AuditOff
 	default:
 		return observe.AuditTrying
@@ -65,4 +65,4 @@ func (e *evidence) verdict() observe.Verdict {
 func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
 
 // confidence returns how sure the direction is to which the evidence points, in [0.5, 1].
-func (e *evidence) confidence() float64 { return max(1-min(e.luckOf(0), e.luckOf(1)), 0.5) }
+func (e *evidence) confidence() float64 { return max(1-min(e.pValue(0), e.pValue(1)), 0.5) }

@@ -7,10 +7,10 @@ import (
 )
 
 // SetLastPair sets when a pair was compared last.
-func (a *Audit) SetLastPair(t time.Time) { a.pairCame = t.UnixNano() }
+func (a *Audit) SetLastPair(t time.Time) { a.lastPairAt = t.UnixNano() }
 
-// FailedBin is the position of a failure in the tail of a slot, in octaves.
-var FailedBin = float64(failedBin) / perOctave
+// FailureBin is the position of a failure in the tail of a slot, in octaves.
+var FailureBin = float64(failureBin) / binsPerOctave
 
 // TrialVerdict returns the verdict of trial n for pairs with the given differences, and after how many of them; 0: after none.
 func TrialVerdict(n int, differences func(pair int) float64, pairs int) (v observe.Verdict, after int) {

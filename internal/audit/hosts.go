@@ -10,24 +10,24 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxHost is the limit of the bytes of a host in an export. Written hosts are shorter.
-const maxHost = 8 << 10
+// maxHostBytes is the limit of the bytes of a host in an export. Written hosts are shorter.
+const maxHostBytes = 8 << 10
 
 // Hosts are the audits of the hosts of an engine, which its keys share. The owner guards them. Nil Hosts are not audited.
 type Hosts struct {
-	active  map[string]*hostState
-	evicted evicted.States[string, *hostState] // with a verdict, of hosts without keys
+	active  map[string]*hostAudit
+	evicted evicted.States[string, *hostAudit] // with a verdict, of hosts without keys
 }
 
-// A hostState is the audit of a host.
-type hostState struct {
+// A hostAudit is the audit of a host.
+type hostAudit struct {
 	*Audit
 	keys  int
 	calls int64 // of evicted keys
 }
 
 // NewHosts returns empty Hosts.
-func NewHosts() *Hosts { return &Hosts{active: make(map[string]*hostState)} }
+func NewHosts() *Hosts { return &Hosts{active: make(map[string]*hostAudit)} }
 
 // AddKey returns the audit of the host of a new key; nil if hosts are not audited.
 func (hs *Hosts) AddKey(host string) *Audit {
@@ -37,7 +37,7 @@ func (hs *Hosts) AddKey(host string) *Audit {
 	h := hs.active[host]
 	if h == nil {
 		if h, _, _ = hs.evicted.Take(host); h == nil {
-			h = &hostState{Audit: New(host)}
+			h = &hostAudit{Audit: New(host)}
 		}
 		hs.active[host] = h
 	}
@@ -65,18 +65,18 @@ func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int
 // ForgetEvicted forgets the verdicts of the hosts without keys for which matches returns true.
 func (hs *Hosts) ForgetEvicted(matches func(host string) bool) {
 	if hs != nil {
-		hs.evicted.Each(func(host string, _ **hostState, _ int64) bool { return !matches(host) })
+		hs.evicted.Each(func(host string, _ **hostAudit, _ int64) bool { return !matches(host) })
 	}
 }
 
-// Append appends the verdicts to an export, in at most limit bytes and one verdict, and returns their number. The time is by the engine's clock.
-func (hs *Hosts) Append(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
+// AppendVerdicts appends the verdicts to an export, in at most limit bytes and one verdict, and returns their number. The time is by the engine's clock.
+func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
 	if hs == nil {
 		return b, 0
 	}
-	add := func(host string, h **hostState, _ int64) bool {
-		if j, ok := (*h).Judgement(now); ok && len(b) < limit {
-			b = j.Append(decode.AppendBytes(b, host))
+	add := func(host string, h **hostAudit, _ int64) bool {
+		if j, ok := (*h).ExportState(now); ok && len(b) < limit {
+			b = j.AppendJSON(decode.AppendBytes(b, host))
 			n++
 		}
 		return true
@@ -91,15 +91,15 @@ func (hs *Hosts) Append(b []byte, now time.Time, limit int) (_ []byte, n uint64)
 // A HostVerdict is the exported verdict of a host.
 type HostVerdict struct {
 	host string
-	Judgement
+	State
 }
 
 // DecodeVerdicts reads the verdicts of an export, and returns those of the first hosts, at most limit, once for each host.
 func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error) {
 	seen := make(map[string]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
-		host := label.Short(string(d.Bytes(maxHost)))
-		j, ok := Decode(d)
+		host := label.Short(string(d.Bytes(maxHostBytes)))
+		j, ok := DecodeState(d)
 		if !ok {
 			return nil, fmt.Errorf("%w: a verdict makes no sense", decode.ErrDamaged)
 		}
@@ -111,22 +111,22 @@ func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error)
 	return all, nil
 }
 
-// Absorb stores verdicts for hosts that have none. Now is by the engine's clock; at and limit are as for RemoveKey.
-func (hs *Hosts) Absorb(all []HostVerdict, now time.Time, at time.Duration, limit int) {
+// ImportVerdicts stores verdicts for hosts that have none. Now is by the engine's clock; at and limit are as for RemoveKey.
+func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Duration, limit int) {
 	if hs == nil {
 		return
 	}
 	for i := range all {
-		host, j := all[i].host, &all[i].Judgement
+		host, j := all[i].host, &all[i].State
 		if h := hs.active[host]; h != nil {
-			h.Absorb(j, now)
+			h.ImportState(j, now)
 			continue
 		}
 		h, calls, ok := hs.evicted.Take(host)
 		if !ok {
-			h = &hostState{Audit: New(host)}
+			h = &hostAudit{Audit: New(host)}
 		}
-		h.Absorb(j, now)
+		h.ImportState(j, now)
 		hs.evicted.Put(host, h, calls, at, limit)
 	}
 }

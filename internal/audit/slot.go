@@ -6,38 +6,38 @@ import (
 )
 
 const (
-	slotLength = 20 * time.Second
-	settling   = 6 * time.Second // at the beginning of a slot, in which queues drain; calls that begin then are not measured
-	measured   = slotLength - settling
+	slotLength     = 20 * time.Second
+	washout        = 6 * time.Second // at the beginning of a slot, in which queues drain; calls that begin then are not measured
+	measuredLength = slotLength - washout
 
-	minCalls   = 10   // in each slot of a compared pair
-	tailShare  = 0.1  // of the calls of a slot: the slowest calls, which hedging can make faster
-	maxUnended = 0.01 // share of calls that have not ended when their slot is closed; with more in both slots, a pair says nothing
+	minSlotCalls    = 10   // in each slot of a compared pair
+	tailShare       = 0.1  // of the calls of a slot: the slowest calls, which hedging can make faster
+	maxUnendedShare = 0.01 // share of calls that have not ended when their slot is closed; with more in both slots, a pair says nothing
 
-	seconds = int(measured / time.Second) // of the measured part
+	measuredSeconds = int(measuredLength / time.Second) // of the measured part
 
-	perOctave = 8              // bins of a histogram
-	lowest    = 14             // binary logarithm of the nanoseconds at which the first bin begins: 16 µs
-	bins      = 22 * perOctave // up to 68 s
+	binsPerOctave  = 8                  // bins of a histogram
+	lowestExponent = 14                 // binary logarithm of the nanoseconds at which the first bin begins: 16 µs
+	binCount       = 22 * binsPerOctave // up to 68 s
 )
 
-// failedBin is that of a minute: a failure counts as slower than every answer.
-var failedBin = binOf(time.Minute)
+// failureBin is that of a minute: a failure counts as slower than every answer.
+var failureBin = binOf(time.Minute)
 
 // A histogram counts latencies. Its bins are eighths of the time between a power of two of nanoseconds and the next one.
-type histogram [bins]uint32
+type histogram [binCount]uint32
 
 // binOf returns the bin of d.
 func binOf(d time.Duration) int {
-	n := uint64(max(d, 1<<lowest))
+	n := uint64(max(d, 1<<lowestExponent))
 	octave := bits.Len64(n) - 1
-	return min((octave-lowest)*perOctave+int(n>>(octave-3)&(perOctave-1)), bins-1)
+	return min((octave-lowestExponent)*binsPerOctave+int(n>>(octave-3)&(binsPerOctave-1)), binCount-1)
 }
 
-// timeAt returns the duration at a position in a histogram, in bins.
-func timeAt(position float64) time.Duration {
-	octave := int(position) / perOctave
-	return time.Duration(float64(int64(1)<<(lowest+octave)) * (1 + position/perOctave - float64(octave)))
+// durationAt returns the duration at a position in a histogram, in bins.
+func durationAt(position float64) time.Duration {
+	octave := int(position) / binsPerOctave
+	return time.Duration(float64(int64(1)<<(lowestExponent+octave)) * (1 + position/binsPerOctave - float64(octave)))
 }
 
 // quantile returns the position below which a share of the counted latencies lie, in bins.
@@ -46,7 +46,7 @@ func (h *histogram) quantile(share float64) float64 {
 	for _, n := range h {
 		above += (1 - min(share, 1)) * float64(n)
 	}
-	for i := bins - 1; i > 0; i-- {
+	for i := binCount - 1; i > 0; i-- {
 		if n := float64(h[i]); n > 0 && above <= n {
 			return float64(i+1) - above/n
 		}
@@ -57,25 +57,25 @@ func (h *histogram) quantile(share float64) float64 {
 
 // A Result is how a call ended.
 type Result struct {
-	Waited time.Duration // by the caller
-	Failed bool
-	Hedges int // that were sent
+	Latency time.Duration // by the caller
+	Failed  bool
+	Hedges  int // that were sent
 }
 
 // A slot holds the calls that began in the measured part of a slot.
 type slot struct {
-	number   int64
-	from     int64 // when the measured part begins, by the engine's clock
-	dark     bool
-	compared bool // with the other slot of its pair
-	spoilt   bool // not all of it was seen
-	counted  bool // calls count when they begin; otherwise, when they end
+	number         int64
+	measuredFrom   int64 // when the measured part begins, by the engine's clock
+	hedgingOff     bool
+	compared       bool // with the other slot of its pair
+	invalid        bool // not all of it was seen
+	countsInFlight bool // calls count when they begin; otherwise, when they end
 
-	begun    int            // calls
-	inFlight [seconds]int32 // calls that have not ended, by the second in which they began
-	failures int
-	hedges   int
-	level    int // sum of the bins of the calls
+	calls      int                    // calls
+	inFlight   [measuredSeconds]int32 // calls that have not ended, by the second in which they began
+	failures   int
+	hedges     int
+	latencySum int // sum of the bins of the calls
 }
 
 // slotLatencies are the latencies of the calls of a compared slot.
@@ -83,22 +83,22 @@ type slotLatencies struct{ answers, failures histogram }
 
 // beginCall records a call that begins at the given time.
 func (s *slot) beginCall(at int64) {
-	if i := uint64(at-s.from) / 1e9; i < uint64(seconds) {
-		s.begun++
+	if i := uint64(at-s.measuredFrom) / 1e9; i < uint64(measuredSeconds) {
+		s.calls++
 		s.inFlight[i]++
 	}
 }
 
 // endCall records the result of a call that began at the given time; its latency in l, if the slot is compared.
 func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
-	i, bin := uint64(began-s.from)/1e9, binOf(r.Waited)
+	i, bin := uint64(began-s.measuredFrom)/1e9, binOf(r.Latency)
 	switch {
-	case i >= uint64(seconds) || s.counted && s.inFlight[i] == 0:
+	case i >= uint64(measuredSeconds) || s.countsInFlight && s.inFlight[i] == 0:
 		return
-	case s.counted:
+	case s.countsInFlight:
 		s.inFlight[i]--
 	default:
-		s.begun++
+		s.calls++
 	}
 	s.hedges += r.Hedges
 	switch {
@@ -109,37 +109,37 @@ func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	}
 	if r.Failed {
 		s.failures++
-		bin = failedBin
+		bin = failureBin
 	}
-	s.level += bin
+	s.latencySum += bin
 }
 
 // A summary holds the results of a closed slot.
 type summary struct {
-	number          int64
-	dark, compared  bool
-	level, tail     float64 // mean latency of all calls, and of the slowest, in octaves
-	unended, failed float64 // shares of the calls
+	number                     int64
+	hedgingOff, compared       bool
+	meanLatency, tailLatency   float64 // mean latency of all calls, and of the slowest, in octaves
+	unendedShare, failureShare float64 // shares of the calls
 }
 
 // makeSummary returns the summary of s. It counts the calls in flight as if they had ended now, 6 s after the end of the slot. Those of
 // a compared slot go to l.
 func (s *slot) makeSummary(l *slotLatencies) summary {
-	sum := summary{number: s.number, dark: s.dark, compared: s.compared && !s.spoilt && s.begun >= minCalls}
-	n := max(float64(s.begun), 1)
+	sum := summary{number: s.number, hedgingOff: s.hedgingOff, compared: s.compared && !s.invalid && s.calls >= minSlotCalls}
+	n := max(float64(s.calls), 1)
 	for i, unended := range s.inFlight {
 		if unended > 0 {
 			bin := binOf(slotLength - time.Duration(i+1)*time.Second)
-			s.level += int(unended) * bin
-			sum.unended += float64(unended) / n
+			s.latencySum += int(unended) * bin
+			sum.unendedShare += float64(unended) / n
 			if s.compared {
 				l.answers[bin] += uint32(unended)
 			}
 		}
 	}
-	sum.level, sum.failed = float64(s.level)/perOctave/n, float64(s.failures)/n
+	sum.meanLatency, sum.failureShare = float64(s.latencySum)/binsPerOctave/n, float64(s.failures)/n
 	if sum.compared {
-		sum.tail = l.answers.tailMean(n, float64(s.failures))
+		sum.tailLatency = l.answers.tailMean(n, float64(s.failures))
 	}
 	return sum
 }
@@ -148,10 +148,10 @@ func (s *slot) makeSummary(l *slotLatencies) summary {
 func (h *histogram) tailMean(calls, failures float64) float64 {
 	most := tailShare * calls
 	left := max(most-failures, 0)
-	sum := (most - left) * float64(failedBin)
-	for i := bins - 1; i >= 0 && left > 0; i-- {
+	sum := (most - left) * float64(failureBin)
+	for i := binCount - 1; i >= 0 && left > 0; i-- {
 		n := min(float64(h[i]), left)
 		sum, left = sum+n*float64(i), left-n
 	}
-	return sum / most / perOctave
+	return sum / most / binsPerOctave
 }

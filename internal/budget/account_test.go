@@ -16,9 +16,9 @@ func TestAccountPaysFromAllBucketsOrNone(t *testing.T) {
 	for empty := range all {
 		r := NewReserves(s)
 		a, limit := r.NewAccount(s, true), NewRateLimit(10)
-		a.AddRoute(s, 0.05, &r)
+		a.AddRouteBucket(s, 0.05, &r)
 		common, own := NewBucket(0.1, 10), NewBucket(0.1, 10)
-		a.Add(common, own)
+		a.AddBuckets(common, own)
 		buckets := []*Bucket{common, own, a.main, a.route}
 		assert.Equal(t, buckets, a.buckets)
 		if empty < len(buckets) {
@@ -32,7 +32,7 @@ func TestAccountPaysFromAllBucketsOrNone(t *testing.T) {
 			before = append(before, b.Tokens())
 		}
 		available := limit.limiter.TokensAt(epoch)
-		assert.False(t, a.Pay(epoch, limit, 1), "%d cannot pay", empty)
+		assert.False(t, a.Spend(epoch, limit, 1), "%d cannot pay", empty)
 		for i, b := range buckets {
 			assert.Equal(t, before[i], b.Tokens(), "%d cannot pay, %d", empty, i)
 		}
@@ -44,10 +44,10 @@ func TestAccountRefundsAllBuckets(t *testing.T) {
 	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
 	r := NewReserves(s)
 	a, limit := r.NewAccount(s, true), NewRateLimit(10)
-	a.AddRoute(s, 0.05, &r)
-	a.Add(NewBucket(0.1, 10))
+	a.AddRouteBucket(s, 0.05, &r)
+	a.AddBuckets(NewBucket(0.1, 10))
 	for range 3 {
-		assert.True(t, a.Pay(epoch, limit, 2))
+		assert.True(t, a.Spend(epoch, limit, 2))
 		assert.Equal(t, 8.0, a.buckets[0].Tokens())
 		assert.Equal(t, 9.0, limit.limiter.TokensAt(epoch), "the limit counts hedges, whatever they cost")
 		a.Refund(epoch, limit, 2)
@@ -65,10 +65,10 @@ func TestAccountsThatShareBucketsPayConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		a, own := NewAccount(host), NewBucket(1, 10)
-		a.Add(common, own)
+		a.AddBuckets(common, own)
 		wg.Go(func() {
 			for range 1000 {
-				if a.Pay(epoch, limit, 1) {
+				if a.Spend(epoch, limit, 1) {
 					paid.Add(1)
 				}
 			}
@@ -87,7 +87,7 @@ func TestRateLimitEarnsEachMomentOnce(t *testing.T) {
 	paid := 0
 	for i := range 1000 {
 		for _, late := range []time.Duration{0, 100 * time.Millisecond} {
-			if a.Pay(epoch.Add(time.Duration(i)*time.Millisecond-late), limit, 1) {
+			if a.Spend(epoch.Add(time.Duration(i)*time.Millisecond-late), limit, 1) {
 				paid++
 			}
 		}

@@ -20,14 +20,14 @@ type Bucket struct {
 	requests atomic.Int64
 	reserve  *SharedReserve // nil: there is none; never changes
 
-	mu       sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
-	long     tokenBucket
-	short    *tokenBucket // nil: there is none
-	due      int64        // initial tokens that the reserve did not have yet; with them, long holds its size at most
-	overflow int64        // from long, and not yet in the reserve
-	reported int64        // requests that are reported to the reserve
-	closed   bool
-	meter    rateMeter
+	mu               sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
+	long             tokenBucket
+	short            *tokenBucket // nil: there is none
+	owedTokens       int64        // initial tokens that the reserve did not have yet; with them, long holds its size at most
+	overflow         int64        // from long, and not yet in the reserve
+	reportedRequests int64        // requests that are reported to the reserve
+	closed           bool
+	meter            rateMeter
 }
 
 // NewBucket returns a full bucket that earns share tokens per request and holds burst tokens at most.
@@ -37,9 +37,9 @@ func NewBucket(share, burst float64) *Bucket {
 
 // newSharingBucket returns the bucket of a key or host. It takes its initial tokens from r.
 func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
-	long, short := s.bursts(s.Share, 0, false)
+	long, short := s.burstSizes(s.Share, 0, false)
 	b := NewBucket(s.Share, long)
-	if s.Short {
+	if s.HasShortBucket {
 		p := newTokenBucket(s.shortShare(), short)
 		b.short = &p
 	}
@@ -50,7 +50,7 @@ func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 // newRouteBucket returns the bucket of a route with a share of its own. It takes its initial tokens from r, and saves up no more than
 // a bucket with the share of s.
 func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
-	long, _ := s.bursts(min(share, s.Share), 0, false)
+	long, _ := s.burstSizes(min(share, s.Share), 0, false)
 	b := NewBucket(share, long)
 	b.joinReserve(r)
 	return b
@@ -58,15 +58,15 @@ func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 
 // joinReserve replaces the tokens of a new bucket by tokens from r.
 func (b *Bucket) joinReserve(r *SharedReserve) {
-	b.reserve, b.due, b.long.tokens = r, b.long.size, 0
+	b.reserve, b.owedTokens, b.long.tokens = r, b.long.size, 0
 	b.refillFromReserve()
 }
 
 // refillFromReserve takes the tokens that are due, once most of the tokens are spent. The caller holds mu.
 func (b *Bucket) refillFromReserve() {
-	if b.due > b.long.tokens {
-		n := b.reserve.take(b.due)
-		b.due -= n
+	if b.owedTokens > b.long.tokens {
+		n := b.reserve.takeTokens(b.owedTokens)
+		b.owedTokens -= n
 		b.long.tokens += n
 	}
 }
@@ -75,18 +75,18 @@ func (b *Bucket) refillFromReserve() {
 func (b *Bucket) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closed, b.due = true, 0
+	b.closed, b.owedTokens = true, 0
 	b.earnTokens()
 	b.long.size = 0
-	b.overflow += b.long.earn(b.long.at)
-	b.reserve.put(b.takeUnreported())
+	b.overflow += b.long.earn(b.long.earnedRequests)
+	b.reserve.returnTokens(b.takeUnreported())
 }
 
 // earnTokens adds the tokens for the requests so far. The caller holds mu.
 func (b *Bucket) earnTokens() {
 	n := b.requests.Load()
 	b.overflow += b.long.earn(n)
-	b.due = min(b.due, b.long.size-b.long.tokens)
+	b.owedTokens = min(b.owedTokens, b.long.size-b.long.tokens)
 	if b.short != nil {
 		b.short.earn(n)
 	}
@@ -94,8 +94,8 @@ func (b *Bucket) earnTokens() {
 
 // takeUnreported returns the overflow and the requests since the last call. The caller holds mu, and reports them to the reserve.
 func (b *Bucket) takeUnreported() (overflow, requests int64) {
-	overflow, requests = b.overflow, b.long.at-b.reported
-	b.overflow, b.reported = 0, b.long.at
+	overflow, requests = b.overflow, b.long.earnedRequests-b.reportedRequests
+	b.overflow, b.reportedRequests = 0, b.long.earnedRequests
 	return overflow, requests
 }
 
@@ -121,9 +121,9 @@ func (b *Bucket) EarnAt(now time.Time) {
 func (b *Bucket) startMeter(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.meter.startRate(now, b.requests.Load())
+	b.meter.startAt(now, b.requests.Load())
 	if b.reserve != nil {
-		b.reserve.startRate(now)
+		b.reserve.startMeter(now)
 	}
 }
 
@@ -137,50 +137,50 @@ func (b *Bucket) Spend() bool { return b.SpendN(1) }
 func (b *Bucket) SpendN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.canPay(n) {
+	if !b.canSpend(n) {
 		return false
 	}
-	b.add(-n * one)
+	b.addTokens(-n * tokenUnits)
 	return true
 }
 
-// GiveBack returns the token that Spend took for a hedge that was not sent.
-func (b *Bucket) GiveBack() { b.GiveBackN(1) }
+// Refund returns the token that Spend took for a hedge that was not sent.
+func (b *Bucket) Refund() { b.RefundN(1) }
 
-// GiveBackN returns n of the tokens that SpendN took.
-func (b *Bucket) GiveBackN(n int64) {
+// RefundN returns n of the tokens that SpendN took.
+func (b *Bucket) RefundN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.earnTokens()
-	b.add(n * one)
+	b.addTokens(n * tokenUnits)
 	if b.earnTokens(); b.closed {
-		b.reserve.put(b.takeUnreported())
+		b.reserve.returnTokens(b.takeUnreported())
 	}
 }
 
-// add adds tokens to the long and the short bucket. The caller holds mu.
-func (b *Bucket) add(tokens int64) {
+// addTokens adds tokens to the long and the short bucket. The caller holds mu.
+func (b *Bucket) addTokens(tokens int64) {
 	b.long.tokens += tokens
 	if b.short != nil {
 		b.short.tokens += tokens
 	}
 }
 
-// canPay reports whether n hedges can be paid now. The caller holds mu.
-func (b *Bucket) canPay(n int64) bool { return b.available()/one >= n } // n*one may overflow
+// canSpend reports whether n hedges can be paid now. The caller holds mu.
+func (b *Bucket) canSpend(n int64) bool { return b.availableTokens()/tokenUnits >= n } // n*one may overflow
 
 // Tokens returns how many hedges the bucket would pay for now, to a thousandth.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return math.Round(float64(b.available())/(one/1000)) / 1000
+	return math.Round(float64(b.availableTokens())/(tokenUnits/1000)) / 1000
 }
 
-// available returns the tokens that can be spent now. The caller holds mu.
-func (b *Bucket) available() int64 {
+// availableTokens returns the tokens that can be spent now. The caller holds mu.
+func (b *Bucket) availableTokens() int64 {
 	b.earnTokens()
 	switch {
-	case b.long.rate == 0:
+	case b.long.unitsPerRequest == 0:
 		return 0
 	case b.short == nil:
 		return b.long.tokens
@@ -189,30 +189,30 @@ func (b *Bucket) available() int64 {
 	}
 }
 
-// HalfFull reports whether the bucket has half of the tokens that it can hold, and pays for a hedge.
-func (b *Bucket) HalfFull() bool {
+// IsHalfFull reports whether the bucket has half of the tokens that it can hold, and pays for a hedge.
+func (b *Bucket) IsHalfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.earnTokens()
-	return b.long.rate > 0 && b.long.isHalfFull() && (b.short == nil || b.short.isHalfFull())
+	return b.long.unitsPerRequest > 0 && b.long.isHalfFull() && (b.short == nil || b.short.isHalfFull())
 }
 
-// Follow sizes the bucket of a key, host or route for the share, the sizing, and the rate that it has measured until now. It puts the
+// AdaptSize sizes the bucket of a key, host or route for the share, the sizing, and the rate that it has measured until now. It puts the
 // overflow into the reserve.
-func (b *Bucket) Follow(s Sizing, share float64, now time.Time) {
+func (b *Bucket) AdaptSize(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.earnTokens()
 	if !b.closed {
-		n := b.long.at
+		n := b.long.earnedRequests
 		rps, known := b.meter.measure(now, n)
-		long, short := s.bursts(min(share, s.Share), rps, known)
+		long, short := s.burstSizes(min(share, s.Share), rps, known)
 		b.overflow += b.long.resize(n, share, long)
 		if b.short != nil {
 			b.short.resize(n, s.shortShare(), short)
 		}
 	}
-	b.reserve.put(b.takeUnreported())
+	b.reserve.returnTokens(b.takeUnreported())
 	b.reserve.resize(s, share, now)
 	b.refillFromReserve()
 }

@@ -64,7 +64,7 @@ func TestManyTokensAreSpentAtOnceOrNone(t *testing.T) {
 	}
 	assert.False(t, b.SpendN(4*most+1))
 	assert.True(t, b.SpendN(4*most))
-	b.GiveBackN(7)
+	b.RefundN(7)
 	assert.False(t, b.SpendN(8))
 	assert.True(t, b.SpendN(7))
 	for _, n := range []int64{9_300_000_000, 1 << 40, math.MaxInt64} {

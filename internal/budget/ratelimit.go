@@ -10,9 +10,9 @@ import (
 
 // A RateLimit bounds the hedges per second of several accounts together. A nil RateLimit sets no bound. It is safe for concurrent use.
 type RateLimit struct {
-	mu      sync.Mutex // held while an account pays; locked before a bucket's; guards latest
-	limiter *rate.Limiter
-	latest  time.Time // at which an account paid, or tried to
+	mu         sync.Mutex // held while an account pays; locked before a bucket's; guards latest
+	limiter    *rate.Limiter
+	latestTime time.Time // at which an account paid, or tried to
 }
 
 // NewRateLimit returns a RateLimit of so many hedges per second; nil, which sets no bound, if that is not positive.
@@ -20,7 +20,7 @@ func NewRateLimit(perSecond float64) *RateLimit {
 	if perSecond <= 0 {
 		return nil
 	}
-	return &RateLimit{limiter: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(sizeOf(perSecond)/one))} // rate.Inf is not +Inf
+	return &RateLimit{limiter: rate.NewLimiter(rate.Limit(min(perSecond, math.MaxFloat64)), int(unitsForBurst(perSecond)/tokenUnits))} // rate.Inf is not +Inf
 }
 
 func (l *RateLimit) lock() {
@@ -35,24 +35,24 @@ func (l *RateLimit) unlock() {
 	}
 }
 
-// advance returns the latest time at which an account pays. With an earlier one the limiter would earn the time between twice.
+// monotonicTime returns the latest time at which an account pays. With an earlier one the limiter would earn the time between twice.
 // The caller holds mu.
-func (l *RateLimit) advance(now time.Time) time.Time {
-	if late := l.latest.Sub(now); late <= 0 || late >= time.Second { // or the clock was set back
-		l.latest = now
+func (l *RateLimit) monotonicTime(now time.Time) time.Time {
+	if late := l.latestTime.Sub(now); late <= 0 || late >= time.Second { // or the clock was set back
+		l.latestTime = now
 	}
-	return l.latest
+	return l.latestTime
 }
 
-// canPay reports whether one more hedge may start. The caller holds mu.
-func (l *RateLimit) canPay(now time.Time) bool {
-	return l == nil || l.limiter.TokensAt(l.advance(now)) >= 1
+// canSpend reports whether one more hedge may start. The caller holds mu.
+func (l *RateLimit) canSpend(now time.Time) bool {
+	return l == nil || l.limiter.TokensAt(l.monotonicTime(now)) >= 1
 }
 
-// pay takes so many tokens; a negative number returns tokens. The caller holds mu.
-func (l *RateLimit) pay(now time.Time, hedges int) {
+// spendTokens takes so many tokens; a negative number returns tokens. The caller holds mu.
+func (l *RateLimit) spendTokens(now time.Time, hedges int) {
 	if l != nil {
-		l.limiter.AllowN(l.advance(now), hedges)
+		l.limiter.AllowN(l.monotonicTime(now), hedges)
 	}
 }
 

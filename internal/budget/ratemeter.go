@@ -3,10 +3,10 @@ package budget
 import "time"
 
 const (
-	minMeasured = time.Second // after which a rate is known, or after minCounted requests:
-	minCounted  = 20          // in minSpan at least
-	minSpan     = 10 * time.Millisecond
-	markPeriod  = 10 * time.Second // a rate is measured over this time at least, and over twice this time at most while there are calls
+	minMeasureTime     = time.Second // after which a rate is known, or after minCounted requests:
+	minMeasureRequests = 20          // in minSpan at least
+	minBusyMeasureTime = 10 * time.Millisecond
+	markPeriod         = 10 * time.Second // a rate is measured over this time at least, and over twice this time at most while there are calls
 )
 
 // A rateMeter measures a rate of requests between one of two marks, the older first, and the present.
@@ -18,8 +18,8 @@ type rateMark struct {
 	requests int64
 }
 
-// startRate begins to measure, if that has not begun.
-func (m *rateMeter) startRate(now time.Time, requests int64) {
+// startAt begins to measure, if that has not begun.
+func (m *rateMeter) startAt(now time.Time, requests int64) {
 	if m[0].at.IsZero() {
 		m[0] = rateMark{now, requests}
 		m[1] = m[0]
@@ -35,12 +35,12 @@ func (m *rateMeter) measure(now time.Time, requests int64) (rps float64, known b
 	case late > 0: // a call that ended later was reported earlier
 		now = m[1].at
 	}
-	m.startRate(now, requests)
+	m.startAt(now, requests)
 	if now.Sub(m[1].at) >= markPeriod {
 		m[0], m[1] = m[1], rateMark{now, requests}
 	}
 	age, counted := now.Sub(m[0].at), requests-m[0].requests
-	if age < minMeasured && (age < minSpan || counted < minCounted) {
+	if age < minMeasureTime && (age < minBusyMeasureTime || counted < minMeasureRequests) {
 		return 0, false
 	}
 	return float64(counted) / age.Seconds(), true

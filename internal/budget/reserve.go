@@ -7,21 +7,21 @@ import (
 
 // Reserves are the reserves of an engine's buckets. Their owner guards them.
 type Reserves struct {
-	keys   *SharedReserve
-	routes map[float64]*SharedReserve // by the share of the routes
+	keyReserve    *SharedReserve
+	routeReserves map[float64]*SharedReserve // by the share of the routes
 }
 
 // NewReserves returns full Reserves.
 func NewReserves(s Sizing) Reserves {
-	return Reserves{keys: newSharedReserve(s, s.Share), routes: make(map[float64]*SharedReserve)}
+	return Reserves{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
 }
 
-// ofRoutes returns the reserve of all routes with the given share.
-func (r *Reserves) ofRoutes(s Sizing, share float64) *SharedReserve {
-	if r.routes[share] == nil {
-		r.routes[share] = newSharedReserve(s, share)
+// routeReserve returns the reserve of all routes with the given share.
+func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
+	if r.routeReserves[share] == nil {
+		r.routeReserves[share] = newSharedReserve(s, share)
 	}
-	return r.routes[share]
+	return r.routeReserves[share]
 }
 
 // A SharedReserve holds the initial tokens of buckets, so that any number of buckets together pays for the share of all their requests
@@ -31,30 +31,30 @@ func (r *Reserves) ofRoutes(s Sizing, share float64) *SharedReserve {
 // tokens back, and a full one the tokens that overflow. A SharedReserve is safe for concurrent use. Buckets use it when they are made,
 // resized and closed, and not for each call.
 type SharedReserve struct {
-	mu       sync.Mutex // guards the fields below; locked after a bucket's
-	tokens   int64
-	size     int64
-	given    int64 // tokens that no request has earned
-	requests int64 // of all buckets, as far as reported
-	meter    rateMeter
+	mu           sync.Mutex // guards the fields below; locked after a bucket's
+	tokens       int64
+	size         int64
+	issuedTokens int64 // tokens that no request has earned
+	requests     int64 // of all buckets, as far as reported
+	meter        rateMeter
 }
 
 // newSharedReserve returns a full SharedReserve for buckets of the share.
 func newSharedReserve(s Sizing, share float64) *SharedReserve {
-	long, _ := s.bursts(min(share, s.Share), 0, false)
-	n := sizeOf(long)
-	return &SharedReserve{tokens: n, size: n, given: n}
+	long, _ := s.burstSizes(min(share, s.Share), 0, false)
+	n := unitsForBurst(long)
+	return &SharedReserve{tokens: n, size: n, issuedTokens: n}
 }
 
 // start starts to measure the rate of the requests, if that has not begun.
-func (r *SharedReserve) startRate(now time.Time) {
+func (r *SharedReserve) startMeter(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.meter.startRate(now, 0)
+	r.meter.startAt(now, 0)
 }
 
-// take takes up to n tokens, and at most half of the tokens.
-func (r *SharedReserve) take(n int64) int64 {
+// takeTokens takes up to n tokens, and at most half of the tokens.
+func (r *SharedReserve) takeTokens(n int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n = min(n, r.tokens/2)
@@ -62,8 +62,8 @@ func (r *SharedReserve) take(n int64) int64 {
 	return n
 }
 
-// put adds tokens of a bucket, and the requests that the bucket has counted since its last report.
-func (r *SharedReserve) put(tokens, requests int64) {
+// returnTokens adds tokens of a bucket, and the requests that the bucket has counted since its last report.
+func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests += requests
@@ -75,12 +75,12 @@ func (r *SharedReserve) resize(s Sizing, share float64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rps, known := r.meter.measure(now, r.requests)
-	known = known && now.Sub(r.meter[0].at) >= minMeasured // the calls of a moment are no rate
-	long, _ := s.bursts(min(share, s.Share), rps, known)
-	r.size = sizeOf(long)
-	if more := r.size - r.given; more > 0 {
+	known = known && now.Sub(r.meter[0].at) >= minMeasureTime // the calls of a moment are no rate
+	long, _ := s.burstSizes(min(share, s.Share), rps, known)
+	r.size = unitsForBurst(long)
+	if more := r.size - r.issuedTokens; more > 0 {
 		r.tokens += more
-		r.given += more
+		r.issuedTokens += more
 	}
 	r.tokens = min(r.tokens, r.size)
 }

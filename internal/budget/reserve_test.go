@@ -14,26 +14,26 @@ func TestABucketDrawsTheRestOfItsStartWhenItNeedsIt(t *testing.T) {
 	r := newSharedReserve(s, s.Share)
 	b := newSharingBucket(s, r)
 	assert.Equal(t, 10.0, b.Tokens(), "half of what is there")
-	b.Follow(s, s.Share, epoch)
+	b.AdaptSize(s, s.Share, epoch)
 	assert.Equal(t, 10.0, b.Tokens())
 	spent := 0
 	for range 100 {
 		for b.Spend() {
 			spent++
 		}
-		b.Follow(s, s.Share, epoch)
+		b.AdaptSize(s, s.Share, epoch)
 	}
 	assert.Equal(t, 19, spent, "and never more than 20")
 }
 
 func TestTheRateOfAMomentBringsNoReserve(t *testing.T) {
-	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true}
+	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, HasShortBucket: true}
 	r := newSharedReserve(s, s.Share)
 	first := newSharingBucket(s, r)
 	for range 1000 {
 		first.EarnAt(epoch)
 	}
-	first.Follow(s, s.Share, epoch.Add(20*time.Millisecond)) // 50,000 per second
+	first.AdaptSize(s, s.Share, epoch.Add(20*time.Millisecond)) // 50,000 per second
 	assert.LessOrEqual(t, newSharingBucket(s, r).Tokens(), 20.0)
 	spent := 0
 	for range 100 {
@@ -45,7 +45,7 @@ func TestTheRateOfAMomentBringsNoReserve(t *testing.T) {
 }
 
 func TestARateIsKnownToWhoIsALittleLate(t *testing.T) {
-	s := Sizing{Share: 0.1, EstimatedRPS: 10, Burst: 2 * time.Second, Short: true}
+	s := Sizing{Share: 0.1, EstimatedRPS: 10, Burst: 2 * time.Second, HasShortBucket: true}
 	r := newSharedReserve(s, s.Share)
 	b, other := newSharingBucket(s, r), newSharingBucket(s, r)
 	now := epoch
@@ -54,11 +54,11 @@ func TestARateIsKnownToWhoIsALittleLate(t *testing.T) {
 			b.EarnAt(now)
 		}
 		now = now.Add(10 * time.Second)
-		b.Follow(s, s.Share, now) // the bucket, and the reserve, begin to measure anew
+		b.AdaptSize(s, s.Share, now) // the bucket, and the reserve, begin to measure anew
 	}
 	before := b.Tokens()
-	other.Follow(s, s.Share, now.Add(-time.Millisecond)) // the end of a call whose plan is made later
+	other.AdaptSize(s, s.Share, now.Add(-time.Millisecond)) // the end of a call whose plan is made later
 	assert.Equal(t, 2.0, newSharingBucket(s, r).Tokens(), "a whole start: the reserve still has a burst of all")
-	b.Follow(s, s.Share, now.Add(-time.Millisecond))
+	b.AdaptSize(s, s.Share, now.Add(-time.Millisecond))
 	assert.Equal(t, before, b.Tokens(), "a bucket that two keys have")
 }

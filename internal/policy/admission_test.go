@@ -17,7 +17,7 @@ func checkedKey(shadow bool) *Key {
 	k.brakes.outage.slowShare = 1
 	k.brakes.pushback = pushbackCheck{share: 1, stopped: true}
 	k.inFlight.hedges.Store(MaxInFlight)
-	for k.account.Pay(written, nil, 1) {
+	for k.account.Spend(written, nil, 1) {
 	}
 	return k
 }

@@ -16,7 +16,7 @@ type experiment struct{ *audit.Audit }
 func (x *experiment) isOn() bool { return x.Audit != nil }
 
 func (x *experiment) deny(admission) observe.Reason {
-	if x.IsDark() {
+	if x.IsHedgingOff() {
 		return observe.DeniedAudit
 	}
 	return None
@@ -25,12 +25,12 @@ func (x *experiment) deny(admission) observe.Reason {
 // endCall records the result of a call that ends now.
 func (x *experiment) endCall(now time.Time, r *Result) {
 	waited := cmp.Or(r.Waited, r.Latency)
-	x.EndCall(now.Add(-waited).UnixNano(), audit.Result{Waited: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
+	x.EndCall(now.Add(-waited).UnixNano(), audit.Result{Latency: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
 }
 
 // takeNews returns a function that reports new results to an observer, and the change of the verdict. Both are nil if there is none.
 func (x *experiment) takeNews() (report func(observe.Observer, observe.KeyInfo), change *Change) {
-	v, changed, isNew := x.TakeNews()
+	v, changed, isNew := x.TakeNewResults()
 	if !isNew {
 		return nil, nil
 	}

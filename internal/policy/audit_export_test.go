@@ -9,7 +9,7 @@ import (
 )
 
 // Resting reports whether the audit lets hedging rest.
-func (k *Key) Resting() bool { return k.experiment.IsDark() }
+func (k *Key) Resting() bool { return k.experiment.IsHedgingOff() }
 
 // Audits returns the number of audits.
 func (e *Engine) Audits() int {

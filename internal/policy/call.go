@@ -282,7 +282,7 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	r := observe.RequestResult{
 		Attempts: 1 + c.Sent(), Winner: -1, Latency: took, Delay: o.Delay, AnswersNotTaken: o.NotTaken, Saved: saved, HeldBack: o.HeldBack,
-		Share: c.Key.account.Share(c.Key.engine.Config().Share),
+		Share: c.Key.account.EffectiveShare(c.Key.engine.Config().Share),
 	}
 	if o.Answered {
 		r.Winner = max(o.Winner, 0)

@@ -47,9 +47,9 @@ type Setup struct {
 
 // sizing returns the sizes of the buckets of keys, hosts and routes.
 func (c *Config) sizing() budget.Sizing {
-	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, Short: c.Short}
+	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, HasShortBucket: c.Short}
 	if c.MaxHedgeCost > 1 {
-		s.Least = 2 * float64(c.MaxHedgeCost)
+		s.MinBurst = 2 * float64(c.MaxHedgeCost)
 	}
 	return s
 }

@@ -107,7 +107,7 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.experiments.Absorb(verdicts, e.clock(now), e.runs(), e.Config().MaxKeys)
+	e.experiments.ImportVerdicts(verdicts, e.clock(now), e.runs(), e.Config().MaxKeys)
 	return keys, nil
 }
 
@@ -192,7 +192,7 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, br
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	verdicts, judged = e.experiments.Append(nil, e.clock(now), maxExport/4)
+	verdicts, judged = e.experiments.AppendVerdicts(nil, e.clock(now), maxExport/4)
 	for k := range e.all() {
 		s := k.copyBrakeState()
 		add(k.Name, &s, k.earlier+k.requests())

@@ -96,7 +96,7 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 		k.account = e.reserves.NewAccount(c.sizing(), !c.PerHost)
 	}
 	if share > 0 {
-		k.account.AddRoute(c.sizing(), share, &e.reserves)
+		k.account.AddRouteBucket(c.sizing(), share, &e.reserves)
 	}
 	k.brakes.reset()
 	k.schedule.Store(c.initialSchedule())
@@ -113,7 +113,7 @@ func (k *Key) Schedule() *Schedule { return k.schedule.Load() }
 func (k *Key) AddBuckets(buckets ...*budget.Bucket) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.account.Add(buckets...)
+	k.account.AddBuckets(buckets...)
 }
 
 // Tokens returns how many hedges the budget would pay for now.
@@ -140,7 +140,7 @@ func (k *Key) Begin(now time.Time) *Schedule {
 	if !k.account.IsExclusive() {
 		k.count.Add(1)
 	}
-	k.account.Count(now)
+	k.account.EarnAt(now)
 	return k.schedule.Load()
 }
 
@@ -161,7 +161,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 		k.brakes.outage.recordSlowCall()
 	}
 	reason := k.denyAdmission(admission{request, now, deadline, k.schedule.Load()})
-	if reason == None && !k.account.Pay(now, k.engine.limit.Load(), request.tokens()) {
+	if reason == None && !k.account.Spend(now, k.engine.limit.Load(), request.tokens()) {
 		reason = observe.DeniedBudget
 	}
 	if reason == None {

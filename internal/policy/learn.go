@@ -83,7 +83,7 @@ func (k *Key) reportVerdict() {
 
 // takeChanges returns the changes to report. The caller holds mu.
 func (k *Key) takeChanges(now time.Time) []Change {
-	if k.brakes.exhausted && k.account.HalfFull(now, k.engine.limit.Load()) {
+	if k.brakes.exhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
 		k.brakes.exhausted = false
 	}
 	return k.brakes.changes(now)
@@ -102,7 +102,7 @@ func (k *Key) replan(now time.Time) {
 	k.mu.Unlock()
 
 	c := k.engine.Config()
-	if s := c.makeSchedule(d, k.account.Follow(c.sizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); s != nil {
+	if s := c.makeSchedule(d, k.account.AdaptSize(c.sizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); s != nil {
 		k.schedule.Store(s)
 	} else {
 		k.schedule.Store(c.initialSchedule())

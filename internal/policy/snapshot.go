@@ -44,7 +44,7 @@ func (k *Key) Snapshot() Snapshot {
 	}
 	v.Unresumed = maps.Clone(k.counters.Unresumed)
 	if k.experiment.isOn() {
-		v.Audit = k.experiment.View()
+		v.Audit = k.experiment.Report()
 	}
 	if s := k.schedule.Load(); s != nil {
 		v.Delays = slices.Clone(s.hedges())

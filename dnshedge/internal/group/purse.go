@@ -40,7 +40,7 @@ func (p *purse) payHedge(call *policy.Call, n int) bool {
 	case admitted:
 		p.earn() // because a hedge is a query as well
 	case call.Denied == observe.DeniedShadow:
-		p.common.GiveBack()
+		p.common.Refund()
 		p.own.Earn()
 	}
 	return admitted

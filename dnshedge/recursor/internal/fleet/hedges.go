@@ -45,7 +45,7 @@ func (h *hedges) spend() bool {
 	if h.stopped() {
 		return false
 	}
-	if !h.account.Pay(time.Now(), h.limit, 1) {
+	if !h.account.Spend(time.Now(), h.limit, 1) {
 		h.denied.Add(1)
 		return false
 	}
