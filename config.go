@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/calls"
-	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/internal/sanitize"
 )
 
 // A Config holds the settings that can come from outside a program. Start from
@@ -201,10 +201,10 @@ func (c *Config) read(b []byte, strict bool) error {
 		switch {
 		case i >= 0:
 			if field := fields.Field(i).Addr().Interface(); readSetting(field, given[name]) != nil {
-				return fmt.Errorf("hedge: Config: %s: %s is not %s", settingNames[i], label.Clean(string(given[name])), kind(field))
+				return fmt.Errorf("hedge: Config: %s: %s is not %s", settingNames[i], sanitize.CleanText(string(given[name])), kind(field))
 			}
 		case strict:
-			return fmt.Errorf("hedge: Config: %q is no setting; there are %s", label.Clean(name), strings.Join(settingNames, ", "))
+			return fmt.Errorf("hedge: Config: %q is no setting; there are %s", sanitize.CleanText(name), strings.Join(settingNames, ", "))
 		}
 	}
 	*c = read

@@ -15,9 +15,9 @@ import (
 
 	"github.com/gohedge/hedge/internal/calls"
 	"github.com/gohedge/hedge/internal/endpoint"
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
-	"github.com/gohedge/hedge/internal/watch"
 )
 
 // controls has the exported methods by which operators observe and change a Transport, Interceptor or Hedger. It is embedded, so that its methods are
@@ -63,12 +63,12 @@ func (h *controls) initControls(protocol string, options *config) error {
 	h.client.Log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &stats.ObserverPanics)
 	h.client.SetSettings(settings.forCalls())
 	c := h.policyConfig(&settings)
-	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, watch.New(h.options.observers, h.client.Log.LogObserverPanic)
-	if !h.client.Log.Discards() {
+	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, observers.NewNotifier(h.options.observers, h.client.Log.LogObserverPanic)
+	if !h.client.Log.IsDiscarded() {
 		c.Changed = h.client.Log.LogChange
 	}
 	h.client.Log.LogEnvironment(environment)
-	if h.options.shadow && environment.Unread == "" { // an unreadable environment has a warning of its own
+	if h.options.shadow && environment.Invalid == "" { // an unreadable environment has a warning of its own
 		h.client.Log.Log(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
 	}
 	h.logSmallBudgets(&settings)
@@ -240,7 +240,7 @@ func (h *controls) Snapshot() Snapshot {
 
 // logSettingsChange logs the settings that have changed, by their names in JSON.
 func (h *controls) logSettingsChange(old, now *Config) {
-	if h.client.Log.Discards() || *old == *now {
+	if h.client.Log.IsDiscarded() || *old == *now {
 		return
 	}
 	var attrs []slog.Attr

@@ -55,7 +55,7 @@ func WithEndpoints(all ...Endpoint) HTTPOption {
 	for i, p := range all {
 		given[i] = endpoint.Config(p)
 	}
-	set, err := endpoint.New(given)
+	set, err := endpoint.NewSet(given)
 	if err != nil {
 		panic("hedge: WithEndpoints: " + err.Error())
 	}

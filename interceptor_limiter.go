@@ -22,7 +22,7 @@ import (
 // What the trailer says of a Limiter. It is not in the header: with a header a call is
 // committed, and gRPC does not retry it any more (gRFC A6).
 var (
-	limitTrailer   = metadata.Pairs(limit.Header, "1")
+	limitTrailer   = metadata.Pairs(limit.LimitHeader, "1")
 	refusedTrailer = metadata.Pairs(limit.RefusedHeader, "1")
 )
 
@@ -38,14 +38,14 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 		}
 		if p == nil && !free {
 			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a place, because it may panic; an error means that there is no client
-			p = l.places.NewPlace()
+			p = l.places.NewSlot()
 			if err = l.enter(ctx, p, grpccall.IncomingAttempt(ctx) > 0); err != nil {
 				_ = grpc.SetTrailer(ctx, trailerFor(err))
 				return nil, statusOf(err)
 			}
 			ctx = l.with(ctx, &admission{place: p})
 		}
-		p.Work(func() { reply, err = handler(ctx, req) })
+		p.RunHandler(func() { reply, err = handler(ctx, req) })
 		return reply, err
 	}
 }
@@ -63,18 +63,18 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 			return handler(srv, stream)
 		}
 		if p, _ := l.joined(ctx, free); p != nil || free {
-			p.Work(func() { err = handler(srv, stream) })
+			p.RunHandler(func() { err = handler(srv, stream) })
 			return err
 		}
 		stream.SetTrailer(limitTrailer)
 		hedge := grpccall.IncomingAttempt(ctx) > 0
-		if hedge && l.crowded(l.places.Inside()) {
+		if hedge && l.crowded(l.places.RequestCount()) {
 			stream.SetTrailer(refusedTrailer)
 			return statusOf(l.refuse(ctx))
 		}
-		limited := &limitedStream{ServerStream: stream, limiter: l, hedge: hedge, place: l.places.NewPlace()}
+		limited := &limitedStream{ServerStream: stream, limiter: l, hedge: hedge, place: l.places.NewSlot()}
 		limited.ctx = l.with(ctx, &admission{limited.place, limited.takePlace})
-		limited.place.Work(func() { err = handler(srv, limited) })
+		limited.place.RunHandler(func() { err = handler(srv, limited) })
 		if refused := limited.refused.Load(); refused != nil {
 			return statusOf(*refused)
 		}
@@ -88,7 +88,7 @@ type limitedStream struct {
 	ctx     context.Context // has place
 	limiter *Limiter
 	hedge   bool
-	place   *limit.Place
+	place   *limit.Slot
 
 	taking  sync.Once
 	refused atomic.Pointer[error] // why the stream got no place; nil: it has got its place, or needs none yet

@@ -79,7 +79,7 @@ func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	for i, g := range given {
 		all[i] = conns.Config(g)
 	}
-	set, err := conns.New(targets, all)
+	set, err := conns.NewSet(targets, all)
 	if err != nil {
 		panic("hedge: " + name + ": " + err.Error())
 	}

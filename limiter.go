@@ -11,11 +11,11 @@ import (
 
 	"github.com/gohedge/hedge/internal/httpattempt"
 	"github.com/gohedge/hedge/internal/limit"
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/pattern"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/internal/upload"
-	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -57,10 +57,10 @@ const hedgesRefusedAbove = 4
 // both have returned, but one that has given its place back takes another. The zero Limiter is not usable; NewLimiter makes one.
 type Limiter struct {
 	name    string
-	places  *limit.Places
-	free    *pattern.Set   // what passes; nil: nothing
-	watcher *watch.Watcher // nil: there are no observers
-	uploads upload.Memory
+	places  *limit.ConcurrencyLimit
+	free    *pattern.Set        // what passes; nil: nothing
+	watcher *observers.Notifier // nil: there are no observers
+	uploads upload.MemoryPool
 
 	limitsHealthChecks bool // see WithLimitedHealthChecks
 
@@ -85,7 +85,7 @@ func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 		_ = l.free.Add(p) // WithUnlimited has tried it
 	}
 	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
-	l.watcher = watch.New(c.observers, log.LogObserverPanic)
+	l.watcher = observers.NewNotifier(c.observers, log.LogObserverPanic)
 	return l
 }
 
@@ -96,10 +96,10 @@ type LimiterSnapshot = observe.LimiterSnapshot
 func (l *Limiter) Snapshot() LimiterSnapshot {
 	l.mustBeInitialized()
 	s := LimiterSnapshot{
-		Name: l.name, Limit: int(l.places.Limit()),
-		Working: l.places.Working(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
+		Name: l.name, Limit: int(l.places.Capacity()),
+		Working: l.places.ActiveCount(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
 	}
-	s.Waiting = max(l.places.Inside()-s.Working, 0)
+	s.Waiting = max(l.places.RequestCount()-s.Working, 0)
 	return s
 }
 
@@ -146,35 +146,35 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			return
 		}
 		if p != nil || free {
-			p.Work(func() { next.ServeHTTP(w, r) })
+			p.RunHandler(func() { next.ServeHTTP(w, r) })
 			return
 		}
-		w.Header().Set(limit.Header, "1")
+		w.Header().Set(limit.LimitHeader, "1")
 		hedge := race.HedgeNumber(r.Header[AttemptHeader]) > 0 || isGRPC(r) && race.HedgeNumber(r.Header["Grpc-Previous-Rpc-Attempts"]) > 0
-		if !upload.Small(r) {
+		if !upload.ShouldReadAhead(r) {
 			l.serve(ctx, w, r, next, hedge, nil)
 			return
 		}
-		if hedge && l.crowded(l.places.Inside()) {
+		if hedge && l.crowded(l.places.RequestCount()) {
 			turnAway(w, r, l.refuse(ctx))
 			return
 		}
-		body := upload.New(r, &l.uploads)
-		defer body.Release()
+		body := upload.NewBody(r, &l.uploads)
+		defer body.ReleaseMemory()
 		body.ReadAhead()
-		l.serve(body.Caller(ctx), w, r, next, hedge, body)
+		l.serve(body.CallerContext(ctx), w, r, next, hedge, body)
 	})
 }
 
 // serve lets a request through to next once it has a place, unless caller ends before. Its body is body; nil: its own.
-func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.Body) {
-	p := l.places.NewPlace()
+func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.BufferedBody) {
+	p := l.places.NewSlot()
 	if err := l.enter(caller, p, hedge); err != nil {
 		turnAway(w, r, err)
 		return
 	}
 	inner := r.WithContext(l.with(r.Context(), &admission{place: p}))
-	upload.Trailers(r, inner)
+	upload.CopyTrailers(r, inner)
 	if body != nil {
 		inner.Body = body
 		if r.ProtoMajor == 1 {
@@ -182,7 +182,7 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 		}
 	}
 	defer tellOuter(r, inner, body)
-	p.Work(func() { next.ServeHTTP(w, inner) })
+	p.RunHandler(func() { next.ServeHTTP(w, inner) })
 }
 
 // turnAway answers a request that gets no place because of err.
@@ -201,8 +201,8 @@ func turnAway(w http.ResponseWriter, r *http.Request, err error) {
 // tellOuter makes r tell what handlers have found out of its copy: those before the Limiter look for
 // it when the handler has returned, and net/http for the files of a form, to remove them. Who reads r.Body then, gets what
 // the handler has not read of body; nil: it was not read ahead. Nothing else of r is written, because others may be reading it.
-func tellOuter(r, inner *http.Request, body *upload.Body) {
-	if body != nil && body.Unread() {
+func tellOuter(r, inner *http.Request, body *upload.BufferedBody) {
+	if body != nil && body.HasUnread() {
 		r.Body = body
 	}
 	r.Pattern, r.Form, r.PostForm, r.MultipartForm = inner.Pattern, inner.Form, inner.PostForm, inner.MultipartForm
@@ -219,7 +219,7 @@ var errRefused = errors.New("hedge: the hedge was turned away: the server has to
 
 // crowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove times the limit, which may overflow.
 func (l *Limiter) crowded(inside int64) bool {
-	return (inside-1)/hedgesRefusedAbove >= l.places.Limit()
+	return (inside-1)/hedgesRefusedAbove >= l.places.Capacity()
 }
 
 // refuse turns a hedge away.
@@ -230,16 +230,16 @@ func (l *Limiter) refuse(ctx context.Context) error {
 }
 
 // enter waits until p can be taken. The error is errRefused, or that of ctx if it ended before.
-func (l *Limiter) enter(ctx context.Context, p *limit.Place, hedge bool) error {
-	if before := l.places.Come(); hedge && l.crowded(before) {
-		l.places.Leave()
+func (l *Limiter) enter(ctx context.Context, p *limit.Slot, hedge bool) error {
+	if before := l.places.AddRequest(); hedge && l.crowded(before) {
+		l.places.RemoveRequest()
 		return l.refuse(ctx)
 	}
 	var begun time.Time
 	if l.watcher != nil {
 		begun = time.Now()
 	}
-	if err := p.Take(ctx); err != nil {
+	if err := p.Acquire(ctx); err != nil {
 		l.left.Add(1)
 		l.tell(ctx, observe.LimiterLeft, begun)
 		return err
@@ -265,12 +265,12 @@ func (l *Limiter) tell(ctx context.Context, how observe.LimiterOutcome, begun ti
 	if !begun.IsZero() {
 		r.Waited = time.Since(begun)
 	}
-	l.watcher.Tell(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
+	l.watcher.Notify(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
 // admission is the place of a request at a Limiter, in the context of the request.
 type admission struct {
-	place *limit.Place
+	place *limit.Slot
 	take  func() error // takes the place of a stream, once, and returns why it got none; nil: the place is taken
 }
 
@@ -297,7 +297,7 @@ func (l *Limiter) willTakePlace(ctx context.Context) bool {
 // joined returns the place of the request that ctx belongs to, with one more handler that works on it. The place of a stream is taken
 // first. It returns nil if there is no place, if it was given back, or if the handler is free, that is, needs none. The error says why a
 // stream got no place.
-func (l *Limiter) joined(ctx context.Context, free bool) (*limit.Place, error) {
+func (l *Limiter) joined(ctx context.Context, free bool) (*limit.Slot, error) {
 	a := l.admissionOf(ctx)
 	if a == nil || free {
 		return nil, nil
@@ -307,7 +307,7 @@ func (l *Limiter) joined(ctx context.Context, free bool) (*limit.Place, error) {
 			return nil, err
 		}
 	}
-	if a.place.Join() {
+	if a.place.AddHandler() {
 		return a.place, nil
 	}
 	return nil, nil
@@ -321,7 +321,7 @@ func (l *Limiter) passes(r *http.Request) bool {
 
 // methodPasses reports whether a Limiter lets calls of a gRPC method pass, whichever server they are sent to.
 func (l *Limiter) methodPasses(method string) bool {
-	return !l.limitsHealthChecks && limit.NeedsNoPlace(method) || l.free.MatchMethod(method)
+	return !l.limitsHealthChecks && limit.IsExemptMethod(method) || l.free.MatchMethod(method)
 }
 
 // isGRPC reports whether grpc.Server.ServeHTTP takes a request for a gRPC call, but for its method. gRPC-Web is none.

@@ -23,7 +23,7 @@ type serverWriter interface {
 
 // withBodyForHijack returns w with a Hijack that hands over the unread bytes of body, which were read ahead, before those of the connection. It returns w itself
 // if w is not net/http's own: handlers may ask for the type of a middleware's ResponseWriter.
-func withBodyForHijack(w http.ResponseWriter, body *upload.Body) http.ResponseWriter {
+func withBodyForHijack(w http.ResponseWriter, body *upload.BufferedBody) http.ResponseWriter {
 	own, ok := w.(serverWriter)
 	if t := reflect.TypeOf(w); !ok || t.Kind() != reflect.Pointer || t.Elem().PkgPath() != "net/http" {
 		return w
@@ -34,7 +34,7 @@ func withBodyForHijack(w http.ResponseWriter, body *upload.Body) http.ResponseWr
 // A hijackWriter is a ResponseWriter whose Hijack returns the unread bytes of body.
 type hijackWriter struct {
 	serverWriter
-	body *upload.Body
+	body *upload.BufferedBody
 }
 
 // Unwrap returns the ResponseWriter that [http.ResponseController] sets deadlines of.

@@ -639,7 +639,7 @@ func WithAudit() Option {
 // methods mislead; [Interceptor.Hedges] says what holds for a method, and why.
 func WithMethods(patterns ...string) GRPCOption {
 	for _, p := range patterns {
-		if !pattern.OfMethods(p) {
+		if !pattern.IsMethodPattern(p) {
 			panic(fmt.Sprintf("hedge: WithMethods: %q is not /pkg.Service/Method, /pkg.Service/* or /*", p))
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -52,7 +52,7 @@ type upstream struct {
 }
 
 func renderDNS(s observe.DNSStats) dnsClient {
-	c := dnsClient{DNSStats: s, Title: label.Clean(cmp.Or(s.Name, "dns"))}
+	c := dnsClient{DNSStats: s, Title: sanitize.CleanText(cmp.Or(s.Name, "dns"))}
 	var saved time.Duration
 	var shadow, shadowWins int64
 	for _, u := range s.Upstreams {
@@ -121,7 +121,7 @@ func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstream {
 		hedges, wins = u.Denied[observe.DeniedShadow], u.ShadowWins
 	}
 	v := upstream{
-		Name:    label.Clean(u.Upstream),
+		Name:    sanitize.CleanText(u.Upstream),
 		Delay:   duration(max(u.SlowDelay, u.LossDelay)),
 		Queries: count(u.Queries), Hedges: count(hedges), Wins: count(wins),
 		Load: of(hedges, u.Queries, ""), WinRate: of(wins, hedges, ""),

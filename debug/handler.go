@@ -28,8 +28,8 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -235,7 +235,7 @@ func render(p Page, refresh int) view {
 }
 
 func renderClient(s hedge.Snapshot, now time.Time) client {
-	c := client{Snapshot: s, Title: label.Clean(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: share(policy.SlowLimit)}
+	c := client{Snapshot: s, Title: sanitize.CleanText(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: share(policy.SlowLimit)}
 	c.Totals = totals(s)
 	keys := slices.Clone(s.Keys)
 	if len(keys) > maxKeys {
@@ -391,7 +391,7 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	if a := k.Audit; a != nil {
 		v.Audit, v.Measured, v.Harmful = string(a.Verdict), measured(a), a.Verdict == hedge.AuditOff
 	}
-	v.Host, v.Route = label.Clean(k.Host), label.Clean(k.Route)
+	v.Host, v.Route = sanitize.CleanText(k.Host), sanitize.CleanText(k.Route)
 	if b := s.Config.BudgetPercent; b > 0 && k.Requests > 0 {
 		v.LoadWidth = min(100, 100*100/b*float64(hedges)/float64(k.Requests)) // a budget that was saved up may exceed it
 	}
@@ -431,7 +431,7 @@ func renderEndpoint(p hedge.EndpointSnapshot) endpoint {
 		EndpointSnapshot: p, State: "ready",
 		Calls: count(p.Calls), Hedges: count(p.Hedges), Failures: count(p.Failures), Overtaken: count(p.Overtaken), Bad: share(p.BadShare),
 	}
-	switch v.Endpoint = label.Clean(p.Endpoint); {
+	switch v.Endpoint = sanitize.CleanText(p.Endpoint); {
 	case p.Slower:
 		v.State = "ejected: slower"
 	case p.Ejected:

@@ -4,7 +4,7 @@ import (
 	"cmp"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 )
 
 // Limiter makes a Source of a server's Limiter. It panics if l is nil.
@@ -30,7 +30,7 @@ type limiterView struct {
 func renderLimiter(s hedge.LimiterSnapshot) limiterView {
 	came := s.Worked + s.Left + s.Refused
 	return limiterView{
-		Title: label.Clean(cmp.Or(s.Name, "limiter")),
+		Title: sanitize.CleanText(cmp.Or(s.Name, "limiter")),
 		Totals: []total{
 			{"working", "working", count(s.Working), "of " + count(int64(s.Limit)) + " at a time"},
 			{"waiting", "waiting", count(s.Waiting), "in the queue"},

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -52,7 +52,7 @@ type bogusView struct{ Time, Name, Type, Reason, Text, Zone, Server string }
 
 func renderRecursor(s observe.RecursorStats) recursorView {
 	v := recursorView{
-		Title: label.Clean(cmp.Or(s.Name, "recursor")),
+		Title: sanitize.CleanText(cmp.Or(s.Name, "recursor")),
 		Totals: []total{
 			{"questions", "questions", count(s.Questions), ""},
 			{"failures", "without an answer", count(s.Failures), of(s.Failures, s.Questions, "of the questions")},
@@ -81,7 +81,7 @@ func renderRecursor(s observe.RecursorStats) recursorView {
 		},
 	}
 	for _, limit := range slices.Sorted(maps.Keys(s.Limited)) {
-		v.Limited = append(v.Limited, setting{label.Clean(limit), count(s.Limited[limit])})
+		v.Limited = append(v.Limited, setting{sanitize.CleanText(limit), count(s.Limited[limit])})
 	}
 	if s.Bogus != nil {
 		v.Trust = renderTrust(s)
@@ -131,7 +131,7 @@ func renderTrust(s observe.RecursorStats) *trustView {
 	}
 	for _, b := range s.LastBogus {
 		one := bogusView{
-			Time: b.Time.Format("15:04:05"), Name: label.Clean(b.Name), Type: label.Clean(b.Type), Reason: label.Clean(b.Reason), Text: label.Clean(b.Text), Zone: label.Clean(b.Zone),
+			Time: b.Time.Format("15:04:05"), Name: sanitize.CleanText(b.Name), Type: sanitize.CleanText(b.Type), Reason: sanitize.CleanText(b.Reason), Text: sanitize.CleanText(b.Text), Zone: sanitize.CleanText(b.Zone),
 		}
 		if b.Server.IsValid() {
 			one.Server = b.Server.String()

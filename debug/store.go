@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge"
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -60,7 +60,7 @@ type classView struct {
 }
 
 func renderStore(s StoreStats) storeView {
-	v := storeView{StoreStats: s.StoreStats, Title: label.Clean(cmp.Or(s.Name, "ranges"))}
+	v := storeView{StoreStats: s.StoreStats, Title: sanitize.CleanText(cmp.Or(s.Name, "ranges"))}
 	hedges, shadow := s.FirstByteHedges+s.StallHedges, s.DeniedBy[observe.DeniedShadow]
 	v.Totals = []total{
 		{"ranges", "ranges", count(s.Ranges), "parts of reads"},

@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
-	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -16,7 +16,7 @@ const protocol = "dns" // as in observe.KeyInfo
 // operation is how a Client is operated. Only off changes once the Client is used.
 type operation struct {
 	engine  *policy.Engine
-	watcher *watch.Watcher // nil: there are no observers
+	watcher *observers.Notifier // nil: there are no observers
 	log     *ops.Log
 	records logQueue    // of log
 	off     atomic.Bool // by SetEnabled or the environment
@@ -24,8 +24,8 @@ type operation struct {
 }
 
 // init reads the environment, and makes the engine, its observer and the log. Panics of observers and loggers are counted.
-func (o *operation) init(conf policy.Config, name string, observers []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
-	for i, one := range observers {
+func (o *operation) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
+	for i, one := range all {
 		if one == nil {
 			return fmt.Errorf("dnshedge: Client.Observers[%d] is nil", i)
 		}
@@ -36,10 +36,10 @@ func (o *operation) init(conf policy.Config, name string, observers []observe.Ob
 	o.shadow = conf.Shadow
 	o.records.panics = panics
 	o.log = ops.NewLog(o.records.logger(logger), "dnshedge", protocol, name, panics)
-	if !o.log.Discards() {
+	if !o.log.IsDiscarded() {
 		conf.Changed = o.log.LogChange
 	}
-	o.watcher = watch.New(observers, o.log.LogObserverPanic)
+	o.watcher = observers.NewNotifier(all, o.log.LogObserverPanic)
 	conf.Client, conf.Protocol, conf.Watcher = name, protocol, o.watcher
 	o.log.LogEnvironment(environment)
 	o.engine = policy.New(conf)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/seats"
+	"github.com/gohedge/hedge/internal/connlimit"
 )
 
 const (
@@ -88,12 +88,12 @@ type Server struct {
 	// and those that wait before it; then the connection is closed. Zero: 5 s.
 	WriteTimeout time.Duration
 
-	once    sync.Once
-	seats   *seats.Seats    // of connections
-	closing chan struct{}   // closed when Shutdown begins
-	ctx     context.Context // of the questions
-	cancel  context.CancelFunc
-	waiting waiters // for answers
+	once        sync.Once
+	connLimiter *connlimit.Limiter // of connections
+	closing     chan struct{}      // closed when Shutdown begins
+	ctx         context.Context    // of the questions
+	cancel      context.CancelFunc
+	waiting     waiters // for answers
 
 	answering atomic.Int64 // goroutines that answer a question of a connection
 
@@ -112,7 +112,7 @@ func (s *Server) init() {
 			s.waiting.init(s.Client.MaxInFlight)
 		}
 		if s.MaxConns >= 0 {
-			s.seats = seats.New(cmp.Or(s.MaxConns, defaultMaxConns))
+			s.connLimiter = connlimit.New(cmp.Or(s.MaxConns, defaultMaxConns))
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/seats"
+	"github.com/gohedge/hedge/internal/connlimit"
 )
 
 // Serve answers what is asked over the connections that ln accepts, until Shutdown,
@@ -59,17 +59,17 @@ func (s *Server) accept(conn net.Conn) {
 		Conn: conn, s: s, pads: pads, lane: streamLane(conn.RemoteAddr()),
 		writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined),
 	}
-	seat, ok := s.seats.Take(seats.Of(conn.RemoteAddr()), s.closing, c.leave)
+	slot, ok := s.connLimiter.AcquireSlot(connlimit.ClientAddress(conn.RemoteAddr()), s.closing, c.leave)
 	if !ok {
 		_ = conn.Close()
 		return
 	}
 	if !s.add(conn, false) {
-		seat.Free()
+		slot.Release()
 		_ = conn.Close()
 		return
 	}
-	c.seat = seat
+	c.slot = slot
 	go c.serve()
 }
 
@@ -80,7 +80,7 @@ type serverConn struct {
 	pads    bool          // TLS hides what is written, but not its length
 	writing chan struct{} // a lock: holds a value while a response is written
 	waiting chan struct{} // one value per question that waits
-	seat    *seats.Seat
+	slot    *connlimit.Slot
 	lane    string // of the client, in the line of questions that wait
 	left    bool   // no more questions are read; guarded by s.mu
 	drains  bool   // it was in use then; guarded by s.mu
@@ -90,7 +90,7 @@ type serverConn struct {
 	readFor  time.Duration // the time that was waited for them
 }
 
-// leave is called when the connection has to give up its seat: no more questions are read.
+// leave is called when the connection has to give up its slot: no more questions are read.
 func (c *serverConn) leave(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -100,7 +100,7 @@ func (c *serverConn) leave(inUse bool) {
 
 func (c *serverConn) serve() {
 	s := c.s
-	defer c.seat.Free()
+	defer c.slot.Release()
 	defer s.remove(c.Conn, false)
 	defer c.drain()
 	var wg sync.WaitGroup
@@ -114,7 +114,7 @@ func (c *serverConn) serve() {
 			return
 		}
 		in = m
-		c.seat.Begin()
+		c.slot.BeginUse()
 		q := s.read(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
 		if q.Query != nil && c.answer(q, &wg) {
 			continue
@@ -129,7 +129,7 @@ func (c *serverConn) serve() {
 		c.lock()
 		err = c.write(out)
 		c.unlock()
-		c.seat.End()
+		c.slot.EndUse()
 		if err != nil {
 			return
 		}
@@ -153,7 +153,7 @@ func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
 			w.End(nil)
 			s.answering.Add(-1)
 			<-c.waiting
-			c.seat.End()
+			c.slot.EndUse()
 		}()
 		r, _ := w.answer(s.ctx, q.Query)
 		c.lock()

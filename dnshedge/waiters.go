@@ -6,7 +6,7 @@ import (
 	"net"
 
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/seats"
+	"github.com/gohedge/hedge/internal/connlimit"
 )
 
 // waiters bounds the questions of clients that wait for answers. Copies of one question are one exchange for the Client, but
@@ -33,6 +33,6 @@ func (w *waiters) choose(client net.Addr, q *wire.Query) (l *line, lane string) 
 
 // streamLane returns the lane of a client: its IPv4 address, or its IPv6 network of 64 bits. Clients without an IP address have one lane.
 func streamLane(client net.Addr) string {
-	b, _ := seats.Of(client).MarshalBinary() // which never fails
+	b, _ := connlimit.ClientAddress(client).MarshalBinary() // which never fails
 	return string(b)
 }

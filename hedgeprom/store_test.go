@@ -115,7 +115,7 @@ func TestObserveIsAllThatIsImported(t *testing.T) {
 			ours = append(ours, dep)
 		}
 	}
-	assert.ElementsMatch(t, []string{module + "/internal/label", module + "/observe"}, ours)
+	assert.ElementsMatch(t, []string{module + "/internal/sanitize", module + "/observe"}, ours)
 }
 
 // TestAStoreHasFewSeries holds what the package says: its lengths are bounded, and so is all else.

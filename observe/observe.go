@@ -9,7 +9,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 )
 
 // An Observer receives the events of every call, see hedge.WithObserver and the field
@@ -117,7 +117,7 @@ type KeyInfo struct {
 // bytes. A longer one is its first 200 bytes, "…" and a hash of the whole. Keys that differ only in
 // replaced characters become equal.
 func (k KeyInfo) Printable() KeyInfo {
-	return KeyInfo{label.Clean(k.Client), label.Clean(k.Protocol), label.Clean(k.Host), label.Clean(k.Route)}
+	return KeyInfo{sanitize.CleanText(k.Client), sanitize.CleanText(k.Protocol), sanitize.CleanText(k.Host), sanitize.CleanText(k.Route)}
 }
 
 // An AttemptInfo identifies an attempt of a call.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/gohedge/hedge/internal/seats"
+	"github.com/gohedge/hedge/internal/connlimit"
 )
 
 // localNetworks are the clients that are served unless -allow says otherwise: this
@@ -119,7 +119,7 @@ type guard struct {
 	net.Listener
 	access  *access
 	conns   clientCounts
-	seats   *seats.Seats
+	seats   *connlimit.Limiter
 	closing chan struct{} // closed by Close
 	close   sync.Once
 }
@@ -134,9 +134,9 @@ func (g *guard) Accept() (net.Conn, error) {
 		one := whole(ip)
 		if g.access.allows(ip) && g.conns.enter(one) {
 			c := &guarded{Conn: conn}
-			seat, ok := g.seats.Take(one, g.closing, c.leave)
+			seat, ok := g.seats.AcquireSlot(one, g.closing, c.leave)
 			c.gone = sync.OnceFunc(func() {
-				seat.Free()
+				seat.Release()
 				g.conns.leave(one)
 			})
 			if c.seat = seat; ok {
@@ -192,7 +192,7 @@ func (c *clientCounts) leave(ip netip.Addr) {
 type guarded struct {
 	net.Conn
 	gone func()
-	seat *seats.Seat
+	seat *connlimit.Slot
 	busy atomic.Bool // requests are under way
 	left atomic.Bool // the next answer is the last one
 }
@@ -230,11 +230,11 @@ func state(conn net.Conn, is http.ConnState) {
 	switch is {
 	case http.StateActive:
 		if !c.busy.Swap(true) {
-			c.seat.Begin()
+			c.seat.BeginUse()
 		}
 	case http.StateIdle:
 		if c.busy.Swap(false) {
-			c.seat.End()
+			c.seat.EndUse()
 		}
 		if c.left.Load() { // the last answer may not be written yet
 			time.AfterFunc(lastWrite, func() { _ = c.Close() })

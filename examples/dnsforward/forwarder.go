@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/debug"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/seats"
+	"github.com/gohedge/hedge/internal/connlimit"
 )
 
 // forwarder is a client with listeners. The fields of the first block are set before
@@ -98,7 +98,7 @@ func (f *forwarder) start() error {
 
 // startHTTPS answers over HTTPS.
 func (f *forwarder) startHTTPS(config *tls.Config) error {
-	room, requests := seats.New(max(f.conns, 1)), &clientCounts{each: maxRequestsOfClient, all: maxRequests}
+	room, requests := connlimit.New(max(f.conns, 1)), &clientCounts{each: maxRequestsOfClient, all: maxRequests}
 	for _, at := range f.doh {
 		l, err := f.open(at, room)
 		if err != nil {
@@ -133,7 +133,7 @@ func (f *forwarder) serve(l net.Listener) {
 }
 
 // open listens for connections of clients that may ask. If room is not nil, it bounds them.
-func (f *forwarder) open(at string, room *seats.Seats) (net.Listener, error) {
+func (f *forwarder) open(at string, room *connlimit.Limiter) (net.Listener, error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)

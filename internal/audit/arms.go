@@ -8,28 +8,33 @@ import (
 )
 
 const (
-	minReportCalls = 300 // of an arm, and reportPairs, without which its p99 is not reported
-	minReportPairs = 4
-	maxArmPairs    = 256 // after which the arms begin anew
+	minReportCalls = 300 // calls of each arm without which no p99 is reported
+	minReportPairs = 4   // pairs without which no p99 is reported
+	maxArmPairs    = 256 // after so many pairs, the arms are deleted and start again
 
-	zScore95 = 1.96 // standard errors on each side of an estimate, for 95 %
+	zScore95 = 1.96 // standard errors on each side of an estimate, for an interval of 95 %
 )
 
-// arms are the calls of the compared slots, without hedging and with it. They are for the report alone.
+// arms are the two arms of the experiment. They only serve the report; the verdict does not depend on them.
 type arms struct {
-	openLatencies                                slotLatencies // of the open slot
-	control, treatment                           arm
-	pairs                                        int
-	failureDifferences, failureDifferenceSquares float64 // sums of the pairs' differences of the share of calls that failed, and of their squares
+	openLatencies      slotLatencies // of the open slot
+	control, treatment arm
+	pairs              int // compared pairs
+
+	// For each pair, the difference between control and treatment of the share of failed calls.
+	failureDifferences       float64 // sum
+	failureDifferenceSquares float64 // sum of the squares
 }
 
-// An arm is all compared slots in which hedging is off, or on.
+// An arm holds sums over all compared slots in which hedging is off, or over all in which it is on.
 type arm struct {
-	latencies                                                           histogram
-	slots, calls, failed, hedges, latencySum, aboveP99, aboveP99Squares float64 // sums over slots; above is the number of calls slower than the p99 of the arm
+	latencies                    histogram
+	slots, calls, failed, hedges float64
+	latencySum                   float64 // sum of the mean latencies of the slots
+	aboveP99, aboveP99Squares    float64 // number of calls that were slower than the p99 of the arm, and its squares
 }
 
-// armOf returns the arm of a slot.
+// armOf returns the arm of the slots in which hedging is off, or on.
 func (a *arms) armOf(dark bool) *arm {
 	if dark {
 		return &a.control
@@ -56,13 +61,13 @@ func (a *arms) addSlot(s *slot, sum *summary) {
 	m.aboveP99Squares += above * above
 }
 
-// addPair counts a compared pair.
+// addPair adds a compared pair to the statistics of failures.
 func (a *arms) addPair(dark, lit *summary) {
 	d := dark.failureShare - lit.failureShare
 	a.pairs, a.failureDifferences, a.failureDifferenceSquares = a.pairs+1, a.failureDifferences+d, a.failureDifferenceSquares+d*d
 }
 
-// writeReport writes the latencies and failures of the arms to r, if there are enough calls.
+// writeReport writes the latencies and failures of both arms to r, if they have enough calls and pairs.
 func (a *arms) writeReport(r *observe.Audit) {
 	r.Pairs = max(r.Pairs, a.pairs)
 	if a.pairs < minReportPairs || min(a.control.calls, a.treatment.calls) < minReportCalls {
@@ -78,8 +83,8 @@ func (a *arms) writeReport(r *observe.Audit) {
 	r.Extra = a.treatment.hedges / a.treatment.calls
 }
 
-// estimateP99 returns the 99th percentile of the latencies of an arm, and half of its 95 % interval, which lies between quantiles.
-// Slow calls come in clusters, so the variance of their number is taken from the slots.
+// estimateP99 returns the 99th percentile of the latencies of an arm, and half the width of its 95 % confidence interval. The
+// ends of the interval are quantiles. Slow calls come in clusters, so their variance is estimated from their number in each slot.
 func (m *arm) estimateP99() (p99 time.Duration, plusMinus float64) {
 	mean, cluster := m.aboveP99/m.slots, 1.0
 	if mean > 0 && m.slots > 1 {

@@ -1,10 +1,12 @@
-// Package audit measures whether hedging helps a host or harms it. It is a switchback experiment: the time of day is
-// divided into slots of 20 seconds, in pairs, and a hash of host and pair chooses the dark slot of each pair, in which no
-// hedge is sent. Every client computes the same slots from the clock. So all clients of a host stop hedging
-// at the same time, and each client sees in its own calls the effect of the hedges of all clients.
+// Package audit measures whether hedging helps or harms the calls to a host. It is a switchback experiment: the time of day is
+// divided into slots of 20 seconds, and two consecutive slots are a pair. A hash of host and pair chooses the control slot of the
+// pair, in which no hedge is sent. In the other slot, the treatment slot, hedges are sent as usual.
 //
-// The analysis is by intention to treat: every call that begins in the measured part of a slot counts there, hedged or
-// not, failed or not, ended or not. The verdict rests on one number for each pair, see [evidence].
+// Every client computes the same slots from the clock. So all clients of a host stop hedging at the same time, and the calls of
+// each client show the effect of the hedges of all clients.
+//
+// The analysis is by intention to treat: every call that begins in the measured part of a slot counts there, whether it was
+// hedged, failed or has not ended. The verdict depends on one number for each pair, see [evidence].
 package audit
 
 import (
@@ -18,44 +20,44 @@ import (
 )
 
 const (
-	fullTrialPeriod = time.Hour      // in which every pair is compared; without a verdict, half of the pairs are compared then
-	verdictLifetime = 24 * time.Hour // without a compared pair, after which a verdict ends
-	retestBits      = 6              // one pair in 2^testBits tests a verdict: one every 43 minutes on average
-	retestPairs     = 16             // after which the test begins anew
+	fullTrialPeriod = time.Hour      // start of a trial, in which every pair is compared; without a verdict, half of the pairs are compared later
+	verdictLifetime = 24 * time.Hour // a verdict ends when no pair was compared for this long
+	retestBits      = 6              // after a verdict, one pair in 2^retestBits is compared: one every 43 minutes on average
+	retestPairs     = 16             // after so many pairs without another verdict, the test of a verdict starts again
 
-	minPairCalls       = 28 // in the measured parts of a pair; with fewer, the next pair has no dark slot
-	latencyChangeSlots = 10 // in a row whose mean latency differs by 30 % from that at the verdict begin a new trial
+	minPairCalls       = 28 // calls in the measured parts of a pair; after a pair with fewer calls, the next pair has no control slot
+	latencyChangeSlots = 10 // a new trial starts when the mean latency of so many consecutive slots differs by 30 % from that at the verdict
 
-	never = math.MaxInt64 // a time at which no call begins
+	never = math.MaxInt64 // a time that no call reaches
 )
 
-// An Audit is the experiment of one host. It is safe for concurrent use. Times are by the engine's clock, in
-// nanoseconds; slots are by the time of day.
+// An Audit is the experiment for one host. It is safe for concurrent use. Times are nanoseconds by the engine's clock. Slots
+// are computed from the time of day.
 type Audit struct {
 	hash uint64 // of the host; never changes
 
-	// Written with mu held; calls read them without it.
-	nextChange    atomic.Int64 // when changeSlot is due
-	measuredFrom  atomic.Int64 // when the measured part of the open slot begins
-	inFlightFrom  atomic.Int64 // the same if its calls in flight are counted
+	// Written with mu held, and read by calls without it.
+	nextChange    atomic.Int64 // time at which changeSlot is due
+	measuredFrom  atomic.Int64 // start of the measured part of the open slot
+	inFlightFrom  atomic.Int64 // measuredFrom if the calls in flight of the open slot are counted; otherwise never
 	hedgingOff    atomic.Bool  // no hedge may start now
-	hasNewResults atomic.Bool  // there is a result that TakeNews has not returned
+	hasNewResults atomic.Bool  // there is a result that TakeNewResults has not returned
 
 	mu            sync.Mutex // guards the fields below
-	slot          int64      // number of the present one
-	compared      bool       // the present pair has a dark slot
-	previousCalls int        // measured calls of the slot before the open one
-	open          slot       // whose calls are measured, until 6 s after its end
+	slot          int64      // number of the current slot, counted since 1970
+	compared      bool       // the current pair has a control slot
+	previousCalls int        // measured calls of the slot before the open slot
+	open          slot       // the slot whose calls are measured; it is closed 6 s after its end
 	first         summary    // of the first slot of the pair
 
 	verdict        observe.Verdict
-	reported       observe.Verdict // by TakeNews
+	reported       observe.Verdict // verdict that TakeNewResults has returned last
 	report         *observe.Audit  // all results except the verdict
-	trial          *evidence
-	arms           *arms   // nil: no slot was dark yet
-	lastPairAt     int64   // when a pair was compared last
-	verdictLatency float64 // mean latency when the verdict was found, in octaves; 0: not known
-	changedSlots   int     // slots in a row with another one
+	trial          *evidence       // of the trial that looks for a verdict, or tests it
+	arms           *arms           // nil: no pair had a control slot yet
+	lastPairAt     int64           // time at which a pair was compared last
+	verdictLatency float64         // mean latency at the verdict, as log2 of the nanoseconds minus lowestExponent; 0: not known
+	changedSlots   int             // number of consecutive slots whose mean latency differs from verdictLatency
 }
 
 // New returns the audit of a host.
@@ -73,7 +75,7 @@ func New(host string) *Audit {
 // IsHedgingOff reports whether no hedge may start now. It is false for a nil Audit.
 func (a *Audit) IsHedgingOff() bool { return a != nil && a.hedgingOff.Load() }
 
-// BeginCall records a call that begins now. Wall returns the time of day at now.
+// BeginCall records a call that begins at now. The function wall converts a time by the engine's clock to the time of day.
 func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	if now >= a.nextChange.Load() {
 		a.mu.Lock()
@@ -87,7 +89,7 @@ func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	}
 }
 
-// EndCall records the result of a call that began at the given time, as BeginCall was told.
+// EndCall records the result of a call, which began at the time that BeginCall got as now.
 func (a *Audit) EndCall(began int64, r Result) {
 	if uint64(began-a.measuredFrom.Load()) < uint64(measuredLength) {
 		a.mu.Lock()
@@ -96,7 +98,7 @@ func (a *Audit) EndCall(began int64, r Result) {
 	}
 }
 
-// openLatencies returns the latencies of the open slot; nil if no slot was compared. The caller holds mu.
+// openLatencies returns the latencies of the open slot; nil if no slot was compared yet. The caller holds mu.
 func (a *Audit) openLatencies() *slotLatencies {
 	if a.arms == nil {
 		return nil
@@ -104,8 +106,8 @@ func (a *Audit) openLatencies() *slotLatencies {
 	return &a.arms.openLatencies
 }
 
-// changeSlot begins a new slot, or the measured part of the present one, if that is due. Wall is the time of day. The caller
-// holds mu.
+// changeSlot starts the next slot, or the measured part of the current slot, if that is due. The argument wall is the time of
+// day in nanoseconds. The caller holds mu.
 func (a *Audit) changeSlot(now, wall int64) {
 	if now < a.nextChange.Load() {
 		return
@@ -136,8 +138,8 @@ func (a *Audit) changeSlot(now, wall int64) {
 	a.nextChange.Store(now - at + int64(slotLength))
 }
 
-// beginSlot begins a slot, and decides whether it is dark. InTime says that its measured part is still to come. The caller
-// holds mu.
+// beginSlot starts a slot, and decides whether hedging is off in it. InTime is true if the measured part of the slot has not
+// started yet. The caller holds mu.
 func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
 	follows := inTime && number == a.slot+1 && a.open.number == a.slot
 	a.open.invalid = a.open.invalid || !follows
@@ -153,7 +155,8 @@ func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
 	a.updateHedgingOff()
 }
 
-// updateHedgingOff sets whether the present slot is dark. The caller holds mu.
+// updateHedgingOff stores whether hedging is off: in the control slot of a compared pair, and by the verdict in other pairs. The
+// caller holds mu.
 func (a *Audit) updateHedgingOff() {
 	dark := a.verdict == observe.AuditOff
 	if a.compared {
@@ -162,7 +165,8 @@ func (a *Audit) updateHedgingOff() {
 	a.hedgingOff.Store(dark)
 }
 
-// shouldComparePair reports whether a pair has a dark slot. It depends on nothing that differs within the pair.
+// shouldComparePair reports whether a pair has a control slot: each pair at first, half of them after fullTrialPeriod, and few
+// after a verdict. The result is the same for both slots of a pair.
 func (a *Audit) shouldComparePair(pair int64) bool {
 	bits := 1
 	switch {
@@ -174,7 +178,8 @@ func (a *Audit) shouldComparePair(pair int64) bool {
 	return a.pairHash(pair)&(1<<bits-1) == 0
 }
 
-// pairHash returns the hash of the host and a pair. It is the same in every version, or clients would not agree.
+// pairHash returns the hash of the host and a pair (SplitMix64). It must be the same in every version: clients of different
+// versions would otherwise choose different control slots.
 func (a *Audit) pairHash(pair int64) uint64 {
 	z := a.hash + uint64(pair)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -182,7 +187,7 @@ func (a *Audit) pairHash(pair int64) uint64 {
 	return z ^ z>>31
 }
 
-// closeSlot takes the result of the open slot, which is over. The caller holds mu.
+// closeSlot evaluates the open slot, which has ended, and the pair if this was its second slot. The caller holds mu.
 func (a *Audit) closeSlot(now int64) {
 	first, s := a.first, a.open.makeSummary(a.openLatencies())
 	a.first, a.previousCalls = s, a.open.calls
@@ -201,8 +206,8 @@ func (a *Audit) closeSlot(now int64) {
 	}
 }
 
-// hasLatencyChanged reports whether the mean latency has changed since the verdict: risen if calls are hedged, or fallen if
-// they are not. The caller holds mu.
+// hasLatencyChanged reports whether the mean latency has changed by 30 % since the verdict, in latencyChangeSlots consecutive
+// slots. With hedging on, only a rise counts; with hedging off, only a fall. The caller holds mu.
 func (a *Audit) hasLatencyChanged(s *summary) bool {
 	isOff, changed := a.verdict == observe.AuditOff, s.meanLatency-a.verdictLatency
 	if isOff {
@@ -218,7 +223,8 @@ func (a *Audit) hasLatencyChanged(s *summary) bool {
 	return a.changedSlots >= latencyChangeSlots
 }
 
-// comparePair adds the difference of a pair to the evidence. The caller holds mu.
+// comparePair adds the difference between the control and the treatment slot of a pair to the evidence, and sets the verdict
+// that follows. The caller holds mu.
 func (a *Audit) comparePair(dark, lit *summary, now int64) {
 	a.lastPairAt = now
 	a.hasNewResults.Store(true)
@@ -249,7 +255,7 @@ func (a *Audit) comparePair(dark, lit *summary, now int64) {
 	}
 }
 
-// beginTrial sets a verdict that a new trial tests. The caller holds mu.
+// beginTrial sets a verdict, and starts a trial that tests it. For AuditTrying it also deletes all results. The caller holds mu.
 func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.trial = &evidence{number: a.trial.number + 1, startedAt: now}
 	if v == observe.AuditTrying {
@@ -258,8 +264,8 @@ func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.setVerdict(v, now)
 }
 
-// setVerdict sets the verdict. The slots of the present pair are not compared any more: they began under another one.
-// The caller holds mu.
+// setVerdict sets the verdict. The slots of the current pair are not compared, because they started under another verdict. The
+// caller holds mu.
 func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.verdict, a.lastPairAt, a.verdictLatency, a.changedSlots = v, now, 0, 0
 	if a.arms != nil {
@@ -271,7 +277,7 @@ func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.updateHedgingOff()
 }
 
-// Reset forgets everything.
+// Reset deletes all results and starts the first trial again.
 func (a *Audit) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -301,14 +307,14 @@ func (a *Audit) Verdict() observe.Verdict {
 	return a.verdict
 }
 
-// Report returns the results.
+// Report returns the current results and the verdict.
 func (a *Audit) Report() observe.Audit {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.currentReport()
 }
 
-// currentReport is View. The caller holds mu.
+// currentReport is Report for a caller that holds mu.
 func (a *Audit) currentReport() observe.Audit {
 	v := *a.report
 	v.Verdict = a.verdict

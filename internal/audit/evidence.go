@@ -7,30 +7,32 @@ import (
 )
 
 const (
-	// A verdict is false with a probability of at most mayErr, however many pairs and trials there are: trial k may err with
-	// mayErr * 6 / (π²k²).
+	// A verdict is false with a probability of at most maxErrorProbability, for any number of pairs and trials: that of trial k
+	// is at most maxErrorProbability * 6 / (π²k²).
 	maxErrorProbability = 0.03
 
-	maxStake = 0.95 // of its wealth that a bettor stakes
+	maxStake = 0.95 // largest share of its wealth that a bettor stakes
 )
 
-// betScales are the differences, in octaves, on which the bettors stake all that they may. Rare stalls and failures make large
-// differences, and slower servers make small ones.
+// betScales are the differences, in octaves, from which the bettors of each side stake maxStake. Rare stalls and failures cause
+// large differences, and slower servers cause small differences. Each side has one bettor for each scale.
 var betScales = [...]float64{0.4, 4}
 
-// evidence is the sum of the pairs of a trial. Two sides bet on the sign of each pair's difference, that hedging helps and that it
-// harms. Each stakes more on a larger difference. Where hedging changes nothing, the bets are fair, because a hash has chosen
-// the dark slot. Then the probability that the wealth of a side ever exceeds n times its beginning is at most 1/n
-// (Ville's inequality; Howard, Ramdas et al., "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021).
+// evidence is the result of the compared pairs of a trial: a sequential test by betting. One side bets that hedging helps, the other
+// side that it harms. Both bet on the sign of each pair's difference, and stake more on a larger difference.
+//
+// Where hedging changes nothing, the bets are fair, because a hash has chosen the control slot. Then the wealth of a side ever
+// exceeds n times its initial wealth with a probability of at most 1/n (Ville's inequality; Howard, Ramdas et al.,
+// "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021).
 type evidence struct {
-	number    int   // of the trial
-	startedAt int64 // when the trial did, by the engine's clock; 0: there was no call
-	slowPairs int   // pairs that are not counted, because calls took too long for their slots
-	pairs     int
-	wealth    [2][len(betScales)]float64 // logarithms, by side (helps, harms) and bettor
+	number    int                        // of the trial
+	startedAt int64                      // start of the trial, by the engine's clock; 0: there was no call yet
+	slowPairs int                        // pairs that do not count, because their calls took too long for a slot
+	pairs     int                        // pairs that count
+	wealth    [2][len(betScales)]float64 // logarithm of the wealth, by side (helps, harms) and bettor; 0 is the initial wealth
 }
 
-// addPair adds the difference of a pair: by how many octaves the slowest calls are slower without hedging.
+// addPair adds a pair. The difference d says how much slower the slowest calls are without hedging, in octaves: 1 is twice as slow.
 func (e *evidence) addPair(d float64) {
 	e.pairs++
 	for i, scale := range betScales {
@@ -40,7 +42,8 @@ func (e *evidence) addPair(d float64) {
 	}
 }
 
-// pValue returns the probability, at most, that a side ever has as much wealth by luck, in this trial or one that counts as much.
+// pValue returns an upper bound of the probability that a side ever gets its wealth by chance. It is corrected for the number of
+// the trial, and valid after any number of pairs.
 func (e *evidence) pValue(side int) float64 {
 	wealth, k := 0.0, float64(e.number)
 	for _, w := range e.wealth[side] {
@@ -49,7 +52,7 @@ func (e *evidence) pValue(side int) float64 {
 	return k * k * math.Pi * math.Pi / 6 / wealth
 }
 
-// verdict returns the verdict for which the evidence is enough; AuditTrying if it is not.
+// verdict returns the verdict that the evidence proves; AuditTrying if it proves none.
 func (e *evidence) verdict() observe.Verdict {
 	switch {
 	case e.pValue(0) <= maxErrorProbability/2:
@@ -64,5 +67,5 @@ func (e *evidence) verdict() observe.Verdict {
 // isDecided reports whether v says that hedging helps or harms.
 func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
 
-// confidence returns how sure the direction is to which the evidence points, in [0.5, 1].
+// confidence returns 1 minus the smaller p-value, in [0.5, 1]: the certainty of the direction to which the evidence points.
 func (e *evidence) confidence() float64 { return max(1-min(e.pValue(0), e.pValue(1)), 0.5) }

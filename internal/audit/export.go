@@ -8,18 +8,18 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// limits of an export
+// Limits of the values in an export.
 const (
 	maxExportedCount = 1 << 20
 	maxStateBytes    = 1 << 10
 	maxExportedTime  = 24 * time.Hour
 )
 
-// A State is the exported state of an Audit.
+// A State is the exported state of an Audit. Its fields are those of the JSON text.
 type State struct {
-	Trial  int           // number of the one that tests the verdict
-	Age    time.Duration // of the last compared pair
-	Level  float64       // mean latency of the calls, in octaves
+	Trial  int           // number of the trial that tests the verdict
+	Age    time.Duration // since the last compared pair
+	Level  float64       // mean latency of the calls at the verdict, in octaves
 	Report observe.Audit // with the verdict
 }
 
@@ -31,8 +31,8 @@ func (a *Audit) ExportState(now time.Time) (j State, ok bool) {
 	return State{a.trial.number, min(time.Duration(now.UnixNano()-a.lastPairAt), verdictLifetime), a.verdictLatency, a.currentReport()}, isDecided(a.verdict)
 }
 
-// Absorb takes over the verdict of another process, unless this process has found whether hedging helps or harms.
-// The time is by the engine's clock.
+// ImportState adopts the verdict of another process, unless this audit has found whether hedging helps or harms. The time is by the
+// engine's clock.
 func (a *Audit) ImportState(j *State, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -44,13 +44,13 @@ func (a *Audit) ImportState(j *State, now time.Time) {
 	a.verdictLatency, *a.report = j.Level, j.Report
 }
 
-// Append appends the judgement as JSON, with its length.
+// AppendJSON appends the length of the state as JSON, and the JSON text.
 func (j *State) AppendJSON(b []byte) []byte {
-	text, _ := json.Marshal(j) // a Judgement has only numbers that JSON allows
+	text, _ := json.Marshal(j) // a State has only numbers that JSON allows
 	return decode.AppendBytes(b, text)
 }
 
-// DecodeState reads the output of Append, and reports whether it is valid.
+// DecodeState reads the output of AppendJSON, and reports whether it is valid.
 func DecodeState(d *decode.Decoder) (j State, ok bool) {
 	err := json.Unmarshal(d.Bytes(maxStateBytes), &j)
 	r := &j.Report

@@ -6,7 +6,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// SetLastPair sets when a pair was compared last.
+// SetLastPair sets the time at which a pair was compared last.
 func (a *Audit) SetLastPair(t time.Time) { a.lastPairAt = t.UnixNano() }
 
 // FailureBin is the position of a failure in the tail of a slot, in octaves.

@@ -6,24 +6,25 @@ import (
 
 	"github.com/gohedge/hedge/internal/decode"
 	"github.com/gohedge/hedge/internal/evicted"
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxHostBytes is the limit of the bytes of a host in an export. Written hosts are shorter.
+// maxHostBytes limits the name of a host in an import. Exported names are shorter.
 const maxHostBytes = 8 << 10
 
-// Hosts are the audits of the hosts of an engine, which its keys share. The owner guards them. Nil Hosts are not audited.
+// Hosts is a table of the audits of an engine's hosts. All keys of a host share its audit. The owner guards the table. In a nil
+// table, hosts are not audited.
 type Hosts struct {
 	active  map[string]*hostAudit
-	evicted evicted.States[string, *hostAudit] // with a verdict, of hosts without keys
+	evicted evicted.States[string, *hostAudit] // audits with a verdict, of hosts without keys
 }
 
-// A hostAudit is the audit of a host.
+// A hostAudit is the audit of a host, with the number of its keys in the engine.
 type hostAudit struct {
 	*Audit
 	keys  int
-	calls int64 // of evicted keys
+	calls int64 // number of calls of evicted keys
 }
 
 // NewHosts returns empty Hosts.
@@ -45,8 +46,8 @@ func (hs *Hosts) AddKey(host string) *Audit {
 	return h.Audit
 }
 
-// RemoveKey removes an evicted key that has had so many calls. If it was the last key of its host, the verdict is kept, for at most limit
-// hosts. The time is any that rises.
+// RemoveKey removes an evicted key, which has had the given number of calls. If it was the last key of its host, the verdict is kept,
+// for at most limit hosts. The time at may be from any monotonic clock.
 func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int) {
 	if hs == nil {
 		return
@@ -62,14 +63,15 @@ func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int
 	}
 }
 
-// ForgetEvicted forgets the verdicts of the hosts without keys for which matches returns true.
+// ForgetEvicted deletes the verdicts of the hosts without keys for which matches returns true.
 func (hs *Hosts) ForgetEvicted(matches func(host string) bool) {
 	if hs != nil {
 		hs.evicted.Each(func(host string, _ **hostAudit, _ int64) bool { return !matches(host) })
 	}
 }
 
-// AppendVerdicts appends the verdicts to an export, in at most limit bytes and one verdict, and returns their number. The time is by the engine's clock.
+// AppendVerdicts appends the verdicts to an export until it has limit bytes, and returns their number. The time is by the engine's
+// clock.
 func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
 	if hs == nil {
 		return b, 0
@@ -94,11 +96,11 @@ type HostVerdict struct {
 	State
 }
 
-// DecodeVerdicts reads the verdicts of an export, and returns those of the first hosts, at most limit, once for each host.
+// DecodeVerdicts reads all verdicts of an export, and returns the first verdict of each host, for at most limit hosts.
 func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error) {
 	seen := make(map[string]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
-		host := label.Short(string(d.Bytes(maxHostBytes)))
+		host := sanitize.ShortenText(string(d.Bytes(maxHostBytes)))
 		j, ok := DecodeState(d)
 		if !ok {
 			return nil, fmt.Errorf("%w: a verdict makes no sense", decode.ErrDamaged)
@@ -111,7 +113,8 @@ func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error)
 	return all, nil
 }
 
-// ImportVerdicts stores verdicts for hosts that have none. Now is by the engine's clock; at and limit are as for RemoveKey.
+// ImportVerdicts stores verdicts for hosts that have no verdict. The time now is by the engine's clock; at and limit are as for
+// RemoveKey.
 func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Duration, limit int) {
 	if hs == nil {
 		return

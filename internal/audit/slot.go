@@ -7,40 +7,40 @@ import (
 
 const (
 	slotLength     = 20 * time.Second
-	washout        = 6 * time.Second // at the beginning of a slot, in which queues drain; calls that begin then are not measured
+	washout        = 6 * time.Second // start of a slot, in which queues drain; calls that begin in it are not measured
 	measuredLength = slotLength - washout
 
-	minSlotCalls    = 10   // in each slot of a compared pair
-	tailShare       = 0.1  // of the calls of a slot: the slowest calls, which hedging can make faster
-	maxUnendedShare = 0.01 // share of calls that have not ended when their slot is closed; with more in both slots, a pair says nothing
+	minSlotCalls    = 10   // calls in each slot of a compared pair
+	tailShare       = 0.1  // share of the slowest calls of a slot, which hedging can make faster
+	maxUnendedShare = 0.01 // if more of the calls of both slots have not ended when their slot is closed, the pair does not count
 
-	measuredSeconds = int(measuredLength / time.Second) // of the measured part
+	measuredSeconds = int(measuredLength / time.Second)
 
-	binsPerOctave  = 8                  // bins of a histogram
-	lowestExponent = 14                 // binary logarithm of the nanoseconds at which the first bin begins: 16 µs
+	binsPerOctave  = 8                  // histogram bins from a latency to twice the latency
+	lowestExponent = 14                 // the first bin starts at 2^lowestExponent ns: 16 µs
 	binCount       = 22 * binsPerOctave // up to 68 s
 )
 
-// failureBin is that of a minute: a failure counts as slower than every answer.
+// failureBin is the bin in which a failure counts: that of a minute, so a failure counts as slower than an answer.
 var failureBin = binOf(time.Minute)
 
-// A histogram counts latencies. Its bins are eighths of the time between a power of two of nanoseconds and the next one.
+// A histogram counts latencies. Between a power of two of nanoseconds and the next power are eight bins of equal width.
 type histogram [binCount]uint32
 
-// binOf returns the bin of d.
+// binOf returns the index of the bin that counts d.
 func binOf(d time.Duration) int {
 	n := uint64(max(d, 1<<lowestExponent))
 	octave := bits.Len64(n) - 1
 	return min((octave-lowestExponent)*binsPerOctave+int(n>>(octave-3)&(binsPerOctave-1)), binCount-1)
 }
 
-// durationAt returns the duration at a position in a histogram, in bins.
+// durationAt is the inverse of binOf. The position may lie within a bin: 8.5 is the middle of bin 8.
 func durationAt(position float64) time.Duration {
 	octave := int(position) / binsPerOctave
 	return time.Duration(float64(int64(1)<<(lowestExponent+octave)) * (1 + position/binsPerOctave - float64(octave)))
 }
 
-// quantile returns the position below which a share of the counted latencies lie, in bins.
+// quantile returns the position, in bins, below which the given share of the latencies lies.
 func (h *histogram) quantile(share float64) float64 {
 	above := 0.0
 	for _, n := range h {
@@ -57,28 +57,28 @@ func (h *histogram) quantile(share float64) float64 {
 
 // A Result is how a call ended.
 type Result struct {
-	Latency time.Duration // by the caller
+	Latency time.Duration // for which the caller waited
 	Failed  bool
-	Hedges  int // that were sent
+	Hedges  int // number of hedges that were sent
 }
 
-// A slot holds the calls that began in the measured part of a slot.
+// A slot holds the calls that began in the measured part of a time slot.
 type slot struct {
 	number         int64
-	measuredFrom   int64 // when the measured part begins, by the engine's clock
+	measuredFrom   int64 // start of the measured part, by the engine's clock
 	hedgingOff     bool
-	compared       bool // with the other slot of its pair
-	invalid        bool // not all of it was seen
-	countsInFlight bool // calls count when they begin; otherwise, when they end
+	compared       bool // it will be compared with the other slot of its pair
+	invalid        bool // the process missed a part of the slot, or the verdict changed in it
+	countsInFlight bool // calls are counted when they begin; otherwise when they end
 
 	calls      int                    // calls
-	inFlight   [measuredSeconds]int32 // calls that have not ended, by the second in which they began
+	inFlight   [measuredSeconds]int32 // number of calls that have not ended, by the second in which they began
 	failures   int
 	hedges     int
-	latencySum int // sum of the bins of the calls
+	latencySum int // sum of the bin indexes of the calls
 }
 
-// slotLatencies are the latencies of the calls of a compared slot.
+// slotLatencies are the latencies of the calls of a compared slot: of calls that were answered, and of calls that failed.
 type slotLatencies struct{ answers, failures histogram }
 
 // beginCall records a call that begins at the given time.
@@ -89,7 +89,7 @@ func (s *slot) beginCall(at int64) {
 	}
 }
 
-// endCall records the result of a call that began at the given time; its latency in l, if the slot is compared.
+// endCall records the result of a call that began at the given time. If the slot is compared, it adds the latency to l.
 func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	i, bin := uint64(began-s.measuredFrom)/1e9, binOf(r.Latency)
 	switch {
@@ -118,12 +118,12 @@ func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 type summary struct {
 	number                     int64
 	hedgingOff, compared       bool
-	meanLatency, tailLatency   float64 // mean latency of all calls, and of the slowest, in octaves
+	meanLatency, tailLatency   float64 // mean latency of all calls, and of the slowest calls: log2 of the nanoseconds, minus lowestExponent
 	unendedShare, failureShare float64 // shares of the calls
 }
 
-// makeSummary returns the summary of s. It counts the calls in flight as if they had ended now, 6 s after the end of the slot. Those of
-// a compared slot go to l.
+// makeSummary returns the summary of s. Calls in flight count as if they ended now, 6 s after the end of the slot. If the slot is
+// compared, makeSummary adds their latencies to l.
 func (s *slot) makeSummary(l *slotLatencies) summary {
 	sum := summary{number: s.number, hedgingOff: s.hedgingOff, compared: s.compared && !s.invalid && s.calls >= minSlotCalls}
 	n := max(float64(s.calls), 1)
@@ -144,7 +144,8 @@ func (s *slot) makeSummary(l *slotLatencies) summary {
 	return sum
 }
 
-// tailMean returns the mean latency of the slowest of so many calls, of which so many have failed and h has the others, in octaves.
+// tailMean returns the mean latency of the slowest calls of a slot, in the unit of [summary]. The histogram holds the calls that
+// did not fail.
 func (h *histogram) tailMean(calls, failures float64) float64 {
 	most := tailShare * calls
 	left := max(most-failures, 0)

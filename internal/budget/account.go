@@ -2,47 +2,49 @@ package budget
 
 import "time"
 
-// An Account pays for the hedges of a key. Each hedge is paid from every bucket of the account and from the rate limit, or from none of
-// them. Accounts may share buckets. The owner of an Account guards it: Add and AddRoute must not run together with other methods.
+// An Account is the hedge budget of a key: one or more token buckets. A hedge takes its tokens from every bucket and from the rate
+// limit, or from none of them. Accounts may share buckets. The owner of an Account guards it: AddBuckets and AddRouteBucket must not
+// run at the same time as other methods.
 type Account struct {
-	buckets       []*Bucket // all that pay, in the order in which Pay locks them: added buckets, main, route
-	main          *Bucket   // of the key, of its host, or of several clients
-	route         *Bucket   // of a route with a share of its own; nil: there is none
-	routeShare    float64
-	ownsMain      bool // Close closes main
-	fixedSize     bool // main keeps its size
-	exclusiveMain bool // no other account has main
+	buckets       []*Bucket // all buckets, in the order in which Spend locks them: added buckets, main, route
+	main          *Bucket   // bucket of the key, of its host, or of several clients
+	route         *Bucket   // bucket of the route; nil: the route has no share of its own
+	routeShare    float64   // hedges per request of the route
+	ownsMain      bool      // Close closes main
+	fixedSize     bool      // AdaptSize does not change main
+	exclusiveMain bool      // no other account uses main
 }
 
-// NewAccount returns an Account that pays from b, whose size does not change.
+// NewAccount returns an Account that spends from b. AdaptSize does not change the size of b.
 func NewAccount(b *Bucket) *Account {
 	return &Account{buckets: []*Bucket{b}, main: b, fixedSize: true}
 }
 
-// NewAccount returns an Account with a new bucket. The accounts of other keys may share the bucket unless it is exclusive.
+// NewAccount returns an Account with a new main bucket, whose initial tokens come from the reserve. If exclusive is false, other
+// accounts may share the bucket.
 func (r *Reserves) NewAccount(s Sizing, exclusive bool) *Account {
 	b := newSharingBucket(s, r.keyReserve)
 	return &Account{buckets: []*Bucket{b}, main: b, ownsMain: true, exclusiveMain: exclusive}
 }
 
-// ShareMain returns an Account that pays from the main bucket of a.
+// ShareMain returns an Account that spends from the main bucket of a.
 func (a *Account) ShareMain() *Account {
 	return &Account{buckets: []*Bucket{a.main}, main: a.main}
 }
 
-// AddRouteBucket bounds the hedges of the account to the given share of its own requests.
+// AddRouteBucket adds a bucket that limits hedges to the given share of the requests of this account.
 func (a *Account) AddRouteBucket(s Sizing, share float64, r *Reserves) {
 	a.route, a.routeShare = newRouteBucket(s, share, r.routeReserve(s, share)), share
 	a.buckets = append(a.buckets, a.route)
 }
 
-// AddBuckets makes the account pay from further buckets as well. Their owner counts the requests of these buckets.
-// Accounts that share added buckets must add them in the same order.
+// AddBuckets adds buckets from which each hedge takes tokens as well. Their owner must call Earn on them for each request. Accounts
+// that share added buckets must add them in the same order, because Spend locks them in that order.
 func (a *Account) AddBuckets(buckets ...*Bucket) {
 	a.buckets = append(buckets, a.buckets...)
 }
 
-// EarnAt counts a request.
+// EarnAt counts a request at the time now. The main bucket and the bucket of the route earn tokens.
 func (a *Account) EarnAt(now time.Time) {
 	a.main.EarnAt(now)
 	if a.route != nil {
@@ -50,16 +52,17 @@ func (a *Account) EarnAt(now time.Time) {
 	}
 }
 
-// Earn is Count for an account whose buckets keep their size.
+// Earn is EarnAt for an account whose buckets keep their size and so measure no rate.
 func (a *Account) Earn() { a.main.Earn() }
 
-// IsExclusive reports whether no other account has the main bucket, which then counts the requests of this account alone.
+// IsExclusive reports whether no other account uses the main bucket. Requests then counts the requests of this account alone.
 func (a *Account) IsExclusive() bool { return a.exclusiveMain }
 
 // Requests returns the number of requests of the main bucket.
 func (a *Account) Requests() int64 { return a.main.Requests() }
 
-// Spend takes n tokens from each bucket, and one from limit; or it takes nothing and reports false.
+// Spend pays for one hedge: n tokens from each bucket and one token from limit. If one of them has too few, Spend takes no token and
+// reports false.
 func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
 	limit.lock()
 	defer limit.unlock()
@@ -80,7 +83,7 @@ func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
 	return canPay
 }
 
-// Refund returns the tokens that Pay took for a hedge that was not sent.
+// Refund returns the tokens that Spend took for a hedge that was not sent. The arguments are those of Spend.
 func (a *Account) Refund(now time.Time, limit *RateLimit, n int64) {
 	for _, b := range a.buckets {
 		b.RefundN(n)
@@ -90,7 +93,7 @@ func (a *Account) Refund(now time.Time, limit *RateLimit, n int64) {
 	limit.spendTokens(now, -1)
 }
 
-// Tokens returns how many hedges the account would pay for now, to a thousandth. The bucket of a route does not count.
+// Tokens returns the tokens of the emptiest bucket, rounded to a thousandth. The bucket of the route does not count.
 func (a *Account) Tokens() float64 {
 	n := a.main.Tokens()
 	for _, b := range a.buckets {
@@ -111,7 +114,7 @@ func (a *Account) IsHalfFull(now time.Time, limit *RateLimit) bool {
 	return limit.isHalfFull(now)
 }
 
-// AdaptSize sizes the buckets for the measured rate of their requests. It returns the share of the requests that the account pays hedges for.
+// AdaptSize resizes the buckets for their measured request rates, and returns the effective share.
 func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	if !a.fixedSize {
 		a.main.AdaptSize(s, s.Share, now)
@@ -122,7 +125,8 @@ func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	return a.EffectiveShare(s.Share)
 }
 
-// EffectiveShare returns the share of the requests that the account pays hedges for if the settings allow the given one.
+// EffectiveShare returns the hedges per request that the account pays for: the configured share, or the share of the route if that
+// is smaller.
 func (a *Account) EffectiveShare(configured float64) float64 {
 	if a.route == nil {
 		return configured
@@ -130,7 +134,7 @@ func (a *Account) EffectiveShare(configured float64) float64 {
 	return min(configured, a.routeShare)
 }
 
-// Close puts the tokens of the account's own buckets back into their reserves. The account pays no more from them.
+// Close returns the tokens of the buckets that the account owns to their reserves. These buckets pay for no further hedge.
 func (a *Account) Close() {
 	if a.ownsMain {
 		a.main.Close()

@@ -1,4 +1,4 @@
-// Package budget pays for hedges: with a share of the requests, and below a rate per second.
+// Package budget implements the hedge budget: token buckets that a share of the requests refills, and a limit of hedges per second.
 package budget
 
 import (
@@ -8,24 +8,23 @@ import (
 	"time"
 )
 
-// A Bucket pays for hedges with a share of the requests. It is a token bucket whose clock is the number of requests. So
-// hedges stay within share × requests + burst at one request per second as at 100,000, without an estimate of the rate.
-// It is safe for concurrent use.
+// A Bucket is a token bucket that pays for hedges. Requests refill it, instead of time. So the number of hedges is at most
+// share × requests + burst at any request rate, and the rate need not be known. It is safe for concurrent use.
 //
-// The bucket of a key or host may have a second token bucket with the same clock, the short one: a hedge takes a token from both.
-// The long one saves up for the pause of a replica. The short one bounds how fast these tokens are spent in an outage.
+// The bucket of a key or host may consist of two token buckets, long and short: a hedge takes a token from both. The long bucket
+// holds the tokens for the pause of a replica. The short bucket limits how fast these tokens are spent in an outage.
 //
-// A Bucket with a [SharedReserve] takes its initial tokens from the reserve, and returns tokens that it does not need. Others start full.
+// A Bucket with a [SharedReserve] takes its initial tokens from the reserve, and returns surplus tokens. Other buckets start full.
 type Bucket struct {
 	requests atomic.Int64
 	reserve  *SharedReserve // nil: there is none; never changes
 
-	mu               sync.Mutex // guards the fields below; requests is read as the clock under it, or a clock that stepped back would pay twice
+	mu               sync.Mutex // guards the fields below; must be held when requests is read to earn tokens, as a smaller number would earn twice
 	long             tokenBucket
 	short            *tokenBucket // nil: there is none
-	owedTokens       int64        // initial tokens that the reserve did not have yet; with them, long holds its size at most
-	overflow         int64        // from long, and not yet in the reserve
-	reportedRequests int64        // requests that are reported to the reserve
+	owedTokens       int64        // initial tokens that the reserve has not supplied yet; with them, long is at most full
+	overflow         int64        // tokens that did not fit into long and were not returned to the reserve yet
+	reportedRequests int64        // number of requests that were reported to the reserve
 	closed           bool
 	meter            rateMeter
 }
@@ -35,7 +34,7 @@ func NewBucket(share, burst float64) *Bucket {
 	return &Bucket{long: newTokenBucket(share, burst)}
 }
 
-// newSharingBucket returns the bucket of a key or host. It takes its initial tokens from r.
+// newSharingBucket returns a bucket of a key or host, with initial tokens from r.
 func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 	long, short := s.burstSizes(s.Share, 0, false)
 	b := NewBucket(s.Share, long)
@@ -47,8 +46,8 @@ func newSharingBucket(s Sizing, r *SharedReserve) *Bucket {
 	return b
 }
 
-// newRouteBucket returns the bucket of a route with a share of its own. It takes its initial tokens from r, and saves up no more than
-// a bucket with the share of s.
+// newRouteBucket returns the bucket of a route with a share of its own, with initial tokens from r. Its burst is at most that of a
+// bucket with the share of s.
 func newRouteBucket(s Sizing, share float64, r *SharedReserve) *Bucket {
 	long, _ := s.burstSizes(min(share, s.Share), 0, false)
 	b := NewBucket(share, long)
@@ -62,7 +61,7 @@ func (b *Bucket) joinReserve(r *SharedReserve) {
 	b.refillFromReserve()
 }
 
-// refillFromReserve takes the tokens that are due, once most of the tokens are spent. The caller holds mu.
+// refillFromReserve takes owed tokens from the reserve when the bucket holds fewer tokens than it is owed. The caller holds mu.
 func (b *Bucket) refillFromReserve() {
 	if b.owedTokens > b.long.tokens {
 		n := b.reserve.takeTokens(b.owedTokens)
@@ -71,7 +70,7 @@ func (b *Bucket) refillFromReserve() {
 	}
 }
 
-// Close puts all tokens back into the reserve of the bucket, which pays no more.
+// Close returns all tokens to the reserve. The bucket pays for no further hedge. It must have a reserve.
 func (b *Bucket) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +81,7 @@ func (b *Bucket) Close() {
 	b.reserve.returnTokens(b.takeUnreported())
 }
 
-// earnTokens adds the tokens for the requests so far. The caller holds mu.
+// earnTokens adds the tokens for the requests since its last call. The caller holds mu.
 func (b *Bucket) earnTokens() {
 	n := b.requests.Load()
 	b.overflow += b.long.earn(n)
@@ -92,17 +91,18 @@ func (b *Bucket) earnTokens() {
 	}
 }
 
-// takeUnreported returns the overflow and the requests since the last call. The caller holds mu, and reports them to the reserve.
+// takeUnreported returns the overflow and the number of requests since its last call. The caller holds mu, and passes both to the
+// reserve.
 func (b *Bucket) takeUnreported() (overflow, requests int64) {
 	overflow, requests = b.overflow, b.long.earnedRequests-b.reportedRequests
 	b.overflow, b.reportedRequests = 0, b.long.earnedRequests
 	return overflow, requests
 }
 
-// Earn counts a request.
+// Earn counts a request, which earns the share of a token.
 func (b *Bucket) Earn() { b.requests.Add(1) }
 
-// EarnN counts n requests at once, 1<<28 at most. A bucket that pays for bytes counts each byte as a request.
+// EarnN counts n requests at once, at most 1<<28. In a budget of bytes, each byte counts as a request.
 func (b *Bucket) EarnN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,14 +110,14 @@ func (b *Bucket) EarnN(n int64) {
 	b.earnTokens()
 }
 
-// EarnAt is Earn for a bucket that follows the rate of its requests, which is measured from the first request on.
+// EarnAt is Earn for a bucket whose size adapts to its request rate. The measurement starts with the first request.
 func (b *Bucket) EarnAt(now time.Time) {
 	if b.requests.Add(1) == 1 {
 		b.startMeter(now)
 	}
 }
 
-// startMeter starts to measure the rate, if that has not begun.
+// startMeter starts the rate meters of the bucket and of its reserve, unless they run already.
 func (b *Bucket) startMeter(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,13 +127,13 @@ func (b *Bucket) startMeter(now time.Time) {
 	}
 }
 
-// Requests returns the number of requests.
+// Requests returns the number of requests that were counted.
 func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
-// Spend takes the token for one hedge, or reports false. A bucket with share 0 never pays.
+// Spend takes one token. It reports false if there is none. A bucket with share 0 never pays.
 func (b *Bucket) Spend() bool { return b.SpendN(1) }
 
-// SpendN takes n tokens, or none and reports false.
+// SpendN takes n tokens. If there are fewer, it takes none and reports false.
 func (b *Bucket) SpendN(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,10 +144,10 @@ func (b *Bucket) SpendN(n int64) bool {
 	return true
 }
 
-// Refund returns the token that Spend took for a hedge that was not sent.
+// Refund puts back the token that Spend took for a hedge that was not sent.
 func (b *Bucket) Refund() { b.RefundN(1) }
 
-// RefundN returns n of the tokens that SpendN took.
+// RefundN puts back n of the tokens that SpendN took.
 func (b *Bucket) RefundN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +158,7 @@ func (b *Bucket) RefundN(n int64) {
 	}
 }
 
-// addTokens adds tokens to the long and the short bucket. The caller holds mu.
+// addTokens adds tokens, in units, to the long and the short bucket. A negative number removes tokens. The caller holds mu.
 func (b *Bucket) addTokens(tokens int64) {
 	b.long.tokens += tokens
 	if b.short != nil {
@@ -166,10 +166,10 @@ func (b *Bucket) addTokens(tokens int64) {
 	}
 }
 
-// canSpend reports whether n hedges can be paid now. The caller holds mu.
-func (b *Bucket) canSpend(n int64) bool { return b.availableTokens()/tokenUnits >= n } // n*one may overflow
+// canSpend reports whether the bucket holds n tokens. The caller holds mu.
+func (b *Bucket) canSpend(n int64) bool { return b.availableTokens()/tokenUnits >= n } // n*tokenUnits may overflow
 
-// Tokens returns how many hedges the bucket would pay for now, to a thousandth.
+// Tokens returns the number of tokens that can be spent now, rounded to a thousandth.
 func (b *Bucket) Tokens() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,7 +189,7 @@ func (b *Bucket) availableTokens() int64 {
 	}
 }
 
-// IsHalfFull reports whether the bucket has half of the tokens that it can hold, and pays for a hedge.
+// IsHalfFull reports whether the bucket holds at least half of its burst, and at least one token.
 func (b *Bucket) IsHalfFull() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,8 +197,8 @@ func (b *Bucket) IsHalfFull() bool {
 	return b.long.unitsPerRequest > 0 && b.long.isHalfFull() && (b.short == nil || b.short.isHalfFull())
 }
 
-// AdaptSize sizes the bucket of a key, host or route for the share, the sizing, and the rate that it has measured until now. It puts the
-// overflow into the reserve.
+// AdaptSize resizes the bucket of a key, host or route for the share, the sizing and the measured request rate. It returns the
+// overflow to the reserve, and resizes the reserve. The bucket must have a reserve.
 func (b *Bucket) AdaptSize(s Sizing, share float64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

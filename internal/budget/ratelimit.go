@@ -8,14 +8,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A RateLimit bounds the hedges per second of several accounts together. A nil RateLimit sets no bound. It is safe for concurrent use.
+// A RateLimit limits the hedges per second of several accounts together. A nil RateLimit sets no limit. It is safe for concurrent use.
 type RateLimit struct {
-	mu         sync.Mutex // held while an account pays; locked before a bucket's; guards latest
+	mu         sync.Mutex // held while an account spends; locked before the mutex of a bucket; guards latestTime
 	limiter    *rate.Limiter
-	latestTime time.Time // at which an account paid, or tried to
+	latestTime time.Time // latest time that an account has passed
 }
 
-// NewRateLimit returns a RateLimit of so many hedges per second; nil, which sets no bound, if that is not positive.
+// NewRateLimit returns a RateLimit of the given number of hedges per second. If the number is not positive, it returns nil: no limit.
 func NewRateLimit(perSecond float64) *RateLimit {
 	if perSecond <= 0 {
 		return nil
@@ -35,8 +35,8 @@ func (l *RateLimit) unlock() {
 	}
 }
 
-// monotonicTime returns the latest time at which an account pays. With an earlier one the limiter would earn the time between twice.
-// The caller holds mu.
+// monotonicTime returns now, or the latest earlier argument if that is later: with a time that steps back, the limiter would earn the
+// tokens of the time between twice. The caller holds mu.
 func (l *RateLimit) monotonicTime(now time.Time) time.Time {
 	if late := l.latestTime.Sub(now); late <= 0 || late >= time.Second { // or the clock was set back
 		l.latestTime = now
@@ -44,19 +44,19 @@ func (l *RateLimit) monotonicTime(now time.Time) time.Time {
 	return l.latestTime
 }
 
-// canSpend reports whether one more hedge may start. The caller holds mu.
+// canSpend reports whether the limit allows one more hedge. The caller holds mu.
 func (l *RateLimit) canSpend(now time.Time) bool {
 	return l == nil || l.limiter.TokensAt(l.monotonicTime(now)) >= 1
 }
 
-// spendTokens takes so many tokens; a negative number returns tokens. The caller holds mu.
+// spendTokens takes one token for each hedge; a negative number puts tokens back. The caller holds mu.
 func (l *RateLimit) spendTokens(now time.Time, hedges int) {
 	if l != nil {
 		l.limiter.AllowN(l.monotonicTime(now), hedges)
 	}
 }
 
-// isHalfFull reports whether the limiter has half of the tokens that it can hold.
+// isHalfFull reports whether the limiter holds at least half of its burst, and at least one token. The caller does not hold mu.
 func (l *RateLimit) isHalfFull(now time.Time) bool {
 	if l == nil {
 		return true

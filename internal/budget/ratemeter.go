@@ -3,22 +3,22 @@ package budget
 import "time"
 
 const (
-	minMeasureTime     = time.Second // after which a rate is known, or after minCounted requests:
-	minMeasureRequests = 20          // in minSpan at least
-	minBusyMeasureTime = 10 * time.Millisecond
-	markPeriod         = 10 * time.Second // a rate is measured over this time at least, and over twice this time at most while there are calls
+	minMeasureTime     = time.Second           // a rate is known after this time,
+	minMeasureRequests = 20                    // or after so many requests
+	minBusyMeasureTime = 10 * time.Millisecond // and this time
+	markPeriod         = 10 * time.Second      // a rate is measured over 1 to 2 periods, while there are calls
 )
 
-// A rateMeter measures a rate of requests between one of two marks, the older first, and the present.
+// A rateMeter measures a request rate, from the older of its two marks until now. The older mark comes first.
 type rateMeter [2]rateMark
 
-// A rateMark is the number of requests at a time.
+// A rateMark holds the number of requests that were counted until a time.
 type rateMark struct {
 	at       time.Time
 	requests int64
 }
 
-// startAt begins to measure, if that has not begun.
+// startAt starts the measurement, unless it runs already.
 func (m *rateMeter) startAt(now time.Time, requests int64) {
 	if m[0].at.IsZero() {
 		m[0] = rateMark{now, requests}
@@ -26,8 +26,8 @@ func (m *rateMeter) startAt(now time.Time, requests int64) {
 	}
 }
 
-// measure returns the requests per second of the last 10 to 20 s, or since start. It reports false until it has measured a second,
-// or twenty requests.
+// measure returns the requests per second in the last 10 to 20 s, or since the start. The rate is not known until a second has passed,
+// or twenty requests were counted.
 func (m *rateMeter) measure(now time.Time, requests int64) (rps float64, known bool) {
 	switch late := m[1].at.Sub(now); {
 	case late >= markPeriod: // the clock was set back

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Reserves are the reserves of an engine's buckets. Their owner guards them.
+// Reserves are the reserves of all buckets of an engine. The owner guards them.
 type Reserves struct {
-	keyReserve    *SharedReserve
-	routeReserves map[float64]*SharedReserve // by the share of the routes
+	keyReserve    *SharedReserve             // for the buckets of keys and hosts
+	routeReserves map[float64]*SharedReserve // for the buckets of routes, by their share
 }
 
 // NewReserves returns full Reserves.
@@ -16,7 +16,7 @@ func NewReserves(s Sizing) Reserves {
 	return Reserves{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
 }
 
-// routeReserve returns the reserve of all routes with the given share.
+// routeReserve returns the reserve for the buckets of all routes with the given share, and makes it if it is missing.
 func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
 	if r.routeReserves[share] == nil {
 		r.routeReserves[share] = newSharedReserve(s, share)
@@ -24,36 +24,37 @@ func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
 	return r.routeReserves[share]
 }
 
-// A SharedReserve holds the initial tokens of buckets, so that any number of buckets together pays for the share of all their requests
-// and one burst. It starts with a burst. It has never been given, and never holds, more than a burst at the rate of all its buckets.
+// A SharedReserve supplies new buckets with their initial tokens. Without it, each new bucket would add a burst. With it, any number
+// of buckets together spends at most the share of all their requests and one burst. A reserve starts with one burst, and grows at most
+// to a burst at the request rate of all its buckets.
 //
-// A new bucket takes its initial tokens from the reserve: at most half of the tokens there at a time. A bucket that is closed puts its
-// tokens back, and a full one the tokens that overflow. A SharedReserve is safe for concurrent use. Buckets use it when they are made,
-// resized and closed, and not for each call.
+// A new bucket gets at most half of the tokens of the reserve at a time. A closed bucket returns its tokens, and a full bucket the
+// tokens that overflow. A SharedReserve is safe for concurrent use. Buckets use it when they are made, resized and closed, but not for
+// each call.
 type SharedReserve struct {
 	mu           sync.Mutex // guards the fields below; locked after a bucket's
 	tokens       int64
 	size         int64
-	issuedTokens int64 // tokens that no request has earned
-	requests     int64 // of all buckets, as far as reported
+	issuedTokens int64 // tokens that were added without a request
+	requests     int64 // number of requests that the buckets have reported
 	meter        rateMeter
 }
 
-// newSharedReserve returns a full SharedReserve for buckets of the share.
+// newSharedReserve returns a full SharedReserve for buckets with the given share.
 func newSharedReserve(s Sizing, share float64) *SharedReserve {
 	long, _ := s.burstSizes(min(share, s.Share), 0, false)
 	n := unitsForBurst(long)
 	return &SharedReserve{tokens: n, size: n, issuedTokens: n}
 }
 
-// start starts to measure the rate of the requests, if that has not begun.
+// startMeter starts to measure the request rate, unless it is measured already.
 func (r *SharedReserve) startMeter(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.meter.startAt(now, 0)
 }
 
-// takeTokens takes up to n tokens, and at most half of the tokens.
+// takeTokens removes up to n tokens, but at most half of the tokens, and returns their number in units.
 func (r *SharedReserve) takeTokens(n int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +63,7 @@ func (r *SharedReserve) takeTokens(n int64) int64 {
 	return n
 }
 
-// returnTokens adds tokens of a bucket, and the requests that the bucket has counted since its last report.
+// returnTokens adds tokens that a bucket returns, and the number of requests since the last report of the bucket.
 func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,12 +71,12 @@ func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.tokens = min(r.tokens+tokens, r.size)
 }
 
-// resize sizes the reserve for the share, the sizing and the rate of all buckets.
+// resize sets the size to a burst at the request rate of all buckets. The first time that it grows to a size, it adds the tokens.
 func (r *SharedReserve) resize(s Sizing, share float64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rps, known := r.meter.measure(now, r.requests)
-	known = known && now.Sub(r.meter[0].at) >= minMeasureTime // the calls of a moment are no rate
+	known = known && now.Sub(r.meter[0].at) >= minMeasureTime // a shorter measurement is too inaccurate
 	long, _ := s.burstSizes(min(share, s.Share), rps, known)
 	r.size = unitsForBurst(long)
 	if more := r.size - r.issuedTokens; more > 0 {

@@ -3,27 +3,27 @@ package budget
 import "time"
 
 const (
-	// The short bucket of a key gains this share of a token per request, or the
-	// budget's share if that is larger, and holds this many tokens at least. With more, a thousand
-	// quiet clients of one busy server can drive it into a wave of hedges that lasts.
+	// minShortShare and minShortBurst are the least share and burst of a short bucket. With larger numbers, a thousand quiet
+	// clients of one busy server can cause an overload by hedges that does not end.
 	minShortShare = 0.17
 	minShortBurst = 3
 
-	// The long bucket of a key whose rate is measured is sized for that rate, and for this
-	// one at least: the tail of a quiet key comes in clusters, for which it must have saved.
+	// minSizingRate is the least request rate for which a long bucket is sized. The slow calls of a quiet key come in clusters,
+	// for which the bucket must hold enough tokens.
 	minSizingRate = 100
 )
 
-// A Sizing says how large buckets are.
+// A Sizing holds the settings for the sizes of buckets.
 type Sizing struct {
 	Share          float64       // hedges per request
-	EstimatedRPS   float64       // sizes the burst until the rate is measured; without Short, the rate counts as this at least
-	Burst          time.Duration // how long the budget of that rate may be saved up
-	HasShortBucket bool          // the bucket of a key or host has a second limiter, see [Bucket]
-	MinBurst       float64       // what every bucket holds at least, if its share is not 0
+	EstimatedRPS   float64       // request rate until the rate is measured; without HasShortBucket, also the least request rate
+	Burst          time.Duration // the burst holds the tokens that requests at that rate earn in this time
+	HasShortBucket bool          // the bucket of a key or host also has a short token bucket, see [Bucket]
+	MinBurst       float64       // least burst of every bucket, in tokens
 }
 
-// burstSizes returns what the buckets of a share may hold, whose rate is measured or unknown.
+// burstSizes returns the bursts, in tokens, of the long and the short bucket for a share and a request rate. If the rate is not
+// known, EstimatedRPS takes its place.
 func (s Sizing) burstSizes(share, rps float64, known bool) (long, short float64) {
 	sized := rps
 	switch {

@@ -31,26 +31,26 @@ type Config struct {
 //
 // For package endpoint, the connection of the caller is endpoint 0, and the first connection of the Set is endpoint 1.
 type Set struct {
-	all     []*conn
+	conns   []*conn
 	targets targets
 }
 
 // A conn is a valid Config.
 type conn struct {
 	*grpc.ClientConn
-	endpoint int // index of the endpoint; 1 is the first connection of the Set
-	target   string
-	waker    Waker
-	cost     int // in tokens
+	endpoint  int // index of the endpoint; 1 is the first connection of the Set
+	target    string
+	connector IdleConnector
+	cost      int // in tokens
 }
 
 // New returns the Set of the connections, or an error that says which connection is invalid and why. Calls to the targets of the
 // connections, and to the other targets, may have hedges.
-func New(others []string, given []Config) (*Set, error) {
-	if n := len(given); n < 1 || n >= endpoint.Max {
-		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.Max-1)
+func NewSet(others []string, given []Config) (*Set, error) {
+	if n := len(given); n < 1 || n >= endpoint.MaxEndpoints {
+		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.MaxEndpoints-1)
 	}
-	s := &Set{targets: targets{given: slices.Clone(others)}}
+	s := &Set{targets: targets{namedTargets: slices.Clone(others)}}
 	for i, g := range given {
 		earlier := slices.IndexFunc(given[:i], func(other Config) bool { return other.Conn == g.Conn })
 		switch {
@@ -62,17 +62,17 @@ func New(others []string, given []Config) (*Set, error) {
 			return nil, fmt.Errorf("connection %d: Cost %d is not in [0, %d]", i+1, g.Cost, endpoint.MaxCost)
 		}
 		c := &conn{ClientConn: g.Conn, endpoint: i + 1, target: grpctarget.Of(g.Conn), cost: max(g.Cost, 1)}
-		s.all, s.targets.names = append(s.all, c), append(s.targets.names, c.target)
+		s.conns, s.targets.connTargets = append(s.conns, c), append(s.targets.connTargets, c.target)
 	}
 	return s, nil
 }
 
 // AllowsHedges reports whether calls over own may have hedges.
-func (s *Set) AllowsHedges(own *grpc.ClientConn) bool { return s == nil || s.targets.contain(own) }
+func (s *Set) AllowsHedges(own *grpc.ClientConn) bool { return s == nil || s.targets.containsConn(own) }
 
 // MaxCost returns the largest cost of a hedge, in tokens.
 func (s *Set) MaxCost() (cost int) {
-	for _, c := range s.all {
+	for _, c := range s.conns {
 		cost = max(cost, c.cost)
 	}
 	return cost
@@ -81,7 +81,7 @@ func (s *Set) MaxCost() (cost int) {
 // endpointNames returns the names of the endpoints of calls to the target own: the targets. A target that occurs again gets its index appended.
 func (s *Set) endpointNames(own string) []string {
 	names := []string{own}
-	for i, c := range s.all {
+	for i, c := range s.conns {
 		name := c.target
 		if slices.Contains(names, name) {
 			name += " #" + strconv.Itoa(i+1)
@@ -94,14 +94,14 @@ func (s *Set) endpointNames(own string) []string {
 // Connect starts to connect all idle connections. It does not wait.
 func (s *Set) Connect() {
 	if s != nil {
-		s.wakeAll()
+		s.connectIdle()
 	}
 }
 
-// wakeAll returns the endpoints whose connections would start a hedge at once. It starts to connect the connections that are idle.
-func (s *Set) wakeAll() (ready endpoint.Mask) {
-	for i, c := range s.all {
-		if c.waker.IsReady(c.ClientConn) {
+// connectIdle returns the endpoints whose connections would start a hedge at once. It starts to connect the connections that are idle.
+func (s *Set) connectIdle() (ready endpoint.Mask) {
+	for i, c := range s.conns {
+		if c.connector.IsReady(c.ClientConn) {
 			ready = ready.With(i + 1)
 		}
 	}
@@ -127,21 +127,21 @@ type Attempt struct {
 // Init makes s, which is zero, the Selection of a call over own, whose key is k.
 func (s *Selection) Init(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	if set != nil {
-		s.init(set, own, k)
+		s.initialize(set, own, k)
 	}
 }
 
-func (s *Selection) init(set *Set, own *grpc.ClientConn, k *policy.Key) {
+func (s *Selection) initialize(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	s.set, s.own = set, own
 	var used endpoint.Mask
-	for i, c := range set.all {
+	for i, c := range set.conns {
 		if c.ClientConn == own {
 			used = used.With(i + 1)
 		}
 	}
 	detector, ok := k.Extension.Load().(*endpoint.Detector)
 	if !ok {
-		detector = endpoint.DetectorOf(k, set.endpointNames(grpctarget.Of(own)))
+		detector = endpoint.LoadDetector(k, set.endpointNames(grpctarget.Of(own)))
 	}
 	s.rotation.Init(detector, used)
 	if cost := int32(s.TypicalRequest().Cost); k.TypicalCost.Load() != cost {
@@ -156,22 +156,22 @@ func (s *Selection) Clear() {
 	}
 }
 
-// A Due describes a hedge that is due.
-type Due struct {
-	Denial observe.Reason // why it must not be sent; None: no reason is known yet
-	Held   bool           // the target of the call accepts no hedges of the call
+// A DueHedge describes a hedge that is due.
+type DueHedge struct {
+	Denial       observe.Reason // why it must not be sent; None: no reason is known yet
+	TargetPaused bool           // the target of the call accepts no hedges of the call
 }
 
 // Admit selects the connection of the next hedge of call c, and reports whether the hedge is admitted.
-func (s *Selection) Admit(c *policy.Call, index int, due Due) bool {
+func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	selected, denial := Attempt{}, due.Denial
 	if s.set != nil && denial == policy.None {
-		if selected = s.attemptAt(s.rotation.SelectHedge(s.set.wakeAll())); selected.conn == nil {
+		if selected = s.attemptForEndpoint(s.rotation.SelectHedge(s.set.connectIdle())); selected.conn == nil {
 			denial = observe.DeniedNotReady
 		}
 	}
-	request := selected.request()
-	if denial == policy.None && due.Held && !request.OtherBackend {
+	request := selected.hedgeRequest()
+	if denial == policy.None && due.TargetPaused && !request.OtherBackend {
 		denial = observe.DeniedPaused
 	}
 	if !c.AdmitRequest(index, request, denial) {
@@ -179,7 +179,7 @@ func (s *Selection) Admit(c *policy.Call, index int, due Due) bool {
 	}
 	if selected.conn != nil {
 		s.attempts[c.Hedges] = selected
-		s.addHedge(c.Key, selected.endpoint())
+		s.addHedge(c.Key, selected.endpointIndex())
 	}
 	return true
 }
@@ -192,25 +192,25 @@ func (s *Selection) addHedge(k *policy.Key, i int) {
 	added = true
 }
 
-// attemptAt returns the Attempt that uses endpoint i.
-func (s *Selection) attemptAt(i int) Attempt {
+// attemptForEndpoint returns the Attempt that uses endpoint i.
+func (s *Selection) attemptForEndpoint(i int) Attempt {
 	if i == 0 {
 		return Attempt{}
 	}
-	c := s.set.all[i-1]
+	c := s.set.conns[i-1]
 	return Attempt{conn: c, isOtherTarget: c.target != grpctarget.Of(s.own)}
 }
 
-// endpoint returns the index of the endpoint that a uses.
-func (a Attempt) endpoint() int {
+// endpointIndex returns the index of the endpoint that a uses.
+func (a Attempt) endpointIndex() int {
 	if a.conn == nil {
 		return 0
 	}
 	return a.conn.endpoint
 }
 
-// request returns the request for admission of a hedge. Another target has other backends.
-func (a Attempt) request() policy.HedgeRequest {
+// hedgeRequest returns the request for admission of a hedge. Another target has other backends.
+func (a Attempt) hedgeRequest() policy.HedgeRequest {
 	if a.conn == nil {
 		return policy.HedgeRequest{}
 	}
@@ -222,10 +222,10 @@ func (s *Selection) TypicalRequest() policy.HedgeRequest {
 	switch {
 	case s.set == nil:
 		return policy.HedgeRequest{}
-	case len(s.set.all) > 1 && s.set.all[0].ClientConn == s.own:
-		return s.attemptAt(2).request()
+	case len(s.set.conns) > 1 && s.set.conns[0].ClientConn == s.own:
+		return s.attemptForEndpoint(2).hedgeRequest()
 	}
-	return s.attemptAt(1).request()
+	return s.attemptForEndpoint(1).hedgeRequest()
 }
 
 // Attempt returns the connection of attempt n.
@@ -248,11 +248,11 @@ func (a *Attempt) IsClosed() bool {
 }
 
 // Exclude keeps further hedges of the call from the connection of a, whose server has pushed back.
-func (s *Selection) Exclude(a *Attempt) { s.rotation.Exclude(a.endpoint()) }
+func (s *Selection) Exclude(a *Attempt) { s.rotation.Exclude(a.endpointIndex()) }
 
 // Withdraw records that the hedge a of call c was admitted and not sent, for a reason. ctx is the context of the hedge, which may end after the call.
 func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, a *Attempt, reason observe.Reason) {
-	c.Withdraw(ctx, reason, a.request())
+	c.Withdraw(ctx, reason, a.hedgeRequest())
 	if a.conn != nil {
 		s.rotation.WithdrawHedge(a.conn.endpoint)
 	}
@@ -268,16 +268,16 @@ func (s *Selection) RecordResult(ctx context.Context, n int, answered, refused b
 		return
 	}
 	deadline, ok := ctx.Deadline()
-	s.rotation.RecordResult(n, s.attempts[n].endpoint(), answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin)
+	s.rotation.RecordResult(n, s.attempts[n].endpointIndex(), answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin)
 }
 
-// A Waker connects an idle connection in the background: Connect returns when the resolver is built, which may take long. It runs one Connect
+// A IdleConnector connects an idle connection in the background: Connect returns when the resolver is built, which may take long. It runs one Connect
 // at a time. The zero Waker is ready to use. It is safe for concurrent use.
-type Waker struct{ busy atomic.Bool }
+type IdleConnector struct{ busy atomic.Bool }
 
 // IsReady reports whether a hedge over cc would start at once. If cc is idle, it starts to connect cc: gRPC connects an idle connection
 // only for a call, and no hedge is sent before cc is ready.
-func (w *Waker) IsReady(cc *grpc.ClientConn) bool {
+func (w *IdleConnector) IsReady(cc *grpc.ClientConn) bool {
 	state := cc.GetState()
 	if state == connectivity.Idle && w.busy.CompareAndSwap(false, true) {
 		go func() {
@@ -290,12 +290,12 @@ func (w *Waker) IsReady(cc *grpc.ClientConn) bool {
 
 // targets are the targets whose calls may have hedges over the connections of a Set.
 type targets struct {
-	names []string // of the connections
-	given []string // by the program: names, or targets as they were dialed
+	connTargets  []string // of the connections
+	namedTargets []string // by the program: names, or targets as they were dialed
 }
 
-// contain reports whether the target of cc is among them. A nil cc, as in tests, has the target "".
-func (t *targets) contain(cc *grpc.ClientConn) bool {
+// containsConn reports whether the target of cc is among them. A nil cc, as in tests, has the target "".
+func (t *targets) containsConn(cc *grpc.ClientConn) bool {
 	name := grpctarget.Of(cc)
-	return slices.Contains(t.names, name) || slices.Contains(t.given, name) || cc != nil && slices.Contains(t.given, cc.Target())
+	return slices.Contains(t.connTargets, name) || slices.Contains(t.namedTargets, name) || cc != nil && slices.Contains(t.namedTargets, cc.Target())
 }

@@ -37,10 +37,10 @@ func headerSet(names string) map[string]bool {
 }
 
 // names are names of headers and parameters in lower case. A name that ends in * stands for all names with that prefix.
-type names []string
+type namePatterns []string
 
 // parseNames validates the names of a field of [Config].
-func parseNames(field string, given []string) (n names, err error) {
+func parseNames(field string, given []string) (n namePatterns, err error) {
 	for _, name := range given {
 		if name == "" || strings.ContainsAny(strings.TrimSuffix(name, "*"), "* \t\r\n:") {
 			return nil, fmt.Errorf("%s %q is neither a name nor the beginning of names and a *", field, name)
@@ -50,8 +50,8 @@ func parseNames(field string, given []string) (n names, err error) {
 	return n, nil
 }
 
-// contains reports whether n has a name itself, ignoring case. Patterns in n are not expanded.
-func (n names) contains(name string) bool {
+// containsName reports whether n has a name itself, ignoring case. Patterns in n are not expanded.
+func (n namePatterns) containsName(name string) bool {
 	for _, other := range n {
 		if strings.EqualFold(name, other) {
 			return true
@@ -60,34 +60,34 @@ func (n names) contains(name string) bool {
 	return false
 }
 
-// matches reports whether n contains name, or a prefix of it. Case does not matter.
-func (n names) matches(name string) bool {
+// matchesName reports whether n contains name, or a prefix of it. Case does not matter.
+func (n namePatterns) matchesName(name string) bool {
 	for _, other := range n {
 		prefix, isPrefix := strings.CutSuffix(other, "*")
 		if isPrefix && len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
 			return true
 		}
 	}
-	return n.contains(name)
+	return n.containsName(name)
 }
 
 // Eligible returns the endpoints to which req may be sent: none if req is not for the first endpoint, and the first one otherwise. It also returns an
 // obstacle that keeps req from one of the others, such as "header X-Tenant"; "" stands for none.
 func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
-	u, first := req.URL, &s.all[0]
+	u, first := req.URL, &s.endpoints[0]
 	if u == nil || u.Scheme != first.scheme || u.Opaque != "" || httpattempt.HostName(u.Scheme, u.Host) != first.host {
 		return 0, ""
 	}
 	if req.Host != "" && httpattempt.HostName(u.Scheme, req.Host) != first.host {
 		return 0, ""
 	}
-	rest, ok := first.pathBelow(u.EscapedPath())
+	rest, ok := first.cutBasePath(u.EscapedPath())
 	if !ok || hasDotSegment(rest) {
 		return 0, ""
 	}
 	eligible = 1
-	for i := 1; i < len(s.all); i++ {
-		if o := s.all[i].obstacleOf(req, rest); o == "" {
+	for i := 1; i < len(s.endpoints); i++ {
+		if o := s.endpoints[i].findObstacle(req, rest); o == "" {
 			eligible = eligible.With(i)
 		} else {
 			obstacle = o
@@ -96,11 +96,11 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	return eligible, obstacle
 }
 
-// obstacleOf returns why req, which is for the first endpoint, cannot be sent to e; "": it can. The path of req below that of the first
+// findObstacle returns why req, which is for the first endpoint, cannot be sent to e; "": it can. The path of req below that of the first
 // endpoint is rest.
-func (e *endpoint) obstacleOf(req *http.Request, rest string) string {
+func (e *endpoint) findObstacle(req *http.Request, rest string) string {
 	for name := range req.Header {
-		if _, ok := e.ruleFor(name); !ok {
+		if _, ok := e.classifyHeader(name); !ok {
 			return "header " + name
 		}
 	}
@@ -114,16 +114,16 @@ func (e *endpoint) obstacleOf(req *http.Request, rest string) string {
 	return obstacle
 }
 
-// ruleFor reports whether a header is sent to e, and whether a request that has the header is eligible at all.
-func (e *endpoint) ruleFor(header string) (isSent, isEligible bool) {
+// classifyHeader reports whether a header is sent to e, and whether a request that has the header is eligible at all.
+func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	switch known := textproto.CanonicalMIMEHeaderKey(header); {
-	case e.drop.matches(header):
+	case e.drop.matchesName(header):
 		return false, true
-	case e.keep.contains(header):
+	case e.keep.containsName(header):
 		return true, true
 	case credentialHeaders[known]:
 		return false, e.prepare != nil
-	case harmlessHeaders[known], e.keep.matches(header):
+	case harmlessHeaders[known], e.keep.matchesName(header):
 		return true, true
 	case removableHeaders[known]:
 		return false, true
@@ -143,11 +143,11 @@ func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
 			name = unescaped
 		}
 		switch {
-		case part == "" || !e.drop.matches(name) && e.keep.matches(name):
+		case part == "" || !e.drop.matchesName(name) && e.keep.matchesName(name):
 			parts = append(parts, part)
-		case !e.drop.matches(name) && !hasValue:
+		case !e.drop.matchesName(name) && !hasValue:
 			return "", "a parameter without a value" // the name may be a secret, and would be logged
-		case !e.drop.matches(name):
+		case !e.drop.matchesName(name):
 			return "", "parameter " + name
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // Max is the largest number of endpoints: a [Mask] has a bit for each.
-const Max = 8
+const MaxEndpoints = 8
 
 // MaxCost is the largest cost of a hedge, in tokens.
 const MaxCost = 100
@@ -38,37 +38,37 @@ func (m Mask) Has(i int) bool { return m&(1<<i) != 0 }
 // With returns m with endpoint i.
 func (m Mask) With(i int) Mask { return m | 1<<i }
 
-// upTo returns the endpoints from 0 to i.
-func upTo(i int) Mask { return Mask(2)<<i - 1 }
+// maskUpTo returns the endpoints from 0 to i.
+func maskUpTo(i int) Mask { return Mask(2)<<i - 1 }
 
 // A Set is the endpoints of a client in order of preference. It does not change. A nil Set has no endpoints.
 type Set struct {
-	all   []endpoint
-	names []string // the URLs, as the user gave them
+	endpoints []endpoint
+	urls      []string // the URLs, as the user gave them
 }
 
 // An endpoint is the checked and parsed form of a Config.
 type endpoint struct {
-	given      string // the URL, as the user gave it
+	givenURL   string // the URL, as the user gave it
 	scheme     string
 	authority  string // host and port, as the user gave them
 	host       string // in the form of [httpattempt.HostName]
-	path       string // escaped, without a slash at its end
+	basePath   string // escaped, without a slash at its end
 	cost       int    // in tokens
 	prepare    func(*http.Request) error
-	keep, drop names
+	keep, drop namePatterns
 }
 
 // New returns the Set of the endpoints, or an error that says which endpoint is invalid and why.
-func New(given []Config) (*Set, error) {
-	if n := len(given); n < 2 || n > Max {
-		return nil, fmt.Errorf("%d endpoints: there must be 2 to %d", n, Max)
+func NewSet(given []Config) (*Set, error) {
+	if n := len(given); n < 2 || n > MaxEndpoints {
+		return nil, fmt.Errorf("%d endpoints: there must be 2 to %d", n, MaxEndpoints)
 	}
 	s := new(Set)
 	for i, c := range given {
 		e, err := parseConfig(c)
 		if err == nil {
-			err = s.add(e, c)
+			err = s.addEndpoint(e, c)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("endpoint %d: %w", i+1, err)
@@ -103,7 +103,7 @@ func parseConfig(c Config) (e endpoint, err error) {
 		return e, fmt.Errorf("URL %q has a path that servers would shorten", c.URL)
 	}
 	e = endpoint{
-		given: c.URL, scheme: u.Scheme, authority: u.Host, host: httpattempt.HostName(u.Scheme, u.Host), path: path,
+		givenURL: c.URL, scheme: u.Scheme, authority: u.Host, host: httpattempt.HostName(u.Scheme, u.Host), basePath: path,
 		cost: max(c.Cost, 1), prepare: c.Prepare,
 	}
 	if e.keep, err = parseNames("Keep", c.Keep); err != nil {
@@ -114,40 +114,40 @@ func parseConfig(c Config) (e endpoint, err error) {
 }
 
 // add appends an endpoint, or returns an error if it contradicts the endpoints before it.
-func (s *Set) add(e endpoint, c Config) error {
-	if len(s.all) == 0 {
+func (s *Set) addEndpoint(e endpoint, c Config) error {
+	if len(s.endpoints) == 0 {
 		if c.Prepare != nil || len(c.Keep) > 0 || len(c.Drop) > 0 || c.Cost > 1 {
 			return fmt.Errorf("calls are made for the first endpoint, %s, and go there as they are: it has no Cost, Prepare, Keep or Drop", c.URL)
 		}
-	} else if s.all[0].scheme == "https" && e.scheme == "http" {
+	} else if s.endpoints[0].scheme == "https" && e.scheme == "http" {
 		return fmt.Errorf("URL %q is not https, as that of the first endpoint is", c.URL)
 	}
-	for _, other := range s.all {
-		if other.host == e.host && other.scheme == e.scheme && other.path == e.path {
+	for _, other := range s.endpoints {
+		if other.host == e.host && other.scheme == e.scheme && other.basePath == e.basePath {
 			return fmt.Errorf("URL %q is that of another endpoint as well", c.URL)
 		}
 	}
-	s.all, s.names = append(s.all, e), append(s.names, e.given)
+	s.endpoints, s.urls = append(s.endpoints, e), append(s.urls, e.givenURL)
 	return nil
 }
 
-// Names returns the URLs of the endpoints, as the user gave them. The caller must not change them.
-func (s *Set) Names() []string { return s.names }
+// URLs returns the URLs of the endpoints, as the user gave them. The caller must not change them.
+func (s *Set) URLs() []string { return s.urls }
 
 // MaxCost returns the largest cost of a hedge, in tokens. It is 0 for a nil Set.
 func (s *Set) MaxCost() (cost int) {
 	if s == nil {
 		return 0
 	}
-	for i := range s.all {
-		cost = max(cost, s.all[i].cost)
+	for i := range s.endpoints {
+		cost = max(cost, s.endpoints[i].cost)
 	}
 	return cost
 }
 
-// pathBelow returns the part of an escaped path that is below e's, and whether the path is below it.
-func (e *endpoint) pathBelow(path string) (rest string, ok bool) {
-	rest, ok = strings.CutPrefix(path, e.path)
+// cutBasePath returns the part of an escaped path that is below e's, and whether the path is below it.
+func (e *endpoint) cutBasePath(path string) (rest string, ok bool) {
+	rest, ok = strings.CutPrefix(path, e.basePath)
 	return rest, ok && (rest == "" || rest[0] == '/')
 }
 

@@ -10,12 +10,12 @@ import (
 
 // Thresholds of outcomes. Each is a number of outcomes, or a share of them.
 const (
-	badWeight    = 1.0 / 256 // weight of one outcome in the moving average of bad outcomes
-	ejectShare   = 0.08      // share of bad outcomes that ejects an endpoint: the default budget of 10 % hardly saves more calls
-	restoreShare = 0.06      // most of that share with which an endpoint is restored: some failures do not eject it at once
-	ejectRun     = 6         // consecutive bad outcomes that eject an endpoint
-	restoreRun   = 32        // consecutive good outcomes that restore an endpoint to which calls then return
-	minLatencies = 8         // answers that make a latency known: the first ones include the time to connect
+	outcomeWeight = 1.0 / 256 // weight of one outcome in the moving average of bad outcomes
+	ejectShare    = 0.08      // share of bad outcomes that ejects an endpoint: the default budget of 10 % hardly saves more calls
+	restoreShare  = 0.06      // most of that share with which an endpoint is restored: some failures do not eject it at once
+	ejectRun      = 6         // consecutive bad outcomes that eject an endpoint
+	restoreRun    = 32        // consecutive good outcomes that restore an endpoint to which calls then return
+	minLatencies  = 8         // answers that make a latency known: the first ones include the time to connect
 )
 
 // Intervals of trials, each a number of calls or hedges.
@@ -28,9 +28,9 @@ const (
 
 // Factors of a latency.
 const (
-	slowerFactor  = 1.25 // an endpoint that takes this much longer than usual gets no first hedge
-	silenceFactor = 4    // without an answer for this long, an endpoint is responsible for the delay
-	lateFactor    = 2    // an answer, or a probe without one, is late after this long: jitter rarely doubles a latency
+	slowerFactor     = 1.25 // an endpoint that takes this much longer than usual gets no first hedge
+	silenceFactor    = 4    // without an answer for this long, an endpoint is responsible for the delay
+	lateAnswerFactor = 2    // an answer, or a probe without one, is late after this long: jitter rarely doubles a latency
 )
 
 // A Detector records how the calls of one key end at each endpoint, and ejects and restores endpoints. HTTP endpoints and the connections of
@@ -44,18 +44,18 @@ type Detector struct {
 	key   *policy.Key // to which events are reported; nil: they are not reported
 	names []string    // of the endpoints; nil without a key
 
-	mu        sync.Mutex // guards the fields below
-	endpoints [Max]endpointState
-	calls     int  // calls that have begun
-	passed    int  // hedges that passed over an ejected endpoint since a hedge was sent to one
-	forgotten bool // the key left the table: changes are not reported any more
+	mu            sync.Mutex // guards the fields below
+	endpoints     [MaxEndpoints]endpointState
+	calls         int  // calls that have begun
+	skippedTrials int  // hedges that passed over an ejected endpoint since a hedge was sent to one
+	forgotten     bool // the key left the table: changes are not reported any more
 }
 
 // An endpointState is the state of one endpoint.
 type endpointState struct {
-	ejected   bool // calls go to other endpoints
-	slow      bool // it is ejected because calls were overtaken, and none has failed since
-	lastProbe int  // value of calls at the last probe of the endpoint, or when it was ejected
+	ejected       bool // calls go to other endpoints
+	ejectedAsSlow bool // it is ejected because calls were overtaken, and none has failed since
+	lastProbe     int  // value of calls at the last probe of the endpoint, or when it was ejected
 	outcomes
 	latency
 	unanswered
@@ -65,24 +65,24 @@ type endpointState struct {
 
 // outcomes are the results of attempts at an endpoint.
 type outcomes struct {
-	badShare  float64 // moving average of bad outcomes
-	badRun    int     // consecutive bad outcomes
-	goodRun   int     // consecutive good outcomes since the endpoint was ejected
-	suspected bool    // a hedge at the same endpoint did not help its call, and no outcome has been good since
-	futile    bool    // the last hedge of a call to the endpoint lost though it had time to answer
+	badShare     float64 // moving average of bad outcomes
+	badRun       int     // consecutive bad outcomes
+	goodRun      int     // consecutive good outcomes since the endpoint was ejected
+	suspected    bool    // a hedge at the same endpoint did not help its call, and no outcome has been good since
+	hedgesFutile bool    // the last hedge of a call to the endpoint lost though it had time to answer
 }
 
 // latency is the time that an endpoint takes to answer.
 type latency struct {
-	expected   time.Duration // moving average of answers or, before the first answer, the longest wait for one
-	samples    int           // number of answers, at most minLatencies
-	lastPrompt time.Time     // time of the last answer that came before the next endpoint would have answered
+	expectedLatency  time.Duration // moving average of answers or, before the first answer, the longest wait for one
+	samples          int           // number of answers, at most minLatencies
+	lastPromptAnswer time.Time     // time of the last answer that came before the next endpoint would have answered
 }
 
 // unanswered counts the calls that an endpoint has not answered.
 type unanswered struct {
-	waiting int       // calls that began at the endpoint since its last answer
-	since   time.Time // start of the first of them
+	unansweredCalls int       // calls that began at the endpoint since its last answer
+	unansweredSince time.Time // start of the first of them
 }
 
 // ejectionLog is the state that a log last got of an endpoint.
@@ -101,9 +101,9 @@ type Counters struct {
 
 var _ policy.EvictionListener = (*Detector)(nil)
 
-// DetectorOf returns the detector of a key, which is the key of the first endpoint. The first call for a key sets the names of the
+// LoadDetector returns the detector of a key, which is the key of the first endpoint. The first call for a key sets the names of the
 // endpoints. The caller must not change them.
-func DetectorOf(k *policy.Key, names []string) *Detector {
+func LoadDetector(k *policy.Key, names []string) *Detector {
 	if d, ok := k.Extension.Load().(*Detector); ok {
 		return d
 	}
@@ -131,7 +131,7 @@ func (d *Detector) Snapshot(i int) Snapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	return Snapshot{s.counters, d.nameOf(i), s.ejected, s.slow, s.badShare}
+	return Snapshot{s.counters, d.endpointName(i), s.ejected, s.ejectedAsSlow, s.badShare}
 }
 
 // Snapshots returns the states of all endpoints that have names.
@@ -142,7 +142,7 @@ func (d *Detector) Snapshots() (all []Snapshot) {
 	return all
 }
 
-func (d *Detector) nameOf(i int) string {
+func (d *Detector) endpointName(i int) string {
 	if i < len(d.names) {
 		return d.names[i]
 	}
@@ -151,17 +151,17 @@ func (d *Detector) nameOf(i int) string {
 
 // Forget restores all endpoints, as the table has forgotten the key. The caller calls report, if it is not nil, without locks: it calls observers.
 func (d *Detector) Forget() (report func()) {
-	return d.restoreAll(func(*endpointState) { d.forgotten = true })
+	return d.changeAll(func(*endpointState) { d.forgotten = true })
 }
 
 // Reset clears the state of all endpoints but their counters. The caller calls report, if it is not nil, without locks: it calls observers.
 func (d *Detector) Reset() (report func()) {
-	return d.restoreAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
+	return d.changeAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
 }
 
-// restoreAll calls change for each endpoint with mu held. It returns a function that reports to observers which endpoints were ejected before, and are
+// changeAll calls change for each endpoint with mu held. It returns a function that reports to observers which endpoints were ejected before, and are
 // restored now; nil if none was.
-func (d *Detector) restoreAll(change func(*endpointState)) (report func()) {
+func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
 	var restored Mask
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -179,21 +179,21 @@ func (d *Detector) restoreAll(change func(*endpointState)) (report func()) {
 	return func() {
 		for i := range d.endpoints {
 			if restored.Has(i) {
-				d.report(i, observe.EndpointRestored)
+				d.reportEvent(i, observe.EndpointRestored)
 			}
 		}
 	}
 }
 
-// report reports an event of endpoint i to observers. The caller does not hold mu.
-func (d *Detector) report(i int, kind observe.EndpointKind) {
+// reportEvent reports an event of endpoint i to observers. The caller does not hold mu.
+func (d *Detector) reportEvent(i int, kind observe.EndpointKind) {
 	if d.key != nil {
-		d.key.EndpointEvent(observe.EndpointEvent{Endpoint: d.nameOf(i), Kind: kind})
+		d.key.EndpointEvent(observe.EndpointEvent{Endpoint: d.endpointName(i), Kind: kind})
 	}
 }
 
-// update changes the state of endpoint i by change, which runs with mu held. It reports the endpoint as ejected or restored if that is new.
-func (d *Detector) update(i int, change func(*endpointState)) {
+// updateEndpoint changes the state of endpoint i by change, which runs with mu held. It reports the endpoint as ejected or restored if that is new.
+func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	d.mu.Lock()
 	s := &d.endpoints[i]
 	before := s.ejected
@@ -202,11 +202,11 @@ func (d *Detector) update(i int, change func(*endpointState)) {
 		s.lastProbe = d.calls
 	}
 	ejected, changed, isLogged := s.ejected, s.ejected != before && !d.forgotten, false
-	entry := policy.Change{Topic: policy.Ejecting, Bad: ejected, Endpoint: d.nameOf(i)}
+	entry := policy.Change{Topic: policy.Ejecting, Bad: ejected, Endpoint: d.endpointName(i)}
 	if (ejected != before || ejected != s.logged) && !d.forgotten { // otherwise the Notice has no change to record or to report
 		if entry.Dropped, isLogged = s.notice.Update(time.Now(), policy.ChangeEvery, ejected); isLogged {
 			s.logged = ejected
-			if s.slow {
+			if s.ejectedAsSlow {
 				entry.Reason = observe.DeniedSlow
 			}
 		}
@@ -214,9 +214,9 @@ func (d *Detector) update(i int, change func(*endpointState)) {
 	d.mu.Unlock()
 	switch {
 	case changed && ejected:
-		d.report(i, observe.EndpointEjected)
+		d.reportEvent(i, observe.EndpointEjected)
 	case changed:
-		d.report(i, observe.EndpointRestored)
+		d.reportEvent(i, observe.EndpointRestored)
 	}
 	if isLogged && d.key != nil {
 		d.key.Changed(entry)
@@ -227,29 +227,29 @@ func (d *Detector) update(i int, change func(*endpointState)) {
 // bad outcomes. It counts the call.
 func (d *Detector) SelectPrimary(among Mask) int {
 	d.mu.Lock()
-	i := d.bestOf(among)
+	i := d.selectBest(among)
 	isSilent := d.isUnresponsive(among, i)
 	d.mu.Unlock()
 	if isSilent {
-		d.update(i, func(s *endpointState) { s.ejected, s.goodRun = true, 0 })
+		d.updateEndpoint(i, func(s *endpointState) { s.ejected, s.goodRun = true, 0 })
 	}
 	d.mu.Lock()
-	i = d.bestOf(among)
+	i = d.selectBest(among)
 	s := &d.endpoints[i]
 	s.counters.Calls++
-	if s.waiting++; s.waiting == 1 {
-		s.since = time.Now()
+	if s.unansweredCalls++; s.unansweredCalls == 1 {
+		s.unansweredSince = time.Now()
 	}
 	d.mu.Unlock()
-	d.report(i, observe.EndpointCalled)
+	d.reportEvent(i, observe.EndpointCalled)
 	return i
 }
 
 // isUnresponsive reports whether endpoint i has answered none of more than ejectRun calls, for several times as long as the next endpoint takes.
 // So an endpoint is ejected without a hedge. The caller holds mu.
 func (d *Detector) isUnresponsive(among Mask, i int) bool {
-	s, next := &d.endpoints[i], d.nextAfter(among, i)
-	return next >= 0 && !s.ejected && s.waiting > ejectRun && d.endpoints[next].expected > 0 && time.Since(s.since) >= silenceFactor*d.endpoints[next].expected
+	s, next := &d.endpoints[i], d.findNext(among, i)
+	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].expectedLatency > 0 && time.Since(s.unansweredSince) >= silenceFactor*d.endpoints[next].expectedLatency
 }
 
 // selectProbe returns an endpoint to which a call to endpoint primary is also sent at once, or -1. It is an ejected endpoint before the
@@ -259,16 +259,16 @@ func (d *Detector) selectProbe(among Mask, primary int, median time.Duration) (i
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
-	for j := range Max {
+	for j := range MaxEndpoints {
 		s, interval := &d.endpoints[j], probeInterval
 		switch {
 		case !among.Has(j) || j == primary:
 			continue
 		case s.ejected && (j < primary || d.endpoints[primary].ejected):
-			if limit = lateFactor * s.expected; s.goodRun > 0 {
+			if limit = lateAnswerFactor * s.expectedLatency; s.goodRun > 0 {
 				interval = promisingInterval
 			}
-		case s.ejected || j < primary || s.samples >= minLatencies || s.expected >= median:
+		case s.ejected || j < primary || s.samples >= minLatencies || s.expectedLatency >= median:
 			continue
 		default:
 			interval = promisingInterval
@@ -290,9 +290,9 @@ func (d *Detector) recordProbe(i int) {
 
 // firstOf returns the first endpoint that is not ejected and, of the ejected endpoints before it, the one with the fewest consecutive bad outcomes;
 // -1 stands for none. The caller holds mu.
-func (d *Detector) firstOf(among Mask) (available, ejected int) {
+func (d *Detector) findFirst(among Mask) (available, ejected int) {
 	available, ejected = -1, -1
-	for i := range Max {
+	for i := range MaxEndpoints {
 		switch {
 		case !among.Has(i):
 		case !d.endpoints[i].ejected:
@@ -304,10 +304,10 @@ func (d *Detector) firstOf(among Mask) (available, ejected int) {
 	return available, ejected
 }
 
-// bestOf returns the first endpoint that is not ejected or, if all are, the one with the fewest consecutive bad outcomes. The caller
+// selectBest returns the first endpoint that is not ejected or, if all are, the one with the fewest consecutive bad outcomes. The caller
 // holds mu.
-func (d *Detector) bestOf(among Mask) int {
-	available, ejected := d.firstOf(among)
+func (d *Detector) selectBest(among Mask) int {
+	available, ejected := d.findFirst(among)
 	if available < 0 {
 		available = ejected
 	}
@@ -320,9 +320,9 @@ func (d *Detector) bestOf(among Mask) int {
 func (d *Detector) selectHedge(among, used Mask, primary int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	available, ejected := d.firstOf(among &^ used)
+	available, ejected := d.findFirst(among &^ used)
 	if available >= 0 {
-		if _, ejected = d.firstOf(among &^ used &^ upTo(primary)); ejected > available {
+		if _, ejected = d.findFirst(among &^ used &^ maskUpTo(primary)); ejected > available {
 			ejected = -1
 		}
 	}
@@ -333,7 +333,7 @@ func (d *Detector) selectHedge(among, used Mask, primary int) int {
 	if ejected < 0 {
 		return otherwise
 	}
-	if d.passed+1 < hedgesPerEjectedTrial && (available >= 0 || !d.endpoints[primary].ejected) {
+	if d.skippedTrials+1 < hedgesPerEjectedTrial && (available >= 0 || !d.endpoints[primary].ejected) {
 		return otherwise
 	}
 	return ejected
@@ -345,37 +345,37 @@ func (d *Detector) recordTrial(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.endpoints[i].ejected {
-		d.passed = 0
+		d.skippedTrials = 0
 		return
 	}
 	for j := range d.endpoints {
 		if d.endpoints[j].ejected {
-			d.passed++
+			d.skippedTrials++
 			return
 		}
 	}
 }
 
-// recordUnsent counts a hedge that is not sent because all endpoints are ejected.
-func (d *Detector) recordUnsent() {
+// recordUnsentHedge counts a hedge that is not sent because all endpoints are ejected.
+func (d *Detector) recordUnsentHedge() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.passed++
+	d.skippedTrials++
 }
 
 // firstAvailable returns the first endpoint that is not ejected, or 0 if all are.
 func (d *Detector) firstAvailable(among Mask) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i := d.bestOf(among); !d.endpoints[i].ejected {
+	if i := d.selectBest(among); !d.endpoints[i].ejected {
 		return i
 	}
 	return 0
 }
 
-// nextAfter returns the first endpoint other than i that is not ejected, or -1. The caller holds mu.
-func (d *Detector) nextAfter(among Mask, i int) int {
-	available, _ := d.firstOf(among &^ Mask(0).With(i))
+// findNext returns the first endpoint other than i that is not ejected, or -1. The caller holds mu.
+func (d *Detector) findNext(among Mask, i int) int {
+	available, _ := d.findFirst(among &^ Mask(0).With(i))
 	return available
 }
 
@@ -384,8 +384,8 @@ func (d *Detector) nextAfter(among Mask, i int) int {
 func (d *Detector) isNextSlower(among Mask, i int, median time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := d.nextAfter(among, i)
-	return next >= 0 && median > 0 && float64(d.endpoints[next].expected) >= slowerFactor*float64(median)
+	next := d.findNext(among, i)
+	return next >= 0 && median > 0 && float64(d.endpoints[next].expectedLatency) >= slowerFactor*float64(median)
 }
 
 // isHealthy reports whether endpoint i is neither ejected nor suspected, and its last outcome was good.
@@ -395,8 +395,8 @@ func (d *Detector) isHealthy(i int) bool {
 	return !d.endpoints[i].ejected && d.endpoints[i].badRun == 0 && !d.endpoints[i].suspected
 }
 
-// suspect records that a hedge at endpoint i, where its primary was, did not help the call.
-func (d *Detector) suspect(i int) {
+// markSuspected records that a hedge at endpoint i, where its primary was, did not help the call.
+func (d *Detector) markSuspected(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].suspected = true
@@ -406,22 +406,22 @@ func (d *Detector) suspect(i int) {
 func (d *Detector) isLate(among Mask, i int, elapsed time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next, _ := d.firstOf(among &^ upTo(i))
-	return next >= 0 && d.endpoints[next].samples >= minLatencies && elapsed >= lateFactor*d.endpoints[next].expected
+	next, _ := d.findFirst(among &^ maskUpTo(i))
+	return next >= 0 && d.endpoints[next].samples >= minLatencies && elapsed >= lateAnswerFactor*d.endpoints[next].expectedLatency
 }
 
 // recordHedgeResult records whether a hedge of a call to endpoint i has won, or has lost though it had time to answer.
 func (d *Detector) recordHedgeResult(i int, won bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.endpoints[i].futile = !won
+	d.endpoints[i].hedgesFutile = !won
 }
 
 // areHedgesFutile reports whether the last hedge of a call to endpoint i lost though it had time to answer: late calls are slow at any endpoint.
 func (d *Detector) areHedgesFutile(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.endpoints[i].futile
+	return d.endpoints[i].hedgesFutile
 }
 
 // recordHedge counts a hedge to endpoint i.
@@ -429,7 +429,7 @@ func (d *Detector) recordHedge(i int) {
 	d.mu.Lock()
 	d.endpoints[i].counters.Hedges++
 	d.mu.Unlock()
-	d.report(i, observe.EndpointHedged)
+	d.reportEvent(i, observe.EndpointHedged)
 }
 
 // withdrawHedge undoes recordHedge for a hedge that was not sent.
@@ -443,7 +443,7 @@ func (d *Detector) withdrawHedge(i int) {
 func (d *Detector) hasPromptAnswerSince(i int, then time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.endpoints[i].lastPrompt.After(then)
+	return d.endpoints[i].lastPromptAnswer.After(then)
 }
 
 // recordAnswer records that endpoint i answered an attempt after took. It does not count as an outcome.
@@ -451,15 +451,15 @@ func (d *Detector) recordAnswer(among Mask, i int, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	if next := d.nextAfter(among, i); next >= 0 && took < d.endpoints[next].expected {
-		s.lastPrompt = time.Now()
+	if next := d.findNext(among, i); next >= 0 && took < d.endpoints[next].expectedLatency {
+		s.lastPromptAnswer = time.Now()
 	}
 	if s.samples == 0 {
-		s.expected = took
+		s.expectedLatency = took
 	}
 	s.samples = min(s.samples+1, minLatencies)
-	s.expected += (took - s.expected) / 4
-	s.waiting = 0
+	s.expectedLatency += (took - s.expectedLatency) / 4
+	s.unansweredCalls = 0
 }
 
 // recordNoAnswer records that an attempt at endpoint i ended after waited without an answer.
@@ -467,50 +467,50 @@ func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	if waited < s.expected { // its caller could not expect an answer yet
-		s.waiting = max(0, s.waiting-1)
+	if waited < s.expectedLatency { // its caller could not expect an answer yet
+		s.unansweredCalls = max(0, s.unansweredCalls-1)
 	}
-	s.expected = max(s.expected, waited)
+	s.expectedLatency = max(s.expectedLatency, waited)
 }
 
 // recordFailure records that an attempt at endpoint i has failed.
 func (d *Detector) recordFailure(i int) {
-	d.update(i, func(s *endpointState) {
+	d.updateEndpoint(i, func(s *endpointState) {
 		s.counters.Failures++
-		s.slow = false
+		s.ejectedAsSlow = false
 		s.addBadOutcome()
 	})
-	d.report(i, observe.EndpointFailed)
+	d.reportEvent(i, observe.EndpointFailed)
 }
 
 // recordSuccess records that endpoint i answered in time.
 func (d *Detector) recordSuccess(i int) {
-	d.update(i, func(s *endpointState) {
-		s.badShare -= s.badShare * badWeight
+	d.updateEndpoint(i, func(s *endpointState) {
+		s.badShare -= s.badShare * outcomeWeight
 		s.badRun, s.suspected = 0, false
 		if !s.ejected {
 			return
 		}
-		if s.goodRun++; s.goodRun >= d.restoreRunOf(i) {
-			s.ejected, s.slow, s.goodRun, s.badShare = false, false, 0, min(s.badShare, restoreShare)
+		if s.goodRun++; s.goodRun >= d.requiredGoodRun(i) {
+			s.ejected, s.ejectedAsSlow, s.goodRun, s.badShare = false, false, 0, min(s.badShare, restoreShare)
 		}
 	})
 }
 
 // recordOvertaken records that endpoint i was too slow for a call.
 func (d *Detector) recordOvertaken(i int) {
-	d.update(i, func(s *endpointState) {
+	d.updateEndpoint(i, func(s *endpointState) {
 		before := s.ejected
 		s.counters.Overtaken++
 		s.addBadOutcome()
-		s.slow = s.slow || s.ejected && !before
+		s.ejectedAsSlow = s.ejectedAsSlow || s.ejected && !before
 	})
-	d.report(i, observe.EndpointOvertaken)
+	d.reportEvent(i, observe.EndpointOvertaken)
 }
 
 // addBadOutcome adds a bad outcome, and ejects the endpoint if it is one too many.
 func (s *endpointState) addBadOutcome() {
-	s.badShare += (1 - s.badShare) * badWeight
+	s.badShare += (1 - s.badShare) * outcomeWeight
 	s.badRun++
 	s.goodRun = 0
 	if s.badRun >= ejectRun || s.badShare > ejectShare {
@@ -518,10 +518,10 @@ func (s *endpointState) addBadOutcome() {
 	}
 }
 
-// restoreRunOf returns the number of consecutive good outcomes that restore endpoint i. It is 1 if no calls return to the endpoint then: only
+// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is 1 if no calls return to the endpoint then: only
 // hedges use it, an earlier endpoint gets the calls, or all endpoints are ejected. The caller holds mu.
-func (d *Detector) restoreRunOf(i int) int {
-	for j := range Max {
+func (d *Detector) requiredGoodRun(i int) int {
+	for j := range MaxEndpoints {
 		if j != i && !d.endpoints[j].ejected && d.endpoints[j].counters.Calls+d.endpoints[j].counters.Hedges > 0 {
 			if j < i || i > 0 && d.endpoints[i].counters.Calls+d.endpoints[j].counters.Calls == 0 {
 				return 1

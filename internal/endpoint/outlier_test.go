@@ -152,7 +152,7 @@ func TestRotationUsesAllConnectionsBeforeItBeginsAgain(t *testing.T) {
 
 // TestSelectionCountsFailedProbeOnce has a probe that fails, and one that answers though the primary has failed.
 func TestSelectionCountsFailedProbeOnce(t *testing.T) {
-	s, err := New([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	d := new(Detector)
 	for range ejectRun {
@@ -164,7 +164,7 @@ func TestSelectionCountsFailedProbeOnce(t *testing.T) {
 	sel.target = 0
 	sel.addHedge(0, true).RecordResult(false, false)
 	sel.Primary().RecordResult(true, false)
-	sel.RecordEnd(End{Winner: 0})
+	sel.RecordCallEnd(CallEnd{Winner: 0})
 	assert.Equal(t, before+1, d.Snapshot(0).Failures)
 
 	good := d.endpoints[0].goodRun
@@ -173,7 +173,7 @@ func TestSelectionCountsFailedProbeOnce(t *testing.T) {
 	probe := sel.addHedge(0, true)
 	sel.Primary().RecordResult(false, false)
 	probe.RecordResult(true, false)
-	sel.RecordEnd(End{Winner: 1})
+	sel.RecordCallEnd(CallEnd{Winner: 1})
 	assert.Equal(t, good+1, d.endpoints[0].goodRun)
 	assert.Zero(t, d.Snapshot(1).Overtaken, "the primary has failed, and was not slower")
 }
@@ -197,15 +197,15 @@ func TestNewRejectsInvalidURLs(t *testing.T) {
 		"HTTP://NEAR.TEST:/api":         "is that of another endpoint",
 		"http://near.test/api/%2e%2e/":  "that servers would shorten",
 	} {
-		_, err := New([]Config{{URL: "http://near.test/api"}, {URL: given}})
+		_, err := NewSet([]Config{{URL: "http://near.test/api"}, {URL: given}})
 		require.Error(t, err, given)
 		assert.Contains(t, err.Error(), "endpoint 2: ")
 		assert.Contains(t, err.Error(), want)
 		assert.NotContains(t, err.Error(), "s3cret")
 	}
-	s, err := New([]Config{{URL: "http://[::1]:8080"}, {URL: "https://B\u00fccher.test:"}, {URL: "http://192.0.2.1:65535/a%20b"}})
+	s, err := NewSet([]Config{{URL: "http://[::1]:8080"}, {URL: "https://B\u00fccher.test:"}, {URL: "http://192.0.2.1:65535/a%20b"}})
 	require.NoError(t, err)
-	assert.Equal(t, "B\u00fccher.test", s.all[1].authority, "an empty port is none")
+	assert.Equal(t, "B\u00fccher.test", s.endpoints[1].authority, "an empty port is none")
 	eligible, obstacle := s.Eligible(&http.Request{URL: &url.URL{Scheme: "http", Host: "[::1]:8080", Path: "/x"}})
 	assert.Equal(t, Mask(7), eligible)
 	assert.Empty(t, obstacle)
@@ -217,7 +217,7 @@ func FuzzRewriteRequest(f *testing.F) {
 	for _, s := range []string{"/api/a?x=1", "/api/..%2fa", "/api/%2e%2e/a", "/api;x/../a", "/api/a?x=1;sig=s3cret", "/api?a=1&&X-Amz-Signature=s3cret", "/apis", "/api//a"} {
 		f.Add(s)
 	}
-	s, err := New([]Config{{URL: "http://near.test/api"}, {URL: "http://far.test/mirror/v1", Keep: []string{"x"}, Prepare: func(*http.Request) error { return nil }}})
+	s, err := NewSet([]Config{{URL: "http://near.test/api"}, {URL: "http://far.test/mirror/v1", Keep: []string{"x"}, Prepare: func(*http.Request) error { return nil }}})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, target string) {
 		u, err := url.Parse("http://near.test" + target)
@@ -228,7 +228,7 @@ func FuzzRewriteRequest(f *testing.F) {
 		if eligible, _ := s.Eligible(req); !eligible.Has(1) {
 			return
 		}
-		s.all[1].rewriteRequest(req, &s.all[0], "")
+		s.endpoints[1].rewriteRequest(req, &s.endpoints[0], "")
 		require.Equal(t, "far.test", req.URL.Host)
 		require.True(t, strings.HasPrefix(req.URL.EscapedPath(), "/mirror/v1"))
 		require.True(t, strings.HasPrefix(req.URL.JoinPath().Path, "/mirror/v1"), req.URL.Path)
@@ -246,7 +246,7 @@ func FuzzRewriteRequest(f *testing.F) {
 // TestSelectionKeepsFirstHedgeAtFasterEndpoint has a next endpoint that is known to take longer than calls take.
 func TestSelectionKeepsFirstHedgeAtFasterEndpoint(t *testing.T) {
 	const usual = 5 * time.Millisecond
-	s, err := New([]Config{{URL: "http://near.test"}, {URL: "http://far.test", Cost: 3}})
+	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test", Cost: 3}})
 	require.NoError(t, err)
 	next := func(d *Detector, hedges int) (endpoints []int) {
 		sel := s.Select(t.Context(), d, both)
@@ -276,14 +276,14 @@ func TestSelectionKeepsFirstHedgeAtFasterEndpoint(t *testing.T) {
 	sel := s.Select(t.Context(), d, both)
 	sel.median = usual
 	assert.Equal(t, 1, sel.TypicalCost(), "the first hedge stays")
-	d.endpoints[1].expected = 0
+	d.endpoints[1].expectedLatency = 0
 	assert.Equal(t, 3, sel.TypicalCost(), "the first hedge goes elsewhere")
 }
 
 // TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls needs prompt answers that came after the call began.
 func TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls(t *testing.T) {
 	const usual, away = 5 * time.Millisecond, 80 * time.Millisecond
-	s, err := New([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	for took, want := range map[time.Duration]int{0: 1, usual: 0, away: 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -309,22 +309,22 @@ func TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls(t *testing.T) 
 // TestSelectionBlamesEndpointOnlyIfHedgesThereDoNotHelp plays one call that takes that long, with a next endpoint that answers after 80 ms.
 func TestSelectionBlamesEndpointOnlyIfHedgesThereDoNotHelp(t *testing.T) {
 	const away = 80 * time.Millisecond
-	s, err := New([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		hedge  int // the endpoint of the hedge; -1: none is sent
-		end    End
+		end    CallEnd
 		before func(d *Detector)
 		bad    bool
 	}{
-		"hedge at the same endpoint wins":  {0, End{Winner: 1, Took: 2 * away}, nil, false},
-		"hedge elsewhere wins":             {1, End{Winner: 1, Took: 2 * away}, nil, true},
-		"hedge at the same endpoint loses": {0, End{Winner: 0, Took: 2 * away}, nil, false},
-		"no hedge, and a late answer":      {-1, End{Winner: 0, Took: 2 * away}, nil, true},
-		"no hedge, and an answer in time":  {-1, End{Winner: 0, Took: 2*away - 1}, nil, false},
-		"denied hedge, and a late answer":  {-1, End{Winner: 0, Took: 2 * away, WasDenied: true}, nil, true},
-		"late where hedges were in vain":   {-1, End{Winner: 0, Took: 2 * away}, func(d *Detector) { d.recordHedgeResult(0, false) }, false},
-		"late where hedges have won since": {-1, End{Winner: 0, Took: 2 * away}, func(d *Detector) { d.recordHedgeResult(0, false); d.recordHedgeResult(0, true) }, true},
+		"hedge at the same endpoint wins":  {0, CallEnd{Winner: 1, Latency: 2 * away}, nil, false},
+		"hedge elsewhere wins":             {1, CallEnd{Winner: 1, Latency: 2 * away}, nil, true},
+		"hedge at the same endpoint loses": {0, CallEnd{Winner: 0, Latency: 2 * away}, nil, false},
+		"no hedge, and a late answer":      {-1, CallEnd{Winner: 0, Latency: 2 * away}, nil, true},
+		"no hedge, and an answer in time":  {-1, CallEnd{Winner: 0, Latency: 2*away - 1}, nil, false},
+		"denied hedge, and a late answer":  {-1, CallEnd{Winner: 0, Latency: 2 * away, HedgeDenied: true}, nil, true},
+		"late where hedges were in vain":   {-1, CallEnd{Winner: 0, Latency: 2 * away}, func(d *Detector) { d.recordHedgeResult(0, false) }, false},
+		"late where hedges have won since": {-1, CallEnd{Winner: 0, Latency: 2 * away}, func(d *Detector) { d.recordHedgeResult(0, false); d.recordHedgeResult(0, true) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := new(Detector)
@@ -338,7 +338,7 @@ func TestSelectionBlamesEndpointOnlyIfHedgesThereDoNotHelp(t *testing.T) {
 			if c.hedge >= 0 {
 				sel.addHedge(c.hedge, false)
 			}
-			sel.RecordEnd(c.end)
+			sel.RecordCallEnd(c.end)
 			assert.Equal(t, c.bad, d.Snapshot(0).Overtaken == 1)
 		})
 	}
@@ -346,7 +346,7 @@ func TestSelectionBlamesEndpointOnlyIfHedgesThereDoNotHelp(t *testing.T) {
 
 // TestSelectionBlamesNoEndpointForBeingSlowerThanAnEarlierOne has calls go to the second endpoint while the first one is ejected, and end when that is back.
 func TestSelectionBlamesNoEndpointForBeingSlowerThanAnEarlierOne(t *testing.T) {
-	s, err := New([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	d := new(Detector)
 	for range minLatencies {
@@ -355,9 +355,9 @@ func TestSelectionBlamesNoEndpointForBeingSlowerThanAnEarlierOne(t *testing.T) {
 	d.endpoints[0].ejected = true
 	calls := []*Selection{s.Select(t.Context(), d, both), s.Select(t.Context(), d, both)}
 	d.endpoints[0].ejected = false
-	calls[0].RecordEnd(End{Winner: 0, Took: 80 * time.Millisecond})
+	calls[0].RecordCallEnd(CallEnd{Winner: 0, Latency: 80 * time.Millisecond})
 	calls[1].addHedge(0, false)
-	calls[1].RecordEnd(End{Winner: 1, Took: 80 * time.Millisecond})
+	calls[1].RecordCallEnd(CallEnd{Winner: 1, Latency: 80 * time.Millisecond})
 	assert.Zero(t, d.Snapshot(1).Overtaken)
 }
 
@@ -365,7 +365,7 @@ func TestSelectionBlamesNoEndpointForBeingSlowerThanAnEarlierOne(t *testing.T) {
 // percentile is the deadline.
 func TestSelectionBlamesEndpointForDeadlineIfMostCallsTakeLess(t *testing.T) {
 	const usual, deadline = 5 * time.Millisecond, 20 * time.Millisecond
-	s, err := New([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	for _, c := range []struct {
 		took, tail time.Duration
@@ -380,7 +380,7 @@ func TestSelectionBlamesEndpointForDeadlineIfMostCallsTakeLess(t *testing.T) {
 		d := new(Detector)
 		sel := s.Select(t.Context(), d, both)
 		sel.median = usual
-		sel.RecordEnd(End{Winner: -1, DeadlinePassed: c.late, Took: c.took, Tail: c.tail})
+		sel.RecordCallEnd(CallEnd{Winner: -1, DeadlinePassed: c.late, Latency: c.took, P99: c.tail})
 		assert.Equal(t, c.bad, d.Snapshot(0).Overtaken == 1, c)
 	}
 }

@@ -48,22 +48,22 @@ func TestDetectorRepeatsDeniedProbeSoon(t *testing.T) {
 
 // TestSelectionBlamesLosingProbeOnlyAfterItsLimit has an endpoint that is ejected and used to answer after 20 ms.
 func TestSelectionBlamesLosingProbeOnlyAfterItsLimit(t *testing.T) {
-	s, err := New([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
+	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	const usual = 20 * time.Millisecond
-	for took, bad := range map[time.Duration]bool{lateFactor*usual - 1: false, lateFactor * usual: true} {
+	for took, bad := range map[time.Duration]bool{lateAnswerFactor*usual - 1: false, lateAnswerFactor * usual: true} {
 		d := new(Detector)
 		for range ejectRun {
 			d.recordFailure(0)
 		}
-		d.endpoints[0].expected = usual
+		d.endpoints[0].expectedLatency = usual
 		sel := s.Select(t.Context(), d, both)
 		require.Equal(t, 1, sel.Primary().endpoint)
 		d.calls += probeInterval
 		sel.SelectProbe(time.Millisecond)
 		require.True(t, sel.HasProbe())
 		sel.addHedge(0, true)
-		sel.RecordEnd(End{Winner: 0, Took: took})
+		sel.RecordCallEnd(CallEnd{Winner: 0, Latency: took})
 		assert.Equal(t, bad, d.Snapshot(0).Overtaken == 1, took)
 	}
 }

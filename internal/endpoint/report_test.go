@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/policy"
-	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -32,7 +32,7 @@ func (o *recorder) take() (all []string) {
 
 // keyObservedBy returns a key that reports to o.
 func keyObservedBy(o *recorder) *policy.Key {
-	setup := policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c policy.Change) {
+	setup := policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c policy.Change) {
 		o.changes = append(o.changes, fmt.Sprintf("%s ejected=%t dropped=%d", c.Endpoint, c.Bad, c.Dropped))
 	}}
 	return policy.New(policy.Config{Setup: setup, MaxKeys: 1}).Key(policy.Name{Host: "near"})
@@ -42,7 +42,7 @@ func keyObservedBy(o *recorder) *policy.Key {
 func TestDetectorLogsEndpointOnceInTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := new(recorder)
-		d := DetectorOf(keyObservedBy(o), []string{"near", "far"})
+		d := LoadDetector(keyObservedBy(o), []string{"near", "far"})
 		d.SelectPrimary(both) // so that one success brings the other endpoint back
 		out := func() {
 			for range ejectRun {
@@ -79,11 +79,11 @@ func TestDetectorLogsEndpointOnceInTenSeconds(t *testing.T) {
 // TestDetectorOfForgottenKeyEjectsNoEndpoint: calls that still run report to that Detector.
 func TestDetectorOfForgottenKeyEjectsNoEndpoint(t *testing.T) {
 	o := new(recorder)
-	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}, MaxKeys: 1})
+	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{o}, nil)}, MaxKeys: 1})
 	k := e.Key(policy.Name{Host: "near"})
 	require.NotNil(t, e.Key(policy.Name{Host: "other"}))
 	require.True(t, k.Forgotten())
-	d := DetectorOf(k, []string{"near", "far"})
+	d := LoadDetector(k, []string{"near", "far"})
 	for range ejectRun {
 		d.recordFailure(0)
 	}
@@ -112,10 +112,10 @@ func TestObserverOfEndpointsMayCallEngine(t *testing.T) {
 		"no room":   func(e *policy.Engine) { e.SetConfig(policy.Config{MaxKeys: 1}, time.Now()) },
 	} {
 		o := new(resetter)
-		setup := policy.Setup{Watcher: watch.New([]observe.Observer{o}, nil)}
+		setup := policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{o}, nil)}
 		e := policy.New(policy.Config{Setup: setup, MaxKeys: 2})
 		o.reset = func() { e.Reset("", "") }
-		d := DetectorOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
+		d := LoadDetector(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
 		for range ejectRun {
 			d.recordFailure(1)
 		}
@@ -136,8 +136,8 @@ func TestObserverOfEndpointsMayCallEngine(t *testing.T) {
 }
 
 func BenchmarkRecordSuccess(b *testing.B) {
-	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: watch.New([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
-	observed := DetectorOf(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
+	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
+	observed := LoadDetector(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
 	for name, d := range map[string]*Detector{"no observer": new(Detector), "one observer": observed} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

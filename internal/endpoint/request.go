@@ -21,23 +21,23 @@ func (a *Attempt) Prepare(r *http.Request, attemptHeader string) error {
 	if a.endpoint == 0 {
 		return nil
 	}
-	to := &a.selection.set.all[a.endpoint]
+	to := &a.selection.set.endpoints[a.endpoint]
 	if a.number == 0 {
 		attemptHeader = "" // the header would be the caller's own
 	}
-	to.rewriteRequest(r, &a.selection.set.all[0], attemptHeader)
+	to.rewriteRequest(r, &a.selection.set.endpoints[0], attemptHeader)
 	if to.prepare == nil {
 		return nil
 	}
-	return to.runPrepare(r)
+	return to.callPrepare(r)
 }
 
 // rewriteRequest makes r, whose URL and header other attempts may share, a request to e instead of to the first endpoint. It keeps the header
 // attemptHeader, which is the library's own; "" stands for none.
 func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeader string) {
 	u := *r.URL
-	rest, _ := first.pathBelow(u.EscapedPath())
-	escaped := e.path + rest
+	rest, _ := first.cutBasePath(u.EscapedPath())
+	escaped := e.basePath + rest
 	if path, err := url.PathUnescape(escaped); err == nil {
 		u.Path, u.RawPath = path, escaped
 	}
@@ -45,7 +45,7 @@ func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeade
 	u.RawQuery, _ = e.filterQuery(u.RawQuery)
 	header := make(http.Header, len(r.Header))
 	for name, values := range r.Header {
-		if isSent, _ := e.ruleFor(name); isSent || name == attemptHeader && attemptHeader != "" {
+		if isSent, _ := e.classifyHeader(name); isSent || name == attemptHeader && attemptHeader != "" {
 			header[name] = append([]string(nil), values...)
 		}
 	}
@@ -53,8 +53,8 @@ func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeade
 	httpattempt.CloneForms(r)
 }
 
-// runPrepare calls the user's Prepare for r. If that fails, panics or ends the goroutine, it closes the body of r.
-func (e *endpoint) runPrepare(r *http.Request) (err error) {
+// callPrepare calls the user's Prepare for r. If that fails, panics or ends the goroutine, it closes the body of r.
+func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	getBody := r.GetBody
 	if !httpattempt.HasBody(r) {
 		getBody, r.GetBody = nil, nil // or it would return an empty body where Prepare sets another one
@@ -76,9 +76,9 @@ func (e *endpoint) runPrepare(r *http.Request) (err error) {
 	err = e.prepare(r)
 	switch returned = true; {
 	case err != nil:
-		return fmt.Errorf("hedge: endpoint %s: Prepare: %w", e.given, err)
+		return fmt.Errorf("hedge: endpoint %s: Prepare: %w", e.givenURL, err)
 	case r.URL == nil || r.Header == nil:
-		return fmt.Errorf("hedge: endpoint %s: Prepare left no URL or no Header", e.given)
+		return fmt.Errorf("hedge: endpoint %s: Prepare left no URL or no Header", e.givenURL)
 	}
 	return rewindBody(r, getBody)
 }
@@ -108,14 +108,14 @@ func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err err
 	return nil
 }
 
-// ErrLeaves is the error of an attempt whose redirect cannot be mapped to the first endpoint.
-var ErrLeaves = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
+// ErrRedirectLeaves is the error of an attempt whose redirect cannot be mapped to the first endpoint.
+var ErrRedirectLeaves = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
 
 // RestoreResponse makes resp, the response to sent, a response of the first endpoint, which the caller has asked. It removes cookies, as the
 // caller would store them for the first endpoint, and maps redirects to the first endpoint. If a redirect leaves the endpoints, it closes the
 // body and returns an error. A nil Attempt leaves resp as it is.
 func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error {
-	if a.IsFirst() {
+	if a.IsFirstEndpoint() {
 		return nil
 	}
 	set := a.selection.set
@@ -138,7 +138,7 @@ func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error
 			if resp.Body != nil {
 				_ = resp.Body.Close()
 			}
-			return fmt.Errorf("hedge: endpoint %s %w", set.all[a.endpoint].given, ErrLeaves)
+			return fmt.Errorf("hedge: endpoint %s %w", set.endpoints[a.endpoint].givenURL, ErrRedirectLeaves)
 		}
 		header = header.Clone()
 		header.Set("Location", to.String())
@@ -150,17 +150,17 @@ func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error
 // mapToFirst maps a URL at one of the endpoints to the URL of the same resource at the first endpoint. Where endpoints share a host, the one
 // that answered is tried first. A query that an endpoint does not keep may be its secret, and is not mapped.
 func (s *Set) mapToFirst(to *url.URL, answered int) (*url.URL, error) {
-	for k := -1; k < len(s.all); k++ {
+	for k := -1; k < len(s.endpoints); k++ {
 		i := k
 		if k < 0 {
 			i = answered
 		}
-		e := &s.all[i]
+		e := &s.endpoints[i]
 		if to.Scheme != e.scheme || httpattempt.HostName(to.Scheme, to.Host) != e.host || to.User != nil {
 			continue
 		}
-		rest, ok := e.pathBelow(to.EscapedPath())
-		path, err := url.PathUnescape(s.all[0].path + rest)
+		rest, ok := e.cutBasePath(to.EscapedPath())
+		path, err := url.PathUnescape(s.endpoints[0].basePath + rest)
 		if !ok || err != nil || hasDotSegment(rest) {
 			continue
 		}
@@ -171,8 +171,8 @@ func (s *Set) mapToFirst(to *url.URL, answered int) (*url.URL, error) {
 				continue
 			}
 		}
-		at.Scheme, at.Host, at.Path, at.RawPath = s.all[0].scheme, s.all[0].authority, path, s.all[0].path+rest
+		at.Scheme, at.Host, at.Path, at.RawPath = s.endpoints[0].scheme, s.endpoints[0].authority, path, s.endpoints[0].basePath+rest
 		return &at, nil
 	}
-	return nil, ErrLeaves
+	return nil, ErrRedirectLeaves
 }

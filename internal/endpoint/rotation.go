@@ -26,7 +26,7 @@ func (r *Rotation) SelectHedge(ready Mask) int {
 	}
 	i := r.detector.firstAvailable(ready)
 	if i == 0 && ready != 0 {
-		r.detector.recordUnsent()
+		r.detector.recordUnsentHedge()
 	}
 	return i
 }

@@ -29,10 +29,10 @@ type Selection struct {
 
 // A probe is a hedge that starts together with the primary, at an ejected endpoint or at an endpoint whose latency is not known.
 type probe struct {
-	target int           // the endpoint; -1: the call has no probe
-	limit  time.Duration // a probe without an answer for this long is a bad outcome; 0: it never is
-	sent   *Attempt      // nil: the probe was not sent
-	failed atomic.Bool
+	target    int           // the endpoint; -1: the call has no probe
+	lateAfter time.Duration // a probe without an answer for this long is a bad outcome; 0: it never is
+	sent      *Attempt      // nil: the probe was not sent
+	failed    atomic.Bool
 }
 
 // An Attempt is the endpoint that one attempt of a call uses. It is selected before the attempt starts, and stays. A nil Attempt is that of a call without
@@ -61,7 +61,7 @@ func (s *Selection) Primary() *Attempt { return &s.attempts[0] }
 // too little is known. The median is the usual latency of calls to the endpoint of the primary; an endpoint that is known to be slower gets no probe.
 func (s *Selection) SelectProbe(median time.Duration) {
 	s.median = median
-	s.probe.target, s.probe.limit = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)
+	s.probe.target, s.probe.lateAfter = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)
 }
 
 // HasProbe reports whether the call has a probe.
@@ -82,7 +82,7 @@ func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 		hedge.endpoint = primary
 	default:
 		if s.hasStayed() {
-			s.detector.suspect(primary)
+			s.detector.markSuspected(primary)
 		}
 		hedge.endpoint = s.detector.selectHedge(s.eligible, s.used, primary)
 	}
@@ -122,11 +122,11 @@ func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 func (s *Selection) TypicalCost() int {
 	primary := s.attempts[0].endpoint
 	if s.detector.isNextSlower(s.eligible, primary, s.median) {
-		return s.set.all[primary].cost
+		return s.set.endpoints[primary].cost
 	}
-	for i := range s.set.all {
+	for i := range s.set.endpoints {
 		if s.eligible.Has(i) && i != primary {
-			return s.set.all[i].cost
+			return s.set.endpoints[i].cost
 		}
 	}
 	return 1
@@ -140,19 +140,19 @@ func (a *Attempt) Selection() *Selection {
 	return a.selection
 }
 
-// IsElsewhere reports whether a uses another endpoint than the primary of its call.
-func (a *Attempt) IsElsewhere() bool {
+// IsOtherEndpoint reports whether a uses another endpoint than the primary of its call.
+func (a *Attempt) IsOtherEndpoint() bool {
 	return a != nil && a.endpoint != a.selection.attempts[0].endpoint
 }
 
-// IsFirst reports whether a uses the first endpoint, which is the one that the call was made for.
-func (a *Attempt) IsFirst() bool { return a == nil || a.endpoint == 0 }
+// IsFirstEndpoint reports whether a uses the first endpoint, which is the one that the call was made for.
+func (a *Attempt) IsFirstEndpoint() bool { return a == nil || a.endpoint == 0 }
 
 // Host returns the host of a's endpoint, in the form of [httpattempt.HostName]. It must not be called on a nil Attempt.
-func (a *Attempt) Host() string { return a.selection.set.all[a.endpoint].host }
+func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].host }
 
 // Cost returns the tokens that a hedge at a's endpoint costs. It must not be called on a nil Attempt.
-func (a *Attempt) Cost() int { return a.selection.set.all[a.endpoint].cost }
+func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
 
 // RecordResult records how the attempt ended. A failure is excused if the endpoint is not responsible for it: the attempt was cancelled, or
 // the server does not want hedges now.
@@ -182,31 +182,31 @@ func (a *Attempt) RecordResult(answered, excused bool) {
 }
 
 // An End describes how a call ended.
-type End struct {
+type CallEnd struct {
 	Winner         int           // number of the attempt that answered; -1: none
-	WasDenied      bool          // a hedge was due and was not sent
+	HedgeDenied    bool          // a hedge was due and was not sent
 	DeadlinePassed bool          // the caller's
-	Took           time.Duration // since the call began
-	Tail           time.Duration // 99th percentile of calls to the primary's endpoint; 0: not known
+	Latency        time.Duration // since the call began
+	P99            time.Duration // 99th percentile of calls to the primary's endpoint; 0: not known
 }
 
 // isOverdue reports whether the caller's deadline has passed in a call that took longer than calls do: than all but one in a hundred or, where so
 // many have no answer that the percentile is the deadline, several times as long as most.
-func (s *Selection) isOverdue(e End) bool {
-	return e.DeadlinePassed && (e.Took >= e.Tail || s.median > 0 && e.Took >= silenceFactor*s.median)
+func (s *Selection) isOverdue(e CallEnd) bool {
+	return e.DeadlinePassed && (e.Latency >= e.P99 || s.median > 0 && e.Latency >= silenceFactor*s.median)
 }
 
-// RecordEnd records the outcomes of the primary's endpoint and of the probe's, which depend on how the call ended. A nil Selection records nothing.
-func (s *Selection) RecordEnd(e End) {
+// RecordCallEnd records the outcomes of the primary's endpoint and of the probe's, which depend on how the call ended. A nil Selection records nothing.
+func (s *Selection) RecordCallEnd(e CallEnd) {
 	if s == nil {
 		return
 	}
 	primary := s.attempts[0].endpoint
 	var hedged time.Duration // since the first hedge started
 	if s.firstHedge != nil {
-		hedged = e.Took - time.Duration(s.firstHedge.started.Load())
+		hedged = e.Latency - time.Duration(s.firstHedge.started.Load())
 	}
-	isLate, isFutile := s.detector.isLate(s.eligible, primary, e.Took), s.detector.isLate(s.eligible, primary, hedged)
+	isLate, isFutile := s.detector.isLate(s.eligible, primary, e.Latency), s.detector.isLate(s.eligible, primary, hedged)
 	switch {
 	case s.primaryFailed.Load(): // the failure is recorded
 	case e.Winner < 0:
@@ -219,7 +219,7 @@ func (s *Selection) RecordEnd(e End) {
 		}
 		if isLate && !s.detector.areHedgesFutile(primary) {
 			s.detector.recordOvertaken(primary)
-		} else if !e.WasDenied {
+		} else if !e.HedgeDenied {
 			s.detector.recordSuccess(primary)
 		}
 	case &s.attempts[e.Winner] != s.probe.sent:
@@ -229,18 +229,18 @@ func (s *Selection) RecordEnd(e End) {
 		}
 	}
 	if s.hasStayed() && isLate {
-		s.detector.suspect(primary)
+		s.detector.markSuspected(primary)
 	}
 	s.recordProbeEnd(e)
 }
 
 // recordProbeEnd records the outcome of the probe's endpoint. A failure of the probe is recorded already.
-func (s *Selection) recordProbeEnd(e End) {
+func (s *Selection) recordProbeEnd(e CallEnd) {
 	switch {
 	case s.probe.sent == nil || s.probe.failed.Load():
 	case e.Winner == s.probe.sent.number:
 		s.detector.recordSuccess(s.probe.target)
-	case e.Winner == 0 && s.probe.limit > 0 && e.Took >= s.probe.limit:
+	case e.Winner == 0 && s.probe.lateAfter > 0 && e.Latency >= s.probe.lateAfter:
 		s.detector.recordOvertaken(s.probe.target)
 	}
 }

@@ -45,7 +45,7 @@ type Client struct {
 	book    serviceconfig.Registry // the configs in force; an empty one if there is none
 	calls   sync.Pool              // of *rpc
 	buffers grpcattempt.Buffers
-	waker   conns.Waker // of connections that hedges share with their primaries
+	waker   conns.IdleConnector // of connections that hedges share with their primaries
 }
 
 // defaultNonFatalCodes are the codes after which another attempt may do better.

@@ -50,11 +50,11 @@ func (h *hedging) begin(ctx context.Context, cc *grpc.ClientConn, delay time.Dur
 // admitHedge decides whether a hedge of a call over cc starts. It denies a hedge that has no request (able is false), whose connection is not ready, or that
 // cannot be answered before the deadline.
 func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
-	due := conns.Due{Held: h.isHeldBack()}
+	due := conns.DueHedge{TargetPaused: h.isHeldBack()}
 	switch own := h.in.options.HedgeConns == nil; {
 	case deadline.Before(h.minRemainingTime()):
 		due.Denial = observe.DeniedDeadline
-	case own && due.Held:
+	case own && due.TargetPaused:
 		due.Denial = observe.DeniedPaused
 	case !able, own && cc != nil && !h.in.waker.IsReady(cc):
 		due.Denial = observe.DeniedNotReady

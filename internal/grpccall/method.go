@@ -49,11 +49,11 @@ func (r *methodRules) ruleOf(live *serviceconfig.ActiveConfig, method string) *m
 		return kept.(*methodRule)
 	}
 	rule.loud.Store(true)
-	if p := rule.hedging; p != nil && !r.log.Discards() {
+	if p := rule.hedging; p != nil && !r.log.IsDiscarded() {
 		r.log.Log(slog.LevelInfo, "method has a hedging policy", slog.String("method", method), slog.String("policy", p.Path), slog.String("of", live.Source),
 			slog.Int("attempts", p.MaxAttempts), slog.Bool("learned_delay", !rule.terms.Fixed), slog.Duration("delay", p.Delay))
 	}
-	if !rule.hedgeable && !rule.policy.Off && !r.log.Discards() {
+	if !rule.hedgeable && !rule.policy.Off && !r.log.IsDiscarded() {
 		r.log.Log(slog.LevelInfo, "method is not hedged: nothing says that it is safe to repeat",
 			slog.String("method", method), slog.String("why", rule.why), slog.String("allow", fmt.Sprintf("hedge.WithMethods(%q)", method)))
 	}
@@ -81,8 +81,8 @@ func (r *methodRules) newRule(live *serviceconfig.ActiveConfig, method string) *
 	case configured != nil:
 		rule.hedgeable, rule.why = true, "its service config has "+configured.Path
 	default:
-		v := readonly.Judge(method)
-		rule.hedgeable, rule.why = v.Reads, v.Why
+		v := readonly.ClassifyMethod(method)
+		rule.hedgeable, rule.why = v.Reads, v.Reason
 		if r.declared && !v.Declared {
 			rule.hedgeable, rule.why = false, "it declares nothing"
 		}
@@ -114,7 +114,7 @@ func (m *methodRule) recordSuccess(target string, err error) {
 
 // logObstacle logs the reason for which a call of a method is sent once, once per method and reason.
 func (r *methodRules) logObstacle(m *methodRule, method string, why grpcattempt.Obstacle) {
-	if m.loud.Load() && m.told.First(why) && !r.log.Discards() {
+	if m.loud.Load() && m.told.First(why) && !r.log.IsDiscarded() {
 		r.log.Log(slog.LevelInfo, "call is sent once: it cannot be divided among attempts", slog.String("method", method), slog.String("because", why.String()))
 	}
 }

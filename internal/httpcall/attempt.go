@@ -69,7 +69,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 		runtime.Gosched()
 		r, resp, err = c.sendAttempt(a, n)
 	}
-	if err == nil && !c.attempts[n].endpoint.IsElsewhere() {
+	if err == nil && !c.attempts[n].endpoint.IsOtherEndpoint() {
 		c.recordHostFeatures(c.Key, resp, n > 0)
 		if loser.ReportsConn(a) && !c.reportsConn(n) {
 			c.Key.Features.Or(c.connReportFlag(n))
@@ -134,7 +134,7 @@ func (c *call) hasDefaultHeaderLimit(n int) bool {
 // hasOtherPath reports whether attempt n is sent by another RoundTripper than the primary, or to another endpoint. Then the HTTP version of the host
 // does not tell that of the attempt.
 func (c *call) hasOtherPath(n int) bool {
-	return n > 0 && (c.t.options.HedgeTransport != nil || c.attempts[n].endpoint.IsElsewhere())
+	return n > 0 && (c.t.options.HedgeTransport != nil || c.attempts[n].endpoint.IsOtherEndpoint())
 }
 
 // classify returns the error that tells the race what the response to req, the request of attempt n, means, see [Options.classify]. It records
@@ -143,7 +143,7 @@ func (c *call) classify(req *http.Request, resp *http.Response, err error, n int
 	if err != nil {
 		return err
 	}
-	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.attempts[n].endpoint.IsElsewhere() {
+	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.attempts[n].endpoint.IsOtherEndpoint() {
 		now := time.Now()
 		c.Key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
 	}
@@ -228,14 +228,14 @@ func (c *call) admitAtEndpoint(index int) bool {
 		}
 	}
 	hedge := c.selection().SelectHedge(isProbe)
-	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsElsewhere()}
+	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsOtherEndpoint()}
 	if isProbe && !c.AdmitImmediate(request) || !isProbe && !c.AdmitRequest(index, request, policy.None) {
 		return false
 	}
 	added := false
 	defer c.Key.EndedUnless(&added)
 	a := &c.attempts[c.Hedges]
-	a.endpoint, a.usesHedgeConns = hedge, !hedge.IsElsewhere()
+	a.endpoint, a.usesHedgeConns = hedge, !hedge.IsOtherEndpoint()
 	c.selection().AddHedge(hedge, isProbe)
 	added = true
 	return true

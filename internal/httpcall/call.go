@@ -202,7 +202,7 @@ func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Respo
 func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	t, ctx, once := c.t, req.Context(), req
 	t.Counters.WarmupRequests.Add(1)
-	if c.requests.HasReadBody() || !c.attempts[0].endpoint.IsFirst() {
+	if c.requests.HasReadBody() || !c.attempts[0].endpoint.IsFirstEndpoint() {
 		once = c.requests.SingleRequest(ctx, req)
 	}
 	c.AttemptStarted(ctx, 0)
@@ -215,7 +215,7 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	c.AttemptEnded(ctx, 0, race.OutcomeOf(failure))
 	c.End(policy.Outcome{Answered: failure == nil})
 	resp = restoreRequest(req, once, resp)
-	if t.options.Resume && failure == nil && c.attempts[0].endpoint.IsFirst() {
+	if t.options.Resume && failure == nil && c.attempts[0].endpoint.IsFirstEndpoint() {
 		resp, _ = c.makeResumable(req, resp, nil, 0, 1)
 	}
 	t.free(c)
@@ -281,7 +281,7 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 	number := max(out.Winner, 0)
 	resp = restoreRequest(req, c.attempts[number].request, resp)
 	resumable := false
-	if t.options.Resume && out.Winner >= 0 && c.attempts[out.Winner].endpoint.IsFirst() && c.attempts[0].endpoint.IsFirst() {
+	if t.options.Resume && out.Winner >= 0 && c.attempts[out.Winner].endpoint.IsFirstEndpoint() && c.attempts[0].endpoint.IsFirstEndpoint() {
 		resp, resumable = c.makeResumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
 	if !resumable { // the body of a resumable response keeps the attempt itself
@@ -352,10 +352,10 @@ func (c *call) selection() *endpoint.Selection { return c.attempts[0].endpoint.S
 // have been read.
 func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	set := c.t.options.Endpoints
-	selection := set.Select(req.Context(), endpoint.DetectorOf(c.Key, set.Names()), eligible)
+	selection := set.Select(req.Context(), endpoint.LoadDetector(c.Key, set.URLs()), eligible)
 	primary := selection.Primary()
 	c.attempts[0].endpoint = primary
-	if !primary.IsFirst() {
+	if !primary.IsFirstEndpoint() {
 		c.Key.Use(time.Now()) // the key of the first endpoint keeps the detector
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: primary.Host(), Path: req.URL.Path}
@@ -392,7 +392,7 @@ func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 func (c *call) called(req *http.Request) race.Called {
 	host := c.Key.Name.Host
 	if c.t.options.KeyFunc != nil { // the name of the key is not that of a host
-		if to := c.attempts[0].endpoint; !to.IsFirst() {
+		if to := c.attempts[0].endpoint; !to.IsFirstEndpoint() {
 			host = to.Host()
 		} else {
 			host = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
@@ -406,9 +406,9 @@ func (c *call) recordOutcome(ctx context.Context, winner int) {
 	if c.selection() == nil {
 		return
 	}
-	c.selection().RecordEnd(endpoint.End{
-		Winner: winner, WasDenied: c.Denied != policy.None, DeadlinePassed: errors.Is(ctx.Err(), context.DeadlineExceeded),
-		Took: c.Elapsed(), Tail: c.Usual(),
+	c.selection().RecordCallEnd(endpoint.CallEnd{
+		Winner: winner, HedgeDenied: c.Denied != policy.None, DeadlinePassed: errors.Is(ctx.Err(), context.DeadlineExceeded),
+		Latency: c.Elapsed(), P99: c.Usual(),
 	})
 }
 

@@ -47,7 +47,7 @@ func (v hostVersion) mayBeHTTP1() bool {
 func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHedge bool) {
 	before := k.Features.Load()
 	features := before &^ limited
-	if len(resp.Header[limit.Header]) > 0 {
+	if len(resp.Header[limit.LimitHeader]) > 0 {
 		features |= limited
 	}
 	if known := before >> v.shift & mixed; !isHedge {

@@ -9,10 +9,10 @@ import (
 
 // An Environment is what the variables HEDGE_MODE and HEDGE_DISABLED say.
 type Environment struct {
-	Shadow bool   // hedges are only counted
-	Audit  bool   // hedging is audited; for DNS it is not
-	Off    string // the variable that switches hedging off; "": none does
-	Unread string // the variable whose value has no meaning; "": there is none
+	Shadow  bool   // hedges are only counted
+	Audit   bool   // hedging is audited; for DNS it is not
+	Off     string // the variable that switches hedging off; "": none does
+	Invalid string // the variable whose value has no meaning; "": there is none
 }
 
 // ReadEnvironment lets operators override settings in programs that they cannot
@@ -32,14 +32,14 @@ func ReadEnvironment() (e Environment) {
 	case "off", "disabled":
 		e.Off = "HEDGE_MODE"
 	default:
-		e.Shadow, e.Unread = true, "HEDGE_MODE"
+		e.Shadow, e.Invalid = true, "HEDGE_MODE"
 	}
 	switch word("HEDGE_DISABLED") {
 	case "", "0", "f", "false", "n", "no", "off":
 	case "1", "t", "true", "y", "yes", "on":
 		e.Off = "HEDGE_DISABLED"
 	default:
-		e.Off, e.Unread = "HEDGE_DISABLED", "HEDGE_DISABLED"
+		e.Off, e.Invalid = "HEDGE_DISABLED", "HEDGE_DISABLED"
 	}
 	return e
 }

@@ -9,24 +9,24 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
 // A Log logs the changes of state of one client or Limiter. It is safe for concurrent use.
 type Log struct {
-	out    *slog.Logger  // nil: only warnings of logOnce and panics are logged, to slog.Default
-	prefix string        // of messages
-	panics *atomic.Int64 // number of panics of observers and loggers
-	warned atomic.Bool   // a panic was logged
-	nested atomic.Bool   // nested hedging was logged
+	out          *slog.Logger  // nil: only warnings of logOnce and panics are logged, to slog.Default
+	prefix       string        // of messages
+	panics       *atomic.Int64 // number of panics of observers and loggers
+	panicLogged  atomic.Bool   // a panic was logged
+	nestedLogged atomic.Bool   // nested hedging was logged
 
-	unprepared atomic.Bool  // an error of Prepare was logged
-	staying    atomic.Int32 // length of stays
-	stays      sync.Map     // the parts of requests for which a call was logged as bound to its host
-	heldKeys   atomic.Int32 // length of held
-	held       sync.Map     // the keys for which a delayed result was logged
+	prepareErrorLogged atomic.Bool  // an error of Prepare was logged
+	boundPartCount     atomic.Int32 // length of stays
+	boundParts         sync.Map     // the parts of requests for which a call was logged as bound to its host
+	heldBackKeyCount   atomic.Int32 // length of held
+	heldBackKeys       sync.Map     // the keys for which a delayed result was logged
 }
 
 // NewLog returns a Log that writes to l, which may be nil. Messages begin with the prefix and have the attributes protocol and, if it is not empty,
@@ -41,22 +41,22 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 	return &Log{out: l, prefix: prefix + ": ", panics: panics}
 }
 
-// Discards reports whether [Log.Log] does nothing.
-func (l *Log) Discards() bool { return l.out == nil }
+// IsDiscarded reports whether [Log.Log] does nothing.
+func (l *Log) IsDiscarded() bool { return l.out == nil }
 
 // LogEnvironment logs the variable of the environment that switches hedging off, and a variable with an invalid value.
 func (l *Log) LogEnvironment(e Environment) {
-	if e.Unread != "" {
-		l.warnOfUnreadVariable(e.Unread, os.Getenv(e.Unread))
+	if e.Invalid != "" {
+		l.warnOfInvalidVariable(e.Invalid, os.Getenv(e.Invalid))
 	}
 	if e.Off != "" {
 		l.LogSwitch(false, e.Off)
 	}
 }
 
-func (l *Log) warnOfUnreadVariable(name, value string) {
+func (l *Log) warnOfInvalidVariable(name, value string) {
 	l.logOnce(name+"="+value, "a variable of the environment cannot be understood, so no hedge is sent",
-		slog.String("variable", name), slog.String("value", label.Clean(value)))
+		slog.String("variable", name), slog.String("value", sanitize.CleanText(value)))
 }
 
 // WarnOfSmallBudget warns if the settings allow no hedge at all. It also logs a budget below one percent of the calls: a program that confuses a fraction
@@ -74,15 +74,15 @@ func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 // WarnOfSmallRouteBudget logs a budget of a route below one percent of its calls. 0 means that the route has no budget.
 func (l *Log) WarnOfSmallRouteBudget(route string, budgetPercent float64) {
 	if budgetPercent > 0 && budgetPercent < 1 {
-		l.Log(slog.LevelInfo, "the budget of a route is less than 1 % of its calls", slog.String("route", label.Clean(route)),
+		l.Log(slog.LevelInfo, "the budget of a route is less than 1 % of its calls", slog.String("route", sanitize.CleanText(route)),
 			slog.String("budget", fmt.Sprintf("%v %%", budgetPercent)))
 	}
 }
 
 // WarnOfNestedHedging warns of the first call that is within a hedged call to the same target.
 func (l *Log) WarnOfNestedHedging(call string) {
-	if !l.nested.Swap(true) {
-		l.logOnce("again", "hedging around hedging: what is hedged above is sent once here", slog.String("call", label.Clean(call)))
+	if !l.nestedLogged.Swap(true) {
+		l.logOnce("again", "hedging around hedging: what is hedged above is sent once here", slog.String("call", sanitize.CleanText(call)))
 	}
 }
 
@@ -91,35 +91,35 @@ var onceLogged sync.Map
 
 // WarnOfPrepareError warns of the first error of a Prepare function.
 func (l *Log) WarnOfPrepareError(err error) {
-	if !l.unprepared.Swap(true) {
-		l.logOnce("unprepared", "a request was not prepared for an endpoint; later ones are not logged", slog.String("error", label.Clean(err.Error())))
+	if !l.prepareErrorLogged.Swap(true) {
+		l.logOnce("unprepared", "a request was not prepared for an endpoint; later ones are not logged", slog.String("error", sanitize.CleanText(err.Error())))
 	}
 }
 
 // WarnOfBoundRequest warns that calls with a part, such as a header, cannot be sent to another endpoint: once for each part, and eight times at most.
 func (l *Log) WarnOfBoundRequest(with string) {
-	if _, known := l.stays.Load(with); known || l.staying.Load() >= 8 {
+	if _, known := l.boundParts.Load(with); known || l.boundPartCount.Load() >= 8 {
 		return
 	}
-	if _, known := l.stays.LoadOrStore(with, true); !known && l.staying.Add(1) <= 8 {
-		l.logOnce("stays "+with, "calls with something that no endpoint keeps or drops stay where they are made for", slog.String("with", label.Clean(with)))
+	if _, known := l.boundParts.LoadOrStore(with, true); !known && l.boundPartCount.Add(1) <= 8 {
+		l.logOnce("stays "+with, "calls with something that no endpoint keeps or drops stay where they are made for", slog.String("with", sanitize.CleanText(with)))
 	}
 }
 
 // LogHeldBack logs, once for each key and for 64 keys at most, that the first call of a function delays the result of a hedge.
 func (l *Log) LogHeldBack(key string) {
-	if _, known := l.held.Load(key); known || l.heldKeys.Load() >= 64 {
+	if _, known := l.heldBackKeys.Load(key); known || l.heldBackKeyCount.Load() >= 64 {
 		return
 	}
-	if _, known := l.held.LoadOrStore(key, true); !known && l.heldKeys.Add(1) <= 64 {
+	if _, known := l.heldBackKeys.LoadOrStore(key, true); !known && l.heldBackKeyCount.Add(1) <= 64 {
 		l.Log(slog.LevelInfo, "a hedge has answered, and the first call of the function does not return: Do gains nothing where the function ignores its context, see DoDetached",
-			slog.String("key", label.Clean(key)))
+			slog.String("key", sanitize.CleanText(key)))
 	}
 }
 
 // logOnce logs a warning to the logger. Without a logger, it logs the first warning of each name to slog.Default.
 func (l *Log) logOnce(name, message string, attrs ...slog.Attr) {
-	if l.Discards() {
+	if l.IsDiscarded() {
 		if _, known := onceLogged.LoadOrStore(l.prefix+name, true); known {
 			return
 		}
@@ -144,7 +144,7 @@ func (l *Log) LogObserverPanic(o observe.Observer, value any) {
 // LogPanicIn is LogObserverPanic for a panic of another function that receives events.
 func (l *Log) LogPanicIn(observer string, value any) {
 	l.panics.Add(1)
-	if l.warned.Swap(true) {
+	if l.panicLogged.Swap(true) {
 		return
 	}
 	l.logAlways(slog.LevelError, "an observer panicked; later panics are only counted",
@@ -165,7 +165,7 @@ func (l *Log) logVerdict(key observe.KeyInfo, v observe.Audit) {
 		observe.AuditTrying: "audit begins anew", observe.AuditOn: "audit: hedging helps", observe.AuditOff: "audit: hedging harms and is switched off",
 		observe.AuditSame: "audit: no difference found, hedging goes on", observe.AuditUnclear: "audit: calls take too long to tell, hedging goes on",
 	}[v.Verdict]
-	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
+	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(key.Host))}
 	if v.Verdict == observe.AuditOff {
 		level = slog.LevelWarn
 	}
@@ -193,12 +193,12 @@ func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 	if change.Bad && change.Topic != policy.Exhausting { // a spent budget is no fault
 		level = slog.LevelWarn
 	}
-	attrs := []slog.Attr{slog.String("host", label.Clean(key.Host))}
+	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(key.Host))}
 	if key.Route != "" {
-		attrs = append(attrs, slog.String("route", label.Clean(key.Route)))
+		attrs = append(attrs, slog.String("route", sanitize.CleanText(key.Route)))
 	}
 	if change.Endpoint != "" {
-		attrs = append(attrs, slog.String("endpoint", label.Clean(change.Endpoint)))
+		attrs = append(attrs, slog.String("endpoint", sanitize.CleanText(change.Endpoint)))
 	}
 	if change.Reason != policy.None {
 		attrs = append(attrs, slog.String("reason", string(change.Reason)))
@@ -214,7 +214,7 @@ func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 
 // Log logs a message if there is a logger. A panic of the logger is counted and recovered.
 func (l *Log) Log(level slog.Level, message string, attrs ...slog.Attr) {
-	if !l.Discards() {
+	if !l.IsDiscarded() {
 		l.logAlways(level, message, attrs...)
 	}
 }

@@ -48,15 +48,15 @@ func (m *Mux[T]) Add(pattern, at string, value T) error {
 		m.mux, m.all = http.NewServeMux(), make(map[string]*entry[T])
 	}
 	e := &entry[T]{value, at}
-	if err := handle(m.mux, pattern, e); err != nil {
+	if err := registerPattern(m.mux, pattern, e); err != nil {
 		return m.placed(err, pattern, e)
 	}
 	m.all[pattern] = e
 	return nil
 }
 
-// handle adds a pattern to a mux. Its error is what the mux panics with.
-func handle(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
+// registerPattern adds a pattern to a mux. Its error is what the mux panics with.
+func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%v", p)
@@ -75,7 +75,7 @@ func (m *Mux[T]) placed(err error, pattern string, e *entry[T]) error {
 	}
 	for known, other := range m.all {
 		pair := http.NewServeMux()
-		if handle(pair, known, other) == nil && handle(pair, pattern, e) != nil {
+		if registerPattern(pair, known, other) == nil && registerPattern(pair, pattern, e) != nil {
 			return fmt.Errorf("pattern %q (given at %s) conflicts with pattern %q (given at %s):\n%s", pattern, e.at, known, other.at, details)
 		}
 	}

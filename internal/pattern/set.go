@@ -12,17 +12,17 @@ import (
 // its authority. "/pkg.Service/*" and "/*" match gRPC calls and nothing else. The zero Set, and a nil one, match nothing.
 // Once all patterns are added it is safe for concurrent use.
 type Set struct {
-	muxes   []*Mux[struct{}] // several, because patterns of one must not conflict, and may here
-	methods map[string]bool  // "/pkg.Service/*" and "/*"
+	muxes          []*Mux[struct{}] // several, because patterns of one must not conflict, and may here
+	methodPatterns map[string]bool  // "/pkg.Service/*" and "/*"
 }
 
 // Add adds a pattern. Its error says why that is none.
 func (s *Set) Add(pattern string) error {
-	if strings.HasSuffix(pattern, "/*") && OfMethods(pattern) {
-		if s.methods == nil {
-			s.methods = make(map[string]bool)
+	if strings.HasSuffix(pattern, "/*") && IsMethodPattern(pattern) {
+		if s.methodPatterns == nil {
+			s.methodPatterns = make(map[string]bool)
 		}
-		s.methods[pattern] = true
+		s.methodPatterns[pattern] = true
 		return nil
 	}
 	if strings.Contains(pattern+"/", "/*/") {
@@ -59,18 +59,18 @@ func (s *Set) MatchCall(method, authority string) bool {
 // MatchMethod reports whether "/*" or "/pkg.Service/*" matches a gRPC method. Neither matches an unclean path, or a path without a service
 // or a method: an HTTP handler behind a Limiter may take it for another path.
 func (s *Set) MatchMethod(method string) bool {
-	if s == nil || s.methods == nil || path.Clean(method) != method {
+	if s == nil || s.methodPatterns == nil || path.Clean(method) != method {
 		return false
 	}
 	service := method[:strings.LastIndexByte(method, '/')+1]
 	if len(service) < 2 || service[0] != '/' {
 		return false
 	}
-	return s.methods["/*"] || s.methods[service+"*"]
+	return s.methodPatterns["/*"] || s.methodPatterns[service+"*"]
 }
 
-// OfMethods reports whether pattern is one of gRPC methods: /pkg.Service/Method, /pkg.Service/* or /*.
-func OfMethods(pattern string) bool {
+// IsMethodPattern reports whether pattern is one of gRPC methods: /pkg.Service/Method, /pkg.Service/* or /*.
+func IsMethodPattern(pattern string) bool {
 	service, method, ok := strings.Cut(strings.TrimPrefix(pattern, "/"), "/")
 	return pattern == "/*" || strings.HasPrefix(pattern, "/") && ok && service != "" && method != "" &&
 		!strings.ContainsAny(pattern, " {}") && !strings.Contains(method, "/") && (method == "*" || !strings.Contains(pattern, "*"))

@@ -13,7 +13,7 @@ import (
 func checkedKey(shadow bool) *Key {
 	c := Config{MaxKeys: 1, Share: 0.1, EstimatedRPS: 100, Burst: time.Second, MaxHedges: 1, Setup: Setup{Shadow: shadow}}
 	k := New(c).Key(Name{Host: "h"})
-	k.schedule.Store(&Schedule{Median: time.Second, slow: -1})
+	k.schedule.Store(&Schedule{Median: time.Second, slowMarkerIndex: -1})
 	k.brakes.outage.slowShare = 1
 	k.brakes.pushback = pushbackCheck{share: 1, stopped: true}
 	k.inFlight.hedges.Store(MaxInFlight)
@@ -46,7 +46,7 @@ func TestAdmitAllocatesNothing(t *testing.T) {
 	k := checkedKey(false)
 	k.Admit(written, false, written, HedgeRequest{}) // makes the map of denials
 	assert.Zero(t, testing.AllocsPerRun(100, func() { k.Admit(written, false, written, HedgeRequest{}) }))
-	k.brakes.reset()
+	k.brakes.resetResults()
 	k.inFlight.hedges.Store(0)
 	k.account.Refund(written, nil, 5)
 	admitted := 0

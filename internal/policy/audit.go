@@ -12,8 +12,8 @@ import (
 // An experiment is the audit of a key's host, as an admission check and as an observer of calls. That of a host without audit is nil.
 type experiment struct{ *audit.Audit }
 
-// isOn reports whether the host is audited: hedging is off in some time slots, for comparison.
-func (x *experiment) isOn() bool { return x.Audit != nil }
+// isAudited reports whether the host is audited: hedging is off in some time slots, for comparison.
+func (x *experiment) isAudited() bool { return x.Audit != nil }
 
 func (x *experiment) deny(admission) observe.Reason {
 	if x.IsHedgingOff() {
@@ -28,8 +28,8 @@ func (x *experiment) endCall(now time.Time, r *Result) {
 	x.EndCall(now.Add(-waited).UnixNano(), audit.Result{Latency: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
 }
 
-// takeNews returns a function that reports new results to an observer, and the change of the verdict. Both are nil if there is none.
-func (x *experiment) takeNews() (report func(observe.Observer, observe.KeyInfo), change *Change) {
+// takeNewResults returns a function that reports new results to an observer, and the change of the verdict. Both are nil if there is none.
+func (x *experiment) takeNewResults() (report func(observe.Observer, observe.KeyInfo), change *Change) {
 	v, changed, isNew := x.TakeNewResults()
 	if !isNew {
 		return nil, nil
@@ -40,8 +40,8 @@ func (x *experiment) takeNews() (report func(observe.Observer, observe.KeyInfo),
 	return func(o observe.Observer, host observe.KeyInfo) { o.Audited(host, v) }, change
 }
 
-// describe adds the verdict to the result of a call.
-func (x *experiment) describe(r *observe.RequestResult) { r.Audit = string(x.Verdict()) }
+// addVerdict adds the verdict to the result of a call.
+func (x *experiment) addVerdict(r *observe.RequestResult) { r.Audit = string(x.Verdict()) }
 
 // experiments are the audits of the hosts of an engine; nil: they are not audited.
 type experiments = audit.Hosts

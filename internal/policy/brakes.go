@@ -18,20 +18,20 @@ type brakes struct {
 }
 
 // reset forgets the results of calls. An exhausted budget stays exhausted.
-func (b *brakes) reset() {
+func (b *brakes) resetResults() {
 	b.yield = hedgeYield{}
 	b.setState(&brakeState{scale: 1})
 }
 
-// state returns the state that outlives the key.
-func (b *brakes) state() brakeState { return brakeState{b.outage, b.pushback, b.yield.scale} }
+// copyState returns the state that outlives the key.
+func (b *brakes) copyState() brakeState { return brakeState{b.outage, b.pushback, b.yield.scale} }
 
 func (b *brakes) setState(s *brakeState) {
 	b.outage, b.pushback, b.yield.scale = s.outage, s.pushback, s.scale
 }
 
-// changes returns the changes to report.
-func (b *brakes) changes(now time.Time) (all []Change) {
+// takeChanges returns the changes to report.
+func (b *brakes) takeChanges(now time.Time) (all []Change) {
 	if b.notices == nil {
 		b.notices = new([topics]Notice)
 	}

@@ -13,21 +13,21 @@ var written = time.Unix(1_700_000_000, 0)
 
 func TestBrakeStateDecodesAsAppended(t *testing.T) {
 	h := brakeState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
-	d := decode.Decoder(h.append(nil, written))
+	d := decode.Decoder(h.appendTo(nil, written))
 	got, ok := decodeBrakeState(&d, written)
 	assert.True(t, ok)
 	assert.Equal(t, h, got)
 	assert.Empty(t, d)
 
-	d = decode.Decoder(h.append(nil, written.Add(time.Minute)))
+	d = decode.Decoder(h.appendTo(nil, written.Add(time.Minute)))
 	got, ok = decodeBrakeState(&d, written)
 	assert.True(t, ok)
-	assert.Zero(t, got.pushback.until, "the pause was over")
+	assert.Zero(t, got.pushback.waitUntil, "the pause was over")
 }
 
 func FuzzDecodeBrakeState(f *testing.F) {
 	h := brakeState{outageCheck{0.8}, pushbackCheck{0.06, true, written.Add(3 * time.Second)}, 0.5}
-	f.Add(h.append(nil, written))
+	f.Add(h.appendTo(nil, written))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := decode.Decoder(b)
 		h, ok := decodeBrakeState(&d, written)
@@ -35,6 +35,6 @@ func FuzzDecodeBrakeState(f *testing.F) {
 			return
 		}
 		assert.True(t, h.outage.slowShare >= 0 && h.outage.slowShare <= 1 && h.pushback.share >= 0 && h.pushback.share <= 1 && h.scale >= minBudgetScale && h.scale <= 1)
-		assert.False(t, h.pushback.until.After(written.Add(maxPause)))
+		assert.False(t, h.pushback.waitUntil.After(written.Add(maxPause)))
 	})
 }

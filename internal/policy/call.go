@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/race"
-	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -17,10 +17,10 @@ type Call struct {
 	Key *Key
 
 	// Written by Begin and Began, before the race; only read in it.
-	ctx      context.Context
-	start    time.Time
-	schedule *Schedule     // nil: no hedge can become due
-	ahead    time.Duration // from the start of the call to Begin, see Began
+	ctx           context.Context
+	start         time.Time
+	schedule      *Schedule     // nil: no hedge can become due
+	startedBefore time.Duration // from the start of the call to Begin, see Began
 
 	// Written by AdmitRequest and SkipHedge, with the race locked. The caller reads them once the race is over.
 	reachedFirstDelay bool
@@ -31,9 +31,9 @@ type Call struct {
 	// Hedges is the number of admitted hedges.
 	Hedges int
 
-	began       [1 + race.MaxHedges]time.Duration // start of each attempt, since start; written and read for that attempt alone
-	rescheduled atomic.Bool                       // see MarkRescheduled
-	withdrawn   atomic.Int32                      // hedges that were admitted and could not be sent
+	attemptStarts   [1 + race.MaxHedges]time.Duration // start of each attempt, since start; written and read for that attempt alone
+	rescheduled     atomic.Bool                       // see MarkRescheduled
+	withdrawnHedges atomic.Int32                      // hedges that were admitted and could not be sent
 }
 
 // An Outcome is how a call has ended for its caller.
@@ -58,32 +58,32 @@ func (c *Call) Begin(ctx context.Context, k *Key, delay time.Duration) *Schedule
 
 // BeginOn is Begin for a call with an override; nil: there is none. A delay that the caller asks for takes precedence.
 func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *PolicyOverride) *Schedule {
-	c.reset(ctx, k)
+	c.initialize(ctx, k)
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
 		p = NewFixedSchedule(delay, t.Most(k.engine.Config().MaxHedges)).copyLatencyMarks(p)
 	case t != nil:
-		p = t.adjust(p, k.engine.Config())
+		p = t.adjustSchedule(p, k.engine.Config())
 	}
 	c.schedule = p
-	if c.watcher() != nil && len(p.hedges()) == 0 {
+	if c.watcher() != nil && len(p.hedgeDelays()) == 0 {
 		c.reportDenied(k.engine.Config().unscheduledReason())
 	}
 	return p
 }
 
 // watcher returns the observers; nil: there are none.
-func (c *Call) watcher() *watch.Watcher { return c.Key.engine.setup.Watcher }
+func (c *Call) watcher() *observers.Notifier { return c.Key.engine.setup.Watcher }
 
-// reset makes c a call that begins now. It writes the fields one by one: while the garbage collector runs, that costs a fraction of
+// initialize makes c a call that begins now. It writes the fields one by one: while the garbage collector runs, that costs a fraction of
 // the price of writing the whole struct.
-func (c *Call) reset(ctx context.Context, k *Key) {
-	c.ctx, c.Key, c.start, c.schedule, c.ahead = ctx, k, k.engine.now(), nil, 0
+func (c *Call) initialize(ctx context.Context, k *Key) {
+	c.ctx, c.Key, c.start, c.schedule, c.startedBefore = ctx, k, k.engine.now(), nil, 0
 	c.reachedFirstDelay, c.slow, c.predictedHedgeEnd, c.Denied = false, false, 0, None
 	if c.Hedges > 0 {
-		c.Hedges, c.began = 0, [1 + race.MaxHedges]time.Duration{}
-		c.withdrawn.Store(0)
+		c.Hedges, c.attemptStarts = 0, [1 + race.MaxHedges]time.Duration{}
+		c.withdrawnHedges.Store(0)
 	}
 	if c.rescheduled.Load() {
 		c.rescheduled.Store(false)
@@ -108,14 +108,14 @@ func (c *Call) RaceSchedule() *race.FixedSchedule {
 // monotonic and begins in the year 2000, before any engine outside was made.
 func (c *Call) InBubble() bool {
 	e := c.Key.engine
-	return e.bubble || c.start.Before(e.born)
+	return e.inBubble || c.start.Before(e.startedAt)
 }
 
 // Began sets the start of a call that started before Begin.
 func (c *Call) Began(at time.Time) {
 	begin := c.start
-	c.start = c.Key.engine.clock(at)
-	c.ahead = begin.Sub(c.start)
+	c.start = c.Key.engine.engineTime(at)
+	c.startedBefore = begin.Sub(c.start)
 }
 
 // MarkRescheduled records that hedges of the call are due at other times than its schedule says.
@@ -125,7 +125,7 @@ func (c *Call) MarkRescheduled() { c.rescheduled.Store(true) }
 func (c *Call) Elapsed() time.Duration { return time.Since(c.start) }
 
 // ElapsedSinceBegin returns how long ago Begin was called, which is later than the start of a call for which Began was called.
-func (c *Call) ElapsedSinceBegin() time.Duration { return c.Elapsed() - c.ahead }
+func (c *Call) ElapsedSinceBegin() time.Duration { return c.Elapsed() - c.startedBefore }
 
 // WouldBeDenied predicts whether a request for a hedge at the given time will be denied. ctx is the context of the attempt that asks, which may
 // outlive its call.
@@ -164,8 +164,8 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if c.predictedHedgeEnd > 0 && now.Sub(c.start) >= c.predictedHedgeEnd {
 		return false // the call would have ended
 	}
-	isMarker := c.schedule != nil && index == c.schedule.slow && index != immediate
-	if isMarker && c.schedule.hasMarker { // no hedge is due at this delay
+	isMarker := c.schedule != nil && index == c.schedule.slowMarkerIndex && index != immediate
+	if isMarker && c.schedule.hasOwnMarker { // no hedge is due at this delay
 		c.recordSlowCall(index, isBefore)
 		return false
 	}
@@ -175,7 +175,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 		deadline, _ := c.ctx.Deadline()
 		denial = c.Key.Admit(now, slow, deadline, request)
 	} else {
-		c.Key.deny(slow, denial)
+		c.Key.recordDenied(slow, denial)
 	}
 	if denial == observe.DeniedShadow {
 		c.predictHedgeEnd(now)
@@ -209,7 +209,7 @@ func (c *Call) SkipHedge(index int) {
 
 // recordSlowCall counts the call as slow if the delay with the given index is the one by which calls count as slow, and it has passed.
 func (c *Call) recordSlowCall(index int, isBefore bool) {
-	if c.schedule != nil && index == c.schedule.slow && !isBefore {
+	if c.schedule != nil && index == c.schedule.slowMarkerIndex && !isBefore {
 		c.slow = true
 		c.Key.recordSlowCall()
 	}
@@ -221,7 +221,7 @@ func (c *Call) reportDecision(denial observe.Reason) {
 	defer c.Key.EndedUnless(&reported)
 	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
 		tokens := c.Key.Tokens()
-		c.watcher().Tell(func(o observe.Observer) { o.Budget(c.Key.Info, tokens) })
+		c.watcher().Notify(func(o observe.Observer) { o.Budget(c.Key.Info, tokens) })
 	}
 	if denial != None {
 		c.reportDenied(denial)
@@ -232,18 +232,18 @@ func (c *Call) reportDecision(denial observe.Reason) {
 // Withdraw takes back the admission of a hedge that could not be sent, for the given reason. The request is the one that was admitted, and the
 // attempt's error is then [race.ErrRefused]. Withdraw may be called after the call has ended: ctx is the context of the attempt.
 func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
-	c.withdrawn.Add(1)
+	c.withdrawnHedges.Add(1)
 	c.Key.Withdraw(time.Now(), reason, request)
-	c.watcher().Tell(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
+	c.watcher().Notify(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
 }
 
 // reportDenied reports to observers why a hedge, or any hedge of the call, is not sent.
 func (c *Call) reportDenied(reason observe.Reason) {
-	c.watcher().Tell(func(o observe.Observer) { o.Denied(c.ctx, c.Key.Info, reason) })
+	c.watcher().Notify(func(o observe.Observer) { o.Denied(c.ctx, c.Key.Info, reason) })
 }
 
 // Sent returns the number of hedges that were sent. It is complete when the race is over.
-func (c *Call) Sent() int { return c.Hedges - int(c.withdrawn.Load()) }
+func (c *Call) Sent() int { return c.Hedges - int(c.withdrawnHedges.Load()) }
 
 // Ended records that hedge n has ended.
 func (c *Call) Ended(int) { c.Key.Ended() }
@@ -260,14 +260,14 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 	}
 	saved, shadowWon := c.Key.RecordCall(c.start.Add(took), Result{
 		Latency:           took - o.Setup,
-		Waited:            took - c.ahead,
+		Waited:            took - c.startedBefore,
 		Answered:          o.Answered,
 		LatencyUnknown:    o.LatencyUnknown,
 		Abandoned:         gone != nil,
 		Canceled:          errors.Is(gone, context.Canceled),
 		Hedges:            c.Sent(),
 		ReachedFirstDelay: c.reachedFirstDelay,
-		Learned:           c.schedule != nil && c.schedule.slow >= 0,
+		Learned:           c.schedule != nil && c.schedule.slowMarkerIndex >= 0,
 		Slow:              c.slow,
 		HedgeWon:          o.hedgeWon(),
 		PredictedHedgeEnd: c.predictedHedgeEnd,
@@ -287,11 +287,11 @@ func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	if o.Answered {
 		r.Winner = max(o.Winner, 0)
 	}
-	if delays := c.schedule.hedges(); r.Delay == 0 && len(delays) > 0 {
+	if delays := c.schedule.hedgeDelays(); r.Delay == 0 && len(delays) > 0 {
 		r.Delay = delays[0]
 	}
-	c.Key.experiment.describe(&r)
-	c.watcher().Tell(func(o observe.Observer) { o.RequestDone(c.ctx, c.Key.Info, r) })
+	c.Key.experiment.addVerdict(&r)
+	c.watcher().Notify(func(o observe.Observer) { o.RequestDone(c.ctx, c.Key.Info, r) })
 }
 
 // Watch returns c if there are observers, to whom the race then reports through it; otherwise nil.
@@ -308,9 +308,9 @@ func (c *Call) AttemptStarted(ctx context.Context, n int) {
 		return
 	}
 	if n > 0 {
-		c.began[n] = time.Since(c.start)
+		c.attemptStarts[n] = time.Since(c.start)
 	}
-	c.watcher().Tell(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
+	c.watcher().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
 }
 
 // AttemptEnded reports to observers that attempt n has ended, and its outcome.
@@ -319,15 +319,15 @@ func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 		return
 	}
 	r := observe.AttemptResult{
-		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(how.String()), Latency: time.Since(c.start) - c.began[n],
+		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(how.String()), Latency: time.Since(c.start) - c.attemptStarts[n],
 	}
-	c.watcher().Tell(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
+	c.watcher().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
 }
 
 // BeginRest makes c the request for the rest of an answer that is being read. It is a hedge of a call that has ended: it earns no budget,
 // and its latency is not recorded. It is admitted, started and finished as other hedges are. EndRest ends it.
 func (c *Call) BeginRest(ctx context.Context, k *Key) {
-	c.reset(ctx, k)
+	c.initialize(ctx, k)
 }
 
 // EndRest ends the request for the rest. Won reports whether its answer is read.

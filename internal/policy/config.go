@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/internal/budget"
-	"github.com/gohedge/hedge/internal/watch"
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -35,7 +35,7 @@ type Config struct {
 // A Setup holds the settings that never change.
 type Setup struct {
 	Client, Protocol string                        // as in [observe.KeyInfo]
-	Watcher          *watch.Watcher                // of observers; nil: there are none
+	Watcher          *observers.Notifier           // of observers; nil: there are none
 	Changed          func(observe.KeyInfo, Change) // is called with changes of state, see [ChangeEvery]; may be nil
 	Shared           *budget.Bucket                // pays for all keys; nil: each key has its own
 	PerHost          bool                          // keys of one host share its bucket, whatever their route
@@ -45,8 +45,8 @@ type Setup struct {
 	MaxHedgeCost     int                           // tokens; 0: every hedge costs one token
 }
 
-// sizing returns the sizes of the buckets of keys, hosts and routes.
-func (c *Config) sizing() budget.Sizing {
+// bucketSizing returns the sizes of the buckets of keys, hosts and routes.
+func (c *Config) bucketSizing() budget.Sizing {
 	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, HasShortBucket: c.Short}
 	if c.MaxHedgeCost > 1 {
 		s.MinBurst = 2 * float64(c.MaxHedgeCost)

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -382,9 +382,9 @@ func TestLongNamesAreKeptShort(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	name := policy.Name{Host: long + "a", Route: long + "b"}
 	k := e.Key(name)
-	assert.LessOrEqual(t, len(k.Name.Host), label.Max)
-	assert.LessOrEqual(t, len(k.Name.Route), label.Max)
-	assert.LessOrEqual(t, len(k.Info.Host), label.Max)
+	assert.LessOrEqual(t, len(k.Name.Host), sanitize.MaxBytes)
+	assert.LessOrEqual(t, len(k.Name.Route), sanitize.MaxBytes)
+	assert.LessOrEqual(t, len(k.Info.Host), sanitize.MaxBytes)
 	assert.Same(t, k, e.Key(name))
 	assert.Same(t, k, e.Lookup(name))
 	assert.NotSame(t, k, e.Key(policy.Name{Host: long + "c", Route: long + "b"}), "no two join")

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/policy"
-	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -425,7 +425,9 @@ type leaver struct{ observe.NopObserver }
 func (leaver) Budget(observe.KeyInfo, float64) { runtime.Goexit() }
 
 func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
-	k := newKey(func(c *policy.Config) { c.Share, c.Watcher = 1, watch.New([]observe.Observer{leaver{}}, nil) })
+	k := newKey(func(c *policy.Config) {
+		c.Share, c.Watcher = 1, observers.NewNotifier([]observe.Observer{leaver{}}, nil)
+	})
 	for range policy.MaxInFlight {
 		ended := make(chan struct{})
 		go func() {

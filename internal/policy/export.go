@@ -15,9 +15,9 @@ import (
 
 // Limits of an export.
 const (
-	maxExport = 64 << 20 // bytes
-	maxName   = 8 << 10  // bytes of a host or route; written ones are short
-	maxCalls  = 1 << 50  // from which a state is believed to be learned
+	maxExport        = 64 << 20 // bytes
+	maxNameBytes     = 8 << 10  // bytes of a host or route; written ones are short
+	maxExportedCalls = 1 << 50  // from which a state is believed to be learned
 )
 
 // The content of an export is three lists, each with its length in front: for each key its host, its route and its window,
@@ -35,15 +35,15 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 		used int64
 	}
 	var keys []aged
-	for k := range e.all() {
-		keys = append(keys, aged{k, k.used.Load()})
+	for k := range e.allKeys() {
+		keys = append(keys, aged{k, k.lastUsed.Load()})
 	}
 	slices.SortFunc(keys, func(a, b aged) int { return cmp.Compare(b.used, a.used) })
 	verdicts, judged, brakes, braked := e.encodeStates(now)
 	var all []byte
 	var n uint64
 	for _, k := range keys {
-		b := k.append(nil, now)
+		b := k.appendWindow(nil, now)
 		if len(all)+len(b)+len(verdicts)+len(brakes) > maxExport-1024 {
 			break
 		}
@@ -59,8 +59,8 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 	return err
 }
 
-// append appends the key's name and window; nothing if the window is empty.
-func (k *Key) append(b []byte, now time.Time) []byte {
+// appendWindow appends the key's name and window; nothing if the window is empty.
+func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.latency.window.Len() == 0 {
@@ -82,7 +82,7 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	if err != nil {
 		return 0, err
 	}
-	learned, err := decodeWindows(&d, now, e.wanted())
+	learned, err := decodeWindows(&d, now, e.acceptsKey())
 	var verdicts []hostVerdict
 	var states []keyBrakeState
 	most := max(e.Config().MaxKeys, 1)
@@ -98,21 +98,21 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	if err != nil {
 		return 0, err
 	}
-	e.absorbBrakeStates(states)
+	e.importBrakeStates(states)
 	for _, l := range learned {
-		if e.Lookup(l.name) != nil || e.room(l.name) {
-			e.RouteKey(l.name, share(l.name)).absorb(l.window, now)
+		if e.Lookup(l.name) != nil || e.hasRoom(l.name) {
+			e.RouteKey(l.name, share(l.name)).importWindow(l.window, now)
 			keys++
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.experiments.ImportVerdicts(verdicts, e.clock(now), e.runs(), e.Config().MaxKeys)
+	e.experiments.ImportVerdicts(verdicts, e.engineTime(now), e.ageDuration(), e.Config().MaxKeys)
 	return keys, nil
 }
 
-// wanted returns a function that reports whether to learn of a key: there is one, or room for it.
-func (e *Engine) wanted() func(Name) bool {
+// acceptsKey returns a function that reports whether to learn of a key: there is one, or room for it.
+func (e *Engine) acceptsKey() func(Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	room := max(e.Config().MaxKeys, 1) - e.size
@@ -128,8 +128,8 @@ func (e *Engine) wanted() func(Name) bool {
 	}
 }
 
-// room reports whether a key can be made, with one for its host if there must be, without forgetting another.
-func (e *Engine) room(name Name) bool {
+// hasRoom reports whether a key can be made, with one for its host if there must be, without forgetting another.
+func (e *Engine) hasRoom(name Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	more := 1
@@ -139,13 +139,13 @@ func (e *Engine) room(name Name) bool {
 	return e.size+more <= e.Config().MaxKeys
 }
 
-type learned struct {
+type importedWindow struct {
 	name   Name
 	window *sketch.Window
 }
 
 // decodeWindows takes off the windows of the keys that are wanted, once for each.
-func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []learned, err error) {
+func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []importedWindow, err error) {
 	seen := make(map[Name]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		name := decodeName(d)
@@ -163,13 +163,13 @@ func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (al
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 		}
-		all = append(all, learned{name, w})
+		all = append(all, importedWindow{name, w})
 	}
 	return all, nil
 }
 
 func decodeName(d *decode.Decoder) Name {
-	return Name{Host: string(d.Bytes(maxName)), Route: string(d.Bytes(maxName))}.short()
+	return Name{Host: string(d.Bytes(maxNameBytes)), Route: string(d.Bytes(maxNameBytes))}.shortened()
 }
 
 // A keyBrakeState is the state of the brakes of a key in an export. Brakes deny hedges for a time: after pushback, in an outage, or while hedges do not win.
@@ -185,17 +185,17 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, br
 	add := func(name Name, s *brakeState, calls int64) bool {
 		if s.isNotable() && len(brakes) < maxExport/8 {
 			brakes = decode.AppendBytes(decode.AppendBytes(brakes, name.Host), name.Route)
-			brakes = s.append(binary.AppendUvarint(brakes, uint64(calls)), now)
+			brakes = s.appendTo(binary.AppendUvarint(brakes, uint64(calls)), now)
 			braked++
 		}
 		return true
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	verdicts, judged = e.experiments.AppendVerdicts(nil, e.clock(now), maxExport/4)
-	for k := range e.all() {
+	verdicts, judged = e.experiments.AppendVerdicts(nil, e.engineTime(now), maxExport/4)
+	for k := range e.allKeys() {
 		s := k.copyBrakeState()
-		add(k.Name, &s, k.earlier+k.requests())
+		add(k.Name, &s, k.earlierCalls+k.totalRequests())
 	}
 	e.brakeStates.Each(add)
 	return verdicts, judged, brakes, braked
@@ -204,7 +204,7 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, br
 // decodeBrakeStates reads the states that were written at the given time, and returns the first ones, at most so many.
 func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBrakeState, err error) {
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
-		k := keyBrakeState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxCalls))}
+		k := keyBrakeState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}
 		var ok bool
 		if k.brakeState, ok = decodeBrakeState(d, then); !ok {
 			return nil, fmt.Errorf("%w: what holds hedges back makes no sense", decode.ErrDamaged)
@@ -216,31 +216,31 @@ func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBr
 	return all, nil
 }
 
-// absorbBrakeStates stores the states for keys without calls. Of several states of a key the most restrictive parts hold.
-func (e *Engine) absorbBrakeStates(all []keyBrakeState) {
+// importBrakeStates stores the states for keys without calls. Of several states of a key the most restrictive parts hold.
+func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range all {
 		k := &all[i]
 		if known := e.Lookup(k.name); known != nil {
-			known.absorbBrakeState(k.brakeState)
+			known.importBrakeState(k.brakeState)
 			continue
 		}
 		if s, calls, ok := e.brakeStates.Take(k.name); ok {
-			k.merge(&s)
+			k.mergeState(&s)
 			k.calls = max(k.calls, calls)
 		}
-		e.brakeStates.Put(k.name, k.brakeState, k.calls, e.runs(), e.Config().MaxKeys)
+		e.brakeStates.Put(k.name, k.brakeState, k.calls, e.ageDuration(), e.Config().MaxKeys)
 	}
 }
 
-// absorbBrakeState merges the state of another key of the same name into that of k, unless k has had calls.
-func (k *Key) absorbBrakeState(s brakeState) {
+// importBrakeState merges the state of another key of the same name into that of k, unless k has had calls.
+func (k *Key) importBrakeState(s brakeState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.requests() == 0 {
-		own := k.brakes.state()
-		s.merge(&own)
+	if k.totalRequests() == 0 {
+		own := k.brakes.copyState()
+		s.mergeState(&own)
 		k.brakes.setState(&s)
 	}
 }

@@ -14,23 +14,23 @@ import (
 // argument, so that a simulation can drive a key by its own clock.
 type Key struct {
 	// These never change once the key is in the table.
-	Name       Name
-	Info       observe.KeyInfo // the same for observers
-	engine     *Engine
-	host       *Key            // whose bucket this key shares; nil: it shares none
-	account    *budget.Account // pays for its hedges
-	experiment experiment      // of the host
-	earlier    int64           // calls of the key of this name before it was evicted
+	Name         Name
+	Info         observe.KeyInfo // the same for observers
+	engine       *Engine
+	host         *Key            // whose bucket this key shares; nil: it shares none
+	account      *budget.Account // pays for its hedges
+	experiment   experiment      // of the host
+	earlierCalls int64           // calls of the key of this name before it was evicted
 
 	schedule     atomic.Pointer[Schedule] // stored with planning held; nil: do not hedge
-	used         atomic.Int64             // the engine's age when a call last began, see [Engine]
+	lastUsed     atomic.Int64             // the engine's age when a call last began, see [Engine]
 	inFlight     inFlightCheck
 	evicted      atomic.Bool // the engine's table has evicted the key
-	planning     sync.Mutex  // held while a schedule is made; locked before mu
+	scheduleMu   sync.Mutex  // held while a schedule is made; locked before mu
 	AdapterState             // written by the adapter
 
-	_     [64]byte     // keeps fields that every call writes out of the cache line of fields that it only reads
-	count atomic.Int64 // requests; not used if the account counts them
+	_            [64]byte     // keeps fields that every call writes out of the cache line of fields that it only reads
+	requestCount atomic.Int64 // requests; not used if the account counts them
 
 	mu       sync.Mutex // guards the fields below, and payments of the account
 	brakes   brakes
@@ -59,7 +59,7 @@ func (k *Key) Forgotten() bool { return k.evicted.Load() }
 // EndpointEvent reports an event at an endpoint of the key's calls to observers.
 func (k *Key) EndpointEvent(p observe.EndpointEvent) {
 	if w := k.engine.setup.Watcher; w != nil {
-		w.Tell(func(o observe.Observer) { o.EndpointEvent(k.Info, p) })
+		w.Notify(func(o observe.Observer) { o.EndpointEvent(k.Info, p) })
 	}
 }
 
@@ -83,7 +83,7 @@ type Counters struct {
 // newKey returns a key that is not in the table yet. The caller holds the Engine's mu.
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	c := e.Config()
-	k := &Key{Name: name, Info: e.info(name), engine: e, host: host, latency: newLatencies()}
+	k := &Key{Name: name, Info: e.keyInfo(name), engine: e, host: host, latency: newLatencies()}
 	if c.Shadow {
 		k.shadow = new(shadowStats)
 	}
@@ -93,12 +93,12 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	case host != nil:
 		k.account = host.account.ShareMain()
 	default:
-		k.account = e.reserves.NewAccount(c.sizing(), !c.PerHost)
+		k.account = e.reserves.NewAccount(c.bucketSizing(), !c.PerHost)
 	}
 	if share > 0 {
-		k.account.AddRouteBucket(c.sizing(), share, &e.reserves)
+		k.account.AddRouteBucket(c.bucketSizing(), share, &e.reserves)
 	}
-	k.brakes.reset()
+	k.brakes.resetResults()
 	k.schedule.Store(c.initialSchedule())
 	return k
 }
@@ -123,22 +123,22 @@ func (k *Key) Tokens() float64 {
 	return k.account.Tokens()
 }
 
-// requests returns how many calls have begun.
-func (k *Key) requests() int64 {
+// totalRequests returns how many calls have begun.
+func (k *Key) totalRequests() int64 {
 	if k.account.IsExclusive() {
 		return k.account.Requests()
 	}
-	return k.count.Load()
+	return k.requestCount.Load()
 }
 
 // Begin counts a call that starts now and returns its schedule.
 func (k *Key) Begin(now time.Time) *Schedule {
 	k.Use(now)
-	if k.experiment.isOn() {
-		k.experiment.BeginCall(now.UnixNano(), k.engine.wall)
+	if k.experiment.isAudited() {
+		k.experiment.BeginCall(now.UnixNano(), k.engine.timeOfDay)
 	}
 	if !k.account.IsExclusive() {
-		k.count.Add(1)
+		k.requestCount.Add(1)
 	}
 	k.account.EarnAt(now)
 	return k.schedule.Load()
@@ -146,8 +146,8 @@ func (k *Key) Begin(now time.Time) *Schedule {
 
 // Use records that a call needs k now. The call may begin on another key.
 func (k *Key) Use(now time.Time) {
-	if age := k.engine.aged(now); k.used.Load() != age {
-		k.used.Store(age)
+	if age := k.engine.advanceAge(now); k.lastUsed.Load() != age {
+		k.lastUsed.Store(age)
 	}
 }
 
@@ -210,8 +210,8 @@ func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool
 		k.denyAdmission(admission{request, then, deadline, k.schedule.Load()}) != None
 }
 
-// deny counts a hedge that its adapter denied. Slow is as for Admit.
-func (k *Key) deny(slow bool, reason observe.Reason) {
+// recordDenied counts a hedge that its adapter denied. Slow is as for Admit.
+func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if slow {
@@ -243,7 +243,7 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.counters.Hedges--
-	k.brakes.yield.withdraw()
+	k.brakes.yield.withdrawHedge()
 	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 
@@ -277,20 +277,20 @@ func (k *Key) clearPushback() {
 func (k *Key) copyBrakeState() brakeState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.brakes.state()
+	return k.brakes.copyState()
 }
 
 // reset forgets the latencies and the state of the brakes. Counters and budgets stay.
-func (k *Key) reset() {
-	k.planning.Lock() // or a schedule that is being made would survive
-	defer k.planning.Unlock()
+func (k *Key) resetLearned() {
+	k.scheduleMu.Lock() // or a schedule that is being made would survive
+	defer k.scheduleMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.latency.reset()
+	k.latency.resetWindow()
 	if k.shadow != nil {
-		k.shadow.actual = sketch.Window{}
+		k.shadow.observedWindow = sketch.Window{}
 	}
-	k.brakes.reset()
+	k.brakes.resetResults()
 	k.schedule.Store(k.engine.Config().initialSchedule())
 }
 

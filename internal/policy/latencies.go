@@ -16,15 +16,15 @@ const (
 // latencies are what a key has learned from its calls. [Key].mu guards them.
 type latencies struct {
 	window   sketch.Window // latencies of calls; in shadow mode, as they would have been with hedges
-	new      int           // completed calls since the schedule was made
-	due      int           // new calls after which the schedule is made again
+	newCalls int           // completed calls since the schedule was made
+	dueCalls int           // new calls after which the schedule is made again
 	residual *residualTime // nil: nothing is known
 	pauses   *pauseLengths // of bodies; nil: nothing is known
 }
 
-func newLatencies() *latencies { return &latencies{due: MinSamples} }
+func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 
-func (l *latencies) reset() { *l = *newLatencies() }
+func (l *latencies) resetWindow() { *l = *newLatencies() }
 
 // recordPrimary records how long the primary of a call took that has reached its first delay. If a hedge has won, it
 // returns an estimate of how much longer the primary would have taken.

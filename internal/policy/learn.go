@@ -18,23 +18,23 @@ func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWo
 	index := sketch.Index(r.Latency)
 	k.mu.Lock()
 	saved, shadowWon = k.recordCall(now, &r, index)
-	isDue, report := k.latency.new >= k.latency.due, k.engine.setup.Changed
+	isDue, report := k.latency.newCalls >= k.latency.dueCalls, k.engine.setup.Changed
 	var changes []Change
 	if report != nil {
 		changes = k.takeChanges(now)
 	}
 	k.mu.Unlock()
-	if k.experiment.isOn() {
+	if k.experiment.isAudited() {
 		k.experiment.endCall(now, &r)
 	}
-	if isDue && k.planning.TryLock() { // otherwise another call makes the schedule
-		k.replan(now)
-		k.planning.Unlock()
+	if isDue && k.scheduleMu.TryLock() { // otherwise another call makes the schedule
+		k.updateSchedule(now)
+		k.scheduleMu.Unlock()
 	}
 	for _, c := range changes {
 		report(k.Info, c)
 	}
-	if k.experiment.isOn() {
+	if k.experiment.isAudited() {
 		k.reportVerdict()
 	}
 	return saved, shadowWon
@@ -52,7 +52,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 			k.brakes.yield.wins++
 			index, isKnown = sketch.Index(r.PredictedHedgeEnd), true // as the caller would have observed
 		}
-	case r.ReachedFirstDelay && (isKnown || r.failed()) && !k.experiment.isOn(): // an experiment measures what this estimates
+	case r.ReachedFirstDelay && (isKnown || r.hasFailed()) && !k.experiment.isAudited(): // an experiment measures what this estimates
 		saved = k.latency.recordPrimary(r)
 	}
 	k.counters.Saved += saved
@@ -63,19 +63,19 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 	k.recordResult(r)
 	if isKnown {
 		k.latency.window.AddIndex(now, index)
-		k.latency.new++
+		k.latency.newCalls++
 	}
 	return saved, shadowWon
 }
 
 // reportVerdict reports new results of the experiment, and changes of its verdict.
 func (k *Key) reportVerdict() {
-	report, change := k.experiment.takeNews()
+	report, change := k.experiment.takeNewResults()
 	if report == nil {
 		return
 	}
-	host := k.engine.info(Name{Host: k.Name.Host})
-	k.engine.setup.Watcher.Tell(func(o observe.Observer) { report(o, host) })
+	host := k.engine.keyInfo(Name{Host: k.Name.Host})
+	k.engine.setup.Watcher.Notify(func(o observe.Observer) { report(o, host) })
 	if f := k.engine.setup.Changed; f != nil && change != nil {
 		f(host, *change)
 	}
@@ -86,23 +86,23 @@ func (k *Key) takeChanges(now time.Time) []Change {
 	if k.brakes.exhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
 		k.brakes.exhausted = false
 	}
-	return k.brakes.changes(now)
+	return k.brakes.takeChanges(now)
 }
 
-var distributions = sync.Pool{New: func() any { return new(sketch.Distribution) }}
+var distributionPool = sync.Pool{New: func() any { return new(sketch.Distribution) }}
 
-// replan makes a schedule from the window. The caller holds planning, but not mu, which replan locks only to copy the window.
-func (k *Key) replan(now time.Time) {
-	d := distributions.Get().(*sketch.Distribution)
-	defer distributions.Put(d)
+// updateSchedule makes a schedule from the window. The caller holds planning, but not mu, which replan locks only to copy the window.
+func (k *Key) updateSchedule(now time.Time) {
+	d := distributionPool.Get().(*sketch.Distribution)
+	defer distributionPool.Put(d)
 	k.mu.Lock()
 	k.latency.window.Distribution(d)
 	scale := k.brakes.yield.scale
-	k.latency.new, k.latency.due = 0, callsUntilDue(d)
+	k.latency.newCalls, k.latency.dueCalls = 0, callsUntilDue(d)
 	k.mu.Unlock()
 
 	c := k.engine.Config()
-	if s := c.makeSchedule(d, k.account.AdaptSize(c.sizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); s != nil {
+	if s := c.makeSchedule(d, k.account.AdaptSize(c.bucketSizing(), now)*scale/float64(max(k.TypicalCost.Load(), 1))); s != nil {
 		k.schedule.Store(s)
 	} else {
 		k.schedule.Store(c.initialSchedule())
@@ -119,7 +119,7 @@ func (k *Key) Quantile(q float64) (time.Duration, bool) {
 // observedWindow returns the window of latencies as callers observed them. The caller holds mu.
 func (k *Key) observedWindow() *sketch.Window {
 	if k.shadow != nil {
-		return &k.shadow.actual
+		return &k.shadow.observedWindow
 	}
 	return &k.latency.window
 }
@@ -148,27 +148,27 @@ func (k *Key) stallTime() time.Duration {
 	if s == nil || d == 0 {
 		return 0
 	}
-	return max(d, s.usual)
+	return max(d, s.usualDelay)
 }
 
 // reconfigure applies a changed configuration at once.
 func (k *Key) reconfigure(now time.Time) {
-	k.planning.Lock()
-	defer k.planning.Unlock()
-	k.replan(now)
+	k.scheduleMu.Lock()
+	defer k.scheduleMu.Unlock()
+	k.updateSchedule(now)
 }
 
-// absorb adds the latencies of an exported key.
-func (k *Key) absorb(w *sketch.Window, now time.Time) {
-	k.planning.Lock()
-	defer k.planning.Unlock()
+// importWindow adds the latencies of an exported key.
+func (k *Key) importWindow(w *sketch.Window, now time.Time) {
+	k.scheduleMu.Lock()
+	defer k.scheduleMu.Unlock()
 	k.mu.Lock()
 	k.latency.window.Merge(w)
 	if k.shadow != nil {
-		k.shadow.actual.Merge(w)
+		k.shadow.observedWindow.Merge(w)
 	}
 	k.mu.Unlock()
-	k.replan(now)
+	k.updateSchedule(now)
 }
 
 // RandomLatency predicts how long a hedge takes in shadow mode: as long as a random one of the known calls. It is 0 if no call is known,
@@ -176,9 +176,9 @@ func (k *Key) absorb(w *sketch.Window, now time.Time) {
 func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if rand.Float64() < k.shadow.failing {
+	if rand.Float64() < k.shadow.failureShare {
 		return 0
 	}
-	d, _ := k.shadow.actual.Quantile(rand.Float64())
+	d, _ := k.shadow.observedWindow.Quantile(rand.Float64())
 	return d
 }

@@ -6,30 +6,30 @@ import (
 )
 
 const (
-	minBodies        = 10                    // must be known
-	MinStall         = 50 * time.Millisecond // is the least pause of a body that is a stall
-	usualShare       = 0.95                  // of the bodies never pause for longer than what counts as usual;
-	stallFactor      = 2                     // a pause of so many times that is a stall
-	rememberedBodies = 500
+	minBodies      = 10                    // must be known
+	MinStall       = 50 * time.Millisecond // is the least pause of a body that is a stall
+	usualShare     = 0.95                  // of the bodies never pause for longer than what counts as usual;
+	stallFactor    = 2                     // a pause of so many times that is a stall
+	maxBodySamples = 500
 )
 
 // A pauseLengths is a histogram of the longest pause of each of the last few hundred response bodies, by fourths of an octave.
 // A pause is the time that a reader waits for more of a body.
 type pauseLengths struct {
-	longest [octaves * 4]float32
+	longest [octaveCount * 4]float32
 	total   float32
 }
 
 // Add records d, the longest time for which a Read of one body waited for data.
 func (p *pauseLengths) Add(d time.Duration) {
-	if p.total >= rememberedBodies {
+	if p.total >= maxBodySamples {
 		p.total = 0
 		for i := range p.longest {
 			p.longest[i] /= 2
 			p.total += p.longest[i]
 		}
 	}
-	p.longest[slot(d)]++
+	p.longest[bucketIndex(d)]++
 	p.total++
 }
 

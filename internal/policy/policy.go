@@ -18,15 +18,17 @@ import (
 
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/evicted"
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Name names a key: a host, and a route of the host or "". Names come from outside. The engine stores them as [label.Short] returns
+// A Name names a key: a host, and a route of the host or "". Names come from outside. The engine stores them as [sanitize.ShortenText] returns
 // them.
 type Name struct{ Host, Route string }
 
-func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Route)} }
+func (n Name) shortened() Name {
+	return Name{sanitize.ShortenText(n.Host), sanitize.ShortenText(n.Route)}
+}
 
 // An Engine is a bounded table of keys under one configuration. It is safe for concurrent use.
 //
@@ -37,27 +39,27 @@ func (n Name) short() Name { return Name{label.Short(n.Host), label.Short(n.Rout
 // Each key stores the engine's age at its last use, for finding the least recently used keys. The age grows with the clock, in
 // milliseconds, and by one with each new key. It never falls, though the clock may be set back.
 type Engine struct {
-	setup  Setup     // never changes
-	born   time.Time // never changes
-	bubble bool      // born in a bubble of testing/synctest; never changes
+	setup     Setup     // never changes
+	startedAt time.Time // never changes
+	inBubble  bool      // born in a bubble of testing/synctest; never changes
 
 	age    atomic.Int64
 	config atomic.Pointer[Config]           // stored by SetConfig with mu held, as limit is
 	limit  atomic.Pointer[budget.RateLimit] // nil: there is none
 	keys   sync.Map                         // Name to *Key; stored and deleted with mu held
 
-	mu          sync.Mutex                       // guards the fields below; locked before the mutex of a key or an experiment
-	size        int                              // number of keys
-	reserves    budget.Reserves                  // initial tokens of the keys
-	experiments *experiments                     // of the hosts; nil: there are none
-	brakeStates evicted.States[Name, brakeState] // of evicted keys
-	reports     []func()                         // called when mu is unlocked, as observers may call the engine
+	mu             sync.Mutex                       // guards the fields below; locked before the mutex of a key or an experiment
+	size           int                              // number of keys
+	reserves       budget.Reserves                  // initial tokens of the keys
+	experiments    *experiments                     // of the hosts; nil: there are none
+	brakeStates    evicted.States[Name, brakeState] // of evicted keys
+	pendingReports []func()                         // called when mu is unlocked, as observers may call the engine
 }
 
-// unlock unlocks mu, and calls the reports.
-func (e *Engine) unlock() {
-	reports := e.reports
-	e.reports = nil
+// unlockAndReport unlocks mu, and calls the reports.
+func (e *Engine) unlockAndReport() {
+	reports := e.pendingReports
+	e.pendingReports = nil
 	e.mu.Unlock()
 	for _, report := range reports {
 		report()
@@ -68,42 +70,42 @@ func (e *Engine) unlock() {
 func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 	if n, ok := k.Extension.Load().(EvictionListener); ok {
 		if report := f(n); report != nil {
-			e.reports = append(e.reports, report)
+			e.pendingReports = append(e.pendingReports, report)
 		}
 	}
 }
 
 // New returns an Engine without keys.
 func New(c Config) *Engine {
-	e := &Engine{born: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.sizing()), experiments: newExperiments(&c.Setup)}
-	e.bubble = e.born == e.born.Round(0)
+	e := &Engine{startedAt: time.Now(), setup: c.Setup, reserves: budget.NewReserves(c.bucketSizing()), experiments: newExperiments(&c.Setup)}
+	e.inBubble = e.startedAt == e.startedAt.Round(0)
 	e.config.Store(&c)
 	e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
 	return e
 }
 
-// aged returns the engine's age.
-func (e *Engine) aged(now time.Time) int64 {
+// advanceAge returns the engine's age.
+func (e *Engine) advanceAge(now time.Time) int64 {
 	age := e.age.Load()
-	if t := now.Sub(e.born).Milliseconds(); t > age {
+	if t := now.Sub(e.startedAt).Milliseconds(); t > age {
 		e.age.CompareAndSwap(age, t) // a call at the same time may have done that
 		return t
 	}
 	return age
 }
 
-// runs returns the engine's age.
-func (e *Engine) runs() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
+// ageDuration returns the engine's age.
+func (e *Engine) ageDuration() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
 // now returns the time by the engine's own clock, for half the price of time.Now. This clock starts at the time of day at which the engine
 // was made, and is never set. It serves for time differences alone.
-func (e *Engine) now() time.Time { return e.born.Add(time.Since(e.born)) }
+func (e *Engine) now() time.Time { return e.startedAt.Add(time.Since(e.startedAt)) }
 
-// clock returns the given time by the engine's clock.
-func (e *Engine) clock(now time.Time) time.Time { return e.born.Add(now.Sub(e.born)) }
+// engineTime returns the given time by the engine's clock.
+func (e *Engine) engineTime(now time.Time) time.Time { return e.startedAt.Add(now.Sub(e.startedAt)) }
 
-// wall returns the time of day at which a call begins; now by the engine's clock, if there is no other one.
-func (e *Engine) wall(now time.Time) time.Time {
+// timeOfDay returns the time of day at which a call begins; now by the engine's clock, if there is no other one.
+func (e *Engine) timeOfDay(now time.Time) time.Time {
 	if f := e.setup.Wall; f != nil {
 		return f()
 	}
@@ -116,22 +118,22 @@ func (e *Engine) Config() *Config { return e.config.Load() }
 // SetConfig applies another configuration, also to existing keys, whose latencies and states stay. The Setup of c is ignored.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
-	defer e.unlock()
+	defer e.unlockAndReport()
 	old := e.Config()
 	c.Setup = e.setup
 	e.config.Store(&c)
 	if c.MaxPerSecond != old.MaxPerSecond {
 		e.limit.Store(budget.NewRateLimit(c.MaxPerSecond))
 	}
-	e.evict()
-	for k := range e.all() {
+	e.evictLeastUsed()
+	for k := range e.allKeys() {
 		k.reconfigure(now)
 	}
 }
 
-// info returns the description of a key for observers.
-func (e *Engine) info(name Name) observe.KeyInfo {
-	name = name.short()
+// keyInfo returns the description of a key for observers.
+func (e *Engine) keyInfo(name Name) observe.KeyInfo {
+	name = name.shortened()
 	return observe.KeyInfo{Client: e.setup.Client, Protocol: e.setup.Protocol, Host: name.Host, Route: name.Route}
 }
 
@@ -145,8 +147,8 @@ func (e *Engine) RouteKey(name Name, share float64) *Key {
 		return k
 	}
 	e.mu.Lock()
-	defer e.unlock()
-	return e.addKey(name.short(), share)
+	defer e.unlockAndReport()
+	return e.addKey(name.shortened(), share)
 }
 
 // addKey returns the key of a name, and adds it if it is missing. The name is short, see Name.short. Hedges of a new key are limited to a share of
@@ -162,13 +164,13 @@ func (e *Engine) addKey(name Name, share float64) *Key {
 	k := newKey(e, name, host, share)
 	if state, calls, ok := e.brakeStates.Take(name); ok {
 		k.brakes.setState(&state)
-		k.earlier = calls
+		k.earlierCalls = calls
 	}
 	k.experiment = experiment{e.experiments.AddKey(name.Host)}
-	k.used.Store(e.age.Add(1)) // or it would be the first to go
+	k.lastUsed.Store(e.age.Add(1)) // or it would be the first to go
 	e.keys.Store(name, k)
 	e.size++
-	e.evict()
+	e.evictLeastUsed()
 	return k
 }
 
@@ -177,7 +179,7 @@ func (e *Engine) Lookup(name Name) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
 	}
-	if short := name.short(); short != name {
+	if short := name.shortened(); short != name {
 		if k, ok := e.keys.Load(short); ok {
 			return k.(*Key)
 		}
@@ -185,40 +187,40 @@ func (e *Engine) Lookup(name Name) *Key {
 	return nil
 }
 
-// evict brings the table a sixteenth below its bound if it exceeds the bound: many keys share the cost of finding the least recently used
+// evictLeastUsed brings the table a sixteenth below its bound if it exceeds the bound: many keys share the cost of finding the least recently used
 // ones. The caller holds mu.
-func (e *Engine) evict() {
+func (e *Engine) evictLeastUsed() {
 	bound := max(e.Config().MaxKeys, 1)
 	if e.size <= bound {
 		return
 	}
 	used := make(map[*Key]int64, e.size)
-	for k := range e.all() {
-		age := k.used.Load() // may change while we sort
+	for k := range e.allKeys() {
+		age := k.lastUsed.Load() // may change while we sort
 		used[k] = max(used[k], age)
 		if k.host != nil { // a host is used when a route of it is, and stays as long
 			used[k.host] = max(used[k.host], age)
 		}
 	}
-	keys := slices.SortedFunc(e.all(), func(a, b *Key) int {
+	keys := slices.SortedFunc(e.allKeys(), func(a, b *Key) int {
 		return cmp.Or(cmp.Compare(used[a], used[b]), -cmp.Compare(len(a.Name.Route), len(b.Name.Route)))
 	})
 	for _, k := range keys[:len(keys)-(bound-bound/16)] {
-		e.forget(k, bound)
+		e.evictKey(k, bound)
 	}
 }
 
-// forget evicts a key. Its tokens go back to the reserve. The state of its brakes is kept, and the verdict of its host if
+// evictKey evicts a key. Its tokens go back to the reserve. The state of its brakes is kept, and the verdict of its host if
 // that has no other key, of as many keys and hosts as bound says. The caller holds mu.
-func (e *Engine) forget(k *Key, bound int) {
+func (e *Engine) evictKey(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
 	e.notifyExtension(k, EvictionListener.Forget)
 	e.size--
 	k.account.Close()
-	at, calls := e.runs(), k.requests()
+	at, calls := e.ageDuration(), k.totalRequests()
 	if state := k.copyBrakeState(); state.isNotable() {
-		e.brakeStates.Put(k.Name, state, k.earlier+calls, at, bound)
+		e.brakeStates.Put(k.Name, state, k.earlierCalls+calls, at, bound)
 	}
 	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
@@ -227,7 +229,7 @@ func (e *Engine) forget(k *Key, bound int) {
 func (e *Engine) Resume() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for k := range e.all() {
+	for k := range e.allKeys() {
 		k.clearPushback()
 	}
 	e.brakeStates.Each(func(_ Name, state *brakeState, _ int64) bool {
@@ -239,16 +241,16 @@ func (e *Engine) Resume() {
 // Reset makes the keys of a host and route forget their latencies and states; "" matches any host or route. It returns the number of
 // the keys.
 func (e *Engine) Reset(host, route string) (keys int) {
-	want := Name{host, route}.short()
+	want := Name{host, route}.shortened()
 	e.mu.Lock()
-	defer e.unlock()
-	e.brakeStates.Each(func(n Name, _ *brakeState, _ int64) bool { return !want.covers(n) })
-	e.experiments.ForgetEvicted(func(host string) bool { return want.covers(Name{Host: host}) })
-	for k := range e.all() {
-		if want.covers(k.Name) {
-			k.reset()
+	defer e.unlockAndReport()
+	e.brakeStates.Each(func(n Name, _ *brakeState, _ int64) bool { return !want.matchesName(n) })
+	e.experiments.ForgetEvicted(func(host string) bool { return want.matchesName(Name{Host: host}) })
+	for k := range e.allKeys() {
+		if want.matchesName(k.Name) {
+			k.resetLearned()
 			e.notifyExtension(k, EvictionListener.Reset)
-			if k.experiment.isOn() && route == "" {
+			if k.experiment.isAudited() && route == "" {
 				k.experiment.Reset()
 			}
 			keys++
@@ -257,12 +259,12 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	return keys
 }
 
-// covers reports whether n matches other. Empty parts of n match any.
-func (n Name) covers(other Name) bool {
+// matchesName reports whether n matches other. Empty parts of n match any.
+func (n Name) matchesName(other Name) bool {
 	return (n.Host == "" || n.Host == other.Host) && (n.Route == "" || n.Route == other.Route)
 }
 
-func (e *Engine) all() func(yield func(*Key) bool) {
+func (e *Engine) allKeys() func(yield func(*Key) bool) {
 	return func(yield func(*Key) bool) {
 		e.keys.Range(func(_, k any) bool { return yield(k.(*Key)) })
 	}

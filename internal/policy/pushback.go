@@ -17,9 +17,9 @@ const (
 
 // A pushbackCheck denies hedges to a backend whose answers ask for less load.
 type pushbackCheck struct {
-	share   float64   // moving average of the answers with pushback
-	stopped bool      // share exceeded PushStop, and has not been below PushResume since
-	until   time.Time // until when an answer asked to wait
+	share     float64   // moving average of the answers with pushback
+	stopped   bool      // share exceeded PushStop, and has not been below PushResume since
+	waitUntil time.Time // until when an answer asked to wait
 }
 
 func (c *pushbackCheck) deny(a admission) observe.Reason {
@@ -33,8 +33,8 @@ func (c *pushbackCheck) deny(a admission) observe.Reason {
 func (c *pushbackCheck) recordPushback(now time.Time, d time.Duration) {
 	c.share += (1 - c.share) * pushWeight
 	c.stopped = c.stopped || c.share > PushStop
-	if until := now.Add(min(d, maxPause)); d > 0 && until.After(c.until) {
-		c.until = until
+	if until := now.Add(min(d, maxPause)); d > 0 && until.After(c.waitUntil) {
+		c.waitUntil = until
 	}
 }
 
@@ -54,5 +54,5 @@ func (c *pushbackCheck) pausedUntil() time.Time {
 	if c.share <= PushResume {
 		return time.Time{}
 	}
-	return c.until
+	return c.waitUntil
 }

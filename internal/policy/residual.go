@@ -12,40 +12,40 @@ import (
 // It is a histogram of the last thousand or two primaries that reached their first delay, by fourths of an octave. The zero
 // value is ready.
 type residualTime struct {
-	ended, cut [octaves * 4]float32
-	total      float32
+	ended, cancelled [octaveCount * 4]float32
+	total            float32
 }
 
 const (
-	octaves    = 32 // from a microsecond to an hour and more
-	remembered = 2000
+	octaveCount        = 32 // from a microsecond to an hour and more
+	maxResidualSamples = 2000
 )
 
-// slot returns the index of d in a histogram by fourths of an octave.
-func slot(d time.Duration) int {
+// bucketIndex returns the index of d in a histogram by fourths of an octave.
+func bucketIndex(d time.Duration) int {
 	i := int(4 * math.Log2(float64(max(d, time.Microsecond))/float64(time.Microsecond)))
-	return min(i, octaves*4-1)
+	return min(i, octaveCount*4-1)
 }
 
-// middle returns the geometric mean of a slot's ends.
-func middle(i int) time.Duration {
+// bucketMiddle returns the geometric mean of a slot's ends.
+func bucketMiddle(i int) time.Duration {
 	return time.Duration(float64(time.Microsecond) * math.Exp2((float64(i)+0.5)/4))
 }
 
 // Add records a primary that ended by itself after d, or was cancelled then.
 func (r *residualTime) Add(d time.Duration, ended bool) {
-	if r.total >= remembered {
+	if r.total >= maxResidualSamples {
 		r.total = 0
 		for i := range r.ended {
 			r.ended[i] /= 2
-			r.cut[i] /= 2
-			r.total += r.ended[i] + r.cut[i]
+			r.cancelled[i] /= 2
+			r.total += r.ended[i] + r.cancelled[i]
 		}
 	}
 	if ended {
-		r.ended[slot(d)]++
+		r.ended[bucketIndex(d)]++
 	} else {
-		r.cut[slot(d)]++
+		r.cancelled[bucketIndex(d)]++
 	}
 	r.total++
 }
@@ -57,16 +57,16 @@ func (r *residualTime) After(d time.Duration) time.Duration {
 		return 0
 	}
 	var risk float32 // primaries that are known to have taken as long
-	for i := slot(d); i < len(r.ended); i++ {
-		risk += r.ended[i] + r.cut[i]
+	for i := bucketIndex(d); i < len(r.ended); i++ {
+		risk += r.ended[i] + r.cancelled[i]
 	}
 	out, at, more := 1.0, d, 0.0
-	for i := slot(d); i < len(r.ended) && risk > 0.5; i++ {
-		ended, cut := r.ended[i], r.cut[i]
+	for i := bucketIndex(d); i < len(r.ended) && risk > 0.5; i++ {
+		ended, cut := r.ended[i], r.cancelled[i]
 		if ended+cut == 0 {
 			continue
 		}
-		next := max(at, middle(i))
+		next := max(at, bucketMiddle(i))
 		more += out * float64(next-at)
 		out *= float64(1 - ended/risk)
 		at, risk = next, risk-ended-cut

@@ -23,5 +23,5 @@ func (r *Result) isTimed() bool {
 	return r.Answered && !r.LatencyUnknown || r.Abandoned && r.ReachedFirstDelay
 }
 
-// failed reports whether the call ended by itself without a success.
-func (r *Result) failed() bool { return !r.Answered && !r.Abandoned }
+// hasFailed reports whether the call ended by itself without a success.
+func (r *Result) hasFailed() bool { return !r.Answered && !r.Abandoned }

@@ -25,20 +25,20 @@ type Schedule struct {
 	race.FixedSchedule               // Usual is the 99th percentile of the latencies from which the schedule was made; 0 if unknown
 	Median             time.Duration // of the same latencies; 0 if unknown
 
-	usual     time.Duration // the first delay without limits of a user; 0 if unknown
-	slow      int           // index of the slow marker; -1: there is none
-	hasMarker bool          // the last delay is only a slow marker
+	usualDelay      time.Duration // the first delay without limits of a user; 0 if unknown
+	slowMarkerIndex int           // index of the slow marker; -1: there is none
+	hasOwnMarker    bool          // the last delay is only a slow marker
 
 	override *PolicyOverride          // for which the schedule was made; nil: the configuration holds
 	adjusted atomic.Pointer[Schedule] // this schedule for the override of the latest call that had one; nil: there was none
 }
 
-// hedges returns the delays after which calls are hedged. A nil schedule has none.
-func (p *Schedule) hedges() []time.Duration {
+// hedgeDelays returns the delays after which calls are hedged. A nil schedule has none.
+func (p *Schedule) hedgeDelays() []time.Duration {
 	switch {
 	case p == nil:
 		return nil
-	case p.hasMarker:
+	case p.hasOwnMarker:
 		return p.Delays[:len(p.Delays)-1]
 	}
 	return p.Delays
@@ -46,9 +46,9 @@ func (p *Schedule) hedges() []time.Duration {
 
 // setSlowMarker makes calls that take longer than usual count as slow.
 func (p *Schedule) setSlowMarker(usual time.Duration) {
-	p.usual = usual
-	if p.slow = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slow < 0 {
-		p.slow, p.hasMarker = len(p.Delays), true
+	p.usualDelay = usual
+	if p.slowMarkerIndex = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slowMarkerIndex < 0 {
+		p.slowMarkerIndex, p.hasOwnMarker = len(p.Delays), true
 		p.Delays = append(p.Delays, usual)
 	}
 }
@@ -56,9 +56,9 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 // copyLatencyMarks copies the slow marker, which is the delay at which a call counts as slow, and the 99th percentile from the learned schedule of
 // the key to p. It returns p.
 func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
-	if own != nil && own.usual > 0 && len(p.Delays) > 0 {
+	if own != nil && own.usualDelay > 0 && len(p.Delays) > 0 {
 		p.Usual = own.Usual
-		p.setSlowMarker(own.usual)
+		p.setSlowMarker(own.usualDelay)
 	}
 	return p
 }
@@ -73,7 +73,7 @@ func (c *Config) unscheduledReason() observe.Reason {
 
 // NewFixedSchedule returns a schedule that hedges after d, and again after each further d.
 func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
-	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: make([]time.Duration, hedges, hedges+1)}, slow: -1}
+	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: make([]time.Duration, hedges, hedges+1)}, slowMarkerIndex: -1}
 	for k := range p.Delays {
 		p.Delays[k] = time.Duration(k+1) * d
 	}
@@ -86,7 +86,7 @@ func (c *Config) initialSchedule() *Schedule {
 		return nil
 	}
 	p := NewFixedSchedule(c.InitialDelay, c.MaxHedges)
-	p.Delays, p.slow = c.clamp(p.Delays), 0
+	p.Delays, p.slowMarkerIndex = c.clampDelays(p.Delays), 0
 	return p
 }
 
@@ -105,9 +105,9 @@ func (t *PolicyOverride) Most(allowed int) int {
 	return t.Hedges
 }
 
-// adjust returns the schedule of a call with the override, for a key with the given schedule. It makes one schedule for each of the key's.
+// adjustSchedule returns the schedule of a call with the override, for a key with the given schedule. It makes one schedule for each of the key's.
 // It returns nil if the configuration allows no hedges or the key has no schedule.
-func (t *PolicyOverride) adjust(own *Schedule, c *Config) *Schedule {
+func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	if c.MaxHedges == 0 || own == nil {
 		return nil
 	}
@@ -118,21 +118,21 @@ func (t *PolicyOverride) adjust(own *Schedule, c *Config) *Schedule {
 	if t.Fixed {
 		p = NewFixedSchedule(t.Delay, t.Hedges).copyLatencyMarks(own)
 	} else {
-		p = own.resize(t.Hedges)
+		p = own.withHedgeCount(t.Hedges)
 	}
 	p.Median, p.override = own.Median, t
 	own.adjusted.Store(p)
 	return p
 }
 
-// resize returns p for the given number of hedges.
-func (p *Schedule) resize(n int) *Schedule {
-	if len(p.hedges()) == 0 {
+// withHedgeCount returns p for the given number of hedges.
+func (p *Schedule) withHedgeCount(n int) *Schedule {
+	if len(p.hedgeDelays()) == 0 {
 		return p
 	}
-	out := &Schedule{FixedSchedule: race.FixedSchedule{Delays: ResizeDelays(p.hedges(), n), Usual: p.Usual}, Median: p.Median, slow: p.slow}
-	if p.usual > 0 {
-		out.setSlowMarker(p.usual)
+	out := &Schedule{FixedSchedule: race.FixedSchedule{Delays: ResizeDelays(p.hedgeDelays(), n), Usual: p.Usual}, Median: p.Median, slowMarkerIndex: p.slowMarkerIndex}
+	if p.usualDelay > 0 {
+		out.setSlowMarker(p.usualDelay)
 	}
 	return out
 }
@@ -154,13 +154,13 @@ func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	return d
 }
 
-// tail is a distribution's tail in two columns, from the slowest bucket down.
-type tail struct {
-	edge  []time.Duration // falling
-	above []float64       // share of the calls above that edge; rising
+// tailDistribution is a distribution's tail in two columns, from the slowest bucket down.
+type tailDistribution struct {
+	edges       []time.Duration // falling
+	sharesAbove []float64       // share of the calls above that edge; rising
 }
 
-var tails = sync.Pool{New: func() any { return new(tail) }}
+var tailPool = sync.Pool{New: func() any { return new(tailDistribution) }}
 
 // makeSchedule chooses the delays: the earliest first delay for which what all hedges
 // cost together fits the budget, in hedges per call.
@@ -173,9 +173,9 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
 		return nil
 	}
-	t := tails.Get().(*tail)
-	defer tails.Put(t)
-	t.edge, t.above = t.edge[:0], t.above[:0]
+	t := tailPool.Get().(*tailDistribution)
+	defer tailPool.Put(t)
+	t.edges, t.sharesAbove = t.edges[:0], t.sharesAbove[:0]
 	most := min(1-c.Percentile, budget) + 1e-9 // of the calls to hedge at all
 	var p99 time.Duration
 	for edge, above := range w.Tail() {
@@ -185,41 +185,41 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 		if above > most {
 			break
 		}
-		t.edge, t.above = append(t.edge, edge), append(t.above, above)
+		t.edges, t.sharesAbove = append(t.edges, edge), append(t.sharesAbove, above)
 	}
 	// The cost rises with every edge: that of hedge k is the larger of P(L > k·d_1)
 	// and a tenth of the cost of hedge k−1. The slowest edge costs nothing.
 	var delays [race.MaxHedges]time.Duration
-	i := sort.Search(len(t.edge), func(i int) bool { return t.schedule(delays[:hedges], i) > budget+1e-9 })
+	i := sort.Search(len(t.edges), func(i int) bool { return t.placeDelays(delays[:hedges], i) > budget+1e-9 })
 	n := hedges
-	t.schedule(delays[:hedges], i-1)
+	t.placeDelays(delays[:hedges], i-1)
 	// In a tail without gaps the first hedge gets its part of the budget at least,
 	// and that costs it no multiple of the time.
-	first := len(t.edge) - 1
-	if float64(hedges+1)*t.above[i-1] < t.above[first] || delays[0] > 4*t.edge[first] {
-		n = t.sparse(delays[:hedges], first, budget)
+	first := len(t.edges) - 1
+	if float64(hedges+1)*t.sharesAbove[i-1] < t.sharesAbove[first] || delays[0] > 4*t.edges[first] {
+		n = t.placeDelaysBeforeGap(delays[:hedges], first, budget)
 	}
 	median, _ := w.Quantile(0.5)
-	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: c.clamp(delays[:n]), Usual: p99}, Median: median}
+	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: c.clampDelays(delays[:n]), Usual: p99}, Median: median}
 	p.setSlowMarker(max(delays[0], c.MinDelay))
 	return p
 }
 
-// schedule writes the delays that follow from a first one at edge i, and
+// placeDelays writes the delays that follow from a first one at edge i, and
 // returns what they cost: hedges per call.
-func (t *tail) schedule(delays []time.Duration, i int) (cost float64) {
-	open := t.above[i] // share of the calls unanswered at the hedge before
-	delays[0], cost = t.edge[i], open
+func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost float64) {
+	open := t.sharesAbove[i] // share of the calls unanswered at the hedge before
+	delays[0], cost = t.edges[i], open
 	for k := 1; k < len(delays); k++ {
 		// Give every attempt the time that the first one got …
-		at := time.Duration(k+1) * t.edge[i]
-		j := sort.Search(i, func(j int) bool { return t.edge[j] <= at })
-		left := t.above[j]
+		at := time.Duration(k+1) * t.edges[i]
+		j := sort.Search(i, func(j int) bool { return t.edges[j] <= at })
+		left := t.sharesAbove[j]
 		// … or hedge as soon as only a tenth of the calls is still open.
 		if open > 0 {
-			m := sort.Search(i, func(m int) bool { return t.above[m] > nextShare*open }) - 1
-			if m >= 0 && t.edge[m] < at {
-				at, left = t.edge[m], t.above[m]
+			m := sort.Search(i, func(m int) bool { return t.sharesAbove[m] > nextShare*open }) - 1
+			if m >= 0 && t.edges[m] < at {
+				at, left = t.edges[m], t.sharesAbove[m]
 			}
 		}
 		open = max(left, nextShare*open)
@@ -229,30 +229,30 @@ func (t *tail) schedule(delays []time.Duration, i int) (cost float64) {
 	return cost
 }
 
-// sparse writes delays for a tail with a gap: so many calls are beyond it that
+// placeDelaysBeforeGap writes delays for a tail with a gap: so many calls are beyond it that
 // giving each a second hedge after twice the time does not fit the budget, and
 // the first would wait until they answer. The first hedge comes before the gap
 // instead, and others where what is left pays for them. It returns how many there are.
-func (t *tail) sparse(delays []time.Duration, first int, budget float64) (n int) {
-	open := t.above[first]
-	delays[0] = t.edge[first]
+func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first int, budget float64) (n int) {
+	open := t.sharesAbove[first]
+	delays[0] = t.edges[first]
 	left := budget - open
 	for n = 1; n < len(delays); n++ {
-		m := sort.Search(first, func(m int) bool { return t.above[m] > left }) - 1
+		m := sort.Search(first, func(m int) bool { return t.sharesAbove[m] > left }) - 1
 		if open *= nextShare; m < 0 || open > left {
 			break
 		}
-		open = max(open, t.above[m])
-		delays[n] = t.edge[m]
+		open = max(open, t.sharesAbove[m])
+		delays[n] = t.edges[m]
 		left -= open
 		first = m
 	}
 	return n
 }
 
-// clamp keeps the delays and the gaps between them above MinDelay, and all
+// clampDelays keeps the delays and the gaps between them above MinDelay, and all
 // below MaxDelay; hedges for which that leaves no room are dropped.
-func (c *Config) clamp(delays []time.Duration) []time.Duration {
+func (c *Config) clampDelays(delays []time.Duration) []time.Duration {
 	var kept []time.Duration
 	var last time.Duration
 	for _, d := range delays {

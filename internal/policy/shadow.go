@@ -8,14 +8,14 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// failingCalls is the number of last calls whose share of failures shadow mode expects of hedges.
-const failingCalls = 256
+// failureWindowCalls is the number of last calls whose share of failures shadow mode expects of hedges.
+const failureWindowCalls = 256
 
 // A shadowStats predicts the results of hedges that shadow mode does not send. [Key].mu guards it. A nil one is that of a key that is not
 // in shadow mode.
 type shadowStats struct {
-	actual  sketch.Window // latencies of the calls, as their callers observed them
-	failing float64       // share of the last calls that failed
+	observedWindow sketch.Window // latencies of the calls, as their callers observed them
+	failureShare   float64       // share of the last calls that failed
 }
 
 // deny returns the reason why a hedge that the budget has paid for is not sent; None if there is no shadow mode.
@@ -29,12 +29,12 @@ func (s *shadowStats) deny() observe.Reason {
 // record records the result of a call, whose latency has the given index in the window.
 func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	failed := 0.0
-	if r.failed() {
+	if r.hasFailed() {
 		failed = 1
 	}
-	s.failing += (failed - s.failing) / failingCalls
+	s.failureShare += (failed - s.failureShare) / failureWindowCalls
 	if r.isTimed() {
-		s.actual.AddIndex(now, index)
+		s.observedWindow.AddIndex(now, index)
 	}
 }
 
@@ -42,7 +42,7 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 // answer or the caller's end, or while the primary's failure waits for it.
 func (s *shadowStats) wouldHaveWon(r *Result, schedule *Schedule) bool {
 	limit := r.Latency
-	if r.failed() && schedule != nil {
+	if r.hasFailed() && schedule != nil {
 		limit += race.Bound(schedule.Usual, r.Latency)
 	}
 	return r.PredictedHedgeEnd > 0 && r.PredictedHedgeEnd < limit

@@ -35,7 +35,7 @@ func (k *Key) Snapshot() Snapshot {
 	defer k.mu.Unlock()
 	window, b := k.observedWindow(), &k.brakes
 	v := Snapshot{
-		Name: k.Name, Requests: k.requests(), Counters: k.counters, Samples: window.Len(), Tokens: k.account.Tokens(),
+		Name: k.Name, Requests: k.totalRequests(), Counters: k.counters, Samples: window.Len(), Tokens: k.account.Tokens(),
 		Scale: b.yield.scale, Slow: b.outage.slowShare, Push: b.pushback.share, Pushed: b.pushback.stopped, PausedTo: b.pushback.pausedUntil(),
 		Stall: k.stallTime(), Extension: k.Extension.Load(),
 	}
@@ -43,11 +43,11 @@ func (k *Key) Snapshot() Snapshot {
 		v.Denied = make(map[observe.Reason]int64)
 	}
 	v.Unresumed = maps.Clone(k.counters.Unresumed)
-	if k.experiment.isOn() {
+	if k.experiment.isAudited() {
 		v.Audit = k.experiment.Report()
 	}
 	if s := k.schedule.Load(); s != nil {
-		v.Delays = slices.Clone(s.hedges())
+		v.Delays = slices.Clone(s.hedgeDelays())
 	}
 	v.P50, _ = window.Quantile(0.50)
 	v.P90, _ = window.Quantile(0.90)
@@ -58,7 +58,7 @@ func (k *Key) Snapshot() Snapshot {
 // Snapshots returns the state of every key, by name.
 func (e *Engine) Snapshots() []Snapshot {
 	var all []Snapshot
-	for k := range e.all() {
+	for k := range e.allKeys() {
 		all = append(all, k.Snapshot())
 	}
 	slices.SortFunc(all, func(a, b Snapshot) int {

@@ -4,14 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/gohedge/hedge/internal/watch"
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/observe"
 )
 
 // Unhedged is a call that is sent once: observers are told of it, and nothing is
 // learned from it.
 type Unhedged struct {
-	watcher *watch.Watcher // nil: there are no observers
+	watcher *observers.Notifier // nil: there are no observers
 	ctx     context.Context
 	key     observe.KeyInfo
 	start   time.Time
@@ -25,9 +25,9 @@ func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Re
 	if !e.Observed() {
 		return Unhedged{}
 	}
-	u := Unhedged{watcher: e.setup.Watcher, ctx: ctx, key: e.info(name)}
-	u.watcher.Tell(func(o observe.Observer) { o.Denied(ctx, u.key, reason) })
-	u.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, u.key, observe.AttemptInfo{}) })
+	u := Unhedged{watcher: e.setup.Watcher, ctx: ctx, key: e.keyInfo(name)}
+	u.watcher.Notify(func(o observe.Observer) { o.Denied(ctx, u.key, reason) })
+	u.watcher.Notify(func(o observe.Observer) { o.AttemptStart(ctx, u.key, observe.AttemptInfo{}) })
 	u.start = time.Now()
 	return u
 }
@@ -41,10 +41,10 @@ func (u Unhedged) Done(answered bool) {
 	if !answered {
 		how, winner = observe.Failed, -1
 	}
-	u.watcher.Tell(func(o observe.Observer) {
+	u.watcher.Notify(func(o observe.Observer) {
 		o.AttemptDone(u.ctx, u.key, observe.AttemptResult{Outcome: how, Latency: took})
 	})
-	u.watcher.Tell(func(o observe.Observer) {
+	u.watcher.Notify(func(o observe.Observer) {
 		o.RequestDone(u.ctx, u.key, observe.RequestResult{Attempts: 1, Winner: winner, Latency: took})
 	})
 }

@@ -17,8 +17,8 @@ type hedgeYield struct {
 	wins   int     // of these hedges
 }
 
-// withdraw takes back a hedge that was not sent. It may have been judged since.
-func (y *hedgeYield) withdraw() { y.hedges = max(y.hedges-1, 0) }
+// withdrawHedge takes back a hedge that was not sent. It may have been judged since.
+func (y *hedgeYield) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
 // record judges the hedges if there are enough of them.
 func (y *hedgeYield) record(*Result) {

@@ -22,6 +22,6 @@ func TestHedgeYieldHalvesTheBudgetOfHedgesThatDoNotWin(t *testing.T) {
 		assert.Equal(t, want, y.scale)
 	}
 	y.hedges = 0
-	y.withdraw()
+	y.withdrawHedge()
 	assert.Zero(t, y.hedges)
 }

@@ -100,7 +100,7 @@ func TestR4NoMethodOfTheCorpusThatWritesReadsByItsName(t *testing.T) {
 func TestTheRuleKnowsWordsAndNoMethods(t *testing.T) {
 	for _, class := range readonly.Classes() {
 		for _, w := range strings.Fields(class[1]) {
-			_, others, ok := readonly.Split(w)
+			_, others, ok := readonly.SplitName(w)
 			assert.True(t, ok && len(others) == 0, w)
 		}
 	}
@@ -121,7 +121,7 @@ func TestSiblingsMakeFewReadsATake(t *testing.T) {
 		}
 		reads++
 		for _, sibling := range services[m.service] {
-			if readonly.HandsBack(sibling, m.name) {
+			if readonly.ReturnsObject(sibling, m.name) {
 				takes++
 				t.Logf("/%s/%s is sent once because of %s", m.service, m.name, sibling)
 				break

@@ -47,7 +47,7 @@ have a name that reads and still write. Words that were learned on one half of a
 Look at what `+"`Interceptor.Hedges`"+` says of your methods, switch off those whose name misleads by a route, or use `+"`WithDeclaredMethods()`"+`,
 which hedges no method by its name.`)
 	line("## Names that read\n")
-	line("The first word is %s.", oneOf(readonly.Words()))
+	line("The first word is %s.", oneOf(readonly.ReadingWords()))
 	line("%s\n", `Names that promise too little are sent once: `+oneOf(slices.Sorted(maps.Keys(readonly.MisleadingNames)))+`. None of the other words may be one of these:`)
 	line("| why | words |\n|---|---|")
 	for _, class := range readonly.Classes() {
@@ -63,7 +63,7 @@ which hedges no method by its name.`)
 * it is a Get or a Read that streams what queues hold, such as events, messages or tasks: each may go to one reader
 * it is a Get or a Read, and a method of its service hands back what it gives: FinishTask beside GetTask, Ack beside Get, VerifyPin beside GetPin. Not
   if its request says which it wants, as by a job_id. These verbs hand back:
-  `+capitalised(readonly.HandingBack)+`.`)
+  `+capitalised(readonly.ReturningVerbs)+`.`)
 	if *update {
 		require.NoError(t, os.WriteFile(document, []byte(doc.String()), 0o644))
 	}

@@ -11,8 +11,8 @@ func ReadsByName(name string) bool {
 // Classes returns the classes of words that keep a method from being hedged by its name: why, and the words.
 func Classes() [][2]string {
 	var all [][2]string
-	for _, c := range classes {
-		all = append(all, [2]string{c.why, strings.Join(strings.Fields(c.words), " ")})
+	for _, c := range wordClasses {
+		all = append(all, [2]string{c.reason, strings.Join(strings.Fields(c.words), " ")})
 	}
 	return all
 }
@@ -21,33 +21,33 @@ func Classes() [][2]string {
 // a describing noun after a verb, in lower case.
 func ForbiddenWords() []string {
 	var all []string
-	for w, r := range roles {
-		if r == linking || r == writing || r == given {
+	for w, r := range wordRoles {
+		if r == linkingWord || r == writingVerb || r == createdNoun {
 			all = append(all, w)
 		}
 	}
 	return all
 }
 
-// Describing reports whether a word makes a noun of the verb before it.
-func Describing(word string) bool { return describingNouns[strings.ToLower(word)] }
+// IsDescribingNoun reports whether a word makes a noun of the verb before it.
+func IsDescribingNoun(word string) bool { return describingNouns[strings.ToLower(word)] }
 
 // DescribingNouns, HandingBack and MisleadingNames are for docs/methods.md.
-const DescribingNouns = describing
+const DescribingNouns = describingNounList
 
 var (
-	HandingBack     = handingBack
+	ReturningVerbs  = returningVerbs
 	MisleadingNames = misleadingNames
 )
 
-// HandsBack is handsBack for tests.
-func HandsBack(sibling, name string) bool {
-	first, object, ok := split(name)
-	return ok && (first == "Get" || first == "Read") && handsBack(sibling, object)
+// ReturnsObject is handsBack for tests.
+func ReturnsObject(sibling, name string) bool {
+	first, object, ok := splitName(name)
+	return ok && (first == "Get" || first == "Read") && returnsObject(sibling, object)
 }
 
-// Split is split for tests.
-var Split = split
+// SplitName is split for tests.
+var SplitName = splitName
 
-// JudgeDescriptor is judge for tests.
-var JudgeDescriptor = judge
+// ClassifyDescriptor is judge for tests.
+var ClassifyDescriptor = classifyDescriptor

@@ -8,7 +8,7 @@ import (
 // readsByName reports whether the name of a method promises to only read, and why. A name that
 // is not in CamelCase promises nothing.
 func readsByName(name string) (reads bool, why string) {
-	first, object, ok := split(name)
+	first, object, ok := splitName(name)
 	switch {
 	case !ok:
 		return false, "its name is not in CamelCase"
@@ -18,31 +18,31 @@ func readsByName(name string) (reads bool, why string) {
 		return false, "its name says too little: " + misleadingNames[name]
 	}
 	for i, word := range object {
-		switch last := i == len(object)-1; roles[strings.ToLower(word)] {
-		case linking:
+		switch last := i == len(object)-1; wordRoles[strings.ToLower(word)] {
+		case linkingWord:
 			return false, "its name holds " + word + ", which announces more than reading"
-		case writing:
+		case writingVerb:
 			if last || chainingWords[strings.ToLower(first)] || !describingNouns[strings.ToLower(object[i+1])] {
 				return false, "its name holds " + word + ", which writes or takes"
 			}
-		case issued:
+		case issuedNoun:
 			if last && first == "Get" {
 				return false, "it may make the " + word + " that its name asks for"
 			}
-		case identifier:
+		case identifierNoun:
 			if len(object) == 1 && first == "Get" {
 				return false, "it may make the " + word + " that its name asks for"
 			}
-		case given:
+		case createdNoun:
 			return false, "it may make, or take, the " + word + " that its name asks for"
 		}
 	}
 	return true, "its name begins with " + first + " and holds no word that writes or takes"
 }
 
-// split splits a CamelCase name into its first word, which may be two, as BatchGet, and the
+// splitName splits a CamelCase name into its first word, which may be two, as BatchGet, and the
 // others. It reports false if a part of the name is no word.
-func split(name string) (first string, others []string, ok bool) {
+func splitName(name string) (first string, others []string, ok bool) {
 	first, rest := nextWord(name)
 	if first == "Batch" || first == "Aggregated" {
 		var second string
@@ -62,26 +62,26 @@ func split(name string) (first string, others []string, ok bool) {
 // nextWord splits off the first word of a CamelCase name: Item, HTTP, IDs or 2. An underscore
 // is a word as well. The word is empty if what is there is nothing of these.
 func nextWord(name string) (word, rest string) {
-	end := span(name, isUpper)
+	end := prefixLength(name, isUpper)
 	capitals := strings.ToLower(name[:end])
-	switch lower := span(name[end:], isLower); {
+	switch lower := prefixLength(name[end:], isLower); {
 	case end == 0:
-		end = max(span(name, isDigit), span(name, isUnderscore))
+		end = max(prefixLength(name, isDigit), prefixLength(name, isUnderscore))
 	case lower == 0: // HTTP
 	case end == 1: // Item
 		end += lower
-	case roles[capitals] == linking || roles[capitals] == writing || roles[capitals] == given: // ANDdelete is not AN and Ddelete, OTPSs is no plural
-	case lower == 1 && name[end] == 's' && roles[capitals[:end-1]] == 0: // IDs; OTPAs may be OTP and As
+	case wordRoles[capitals] == linkingWord || wordRoles[capitals] == writingVerb || wordRoles[capitals] == createdNoun: // ANDdelete is not AN and Ddelete, OTPSs is no plural
+	case lower == 1 && name[end] == 's' && wordRoles[capitals[:end-1]] == 0: // IDs; OTPAs may be OTP and As
 		end++
-	case roles[capitals] != 0: // OTPmail
+	case wordRoles[capitals] != 0: // OTPmail
 	default: // HTTPServer: the last capital begins a word
 		end--
 	}
 	return name[:end], name[end:]
 }
 
-// span returns how many bytes at the start of s are in a class.
-func span(s string, class func(byte) bool) int {
+// prefixLength returns how many bytes at the start of s are in a class.
+func prefixLength(s string, class func(byte) bool) int {
 	for i := range len(s) {
 		if !class(s[i]) {
 			return i

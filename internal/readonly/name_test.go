@@ -12,7 +12,7 @@ import (
 )
 
 func TestEveryReadingWordBeginsANameThatReads(t *testing.T) {
-	words := readonly.Words()
+	words := readonly.ReadingWords()
 	for _, w := range words {
 		for name, want := range map[string]bool{w + "Items": true, w + "ItemAndDelete": false, w + "ing": false, "Un" + w: false} {
 			assert.Equal(t, want, readonly.ReadsByName(name), name)
@@ -53,7 +53,7 @@ func TestNamesAreSplitIntoWords(t *testing.T) {
 		"GetItem": "Get Item", "BatchGetHTTPServer2": "BatchGet HTTP Server 2", "AggregatedListX": "AggregatedList X", "GetUserIDs": "Get User IDs",
 		"GetIDsOfUsers": "Get IDs Of Users", "GetANDdelete": "", "Get_Item": "Get _ Item", "Getитем": "", "getItem": "", "": "", "Batch": "Batch",
 	} {
-		first, others, ok := readonly.Split(name)
+		first, others, ok := readonly.SplitName(name)
 		require.Equal(t, want != "", ok, name)
 		if ok {
 			assert.Equal(t, want, strings.Join(append([]string{first}, others...), " "))
@@ -66,7 +66,7 @@ func TestNamesAreSplitIntoWords(t *testing.T) {
 func TestR4NoNameWithAForbiddenWordReads(t *testing.T) {
 	forbidden := readonly.ForbiddenWords()
 	require.Greater(t, len(forbidden), 300)
-	for _, reading := range readonly.Words() {
+	for _, reading := range readonly.ReadingWords() {
 		for _, w := range forbidden {
 			camel := strings.ToUpper(w[:1]) + w[1:]
 			for _, name := range []string{camel, "Item" + camel, camel + "Item", "Item" + camel + "2", "HTTP" + camel, "_" + camel, strings.ToUpper(w), strings.ToUpper(w) + "_x"} {
@@ -105,7 +105,7 @@ func FuzzReadsByName(f *testing.F) {
 				t.Skip()
 			}
 		}
-		if _, rest, ok := readonly.Split("Get" + after); ok && len(rest) > 0 && readonly.Describing(rest[0]) {
+		if _, rest, ok := readonly.SplitName("Get" + after); ok && len(rest) > 0 && readonly.IsDescribingNoun(rest[0]) {
 			t.Skip() // Transfer in GetTransferConfig is a noun
 		}
 		assert.False(t, readonly.ReadsByName(before+w+after), "%q", before+w+after)

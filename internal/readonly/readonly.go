@@ -12,61 +12,61 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// A Verdict says whether a method only reads, as far as can be known without its service.
-type Verdict struct {
+// A Classification says whether a method only reads, as far as can be known without its service.
+type Classification struct {
 	Reads    bool
 	Declared bool   // by options of its descriptor; else it is a guess
-	Why      string // a clause: "it is bound to HTTP GET"
+	Reason   string // a clause: "it is bound to HTTP GET"
 }
 
-// Judge judges the method with a full name such as "/pkg.Service/Method": by its declaration, or else by
+// ClassifyMethod judges the method with a full name such as "/pkg.Service/Method": by its declaration, or else by
 // the shape of its service, or else by its name.
-func Judge(full string) Verdict {
+func ClassifyMethod(full string) Classification {
 	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	d, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + name))
 	if m, ok := d.(protoreflect.MethodDescriptor); ok {
-		return judge(m)
+		return classifyDescriptor(m)
 	}
-	return judgeName(name)
+	return classifyName(name)
 }
 
-func judge(m protoreflect.MethodDescriptor) Verdict {
+func classifyDescriptor(m protoreflect.MethodDescriptor) Classification {
 	if m.IsStreamingClient() {
-		return Verdict{Why: "its client sends a stream"}
+		return Classification{Reason: "its client sends a stream"}
 	}
 	if o, ok := m.Options().(*descriptorpb.MethodOptions); ok {
-		if v := declaration(o); v.Declared {
+		if v := classifyOptions(o); v.Declared {
 			return v
 		}
 	}
-	v := judgeName(string(m.Name()))
+	v := classifyName(string(m.Name()))
 	if v.Reads {
-		if why := contradiction(m); why != "" {
-			return Verdict{Why: why}
+		if why := findContradiction(m); why != "" {
+			return Classification{Reason: why}
 		}
 	}
 	return v
 }
 
-func judgeName(name string) Verdict {
+func classifyName(name string) Classification {
 	reads, why := readsByName(name)
-	return Verdict{Reads: reads, Why: why}
+	return Classification{Reads: reads, Reason: why}
 }
 
-// declaration returns what the options of a method say, if they say something.
-func declaration(o *descriptorpb.MethodOptions) Verdict {
+// classifyOptions returns what the options of a method say, if they say something.
+func classifyOptions(o *descriptorpb.MethodOptions) Classification {
 	switch level := o.GetIdempotencyLevel(); level {
 	case descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN:
 	case descriptorpb.MethodOptions_NO_SIDE_EFFECTS:
-		return Verdict{Reads: true, Declared: true, Why: "it declares NO_SIDE_EFFECTS"}
+		return Classification{Reads: true, Declared: true, Reason: "it declares NO_SIDE_EFFECTS"}
 	default:
-		return Verdict{Declared: true, Why: "it declares " + level.String() + ", which is not enough"}
+		return Classification{Declared: true, Reason: "it declares " + level.String() + ", which is not enough"}
 	}
 	// The extension google.api.http is a field of its own type if the program has that
 	// linked in, and an unknown field otherwise. On the wire it is the same.
 	wire, err := proto.Marshal(o)
 	if err != nil {
-		return Verdict{Declared: true, Why: "its options cannot be read"}
+		return Classification{Declared: true, Reason: "its options cannot be read"}
 	}
 	var http []byte
 	eachField(wire, func(n protowire.Number, v []byte) {
@@ -76,11 +76,11 @@ func declaration(o *descriptorpb.MethodOptions) Verdict {
 	})
 	switch get, bound := httpBinding(http); {
 	case get:
-		return Verdict{Reads: true, Declared: true, Why: "it is bound to HTTP GET"}
+		return Classification{Reads: true, Declared: true, Reason: "it is bound to HTTP GET"}
 	case bound:
-		return Verdict{Declared: true, Why: "it is bound to another method of HTTP than GET"}
+		return Classification{Declared: true, Reason: "it is bound to another method of HTTP than GET"}
 	}
-	return Verdict{}
+	return Classification{}
 }
 
 // Field numbers of google/api/http.proto and google/api/annotations.proto.

@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// contradiction says what in the service of a method contradicts its name, which reads; nothing if it is empty.
-func contradiction(m protoreflect.MethodDescriptor) string {
-	first, object, _ := split(string(m.Name()))
+// findContradiction says what in the service of a method contradicts its name, which reads; nothing if it is empty.
+func findContradiction(m protoreflect.MethodDescriptor) string {
+	first, object, _ := splitName(string(m.Name()))
 	reply := m.Output()
 	switch {
 	case reply.Name() == "Operation" && !namesOperation(m):
@@ -25,7 +25,7 @@ func contradiction(m protoreflect.MethodDescriptor) string {
 	}
 	siblings := m.Parent().(protoreflect.ServiceDescriptor).Methods()
 	for i := range siblings.Len() {
-		if s := siblings.Get(i).Name(); handsBack(string(s), object) {
+		if s := siblings.Get(i).Name(); returnsObject(string(s), object) {
 			return "beside " + string(s) + ", what it gets may be given to one caller only"
 		}
 	}
@@ -40,7 +40,7 @@ func namesOperation(m protoreflect.MethodDescriptor) bool {
 // namesItsObject reports whether a request says which object it wants, as GetJob does with a job_id, and
 // as the worker does not that wants any job.
 func namesItsObject(request protoreflect.MessageDescriptor, object []string) bool {
-	object = singular(object)
+	object = singularWords(object)
 	if len(object) == 0 {
 		return false
 	}
@@ -55,24 +55,24 @@ func namesItsObject(request protoreflect.MessageDescriptor, object []string) boo
 	return false
 }
 
-// handsBack reports whether a method of the name hands back what a Get of the object in the same service gave: FinishTask beside
+// returnsObject reports whether a method of the name hands back what a Get of the object in the same service gave: FinishTask beside
 // GetTask, Ack beside Get, SubmitResult beside GetTask, but not Submit beside GetPrice.
-func handsBack(name string, object []string) bool {
-	verb, handed, ok := split(name)
-	if !ok || !handingBack[strings.ToLower(verb)] {
+func returnsObject(name string, object []string) bool {
+	verb, handed, ok := splitName(name)
+	if !ok || !returningVerbs[strings.ToLower(verb)] {
 		return false
 	}
-	got, handed := singular(object), singular(handed)
-	return slices.Equal(got, handed) || queued(got) && (queued(handed) || handed[len(handed)-1] == "result")
+	got, handed := singularWords(object), singularWords(handed)
+	return slices.Equal(got, handed) || isQueuedObject(got) && (isQueuedObject(handed) || handed[len(handed)-1] == "result")
 }
 
-// queued reports whether an object is what a queue gives, as far as its name says something.
-func queued(object []string) bool {
+// isQueuedObject reports whether an object is what a queue gives, as far as its name says something.
+func isQueuedObject(object []string) bool {
 	return len(object) == 0 || queuedNouns[object[len(object)-1]]
 }
 
-// singular returns words in lower case and without the s of a plural.
-func singular(words []string) []string {
+// singularWords returns words in lower case and without the s of a plural.
+func singularWords(words []string) []string {
 	out := make([]string, len(words))
 	for i, w := range words {
 		w = strings.ToLower(w)

@@ -118,18 +118,18 @@ func TestDescriptorsContradictNames(t *testing.T) {
 		{"Login", "CreateItem() Item", "no word that reads"},
 		{"Login", "CreateItem() Item NO_SIDE_EFFECTS", ""},
 	} {
-		v := readonly.JudgeDescriptor(service(t, c.service, strings.Split(c.methods, ", ")...).Methods().Get(0))
-		assert.Equal(t, c.why == "", v.Reads, "%s: %s: %s", c.service, c.methods, v.Why)
-		assert.Contains(t, v.Why, c.why, c.methods)
+		v := readonly.ClassifyDescriptor(service(t, c.service, strings.Split(c.methods, ", ")...).Methods().Get(0))
+		assert.Equal(t, c.why == "", v.Reads, "%s: %s: %s", c.service, c.methods, v.Reason)
+		assert.Contains(t, v.Reason, c.why, c.methods)
 		assert.Equal(t, v.Reads && strings.Contains(strings.Split(c.methods, ",")[0], "NO_SIDE"), v.Declared, c.methods)
 	}
 }
 
 func TestUnknownMethodsAreJudgedByTheirNames(t *testing.T) {
-	assert.True(t, readonly.Judge("/nobody.Knows/GetItem").Reads)
+	assert.True(t, readonly.ClassifyMethod("/nobody.Knows/GetItem").Reads)
 	for _, full := range []string{"/nobody.Knows/CreateItem", "/nobody.Knows/", "", "/", "nonsense", "/GetItem"} {
-		v := readonly.Judge(full)
+		v := readonly.ClassifyMethod(full)
 		assert.False(t, v.Reads, full)
-		assert.NotEmpty(t, v.Why, full)
+		assert.NotEmpty(t, v.Reason, full)
 	}
 }

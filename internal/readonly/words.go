@@ -13,86 +13,86 @@ var readingWords = []string{
 	"Get", "BatchGet", "List", "AggregatedList", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Find", "Is", "Has", "Exists", "Estimate", "Stat",
 }
 
-// Words returns the words of which one begins the name of a method that reads, in the order in
+// ReadingWords returns the words of which one begins the name of a method that reads, in the order in
 // which documents list them. The caller may change the slice.
-func Words() []string { return slices.Clone(readingWords) }
+func ReadingWords() []string { return slices.Clone(readingWords) }
 
-// A role is what a word says about a method whose name holds it after the reading word.
-type role uint8
+// A wordRole is what a word says about a method whose name holds it after the reading word.
+type wordRole uint8
 
 const (
-	_          role = iota
-	linking         // more than reading happens, whatever follows
-	writing         // a verb, which writes or takes; a noun before a describing noun
-	given           // a noun: what does not exist, or does not stay, until somebody asks for it
-	issued          // given where a Get ends with it: GetAccessToken, not GetTokenBalance
-	identifier      // given where a Get holds nothing else: GetId makes one, GetUserId reads one
+	_              wordRole = iota
+	linkingWord             // more than reading happens, whatever follows
+	writingVerb             // a verb, which writes or takes; a noun before a describing noun
+	createdNoun             // a noun: what does not exist, or does not stay, until somebody asks for it
+	issuedNoun              // given where a Get ends with it: GetAccessToken, not GetTokenBalance
+	identifierNoun          // given where a Get holds nothing else: GetId makes one, GetUserId reads one
 )
 
-// A class is words with one role for one reason.
-type class struct {
-	role  role
-	why   string // for docs/methods.md, which lists all classes
-	words string
+// A wordClass is words with one role for one reason.
+type wordClass struct {
+	role   wordRole
+	reason string // for docs/methods.md, which lists all classes
+	words  string
 }
 
-// classes are the words that keep a method from being hedged by its name. A word that is missing
+// wordClasses are the words that keep a method from being hedged by its name. A word that is missing
 // can run somebody's write twice; one too many costs a hedge, and a line in the log says how to allow it.
 // So what is a verb and a noun is here (Lock, Lease, Grant), but for what is nearly always the thing that
 // is read: Order, Post, Book, Record, Log, Link, Report, Issue, Block, Tag, Index, Build, Run.
-var classes = []class{
-	{linking, "They join a second action to the first, which can be anything: GetOrCreate, FindAndX, ReadThenX", `
+var wordClasses = []wordClass{
+	{linkingWord, "They join a second action to the first, which can be anything: GetOrCreate, FindAndX, ReadThenX", `
 		And Or Then Else Plus`},
-	{linking, "They make another verb of the first word: CountDown, ReadOut, GetIn", `
+	{linkingWord, "They make another verb of the first word: CountDown, ReadOut, GetIn", `
 		In Out Up Down On Off Over Away Back`},
-	{linking, "They say that there is another one each time: GetNextTicket, GetNewAddress, GetUniqueID, ReadOnce", `
+	{linkingWord, "They say that there is another one each time: GetNextTicket, GetNewAddress, GetUniqueID, ReadOnce", `
 		Next New Once Unique Snowflake`},
-	{writing, "They create or add: GetSet, ListAppend, FindInsert", `
+	{writingVerb, "They create or add: GetSet, ListAppend, FindInsert", `
 		Create Make Insert Add Append Prepend Concatenate Concat Put Push Write Save Persist Set Upsert Ensure Init Initialize Register Enroll
 		Generate Allocate Provision Mint Airdrop Clone Copy Duplicate Import Upload Ingest Populate Backfill Replenish Compose Publish Deploy
 		Install Upgrade Launch Open Begin Start Restart Reboot Resume Spawn Enqueue Requeue Submit Prepare Mount`},
-	{writing, "They change what is there: ReadModifyWriteRow, SearchReplace, GetEx (which sets an expiry)", `
+	{writingVerb, "They change what is there: ReadModifyWriteRow, SearchReplace, GetEx (which sets an expiry)", `
 		Update Modify Mutate Change Edit Alter Patch Replace Rewrite Overwrite Merge Split Splice Shuffle Move Rename Rotate Reorder Swap Exchange
 		Toggle Flip Enable Disable Activate Deactivate Apply Commit Rollback Revert Undo Redo Reset Restore Recover Repair Refresh Reload
 		Rebuild Recreate Reindex Reprocess Renew Extend Ex Expire Touch Mark Unmark Untag Pin Unpin Unstar Assign Unassign Attach Detach Bind Unbind
 		Unlink Associate Disassociate Connect Disconnect Join Leave Follow Unfollow Subscribe Unsubscribe Sync Synchronize Reconcile Migrate
 		Transform Configure Trim Retain Resize Promote Demote Freeze Unfreeze Suspend Pause Unset Undelete Internalize Externalize Seal Unseal`},
-	{writing, "They count, so that twice is one too many: GetIncr, CountVote", `
+	{writingVerb, "They count, so that twice is one too many: GetIncr, CountVote", `
 		Increment Incr Increase Decrement Decr Decrease Bump Advance Seek Skip Vote Upvote Downvote Accumulate`},
-	{writing, "They remove: GetDel, ListRemove, ReadClear", `
+	{writingVerb, "They remove: GetDel, ListRemove, ReadClear", `
 		Delete Del Remove Rem Drop Destroy Erase Wipe Burn Shred Clear Purge Flush Truncate Prune Evict Invalidate Discard Cleanup Clean Archive
 		Unarchive Trash Revoke Uninstall Deregister Unregister Unmount Terminate Stop Halt Kill Abort Cancel Close Shutdown Finish Complete`},
-	{writing, "They take: the second call gets another one, or nothing. ListPop, QueryClaim", `
+	{writingVerb, "They take: the second call gets another one, or nothing. ListPop, QueryClaim", `
 		Take Pick Obtain Collect Pop Poll Pull Shift Dequeue Consume Receive Drain Draw Claim Reserve Checkout Checkin Borrow Return Redeem Spend
 		Lock Unlock Lease Acquire Release Hold Grab Steal Ack Nack Acknowledge Confirm`},
-	{writing, "They act elsewhere, or move money: QueryExec, SearchNotify, GetPay", `
+	{writingVerb, "They act elsewhere, or move money: QueryExec, SearchNotify, GetPay", `
 		Send Resend Emit Notify Broadcast Forward Dispatch Deliver Invite Invoke Execute Exec Rerun Trigger Fire Do Perform
 		Retry Replay Pay Charge Refund Transfer Withdraw Deposit Debit Credit Buy Sell Purchase Transact Settle Stake Unstake Undelegate`},
-	{writing, "They grant or decide: FindApprove, GetGrant", `
+	{writingVerb, "They grant or decide: FindApprove, GetGrant", `
 		Approve Reject Accept Decline Deny Grant Allow Forbid Ban Unban Unblock Mute Unmute Login Logout Signin Signup Authorize
 		Authenticate Verify Elect`},
-	{given, "Proofs of who somebody is, which are made, stored and often sent at each call", `
+	{createdNoun, "Proofs of who somebody is, which are made, stored and often sent at each call", `
 		Nonce Challenge Captcha Otp Totp Hotp Sms Code Password Passcode Passphrase Verification`},
-	{given, "What is handed to one and to no other: the elements of a queue, the rights to something", `
+	{createdNoun, "What is handed to one and to no other: the elements of a queue, the rights to something", `
 		Work Element Suggestion Admission Voucher Coupon Prize Gift Loot`},
-	{given, "What is computed, and then stored", `
+	{createdNoun, "What is computed, and then stored", `
 		Thumbnail`},
-	{given, "What can be any statement, writing ones included", `
+	{createdNoun, "What can be any statement, writing ones included", `
 		Sql Graphql Cypher Statement Flight`},
-	{issued, "Rights that are handed out, where a Get ends with them: GetAccessToken, but not GetTokenBalance", `
+	{issuedNoun, "Rights that are handed out, where a Get ends with them: GetAccessToken, but not GetTokenBalance", `
 		Token Credential`},
-	{identifier, "Identifiers, where a Get holds nothing else: GetId makes a new one, GetUserId reads one", `
+	{identifierNoun, "Identifiers, where a Get holds nothing else: GetId makes a new one, GetUserId reads one", `
 		Id Uid Uuid Guid Ulid`},
 }
 
-// roles are the roles of words in lower case. The plural of a noun has its role; Updates is no verb, and has none.
-var roles = rolesOf(classes)
+// wordRoles are the roles of words in lower case. The plural of a noun has its role; Updates is no verb, and has none.
+var wordRoles = indexRoles(wordClasses)
 
-func rolesOf(classes []class) map[string]role {
-	roles := make(map[string]role)
+func indexRoles(classes []wordClass) map[string]wordRole {
+	roles := make(map[string]wordRole)
 	for _, c := range classes {
 		words := wordSet(c.words)
-		if c.role >= given {
+		if c.role >= createdNoun {
 			words = nounSet(c.words)
 		}
 		for w := range words {
@@ -102,11 +102,11 @@ func rolesOf(classes []class) map[string]role {
 	return roles
 }
 
-// describing are nouns that make a noun of a verb that stands before them: the status of a transfer, the configuration of
+// describingNounList are nouns that make a noun of a verb that stands before them: the status of a transfer, the configuration of
 // one, and the job that does it are there to be read. Count is not among them: ReadClearCount clears.
-const describing = `Config Policy Status State Rule Setting Info Detail History Log Limit Metadata Template Schema Permission Progress Type Plan Job Request`
+const describingNounList = `Config Policy Status State Rule Setting Info Detail History Log Limit Metadata Template Schema Permission Progress Type Plan Job Request`
 
-var describingNouns = nounSet(describing)
+var describingNouns = nounSet(describingNounList)
 
 // chainingWords are reading words that verbs follow: ReadModifyWrite, SearchReplace, FindUpdate. After the
 // others, the thing that is read follows.
@@ -122,9 +122,9 @@ var misleadingNames = map[string]string{
 	"GetContainerEvents": "it can take the events",       // of Kubernetes' CRI
 }
 
-// handingBack are the verbs of methods that hand back what another method of their service gave: an element of a queue that is
+// returningVerbs are the verbs of methods that hand back what another method of their service gave: an element of a queue that is
 // done, the answer to a challenge.
-var handingBack = wordSet(`Ack Nack Acknowledge Finish Complete Submit Push Answer Solve Redeem Confirm Verify Authenticate`)
+var returningVerbs = wordSet(`Ack Nack Acknowledge Finish Complete Submit Push Answer Solve Redeem Confirm Verify Authenticate`)
 
 // queuedNouns are what queues give, each to one reader.
 var queuedNouns = nounSet(`Work Job Task Item Message Event Element Assignment Command Callback Notification Update Change`)

@@ -27,7 +27,7 @@ type Route struct {
 	Pattern string
 	Line    string // source line of the program that gives the route, for errors
 	Policy
-	undeclared *Route // the same route without Hedgeable; nil for itself
+	withoutHedgeable *Route // the same route without Hedgeable; nil for itself
 }
 
 // Unrouted is the route of calls that match no pattern.
@@ -41,7 +41,7 @@ type Table struct {
 }
 
 // Validate returns an error that names the field and the value if r makes no sense.
-func (r Route) Validate() error { return new(Table).add(r) }
+func (r Route) Validate() error { return new(Table).addRoute(r) }
 
 // Register adds r. The route has no effect before Compile.
 func (t *Table) Register(r Route) { t.registered = append(t.registered, r) }
@@ -58,20 +58,20 @@ func (t *Table) Registered() []Route {
 // not have, or a pattern that conflicts with another one.
 func (t *Table) Compile(protocol string) error {
 	for _, r := range t.Registered() {
-		if protocol == "grpc" && !pattern.OfMethods(r.Pattern) {
+		if protocol == "grpc" && !pattern.IsMethodPattern(r.Pattern) {
 			return fmt.Errorf("hedge: WithRoute(%q): pattern is not /pkg.Service/Method, /pkg.Service/* or /*, as gRPC needs", r.Pattern)
 		}
 		if protocol == "grpc" && r.FirstByte {
 			return fmt.Errorf("hedge: WithRoute(%q): FirstByte true is for HTTP", r.Pattern)
 		}
-		if err := t.add(r); err != nil {
+		if err := t.addRoute(r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *Table) add(r Route) error {
+func (t *Table) addRoute(r Route) error {
 	switch {
 	case r.Off && r.Hedgeable:
 		return fmt.Errorf("hedge: WithRoute(%q): Hedgeable true has no effect beside Off true", r.Pattern)
@@ -82,7 +82,7 @@ func (t *Table) add(r Route) error {
 	}
 	undeclared := r
 	undeclared.Hedgeable = false
-	r.undeclared = &undeclared
+	r.withoutHedgeable = &undeclared
 	if err := t.mux.Add(r.Pattern, r.Line, &r); err != nil {
 		return fmt.Errorf("hedge: WithRoute(%q): %w", r.Pattern, err)
 	}
@@ -101,7 +101,7 @@ func (t *Table) MatchRequest(req *http.Request) *Route {
 	case !ok:
 		return Unrouted
 	case !clean:
-		return r.undeclared
+		return r.withoutHedgeable
 	}
 	return r
 }

@@ -9,13 +9,13 @@ import (
 
 // A Semaphore has places. It is safe for concurrent use. Use [New] to make one.
 type Semaphore struct {
-	mu            sync.Mutex
-	places, taken int
-	waiting       list.List // of channels, each closed when its owner gets a place; empty while a place is free
+	mu                 sync.Mutex
+	capacity, acquired int
+	waiters            list.List // of channels, each closed when its owner gets a place; empty while a place is free
 }
 
 // New returns a Semaphore of n places, which are free.
-func New(n int) *Semaphore { return &Semaphore{places: n} }
+func New(n int) *Semaphore { return &Semaphore{capacity: n} }
 
 // Acquire takes a place, and waits for one if there is none. It returns the error of ctx, and takes none, if that has ended or
 // ends before.
@@ -24,13 +24,13 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	if s.taken < s.places {
-		s.taken++
+	if s.acquired < s.capacity {
+		s.acquired++
 		s.mu.Unlock()
 		return nil
 	}
 	mine := make(chan struct{})
-	here := s.waiting.PushBack(mine)
+	here := s.waiters.PushBack(mine)
 	s.mu.Unlock()
 	select {
 	case <-mine:
@@ -43,10 +43,10 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 	defer s.mu.Unlock()
 	select {
 	case <-mine: // too late for it
-		s.taken--
-		s.give()
+		s.acquired--
+		s.wakeWaiters()
 	default:
-		s.waiting.Remove(here)
+		s.waiters.Remove(here)
 	}
 	return ctx.Err()
 }
@@ -55,14 +55,14 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 func (s *Semaphore) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken--
-	s.give()
+	s.acquired--
+	s.wakeWaiters()
 }
 
-// give gives free places to those who have waited for longest. The caller holds mu.
-func (s *Semaphore) give() {
-	for s.taken < s.places && s.waiting.Len() > 0 {
-		close(s.waiting.Remove(s.waiting.Front()).(chan struct{}))
-		s.taken++
+// wakeWaiters gives free places to those who have waited for longest. The caller holds mu.
+func (s *Semaphore) wakeWaiters() {
+	for s.acquired < s.capacity && s.waiters.Len() > 0 {
+		close(s.waiters.Remove(s.waiters.Front()).(chan struct{}))
+		s.acquired++
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 )
 
 // maxAttempts is the maximum of the field maxAttempts. A larger value counts as the maximum (gRFC A6, Limits on Retries and Hedges).
@@ -123,7 +123,7 @@ func parseAccepted(text string) (*Config, error) {
 	c := &Config{text: text, methods: make(map[string]methodConfig)}
 	var f configFields
 	if err := json.Unmarshal([]byte(text), &f); err != nil { // gRPC accepts types that this package does not
-		c.IgnoredValues = append(c.IgnoredValues, label.Clean(err.Error()))
+		c.IgnoredValues = append(c.IgnoredValues, sanitize.CleanText(err.Error()))
 		return c, nil
 	}
 	if f.MethodConfig != nil {
@@ -187,7 +187,7 @@ func (c *Config) parseHedgingPolicy(policy value) (*HedgingPolicy, error) {
 	}
 	for _, name := range h.fieldNames() {
 		if !slices.ContainsFunc([]string{"maxAttempts", "hedgingDelay", "nonFatalStatusCodes"}, func(known string) bool { return strings.EqualFold(known, name) }) {
-			c.UnknownFields = append(c.UnknownFields, h.path+"."+label.Clean(name))
+			c.UnknownFields = append(c.UnknownFields, h.path+"."+sanitize.CleanText(name))
 		}
 	}
 	return p, nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 )
 
 // A value is a JSON value and its path in the config.
@@ -47,7 +47,7 @@ func (v value) invalidError(want string) error {
 	if len(v.raw) == 0 {
 		return fmt.Errorf("%s: it is missing, and is to be %s", v.path, want)
 	}
-	return fmt.Errorf("%s: %s is not %s", v.path, label.Clean(string(v.raw)), want)
+	return fmt.Errorf("%s: %s is not %s", v.path, sanitize.CleanText(string(v.raw)), want)
 }
 
 // parseObject parses an object. It returns nil if the value is not set.
@@ -72,7 +72,7 @@ func (v value) parseObject() (*object, error) {
 		}
 		key := foldCase(f.name)
 		if _, twice := o.fields[key]; twice {
-			return nil, fmt.Errorf("%s is given twice", o.fieldPath(label.Clean(f.name)))
+			return nil, fmt.Errorf("%s is given twice", o.fieldPath(sanitize.CleanText(f.name)))
 		}
 		o.fields[key] = f
 	}

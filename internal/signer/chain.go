@@ -29,25 +29,25 @@ type Hashing struct {
 
 // Chain proves what a zone does not have. It returns records that are not signed yet.
 type Chain struct {
-	zone    string
-	how     Denial
-	hashing Hashing
-	ttl     uint32
-	types   map[string][]uint16 // of all names that are in the chain; nil: something is below them
-	order   []string            // names, or hashes
-	named   map[string]string   // names by their hash
+	zone        string
+	denial      Denial
+	hashing     Hashing
+	ttl         uint32
+	types       map[string][]uint16 // of all names that are in the chain; nil: something is below them
+	owners      []string            // names, or hashes
+	namesByHash map[string]string   // names by their hash
 }
 
 // NewChain returns the chain of a zone. The types are those of all names that it has, in lower case, without those that come
 // by signing; a delegation has NS and perhaps DS, and what is below it is not the zone's.
 func NewChain(zone string, how Denial, h Hashing, ttl uint32, types map[string][]uint16) *Chain {
-	c := &Chain{zone: zone, how: how, hashing: h, ttl: ttl, types: make(map[string][]uint16), named: make(map[string]string)}
+	c := &Chain{zone: zone, denial: how, hashing: h, ttl: ttl, types: make(map[string][]uint16), namesByHash: make(map[string]string)}
 	for name, all := range types {
 		if how == NSEC3Out && name != zone && slices.Equal(all, []uint16{dns.TypeNS}) {
 			continue
 		}
 		c.types[name] = all
-		for above := up(name); name != zone && above != zone; above = up(above) {
+		for above := parentName(name); name != zone && above != zone; above = parentName(above) {
 			if _, ok := types[above]; !ok {
 				c.types[above] = nil
 			}
@@ -55,15 +55,15 @@ func NewChain(zone string, how Denial, h Hashing, ttl uint32, types map[string][
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(c.types), Compare) {
 		if how == NSEC3 || how == NSEC3Out {
-			hash := c.hash(name)
-			c.named[hash] = name
-			c.order = append(c.order, hash)
+			hash := c.hashName(name)
+			c.namesByHash[hash] = name
+			c.owners = append(c.owners, hash)
 		} else if c.types[name] != nil {
-			c.order = append(c.order, name)
+			c.owners = append(c.owners, name)
 		}
 	}
-	if len(c.named) > 0 {
-		slices.Sort(c.order)
+	if len(c.namesByHash) > 0 {
+		slices.Sort(c.owners)
 	}
 	return c
 }
@@ -73,46 +73,46 @@ func (c *Chain) NoData(name string) []dns.RR {
 	if _, ok := c.types[name]; !ok {
 		return c.NoCloser(name) // a delegation that is opted out
 	}
-	if c.hashed() {
-		return []dns.RR{c.record(c.hash(name))}
+	if c.usesNSEC3() {
+		return []dns.RR{c.matchingRecord(c.hashName(name))}
 	}
-	return []dns.RR{c.record(name)}
+	return []dns.RR{c.matchingRecord(name)}
 }
 
 // NoName proves that there is no such name, nor a wildcard that it could be made of.
 func (c *Chain) NoName(name string) []dns.RR {
-	above, _ := c.closest(name)
-	return distinct(append(c.NoCloser(name), c.covers("*."+strings.TrimPrefix(above, "."))))
+	above, _ := c.closestEncloser(name)
+	return removeDuplicates(append(c.NoCloser(name), c.coveringRecord("*."+strings.TrimPrefix(above, "."))))
 }
 
 // NoCloser proves that a name does not exist, and nothing that is closer to it than the closest name that does: for answers
 // made of wildcards, which need the name below alone, and delegations that are opted out.
 func (c *Chain) NoCloser(name string) []dns.RR {
-	above, next := c.closest(name)
-	if c.hashed() {
-		return distinct([]dns.RR{c.record(c.hash(above)), c.covers(next)})
+	above, next := c.closestEncloser(name)
+	if c.usesNSEC3() {
+		return removeDuplicates([]dns.RR{c.matchingRecord(c.hashName(above)), c.coveringRecord(next)})
 	}
-	return []dns.RR{c.covers(next)}
+	return []dns.RR{c.coveringRecord(next)}
 }
 
 // NoWildcardData proves that the wildcard of which a name is made has no records of a type.
 func (c *Chain) NoWildcardData(name string) []dns.RR {
-	above, _ := c.closest(name)
-	return distinct(append(c.NoCloser(name), c.NoData("*."+strings.TrimPrefix(above, "."))...))
+	above, _ := c.closestEncloser(name)
+	return removeDuplicates(append(c.NoCloser(name), c.NoData("*."+strings.TrimPrefix(above, "."))...))
 }
 
 // Len returns how many records the chain has; those that are minimal have no chain.
-func (c *Chain) Len() int { return len(c.order) }
+func (c *Chain) Len() int { return len(c.owners) }
 
-func (c *Chain) hashed() bool { return c.how == NSEC3 || c.how == NSEC3Out }
+func (c *Chain) usesNSEC3() bool { return c.denial == NSEC3 || c.denial == NSEC3Out }
 
-func (c *Chain) hash(name string) string {
+func (c *Chain) hashName(name string) string {
 	return strings.ToLower(dns.HashName(name, dns.SHA1, c.hashing.Iterations, c.hashing.Salt))
 }
 
-// closest returns the closest name above one that exists, and the one below that.
-func (c *Chain) closest(name string) (above, next string) {
-	for above = name; ; above = up(above) {
+// closestEncloser returns the closest name above one that exists, and the one below that.
+func (c *Chain) closestEncloser(name string) (above, next string) {
+	for above = name; ; above = parentName(above) {
 		if _, ok := c.types[above]; ok || above == "." {
 			return above, next
 		}
@@ -121,70 +121,70 @@ func (c *Chain) closest(name string) (above, next string) {
 }
 
 // covers returns the record in whose span a name lies that does not exist.
-func (c *Chain) covers(name string) dns.RR {
+func (c *Chain) coveringRecord(name string) dns.RR {
 	switch {
-	case c.hashed():
-		return c.record(c.hash(name))
-	case c.how == Minimal:
-		return c.nsec(before(name), beyond(name), []uint16{dns.TypeA})
+	case c.usesNSEC3():
+		return c.matchingRecord(c.hashName(name))
+	case c.denial == Minimal:
+		return c.newNSEC(predecessorName(name), successorBelow(name), []uint16{dns.TypeA})
 	}
-	return c.record(name)
+	return c.matchingRecord(name)
 }
 
-// record returns the record of a name or a hash, or the one in whose span it lies.
-func (c *Chain) record(name string) dns.RR {
+// matchingRecord returns the record of a name or a hash, or the one in whose span it lies.
+func (c *Chain) matchingRecord(name string) dns.RR {
 	compare := Compare
-	if c.hashed() {
+	if c.usesNSEC3() {
 		compare = strings.Compare
 	}
-	if c.how == Minimal {
-		return c.nsec(name, behind(name), c.types[name])
+	if c.denial == Minimal {
+		return c.newNSEC(name, nextName(name), c.types[name])
 	}
-	i := sort.Search(len(c.order), func(i int) bool { return compare(c.order[i], name) > 0 }) - 1
+	i := sort.Search(len(c.owners), func(i int) bool { return compare(c.owners[i], name) > 0 }) - 1
 	if i < 0 {
-		i = len(c.order) - 1
+		i = len(c.owners) - 1
 	}
-	owner, next := c.order[i], c.order[(i+1)%len(c.order)]
-	if c.hashed() {
-		return c.nsec3(owner, next, c.types[c.named[owner]])
+	owner, next := c.owners[i], c.owners[(i+1)%len(c.owners)]
+	if c.usesNSEC3() {
+		return c.newNSEC3(owner, next, c.types[c.namesByHash[owner]])
 	}
-	return c.nsec(owner, next, c.types[owner])
+	return c.newNSEC(owner, next, c.types[owner])
 }
 
-func (c *Chain) nsec(owner, next string, types []uint16) dns.RR {
+func (c *Chain) newNSEC(owner, next string, types []uint16) dns.RR {
 	types = append(slices.Clone(types), dns.TypeRRSIG, dns.TypeNSEC)
 	if owner == c.zone {
 		types = append(types, dns.TypeDNSKEY)
 	}
 	slices.Sort(types)
-	return &dns.NSEC{Hdr: c.header(owner, dns.TypeNSEC), NextDomain: next, TypeBitMap: types}
+	return &dns.NSEC{Hdr: c.newHeader(owner, dns.TypeNSEC), NextDomain: next, TypeBitMap: types}
 }
 
-func (c *Chain) nsec3(owner, next string, types []uint16) dns.RR {
+func (c *Chain) newNSEC3(owner, next string, types []uint16) dns.RR {
 	types = slices.Clone(types)
 	if delegates := slices.Contains(types, dns.TypeNS) && !slices.Contains(types, dns.TypeSOA); len(types) > 0 && (!delegates || slices.Contains(types, dns.TypeDS)) {
 		types = append(types, dns.TypeRRSIG)
 	}
-	if c.named[owner] == c.zone {
+	if c.namesByHash[owner] == c.zone {
 		types = append(types, dns.TypeDNSKEY)
 	}
 	slices.Sort(types)
 	var flags uint8
-	if c.how == NSEC3Out {
+	if c.denial == NSEC3Out {
 		flags = 1
 	}
 	return &dns.NSEC3{
-		Hdr: c.header(owner+"."+strings.TrimPrefix(c.zone, "."), dns.TypeNSEC3), Hash: dns.SHA1, Flags: flags, Iterations: c.hashing.Iterations,
+		Hdr: c.newHeader(owner+"."+strings.TrimPrefix(c.zone, "."), dns.TypeNSEC3), Hash: dns.SHA1, Flags: flags, Iterations: c.hashing.Iterations,
 		SaltLength: uint8(len(c.hashing.Salt) / 2), Salt: c.hashing.Salt, HashLength: 20, NextDomain: next, TypeBitMap: types,
 	}
 }
 
-func (c *Chain) header(owner string, t uint16) dns.RR_Header {
+func (c *Chain) newHeader(owner string, t uint16) dns.RR_Header {
 	return dns.RR_Header{Name: owner, Rrtype: t, Class: dns.ClassINET, Ttl: c.ttl}
 }
 
-// distinct leaves out records that are there already.
-func distinct(all []dns.RR) (out []dns.RR) {
+// removeDuplicates leaves out records that are there already.
+func removeDuplicates(all []dns.RR) (out []dns.RR) {
 	for _, rr := range all {
 		if !slices.ContainsFunc(out, func(o dns.RR) bool { return o.Header().Name == rr.Header().Name }) {
 			out = append(out, rr)
@@ -194,10 +194,12 @@ func distinct(all []dns.RR) (out []dns.RR) {
 }
 
 // Compare compares names in lower case in canonical order (RFC 4034 §6.1).
-func Compare(a, b string) int { return slices.CompareFunc(labels(a), labels(b), bytes.Compare) }
+func Compare(a, b string) int {
+	return slices.CompareFunc(reversedLabels(a), reversedLabels(b), bytes.Compare)
+}
 
-// labels returns the labels of a name, the last first.
-func labels(name string) (all [][]byte) {
+// reversedLabels returns the labels of a name, the last first.
+func reversedLabels(name string) (all [][]byte) {
 	b := make([]byte, 256)
 	if _, err := dns.PackDomainName(name, b, 0, nil, false); err != nil {
 		panic(fmt.Sprint(name, err))
@@ -210,8 +212,8 @@ func labels(name string) (all [][]byte) {
 	return all
 }
 
-// up returns the name without its first label.
-func up(name string) string {
+// parentName returns the name without its first label.
+func parentName(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {
 		return "."
@@ -219,23 +221,25 @@ func up(name string) string {
 	return name[i:]
 }
 
-// before returns a name in front of one, and in front of it there is none that is likely to exist.
-func before(name string) string {
-	first := escaped(name)
+// predecessorName returns a name in front of one, and in front of it there is none that is likely to exist.
+func predecessorName(name string) string {
+	first := escapeFirstLabel(name)
 	last := len(first) - len(`\000`)
 	var b byte
 	if _, err := fmt.Sscanf(first[last:], `\%d`, &b); err != nil || b == 0 {
 		panic("signer: no name in front of " + name)
 	}
-	return fmt.Sprintf(`%s\%03d\255.%s`, first[:last], b-1, strings.TrimPrefix(up(name), "."))
+	return fmt.Sprintf(`%s\%03d\255.%s`, first[:last], b-1, strings.TrimPrefix(parentName(name), "."))
 }
 
-// beyond returns a name that is behind one and all that is below it.
-func beyond(name string) string { return escaped(name) + `\000.` + strings.TrimPrefix(up(name), ".") }
+// successorBelow returns a name that is behind one and all that is below it.
+func successorBelow(name string) string {
+	return escapeFirstLabel(name) + `\000.` + strings.TrimPrefix(parentName(name), ".")
+}
 
-// escaped returns the first label of a name with each byte as a number.
-func escaped(name string) string {
-	all := labels(name)
+// escapeFirstLabel returns the first label of a name with each byte as a number.
+func escapeFirstLabel(name string) string {
+	all := reversedLabels(name)
 	text := ""
 	for _, b := range all[len(all)-1] {
 		text += fmt.Sprintf(`\%03d`, b)
@@ -243,5 +247,5 @@ func escaped(name string) string {
 	return text
 }
 
-// behind returns the name that is next after one.
-func behind(name string) string { return `\000.` + strings.TrimPrefix(name, ".") }
+// nextName returns the name that is next after one.
+func nextName(name string) string { return `\000.` + strings.TrimPrefix(name, ".") }

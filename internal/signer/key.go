@@ -51,9 +51,9 @@ func NewKey(zone string, flags uint16, algorithm uint8, seed string) *Key {
 		p := ed25519.NewKeyFromSeed(sum[:])
 		private, public = p, p.Public().(ed25519.PublicKey)
 	case dns.ECDSAP384SHA384:
-		private, public = onCurve(elliptic.P384(), append(sum[:], sum[:16]...))
+		private, public = newCurveKey(elliptic.P384(), append(sum[:], sum[:16]...))
 	default:
-		private, public = onCurve(elliptic.P256(), sum[:])
+		private, public = newCurveKey(elliptic.P256(), sum[:])
 	}
 	return &Key{private: private, DNSKEY: &dns.DNSKEY{
 		Hdr:   dns.RR_Header{Name: zone, Rrtype: dns.TypeDNSKEY, Class: dns.ClassINET, Ttl: 3600},
@@ -61,8 +61,8 @@ func NewKey(zone string, flags uint16, algorithm uint8, seed string) *Key {
 	}}
 }
 
-// onCurve returns the key whose private number is given.
-func onCurve(c elliptic.Curve, number []byte) (crypto.Signer, []byte) {
+// newCurveKey returns the key whose private number is given.
+func newCurveKey(c elliptic.Curve, number []byte) (crypto.Signer, []byte) {
 	number[0] &= 0x7f // below the order of the group
 	p, err := ecdsa.ParseRawPrivateKey(c, number)
 	if err != nil {
@@ -84,12 +84,12 @@ type Form struct {
 }
 
 const (
-	from = 883612800  // 1998-01-01
-	to   = 1988150400 // 2033-01-01
+	defaultInception  = 883612800  // 1998-01-01
+	defaultExpiration = 1988150400 // 2033-01-01
 )
 
 // Expired is the form of signatures that have been valid for the year 1998.
-func Expired() Form { return Form{From: from, To: from + 365*86400} }
+func Expired() Form { return Form{From: defaultInception, To: defaultInception + 365*86400} }
 
 // Sign returns the signature of a set. Its names have to be in lower case. The owner of a wildcard's set begins with
 // "*"; both may get another name later.
@@ -101,37 +101,37 @@ func (k *Key) Sign(set []dns.RR, f Form) *dns.RRSIG {
 		KeyTag: k.KeyTag(), SignerName: cmp.Or(f.Signer, k.Hdr.Name),
 	}
 	if f.From == 0 && f.To == 0 {
-		sig.Inception, sig.Expiration = from, to
+		sig.Inception, sig.Expiration = defaultInception, defaultExpiration
 	}
 	labels := dns.CountLabel(h.Name)
 	if strings.HasPrefix(h.Name, "*.") {
 		labels--
 	}
 	sig.Labels = uint8(labels + f.Labels)
-	data := signed(sig, set)
+	data := signedData(sig, set)
 	if f.Forged {
 		data = append(data, 0)
 	}
-	sig.Signature = base64.StdEncoding.EncodeToString(k.sum(data))
+	sig.Signature = base64.StdEncoding.EncodeToString(k.signData(data))
 	return sig
 }
 
-// signed returns what a signature is of (RFC 4034 §3.1.8.1).
-func signed(sig *dns.RRSIG, set []dns.RR) []byte {
+// signedData returns what a signature is of (RFC 4034 §3.1.8.1).
+func signedData(sig *dns.RRSIG, set []dns.RR) []byte {
 	bare := *sig
 	bare.Signature = ""
-	_, data := wireOf(&bare)
+	_, data := packRecord(&bare)
 	var all [][]byte
 	for _, rr := range set {
 		rr = dns.Copy(rr)
 		h := rr.Header()
 		h.Ttl = sig.OrigTtl
-		head, rdata := wireOf(rr)
+		head, rdata := packRecord(rr)
 		all = append(all, append(head, rdata...))
 	}
 	name := len(all[0]) // what is in front of the RDATA is the same in all of them
 	for _, b := range all {
-		name = min(name, nameLen(b)+10)
+		name = min(name, nameLength(b)+10)
 	}
 	slices.SortFunc(all, func(a, b []byte) int { return bytes.Compare(a[name:], b[name:]) })
 	for _, b := range slices.CompactFunc(all, bytes.Equal) {
@@ -140,19 +140,19 @@ func signed(sig *dns.RRSIG, set []dns.RR) []byte {
 	return data
 }
 
-// wireOf returns a record in wire format, in front of its RDATA and behind.
-func wireOf(rr dns.RR) (head, rdata []byte) {
+// packRecord returns a record in wire format, in front of its RDATA and behind.
+func packRecord(rr dns.RR) (head, rdata []byte) {
 	b := make([]byte, dns.Len(rr)+1)
 	n, err := dns.PackRR(rr, b, 0, nil, false)
 	if err != nil {
 		panic(fmt.Sprint(rr, err))
 	}
-	i := nameLen(b) + 10
+	i := nameLength(b) + 10
 	return b[:i:i], b[i:n]
 }
 
-// nameLen returns how long the name is with which b begins.
-func nameLen(b []byte) int {
+// nameLength returns how long the name is with which b begins.
+func nameLength(b []byte) int {
 	n := 0
 	for b[n] != 0 {
 		n += 1 + int(b[n])
@@ -160,8 +160,8 @@ func nameLen(b []byte) int {
 	return n + 1
 }
 
-// sum returns the signature of data as it is in a record.
-func (k *Key) sum(data []byte) []byte {
+// signData returns the signature of data as it is in a record.
+func (k *Key) signData(data []byte) []byte {
 	hash := crypto.SHA256
 	switch k.Algorithm {
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:

@@ -10,12 +10,12 @@ import (
 )
 
 // rsaKeys are two keys for the data of zones, and two that sign keys.
-var rsaKeys = [4]func() *rsa.PrivateKey{rsaKey(0), rsaKey(1), rsaKey(2), rsaKey(3)}
+var rsaKeys = [4]func() *rsa.PrivateKey{newRSAKeyFunc(0), newRSAKeyFunc(1), newRSAKeyFunc(2), newRSAKeyFunc(3)}
 
-// rsaKey returns what makes a key, once.
-func rsaKey(i int) func() *rsa.PrivateKey {
+// newRSAKeyFunc returns what makes a key, once.
+func newRSAKeyFunc(i int) func() *rsa.PrivateKey {
 	return sync.OnceValue(func() *rsa.PrivateKey {
-		p, q := prime(fmt.Sprint("p", i)), prime(fmt.Sprint("q", i))
+		p, q := findPrime(fmt.Sprint("p", i)), findPrime(fmt.Sprint("q", i))
 		one := big.NewInt(1)
 		phi := new(big.Int).Mul(new(big.Int).Sub(p, one), new(big.Int).Sub(q, one))
 		k := &rsa.PrivateKey{
@@ -38,9 +38,9 @@ func Prepare() {
 	all.Wait()
 }
 
-// prime returns a number of 1,024 bits, of which the first two and the last are set, that is prime
+// findPrime returns a number of 1,024 bits, of which the first two and the last are set, that is prime
 // and has no factor in common with the exponent after one is subtracted.
-func prime(label string) *big.Int {
+func findPrime(label string) *big.Int {
 	a, b := sha512.Sum512([]byte(label+"a")), sha512.Sum512([]byte(label+"b"))
 	n := new(big.Int).SetBytes(append(a[:], b[:]...))
 	n.SetBit(n.SetBit(n.SetBit(n, 1023, 1), 1022, 1), 0, 1)

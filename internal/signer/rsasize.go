@@ -38,7 +38,7 @@ var rsaSizes = [...]struct {
 // NewRSAKey returns the key of a zone that has a size, for signatures of RSA and SHA-256. There is one of each size for all zones.
 func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	shape := rsaSizes[size]
-	p, q := firstOf(size, 0), firstOf(size, 1)
+	p, q := primeStart(size, 0), primeStart(size, 1)
 	one := big.NewInt(1)
 	p.Add(p, big.NewInt(shape.offsets[0]))
 	q.Add(q, big.NewInt(shape.offsets[1]))
@@ -53,8 +53,8 @@ func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	}}
 }
 
-// firstOf returns an odd number of half the bits of a size, whose two highest bits are set.
-func firstOf(size RSASize, which int) *big.Int {
+// primeStart returns an odd number of half the bits of a size, whose two highest bits are set.
+func primeStart(size RSASize, which int) *big.Int {
 	var all []byte
 	for i := range 4 {
 		sum := sha512.Sum512(fmt.Appendf(nil, "%d %d %d", size, which, i))

@@ -1,4 +1,4 @@
 package upload
 
-// Used returns how many bytes of memory are taken.
-func (m *Memory) Used() int64 { return m.used.Load() }
+// UsedBytes returns how many bytes of memory are taken.
+func (m *MemoryPool) UsedBytes() int64 { return m.used.Load() }

@@ -5,21 +5,21 @@ import (
 	"net/http"
 )
 
-// Trailers makes a copy of an HTTP/1 request get the trailers that its client has not declared, once its body is read: net/http tells only the
+// CopyTrailers makes a copy of an HTTP/1 request get the trailers that its client has not declared, once its body is read: net/http tells only the
 // request that it has made itself of them.
-func Trailers(made, copied *http.Request) {
+func CopyTrailers(made, copied *http.Request) {
 	if made.ProtoMajor == 1 && made.ContentLength < 0 && made.Trailer == nil && made.Body != nil {
-		copied.Body = &trailed{made.Body, made, copied}
+		copied.Body = &trailerBody{made.Body, made, copied}
 	}
 }
 
-// trailed is the body of a copy.
-type trailed struct {
+// trailerBody is the body of a copy.
+type trailerBody struct {
 	io.ReadCloser
 	made, copied *http.Request
 }
 
-func (t *trailed) Read(p []byte) (int, error) {
+func (t *trailerBody) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
 	if err == io.EOF && t.copied.Trailer == nil {
 		t.copied.Trailer = t.made.Trailer

@@ -29,15 +29,15 @@ func request(length int64, body io.Reader) *http.Request {
 
 func TestWhichBodiesAreSmall(t *testing.T) {
 	for length, small := range map[int64]bool{-1: false, 0: false, 1: true, 65536: true, 65537: false} {
-		assert.Equal(t, small, upload.Small(request(length, strings.NewReader("x"))), "%d", length)
+		assert.Equal(t, small, upload.ShouldReadAhead(request(length, strings.NewReader("x"))), "%d", length)
 	}
 	expects := request(1, strings.NewReader("x"))
 	expects.Header.Set("Expect", "100-continue")
-	assert.False(t, upload.Small(expects))
-	assert.False(t, upload.Small(&http.Request{ContentLength: 1}))
+	assert.False(t, upload.ShouldReadAhead(expects))
+	assert.False(t, upload.ShouldReadAhead(&http.Request{ContentLength: 1}))
 	twice := request(1, strings.NewReader("x"))
-	twice.Body = upload.New(twice, new(upload.Memory))
-	assert.False(t, upload.Small(twice), "it was read ahead already")
+	twice.Body = upload.NewBody(twice, new(upload.MemoryPool))
+	assert.False(t, upload.ShouldReadAhead(twice), "it was read ahead already")
 }
 
 // A part is bytes of a body, and the error that comes with the last of them.
@@ -115,14 +115,14 @@ func TestReadersSeeWhatTheyWouldHaveSeen(t *testing.T) {
 		ahead := &script{parts: slices.Clone(all)}
 		r := request(int64(length), nil)
 		r.Body = ahead
-		var memory upload.Memory
-		b := upload.New(r, &memory)
+		var memory upload.MemoryPool
+		b := upload.NewBody(r, &memory)
 		b.ReadAhead()
 		what := fmt.Sprintf("%v, Content-Length %d, in steps of %d, closed after %d bytes", all, length, step, shut)
 		want := transcript(plain, step, shut)
 		require.Equal(t, want, transcript(b, step, shut), what)
-		b.Release()
-		require.Zero(t, memory.Used(), what)
+		b.ReleaseMemory()
+		require.Zero(t, memory.UsedBytes(), what)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestBytesAndEOFComeTogetherOnlyIfTheyDid(t *testing.T) {
 		if together {
 			source = iotest.DataErrReader(source)
 		}
-		b := upload.New(request(3, source), new(upload.Memory))
+		b := upload.NewBody(request(3, source), new(upload.MemoryPool))
 		b.ReadAhead()
 		n, err := b.Read(make([]byte, 3))
 		assert.Equal(t, 3, n)
@@ -144,38 +144,38 @@ func TestBytesAndEOFComeTogetherOnlyIfTheyDid(t *testing.T) {
 }
 
 func TestMemoryIsTakenAsBytesComeAndGivenBackWhenTheyWereRead(t *testing.T) {
-	var memory upload.Memory
+	var memory upload.MemoryPool
 	slow, feed := io.Pipe()
-	b := upload.New(request(65536, slow), &memory)
+	b := upload.NewBody(request(65536, slow), &memory)
 	done := make(chan struct{})
 	go func() { b.ReadAhead(); close(done) }()
 	_, _ = feed.Write(make([]byte, 100))
-	assert.EqualValues(t, 4096, memory.Used(), "who has sent little takes little")
+	assert.EqualValues(t, 4096, memory.UsedBytes(), "who has sent little takes little")
 	_, _ = feed.Write(make([]byte, 65436))
 	feed.Close()
 	<-done
-	assert.EqualValues(t, 65537, memory.Used())
+	assert.EqualValues(t, 65537, memory.UsedBytes())
 	got, err := io.ReadAll(b)
 	require.NoError(t, err)
 	assert.Len(t, got, 65536)
-	assert.Zero(t, memory.Used(), "before its handler has returned")
-	b.Release()
-	assert.Zero(t, memory.Used())
+	assert.Zero(t, memory.UsedBytes(), "before its handler has returned")
+	b.ReleaseMemory()
+	assert.Zero(t, memory.UsedBytes())
 }
 
 func TestWhatDoesNotFitInto64MiBIsReadByTheHandler(t *testing.T) {
-	var memory upload.Memory
+	var memory upload.MemoryPool
 	content := bytes.Repeat([]byte("0123456789abcdef"), 4096)
-	var all []*upload.Body
+	var all []*upload.BufferedBody
 	for range 1025 {
-		b := upload.New(request(65536, bytes.NewReader(content)), &memory)
+		b := upload.NewBody(request(65536, bytes.NewReader(content)), &memory)
 		b.ReadAhead()
 		all = append(all, b)
 	}
-	assert.LessOrEqual(t, memory.Used(), int64(64<<20))
-	assert.Greater(t, memory.Used(), int64(64<<20-65537), "it is used up")
+	assert.LessOrEqual(t, memory.UsedBytes(), int64(64<<20))
+	assert.Greater(t, memory.UsedBytes(), int64(64<<20-65537), "it is used up")
 	source := bytes.NewReader(content)
-	late := upload.New(request(65536, source), &memory)
+	late := upload.NewBody(request(65536, source), &memory)
 	late.ReadAhead()
 	assert.Positive(t, source.Len(), "what was not read ahead")
 	for _, b := range append(all, late) {
@@ -183,16 +183,16 @@ func TestWhatDoesNotFitInto64MiBIsReadByTheHandler(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(content, got))
 	}
-	assert.Zero(t, memory.Used())
+	assert.Zero(t, memory.UsedBytes())
 }
 
 func TestOnlyABodyThatIsLateHasACallerWhoStays(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for err, stays := range map[error]bool{os.ErrDeadlineExceeded: true, io.ErrUnexpectedEOF: false} {
-		b := upload.New(request(9, iotest.ErrReader(fmt.Errorf("read: %w", err))), new(upload.Memory))
+		b := upload.NewBody(request(9, iotest.ErrReader(fmt.Errorf("read: %w", err))), new(upload.MemoryPool))
 		b.ReadAhead()
-		assert.Equal(t, stays, b.Caller(ctx).Err() == nil, err)
+		assert.Equal(t, stays, b.CallerContext(ctx).Err() == nil, err)
 		_, got := b.Read(make([]byte, 1))
 		assert.ErrorIs(t, got, err)
 	}

@@ -16,7 +16,7 @@ import (
 // TestDocumentsHaveTheReadingWords compares the words that begin the names of methods that read with the two places that
 // list them for users: the doc comment of WithMethods and docs/protocols.md.
 func TestDocumentsHaveTheReadingWords(t *testing.T) {
-	words := readonly.Words()
+	words := readonly.ReadingWords()
 	sentence := regexp.MustCompile(`first word (?:must be|is) ((?:\w+, )+\w+) or (\w+)`)
 	for place, text := range map[string]string{
 		"the doc comment of WithMethods": strings.ReplaceAll(sources(t, "*.go"), "\n// ", " "),

@@ -17,9 +17,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/budget"
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
-	"github.com/gohedge/hedge/internal/watch"
 )
 
 const (
@@ -37,7 +37,7 @@ type Config struct {
 	Shadow  bool          // hedges are only counted
 	Engine  *policy.Engine
 	Count   *Counters
-	Watcher *watch.Watcher // nil: there are no observers
+	Watcher *observers.Notifier // nil: there are no observers
 	Log     *ops.Log
 	Trace   Trace // nil: nobody is told
 

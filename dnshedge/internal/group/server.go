@@ -16,9 +16,9 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
-	"github.com/gohedge/hedge/internal/label"
 	"github.com/gohedge/hedge/internal/ops"
 	"github.com/gohedge/hedge/internal/policy"
+	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -506,7 +506,7 @@ func (h *health) endProbe(failed bool) {
 // tell logs that the server is silent or fails, or answers again, if that is news.
 // The caller must not hold mu when it is called.
 func (h *health) tell(now time.Time) {
-	if h.log.Discards() {
+	if h.log.IsDiscarded() {
 		return
 	}
 	h.mu.Lock()
@@ -523,7 +523,7 @@ func (h *health) tell(now time.Time) {
 	case !doubtful:
 		level, message = slog.LevelInfo, "upstream answers again"
 	}
-	attrs := []slog.Attr{slog.String("host", label.Clean(h.host))}
+	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(h.host))}
 	if dropped > 0 {
 		attrs = append(attrs, slog.Int("dropped", dropped))
 	}

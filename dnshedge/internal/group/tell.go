@@ -4,15 +4,15 @@ import (
 	"context"
 	"time"
 
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/internal/race"
-	"github.com/gohedge/hedge/internal/watch"
 	"github.com/gohedge/hedge/observe"
 )
 
 // told is what observers were told of an exchange. What belongs to an attempt is used by the attempt's goroutine alone; the
 // delay is written before the race begins. Of a nil told nobody is told.
 type told struct {
-	watcher  *watch.Watcher
+	watcher  *observers.Notifier
 	ctx      context.Context
 	first    *Server       // by which observers know the exchange
 	delay    time.Duration // after which the first hedge is due; 0: none is
@@ -26,7 +26,7 @@ type told struct {
 var _ race.Watch = (*told)(nil)
 
 // tell returns a new told, or nil if there are no observers.
-func tell(ctx context.Context, w *watch.Watcher, first *Server) *told {
+func tell(ctx context.Context, w *observers.Notifier, first *Server) *told {
 	if w == nil {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (t *told) watch() race.Watch {
 // denied tells why a hedge, or any hedge of the exchange, is not sent.
 func (t *told) denied(reason observe.Reason) {
 	if t != nil {
-		t.watcher.Tell(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
+		t.watcher.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
 	}
 }
 
@@ -57,7 +57,7 @@ func (t *told) asks(ctx context.Context, n, number int, s *Server) {
 	t.AttemptEnded(ctx, n, race.Failed)
 	a := &t.attempts[n]
 	a.to, a.began, a.number = s, time.Now(), number
-	t.watcher.Tell(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
+	t.watcher.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
 }
 
 // AttemptStarted does nothing, because it is not known yet which server is asked.
@@ -67,12 +67,12 @@ func (t *told) AttemptStarted(context.Context, int) {}
 func (t *told) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if a := &t.attempts[n]; a.to != nil {
 		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: a.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(a.began)}
-		t.watcher.Tell(func(o observe.Observer) { o.AttemptDone(ctx, a.to.key.Info, r) })
+		t.watcher.Notify(func(o observe.Observer) { o.AttemptDone(ctx, a.to.key.Info, r) })
 	}
 }
 
 // end tells how an exchange ended of which the engine knows nothing.
 func (t *told) end(winner, hedges int, took time.Duration) {
 	r := observe.RequestResult{Attempts: 1 + hedges, Winner: winner, Latency: took, Delay: t.delay}
-	t.watcher.Tell(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })
+	t.watcher.Notify(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })
 }

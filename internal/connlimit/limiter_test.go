@@ -1,4 +1,4 @@
-package seats_test
+package connlimit_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/internal/seats"
+	"github.com/gohedge/hedge/internal/connlimit"
 )
 
 // someone returns the client with a number.
@@ -22,14 +22,14 @@ func someone(n int) netip.Addr {
 
 // holder is a connection with a seat, as the test knows it.
 type holder struct {
-	seat  *seats.Seat
+	seat  *connlimit.Slot
 	key   netip.Addr
 	uses  int
 	since int // when it became idle, or came into use
 	gone  bool
 }
 
-// model is the same as seats.Seats, found by looking at all connections.
+// model is the same as connlimit.Limiter, found by looking at all connections.
 type model struct {
 	size int
 	open []*holder
@@ -95,7 +95,7 @@ func TestWhoHasMostGivesUpASeat(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		m := model{size: 1 + rng.IntN(20)}
-		s := seats.New(m.size)
+		s := connlimit.New(m.size)
 		closing := make(chan struct{})
 		close(closing) // Take does not wait
 		var left *holder
@@ -103,7 +103,7 @@ func TestWhoHasMostGivesUpASeat(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				me := &holder{key: someone(min(rng.IntN(6), rng.IntN(6))), since: now}
 				left = nil
-				seat, ok := s.Take(me.key, closing, func(inUse bool) {
+				seat, ok := s.AcquireSlot(me.key, closing, func(inUse bool) {
 					assert.Equal(t, me.uses > 0, inUse)
 					left = me
 				})
@@ -128,16 +128,16 @@ func (m *model) step(i, what, now int) {
 	h := m.open[i]
 	switch {
 	case what == 0:
-		h.seat.Free()
-		h.seat.Free()
+		h.seat.Release()
+		h.seat.Release()
 		m.open = append(m.open[:i], m.open[i+1:]...)
 	case what == 1 && h.uses > 0:
-		h.seat.End()
+		h.seat.EndUse()
 		if h.uses--; h.uses == 0 {
 			h.since = now
 		}
 	case what > 1:
-		h.seat.Begin()
+		h.seat.BeginUse()
 		if h.uses++; h.uses == 1 {
 			h.since = now
 		}
@@ -147,37 +147,37 @@ func (m *model) step(i, what, now int) {
 // While as many as there may be were given up and are in use, those who come wait.
 func TestThoseWhoComeWaitForThoseWhoLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := seats.New(2)
+		s := connlimit.New(2)
 		closing := make(chan struct{})
-		take := func(n int) (seat *seats.Seat) {
-			seat, ok := s.Take(someone(n), closing, func(bool) {})
+		take := func(n int) (seat *connlimit.Slot) {
+			seat, ok := s.AcquireSlot(someone(n), closing, func(bool) {})
 			require.True(t, ok)
 			return seat
 		}
 		first, second := take(1), take(1)
-		first.Begin()
-		second.Begin()
+		first.BeginUse()
+		second.BeginUse()
 		time.Sleep(time.Second)
 		take(2) // the first of the others is given up
 		start := time.Now()
-		time.AfterFunc(3*time.Second, first.Free)
+		time.AfterFunc(3*time.Second, first.Release)
 		take(3)
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		time.AfterFunc(time.Second, func() { close(closing) })
-		_, ok := s.Take(someone(4), closing, func(bool) {})
+		_, ok := s.AcquireSlot(someone(4), closing, func(bool) {})
 		assert.False(t, ok)
 		assert.Equal(t, 4*time.Second, time.Since(start))
 	})
 }
 
 func TestNilBoundsNothing(t *testing.T) {
-	var s *seats.Seats
+	var s *connlimit.Limiter
 	for range 10 {
-		seat, ok := s.Take(netip.Addr{}, nil, func(bool) { t.Error("nobody has to leave") })
+		seat, ok := s.AcquireSlot(netip.Addr{}, nil, func(bool) { t.Error("nobody has to leave") })
 		assert.True(t, ok)
-		seat.Begin()
-		seat.End()
-		seat.Free()
+		seat.BeginUse()
+		seat.EndUse()
+		seat.Release()
 	}
 }
 
@@ -187,24 +187,24 @@ func TestAClientIsAnAddressOrAnIPv6Network(t *testing.T) {
 		"[fe80::1%eth0]:53": "fe80::1%eth0",
 	} {
 		ap := netip.MustParseAddrPort(at)
-		assert.Equal(t, want, seats.Of(net.TCPAddrFromAddrPort(ap)).String())
-		assert.Equal(t, want, seats.Of(net.UDPAddrFromAddrPort(ap)).String())
+		assert.Equal(t, want, connlimit.ClientAddress(net.TCPAddrFromAddrPort(ap)).String())
+		assert.Equal(t, want, connlimit.ClientAddress(net.UDPAddrFromAddrPort(ap)).String())
 	}
-	assert.Equal(t, netip.Addr{}, seats.Of(&net.UnixAddr{Name: "socket", Net: "unix"}))
+	assert.Equal(t, netip.Addr{}, connlimit.ClientAddress(&net.UnixAddr{Name: "socket", Net: "unix"}))
 }
 
 // BenchmarkTake takes a seat of many for one that is given up, begins and ends a use, with as many clients as there are seats.
 func BenchmarkTake(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := seats.New(n)
-			type kept struct{ *seats.Seat }
+			s := connlimit.New(n)
+			type kept struct{ *connlimit.Slot }
 			gone := make(chan kept, 1)
 			take := func(i int) {
 				var k kept
-				k.Seat, _ = s.Take(someone(i), nil, func(bool) { gone <- k })
-				k.Begin()
-				k.End()
+				k.Slot, _ = s.AcquireSlot(someone(i), nil, func(bool) { gone <- k })
+				k.BeginUse()
+				k.EndUse()
 			}
 			for i := range n {
 				take(i)
@@ -213,7 +213,7 @@ func BenchmarkTake(b *testing.B) {
 			b.ResetTimer()
 			for i := range b.N {
 				take(n + i)
-				(<-gone).Free()
+				(<-gone).Release()
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package label_test
+package sanitize_test
 
 import (
 	"strings"
@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/gohedge/hedge/internal/label"
+	"github.com/gohedge/hedge/internal/sanitize"
 )
 
 func TestCleanKeepsWhatCanBeShown(t *testing.T) {
-	for _, s := range []string{"", "catalog.test:8443", "/pkg.Service/Method", `a "quoted" \ name`, "bücher.example", strings.Repeat("a", label.Max)} {
-		assert.Equal(t, s, label.Clean(s))
+	for _, s := range []string{"", "catalog.test:8443", "/pkg.Service/Method", `a "quoted" \ name`, "bücher.example", strings.Repeat("a", sanitize.MaxBytes)} {
+		assert.Equal(t, s, sanitize.CleanText(s))
 	}
 }
 
@@ -23,28 +23,28 @@ func TestCleanReplacesWhatCannotBeShown(t *testing.T) {
 		"a\xff\xfe\xfdb":          "a\uFFFDb",
 		"a\x00b\nc\x1b[31m\u0085": "a\uFFFDb\uFFFDc\uFFFD[31m\uFFFD",
 	} {
-		assert.Equal(t, want, label.Clean(in))
+		assert.Equal(t, want, sanitize.CleanText(in))
 	}
 }
 
 func TestCleanEndsALongStringWithItsHashBetweenCharacters(t *testing.T) {
 	for char, kept := range map[string]int{"a": 200, "ü": 100, "日": 66} {
-		got := label.Clean(strings.Repeat(char, 1<<10))
+		got := sanitize.CleanText(strings.Repeat(char, 1<<10))
 		assert.Equal(t, strings.Repeat(char, kept)+"…", got[:len(got)-32])
-		assert.NotEqual(t, got, label.Clean(strings.Repeat(char, 1<<10+1)), "no two become one")
+		assert.NotEqual(t, got, sanitize.CleanText(strings.Repeat(char, 1<<10+1)), "no two become one")
 	}
 }
 
 func TestShortKeepsNamesApart(t *testing.T) {
-	assert.Equal(t, strings.Repeat("\xff", label.Max), label.Short(strings.Repeat("\xff", label.Max)))
+	assert.Equal(t, strings.Repeat("\xff", sanitize.MaxBytes), sanitize.ShortenText(strings.Repeat("\xff", sanitize.MaxBytes)))
 	seen := make(map[string]bool)
 	for n := range 100 {
-		long := strings.Repeat("a", label.Max+n) + "b"
-		short := label.Short(long)
-		assert.LessOrEqual(t, len(short), label.Max)
+		long := strings.Repeat("a", sanitize.MaxBytes+n) + "b"
+		short := sanitize.ShortenText(long)
+		assert.LessOrEqual(t, len(short), sanitize.MaxBytes)
 		assert.Equal(t, long[:200], short[:200])
-		assert.Equal(t, short, label.Short(short))
-		assert.Equal(t, short, label.Clean(long), "as it is shown")
+		assert.Equal(t, short, sanitize.ShortenText(short))
+		assert.Equal(t, short, sanitize.CleanText(long), "as it is shown")
 		assert.False(t, seen[short])
 		seen[short] = true
 	}
@@ -56,10 +56,10 @@ func FuzzClean(f *testing.F) {
 	f.Add(strings.Repeat("\x00", 100))
 	f.Add(strings.Repeat("日本", 50))
 	f.Fuzz(func(t *testing.T, s string) {
-		got := label.Clean(s)
+		got := sanitize.CleanText(s)
 		assert.True(t, utf8.ValidString(got))
-		assert.LessOrEqual(t, len(got), label.Max)
+		assert.LessOrEqual(t, len(got), sanitize.MaxBytes)
 		assert.Negative(t, strings.IndexFunc(got, unicode.IsControl))
-		assert.Equal(t, got, label.Clean(got), "cleaning twice is cleaning once")
+		assert.Equal(t, got, sanitize.CleanText(got), "cleaning twice is cleaning once")
 	})
 }

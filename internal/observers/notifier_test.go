@@ -1,4 +1,4 @@
-package watch_test
+package observers_test
 
 import (
 	"runtime"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/gohedge/hedge/internal/watch"
+	"github.com/gohedge/hedge/internal/observers"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -17,11 +17,11 @@ type observer struct {
 
 func (o observer) Budget(observe.KeyInfo, float64) { o.do() }
 
-func tell(w *watch.Watcher) {
+func tell(w *observers.Notifier) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.Tell(func(o observe.Observer) { o.Budget(observe.KeyInfo{}, 1) })
+		w.Notify(func(o observe.Observer) { o.Budget(observe.KeyInfo{}, 1) })
 	}()
 	<-ended
 }
@@ -29,7 +29,7 @@ func tell(w *watch.Watcher) {
 func TestAPanicLeavesTheOtherObserversTheirEvent(t *testing.T) {
 	var values []any
 	heard := 0
-	tell(watch.New([]observe.Observer{
+	tell(observers.NewNotifier([]observe.Observer{
 		observer{do: func() { panic("one") }},
 		observer{do: func() { heard++ }},
 		observer{do: runtime.Goexit},
@@ -40,7 +40,7 @@ func TestAPanicLeavesTheOtherObserversTheirEvent(t *testing.T) {
 }
 
 func TestWithoutObserversNothingIsTold(t *testing.T) {
-	assert.Nil(t, watch.New(nil, nil))
+	assert.Nil(t, observers.NewNotifier(nil, nil))
 	tell(nil)
-	tell(watch.New([]observe.Observer{observer{do: func() { panic("nobody is told") }}}, nil))
+	tell(observers.NewNotifier([]observe.Observer{observer{do: func() { panic("nobody is told") }}}, nil))
 }
