@@ -489,8 +489,7 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	now := time.Now()
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
-	case errors.As(r.err, new(*systemError)) || errors.Is(r.err, transport.ErrClosed) || errors.Is(r.err, ErrTooManyQuestions) || localerror.Is(r.err) || c.ctx.Err() != nil:
-	case errors.Is(r.err, context.Canceled): // who asked has left
+	case isUncacheable(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		route, domain := c.servers.routes.domain(q)
 		keep := ofServers
@@ -503,6 +502,12 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 		cache.put(q, r.answer, ttl, now, from)
 	}
 	return r
+}
+
+// isUncacheable reports whether an error has causes on this machine, or the caller's cancellation, and so says nothing about the question.
+func isUncacheable(err error) bool {
+	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
+		localerror.Is(err) || errors.Is(err, context.Canceled))
 }
 
 // appendAnswer appends the response to q, in wire format and as a forwarder's. It

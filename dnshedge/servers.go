@@ -101,7 +101,7 @@ func (s *servers) server(up Upstream, use group.Use) (*group.Server, error) {
 		}
 		scheme, _ := up.scheme()
 		return group.Target{
-			About: &up, Scheme: scheme, Addrs: up.Addrs, Stream: scheme.Name != defaultNet, Local: up.loopback(),
+			About: &up, Scheme: scheme, Addrs: up.Addrs, Local: up.loopback(),
 			Transport: transport.Config{
 				Dialer: s.dialing.dialer(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: s.dialing.tls(up), Size: s.udpSize,
 			},

@@ -8,8 +8,6 @@ package group
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,13 +55,13 @@ type Pool struct {
 	conf   Config         // never changes
 	common *budget.Bucket // pays for hedges to all servers
 
-	mu      sync.Mutex         // guards the fields below, and each Server's lease; a Server's locks are taken after it, never before
-	servers map[string]*Server // by name; nil after Close
+	mu      sync.Mutex               // guards the fields below; a Server's locks are taken after it, never before
+	servers map[string]*pooledServer // by name; nil after Close
 }
 
 // New returns a Pool without servers.
 func New(conf Config) *Pool {
-	return &Pool{conf: conf, common: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*Server)}
+	return &Pool{conf: conf, common: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*pooledServer)}
 }
 
 // A Use is what a server is wanted for.
@@ -76,12 +74,13 @@ const (
 	Once              // it is asked by its address; the caller calls Release
 )
 
-// lease is why a server is remembered. It is guarded by the Pool's lock.
-type lease struct {
-	always  bool
-	callers int       // who ask it by its address
-	alone   bool      // it was asked by its address only
-	wanted  time.Time // when a question last came that may be put to it, if not alone
+// A pooledServer is a server and the reasons to remember it. The lock of the Pool guards it.
+type pooledServer struct {
+	*Server
+	isPermanent bool      // it is never forgotten
+	callers     int       // that ask it by its address now
+	onlyOnce    bool      // it was asked by its address alone
+	lastWanted  time.Time // when a question last came that may be sent to it, unless onlyOnce
 }
 
 // Server returns the server of that name, which target describes if it is new.
@@ -97,39 +96,39 @@ func (p *Pool) Server(name string, use Use, target func() (Target, error)) (*Ser
 		if err != nil {
 			return nil, err
 		}
-		s = newServer(p, name, t)
-		s.lease.alone = true
+		s = &pooledServer{Server: newServer(p, name, t), onlyOnce: true}
 		for len(p.servers) >= MaxServers && p.forget() {
 		}
 		p.servers[name] = s
 	}
 	if use == Once {
-		s.lease.callers++
-		return s, nil
+		s.callers++
+		return s.Server, nil
 	}
-	s.lease.alone, s.lease.wanted = false, time.Now()
-	s.lease.always = s.lease.always || use == Always
-	return s, nil
+	s.onlyOnce, s.lastWanted = false, time.Now()
+	s.isPermanent = s.isPermanent || use == Always
+	return s.Server, nil
 }
 
 // Release ends the use of a server that was asked by its address.
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.lease.callers--
+	if pooled := p.servers[s.Name]; pooled != nil { // nil after Close
+		pooled.callers--
+	}
 }
 
 // forget closes the server that was asked least recently, unless somebody waits for it, it is for always, or a question that
 // may still be put to it came within forgetServer. It reports false if there is none. The caller holds mu.
 func (p *Pool) forget() bool {
-	var oldest *Server
+	var oldest *pooledServer
 	patience := max(forgetServer, p.conf.Timeout)
 	for _, s := range p.servers {
 		if oldest != nil && s.used.Load() >= oldest.used.Load() {
 			continue
 		}
-		l := &s.lease
-		if !l.always && l.callers == 0 && (l.alone || time.Since(l.wanted) >= patience) {
+		if !s.isPermanent && s.callers == 0 && (s.onlyOnce || time.Since(s.lastWanted) >= patience) {
 			oldest = s
 		}
 	}
@@ -145,22 +144,34 @@ func (p *Pool) forget() bool {
 func (p *Pool) Known(name string) *Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.servers[name]
+	if s := p.servers[name]; s != nil {
+		return s.Server
+	}
+	return nil
 }
 
 // All returns the servers that are remembered, in no order.
 func (p *Pool) All() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Collect(maps.Values(p.servers))
+	return p.list()
 }
 
 // Close forgets all servers and returns them. There are no new ones after it.
 func (p *Pool) Close() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := slices.Collect(maps.Values(p.servers))
+	all := p.list()
 	p.servers = nil
+	return all
+}
+
+// list returns the servers. The caller holds mu.
+func (p *Pool) list() []*Server {
+	all := make([]*Server, 0, len(p.servers))
+	for _, s := range p.servers {
+		all = append(all, s.Server)
+	}
 	return all
 }
 

@@ -35,7 +35,6 @@ type Target struct {
 	Scheme    transport.Scheme
 	Transport transport.Config // without Owner and Addrs
 	Addrs     []netip.Addr     // which are asked in turn; none: Transport.Addr is
-	Stream    bool             // queries that are lost are sent again below DNS
 	Local     bool             // it is on this machine
 }
 
@@ -47,8 +46,6 @@ type Server struct {
 	pool       *Pool
 	transports []transport.Transport // one, or one for each of Target.Addrs
 	preferred  atomic.Int32          // of transports, which first queries go over
-	stream     bool                  // see Target
-	lease      lease                 // guarded by the Pool's lock
 
 	purse purse
 	rto   rto
@@ -69,7 +66,7 @@ var _ transport.Owner = (*Server)(nil)
 
 func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
-	s := &Server{Name: name, About: t.About, pool: p, stream: t.Stream}
+	s := &Server{Name: name, About: t.About, pool: p}
 	s.used.Store(time.Now().UnixNano())
 	s.hedging, s.key, s.floor = h, p.conf.Engine.Key(policy.Name{Host: name}), h.MinDelay
 	s.purse.init(p.common, h.Share, s.key)
