@@ -66,7 +66,7 @@ func newCore(conf *Client) (*core, error) {
 	if conf.Hosts != "" {
 		c.hosts = system.NewHosts(conf.Hosts, c.spawn)
 	}
-	engineConfig := hedging.Engine()
+	engineConfig := hedging.PolicyConfig()
 	engineConfig.Shadow = conf.Hedge.Shadow
 	if err := c.operation.init(engineConfig, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
 		return nil, err
@@ -87,14 +87,14 @@ func newCore(conf *Client) (*core, error) {
 // newServers returns the servers of the Client, before init.
 func (c *core) newServers(hedging group.Hedging) *servers {
 	conf := group.Config{
-		Hedging: hedging, Timeout: c.timeout(), Off: c.isOff, Shadow: c.shadow,
-		Engine: c.engine, Count: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawn,
+		Hedging: hedging, Timeout: c.timeout(), IsOff: c.isOff, IsShadow: c.shadow,
+		Engine: c.engine, Counters: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawn,
 	}
 	if c.trace != nil {
-		conf.Trace = groupTrace{c.trace}
+		conf.Tracer = groupTrace{c.trace}
 	}
 	return &servers{
-		pool:      group.New(conf),
+		pool:      group.NewPool(conf),
 		order:     c.conf.Order,
 		timeout:   c.timeout(),
 		spawn:     c.spawn,

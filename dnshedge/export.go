@@ -64,11 +64,11 @@ func (c *Client) Import(r io.Reader) error {
 }
 
 func (c *core) export(now time.Time) []byte {
-	servers := c.servers.pool.All()
+	servers := c.servers.pool.AllServers()
 	b := envelope.Begin(now)
 	b = binary.AppendUvarint(b, uint64(len(servers)))
 	for _, s := range servers {
-		b = s.AppendLearned(b, now)
+		b = s.AppendLatencies(b, now)
 	}
 	b = c.sources(now).append(b)
 	var all []byte
@@ -111,9 +111,9 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	var learned []group.Learned
+	var learned []group.LearnedLatencies
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
-		l, err := group.DecodeLearned(&d, maxExport, now)
+		l, err := group.DecodeLatencies(&d, maxExport, now)
 		if err != nil {
 			return err
 		}
@@ -135,8 +135,8 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		return decode.ErrDamaged
 	}
 	for _, l := range learned {
-		if s := c.servers.pool.Known(l.Name); s != nil {
-			s.Learn(l)
+		if s := c.servers.pool.FindServer(l.Name); s != nil {
+			s.MergeLatencies(l)
 		}
 	}
 	if cache != nil {

@@ -114,13 +114,13 @@ func (h *Hedge) hedging() group.Hedging {
 		budgetPercent = defaultBudget
 	}
 	return group.Hedging{
-		Fixed:        h.Fixed,
-		Percentile:   cmp.Or(h.Percentile, defaultPercentile),
-		MaxHedges:    cmp.Or(h.MaxHedges, defaultHedges),
-		Share:        budgetPercent / 100,
-		MaxPerSecond: h.MaxHedgesPerSecond,
-		MinDelay:     cmp.Or(h.MinDelay, defaultMinDelay),
-		LocalMin:     cmp.Or(h.MinDelay, loopbackMinDelay),
-		MaxDelay:     cmp.Or(h.MaxDelay, defaultMaxDelay),
+		FixedDelay:    h.Fixed,
+		Percentile:    cmp.Or(h.Percentile, defaultPercentile),
+		MaxHedges:     cmp.Or(h.MaxHedges, defaultHedges),
+		Share:         budgetPercent / 100,
+		MaxPerSecond:  h.MaxHedgesPerSecond,
+		MinDelay:      cmp.Or(h.MinDelay, defaultMinDelay),
+		LocalMinDelay: cmp.Or(h.MinDelay, loopbackMinDelay),
+		MaxDelay:      cmp.Or(h.MaxDelay, defaultMaxDelay),
 	}
 }

@@ -104,7 +104,7 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	var wg sync.WaitGroup
 	for i, s := range servers {
 		wg.Go(func() {
-			if _, err := s.Reach(ctx, nil); err != nil {
+			if _, err := s.RunProbe(ctx, nil); err != nil {
 				errs[i] = noAnswer(wire.RootServers, s, err)
 			}
 		})

@@ -60,7 +60,7 @@ func (s *servers) init(conf *Client) (err error) {
 
 // configured returns the servers of a field of the Client.
 func (s *servers) configured(ups []Upstream) (group.Servers, error) {
-	return s.all(slices.Values(ups), group.Always)
+	return s.all(slices.Values(ups), group.UsePermanently)
 }
 
 // ofSystem returns servers of the system.
@@ -75,12 +75,12 @@ func (s *servers) ofSystem(named []system.Server) (group.Servers, error) {
 				return
 			}
 		}
-	}, group.Now)
+	}, group.UseForQuestions)
 }
 
 // all returns the server of each upstream. One that is given twice is one: what it could not
 // answer it will not answer when it is asked as another server.
-func (s *servers) all(ups iter.Seq[Upstream], use group.Use) (out group.Servers, err error) {
+func (s *servers) all(ups iter.Seq[Upstream], use group.Usage) (out group.Servers, err error) {
 	for up := range ups {
 		known, err := s.server(up, use)
 		if err != nil {
@@ -94,14 +94,14 @@ func (s *servers) all(ups iter.Seq[Upstream], use group.Use) (out group.Servers,
 }
 
 // server returns an upstream's server.
-func (s *servers) server(up Upstream, use group.Use) (*group.Server, error) {
+func (s *servers) server(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.Server(up.key(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
 			return group.Target{}, err
 		}
 		scheme, _ := up.scheme()
 		return group.Target{
-			About: &up, Scheme: scheme, Addrs: up.Addrs, Local: up.loopback(),
+			Upstream: &up, Scheme: scheme, Addresses: up.Addrs, IsLocal: up.loopback(),
 			Transport: transport.Config{
 				Dialer: s.dialing.dialer(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: s.dialing.tls(up), Size: s.udpSize,
 			},
@@ -113,7 +113,7 @@ func (s *servers) server(up Upstream, use group.Use) (*group.Server, error) {
 // reads. The caller must release it.
 func (s *servers) at(address string) (*group.Server, error) {
 	if up, ok := s.given(address); ok {
-		return s.server(up, group.Once)
+		return s.server(up, group.UseOnce)
 	}
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -124,7 +124,7 @@ func (s *servers) at(address string) (*group.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.server(up, group.Once)
+	return s.server(up, group.UseOnce)
 }
 
 // given returns the upstream of Upstreams or Fallback that is written as an address, with what an address does not say.
@@ -296,7 +296,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 	}
 	strict := s.strict()
 	if !strict {
-		g = g.ByTime(q, explore)
+		g = g.SortByRTT(q, explore)
 		if len(s.fallback) == 0 {
 			s.probe(q, g, g[0], strict)
 			return s.ask(ctx, new(asking), q, g)
@@ -312,7 +312,7 @@ func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) 
 // servers, and with strict the rest of g. The probe of first does not have it either, so that the same question is not asked twice at a time.
 func (s *servers) probe(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
-	if len(g)+len(s.fallback) > 1 && (!g.Silent() || !s.fallback.Silent()) {
+	if len(g)+len(s.fallback) > 1 && (!g.AreSilent() || !s.fallback.AreSilent()) {
 		n := len(g)
 		if strict {
 			n = indexOrLength(g, first)
@@ -327,7 +327,7 @@ func (s *servers) probe(q *wire.Query, g group.Servers, first *group.Server, str
 		s.fallback[n:].ProbeDoubtful(now, nil, first)
 	}
 	if !strict {
-		g.Measure(now, q, first)
+		g.ProbeUnmeasured(now, q, first)
 	}
 }
 
@@ -356,17 +356,17 @@ func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
 		return first
 	}
 	other := s.fallback
-	if other.Silent() {
-		other = other.ByTime(q, false)[:1] // they take turns
+	if other.AreSilent() {
+		other = other.SortByRTT(q, false)[:1] // they take turns
 	} else {
 		last := len(other) - 1
-		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.Silent() && one != s.fallback[last] })
+		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.IsSilent() && one != s.fallback[last] })
 	}
 	later := make([]turn, len(other))
 	for i, one := range other {
 		later[i] = turn{group: other[i : i+1], fallback: true, place: len(g) + slices.Index(s.fallback, one)}
 	}
-	if g.Down() {
+	if g.AreDown() {
 		return append(later, first...)
 	}
 	return append(first, later...)
@@ -374,7 +374,7 @@ func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
 
 // asGiven returns a turn for each server, in the given order, but with servers that are down last.
 func asGiven(g group.Servers) []turn {
-	ordered := g.AsGiven()
+	ordered := g.SortDownLast()
 	turns := make([]turn, len(ordered))
 	for i, one := range ordered {
 		turns[i] = turn{group: ordered[i : i+1], place: slices.Index(g, one)}
@@ -429,7 +429,7 @@ func (s *servers) put(ctx context.Context, q *wire.Query, turns []turn) (r *resu
 			s.count.fallbacks.Add(1)
 		}
 		r = s.ask(ctx, new(asking), q, t.group)
-		if r.err == nil || ctx.Err() != nil || !group.Unsent(r.err) {
+		if r.err == nil || ctx.Err() != nil || !group.IsUnsent(r.err) {
 			break
 		}
 	}
@@ -494,7 +494,7 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	case !t.fallback && r.decided() && ofFallback(rest, turns):
 		return r
 	}
-	t.group.OthersAnswered(q)
+	t.group.RecordAnsweredElsewhere(q)
 	if begun {
 		rest.answer.Lower(time.Since(came)) // for which it was held back
 	}
@@ -506,7 +506,7 @@ type said func() *result
 
 // said returns what x has been told so far, if that is a failure, or else what was said before.
 func (x *asking) said(q *wire.Query, before *result) *result {
-	failure, from := x.Failure()
+	failure, from := x.FirstFailure()
 	if failure == nil {
 		return before
 	}
@@ -537,10 +537,10 @@ func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns 
 			}
 		}
 	})
-	late, down := new(alarm), g.Down()
-	failed := func() bool { return !beforeFallback(turns) && x.Unable() == len(g) }
+	late, down := new(alarm), g.AreDown()
+	failed := func() bool { return !beforeFallback(turns) && x.UnableServers() == len(g) }
 	late.begin(func() time.Duration {
-		if g.Down() && (!down || up(turns[1:])) || failed() {
+		if g.AreDown() && (!down || up(turns[1:])) || failed() {
 			return 0
 		}
 		return min(lookAgain, time.Until(start)+part)
@@ -549,7 +549,7 @@ func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns 
 			return
 		}
 		hold := min(end.Sub(start)-end.Sub(start)/holdPart, patience)
-		for !failed() && g.AnsweredSince(start) && g.Alive(q) && time.Since(start) < hold {
+		for !failed() && g.AnsweredSince(start) && g.AnswerMost(q) && time.Since(start) < hold {
 			if !wait(ctx, min(lookAgain, hold-time.Since(start))) {
 				return
 			}
@@ -564,7 +564,7 @@ func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns 
 
 // up reports whether a server of the turns is not down.
 func up(turns []turn) bool {
-	return slices.ContainsFunc(turns, func(t turn) bool { return !t.group.Down() })
+	return slices.ContainsFunc(turns, func(t turn) bool { return !t.group.AreDown() })
 }
 
 // better returns a result that is no failure, or that which says more, or was decided, or the first, which then tells of refusals of both.
@@ -585,7 +585,7 @@ func better(q *wire.Query, first, second *result) *result {
 }
 
 // decided reports whether a failure is the decision of a healthy server, which no fallback must undo. The result may be nil.
-func (r *result) decided() bool { return r != nil && r.err == nil && r.from.Decides(r.answer) }
+func (r *result) decided() bool { return r != nil && r.err == nil && r.from.IsDecision(r.answer) }
 
 // used returns q without what those who are asked do not use.
 func (s *servers) used(q *wire.Query) *wire.Query {
@@ -635,7 +635,7 @@ type asking struct {
 // an error if they said nothing. It is part of x, which is new.
 func (s *servers) ask(ctx context.Context, x *asking, q *wire.Query, g group.Servers) *result {
 	out, r := x.Ask(ctx, s.pool, q, g), &x.result
-	r.answer, r.from, r.hedged, r.tries = out.Answer, out.From, out.Hedged, out.Tries
+	r.answer, r.from, r.hedged, r.tries = out.Answer, out.Server, out.IsHedged, out.Attempts
 	err := out.Err
 	if err == nil && s.filter != nil {
 		err = s.filtered(q, r.answer)
@@ -643,8 +643,8 @@ func (s *servers) ask(ctx context.Context, x *asking, q *wire.Query, g group.Ser
 	if err != nil {
 		s.count.failures.Add(1)
 		r.answer, r.err = nil, noAnswer(q, r.from, err)
-		r.refuse, r.refused = g.RefuseSince(), out.Refused
-		r.unavailable, r.pause = group.Unavailable(err)
+		r.refuse, r.refused = g.RefusingSince(), out.HasRefused
+		r.unavailable, r.pause = group.IsUnavailable(err)
 		r.endedByQuery = transport.EndedByQuery(err)
 	}
 	return r

@@ -26,11 +26,11 @@ func (c *Client) Stats() Stats {
 		Name: c.Name, Enabled: !core.isOff(), Shadow: core.shadow, ObserverPanics: n.observerPanics.Load(),
 		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Local: n.local.Load(), Shared: n.shared.Load(),
 		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(), Dropped: n.dropped.Load(),
-		Wire: n.group.Wire.Load(), Hedges: n.group.Hedges.Load(), HedgeWins: n.group.HedgeWins.Load(), Denied: n.group.Denied.Load(),
-		Resends: n.group.Resends.Load(), ResendWins: n.group.ResendWins.Load(), Failovers: n.group.Failovers.Load(), Fallbacks: n.fallbacks.Load(),
+		Wire: n.group.Queries.Load(), Hedges: n.group.Hedges.Load(), HedgeWins: n.group.HedgeWins.Load(), Denied: n.group.Denied.Load(),
+		Resends: n.group.Retransmissions.Load(), ResendWins: n.group.RetransmissionWins.Load(), Failovers: n.group.Failovers.Load(), Fallbacks: n.fallbacks.Load(),
 		Retries: n.group.Retries.Load(), Abandoned: n.group.Abandoned.Load(), Ignored: n.group.Ignored.Load(),
 	}
-	for _, v := range core.servers.pool.All() {
+	for _, v := range core.servers.pool.AllServers() {
 		s.Upstreams = append(s.Upstreams, v.Stats())
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int { return strings.Compare(a.Upstream, b.Upstream) })

@@ -89,13 +89,13 @@ func (t *Trace) guard(panicked func(value any)) *Trace {
 // groupTrace is a Trace in the words of package group.
 type groupTrace struct{ *Trace }
 
-func (t groupTrace) Attempt(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
+func (t groupTrace) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
 	if t.Trace.Attempt != nil {
 		t.Trace.Attempt(ctx, attemptInfo(q, to, n, hedge))
 	}
 }
 
-func (t groupTrace) Done(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
+func (t groupTrace) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Trace.Done != nil {
 		t.Trace.Done(ctx, attemptInfo(q, to, n, hedge), took, explain(to, err))
 	}

@@ -350,4 +350,4 @@ func (u Upstream) loopback() bool {
 }
 
 // upstreamOf returns the upstream that a server is.
-func upstreamOf(s *group.Server) Upstream { return *s.About.(*Upstream) }
+func upstreamOf(s *group.Server) Upstream { return *s.Upstream.(*Upstream) }

@@ -10,20 +10,20 @@ import (
 )
 
 // Refused reports whether err is ECONNREFUSED: no process listens at the address, for instance because the server restarts.
-func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+func IsRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// Unavailable reports whether an error is that of a server that may be asked again soon, and how long it wants to be left alone: it has refused
+// IsUnavailable reports whether an error is that of a server that may be asked again soon, and how long it wants to be left alone: it has refused
 // or ended a connection, or has said by an HTTP status that it has too much to do (RFC 7766 §6.2.4).
-func Unavailable(err error) (again bool, pause time.Duration) {
+func IsUnavailable(err error) (again bool, pause time.Duration) {
 	var pushback *transport.PushbackError
 	if errors.As(err, &pushback) {
 		return true, pushback.Pause
 	}
-	return Refused(err) || transport.Ended(err), 0
+	return IsRefused(err) || transport.Ended(err), 0
 }
 
-// Unsent reports whether err proves that the message has reached no server. Then even a message that must be sent once, such as an UPDATE,
+// IsUnsent reports whether err proves that the message has reached no server. Then even a message that must be sent once, such as an UPDATE,
 // may go to another server.
-func Unsent(err error) bool {
-	return (Refused(err) || localerror.Is(err)) && !transport.MayBeReceived(err)
+func IsUnsent(err error) bool {
+	return (IsRefused(err) || localerror.Is(err)) && !transport.MayBeReceived(err)
 }

@@ -27,13 +27,13 @@ const (
 
 // Result is the outcome of an exchange.
 type Result struct {
-	Answer *wire.Answer // the response of a server, even if that is a failure; nil: there is none
-	Err    error        // if there is no response
-	From   *Server      // that sent the answer, or that the error is about
-	Hedged bool         // the answer is that of a hedge
-	Tries  int          // attempts made
+	Answer   *wire.Answer // the response of a server, even if that is a failure; nil: there is none
+	Err      error        // if there is no response
+	Server   *Server      // that sent the answer, or that the error is about
+	IsHedged bool         // the answer is that of a hedge
+	Attempts int          // attempts made
 
-	Refused bool // there is an error, and a server has refused a connection
+	HasRefused bool // there is an error, and a server has refused a connection
 }
 
 // An Exchange asks a group of equal servers one question. The zero value is ready for Ask, and it is used once.
@@ -98,9 +98,9 @@ const (
 // A reply is the answer to an attempt.
 type reply struct {
 	*wire.Answer
-	from  *Server
-	kind  attemptKind
-	setup time.Duration // how long the answer waited for a handshake
+	from          *Server
+	kind          attemptKind
+	handshakeTime time.Duration // how long the answer waited for a handshake
 }
 
 var (
@@ -129,24 +129,24 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	}
 	switch v := &out.Value; v.kind {
 	case hedgeAttempt:
-		x.conf.Count.HedgeWins.Add(1)
-		v.from.hedgeWins.Add(1)
+		x.conf.Counters.HedgeWins.Add(1)
+		v.from.hedgeWinCount.Add(1)
 	case retransmittedAttempt:
-		x.conf.Count.ResendWins.Add(1)
+		x.conf.Counters.RetransmissionWins.Add(1)
 	}
-	return Result{Answer: out.Value.Answer, From: out.Value.from, Hedged: out.Value.kind == hedgeAttempt, Tries: out.Started}
+	return Result{Answer: out.Value.Answer, Server: out.Value.from, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
 }
 
-// Unable returns the number of servers that could not answer, or refused a connection. It may be called at any time.
-func (x *Exchange) Unable() int {
+// UnableServers returns the number of servers that could not answer, or refused a connection. It may be called at any time.
+func (x *Exchange) UnableServers() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.unable
 }
 
-// Failure returns the response of the first server that could not answer, or of the first healthy one that decided so, and that server; nil: there
+// FirstFailure returns the response of the first server that could not answer, or of the first healthy one that decided so, and that server; nil: there
 // is none yet. It may be called at any time.
-func (x *Exchange) Failure() (*wire.Answer, *Server) {
+func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.response, x.failures.responseServer
@@ -158,16 +158,16 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 	defer x.mu.Unlock()
 	f := &x.failures
 	if f.response != nil {
-		return Result{Answer: f.response, From: f.responseServer, Tries: tries}
+		return Result{Answer: f.response, Server: f.responseServer, Attempts: tries}
 	}
-	return Result{Err: err, From: cmp.Or(f.primaryServer, x.selection.servers[0]), Tries: tries, Refused: f.hasRefused}
+	return Result{Err: err, Server: cmp.Or(f.primaryServer, x.selection.servers[0]), Attempts: tries, HasRefused: f.hasRefused}
 }
 
 // recordOutcome learns from the exchange and reports its end to observers. The winner is -1 if there is none.
 func (x *Exchange) recordOutcome(winner int, r *reply) {
 	isAnswered := winner >= 0
 	if x.key != nil {
-		outcome := policy.Outcome{Answered: isAnswered, Winner: x.observedNumber(winner), Setup: r.setup}
+		outcome := policy.Outcome{Answered: isAnswered, Winner: x.observedNumber(winner), Setup: r.handshakeTime}
 		if x.events != nil {
 			outcome.Delay = x.events.delay
 		}
@@ -208,13 +208,13 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	}
 	servers, r := x.selection.servers, &x.retransmission
 	first := servers[0]
-	if !first.ready() {
-		r.setupTime = first.setupTime()
+	if !first.isReady() {
+		r.setupTime = first.handshakeAllowance()
 	}
-	first.purse.earn()
+	first.account.earnTokens()
 	x.scheduleHedges(ctx)
-	r.timeout = first.rto.timeout(0, len(servers) == 1)
-	wait, left := r.setupTime+first.rto.timeout(0, false), x.conf.Timeout // not doubled: see nextCheck
+	r.timeout = first.rto.currentTimeout(0, len(servers) == 1)
+	wait, left := r.setupTime+first.rto.currentTimeout(0, false), x.conf.Timeout // not doubled: see nextCheck
 	if len(x.hedges.due) > 0 {
 		wait = min(wait, x.hedges.due[0])
 		if x.events != nil {
@@ -234,18 +234,18 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 func (x *Exchange) scheduleHedges(ctx context.Context) {
 	first, conf := x.selection.servers[0], &x.conf.Hedging
 	x.hedges.due = x.hedges.room[:0]
-	denied := policy.Eligibility{SwitchedOff: x.conf.Off()}.Reason(race.OverridesFrom(ctx))
+	denied := policy.Eligibility{SwitchedOff: x.conf.IsOff()}.Reason(race.OverridesFrom(ctx))
 	switch {
 	case denied != policy.None:
 		x.events.reportDenied(denied)
-	case conf.Fixed > 0:
-		x.hedges.due = append(x.hedges.due, conf.Fixed)
+	case conf.FixedDelay > 0:
+		x.hedges.due = append(x.hedges.due, conf.FixedDelay)
 	case x.selection.isZoneSilent(): // no hedge helps, and the time that these questions take is no latency of the server
 		x.events.reportDenied(observe.DeniedSlow)
 	default:
 		x.key = first.key
 		x.call.Begin(ctx, x.key, 0)
-		x.hedges.areGuesses = first.cold()
+		x.hedges.areGuesses = first.hasInitialDelay()
 		loss := first.lossDelay()
 		at := max(first.slowDelay(), loss) + x.retransmission.setupTime
 		// The second hedge starts when the first one is probably lost as well, and the third waits twice as long.
@@ -329,7 +329,7 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 		server = x.selection.selectServer()
 	}
 	r.count++
-	x.conf.Count.Resends.Add(1)
+	x.conf.Counters.Retransmissions.Add(1)
 	x.recordAttempt(retransmittedAttempt, server, now)
 	return true
 }
@@ -346,25 +346,25 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 	reason := policy.None
 	switch {
 	case x.key == nil: // a fixed delay
-		if x.conf.Shadow {
+		if x.conf.IsShadow {
 			reason = observe.DeniedShadow
 		}
-	case x.hedges.areGuesses && len(servers) == 1 && first.lateHedges.Load() >= maxInitialHedges:
+	case x.hedges.areGuesses && len(servers) == 1 && first.hedgesWhenLate.Load() >= maxInitialHedges:
 		reason = observe.DeniedWarming
-	case !first.purse.payHedge(&x.call, n): // which has reported the reason
-		x.conf.Count.Denied.Add(1)
+	case !first.account.payHedge(&x.call, n): // which has reported the reason
+		x.conf.Counters.Denied.Add(1)
 		return false
 	default:
-		first.lateHedges.Add(1)
+		first.hedgesWhenLate.Add(1)
 	}
 	if reason != policy.None {
-		x.conf.Count.Denied.Add(1)
+		x.conf.Counters.Denied.Add(1)
 		x.events.reportDenied(reason)
 		return false
 	}
 	server := x.selection.selectServer()
-	x.conf.Count.Hedges.Add(1)
-	servers[server].hedges.Add(1)
+	x.conf.Counters.Hedges.Add(1)
+	servers[server].hedgeCount.Add(1)
 	x.recordAttempt(hedgeAttempt, server, now)
 	return true
 }
@@ -411,7 +411,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	}
 	var last *lastAttempt
 	if n == MaxHedges && x.query.Standard() {
-		last = &lastAttempt{&x.mu, &x.selection, &x.retransmission, x.conf.Count}
+		last = &lastAttempt{&x.mu, &x.selection, &x.retransmission, x.conf.Counters}
 	}
 	for {
 		s := x.selection.servers[i]
@@ -419,18 +419,18 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		answer, setup, err := x.askServer(ctx, a, n, s, earlier, last)
 		if err == nil {
 			if !x.isFailure(ctx, s, answer) {
-				s.share.add(x.query, true)
+				s.answerRate.recordQuestion(x.query, true)
 				return reply{answer, s, kind, setup}, nil
 			}
 			err = errNoAnswer
 		} else if a.Err() != nil {
 			// Time ran out, or another attempt won.
 			if time.Since(start) >= s.lossDelay() {
-				s.miss(x.query, start)
+				s.recordMiss(x.query, start)
 			}
 			return reply{}, x.recordError(n, s, err)
 		} else if !localerror.Is(err) {
-			s.miss(x.query, start)
+			s.recordMiss(x.query, start)
 		}
 		var ok bool
 		if i, earlier, ok = x.failOver(n, s, answer, err); ok {
@@ -439,7 +439,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		if i, earlier, ok = x.replaceRefused(n, s, err, &refused); ok {
 			continue
 		}
-		if last != nil && (errors.Is(err, errLost) || Refused(err) || isTimeout(err) || x.othersRun()) {
+		if last != nil && (errors.Is(err, errLost) || IsRefused(err) || isTimeout(err) || x.othersRun()) {
 			refused = 0
 			if i, earlier, ok = last.waitForServer(a, s, start, err); ok {
 				continue
@@ -457,18 +457,18 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
 	x.events.reportAttempt(a, n, x.observedNumber(n), s)
-	if x.conf.Trace != nil {
-		x.conf.Trace.Attempt(a, x.query, s, n, isHedge)
+	if x.conf.Tracer != nil {
+		x.conf.Tracer.AttemptStarted(a, x.query, s, n, isHedge)
 	}
 	connection := &x.retransmission.connection[n]
 	connection.Begin()
 	if last != nil {
-		answer, setup, err = last.ask(ctx, s, earlier, connection)
+		answer, setup, err = last.askServer(ctx, s, earlier, connection)
 	} else {
-		answer, setup, err = s.ask(ctx, x.query, earlier, connection)
+		answer, setup, err = s.queryAddresses(ctx, x.query, earlier, connection)
 	}
-	if x.conf.Trace != nil {
-		x.conf.Trace.Done(a, x.query, s, n, isHedge, time.Since(start), err)
+	if x.conf.Tracer != nil {
+		x.conf.Tracer.AttemptEnded(a, x.query, s, n, isHedge, time.Since(start), err)
 	}
 	return answer, setup, err
 }
@@ -477,8 +477,8 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer) bool {
 	isStandard := x.query.Standard()
 	isBogus := isStandard && answer.Bogus()
-	s.answeredTo(x.query, isBogus || isStandard && answer.Outcome == wire.Failure)
-	if isBogus && !s.validates(ctx) {
+	s.recordResponse(x.query, isBogus || isStandard && answer.Outcome == wire.Failure)
+	if isBogus && !s.canValidate(ctx) {
 		answer.Outcome = wire.Failure
 	}
 	return isStandard && answer.Outcome == wire.Failure
@@ -487,7 +487,7 @@ func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer
 // replaceRefused returns another server for attempt n, a hedge or a retransmission, if s has refused it, as the servers before it in the same
 // attempt. No budget pays for it: the query that was paid for has reached no server.
 func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
-	if n == 0 || !x.query.Standard() || !Refused(err) {
+	if n == 0 || !x.query.Standard() || !IsRefused(err) {
 		return 0, 0, false
 	}
 	x.mu.Lock()
@@ -505,7 +505,7 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	if x.retransmission.lastAttempt == n {
 		x.retransmission.recordQuery(n, server, now)
 	}
-	x.conf.Count.Failovers.Add(1)
+	x.conf.Counters.Failovers.Add(1)
 	return x.selection.recordQuery(server, now)
 }
 
@@ -535,9 +535,9 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	f := &x.failures
-	f.hasRefused = f.hasRefused || Refused(err)
+	f.hasRefused = f.hasRefused || IsRefused(err)
 	earlierFailures := f.record(x.selection.useOf(from), from, a, err)
-	if !x.query.Standard() && !Unsent(err) {
+	if !x.query.Standard() && !IsUnsent(err) {
 		return 0, 0, false
 	}
 	server = x.selection.selectServerExcept(x.selection.askedServers())
@@ -548,7 +548,7 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	switch {
 	case f.servfails >= maxServfails:
 		return 0, 0, false
-	case (f.responses > 0 && next.Silent() || f.responses > 1) && !next.purse.payFailover():
+	case (f.responses > 0 && next.IsSilent() || f.responses > 1) && !next.account.payFailover():
 		return 0, 0, false
 	}
 	return server, x.changeServer(n, server), true
@@ -561,7 +561,7 @@ func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, o
 		return 0, 0, false
 	}
 	server = x.selection.selectServerExcept(x.selection.failedServers())
-	if server < 0 || !x.selection.servers[server].payResend(x.query, false) {
+	if server < 0 || !x.selection.servers[server].payRetransmission(x.query, false) {
 		return 0, 0, false
 	}
 	return server, x.changeServer(n, server), true

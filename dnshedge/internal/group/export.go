@@ -9,29 +9,29 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// Learned is what an export says of a server.
-type Learned struct {
-	Name            string
-	srtt, handshake time.Duration
-	answers, path   *sketch.Window
+// LearnedLatencies is what an export says of a server.
+type LearnedLatencies struct {
+	Name                    string
+	srtt, handshake         time.Duration
+	answerTimes, roundTrips *sketch.Window
 }
 
-// AppendLearned appends what was learned of the server.
-func (s *Server) AppendLearned(b []byte, now time.Time) []byte {
-	l := &s.learner
+// AppendLatencies appends what was learned of the server.
+func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
+	l := &s.latencyEstimator
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b = decode.AppendBytes(b, s.Name)
 	b = binary.AppendUvarint(b, uint64(l.srtt))
-	b = binary.AppendUvarint(b, uint64(l.handshake))
-	b = decode.AppendBytes(b, l.answers.Append(nil, now))
-	return decode.AppendBytes(b, l.path.Append(nil, now))
+	b = binary.AppendUvarint(b, uint64(l.handshakeTime))
+	b = decode.AppendBytes(b, l.answerTimes.Append(nil, now))
+	return decode.AppendBytes(b, l.roundTrips.Append(nil, now))
 }
 
-// DecodeLearned takes off what AppendLearned has appended. Fields are limit bytes long at most.
-func DecodeLearned(d *decode.Decoder, limit uint64, now time.Time) (l Learned, err error) {
-	l = Learned{Name: string(d.Bytes(limit)), srtt: d.Duration(), handshake: d.Duration()}
-	for _, w := range [...]**sketch.Window{&l.answers, &l.path} {
+// DecodeLatencies takes off what AppendLearned has appended. Fields are limit bytes long at most.
+func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedLatencies, err error) {
+	l = LearnedLatencies{Name: string(d.Bytes(limit)), srtt: d.Duration(), handshake: d.Duration()}
+	for _, w := range [...]**sketch.Window{&l.answerTimes, &l.roundTrips} {
 		if *w, err = sketch.Decode(d.Bytes(limit), now); err != nil {
 			return l, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 		}
@@ -39,19 +39,19 @@ func DecodeLearned(d *decode.Decoder, limit uint64, now time.Time) (l Learned, e
 	return l, nil
 }
 
-// Learn adds what was learned elsewhere.
-func (s *Server) Learn(from Learned) {
-	l := &s.learner
+// MergeLatencies adds what was learned elsewhere.
+func (s *Server) MergeLatencies(from LearnedLatencies) {
+	l := &s.latencyEstimator
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.answers.Merge(from.answers)
-	l.path.Merge(from.path)
-	l.sent, l.got = l.sent+float64(from.answers.Len()), l.got+float64(from.answers.Len())
+	l.answerTimes.Merge(from.answerTimes)
+	l.roundTrips.Merge(from.roundTrips)
+	l.recentQueries, l.recentAnswers = l.recentQueries+float64(from.answerTimes.Len()), l.recentAnswers+float64(from.answerTimes.Len())
 	if from.srtt > 0 {
 		l.srtt = float64(from.srtt)
 	}
 	if from.handshake > 0 {
-		l.handshake = float64(from.handshake)
+		l.handshakeTime = float64(from.handshake)
 	}
 	l.updateDelays()
 }

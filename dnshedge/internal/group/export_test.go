@@ -9,7 +9,7 @@ import (
 )
 
 // Zones are what a server is silent about.
-type Zones struct{ zones }
+type Zones struct{ silentZones }
 
 // Named returns a question about a name.
 func Named(name string) *wire.Query {
@@ -21,19 +21,19 @@ func Named(name string) *wire.Query {
 }
 
 // Miss says that a question about a name was sent at a time, and not answered.
-func (z *Zones) Miss(name string, sent time.Time) { z.miss(Named(name), sent, time.Now()) }
+func (z *Zones) Miss(name string, sent time.Time) { z.recordMiss(Named(name), sent, time.Now()) }
 
 // Answer says that a question about a name was answered.
 func (z *Zones) Answer(name string) { z.AnswerTo(Named(name)) }
 
 // AnswerTo says that a question was answered.
-func (z *Zones) AnswerTo(q *wire.Query) { z.answer(q) }
+func (z *Zones) AnswerTo(q *wire.Query) { z.recordAnswer(q) }
 
 // Silent reports whether the server is silent about a name.
-func (z *Zones) Silent(name string) bool { return z.silent(Named(name)) }
+func (z *Zones) Silent(name string) bool { return z.isSilent(Named(name)) }
 
 // Known returns how many domains are known, and the most that may be.
-func (z *Zones) Known() (n, most int) { return int(z.known.Load()), 2 * maxZones }
+func (z *Zones) Known() (n, most int) { return int(z.zoneCount.Load()), 2 * maxZones }
 
 // HealthIsFree reports whether nobody holds the lock of a server's health.
 func HealthIsFree(s *Server) bool {
@@ -45,4 +45,4 @@ func HealthIsFree(s *Server) bool {
 }
 
 // Silence makes a server silent.
-func Silence(s *Server) { s.health.silent.Store(true) }
+func Silence(s *Server) { s.health.isSilent.Store(true) }

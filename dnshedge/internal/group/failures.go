@@ -28,7 +28,7 @@ type failures struct {
 // record stores the failure of a server: a response, which may be nil, or an error. It returns the number of earlier failures of that server.
 func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.OnlyCut(err)
-	if (isResponse || Refused(err)) && !use.isUnable {
+	if (isResponse || IsRefused(err)) && !use.isUnable {
 		use.isUnable = true
 		f.unable++
 	}
@@ -46,7 +46,7 @@ func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, e
 			f.servfails++
 		}
 	}
-	if f.response == nil || from.Decides(response) && !f.responseServer.Decides(f.response) {
+	if f.response == nil || from.IsDecision(response) && !f.responseServer.IsDecision(f.response) {
 		f.response, f.responseServer = response, from
 	}
 	return earlier

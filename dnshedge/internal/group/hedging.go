@@ -6,10 +6,10 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// planMargin is how many times the budget the slow delay may cost. A window of
+// budgetMargin is how many times the budget the slow delay may cost. A window of
 // some hundred answers cannot tell 5 % from 6 %, and a delay that grows after
 // each burst of losses does not hedge them. The buckets enforce the budget itself.
-const planMargin = 1.5
+const budgetMargin = 1.5
 
 // MaxHedges is how many queries a question may have besides the first. A race may have more, but four in all make the waits that
 // documents state: the fourth goes from server to server.
@@ -17,27 +17,27 @@ const MaxHedges = 3
 
 // Hedging says when questions are hedged, with all defaults filled in.
 type Hedging struct {
-	Fixed        time.Duration // hedge once after this time, without a budget; 0: the delays are learned
-	Percentile   float64       // the share of answers that come early enough
-	MaxHedges    int           // of a question
-	Share        float64       // of the queries that may be hedges
-	MaxPerSecond float64       // hedges; 0: no bound
-	MinDelay     time.Duration
-	LocalMin     time.Duration // MinDelay of servers on this machine
-	MaxDelay     time.Duration
+	FixedDelay    time.Duration // hedge once after this time, without a budget; 0: the delays are learned
+	Percentile    float64       // the share of answers that come early enough
+	MaxHedges     int           // of a question
+	Share         float64       // of the queries that may be hedges
+	MaxPerSecond  float64       // hedges; 0: no bound
+	MinDelay      time.Duration
+	LocalMinDelay time.Duration // MinDelay of servers on this machine
+	MaxDelay      time.Duration
 }
 
-// Engine returns the policy for the keys of servers.
-func (h *Hedging) Engine() policy.Config {
-	share := planMargin * h.Share // a server's bucket enforces the share itself
+// PolicyConfig returns the policy for the keys of servers.
+func (h *Hedging) PolicyConfig() policy.Config {
+	share := budgetMargin * h.Share // a server's bucket enforces the share itself
 	return policy.Config{
 		Percentile:   h.Percentile,
 		MaxHedges:    1, // an exchange computes the delays itself
 		Share:        share,
 		EstimatedRPS: Burst / share,
 		Burst:        time.Second,
-		MinDelay:     h.LocalMin,
-		InitialDelay: coldDelay,
+		MinDelay:     h.LocalMinDelay,
+		InitialDelay: initialDelay,
 		MaxPerSecond: h.MaxPerSecond,
 		MaxKeys:      4 * MaxServers,
 	}

@@ -20,12 +20,12 @@ type lastAttempt struct {
 	counters       *Counters
 }
 
-// ask sends the query to a server, and cancels it with errLost when it counts as lost.
-func (l *lastAttempt) ask(ctx context.Context, s *Server, earlier int, w *transport.Way) (*wire.Answer, time.Duration, error) {
+// askServer sends the query to a server, and cancels it with errLost when it counts as lost.
+func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *transport.Way) (*wire.Answer, time.Duration, error) {
 	queryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer l.startLossTimer(s, func() { cancel(errLost) })()
-	return s.ask(queryCtx, l.selection.query, earlier, w)
+	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
 }
 
 // patience returns how long a query that was sent to a server at the given time is waited for, by present knowledge, after the last answer over its
@@ -81,7 +81,7 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	for {
 		pause := limitToCheck(isDoubled, time.Since(sent), time.Until(sent.Add(min(longest, l.patience(s, sent)))))
 		if pause <= 0 {
-			if server, earlier, ok = l.payResend(); ok {
+			if server, earlier, ok = l.payRetransmission(); ok {
 				return server, earlier, true
 			}
 			pause = time.Since(sent) / 4
@@ -105,16 +105,16 @@ func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time)
 	return l.selection.servers[i], l.selection.uses[i].lastSent
 }
 
-// payResend counts another retransmission, if the budget of the best server pays for it.
-func (l *lastAttempt) payResend() (server, earlier int, ok bool) {
+// payRetransmission counts another retransmission, if the budget of the best server pays for it.
+func (l *lastAttempt) payRetransmission() (server, earlier int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	server = l.selection.selectServer()
-	if !l.selection.servers[server].payResend(l.selection.query, false) {
+	if !l.selection.servers[server].payRetransmission(l.selection.query, false) {
 		return 0, 0, false
 	}
 	l.retransmission.count++
-	l.counters.Resends.Add(1)
+	l.counters.Retransmissions.Add(1)
 	return server, l.selection.recordQuery(server, time.Now()), true
 }
 

@@ -13,163 +13,165 @@ import (
 )
 
 const (
-	coldDelay = 100 * time.Millisecond // before anything is learned
-	coldSetup = 200 * time.Millisecond // added to coldDelay if a handshake comes first
-	maxLoss   = 500 * time.Millisecond // the longest loss delay
+	initialDelay         = 100 * time.Millisecond // before anything is learned
+	initialHandshakeTime = 200 * time.Millisecond // added to coldDelay if a handshake comes first
+	maxLossDelay         = 500 * time.Millisecond // the longest loss delay
 
-	pathFactor       = 4   // answers within so many times the fastest measure the path
-	minPathSamples   = 8   // before the path is known
+	maxRTTFactor     = 4   // answers within so many times the fastest measure the path
+	minRTTSamples    = 8   // before the path is known
 	answersPerUpdate = 16  // after so many answers the delays are computed anew
 	lossWindow       = 256 // queries over which losses are counted, and as many before
 )
 
-// learner learns from a server's answers when a query to it is late. It is safe for concurrent use.
-type learner struct {
-	hedging *Hedging      // never changes
-	key     *policy.Key   // never changes; it knows which part of the budget is worth spending
-	floor   time.Duration // of the loss delay; never changes
+// latencyEstimator learns from a server's answers when a query to it is late. It is safe for concurrent use.
+type latencyEstimator struct {
+	hedging      *Hedging      // never changes
+	key          *policy.Key   // never changes; it knows which part of the budget is worth spending
+	minLossDelay time.Duration // of the loss delay; never changes
 
-	loss atomic.Int64 // the loss delay; 0: not known; stored under mu
-	slow atomic.Int64 // the slow delay; 0: not known; stored under mu
+	learnedLossDelay atomic.Int64 // the loss delay; 0: not known; stored under mu
+	learnedSlowDelay atomic.Int64 // the slow delay; 0: not known; stored under mu
 
-	mu         sync.Mutex    // guards the fields below
-	answers    sketch.Window // how long answers took
-	path       sketch.Window // how long answers took that the server did not have to look for
-	newAnswers int           // answers since the delays were computed
-	sent       float64       // queries, of late
-	got        float64       // answers to them
-	fastest    time.Duration
-	p99        time.Duration // of path
-	srtt       float64       // ns; 0: not known
-	handshake  float64       // ns that a handshake takes, smoothed; 0: not known
+	mu            sync.Mutex    // guards the fields below
+	answerTimes   sketch.Window // how long answers took
+	roundTrips    sketch.Window // how long answers took that the server did not have to look for
+	newAnswers    int           // answers since the delays were computed
+	recentQueries float64       // queries, of late
+	recentAnswers float64       // answers to them
+	fastestAnswer time.Duration
+	rttP99        time.Duration // of path
+	srtt          float64       // ns; 0: not known
+	handshakeTime float64       // ns that a handshake takes, smoothed; 0: not known
 }
 
 // lossDelay is how long to wait before a packet is considered lost.
-func (l *learner) lossDelay() time.Duration {
-	if d := l.loss.Load(); d > 0 {
+func (l *latencyEstimator) lossDelay() time.Duration {
+	if d := l.learnedLossDelay.Load(); d > 0 {
 		return time.Duration(d)
 	}
-	return max(coldDelay, l.floor)
+	return max(initialDelay, l.minLossDelay)
 }
 
 // slowDelay is how long to wait until the budget pays for hedging all answers that
 // are still to come.
-func (l *learner) slowDelay() time.Duration {
-	if d := l.slow.Load(); d > 0 {
+func (l *latencyEstimator) slowDelay() time.Duration {
+	if d := l.learnedSlowDelay.Load(); d > 0 {
 		return time.Duration(d)
 	}
-	return coldDelay
+	return initialDelay
 }
 
-// cold reports whether the slow delay is a guess.
-func (l *learner) cold() bool { return l.slow.Load() == 0 }
+// hasInitialDelay reports whether the slow delay is a guess.
+func (l *latencyEstimator) hasInitialDelay() bool { return l.learnedSlowDelay.Load() == 0 }
 
-// setupTime is how much longer an answer takes if a handshake comes first.
-func (l *learner) setupTime() time.Duration {
+// handshakeAllowance is how much longer an answer takes if a handshake comes first.
+func (l *latencyEstimator) handshakeAllowance() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.handshake > 0 {
-		return time.Duration(1.5 * l.handshake)
+	if l.handshakeTime > 0 {
+		return time.Duration(1.5 * l.handshakeTime)
 	}
-	return coldSetup
+	return initialHandshakeTime
 }
 
-// Stall is how long a connection may be silent while queries wait.
-func (l *learner) Stall() time.Duration {
+// StallTimeout is how long a connection may be silent while queries wait.
+func (l *latencyEstimator) StallTimeout() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(3*l.p99, minStall)
+	return max(3*l.rttP99, minStallTimeout)
 }
 
-// roundTrip returns the smoothed round trip time in ns; 0: it is not known.
-func (l *learner) roundTrip() float64 {
+// smoothedRTT returns the smoothed round trip time in ns; 0: it is not known.
+func (l *latencyEstimator) smoothedRTT() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.srtt
 }
 
-// wrote counts a query.
-func (l *learner) wrote() {
+// countQuery counts a query.
+func (l *latencyEstimator) countQuery() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sent++; l.sent > 2*lossWindow {
-		l.sent, l.got = l.sent/2, l.got/2
+	if l.recentQueries++; l.recentQueries > 2*lossWindow {
+		l.recentQueries, l.recentAnswers = l.recentQueries/2, l.recentAnswers/2
 	}
 }
 
-// Handshake learns how long a handshake takes.
-func (l *learner) Handshake(took time.Duration) {
+// RecordHandshake learns how long a handshake takes.
+func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.handshake = rtt.Smooth(l.handshake, took)
+	l.handshakeTime = rtt.Smooth(l.handshakeTime, took)
 }
 
 // answered learns from a response.
-func (l *learner) answered(took, path time.Duration) {
+func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.answers.Add(now, took)
-	l.got++
-	if l.fastest == 0 || took < l.fastest {
-		l.fastest = took
+	l.answerTimes.Add(now, took)
+	l.recentAnswers++
+	if l.fastestAnswer == 0 || took < l.fastestAnswer {
+		l.fastestAnswer = took
 	}
-	base := l.fastest
+	base := l.fastestAnswer
 	if path > 0 {
 		base = path
 	}
 	switch {
-	case took <= max(pathFactor*base, 2*time.Millisecond):
-		l.addPath(now, took)
+	case took <= max(maxRTTFactor*base, 2*time.Millisecond):
+		l.recordRTT(now, took)
 	case path > 0:
-		l.addPath(now, path)
+		l.recordRTT(now, path)
 	}
-	if l.newAnswers++; l.newAnswers >= answersPerUpdate || l.loss.Load() == 0 || l.slow.Load() == 0 {
+	if l.newAnswers++; l.newAnswers >= answersPerUpdate || l.learnedLossDelay.Load() == 0 || l.learnedSlowDelay.Load() == 0 {
 		l.newAnswers = 0
 		l.updateDelays()
 	}
 }
 
-// addPath adds a measurement of the path. The caller holds mu.
-func (l *learner) addPath(now time.Time, d time.Duration) {
-	l.path.Add(now, d)
+// recordRTT adds a measurement of the path. The caller holds mu.
+func (l *latencyEstimator) recordRTT(now time.Time, d time.Duration) {
+	l.roundTrips.Add(now, d)
 	l.srtt = rtt.Smooth(l.srtt, d)
 }
 
 // updateDelays computes the delays anew. The caller holds mu.
-func (l *learner) updateDelays() {
-	l.fastest, _ = l.answers.Quantile(0)
-	if l.answers.Len() >= policy.MinSamples {
-		l.slow.Store(int64(l.affordableDelay()))
+func (l *latencyEstimator) updateDelays() {
+	l.fastestAnswer, _ = l.answerTimes.Quantile(0)
+	if l.answerTimes.Len() >= policy.MinSamples {
+		l.learnedSlowDelay.Store(int64(l.affordableDelay()))
 	}
-	if l.path.Len() < minPathSamples {
+	if l.roundTrips.Len() < minRTTSamples {
 		return
 	}
-	l.p99, _ = l.path.Quantile(0.99)
-	p95, _ := l.path.Quantile(0.95)
-	median, _ := l.path.Quantile(0.5)
-	// A p99 far above the p95 is no jitter of the path but the latency that hedges are
+	l.rttP99, _ = l.roundTrips.Quantile(0.99)
+	p95, _ := l.roundTrips.Quantile(0.95)
+	median, _ := l.roundTrips.Quantile(0.5)
+	// A rttP99 far above the p95 is no jitter of the path but the latency that hedges are
 	// there to avoid. With few samples both are uncertain, and the median has a say.
-	d := max(min(l.p99, p95+p95/4), median+median/4) + 4*deviation(&l.path, median)
-	l.loss.Store(int64(min(max(d, l.floor), max(maxLoss, l.floor))))
+	d := max(min(l.rttP99, p95+p95/4), median+median/4) + 4*medianDeviation(&l.roundTrips, median)
+	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay), max(maxLossDelay, l.minLossDelay))))
 }
 
 // affordableDelay returns the slow delay. Lost queries must be hedged however long
 // the delay is; the rest of the budget pays for hedging the answers that take longer
 // than the delay. The caller holds mu.
-func (l *learner) affordableDelay() time.Duration {
-	budget := planMargin * l.hedging.Share * l.key.Snapshot().Scale
-	room := max(budget-l.lost(), budget/4)
-	d, _ := l.answers.Quantile(max(1-room, l.hedging.Percentile))
+func (l *latencyEstimator) affordableDelay() time.Duration {
+	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().Scale
+	room := max(budget-l.lossRate(), budget/4)
+	d, _ := l.answerTimes.Quantile(max(1-room, l.hedging.Percentile))
 	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
 	return min(d, l.hedging.MaxDelay)
 }
 
-// lost returns the share of the queries of late without an answer. The caller holds mu.
-func (l *learner) lost() float64 { return max(1-l.got/max(l.sent, 1), 0) }
+// lossRate returns the share of the queries of late without an answer. The caller holds mu.
+func (l *latencyEstimator) lossRate() float64 {
+	return max(1-l.recentAnswers/max(l.recentQueries, 1), 0)
+}
 
-// deviation returns the median absolute deviation of the window's samples.
-func deviation(w *sketch.Window, median time.Duration) time.Duration {
+// medianDeviation returns the median absolute deviation of the window's samples.
+func medianDeviation(w *sketch.Window, median time.Duration) time.Duration {
 	type part struct {
 		off   time.Duration
 		share float64

@@ -24,54 +24,54 @@ const (
 	// MaxServers is how many servers a Pool remembers, besides those that are being asked.
 	MaxServers = 256
 
-	forgetServer = 30 * time.Second // a server that is wanted now and then may be forgotten if no question could go to it for so long
+	minIdleTime = 30 * time.Second // a server that is wanted now and then may be forgotten if no question could go to it for so long
 )
 
 // Config is what the servers of a Pool have in common.
 type Config struct {
-	Hedging Hedging
-	Timeout time.Duration // bounds an exchange with all its attempts
-	Off     func() bool   // reports whether hedging is switched off; queries that are lost are still sent again
-	Shadow  bool          // hedges are only counted
-	Engine  *policy.Engine
-	Count   *Counters
-	Watcher *observers.Notifier // nil: there are no observers
-	Log     *ops.Log
-	Trace   Trace // nil: nobody is told
+	Hedging  Hedging
+	Timeout  time.Duration // bounds an exchange with all its attempts
+	IsOff    func() bool   // reports whether hedging is switched off; queries that are lost are still sent again
+	IsShadow bool          // hedges are only counted
+	Engine   *policy.Engine
+	Counters *Counters
+	Watcher  *observers.Notifier // nil: there are no observers
+	Log      *ops.Log
+	Tracer   AttemptTracer // nil: nobody is told
 
 	// Spawn calls f in a goroutine that ends with the context it is given, or reports false if no more may begin. No lock of
 	// a Server is held while it is called.
 	Spawn func(f func(context.Context)) bool
 }
 
-// A Trace is told of each attempt at a question, with its number and whether it is a hedge.
-type Trace interface {
-	Attempt(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
-	Done(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
+// A AttemptTracer is told of each attempt at a question, with its number and whether it is a hedge.
+type AttemptTracer interface {
+	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
+	AttemptEnded(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
 }
 
 // A Pool has the servers of a Client, which it remembers by their names. It is safe for concurrent use.
 type Pool struct {
-	conf   Config         // never changes
-	common *budget.Bucket // pays for hedges to all servers
+	conf         Config         // never changes
+	sharedBucket *budget.Bucket // pays for hedges to all servers
 
 	mu      sync.Mutex               // guards the fields below; a Server's locks are taken after it, never before
 	servers map[string]*pooledServer // by name; nil after Close
 }
 
-// New returns a Pool without servers.
-func New(conf Config) *Pool {
-	return &Pool{conf: conf, common: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*pooledServer)}
+// NewPool returns a Pool without servers.
+func NewPool(conf Config) *Pool {
+	return &Pool{conf: conf, sharedBucket: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*pooledServer)}
 }
 
-// A Use is what a server is wanted for.
-type Use int
+// A Usage is what a server is wanted for.
+type Usage int
 
 // The uses.
 const (
-	Always Use = iota // it is never forgotten
-	Now               // questions come now and then that may be put to it
-	Once              // it is asked by its address; the caller calls Release
+	UsePermanently  Usage = iota // it is never forgotten
+	UseForQuestions              // questions come now and then that may be put to it
+	UseOnce                      // it is asked by its address; the caller calls Release
 )
 
 // A pooledServer is a server and the reasons to remember it. The lock of the Pool guards it.
@@ -84,7 +84,7 @@ type pooledServer struct {
 }
 
 // Server returns the server of that name, which target describes if it is new.
-func (p *Pool) Server(name string, use Use, target func() (Target, error)) (*Server, error) {
+func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.servers == nil {
@@ -97,16 +97,16 @@ func (p *Pool) Server(name string, use Use, target func() (Target, error)) (*Ser
 			return nil, err
 		}
 		s = &pooledServer{Server: newServer(p, name, t), onlyOnce: true}
-		for len(p.servers) >= MaxServers && p.forget() {
+		for len(p.servers) >= MaxServers && p.forgetOldest() {
 		}
 		p.servers[name] = s
 	}
-	if use == Once {
+	if use == UseOnce {
 		s.callers++
 		return s.Server, nil
 	}
 	s.onlyOnce, s.lastWanted = false, time.Now()
-	s.isPermanent = s.isPermanent || use == Always
+	s.isPermanent = s.isPermanent || use == UsePermanently
 	return s.Server, nil
 }
 
@@ -119,13 +119,13 @@ func (p *Pool) Release(s *Server) {
 	}
 }
 
-// forget closes the server that was asked least recently, unless somebody waits for it, it is for always, or a question that
+// forgetOldest closes the server that was asked least recently, unless somebody waits for it, it is for always, or a question that
 // may still be put to it came within forgetServer. It reports false if there is none. The caller holds mu.
-func (p *Pool) forget() bool {
+func (p *Pool) forgetOldest() bool {
 	var oldest *pooledServer
-	patience := max(forgetServer, p.conf.Timeout)
+	patience := max(minIdleTime, p.conf.Timeout)
 	for _, s := range p.servers {
-		if oldest != nil && s.used.Load() >= oldest.used.Load() {
+		if oldest != nil && s.lastAsked.Load() >= oldest.lastAsked.Load() {
 			continue
 		}
 		if !s.isPermanent && s.callers == 0 && (s.onlyOnce || time.Since(s.lastWanted) >= patience) {
@@ -140,8 +140,8 @@ func (p *Pool) forget() bool {
 	return true
 }
 
-// Known returns the server of that name, or nil.
-func (p *Pool) Known(name string) *Server {
+// FindServer returns the server of that name, or nil.
+func (p *Pool) FindServer(name string) *Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.servers[name]; s != nil {
@@ -150,24 +150,24 @@ func (p *Pool) Known(name string) *Server {
 	return nil
 }
 
-// All returns the servers that are remembered, in no order.
-func (p *Pool) All() []*Server {
+// AllServers returns the servers that are remembered, in no order.
+func (p *Pool) AllServers() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.list()
+	return p.listServers()
 }
 
 // Close forgets all servers and returns them. There are no new ones after it.
 func (p *Pool) Close() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := p.list()
+	all := p.listServers()
 	p.servers = nil
 	return all
 }
 
 // list returns the servers. The caller holds mu.
-func (p *Pool) list() []*Server {
+func (p *Pool) listServers() []*Server {
 	all := make([]*Server, 0, len(p.servers))
 	for _, s := range p.servers {
 		all = append(all, s.Server)
@@ -177,14 +177,14 @@ func (p *Pool) list() []*Server {
 
 // Counters count what a Pool does. Each is added to where it happens, and read by whoever likes to.
 type Counters struct {
-	Wire      atomic.Int64 // queries that were sent
+	Queries   atomic.Int64 // queries that were sent
 	Hedges    atomic.Int64
 	HedgeWins atomic.Int64
 	Denied    atomic.Int64 // hedges that were due and not sent
 
-	Resends    atomic.Int64
-	ResendWins atomic.Int64
-	Failovers  atomic.Int64
+	Retransmissions    atomic.Int64
+	RetransmissionWins atomic.Int64
+	Failovers          atomic.Int64
 
 	Retries   atomic.Int64 // queries that were sent again because their connection had been closed
 	Ignored   atomic.Int64 // messages that were no query's response

@@ -12,84 +12,84 @@ import (
 // Burst is how many hedges may be saved up, and how many resends.
 const Burst = 20
 
-// purse pays for asking a server more than once. It is safe for concurrent use.
-type purse struct {
-	common  *budget.Bucket // of all servers
-	own     *budget.Bucket // of hedges to this one
-	resends resendBucket   // of resends that cost no budget
+// serverAccount pays for asking a server more than once. It is safe for concurrent use.
+type serverAccount struct {
+	sharedBucket    *budget.Bucket       // of all servers
+	serverBucket    *budget.Bucket       // of hedges to this one
+	retransmissions retransmissionBucket // of resends that cost no budget
 }
 
-func (p *purse) init(common *budget.Bucket, share float64, key *policy.Key) {
-	p.common, p.own = common, budget.NewBucket(share, Burst)
-	p.resends.tokens = Burst
-	key.AddBuckets(common, p.own)
+func (p *serverAccount) init(common *budget.Bucket, share float64, key *policy.Key) {
+	p.sharedBucket, p.serverBucket = common, budget.NewBucket(share, Burst)
+	p.retransmissions.tokens = Burst
+	key.AddBuckets(common, p.serverBucket)
 }
 
 // earn counts a query to the server: of each the buckets get their share.
-func (p *purse) earn() {
-	p.common.Earn()
-	p.own.Earn()
+func (p *serverAccount) earnTokens() {
+	p.sharedBucket.Earn()
+	p.serverBucket.Earn()
 }
 
 // payHedge admits hedge n of a call, if the buckets pay for it and the call's key has no other reason to deny it. A hedge that
 // is only counted (observe.DeniedShadow) is paid for by the server's own bucket alone: the common one pays for hedges that are sent.
-func (p *purse) payHedge(call *policy.Call, n int) bool {
+func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
 	switch {
 	case admitted:
-		p.earn() // because a hedge is a query as well
+		p.earnTokens() // because a hedge is a query as well
 	case call.Denied == observe.DeniedShadow:
-		p.common.Refund()
-		p.own.Earn()
+		p.sharedBucket.Refund()
+		p.serverBucket.Earn()
 	}
 	return admitted
 }
 
-// payResend pays for a resend. The first one of a question is paid for by the answers that the server has given. Others need
+// payRetransmission pays for a resend. The first one of a question is paid for by the answers that the server has given. Others need
 // the budget, or answers in plenty: then it is packets that are lost, and not a server that is overloaded. A silent server is
 // sent nothing but for the budget: an outage must not double the load.
-func (p *purse) payResend(first, silent bool) bool {
-	return first && !silent && p.resends.spend(1) || p.payFailover() || !silent && p.payPlenty()
+func (p *serverAccount) payRetransmission(first, silent bool) bool {
+	return first && !silent && p.retransmissions.spendToken(1) || p.payFailover() || !silent && p.payFromSurplus()
 }
 
-// payPlenty pays for a resend if that leaves enough for others.
-func (p *purse) payPlenty() bool { return p.resends.spend(Burst / 2) }
+// payFromSurplus pays for a resend if that leaves enough for others.
+func (p *serverAccount) payFromSurplus() bool { return p.retransmissions.spendToken(Burst / 2) }
 
 // payFailover pays for asking this server because another one could not answer, if that is to cost anything.
-func (p *purse) payFailover() bool {
-	return p.common.Spend()
+func (p *serverAccount) payFailover() bool {
+	return p.sharedBucket.Spend()
 }
 
-// resendPeriod is longer than most timeouts, so that the answers to some of a burst pay
+// retransmissionPeriod is longer than most timeouts, so that the answers to some of a burst pay
 // for the others.
-const resendPeriod = 2 * time.Second
+const retransmissionPeriod = 2 * time.Second
 
-// resendBucket pays for resends to a server with its answers, one each. It holds
+// retransmissionBucket pays for resends to a server with its answers, one each. It holds
 // Burst tokens and one for each answer of this period and the one before: where many
 // are answered together, many may be lost together. It begins with Burst tokens. It
 // is safe for concurrent use.
-type resendBucket struct {
-	mu      sync.Mutex // guards the fields below
-	tokens  int
-	end     time.Time // of the period
-	answers [2]int    // in the period, and in the one before
+type retransmissionBucket struct {
+	mu        sync.Mutex // guards the fields below
+	tokens    int
+	periodEnd time.Time // of the period
+	answers   [2]int    // in the period, and in the one before
 }
 
-// earn adds a token for an answer.
-func (b *resendBucket) earn() {
+// earnToken adds a token for an answer.
+func (b *retransmissionBucket) earnToken() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.refresh()
+	b.updatePeriod()
 	b.answers[0]++
 	b.tokens++
 }
 
-// spend takes the token for one resend if there are so many at least, or reports false.
-func (b *resendBucket) spend(least int) bool {
+// spendToken takes the token for one resend if there are so many at least, or reports false.
+func (b *retransmissionBucket) spendToken(least int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.refresh()
+	b.updatePeriod()
 	if b.tokens < least {
 		return false
 	}
@@ -97,17 +97,17 @@ func (b *resendBucket) spend(least int) bool {
 	return true
 }
 
-// refresh begins a new period if it is time to, and drops the tokens that the bucket no
+// updatePeriod begins a new period if it is time to, and drops the tokens that the bucket no
 // longer holds. The caller holds mu.
-func (b *resendBucket) refresh() {
+func (b *retransmissionBucket) updatePeriod() {
 	now := time.Now()
-	if now.Before(b.end) {
+	if now.Before(b.periodEnd) {
 		return
 	}
 	b.answers[1], b.answers[0] = b.answers[0], 0
-	if now.Sub(b.end) >= resendPeriod {
+	if now.Sub(b.periodEnd) >= retransmissionPeriod {
 		b.answers[1] = 0
 	}
-	b.end = now.Add(resendPeriod)
+	b.periodEnd = now.Add(retransmissionPeriod)
 	b.tokens = min(b.tokens, Burst+b.answers[1])
 }

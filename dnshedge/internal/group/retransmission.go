@@ -42,7 +42,7 @@ type retransmission struct {
 func (r *retransmission) lostAt() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
-	wait := server.rto.timeout(r.count, next == server || next.Silent())
+	wait := server.rto.currentTimeout(r.count, next == server || next.IsSilent())
 	if r.count == 0 {
 		wait += r.setupTime
 	}
@@ -51,7 +51,7 @@ func (r *retransmission) lostAt() time.Time {
 	}
 	at := r.patienceEnd(r.lastAttempt, r.lastSent, wait)
 	half := r.deadline.Sub(r.lastSent) / 2
-	if latest := r.lastSent.Add(half); next != server && next.rto.within(half) && latest.Before(at) {
+	if latest := r.lastSent.Add(half); next != server && next.rto.canAnswerWithin(half) && latest.Before(at) {
 		at = latest // the answers of this server may all come too late
 	}
 	if at.Before(r.unpaidUntil) {
@@ -85,14 +85,14 @@ func (r *retransmission) patienceEnd(attempt int, sent time.Time, patience time.
 
 // lastPatience returns how long the last attempt waits, by present knowledge, for a query that it sent to a server at the given time.
 func (r *retransmission) lastPatience(s *Server, sent time.Time) time.Duration {
-	return max(s.rto.timeout(r.count, true), r.minLastPatience(s, sent))
+	return max(s.rto.currentTimeout(r.count, true), r.minLastPatience(s, sent))
 }
 
 // minLastPatience returns how long the last attempt, and the wait before it, last at least: up to half of the time that was left.
 func (r *retransmission) minLastPatience(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
-	timeout := min(r.timeout, servers[0].rto.timeout(0, isAlone), s.rto.timeout(0, isAlone))
+	timeout := min(r.timeout, servers[0].rto.currentTimeout(0, isAlone), s.rto.currentTimeout(0, isAlone))
 	return min(lastAttemptTimeouts*timeout, r.deadline.Sub(sent)/2)
 }
 

@@ -13,59 +13,59 @@ const (
 	maxRTO   = time.Minute            // §2.5
 )
 
-// rto computes a server's retransmission timeout, as RFC 6298 does. Karn's rule
+// rtoEstimator computes a server's retransmission timeout, as RFC 6298 does. Karn's rule
 // (§3) holds by itself: every query has an ID and a socket or connection of its own,
 // and so nobody mistakes the answer to one for the answer to another. The zero
 // value has measured nothing. It is safe for concurrent use.
-type rto struct {
-	mu      sync.Mutex // guards the fields below
-	times   rtt.Estimate[float64]
-	backoff int       // how often the timeout was doubled since the last answer
-	doubled time.Time // the last time
+type rtoEstimator struct {
+	mu          sync.Mutex // guards the fields below
+	estimate    rtt.Estimate[float64]
+	doublings   int       // how often the timeout was doubled since the last answer
+	lastDoubled time.Time // the last time
 }
 
-// learn takes a measurement, which ends the back-off.
-func (r *rto) learn(took time.Duration) {
+// recordRTT takes a measurement, which ends the back-off.
+func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.backoff = 0
-	r.times.Learn(took, 1./2)
+	r.doublings = 0
+	r.estimate.Learn(took, 1./2)
 }
 
 // backOff doubles the timeout: a query that was sent at that time had no answer, and
 // nor had any other since. Queries that were sent before the last doubling do not count:
 // there is one timer for all that is under way, as there is for a connection (§5).
-func (r *rto) backOff(sent, now time.Time) {
+func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if sent.After(r.doubled) {
-		r.backoff, r.doubled = r.backoff+1, now
+	if sent.After(r.lastDoubled) {
+		r.doublings, r.lastDoubled = r.doublings+1, now
 	}
 }
 
 // isDoubled reports whether the timeout was doubled since the last answer.
-func (r *rto) isDoubled() bool {
+func (r *rtoEstimator) isDoubled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.backoff > 0
+	return r.doublings > 0
 }
 
-// timeout returns how long to wait for an answer to a question that was sent again
+// currentTimeout returns how long to wait for an answer to a question that was sent again
 // so often, before the same server is asked again, or another.
-func (r *rto) timeout(resends int, same bool) time.Duration {
+func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if same {
-		resends = max(resends, r.backoff)
+		resends = max(resends, r.doublings)
 	}
-	return r.after(resends)
+	return r.doubledTimeout(resends)
 }
 
-// after returns the timeout that was doubled so often. The caller holds mu.
-func (r *rto) after(doublings int) time.Duration {
+// doubledTimeout returns the timeout that was doubled so often. The caller holds mu.
+func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	d := firstRTO
-	if r.times.SRTT > 0 {
-		d = r.times.Bound(r.times.SRTT/4, minRTO)
+	if r.estimate.SRTT > 0 {
+		d = r.estimate.Bound(r.estimate.SRTT/4, minRTO)
 	}
 	for n := doublings; n > 0 && d < maxRTO; n-- {
 		d *= 2
@@ -73,16 +73,16 @@ func (r *rto) after(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// within reports whether an answer may be expected within d, if one comes at all: by the times that answers have taken, or if there was none, how
+// canAnswerWithin reports whether an answer may be expected within d, if one comes at all: by the times that answers have taken, or if there was none, how
 // long one was waited for.
-func (r *rto) within(d time.Duration) bool {
+func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.times.SRTT > 0:
-		return r.after(0) <= d
-	case r.backoff > 0:
-		return r.after(r.backoff) <= d
+	case r.estimate.SRTT > 0:
+		return r.doubledTimeout(0) <= d
+	case r.doublings > 0:
+		return r.doubledTimeout(r.doublings) <= d
 	}
 	return true
 }

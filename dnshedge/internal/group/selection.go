@@ -62,7 +62,7 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 		}
 		use := &s.uses[i]
 		rank := 2 * (use.queries + failurePenalty*use.failures)
-		if server.doubtful() || server.zones.silent(s.query) || use.queries > 0 && !server.Good() {
+		if server.isDoubtful() || server.silentZones.isSilent(s.query) || use.queries > 0 && !server.HasAnswered() {
 			rank += 2*silentPenalty + 1
 		}
 		if use.isUnable && use.failures == 0 {
@@ -116,7 +116,7 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 func (s *serverSelection) recordMisses(now time.Time) {
 	for i, server := range s.servers {
 		if use := &s.uses[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.lossDelay() {
-			server.miss(s.query, use.lastSent)
+			server.recordMiss(s.query, use.lastSent)
 		}
 	}
 }
@@ -130,7 +130,7 @@ func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid boo
 		if i < 0 {
 			break
 		}
-		if s.servers[i].payResend(s.query, isFirst) {
+		if s.servers[i].payRetransmission(s.query, isFirst) {
 			return i, true
 		}
 		excluded |= s.failedServers() | 1<<i
@@ -140,5 +140,5 @@ func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid boo
 
 // isZoneSilent reports whether all servers of the group are silent about the question's zone.
 func (s *serverSelection) isZoneSilent() bool {
-	return !slices.ContainsFunc(s.servers, func(server *Server) bool { return !server.zones.silent(s.query) })
+	return !slices.ContainsFunc(s.servers, func(server *Server) bool { return !server.silentZones.isSilent(s.query) })
 }

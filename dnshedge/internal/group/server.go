@@ -23,64 +23,64 @@ import (
 )
 
 const (
-	maxAbandoned = 256             // abandoned queries that may run on, per server
-	maxLinger    = 2 * time.Second // how long they may
-	minStall     = time.Second
-	probeTimeout = 2 * time.Second
+	maxAbandoned         = 256             // abandoned queries that may run on, per server
+	maxAbandonedLifetime = 2 * time.Second // how long they may
+	minStallTimeout      = time.Second
+	probeTimeout         = 2 * time.Second
 )
 
 // Target says where a server is, and how it is asked.
 type Target struct {
-	About     any // what the Client knows the server by
+	Upstream  any // what the Client knows the server by
 	Scheme    transport.Scheme
 	Transport transport.Config // without Owner and Addrs
-	Addrs     []netip.Addr     // which are asked in turn; none: Transport.Addr is
-	Local     bool             // it is on this machine
+	Addresses []netip.Addr     // which are asked in turn; none: Transport.Addr is
+	IsLocal   bool             // it is on this machine
 }
 
 // Server is a server and what is known of it. It is safe for concurrent use: what has no lock of its own never changes.
 type Server struct {
-	Name  string // by which the Pool knows it
-	About any    // see Target
+	Name     string // by which the Pool knows it
+	Upstream any    // see Target
 
-	pool       *Pool
-	transports []transport.Transport // one, or one for each of Target.Addrs
-	preferred  atomic.Int32          // of transports, which first queries go over
+	pool               *Pool
+	transports         []transport.Transport // one, or one for each of Target.Addrs
+	preferredTransport atomic.Int32          // of transports, which first queries go over
 
-	purse purse
-	rto   rto
-	learner
+	account serverAccount
+	rto     rtoEstimator
+	latencyEstimator
 	health
-	share share
-	zones zones
+	answerRate  answerRate
+	silentZones silentZones
 
-	used       atomic.Int64 // when last asked, Unix ns
-	abandoned  atomic.Int64 // abandoned queries that still run
-	queries    atomic.Int64 // sent to it
-	hedges     atomic.Int64 // sent to it
-	hedgeWins  atomic.Int64
-	lateHedges atomic.Int64 // sent to any server because this one was late
+	lastAsked        atomic.Int64 // when last asked, Unix ns
+	runningAbandoned atomic.Int64 // abandoned queries that still run
+	queryCount       atomic.Int64 // sent to it
+	hedgeCount       atomic.Int64 // sent to it
+	hedgeWinCount    atomic.Int64
+	hedgesWhenLate   atomic.Int64 // sent to any server because this one was late
 }
 
 var _ transport.Owner = (*Server)(nil)
 
 func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
-	s := &Server{Name: name, About: t.About, pool: p}
-	s.used.Store(time.Now().UnixNano())
-	s.hedging, s.key, s.floor = h, p.conf.Engine.Key(policy.Name{Host: name}), h.MinDelay
-	s.purse.init(p.common, h.Share, s.key)
-	if t.Local {
-		s.floor = h.LocalMin
+	s := &Server{Name: name, Upstream: t.Upstream, pool: p}
+	s.lastAsked.Store(time.Now().UnixNano())
+	s.hedging, s.key, s.minLossDelay = h, p.conf.Engine.Key(policy.Name{Host: name}), h.MinDelay
+	s.account.init(p.sharedBucket, h.Share, s.key)
+	if t.IsLocal {
+		s.minLossDelay = h.LocalMinDelay
 	}
 	s.health.host, s.health.log = name, p.conf.Log
 	config := t.Transport
 	config.Owner = s
-	if len(t.Addrs) == 0 {
+	if len(t.Addresses) == 0 {
 		s.transports = append(s.transports, t.Scheme.New(config))
 	}
-	for i := range t.Addrs {
-		config.Addrs = t.Addrs[i : i+1]
+	for i := range t.Addresses {
+		config.Addrs = t.Addresses[i : i+1]
 		s.transports = append(s.transports, t.Scheme.New(config))
 	}
 	return s
@@ -93,100 +93,102 @@ func (s *Server) Close() {
 	}
 }
 
-// ready reports whether a first query needs no handshake.
-func (s *Server) ready() bool { return s.transports[s.preferred.Load()].Ready() }
+// isReady reports whether a first query needs no handshake.
+func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load()].Ready() }
 
 // ask asks the server, which was asked the same question n times before: each time
 // another of its addresses, and if one cannot be reached, at once the next. The
 // address that answers is preferred from then on. While it runs, w tells of the connection.
-func (s *Server) ask(ctx context.Context, q *wire.Query, n int, w *transport.Way) (*wire.Answer, time.Duration, error) {
-	s.used.Store(time.Now().UnixNano())
-	count, first := len(s.transports), int(s.preferred.Load())
+func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.Way) (*wire.Answer, time.Duration, error) {
+	s.lastAsked.Store(time.Now().UnixNano())
+	count, first := len(s.transports), int(s.preferredTransport.Load())
 	var failed error // of the first
 	for i := range count {
 		at := (first + n + i) % count
 		a, setup, err := s.transports[at].Exchange(ctx, q, n/count, w)
 		if err == nil {
-			s.preferred.CompareAndSwap(int32(first), int32(at))
+			s.preferredTransport.CompareAndSwap(int32(first), int32(at))
 			return a, setup, nil
 		}
 		failed = cmp.Or(failed, err)
-		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.Standard() && !Unsent(err) {
+		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.Standard() && !IsUnsent(err) {
 			return nil, 0, err
 		}
 	}
-	if again, _ := Unavailable(failed); again {
-		s.health.refused()
+	if again, _ := IsUnavailable(failed); again {
+		s.health.recordRefusal()
 	}
 	return nil, 0, failed
 }
 
-// answeredTo is called for each response to a question of a caller, which is a failure or not.
-func (s *Server) answeredTo(q *wire.Query, failure bool) {
-	s.zones.answer(q)
-	s.responded(q, failure)
+// recordResponse is called for each response to a question of a caller, which is a failure or not.
+func (s *Server) recordResponse(q *wire.Query, failure bool) {
+	s.silentZones.recordAnswer(q)
+	s.countResponse(q, failure)
 }
 
-// miss counts a question, sent then, that has no answer. If the server has answered anything since it is silent about the question's
+// recordMiss counts a question, sent then, that has no answer. If the server has answered anything since it is silent about the question's
 // zone, that says no more about it.
-func (s *Server) miss(q *wire.Query, sent time.Time) {
-	if since := s.zones.miss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
-		s.missed(sent)
+func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
+	if since := s.silentZones.recordMiss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
+		s.countMiss(sent)
 	}
 }
 
-// payResend pays for sending q again. If the server is silent about q's zone only, that leaves plenty to other zones.
-func (s *Server) payResend(q *wire.Query, first bool) bool {
-	silent := s.Silent()
-	if !silent && s.zones.silent(q) {
-		return s.purse.payPlenty()
+// payRetransmission pays for sending q again. If the server is silent about q's zone only, that leaves plenty to other zones.
+func (s *Server) payRetransmission(q *wire.Query, first bool) bool {
+	silent := s.IsSilent()
+	if !silent && s.silentZones.isSilent(q) {
+		return s.account.payFromSurplus()
 	}
-	return s.purse.payResend(first, silent)
+	return s.account.payRetransmission(first, silent)
 }
 
-// Wrote counts a query.
-func (s *Server) Wrote() {
-	s.queries.Add(1)
-	s.pool.conf.Count.Wire.Add(1)
-	s.wrote()
+// RecordQuery counts a query.
+func (s *Server) RecordQuery() {
+	s.queryCount.Add(1)
+	s.pool.conf.Counters.Queries.Add(1)
+	s.countQuery()
 }
 
-// Answered learns from a response.
-func (s *Server) Answered(took, path time.Duration) {
-	s.health.answered()
-	s.rto.learn(took)
-	s.purse.resends.earn()
-	s.learner.answered(took, path)
+// RecordAnswer learns from a response.
+func (s *Server) RecordAnswer(took, path time.Duration) {
+	s.health.recordAnswer()
+	s.rto.recordRTT(took)
+	s.account.retransmissions.earnToken()
+	s.latencyEstimator.recordLatency(took, path)
 }
 
-// Ignored counts a message.
-func (s *Server) Ignored(error) { s.pool.conf.Count.Ignored.Add(1) }
+// RecordIgnored counts a message.
+func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 
-// Retried counts a query.
-func (s *Server) Retried() { s.pool.conf.Count.Retries.Add(1) }
+// RecordRetry counts a query.
+func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// Abandon counts an abandoned query, or reports false if there are too many.
-func (s *Server) Abandon() bool {
-	if s.abandoned.Add(1) > maxAbandoned {
-		s.abandoned.Add(-1)
+// BeginAbandoned counts an abandoned query, or reports false if there are too many.
+func (s *Server) BeginAbandoned() bool {
+	if s.runningAbandoned.Add(1) > maxAbandoned {
+		s.runningAbandoned.Add(-1)
 		return false
 	}
-	s.pool.conf.Count.Abandoned.Add(1)
+	s.pool.conf.Counters.Abandoned.Add(1)
 	return true
 }
 
-// AbandonEnded ends the counting of an abandoned query.
-func (s *Server) AbandonEnded() { s.abandoned.Add(-1) }
+// EndAbandoned ends the counting of an abandoned query.
+func (s *Server) EndAbandoned() { s.runningAbandoned.Add(-1) }
 
-// Linger is how long abandoned queries run on.
-func (s *Server) Linger() time.Duration { return min(maxLinger, s.pool.conf.Timeout) }
+// AbandonedLifetime is how long abandoned queries run on.
+func (s *Server) AbandonedLifetime() time.Duration {
+	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
+}
 
 // Probe probes the server in the background, unless it was probed a moment ago. Probes find out whether a server is
 // down, and whether one is back that callers' queries do not reach because another server answers them. The question q is
 // one of a caller that this server may be asked; nil: the probe has only questions that every resolver or this server was asked before.
 func (s *Server) Probe(now time.Time, q *wire.Query) {
 	if s.beginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
-		failed, err := s.Reach(ctx, q)
+		failed, err := s.RunProbe(ctx, q)
 		s.endProbe(failed || err != nil)
 	}) {
 		s.endProbe(true)
@@ -198,35 +200,35 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	if q.Standard() && s.beginTrial(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
-			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
+			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 			defer cancel()
-			if a, _, err := s.ask(ctx, q, 0, new(transport.Way)); err == nil {
-				s.answeredTo(q, a.Outcome == wire.Failure || a.Bogus())
+			if a, _, err := s.queryAddresses(ctx, q, 0, new(transport.Way)); err == nil {
+				s.recordResponse(q, a.Outcome == wire.Failure || a.Bogus())
 			}
 		})
 	}
 }
 
-// Reach reports whether the server fails all questions of a probe: for the root's servers, which every resolver
+// RunProbe reports whether the server fails all questions of a probe: for the root's servers, which every resolver
 // has at hand, a question that it has answered before, and a caller's question q. Not every server is a resolver for
 // the root, and a name that it knew may be broken now. If q is nil, a question that it has failed before takes its place.
 // If the first query is not answered, there is a second one.
-func (s *Server) Reach(ctx context.Context, q *wire.Query) (failed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
+func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
-	questions := s.probes(q)
+	questions := s.probeQuestions(q)
 	for n, one := range questions {
 		if n > 0 && err == nil && one == questions[n-1] {
 			continue // it was answered
 		}
-		share, done := Part(ctx, len(questions)-n)
+		share, done := SplitDeadline(ctx, len(questions)-n)
 		var a *wire.Answer
-		a, _, err = s.ask(share, one, n, new(transport.Way))
+		a, _, err = s.queryAddresses(share, one, n, new(transport.Way))
 		done()
 		if err != nil {
 			continue
 		}
-		s.health.answered()
+		s.health.recordAnswer()
 		if failed = a.Outcome == wire.Failure || a.Bogus(); !failed {
 			return false, nil
 		}
@@ -237,40 +239,40 @@ func (s *Server) Reach(ctx context.Context, q *wire.Query) (failed bool, err err
 	return true, err
 }
 
-// validates reports whether the server may be believed that a name is bogus. One that has answered nothing but with failures yet,
+// canValidate reports whether the server may be believed that a name is bogus. One that has answered nothing but with failures yet,
 // or several names in a row, may have a wrong clock or an old trust anchor: it is asked for the root's servers.
-func (s *Server) validates(ctx context.Context) bool {
-	if s.Good() && !s.failing() {
+func (s *Server) canValidate(ctx context.Context) bool {
+	if s.HasAnswered() && !s.isFailing() {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.timeout(0, true)))
+	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
-	a, _, err := s.ask(ctx, wire.RootServers, 0, new(transport.Way))
+	a, _, err := s.queryAddresses(ctx, wire.RootServers, 0, new(transport.Way))
 	if err != nil || a.Outcome == wire.Failure || a.Bogus() {
 		return false
 	}
-	s.responded(wire.RootServers, false)
+	s.countResponse(wire.RootServers, false)
 	return true
 }
 
-// Decides reports whether a failure that the server answers with is the decision of a healthy server, which no other kind of server must
+// IsDecision reports whether a failure that the server answers with is the decision of a healthy server, which no other kind of server must
 // undo. A filter says REFUSED or SERVFAIL, and a validating server SERVFAIL, and not all of them say why. One that says why has been looked at.
-func (s *Server) Decides(failure *wire.Answer) bool {
-	if s.Down() || failure.Bogus() {
+func (s *Server) IsDecision(failure *wire.Answer) bool {
+	if s.IsDown() || failure.Bogus() {
 		return false
 	}
-	return failure.Rcode() == dns.RcodeServerFailure || s.Good()
+	return failure.Rcode() == dns.RcodeServerFailure || s.HasAnswered()
 }
 
-// probes returns the questions of Reach. A server that has never answered anything but with failures is asked one of them.
-func (s *Server) probes(q *wire.Query) []*wire.Query {
-	n := s.probed.Add(1)
+// probeQuestions returns the questions of Reach. A server that has never answered anything but with failures is asked one of them.
+func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
+	n := s.probeCount.Add(1)
 	if q == nil {
 		q = s.failedQuestion(n / 2)
 	} else if !q.Standard() {
 		q = nil
 	}
-	if known := s.known.Load(); known != nil {
+	if known := s.answeredQuestion.Load(); known != nil {
 		return append([]*wire.Query{wire.RootServers, known}, cmp.Or(q, known))
 	}
 	if q == nil || n%2 == 1 {
@@ -279,8 +281,8 @@ func (s *Server) probes(q *wire.Query) []*wire.Query {
 	return []*wire.Query{q}
 }
 
-// Part returns a context that ends after the n-th part of the time that is left of ctx.
-func Part(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+// SplitDeadline returns a context that ends after the n-th part of the time that is left of ctx.
+func SplitDeadline(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || n <= 1 {
 		return ctx, func() {}
@@ -292,26 +294,26 @@ func Part(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 func (s *Server) Stats() observe.DNSUpstreamStats {
 	known := s.key.Snapshot()
 	v := observe.DNSUpstreamStats{
-		Upstream: s.Name, Queries: s.queries.Load(), Hedges: s.hedges.Load(), HedgeWins: s.hedgeWins.Load(),
-		Silent: s.Silent(), Failing: s.failing(), Down: s.Down(),
+		Upstream: s.Name, Queries: s.queryCount.Load(), Hedges: s.hedgeCount.Load(), HedgeWins: s.hedgeWinCount.Load(),
+		Silent: s.IsSilent(), Failing: s.isFailing(), Down: s.IsDown(),
 		LossDelay: s.lossDelay(), SlowDelay: s.slowDelay(),
 		Budget: known.Tokens, Saved: known.Saved, ShadowWins: known.ShadowWins, Denied: known.Denied,
 	}
-	t := &s.learner
+	t := &s.latencyEstimator
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v.Loss = t.lost()
-	v.SRTT, v.Handshake = time.Duration(t.srtt), time.Duration(t.handshake)
-	v.P50, _ = t.answers.Quantile(0.50)
-	v.P99, _ = t.answers.Quantile(0.99)
+	v.Loss = t.lossRate()
+	v.SRTT, v.Handshake = time.Duration(t.srtt), time.Duration(t.handshakeTime)
+	v.P50, _ = t.answerTimes.Quantile(0.50)
+	v.P99, _ = t.answerTimes.Quantile(0.99)
 	return v
 }
 
 const (
-	missesToSilence = 3 // queries in a row without an answer
-	failuresToDoubt = 3 // different names in a row that a server fails
-	minProbeGap     = 500 * time.Millisecond
-	maxProbeGap     = 10 * time.Second
+	maxMisses   = 3 // queries in a row without an answer
+	maxFailures = 3 // different names in a row that a server fails
+	minProbeGap = 500 * time.Millisecond
+	maxProbeGap = 10 * time.Second
 )
 
 // health is whether a server answers, and answers with more than failures. It is safe for concurrent use.
@@ -319,147 +321,147 @@ type health struct {
 	host string   // as the log has it; never changes
 	log  *ops.Log // never changes
 
-	silent   atomic.Bool                // missesToSilence was reached, and no answer came since; stored under mu
-	failures atomic.Int64               // names in a row that it failed; stored under mu
-	known    atomic.Pointer[wire.Query] // a question that it has answered with more than a failure; nil: there is none
-	down     atomic.Bool                // it was in doubt, and failed a probe as well
-	probed   atomic.Int64               // how often
+	isSilent         atomic.Bool                // missesToSilence was reached, and no answer came since; stored under mu
+	failureCount     atomic.Int64               // names in a row that it failed; stored under mu
+	answeredQuestion atomic.Pointer[wire.Query] // a question that it has answered with more than a failure; nil: there is none
+	isDown           atomic.Bool                // it was in doubt, and failed a probe as well
+	probeCount       atomic.Int64               // how often
 
-	mu          sync.Mutex // guards the fields below
-	answeredAt  time.Time  // the last time
-	refusals    refusals
-	misses      int                          // queries without an answer since then
-	failed      [failuresToDoubt]*wire.Query // the questions about names in a row that it failed
-	probeGap    time.Duration                // between probes
-	probeAt     time.Time                    // of the next probe
-	trialAt     time.Time                    // of the next trial
-	probing     bool
-	probeFailed bool          // and nothing was answered since
-	notice      policy.Notice // what was logged
+	mu              sync.Mutex // guards the fields below
+	lastAnswer      time.Time  // the last time
+	refusals        refusals
+	misses          int                      // queries without an answer since then
+	failedQuestions [maxFailures]*wire.Query // the questions about names in a row that it failed
+	probeGap        time.Duration            // between probes
+	nextProbe       time.Time                // of the next probe
+	nextTrial       time.Time                // of the next trial
+	isProbing       bool
+	hasFailedProbe  bool          // and nothing was answered since
+	notice          policy.Notice // what was logged
 }
 
-// doubtful reports whether the server is silent, or fails all that it is asked. It
+// isDoubtful reports whether the server is silent, or fails all that it is asked. It
 // may be slow names or names that nobody can resolve; a probe finds out.
-func (h *health) doubtful() bool { return h.Silent() || h.failing() }
+func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
 
-func (h *health) failing() bool { return h.failures.Load() >= failuresToDoubt }
+func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures }
 
 // Silent reports whether queries in a row had no answer, and none came since.
-func (h *health) Silent() bool { return h.silent.Load() }
+func (h *health) IsSilent() bool { return h.isSilent.Load() }
 
 // Down reports whether the server was in doubt, and has failed a probe as well.
-func (h *health) Down() bool { return h.down.Load() }
+func (h *health) IsDown() bool { return h.isDown.Load() }
 
-// Good reports whether the server has ever answered with more than a failure.
-func (h *health) Good() bool { return h.known.Load() != nil }
+// HasAnswered reports whether the server has ever answered with more than a failure.
+func (h *health) HasAnswered() bool { return h.answeredQuestion.Load() != nil }
 
 // AnsweredSince reports whether the server has answered any query after t.
 func (h *health) AnsweredSince(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.answeredAt.After(t)
+	return h.lastAnswer.After(t)
 }
 
 // answered is called when the server has answered: it is not silent.
-func (h *health) answered() {
+func (h *health) recordAnswer() {
 	now := time.Now()
-	defer h.tell(now)
+	defer h.logChange(now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.misses, h.answeredAt, h.probeFailed, h.refusals = 0, now, false, refusals{}
-	h.silent.Store(false)
-	if !h.failing() {
-		h.down.Store(false)
+	h.misses, h.lastAnswer, h.hasFailedProbe, h.refusals = 0, now, false, refusals{}
+	h.isSilent.Store(false)
+	if !h.isFailing() {
+		h.isDown.Store(false)
 	}
 }
 
-// forgetRefusals is how long it is known that a server refuses connections, if nobody asks it.
-const forgetRefusals = time.Minute
+// refusalLifetime is how long it is known that a server refuses connections, if nobody asks it.
+const refusalLifetime = time.Minute
 
 // refusals are those of connections since the last answer.
 type refusals struct{ first, last time.Time } // zero: there are none
 
-// refused is called when the server has refused a connection.
-func (h *health) refused() {
+// recordRefusal is called when the server has refused a connection.
+func (h *health) recordRefusal() {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Sub(h.refusals.last) > forgetRefusals {
+	if now.Sub(h.refusals.last) > refusalLifetime {
 		h.refusals.first = now
 	}
 	h.refusals.last = now
 }
 
-// refusesSince returns when the server began to refuse connections; zero: it does not.
-func (h *health) refusesSince() time.Time {
+// refusingSince returns when the server began to refuse connections; zero: it does not.
+func (h *health) refusingSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.refusals.first
 }
 
-// responded is called for each response to a message of a caller, which is a failure or not. Failures of one name are one: it
+// countResponse is called for each response to a message of a caller, which is a failure or not. Failures of one name are one: it
 // may be the name's own. A response to a message that is no question says nothing about names, and no probe may repeat the message.
-func (h *health) responded(q *wire.Query, failure bool) {
-	h.answered()
+func (h *health) countResponse(q *wire.Query, failure bool) {
+	h.recordAnswer()
 	if !q.Standard() {
 		return
 	}
 	if !failure {
-		if h.known.Load() == nil || h.failures.Load() > 0 || h.down.Load() {
-			h.recovered(q)
+		if h.answeredQuestion.Load() == nil || h.failureCount.Load() > 0 || h.isDown.Load() {
+			h.recordRecovery(q)
 		}
 		return
 	}
 	h.mu.Lock()
-	n := h.failures.Load()
-	if n == failuresToDoubt || slices.ContainsFunc(h.failed[:n], func(f *wire.Query) bool { return strings.EqualFold(f.Name, q.Name) }) {
+	n := h.failureCount.Load()
+	if n == maxFailures || slices.ContainsFunc(h.failedQuestions[:n], func(f *wire.Query) bool { return strings.EqualFold(f.Name, q.Name) }) {
 		h.mu.Unlock()
 		return
 	}
-	h.failed[n] = q
-	h.failures.Store(n + 1)
-	if n+1 == failuresToDoubt {
-		h.probeAt = time.Now().Add(h.probeGap)
+	h.failedQuestions[n] = q
+	h.failureCount.Store(n + 1)
+	if n+1 == maxFailures {
+		h.nextProbe = time.Now().Add(h.probeGap)
 	}
 	h.mu.Unlock()
-	h.tell(time.Now())
+	h.logChange(time.Now())
 }
 
 // failedQuestion returns one of the questions that the server has failed, by n; nil: it has answered since.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if failures := h.failures.Load(); failures > 0 {
-		return h.failed[n%failures]
+	if failures := h.failureCount.Load(); failures > 0 {
+		return h.failedQuestions[n%failures]
 	}
 	return nil
 }
 
-// recovered is called when the server has answered q with more than a failure, for the first time or after failures.
-func (h *health) recovered(q *wire.Query) {
+// recordRecovery is called when the server has answered q with more than a failure, for the first time or after failures.
+func (h *health) recordRecovery(q *wire.Query) {
 	h.mu.Lock()
-	h.known.Store(q)
-	h.failures.Store(0)
-	h.down.Store(false)
+	h.answeredQuestion.Store(q)
+	h.failureCount.Store(0)
+	h.isDown.Store(false)
 	h.probeGap = 0
 	h.mu.Unlock()
-	h.tell(time.Now())
+	h.logChange(time.Now())
 }
 
-// missed counts a query without an answer. If the server has answered another query
+// countMiss counts a query without an answer. If the server has answered another query
 // since this one was sent, only a packet was lost, and it does nothing.
-func (h *health) missed(sent time.Time) {
+func (h *health) countMiss(sent time.Time) {
 	now := time.Now()
-	defer h.tell(now)
+	defer h.logChange(now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.answeredAt.After(sent) {
+	if h.lastAnswer.After(sent) {
 		return
 	}
-	if h.misses++; h.misses >= missesToSilence && !h.silent.Load() {
-		h.silent.Store(true)
-		h.down.Store(h.probeFailed)
-		h.probeAt = now.Add(h.probeGap)
+	if h.misses++; h.misses >= maxMisses && !h.isSilent.Load() {
+		h.isSilent.Store(true)
+		h.isDown.Store(h.hasFailedProbe)
+		h.nextProbe = now.Add(h.probeGap)
 	}
 }
 
@@ -467,8 +469,8 @@ func (h *health) missed(sent time.Time) {
 func (h *health) beginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	due := !h.probing && !now.Before(h.probeAt)
-	h.probing = h.probing || due
+	due := !h.isProbing && !now.Before(h.nextProbe)
+	h.isProbing = h.isProbing || due
 	return due
 }
 
@@ -476,38 +478,38 @@ func (h *health) beginProbe(now time.Time) bool {
 func (h *health) beginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Before(h.trialAt) {
+	if now.Before(h.nextTrial) {
 		return false
 	}
-	h.trialAt = now.Add(max(h.probeGap, minProbeGap))
+	h.nextTrial = now.Add(max(h.probeGap, minProbeGap))
 	return true
 }
 
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.probing = false
-	if failed || h.failing() {
+	h.isProbing = false
+	if failed || h.isFailing() {
 		h.probeGap = min(max(2*h.probeGap, minProbeGap), maxProbeGap)
 	} else {
 		h.probeGap = minProbeGap
 	}
-	h.probeAt = time.Now().Add(h.probeGap)
-	h.probeFailed = failed
+	h.nextProbe = time.Now().Add(h.probeGap)
+	h.hasFailedProbe = failed
 	if !failed {
-		h.failures.Store(0)
+		h.failureCount.Store(0)
 	}
-	h.down.Store(h.probeFailed && h.doubtful())
+	h.isDown.Store(h.hasFailedProbe && h.isDoubtful())
 }
 
-// tell logs that the server is silent or fails, or answers again, if that is news.
+// logChange logs that the server is silent or fails, or answers again, if that is news.
 // The caller must not hold mu when it is called.
-func (h *health) tell(now time.Time) {
+func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return
 	}
 	h.mu.Lock()
-	doubtful, silent := h.doubtful(), h.Silent()
+	doubtful, silent := h.isDoubtful(), h.IsSilent()
 	dropped, news := h.notice.Update(now, policy.ChangeEvery, doubtful)
 	h.mu.Unlock()
 	if !news {

@@ -20,9 +20,9 @@ func TestAServersLockIsNotHeldWhileTheClientsIsWaitedFor(t *testing.T) {
 	var count group.Counters
 	var s *group.Server
 	spawned := 0
-	hedging := group.Hedging{Percentile: 0.9, MaxHedges: 2, Share: 0.05, MinDelay: time.Millisecond, LocalMin: time.Millisecond, MaxDelay: time.Second}
-	p := group.New(group.Config{
-		Hedging: hedging, Timeout: time.Second, Engine: policy.New(hedging.Engine()), Count: &count,
+	hedging := group.Hedging{Percentile: 0.9, MaxHedges: 2, Share: 0.05, MinDelay: time.Millisecond, LocalMinDelay: time.Millisecond, MaxDelay: time.Second}
+	p := group.NewPool(group.Config{
+		Hedging: hedging, Timeout: time.Second, Engine: policy.New(hedging.PolicyConfig()), Counters: &count,
 		Log: ops.NewLog(nil, "dnshedge", "dns", "", &count.Ignored),
 		Spawn: func(func(context.Context)) bool {
 			spawned++
@@ -31,7 +31,7 @@ func TestAServersLockIsNotHeldWhileTheClientsIsWaitedFor(t *testing.T) {
 		},
 	})
 	scheme, _ := transport.Find("udp")
-	s, err := p.Server("a", group.Always, func() (group.Target, error) {
+	s, err := p.Server("a", group.UsePermanently, func() (group.Target, error) {
 		return group.Target{Scheme: scheme, Transport: transport.Config{Dialer: new(net.Dialer), Addr: "127.0.0.1:1", Size: 512}}, nil
 	})
 	require.NoError(t, err)

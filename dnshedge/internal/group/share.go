@@ -10,26 +10,26 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// share is which part of the questions of late a server has answered, among those that it or another server answered, by
+// answerRate is which part of the questions of late a server has answered, among those that it or another server answered, by
 // kind of question. It is safe for concurrent use.
-type share struct {
-	mu    sync.Mutex // guards kinds
-	kinds [4]ring
+type answerRate struct {
+	mu     sync.Mutex // guards kinds
+	byType [4]recentQuestions
 }
 
-// ring is the latest pieces of evidence, in turn. What came of one name is one piece, however often it came.
-type ring struct {
-	pieces [8]piece
-	next   int
+// recentQuestions is the latest pieces of evidence, in turn. What came of one name is one piece, however often it came.
+type recentQuestions struct {
+	outcomes [8]questionOutcome
+	next     int
 }
 
-type piece struct {
-	name     string // in wire format; empty: there was none yet
-	answered bool
+type questionOutcome struct {
+	name       string // in wire format; empty: there was none yet
+	isAnswered bool
 }
 
-// kindOf returns the index of the kind of a question: servers and what is before them drop types that they do not know.
-func kindOf(q *wire.Query) int {
+// typeIndex returns the index of the kind of a question: servers and what is before them drop types that they do not know.
+func typeIndex(q *wire.Query) int {
 	switch q.Type {
 	case dns.TypeA:
 		return 0
@@ -41,28 +41,28 @@ func kindOf(q *wire.Query) int {
 	return 3
 }
 
-// add adds what came of a question.
-func (s *share) add(q *wire.Query, answered bool) {
+// recordQuestion adds what came of a question.
+func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &s.kinds[kindOf(q)]
-	if slices.ContainsFunc(r.pieces[:], func(p piece) bool { return p.answered == answered && strings.EqualFold(p.name, q.Name) }) {
+	r := &s.byType[typeIndex(q)]
+	if slices.ContainsFunc(r.outcomes[:], func(p questionOutcome) bool { return p.isAnswered == answered && strings.EqualFold(p.name, q.Name) }) {
 		return
 	}
-	r.pieces[r.next] = piece{q.Name, answered}
-	r.next = (r.next + 1) % len(r.pieces)
+	r.outcomes[r.next] = questionOutcome{q.Name, answered}
+	r.next = (r.next + 1) % len(r.outcomes)
 }
 
-// most reports whether most questions of q's kind were answered. One of which nothing is known has answered none.
-func (s *share) most(q *wire.Query) bool {
+// answersMost reports whether most questions of q's kind were answered. One of which nothing is known has answered none.
+func (s *answerRate) answersMost(q *wire.Query) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all, answered int
-	for _, p := range s.kinds[kindOf(q)].pieces {
+	for _, p := range s.byType[typeIndex(q)].outcomes {
 		if p.name != "" {
 			all++
 		}
-		if p.answered {
+		if p.isAnswered {
 			answered++
 		}
 	}

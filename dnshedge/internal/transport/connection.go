@@ -169,8 +169,8 @@ func (c *connection) send(q *wire.Query, id uint16) error {
 	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
 	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
 	// A connection whose peer does not read is treated as dead.
-	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.Stall()))
-	c.owner.Wrote()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.StallTimeout()))
+	c.owner.RecordQuery()
 	_, err := c.conn.Write(frame)
 	return err
 }
@@ -187,9 +187,9 @@ func (c *connection) register(p *pending) (id uint16, queries int, err error) {
 	c.queries++
 	c.rest.Stop()
 	if c.silence == nil {
-		c.silence = time.AfterFunc(c.owner.Stall()/2, c.silent)
+		c.silence = time.AfterFunc(c.owner.StallTimeout()/2, c.silent)
 	} else if c.live == 1 && !c.probing {
-		c.silence.Reset(c.owner.Stall() / 2)
+		c.silence.Reset(c.owner.StallTimeout() / 2)
 	}
 	return id, c.queries, nil
 }
@@ -239,13 +239,13 @@ func (c *connection) abandon(p *pending) {
 		return
 	}
 	p.abandoned = true
-	p.counted = c.owner.Abandon()
+	p.counted = c.owner.BeginAbandoned()
 	if p.counted {
-		time.AfterFunc(c.owner.Linger(), func() { c.settle(p) })
+		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.settle(p) })
 	}
 	// The silence timer runs on: that nobody waits any more does not end a silence.
 	if c.live--; c.live == 0 && c.retired {
-		c.rest.Reset(c.owner.Linger())
+		c.rest.Reset(c.owner.AbandonedLifetime())
 	} else if c.live == 0 {
 		c.rest.Reset(c.idle)
 	}
@@ -259,7 +259,7 @@ func (c *connection) settle(p *pending) {
 	p.counted = false
 	c.mu.Unlock()
 	if counted {
-		c.owner.AbandonEnded()
+		c.owner.EndAbandoned()
 	}
 }
 
@@ -275,7 +275,7 @@ func (c *connection) read() {
 		}
 		n := int(binary.BigEndian.Uint16(head[:]))
 		if n < wire.HeaderLen {
-			c.owner.Ignored(errFrame)
+			c.owner.RecordIgnored(errFrame)
 			c.fail(errFrame)
 			return
 		}
@@ -285,7 +285,7 @@ func (c *connection) read() {
 			return
 		}
 		if err := c.deliver(frame); err != nil {
-			c.owner.Ignored(err)
+			c.owner.RecordIgnored(err)
 		}
 	}
 }
@@ -317,14 +317,14 @@ func (c *connection) deliver(frame []byte) error {
 	}
 	if c.live > 0 && !c.retired {
 		// After each probe that was answered, the next one comes twice as late.
-		c.silence.Reset(c.owner.Stall() / 2 << min(c.probes, 8))
+		c.silence.Reset(c.owner.StallTimeout() / 2 << min(c.probes, 8))
 	} else {
 		c.silence.Stop()
 	}
 	drained := c.retired && c.live == 0
 	c.mu.Unlock()
 	c.settle(p)
-	c.owner.Answered(now.Sub(p.sent), pathTime(c.tcp))
+	c.owner.RecordAnswer(now.Sub(p.sent), pathTime(c.tcp))
 	if drained {
 		c.fail(errIdle)
 	}
@@ -373,7 +373,7 @@ func (c *connection) silent() {
 	}
 	c.probing = true
 	c.probes++
-	c.silence.Reset(c.owner.Stall() / 2)
+	c.silence.Reset(c.owner.StallTimeout() / 2)
 	if c.stream.probing.ends() {
 		c.mu.Unlock()
 		return

@@ -16,15 +16,15 @@ import (
 // owner counts the messages that are ignored.
 type owner struct{ ignored int }
 
-func (o *owner) Wrote()                                {}
-func (o *owner) Answered(time.Duration, time.Duration) {}
-func (o *owner) Handshake(time.Duration)               {}
-func (o *owner) Ignored(error)                         { o.ignored++ }
-func (o *owner) Retried()                              {}
-func (o *owner) Abandon() bool                         { return true }
-func (o *owner) AbandonEnded()                         {}
-func (o *owner) Linger() time.Duration                 { return time.Second }
-func (o *owner) Stall() time.Duration                  { return time.Second }
+func (o *owner) RecordQuery()                              {}
+func (o *owner) RecordAnswer(time.Duration, time.Duration) {}
+func (o *owner) RecordHandshake(time.Duration)             {}
+func (o *owner) RecordIgnored(error)                       { o.ignored++ }
+func (o *owner) RecordRetry()                              {}
+func (o *owner) BeginAbandoned() bool                      { return true }
+func (o *owner) EndAbandoned()                             {}
+func (o *owner) AbandonedLifetime() time.Duration          { return time.Second }
+func (o *owner) StallTimeout() time.Duration               { return time.Second }
 
 func FuzzFrames(f *testing.F) {
 	frame := func(b []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...) }

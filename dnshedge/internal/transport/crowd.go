@@ -69,10 +69,10 @@ func (c *crowd) ask(ctx context.Context, d *datagram) (*wire.Answer, error) {
 		return r.a, r.err
 	case <-ctx.Done():
 	}
-	if left := d.Owner.Linger() - time.Since(d.sent); left > 0 && d.Owner.Abandon() {
+	if left := d.Owner.AbandonedLifetime() - time.Since(d.sent); left > 0 && d.Owner.BeginAbandoned() {
 		time.AfterFunc(left, func() {
 			s.end(d, response{})
-			d.Owner.AbandonEnded()
+			d.Owner.EndAbandoned()
 		})
 	} else {
 		s.end(d, response{})
@@ -236,7 +236,7 @@ func (s *shared) read() {
 	for {
 		n, err := Receive(s.conn, buf)
 		if errors.Is(err, syscall.EMSGSIZE) {
-			s.u.Owner.Ignored(err)
+			s.u.Owner.RecordIgnored(err)
 			continue
 		}
 		if err == nil {
@@ -266,7 +266,7 @@ func (s *shared) deliver(b []byte) error {
 			if a, err = d.judge(b); ends(err) {
 				took := time.Since(d.sent)
 				s.end(d, response{a, err})
-				s.u.Owner.Answered(took, 0)
+				s.u.Owner.RecordAnswer(took, 0)
 				return nil
 			}
 		}

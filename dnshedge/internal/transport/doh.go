@@ -145,7 +145,7 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 		return d.exchangeAlone(ctx, q, w)
 	}
 	lane := d.probing.lane(q, n)
-	for probed, ended := 0, 0; ; d.Owner.Retried() {
+	for probed, ended := 0, 0; ; d.Owner.RecordRetry() {
 		a, setup, _, err := d.send(ctx, q, lane, w)
 		var broken *connError
 		if !errors.As(err, &broken) || ctx.Err() != nil {
@@ -157,7 +157,7 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 		case ended == 0:
 			ended++ // the server may have begun anew, or another query has ended the connection
 		case ended == 1 && broken.others:
-			d.Owner.Retried()
+			d.Owner.RecordRetry()
 			return d.exchangeAlone(ctx, q, w)
 		default:
 			return a, setup, err
@@ -235,20 +235,20 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 		return r.a, r.setup, sent.at.Load() != 0, r.err
 	case <-ctx.Done():
 	}
-	if sent.at.Load() == 0 || !d.Owner.Abandon() {
+	if sent.at.Load() == 0 || !d.Owner.BeginAbandoned() {
 		cancel()
 		return nil, 0, true, causeOf(ctx)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed { // Close has ended the request, and may not wait for another goroutine any more
-		d.Owner.AbandonEnded()
+		d.Owner.EndAbandoned()
 		return nil, 0, true, causeOf(ctx)
 	}
 	sent.abandoned.Store(true)
 	d.wg.Go(func() {
-		defer d.Owner.AbandonEnded()
-		t := time.NewTimer(d.Owner.Linger())
+		defer d.Owner.EndAbandoned()
+		t := time.NewTimer(d.Owner.AbandonedLifetime())
 		defer t.Stop()
 		select {
 		case <-done:
@@ -284,7 +284,7 @@ func (d *doh) conn(ctx context.Context, q *wire.Query, lane int, w *Way) (*httpC
 // silent is called when requests have waited for half of the owner's patience and
 // nothing arrived, as connection.silent.
 func (d *doh) silent(h *httpConn) {
-	wait := d.Owner.Stall() / 2
+	wait := d.Owner.StallTimeout() / 2
 	if !h.probe(wait) {
 		if h.lane != nil {
 			h.lane.wake()
@@ -394,14 +394,14 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 			}
 			if !i.Reused {
 				opened.Store(true)
-				d.Owner.Handshake(time.Since(start))
+				d.Owner.RecordHandshake(time.Since(start))
 			}
 			h.opened()
 		},
 		// Not earlier: a request may wait until the server takes another stream.
 		WroteHeaders: func() {
 			sent.at.Store(time.Now().UnixNano())
-			d.Owner.Wrote()
+			d.Owner.RecordQuery()
 		},
 	})
 	defer func() {
@@ -418,7 +418,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 		return nil, 0, err
 	}
 	defer resp.Body.Close()
-	h.answered(d.Owner.Stall()/2, q == wire.RootServers, resp.ProtoMajor < 2)
+	h.answered(d.Owner.StallTimeout()/2, q == wire.RootServers, resp.ProtoMajor < 2)
 	a, err := d.readAnswer(resp, q)
 	if err != nil {
 		return nil, 0, err
@@ -432,7 +432,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 	if h.lane != nil && q != wire.RootServers {
 		h.lane.answered(took)
 	}
-	d.Owner.Answered(took, h.path())
+	d.Owner.RecordAnswer(took, h.path())
 	return a, setup, nil
 }
 
@@ -450,7 +450,7 @@ func (d *doh) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, erro
 	}
 	a, err := parseBody(body, q)
 	if err != nil {
-		d.Owner.Ignored(err)
+		d.Owner.RecordIgnored(err)
 		return nil, err
 	}
 	// The time in HTTP caches counts against the TTLs (RFC 8484 §5.1).
@@ -529,7 +529,7 @@ type httpConn struct {
 }
 
 func (d *doh) newConn(limit int) *httpConn {
-	h := &httpConn{limit: limit, stall: d.Owner.Stall}
+	h := &httpConn{limit: limit, stall: d.Owner.StallTimeout}
 	h.capacity = h.streams()
 	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
 	h.silence.Stop()

@@ -160,7 +160,7 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*w
 	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || ctx.Err() != nil {
 		return a, setup, err
 	}
-	s.Owner.Retried()
+	s.Owner.RecordRetry()
 	return s.exchangeAlone(ctx, q, w)
 }
 
@@ -187,7 +187,7 @@ func (s *stream) exchange(ctx context.Context, q *wire.Query, l *lane, w *Way) (
 		var broken *connError
 		if errors.As(err, &broken) && ctx.Err() == nil &&
 			(over.reused && retries == 0 || (broken.answers > 0 || broken.probed && !isProbe(q)) && retries < maxRetries) {
-			s.Owner.Retried()
+			s.Owner.RecordRetry()
 			retries++
 			continue
 		}
@@ -237,7 +237,7 @@ func (s *stream) send(ctx context.Context, q *wire.Query, l *lane, w *Way) (a *w
 		}
 		a, err := wire.ParseAnswer(b, q)
 		if err != nil {
-			s.Owner.Ignored(err)
+			s.Owner.RecordIgnored(err)
 			return nil, over, err
 		}
 		if a.HasKeepalive {
@@ -260,7 +260,7 @@ func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused
 		return c, true, nil
 	}
 	o := l.opening
-	if o == nil || l.open < maxOpen && (l.limit > 0 && o.queries >= l.limit || time.Since(o.began) > s.Owner.Stall()) {
+	if o == nil || l.open < maxOpen && (l.limit > 0 && o.queries >= l.limit || time.Since(o.began) > s.Owner.StallTimeout()) {
 		o = &opening{began: time.Now(), done: make(chan struct{})}
 		l.opening = o
 		l.open++
@@ -319,7 +319,7 @@ func (s *stream) opened(l *lane, o *opening, c net.Conn, err error, took time.Du
 		_ = c.Close()
 		o.err = ErrClosed
 	default:
-		s.Owner.Handshake(took)
+		s.Owner.RecordHandshake(took)
 		o.conn = newConnection(s, l, c)
 		l.conn = o.conn
 		s.wg.Go(o.conn.read)

@@ -73,29 +73,29 @@ func (w *Way) Carried() time.Time {
 // says how patient the transport is. Its methods are called from several
 // goroutines and must not block.
 type Owner interface {
-	// Wrote is called for each query that is sent.
-	Wrote()
-	// Answered is called for each response, also an abandoned query's, with the
+	// RecordQuery is called for each query that is sent.
+	RecordQuery()
+	// RecordAnswer is called for each response, also an abandoned query's, with the
 	// time since the query was written and the connection's round trip time as the
 	// kernel measures it, or 0.
-	Answered(took, path time.Duration)
-	// Handshake is called when a handshake has ended, with its duration.
-	Handshake(took time.Duration)
-	// Ignored is called for each message that is no query's response.
-	Ignored(err error)
-	// Retried is called when a query is sent again because a connection that was
+	RecordAnswer(took, path time.Duration)
+	// RecordHandshake is called when a handshake has ended, with its duration.
+	RecordHandshake(took time.Duration)
+	// RecordIgnored is called for each message that is no query's response.
+	RecordIgnored(err error)
+	// RecordRetry is called when a query is sent again because a connection that was
 	// used before turned out to be closed.
-	Retried()
+	RecordRetry()
 
-	// Abandon reports whether one more query may run on without a caller. If so,
+	// BeginAbandoned reports whether one more query may run on without a caller. If so,
 	// AbandonEnded is called once when it has ended.
-	Abandon() bool
-	AbandonEnded()
-	// Linger is how long an abandoned query runs on.
-	Linger() time.Duration
-	// Stall is how long a connection may be silent while queries wait, before the
+	BeginAbandoned() bool
+	EndAbandoned()
+	// AbandonedLifetime is how long an abandoned query runs on.
+	AbandonedLifetime() time.Duration
+	// StallTimeout is how long a connection may be silent while queries wait, before the
 	// next query goes over a new one.
-	Stall() time.Duration
+	StallTimeout() time.Duration
 }
 
 // A Dialer opens connections. *net.Dialer is one.

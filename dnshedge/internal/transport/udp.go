@@ -127,7 +127,7 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, _ *Way) (*wire
 	why, over := err, ctx
 	if why == errUnsure {
 		var cancel context.CancelFunc
-		over, cancel = context.WithTimeout(ctx, u.Owner.Stall())
+		over, cancel = context.WithTimeout(ctx, u.Owner.StallTimeout())
 		defer cancel()
 	}
 	a, setup, err := u.tcp.Exchange(over, q, n, new(Way))
@@ -247,7 +247,7 @@ func (d *datagram) write(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
 	d.sent = time.Now()
-	d.Owner.Wrote()
+	d.Owner.RecordQuery()
 	_, err := c.Write(d.q.Append(out[:0], d.id, wire.Shape{Size: d.Size, Cookie: d.cookie}))
 	return err
 }
@@ -266,7 +266,7 @@ func (d *datagram) judge(b []byte) (*wire.Answer, error) {
 	}
 	a, err := wire.ParseDatagram(b, d.q)
 	if err != nil {
-		d.Owner.Ignored(err)
+		d.Owner.RecordIgnored(err)
 	}
 	if a == nil {
 		return nil, errCut
@@ -298,14 +298,14 @@ func (d *datagram) read() (*wire.Answer, error) {
 		n, err := Receive(d.conn, buf[:])
 		if err != nil {
 			if errors.Is(err, syscall.EMSGSIZE) {
-				d.Owner.Ignored(err)
+				d.Owner.RecordIgnored(err)
 				continue
 			}
 			return nil, err
 		}
 		a, err := d.judge(buf[:n])
 		if ends(err) {
-			d.Owner.Answered(time.Since(d.sent), 0)
+			d.Owner.RecordAnswer(time.Since(d.sent), 0)
 			return a, err
 		}
 		// The message is forged or damaged: the true response may follow.
@@ -332,7 +332,7 @@ func Receive(c net.Conn, b []byte) (int, error) {
 }
 
 func (u *udp) ignore(err error) {
-	u.Owner.Ignored(err)
+	u.Owner.RecordIgnored(err)
 	u.guard.alarm()
 }
 
@@ -341,13 +341,13 @@ func (u *udp) ignore(err error) {
 // the function that runs when the context ends may still be about to set the
 // deadline.
 func (d *datagram) abandon(expiring bool) {
-	left := d.Owner.Linger() - time.Since(d.sent)
-	if left <= 0 || !d.Owner.Abandon() {
+	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
+	if left <= 0 || !d.Owner.BeginAbandoned() {
 		d.close()
 		return
 	}
 	ok := d.tcp.spawn(func() {
-		defer d.Owner.AbandonEnded()
+		defer d.Owner.EndAbandoned()
 		defer d.close()
 		stop := context.AfterFunc(d.tcp.ctx, d.close)
 		defer stop()
@@ -362,7 +362,7 @@ func (d *datagram) abandon(expiring bool) {
 		}
 	})
 	if !ok {
-		d.Owner.AbandonEnded()
+		d.Owner.EndAbandoned()
 		d.close()
 	}
 }
