@@ -17,9 +17,9 @@ const ms = time.Millisecond
 
 var epoch = time.Unix(1_700_000_000, 0)
 
-// A town is a client of a host, whose calls are slower by factor while it hedges. The
+// A simClient simulates a client of a host, whose calls are slower by factor while it hedges. The
 // clock shows the time of day, and is ahead of it by a time.
-type town struct {
+type simClient struct {
 	audit   *audit.Audit
 	rate    float64
 	factor  float64
@@ -31,22 +31,22 @@ type town struct {
 	changes int // of the verdict
 }
 
-func newTown(host string, rate, factor float64) *town {
-	return &town{
+func newSimClient(host string, rate, factor float64) *simClient {
+	return &simClient{
 		audit: audit.New(host), rate: rate, factor: factor,
 		rng: rand.New(rand.NewPCG(1, 2)), now: epoch,
 	}
 }
 
-// live makes calls for a time. Every tenth is due for a hedge.
-func (w *town) live(d time.Duration) {
+// makeCalls makes calls for a time. Every tenth is due for a hedge.
+func (w *simClient) makeCalls(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		w.now = w.now.Add(time.Duration(w.rng.ExpFloat64() / w.rate * 1e9))
 		w.call()
 	}
 }
 
-func (w *town) call() {
+func (w *simClient) call() {
 	a := w.audit
 	a.BeginCall(w.now.UnixNano(), func(now time.Time) time.Time { return now.Add(w.ahead) })
 	hedges := 0
@@ -72,12 +72,12 @@ func (w *town) call() {
 	}
 }
 
-func (w *town) verdict() observe.Verdict { return w.audit.Report().Verdict }
+func (w *simClient) verdict() observe.Verdict { return w.audit.Report().Verdict }
 
-func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
+func TestAuditSwitchesHarmfulHedgingOff(t *testing.T) {
 	t.Parallel()
-	w := newTown("a", 60, 1.5)
-	w.live(15 * time.Minute)
+	w := newSimClient("a", 60, 1.5)
+	w.makeCalls(15 * time.Minute)
 	v := w.audit.Report()
 	assert.Equal(t, observe.AuditOff, v.Verdict)
 	assert.Greater(t, v.Confidence, 0.95)
@@ -87,23 +87,23 @@ func TestHedgingThatHarmsIsSwitchedOff(t *testing.T) {
 	assert.Less(t, v.PlusMinus, v.P99/4)
 }
 
-func TestAHostThatChangesIsJudgedAnew(t *testing.T) {
+func TestAuditChangesVerdictWhenHostChanges(t *testing.T) {
 	t.Parallel()
-	w := newTown("a", 60, 0.5)
-	w.live(15 * time.Minute)
+	w := newSimClient("a", 60, 0.5)
+	w.makeCalls(15 * time.Minute)
 	require.Equal(t, observe.AuditOn, w.verdict())
 	w.factor = 3
 	w.changes = 0
-	w.live(30 * time.Minute)
+	w.makeCalls(30 * time.Minute)
 	assert.Equal(t, observe.AuditOff, w.verdict())
 	assert.LessOrEqual(t, w.changes, 2, "to trying, and to off")
 }
 
-func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
+func TestClientsOfHostShareControlSlots(t *testing.T) {
 	t.Parallel()
 	const minutes = 40
 	slots := func(host string, ahead time.Duration) (rest [minutes * 3]bool) {
-		w := newTown(host, 20, 1)
+		w := newSimClient(host, 20, 1)
 		w.now = w.now.Add(ahead)
 		w.dark = func(at time.Time, rests bool) {
 			if at = at.Add(-ahead); at.Unix()%20 >= 8 && at.Unix()%20 < 17 {
@@ -112,7 +112,7 @@ func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
 				}
 			}
 		}
-		w.live(3 * time.Minute) // no verdict yet
+		w.makeCalls(3 * time.Minute) // no verdict yet
 		return rest
 	}
 	a, ahead, other := slots("a", 0), slots("a", 2*time.Second), slots("b", 0)
@@ -121,79 +121,79 @@ func TestClientsOfAHostRestAtTheSameTime(t *testing.T) {
 	assert.Contains(t, a, true)
 }
 
-func TestFewCallsAreHedgedAsWithoutAnAudit(t *testing.T) {
+func TestAuditOfFewCallsHasNoControlSlots(t *testing.T) {
 	t.Parallel()
-	w := newTown("a", 0.3, 2)
-	w.live(5 * time.Hour)
+	w := newSimClient("a", 0.3, 2)
+	w.makeCalls(5 * time.Hour)
 	assert.Equal(t, observe.AuditTrying, w.verdict())
 	assert.Zero(t, w.denied)
 }
 
-func TestClocksThatJumpSpoilNoVerdict(t *testing.T) {
+func TestAuditFindsVerdictDespiteClockJumps(t *testing.T) {
 	t.Parallel()
 	for _, jump := range []time.Duration{-time.Hour, -7 * time.Second, 7 * time.Second, time.Hour} {
-		w := newTown("a", 60, 1.5)
+		w := newSimClient("a", 60, 1.5)
 		for range 20 {
-			w.live(55 * time.Second)
+			w.makeCalls(55 * time.Second)
 			w.ahead += jump
 		}
 		assert.NotEqual(t, observe.AuditOn, w.verdict(), "jumps of %v", jump)
-		w.live(15 * time.Minute)
+		w.makeCalls(15 * time.Minute)
 		assert.Equal(t, observe.AuditOff, w.verdict(), "jumps of %v", jump)
 	}
 }
 
-func TestAProcessThatIsSuspendedJudgesByWholeSlots(t *testing.T) {
+func TestAuditIgnoresSlotsOfSuspendedProcess(t *testing.T) {
 	t.Parallel()
-	w := newTown("a", 60, 1.5)
+	w := newSimClient("a", 60, 1.5)
 	for range 12 {
-		w.live(90 * time.Second)
+		w.makeCalls(90 * time.Second)
 		w.now = w.now.Add(47 * time.Second) // in which there is no call
 	}
 	assert.Equal(t, observe.AuditOff, w.verdict())
 }
 
-func TestTwoHandlesForOneHostJudgeAlike(t *testing.T) {
+func TestAuditsOfOneHostFindSameVerdict(t *testing.T) {
 	t.Parallel()
-	one, two := newTown("a", 60, 1.5), newTown("a", 20, 1.5)
+	one, two := newSimClient("a", 60, 1.5), newSimClient("a", 20, 1.5)
 	two.rng = rand.New(rand.NewPCG(3, 4))
-	one.live(20 * time.Minute)
-	two.live(20 * time.Minute)
+	one.makeCalls(20 * time.Minute)
+	two.makeCalls(20 * time.Minute)
 	assert.Equal(t, observe.AuditOff, one.verdict())
 	assert.Equal(t, observe.AuditOff, two.verdict())
 }
 
-func TestAVerdictThatNobodyTestsEnds(t *testing.T) {
+func TestVerdictEndsWithoutComparedPairs(t *testing.T) {
 	t.Parallel()
-	w := newTown("a", 60, 1.5)
-	w.live(15 * time.Minute)
+	w := newSimClient("a", 60, 1.5)
+	w.makeCalls(15 * time.Minute)
 	require.Equal(t, observe.AuditOff, w.verdict())
 	w.now = w.now.Add(25 * time.Hour)
-	w.live(30 * time.Second)
+	w.makeCalls(30 * time.Second)
 	assert.Equal(t, observe.AuditTrying, w.verdict())
 }
 
-// TestAVerdictThatEndsWithinAProbe of which no call was measured leaves an audit that finds the verdict again.
-func TestAVerdictThatEndsWithinAProbe(t *testing.T) {
+// TestVerdictThatEndsInRetestIsFoundAgain of which no call was measured leaves an audit that finds the verdict again.
+func TestVerdictThatEndsInRetestIsFoundAgain(t *testing.T) {
 	t.Parallel()
-	w := newTown("a", 60, 1.5)
-	w.live(15 * time.Minute)
+	w := newSimClient("a", 60, 1.5)
+	w.makeCalls(15 * time.Minute)
 	require.Equal(t, observe.AuditOff, w.verdict())
 	j, ok := w.audit.ExportState(w.now)
 	require.True(t, ok)
 	for pair := range 8 { // one is a probe
-		heir := newTown("a", 60, 1.5)
+		heir := newSimClient("a", 60, 1.5)
 		heir.audit.ImportState(&j, w.now)
 		heir.now = epoch.Truncate(40 * time.Second).Add(time.Duration(pair) * 40 * time.Second)
 		next := heir.now.Add(40 * time.Second)
 		heir.audit.SetLastPair(next.Add(10*time.Second - 24*time.Hour))
-		heir.live(39 * time.Second)
+		heir.makeCalls(39 * time.Second)
 		for _, at := range []time.Duration{1, 21} {
 			heir.now = next.Add(at * time.Second)
 			heir.call()
 		}
 		require.Equal(t, observe.AuditTrying, heir.verdict())
-		heir.live(15 * time.Minute)
+		heir.makeCalls(15 * time.Minute)
 		require.Equal(t, observe.AuditOff, heir.verdict())
 	}
 }

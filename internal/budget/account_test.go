@@ -82,7 +82,7 @@ func TestAccountsThatShareBucketsPayConcurrently(t *testing.T) {
 }
 
 // The calls of one of two goroutines are always late.
-func TestRateLimitEarnsEachMomentOnce(t *testing.T) {
+func TestRateLimitEarnsOnceWhenTimeStepsBack(t *testing.T) {
 	limit, a := NewRateLimit(10), NewAccount(NewBucket(1, 1e6))
 	paid := 0
 	for i := range 1000 {

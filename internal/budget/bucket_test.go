@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/budget"
 )
 
-func TestBucketPaysOnceUnderConcurrency(t *testing.T) {
+func TestBucketSpendsTokensOnceUnderConcurrency(t *testing.T) {
 	b := budget.NewBucket(0.1, 20)
 	var paid, mu = 0, sync.Mutex{}
 	var wg sync.WaitGroup
@@ -34,7 +34,7 @@ func TestBucketPaysOnceUnderConcurrency(t *testing.T) {
 	assert.Greater(t, paid, 8000-1)
 }
 
-func TestTokensAreToldToAThousandth(t *testing.T) {
+func TestBucketRoundsTokensToThousandth(t *testing.T) {
 	b := budget.NewBucket(0.1, 20)
 	for b.Spend() {
 	}
@@ -49,7 +49,7 @@ func TestTokensAreToldToAThousandth(t *testing.T) {
 }
 
 // Where bytes are paid for, each is a request and a token.
-func TestManyTokensAreSpentAtOnceOrNone(t *testing.T) {
+func TestBucketSpendsManyTokensOrNone(t *testing.T) {
 	const most = 256 << 20
 	b := budget.NewBucket(0.1, 4*most)
 	assert.True(t, b.SpendN(4*most))

@@ -9,7 +9,7 @@ import (
 
 var epoch = time.Unix(1_700_000_000, 0)
 
-func TestABucketDrawsTheRestOfItsStartWhenItNeedsIt(t *testing.T) {
+func TestBucketTakesOwedTokensWhenNeeded(t *testing.T) {
 	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
 	r := newSharedReserve(s, s.Share)
 	b := newSharingBucket(s, r)
@@ -26,7 +26,7 @@ func TestABucketDrawsTheRestOfItsStartWhenItNeedsIt(t *testing.T) {
 	assert.Equal(t, 19, spent, "and never more than 20")
 }
 
-func TestTheRateOfAMomentBringsNoReserve(t *testing.T) {
+func TestReserveIgnoresRateOfShortTime(t *testing.T) {
 	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, HasShortBucket: true}
 	r := newSharedReserve(s, s.Share)
 	first := newSharingBucket(s, r)
@@ -44,7 +44,7 @@ func TestTheRateOfAMomentBringsNoReserve(t *testing.T) {
 	assert.LessOrEqual(t, spent, 20)
 }
 
-func TestARateIsKnownToWhoIsALittleLate(t *testing.T) {
+func TestRateIsKnownForSlightlyEarlierTime(t *testing.T) {
 	s := Sizing{Share: 0.1, EstimatedRPS: 10, Burst: 2 * time.Second, HasShortBucket: true}
 	r := newSharedReserve(s, s.Share)
 	b, other := newSharingBucket(s, r), newSharingBucket(s, r)

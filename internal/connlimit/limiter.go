@@ -1,9 +1,11 @@
-// Package seats says which connections stay when clients open more than a server has room for.
+// Package connlimit limits the connections of a server, and selects the connection to close when a client opens one too many.
 //
-// A client is an address, and has as many connections as it likes while there is room. When there is none, the client that has
-// most gives one up: that which has been idle for the longest. If all of its connections are in use, it is that which has been
-// in use for the longest, and it ends when its questions are answered. So whoever opens many connections closes its own, however
-// busy it keeps them (RFC 7766 §6.2.3, §10). Each step takes constant time, whatever the number of connections.
+// A client is an address. It may have any number of connections while the server has free slots. When there is none, the client with the
+// most connections loses one: the connection that has been idle for longest. If all its connections are in use, it is the connection
+// that has been in use for longest, which closes when its queries are answered.
+//
+// So a client that opens many connections loses its own connections, even if it keeps them busy (RFC 7766 §6.2.3, §10). Each operation
+// takes constant time for any number of connections.
 package connlimit
 
 import (
@@ -13,54 +15,55 @@ import (
 	"sync"
 )
 
-// Limiter bounds connections. Nil bounds nothing. It is safe for concurrent use.
+// A Limiter limits the number of open connections. A nil Limiter sets no limit. It is safe for concurrent use.
 type Limiter struct {
-	maxSlots   int // taken at a time
-	maxEvicted int // given up and not free yet
+	maxSlots   int // limit of heldSlots
+	maxEvicted int // limit of evictedSlots
 
-	mu           sync.Mutex // guards all that follows, and what it leads to
+	mu           sync.Mutex // guards the fields below, and the clients and slots that they refer to
 	heldSlots    int
 	evictedSlots int
 	clients      map[netip.Addr]*client
-	ranks        []*rank       // by the number of seats that a client has
-	highestRank  int           // the last rank with a client
-	slotReleased chan struct{} // closed when a seat becomes free; nil: nobody waits
+	ranks        []*rank       // clients by their number of slots
+	highestRank  int           // index of the last rank with a client
+	slotReleased chan struct{} // closed when a slot is released; nil: no AcquireSlot waits
 }
 
-// rank is the clients that have as many seats as each other, in the order in which they became so.
+// A rank holds the clients with the same number of slots, in the order in which they entered the list.
 type rank struct {
-	idle list.List // of *client, with a seat that is not in use
-	busy list.List // of *client, without
+	idle list.List // of *client: clients with an idle connection
+	busy list.List // of *client: clients whose connections are all in use
 }
 
-// client is a client with at least one seat.
+// A client is a client with at least one slot.
 type client struct {
 	address    netip.Addr
-	idle, busy list.List // of *Seat, in the order in which they became so
+	idle, busy list.List // of *Slot, in the order in which they became idle, or came into use
 	rank       *list.List
-	element    *list.Element // in rank
+	element    *list.Element // position in rank
 }
 
 func (c *client) slotCount() int { return c.idle.Len() + c.busy.Len() }
 
-// A Slot is the right of a connection to be open. Nil is one of as many as there may be. It is safe for concurrent use.
+// A Slot is the permission of a connection to be open. A nil Slot is that of a nil Limiter. It is safe for concurrent use.
 type Slot struct {
 	limiter *Limiter
 	onEvict func(inUse bool)
-	client  *client       // nil: the seat was given up
-	element *list.Element // in the client's idle or busy
+	client  *client       // nil: the slot was evicted
+	element *list.Element // position in the client's idle or busy list
 	uses    int
 	release sync.Once
 }
 
-// New returns n seats. While one that was given up is in use, there is another one in its place; of these there are n/8 at most,
-// and at least one.
+// New returns a Limiter of n slots. While an evicted connection is still open, the new connection gets an additional slot. There are at
+// most n/8 additional slots, and at least one.
 func New(n int) *Limiter {
 	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*rank{new(rank)}}
 }
 
-// ClientAddress returns the client at an address: the address of an IPv4 client, and the network of 64 bits of an IPv6 client, who has all
-// of its addresses, but not that of its link, which others have too. Those without an IP address are one client.
+// ClientAddress returns the address that identifies a client: an IPv4 address, or the /64 network of an IPv6 address, all of which one
+// client can use. A link-local address is not shortened, since other clients share its network. All addresses without an IP address
+// are one client.
 func ClientAddress(at net.Addr) netip.Addr {
 	var ip netip.Addr
 	switch at := at.(type) {
@@ -77,10 +80,12 @@ func ClientAddress(at net.Addr) netip.Addr {
 	return ip
 }
 
-// AcquireSlot takes a seat for a connection of a client, which is not in use yet. If another one is given up for it, that one's leave is
-// called, which must not block nor use s: its connection is to be closed, if it is in use as soon as it is not any more. Take
-// reports false if the client has most seats and uses all of them. It waits while too many that were given up are not free, and
-// reports false if closing is closed meanwhile.
+// AcquireSlot returns a slot for a new, idle connection of a client. If the limit is reached, it evicts the slot of another connection and
+// calls that slot's leave, which must not block or use s. The evicted connection must close: at once if it is idle, otherwise when it
+// becomes idle.
+//
+// AcquireSlot reports false if the client itself has the most slots and all are in use. While too many evicted connections are still open,
+// it waits. It reports false if closing is closed in this time.
 func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave func(inUse bool)) (*Slot, bool) {
 	if s == nil {
 		return nil, true
@@ -121,12 +126,12 @@ func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave fun
 	return t, true
 }
 
-// selectVictim returns the seat that is given up for one more of a client, or nil. The caller holds mu.
+// selectVictim returns the slot to evict for a new connection of a client; nil if there is none. The caller holds mu.
 func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	r := s.ranks[s.highestRank]
 	c := s.clients[key]
 	switch {
-	case c != nil && c.slotCount() == s.highestRank: // it has most when it has one more
+	case c != nil && c.slotCount() == s.highestRank: // with the new slot, this client has the most
 		if c.idle.Len() == 0 {
 			return nil
 		}
@@ -135,7 +140,7 @@ func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	case r.busy.Len() > 0:
 		c = r.busy.Front().Value.(*client)
 	default:
-		return nil // there are no seats at all
+		return nil // no slot is held
 	}
 	if c.idle.Len() > 0 {
 		return c.idle.Front().Value.(*Slot)
@@ -143,14 +148,14 @@ func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	return c.busy.Front().Value.(*Slot)
 }
 
-// evictSlot gives up a seat. The caller holds mu.
+// evictSlot takes a slot away from its connection, and calls onEvict. The caller holds mu.
 func (s *Limiter) evictSlot(t *Slot) {
 	s.removeSlot(t)
 	s.evictedSlots++
 	t.onEvict(t.uses > 0)
 }
 
-// removeSlot takes a seat from its client. The caller holds mu.
+// removeSlot removes a slot from its client. The caller holds mu.
 func (s *Limiter) removeSlot(t *Slot) {
 	c := t.client
 	t.currentList().Remove(t.element)
@@ -159,7 +164,7 @@ func (s *Limiter) removeSlot(t *Slot) {
 	s.updateRank(c)
 }
 
-// currentList returns the list of the client that t is in. The caller holds mu.
+// currentList returns the client's list that contains t. The caller holds mu.
 func (t *Slot) currentList() *list.List {
 	if t.uses > 0 {
 		return &t.client.busy
@@ -167,7 +172,7 @@ func (t *Slot) currentList() *list.List {
 	return &t.client.idle
 }
 
-// updateRank puts a client where it belongs. Its number of seats has changed by one at most. The caller holds mu.
+// updateRank moves a client to the rank of its number of slots, which has changed by at most one. The caller holds mu.
 func (s *Limiter) updateRank(c *client) {
 	n := c.slotCount()
 	if n == len(s.ranks) {
@@ -193,13 +198,13 @@ func (s *Limiter) updateRank(c *client) {
 	}
 }
 
-// BeginUse says that the seat has one use more.
+// BeginUse records that the connection got a request. The connection is in use until each request has its EndUse.
 func (t *Slot) BeginUse() { t.addUses(1) }
 
-// EndUse says that a use has ended.
+// EndUse records that a request has ended.
 func (t *Slot) EndUse() { t.addUses(-1) }
 
-// addUses changes the number of uses.
+// addUses adds to the number of uses, which may be negative, and moves the slot to the idle or busy list.
 func (t *Slot) addUses(by int) {
 	if t == nil {
 		return
@@ -220,7 +225,7 @@ func (t *Slot) addUses(by int) {
 	t.limiter.updateRank(t.client)
 }
 
-// Release gives the seat back. Only the first call does anything.
+// Release returns the slot when the connection has closed. Further calls have no effect.
 func (t *Slot) Release() {
 	if t == nil {
 		return

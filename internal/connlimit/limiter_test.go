@@ -91,7 +91,7 @@ func (m *model) check(t *testing.T, key netip.Addr, ok bool, left *holder) {
 	}
 }
 
-func TestWhoHasMostGivesUpASeat(t *testing.T) {
+func TestLimiterEvictsSlotOfClientWithMost(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		m := model{size: 1 + rng.IntN(20)}
@@ -145,7 +145,7 @@ func (m *model) step(i, what, now int) {
 }
 
 // While as many as there may be were given up and are in use, those who come wait.
-func TestThoseWhoComeWaitForThoseWhoLeave(t *testing.T) {
+func TestAcquireSlotWaitsForEvictedConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := connlimit.New(2)
 		closing := make(chan struct{})
@@ -170,7 +170,7 @@ func TestThoseWhoComeWaitForThoseWhoLeave(t *testing.T) {
 	})
 }
 
-func TestNilBoundsNothing(t *testing.T) {
+func TestNilLimiterSetsNoLimit(t *testing.T) {
 	var s *connlimit.Limiter
 	for range 10 {
 		seat, ok := s.AcquireSlot(netip.Addr{}, nil, func(bool) { t.Error("nobody has to leave") })
@@ -181,7 +181,7 @@ func TestNilBoundsNothing(t *testing.T) {
 	}
 }
 
-func TestAClientIsAnAddressOrAnIPv6Network(t *testing.T) {
+func TestClientAddressIsAddressOrIPv6Network(t *testing.T) {
 	for at, want := range map[string]string{
 		"192.0.2.1:53": "192.0.2.1", "[::ffff:192.0.2.1]:53": "192.0.2.1", "[2001:db8:1:2:3:4:5:6]:53": "2001:db8:1:2::",
 		"[fe80::1%eth0]:53": "fe80::1%eth0",

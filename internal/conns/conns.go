@@ -1,5 +1,5 @@
-// Package conns selects the connection of each hedge of a gRPC call: a connection that is given for hedges, that is ready, and that package endpoint
-// has not ejected. It knows the targets that may have hedges over them, and what a hedge costs.
+// Package conns selects the connection of each hedge of a gRPC call, among the connections that the program configures for hedges. The
+// connection must be ready, and not ejected by package endpoint.
 package conns
 
 import (
@@ -44,8 +44,8 @@ type conn struct {
 	cost      int // in tokens
 }
 
-// New returns the Set of the connections, or an error that says which connection is invalid and why. Calls to the targets of the
-// connections, and to the other targets, may have hedges.
+// NewSet returns the Set of the connections. The error names the first invalid connection and the reason. Calls to the targets of the
+// connections, and to the targets in others, may have hedges.
 func NewSet(others []string, given []Config) (*Set, error) {
 	if n := len(given); n < 1 || n >= endpoint.MaxEndpoints {
 		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.MaxEndpoints-1)
@@ -67,7 +67,7 @@ func NewSet(others []string, given []Config) (*Set, error) {
 	return s, nil
 }
 
-// AllowsHedges reports whether calls over own may have hedges.
+// AllowsHedges reports whether calls over the connection own may have hedges.
 func (s *Set) AllowsHedges(own *grpc.ClientConn) bool { return s == nil || s.targets.containsConn(own) }
 
 // MaxCost returns the largest cost of a hedge, in tokens.
@@ -98,7 +98,7 @@ func (s *Set) Connect() {
 	}
 }
 
-// connectIdle returns the endpoints whose connections would start a hedge at once. It starts to connect the connections that are idle.
+// connectIdle starts to connect the idle connections. It returns the endpoints whose connections are ready.
 func (s *Set) connectIdle() (ready endpoint.Mask) {
 	for i, c := range s.conns {
 		if c.connector.IsReady(c.ClientConn) {
@@ -275,8 +275,8 @@ func (s *Selection) RecordResult(ctx context.Context, n int, answered, refused b
 // at a time. The zero Waker is ready to use. It is safe for concurrent use.
 type IdleConnector struct{ busy atomic.Bool }
 
-// IsReady reports whether a hedge over cc would start at once. If cc is idle, it starts to connect cc: gRPC connects an idle connection
-// only for a call, and no hedge is sent before cc is ready.
+// IsReady reports whether cc is ready. If cc is idle, it starts to connect cc: gRPC connects an idle connection only for a call, and no hedge
+// is sent before cc is ready.
 func (w *IdleConnector) IsReady(cc *grpc.ClientConn) bool {
 	state := cc.GetState()
 	if state == connectivity.Idle && w.busy.CompareAndSwap(false, true) {

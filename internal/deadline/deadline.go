@@ -1,5 +1,4 @@
-// Package deadline is what the in-memory connections of this module have for
-// SetDeadline.
+// Package deadline implements the deadlines of in-memory connections, see [net.Conn.SetDeadline].
 package deadline
 
 import (
@@ -7,15 +6,15 @@ import (
 	"time"
 )
 
-// A Deadline is a time after which a channel is closed. The zero value is no
-// deadline. It is safe for concurrent use, and must not be copied.
+// A Deadline closes a channel at a time that can be changed. The zero value has no time. It is safe for concurrent use, and must not be
+// copied.
 type Deadline struct {
 	mu    sync.Mutex // guards the fields below
 	timer *time.Timer
 	ch    chan struct{}
 }
 
-// Passed returns a channel that is closed once the deadline has passed.
+// Passed returns a channel that is closed when the deadline passes. After a deadline has passed, Set makes a new channel.
 func (d *Deadline) Passed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -25,8 +24,8 @@ func (d *Deadline) Passed() <-chan struct{} {
 	return d.ch
 }
 
-// Set moves the deadline; the zero time removes it. Those who already wait for a
-// deadline that has not passed yet wait for the new one.
+// Set changes the deadline; the zero time removes it. If the old deadline has not passed, the channels that Passed has returned stay
+// valid for the new deadline.
 func (d *Deadline) Set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,21 +10,21 @@ import (
 	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
-// Another endpoint gets the headers that are known to tell nothing about the caller, the headers and parameters that the endpoint keeps by
-// name, and the headers that its Prepare adds. A request with any other header or parameter is not sent to it: without that, the request could
-// have another meaning.
+// Another endpoint gets the harmless headers, the headers and parameters in its Keep, and the headers that its Prepare adds. A request with
+// any other header or parameter is not sent to it: without that header, the request could have another meaning.
 
-// harmlessHeaders are headers that describe the wanted representation, or identify the request.
+// harmlessHeaders are headers that describe the requested representation or identify the request, and contain no secret.
 var harmlessHeaders = headerSet("Accept Accept-Charset Accept-Encoding Accept-Language Cache-Control Connection Content-Encoding Content-Language Content-Length Content-Type " +
 	"Dnt Hedge-Attempt Idempotency-Key Keep-Alive Pragma Prefer Priority Range Save-Data User-Agent X-Idempotency-Key " +
 	"B3 X-B3-Traceid X-B3-Spanid X-B3-Parentspanid X-B3-Sampled X-B3-Flags Traceparent Tracestate Uber-Trace-Id " +
 	"X-Amzn-Trace-Id X-Client-Request-Id X-Cloud-Trace-Context X-Correlation-Id X-Request-Id " +
 	"Amz-Sdk-Invocation-Id Amz-Sdk-Request X-Goog-Api-Client X-Amz-Checksum-Mode")
 
-// removableHeaders are headers that do not change the meaning of a request. They are removed, as they name the caller.
+// removableHeaders are headers that do not change the meaning of a request. They are removed, because they identify the caller.
 var removableHeaders = headerSet("From Referer")
 
-// credentialHeaders are headers that an endpoint's Prepare sets anew. Without a Prepare, a request that has any of them is not eligible.
+// credentialHeaders are removed from a request to an endpoint with a Prepare, which sets its own credentials. Without a Prepare, a request
+// with one of these headers is not eligible.
 var credentialHeaders = headerSet("Authorization Cookie Proxy-Authorization Signature Signature-Input " +
 	"X-Amz-Content-Sha256 X-Amz-Date X-Amz-Security-Token X-Ms-Date Api-Key X-Api-Key X-Goog-Api-Key Ocp-Apim-Subscription-Key")
 
@@ -39,7 +39,7 @@ func headerSet(names string) map[string]bool {
 // names are names of headers and parameters in lower case. A name that ends in * stands for all names with that prefix.
 type namePatterns []string
 
-// parseNames validates the names of a field of [Config].
+// parseNames validates the names in Keep or Drop of a [Config].
 func parseNames(field string, given []string) (n namePatterns, err error) {
 	for _, name := range given {
 		if name == "" || strings.ContainsAny(strings.TrimSuffix(name, "*"), "* \t\r\n:") {
@@ -50,7 +50,7 @@ func parseNames(field string, given []string) (n namePatterns, err error) {
 	return n, nil
 }
 
-// containsName reports whether n has a name itself, ignoring case. Patterns in n are not expanded.
+// containsName reports whether n contains a name, ignoring case. Prefix patterns do not count.
 func (n namePatterns) containsName(name string) bool {
 	for _, other := range n {
 		if strings.EqualFold(name, other) {
@@ -60,7 +60,7 @@ func (n namePatterns) containsName(name string) bool {
 	return false
 }
 
-// matchesName reports whether n contains name, or a prefix of it. Case does not matter.
+// matchesName reports whether a name or a prefix pattern of n matches a name, ignoring case.
 func (n namePatterns) matchesName(name string) bool {
 	for _, other := range n {
 		prefix, isPrefix := strings.CutSuffix(other, "*")
@@ -71,8 +71,9 @@ func (n namePatterns) matchesName(name string) bool {
 	return n.containsName(name)
 }
 
-// Eligible returns the endpoints to which req may be sent: none if req is not for the first endpoint, and the first one otherwise. It also returns an
-// obstacle that keeps req from one of the others, such as "header X-Tenant"; "" stands for none.
+// Eligible returns the endpoints to which req may be sent. There is none if the URL of req is not below the first endpoint; otherwise the
+// first endpoint is among them. The obstacle is a reason, such as "header X-Tenant", for which req cannot be sent to another endpoint; ""
+// if there is none.
 func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	u, first := req.URL, &s.endpoints[0]
 	if u == nil || u.Scheme != first.scheme || u.Opaque != "" || httpattempt.HostName(u.Scheme, u.Host) != first.host {
@@ -96,8 +97,8 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	return eligible, obstacle
 }
 
-// findObstacle returns why req, which is for the first endpoint, cannot be sent to e; "": it can. The path of req below that of the first
-// endpoint is rest.
+// findObstacle returns the reason why req cannot be sent to e; "" if there is none. The argument rest is the path of req without the base
+// path of the first endpoint.
 func (e *endpoint) findObstacle(req *http.Request, rest string) string {
 	for name := range req.Header {
 		if _, ok := e.classifyHeader(name); !ok {
@@ -114,7 +115,7 @@ func (e *endpoint) findObstacle(req *http.Request, rest string) string {
 	return obstacle
 }
 
-// classifyHeader reports whether a header is sent to e, and whether a request that has the header is eligible at all.
+// classifyHeader reports whether a header is sent to e, and whether a request with the header may be sent to e.
 func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	switch known := textproto.CanonicalMIMEHeaderKey(header); {
 	case e.drop.matchesName(header):
@@ -131,7 +132,7 @@ func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	return false, false
 }
 
-// filterQuery returns the part of a raw query that is sent to e, or the obstacle that keeps the request from e.
+// filterQuery returns the part of a raw query that is sent to e, or the obstacle for which the request cannot be sent to e.
 func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
 	if strings.Contains(raw, ";") { // some servers read it as &
 		return "", "; in the query"

@@ -1,6 +1,6 @@
-// Package endpoint decides which endpoint an attempt of a call uses: a region, a provider or a copy of a service. It says which HTTP requests
-// may be sent to which endpoints, rewrites requests and responses, and ejects endpoints that fail or are slow. It runs no race and
-// knows no budget.
+// Package endpoint selects the endpoint of each attempt of a call: a region, a provider or a replica of a service. It decides which HTTP
+// requests may be sent to which endpoints, rewrites requests and responses, and ejects endpoints that fail or are slow. It neither starts
+// attempts nor spends the hedge budget.
 package endpoint
 
 import (
@@ -20,7 +20,7 @@ const MaxEndpoints = 8
 // MaxCost is the largest cost of a hedge, in tokens.
 const MaxCost = 100
 
-// A Config is an endpoint as the user describes it.
+// A Config holds the settings of one endpoint. The public type Endpoint documents the fields.
 type Config struct {
 	URL     string
 	Cost    int // in tokens; 0: one
@@ -29,7 +29,7 @@ type Config struct {
 	Drop    []string
 }
 
-// A Mask is a set of endpoints, by their indexes.
+// A Mask is a set of endpoints: bit i stands for the endpoint with index i.
 type Mask uint8
 
 // Has reports whether endpoint i is in m.
@@ -47,7 +47,7 @@ type Set struct {
 	urls      []string // the URLs, as the user gave them
 }
 
-// An endpoint is the checked and parsed form of a Config.
+// An endpoint is a validated and parsed Config.
 type endpoint struct {
 	givenURL   string // the URL, as the user gave it
 	scheme     string
@@ -59,7 +59,7 @@ type endpoint struct {
 	keep, drop namePatterns
 }
 
-// New returns the Set of the endpoints, or an error that says which endpoint is invalid and why.
+// NewSet returns the Set of the endpoints. The error names the first invalid endpoint and the reason.
 func NewSet(given []Config) (*Set, error) {
 	if n := len(given); n < 2 || n > MaxEndpoints {
 		return nil, fmt.Errorf("%d endpoints: there must be 2 to %d", n, MaxEndpoints)
@@ -145,13 +145,13 @@ func (s *Set) MaxCost() (cost int) {
 	return cost
 }
 
-// cutBasePath returns the part of an escaped path that is below e's, and whether the path is below it.
+// cutBasePath removes the base path of e from the start of an escaped path. It reports false if the path is not below the base path.
 func (e *endpoint) cutBasePath(path string) (rest string, ok bool) {
 	rest, ok = strings.CutPrefix(path, e.basePath)
 	return rest, ok && (rest == "" || rest[0] == '/')
 }
 
-// hasDotSegment reports whether an escaped path has a segment . or .., as some servers read it, so that it may lead out of its directory.
+// hasDotSegment reports whether some servers find a segment "." or ".." in an escaped path. Such a path may leave its directory.
 func hasDotSegment(escaped string) bool {
 	path, err := url.PathUnescape(escaped)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 // Thresholds of outcomes. Each is a number of outcomes, or a share of them.
 const (
 	outcomeWeight = 1.0 / 256 // weight of one outcome in the moving average of bad outcomes
-	ejectShare    = 0.08      // share of bad outcomes that ejects an endpoint: the default budget of 10 % hardly saves more calls
-	restoreShare  = 0.06      // most of that share with which an endpoint is restored: some failures do not eject it at once
+	ejectShare    = 0.08      // share of bad outcomes that ejects an endpoint: the default budget of 10 % pays for few hedges beyond
+	restoreShare  = 0.06      // upper bound of the share after a restore, so that a few failures do not eject the endpoint again
 	ejectRun      = 6         // consecutive bad outcomes that eject an endpoint
 	restoreRun    = 32        // consecutive good outcomes that restore an endpoint to which calls then return
 	minLatencies  = 8         // answers that make a latency known: the first ones include the time to connect
@@ -23,7 +23,7 @@ const (
 	probeInterval         = 100 // calls between two probes of an ejected endpoint: 1 % of the calls
 	promisingInterval     = 20  // calls between two probes if the last one succeeded, or if few latencies of the endpoint are known
 	unpaidProbeInterval   = 7   // calls between two probes if the first was denied: no multiple of the 10 calls in which a budget earns a token
-	hedgesPerEjectedTrial = 10  // hedges that pass over an ejected endpoint, of which the last goes to it
+	hedgesPerEjectedTrial = 10  // one hedge in so many is sent to an ejected endpoint
 )
 
 // Factors of a latency.
@@ -33,13 +33,15 @@ const (
 	lateAnswerFactor = 2    // an answer, or a probe without one, is late after this long: jitter rarely doubles a latency
 )
 
-// A Detector records how the calls of one key end at each endpoint, and ejects and restores endpoints. HTTP endpoints and the connections of
-// gRPC calls use it alike. It is safe for concurrent use. The zero Detector is ready to use: it ejects no endpoint yet, and reports to no observer.
+// A Detector is the outlier detector of one key: it counts the outcomes of attempts at each endpoint, and ejects and restores endpoints. It
+// serves HTTP endpoints and the connections of gRPC calls. It is safe for concurrent use. The zero Detector is ready to use: no endpoint is
+// ejected, and events are not reported.
 //
-// An outcome of an endpoint is bad if the attempt fails, or if a later hedge at another endpoint is faster. A hedge that is faster
-// at the same endpoint is a good outcome. So slow calls eject an endpoint only while hedges at that endpoint do not help.
+// An outcome of an endpoint is bad if the attempt fails, or if a later hedge at another endpoint is faster. If a hedge at the same endpoint
+// is faster, the outcome is good. So slow calls eject an endpoint only while hedges at that endpoint do not help.
 //
-// One call in a hundred has a probe: it is sent to an ejected endpoint as well, at the same time. Successful probes restore the endpoint.
+// One call in a hundred has a probe: a copy of the call that is sent to an ejected endpoint at the same time. Successful probes restore the
+// endpoint.
 type Detector struct {
 	key   *policy.Key // to which events are reported; nil: they are not reported
 	names []string    // of the endpoints; nil without a key
@@ -47,8 +49,8 @@ type Detector struct {
 	mu            sync.Mutex // guards the fields below
 	endpoints     [MaxEndpoints]endpointState
 	calls         int  // calls that have begun
-	skippedTrials int  // hedges that passed over an ejected endpoint since a hedge was sent to one
-	forgotten     bool // the key left the table: changes are not reported any more
+	skippedTrials int  // hedges to other endpoints since the last hedge to an ejected endpoint
+	forgotten     bool // the key was evicted: events are no longer reported
 }
 
 // An endpointState is the state of one endpoint.
@@ -68,7 +70,7 @@ type outcomes struct {
 	badShare     float64 // moving average of bad outcomes
 	badRun       int     // consecutive bad outcomes
 	goodRun      int     // consecutive good outcomes since the endpoint was ejected
-	suspected    bool    // a hedge at the same endpoint did not help its call, and no outcome has been good since
+	suspected    bool    // a hedge at the same endpoint did not help a call, and no outcome has been good since
 	hedgesFutile bool    // the last hedge of a call to the endpoint lost though it had time to answer
 }
 
@@ -85,24 +87,24 @@ type unanswered struct {
 	unansweredSince time.Time // start of the first of them
 }
 
-// ejectionLog is the state that a log last got of an endpoint.
+// ejectionLog is the state of an endpoint that was logged last.
 type ejectionLog struct {
 	notice policy.Notice
-	logged bool // the last entry says that the endpoint is ejected
+	logged bool // the last log record was that of an ejection
 }
 
 // Counters count the attempts at one endpoint.
 type Counters struct {
 	Calls     int64 // primaries
 	Hedges    int64
-	Failures  int64 // bad outcomes of both that are failures
-	Overtaken int64 // other bad outcomes: another endpoint was faster, or the caller's deadline passed
+	Failures  int64 // bad outcomes: the attempt has failed
+	Overtaken int64 // bad outcomes: another endpoint was faster, or the caller's deadline passed
 }
 
 var _ policy.EvictionListener = (*Detector)(nil)
 
-// LoadDetector returns the detector of a key, which is the key of the first endpoint. The first call for a key sets the names of the
-// endpoints. The caller must not change them.
+// LoadDetector returns the detector of a key, and makes it if the key has none. The key is that of the first endpoint. The first call for a
+// key sets the names of the endpoints, which the caller must not change.
 func LoadDetector(k *policy.Key, names []string) *Detector {
 	if d, ok := k.Extension.Load().(*Detector); ok {
 		return d
@@ -149,18 +151,20 @@ func (d *Detector) endpointName(i int) string {
 	return ""
 }
 
-// Forget restores all endpoints, as the table has forgotten the key. The caller calls report, if it is not nil, without locks: it calls observers.
+// Forget restores all endpoints when the key is evicted. If report is not nil, the caller must call it without holding locks: it calls
+// observers.
 func (d *Detector) Forget() (report func()) {
 	return d.changeAll(func(*endpointState) { d.forgotten = true })
 }
 
-// Reset clears the state of all endpoints but their counters. The caller calls report, if it is not nil, without locks: it calls observers.
+// Reset clears the state of all endpoints, except their counters. If report is not nil, the caller must call it without holding locks: it
+// calls observers.
 func (d *Detector) Reset() (report func()) {
 	return d.changeAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
 }
 
-// changeAll calls change for each endpoint with mu held. It returns a function that reports to observers which endpoints were ejected before, and are
-// restored now; nil if none was.
+// changeAll calls change for each endpoint with mu held. It returns a function that reports the endpoints that were ejected as restored;
+// nil if none was ejected.
 func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
 	var restored Mask
 	d.mu.Lock()
@@ -192,7 +196,7 @@ func (d *Detector) reportEvent(i int, kind observe.EndpointKind) {
 	}
 }
 
-// updateEndpoint changes the state of endpoint i by change, which runs with mu held. It reports the endpoint as ejected or restored if that is new.
+// updateEndpoint calls change for endpoint i with mu held. If that ejects or restores the endpoint, it reports the event.
 func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	d.mu.Lock()
 	s := &d.endpoints[i]
@@ -223,8 +227,8 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	}
 }
 
-// SelectPrimary returns the endpoint of a call's primary: the first of those that is not ejected or, if all are, the one with the fewest consecutive
-// bad outcomes. It counts the call.
+// SelectPrimary returns the endpoint of a call's primary: the first endpoint in among that is not ejected. If all are ejected, it returns the
+// endpoint with the fewest consecutive bad outcomes. It counts the call.
 func (d *Detector) SelectPrimary(among Mask) int {
 	d.mu.Lock()
 	i := d.selectBest(among)
@@ -245,16 +249,16 @@ func (d *Detector) SelectPrimary(among Mask) int {
 	return i
 }
 
-// isUnresponsive reports whether endpoint i has answered none of more than ejectRun calls, for several times as long as the next endpoint takes.
-// So an endpoint is ejected without a hedge. The caller holds mu.
+// isUnresponsive reports whether endpoint i has left more than ejectRun calls unanswered for much longer than the next endpoint takes to
+// answer. So an endpoint can be ejected although no hedge was sent. The caller holds mu.
 func (d *Detector) isUnresponsive(among Mask, i int) bool {
 	s, next := &d.endpoints[i], d.findNext(among, i)
 	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].expectedLatency > 0 && time.Since(s.unansweredSince) >= silenceFactor*d.endpoints[next].expectedLatency
 }
 
-// selectProbe returns an endpoint to which a call to endpoint primary is also sent at once, or -1. It is an ejected endpoint before the
-// primary's, any ejected one if all are, or a later endpoint that may be faster than median, the usual latency at primary. A probe without
-// an answer for limit is a bad outcome, unless limit is 0. It counts the call.
+// selectProbe returns the endpoint of the probe of a call whose primary uses endpoint primary; -1 if the call has no probe. The probe goes to
+// an ejected endpoint before primary, or to a later endpoint that may be faster than median, the usual latency at primary. A probe that has
+// no answer after limit is a bad outcome; limit 0 is no limit. It counts the call.
 func (d *Detector) selectProbe(among Mask, primary int, median time.Duration) (i int, limit time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -304,8 +308,8 @@ func (d *Detector) findFirst(among Mask) (available, ejected int) {
 	return available, ejected
 }
 
-// selectBest returns the first endpoint that is not ejected or, if all are, the one with the fewest consecutive bad outcomes. The caller
-// holds mu.
+// selectBest returns the first endpoint in among that is not ejected; if all are, the endpoint with the fewest consecutive bad outcomes.
+// The caller holds mu.
 func (d *Detector) selectBest(among Mask) int {
 	available, ejected := d.findFirst(among)
 	if available < 0 {
@@ -314,9 +318,8 @@ func (d *Detector) selectBest(among Mask) int {
 	return max(available, 0)
 }
 
-// selectHedge returns the endpoint for the next hedge: of the endpoints in among, the first one after the primary's that is neither used nor ejected,
-// or else the primary's. Endpoints before the primary's are ejected; only probes are sent there. A probe is a copy of a call that tests whether an
-// ejected endpoint has recovered.
+// selectHedge returns the endpoint of the next hedge: the first endpoint in among that is neither used nor ejected; otherwise primary. One
+// hedge in ten goes to an ejected endpoint after primary instead. Ejected endpoints before primary only get probes.
 func (d *Detector) selectHedge(among, used Mask, primary int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -339,8 +342,8 @@ func (d *Detector) selectHedge(among, used Mask, primary int) int {
 	return ejected
 }
 
-// recordTrial counts a hedge to endpoint i as one that passes over ejected endpoints, or as the trial of one. Only admitted hedges count: otherwise
-// the trials could be the ones that the budget always denies.
+// recordTrial counts an admitted hedge to endpoint i, so that one hedge in ten is a trial of an ejected endpoint. A denied hedge does not
+// count: otherwise the budget could deny each trial.
 func (d *Detector) recordTrial(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -417,7 +420,8 @@ func (d *Detector) recordHedgeResult(i int, won bool) {
 	d.endpoints[i].hedgesFutile = !won
 }
 
-// areHedgesFutile reports whether the last hedge of a call to endpoint i lost though it had time to answer: late calls are slow at any endpoint.
+// areHedgesFutile reports whether the last hedge of a call to endpoint i lost although it had time to answer. Late calls are then slow at any
+// endpoint.
 func (d *Detector) areHedgesFutile(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -439,14 +443,14 @@ func (d *Detector) withdrawHedge(i int) {
 	d.endpoints[i].counters.Hedges--
 }
 
-// hasPromptAnswerSince reports whether endpoint i has given a prompt answer to any call since then, see [latency].
+// hasPromptAnswerSince reports whether endpoint i has answered a call promptly since the time then, see [latency].
 func (d *Detector) hasPromptAnswerSince(i int, then time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.endpoints[i].lastPromptAnswer.After(then)
 }
 
-// recordAnswer records that endpoint i answered an attempt after took. It does not count as an outcome.
+// recordAnswer records that endpoint i answered an attempt, and its latency took. It does not count an outcome.
 func (d *Detector) recordAnswer(among Mask, i int, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -497,7 +501,7 @@ func (d *Detector) recordSuccess(i int) {
 	})
 }
 
-// recordOvertaken records that endpoint i was too slow for a call.
+// recordOvertaken records a bad outcome: endpoint i was slower than another endpoint or than the caller's deadline.
 func (d *Detector) recordOvertaken(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		before := s.ejected
@@ -508,7 +512,7 @@ func (d *Detector) recordOvertaken(i int) {
 	d.reportEvent(i, observe.EndpointOvertaken)
 }
 
-// addBadOutcome adds a bad outcome, and ejects the endpoint if it is one too many.
+// addBadOutcome counts a bad outcome. It ejects the endpoint if that exceeds ejectRun or ejectShare.
 func (s *endpointState) addBadOutcome() {
 	s.badShare += (1 - s.badShare) * outcomeWeight
 	s.badRun++
@@ -518,8 +522,8 @@ func (s *endpointState) addBadOutcome() {
 	}
 }
 
-// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is 1 if no calls return to the endpoint then: only
-// hedges use it, an earlier endpoint gets the calls, or all endpoints are ejected. The caller holds mu.
+// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is 1 if no primaries return to the endpoint:
+// only hedges use it, an earlier endpoint gets the primaries, or all endpoints are ejected. The caller holds mu.
 func (d *Detector) requiredGoodRun(i int) int {
 	for j := range MaxEndpoints {
 		if j != i && !d.endpoints[j].ejected && d.endpoints[j].counters.Calls+d.endpoints[j].counters.Hedges > 0 {

@@ -306,8 +306,8 @@ func TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls(t *testing.T) 
 	}
 }
 
-// TestSelectionBlamesEndpointOnlyIfHedgesThereDoNotHelp plays one call that takes that long, with a next endpoint that answers after 80 ms.
-func TestSelectionBlamesEndpointOnlyIfHedgesThereDoNotHelp(t *testing.T) {
+// TestSelectionCountsBadOutcomeOnlyIfHedgesThereDoNotHelp plays one call that takes that long, with a next endpoint that answers after 80 ms.
+func TestSelectionCountsBadOutcomeOnlyIfHedgesThereDoNotHelp(t *testing.T) {
 	const away = 80 * time.Millisecond
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
@@ -344,8 +344,8 @@ func TestSelectionBlamesEndpointOnlyIfHedgesThereDoNotHelp(t *testing.T) {
 	}
 }
 
-// TestSelectionBlamesNoEndpointForBeingSlowerThanAnEarlierOne has calls go to the second endpoint while the first one is ejected, and end when that is back.
-func TestSelectionBlamesNoEndpointForBeingSlowerThanAnEarlierOne(t *testing.T) {
+// TestSelectionCountsNoBadOutcomeForSlowerLaterEndpoint has calls go to the second endpoint while the first one is ejected, and end when that is back.
+func TestSelectionCountsNoBadOutcomeForSlowerLaterEndpoint(t *testing.T) {
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	d := new(Detector)
@@ -361,9 +361,9 @@ func TestSelectionBlamesNoEndpointForBeingSlowerThanAnEarlierOne(t *testing.T) {
 	assert.Zero(t, d.Snapshot(1).Overtaken)
 }
 
-// TestSelectionBlamesEndpointForDeadlineIfMostCallsTakeLess, also where more than one call in a hundred has no answer, so that the 99th
+// TestSelectionCountsDeadlineAsBadOutcomeIfMostCallsAreFaster, also where more than one call in a hundred has no answer, so that the 99th
 // percentile is the deadline.
-func TestSelectionBlamesEndpointForDeadlineIfMostCallsTakeLess(t *testing.T) {
+func TestSelectionCountsDeadlineAsBadOutcomeIfMostCallsAreFaster(t *testing.T) {
 	const usual, deadline = 5 * time.Millisecond, 20 * time.Millisecond
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)

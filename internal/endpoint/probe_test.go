@@ -46,8 +46,8 @@ func TestDetectorRepeatsDeniedProbeSoon(t *testing.T) {
 	assert.Equal(t, []int{probeInterval, probeInterval + unpaidProbeInterval, probeInterval + 2*unpaidProbeInterval, probeInterval + 3*unpaidProbeInterval}, at)
 }
 
-// TestSelectionBlamesLosingProbeOnlyAfterItsLimit has an endpoint that is ejected and used to answer after 20 ms.
-func TestSelectionBlamesLosingProbeOnlyAfterItsLimit(t *testing.T) {
+// TestSelectionCountsLosingProbeAsBadOnlyAfterLimit has an endpoint that is ejected and used to answer after 20 ms.
+func TestSelectionCountsLosingProbeAsBadOnlyAfterLimit(t *testing.T) {
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
 	const usual = 20 * time.Millisecond

@@ -76,8 +76,8 @@ func TestDetectorLogsEndpointOnceInTenSeconds(t *testing.T) {
 	})
 }
 
-// TestDetectorOfForgottenKeyEjectsNoEndpoint: calls that still run report to that Detector.
-func TestDetectorOfForgottenKeyEjectsNoEndpoint(t *testing.T) {
+// TestDetectorOfEvictedKeyEjectsNoEndpoint: calls that still run report to that Detector.
+func TestDetectorOfEvictedKeyEjectsNoEndpoint(t *testing.T) {
 	o := new(recorder)
 	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{o}, nil)}, MaxKeys: 1})
 	k := e.Key(policy.Name{Host: "near"})

@@ -83,7 +83,7 @@ func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	return rewindBody(r, getBody)
 }
 
-// An originalBody is the request body that Prepare was given.
+// An originalBody marks the request body that Prepare got: any other body is one that Prepare has set.
 type originalBody struct{ io.ReadCloser }
 
 // rewindBody makes r.Body readable from its start again, as Prepare may have read it. It leaves a body that Prepare has set. getBody returns
@@ -108,12 +108,12 @@ func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err err
 	return nil
 }
 
-// ErrRedirectLeaves is the error of an attempt whose redirect cannot be mapped to the first endpoint.
+// ErrRedirectLeaves is the error of an attempt whose redirect has no equivalent at the first endpoint.
 var ErrRedirectLeaves = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
 
-// RestoreResponse makes resp, the response to sent, a response of the first endpoint, which the caller has asked. It removes cookies, as the
-// caller would store them for the first endpoint, and maps redirects to the first endpoint. If a redirect leaves the endpoints, it closes the
-// body and returns an error. A nil Attempt leaves resp as it is.
+// RestoreResponse changes resp, the response to sent, into a response of the first endpoint. It removes cookies, because the caller would
+// store them for the first endpoint, and maps redirects to the first endpoint. If a redirect has no equivalent there, it closes the body
+// and returns an error. A nil Attempt leaves resp unchanged.
 func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error {
 	if a.IsFirstEndpoint() {
 		return nil
@@ -147,8 +147,8 @@ func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error
 	return nil
 }
 
-// mapToFirst maps a URL at one of the endpoints to the URL of the same resource at the first endpoint. Where endpoints share a host, the one
-// that answered is tried first. A query that an endpoint does not keep may be its secret, and is not mapped.
+// mapToFirst maps the URL of a resource at one of the endpoints to its URL at the first endpoint. If endpoints share a host, it tries the
+// endpoint that answered first. A URL with a parameter that is not in Keep is not mapped: the parameter may be a secret of the endpoint.
 func (s *Set) mapToFirst(to *url.URL, answered int) (*url.URL, error) {
 	for k := -1; k < len(s.endpoints); k++ {
 		i := k

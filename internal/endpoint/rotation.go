@@ -7,11 +7,11 @@ import "sync/atomic"
 // results concurrently. The zero Rotation is that of a call without connections for hedges.
 type Rotation struct {
 	detector *Detector
-	used     Mask          // since each endpoint was last used once
+	used     Mask          // endpoints that the call has used in the current round
 	excluded atomic.Uint32 // a Mask: endpoints whose servers have pushed back
 }
 
-// Init makes r the Rotation of a call whose own connection is among the endpoints own as well.
+// Init makes r the Rotation of a call. The Mask own holds the endpoints whose connection is the caller's own connection too.
 func (r *Rotation) Init(d *Detector, own Mask) { *r = Rotation{detector: d, used: own} }
 
 // SelectHedge returns the endpoint of the next hedge, which is one of ready: the next endpoint that the call has not used and that is not ejected. A
@@ -44,8 +44,8 @@ func (r *Rotation) WithdrawHedge(i int) { r.detector.withdrawHedge(i) }
 // Exclude keeps further hedges of the call from endpoint i, whose server has pushed back.
 func (r *Rotation) Exclude(i int) { r.excluded.Or(1 << i) }
 
-// RecordResult records how attempt n, at endpoint i, ended. A failure is excused if the endpoint is not responsible for it: the attempt was cancelled, or
-// the server does not want hedges now.
+// RecordResult records the result of attempt n at endpoint i. Excused is true for a failure that does not count against the endpoint: the
+// attempt was cancelled, or its server pushed back.
 func (r *Rotation) RecordResult(n, i int, answered, excused bool) {
 	if n == 0 {
 		r.detector.SelectPrimary(1) // which counts the call

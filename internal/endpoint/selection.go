@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Selection selects the endpoint of each attempt of one HTTP call, and attributes results to endpoints. The goroutine of the call
-// selects endpoints and records the end of the call. Attempts record their results concurrently.
+// A Selection selects the endpoint of each attempt of one HTTP call, and attributes results to endpoints. The goroutine of the call selects
+// endpoints and records the end of the call. Attempts may record their results at the same time.
 type Selection struct {
 	set      *Set
 	detector *Detector
@@ -35,8 +35,8 @@ type probe struct {
 	failed    atomic.Bool
 }
 
-// An Attempt is the endpoint that one attempt of a call uses. It is selected before the attempt starts, and stays. A nil Attempt is that of a call without
-// a choice of endpoints: it uses the endpoint that the call was made for.
+// An Attempt holds the endpoint of one attempt of a call. It is selected before the attempt starts, and does not change. A nil Attempt is that
+// of a call without endpoints.
 type Attempt struct {
 	selection *Selection
 	number    int          // of the attempt in its call; 0 is the primary
@@ -44,8 +44,8 @@ type Attempt struct {
 	started   atomic.Int64 // in nanoseconds since the call began
 }
 
-// Select begins the Selection of a call whose request may be sent to the eligible endpoints, of which there is at least one. It selects the
-// endpoint of the primary.
+// Select returns the Selection of a call, and selects the endpoint of the primary. The request may be sent to the eligible endpoints, of which
+// there must be at least one.
 func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection {
 	sel := &Selection{set: s, detector: d, eligible: eligible, ctx: ctx, began: time.Now(), probe: probe{target: -1}}
 	primary := sel.Primary()
@@ -57,8 +57,9 @@ func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection
 // Primary returns the endpoint of the primary.
 func (s *Selection) Primary() *Attempt { return &s.attempts[0] }
 
-// SelectProbe decides whether the call also sends a probe: a copy to an ejected endpoint, which tests whether it has recovered, or to one of which
-// too little is known. The median is the usual latency of calls to the endpoint of the primary; an endpoint that is known to be slower gets no probe.
+// SelectProbe decides whether the call has a probe: a copy of the call that tests whether an ejected endpoint has recovered, or measures the
+// latency of an endpoint. The median is the median latency of calls to the endpoint of the primary. An endpoint that is known to be slower
+// gets no probe.
 func (s *Selection) SelectProbe(median time.Duration) {
 	s.median = median
 	s.probe.target, s.probe.lateAfter = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)
@@ -67,10 +68,10 @@ func (s *Selection) SelectProbe(median time.Duration) {
 // HasProbe reports whether the call has a probe.
 func (s *Selection) HasProbe() bool { return s != nil && s.probe.target >= 0 }
 
-// SelectHedge selects the endpoint of the next hedge, which may be the probe. If the hedge is admitted, AddHedge must follow. Otherwise the next
-// SelectHedge overwrites the result.
+// SelectHedge selects the endpoint of the next hedge, or of the probe. If the hedge is admitted, the caller must call AddHedge. Otherwise the
+// next SelectHedge overwrites the result.
 //
-// The first hedge stays at the endpoint of the primary if that is healthy and the next endpoint is slower.
+// The first hedge uses the endpoint of the primary if that is healthy and the next endpoint is slower.
 func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 	primary := s.attempts[0].endpoint
 	hedge := &s.attempts[s.hedges+1]
@@ -94,8 +95,8 @@ func (s *Selection) hasStayed() bool {
 	return s.firstHedge != nil && s.firstHedge.endpoint == s.attempts[0].endpoint
 }
 
-// shouldStay reports whether another attempt at the endpoint of the primary may help: the first hedge if the endpoint is healthy, and a
-// later hedge if another call has got a prompt answer there since this call began.
+// shouldStay reports whether a hedge at the endpoint of the primary may help. For the first hedge, the endpoint must be healthy. For a later
+// hedge, the endpoint must have answered another call promptly since this call began.
 func (s *Selection) shouldStay() bool {
 	if s.hasStayed() {
 		return s.detector.hasPromptAnswerSince(s.attempts[0].endpoint, s.began)
@@ -103,7 +104,7 @@ func (s *Selection) shouldStay() bool {
 	return s.firstHedge == nil && s.detector.isHealthy(s.attempts[0].endpoint)
 }
 
-// AddHedge records that the hedge which SelectHedge has returned last was admitted.
+// AddHedge records that a hedge was admitted. The hedge must be the last result of SelectHedge.
 func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 	s.hedges, s.used = hedge.number, s.used.With(hedge.endpoint)
 	if isProbe {
@@ -154,8 +155,8 @@ func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].h
 // Cost returns the tokens that a hedge at a's endpoint costs. It must not be called on a nil Attempt.
 func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
 
-// RecordResult records how the attempt ended. A failure is excused if the endpoint is not responsible for it: the attempt was cancelled, or
-// the server does not want hedges now.
+// RecordResult records the result of the attempt. Excused is true for a failure that does not count against the endpoint: the attempt was
+// cancelled, or its server pushed back.
 func (a *Attempt) RecordResult(answered, excused bool) {
 	if a == nil {
 		return
@@ -190,13 +191,14 @@ type CallEnd struct {
 	P99            time.Duration // 99th percentile of calls to the primary's endpoint; 0: not known
 }
 
-// isOverdue reports whether the caller's deadline has passed in a call that took longer than calls do: than all but one in a hundred or, where so
-// many have no answer that the percentile is the deadline, several times as long as most.
+// isOverdue reports whether the caller's deadline has passed in a call that took unusually long: as long as the 99th percentile, or several
+// times the median. The median serves where so many calls get no answer that the percentile is the deadline.
 func (s *Selection) isOverdue(e CallEnd) bool {
 	return e.DeadlinePassed && (e.Latency >= e.P99 || s.median > 0 && e.Latency >= silenceFactor*s.median)
 }
 
-// RecordCallEnd records the outcomes of the primary's endpoint and of the probe's, which depend on how the call ended. A nil Selection records nothing.
+// RecordCallEnd records the outcomes for the endpoints of the primary and of the probe, which depend on the end of the call. A nil Selection
+// records nothing.
 func (s *Selection) RecordCallEnd(e CallEnd) {
 	if s == nil {
 		return

@@ -9,8 +9,8 @@ import (
 )
 
 // States is a bounded table of the states of evicted keys. When it is full, it deletes the states that were learned from the fewest
-// calls. A state that is an hour older counts as if it was learned from half as many. So an attacker needs as many calls to delete a
-// state as it was learned from. The zero value is empty. It is not safe for concurrent use.
+// calls. Each hour of age halves the number of calls that counts. So an attacker needs as many calls to delete a state as the state was
+// learned from. The zero value is an empty table. It is not safe for concurrent use.
 type States[K comparable, V any] struct {
 	all map[K]state[V]
 }
@@ -18,10 +18,11 @@ type States[K comparable, V any] struct {
 type state[V any] struct {
 	value V
 	calls int64
-	worth float64 // the binary logarithm of the calls, plus the hours at which it was put
+	worth float64 // log2 of the number of calls, plus the time of Put in hours
 }
 
-// Put stores v, which was learned from the given number of calls, and keeps at most limit states. The time is any that rises.
+// Put stores v, which was learned from the given number of calls, and keeps at most limit states. The time at may be from any
+// monotonic clock.
 func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int) {
 	if s.all == nil {
 		s.all = make(map[K]state[V])
@@ -32,7 +33,7 @@ func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int)
 	}
 }
 
-// trim deletes the states of least worth until the given number remain.
+// trim deletes the states with the least worth until the given number of states is left.
 func (s *States[K, V]) trim(left int) {
 	type entry struct {
 		key   K
@@ -48,7 +49,7 @@ func (s *States[K, V]) trim(left int) {
 	}
 }
 
-// Take removes a state and returns it with the number of calls that it was learned from.
+// Take removes the state of a key. It returns the state and the number of calls from which the state was learned.
 func (s *States[K, V]) Take(key K) (v V, calls int64, ok bool) {
 	k, ok := s.all[key]
 	delete(s.all, key)
@@ -58,7 +59,8 @@ func (s *States[K, V]) Take(key K) (v V, calls int64, ok bool) {
 // Len returns the number of states.
 func (s *States[K, V]) Len() int { return len(s.all) }
 
-// Each calls f for all states, with the number of calls that each was learned from. It deletes the states for which f returns false.
+// Each calls f for each state, with the number of calls from which the state was learned. It deletes the states for which f returns
+// false. Changes of v are stored.
 func (s *States[K, V]) Each(f func(key K, v *V, calls int64) bool) {
 	for key, k := range s.all {
 		if f(key, &k.value, k.calls) {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestEvictedStatesKeepThatOfManyCallsAndAreBounded(t *testing.T) {
+func TestStatesKeepStateOfManyCallsWithinLimit(t *testing.T) {
 	var s States[string, int]
 	s.Put("busy", 1, 100_000, 0, 32)
 	for n := range 1000 {
@@ -23,7 +23,7 @@ func TestEvictedStatesKeepThatOfManyCallsAndAreBounded(t *testing.T) {
 	assert.False(t, ok, "it was taken")
 }
 
-func TestEvictedStatesHalveTheWorthEachHour(t *testing.T) {
+func TestStatesHalveWorthEachHour(t *testing.T) {
 	var s States[string, int]
 	s.Put("old", 1, 1<<10, 0, 32)
 	for n := range 1000 {

@@ -1,4 +1,4 @@
-// Package limit bounds how many requests a server works on at a time, and names the gRPC methods that a bound is not meant for.
+// Package limit implements the concurrency limit of a server, and lists the gRPC methods to which the limit does not apply by default.
 package limit
 
 import (
@@ -13,49 +13,50 @@ type ConcurrencyLimit struct {
 	semaphore *semaphore.Semaphore
 	capacity  int64
 
-	// Every request adds to these, in the order of its stages.
+	// A request is counted in requests from its arrival, and in activeRequests while it holds a slot.
 	requests, activeRequests atomic.Int64
 }
 
-// New returns n places.
+// New returns a limit of n slots.
 func New(n int) *ConcurrencyLimit {
 	return &ConcurrencyLimit{semaphore: semaphore.New(n), capacity: int64(n)}
 }
 
-// Capacity returns how many places there are.
+// Capacity returns the number of slots.
 func (p *ConcurrencyLimit) Capacity() int64 { return p.capacity }
 
-// AddRequest counts a request that has come, and returns how many were there before it. The caller calls [Places.Leave] or [Place.Take] next.
+// AddRequest counts a request that has arrived, and returns the number of requests before it. The caller must call
+// [ConcurrencyLimit.RemoveRequest] or [Slot.Acquire] next.
 func (p *ConcurrencyLimit) AddRequest() (before int64) { return p.requests.Add(1) - 1 }
 
-// RemoveRequest counts a request as gone that has not got a place.
+// RemoveRequest uncounts a request that leaves without a slot.
 func (p *ConcurrencyLimit) RemoveRequest() { p.requests.Add(-1) }
 
-// RequestCount returns how many requests have come, and have neither left nor given their place back.
+// RequestCount returns the number of requests that wait for a slot or hold a slot.
 func (p *ConcurrencyLimit) RequestCount() int64 { return p.requests.Load() }
 
-// ActiveCount returns how many requests have a place.
+// ActiveCount returns the number of requests that hold a slot.
 func (p *ConcurrencyLimit) ActiveCount() int64 { return p.activeRequests.Load() }
 
-// A Slot is the right to work on one request. Several handlers may work on it, such as a handler that goes on when the handler around it has
-// returned. It is given back when the last of them returns. A nil Place is that of a request that needs none. Use [Places.NewPlace] to make a Place.
+// A Slot is the permission to work on one request. Several handlers may share it, for example an outer handler that returns before the inner
+// handler. The slot is returned when the last handler ends. A nil Slot is that of an exempt request. Use [ConcurrencyLimit.NewSlot] to make one.
 type Slot struct {
 	limit    *ConcurrencyLimit
 	handlers atomic.Int32 // handlers that work on the request; 0: the place was given back; notTaken
 }
 
-// notAcquired are the holders of a Place before [Place.Take].
+// notAcquired is the value of Slot.handlers before [Slot.Acquire].
 const notAcquired = -1
 
-// NewSlot returns a Place that is not taken yet.
+// NewSlot returns a Slot that is not acquired yet.
 func (p *ConcurrencyLimit) NewSlot() *Slot {
 	place := &Slot{limit: p}
 	place.handlers.Store(notAcquired)
 	return place
 }
 
-// Take waits until the place is free. The error is that of ctx, if it ended before: the request has left then. The caller has called [Places.Come].
-// A place that was released in the meantime is given back at once.
+// Acquire waits for a free slot. If ctx ends first, Acquire removes the request and returns the error of ctx. The caller must have called
+// [ConcurrencyLimit.AddRequest]. If Release was called in the meantime, the slot is returned at once.
 func (p *Slot) Acquire(ctx context.Context) error {
 	if err := p.limit.semaphore.Acquire(ctx); err != nil {
 		p.limit.RemoveRequest()
@@ -68,13 +69,13 @@ func (p *Slot) Acquire(ctx context.Context) error {
 	return nil
 }
 
-// IsPending reports whether the place was neither taken nor released.
+// IsPending reports whether the slot was neither acquired nor released.
 func (p *Slot) IsPending() bool { return p.handlers.Load() == notAcquired }
 
-// IsReleased reports whether the place was given back.
+// IsReleased reports whether the slot was returned.
 func (p *Slot) IsReleased() bool { return p.handlers.Load() == 0 }
 
-// AddHandler adds a handler that works on the request, and that calls [Place.Work]. It reports false if the place is not taken, or was given back.
+// AddHandler adds a handler that shares the slot and must call [Slot.RunHandler]. It reports false if the slot is not acquired, or was returned.
 func (p *Slot) AddHandler() bool {
 	for {
 		n := p.handlers.Load()
@@ -87,7 +88,8 @@ func (p *Slot) AddHandler() bool {
 	}
 }
 
-// RunHandler runs the handler that has got the place, may take it, or has joined, and lets go of the place, however work ends.
+// RunHandler runs a handler that shares the slot. The slot is returned after the last handler, even if the handler panics. A nil Slot only runs
+// work.
 func (p *Slot) RunHandler(work func()) {
 	if p != nil {
 		defer p.removeHandler()
@@ -110,7 +112,8 @@ func (p *Slot) removeHandler() {
 	}
 }
 
-// Release gives the place back, whichever handlers go on, unless it was given back before. A place that is not taken yet is never taken.
+// Release returns the slot, even if handlers still run, unless it was returned before. A slot that is not acquired yet cannot be acquired
+// afterwards.
 func (p *Slot) Release() {
 	if p.handlers.Swap(0) > 0 {
 		p.returnSlot()

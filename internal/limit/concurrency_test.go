@@ -12,7 +12,7 @@ import (
 )
 
 // Many work on one request, and some give its place back, at the same time.
-func TestAPlaceIsGivenBackOnce(t *testing.T) {
+func TestSlotIsReturnedOnce(t *testing.T) {
 	places := limit.New(3)
 	for range 2000 {
 		places.AddRequest()
@@ -41,7 +41,7 @@ func TestAPlaceIsGivenBackOnce(t *testing.T) {
 	assert.Equal(t, all, places.ActiveCount())
 }
 
-func TestAPlaceIsGivenBackHoweverWorkEnds(t *testing.T) {
+func TestSlotIsReturnedAfterPanic(t *testing.T) {
 	places := limit.New(1)
 	for range 3 {
 		places.AddRequest()
@@ -55,7 +55,7 @@ func TestAPlaceIsGivenBackHoweverWorkEnds(t *testing.T) {
 	assert.True(t, worked, "without a place")
 }
 
-func TestPlaceThatIsReleasedBeforeItIsTakenIsGivenBackAtOnce(t *testing.T) {
+func TestSlotReleasedBeforeAcquireIsReturned(t *testing.T) {
 	places := limit.New(1)
 	for name, end := range map[string]func(*limit.Slot){
 		"Release": (*limit.Slot).Release,

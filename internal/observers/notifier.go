@@ -1,20 +1,19 @@
-// Package watch passes events to observers.
+// Package observers passes events to observers.
 package observers
 
 import "github.com/gohedge/hedge/observe"
 
-// A Notifier passes events to observers. A panic of an observer does not leave it; that an
-// observer ends its goroutine cannot be prevented. A nil Watcher does nothing. It is safe for
-// concurrent use; its fields must not be changed after first use.
+// A Notifier passes events to observers. It recovers panics of observers. If an observer calls runtime.Goexit, the goroutine ends. A
+// nil Notifier does nothing. A Notifier is safe for concurrent use; its fields must not be changed after first use.
 type Notifier struct {
 	Observers []observe.Observer
 
-	// OnPanic is told of a panic, and of a goroutine that was ended. It is called while the
-	// panic is recovered, so that the stack is still that of the panic. Nil: nobody is told.
+	// OnPanic is called when an observer panics or calls runtime.Goexit. It runs during the recovery, so the stack is that of the
+	// panic. It may be nil.
 	OnPanic func(o observe.Observer, value any)
 }
 
-// NewNotifier returns a Watcher, or nil if there are no observers.
+// NewNotifier returns a Notifier, or nil if there are no observers.
 func NewNotifier(observers []observe.Observer, panicked func(o observe.Observer, value any)) *Notifier {
 	if len(observers) == 0 {
 		return nil
@@ -22,8 +21,7 @@ func NewNotifier(observers []observe.Observer, panicked func(o observe.Observer,
 	return &Notifier{observers, panicked}
 }
 
-// Notify calls f for each observer. A panic must not leave it: f may run in a
-// goroutine of a timer, where a panic ends the process.
+// Notify calls f for each observer. It recovers panics, because f may run in a goroutine of a timer, where a panic ends the process.
 func (w *Notifier) Notify(f func(observe.Observer)) {
 	if w == nil {
 		return

@@ -26,7 +26,7 @@ func tell(w *observers.Notifier) {
 	<-ended
 }
 
-func TestAPanicLeavesTheOtherObserversTheirEvent(t *testing.T) {
+func TestNotifyCallsOtherObserversAfterPanic(t *testing.T) {
 	var values []any
 	heard := 0
 	tell(observers.NewNotifier([]observe.Observer{
@@ -39,7 +39,7 @@ func TestAPanicLeavesTheOtherObserversTheirEvent(t *testing.T) {
 	assert.Equal(t, 1, heard)
 }
 
-func TestWithoutObserversNothingIsTold(t *testing.T) {
+func TestNotifierWithoutObserversDoesNothing(t *testing.T) {
 	assert.Nil(t, observers.NewNotifier(nil, nil))
 	tell(nil)
 	tell(observers.NewNotifier([]observe.Observer{observer{do: func() { panic("nobody is told") }}}, nil))

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// An Environment is what the variables HEDGE_MODE and HEDGE_DISABLED say.
+// An Environment holds the settings of the environment variables HEDGE_MODE and HEDGE_DISABLED.
 type Environment struct {
 	Shadow  bool   // hedges are only counted
 	Audit   bool   // hedging is audited; for DNS it is not
@@ -15,12 +15,10 @@ type Environment struct {
 	Invalid string // the variable whose value has no meaning; "": there is none
 }
 
-// ReadEnvironment lets operators override settings in programs that they cannot
-// change. An adapter calls it once, when it is made or first used. The values are listed
-// for users in the doc comment of package hedge, and nowhere else.
+// ReadEnvironment reads the variables, by which operators override settings of a program that they cannot change. An adapter calls it
+// once, when it is made or first used. The doc comment of package hedge lists the values for users.
 //
-// A value without a meaning sends no hedges, because most values that have one do not
-// either, and because calls without hedges are as safe as without hedging.
+// An invalid value sends no hedges, because most valid values do not either, and because a call without hedges is always safe.
 func ReadEnvironment() (e Environment) {
 	word := func(name string) string { return strings.ToLower(strings.TrimSpace(os.Getenv(name))) }
 	switch word("HEDGE_MODE") {

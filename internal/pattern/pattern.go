@@ -1,4 +1,4 @@
-// Package pattern finds what belongs to a request by the patterns of [http.ServeMux].
+// Package pattern finds the value of a request, such as its route, by the patterns of [http.ServeMux].
 package pattern
 
 import (
@@ -30,7 +30,8 @@ type entry[T any] struct {
 
 func (*entry[T]) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
-// Add adds a pattern, which a line of a program has given. Its error says which lines gave patterns that conflict.
+// Add adds a pattern with its value. The argument at is the source line that gives the pattern; an error about two conflicting patterns
+// names the lines of both.
 func (m *Mux[T]) Add(pattern, at string, value T) error {
 	method := pattern[:max(strings.IndexAny(pattern, " \t"), 0)]
 	if method != strings.ToUpper(method) {
@@ -66,8 +67,8 @@ func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err er
 	return nil
 }
 
-// placed returns why a pattern was refused, with the lines that gave it and the one that it conflicts with, where a ServeMux says
-// which line of this package it was given by.
+// placed returns the error of a ServeMux about a pattern. If the pattern conflicts with another pattern, the text names the source lines of
+// both, in place of lines of this package.
 func (m *Mux[T]) placed(err error, pattern string, e *entry[T]) error {
 	_, details, conflict := strings.Cut(err.Error(), "):\n")
 	if !conflict {
@@ -82,11 +83,11 @@ func (m *Mux[T]) placed(err error, pattern string, e *entry[T]) error {
 	return err
 }
 
-// Find returns the value for a request to a host: that of the pattern whose handler a ServeMux would call. A pattern to whose path it would
-// redirect is not meant.
+// Find returns the value of the pattern whose handler a ServeMux would call for a request to the host. It ignores patterns for which a
+// ServeMux would redirect.
 //
-// Of servers that get an unclean path, such as "//a" or "/x/../a", some take it for "/a", and others for something else. So it has
-// the value of "/a", and Find says that it is not clean.
+// Some servers read an unclean path, such as "//a" or "/x/../a", as "/a", and other servers do not. For such a path, Find returns the
+// value of "/a", and reports that the path is not clean.
 func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool) {
 	if m.mux == nil {
 		return value, true, false
@@ -108,7 +109,7 @@ func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool)
 	return value, to.Path == sent, ok
 }
 
-// cleanPath returns the path that servers which clean paths take p for.
+// cleanPath returns the path as a server reads it that removes "//", "." and ".." from paths.
 func cleanPath(p string) string {
 	clean := path.Clean("/" + p)
 	if p[len(p)-1] == '/' && clean != "/" {
@@ -117,7 +118,7 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// serving returns the value that serves a request with a clean path.
+// serving returns the value of the pattern that matches a request with a clean path.
 func (m *Mux[T]) serving(req *http.Request) (value T, ok bool) {
 	h, pattern := m.mux.Handler(req)
 	if to, ok := h.(*entry[T]); ok {
@@ -126,10 +127,10 @@ func (m *Mux[T]) serving(req *http.Request) (value T, ok bool) {
 	if pattern == "" {
 		return value, false
 	}
-	return m.without(pattern).serving(req) // as nobody follows the redirect from "/items" to "/items/"
+	return m.without(pattern).serving(req) // the pattern only redirects, as from "/items" to "/items/"
 }
 
-// without returns a Mux with the other patterns than that one.
+// without returns a Mux of all patterns but the given pattern.
 func (m *Mux[T]) without(pattern string) *Mux[T] {
 	if known, ok := m.fewer.Load(pattern); ok {
 		return known.(*Mux[T])

@@ -9,14 +9,14 @@ import (
 	"github.com/gohedge/hedge/internal/pattern"
 )
 
-func TestTheZeroMuxFindsNothing(t *testing.T) {
+func TestZeroMuxFindsNothing(t *testing.T) {
 	var m pattern.Mux[int]
 	v, _, ok := m.Find("GET", "shop.test", &url.URL{Path: "/a"})
 	assert.Zero(t, v)
 	assert.False(t, ok)
 }
 
-func TestMuxFindsAHostInEverySpellingAndWithEveryPort(t *testing.T) {
+func TestMuxMatchesHostInAnySpellingAndPort(t *testing.T) {
 	for _, c := range []struct {
 		pattern string
 		hosts   []string

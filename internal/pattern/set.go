@@ -16,7 +16,7 @@ type Set struct {
 	methodPatterns map[string]bool  // "/pkg.Service/*" and "/*"
 }
 
-// Add adds a pattern. Its error says why that is none.
+// Add adds a pattern. It returns an error if the pattern is invalid.
 func (s *Set) Add(pattern string) error {
 	if strings.HasSuffix(pattern, "/*") && IsMethodPattern(pattern) {
 		if s.methodPatterns == nil {
@@ -38,7 +38,7 @@ func (s *Set) Add(pattern string) error {
 	return m.Add(pattern, "", struct{}{})
 }
 
-// Match reports whether a pattern matches a request to a host. None matches one with an unclean path, see [Mux.Find].
+// Match reports whether a pattern matches a request to a host. It is false for an unclean path, see [Mux.Find].
 func (s *Set) Match(method, host string, u *url.URL) bool {
 	if s == nil {
 		return false

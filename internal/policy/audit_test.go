@@ -25,9 +25,9 @@ func audited() policy.Config {
 	return c
 }
 
-// A town is a client of a host, whose calls are slower by factor while it hedges. The
+// A simClient simulates a client of a host, whose calls are slower by factor while it hedges. The
 // clock shows the time of day.
-type town struct {
+type simClient struct {
 	key    *policy.Key
 	rate   float64
 	factor float64
@@ -36,22 +36,22 @@ type town struct {
 	dark   func(at time.Time, rests bool)
 }
 
-func newTown(c policy.Config, rate, factor float64) *town {
-	return &town{
+func newSimClient(c policy.Config, rate, factor float64) *simClient {
+	return &simClient{
 		key: policy.New(c).Key(policy.Name{Host: "a"}), rate: rate, factor: factor,
 		rng: rand.New(rand.NewPCG(1, 2)), now: epoch,
 	}
 }
 
-// live makes calls for a time. Every tenth is due for a hedge.
-func (w *town) live(d time.Duration) {
+// makeCalls makes calls for a time. Every tenth is due for a hedge.
+func (w *simClient) makeCalls(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		w.now = w.now.Add(time.Duration(w.rng.ExpFloat64() / w.rate * 1e9))
 		w.call()
 	}
 }
 
-func (w *town) call() {
+func (w *simClient) call() {
 	k := w.key
 	k.Begin(w.now)
 	took := float64(5*ms) * math.Exp(w.rng.NormFloat64()/2)
@@ -72,39 +72,39 @@ func (w *town) call() {
 	k.RecordCall(w.now.Add(time.Duration(took)), policy.Result{Latency: time.Duration(took), Answered: true, Learned: true})
 }
 
-func (w *town) verdict() observe.Verdict { return w.key.Snapshot().Audit.Verdict }
+func (w *simClient) verdict() observe.Verdict { return w.key.Snapshot().Audit.Verdict }
 
-func TestHedgingThatHelpsGoesOn(t *testing.T) {
+func TestAuditKeepsHelpfulHedgingOn(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []float64{2.2, 60} {
-		w := newTown(audited(), rate, 0.5)
-		w.live(28 * time.Minute)
+		w := newSimClient(audited(), rate, 0.5)
+		w.makeCalls(28 * time.Minute)
 		v := w.key.Snapshot().Audit
 		assert.Equal(t, observe.AuditOn, v.Verdict, "%v/s", rate)
 		assert.InDelta(t, 0.5, float64(v.Saved)/float64(v.P99), 0.2, "%+v at %v/s", v, rate)
 		resting := w.key.Snapshot().Denied[observe.DeniedAudit]
-		w.live(20 * time.Minute)
+		w.makeCalls(20 * time.Minute)
 		assert.LessOrEqual(t, w.key.Snapshot().Denied[observe.DeniedAudit]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
 	}
 }
 
-func TestShadowIsNotAudited(t *testing.T) {
+func TestShadowModeHasNoAudit(t *testing.T) {
 	t.Parallel()
 	c := audited()
 	c.Shadow = true
-	w := newTown(c, 60, 1.5)
-	w.live(5 * time.Minute)
+	w := newSimClient(c, 60, 1.5)
+	w.makeCalls(5 * time.Minute)
 	assert.Zero(t, w.key.Snapshot().Audit)
 	assert.Zero(t, w.key.Snapshot().Denied[observe.DeniedAudit])
 }
 
-func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
+func TestRoutesShareVerdictOfHost(t *testing.T) {
 	t.Parallel()
 	c := audited()
 	e := policy.New(c)
-	w := newTown(c, 60, 1.5)
+	w := newSimClient(c, 60, 1.5)
 	w.key = e.Key(policy.Name{Host: "a", Route: "/one"})
-	w.live(15 * time.Minute)
+	w.makeCalls(15 * time.Minute)
 	other := e.Key(policy.Name{Host: "a", Route: "/two"})
 	assert.Equal(t, observe.AuditOff, other.Snapshot().Audit.Verdict)
 	assert.Equal(t, observe.DeniedAudit, other.Admit(w.now, false, time.Time{}, policy.HedgeRequest{}))
@@ -116,15 +116,15 @@ func TestRoutesShareTheVerdictOfTheirHost(t *testing.T) {
 	assert.False(t, w.key.Resting())
 }
 
-func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
+func TestResetAndImportDuringAudit(t *testing.T) {
 	t.Parallel()
-	judged := newTown(audited(), 60, 1.5)
-	judged.live(15 * time.Minute)
+	judged := newSimClient(audited(), 60, 1.5)
+	judged.makeCalls(15 * time.Minute)
 	var export bytes.Buffer
 	require.NoError(t, judged.key.Export(&export, judged.now))
 	for after := range 80 {
-		w := newTown(audited(), 60, 1.5)
-		w.live(80*time.Second + time.Duration(after)*time.Second)
+		w := newSimClient(audited(), 60, 1.5)
+		w.makeCalls(80*time.Second + time.Duration(after)*time.Second)
 		e := w.key.Engine()
 		if after%2 == 0 {
 			_, err := e.Import(bytes.NewReader(export.Bytes()), judged.now, func(policy.Name) float64 { return 0 })
@@ -133,11 +133,11 @@ func TestAResetOrAnImportMayComeAtAnyTime(t *testing.T) {
 		}
 		e.Reset("a", "")
 		assert.Equal(t, observe.AuditTrying, w.verdict())
-		w.live(time.Minute)
+		w.makeCalls(time.Minute)
 	}
 }
 
-func TestVerdictsAreToldOnce(t *testing.T) {
+func TestVerdictIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	c := audited()
 	var all []policy.Change
@@ -147,18 +147,18 @@ func TestVerdictsAreToldOnce(t *testing.T) {
 			all = append(all, change)
 		}
 	}
-	w := newTown(c, 60, 1.5)
-	w.live(20 * time.Minute)
+	w := newSimClient(c, 60, 1.5)
+	w.makeCalls(20 * time.Minute)
 	require.Len(t, all, 1)
 	assert.True(t, all[0].Bad)
 	assert.Equal(t, observe.AuditOff, all[0].Audit.Verdict)
 	assert.Negative(t, all[0].Audit.Saved)
 }
 
-func TestVerdictsTravelWithAnExport(t *testing.T) {
+func TestExportContainsVerdicts(t *testing.T) {
 	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	w.live(15 * time.Minute)
+	w := newSimClient(audited(), 60, 1.5)
+	w.makeCalls(15 * time.Minute)
 	var b bytes.Buffer
 	require.NoError(t, w.key.Export(&b, w.now))
 	share := func(policy.Name) float64 { return 0 }
@@ -180,10 +180,10 @@ func TestVerdictsTravelWithAnExport(t *testing.T) {
 	require.NoError(t, err, "without an audit")
 }
 
-func TestVerdictsOutliveTheKeysOfTheirHost(t *testing.T) {
+func TestVerdictSurvivesEvictionOfKeys(t *testing.T) {
 	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	w.live(15 * time.Minute)
+	w := newSimClient(audited(), 60, 1.5)
+	w.makeCalls(15 * time.Minute)
 	want, e := w.key.Snapshot().Audit, w.key.Engine()
 	require.Equal(t, observe.AuditOff, want.Verdict)
 	c := audited()
@@ -205,10 +205,10 @@ func TestVerdictsOutliveTheKeysOfTheirHost(t *testing.T) {
 	}
 }
 
-func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestImportRejectsInvalidVerdicts(t *testing.T) {
 	t.Parallel()
-	w := newTown(audited(), 60, 1.5)
-	w.live(15 * time.Minute)
+	w := newSimClient(audited(), 60, 1.5)
+	w.makeCalls(15 * time.Minute)
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		b := w.key.ExportChanged(w.now, func(b []byte) { b[rng.IntN(len(b))] ^= 1 << rng.IntN(8) })
@@ -223,12 +223,12 @@ func TestVerdictsThatMakeNoSenseAreRefused(t *testing.T) {
 			assert.Less(t, a.PlusMinus, time.Duration(math.MaxInt64))
 		}
 		k := heir.Key(policy.Name{Host: "a"})
-		heirs := &town{key: k, rate: 200, factor: 1, rng: rng, now: w.now}
-		heirs.live(time.Second)
+		heirs := &simClient{key: k, rate: 200, factor: 1, rng: rng, now: w.now}
+		heirs.makeCalls(time.Second)
 	}
 }
 
-func TestAuditsOfManyHostsTakeLittleMemory(t *testing.T) {
+func TestAuditsOfManyHostsUseLittleMemory(t *testing.T) {
 	const hosts = 20_000
 	begin := func(k *policy.Key) { k.Begin(epoch) }
 	with, without := memoryPerKey(audited(), hosts, begin), memoryPerKey(defaults(), hosts, begin)
@@ -260,7 +260,7 @@ func memoryPerKey(c policy.Config, n int, use func(*policy.Key)) float64 {
 	return float64(after.HeapAlloc-before.HeapAlloc) / float64(n)
 }
 
-func TestAKeyTakesFiveKilobytesAtMost(t *testing.T) {
+func TestKeyUsesAtMostFiveKilobytes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	size := memoryPerKey(defaults(), 1000, func(k *policy.Key) { learn(k, 1000, func(int) time.Duration { return seed(rng) }) })
 	t.Logf("%.0f bytes a key that has had a thousand calls", size)
@@ -275,8 +275,8 @@ func BenchmarkAuditedCall(b *testing.B) {
 			if on {
 				c = audited()
 			}
-			w := newTown(c, 60, 0.5)
-			w.live(10 * time.Minute)
+			w := newSimClient(c, 60, 0.5)
+			w.makeCalls(10 * time.Minute)
 			k, now := w.key, w.now
 			b.ReportAllocs()
 			i := 0
@@ -297,12 +297,12 @@ func clockSet(t time.Time, ahead time.Duration) time.Time {
 	return t
 }
 
-func TestVerdictThatTravelsIsAsOldAsItIs(t *testing.T) {
+func TestExportKeepsAgeOfVerdict(t *testing.T) {
 	t.Parallel()
 	share := func(policy.Name) float64 { return 0 }
-	w := newTown(audited(), 60, 1.5)
+	w := newSimClient(audited(), 60, 1.5)
 	w.now = time.Now()
-	w.live(15 * time.Minute)
+	w.makeCalls(15 * time.Minute)
 	require.Equal(t, observe.AuditOff, w.verdict())
 	later := clockSet(w.now, 30*time.Hour)
 	require.Equal(t, 30*time.Hour, later.Round(0).Sub(w.now.Round(0)))
@@ -310,19 +310,19 @@ func TestVerdictThatTravelsIsAsOldAsItIs(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, w.key.Export(&b, later))
 
-	heir := newTown(audited(), 60, 1.5) // that started after the clock was set
+	heir := newSimClient(audited(), 60, 1.5) // that started after the clock was set
 	heir.now = later.Round(0)
 	_, err := heir.key.Engine().Import(bytes.NewReader(b.Bytes()), heir.now, share)
 	require.NoError(t, err)
-	heir.live(30 * time.Second)
+	heir.makeCalls(30 * time.Second)
 	assert.Equal(t, observe.AuditOff, heir.verdict())
 
-	old := newTown(audited(), 60, 1.5) // that started before
+	old := newSimClient(audited(), 60, 1.5) // that started before
 	old.now = time.Now()
 	_, err = old.key.Engine().Import(bytes.NewReader(b.Bytes()), clockSet(old.now, 30*time.Hour), share)
 	require.NoError(t, err)
 	require.Equal(t, observe.AuditOff, old.verdict())
 	old.now = old.now.Add(25 * time.Hour)
-	old.live(30 * time.Second)
+	old.makeCalls(30 * time.Second)
 	assert.Equal(t, observe.AuditTrying, old.verdict(), "nobody has tested it for a day")
 }

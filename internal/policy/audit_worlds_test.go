@@ -485,8 +485,8 @@ func TestAuditedCallersAreNotWorse(t *testing.T) {
 	}
 }
 
-// TestShadowForetellsWhatHedgingDoes compares the wins and the saved time of shadow mode with those of hedging.
-func TestShadowForetellsWhatHedgingDoes(t *testing.T) {
+// TestShadowModePredictsWinsAndSavedTime compares the wins and the saved time of shadow mode with those of hedging.
+func TestShadowModePredictsWinsAndSavedTime(t *testing.T) {
 	t.Parallel()
 	const rate, lasts = 50, time.Hour
 	for _, world := range []string{

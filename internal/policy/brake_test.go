@@ -43,7 +43,7 @@ func answers(k *policy.Key, now time.Time, n, every int) (admitted int) {
 
 func rich(c *policy.Config) { c.Share, c.EstimatedRPS = 3, 1e6 }
 
-func TestIfEveryFifthAnswerPushesBackHedgingStops(t *testing.T) {
+func TestPushbackOfEveryFifthAnswerStopsHedges(t *testing.T) {
 	k := newKey(rich)
 	assert.Positive(t, answers(k, epoch, 50, 5))
 	assert.Zero(t, answers(k, epoch, 1000, 5))
@@ -52,14 +52,14 @@ func TestIfEveryFifthAnswerPushesBackHedgingStops(t *testing.T) {
 	assert.Equal(t, 100, answers(k, epoch, 100, 0))
 }
 
-func TestFewPushBacksStopNothing(t *testing.T) {
+func TestFewPushbacksStopNoHedges(t *testing.T) {
 	for _, every := range []int{1000, 100, 50} {
 		k := newKey(rich)
 		assert.Equal(t, 20_000, answers(k, epoch, 20_000, every), "one in %d", every)
 	}
 }
 
-func TestServersWaitIsKeptWhileManyPushBack(t *testing.T) {
+func TestPauseOfServerHoldsWhileManyAnswersPushBack(t *testing.T) {
 	k := newKey(rich)
 	now := epoch
 	admits := func() bool { return answers(k, now, 1, 0) == 1 }
@@ -86,7 +86,7 @@ func TestServersWaitIsKeptWhileManyPushBack(t *testing.T) {
 	assert.True(t, admits())
 }
 
-func TestResumeAndResetForgetPushBack(t *testing.T) {
+func TestResumeAndResetEndPause(t *testing.T) {
 	e := policy.New(defaults())
 	a, b := e.Key(policy.Name{Host: "a", Route: "r"}), e.Key(policy.Name{Host: "b", Route: "r"})
 	push := func() {
@@ -150,7 +150,7 @@ func calls(t *testing.T, k *policy.Key, n int, d, given time.Duration) int {
 	return hedges
 }
 
-func TestMaxDelayBelowTheMedianGoesOnHedging(t *testing.T) {
+func TestMaxDelayBelowMedianKeepsHedging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKey(func(c *policy.Config) { c.MaxDelay, c.MaxHedges, c.Share = 5*ms, 1, 0.5 })
 		learn(k, 300, constant(8*ms))
@@ -161,7 +161,7 @@ func TestMaxDelayBelowTheMedianGoesOnHedging(t *testing.T) {
 	})
 }
 
-func TestOutageIsNotHedgedAfterAnyDelay(t *testing.T) {
+func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
 	doubles.NeedsManyGoroutines(t)
 	for _, given := range []time.Duration{0, 2 * ms, 7 * ms, 20 * ms} { // the usual is 10 ms
 		for _, most := range []time.Duration{0, 5 * ms} {
@@ -183,7 +183,7 @@ func TestOutageIsNotHedgedAfterAnyDelay(t *testing.T) {
 // An outage costs at most 17 % of the calls made during it, and besides that, per
 // key, the larger of three hedges and two seconds' budget; and in the long run the
 // budget. The brakes, which stop nearly all of them, are left out.
-func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
+func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []int{1, 10, 1000} {
 		for _, rps := range []int{1, 10, 100, 1000} {
@@ -238,7 +238,7 @@ func TestOutageCostsLittleAndTheBudgetInTheLongRun(t *testing.T) {
 	}
 }
 
-func TestMeasuredRateTakesThePlaceOfTheEstimate(t *testing.T) {
+func TestMeasuredRateReplacesEstimate(t *testing.T) {
 	for rps, want := range map[int]float64{1: 3, 20: 4, 100: 20, 1000: 200} {
 		k := newKey(func(c *policy.Config) { c.Short, c.EstimatedRPS = true, 10_000 })
 		assert.InDelta(t, 1000, k.Snapshot().Tokens, 1e-9)
@@ -259,7 +259,7 @@ func TestLargeBudgetRaisesTheShortShare(t *testing.T) {
 
 // --- buckets of hosts and routes ---
 
-func TestHostIsKeptAsLongAsItsRoutes(t *testing.T) {
+func TestHostKeyIsKeptWhileRoutesAreUsed(t *testing.T) {
 	c := defaults()
 	c.PerHost, c.MaxKeys = true, 64
 	e := policy.New(c)
@@ -276,7 +276,7 @@ func TestHostIsKeptAsLongAsItsRoutes(t *testing.T) {
 	assert.Less(t, a.Snapshot().Tokens, before, "both routes spend the host's budget")
 }
 
-func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
+func TestReplacedRouteAddsNoBurst(t *testing.T) {
 	c := defaults()
 	c.PerHost = true
 	e := policy.New(c)
@@ -294,7 +294,7 @@ func TestRouteThatReplacesAnotherSavesNoMore(t *testing.T) {
 	assert.InDelta(t, 20, k.Snapshot().Tokens, 1)
 }
 
-func TestClockThatIsSetBackEvictsNoKeyInUse(t *testing.T) {
+func TestClockSetBackEvictsNoKeyInUse(t *testing.T) {
 	c := defaults()
 	c.MaxKeys = 64
 	e := policy.New(c)
@@ -310,7 +310,7 @@ func TestClockThatIsSetBackEvictsNoKeyInUse(t *testing.T) {
 	assert.Same(t, hot, e.Lookup(policy.Name{Host: "hot"}))
 }
 
-func TestViewSharesNothingWithThePlan(t *testing.T) {
+func TestSnapshotSharesNoMemoryWithSchedule(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(5*ms))
 	want := k.Schedule().Delays[0]
@@ -319,7 +319,7 @@ func TestViewSharesNothingWithThePlan(t *testing.T) {
 }
 
 // A window of 60 bytes can span 2,000 buckets: eight MiB of such took 4 GB.
-func TestImportTakesNoMemoryForKeysThatHaveNoRoom(t *testing.T) {
+func TestImportUsesNoMemoryForKeysWithoutRoom(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, 1)
 	w.Add(epoch, 5000*time.Hour)
@@ -348,7 +348,7 @@ func TestImportTakesNoMemoryForKeysThatHaveNoRoom(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20), "%d keys", n)
 }
 
-func TestCallsThatEndTogetherAreAllLearned(t *testing.T) {
+func TestConcurrentCallsAreAllRecorded(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(5*ms))
 	var wg sync.WaitGroup
@@ -361,7 +361,7 @@ func TestCallsThatEndTogetherAreAllLearned(t *testing.T) {
 	assert.EqualValues(t, 100+16*5000, v.Requests)
 }
 
-func TestImportForgetsNoKeyForARouteAndItsHost(t *testing.T) {
+func TestImportOfRouteEvictsNoKey(t *testing.T) {
 	c := defaults()
 	c.PerHost, c.MaxKeys = true, 32
 	teacher, heir := policy.New(c), policy.New(c)

@@ -10,11 +10,11 @@ import (
 type Change struct {
 	Topic    Topic
 	Bad      bool           // hedging is paused, or the budget is exhausted; false: no longer
-	Reason   observe.Reason // for which hedging is paused: DeniedSlow or DeniedPaused
-	Until    time.Time      // at which the pause ends, if the server has named a time
+	Reason   observe.Reason // reason for which hedging is paused: DeniedSlow or DeniedPaused
+	Until    time.Time      // end of the pause, if the server has named a time
 	Audit    observe.Audit  // result of the audit, if Topic is Judging
-	Dropped  int            // changes of the topic since the last report
-	Endpoint string         // that is ejected, or restored, if Topic is Ejecting
+	Dropped  int            // number of changes of the topic that were not reported since the last report
+	Endpoint string         // endpoint that is ejected or restored, if Topic is Ejecting
 }
 
 // A Topic is the kind of state that changed.
@@ -30,8 +30,7 @@ const (
 	Ejecting = topics + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
 )
 
-// The least times between two equal reports. A budget that is spent as it is earned is exhausted and refilled all the time, which calls
-// for no action.
+// The least times between two equal reports. A busy budget is exhausted and refilled all the time, which needs no action.
 const (
 	ChangeEvery = 10 * time.Second
 	BudgetEvery = 10 * time.Minute

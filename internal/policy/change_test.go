@@ -12,9 +12,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// TestWhatIsToldOfAKeyIsTrueInTheEnd lets a key pause and resume at random, and
+// TestLastReportedChangeMatchesState lets a key pause and resume at random, and
 // holds what is told of it against what it was.
-func TestWhatIsToldOfAKeyIsTrueInTheEnd(t *testing.T) {
+func TestLastReportedChangeMatchesState(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		now := epoch

@@ -145,7 +145,7 @@ func TestR5TokensAreConserved(t *testing.T) {
 	}
 }
 
-func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
+func TestR5HoldsForConcurrentCalls(t *testing.T) {
 	e := small(func(c *policy.Config) { c.InitialDelay = 10 * ms })
 	var hedges atomic.Int64
 	var wg sync.WaitGroup
@@ -168,7 +168,7 @@ func TestR5HoldsForCallsAtTheSameTime(t *testing.T) {
 	assert.Positive(t, hedges.Load())
 }
 
-func TestAForgottenKeyGivesBackWhatItHad(t *testing.T) {
+func TestEvictedKeyReturnsItsTokens(t *testing.T) {
 	e := small(func(c *policy.Config) { c.MaxKeys = 1 })
 	// A key takes half of what the one before it has left; that gives back what it has afterwards.
 	for n := range 100 {
@@ -188,7 +188,7 @@ func TestAForgottenKeyGivesBackWhatItHad(t *testing.T) {
 }
 
 // A reserve that is empty is filled by what full buckets need not, so that a new key has a start.
-func TestWhatFullBucketsEarnIsTheStartOfNewKeys(t *testing.T) {
+func TestOverflowOfFullBucketsRefillsReserve(t *testing.T) {
 	e := policy.New(defaults())
 	for n := range 40 { // take all there is
 		hedgesOf(e.Key(policy.Name{Host: fmt.Sprint(n)}), 1)
@@ -206,7 +206,7 @@ func TestWhatFullBucketsEarnIsTheStartOfNewKeys(t *testing.T) {
 }
 
 // The reserve is one burst at the rate of all keys: ten hosts at 100 per second have begun with 20 each.
-func TestTheReserveFollowsTheRateOfAllKeys(t *testing.T) {
+func TestReserveAdaptsToRateOfAllKeys(t *testing.T) {
 	c := defaults()
 	c.Short = true
 	e := policy.New(c)
@@ -247,7 +247,7 @@ func pass(e *policy.Engine, calls int) {
 	}
 }
 
-func TestBrakesOutliveTheKey(t *testing.T) {
+func TestBrakeStateSurvivesEviction(t *testing.T) {
 	name := policy.Name{Host: "h"}
 	for reason, brake := range map[observe.Reason]func(*policy.Key){
 		observe.DeniedSlow: func(k *policy.Key) { reach(k, 1000) },
@@ -306,7 +306,7 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 	}
 }
 
-func TestWhatIsResetOrResumedIsNotRemembered(t *testing.T) {
+func TestResetAndResumeClearStatesOfEvictedKeys(t *testing.T) {
 	name := policy.Name{Host: "h"}
 	for _, forget := range []func(*policy.Engine){
 		func(e *policy.Engine) { e.Resume() },
@@ -324,7 +324,7 @@ func TestWhatIsResetOrResumedIsNotRemembered(t *testing.T) {
 }
 
 // Strangers whose keys have a brake on as well displace no brake of a key that was called more often.
-func TestStrangersDoNotFlushTheBrakesOfABusyHost(t *testing.T) {
+func TestManyKeysDoNotDisplaceBrakeStateOfBusyHost(t *testing.T) {
 	e := small(nil)
 	name := policy.Name{Host: "busy"}
 	learn(e.Key(name), 2000, constant(ms))
@@ -336,13 +336,13 @@ func TestStrangersDoNotFlushTheBrakesOfABusyHost(t *testing.T) {
 	assert.LessOrEqual(t, e.Remembered(), 4)
 }
 
-func TestKeysThatLearnedNothingAreNotRemembered(t *testing.T) {
+func TestKeysWithoutBrakesLeaveNoState(t *testing.T) {
 	e := small(nil)
 	pass(e, 1)
 	assert.Zero(t, e.Remembered())
 }
 
-func TestAKeyThatHasHadCallsKeepsItsOwnBrakes(t *testing.T) {
+func TestImportKeepsBrakesOfKeyWithCalls(t *testing.T) {
 	name := policy.Name{Host: "h"}
 	old, now := small(nil), small(nil)
 	reach(old.Key(name), 1000)
@@ -377,7 +377,7 @@ func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
 
 // --- names ---
 
-func TestLongNamesAreKeptShort(t *testing.T) {
+func TestLongNamesAreShortened(t *testing.T) {
 	e := policy.New(defaults())
 	long := strings.Repeat("x", 100_000)
 	name := policy.Name{Host: long + "a", Route: long + "b"}

@@ -51,7 +51,7 @@ func constant(d time.Duration) func(int) time.Duration { return func(int) time.D
 
 // --- the rule ---
 
-func TestColdKeyDoesNotHedge(t *testing.T) {
+func TestKeyWithoutLatenciesDoesNotHedge(t *testing.T) {
 	k := newKey(nil)
 	learn(k, policy.MinSamples-1, constant(5*ms))
 	assert.Nil(t, k.Schedule())
@@ -59,14 +59,14 @@ func TestColdKeyDoesNotHedge(t *testing.T) {
 	require.NotNil(t, k.Schedule())
 }
 
-func TestInitialDelayHedgesAColdKey(t *testing.T) {
+func TestInitialDelayHedgesKeyWithoutLatencies(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.InitialDelay = 30 * ms })
 	assert.Equal(t, []time.Duration{30 * ms, 60 * ms}, k.Schedule().Delays)
 	learn(k, 100, constant(5*ms))
 	assert.Less(t, k.Schedule().Delays[0], 6*ms)
 }
 
-func TestConstantServiceIsHedgedAboveEverythingSeen(t *testing.T) {
+func TestConstantLatencyIsHedgedAboveAllSamples(t *testing.T) {
 	k := newKey(nil)
 	rng := rand.New(rand.NewPCG(1, 1))
 	slowest := time.Duration(0)
@@ -90,7 +90,7 @@ func seed(rng *rand.Rand) time.Duration {
 	return time.Duration(d)
 }
 
-func TestPlanSpendsTheBudgetAndNoMore(t *testing.T) {
+func TestScheduleSpendsBudgetAndNoMore(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var all []time.Duration
 	for hedges := 1; hedges <= 3; hedges++ {
@@ -118,7 +118,7 @@ func TestPlanSpendsTheBudgetAndNoMore(t *testing.T) {
 	}
 }
 
-func TestSecondHedgeWaitsForATenthOrForTwiceTheDelay(t *testing.T) {
+func TestSecondHedgeIsDueAtTenthOrTwiceDelay(t *testing.T) {
 	// A hundredth hangs, the rest is instant: waiting for a tenth would wait for the hang, twice the delay does not.
 	k := newKey(nil)
 	learn(k, 1000, func(i int) time.Duration {
@@ -142,7 +142,7 @@ func TestSecondHedgeWaitsForATenthOrForTwiceTheDelay(t *testing.T) {
 
 // Twice a first delay before the gap is before the gap as well, and a hedge there
 // would cost as much again.
-func TestGapInTheTailIsHedgedBeforeIt(t *testing.T) {
+func TestHedgeIsDueBeforeGapInTail(t *testing.T) {
 	for _, slow := range []int{4, 5, 6, 8, 9} { // of a hundred
 		for hedges := 1; hedges <= 3; hedges++ {
 			k := newKey(func(c *policy.Config) { c.MaxHedges = hedges })
@@ -166,7 +166,7 @@ func TestGapInTheTailIsHedgedBeforeIt(t *testing.T) {
 	}
 }
 
-func TestPercentileIsAFloor(t *testing.T) {
+func TestPercentileIsLowerBoundOfDelay(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Percentile = 0.99 })
 	learn(k, 1000, func(i int) time.Duration { return time.Duration(i*7919%1000+1) * ms })
 	assert.GreaterOrEqual(t, k.Schedule().Delays[0], 990*ms)
@@ -188,14 +188,14 @@ func TestDelaysAreClamped(t *testing.T) {
 	assert.Equal(t, []time.Duration{50 * ms}, k.Snapshot().Delays, "two hedges at one time are one")
 }
 
-func TestOneSlowStartIsSoonForgotten(t *testing.T) {
+func TestSlowFirstCallLosesInfluence(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 1, constant(500*ms))
 	learn(k, 30, constant(10*ms))
 	assert.Less(t, k.Schedule().Delays[0], 11*ms)
 }
 
-func TestFailuresTeachNoLatency(t *testing.T) {
+func TestFailuresRecordNoLatency(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
 	want := k.Schedule().Delays[0]
@@ -207,7 +207,7 @@ func TestFailuresTeachNoLatency(t *testing.T) {
 	assert.Equal(t, 100, k.Snapshot().Samples)
 }
 
-func TestAbandonedCallsCountOnlyPastTheirDelay(t *testing.T) {
+func TestAbandonedCallsCountOnlyAfterFirstDelay(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
 	k.RecordCall(epoch, policy.Result{Latency: 5 * ms, Abandoned: true, Learned: true})
@@ -231,7 +231,7 @@ func hedgesOf(k *policy.Key, n int) (hedged int) {
 	return hedged
 }
 
-func TestBudgetIsAShareOfRealTraffic(t *testing.T) {
+func TestBudgetIsShareOfRequests(t *testing.T) {
 	for _, estimate := range []float64{1, 100, 10_000} {
 		k := newKey(func(c *policy.Config) { c.EstimatedRPS = estimate })
 		burst := max(1, 2*0.1*estimate)
@@ -248,7 +248,7 @@ func TestBudgetOfZeroHedgesNothing(t *testing.T) {
 	assert.Zero(t, k.Snapshot().Tokens)
 }
 
-func TestBurstFollowsTheMeasuredRate(t *testing.T) {
+func TestBurstAdaptsToMeasuredRate(t *testing.T) {
 	k := newKey(nil)
 	now := epoch
 	for range 5000 { // 1000 per second
@@ -267,7 +267,7 @@ func TestOneKeyDoesNotDrainAnother(t *testing.T) {
 	assert.InDelta(t, before, b.Snapshot().Tokens, 1e-9)
 }
 
-func TestSharedBucketIsShared(t *testing.T) {
+func TestKeysSpendFromSharedBucket(t *testing.T) {
 	c := defaults()
 	c.Shared = budget.NewBucket(0.5, 10)
 	e := policy.New(c)
@@ -276,7 +276,7 @@ func TestSharedBucketIsShared(t *testing.T) {
 	assert.InDelta(t, 50, hedgesOf(b, 100), 1)
 }
 
-func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
+func TestRateLimitBoundsHedgesOfAllKeys(t *testing.T) {
 	c := defaults()
 	c.MaxPerSecond, c.Share = 5, 1
 	e := policy.New(c)
@@ -287,7 +287,7 @@ func TestCeilingBoundsHedgesPerSecondOfAllKeys(t *testing.T) {
 	assert.Equal(t, policy.None, b.Admit(epoch.Add(time.Second), true, time.Time{}, policy.HedgeRequest{}))
 }
 
-func TestCeilingTakesNothingWhenTheBucketRefuses(t *testing.T) {
+func TestRateLimitIsNotSpentWhenBucketIsEmpty(t *testing.T) {
 	c := defaults()
 	c.MaxPerSecond, c.Share, c.EstimatedRPS = 10, 0.01, 1 // burst of one
 	e := policy.New(c)
@@ -317,7 +317,7 @@ func reach(k *policy.Key, n int) (hedged int) {
 	return hedged
 }
 
-func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
+func TestOutageStopsHedges(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1 })
 	learn(k, 1000, constant(5*ms))
 	// 1 − (15/16)^n exceeds 0.75 at n = 22: the brake works though nothing has completed.
@@ -327,12 +327,12 @@ func TestIfMostCallsAreSlowHedgingStops(t *testing.T) {
 	assert.Equal(t, policy.None, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}), "and resumes when they are fast again")
 }
 
-func TestDelaysOfTheCallersOwnDoNotTripTheBrake(t *testing.T) {
+func TestDelayOfCallerDoesNotStopHedges(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1 })
 	assert.Equal(t, 1000, hedgesOf(k, 1000))
 }
 
-func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
+func TestHedgesThatDoNotWinReduceBudgetToTenth(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
 	scale := func() float64 { return k.Snapshot().Scale }
 	lose := func(n int) {
@@ -357,7 +357,7 @@ func TestHedgesThatDoNotWinSpendATenth(t *testing.T) {
 	assert.Equal(t, 1.0, scale())
 }
 
-func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
+func TestTwoWinsInHundredHedgesKeepBudget(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
 	k.RecordCall(epoch, policy.Result{HedgeWon: true})
 	k.RecordCall(epoch, policy.Result{HedgeWon: true})
@@ -366,7 +366,7 @@ func TestTwoWinsInAHundredKeepTheBudget(t *testing.T) {
 	assert.Equal(t, 1.0, k.Snapshot().Scale)
 }
 
-func TestHedgeThatCannotWinIsNotStarted(t *testing.T) {
+func TestHedgeNearDeadlineIsDenied(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(50*ms))
 	assert.Equal(t, observe.DeniedDeadline, k.Admit(epoch, true, epoch.Add(40*ms), policy.HedgeRequest{}))
@@ -384,7 +384,7 @@ func TestAdmitUnlessCountsDenialOfAdapter(t *testing.T) {
 	assert.InDelta(t, 10.1, v.Tokens, 1e-9, "the denied hedge costs nothing")
 }
 
-func TestARefusedHedgeGivesItsTokensBack(t *testing.T) {
+func TestWithdrawnHedgeRefundsTokens(t *testing.T) {
 	for _, test := range []struct{ perSecond, share, want float64 }{ // whichever is the smallest
 		{perSecond: 5, want: 5}, {share: 0.01, want: 1}, {want: 10},
 	} {
@@ -444,7 +444,7 @@ func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
 
 // --- the table ---
 
-func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
+func TestEngineEvictsLeastRecentlyUsedKeys(t *testing.T) {
 	c := defaults()
 	c.MaxKeys = 64
 	e := policy.New(c)
@@ -460,7 +460,7 @@ func TestTableIsBoundedAndForgetsTheLeastRecentlyUsed(t *testing.T) {
 	assert.NotNil(t, e.Lookup(policy.Name{Host: "63"}))
 }
 
-func TestForgottenKeyIsNoLongerTheKeyOfItsName(t *testing.T) {
+func TestEvictedKeyIsNotKeyOfItsName(t *testing.T) {
 	c := defaults()
 	c.MaxKeys = 1
 	e := policy.New(c)
@@ -493,7 +493,7 @@ func TestKeysAreMadeOnce(t *testing.T) {
 	}
 }
 
-func TestSetConfigKeepsWhatWasLearned(t *testing.T) {
+func TestSetConfigKeepsLatencies(t *testing.T) {
 	e := policy.New(defaults())
 	k := e.Key(policy.Name{Host: "h"})
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -513,7 +513,7 @@ func TestSetConfigKeepsWhatWasLearned(t *testing.T) {
 	assert.Nil(t, k.Schedule())
 }
 
-func TestQuantileIsWhatCallersWaited(t *testing.T) {
+func TestQuantileIsOfObservedLatencies(t *testing.T) {
 	k := newKey(nil)
 	_, ok := k.Quantile(0.5)
 	assert.False(t, ok)
@@ -525,7 +525,7 @@ func TestQuantileIsWhatCallersWaited(t *testing.T) {
 
 // --- a call ---
 
-func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
+func TestCallRecordsLatencyOfCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKey(nil)
 		for range 100 {
@@ -552,7 +552,7 @@ func TestCallLearnsWhatTheCallerWaited(t *testing.T) {
 	})
 }
 
-func TestCallersDelayReplacesTheLearned(t *testing.T) {
+func TestDelayOfCallerReplacesLearnedDelay(t *testing.T) {
 	k := newKey(nil)
 	var c policy.Call
 	p := c.Begin(t.Context(), k, 3*ms)

@@ -71,12 +71,11 @@ func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, k.latency.window.Append(nil, now))
 }
 
-// Import learns what another Engine has written, in addition to what this one
-// knows. New keys are made while there is room, and none is forgotten for them.
-// The share of a route is asked for, see [Engine.RouteKey]. What held hedges back counts for keys that have
-// had no calls, now or when they are made. It returns how many keys
-// learned. If there is anything wrong, nothing changes; the windows of keys for which there
-// is no room are not looked at, and no memory is taken for them.
+// Import adds the latencies and states that another Engine has exported. It makes new keys while there is room, and evicts none for them. The
+// function share returns the share of a route, see [Engine.RouteKey]. Brake states apply to keys without calls. It returns the number of
+// keys that got latencies.
+//
+// If the export is invalid, nothing changes. Windows of keys for which there is no room are not decoded, and take no memory.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -111,7 +110,7 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	return keys, nil
 }
 
-// acceptsKey returns a function that reports whether to learn of a key: there is one, or room for it.
+// acceptsKey returns a function that reports whether to import a key: the key exists, or there is room for it.
 func (e *Engine) acceptsKey() func(Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -128,7 +127,7 @@ func (e *Engine) acceptsKey() func(Name) bool {
 	}
 }
 
-// hasRoom reports whether a key can be made, with one for its host if there must be, without forgetting another.
+// hasRoom reports whether a key, and the key of its host if that is missing, can be made without an eviction.
 func (e *Engine) hasRoom(name Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -144,7 +143,7 @@ type importedWindow struct {
 	window *sketch.Window
 }
 
-// decodeWindows takes off the windows of the keys that are wanted, once for each.
+// decodeWindows reads all windows, and returns those of the keys for which wanted returns true.
 func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []importedWindow, err error) {
 	seen := make(map[Name]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
@@ -216,7 +215,8 @@ func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBr
 	return all, nil
 }
 
-// importBrakeStates stores the states for keys without calls. Of several states of a key the most restrictive parts hold.
+// importBrakeStates merges the states into keys without calls, and stores the states of keys that do not exist. Of several states of a key,
+// the most restrictive values apply.
 func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// A Key is a thing for which latency is learned, such as a host, a route or a method. Its methods are safe for concurrent use. Time is an
-// argument, so that a simulation can drive a key by its own clock.
+// A Key is a latency key: the state of the calls to a host, a route or a method. Its methods are safe for concurrent use. They get the time as
+// an argument, so that a simulation can use its own clock.
 type Key struct {
 	// These never change once the key is in the table.
 	Name         Name
@@ -22,7 +22,7 @@ type Key struct {
 	experiment   experiment      // of the host
 	earlierCalls int64           // calls of the key of this name before it was evicted
 
-	schedule     atomic.Pointer[Schedule] // stored with planning held; nil: do not hedge
+	schedule     atomic.Pointer[Schedule] // stored with scheduleMu held; nil: do not hedge
 	lastUsed     atomic.Int64             // the engine's age when a call last began, see [Engine]
 	inFlight     inFlightCheck
 	evicted      atomic.Bool // the engine's table has evicted the key
@@ -103,7 +103,7 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	return k
 }
 
-// Is reports whether k is the key that the engine returns for the name; false for a nil k. It is cheaper than a look-up.
+// Is reports whether the engine returns k for the name. It is false for a nil k. It is cheaper than Lookup.
 func (k *Key) Is(name Name) bool { return k != nil && k.Name == name && !k.evicted.Load() }
 
 // Schedule returns the current schedule; nil means that calls are not hedged.
@@ -123,7 +123,7 @@ func (k *Key) Tokens() float64 {
 	return k.account.Tokens()
 }
 
-// totalRequests returns how many calls have begun.
+// totalRequests returns the number of calls that have begun.
 func (k *Key) totalRequests() int64 {
 	if k.account.IsExclusive() {
 		return k.account.Requests()
@@ -247,7 +247,7 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 
-// Ended records that a hedge is no longer in flight.
+// Ended records that an admitted hedge has ended: it is no longer in flight.
 func (k *Key) Ended() { k.inFlight.hedges.Add(-1) }
 
 // EndedUnless is [Key.Ended] unless an admitted hedge was reported. Callers that report to observers defer it: an observer may end the
@@ -266,7 +266,7 @@ func (k *Key) PushBack(now time.Time, d time.Duration) {
 	k.brakes.pushback.recordPushback(now, d)
 }
 
-// clearPushback forgets all pushback.
+// clearPushback ends the pause after pushback.
 func (k *Key) clearPushback() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

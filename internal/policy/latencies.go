@@ -6,14 +6,14 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// A schedule is made again after so many completed calls. There are fewer at the beginning, and more where many calls count: then
-// a thirty-second of the calls in the window is new. In a busy window that is every third of a second.
+// A new schedule is made after callsPerSchedule calls. A key with few calls makes it earlier. A busy key makes it when
+// 1/newShareOfSchedule of the calls in its window are new: about every third of a second.
 const (
 	callsPerSchedule   = 256
 	newShareOfSchedule = 32
 )
 
-// latencies are what a key has learned from its calls. [Key].mu guards them.
+// latencies are the statistics that a key has learned from its calls. [Key].mu guards them.
 type latencies struct {
 	window   sketch.Window // latencies of calls; in shadow mode, as they would have been with hedges
 	newCalls int           // completed calls since the schedule was made
@@ -26,8 +26,8 @@ func newLatencies() *latencies { return &latencies{dueCalls: MinSamples} }
 
 func (l *latencies) resetWindow() { *l = *newLatencies() }
 
-// recordPrimary records how long the primary of a call took that has reached its first delay. If a hedge has won, it
-// returns an estimate of how much longer the primary would have taken.
+// recordPrimary records the latency of the primary of a call that has reached its first delay. If a hedge has won, it returns an estimate of
+// the further time that the primary would have taken.
 func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	if r.HedgeWon {
 		saved = l.residual.After(r.Latency)
@@ -39,7 +39,7 @@ func (l *latencies) recordPrimary(r *Result) (saved time.Duration) {
 	return saved
 }
 
-// callsUntilDue returns after how many completed calls a schedule made of d is out of date.
+// callsUntilDue returns the number of completed calls after which a schedule that was made from d is out of date.
 func callsUntilDue(d *sketch.Distribution) int {
 	n := d.Len()
 	if n < MinSamples {

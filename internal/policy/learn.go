@@ -91,7 +91,8 @@ func (k *Key) takeChanges(now time.Time) []Change {
 
 var distributionPool = sync.Pool{New: func() any { return new(sketch.Distribution) }}
 
-// updateSchedule makes a schedule from the window. The caller holds planning, but not mu, which replan locks only to copy the window.
+// updateSchedule makes a schedule from the window and stores it. The caller holds scheduleMu, but not mu: updateSchedule locks mu only to
+// copy the window.
 func (k *Key) updateSchedule(now time.Time) {
 	d := distributionPool.Get().(*sketch.Distribution)
 	defer distributionPool.Put(d)
@@ -109,7 +110,7 @@ func (k *Key) updateSchedule(now time.Time) {
 	}
 }
 
-// Quantile returns a quantile of the latencies as callers observed them; false if none is known.
+// Quantile returns a quantile of the latencies as callers observed them. It reports false if no latency is known.
 func (k *Key) Quantile(q float64) (time.Duration, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,7 +125,7 @@ func (k *Key) observedWindow() *sketch.Window {
 	return &k.latency.window
 }
 
-// Paused records the longest pause of the body of an answer, for which its reader waited.
+// Paused records the longest time for which a reader of one response body waited for data.
 func (k *Key) Paused(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -134,15 +135,15 @@ func (k *Key) Paused(d time.Duration) {
 	k.latency.pauses.Add(d)
 }
 
-// Stall returns how long a body must pause to have stalled: twice as long as 95 % of the bodies ever do, and at least 50 ms, and the
-// time until the first hedge of a call. It is 0 until ten bodies and ten calls are known.
+// Stall returns the length of a pause from which a body counts as stalled: twice the longest pause of 95 % of the bodies, at least 50 ms, and
+// at least the first hedge delay. It is 0 until ten bodies and ten calls are known.
 func (k *Key) Stall() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stallTime()
 }
 
-// stallTime is Stall. The caller holds mu.
+// stallTime is Stall for a caller that holds mu.
 func (k *Key) stallTime() time.Duration {
 	s, d := k.schedule.Load(), k.latency.pauses.Stall()
 	if s == nil || d == 0 {
@@ -158,7 +159,7 @@ func (k *Key) reconfigure(now time.Time) {
 	k.updateSchedule(now)
 }
 
-// importWindow adds the latencies of an exported key.
+// importWindow adds the latencies of an exported key to those of k.
 func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 	k.scheduleMu.Lock()
 	defer k.scheduleMu.Unlock()
@@ -171,8 +172,8 @@ func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 	k.updateSchedule(now)
 }
 
-// RandomLatency predicts how long a hedge takes in shadow mode: as long as a random one of the known calls. It is 0 if no call is known,
-// and, for a hedge that fails, as often as calls fail.
+// RandomLatency predicts the latency of a hedge that shadow mode does not send: that of a random known call. It is 0 for a hedge that fails,
+// which is as frequent as a failed call, and if no call is known.
 func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,7 +24,7 @@ func termed(t *testing.T, c policy.Config, calls int) *policy.Key {
 	return k
 }
 
-func TestTermsHoldForTheirCalls(t *testing.T) {
+func TestPolicyOverrideAppliesToItsCalls(t *testing.T) {
 	const ms = time.Millisecond
 	fixed := &policy.PolicyOverride{Hedges: 3, Fixed: true, Delay: 50 * ms}
 	at0 := &policy.PolicyOverride{Hedges: 2, Fixed: true}
@@ -68,7 +68,7 @@ func TestTermsHoldForTheirCalls(t *testing.T) {
 }
 
 // A hedge that a failure brings forward says nothing of how slow the call is.
-func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
+func TestRescheduledHedgeIsNoSlowCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 1, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
 		for _, moved := range []bool{false, true} {
@@ -90,7 +90,7 @@ func TestAMovedHedgeIsNoSlowCall(t *testing.T) {
 }
 
 // The delay by which a call counts as slow is no hedge's, also where hedges are due at other times than planned.
-func TestAMarkIsNoHedge(t *testing.T) {
+func TestSlowMarkerIsNoHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 4, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
 		k := termed(t, c, 20)

@@ -7,9 +7,9 @@ import (
 
 const (
 	minBodies      = 10                    // must be known
-	MinStall       = 50 * time.Millisecond // is the least pause of a body that is a stall
-	usualShare     = 0.95                  // of the bodies never pause for longer than what counts as usual;
-	stallFactor    = 2                     // a pause of so many times that is a stall
+	MinStall       = 50 * time.Millisecond // shortest pause that counts as a stall
+	usualShare     = 0.95                  // share of the bodies whose longest pause is usual
+	stallFactor    = 2                     // a pause that is so many times as long as the usual pause is a stall
 	maxBodySamples = 500
 )
 

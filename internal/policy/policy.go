@@ -1,12 +1,11 @@
-// Package policy decides when a call is hedged, how often, and whether it may
-// be: the learned delays, the budget and the brakes, per key.
+// Package policy decides for each latency key whether calls are hedged, after which delays, and whether the budget pays for a hedge.
 //
-// The rule in short: hedge the slowest tenth of calls; if the hedge is slow too, hedge the slowest tenth of these calls again. Measure
-// latency as callers observe it, and choose the earliest first delay whose whole cost fits the budget. Every request pays a share of a
-// hedge. If most calls are slow, stop: it is an outage, not a tail. If hedges never win, spend a tenth.
+// It hedges the slowest tenth of the calls; if the hedge is slow too, it hedges the slowest tenth of these calls again. The first delay is
+// the shortest delay at which all hedges together fit the budget. Each request refills the budget by a share of a hedge. While most calls
+// are slow, no hedge starts: that is an outage. If hedges never win, a tenth of the budget remains.
 //
-// Package race does the racing; adapters for HTTP, gRPC and DNS bring the two
-// together. The hot path reads two atomics and takes one lock, the key's own.
+// Package race starts the attempts. The adapters for HTTP, gRPC and DNS connect both packages. A call reads two atomics and takes one lock,
+// that of its key.
 package policy
 
 import (
@@ -56,7 +55,7 @@ type Engine struct {
 	pendingReports []func()                         // called when mu is unlocked, as observers may call the engine
 }
 
-// unlockAndReport unlocks mu, and calls the reports.
+// unlockAndReport unlocks mu, and calls the pending reports.
 func (e *Engine) unlockAndReport() {
 	reports := e.pendingReports
 	e.pendingReports = nil
@@ -84,7 +83,7 @@ func New(c Config) *Engine {
 	return e
 }
 
-// advanceAge returns the engine's age.
+// advanceAge advances the engine's age to the time now, and returns it in milliseconds.
 func (e *Engine) advanceAge(now time.Time) int64 {
 	age := e.age.Load()
 	if t := now.Sub(e.startedAt).Milliseconds(); t > age {
@@ -94,17 +93,17 @@ func (e *Engine) advanceAge(now time.Time) int64 {
 	return age
 }
 
-// ageDuration returns the engine's age.
+// ageDuration returns the engine's age as a duration.
 func (e *Engine) ageDuration() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
 // now returns the time by the engine's own clock, for half the price of time.Now. This clock starts at the time of day at which the engine
 // was made, and is never set. It serves for time differences alone.
 func (e *Engine) now() time.Time { return e.startedAt.Add(time.Since(e.startedAt)) }
 
-// engineTime returns the given time by the engine's clock.
+// engineTime converts a time of time.Now to the engine's clock.
 func (e *Engine) engineTime(now time.Time) time.Time { return e.startedAt.Add(now.Sub(e.startedAt)) }
 
-// timeOfDay returns the time of day at which a call begins; now by the engine's clock, if there is no other one.
+// timeOfDay returns the time of day by Setup.Wall. Without it, the time now by the engine's clock is the time of day.
 func (e *Engine) timeOfDay(now time.Time) time.Time {
 	if f := e.setup.Wall; f != nil {
 		return f()
@@ -131,7 +130,7 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 	}
 }
 
-// keyInfo returns the description of a key for observers.
+// keyInfo returns the labels of a key for observers.
 func (e *Engine) keyInfo(name Name) observe.KeyInfo {
 	name = name.shortened()
 	return observe.KeyInfo{Client: e.setup.Client, Protocol: e.setup.Protocol, Host: name.Host, Route: name.Route}
@@ -187,8 +186,8 @@ func (e *Engine) Lookup(name Name) *Key {
 	return nil
 }
 
-// evictLeastUsed brings the table a sixteenth below its bound if it exceeds the bound: many keys share the cost of finding the least recently used
-// ones. The caller holds mu.
+// evictLeastUsed evicts the least recently used keys if the table exceeds its bound. It evicts a sixteenth of the table at once, because the
+// search for these keys is expensive. The caller holds mu.
 func (e *Engine) evictLeastUsed() {
 	bound := max(e.Config().MaxKeys, 1)
 	if e.size <= bound {
@@ -210,8 +209,8 @@ func (e *Engine) evictLeastUsed() {
 	}
 }
 
-// evictKey evicts a key. Its tokens go back to the reserve. The state of its brakes is kept, and the verdict of its host if
-// that has no other key, of as many keys and hosts as bound says. The caller holds mu.
+// evictKey evicts a key, and returns its tokens to the reserve. It keeps the state of the key's brakes, and the verdict of the host if the host
+// has no other key; each for at most bound keys or hosts. The caller holds mu.
 func (e *Engine) evictKey(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
@@ -225,7 +224,7 @@ func (e *Engine) evictKey(k *Key, bound int) {
 	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
 
-// Resume makes all keys forget pushback.
+// Resume ends all pauses after pushback, for all keys.
 func (e *Engine) Resume() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -238,8 +237,8 @@ func (e *Engine) Resume() {
 	})
 }
 
-// Reset makes the keys of a host and route forget their latencies and states; "" matches any host or route. It returns the number of
-// the keys.
+// Reset clears the latencies and the states of the keys of a host and route; "" matches any host or route. It returns the number of these
+// keys.
 func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.shortened()
 	e.mu.Lock()

@@ -27,7 +27,7 @@ func TestPushbackCheckDeniesWhileManyAnswersPushBack(t *testing.T) {
 	assert.Equal(t, 97, answers)
 }
 
-func TestPushbackCheckWaitsAsAsked(t *testing.T) {
+func TestPushbackCheckPausesForRequestedTime(t *testing.T) {
 	var c pushbackCheck
 	c.recordPushback(written, time.Second)
 	assert.Zero(t, c.pausedUntil(), "one answer")

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A residualTime estimates how much longer an unanswered primary takes. A primary that was cancelled because a hedge won
-// would have taken an unknown time longer. So the estimate is the product limit of censored lifetimes (Kaplan, Meier:
-// "Nonparametric Estimation from Incomplete Observations", 1958).
+// A residualTime estimates the further time that an unanswered primary takes. The latency of a primary that was cancelled, because a hedge won,
+// is right-censored. So the estimate is the Kaplan-Meier estimator (Kaplan, Meier: "Nonparametric Estimation from Incomplete Observations",
+// 1958).
 //
 // It is a histogram of the last thousand or two primaries that reached their first delay, by fourths of an octave. The zero
 // value is ready.
@@ -50,8 +50,8 @@ func (r *residualTime) Add(d time.Duration, ended bool) {
 	r.total++
 }
 
-// After returns the mean further time of a primary that has taken d so far. It is 0 beyond the slowest recorded primary, and
-// for a nil residualTime.
+// After returns the mean further time of a primary that is unanswered after d. It is 0 if d exceeds each recorded latency, and for a nil
+// residualTime.
 func (r *residualTime) After(d time.Duration) time.Duration {
 	if r == nil {
 		return 0

@@ -44,7 +44,7 @@ func (p *Schedule) hedgeDelays() []time.Duration {
 	return p.Delays
 }
 
-// setSlowMarker makes calls that take longer than usual count as slow.
+// setSlowMarker sets the delay by which a call counts as slow.
 func (p *Schedule) setSlowMarker(usual time.Duration) {
 	p.usualDelay = usual
 	if p.slowMarkerIndex = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slowMarkerIndex < 0 {
@@ -105,8 +105,8 @@ func (t *PolicyOverride) Most(allowed int) int {
 	return t.Hedges
 }
 
-// adjustSchedule returns the schedule of a call with the override, for a key with the given schedule. It makes one schedule for each of the key's.
-// It returns nil if the configuration allows no hedges or the key has no schedule.
+// adjustSchedule returns the schedule of a call with the override, where own is the schedule of the key. It caches the result in own. It
+// returns nil if the configuration allows no hedges or the key has no schedule.
 func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	if c.MaxHedges == 0 || own == nil {
 		return nil
@@ -125,7 +125,7 @@ func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	return p
 }
 
-// withHedgeCount returns p for the given number of hedges.
+// withHedgeCount returns a copy of p with delays for n hedges.
 func (p *Schedule) withHedgeCount(n int) *Schedule {
 	if len(p.hedgeDelays()) == 0 {
 		return p
@@ -162,12 +162,11 @@ type tailDistribution struct {
 
 var tailPool = sync.Pool{New: func() any { return new(tailDistribution) }}
 
-// makeSchedule chooses the delays: the earliest first delay for which what all hedges
-// cost together fits the budget, in hedges per call.
+// makeSchedule returns the schedule for a latency distribution and a budget in hedges per call. It chooses the shortest first delay for which
+// all hedges together cost no more than the budget.
 //
-// The distribution is of what callers waited, whoever answered. A hedge at x
-// therefore costs P(L > x) of the calls, read off it as it is,
-// whatever the correlation between attempts.
+// The distribution is that of the latencies as callers observed them, with hedges. So a hedge at x is sent for P(L > x) of the calls, even if
+// the latencies of the attempts are correlated.
 func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule {
 	hedges := min(c.MaxHedges, race.MaxHedges)
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
@@ -205,8 +204,7 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	return p
 }
 
-// placeDelays writes the delays that follow from a first one at edge i, and
-// returns what they cost: hedges per call.
+// placeDelays writes the delays that follow from a first delay at edge i. It returns their cost in hedges per call.
 func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost float64) {
 	open := t.sharesAbove[i] // share of the calls unanswered at the hedge before
 	delays[0], cost = t.edges[i], open
@@ -229,10 +227,8 @@ func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost floa
 	return cost
 }
 
-// placeDelaysBeforeGap writes delays for a tail with a gap: so many calls are beyond it that
-// giving each a second hedge after twice the time does not fit the budget, and
-// the first would wait until they answer. The first hedge comes before the gap
-// instead, and others where what is left pays for them. It returns how many there are.
+// placeDelaysBeforeGap writes the delays for a distribution with a gap, beyond which there are too many calls for a second hedge each. The
+// first hedge is due before the gap. Further hedges are due where the rest of the budget pays for them. It returns the number of delays.
 func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first int, budget float64) (n int) {
 	open := t.sharesAbove[first]
 	delays[0] = t.edges[first]
@@ -250,8 +246,8 @@ func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first in
 	return n
 }
 
-// clampDelays keeps the delays and the gaps between them above MinDelay, and all
-// below MaxDelay; hedges for which that leaves no room are dropped.
+// clampDelays raises each delay, and each distance between two delays, to MinDelay, and limits delays to MaxDelay. It drops delays for which
+// there is no room.
 func (c *Config) clampDelays(delays []time.Duration) []time.Duration {
 	var kept []time.Duration
 	var last time.Duration

@@ -55,7 +55,7 @@ func (k *Key) Snapshot() Snapshot {
 	return v
 }
 
-// Snapshots returns the state of every key, by name.
+// Snapshots returns the state of every key, sorted by name.
 func (e *Engine) Snapshots() []Snapshot {
 	var all []Snapshot
 	for k := range e.allKeys() {

@@ -8,8 +8,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Unhedged is a call that is sent once: observers are told of it, and nothing is
-// learned from it.
+// Unhedged is a call that is sent once. It is reported to observers, and its latency is not recorded.
 type Unhedged struct {
 	watcher *observers.Notifier // nil: there are no observers
 	ctx     context.Context

@@ -1,8 +1,7 @@
 package policy
 
 const (
-	// Hedges that do not win spend less of the budget. They are judged at every restoreWins wins, which double the share of the budget, and
-	// at every judgedHedges hedges, which halve it if fewer than minWins won.
+	// The scale of the budget is doubled, up to 1, after restoreWins wins. It is halved if fewer than minWins of judgedHedges hedges win.
 	judgedHedges = 100
 	minWins      = 2
 	restoreWins  = 5
@@ -10,17 +9,17 @@ const (
 	minBudgetScale = 0.1 // of the budget remains, however few hedges win
 )
 
-// A hedgeYield scales the budget by how many hedges win.
+// A hedgeYield reduces the budget while few hedges win.
 type hedgeYield struct {
 	scale  float64 // factor of the budget, in [minBudgetScale, 1]
 	hedges int     // since scale was last judged
 	wins   int     // of these hedges
 }
 
-// withdrawHedge takes back a hedge that was not sent. It may have been judged since.
+// withdrawHedge removes a hedge that was not sent. The hedge may have been judged in the meantime.
 func (y *hedgeYield) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
-// record judges the hedges if there are enough of them.
+// record updates the scale when enough hedges or wins were counted.
 func (y *hedgeYield) record(*Result) {
 	switch {
 	case y.wins >= restoreWins:

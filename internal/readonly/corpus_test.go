@@ -95,9 +95,9 @@ func TestR4NoMethodOfTheCorpusThatWritesReadsByItsName(t *testing.T) {
 	}
 }
 
-// TestTheRuleKnowsWordsAndNoMethods keeps the corpus from being learned by heart: a list holds single words,
+// TestRuleListsWordsNotMethods keeps the corpus from being learned by heart: a list holds single words,
 // and the only names of methods are those of services that are widely used.
-func TestTheRuleKnowsWordsAndNoMethods(t *testing.T) {
+func TestRuleListsWordsNotMethods(t *testing.T) {
 	for _, class := range readonly.Classes() {
 		for _, w := range strings.Fields(class[1]) {
 			_, others, ok := readonly.SplitName(w)
@@ -107,8 +107,8 @@ func TestTheRuleKnowsWordsAndNoMethods(t *testing.T) {
 	assert.Len(t, readonly.MisleadingNames, 6)
 }
 
-// TestSiblingsMakeFewReadsATake measures what it costs to ask for siblings where nothing is declared.
-func TestSiblingsMakeFewReadsATake(t *testing.T) {
+// TestSiblingsExcludeFewReads measures what it costs to ask for siblings where nothing is declared.
+func TestSiblingsExcludeFewReads(t *testing.T) {
 	methods := corpus(t)
 	services := make(map[string][]string)
 	for _, m := range methods {

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// readsByName reports whether the name of a method promises to only read, and why. A name that
-// is not in CamelCase promises nothing.
+// readsByName reports whether a method only reads, according to its name, and the reason. It is false for a name that is not in CamelCase.
 func readsByName(name string) (reads bool, why string) {
 	first, object, ok := splitName(name)
 	switch {
@@ -80,7 +79,7 @@ func nextWord(name string) (word, rest string) {
 	return name[:end], name[end:]
 }
 
-// prefixLength returns how many bytes at the start of s are in a class.
+// prefixLength returns the number of bytes at the start of s for which class returns true.
 func prefixLength(s string, class func(byte) bool) int {
 	for i := range len(s) {
 		if !class(s[i]) {

@@ -1,5 +1,5 @@
-// Package readonly tells gRPC methods that only read from those that may write: by the options of
-// their descriptors where the program has them registered, and else by their names.
+// Package readonly decides whether a gRPC method only reads: by the options of its descriptor, if the program has registered the descriptor,
+// or else by the name of the method.
 package readonly
 
 import (
@@ -53,7 +53,7 @@ func classifyName(name string) Classification {
 	return Classification{Reads: reads, Reason: why}
 }
 
-// classifyOptions returns what the options of a method say, if they say something.
+// classifyOptions classifies a method by its options. Declared is false if the options do not decide.
 func classifyOptions(o *descriptorpb.MethodOptions) Classification {
 	switch level := o.GetIdempotencyLevel(); level {
 	case descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN:
@@ -95,9 +95,8 @@ const (
 	additionalBindings = 11
 )
 
-// httpBinding reports whether a HttpRule binds a method to HTTP, and if so, whether
-// one of its bindings is GET. Then anybody may repeat the call (RFC 9110, 9.2.1), also
-// if the same method can be called by POST, as long queries are.
+// httpBinding reports whether a HttpRule binds a method to HTTP, and whether one of its bindings is GET. GET is safe to repeat (RFC 9110
+// §9.2.1), so the method is too, even if it has another binding to POST for long queries.
 func httpBinding(rule []byte) (get, bound bool) {
 	eachField(rule, func(n protowire.Number, v []byte) {
 		switch n {

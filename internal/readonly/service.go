@@ -7,7 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// findContradiction says what in the service of a method contradicts its name, which reads; nothing if it is empty.
+// findContradiction returns the reason why a method may write although its name says that it reads; "" if there is none. The reason comes from
+// the descriptors of the method and of its service.
 func findContradiction(m protoreflect.MethodDescriptor) string {
 	first, object, _ := splitName(string(m.Name()))
 	reply := m.Output()
@@ -32,13 +33,13 @@ func findContradiction(m protoreflect.MethodDescriptor) string {
 	return ""
 }
 
-// namesOperation reports whether a method says that it gets operations, or its service that it keeps them.
+// namesOperation reports whether the name of a method or of its service contains "Operation".
 func namesOperation(m protoreflect.MethodDescriptor) bool {
 	return strings.Contains(string(m.Name()), "Operation") || strings.Contains(string(m.Parent().Name()), "Operation")
 }
 
-// namesItsObject reports whether a request says which object it wants, as GetJob does with a job_id, and
-// as the worker does not that wants any job.
+// namesItsObject reports whether a request identifies its object, for example by a field job_id in the request of GetJob. A worker that takes
+// any job of a queue sends no such field.
 func namesItsObject(request protoreflect.MessageDescriptor, object []string) bool {
 	object = singularWords(object)
 	if len(object) == 0 {
@@ -66,12 +67,12 @@ func returnsObject(name string, object []string) bool {
 	return slices.Equal(got, handed) || isQueuedObject(got) && (isQueuedObject(handed) || handed[len(handed)-1] == "result")
 }
 
-// isQueuedObject reports whether an object is what a queue gives, as far as its name says something.
+// isQueuedObject reports whether the name of an object may be that of an element of a queue. It is true for a method name without an object.
 func isQueuedObject(object []string) bool {
 	return len(object) == 0 || queuedNouns[object[len(object)-1]]
 }
 
-// singularWords returns words in lower case and without the s of a plural.
+// singularWords returns the words in lower case and in the singular.
 func singularWords(words []string) []string {
 	out := make([]string, len(words))
 	for i, w := range words {

@@ -125,7 +125,7 @@ func TestDescriptorsContradictNames(t *testing.T) {
 	}
 }
 
-func TestUnknownMethodsAreJudgedByTheirNames(t *testing.T) {
+func TestClassifyMethodByNameWithoutDescriptor(t *testing.T) {
 	assert.True(t, readonly.ClassifyMethod("/nobody.Knows/GetItem").Reads)
 	for _, full := range []string{"/nobody.Knows/CreateItem", "/nobody.Knows/", "", "/", "nonsense", "/GetItem"} {
 		v := readonly.ClassifyMethod(full)

@@ -108,11 +108,11 @@ const describingNounList = `Config Policy Status State Rule Setting Info Detail 
 
 var describingNouns = nounSet(describingNounList)
 
-// chainingWords are reading words that verbs follow: ReadModifyWrite, SearchReplace, FindUpdate. After the
-// others, the thing that is read follows.
+// chainingWords are the reading words after which a verb may follow, as in ReadModifyWrite, SearchReplace and FindUpdate. After other reading
+// words, the object follows.
 var chainingWords = wordSet(`Read Search Find`)
 
-// misleadingNames promise to read, and do something else in services that are widely used.
+// misleadingNames are names of methods that begin with a reading word, and write in widely used services. The value is the reason.
 var misleadingNames = map[string]string{
 	"Query":              "a query can be any statement", // of Dgraph: mutations
 	"Search":             "a search can be anything",
@@ -126,7 +126,7 @@ var misleadingNames = map[string]string{
 // done, the answer to a challenge.
 var returningVerbs = wordSet(`Ack Nack Acknowledge Finish Complete Submit Push Answer Solve Redeem Confirm Verify Authenticate`)
 
-// queuedNouns are what queues give, each to one reader.
+// queuedNouns are the names of the elements of queues, each of which goes to one reader.
 var queuedNouns = nounSet(`Work Job Task Item Message Event Element Assignment Command Callback Notification Update Change`)
 
 // wordSet returns words in lower case.

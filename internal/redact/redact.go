@@ -1,4 +1,4 @@
-// Package redact leaves secrets out of the texts of errors.
+// Package redact removes secrets from error texts.
 package redact
 
 import "strings"

@@ -7,13 +7,12 @@ import (
 )
 
 const (
-	keptBytes = 200 // bytes of a name that is too long
-	hashBytes = 16  // bytes of its hash
+	keptBytes = 200 // number of bytes that remain of a text that is too long
+	hashBytes = 16  // number of bytes of the hash that is appended
 )
 
-// ShortenText returns s if it has at most [Max] bytes, or else its first 200, an ellipsis and a hash
-// of all of it: a name that comes from outside takes little memory wherever it is
-// kept, and no two names become one.
+// ShortenText returns s if it has at most [MaxBytes] bytes. Otherwise it returns the first 200 bytes, an ellipsis and a hash of s. So a name from
+// an untrusted source takes little memory, and different names stay different.
 func ShortenText(s string) string {
 	if len(s) <= MaxBytes {
 		return s
@@ -21,7 +20,7 @@ func ShortenText(s string) string {
 	return shortenWithHash(s, s)
 }
 
-// shortenWithHash returns the beginning of shown, which is how s is shown, with a hash of s.
+// shortenWithHash returns the beginning of shown, which is the displayed form of s, with a hash of s.
 func shortenWithHash(shown, s string) string {
 	end := min(len(shown), keptBytes)
 	for end > 0 && end > keptBytes-utf8.UTFMax && end < len(shown) && !utf8.RuneStart(shown[end]) {

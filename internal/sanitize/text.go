@@ -1,5 +1,4 @@
-// Package label makes names that come from outside fit to be shown: in labels of
-// metrics, attributes, records of a log and pages.
+// Package sanitize makes names from untrusted sources safe to display in metric labels, attributes, log records and pages.
 package sanitize
 
 import (
@@ -7,7 +6,7 @@ import (
 	"unicode"
 )
 
-// MaxBytes is the most bytes of a clean string. A name of a host has 253 at most.
+// MaxBytes is the largest length of a clean text. A host name has at most 253 bytes.
 const MaxBytes = 256
 
 const ellipsis = "…"

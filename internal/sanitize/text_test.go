@@ -11,13 +11,13 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-func TestCleanKeepsWhatCanBeShown(t *testing.T) {
+func TestCleanTextKeepsPrintableText(t *testing.T) {
 	for _, s := range []string{"", "catalog.test:8443", "/pkg.Service/Method", `a "quoted" \ name`, "bücher.example", strings.Repeat("a", sanitize.MaxBytes)} {
 		assert.Equal(t, s, sanitize.CleanText(s))
 	}
 }
 
-func TestCleanReplacesWhatCannotBeShown(t *testing.T) {
+func TestCleanTextReplacesControlCharactersAndInvalidBytes(t *testing.T) {
 	for in, want := range map[string]string{
 		"\xff.example":            "\uFFFD.example",
 		"a\xff\xfe\xfdb":          "a\uFFFDb",
@@ -27,7 +27,7 @@ func TestCleanReplacesWhatCannotBeShown(t *testing.T) {
 	}
 }
 
-func TestCleanEndsALongStringWithItsHashBetweenCharacters(t *testing.T) {
+func TestCleanTextCutsLongTextBetweenCharacters(t *testing.T) {
 	for char, kept := range map[string]int{"a": 200, "ü": 100, "日": 66} {
 		got := sanitize.CleanText(strings.Repeat(char, 1<<10))
 		assert.Equal(t, strings.Repeat(char, kept)+"…", got[:len(got)-32])
@@ -35,7 +35,7 @@ func TestCleanEndsALongStringWithItsHashBetweenCharacters(t *testing.T) {
 	}
 }
 
-func TestShortKeepsNamesApart(t *testing.T) {
+func TestShortenTextKeepsNamesDistinct(t *testing.T) {
 	assert.Equal(t, strings.Repeat("\xff", sanitize.MaxBytes), sanitize.ShortenText(strings.Repeat("\xff", sanitize.MaxBytes)))
 	seen := make(map[string]bool)
 	for n := range 100 {

@@ -1,4 +1,4 @@
-// Package semaphore lets a fixed number of callers work at a time. A caller that comes when all places are taken waits for one, first come first served.
+// Package semaphore implements a counting semaphore with a first-in, first-out queue and cancellation.
 package semaphore
 
 import (
@@ -7,18 +7,18 @@ import (
 	"sync"
 )
 
-// A Semaphore has places. It is safe for concurrent use. Use [New] to make one.
+// A Semaphore has a fixed number of permits. It is safe for concurrent use. Use [New] to make one.
 type Semaphore struct {
 	mu                 sync.Mutex
 	capacity, acquired int
 	waiters            list.List // of channels, each closed when its owner gets a place; empty while a place is free
 }
 
-// New returns a Semaphore of n places, which are free.
+// New returns a Semaphore of n permits, all of which are free.
 func New(n int) *Semaphore { return &Semaphore{capacity: n} }
 
-// Acquire takes a place, and waits for one if there is none. It returns the error of ctx, and takes none, if that has ended or
-// ends before.
+// Acquire takes a permit, and waits in the queue if none is free. If ctx has ended, or ends first, Acquire takes no permit and returns
+// the error of ctx.
 func (s *Semaphore) Acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case <-mine: // too late for it
+	case <-mine: // the permit was granted when ctx ended
 		s.acquired--
 		s.wakeWaiters()
 	default:
@@ -51,7 +51,7 @@ func (s *Semaphore) Acquire(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Release gives a place back.
+// Release returns a permit that Acquire took.
 func (s *Semaphore) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *Semaphore) Release() {
 	s.wakeWaiters()
 }
 
-// wakeWaiters gives free places to those who have waited for longest. The caller holds mu.
+// wakeWaiters grants free permits to the callers that have waited longest. The caller holds mu.
 func (s *Semaphore) wakeWaiters() {
 	for s.acquired < s.capacity && s.waiters.Len() > 0 {
 		close(s.waiters.Remove(s.waiters.Front()).(chan struct{}))

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/semaphore"
 )
 
-func TestWhoComesFirstIsServedFirst(t *testing.T) {
+func TestSemaphoreIsFirstInFirstOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := semaphore.New(2)
 		require.NoError(t, p.Acquire(t.Context()))
@@ -45,7 +45,7 @@ func TestWhoComesFirstIsServedFirst(t *testing.T) {
 	})
 }
 
-func TestWhoIsGoneTakesNoPlace(t *testing.T) {
+func TestAcquireWithEndedContextTakesNoPermit(t *testing.T) {
 	p := semaphore.New(1)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
@@ -53,8 +53,8 @@ func TestWhoIsGoneTakesNoPlace(t *testing.T) {
 	require.NoError(t, p.Acquire(t.Context()), "the place is free")
 }
 
-// TestNoPlaceIsLostOrMade has callers that leave at the moment at which they get a place.
-func TestNoPlaceIsLostOrMade(t *testing.T) {
+// TestSemaphoreKeepsNumberOfPermits has callers that leave at the moment at which they get a place.
+func TestSemaphoreKeepsNumberOfPermits(t *testing.T) {
 	const all = 3
 	p := semaphore.New(all)
 	var working, most atomic.Int64

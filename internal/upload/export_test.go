@@ -1,4 +1,4 @@
 package upload
 
-// UsedBytes returns how many bytes of memory are taken.
+// UsedBytes returns the number of reserved bytes.
 func (m *MemoryPool) UsedBytes() int64 { return m.used.Load() }

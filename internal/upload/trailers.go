@@ -5,15 +5,15 @@ import (
 	"net/http"
 )
 
-// CopyTrailers makes a copy of an HTTP/1 request get the trailers that its client has not declared, once its body is read: net/http tells only the
-// request that it has made itself of them.
+// CopyTrailers sets undeclared trailers of an HTTP/1 request in a copy of the request, when the body of the copy has been read. Without it,
+// net/http sets these trailers only in the request that it has made.
 func CopyTrailers(made, copied *http.Request) {
 	if made.ProtoMajor == 1 && made.ContentLength < 0 && made.Trailer == nil && made.Body != nil {
 		copied.Body = &trailerBody{made.Body, made, copied}
 	}
 }
 
-// trailerBody is the body of a copy.
+// A trailerBody is the body of a copy. At its end, it copies the trailers.
 type trailerBody struct {
 	io.ReadCloser
 	made, copied *http.Request

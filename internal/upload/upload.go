@@ -1,5 +1,4 @@
-// Package upload reads small request bodies before there is a place to work on their requests, so that who sends one
-// slowly holds no place meanwhile.
+// Package upload reads small request bodies before their requests get a slot, so that a client that sends slowly holds no slot.
 package upload
 
 import (
@@ -14,12 +13,12 @@ import (
 )
 
 const (
-	maxBodyBytes     = 64 << 10 // bytes of a body that is read ahead
-	maxPoolBytes     = 64 << 20 // bytes of memory for all bodies of a Memory
-	firstBufferBytes = 4 << 10  // bytes of memory that a body begins with; who sends nothing takes no more
+	maxBodyBytes     = 64 << 10 // largest body that is read ahead
+	maxPoolBytes     = 64 << 20 // capacity of a MemoryPool
+	firstBufferBytes = 4 << 10  // first buffer of a body; a client that sends nothing takes no more memory
 )
 
-// A MemoryPool is what the bodies that are read ahead share: 64 MiB. The zero Memory is empty. It is safe for concurrent use.
+// A MemoryPool limits the memory of all bodies that are read ahead to 64 MiB. The zero MemoryPool is unused. It is safe for concurrent use.
 type MemoryPool struct{ used atomic.Int64 }
 
 func (m *MemoryPool) reserveBytes(n int) bool {
@@ -30,9 +29,9 @@ func (m *MemoryPool) reserveBytes(n int) bool {
 	return true
 }
 
-// ShouldReadAhead reports whether the body of a request is to be read ahead: its length is known and at most 64 KiB, and its client does not
-// wait for a 100 (Continue), as far as the header says. Over HTTP/2 net/http has removed Expect from that. The handler of a request for an upgrade
-// takes over the connection, and reads the body from there.
+// ShouldReadAhead reports whether to read the body of a request ahead: its length is known and at most 64 KiB, and no header says that the
+// client waits for 100 (Continue). Over HTTP/2, net/http removes that header. A body of an upgrade request is not read ahead, because
+// its handler reads it from the connection.
 func ShouldReadAhead(r *http.Request) bool {
 	if r.ContentLength <= 0 || r.ContentLength > maxBodyBytes || r.Body == nil || len(r.Header["Expect"]) > 0 || len(r.Header["Upgrade"]) > 0 {
 		return false
@@ -41,31 +40,31 @@ func ShouldReadAhead(r *http.Request) bool {
 	return !again
 }
 
-// A BufferedBody is a request body of which the beginning, or all of it, has been read ahead. Who reads it gets the same bytes and then the
-// same error as from the body itself, which it goes on with. It may be closed while it is read, as bodies of net/http may be.
+// A BufferedBody is a request body of which the beginning, or all of it, has been read ahead. Its readers get the same bytes and the same
+// error as from the source. After the buffered bytes, it reads from the source. It may be closed during a Read, like a body of net/http.
 //
-// Two things can be known of a body of net/http, and not of one that others have put around it. A Read after net/http has closed
-// the body, because the answer had begun or by Close, has net/http's error; of such others it gets what is left.
+// After net/http has closed its body, by Close or because the response has started, a Read returns the error of net/http. If the source is
+// a body of another package, the Read returns the rest of the buffer.
 type BufferedBody struct {
 	source io.ReadCloser
-	length int // as the client says
+	length int // Content-Length
 	http2  bool
 	memory *MemoryPool
 
 	mu          sync.Mutex // guards the fields below
-	buffer      []byte     // that nobody has been given yet
-	err         error      // after these bytes; nil: there are more, or it was given
-	errWithData bool       // err came with the last of the bytes
+	buffer      []byte     // bytes that were read ahead and not returned by Read yet
+	err         error      // error after these bytes; nil: the source has more bytes, or Read has returned the error
+	errWithData bool       // the source returned err together with its last bytes
 	closed      bool
-	reserved    int // of memory
+	reserved    int // number of bytes that are reserved from memory
 }
 
-// New returns the body of a request, of which nothing is read yet. It shall be released.
+// NewBody returns the body of a request, of which nothing is read yet. The caller must call ReleaseMemory.
 func NewBody(r *http.Request, memory *MemoryPool) *BufferedBody {
 	return &BufferedBody{source: r.Body, length: int(r.ContentLength), http2: r.ProtoMajor == 2, memory: memory}
 }
 
-// ReadAhead reads until the body ends or fails, there is no memory, or there are more bytes than the client said.
+// ReadAhead reads until the body ends or fails, the memory is used up, or there are more bytes than Content-Length.
 func (b *BufferedBody) ReadAhead() {
 	for len(b.buffer) < cap(b.buffer) || b.growBuffer() {
 		n, err := b.source.Read(b.buffer[len(b.buffer):cap(b.buffer)])
@@ -80,7 +79,7 @@ func (b *BufferedBody) ReadAhead() {
 	}
 }
 
-// growBuffer makes room for more bytes: one more than the client said, to see the end.
+// growBuffer enlarges the buffer, at most to one byte more than Content-Length: the last Read then gets the end of the body.
 func (b *BufferedBody) growBuffer() bool {
 	size := min(max(2*cap(b.buffer), firstBufferBytes), b.length+1)
 	more := size - cap(b.buffer)
@@ -92,8 +91,8 @@ func (b *BufferedBody) growBuffer() bool {
 	return true
 }
 
-// CallerContext returns the context of a request whose caller may go away while it waits. If ctx ended because the body did not
-// arrive in time, nobody has gone, and the handler gets the error of that.
+// CallerContext returns the context with which the request waits for a slot. If ctx ended because the body did not arrive in time, it
+// returns a context that does not end: the caller is still there, and the handler gets the error when it reads.
 func (b *BufferedBody) CallerContext(ctx context.Context) context.Context {
 	if errors.Is(b.err, os.ErrDeadlineExceeded) {
 		return context.WithoutCancel(ctx)
@@ -101,7 +100,7 @@ func (b *BufferedBody) CallerContext(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Read gives what was read ahead, and then reads the body itself.
+// Read returns the bytes that were read ahead, and then reads from the source.
 func (b *BufferedBody) Read(p []byte) (int, error) {
 	if n, ok, err := b.readBuffer(p); ok {
 		return n, err
@@ -132,8 +131,8 @@ func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 
 func (b *BufferedBody) hasUnread() bool { return len(b.buffer) > 0 || b.err != nil }
 
-// closedError returns the error with which the body refuses to be read any more, whatever is left of it. The body is asked only if it
-// answers at once: it has ended, or was closed.
+// closedError returns the error of a Read after the source was closed; nil if the source can be read. It calls the source's Read only if
+// that cannot block: the source has ended, or was closed.
 func (b *BufferedBody) closedError() error {
 	if !b.closed && b.err != io.EOF {
 		return nil
@@ -142,13 +141,13 @@ func (b *BufferedBody) closedError() error {
 	switch {
 	case errors.Is(err, http.ErrBodyReadAfterClose), b.closed && err != nil && err != io.EOF:
 		return err
-	case b.closed && b.http2: // which says io.EOF, because that is what was read last
+	case b.closed && b.http2: // whose Read repeats the last error, io.EOF
 		return http.ErrBodyReadAfterClose
 	}
 	return nil
 }
 
-// Close closes the body.
+// Close closes the source.
 func (b *BufferedBody) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -156,14 +155,14 @@ func (b *BufferedBody) Close() error {
 	return b.source.Close()
 }
 
-// HasUnread reports whether there is something that was read ahead and not given yet.
+// HasUnread reports whether buffered bytes, or the error after them, were not returned by Read yet.
 func (b *BufferedBody) HasUnread() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.hasUnread()
 }
 
-// TakeUnread returns a copy of the bytes that were read ahead and not given yet. They are not given any more.
+// TakeUnread removes the buffered bytes and the error, and returns a copy of the bytes.
 func (b *BufferedBody) TakeUnread() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,7 +172,7 @@ func (b *BufferedBody) TakeUnread() []byte {
 	return unread
 }
 
-// ReleaseMemory gives memory back, although what is left can still be read.
+// ReleaseMemory returns the reserved memory to the pool. Buffered bytes can still be read.
 func (b *BufferedBody) ReleaseMemory() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,7 @@ func request(length int64, body io.Reader) *http.Request {
 	return r
 }
 
-func TestWhichBodiesAreSmall(t *testing.T) {
+func TestShouldReadAheadOnlySmallBodies(t *testing.T) {
 	for length, small := range map[int64]bool{-1: false, 0: false, 1: true, 65536: true, 65537: false} {
 		assert.Equal(t, small, upload.ShouldReadAhead(request(length, strings.NewReader("x"))), "%d", length)
 	}
@@ -101,8 +101,8 @@ func transcript(body io.ReadCloser, step, shut int) (said []string) {
 	return said
 }
 
-// TestReadersSeeWhatTheyWouldHaveSeen reads bodies of all kinds plainly and ahead.
-func TestReadersSeeWhatTheyWouldHaveSeen(t *testing.T) {
+// TestBufferedBodyReadsLikeItsSource reads bodies of all kinds plainly and ahead.
+func TestBufferedBodyReadsLikeItsSource(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	parts := []part{{"a", nil}, {"bcd", nil}, {"efghijkl", nil}, {"mnopqrstuv", nil}, {"", errors.New("one")}, {"xyz", errors.New("two")}}
 	for range 3000 {
@@ -126,7 +126,7 @@ func TestReadersSeeWhatTheyWouldHaveSeen(t *testing.T) {
 	}
 }
 
-func TestBytesAndEOFComeTogetherOnlyIfTheyDid(t *testing.T) {
+func TestBufferedBodyReturnsEOFWithDataLikeItsSource(t *testing.T) {
 	for _, together := range []bool{true, false} {
 		var source io.Reader = strings.NewReader("all")
 		if together {
@@ -143,7 +143,7 @@ func TestBytesAndEOFComeTogetherOnlyIfTheyDid(t *testing.T) {
 	}
 }
 
-func TestMemoryIsTakenAsBytesComeAndGivenBackWhenTheyWereRead(t *testing.T) {
+func TestBufferedBodyReservesMemoryWhileBytesAreUnread(t *testing.T) {
 	var memory upload.MemoryPool
 	slow, feed := io.Pipe()
 	b := upload.NewBody(request(65536, slow), &memory)
@@ -163,7 +163,7 @@ func TestMemoryIsTakenAsBytesComeAndGivenBackWhenTheyWereRead(t *testing.T) {
 	assert.Zero(t, memory.UsedBytes())
 }
 
-func TestWhatDoesNotFitInto64MiBIsReadByTheHandler(t *testing.T) {
+func TestReadAheadStopsAtMemoryLimit(t *testing.T) {
 	var memory upload.MemoryPool
 	content := bytes.Repeat([]byte("0123456789abcdef"), 4096)
 	var all []*upload.BufferedBody
@@ -186,7 +186,7 @@ func TestWhatDoesNotFitInto64MiBIsReadByTheHandler(t *testing.T) {
 	assert.Zero(t, memory.UsedBytes())
 }
 
-func TestOnlyABodyThatIsLateHasACallerWhoStays(t *testing.T) {
+func TestCallerContextOutlivesReadTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for err, stays := range map[error]bool{os.ErrDeadlineExceeded: true, io.ErrUnexpectedEOF: false} {
