@@ -1,8 +1,12 @@
 package hedgeprom_test
 
 import (
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,9 +26,44 @@ func promtool(t *testing.T, args ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
+// alertTests are the files with tests of alerts.yaml.
+var alertTests = []string{"alerts_test.yaml", "alerts_days_test.yaml"}
+
+// An alertTestFile is a file that promtool tests rules with.
+type alertTestFile struct {
+	RuleFiles          []string    `yaml:"rule_files"`
+	EvaluationInterval string      `yaml:"evaluation_interval"`
+	Tests              []alertTest `yaml:"tests"`
+}
+
+// An alertTest holds series and the alerts that they fire.
+type alertTest struct {
+	Name     string
+	Interval string
+	Series   []struct{ Series, Values string } `yaml:"input_series"`
+	Alerts   []struct {
+		EvalTime string `yaml:"eval_time"`
+		Name     string `yaml:"alertname"`
+		Firing   []struct {
+			Labels      map[string]string `yaml:"exp_labels"`
+			Annotations map[string]string `yaml:"exp_annotations"`
+		} `yaml:"exp_alerts"`
+	} `yaml:"alert_rule_test"`
+}
+
+// fires reports whether an alert fires at any time of the test.
+func (a *alertTest) fires() bool {
+	for _, alert := range a.Alerts {
+		if len(alert.Firing) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func TestAlertsFireWithTheirLabelsAndAnnotations(t *testing.T) {
 	promtool(t, "check", "rules", "alerts.yaml")
-	promtool(t, "test", "rules", "alerts_test.yaml")
+	promtool(t, append([]string{"test", "rules"}, alertTests...)...)
 }
 
 func TestEveryAlertIsTestedFiringAndSilent(t *testing.T) {
@@ -32,35 +71,25 @@ func TestEveryAlertIsTestedFiringAndSilent(t *testing.T) {
 		Groups []struct{ Rules []struct{ Alert string } }
 	}
 	decode(t, "alerts.yaml", &rules)
-	var tests struct {
-		Tests []struct {
-			Name   string
-			Alerts []struct {
-				Name   string `yaml:"alertname"`
-				Firing []struct {
-					Labels      map[string]string `yaml:"exp_labels"`
-					Annotations map[string]string `yaml:"exp_annotations"`
-				} `yaml:"exp_alerts"`
-			} `yaml:"alert_rule_test"`
-		}
-	}
-	decode(t, "alerts_test.yaml", &tests)
-
 	fires, silent := make(map[string]bool), make(map[string]bool)
-	for _, test := range tests.Tests {
-		anyFires := false
-		for _, alert := range test.Alerts {
-			assert.True(t, strings.HasPrefix(test.Name, alert.Name+": "), "%s tests %s", test.Name, alert.Name)
-			for _, f := range alert.Firing {
-				anyFires = true
-				fires[alert.Name] = true
-				assert.NotEmpty(t, f.Labels["severity"], test.Name)
-				assert.NotEmpty(t, f.Annotations["summary"], test.Name)
-				assert.NotEmpty(t, f.Annotations["description"], test.Name)
+	for _, name := range alertTests {
+		var file alertTestFile
+		decode(t, name, &file)
+		for _, test := range file.Tests {
+			for _, alert := range test.Alerts {
+				assert.True(t, strings.HasPrefix(test.Name, alert.Name+": "), "%s tests %s", test.Name, alert.Name)
+				for _, f := range alert.Firing {
+					assert.Equal(t, "web", f.Labels["job"], test.Name)
+					assert.NotEmpty(t, f.Labels["severity"], test.Name)
+					assert.NotEmpty(t, f.Annotations["summary"], test.Name)
+					assert.NotEmpty(t, f.Annotations["description"], test.Name)
+				}
 			}
-		}
-		if !anyFires {
-			silent[test.Alerts[0].Name] = true
+			if test.fires() {
+				fires[test.Alerts[0].Name] = true
+			} else {
+				silent[test.Alerts[0].Name] = true
+			}
 		}
 	}
 	for _, g := range rules.Groups {
@@ -69,6 +98,56 @@ func TestEveryAlertIsTestedFiringAndSilent(t *testing.T) {
 			assert.True(t, silent[r.Alert], "no test of %s in which it stays silent", r.Alert)
 		}
 	}
+}
+
+func TestEveryAlertGroupsByService(t *testing.T) {
+	b, err := os.ReadFile("alerts.yaml")
+	require.NoError(t, err)
+	groupings := regexp.MustCompile(`\b(?:by|on) \(([^)]*)\)`).FindAllSubmatch(b, -1)
+	assert.NotEmpty(t, groupings)
+	for _, g := range groupings {
+		assert.Regexp(t, "^cluster, namespace, job, ", string(g[1]))
+	}
+	assert.Equal(t, len(regexp.MustCompile(`\b(?:sum|min|max|count|avg)\b`).FindAll(b, -1)), len(regexp.MustCompile(`\b(?:sum|min|max|count|avg) by \(`).FindAll(b, -1)))
+}
+
+// Each test in which an alert fires is run again beside the series of three services for which the alert stays silent: with another job, another
+// namespace and another cluster. The alert must fire for the same services as without the series beside.
+func TestNoServiceHidesAlertsOfAnotherService(t *testing.T) {
+	rules, err := filepath.Abs("alerts.yaml")
+	require.NoError(t, err)
+	tested := make(map[string]bool)
+	for _, name := range alertTests {
+		var file, mixed alertTestFile
+		decode(t, name, &file)
+		mixed.RuleFiles, mixed.EvaluationInterval = []string{rules}, file.EvaluationInterval
+		for _, firing := range file.Tests {
+			if !firing.fires() {
+				continue
+			}
+			for _, quiet := range file.Tests {
+				if quiet.fires() || quiet.Alerts[0].Name != firing.Alerts[0].Name || quiet.Interval != firing.Interval {
+					continue
+				}
+				both := firing
+				both.Series = slices.Clone(firing.Series)
+				for _, other := range []string{`job="quiet"`, `job="web", namespace="quiet"`, `job="web", cluster="quiet"`} {
+					for _, s := range quiet.Series {
+						s.Series = strings.Replace(s.Series, `job="web"`, other, 1)
+						both.Series = append(both.Series, s)
+					}
+				}
+				mixed.Tests = append(mixed.Tests, both)
+				tested[firing.Alerts[0].Name] = true
+			}
+		}
+		b, err := yaml.Marshal(mixed)
+		require.NoError(t, err)
+		path := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+		promtool(t, "test", "rules", path)
+	}
+	assert.Len(t, tested, 16, "alerts that are tested beside another service: %v", slices.Sorted(maps.Keys(tested)))
 }
 
 // decode reads a YAML file into v.
