@@ -25,6 +25,9 @@ import (
 // A name in JSON that is no setting is an error, and so is a duration without a unit.
 // Decoders of YAML report the line; they refuse unknown names if asked to, as
 // by KnownFields(true).
+//
+// A zero is zero: MaxHedges, BudgetPercent and MaxHedgesPerSecond of 0 send no hedge. [Unset] is the default of MaxDelay,
+// InitialDelay and MaxHedgesPerSecond; as text it is "-1ns", and -1 as a number.
 type Config struct {
 	Percentile         float64       `json:"percentile" yaml:"percentile"`
 	MaxHedges          int           `json:"max_hedges" yaml:"max_hedges"`
@@ -41,6 +44,9 @@ type Config struct {
 	AttemptHeader      string        `json:"attempt_header" yaml:"attempt_header"`
 }
 
+// Unset is the value of [Config].MaxDelay, InitialDelay and MaxHedgesPerSecond with which the setting has no effect.
+const Unset = -1
+
 // numbers are the fields of Config that are numbers: their defaults and bounds, and how the
 // configuration of the policy gets them, if it does. A new one needs a field of Config, a row here, an option, a row in
 // docs/options.md and, if the policy uses it, a field of policy.Config.
@@ -51,14 +57,14 @@ var numbers = [...]struct {
 	tell      func(*policy.Config, *Config)
 }{
 	{"Percentile", 0.90, halfOpen(0, 1), func(e *policy.Config, c *Config) { e.Percentile = c.Percentile }},
-	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *policy.Config, c *Config) { e.MaxHedges = c.MaxHedges }},
+	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *policy.Config, c *Config) { e.MaxHedges = c.hedgesAllowed() }},
 	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *policy.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
 	{"EstimatedRPS", 100.0, finite, func(e *policy.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
 	{"MinDelay", time.Millisecond, atLeast(0), func(e *policy.Config, c *Config) { e.MinDelay = c.MinDelay }},
-	{"MaxDelay", time.Duration(0), atLeast(0), func(e *policy.Config, c *Config) { e.MaxDelay = c.MaxDelay }},
-	{"InitialDelay", time.Duration(0), atLeast(0), func(e *policy.Config, c *Config) { e.InitialDelay = c.InitialDelay }},
+	{"MaxDelay", time.Duration(Unset), atLeast(0).orUnset(), func(e *policy.Config, c *Config) { e.MaxDelay = delayOrUnset(c.MaxDelay) }},
+	{"InitialDelay", time.Duration(Unset), atLeast(0).orUnset(), func(e *policy.Config, c *Config) { e.InitialDelay = delayOrUnset(c.InitialDelay) }},
 	{"Burst", 2 * time.Second, atLeast(0), func(e *policy.Config, c *Config) { e.Burst = c.Burst }},
-	{"MaxHedgesPerSecond", 0.0, finite, func(e *policy.Config, c *Config) { e.MaxPerSecond = c.MaxHedgesPerSecond }},
+	{"MaxHedgesPerSecond", float64(Unset), finite.orUnset(), func(e *policy.Config, c *Config) { e.MaxPerSecond = max(c.MaxHedgesPerSecond, 0) }},
 	{"MaxKeys", 4096, atLeast(1), func(e *policy.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
 	{"Linger", time.Second, atLeast(0), nil},
 	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
@@ -75,6 +81,22 @@ var spots = func() (all [len(numbers)]int) {
 	}
 	return all
 }()
+
+// delayOrUnset returns the delay of a policy, where 0 stands for [Unset].
+func delayOrUnset(d time.Duration) time.Duration {
+	if d == Unset {
+		return 0
+	}
+	return max(d, 1)
+}
+
+// hedgesAllowed returns how many hedges a call may have: none if no hedge may be sent in any second.
+func (c *Config) hedgesAllowed() int {
+	if c.MaxHedgesPerSecond == 0 {
+		return 0
+	}
+	return c.MaxHedges
+}
 
 // DefaultConfig returns the settings that are in force without any option.
 func DefaultConfig() Config {
@@ -102,11 +124,11 @@ func (c Config) Validate() error {
 // validateTogether looks at fields beside others.
 func (c *Config) validateTogether() error {
 	switch {
-	case c.MaxDelay > 0 && c.MaxDelay < c.MinDelay:
+	case c.MaxDelay != Unset && c.MaxDelay < c.MinDelay:
 		return fail("MaxDelay", c.MaxDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
-	case c.InitialDelay > 0 && c.InitialDelay < c.MinDelay:
+	case c.InitialDelay != Unset && c.InitialDelay < c.MinDelay:
 		return fail("InitialDelay", c.InitialDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
-	case c.MaxDelay > 0 && c.InitialDelay > c.MaxDelay:
+	case c.MaxDelay != Unset && c.InitialDelay > c.MaxDelay:
 		return fail("InitialDelay", c.InitialDelay, fmt.Sprintf("at most MaxDelay, %v", c.MaxDelay))
 	}
 	return nil
@@ -145,7 +167,7 @@ func (c *Config) validateFields() error {
 
 // forCalls returns the settings that calls read.
 func (c *Config) forCalls() calls.Settings {
-	return calls.Settings{MaxHedges: c.MaxHedges, MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
+	return calls.Settings{MaxHedges: c.hedgesAllowed(), MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
 }
 
 // policyConfig returns the settings that package policy has.
@@ -255,6 +277,7 @@ type numberRange struct {
 	want      string // the range in words: "in [0, 1)"
 	low, high float64
 	open      bool // high itself is not in the range
+	unset     bool // Unset is in the range
 }
 
 // finite is the range of the finite numbers from 0 on.
@@ -275,7 +298,13 @@ func halfOpen(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v)", low, high), low: low, high: high, open: true}
 }
 
+// orUnset returns the range r and [Unset].
+func (r numberRange) orUnset() numberRange {
+	r.want, r.unset = r.want+", or Unset", true
+	return r
+}
+
 // contains reports whether x is in the range.
 func (r numberRange) contains(x float64) bool {
-	return x >= r.low && x <= r.high && !(r.open && x == r.high)
+	return r.unset && x == Unset || x >= r.low && x <= r.high && !(r.open && x == r.high)
 }

@@ -82,7 +82,7 @@ func (h *controls) logSmallBudgets(settings *Config) {
 	if b := h.options.budget; b != nil {
 		percent = b.percent
 	}
-	h.client.Log.WarnOfSmallBudget(settings.MaxHedges, percent)
+	h.client.Log.WarnOfSmallBudget(settings.hedgesAllowed(), percent)
 	for _, r := range h.options.routes.Registered() {
 		h.client.Log.WarnOfSmallRouteBudget(r.Pattern, r.BudgetPercent)
 	}

@@ -210,13 +210,13 @@ func WithMinDelay(d time.Duration) Option {
 	return newSetting("WithMinDelay", d, func(c *Config) { c.MinDelay = d })
 }
 
-// WithMaxDelay hedges after d at the latest, budget permitting. The default, 0, sets no limit. It bounds learned delays, as [WithMinDelay] does:
-// those of [WithDelay], a [Policy] and a hedgingPolicy are as they say. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s.
+// WithMaxDelay hedges after d at the latest, budget permitting. The default, [Unset], sets no limit. It bounds learned delays, as [WithMinDelay]
+// does, and not those of [WithDelay], a [Policy] and a hedgingPolicy. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s.
 func WithMaxDelay(d time.Duration) Option {
 	return newSetting("WithMaxDelay", d, func(c *Config) { c.MaxDelay = d })
 }
 
-// WithInitialDelay hedges after d until ten calls are known. The default, 0, sends
+// WithInitialDelay hedges after d until ten calls are known. The default, [Unset], sends
 // no hedge before that: a guess that is too short doubles the load of a service at
 // start. It panics if d is negative; [New] panics if it is below [WithMinDelay]'s or
 // above [WithMaxDelay]'s.
@@ -233,7 +233,7 @@ func WithBurst(d time.Duration) Option {
 }
 
 // WithMaxHedgesPerSecond bounds the hedges of all keys together, beside the
-// budget of each. The default, 0, sets no limit. It panics unless n is finite and not negative.
+// budget of each. The default, [Unset], sets no limit. 0 sends no hedge. It panics unless n is finite and not negative.
 func WithMaxHedgesPerSecond(n float64) Option {
 	return newSetting("WithMaxHedgesPerSecond", n, func(c *Config) { c.MaxHedgesPerSecond = n })
 }

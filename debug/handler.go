@@ -510,6 +510,9 @@ func settings(c hedge.Config) []setting {
 	v := reflect.ValueOf(c)
 	for i := range v.NumField() {
 		text := fmt.Sprint(v.Field(i).Interface())
+		if text == "-1" || text == "-1ns" { // hedge.Unset; no other value of a setting is negative
+			text = "unset"
+		}
 		all = append(all, setting{v.Type().Field(i).Tag.Get("json"), text})
 	}
 	return all

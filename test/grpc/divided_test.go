@@ -360,7 +360,7 @@ func TestR4HedgeConnServesTheTargetsThatAreSaidToBeTheSame(t *testing.T) {
 		"no connection, in tests": {[]string{""}, []*grpc.ClientConn{nil, a}, []bool{true, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := hedge.NewInterceptor(hedge.WithHedgeConn(to, c.others...), hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithMaxHedgesPerSecond(0))
+			h := hedge.NewInterceptor(hedge.WithHedgeConn(to, c.others...), hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
 			require.Eventually(t, func() bool { return to.GetState().String() == "READY" }, 10*time.Second, ms)
 			for n, cc := range c.calls {
 				var mu sync.Mutex

@@ -20,8 +20,8 @@ func TestDurationsAreTextInJSON(t *testing.T) {
 	require.NoError(t, err)
 	assert.JSONEq(t, `{
 		"percentile": 0.9, "max_hedges": 2, "budget_percent": 10, "estimated_rps": 100,
-		"min_delay": "1ms", "max_delay": "0s", "initial_delay": "0s", "burst": "2s",
-		"max_hedges_per_second": 0, "max_keys": 4096, "linger": "1s", "max_replay_bytes": 65536, "attempt_header": ""
+		"min_delay": "1ms", "max_delay": "-1ns", "initial_delay": "-1ns", "burst": "2s",
+		"max_hedges_per_second": -1, "max_keys": 4096, "linger": "1s", "max_replay_bytes": 65536, "attempt_header": ""
 	}`, string(b))
 	var back hedge.Config
 	require.NoError(t, json.Unmarshal(b, &back))
@@ -71,9 +71,14 @@ func TestSettingsAreJudgedTogetherOnceAllAreSet(t *testing.T) {
 	} {
 		assert.NotPanics(t, func() { hedge.New(nil, opts...) })
 	}
+	assert.NotPanics(t, func() {
+		hedge.New(nil, hedge.WithMaxDelay(hedge.Unset), hedge.WithInitialDelay(hedge.Unset), hedge.WithMaxHedgesPerSecond(hedge.Unset))
+	})
 	for says, opts := range map[string][]hedge.HTTPOption{
 		"hedge: Config.MaxDelay: 500µs is not at least MinDelay, 1ms":     {hedge.WithMaxDelay(ms / 2)},
 		"hedge: Config.InitialDelay: 500µs is not at least MinDelay, 1ms": {hedge.WithInitialDelay(ms / 2)},
+		"hedge: Config.MaxDelay: 0s is not at least MinDelay, 1ms":        {hedge.WithMaxDelay(0)},
+		"hedge: Config.InitialDelay: 0s is not at least MinDelay, 1ms":    {hedge.WithInitialDelay(0)},
 		"hedge: Config.InitialDelay: 30ms is not at most MaxDelay, 20ms":  {hedge.WithInitialDelay(30 * ms), hedge.WithMaxDelay(20 * ms)},
 	} {
 		assert.PanicsWithError(t, says, func() { hedge.New(nil, opts...) })
@@ -118,7 +123,9 @@ func TestSnapshotOfANewerVersionCanBeRead(t *testing.T) {
 
 // FuzzValidate holds Validate to its word: what it lets through can be used, and written and read back.
 func FuzzValidate(f *testing.F) {
-	f.Add(0.9, 2, 10.0, 100.0, int64(ms), int64(0), int64(0), int64(2*time.Second), 0.0, 4096, int64(time.Second), int64(64<<10), "Hedge-Attempt")
+	f.Add(0.9, 2, 10.0, 100.0, int64(ms), int64(hedge.Unset), int64(hedge.Unset), int64(2*time.Second), float64(hedge.Unset), 4096, int64(time.Second), int64(64<<10), "Hedge-Attempt")
+	f.Add(0.0, 0, 0.0, 0.0, int64(0), int64(0), int64(0), int64(0), 0.0, 1, int64(0), int64(0), "")
+	f.Add(0.9, 2, 10.0, 100.0, int64(0), int64(0), int64(0), int64(0), 1.0, 1, int64(0), int64(0), "")
 	f.Add(math.NaN(), -1, math.Inf(1), -1.0, int64(-1), int64(1), int64(-1), int64(math.MaxInt64), math.NaN(), 0, int64(-1), int64(-1), "a b")
 	f.Fuzz(func(t *testing.T, percentile float64, hedges int, budget, rps float64, minDelay, maxDelay, initial, burst int64, perSecond float64, keys int, linger, replay int64, header string) {
 		c := hedge.Config{

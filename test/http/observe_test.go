@@ -77,8 +77,9 @@ func TestObserverHearsWhyNot(t *testing.T) {
 			r.Header.Set("X-Hedge", "1")
 			return r
 		}},
-		"settings": {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithMaxHedges(0)}, nil},
-		"budget":   {hedge.DeniedBudget, []hedge.HTTPOption{hedge.WithBudget(hedge.NewBudget(0, 0)), hedge.WithInitialDelay(usual)}, nil},
+		"settings":   {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithMaxHedges(0)}, nil},
+		"per second": {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithMaxHedgesPerSecond(0)}, nil},
+		"budget":     {hedge.DeniedBudget, []hedge.HTTPOption{hedge.WithBudget(hedge.NewBudget(0, 0)), hedge.WithInitialDelay(usual)}, nil},
 		"deadline": {hedge.DeniedDeadline, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			ctx, cancel := context.WithTimeout(r.Context(), usual+5*ms)
 			t.Cleanup(cancel)
