@@ -14,7 +14,7 @@ import (
 
 const (
 	initialDelay         = 100 * time.Millisecond // before anything is learned
-	initialHandshakeTime = 200 * time.Millisecond // added to coldDelay if a handshake comes first
+	initialHandshakeTime = 200 * time.Millisecond // added to initialDelay if a handshake comes first
 	maxLossDelay         = 500 * time.Millisecond // the longest loss delay
 
 	maxRTTFactor     = 4   // answers within so many times the fastest measure the path

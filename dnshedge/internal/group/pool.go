@@ -120,7 +120,7 @@ func (p *Pool) Release(s *Server) {
 }
 
 // forgetOldest closes the server that was asked least recently, unless somebody waits for it, it is for always, or a question that
-// may still be put to it came within forgetServer. It reports false if there is none. The caller holds mu.
+// may still be put to it came within minIdleTime. It reports false if there is none. The caller holds mu.
 func (p *Pool) forgetOldest() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)

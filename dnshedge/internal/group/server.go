@@ -321,7 +321,7 @@ type health struct {
 	host string   // as the log has it; never changes
 	log  *ops.Log // never changes
 
-	isSilent         atomic.Bool                // missesToSilence was reached, and no answer came since; stored under mu
+	isSilent         atomic.Bool                // maxMisses was reached, and no answer came since; stored under mu
 	failureCount     atomic.Int64               // names in a row that it failed; stored under mu
 	answeredQuestion atomic.Pointer[wire.Query] // a question that it has answered with more than a failure; nil: there is none
 	isDown           atomic.Bool                // it was in doubt, and failed a probe as well

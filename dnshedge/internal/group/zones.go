@@ -16,7 +16,7 @@ import (
 // the server, and what does not help them is not taken from the others. The zero value is ready. It is safe for concurrent use.
 //
 // Silence does not say where a zone begins, and so the questions do. A question without an answer counts for each domain that its name
-// is below, and an answer clears each of them. The server is silent about a domain if it left questions below namesToSilence of its
+// is below, and an answer clears each of them. The server is silent about a domain if it left questions below minSilentChildren of its
 // children unanswered, and answered none below it since. So a.co.example and b.co.example are two zones as soon as one of them is answered
 // for, and one zone is not two because its names are long.
 type silentZones struct {
@@ -25,7 +25,7 @@ type silentZones struct {
 	mu       sync.Mutex // guards the fields below
 	seed     maphash.Seed
 	byHash   map[uint64]*suspectZone // nil before first use
-	suspects []*suspectZone          // with fewer misses than namesToSilence
+	suspects []*suspectZone          // with fewer misses than minSilentChildren
 	silent   []*suspectZone          // the others
 }
 
@@ -44,10 +44,10 @@ const zoneSilenceLifetime = 10 * time.Second
 // suspectZone is a domain of which questions were not answered.
 type suspectZone struct {
 	hash           uint64
-	index          int                       // its place among the suspects or silences
+	index          int                       // position among the suspect or silent zones
 	missedChildren [minSilentChildren]uint64 // hashes of different children in a row
 	misses         int                       // of missed
-	silentSince    time.Time                 // when misses became namesToSilence
+	silentSince    time.Time                 // when misses became minSilentChildren
 	lastMiss       time.Time                 // when there was a miss
 	lastAnswer     time.Time                 // the last time; zero: not since it is known
 }
@@ -91,7 +91,7 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// listOf returns the suspects or the silences, which a zone is among. The caller holds mu.
+// listOf returns the list that a zone is in: the suspect or the silent zones. The caller holds mu.
 func (z *silentZones) listOf(one *suspectZone) *[]*suspectZone {
 	if one.isSilent() {
 		return &z.silent
