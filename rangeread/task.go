@@ -46,7 +46,7 @@ func (t *task) admit(c *policy.Call, index int, from, to int64) bool {
 		reason = observe.DeniedBudget
 	}
 	c.Denied = policy.None
-	if c.AdmitUnless(index, reason) {
+	if c.AdmitRequest(index, policy.HedgeRequest{}, reason) {
 		t.extra.Add(n)
 		t.store.hedged.Add(n)
 		return true

@@ -224,7 +224,7 @@ func (c *detachedCall[T]) Admit(index int) bool {
 			slots.Add(-1)
 		}
 	}()
-	admitted = c.AdmitUnless(index, reason)
+	admitted = c.AdmitRequest(index, policy.HedgeRequest{}, reason)
 	return admitted
 }
 

@@ -29,7 +29,7 @@ func (c *call) Admit(index int) bool {
 		if !c.admitAtEndpoint(index) {
 			return false
 		}
-	} else if !c.Call.Admit(index) {
+	} else if !c.AdmitRequest(index, policy.HedgeRequest{}, policy.None) {
 		return false
 	} else {
 		c.attempts[c.Hedges].usesHedgeConns = true
@@ -218,10 +218,10 @@ func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 
 // admitAtEndpoint selects the endpoint of the next hedge of a call that has a choice, and decides about the hedge.
 func (c *call) admitAtEndpoint(index int) bool {
-	hasProbe := c.selection().HasProbe()
-	isProbe := hasProbe && index == 0
-	if hasProbe {
+	isProbe := false
+	if c.selection().HasProbe() {
 		index-- // the schedule has no delay for the probe, see probeSchedule
+		isProbe = index == policy.Immediate
 		if c.Hedges >= c.t.Policy.Config().MaxHedges {
 			c.SkipHedge(index)
 			return false
@@ -229,7 +229,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 	}
 	hedge := c.selection().SelectHedge(isProbe)
 	request := policy.HedgeRequest{Cost: hedge.Cost(), OtherBackend: hedge.IsOtherEndpoint()}
-	if isProbe && !c.AdmitImmediate(request) || !isProbe && !c.AdmitRequest(index, request, policy.None) {
+	if !c.AdmitRequest(index, request, policy.None) {
 		return false
 	}
 	added := false

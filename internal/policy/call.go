@@ -136,27 +136,18 @@ func (c *Call) WouldBeDenied(ctx context.Context, then time.Time, request HedgeR
 
 // isBeforeDelay reports whether the delay with the given index has not passed yet. That happens if hedges are rescheduled, or start immediately.
 func (c *Call) isBeforeDelay(now time.Time, index int) bool {
-	return index == immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
+	return index == Immediate || c.rescheduled.Load() && c.schedule != nil && index < len(c.schedule.Delays) && now.Sub(c.start) < c.schedule.Delays[index]
 }
 
 // Admit decides whether the hedge that is due at the delay with the given index
 // may start, see [Key.Admit].
 func (c *Call) Admit(index int) bool { return c.AdmitRequest(index, HedgeRequest{}, None) }
 
-// AdmitUnless is Admit for an adapter that has a reason of its own to deny the hedge. None is no reason.
-func (c *Call) AdmitUnless(index int, denial observe.Reason) bool {
-	return c.AdmitRequest(index, HedgeRequest{}, denial)
-}
+// Immediate is the index of a hedge that starts together with the primary, before any delay has passed. If it is denied, Denied stays as it is.
+const Immediate = -1
 
-// immediate is the index of a hedge that starts together with the primary.
-const immediate = -1
-
-// AdmitImmediate decides whether a hedge may start together with the primary, before any delay has passed. If it may not, Denied stays as it is.
-func (c *Call) AdmitImmediate(request HedgeRequest) bool {
-	return c.AdmitRequest(immediate, request, None)
-}
-
-// AdmitRequest is AdmitUnless for a hedge that differs from a plain one.
+// AdmitRequest is Admit for a hedge that differs from a plain one. An adapter that has a reason of its own to deny the hedge passes it as denial;
+// None: it has no reason.
 func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reason) bool {
 	now := time.Now()
 	isBefore := c.isBeforeDelay(now, index)
@@ -164,7 +155,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if c.predictedHedgeEnd > 0 && now.Sub(c.start) >= c.predictedHedgeEnd {
 		return false // the call would have ended
 	}
-	isMarker := c.schedule != nil && index == c.schedule.slowMarkerIndex && index != immediate
+	isMarker := c.schedule != nil && index == c.schedule.slowMarkerIndex && index != Immediate
 	if isMarker && c.schedule.hasOwnMarker { // no hedge is due at this delay
 		c.recordSlowCall(index, isBefore)
 		return false
@@ -180,7 +171,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if denial == observe.DeniedShadow {
 		c.predictHedgeEnd(now)
 	}
-	if denial != None && index != immediate {
+	if denial != None && index != Immediate {
 		c.Denied = denial
 	}
 	if c.watcher() != nil {

@@ -373,11 +373,11 @@ func TestHedgeNearDeadlineIsDenied(t *testing.T) {
 	assert.Equal(t, policy.None, k.Admit(epoch, true, epoch.Add(60*ms), policy.HedgeRequest{}))
 }
 
-func TestAdmitUnlessCountsDenialOfAdapter(t *testing.T) {
+func TestAdmitRequestCountsDenialOfAdapter(t *testing.T) {
 	k := newKey(nil)
 	var c policy.Call
 	c.Begin(t.Context(), k, 0)
-	assert.False(t, c.AdmitUnless(0, observe.DeniedNotReady))
+	assert.False(t, c.AdmitRequest(0, policy.HedgeRequest{}, observe.DeniedNotReady))
 	assert.Equal(t, observe.DeniedNotReady, c.Denied)
 	v := k.Snapshot()
 	assert.EqualValues(t, 1, v.Denied[observe.DeniedNotReady])

@@ -107,10 +107,10 @@ func TestSlowMarkerIsNoHedge(t *testing.T) {
 }
 
 // The denial of an immediate hedge is not the denial of its call: no delay has passed.
-func TestAdmitImmediateKeepsDenialOfCall(t *testing.T) {
+func TestAdmitRequestOfImmediateHedgeKeepsDenialOfCall(t *testing.T) {
 	var c policy.Call
 	c.Begin(t.Context(), policy.New(policy.Config{MaxKeys: 1}).Key(policy.Name{Host: "h"}), 0)
-	require.False(t, c.AdmitImmediate(policy.HedgeRequest{}))
+	require.False(t, c.AdmitRequest(policy.Immediate, policy.HedgeRequest{}, policy.None))
 	assert.Equal(t, policy.None, c.Denied)
 	require.False(t, c.Admit(0))
 	assert.Equal(t, observe.DeniedBudget, c.Denied)
