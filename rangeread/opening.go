@@ -9,17 +9,17 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An opening is the race for the first byte of a range. It implements [race.Op].
-type opening struct {
+// An firstByteRace is the race for the first byte of a range. It implements [race.Op].
+type firstByteRace struct {
 	policy.Call
-	race     race.Race[outcome]
-	task     *task
+	race     race.Race[openResult]
+	request  *rangeRequest
 	from, to int64
 }
 
-// open returns a stream of the bytes from from to to, and how many attempts there were. Hedged says that there may be more than one.
-func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream, started int, err error) {
-	o := &opening{task: t, from: from, to: to}
+// raceFirstByte returns a stream of the bytes from from to to, and how many attempts there were. Hedged says that there may be more than one.
+func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged bool) (s *response, started int, err error) {
+	o := &firstByteRace{request: t, from: from, to: to}
 	o.race.Style.Async, o.race.Style.Leave = true, func() bool { return true }
 	if hedged {
 		o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
@@ -29,7 +29,7 @@ func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream,
 		answered := out.Winner >= 0
 		o.End(policy.Outcome{
 			Answered: answered, Winner: out.Winner, NotTaken: out.NotTaken,
-			LatencyUnknown: answered && (out.Value.err != nil || out.Value.stream.empty()), // no first byte came
+			LatencyUnknown: answered && (out.Value.err != nil || out.Value.stream.isEmpty()), // no first byte came
 		})
 	}
 	if out.Winner > 0 {
@@ -45,32 +45,32 @@ func open(ctx context.Context, t *task, from, to int64, hedged bool) (s *stream,
 }
 
 // Attempt opens a stream. That the object ends before, or is another one, or that nothing comes, is an answer of the store, and no failure.
-func (o *opening) Attempt(a *race.Attempt, _ int) (outcome, error) {
-	s, err := o.task.open(a, o.from, o.to)
+func (o *firstByteRace) Attempt(a *race.Attempt, _ int) (openResult, error) {
+	s, err := o.request.openResponse(a, o.from, o.to)
 	if err == io.EOF || errors.Is(err, ErrChanged) {
-		return outcome{err: err}, race.ErrAnswer
+		return openResult{err: err}, race.ErrAnswer
 	}
-	if err == nil && s.empty() {
+	if err == nil && s.isEmpty() {
 		err = race.ErrAnswer
 	}
-	return outcome{stream: s}, err
+	return openResult{stream: s}, err
 }
 
 // Discard closes a stream that came too late.
-func (o *opening) Discard(v outcome, err error) {
+func (o *firstByteRace) Discard(v openResult, err error) {
 	if _, ok := err.(*race.Panic); ok {
-		o.task.store.panics.Add(1)
+		o.request.store.panics.Add(1)
 	}
 	if v.stream != nil {
-		v.stream.shut()
+		v.stream.closeBody()
 	}
 }
 
 // Admit asks both budgets.
-func (o *opening) Admit(index int) bool {
-	if !o.task.admit(&o.Call, index, o.from, o.to) {
+func (o *firstByteRace) Admit(index int) bool {
+	if !o.request.admitHedge(&o.Call, index, o.from, o.to) {
 		return false
 	}
-	o.task.store.firstByteHedges.Add(1)
+	o.request.store.firstByteHedges.Add(1)
 	return true
 }

@@ -7,23 +7,23 @@ import (
 	"sync"
 )
 
-// parts are those of one read, which is longer than one part. They are numbered by their order in the object; part 0 is read by itself.
-type parts struct {
+// splitRead are those of one read, which is longer than one part. They are numbered by their order in the object; part 0 is read by itself.
+type splitRead struct {
 	ctx    context.Context
 	reader *Reader
 	p      []byte // of all parts
 	off    int64  // of part 0 in the object
 	size   int64  // of each part but the last
 
-	mu     sync.Mutex // guards the fields below
-	next   int        // the first part that nobody reads yet
-	first  int        // of those that have failed; as many as there are parts: none has
-	parts  []part
-	worker sync.WaitGroup
+	mu          sync.Mutex // guards the fields below
+	next        int        // the first part that nobody reads yet
+	firstFailed int        // of those that have failed; as many as there are parts: none has
+	parts       []partRead
+	workers     sync.WaitGroup
 }
 
-// A part is what became of one.
-type part struct {
+// A partRead is what became of one.
+type partRead struct {
 	n      int
 	err    error
 	cancel context.CancelFunc // while it is read
@@ -39,15 +39,15 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 	f := newFlow(ctx, r, off, min(int64(len(p)), size))
 	defer f.close()
 	if whole <= size && int64(len(p)) == whole {
-		return f.fill(p)
+		return f.readFull(p)
 	}
 	var b []byte
 	var err error
-	if _, known := r.version.length(); !known {
-		b, err = f.next() // which may say how large the object is
+	if _, known := r.version.knownSize(); !known {
+		b, err = f.nextBytes() // which may say how large the object is
 	}
 	n := copy(p, b)
-	if length, known := r.version.length(); known {
+	if length, known := r.version.knownSize(); known {
 		p = p[:max(min(whole, length-off), int64(n))]
 	}
 	if err == nil {
@@ -60,29 +60,29 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 }
 
 // readTail reads what follows after the first n bytes of p, which f had: what else it has, and the other parts.
-func readTail(ctx context.Context, r *Reader, f *flow, p []byte, off int64, n int) (int, error) {
+func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64, n int) (int, error) {
 	size := r.store.options.PartSize
 	count := int((int64(len(p)) + size - 1) / size)
-	all := &parts{ctx: ctx, reader: r, p: p, off: off, size: size, next: 1, first: max(count, 1), parts: make([]part, max(count, 1))}
+	all := &splitRead{ctx: ctx, reader: r, p: p, off: off, size: size, next: 1, firstFailed: max(count, 1), parts: make([]partRead, max(count, 1))}
 	for range min(r.store.options.Parallel, count) - 1 {
-		all.worker.Go(all.work)
+		all.workers.Go(all.readPending)
 	}
-	defer all.worker.Wait()
+	defer all.workers.Wait()
 	whole := false
 	defer func() {
 		if !whole { // by a panic
-			all.fail(0)
+			all.cancelAfter(0)
 		}
 	}()
-	more, err := f.fill(p[n:min(int64(len(p)), size)])
+	more, err := f.readFull(p[n:min(int64(len(p)), size)])
 	n += more
 	whole = true
 	if err != nil {
-		all.fail(0)
+		all.cancelAfter(0)
 		return n, err
 	}
-	all.work()
-	all.worker.Wait()
+	all.readPending()
+	all.workers.Wait()
 	for _, one := range all.parts[1:] {
 		n += one.n
 		if one.err != nil {
@@ -92,31 +92,31 @@ func readTail(ctx context.Context, r *Reader, f *flow, p []byte, off int64, n in
 	return n, nil
 }
 
-// work reads parts, until there are none or an earlier one has failed.
-func (a *parts) work() {
+// readPending reads parts, until there are none or an earlier one has failed.
+func (a *splitRead) readPending() {
 	for {
-		ctx, i := a.take()
+		ctx, i := a.claimPart()
 		if i < 0 {
 			return
 		}
 		var n int
-		catch(func() (err error) {
+		callRecovered(func() (err error) {
 			from := int64(i) * a.size
 			p := a.p[from:min(from+a.size, int64(len(a.p)))]
 			f := newFlow(ctx, a.reader, a.off+from, int64(len(p)))
 			defer f.close()
-			n, err = f.fill(p)
+			n, err = f.readFull(p)
 			return err
-		}, func(err error) { a.done(i, n, err) })
+		}, func(err error) { a.recordPart(i, n, err) })
 	}
 }
 
-// take returns the next part and its context; -1: there is none.
-func (a *parts) take() (context.Context, int) {
+// claimPart returns the next part and its context; -1: there is none.
+func (a *splitRead) claimPart() (context.Context, int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	i := a.next
-	if i >= min(a.first, len(a.parts)) {
+	if i >= min(a.firstFailed, len(a.parts)) {
 		return nil, -1
 	}
 	a.next++
@@ -125,23 +125,23 @@ func (a *parts) take() (context.Context, int) {
 	return ctx, i
 }
 
-// done says what became of part i.
-func (a *parts) done(i, n int, err error) {
+// recordPart says what became of part i.
+func (a *splitRead) recordPart(i, n int, err error) {
 	a.mu.Lock()
 	one := &a.parts[i]
 	one.cancel()
 	one.n, one.err, one.cancel = n, err, nil
 	a.mu.Unlock()
 	if err != nil {
-		a.fail(i)
+		a.cancelAfter(i)
 	}
 }
 
-// fail says that part i has failed: nobody waits for those after it.
-func (a *parts) fail(i int) {
+// cancelAfter says that part i has failed: nobody waits for those after it.
+func (a *splitRead) cancelAfter(i int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.first = min(a.first, i)
+	a.firstFailed = min(a.firstFailed, i)
 	for _, later := range a.parts[i+1:] {
 		if later.cancel != nil {
 			later.cancel()
@@ -150,10 +150,10 @@ func (a *parts) fail(i int) {
 }
 
 // fill reads into p what the flow has, and returns an error if that is less.
-func (f *flow) fill(p []byte) (n int, err error) {
+func (f *rangeBody) readFull(p []byte) (n int, err error) {
 	for n < len(p) {
 		var b []byte
-		b, err = f.next()
+		b, err = f.nextBytes()
 		if n += copy(p[n:], b); err != nil {
 			break
 		}

@@ -68,8 +68,8 @@ type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)
 // later reads of the Reader return it as well, even if the object is again as it was: open the object anew.
 var ErrChanged = errors.New("rangeread: the object has changed")
 
-// fits returns why what came cannot be what was asked for.
-func (i Info) fits(r Range) error {
+// checkAgainst returns why what came cannot be what was asked for.
+func (i Info) checkAgainst(r Range) error {
 	switch {
 	case i.Offset < 0 || i.Length < -1 || i.Size < -1 ||
 		i.Size >= 0 && i.Length > i.Size-i.Offset:

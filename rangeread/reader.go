@@ -20,11 +20,11 @@ var (
 // A Reader reads one object: the version of it that was there at the first answer. It is safe for concurrent use.
 // The zero Reader is not usable; [New] and [Store.Open] make one.
 type Reader struct {
-	store   *Store
-	fetch   Fetch
-	version version
-	life    context.Context // until Close
-	kill    context.CancelFunc
+	store      *Store
+	fetch      Fetch
+	version    objectVersion
+	closed     context.Context // until Close
+	closeReads context.CancelFunc
 }
 
 var _ io.ReaderAt = (*Reader)(nil)
@@ -39,7 +39,7 @@ func (s *Store) Open(fetch Fetch) *Reader {
 		panic("rangeread: nil Fetch")
 	}
 	r := &Reader{store: s, fetch: fetch}
-	r.life, r.kill = context.WithCancel(context.Background())
+	r.closed, r.closeReads = context.WithCancel(context.Background())
 	return r
 }
 
@@ -57,37 +57,37 @@ func (r *Reader) ReadAt(p []byte, off int64) (int, error) {
 //
 // A panic of the Fetch, or of a body, is raised in the caller's goroutine, unless another attempt has what is missing.
 func (r *Reader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	if err := r.refuses(ctx, off); err != nil || len(p) == 0 {
+	if err := r.checkReadable(ctx, off); err != nil || len(p) == 0 {
 		return 0, err
 	}
 	n, err := readParts(ctx, r, p, off)
-	return n, r.raise(ctx, err)
+	return n, r.convertError(ctx, err)
 }
 
-// refuses returns why nothing is to be read: the Reader is closed, the offset is negative, the context has ended, or a read has returned [ErrChanged].
-func (r *Reader) refuses(ctx context.Context, off int64) error {
+// checkReadable returns why nothing is to be read: the Reader is closed, the offset is negative, the context has ended, or a read has returned [ErrChanged].
+func (r *Reader) checkReadable(ctx context.Context, off int64) error {
 	switch {
-	case r.life.Err() != nil:
+	case r.closed.Err() != nil:
 		return errClosed
 	case off < 0:
 		return errNegative
 	case ctx.Err() != nil:
 		return ctx.Err()
 	default:
-		return r.version.changed()
+		return r.version.changeError()
 	}
 }
 
-// raise raises what an attempt has panicked with, in the goroutine of the caller, and else returns what a read under ctx is to return. Clients have
+// convertError raises what an attempt has panicked with, in the goroutine of the caller, and else returns what a read under ctx is to return. Clients have
 // many words for a context that has ended: its own count.
-func (r *Reader) raise(ctx context.Context, err error) error {
+func (r *Reader) convertError(ctx context.Context, err error) error {
 	if p, ok := err.(*race.Panic); ok {
 		p.Rethrow()
 	}
 	switch {
 	case err == nil || err == io.EOF:
 		return err
-	case r.life.Err() != nil:
+	case r.closed.Err() != nil:
 		return errClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -96,8 +96,8 @@ func (r *Reader) raise(ctx context.Context, err error) error {
 	return err
 }
 
-// catch calls f, and returns as an error what it panics with, or that it ends the goroutine.
-func catch(f func() error, then func(error)) {
+// callRecovered calls f, and returns as an error what it panics with, or that it ends the goroutine.
+func callRecovered(f func() error, then func(error)) {
 	var err error = new(race.Panic) // unless f returns
 	defer func() {
 		switch v := recover().(type) {
@@ -114,26 +114,26 @@ func catch(f func() error, then func(error)) {
 
 // Size returns the size of the object. If no answer has said it, Size asks for the first byte.
 func (r *Reader) Size(ctx context.Context) (int64, error) {
-	if size, known := r.version.length(); known && r.version.changed() == nil {
+	if size, known := r.version.knownSize(); known && r.version.changeError() == nil {
 		return size, nil
 	}
-	if err := r.refuses(ctx, 0); err != nil {
+	if err := r.checkReadable(ctx, 0); err != nil {
 		return 0, err
 	}
 	f := newFlow(ctx, r, 0, 1)
 	defer f.close()
-	_, err := f.next()
-	if size, known := r.version.length(); known {
+	_, err := f.nextBytes()
+	if size, known := r.version.knownSize(); known {
 		return size, nil
 	}
 	if err == nil || err == io.EOF {
 		err = errUnknownSize
 	}
-	return 0, r.raise(ctx, err)
+	return 0, r.convertError(ctx, err)
 }
 
 // Close ends all reads, which then return an error that wraps [fs.ErrClosed], as all later ones do. It does not wait for them.
 func (r *Reader) Close() error {
-	r.kill()
+	r.closeReads()
 	return nil
 }

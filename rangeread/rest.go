@@ -10,65 +10,65 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-var errNothing = errors.New("rangeread: the store has sent nothing of what is missing")
+var errNoBytes = errors.New("rangeread: the store has sent nothing of what is missing")
 
-// A rest is a request for what is missing of a body, beside the body or in its place.
-type rest struct {
+// A remainder is a request for what is missing of a body, beside the body or in its place.
+type remainder struct {
 	policy.Call
-	task    *task
+	request *rangeRequest
 	attempt *race.Attempt
 	asked   time.Time
-	answer  chan outcome
+	answer  chan openResult
 }
 
-// ask asks for the bytes from from to to, by attempt number n. It returns nil if that is not admitted, and whether to ask again later.
-func ask(t *task, from, to int64, n int) (r *rest, later bool) {
-	r = &rest{task: t}
+// requestRemainder asks for the bytes from from to to, by attempt number n. It returns nil if that is not admitted, and whether to ask again later.
+func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, later bool) {
+	r = &remainder{request: t}
 	r.BeginRest(t.ctx, t.key)
-	if !t.admit(&r.Call, 0, from, to) {
+	if !t.admitHedge(&r.Call, 0, from, to) {
 		return nil, r.Denied != observe.DeniedShadow
 	}
 	t.store.stallHedges.Add(1)
-	r.attempt, r.asked, r.answer = race.NewAttempt(t.ctx, n), time.Now(), make(chan outcome)
-	t.begin()
-	go r.run(from, to)
+	r.attempt, r.asked, r.answer = race.NewAttempt(t.ctx, n), time.Now(), make(chan openResult)
+	t.addUser()
+	go r.sendRequest(from, to)
 	return r, false
 }
 
-// run makes the request. If nobody wants its answer any more, it closes that.
-func (r *rest) run(from, to int64) {
-	defer r.task.end()
+// sendRequest makes the request. If nobody wants its answer any more, it closes that.
+func (r *remainder) sendRequest(from, to int64) {
+	defer r.request.removeUser()
 	done := r.attempt.Done()
-	a := outcome{err: &race.Panic{}} // unless open returns
+	a := openResult{err: &race.Panic{}} // unless open returns
 	defer func() {
 		if v := recover(); v != nil {
 			a.err = &race.Panic{Value: v, Stack: debug.Stack()}
 		}
 		if _, ok := a.err.(*race.Panic); ok {
-			r.task.store.panics.Add(1)
+			r.request.store.panics.Add(1)
 		}
 		select {
 		case r.answer <- a:
 		case <-done:
 			if a.stream != nil {
-				a.stream.shut()
+				a.stream.closeBody()
 			}
 		}
 	}()
-	if a.stream, a.err = r.task.open(r.attempt, from, to); a.err == nil && a.stream.empty() {
-		a.stream.shut()
-		a = outcome{err: errNothing}
+	if a.stream, a.err = r.request.openResponse(r.attempt, from, to); a.err == nil && a.stream.isEmpty() {
+		a.stream.closeBody()
+		a = openResult{err: errNoBytes}
 	}
 }
 
-// won says that its answer is read.
-func (r *rest) won() {
-	r.task.store.stallWins.Add(1)
+// recordWin says that its answer is read.
+func (r *remainder) recordWin() {
+	r.request.store.stallWins.Add(1)
 	r.EndRest(true)
 }
 
-// lose ends the request, which nobody waits for any more.
-func (r *rest) lose() {
+// cancelRequest ends the request, which nobody waits for any more.
+func (r *remainder) cancelRequest() {
 	r.EndRest(false)
 	r.attempt.Lose()
 }

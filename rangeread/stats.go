@@ -28,37 +28,37 @@ type counters struct {
 
 // denials are hedges that were due and were not sent.
 type denials struct {
-	mu    sync.Mutex // guards the fields below
-	by    map[observe.Reason]int64
-	bytes int64 // of them, those that the budget of bytes did not pay for
+	mu       sync.Mutex // guards the fields below
+	byReason map[observe.Reason]int64
+	bytes    int64 // of them, those that the budget of bytes did not pay for
 }
 
 // count counts a hedge. Bytes says that the budget of bytes did not pay for it.
-func (d *denials) count(reason observe.Reason, bytes bool) {
+func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.by == nil {
-		d.by = make(map[observe.Reason]int64)
+	if d.byReason == nil {
+		d.byReason = make(map[observe.Reason]int64)
 	}
-	d.by[reason]++
+	d.byReason[reason]++
 	if bytes {
 		d.bytes++
 	}
 }
 
 // snapshot writes the present values into s.
-func (d *denials) snapshot(s *Stats) {
+func (d *denials) addTo(s *Stats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.DeniedBytes, s.DeniedBy = d.bytes, make(map[observe.Reason]int64)
-	maps.Copy(s.DeniedBy, d.by)
-	for _, n := range d.by {
+	maps.Copy(s.DeniedBy, d.byReason)
+	for _, n := range d.byReason {
 		s.Denied += n
 	}
 }
 
-// snapshot returns the present values. What is counted last is read first, so that no part is larger than its whole.
-func (c *counters) snapshot() Stats {
+// toStats returns the present values. What is counted last is read first, so that no part is larger than its whole.
+func (c *counters) toStats() Stats {
 	s := Stats{
 		FirstByteWins: c.firstWins.Load(), StallWins: c.stallWins.Load(),
 		BytesTwice: c.twice.Load(), BytesHedged: c.hedged.Load(), BytesSkipped: c.skipped.Load(), Panics: c.panics.Load(),
@@ -67,6 +67,6 @@ func (c *counters) snapshot() Stats {
 	s.BytesRead = c.read.Load()
 	s.Requests, s.BytesAsked = c.requests.Load(), c.asked.Load()
 	s.Ranges = c.ranges.Load()
-	c.denied.snapshot(&s)
+	c.denied.addTo(&s)
 	return s
 }

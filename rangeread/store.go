@@ -56,8 +56,8 @@ type Options struct {
 	MaxBytes int64
 }
 
-// filled returns o with its defaults. It panics if a setting makes no sense.
-func (o Options) filled() Options {
+// withDefaults returns o with its defaults. It panics if a setting makes no sense.
+func (o Options) withDefaults() Options {
 	o.PartSize, o.Parallel = cmp.Or(o.PartSize, DefaultPartSize), cmp.Or(o.Parallel, DefaultParallel)
 	o.BudgetPercent, o.MaxBytes = cmp.Or(o.BudgetPercent, DefaultBudgetPercent), cmp.Or(o.MaxBytes, DefaultMaxBytes)
 	switch {
@@ -76,20 +76,20 @@ func (o Options) filled() Options {
 // A Store is what is learned of one object store, or of one bucket, and what pays for the hedges of all its objects. It is safe for concurrent
 // use. The zero Store is not usable; NewStore makes one. It has no goroutines and needs no Close.
 type Store struct {
-	options Options // filled
-	off     bool    // no hedge is sent
-	shadow  bool    // hedges are only counted
-	engine  *policy.Engine
-	bytes   *budget.Bucket // pays for the bytes of hedges
-	held    atomic.Int64   // bytes read ahead
-	whole   atomic.Bool    // the last answer to a range behind byte 0 began at byte 0
+	options       Options // filled
+	off           bool    // no hedge is sent
+	shadow        bool    // hedges are only counted
+	engine        *policy.Engine
+	bytes         *budget.Bucket // pays for the bytes of hedges
+	reserved      atomic.Int64   // bytes read ahead
+	ignoresRanges atomic.Bool    // the last answer to a range behind byte 0 began at byte 0
 	counters
 }
 
 // NewStore returns a Store. It panics if the options make no sense. The variables HEDGE_MODE and HEDGE_DISABLED of the environment count, as they do for
 // package hedge.
 func NewStore(o Options) *Store {
-	o = o.filled()
+	o = o.withDefaults()
 	environment := ops.ReadEnvironment()
 	share := max(o.BudgetPercent, 0) / 100
 	return &Store{
@@ -110,9 +110,9 @@ const maxHedges = 2
 
 // Stats returns what the store has done and knows.
 func (s *Store) Stats() Stats {
-	all := s.snapshot()
+	all := s.toStats()
 	all.Enabled, all.Shadow = !s.off, s.shadow
-	all.BytesHeld, all.MaxBytes = s.held.Load(), max(s.options.MaxBytes, 0)
+	all.BytesHeld, all.MaxBytes = s.reserved.Load(), max(s.options.MaxBytes, 0)
 	for _, v := range s.engine.Snapshots() {
 		length, err := strconv.ParseInt(v.Name.Route, 10, 64)
 		if err != nil {
@@ -128,35 +128,35 @@ func (s *Store) Stats() Stats {
 	return all
 }
 
-// key returns what is known of ranges of about that length.
-func (s *Store) key(length int64) *policy.Key {
+// keyForLength returns what is known of ranges of about that length.
+func (s *Store) keyForLength(length int64) *policy.Key {
 	class := int64(1) << bits.Len64(uint64(length-1))
 	return s.engine.Key(policy.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
 }
 
-// ignores takes note of whether an answer shows that ranges are ignored.
-func (s *Store) ignores(ranges bool) {
-	if s.whole.Load() != ranges {
-		s.whole.Store(ranges)
+// recordRangeSupport takes note of whether an answer shows that ranges are ignored.
+func (s *Store) recordRangeSupport(ranges bool) {
+	if s.ignoresRanges.Load() != ranges {
+		s.ignoresRanges.Store(ranges)
 	}
 }
 
-// cost returns how many bytes an answer to a request for those from from to to has, as far as is known.
-func (s *Store) cost(from, to int64) int64 {
-	if s.whole.Load() {
+// responseBytes returns how many bytes an answer to a request for those from from to to has, as far as is known.
+func (s *Store) responseBytes(from, to int64) int64 {
+	if s.ignoresRanges.Load() {
 		return to
 	}
 	return to - from
 }
 
-// hold takes memory for n bytes that are read ahead, or reports false.
-func (s *Store) hold(n int64) bool {
-	if s.held.Add(n) > s.options.MaxBytes {
-		s.held.Add(-n)
+// reserveMemory takes memory for n bytes that are read ahead, or reports false.
+func (s *Store) reserveMemory(n int64) bool {
+	if s.reserved.Add(n) > s.options.MaxBytes {
+		s.reserved.Add(-n)
 		return false
 	}
 	return true
 }
 
-// letGo gives back what hold took.
-func (s *Store) letGo(n int64) { s.held.Add(-n) }
+// releaseMemory gives back what hold took.
+func (s *Store) releaseMemory(n int64) { s.reserved.Add(-n) }
