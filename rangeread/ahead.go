@@ -5,17 +5,17 @@ import (
 	"sync"
 )
 
-// readAheadPart is a part that is read ahead into memory.
+// A readAheadPart is a part of an object that is read into memory before the caller needs it. It is safe for concurrent use.
 type readAheadPart struct {
 	size   int64
 	cancel context.CancelFunc
-	done   chan struct{} // closed when nothing is read any more
+	done   chan struct{} // closed when the reading has ended
 
 	mu      sync.Mutex // guards the fields below
-	changed sync.Cond  // they have changed; on mu
-	bytes   []byte     // what was read, which is not written to again
-	taken   int        // of bytes
-	err     error      // why there are no more; nil: there may be
+	changed sync.Cond  // signalled when they change; its lock is mu
+	bytes   []byte     // that were read; they are not written to again
+	taken   int        // number of bytes that nextBytes has returned
+	err     error      // with which the reading ended; nil: it goes on
 }
 
 // readAhead reads the n bytes from off on into memory that has room for them, in a goroutine of its own, until it is closed. A body that stalls may keep the
@@ -27,7 +27,7 @@ func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *rea
 	go func() {
 		defer close(a.done)
 		callRecovered(func() error {
-			f := newFlow(ctx, r, off, n)
+			f := newRangeBody(ctx, r, off, n)
 			defer f.close()
 			f.destination = memory[:n]
 			return a.readAll(f)
@@ -36,7 +36,7 @@ func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *rea
 	return a
 }
 
-// readAll reads all that the flow has.
+// readAll reads f to its end.
 func (a *readAheadPart) readAll(f *rangeBody) error {
 	for {
 		_, err := f.nextBytes()
@@ -50,7 +50,7 @@ func (a *readAheadPart) readAll(f *rangeBody) error {
 	}
 }
 
-// end says why there are no more.
+// setError records the error with which the reading ended.
 func (a *readAheadPart) setError(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,6 +58,7 @@ func (a *readAheadPart) setError(err error) {
 	a.changed.Signal()
 }
 
+// nextBytes waits for bytes that it has not returned, or for the end of the reading.
 func (a *readAheadPart) nextBytes() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

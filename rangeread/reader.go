@@ -64,7 +64,7 @@ func (r *Reader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 	return n, r.convertError(ctx, err)
 }
 
-// checkReadable returns why nothing is to be read: the Reader is closed, the offset is negative, the context has ended, or a read has returned [ErrChanged].
+// checkReadable returns an error if nothing can be read: the Reader is closed, the offset is negative, the context has ended, or a read has returned [ErrChanged].
 func (r *Reader) checkReadable(ctx context.Context, off int64) error {
 	switch {
 	case r.closed.Err() != nil:
@@ -78,8 +78,8 @@ func (r *Reader) checkReadable(ctx context.Context, off int64) error {
 	}
 }
 
-// convertError raises what an attempt has panicked with, in the goroutine of the caller, and else returns what a read under ctx is to return. Clients have
-// many words for a context that has ended: its own count.
+// convertError returns the error that a read under ctx returns for err. If an attempt has panicked, convertError panics in the goroutine of the caller.
+// For a context that has ended, the error is that of the context, whatever error the client has returned.
 func (r *Reader) convertError(ctx context.Context, err error) error {
 	if p, ok := err.(*race.Panic); ok {
 		p.Rethrow()
@@ -96,7 +96,7 @@ func (r *Reader) convertError(ctx context.Context, err error) error {
 	return err
 }
 
-// callRecovered calls f, and returns as an error what it panics with, or that it ends the goroutine.
+// callRecovered calls f, and passes its error to then. If f panics, or ends the goroutine, the error is a [race.Panic].
 func callRecovered(f func() error, then func(error)) {
 	var err error = new(race.Panic) // unless f returns
 	defer func() {
@@ -120,7 +120,7 @@ func (r *Reader) Size(ctx context.Context) (int64, error) {
 	if err := r.checkReadable(ctx, 0); err != nil {
 		return 0, err
 	}
-	f := newFlow(ctx, r, 0, 1)
+	f := newRangeBody(ctx, r, 0, 1)
 	defer f.close()
 	_, err := f.nextBytes()
 	if size, known := r.version.knownSize(); known {

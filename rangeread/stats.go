@@ -15,7 +15,7 @@ type Stats = observe.StoreStats
 // Class is what is known of the ranges of about one size.
 type Class = observe.StoreClass
 
-// counters are what Stats has, as it is counted.
+// counters count the events of [Stats].
 type counters struct {
 	ranges, requests           atomic.Int64
 	firstByteHedges, firstWins atomic.Int64
@@ -26,14 +26,14 @@ type counters struct {
 	denied                     denials
 }
 
-// denials are hedges that were due and were not sent.
+// denials count the hedges that were due and not sent.
 type denials struct {
 	mu       sync.Mutex // guards the fields below
 	byReason map[observe.Reason]int64
-	bytes    int64 // of them, those that the budget of bytes did not pay for
+	bytes    int64 // number of these that the budget of bytes did not pay for
 }
 
-// count counts a hedge. Bytes says that the budget of bytes did not pay for it.
+// countDenial counts a denied hedge. If bytes is true, the budget of bytes did not pay for it.
 func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,7 +46,7 @@ func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 	}
 }
 
-// snapshot writes the present values into s.
+// addTo writes the present values to s.
 func (d *denials) addTo(s *Stats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +57,7 @@ func (d *denials) addTo(s *Stats) {
 	}
 }
 
-// toStats returns the present values. What is counted last is read first, so that no part is larger than its whole.
+// toStats returns the present values. It reads the counters in the reverse order of counting, so that no part is larger than its whole.
 func (c *counters) toStats() Stats {
 	s := Stats{
 		FirstByteWins: c.firstWins.Load(), StallWins: c.stallWins.Load(),

@@ -56,7 +56,7 @@ type Options struct {
 	MaxBytes int64
 }
 
-// withDefaults returns o with its defaults. It panics if a setting makes no sense.
+// withDefaults returns o with the defaults of unset fields. It panics if a setting is invalid.
 func (o Options) withDefaults() Options {
 	o.PartSize, o.Parallel = cmp.Or(o.PartSize, DefaultPartSize), cmp.Or(o.Parallel, DefaultParallel)
 	o.BudgetPercent, o.MaxBytes = cmp.Or(o.BudgetPercent, DefaultBudgetPercent), cmp.Or(o.MaxBytes, DefaultMaxBytes)
@@ -76,9 +76,9 @@ func (o Options) withDefaults() Options {
 // A Store is what is learned of one object store, or of one bucket, and what pays for the hedges of all its objects. It is safe for concurrent
 // use. The zero Store is not usable; NewStore makes one. It has no goroutines and needs no Close.
 type Store struct {
-	options       Options // filled
+	options       Options // with defaults
 	off           bool    // no hedge is sent
-	shadow        bool    // hedges are only counted
+	shadow        bool    // shadow mode: hedges are only counted
 	engine        *policy.Engine
 	bytes         *budget.Bucket // pays for the bytes of hedges
 	reserved      atomic.Int64   // bytes read ahead
@@ -128,20 +128,20 @@ func (s *Store) Stats() Stats {
 	return all
 }
 
-// keyForLength returns what is known of ranges of about that length.
+// keyForLength returns the latency key of ranges of about the given length.
 func (s *Store) keyForLength(length int64) *policy.Key {
 	class := int64(1) << bits.Len64(uint64(length-1))
 	return s.engine.Key(policy.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
 }
 
-// recordRangeSupport takes note of whether an answer shows that ranges are ignored.
+// recordRangeSupport records whether the last response was the whole object in place of the range.
 func (s *Store) recordRangeSupport(ranges bool) {
 	if s.ignoresRanges.Load() != ranges {
 		s.ignoresRanges.Store(ranges)
 	}
 }
 
-// responseBytes returns how many bytes an answer to a request for those from from to to has, as far as is known.
+// responseBytes estimates the length of the response to a request for the bytes [from, to).
 func (s *Store) responseBytes(from, to int64) int64 {
 	if s.ignoresRanges.Load() {
 		return to
@@ -149,7 +149,7 @@ func (s *Store) responseBytes(from, to int64) int64 {
 	return to - from
 }
 
-// reserveMemory takes memory for n bytes that are read ahead, or reports false.
+// reserveMemory counts n bytes that will be read ahead. It reports false, and counts nothing, beyond Options.MaxBytes.
 func (s *Store) reserveMemory(n int64) bool {
 	if s.reserved.Add(n) > s.options.MaxBytes {
 		s.reserved.Add(-n)
@@ -158,5 +158,5 @@ func (s *Store) reserveMemory(n int64) bool {
 	return true
 }
 
-// releaseMemory gives back what hold took.
+// releaseMemory undoes reserveMemory.
 func (s *Store) releaseMemory(n int64) { s.reserved.Add(-n) }

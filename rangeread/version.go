@@ -9,9 +9,9 @@ import (
 // A objectVersion is the one that a Reader reads: that of its first answer.
 type objectVersion struct {
 	mu        sync.Mutex // guards the fields below
-	known     bool       // there was an answer
-	tag       string     // "": it has none
-	size      int64      // of the object, if sized
+	known     bool       // a response was read
+	tag       string     // "": the store names no versions
+	size      int64      // of the object; not known unless sized
 	sized     bool
 	changeErr error // the ErrChanged that a read returned first; nil: no read did
 }
@@ -35,7 +35,7 @@ func (v *objectVersion) recordChange(err error) {
 	}
 }
 
-// currentTag returns what a request is to name.
+// currentTag returns the tag that requests must match; "": any version.
 func (v *objectVersion) currentTag() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -49,14 +49,14 @@ func (v *objectVersion) knownSize() (size int64, known bool) {
 	return v.size, v.sized
 }
 
-// checkInfo returns why an answer cannot be one of this version.
+// checkInfo returns an error if a response is of another version.
 func (v *objectVersion) checkInfo(i Info) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.checkLocked(i)
 }
 
-// checkLocked is check. The caller holds mu.
+// checkLocked is checkInfo. The caller holds mu.
 func (v *objectVersion) checkLocked(i Info) error {
 	switch {
 	case v.changeErr != nil:
@@ -69,7 +69,7 @@ func (v *objectVersion) checkLocked(i Info) error {
 	return nil
 }
 
-// adoptInfo takes the version of an answer that is read, or returns why it is another one.
+// adoptInfo stores the tag and the size of a response that is read. It returns an error if the response is of another version.
 func (v *objectVersion) adoptInfo(i Info) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -83,7 +83,7 @@ func (v *objectVersion) adoptInfo(i Info) error {
 	return nil
 }
 
-// ends says that the object ends at the given byte, as was found out by reading. It reports false if it does not.
+// recordEnd records that a response ended at the given byte. It reports whether that can be the end of the object.
 func (v *objectVersion) recordEnd(at int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -9,34 +9,35 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A rangeBody is the bytes of one range in order, from whichever attempt has them first. One goroutine at a time uses it.
+// A rangeBody returns the bytes of one range in order. It reads one response at a time, and goes on with the response to a hedge if that has the
+// next byte first. It is not safe for concurrent use.
 type rangeBody struct {
 	request     *rangeRequest
 	caller      context.Context
 	hedged      bool
-	offset      int64  // the next byte
-	end         int64  // no byte is wanted from there on
-	start       int64  // the first byte of the range
-	opened      int64  // where the last answer began, if there was one
-	responses   int    // answers that were opened
-	destination []byte // where all bytes of the range are read to; nil: each piece is where it is until the next
+	offset      int64  // of the next byte in the object
+	end         int64  // offset of the end of the range, or of the object
+	start       int64  // offset of the first byte of the range
+	opened      int64  // offset at which the last response was opened, if there was one
+	responses   int    // number of opened responses
+	destination []byte // memory for the whole range; nil: each chunk is valid until the next one
 
-	source      *response  // whose pieces are read; nil: there is none now
-	sourceErr   error      // of the source, while what is missing may still come
-	remainder   *remainder // what is missing is asked for; nil: it is not
-	hedgesLeft  int        // how often it may still be asked for
-	nextAttempt int        // of the next attempt
+	source      *response  // response that is read; nil: none is open
+	sourceErr   error      // with which the source failed while a request for the remainder is in progress
+	remainder   *remainder // request for the bytes that the source has not delivered; nil: there is none
+	hedgesLeft  int        // further requests for the remainder that may be sent
+	nextAttempt int        // number of the next attempt
 
-	began   time.Time     // when the range was asked for
-	usual   time.Duration // in which a first byte usually comes; 0: not known
-	stall   time.Duration // a pause of so long is a stall; 0: not known, or nothing is hedged
-	retry   time.Duration // until a hedge that was denied is asked for again
-	longest time.Duration // pause
+	began   time.Time     // when the range was requested
+	usual   time.Duration // 99th percentile of the time to the first byte; 0: not known
+	stall   time.Duration // shortest pause that counts as a stall; 0: not known, or the range is not hedged
+	retry   time.Duration // time until a denied hedge is requested again
+	longest time.Duration // longest pause so far
 	timer   *time.Timer
 }
 
-// newFlow returns the flow of n bytes from off on; n is at least 1. Its owner closes it.
-func newFlow(ctx context.Context, r *Reader, off, n int64) *rangeBody {
+// newRangeBody returns the body of the n bytes from off on; n is at least 1. The caller closes it.
+func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	refused := policy.Eligibility{SwitchedOff: r.store.off}.Reason(race.OverridesFrom(ctx))
 	f := &rangeBody{
 		request: &rangeRequest{store: r.store, fetch: r.fetch, version: &r.version, key: r.store.keyForLength(n)},
@@ -52,14 +53,14 @@ func newFlow(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	return f
 }
 
-// limitToSize takes note of the size of the object.
+// limitToSize ends the range at the end of the object, if its size is known.
 func (f *rangeBody) limitToSize() {
 	if size, known := f.request.version.knownSize(); known {
 		f.end = max(min(f.end, size), f.offset)
 	}
 }
 
-// nextBytes returns the next bytes, valid until it is called again, and io.EOF at the end of the range or of the object.
+// nextBytes returns the next bytes, which are valid until the next call, and io.EOF at the end of the range or of the object.
 func (f *rangeBody) nextBytes() ([]byte, error) {
 	for f.offset < f.end {
 		if f.source == nil && f.sourceErr == nil {
@@ -76,10 +77,10 @@ func (f *rangeBody) nextBytes() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// open opens the source, or another one if that has ended too soon, but as it has promised.
+// openResponse opens the first response, or a further one if the last one ended before the range, as its Info said.
 func (f *rangeBody) openResponse() error {
 	if f.responses > 0 && f.opened == f.offset {
-		return f.handleObjectEnd() // an answer has brought nothing
+		return f.handleObjectEnd() // the last response had no bytes
 	}
 	if f.responses == 0 {
 		f.began = time.Now()
@@ -107,20 +108,20 @@ func (f *rangeBody) openResponse() error {
 	return nil
 }
 
-// handleObjectEnd says that the store has nothing from here on.
+// handleObjectEnd ends the range here, because the store has no further bytes. It returns an error if the object is known to be larger.
 func (f *rangeBody) handleObjectEnd() error {
 	size, known := f.request.version.knownSize()
 	switch {
 	case known && f.offset < size:
 		return io.ErrUnexpectedEOF
-	case !known && (f.offset > f.start || f.offset == 0): // all before is there
+	case !known && (f.offset > f.start || f.offset == 0): // all bytes before were read
 		f.request.version.recordEnd(f.offset)
 	}
 	f.end = f.offset
 	return nil
 }
 
-// switchTo goes on with s.
+// switchTo goes on with the response s.
 func (f *rangeBody) switchTo(s *response) {
 	f.limitToSize()
 	s.chunks = make(chan chunk)
@@ -129,7 +130,7 @@ func (f *rangeBody) switchTo(s *response) {
 	go s.deliverChunks()
 }
 
-// awaitChunk waits for the next piece, and asks for what is missing if that takes too long. It may return nothing.
+// awaitChunk waits for the next chunk, and sends a hedge for the remainder if the source stalls. It may return no bytes and no error.
 func (f *rangeBody) awaitChunk() ([]byte, error) {
 	var pieces chan chunk
 	if f.source != nil {
@@ -154,7 +155,7 @@ func (f *rangeBody) awaitChunk() ([]byte, error) {
 	}
 }
 
-// take takes a piece. The source goes on, so nothing is missing.
+// takeChunk returns the bytes of a chunk of the source. It cancels a request for the remainder: the source does not stall.
 func (f *rangeBody) takeChunk(p chunk) []byte {
 	if len(p.bytes) == 0 {
 		return nil
@@ -167,19 +168,19 @@ func (f *rangeBody) takeChunk(p chunk) []byte {
 	return b
 }
 
-// copyToDestination returns bytes where they belong, if they have a place.
+// copyToDestination returns b, or its copy in the destination if there is one.
 func (f *rangeBody) copyToDestination(b []byte) []byte {
 	if f.destination == nil {
 		return b
 	}
 	to := f.destination[f.offset-f.start:][:len(b)]
-	if len(b) > 0 && &to[0] != &b[0] { // the first of an answer
+	if len(b) > 0 && &to[0] != &b[0] { // the first chunk of a response
 		copy(to, b)
 	}
 	return to
 }
 
-// replaceDestination gives the range another place: a Read that nobody waits for may write to this one.
+// replaceDestination copies the destination to new memory, because a Read of a cancelled response may still write to the old one.
 func (f *rangeBody) replaceDestination() {
 	if f.destination == nil {
 		return
@@ -189,7 +190,7 @@ func (f *rangeBody) replaceDestination() {
 	f.destination = place
 }
 
-// handleSourceEnd takes note of why the source has ended, nil if it has not.
+// handleSourceEnd handles the error of a chunk: the source has ended, unless err is nil.
 func (f *rangeBody) handleSourceEnd(err error) error {
 	if err == nil {
 		return nil
@@ -205,7 +206,7 @@ func (f *rangeBody) handleSourceEnd(err error) error {
 	return nil
 }
 
-// hedgeOrFail asks for what is missing. It returns why the flow has failed, if it has.
+// hedgeOrFail sends a hedge for the remainder. If none can be sent, it returns the error of a source that has failed.
 func (f *rangeBody) hedgeOrFail() error {
 	if f.remainder == nil && f.hedgesLeft > 0 {
 		r, later := requestRemainder(f.request, f.offset, f.end, f.nextAttempt)
@@ -228,7 +229,7 @@ func (f *rangeBody) hedgeOrFail() error {
 	return nil
 }
 
-// handleRemainder takes the answer to the request for what is missing.
+// handleRemainder handles the response to the request for the remainder: the range goes on with it.
 func (f *rangeBody) handleRemainder(a openResult) error {
 	if a.err == nil {
 		if a.err = f.request.version.adoptInfo(a.stream.info); a.err != nil {
@@ -251,7 +252,7 @@ func (f *rangeBody) handleRemainder(a openResult) error {
 	return nil
 }
 
-// cancelRemainder ends the request for what is missing, if there is one.
+// cancelRemainder cancels the request for the remainder, if there is one.
 func (f *rangeBody) cancelRemainder() {
 	if f.remainder != nil {
 		f.remainder.cancelRequest()
@@ -259,7 +260,7 @@ func (f *rangeBody) cancelRemainder() {
 	}
 }
 
-// stallTimer returns the channel of the timer until late is to be called; nil: it is not.
+// stallTimer returns a channel on which the time arrives at which hedgeOrFail must be called; nil: it need not be called.
 func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {
@@ -278,7 +279,7 @@ func (f *rangeBody) stallTimer() <-chan time.Time {
 	return f.timer.C
 }
 
-// close ends all attempts, and learns how the range paused.
+// close cancels all attempts, and records the longest pause of the range.
 func (f *rangeBody) close() {
 	f.cancelRemainder()
 	if f.timer != nil {

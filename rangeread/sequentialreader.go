@@ -32,7 +32,7 @@ type sequentialReader struct {
 	err        error            // why there are no more; nil: there are
 }
 
-// A byteSource is where the bytes of a part come from.
+// A byteSource returns the bytes of one part.
 type byteSource interface {
 	// nextBytes returns the next bytes, valid until it is called again, and io.EOF if there are no more.
 	nextBytes() ([]byte, error)
@@ -116,13 +116,13 @@ func (s *sequentialReader) writeBytes(w io.Writer) (n int, err error) {
 	return n, err
 }
 
-// advanceBy says that n bytes were returned. The caller holds mu.
+// advanceBy records that n bytes were returned. The caller holds mu.
 func (s *sequentialReader) advanceBy(n int) {
 	s.bytes = s.bytes[n:]
 	s.offset += int64(n)
 }
 
-// fillBytes sees to it that there are bytes. The caller holds mu.
+// fillBytes waits until there are bytes to return. The caller holds mu.
 func (s *sequentialReader) fillBytes() error {
 	for len(s.bytes) == 0 && s.err == nil {
 		var err error
@@ -150,14 +150,14 @@ func (s *sequentialReader) fillBytes() error {
 	return s.reader.convertError(s.caller, s.err)
 }
 
-// limitToSize takes note of the size of the object, beyond which there is nothing. The caller holds mu.
+// limitToSize ends the range at the end of the object, if its size is known. The caller holds mu.
 func (s *sequentialReader) limitToSize() {
 	if size, known := s.reader.version.knownSize(); known {
 		s.end = min(s.end, size)
 	}
 }
 
-// startNextPart goes on with the next part, and asks for those to be read ahead. It returns io.EOF if there is no other. The caller holds mu.
+// startNextPart goes on with the next part, and requests the parts to be read ahead. It returns io.EOF if there is no further part. The caller holds mu.
 func (s *sequentialReader) startNextPart() error {
 	if s.limitToSize(); s.offset >= s.end {
 		return io.EOF
@@ -170,7 +170,7 @@ func (s *sequentialReader) startNextPart() error {
 		s.current, s.ahead = s.ahead[0], s.ahead[1:]
 	} else {
 		n := s.partLength(s.offset)
-		s.current = newFlow(s.ctx, s.reader, s.offset, n)
+		s.current = newRangeBody(s.ctx, s.reader, s.offset, n)
 		s.currentEnd, s.next = s.offset+n, s.offset+n
 	}
 	for len(s.ahead) < s.depth && s.next < s.end {
@@ -185,12 +185,12 @@ func (s *sequentialReader) startNextPart() error {
 	return nil
 }
 
-// part returns how long the part is that begins there. The caller holds mu.
+// partLength returns the length of the part that begins at the given byte. The caller holds mu.
 func (s *sequentialReader) partLength(at int64) int64 {
 	return min(s.reader.store.options.PartSize, s.end-at)
 }
 
-// closePart closes the part that is read. Another part may have its memory, if it was read to its end. The caller holds mu.
+// closePart closes the part that is read. If it was read to its end, another part may use its memory. The caller holds mu.
 func (s *sequentialReader) closePart() {
 	if s.current == nil {
 		return
@@ -202,7 +202,7 @@ func (s *sequentialReader) closePart() {
 	s.current = nil
 }
 
-// memory returns memory for n bytes; nil: there is none. The caller holds mu.
+// allocateMemory returns memory for n bytes; nil: the store has reached its limit. The caller holds mu.
 func (s *sequentialReader) allocateMemory(n int64) []byte {
 	if i := len(s.spare) - 1; i >= 0 && int64(cap(s.spare[i])) >= n {
 		b := s.spare[i]
@@ -216,7 +216,7 @@ func (s *sequentialReader) allocateMemory(n int64) []byte {
 	return make([]byte, n)
 }
 
-// stopWith ends all requests, for the given reason. The caller holds mu.
+// stopWith cancels all requests. Later reads return err. The caller holds mu.
 func (s *sequentialReader) stopWith(err error) {
 	if context.Cause(s.ctx) == errClosed { // Close waits until mu is free
 		err = errClosed

@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An firstByteRace is the race for the first byte of a range. It implements [race.Op].
+// A firstByteRace is the race for the first byte of a range. It implements [race.Op].
 type firstByteRace struct {
 	policy.Call
 	race     race.Race[openResult]
@@ -17,7 +17,8 @@ type firstByteRace struct {
 	from, to int64
 }
 
-// raceFirstByte returns a stream of the bytes from from to to, and how many attempts there were. Hedged says that there may be more than one.
+// raceFirstByte requests the bytes [from, to) until an attempt has the first byte. It returns the response of that attempt and the number of attempts.
+// Only a hedged race may start more than one attempt.
 func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged bool) (s *response, started int, err error) {
 	o := &firstByteRace{request: t, from: from, to: to}
 	o.race.Style.Async, o.race.Style.Leave = true, func() bool { return true }
@@ -44,7 +45,7 @@ func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged 
 	return out.Value.stream, out.Started, err
 }
 
-// Attempt opens a stream. That the object ends before, or is another one, or that nothing comes, is an answer of the store, and no failure.
+// Attempt sends a request and reads the first byte. The end of the object, another version and an empty body are answers of the store, not failures.
 func (o *firstByteRace) Attempt(a *race.Attempt, _ int) (openResult, error) {
 	s, err := o.request.openResponse(a, o.from, o.to)
 	if err == io.EOF || errors.Is(err, ErrChanged) {
@@ -56,7 +57,7 @@ func (o *firstByteRace) Attempt(a *race.Attempt, _ int) (openResult, error) {
 	return openResult{stream: s}, err
 }
 
-// Discard closes a stream that came too late.
+// Discard closes the response of an attempt that has lost.
 func (o *firstByteRace) Discard(v openResult, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		o.request.store.panics.Add(1)
@@ -66,7 +67,7 @@ func (o *firstByteRace) Discard(v openResult, err error) {
 	}
 }
 
-// Admit asks both budgets.
+// Admit decides whether a hedge starts. It needs tokens of the budget of hedges and of the budget of bytes.
 func (o *firstByteRace) Admit(index int) bool {
 	if !o.request.admitHedge(&o.Call, index, o.from, o.to) {
 		return false

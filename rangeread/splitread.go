@@ -16,8 +16,8 @@ type splitRead struct {
 	size   int64  // of each part but the last
 
 	mu          sync.Mutex // guards the fields below
-	next        int        // the first part that nobody reads yet
-	firstFailed int        // of those that have failed; as many as there are parts: none has
+	next        int        // number of the next part to read
+	firstFailed int        // the first part that has failed; the number of parts: none has
 	parts       []partRead
 	workers     sync.WaitGroup
 }
@@ -26,17 +26,17 @@ type splitRead struct {
 type partRead struct {
 	n      int
 	err    error
-	cancel context.CancelFunc // while it is read
+	cancel context.CancelFunc // cancels the reading; nil: the part is not being read
 }
 
-// readParts reads len(p) bytes from off on; len(p) is at least 1.
+// readParts reads the len(p) bytes from off on into p; len(p) is at least 1.
 func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error) {
 	size := r.store.options.PartSize
 	whole := int64(len(p))
 	if p = p[:min(whole, math.MaxInt64-off)]; len(p) == 0 {
-		return 0, io.EOF // no object is so large
+		return 0, io.EOF // an object cannot be larger
 	}
-	f := newFlow(ctx, r, off, min(int64(len(p)), size))
+	f := newRangeBody(ctx, r, off, min(int64(len(p)), size))
 	defer f.close()
 	if whole <= size && int64(len(p)) == whole {
 		return f.readFull(p)
@@ -44,7 +44,7 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 	var b []byte
 	var err error
 	if _, known := r.version.knownSize(); !known {
-		b, err = f.nextBytes() // which may say how large the object is
+		b, err = f.nextBytes() // its response may have the size of the object
 	}
 	n := copy(p, b)
 	if length, known := r.version.knownSize(); known {
@@ -59,7 +59,7 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 	return n, err
 }
 
-// readTail reads what follows after the first n bytes of p, which f had: what else it has, and the other parts.
+// readTail reads the bytes of p after the first n, which f has returned: the remaining bytes of f, and the further parts.
 func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64, n int) (int, error) {
 	size := r.store.options.PartSize
 	count := int((int64(len(p)) + size - 1) / size)
@@ -92,7 +92,7 @@ func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64,
 	return n, nil
 }
 
-// readPending reads parts, until there are none or an earlier one has failed.
+// readPending reads parts until all are read or an earlier part has failed.
 func (a *splitRead) readPending() {
 	for {
 		ctx, i := a.claimPart()
@@ -103,7 +103,7 @@ func (a *splitRead) readPending() {
 		callRecovered(func() (err error) {
 			from := int64(i) * a.size
 			p := a.p[from:min(from+a.size, int64(len(a.p)))]
-			f := newFlow(ctx, a.reader, a.off+from, int64(len(p)))
+			f := newRangeBody(ctx, a.reader, a.off+from, int64(len(p)))
 			defer f.close()
 			n, err = f.readFull(p)
 			return err
@@ -111,7 +111,7 @@ func (a *splitRead) readPending() {
 	}
 }
 
-// claimPart returns the next part and its context; -1: there is none.
+// claimPart returns the number of the next part to read, and its context; -1: there is none.
 func (a *splitRead) claimPart() (context.Context, int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +125,7 @@ func (a *splitRead) claimPart() (context.Context, int) {
 	return ctx, i
 }
 
-// recordPart says what became of part i.
+// recordPart records the result of part i.
 func (a *splitRead) recordPart(i, n int, err error) {
 	a.mu.Lock()
 	one := &a.parts[i]
@@ -149,7 +149,7 @@ func (a *splitRead) cancelAfter(i int) {
 	}
 }
 
-// fill reads into p what the flow has, and returns an error if that is less.
+// readFull fills p with bytes of f. It returns an error if f has fewer bytes.
 func (f *rangeBody) readFull(p []byte) (n int, err error) {
 	for n < len(p) {
 		var b []byte

@@ -12,7 +12,7 @@ import (
 
 var errNoBytes = errors.New("rangeread: the store has sent nothing of what is missing")
 
-// A remainder is a request for what is missing of a body, beside the body or in its place.
+// A remainder is a hedge for the bytes that a stalled or failed response has not delivered.
 type remainder struct {
 	policy.Call
 	request *rangeRequest
@@ -21,7 +21,7 @@ type remainder struct {
 	answer  chan openResult
 }
 
-// requestRemainder asks for the bytes from from to to, by attempt number n. It returns nil if that is not admitted, and whether to ask again later.
+// requestRemainder sends attempt n for the bytes [from, to). It returns nil if the hedge is denied; later reports whether it may be requested again.
 func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, later bool) {
 	r = &remainder{request: t}
 	r.BeginRest(t.ctx, t.key)
@@ -35,7 +35,7 @@ func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, lat
 	return r, false
 }
 
-// sendRequest makes the request. If nobody wants its answer any more, it closes that.
+// sendRequest sends the request and delivers its response, or closes the response if the request was cancelled.
 func (r *remainder) sendRequest(from, to int64) {
 	defer r.request.removeUser()
 	done := r.attempt.Done()
@@ -61,13 +61,13 @@ func (r *remainder) sendRequest(from, to int64) {
 	}
 }
 
-// recordWin says that its answer is read.
+// recordWin records that the range goes on with the response.
 func (r *remainder) recordWin() {
 	r.request.store.stallWins.Add(1)
 	r.EndRest(true)
 }
 
-// cancelRequest ends the request, which nobody waits for any more.
+// cancelRequest cancels the request, whose response is no longer needed.
 func (r *remainder) cancelRequest() {
 	r.EndRest(false)
 	r.attempt.Lose()

@@ -19,35 +19,35 @@ var (
 	errBadRead = errors.New("rangeread: Read of a body returned an impossible count")
 )
 
-// A response is one answer of the store: the bytes of a range that its body has. One goroutine at a time uses it, the one that opened it and
-// then that of pump.
+// A response is one answer of the store, with the bytes of a range in its body. The goroutine that opens it uses it first, and then the goroutine
+// of deliverChunks.
 type response struct {
 	request *rangeRequest
 	attempt *race.Attempt
 	body    io.ReadCloser
 	info    Info
-	from    int64 // the first byte that is wanted
-	to      int64 // the first byte that is not wanted any more, or is not promised
-	offset  int64 // the next byte of the body
-	eof     bool  // the body has said that it ends, or has failed behind its last byte
+	from    int64 // offset of the first byte of the range
+	to      int64 // offset of the end of the range, or of the body if its Info has a length
+	offset  int64 // of the next byte of the body in the object
+	eof     bool  // Read has returned io.EOF, or an error after the last byte
 	buffer  readBuffer
 	first   chunk
-	chunks  chan chunk // what pump reads
+	chunks  chan chunk // on which deliverChunks sends
 }
 
-// A chunk is some bytes of a stream, valid until the next piece is received.
+// A chunk holds the next bytes of a response. They are valid until the next chunk is received.
 type chunk struct {
 	bytes []byte
-	err   error // why there is no other: io.EOF if the stream has all that was wanted or promised
+	err   error // why no chunk follows: io.EOF at the end of the range or of the body
 }
 
-// An openResult is what became of an attempt.
+// An openResult is the response that an attempt has opened, or its error.
 type openResult struct {
 	stream *response
 	err    error
 }
 
-// open asks for the bytes from from to to, and returns a stream that has its first piece. Its owner calls pump or shut.
+// openResponse requests the bytes [from, to), and returns a response that has its first chunk. The caller calls deliverChunks or closeBody.
 func (t *rangeRequest) openResponse(a *race.Attempt, from, to int64) (*response, error) {
 	t.addUser()
 	t.store.requests.Add(1)
@@ -76,7 +76,7 @@ func (t *rangeRequest) openResponse(a *race.Attempt, from, to int64) (*response,
 	return s, nil
 }
 
-// checkInfo returns why the answer is not one to what was asked.
+// checkInfo returns an error if the response does not answer the request.
 func (s *response) checkInfo(asked Range) error {
 	if s.body == nil {
 		return errNoBody
@@ -93,7 +93,7 @@ func (s *response) checkInfo(asked Range) error {
 	return s.request.version.checkInfo(s.info)
 }
 
-// begin reads up to the first piece, and returns why there is none, but for io.EOF.
+// readFirstChunk reads up to the first chunk. It returns the error of the body if there is no chunk, except io.EOF.
 func (s *response) readFirstChunk() error {
 	s.offset = s.info.Offset
 	switch {
@@ -111,7 +111,7 @@ func (s *response) readFirstChunk() error {
 	return nil
 }
 
-// skipToRange reads what comes before the range.
+// skipToRange reads the bytes before the range.
 func (s *response) skipToRange(p []byte) error {
 	for s.offset < s.from {
 		if _, err := s.readBody(p, s.from); err != nil {
@@ -121,10 +121,10 @@ func (s *response) skipToRange(p []byte) error {
 	return nil
 }
 
-// isEmpty reports whether the stream has no bytes of its range.
+// isEmpty reports whether the response has no bytes of its range.
 func (s *response) isEmpty() bool { return len(s.first.bytes) == 0 }
 
-// chunk reads the next piece.
+// readChunk reads the next chunk.
 func (s *response) readChunk() chunk {
 	if s.offset >= s.to {
 		return chunk{err: io.EOF}
@@ -138,7 +138,7 @@ func (s *response) readChunk() chunk {
 	return chunk{p[:n], err}
 }
 
-// read reads some bytes, none from end on. It returns io.EOF if the body ends where it may.
+// readBody reads bytes before end. It returns io.EOF if the body ends at a place where it can be complete.
 func (s *response) readBody(p []byte, end int64) (int, error) {
 	p = p[:min(int64(len(p)), end-s.offset)]
 	for range maxEmptyReads {
@@ -169,7 +169,7 @@ func (s *response) countBytes(n int64) {
 	s.offset += n
 }
 
-// ended returns what it means that the body ends here.
+// endError returns the error for a body that ends here: io.EOF if it is complete.
 func (s *response) endError() error {
 	if s.info.Length >= 0 {
 		if s.offset-s.info.Offset < s.info.Length && s.offset < s.to {
@@ -187,7 +187,7 @@ func (s *response) endError() error {
 	return io.EOF
 }
 
-// deliverChunks hands out the pieces, until the attempt ends or there are no more.
+// deliverChunks sends the chunks until the attempt ends or the body has no more.
 func (s *response) deliverChunks() {
 	done, returned := s.attempt.Done(), false
 	defer func() {
@@ -208,7 +208,7 @@ func (s *response) deliverChunks() {
 	s.drainBody()
 }
 
-// deliverChunk hands out a piece, and reports false if nobody wants it any more.
+// deliverChunk sends a chunk. It reports false if the attempt has ended.
 func (s *response) deliverChunk(p chunk, done <-chan struct{}) bool {
 	select {
 	case s.chunks <- p:

@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A task is one range, and what its attempts share. It lasts until the last of them has ended, and so has who reads.
+// A rangeRequest is the state that the attempts of one range share. It ends when its reader and all its attempts have ended.
 type rangeRequest struct {
 	store       *Store
 	fetch       Fetch
@@ -16,18 +16,18 @@ type rangeRequest struct {
 	key         *policy.Key
 	ctx         context.Context // of the attempts
 	cancel      context.CancelCauseFunc
-	stopOnClose func() bool // ctx from the life of the Reader
+	stopOnClose func() bool // stops the cancellation of ctx by Close of the Reader
 
-	users         atomic.Int32 // attempts that have not ended, and who reads
-	hedgedBytes   atomic.Int64 // bytes that hedges have asked for
+	users         atomic.Int32 // attempts that have not ended, and the reader
+	hedgedBytes   atomic.Int64 // bytes that hedges have requested
 	readBytes     atomic.Int64 // bytes of the range, by all attempts
-	returnedBytes atomic.Int64 // of them, what was returned
+	returnedBytes atomic.Int64 // bytes of these that were returned to the caller
 }
 
-// addUser says that an attempt begins.
+// addUser counts an attempt, or the reader, that begins.
 func (t *rangeRequest) addUser() { t.users.Add(1) }
 
-// removeUser says that an attempt has ended, or that nobody reads any more. With the last one the task is over.
+// removeUser counts an attempt, or the reader, that has ended. The last one ends the request and counts the bytes that were read twice.
 func (t *rangeRequest) removeUser() {
 	if t.users.Add(-1) > 0 {
 		return
@@ -37,8 +37,8 @@ func (t *rangeRequest) removeUser() {
 	t.cancel(nil)
 }
 
-// admitHedge decides whether a hedge for the bytes from from to to may start, at the delay of that index. It is paid for by what it asks for, as nobody
-// knows what the server has sent of it, or of the attempt that it beats, when that is cut off.
+// admitHedge decides whether a hedge for the bytes [from, to) may start, at the delay of the given index. The budget of bytes pays for all requested
+// bytes: the number that the server has sent when an attempt is cancelled is not known.
 func (t *rangeRequest) admitHedge(c *policy.Call, index int, from, to int64) bool {
 	reason, n := policy.None, t.store.responseBytes(from, to)
 	paid := t.store.bytes.SpendN(n)
@@ -51,7 +51,7 @@ func (t *rangeRequest) admitHedge(c *policy.Call, index int, from, to int64) boo
 		t.store.hedged.Add(n)
 		return true
 	}
-	if paid && c.Denied != observe.DeniedShadow { // as if that was sent
+	if paid && c.Denied != observe.DeniedShadow { // in shadow mode, the bytes are paid as if the hedge was sent
 		t.store.bytes.RefundN(n)
 	}
 	if c.Denied != policy.None {
