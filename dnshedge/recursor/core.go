@@ -23,14 +23,13 @@ import (
 
 // core is what a Resolver works with.
 type core struct {
-	once sync.Once // sets the fields below
-	err  error     // why the Resolver cannot be used
+	err error // why the Resolver cannot be used
 
 	conf     *Resolver
 	maxBytes int64
 	maxHeld  int64    // bytes that questions hold while they wait
 	types    []uint16 // of servers' addresses that are of use
-	limits   Limits
+	limits   *Limits  // with defaults in place of zero values
 	hints    []netip.AddrPort
 	stubs    map[string]*delegation
 	chains   *chain.Chains // nil: nothing is validated
@@ -38,7 +37,7 @@ type core struct {
 	fleet    *fleet.Fleet
 
 	// Safe for concurrent use.
-	cache   cache
+	cache   *cache
 	flights flights
 	count   counters
 	held    atomic.Int64 // bytes that questions hold while they wait
@@ -69,12 +68,11 @@ var errPanicked = errors.New("recursor: Resolver panicked when it was first used
 
 // setup makes the Resolver ready, once.
 func (r *Resolver) setup() (*core, error) {
-	c := &r.core
-	c.once.Do(func() {
-		c.err = errPanicked // unless init returns: nothing may pass that is not validated
-		c.err = c.init(r)
+	r.once.Do(func() {
+		r.core = &core{err: errPanicked, cache: new(cache)} // the error stays if init panics: nothing may pass that is not validated
+		r.core.err = r.core.init(r)
 	})
-	return c, c.err
+	return r.core, r.core.err
 }
 
 const minBytes = 1 << 20
@@ -88,7 +86,8 @@ func (c *core) init(r *Resolver) error {
 	if err := r.Hedge.validate(); err != nil {
 		return err
 	}
-	c.limits = r.Limits.withDefaults()
+	limits := r.Limits.withDefaults()
+	c.limits = &limits
 	hints := r.Hints
 	if hints == nil {
 		hints = rootServers()
@@ -138,7 +137,7 @@ func (c *core) signed() bool { return c.chains != nil }
 
 // follow begins to validate.
 func (c *core) follow(t dnssec.Trust) error {
-	conf, err := readTrust(t, c.limits)
+	conf, err := readTrust(t, *c.limits)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func Held(r *Resolver) (n int64) {
 
 // CacheBytes returns what the cache counts, and may take at most.
 func CacheBytes(r *Resolver) (counted, most int64) {
-	c := &r.core.cache
+	c := r.core.cache
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.bytes, c.max

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
@@ -78,7 +79,8 @@ type Resolver struct {
 	// network. Hints and Zones are always asked.
 	PrivateOK bool
 
-	core core
+	once sync.Once // sets core
+	core *core
 }
 
 // Dialer opens connections. *net.Dialer is one.

@@ -57,7 +57,7 @@ func (c *core) exchange(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, 
 	}
 	defer c.running.Done()
 	c.count.questions.Add(1)
-	b := &bill{limits: &c.limits}
+	b := &bill{limits: c.limits}
 	if c.chains != nil {
 		b.work.Policy = c.chains.Policy()
 	}

@@ -62,7 +62,6 @@ var wideStructs = map[string]int{
 	"internal/funccall.detachedCall": 42, "internal/grpccall.rpc": 76, "internal/grpccall.stream": 79,
 	"internal/httpcall.call": 61,
 	"dnshedge.asking":        72, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 57, "dnshedge/internal/group.primaryRun": 59, "dnshedge/internal/group.Server": 79,
-	"dnshedge/recursor.Resolver": 83, "dnshedge/recursor.core": 53, "dnshedge/recursor/internal/fleet.Fleet": 63,
 	"benchmark/simulate.contender": 67, "benchmark/simulate.trial": 46, "benchmark/simulate.turns": 46,
 }
 

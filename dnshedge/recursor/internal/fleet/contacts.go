@@ -24,8 +24,8 @@ type firstContacts struct {
 	late       time.Duration // after which such a server is late
 }
 
-func (c *firstContacts) init(percentile float64) {
-	c.percentile, c.median, c.late = percentile, coldMedian, coldLate
+func newFirstContacts(percentile float64) *firstContacts {
+	return &firstContacts{percentile: percentile, median: coldMedian, late: coldLate}
 }
 
 // add takes a sample.

@@ -31,7 +31,7 @@ const (
 // Fleet is all servers that are known, and how they are asked. It is safe for concurrent use.
 type Fleet struct {
 	// Set by New.
-	conf      Config
+	conf      *Config
 	perServer int32
 	perZone   int32
 	epoch     time.Time
@@ -39,7 +39,7 @@ type Fleet struct {
 	cancel    context.CancelFunc // ends them
 
 	// Safe for concurrent use.
-	hedges hedges
+	hedges *hedges
 	counts counts
 	wg     sync.WaitGroup // of the goroutines that ask, and those that look for more servers
 
@@ -51,7 +51,7 @@ type Fleet struct {
 	zones    zones
 	families [2]family // IPv4 and IPv6
 	sockets  sockets
-	first    firstContacts
+	first    *firstContacts
 	quiet    float64 // the share of recent queries that had no answer, as a moving average
 }
 
@@ -62,13 +62,12 @@ type counts struct {
 
 // New returns a Fleet, which must be closed.
 func New(conf Config) *Fleet {
-	f := &Fleet{conf: conf, epoch: time.Now()}
+	f := &Fleet{conf: &conf, epoch: time.Now(), hedges: newHedges(conf.Hedge), first: newFirstContacts(cmp.Or(conf.Hedge.Percentile, 65) / 100)}
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
 		f.conf.Dialer = nil // sockets are opened without one
 	}
 	f.perServer = int32(min(cmp.Or(conf.PerServer, 64), math.MaxInt32))
 	f.perZone = int32(min(cmp.Or(conf.PerZone, 256), math.MaxInt32))
-	f.hedges.init(conf.Hedge)
 	bytes := cmp.Or(conf.MaxBytes, 16<<20)
 	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // marks, and zones besides
 	f.servers = servers{int(min(bytes*3/4/serverBytes, math.MaxInt32)), make(map[netip.AddrPort]*server)}
@@ -76,7 +75,6 @@ func New(conf Config) *Fleet {
 	f.lame = lameMarks{names, make(map[lameKey]mark)}
 	f.zones = zones{names, make(map[string]*zone)}
 	f.sockets.open = make(map[*query]struct{})
-	f.first.init(cmp.Or(conf.Hedge.Percentile, 65) / 100)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f
 }

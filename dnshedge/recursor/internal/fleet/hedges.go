@@ -19,10 +19,12 @@ type hedges struct {
 	denied  atomic.Int64
 }
 
-func (h *hedges) init(conf Hedge) {
-	h.off = conf.Off
-	h.account = budget.NewAccount(budget.NewBucket(cmp.Or(conf.BudgetPercent, 15)/100, hedgeBurst))
-	h.limit = budget.NewRateLimit(conf.MaxPerSecond)
+func newHedges(conf Hedge) *hedges {
+	return &hedges{
+		off:     conf.Off,
+		account: budget.NewAccount(budget.NewBucket(cmp.Or(conf.BudgetPercent, 15)/100, hedgeBurst)),
+		limit:   budget.NewRateLimit(conf.MaxPerSecond),
+	}
 }
 
 // stopped reports whether there are none, whatever the budget has.
