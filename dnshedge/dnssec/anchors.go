@@ -30,16 +30,16 @@ func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	case len(b) > maxAnchors:
 		return nil, errors.New("dnssec: anchors: file is larger than 1 MiB")
 	}
-	read := fromZoneFile
+	read := parseZoneFile
 	if bytes.HasPrefix(bytes.TrimSpace(b), []byte("<")) {
-		read = fromXML
+		read = parseAnchorsXML
 	}
 	all, err := read(b, now)
 	if err == nil && len(all) == 0 {
 		err = errors.New("there is none")
 	}
 	for _, rr := range all {
-		if _, bad := validate.Anchors(rr); bad != nil && err == nil {
+		if _, bad := validate.TrustAnchors(rr); bad != nil && err == nil {
 			err = fmt.Errorf("%s is none", rr)
 		}
 	}
@@ -49,8 +49,8 @@ func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	return all, nil
 }
 
-// fromXML reads root-anchors.xml.
-func fromXML(b []byte, now time.Time) (all []dns.RR, err error) {
+// parseAnchorsXML reads root-anchors.xml.
+func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	var file struct {
 		XMLName xml.Name `xml:"TrustAnchor"`
 		Zone    string   `xml:"Zone"`
@@ -90,8 +90,8 @@ func fromXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	return all, nil
 }
 
-// fromZoneFile reads records.
-func fromZoneFile(b []byte, _ time.Time) (all []dns.RR, err error) {
+// parseZoneFile reads records.
+func parseZoneFile(b []byte, _ time.Time) (all []dns.RR, err error) {
 	p := dns.NewZoneParser(bufio.NewReader(bytes.NewReader(b)), ".", "")
 	p.SetDefaultTTL(3600)
 	for rr, ok := p.Next(); ok; rr, ok = p.Next() {

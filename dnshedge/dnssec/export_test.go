@@ -4,20 +4,20 @@ import "github.com/gohedge/hedge/dnshedge/internal/validate"
 
 // PanicInSetup has the first use of a Validator panic.
 func PanicInSetup(v *Validator) {
-	adjust = func(*validate.Policy) { panic("in setup") }
+	adjustPolicy = func(*validate.Policy) { panic("in setup") }
 	defer func() {
-		adjust = nil
+		adjustPolicy = nil
 		_ = recover()
 	}()
-	_, _ = v.setup()
+	_, _ = v.setUpOnce()
 }
 
 // ForScripts has a Validator play scripts of others: signatures of algorithms that no library verifies any more are right once all else fits, and NSEC3 records
 // may have 150 iterations.
 func ForScripts(v *Validator) {
-	adjust = func(p *validate.Policy) { p.FakeLegacy, p.NSEC3Iterations = true, 150 }
-	defer func() { adjust = nil }()
-	if _, err := v.setup(); err != nil {
+	adjustPolicy = func(p *validate.Policy) { p.FakeLegacy, p.NSEC3Iterations = true, 150 }
+	defer func() { adjustPolicy = nil }()
+	if _, err := v.setUpOnce(); err != nil {
 		panic(err)
 	}
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// add adds a link that is not bogus to the answer to a question whose name is spelled in some way.
-func (a *answer) add(l *link, q question, spelled string) {
+// mergeLink adds a link that is not bogus to the answer to a question whose name is spelled in some way.
+func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	if l.Status != validate.Secure && a.status != validate.Insecure || a.status == validate.Unchecked {
-		a.status, a.why = l.Status, l.Why
+		a.status, a.reason = l.Status, l.Reason
 	}
 	a.rcode = l.Rcode
 	for _, rr := range slices.Concat(l.Answer, l.Authority) {
-		if h := rr.Header(); dns.IsFqdn(spelled) && dnsname.Lower(h.Name) == q.name {
+		if h := rr.Header(); dns.IsFqdn(spelled) && dnsname.ToLower(h.Name) == q.name {
 			h.Name = spelled
 		}
 	}
 	a.answer, a.authority = append(a.answer, l.Answer...), append(a.authority, l.Authority...)
 }
 
-// respond makes the response to m, which asks q.
-func respond(m *dns.Msg, q question, a *answer) *dns.Msg {
+// buildResponse makes the response to m, which asks q.
+func buildResponse(m *dns.Msg, q question, a *answer) *dns.Msg {
 	r := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled, Rcode: a.rcode,
 	}, Compress: true, Question: []dns.Question{m.Question[0]}, Answer: a.answer, Ns: a.authority}
@@ -36,61 +36,61 @@ func respond(m *dns.Msg, q question, a *answer) *dns.Msg {
 	do := opt != nil && opt.Do()
 	r.AuthenticatedData = a.status == validate.Secure && (do || m.AuthenticatedData) // RFC 6840 §5.8
 	if !do {
-		r.Answer, r.Ns = chain.WithoutProofs(r.Answer, q.qtype), chain.WithoutProofs(r.Ns, dns.TypeNone)
+		r.Answer, r.Ns = chain.WithoutDNSSECRecords(r.Answer, q.qtype), chain.WithoutDNSSECRecords(r.Ns, dns.TypeNone)
 	}
 	if opt == nil {
 		return r
 	}
 	r.SetEdns0(udpSize, do)
 	options := a.options
-	if a.why != nil && a.status == validate.Insecure {
-		options = append(slices.Clip(options), extended(a.why))
+	if a.reason != nil && a.status == validate.Insecure {
+		options = append(slices.Clip(options), extendedError(a.reason))
 	}
 	r.IsEdns0().Option = options
 	return r
 }
 
-// optionsOf returns the EDNS options of a response.
-func optionsOf(r *dns.Msg) []dns.EDNS0 {
+// ednsOptions returns the EDNS options of a response.
+func ednsOptions(r *dns.Msg) []dns.EDNS0 {
 	if opt := r.IsEdns0(); opt != nil {
 		return opt.Option
 	}
 	return nil
 }
 
-// extended returns a reason as an extended error (RFC 8914).
-func extended(why *validate.Reason) *dns.EDNS0_EDE {
-	return &dns.EDNS0_EDE{InfoCode: why.EDE, ExtraText: textOf(why)}
+// extendedError returns a reason as an extended error (RFC 8914).
+func extendedError(why *validate.Reason) *dns.EDNS0_EDE {
+	return &dns.EDNS0_EDE{InfoCode: why.EDE, ExtraText: reasonText(why)}
 }
 
-// textOf returns a reason in one line.
-func textOf(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
+// reasonText returns a reason in one line.
+func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
 
-// bogus takes why the answer to a question is bogus.
-func (c *core) bogus(q question, why *validate.Reason) {
+// recordBogus takes why the answer to a question is bogus.
+func (c *core) recordBogus(q question, why *validate.Reason) {
 	if why.Limit != "" {
-		c.limited(limitOf(why.Limit))
+		c.countLimit(limitName(why.Limit))
 	}
-	c.chains.Counts.Bogus(why.EDE)
-	c.notes.Bogus(c.conf.Logger, "dnssec", observe.RecursorBogus{
-		Time: time.Now(), Name: q.name, Type: dns.Type(q.qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: textOf(why), Zone: why.Zone, Server: why.Server,
+	c.validator.Counts.AddBogus(why.EDE)
+	c.events.RecordBogus(c.conf.Logger, "dnssec", observe.RecursorBogus{
+		Time: time.Now(), Name: q.name, Type: dns.Type(q.qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: reasonText(why), Zone: why.Zone, Server: why.Server,
 	})
 }
 
-// limitOf returns the name of a limit of validation as Stats has it: as a field of recursor.Limits.
-func limitOf(name string) string {
+// limitName returns the name of a limit of validation as Stats has it: as a field of recursor.Limits.
+func limitName(name string) string {
 	if name == "verifications" {
 		return "Verifications"
 	}
 	return name
 }
 
-// tally counts what an answer is worth.
-func (c *core) tally(a *answer) {
+// countSecurity counts what an answer is worth.
+func (c *core) countSecurity(a *answer) {
 	switch a.status {
 	case validate.Secure:
-		c.chains.Counts.Secure.Add(1)
+		c.validator.Counts.Secure.Add(1)
 	case validate.Insecure:
-		c.chains.Counts.Insecure.Add(1)
+		c.validator.Counts.Insecure.Add(1)
 	}
 }

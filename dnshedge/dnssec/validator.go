@@ -74,16 +74,16 @@ type core struct {
 	once sync.Once // sets the fields below
 	err  error     // why the Validator cannot be used
 
-	conf     *Validator
-	maxBytes int64
-	chains   *chain.Chains // nil: nothing is validated
+	conf      *Validator
+	maxBytes  int64
+	validator *chain.Validator // nil: nothing is validated
 
-	count   counters
-	notes   chain.Notes
-	unable  unable
-	ctx     context.Context // ends with Close
-	end     context.CancelCauseFunc
-	running sync.WaitGroup // questions, and goroutines that these have started
+	counters counters
+	events   chain.EventLog
+	unable   unableUpstreams
+	ctx      context.Context // ends with Close
+	cancel   context.CancelCauseFunc
+	running  sync.WaitGroup // questions, and goroutines that these have started
 
 	closeMu sync.RWMutex // guards closed
 	closed  bool         // no question begins any more
@@ -98,22 +98,22 @@ type counters struct {
 // errPanicked is the error of a Validator whose first caller got a panic.
 var errPanicked = errors.New("dnssec: Validator panicked when it was first used")
 
-// setup makes the Validator ready, once.
-func (v *Validator) setup() (*core, error) {
+// setUpOnce makes the Validator ready, once.
+func (v *Validator) setUpOnce() (*core, error) {
 	c := &v.core
 	c.once.Do(func() {
 		c.err = errPanicked // unless init returns: nothing may pass that is not validated
-		c.err = c.init(v)
+		c.err = c.applyConfig(v)
 	})
 	return c, c.err
 }
 
-// adjust changes the policy of Validators, for tests; nil: nothing does.
-var adjust func(*validate.Policy)
+// adjustPolicy changes the policy of Validators, for tests; nil: nothing does.
+var adjustPolicy func(*validate.Policy)
 
-func (c *core) init(v *Validator) error {
+func (c *core) applyConfig(v *Validator) error {
 	c.conf = v
-	c.ctx, c.end = context.WithCancelCause(context.Background())
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	switch {
 	case v.Exchanger == nil:
 		return errors.New("dnssec: Validator.Exchanger is nil; want one, as a *dnshedge.Client")
@@ -126,26 +126,26 @@ func (c *core) init(v *Validator) error {
 	}
 	conf := chain.Config{
 		MaxBytes: c.maxBytes, Policy: validate.Policy{AllowSHA1: v.Trust.AllowSHA1},
-		Blame:   func(*chain.Zone, netip.AddrPort, string) { c.chains.Counts.PassedOver.Add(1) }, // a question's bill knows whom it has asked
-		Drop:    func(*chain.Zone) {},                                                            // nobody has referred to a zone
-		IsLocal: localerror.Is,
-		Go:      func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) },
+		ReportBogus:  func(*chain.Zone, netip.AddrPort, string) { c.validator.Counts.Rejected.Add(1) }, // a question's bill knows whom it has asked
+		DropReferral: func(*chain.Zone) {},                                                             // nobody has referred to a zone
+		IsLocalError: localerror.Is,
+		Go:           func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) },
 	}
-	if err := conf.Read("dnssec: Validator.Trust", v.Trust.Anchors, v.Trust.Insecure); err != nil {
+	if err := conf.ReadTrust("dnssec: Validator.Trust", v.Trust.Anchors, v.Trust.Insecure); err != nil {
 		return err
 	}
-	if adjust != nil {
-		adjust(&conf.Policy)
+	if adjustPolicy != nil {
+		adjustPolicy(&conf.Policy)
 	}
 	if !v.Trust.Off {
-		c.chains = chain.New(conf)
+		c.validator = chain.NewValidator(conf)
 	}
 	return nil
 }
 
 // Validate returns an error that names the field if one is out of its limits, or what the Exchanger's own Validate returns. It sends nothing.
 func (v *Validator) Validate() error {
-	if _, err := v.setup(); err != nil {
+	if _, err := v.setUpOnce(); err != nil {
 		return err
 	}
 	if e, ok := v.Exchanger.(interface{ Validate() error }); ok {
@@ -157,19 +157,19 @@ func (v *Validator) Validate() error {
 // Close ends all questions with net.ErrClosed and waits until everything has ended. It does not close the Exchanger, and always returns nil.
 // Exchanges after Close fail.
 func (v *Validator) Close() error {
-	c, err := v.setup()
+	c, err := v.setUpOnce()
 	c.closeMu.Lock()
 	c.closed = true
 	c.closeMu.Unlock()
-	c.end(net.ErrClosed)
+	c.cancel(net.ErrClosed)
 	if err == nil {
 		c.running.Wait()
 	}
 	return nil
 }
 
-// begin reports whether a question may begin. If so, it must end with running.Done.
-func (c *core) begin() bool {
+// beginQuestion reports whether a question may begin. If so, it must end with running.Done.
+func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
 	if !c.closed {
@@ -181,9 +181,9 @@ func (c *core) begin() bool {
 // NothingBelow reports whether a name of which a response with AD says that it does not exist has no names below it (RFC 8020): the
 // Validator validates, and Trust says nothing of a name below. A Client above it asks for none then.
 func (v *Validator) NothingBelow(name string) bool {
-	c, err := v.setup()
-	name, ok := dnsname.Canonical(name)
-	return err == nil && ok && c.chains != nil && !c.chains.BeginBelow(name)
+	c, err := v.setUpOnce()
+	name, ok := dnsname.ParseCanonical(name)
+	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
 
 // Unwrap returns the Exchanger. The Cache of a Client above forgets what this one has said when it asks the system's servers and these change.
@@ -206,31 +206,31 @@ func (v *Validator) Identity() (identity string) {
 // questions its Exchanger was asked, and Zones of how many zones something is known; what else is about servers is zero. That of a
 // Validator whose fields are invalid has but its Name.
 func (v *Validator) Stats() observe.RecursorStats {
-	c, err := v.setup()
+	c, err := v.setUpOnce()
 	if err != nil {
 		return observe.RecursorStats{Name: v.Name}
 	}
 	s := observe.RecursorStats{
-		Name: v.Name, MaxBytes: c.maxBytes, Questions: c.count.questions.Load(), Failures: c.count.failures.Load(), Wire: c.count.asked.Load(),
+		Name: v.Name, MaxBytes: c.maxBytes, Questions: c.counters.questions.Load(), Failures: c.counters.failures.Load(), Wire: c.counters.asked.Load(),
 		Limited: make(map[string]int64),
 	}
-	c.count.limited.Range(func(limit, n any) bool {
+	c.counters.limited.Range(func(limit, n any) bool {
 		s.Limited[limit.(string)] = n.(*atomic.Int64).Load()
 		return true
 	})
-	if c.chains != nil {
-		c.chains.Fill(&s)
-		c.notes.Fill(&s)
-		s.Zones = c.chains.Kept()
+	if c.validator != nil {
+		c.validator.Fill(&s)
+		c.events.Fill(&s)
+		s.Zones = c.validator.CountZones()
 	}
 	return s
 }
 
-// limited counts a question that ended at a limit.
-func (c *core) limited(limit string) {
-	n, ok := c.count.limited.Load(limit)
+// countLimit counts a question that ended at a limit.
+func (c *core) countLimit(limit string) {
+	n, ok := c.counters.limited.Load(limit)
 	if !ok {
-		n, _ = c.count.limited.LoadOrStore(limit, new(atomic.Int64))
+		n, _ = c.counters.limited.LoadOrStore(limit, new(atomic.Int64))
 	}
 	n.(*atomic.Int64).Add(1)
 }

@@ -19,17 +19,17 @@ import (
 // here by hearsay, and nothing is asked that is here, and so what has a lower rank (RFC 2181
 // §5.4.1) never replaces what has a higher one.
 type cache struct {
-	max int64 // bytes
+	maxBytes int64 // bytes
 
-	mu      sync.RWMutex // guards the fields below
-	entries map[key]*entry
-	held    holdings
-	bytes   int64 // of both
-	zones   int
+	mu       sync.RWMutex // guards the fields below
+	entries  map[cacheKey]*cacheEntry
+	zoneRefs zoneReferences
+	bytes    int64 // of both
+	zones    int
 }
 
-// key is what an entry is about: a zone, or a question.
-type key struct {
+// cacheKey is what an entry is about: a zone, or a question.
+type cacheKey struct {
 	name   string
 	qtype  uint16
 	do     bool
@@ -37,102 +37,102 @@ type key struct {
 	failed bool // no server has answered the question
 }
 
-// keyOf returns what an answer to q is about.
-func keyOf(q question) key { return key{name: q.name, qtype: q.qtype, do: q.do} }
+// cacheKeyOf returns what an answer to q is about.
+func cacheKeyOf(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
-// entry is a zone, what is known about a question, or nothing if nobody has answered it. It is not
+// cacheEntry is a zone, what is known about a question, or nothing if nobody has answered it. It is not
 // changed once it is in the cache, but for used.
-type entry struct {
-	zone    *delegation
-	reply   *verdict
-	born    time.Time    // when it was added
-	expires time.Time    // both by the time of day, which goes on while the machine sleeps: without a monotonic clock
-	size    int64        // without that of zones
-	used    atomic.Int64 // when it was, in seconds
+type cacheEntry struct {
+	zone     *delegation
+	reply    *parsedResponse
+	added    time.Time    // when it was added
+	expires  time.Time    // both by the time of day, which goes on while the machine sleeps: without a monotonic clock
+	size     int64        // without that of zones
+	lastUsed atomic.Int64 // when it was, in seconds
 }
 
 // about returns the zone that an entry refers to, or nil.
-func (e *entry) about() *delegation {
+func (e *cacheEntry) referencedZone() *delegation {
 	if e.reply != nil {
 		return e.reply.zone
 	}
 	return e.zone
 }
 
-// entrySize is what an entry takes besides what it holds: the map, the key, itself.
-const entrySize = 184
+// cacheEntrySize is what an entry takes besides what it holds: the map, the key, itself.
+const cacheEntrySize = 184
 
-// lasts reports whether an entry is still to be used. None is from the future: then the clock was wrong when it was added. None
+// isCurrent reports whether an entry is still to be used. None is from the future: then the clock was wrong when it was added. None
 // refers to a zone that is served elsewhere.
-func (e *entry) lasts(now time.Time) bool {
-	z := e.about()
-	return now.Before(e.expires) && !now.Before(e.born.Add(-maxSkew)) && (z == nil || !z.chain.Disowned())
+func (e *cacheEntry) isCurrent(now time.Time) bool {
+	z := e.referencedZone()
+	return now.Before(e.expires) && !now.Before(e.added.Add(-maxClockSkew)) && (z == nil || !z.chain.HasMoved())
 }
 
-// get returns an entry that is to be used, or nil.
-func (c *cache) get(k key, now time.Time) *entry {
+// lookUpEntry returns an entry that is to be used, or nil.
+func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	c.mu.RLock()
 	e := c.entries[k]
 	c.mu.RUnlock()
-	if e == nil || !e.lasts(now) {
+	if e == nil || !e.isCurrent(now) {
 		return nil
 	}
-	if s := now.Unix(); e.used.Load() != s {
-		e.used.Store(s)
+	if s := now.Unix(); e.lastUsed.Load() != s {
+		e.lastUsed.Store(s)
 	}
 	return e
 }
 
-// maxSkew is how much later than a question an entry may be that it finds: it has asked for the time before.
-const maxSkew = 10 * time.Second
+// maxClockSkew is how much later than a question an entry may be that it finds: it has asked for the time before.
+const maxClockSkew = 10 * time.Second
 
 // zone returns the zone with that name whose servers are known, or nil.
-func (c *cache) zone(name string, now time.Time) *delegation {
-	if e := c.get(key{name: name, zone: true}, now); e != nil {
+func (c *cache) lookUpZone(name string, now time.Time) *delegation {
+	if e := c.lookUpEntry(cacheKey{name: name, zone: true}, now); e != nil {
 		return e.zone
 	}
 	return nil
 }
 
-// above returns the zone nearest to a name whose servers are known, or nil.
-func (c *cache) above(name string, now time.Time) *delegation {
+// closestZone returns the zone nearest to a name whose servers are known, or nil.
+func (c *cache) closestZone(name string, now time.Time) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
-		if z := c.zone(name, now); z != nil {
+		if z := c.lookUpZone(name, now); z != nil {
 			return z
 		}
 	}
 	return nil
 }
 
-// reply returns what is known about a question, with the TTLs that are left, or nil. It is
+// lookUpReply returns what is known about a question, with the TTLs that are left, or nil. It is
 // the caller's.
-func (c *cache) reply(q question, now time.Time) *verdict {
-	e := c.get(keyOf(q), now)
+func (c *cache) lookUpReply(q question, now time.Time) *parsedResponse {
+	e := c.lookUpEntry(cacheKeyOf(q), now)
 	if e == nil {
 		return nil
 	}
 	r := *e.reply
 	passed := max(0, r.ttl-e.expires.Sub(now)+time.Second-1)
-	r.kept = true
+	r.cached = true
 	age := uint32(passed / time.Second)
 	r.ttl -= min(r.ttl, passed)
-	r.answer, r.authority = aged(r.answer, age), aged(r.authority, age)
+	r.answer, r.authority = copyWithAge(r.answer, age), copyWithAge(r.authority, age)
 	return &r
 }
 
-// records returns the records that are known to answer q, and whether the name is known not to exist. It is not ok if
+// lookUpRecords returns the records that are known to answer q, and whether the name is known not to exist. It is not ok if
 // nothing is known, not even that nobody has answered. The records must not be changed, and have the TTLs that they came with.
-func (c *cache) records(q question, now time.Time) (rrs []dns.RR, gone, ok bool) {
-	k := keyOf(q)
-	if e := c.get(k, now); e != nil && e.reply.next == "" {
+func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, gone, ok bool) {
+	k := cacheKeyOf(q)
+	if e := c.lookUpEntry(k, now); e != nil && e.reply.aliasTarget == "" {
 		return e.reply.answer, e.reply.rcode == dns.RcodeNameError, true
 	}
 	k.failed = true
-	return nil, false, c.get(k, now) != nil
+	return nil, false, c.lookUpEntry(k, now) != nil
 }
 
-// aged returns copies of records that have been kept for some seconds.
-func aged(rrs []dns.RR, age uint32) []dns.RR {
+// copyWithAge returns copies of records that have been kept for some seconds.
+func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	if len(rrs) == 0 {
 		return nil
 	}
@@ -146,33 +146,33 @@ func aged(rrs []dns.RR, age uint32) []dns.RR {
 }
 
 func (c *cache) addZone(z *delegation, now time.Time) {
-	if now.Before(z.expires) && !z.chain.Disowned() {
-		c.add(key{name: z.zone, zone: true}, &entry{zone: z, expires: z.expires, size: entrySize}, now)
+	if now.Before(z.expires) && !z.chain.HasMoved() {
+		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
 	}
 }
 
 // addReply keeps what r says about q. It copies the records.
-func (c *cache) addReply(q question, r *verdict, now time.Time) {
+func (c *cache) addReply(q question, r *parsedResponse, now time.Time) {
 	if r.ttl <= 0 {
 		return
 	}
 	kept := *r
-	kept.answer, kept.authority = aged(r.answer, 0), aged(r.authority, 0)
+	kept.answer, kept.authority = copyWithAge(r.answer, 0), copyWithAge(r.authority, 0)
 	if kept.status == validate.Unchecked { // it may be verified later, by whichever signature
-		kept.ttl = min(kept.ttl, endWithSignatures(now, least, kept.answer, kept.authority))
+		kept.ttl = min(kept.ttl, limitTTLsBySignatures(now, chooseShortest, kept.answer, kept.authority))
 	}
-	size := int64(entrySize+len(q.name)) + memoryOf(kept.answer, kept.authority)
+	size := int64(cacheEntrySize+len(q.name)) + memoryOfRecords(kept.answer, kept.authority)
 	if kept.status != validate.Unchecked || !q.do {
 		kept.zone = nil // it is not needed any more, and may be large
 	}
-	c.add(keyOf(q), &entry{reply: &kept, expires: now.Add(kept.ttl), size: size}, now)
+	c.insertEntry(cacheKeyOf(q), &cacheEntry{reply: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
 // drop forgets an entry that turned out to be wrong.
-func (c *cache) drop(k key) {
+func (c *cache) dropEntry(k cacheKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.remove(k)
+	c.removeLocked(k)
 }
 
 // failureTTL is how long a server's name is not looked up again that no server has answered for
@@ -181,41 +181,41 @@ const failureTTL = 5 * time.Second
 
 // addFailure keeps that no server has answered q.
 func (c *cache) addFailure(q question, now time.Time) {
-	k := keyOf(q)
+	k := cacheKeyOf(q)
 	k.failed = true
-	c.add(k, &entry{expires: now.Add(failureTTL), size: int64(entrySize + len(q.name))}, now)
+	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }
 
 // addStays keeps for a while that the parent of a zone was asked again where the zone is served, and stays reports that.
 
-func (c *cache) addStays(zone string, now time.Time) {
-	c.add(key{name: zone, failed: true}, &entry{expires: now.Add(failureTTL), size: int64(entrySize + len(zone))}, now)
+func (c *cache) addConfirmedReferral(zone string, now time.Time) {
+	c.insertEntry(cacheKey{name: zone, failed: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
-func (c *cache) stays(zone string, now time.Time) bool {
-	return c.get(key{name: zone, failed: true}, now) != nil
+func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
+	return c.lookUpEntry(cacheKey{name: zone, failed: true}, now) != nil
 }
 
 // add keeps an entry, unless it would take much of the memory. What was not used for longer makes room for it.
-func (c *cache) add(k key, e *entry, now time.Time) {
-	e.used.Store(now.Unix())
-	e.born, e.expires = now.Round(0), e.expires.Round(0)
-	if e.size > c.max/16 {
+func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
+	e.lastUsed.Store(now.Unix())
+	e.added, e.expires = now.Round(0), e.expires.Round(0)
+	if e.size > c.maxBytes/16 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries == nil {
-		c.entries, c.held = make(map[key]*entry), make(holdings)
+		c.entries, c.zoneRefs = make(map[cacheKey]*cacheEntry), make(zoneReferences)
 	}
-	c.remove(k)
-	more := c.held.take(e.about())
-	if c.bytes += more; more > c.max/4 {
-		c.bytes -= c.held.drop(e.about())
+	c.removeLocked(k)
+	more := c.zoneRefs.addReference(e.referencedZone())
+	if c.bytes += more; more > c.maxBytes/4 {
+		c.bytes -= c.zoneRefs.removeReference(e.referencedZone())
 		return
 	}
-	for c.bytes+e.size > c.max && len(c.entries) > 0 {
-		c.evict(now)
+	for c.bytes+e.size > c.maxBytes && len(c.entries) > 0 {
+		c.evictEntry(now)
 	}
 	c.entries[k] = e
 	c.bytes += e.size
@@ -225,14 +225,14 @@ func (c *cache) add(k key, e *entry, now time.Time) {
 }
 
 // evict removes the one of a few entries, taken at random, that was not used for longest.
-func (c *cache) evict(now time.Time) {
+func (c *cache) evictEntry(now time.Time) {
 	const sample = 8
-	var worst key
+	var worst cacheKey
 	var used int64
 	n := 0
 	for k, e := range c.entries { // a map is read from a place taken at random
-		u := e.used.Load()
-		if !e.lasts(now) {
+		u := e.lastUsed.Load()
+		if !e.isCurrent(now) {
 			u = 0
 		}
 		if n == 0 || u < used {
@@ -242,23 +242,23 @@ func (c *cache) evict(now time.Time) {
 			break
 		}
 	}
-	c.remove(worst)
+	c.removeLocked(worst)
 }
 
-func (c *cache) remove(k key) {
+func (c *cache) removeLocked(k cacheKey) {
 	e := c.entries[k]
 	if e == nil {
 		return
 	}
 	delete(c.entries, k)
-	c.bytes -= e.size + c.held.drop(e.about())
+	c.bytes -= e.size + c.zoneRefs.removeReference(e.referencedZone())
 	if k.zone {
 		c.zones--
 	}
 }
 
-// stats sets what Stats says of the cache.
-func (c *cache) stats(s *observe.RecursorStats) {
+// fillStats sets what Stats says of the cache.
+func (c *cache) fillStats(s *observe.RecursorStats) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	s.Zones, s.RRsets, s.Bytes = c.zones, len(c.entries)-c.zones, c.bytes

@@ -18,72 +18,72 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
-	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
 // core is what a Resolver works with.
 type core struct {
 	err error // why the Resolver cannot be used
 
-	conf     *Resolver
-	maxBytes int64
-	maxHeld  int64    // bytes that questions hold while they wait
-	types    []uint16 // of servers' addresses that are of use
-	limits   *Limits  // with defaults in place of zero values
-	hints    []netip.AddrPort
-	stubs    map[string]*delegation
-	chains   *chain.Chains // nil: nothing is validated
-	hinted   *delegation   // the root at the hints, to ask for its keys beside priming
-	fleet    *fleet.Fleet
+	conf         *Resolver
+	maxBytes     int64
+	maxHeldBytes int64    // bytes that questions hold while they wait
+	types        []uint16 // of servers' addresses that are of use
+	limits       *Limits  // with defaults in place of zero values
+	hints        []netip.AddrPort
+	stubs        map[string]*delegation
+	validator    *chain.Validator // nil: nothing is validated
+	hintsZone    *delegation      // the root at the hints, to ask for its keys beside priming
+	pool         *nameservers.Pool
 
 	// Safe for concurrent use.
-	cache   *cache
-	flights flights
-	count   counters
-	held    atomic.Int64 // bytes that questions hold while they wait
+	cache     *cache
+	lookups   lookupGroup
+	counters  counters
+	heldBytes atomic.Int64 // bytes that questions hold while they wait
 
 	tracePanicked atomic.Bool
 
 	ctx     context.Context // ends with Close
-	end     context.CancelCauseFunc
+	cancel  context.CancelCauseFunc
 	running sync.WaitGroup // questions, and goroutines that these have started
 
 	closeMu sync.RWMutex // guards closed
 	closed  bool         // no question begins any more
 
-	primeMu sync.Mutex    // guards the fields below
-	primed  *delegation   // the root
-	priming chan struct{} // closed when priming has ended; nil: it is not under way
+	primeMu     sync.Mutex    // guards the fields below
+	rootZone    *delegation   // the root
+	primingDone chan struct{} // closed when priming has ended; nil: it is not under way
 }
 
 // counters are those of Stats that the fleet does not have.
 type counters struct {
-	questions, failures, local, lookups, scrubbed atomic.Int64
-	limited                                       sync.Map // *atomic.Int64 by field of Limits
-	notes                                         chain.Notes
+	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
+	limited                                              sync.Map // *atomic.Int64 by field of Limits
+	events                                               chain.EventLog
 }
 
 // errPanicked is the error of a Resolver whose first caller got a panic.
 var errPanicked = errors.New("recursor: Resolver panicked when it was first used")
 
-// setup makes the Resolver ready, once.
-func (r *Resolver) setup() (*core, error) {
+// setUpOnce makes the Resolver ready, once.
+func (r *Resolver) setUpOnce() (*core, error) {
 	r.once.Do(func() {
 		r.core = &core{err: errPanicked, cache: new(cache)} // the error stays if init panics: nothing may pass that is not validated
-		r.core.err = r.core.init(r)
+		r.core.err = r.core.applyConfig(r)
 	})
 	return r.core, r.core.err
 }
 
 const minBytes = 1 << 20
 
-func (c *core) init(r *Resolver) error {
+func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	if err := r.Limits.validate(); err != nil {
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	if err := r.Limits.checkValues(); err != nil {
 		return err
 	}
-	if err := r.Hedge.validate(); err != nil {
+	if err := r.Hedge.checkValues(); err != nil {
 		return err
 	}
 	limits := r.Limits.withDefaults()
@@ -112,8 +112,8 @@ func (c *core) init(r *Resolver) error {
 	default:
 		c.maxBytes = r.MaxBytes
 	}
-	c.maxHeld = c.maxBytes / 8
-	c.cache.max = c.maxBytes - c.maxBytes/4 - c.maxHeld // the fleet has the rest
+	c.maxHeldBytes = c.maxBytes / 8
+	c.cache.maxBytes = c.maxBytes - c.maxBytes/4 - c.maxHeldBytes // the fleet has the rest
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
 	}
@@ -123,34 +123,34 @@ func (c *core) init(r *Resolver) error {
 	if !r.NoIPv6 {
 		c.types = append(c.types, dns.TypeAAAA)
 	}
-	c.fleet = fleet.New(c.fleetConfig())
-	c.hinted = newZone(".")
-	c.hinted.addrs, c.hinted.any = c.hints, true
+	c.pool = nameservers.NewPool(c.poolConfig())
+	c.hintsZone = newEmptyDelegation(".")
+	c.hintsZone.addrs, c.hintsZone.anyAddress = c.hints, true
 	if r.Trust.Off {
 		return nil
 	}
-	return c.follow(r.Trust)
+	return c.startValidation(r.Trust)
 }
 
-// signed reports whether signatures are asked for with everything, and kept.
-func (c *core) signed() bool { return c.chains != nil }
+// wantsSignatures reports whether signatures are asked for with everything, and kept.
+func (c *core) wantsSignatures() bool { return c.validator != nil }
 
-// follow begins to validate.
-func (c *core) follow(t dnssec.Trust) error {
+// startValidation begins to validate.
+func (c *core) startValidation(t dnssec.Trust) error {
 	conf, err := readTrust(t, *c.limits)
 	if err != nil {
 		return err
 	}
-	conf.MaxBytes, conf.MaxRanges = c.maxBytes/16, c.maxBytes/16
-	c.cache.max -= conf.MaxBytes + conf.MaxRanges
-	if keepNoProofs {
-		conf.MaxRanges = 0
+	conf.MaxBytes, conf.MaxAggressiveBytes = c.maxBytes/16, c.maxBytes/16
+	c.cache.maxBytes -= conf.MaxBytes + conf.MaxAggressiveBytes
+	if disableAggressiveUse {
+		conf.MaxAggressiveBytes = 0
 	}
-	conf.Blame = func(z *chain.Zone, server netip.AddrPort, name string) { c.fleet.Blame(z.Name, server, name) }
-	conf.Drop = func(z *chain.Zone) { c.cache.drop(key{name: z.Name, zone: true}) }
-	conf.IsLocal = isStuck
+	conf.ReportBogus = func(z *chain.Zone, server netip.AddrPort, name string) { c.pool.ReportBogus(z.Name, server, name) }
+	conf.DropReferral = func(z *chain.Zone) { c.cache.dropEntry(cacheKey{name: z.Name, zone: true}) }
+	conf.IsLocalError = isLocalFailure
 	conf.Go = func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) }
-	c.chains = chain.New(conf)
+	c.validator = chain.NewValidator(conf)
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (c *core) follow(t dnssec.Trust) error {
 func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
-		name, ok := dnsname.Canonical(zone)
+		name, ok := dnsname.ParseCanonical(zone)
 		if !ok || zone == "" {
 			return fmt.Errorf("recursor: Resolver.Zones has zone %q; want a name such as corp.example", zone)
 		}
@@ -173,29 +173,29 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 				return fmt.Errorf("recursor: Resolver.Zones has address %q for zone %q; want one as 192.0.2.1:53", a, zone)
 			}
 		}
-		z := newZone(name)
-		z.addrs, z.stub, z.any, z.chain.Stub = addrs, true, true, true
+		z := newEmptyDelegation(name)
+		z.addrs, z.stub, z.anyAddress, z.chain.Stub = addrs, true, true, true
 		c.stubs[name] = z
 	}
 	return nil
 }
 
-// fleetConfig returns what the servers are asked by. The Resolver's fields are valid.
-func (c *core) fleetConfig() fleet.Config {
+// poolConfig returns what the servers are asked by. The Resolver's fields are valid.
+func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
-	conf := fleet.Config{
-		Hedge: r.Hedge.fleetConfig(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
+	conf := nameservers.Config{
+		Hedge: r.Hedge.poolHedge(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
 		PerServer: c.limits.InFlight, PerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
 	}
 	if t := r.Trace; t != nil {
 		if t.Attempt != nil {
-			conf.Began = func(ctx context.Context, a fleet.Attempt) {
+			conf.Began = func(ctx context.Context, a nameservers.Attempt) {
 				defer c.recoverTrace()
 				t.Attempt(ctx, AttemptInfo(a))
 			}
 		}
 		if t.Done != nil {
-			conf.Ended = func(ctx context.Context, a fleet.Attempt, took time.Duration, err error) {
+			conf.Ended = func(ctx context.Context, a nameservers.Attempt, took time.Duration, err error) {
 				defer c.recoverTrace()
 				t.Done(ctx, AttemptInfo(a), took, err)
 			}
@@ -215,8 +215,8 @@ func (c *core) recoverTrace() {
 	})
 }
 
-// stub returns the zone of Resolver.Zones that a name is in, or nil.
-func (c *core) stub(name string) *delegation {
+// stubZone returns the zone of Resolver.Zones that a name is in, or nil.
+func (c *core) stubZone(name string) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
 			return z
@@ -227,20 +227,20 @@ func (c *core) stub(name string) *delegation {
 
 // Validate returns an error that names the field if one is out of its limits, and sends nothing.
 func (r *Resolver) Validate() error {
-	_, err := r.setup()
+	_, err := r.setUpOnce()
 	return err
 }
 
 // Close ends all questions with net.ErrClosed and waits until everything has ended. It always
 // returns nil. Exchanges after Close fail.
 func (r *Resolver) Close() error {
-	c, err := r.setup()
+	c, err := r.setUpOnce()
 	c.closeMu.Lock()
 	c.closed = true
 	c.closeMu.Unlock()
-	c.end(net.ErrClosed)
+	c.cancel(net.ErrClosed)
 	if err == nil {
-		c.fleet.Close()
+		c.pool.Close()
 	}
 	c.running.Wait()
 	return nil

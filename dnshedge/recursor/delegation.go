@@ -9,7 +9,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
-	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
 // dnsPort is where servers are asked.
@@ -20,38 +20,38 @@ const maxTTL = 7 * 24 * time.Hour
 
 // delegation is where a zone is served, as its parent said. It is not changed once it is made.
 type delegation struct {
-	zone  string
-	names []string         // of its servers; those without glue first
-	bare  int              // how many of them have no glue
-	addrs []netip.AddrPort // glue, or what was configured
-	owner []string         // of each glue record
+	zone        string
+	names       []string         // of its servers; those without glue first
+	withoutGlue int              // how many of them have no glue
+	addrs       []netip.AddrPort // glue, or what was configured
+	glueOwners  []string         // of each glue record
 	// expires is when the parent has to be asked again, by the time of day. Zero: never.
 	expires time.Time
 
-	chain *chain.Zone // what signatures say of it; not nil
-	stub  bool        // of Resolver.Zones: the servers need not have authority
-	any   bool        // they may be asked whatever their addresses
+	chain      *chain.Zone // what signatures say of it; not nil
+	stub       bool        // of Resolver.Zones: the servers need not have authority
+	anyAddress bool        // they may be asked whatever their addresses
 }
 
-// newZone returns a zone of which nothing is known.
-func newZone(name string) *delegation {
+// newEmptyDelegation returns a zone of which nothing is known.
+func newEmptyDelegation(name string) *delegation {
 	z := &delegation{zone: name}
 	z.chain = &chain.Zone{Name: name, Servers: z}
 	return z
 }
 
-// newDelegation reads the NS records of a zone, and the addresses that come with them. Glue
+// parseDelegation reads the NS records of a zone, and the addresses that come with them. Glue
 // lies at or below the zone that delegates; other records are ignored. It returns nil if there
 // is no server.
-func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
-	z := newZone(zone)
+func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
+	z := newEmptyDelegation(zone)
 	glued := make(map[string]bool)
 	ttl := uint32(maxTTL / time.Second)
 	for _, rr := range ns {
-		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && dnsname.Lower(s.Hdr.Name) == zone {
-			ttl = min(ttl, ttlOf(rr))
-			name := dnsname.Lower(s.Ns)
-			if _, twice := glued[name]; !twice && len(z.names) < maxMsgServers {
+		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && dnsname.ToLower(s.Hdr.Name) == zone {
+			ttl = min(ttl, validTTL(rr))
+			name := dnsname.ToLower(s.Ns)
+			if _, twice := glued[name]; !twice && len(z.names) < maxNSRecords {
 				z.names = append(z.names, name)
 				glued[name] = false
 			}
@@ -59,39 +59,39 @@ func newDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *dele
 	}
 	for _, rr := range extra {
 		h := rr.Header()
-		addr, ok := address(rr)
-		if !ok || len(z.addrs) >= fleet.MaxAddrs {
+		addr, ok := recordAddress(rr)
+		if !ok || len(z.addrs) >= nameservers.MaxAddrs {
 			continue
 		}
-		name := dnsname.Lower(h.Name)
-		if _, ours := glued[name]; !ours || !dnsname.Within(name, parent) {
+		name := dnsname.ToLower(h.Name)
+		if _, ours := glued[name]; !ours || !dnsname.IsWithin(name, parent) {
 			continue
 		}
 		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
-			z.addrs, z.owner = append(z.addrs, a), append(z.owner, name)
-			ttl = min(ttl, ttlOf(rr))
+			z.addrs, z.glueOwners = append(z.addrs, a), append(z.glueOwners, name)
+			ttl = min(ttl, validTTL(rr))
 		}
 		glued[name] = true
 	}
 	if len(z.names) == 0 {
 		return nil
 	}
-	if len(z.names) > fleet.MaxNames { // those with glue cost nothing to find
-		slices.SortStableFunc(z.names, func(a, b string) int { return ahead(glued[a], glued[b]) })
-		z.names = slices.Clone(z.names[:fleet.MaxNames])
+	if len(z.names) > nameservers.MaxNames { // those with glue cost nothing to find
+		slices.SortStableFunc(z.names, func(a, b string) int { return compareTrueFirst(glued[a], glued[b]) })
+		z.names = slices.Clone(z.names[:nameservers.MaxNames])
 	}
-	slices.SortStableFunc(z.names, func(a, b string) int { return ahead(!glued[a], !glued[b]) })
+	slices.SortStableFunc(z.names, func(a, b string) int { return compareTrueFirst(!glued[a], !glued[b]) })
 	for _, name := range z.names {
 		if !glued[name] {
-			z.bare++
+			z.withoutGlue++
 		}
 	}
 	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second).Round(0)
 	return z
 }
 
-// servedAs reports whether two referrals are to the same zone at the same servers.
-func (z *delegation) servedAs(o *delegation) bool {
+// hasSameServers reports whether two referrals are to the same zone at the same servers.
+func (z *delegation) hasSameServers(o *delegation) bool {
 	same := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 	}
@@ -101,10 +101,10 @@ func (z *delegation) servedAs(o *delegation) bool {
 	return z.zone == o.zone && same(z.names, o.names) && slices.Equal(addrs(z), addrs(o))
 }
 
-// glueOf returns the addresses that came with the name of a server.
-func (z *delegation) glueOf(name string) []netip.Addr {
+// glueAddresses returns the addresses that came with the name of a server.
+func (z *delegation) glueAddresses(name string) []netip.Addr {
 	var addrs []netip.Addr
-	for i, owner := range z.owner {
+	for i, owner := range z.glueOwners {
 		if owner == name {
 			addrs = append(addrs, z.addrs[i].Addr())
 		}
@@ -113,12 +113,12 @@ func (z *delegation) glueOf(name string) []netip.Addr {
 }
 
 const (
-	maxMsgServers = 256 // names of servers that are read of one response
-	minZoneTTL    = 1   // seconds: a referral is for the question that it came with, at least
+	maxNSRecords = 256 // names of servers that are read of one response
+	minZoneTTL   = 1   // seconds: a referral is for the question that it came with, at least
 )
 
-// ahead sorts true before false.
-func ahead(a, b bool) int {
+// compareTrueFirst sorts true before false.
+func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -128,8 +128,8 @@ func ahead(a, b bool) int {
 	return 1
 }
 
-// address returns the address in an A or AAAA record of class IN.
-func address(rr dns.RR) (netip.Addr, bool) {
+// recordAddress returns the address in an A or AAAA record of class IN.
+func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	switch rr := rr.(type) {
 	case *dns.A:
 		a, ok := netip.AddrFromSlice(rr.A)
@@ -141,21 +141,21 @@ func address(rr dns.RR) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ttlOf returns the TTL of a record in seconds. From 2^31 on it counts as 0 (RFC 2181 §8).
-func ttlOf(rr dns.RR) uint32 {
+// validTTL returns the TTL of a record in seconds. From 2^31 on it counts as 0 (RFC 2181 §8).
+func validTTL(rr dns.RR) uint32 {
 	if ttl := rr.Header().Ttl; ttl < 1<<31 {
 		return ttl
 	}
 	return 0
 }
 
-// size estimates the memory that a delegation takes, in bytes.
-func (z *delegation) size() int64 {
+// memorySize estimates the memory that a delegation takes, in bytes.
+func (z *delegation) memorySize() int64 {
 	n := 256 + int64(len(z.zone)) + 48*int64(cap(z.addrs))
-	for _, names := range [...][]string{z.names, z.owner} {
+	for _, names := range [...][]string{z.names, z.glueOwners} {
 		for _, name := range names {
 			n += 32 + int64(len(name))
 		}
 	}
-	return n + memoryOf(z.chain.Proof)
+	return n + memoryOfRecords(z.chain.DSEvidence)
 }

@@ -12,18 +12,18 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
-	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
 // Export writes what was learned and stays true for a while: servers' round trip times, those
 // of first answers, and where the root and the zones below it are served, with what the root says of their keys. It is for Import in
 // another process or after a restart.
 func (r *Resolver) Export(w io.Writer) error {
-	c, err := r.setup()
+	c, err := r.setUpOnce()
 	if err != nil {
 		return err
 	}
-	return c.fleet.Export(w, r.zoneSource(), c.exportZones())
+	return c.pool.Export(w, r.zoneSource(), c.exportZones())
 }
 
 // Identity returns a string that names the root servers to begin with, the Zones, Trust and Limits.NSEC3Iterations: Resolvers with the same string
@@ -60,26 +60,26 @@ func (r *Resolver) identifyRoot() string {
 // counts against TTLs. Of a Resolver with other Hints, Zones or PrivateOK, it takes the round trip times alone. It returns an error and changes nothing if the export is
 // damaged, has another version, is larger than 16 MiB, or is older than a day.
 func (r *Resolver) Import(rd io.Reader) error {
-	c, err := r.setup()
+	c, err := r.setUpOnce()
 	if err != nil {
 		return err
 	}
-	zones, err := c.fleet.Import(rd, r.zoneSource())
+	zones, err := c.pool.Import(rd, r.zoneSource())
 	c.importZones(zones)
 	return err
 }
 
 // exportZones returns where the root and the zones right below it are served.
-func (c *core) exportZones() []fleet.Delegation {
-	var zones []fleet.Delegation
+func (c *core) exportZones() []nameservers.Delegation {
+	var zones []nameservers.Delegation
 	add := func(z *delegation) {
 		if len(z.names) > 0 {
-			zones = append(zones, fleet.Delegation{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires, Proof: packProof(z.chain.Proof)})
+			zones = append(zones, nameservers.Delegation{Zone: z.zone, Names: z.names, Addrs: z.addrs, Expires: z.expires, DSEvidence: packRecords(z.chain.DSEvidence)})
 		}
 	}
 	c.primeMu.Lock()
-	if c.primed != nil {
-		add(c.primed)
+	if c.rootZone != nil {
+		add(c.rootZone)
 	}
 	c.primeMu.Unlock()
 	c.cache.mu.RLock()
@@ -93,29 +93,29 @@ func (c *core) exportZones() []fleet.Delegation {
 }
 
 // importZones adds zones that are not known. It skips what is no zone.
-func (c *core) importZones(zones []fleet.Delegation) {
+func (c *core) importZones(zones []nameservers.Delegation) {
 	now := time.Now()
 	for _, x := range zones {
-		z := newZone(x.Zone)
+		z := newEmptyDelegation(x.Zone)
 		z.names, z.addrs, z.expires = x.Names, x.Addrs, x.Expires
-		if len(z.names) == 0 || len(z.names) > fleet.MaxNames || len(z.addrs) > fleet.MaxAddrs || z.expires.After(now.Add(maxTTL)) ||
-			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := dnsname.Canonical(name); return !ok || same != name }) {
+		if len(z.names) == 0 || len(z.names) > nameservers.MaxNames || len(z.addrs) > nameservers.MaxAddrs || z.expires.After(now.Add(maxTTL)) ||
+			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := dnsname.ParseCanonical(name); return !ok || same != name }) {
 			continue
 		}
 		if len(z.addrs) == 0 {
-			z.bare = len(z.names)
+			z.withoutGlue = len(z.names)
 		}
 		if z.zone == "." {
-			z.any = true
+			z.anyAddress = true
 			c.primeMu.Lock()
-			if c.primed == nil && len(z.addrs) > 0 {
-				c.primed = z
+			if c.rootZone == nil && len(z.addrs) > 0 {
+				c.rootZone = z
 			}
 			c.primeMu.Unlock()
 			continue
 		}
-		z.chain.Above, z.chain.Proof, z.chain.Came = c.hinted.chain, unpackProof(x.Proof), now.Add(-time.Minute) // nobody knows when: not just now
-		if dnsname.Parent(z.zone) == "." && c.cache.zone(z.zone, now) == nil {
+		z.chain.Parent, z.chain.DSEvidence, z.chain.ReceivedAt = c.hintsZone.chain, unpackRecords(x.DSEvidence), now.Add(-time.Minute) // nobody knows when: not just now
+		if dnsname.Parent(z.zone) == "." && c.cache.lookUpZone(z.zone, now) == nil {
 			c.cache.addZone(z, now)
 		}
 	}

@@ -14,11 +14,11 @@ import (
 )
 
 // For tests in package recursor_test.
-var Unique = unique
+var Unique = removeDuplicates
 
 // Expiries returns when what a Resolver keeps expires.
 func Expiries(r *Resolver) (all []time.Time) {
-	c, err := r.setup()
+	c, err := r.setUpOnce()
 	if err != nil {
 		panic(err)
 	}
@@ -40,9 +40,9 @@ func Read(b []byte, zone, name string, typ uint16) (believed int) {
 	if err != nil {
 		return 0
 	}
-	r := read(m, newZone(zone), question{name: name, qtype: typ, do: true}, true, time.Now())
-	if r.cut != nil {
-		return len(r.cut.names)
+	r := readResponse(m, newEmptyDelegation(zone), question{name: name, qtype: typ, do: true}, true, time.Now())
+	if r.referral != nil {
+		return len(r.referral.names)
 	}
 	return len(r.answer) + len(r.authority)
 }
@@ -56,28 +56,28 @@ func WithoutSpecialNames(f func()) {
 
 // FakeLegacy has a Resolver take signatures of algorithms that no library verifies any more for right, once all else fits.
 func FakeLegacy(r *Resolver) {
-	adjust = func(p *validate.Policy) { p.FakeLegacy = true }
-	defer func() { adjust = nil }()
-	if _, err := r.setup(); err != nil {
+	adjustPolicy = func(p *validate.Policy) { p.FakeLegacy = true }
+	defer func() { adjustPolicy = nil }()
+	if _, err := r.setUpOnce(); err != nil {
 		panic(err)
 	}
 }
 
 // PanicInSetup has the first use of a Resolver panic.
 func PanicInSetup(r *Resolver) {
-	adjust = func(*validate.Policy) { panic("in setup") }
+	adjustPolicy = func(*validate.Policy) { panic("in setup") }
 	defer func() {
-		adjust = nil
+		adjustPolicy = nil
 		_ = recover()
 	}()
-	_, _ = r.setup()
+	_, _ = r.setUpOnce()
 }
 
 // WithoutProofs has a Resolver ask servers what it could tell by proofs of other answers.
 func WithoutProofs(r *Resolver) {
-	keepNoProofs = true
-	defer func() { keepNoProofs = false }()
-	if _, err := r.setup(); err != nil {
+	disableAggressiveUse = true
+	defer func() { disableAggressiveUse = false }()
+	if _, err := r.setUpOnce(); err != nil {
 		panic(err)
 	}
 }
@@ -88,8 +88,8 @@ func Proofs(r *Resolver) map[string][]string {
 	for k, e := range r.core.cache.entries {
 		if k.zone {
 			all[k.name] = nil
-			for _, rr := range e.zone.chain.Proof {
-				all[k.name] = append(all[k.name], dns.TypeToString[rr.Header().Rrtype]+" "+dns.TypeToString[covers(rr)])
+			for _, rr := range e.zone.chain.DSEvidence {
+				all[k.name] = append(all[k.name], dns.TypeToString[rr.Header().Rrtype]+" "+dns.TypeToString[coveredType(rr)])
 			}
 			slices.Sort(all[k.name])
 		}
@@ -99,7 +99,7 @@ func Proofs(r *Resolver) map[string][]string {
 
 // Held returns how many bytes the zones take that what is kept refers to, each once.
 func Held(r *Resolver) (n int64) {
-	c, err := r.setup()
+	c, err := r.setUpOnce()
 	if err != nil {
 		panic(err)
 	}
@@ -107,9 +107,9 @@ func Held(r *Resolver) (n int64) {
 	defer c.cache.mu.RUnlock()
 	seen := make(map[*chain.Zone]bool)
 	for _, e := range c.cache.entries {
-		for z := e.about(); z != nil && !seen[z.chain]; z = z.above() {
+		for z := e.referencedZone(); z != nil && !seen[z.chain]; z = z.parentDelegation() {
 			seen[z.chain] = true
-			n += z.size()
+			n += z.memorySize()
 		}
 	}
 	return n
@@ -120,28 +120,30 @@ func CacheBytes(r *Resolver) (counted, most int64) {
 	c := r.core.cache
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.bytes, c.max
+	return c.bytes, c.maxBytes
 }
 
 // Knows reports whether it is known where a zone is served, if the clock shows that time.
-func Knows(r *Resolver, zone string, at time.Time) bool { return r.core.cache.zone(zone, at) != nil }
+func Knows(r *Resolver, zone string, at time.Time) bool {
+	return r.core.cache.lookUpZone(zone, at) != nil
+}
 
 // Crowded adds so many zones that are known for an hour to a cache of that many bytes, at one time, and then as many others at another one. It returns how many
 // of the last half of these are known.
 func Crowded(most int64, n int, before, after time.Time) (known int) {
-	c := &cache{max: most}
+	c := &cache{maxBytes: most}
 	name := func(i int) string { return fmt.Sprint("z", i, ".") }
 	for i := range 2 * n {
 		now := before
 		if i >= n {
 			now = after
 		}
-		z := newZone(name(i))
+		z := newEmptyDelegation(name(i))
 		z.expires = now.Add(time.Hour)
 		c.addZone(z, now)
 	}
 	for i := 3 * n / 2; i < 2*n; i++ {
-		if c.zone(name(i), after) != nil {
+		if c.lookUpZone(name(i), after) != nil {
 			known++
 		}
 	}
@@ -149,4 +151,4 @@ func Crowded(most int64, n int, before, after time.Time) (known int) {
 }
 
 // PackProof is packProof for tests.
-var PackProof = packProof
+var PackProof = packRecords

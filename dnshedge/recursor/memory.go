@@ -6,24 +6,24 @@ import (
 	"github.com/miekg/dns"
 )
 
-// memoryOf estimates the memory that records take, in bytes.
-func memoryOf(sections ...[]dns.RR) (n int64) {
+// memoryOfRecords estimates the memory that records take, in bytes.
+func memoryOfRecords(sections ...[]dns.RR) (n int64) {
 	for _, rrs := range sections {
 		for _, rr := range rrs {
-			n += 32 + memory(reflect.ValueOf(rr))
+			n += 32 + memoryOfValue(reflect.ValueOf(rr))
 		}
 	}
 	return n
 }
 
-// memory estimates the memory that v refers to, in bytes. What takes little in a message may take
+// memoryOfValue estimates the memory that v refers to, in bytes. What takes little in a message may take
 // much here, such as a text of many empty strings.
-func memory(v reflect.Value) int64 {
+func memoryOfValue(v reflect.Value) int64 {
 	var n int64
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			n = int64(v.Elem().Type().Size()) + memory(v.Elem())
+			n = int64(v.Elem().Type().Size()) + memoryOfValue(v.Elem())
 		}
 	case reflect.String:
 		n = int64(v.Len())
@@ -32,12 +32,12 @@ func memory(v reflect.Value) int64 {
 		switch v.Type().Elem().Kind() {
 		case reflect.String, reflect.Slice, reflect.Struct, reflect.Pointer, reflect.Interface:
 			for i := range v.Len() {
-				n += memory(v.Index(i))
+				n += memoryOfValue(v.Index(i))
 			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			n += memory(v.Field(i))
+			n += memoryOfValue(v.Field(i))
 		}
 	}
 	return n

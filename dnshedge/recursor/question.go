@@ -17,18 +17,18 @@ type question struct {
 	cd    bool
 }
 
-// questionFor returns what is asked to find servers.
-func (c *core) questionFor(name string, qtype uint16) question {
-	return question{name: name, qtype: qtype, do: c.signed()}
+// serverQuestion returns what is asked to find servers.
+func (c *core) serverQuestion(name string, qtype uint16) question {
+	return question{name: name, qtype: qtype, do: c.wantsSignatures()}
 }
 
-// newQuestion reads what m asks.
-func newQuestion(m *dns.Msg) (question, error) {
+// parseQuestion reads what m asks.
+func parseQuestion(m *dns.Msg) (question, error) {
 	if m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
 		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))
 	}
 	ask := m.Question[0]
-	name, ok := dnsname.Canonical(ask.Name)
+	name, ok := dnsname.ParseCanonical(ask.Name)
 	switch {
 	case !ok:
 		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)

@@ -15,94 +15,94 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
-	"github.com/gohedge/hedge/dnshedge/recursor/internal/fleet"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
 // lookup finds out what a caller, or another lookup, asks.
 type lookup struct {
 	// Not changed once it runs.
-	core   *core
-	bill   *bill
-	flight *flight   // that it is the lookup of; nil: a caller's question
-	depth  int       // how many lookups wait for it, one after the other
-	until  time.Time // how long answers of slow servers are awaited; zero: not longer than those that lose
+	core       *core
+	budget     *questionBudget
+	nameLookup *nameLookup // that it is the lookup of; nil: a caller's question
+	depth      int         // how many lookups wait for it, one after the other
+	awaitUntil time.Time   // how long answers of slow servers are awaited; zero: not longer than those that lose
 
 	// Of the goroutine that runs it.
-	queries   atomic.Int32 // sent for its own name, or the alias that it has come to
-	referrals int
-	avoid     []netip.AddrPort // servers whose answers to the question were bogus
-	hearsay   *verdict         // what the server of the last alias has said of its target; nil: nothing
-	moved     bool             // a parent was asked once more where a zone is served
+	queries            atomic.Int32 // sent for its own name, or the alias that it has come to
+	referrals          int
+	avoid              []netip.AddrPort // servers whose answers to the question were bogus
+	cnameHint          *parsedResponse  // what the server of the last alias has said of its target; nil: nothing
+	hasRecheckedParent bool             // a parent was asked once more where a zone is served
 }
 
-// node is who waits for what the lookup needs: its flight.
-func (l *lookup) node() *node {
-	if l.flight == nil {
+// waitNode is who waits for what the lookup needs: its flight.
+func (l *lookup) waitNode() *waitNode {
+	if l.nameLookup == nil {
 		return nil
 	}
-	return &l.flight.node
+	return &l.nameLookup.waitNode
 }
 
-// descend answers q from the nearest zone that is known down. What is shared is looked up in the
+// followReferrals answers q from the nearest zone that is known down. What is shared is looked up in the
 // cache before, and kept there. So is what a caller cannot keep, as it has no TTL.
-func (l *lookup) descend(ctx context.Context, q question, shared bool) (*verdict, error) {
+func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
-	if r := c.cache.reply(q, time.Now()); r != nil && (shared || r.bare()) && !(q.cd && c.chains != nil) {
+	if r := c.cache.lookUpReply(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
 		return r, nil
 	}
 	if shared {
-		if r := c.special(q); r != nil {
+		if r := c.specialAnswer(q); r != nil {
 			return r, nil
 		}
 	}
-	z, err := l.closest(ctx, q)
+	z, err := l.closestDelegation(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	known := l.known(q)
-	if r := known.answer(z); r != nil {
+	known := l.newSynthesizer(q)
+	if r := known.synthesizeAnswer(z); r != nil {
 		return r, nil
 	}
-	l.askKeys(q, z)
-	parts := &minimiser{q: q, do: c.signed(), off: c.conf.NoMinimise || c.hasAskedWholeName(z, q)}
+	l.prefetchKeys(q, z)
+	parts := &minimiser{q: q, do: c.wantsSignatures(), off: c.conf.NoMinimise || c.hasAskedWholeName(z, q)}
 	for {
-		step, whole := parts.next(z.zone)
-		if !whole && known.part(step, z) {
+		step, whole := parts.nextQuestion(z.zone)
+		if !whole && known.canSkipLabel(step, z) {
 			continue
 		}
-		r, err := l.ask(ctx, z, step, whole)
+		r, err := l.queryZone(ctx, z, step, whole)
 		switch {
-		case err != nil && !whole && (errors.Is(err, errImpatient) || errors.Is(err, fleet.ErrNoServers)):
+		case err != nil && !whole && (errors.Is(err, errMinimisedUnanswered) || errors.Is(err, nameservers.ErrNoServers)):
 			parts.off = true
 		case err != nil:
-			if errors.Is(err, fleet.ErrNoServers) && !isStuck(err) || errors.Is(err, errLong) {
-				c.doubt(z)
+			if errors.Is(err, nameservers.ErrNoServers) && !isLocalFailure(err) || errors.Is(err, errTimeout) {
+				c.expireRoot(z)
 			}
 			return nil, err
-		case r.kind == isReferral:
-			if l.referrals++; l.referrals > l.bill.limits.Referrals {
-				return nil, &limitError{"Referrals", l.bill.limits.Referrals}
+		case r.kind == kindReferral:
+			if l.referrals++; l.referrals > l.budget.limits.Referrals {
+				return nil, &limitError{"Referrals", l.budget.limits.Referrals}
 			}
-			z = c.learn(r.cut)
-			if r := known.answer(z); r != nil {
+			z = c.cacheDelegation(r.referral)
+			if r := known.synthesizeAnswer(z); r != nil {
 				return r, nil
 			}
-			l.askKeys(q, z)
-			if f := l.flight; f != nil && f.gluedBy(z) {
-				return nil, errGlued
+			l.prefetchKeys(q, z)
+			if f := l.nameLookup; f != nil && f.hasGlueIn(z) {
+				return nil, errGlueArrived
 			}
 		case !whole:
-			if r := known.after(ctx, step, z, r.verdict); r != nil {
+			if r := known.learnFromMinimised(ctx, step, z, r.parsedResponse); r != nil {
 				return r, nil
 			}
-			parts.off = r.kind == isRefused || r.rcode != dns.RcodeSuccess // otherwise, one label more
+			parts.off = r.kind == kindMinimisedRefused || r.rcode != dns.RcodeSuccess // otherwise, one label more
 		default:
-			if (shared || r.bare()) && (c.chains == nil || l.flight != nil) {
-				c.cache.addReply(q, r.verdict, time.Now())
+			if (shared || r.isEmpty()) && (c.validator == nil || l.nameLookup != nil) {
+				c.cache.addReply(q, r.parsedResponse, time.Now())
 			}
-			l.hearsay = r.hearsay
-			return r.verdict, nil
+			l.cnameHint = r.cnameHint
+			return r.parsedResponse, nil
 		}
 	}
 }
@@ -111,29 +111,29 @@ func (l *lookup) descend(ctx context.Context, q question, shared bool) (*verdict
 // nothing from z's servers.
 func (c *core) hasAskedWholeName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
-		e := c.cache.get(keyOf(c.questionFor(q.name, t)), time.Now())
-		return e != nil && slices.Contains(z.addrs, e.reply.from)
+		e := c.cache.lookUpEntry(cacheKeyOf(c.serverQuestion(q.name, t)), time.Now())
+		return e != nil && slices.Contains(z.addrs, e.reply.server)
 	})
 }
 
-// known returns what answers q without asking: for callers who want no more than what is right.
-func (l *lookup) known(q question) *known {
-	k := &known{pay: payer{l.bill, l.core}, bill: l.bill, q: q}
-	if l.flight == nil && !q.cd {
-		k.chains = l.core.chains
+// newSynthesizer returns what answers q without asking: for callers who want no more than what is right.
+func (l *lookup) newSynthesizer(q question) *synthesizer {
+	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
+	if l.nameLookup == nil && !q.cd {
+		k.chains = l.core.validator
 	}
 	return k
 }
 
 // learn keeps a zone that its parent referred to.
-func (c *core) learn(z *delegation) *delegation {
+func (c *core) cacheDelegation(z *delegation) *delegation {
 	c.cache.addZone(z, time.Now())
 	return z
 }
 
-// closest returns the zone nearest to what is asked whose servers are known. The parent of a
+// closestDelegation returns the zone nearest to what is asked whose servers are known. The parent of a
 // zone is asked for its DS records (RFC 4035 §3.1.4.1).
-func (l *lookup) closest(ctx context.Context, q question) (*delegation, error) {
+func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation, error) {
 	c, now := l.core, time.Now()
 	name := q.name
 	if q.qtype == dns.TypeDS {
@@ -143,123 +143,125 @@ func (l *lookup) closest(ctx context.Context, q question) (*delegation, error) {
 		if z := c.stubs[name]; z != nil {
 			return z, nil
 		}
-		if z := c.cache.zone(name, now); z != nil {
+		if z := c.cache.lookUpZone(name, now); z != nil {
 			return z, nil
 		}
 	}
 	if z := c.stubs["."]; z != nil {
 		return z, nil
 	}
-	l.askKeys(q, c.hinted)
-	return c.root(ctx, payer{l.bill, c})
+	l.prefetchKeys(q, c.hintsZone)
+	return c.rootDelegation(ctx, validationBudget{l.budget, c})
 }
 
-// errLong is why a question ends that takes too long.
-var errLong = errors.New("recursor: no answer in time")
+// errTimeout is why a question ends that takes too long.
+var errTimeout = errors.New("recursor: no answer in time")
 
-// errImpatient is why no more servers are asked for a part of a name.
-var errImpatient = errors.New("recursor: no answer to a minimised question")
+// errMinimisedUnanswered is why no more servers are asked for a part of a name.
+var errMinimisedUnanswered = errors.New("recursor: no answer to a minimised question")
 
-// askServers asks the servers of a zone. Names of servers are looked up for n.
-func (l *lookup) askServers(ctx context.Context, z *delegation, q question, whole bool, s *step, n *node) (said, error) {
+// queryServers asks the servers of a zone. Names of servers are looked up for n.
+func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, whole bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
 	var tries atomic.Int32
-	j := &judge{core: l.core, bill: l.bill, zone: z, q: q, whole: whole}
-	t := &fleet.Task{
-		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Signed: l.core.promised(z), Zone: z.zone, Servers: z.addrs, Any: z.any, Avoid: l.avoid,
-		Part: !whole, Brief: !whole, Until: func() time.Time { return l.core.untilOf(s) }, Judge: j.judge,
-		Hedge: func() bool { return l.core.isHedge(n) },
+	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, wholeName: whole}
+	t := &nameservers.Task{
+		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Signed: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, AnyAddress: z.anyAddress, Avoid: l.avoid,
+		Minimised: !whole, Brief: !whole, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, Judge: j.selectResponse,
+		Hedge: func() bool { return l.core.isOnlyHedged(n) },
 		Spend: func(hedge bool) error {
-			if tries.Add(1) > maxPatience && !whole {
-				return errImpatient
+			if tries.Add(1) > maxMinimisedAttempts && !whole {
+				return errMinimisedUnanswered
 			}
-			return l.spend(hedge)
+			return l.spendQuery(hedge)
 		},
 	}
-	if !z.any {
-		f := newFinder(l, z, j, n)
-		t.Servers, t.More = f.found, f.more
+	if !z.anyAddress {
+		f := newAddressFinder(l, z, j, n)
+		t.Servers, t.FindMore = f.returned, f.findMore
 	}
 	j.task = t
-	defer j.letGo()
-	m, err := l.core.fleet.Ask(ctx, t)
-	var r said
+	defer j.releaseMemory()
+	m, err := l.core.pool.Query(ctx, t)
+	var r zoneAnswer
 	switch {
 	case err == nil:
-		r.verdict = j.taken
+		r.parsedResponse = j.selected
 		if whole {
-			r.hearsay = l.hearsayOf(m, z, q, j.taken)
+			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
 		}
-	case ctx.Err() == nil && j.poor.Load() != nil:
-		r.verdict = j.poor.Load()
+	case ctx.Err() == nil && j.fallback.Load() != nil:
+		r.parsedResponse = j.fallback.Load()
 	default:
-		s.mine = j.mine.Load() || j.own.Load()
+		s.ownFailure = j.ownFailure.Load() || j.queryLocal.Load()
 		err = fmt.Errorf("%w: zone %s", err, z.zone)
 		if z.stub && j.refused {
 			err = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", err)
 		}
-		if j.own.Load() {
-			err = &ownError{err}
+		if j.queryLocal.Load() {
+			err = &queryLocalError{err}
 		}
-		return said{}, err
+		return zoneAnswer{}, err
 	}
-	l.core.count.scrubbed.Add(int64(r.scrubbed))
+	l.core.counters.scrubbed.Add(int64(r.scrubbed))
 	return r, nil
 }
 
-// spend pays for a query.
-func (l *lookup) spend(hedge bool) error {
+// spendQuery pays for a query.
+func (l *lookup) spendQuery(hedge bool) error {
 	if !hedge {
-		if err := charge(&l.queries, "ChainQueries", l.bill.limits.ChainQueries); err != nil {
+		if err := countWithinLimit(&l.queries, "ChainQueries", l.budget.limits.ChainQueries); err != nil {
 			return err
 		}
 	}
-	return l.bill.spend(hedge)
+	return l.budget.spendQuery(hedge)
 }
 
-// askKeys begins to ask for the keys of a zone, beside a question to it that is to be validated.
-func (l *lookup) askKeys(q question, z *delegation) {
-	if c := l.core; c.chains != nil && l.flight == nil && !q.cd && c.chains.Covers(q.name, q.qtype) {
-		c.chains.Begin(payer{l.bill, c}, z.chain)
+// prefetchKeys begins to ask for the keys of a zone, beside a question to it that is to be validated.
+func (l *lookup) prefetchKeys(q question, z *delegation) {
+	if c := l.core; c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
+		c.validator.PrefetchKeys(validationBudget{l.budget, c}, z.chain)
 	}
 }
 
-// promised reports whether the parent of a zone says that it is signed.
-func (c *core) promised(z *delegation) bool { return c.chains != nil && c.chains.Promised(z.chain) }
+// expectsSignatures reports whether the parent of a zone says that it is signed.
+func (c *core) expectsSignatures(z *delegation) bool {
+	return c.validator != nil && c.validator.ExpectsSignatures(z.chain)
+}
 
-// payer has asked what validation needs, and a question pays for that.
-type payer struct {
-	*bill
+// validationBudget has asked what validation needs, and a question pays for that.
+type validationBudget struct {
+	*questionBudget
 	core *core
 }
 
-// Ask is chain.Bill's.
-func (p payer) Ask(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Said, error) {
-	stack.Grow16()
-	l := &lookup{core: p.core, bill: p.bill, until: time.Now().Add(askTime), avoid: avoid}
+// Query is chain.Bill's.
+func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
+	stack.GrowTo16KiB()
+	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoid: avoid}
 	at, q := z.Servers.(*delegation), question{name: name, qtype: qtype, do: true}
-	r, err := l.ask(ctx, at, q, true)
-	for ; err == nil && r.kind == isReferral && l.referrals < p.limits.Referrals; l.referrals++ { // some of its servers are those of a zone below
-		at = p.core.learn(r.cut)
-		r, err = l.ask(ctx, at, q, true)
+	r, err := l.queryZone(ctx, at, q, true)
+	for ; err == nil && r.kind == kindReferral && l.referrals < p.limits.Referrals; l.referrals++ { // some of its servers are those of a zone below
+		at = p.core.cacheDelegation(r.referral)
+		r, err = l.queryZone(ctx, at, q, true)
 	}
 	limit := (*limitError)(nil)
 	switch {
 	case errors.As(err, &limit):
 		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: limit.field}
-	case isOwn(err):
+	case isQueryLocal(err):
 		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: "ServerNames"}
 	case err != nil:
 		return nil, err
-	case r.kind != isAnswer:
+	case r.kind != kindAnswer:
 		return nil, fmt.Errorf("recursor: no answer to %s %s at the servers of %s", name, dns.Type(qtype), z.Name)
 	}
-	s := r.said(name, qtype)
+	s := r.chainResponse(name, qtype)
 	s.Zone = z
-	if r.bad {
+	if r.badlySigned {
 		s.Status = validate.Bogus
 	}
 	return s, nil
 }
 
 // askTime is how long keys are awaited, from servers that are slow.
-const askTime = 4500 * time.Millisecond
+const keyQueryTimeout = 4500 * time.Millisecond

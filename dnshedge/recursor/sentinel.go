@@ -9,12 +9,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// errSentinel is why a question ends that asks which keys of the root are trusted: SERVFAIL is one of the two answers.
-var errSentinel = errors.New("recursor: answer to a question of a root key sentinel")
+// errRootKeySentinel is why a question ends that asks which keys of the root are trusted: SERVFAIL is one of the two answers.
+var errRootKeySentinel = errors.New("recursor: answer to a question of a root key sentinel")
 
-// sentinel returns errSentinel if a question whose answer is secure asks whether a key of the root is trusted, and that is not
+// checkRootKeySentinel returns errSentinel if a question whose answer is secure asks whether a key of the root is trusted, and that is not
 // so (RFC 8509 §3).
-func sentinel(q question, trusted []uint16) error {
+func checkRootKeySentinel(q question, trusted []uint16) error {
 	const prefix, digits = "root-key-sentinel-", 5
 	rest, ok := strings.CutPrefix(q.name, prefix)
 	if !ok || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
@@ -31,5 +31,5 @@ func sentinel(q question, trusted []uint16) error {
 	if err != nil || len(tag) != digits || slices.Contains(trusted, uint16(n)) == is {
 		return nil
 	}
-	return errSentinel
+	return errRootKeySentinel
 }

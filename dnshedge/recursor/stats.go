@@ -17,33 +17,35 @@ type Stats = observe.RecursorStats
 // Stats returns what the Resolver knows and did. That of a Resolver whose fields are invalid
 // has but its Name.
 func (r *Resolver) Stats() Stats {
-	c, err := r.setup()
+	c, err := r.setUpOnce()
 	if err != nil {
 		return Stats{Name: r.Name}
 	}
 	s := Stats{
-		Name: r.Name, MaxBytes: c.maxBytes, Questions: c.count.questions.Load(), Failures: c.count.failures.Load(), Local: c.count.local.Load(),
-		Lookups: c.count.lookups.Load(), Scrubbed: c.count.scrubbed.Load(), Limited: make(map[string]int64),
+		Name: r.Name, MaxBytes: c.maxBytes, Questions: c.counters.questions.Load(), Failures: c.counters.failures.Load(), Local: c.counters.localAnswers.Load(),
+		Lookups: c.counters.lookups.Load(), Scrubbed: c.counters.scrubbed.Load(), Limited: make(map[string]int64),
 	}
-	c.count.limited.Range(func(field, n any) bool {
+	c.counters.limited.Range(func(field, n any) bool {
 		s.Limited[field.(string)] = n.(*atomic.Int64).Load()
 		return true
 	})
-	c.cache.stats(&s)
-	if c.chains != nil {
-		c.chains.Fill(&s)
-		c.count.notes.Fill(&s)
+	c.cache.fillStats(&s)
+	if c.validator != nil {
+		c.validator.Fill(&s)
+		c.counters.events.Fill(&s)
 	}
-	c.fleet.Fill(&s)
+	c.pool.FillStats(&s)
 	return s
 }
 
-// note takes why an answer to a question is bogus.
-func (c *core) note(name string, qtype uint16, why *dnssec.Error) {
-	c.count.notes.Bogus(c.conf.Logger, "recursor", observe.RecursorBogus{
+// recordBogus takes why an answer to a question is bogus.
+func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
+	c.counters.events.RecordBogus(c.conf.Logger, "recursor", observe.RecursorBogus{
 		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,
 	})
 }
 
-// watch logs what the root's keys have told, if that is due.
-func (c *core) watch() { c.count.notes.Root(c.conf.Logger, "recursor", time.Now(), c.chains.Fill) }
+// checkRootKeys logs what the root's keys have told, if that is due.
+func (c *core) checkRootKeys() {
+	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.Fill)
+}

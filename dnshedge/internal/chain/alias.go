@@ -14,10 +14,10 @@ type Alias struct {
 	Owner   string   // the name of the RRset, in lower case
 	Type    uint16   // CNAME or DNAME
 	Records []dns.RR // the whole RRset without signatures, in the order of the response
-	// Made is the CNAME record that the DNAME record makes (RFC 6672 §3.1). It is nil for CNAME records, and if the target is too long for a name.
-	Made  *dns.CNAME
-	Next  string // the name to go on with, in lower case; "": the answer ends here
-	Rcode int    // YXDOMAIN if the target is too long for a name
+	// Synthesized is the CNAME record that the DNAME record makes (RFC 6672 §3.1). It is nil for CNAME records, and if the target is too long for a name.
+	Synthesized *dns.CNAME
+	Target      string // the name to go on with, in lower case; "": the answer ends here
+	Rcode       int    // YXDOMAIN if the target is too long for a name
 }
 
 // FindAlias returns the alias that the answer section of a response makes of a name, or nil. The name is in lower case. Records of names
@@ -28,17 +28,17 @@ type Alias struct {
 // because its signature is of all records.
 func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 	if first := nearestDNAME(answer, name, zone); first != nil {
-		a := newAlias(answer, dnsname.Lower(first.Hdr.Name), dns.TypeDNAME)
-		a.substitute(name, qtype, first)
+		a := newAlias(answer, dnsname.ToLower(first.Hdr.Name), dns.TypeDNAME)
+		a.applyDNAME(name, qtype, first)
 		return a
 	}
-	if qtype == dns.TypeCNAME || qtype == dns.TypeANY || canStandBesideAlias(qtype) && slices.ContainsFunc(answer, isOf(name, qtype)) {
+	if qtype == dns.TypeCNAME || qtype == dns.TypeANY || canCoexistWithCNAME(qtype) && slices.ContainsFunc(answer, matchRecord(name, qtype)) {
 		return nil
 	}
 	for _, rr := range answer {
-		if first, ok := rr.(*dns.CNAME); ok && isOf(name, dns.TypeCNAME)(rr) {
+		if first, ok := rr.(*dns.CNAME); ok && matchRecord(name, dns.TypeCNAME)(rr) {
 			a := newAlias(answer, name, dns.TypeCNAME)
-			a.Next = dnsname.Lower(first.Target)
+			a.Target = dnsname.ToLower(first.Target)
 			return a
 		}
 	}
@@ -52,8 +52,8 @@ func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 		if !ok || d.Hdr.Class != dns.ClassINET {
 			continue
 		}
-		owner := dnsname.Lower(d.Hdr.Name)
-		if dnsname.Below(name, owner) && dnsname.Within(owner, zone) && (nearest == nil || dnsname.Below(owner, dnsname.Lower(nearest.Hdr.Name))) {
+		owner := dnsname.ToLower(d.Hdr.Name)
+		if dnsname.IsBelow(name, owner) && dnsname.IsWithin(owner, zone) && (nearest == nil || dnsname.IsBelow(owner, dnsname.ToLower(nearest.Hdr.Name))) {
 			nearest = d
 		}
 	}
@@ -63,16 +63,16 @@ func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	a := &Alias{Owner: owner, Type: typ, Rcode: dns.RcodeSuccess}
 	for _, rr := range answer {
-		if isOf(owner, typ)(rr) {
+		if matchRecord(owner, typ)(rr) {
 			a.Records = append(a.Records, rr)
 		}
 	}
 	return a
 }
 
-// substitute sets what a DNAME record makes of a name. The TTL of the CNAME record is the lowest of the RRset.
-func (a *Alias) substitute(name string, qtype uint16, d *dns.DNAME) {
-	target := dnsname.Substitute(name, a.Owner, dnsname.Lower(d.Target))
+// applyDNAME sets what a DNAME record makes of a name. The TTL of the CNAME record is the lowest of the RRset.
+func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
+	target := dnsname.ApplyDNAME(name, a.Owner, dnsname.ToLower(d.Target))
 	if target == "" {
 		a.Rcode = dns.RcodeYXDomain
 		return
@@ -81,23 +81,23 @@ func (a *Alias) substitute(name string, qtype uint16, d *dns.DNAME) {
 	for _, rr := range a.Records {
 		ttl = min(ttl, validate.ValidTTL(rr.Header().Ttl))
 	}
-	a.Made = &dns.CNAME{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: ttl}, Target: target}
+	a.Synthesized = &dns.CNAME{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: ttl}, Target: target}
 	if qtype != dns.TypeCNAME && qtype != dns.TypeANY {
-		a.Next = target
+		a.Target = target
 	}
 }
 
-// isOf returns a function that reports whether a record of class IN has a name, which is in lower case, and a type.
-func isOf(name string, typ uint16) func(dns.RR) bool {
+// matchRecord returns a function that reports whether a record of class IN has a name, which is in lower case, and a type.
+func matchRecord(name string, typ uint16) func(dns.RR) bool {
 	return func(rr dns.RR) bool {
 		h := rr.Header()
-		return h.Class == dns.ClassINET && h.Rrtype == typ && dnsname.Lower(h.Name) == name
+		return h.Class == dns.ClassINET && h.Rrtype == typ && dnsname.ToLower(h.Name) == name
 	}
 }
 
-// canStandBesideAlias reports whether a name that is an alias can have records of a type: DNSSEC puts them there (RFC 4034 §3,
+// canCoexistWithCNAME reports whether a name that is an alias can have records of a type: DNSSEC puts them there (RFC 4034 §3,
 // RFC 4035 §2.5, RFC 2535 §2.3.5). No other records may stand beside a CNAME record (RFC 1034 §3.6.2).
-func canStandBesideAlias(qtype uint16) bool {
+func canCoexistWithCNAME(qtype uint16) bool {
 	switch qtype {
 	case dns.TypeRRSIG, dns.TypeNSEC, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT:
 		return true

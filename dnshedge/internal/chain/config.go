@@ -32,15 +32,15 @@ func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	return fmt.Sprintf("%v %q %q %v", anchors == nil, slices.Compact(records), slices.Compact(names), flags)
 }
 
-// Read reads Anchors, of which nil are the root's that are built in, and Insecure as users give them: as the fields Anchors and Insecure of a field that
+// ReadTrust reads Anchors, of which nil are the root's that are built in, and Insecure as users give them: as the fields Anchors and Insecure of a field that
 // errors name.
-func (conf *Config) Read(field string, records []dns.RR, names []string) error {
+func (conf *Config) ReadTrust(field string, records []dns.RR, names []string) error {
 	zones := make(map[string][]dns.RR)
 	for i, rr := range records {
 		if usercode.IsNilRecord(rr) {
 			return fmt.Errorf("%s.Anchors has a nil record at index %d; want DS or DNSKEY", field, i)
 		}
-		name, ok := dnsname.Canonical(rr.Header().Name)
+		name, ok := dnsname.ParseCanonical(rr.Header().Name)
 		if !ok {
 			return fmt.Errorf("%s.Anchors has name %q; want a domain name", field, rr.Header().Name)
 		}
@@ -50,14 +50,14 @@ func (conf *Config) Read(field string, records []dns.RR, names []string) error {
 		conf.Anchors = []*validate.DSSet{}
 	}
 	for _, rrs := range zones {
-		ds, err := validate.Anchors(rrs...)
+		ds, err := validate.TrustAnchors(rrs...)
 		if err != nil {
 			return fmt.Errorf("%s.Anchors: %w", field, err)
 		}
 		conf.Anchors = append(conf.Anchors, ds)
 	}
 	for _, spelled := range names {
-		name, ok := dnsname.Canonical(spelled)
+		name, ok := dnsname.ParseCanonical(spelled)
 		if !ok || spelled == "" {
 			return fmt.Errorf("%s.Insecure has %q; want a domain name", field, spelled)
 		}

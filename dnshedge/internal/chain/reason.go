@@ -10,9 +10,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// unproven returns err, why something is not proven. No NSEC record is missing if there is evidence, which is wrong then; nor if what was
+// correctMissingEDE returns err, why something is not proven. No NSEC record is missing if there is evidence, which is wrong then; nor if what was
 // asked for is there (RFC 8914 §4.13).
-func unproven(err error, missing bool) error {
+func correctMissingEDE(err error, missing bool) error {
 	r, ok := err.(*validate.Reason)
 	if !ok || r.EDE != dns.ExtendedErrorCodeNSECMissing || missing {
 		return err
@@ -22,13 +22,13 @@ func unproven(err error, missing bool) error {
 	return &wrong
 }
 
-// proves reports whether there are records that may prove a denial.
-func proves(sets []*validate.RRset) bool {
+// hasDenialRecords reports whether there are records that may prove a denial.
+func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }
 
-// unpaid returns why something has failed if a limit of the question is the reason, which says nothing of a zone, or nil.
-func unpaid(err error) *validate.Reason {
+// limitReason returns why something has failed if a limit of the question is the reason, which says nothing of a zone, or nil.
+func limitReason(err error) *validate.Reason {
 	why := (*validate.Reason)(nil)
 	if errors.As(err, &why) && why.Limit != "" {
 		return why
@@ -36,13 +36,13 @@ func unpaid(err error) *validate.Reason {
 	return nil
 }
 
-// reasonOf returns an error as a reason, with the server that is to blame.
-func reasonOf(err error, server netip.AddrPort) *validate.Reason {
+// asReason returns an error as a reason, with the server that is to blame.
+func asReason(err error, server netip.AddrPort) *validate.Reason {
 	if r, ok := err.(*validate.Reason); ok {
 		if r.Server.IsValid() {
 			return r
 		}
-		return r.At(server)
+		return r.WithServer(server)
 	}
 	text := "it could not be judged"
 	if err != nil {

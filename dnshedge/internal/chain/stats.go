@@ -8,32 +8,32 @@ import (
 )
 
 // RootAnchors returns the tags of the keys of the root that are trusted.
-func (c *Chains) RootAnchors() []uint16 {
+func (c *Validator) RootAnchors() []uint16 {
 	if a := c.anchors["."]; a != nil && a.ds != nil {
-		return a.ds.Tags()
+		return a.ds.KeyTags()
 	}
 	return nil
 }
 
 // Fill sets what Stats says of validation.
-func (c *Chains) Fill(s *observe.RecursorStats) {
+func (c *Validator) Fill(s *observe.RecursorStats) {
 	n := &c.Counts
 	s.Secure, s.Insecure, s.Bogus = n.Secure.Load(), n.Insecure.Load(), make(map[uint16]int64)
-	n.bogus.Range(func(ede, n any) bool {
+	n.bogusByEDE.Range(func(ede, n any) bool {
 		s.Bogus[ede.(uint16)] = n.(*atomic.Int64).Load()
 		return true
 	})
-	s.Verifications, s.KeyQueries, s.PassedOver = n.Verifications.Load(), n.KeyQueries.Load(), n.PassedOver.Load()
+	s.Verifications, s.KeyQueries, s.PassedOver = n.Verifications.Load(), n.KeyQueries.Load(), n.Rejected.Load()
 	s.Synthesized = n.Synthesized.Load()
 	c.mu.Lock()
 	s.Bytes += c.bytes
 	c.mu.Unlock()
-	s.Bytes += c.ranges.Bytes()
-	r := &c.root
+	s.Bytes += c.aggressive.Bytes()
+	r := &c.rootStatus
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, tag := range c.RootAnchors() {
-		s.Anchors = append(s.Anchors, observe.RecursorAnchor{Tag: tag, Present: slices.Contains(r.known, tag), Signs: slices.Contains(r.signs, tag)})
+		s.Anchors = append(s.Anchors, observe.RecursorAnchor{Tag: tag, Present: slices.Contains(r.anchoredTags, tag), Signs: slices.Contains(r.signingTags, tag)})
 	}
-	s.UnknownSEP, s.ClockOff = slices.Clone(r.unknown), r.clockOff
+	s.UnknownSEP, s.ClockOff = slices.Clone(r.unknownTags), r.clockOff
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Canonical returns a name in this form, or reports false if it is no name.
-func Canonical(name string) (string, bool) {
+// ParseCanonical returns a name in this form, or reports false if it is no name.
+func ParseCanonical(name string) (string, bool) {
 	plain := name != ""
 	for i := 0; i < len(name) && plain; i++ {
 		c := name[i]
@@ -27,11 +27,11 @@ func Canonical(name string) (string, bool) {
 			return "", false
 		}
 	}
-	return Lower(name), true
+	return ToLower(name), true
 }
 
-// Lower returns a name that package dns has written in lower case.
-func Lower(name string) string {
+// ToLower returns a name that package dns has written in lower case.
+func ToLower(name string) string {
 	for i := range len(name) {
 		if c := name[i]; 'A' <= c && c <= 'Z' {
 			return strings.ToLower(name) // it is ASCII
@@ -53,8 +53,8 @@ func Parent(name string) string {
 	return "."
 }
 
-// Labels returns the number of labels of a name. The root has none.
-func Labels(name string) int {
+// CountLabels returns the number of labels of a name. The root has none.
+func CountLabels(name string) int {
 	n := 0
 	for ; name != "."; name = Parent(name) {
 		n++
@@ -62,16 +62,16 @@ func Labels(name string) int {
 	return n
 }
 
-// Ancestor returns the last n labels of a name that has as many.
-func Ancestor(name string, n int) string {
-	for range Labels(name) - n {
+// TrimToLabels returns the last n labels of a name that has as many.
+func TrimToLabels(name string, n int) string {
+	for range CountLabels(name) - n {
 		name = Parent(name)
 	}
 	return name
 }
 
-// Within reports whether a name is at or below a zone.
-func Within(name, zone string) bool {
+// IsWithin reports whether a name is at or below a zone.
+func IsWithin(name, zone string) bool {
 	if zone == "." || name == zone {
 		return true
 	}
@@ -86,11 +86,11 @@ func Within(name, zone string) bool {
 	return escapes%2 == 0
 }
 
-// Below reports whether a name is below a zone.
-func Below(name, zone string) bool { return name != zone && Within(name, zone) }
+// IsBelow reports whether a name is below a zone.
+func IsBelow(name, zone string) bool { return name != zone && IsWithin(name, zone) }
 
-// InWire returns the length of a name in a message, uncompressed.
-func InWire(name string) int {
+// WireLength returns the length of a name in a message, uncompressed.
+func WireLength(name string) int {
 	if name == "." {
 		return 1
 	}
@@ -108,9 +108,9 @@ func InWire(name string) int {
 	return n
 }
 
-// Substitute returns what name, which is below owner, becomes by a DNAME record, or "" if that
+// ApplyDNAME returns what name, which is below owner, becomes by a DNAME record, or "" if that
 // is longer than names may be (RFC 6672 §2.2).
-func Substitute(name, owner, target string) string {
+func ApplyDNAME(name, owner, target string) string {
 	prefix := name
 	if owner != "." {
 		prefix = name[:len(name)-len(owner)]
@@ -118,7 +118,7 @@ func Substitute(name, owner, target string) string {
 	if target == "." {
 		return prefix
 	}
-	if name = prefix + target; InWire(name) > 255 {
+	if name = prefix + target; WireLength(name) > 255 {
 		return ""
 	}
 	return name

@@ -27,21 +27,21 @@ func TestCanonicalNamesAreEqualIfTheirBytesAre(t *testing.T) {
 		"Ä.example.":              `\195\132.example.`,
 		strings.Repeat("a.", 127): strings.Repeat("a.", 127),
 	} {
-		got, ok := dnsname.Canonical(in)
+		got, ok := dnsname.ParseCanonical(in)
 		assert.True(t, ok, in)
 		assert.Equal(t, want, got, in)
 	}
 	for _, in := range []string{"..", "a..b.", ".a.", strings.Repeat("a", 64) + ".", strings.Repeat("a.", 128), `a\`} {
-		_, ok := dnsname.Canonical(in)
+		_, ok := dnsname.ParseCanonical(in)
 		assert.False(t, ok, in)
 	}
 }
 
 func TestADotInALabelDividesNothing(t *testing.T) {
-	assert.True(t, dnsname.Within("a.example.", "example."))
-	assert.True(t, dnsname.Within(`a\\.example.`, "example."))
-	assert.False(t, dnsname.Within(`a\.example.`, "example."))
-	assert.False(t, dnsname.Within("notexample.", "example."))
+	assert.True(t, dnsname.IsWithin("a.example.", "example."))
+	assert.True(t, dnsname.IsWithin(`a\\.example.`, "example."))
+	assert.False(t, dnsname.IsWithin(`a\.example.`, "example."))
+	assert.False(t, dnsname.IsWithin("notexample.", "example."))
 	assert.Equal(t, "example.", dnsname.Parent(`a\.b.example.`))
 	assert.Equal(t, ".", dnsname.Parent(`a\.b.`))
 	assert.Equal(t, ".", dnsname.Parent("."))
@@ -57,17 +57,17 @@ func FuzzNames(f *testing.F) {
 		if err != nil || strings.Contains(string(wire[:end]), "\xc0") {
 			t.Skip()
 		}
-		name, ok := dnsname.Canonical(text)
+		name, ok := dnsname.ParseCanonical(text)
 		require.True(t, ok, text)
-		again, _ := dnsname.Canonical(name)
+		again, _ := dnsname.ParseCanonical(name)
 		require.Equal(t, name, again)
-		require.Equal(t, end, dnsname.InWire(name))
+		require.Equal(t, end, dnsname.WireLength(name))
 		zone := name
 		for range up % 8 {
 			below := zone
 			zone = dnsname.Parent(zone)
-			require.True(t, dnsname.Within(name, zone), "%s is not in %s", name, zone)
-			require.Equal(t, below == zone, dnsname.Within(zone, below), "%s is in %s", zone, below)
+			require.True(t, dnsname.IsWithin(name, zone), "%s is not in %s", name, zone)
+			require.Equal(t, below == zone, dnsname.IsWithin(zone, below), "%s is in %s", zone, below)
 		}
 		require.Equal(t, max(0, dns.CountLabel(name)-int(up%8)), dns.CountLabel(zone))
 	})

@@ -12,66 +12,66 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const rangeSize = 256 // bytes that a zone takes without records
+const zoneEntrySize = 256 // bytes that a zone takes without records
 
-// Ranges are the proofs of zones. Their names are absolute and in lower case. Several goroutines may use them at once.
-type Ranges struct {
-	most int64 // bytes
+// Cache are the proofs of zones. Their names are absolute and in lower case. Several goroutines may use them at once.
+type Cache struct {
+	maxBytes int64 // bytes
 
 	mu    sync.Mutex // guards the fields below, and those of zones
-	zones map[string]*zone
+	zones map[string]*zoneEntry
 	bytes int64
 }
 
-// New returns Ranges that take so many bytes at most, by an estimate. Zero: nothing is kept.
-func New(most int64) *Ranges { return &Ranges{most: most, zones: make(map[string]*zone)} }
+// NewCache returns Ranges that take so many bytes at most, by an estimate. Zero: nothing is kept.
+func NewCache(most int64) *Cache { return &Cache{maxBytes: most, zones: make(map[string]*zoneEntry)} }
 
-// A zone is what is kept of one.
-type zone struct {
-	denials *validate.Denials
-	used    time.Time
-	size    int64
+// A zoneEntry is what is kept of one.
+type zoneEntry struct {
+	cache *validate.AggressiveCache
+	used  time.Time
+	size  int64
 }
 
 // of returns the proofs of a zone, or nil. Those of a zone that is not known are made, if they are wanted to keep some.
-func (r *Ranges) of(name string, now time.Time, wanted bool) *validate.Denials {
+func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.AggressiveCache {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z := r.zones[name]
 	switch {
-	case z == nil && !wanted || r.most <= 0:
+	case z == nil && !wanted || r.maxBytes <= 0:
 		return nil
 	case z == nil:
-		z = &zone{denials: validate.NewDenials(name, r.most/4)}
+		z = &zoneEntry{cache: validate.NewAggressiveCache(name, r.maxBytes/4)}
 		r.zones[name] = z
-		r.resize(z, rangeSize+int64(len(name)))
+		r.setSize(z, zoneEntrySize+int64(len(name)))
 	}
 	z.used = now
-	return z.denials
+	return z.cache
 }
 
-// resize takes how many bytes a zone takes. The caller holds the lock.
-func (r *Ranges) resize(z *zone, size int64) {
+// setSize takes how many bytes a zone takes. The caller holds the lock.
+func (r *Cache) setSize(z *zoneEntry, size int64) {
 	r.bytes += size - z.size
 	z.size = size
 }
 
-// added takes that records of a zone are kept.
-func (r *Ranges) added(name string, d *validate.Denials) {
+// updateSize takes that records of a zone are kept.
+func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z := r.zones[name]
-	if z == nil || z.denials != d {
+	if z == nil || z.cache != d {
 		return // it was dropped meanwhile
 	}
-	r.resize(z, rangeSize+int64(len(name))+d.Bytes()) // of two who add, the last one here knows of both
-	for r.bytes > r.most && len(r.zones) > 0 {
-		r.forget()
+	r.setSize(z, zoneEntrySize+int64(len(name))+d.Bytes()) // of two who add, the last one here knows of both
+	for r.bytes > r.maxBytes && len(r.zones) > 0 {
+		r.evictZone()
 	}
 }
 
 // forget removes the one of a few zones that was not used for longest.
-func (r *Ranges) forget() {
+func (r *Cache) evictZone() {
 	const samples = 8
 	n, worst := 0, ""
 	for name, z := range r.zones { // a map is read from a place taken at random
@@ -82,16 +82,16 @@ func (r *Ranges) forget() {
 			break
 		}
 	}
-	r.resize(r.zones[worst], 0)
+	r.setSize(r.zones[worst], 0)
 	delete(r.zones, worst)
 }
 
-// Wants reports whether an RRset that denies something is to be kept. Some zones make each record for one question, which is of no use for another
+// IsReusable reports whether an RRset that denies something is to be kept. Some zones make each record for one question, which is of no use for another
 // (RFC 4470, RFC 9824).
-func (r *Ranges) Wants(s *validate.RRset) bool { return r.most > 0 && !s.IsMinimal() }
+func (r *Cache) IsReusable(s *validate.RRset) bool { return r.maxBytes > 0 && !s.IsMinimallyCovering() }
 
-// Has reports whether something is kept of a zone.
-func (r *Ranges) Has(zone string) bool {
+// HasZone reports whether something is kept of a zone.
+func (r *Cache) HasZone(zone string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z := r.zones[zone]
@@ -99,51 +99,51 @@ func (r *Ranges) Has(zone string) bool {
 }
 
 // HasSOA reports whether the zone's SOA record is kept.
-func (r *Ranges) HasSOA(zone string, now time.Time) bool {
-	d := r.of(zone, now, false)
-	return d != nil && d.Opens(now)
+func (r *Cache) HasSOA(zone string, now time.Time) bool {
+	d := r.zoneCache(zone, now, false)
+	return d != nil && d.CanDeny(now)
 }
 
 // Bytes returns how much memory is taken, by an estimate.
-func (r *Ranges) Bytes() int64 {
+func (r *Cache) Bytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bytes
 }
 
-// Learn keeps what w has verified, or verifies, with the keys of a zone.
-func (r *Ranges) Learn(w *validate.Work, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
+// AddVerified keeps what w has verified, or verifies, with the keys of a zone.
+func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
 	zone := strings.ToLower(k.Zone())
-	d := r.of(zone, now, true)
+	d := r.zoneCache(zone, now, true)
 	if d == nil {
 		return
 	}
 	for _, sets := range sections {
 		for _, s := range sets {
-			if len(s.Sigs) > 0 && r.Wants(s) {
+			if len(s.Sigs) > 0 && r.IsReusable(s) {
 				d.Add(w, s, k, now)
 			}
 		}
 	}
-	r.added(zone, d)
+	r.updateSize(zone, d)
 }
 
-// LearnDenial keeps those of the RRsets that deny something.
-func (r *Ranges) LearnDenial(w *validate.Work, k *validate.Keys, now time.Time, sets []*validate.RRset) {
+// AddDenial keeps those of the RRsets that deny something.
+func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Time, sets []*validate.RRset) {
 	var denials []*validate.RRset
 	for _, s := range sets {
 		if s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 {
 			denials = append(denials, s)
 		}
 	}
-	r.Learn(w, k, now, denials)
+	r.AddVerified(w, k, now, denials)
 }
 
-// Answer answers a question with what is kept of a zone. It reports false if that does not answer it.
-func (r *Ranges) Answer(w *validate.Work, zone, name string, qtype uint16, now time.Time) (validate.Known, bool) {
-	d := r.of(zone, now, false)
+// Synthesize answers a question with what is kept of a zone. It reports false if that does not answer it.
+func (r *Cache) Synthesize(w *validate.Validation, zone, name string, qtype uint16, now time.Time) (validate.SynthesizedAnswer, bool) {
+	d := r.zoneCache(zone, now, false)
 	if d == nil {
-		return validate.Known{}, false
+		return validate.SynthesizedAnswer{}, false
 	}
-	return d.Answer(w, name, qtype, now)
+	return d.Synthesize(w, name, qtype, now)
 }

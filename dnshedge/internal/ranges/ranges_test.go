@@ -21,15 +21,15 @@ type zone struct {
 	name string
 	key  *signer.Key
 	keys *validate.Keys
-	work *validate.Work
+	work *validate.Validation
 }
 
 func newZone(t testing.TB, name string) *zone {
-	z := &zone{name: name, key: signer.NewKey(name, signer.KSK, dns.ED25519, "seed"), work: &validate.Work{Policy: validate.Policy{Verifications: 1 << 20}}}
-	ds, err := validate.Anchors(z.key.ToDS(dns.SHA256))
+	z := &zone{name: name, key: signer.NewKey(name, signer.KSK, dns.ED25519, "seed"), work: &validate.Validation{Policy: validate.Policy{Verifications: 1 << 20}}}
+	ds, err := validate.TrustAnchors(z.key.ToDS(dns.SHA256))
 	require.NoError(t, err)
 	var status validate.Status
-	z.keys, status, err = z.work.Keys(ds, z.set(z.key.DNSKEY), now)
+	z.keys, status, err = z.work.VerifyDNSKEY(ds, z.set(z.key.DNSKEY), now)
 	require.NoError(t, err)
 	require.Equal(t, validate.Secure, status)
 	return z
@@ -46,20 +46,20 @@ func (z *zone) record(t testing.TB, line string) *validate.RRset {
 }
 
 // learn has a range between two labels kept, and the SOA record.
-func (z *zone) learn(t testing.TB, r *ranges.Ranges, from, to string, at time.Time) {
+func (z *zone) learn(t testing.TB, r *ranges.Cache, from, to string, at time.Time) {
 	soa := z.record(t, z.name+" 86400 IN SOA ns. admin. 1 2 3 4 86400")
-	r.Learn(z.work, z.keys, at, []*validate.RRset{soa, z.record(t, fmt.Sprintf("%s.%s 86400 IN NSEC %s.%s A RRSIG NSEC", from, z.name, to, z.name))})
+	r.AddVerified(z.work, z.keys, at, []*validate.RRset{soa, z.record(t, fmt.Sprintf("%s.%s 86400 IN NSEC %s.%s A RRSIG NSEC", from, z.name, to, z.name))})
 }
 
-func (z *zone) knows(r *ranges.Ranges, label string, at time.Time) bool {
-	_, ok := r.Answer(z.work, z.name, label+"."+z.name, dns.TypeDS, at)
+func (z *zone) knows(r *ranges.Cache, label string, at time.Time) bool {
+	_, ok := r.Synthesize(z.work, z.name, label+"."+z.name, dns.TypeDS, at)
 	return ok
 }
 
 // A stranger's questions in 100 gaps of a zone, or 100 referrals of a zone, end nothing that was proven before.
 func TestRangesKeepsRecordsThatHaveAnsweredNothing(t *testing.T) {
-	r, z := ranges.New(1<<20), newZone(t, "example.")
-	r.Learn(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC a.example. NS SOA RRSIG NSEC")}) // covers the wildcard
+	r, z := ranges.NewCache(1<<20), newZone(t, "example.")
+	r.AddVerified(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC a.example. NS SOA RRSIG NSEC")}) // covers the wildcard
 	for i := range 100 {
 		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
 	}
@@ -77,11 +77,11 @@ func TestRangesKeepsNoMinimalRecords(t *testing.T) {
 		"0p9mhaveqvm6t7vbl5lop2u3t2rp3tom.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM6T7VBL5LOP2U3T2RP3TOO",
 		"0p9mhaveqvm6t7vbl5lvvvvvvvvvvvvv.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM6T7VBL5M0000000000001",
 	} {
-		r, z := ranges.New(1<<20), newZone(t, "example.")
+		r, z := ranges.NewCache(1<<20), newZone(t, "example.")
 		set := z.record(t, line)
-		assert.False(t, r.Wants(set), line)
+		assert.False(t, r.IsReusable(set), line)
 		before := r.Bytes()
-		r.Learn(z.work, z.keys, now, []*validate.RRset{set})
+		r.AddVerified(z.work, z.keys, now, []*validate.RRset{set})
 		assert.LessOrEqual(t, r.Bytes()-before, int64(300), line)
 	}
 	for _, line := range []string{
@@ -91,14 +91,14 @@ func TestRangesKeepsNoMinimalRecords(t *testing.T) {
 		"0p9mhaveqvm6t7vbl5lop2u3t2rp3tom.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM6T7VBL5LOP2U3T2RP3TOM",
 		"0p9mhaveqvm6t7vbl5lop2u3t2rp3tom.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM7T7VBL5LOP2U3T2RP3TOM",
 	} {
-		r, z := ranges.New(1<<20), newZone(t, "example.")
-		assert.True(t, r.Wants(z.record(t, line)), line)
+		r, z := ranges.NewCache(1<<20), newZone(t, "example.")
+		assert.True(t, r.IsReusable(z.record(t, line)), line)
 	}
 }
 
 func TestManyZonesTakeNoMoreThanTheirBytes(t *testing.T) {
 	const most = 64 << 10
-	r := ranges.New(most)
+	r := ranges.NewCache(most)
 	often := newZone(t, "often.")
 	often.learn(t, r, "a", "c", now)
 	at := now
@@ -108,22 +108,22 @@ func TestManyZonesTakeNoMoreThanTheirBytes(t *testing.T) {
 		for j := range 3 {
 			z.learn(t, r, fmt.Sprint("a", j), fmt.Sprint("b", j), at)
 		}
-		r.Answer(often.work, "often.", "b.often.", dns.TypeA, at)
+		r.Synthesize(often.work, "often.", "b.often.", dns.TypeA, at)
 		require.LessOrEqual(t, r.Bytes(), int64(most))
 	}
 	assert.Greater(t, r.Bytes(), int64(most/2))
-	assert.True(t, r.Has("often."), "what is asked for often stays")
-	assert.False(t, r.Has("z0."))
+	assert.True(t, r.HasZone("often."), "what is asked for often stays")
+	assert.False(t, r.HasZone("z0."))
 
-	off := ranges.New(0)
+	off := ranges.NewCache(0)
 	often.learn(t, off, "a", "c", now)
-	assert.False(t, off.Has("often."))
+	assert.False(t, off.HasZone("often."))
 	assert.Zero(t, off.Bytes())
 }
 
 func TestAZoneTakesAQuarterAtMost(t *testing.T) {
-	r, z := ranges.New(64<<10), newZone(t, "example.")
-	r.Learn(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC n000.example. NS SOA RRSIG NSEC")})
+	r, z := ranges.NewCache(64<<10), newZone(t, "example.")
+	r.AddVerified(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC n000.example. NS SOA RRSIG NSEC")})
 	for i := range 300 {
 		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
 		z.knows(r, fmt.Sprintf("n%03da", i), now)

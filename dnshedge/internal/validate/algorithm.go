@@ -12,21 +12,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// verifies reports whether signatures of an algorithm are verified. The numbers are IANA's, in the registry "DNS Security Algorithm
+// supportsAlgorithm reports whether signatures of an algorithm are verified. The numbers are IANA's, in the registry "DNS Security Algorithm
 // Numbers", whose columns for validators are what RFC 9904 has put in place of RFC 8624, as of 2026-11. No other is: 12, 16, 17 and 23
 // are not in Go's library, and 253 and 254 are nobody's in particular.
-func (p Policy) verifies(algorithm uint8) bool {
+func (p Policy) supportsAlgorithm(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSASHA256, dns.RSASHA512, dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519:
 		return true
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
 		return p.AllowSHA1 && sha1Allowed() || p.FakeLegacy
 	}
-	return p.fakes(algorithm)
+	return p.skipsVerification(algorithm)
 }
 
-// fakes reports whether signatures of an algorithm are taken as right without a look at them.
-func (p Policy) fakes(algorithm uint8) bool {
+// skipsVerification reports whether signatures of an algorithm are taken as right without a look at them.
+func (p Policy) skipsVerification(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSAMD5, dns.DSA, dns.RSASHA1, dns.DSANSEC3SHA1, dns.RSASHA1NSEC3SHA1:
 		return p.FakeLegacy
@@ -35,7 +35,7 @@ func (p Policy) fakes(algorithm uint8) bool {
 }
 
 // digest returns what an algorithm signs of some data: its hash, or all of it.
-func digest(algorithm uint8, data []byte) []byte {
+func hashSignedData(algorithm uint8, data []byte) []byte {
 	switch algorithm {
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
 		h := sha1.Sum(data)
@@ -55,7 +55,7 @@ func digest(algorithm uint8, data []byte) []byte {
 
 // newVerifier reads a public key of an algorithm that the policy verifies.
 func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
-	if p.fakes(algorithm) {
+	if p.skipsVerification(algorithm) {
 		return fakeKey{}, nil
 	}
 	switch algorithm {
@@ -93,11 +93,11 @@ func (k ecdsaKey) verify(digest, signature []byte) bool {
 	if len(signature) != 2*half {
 		return false
 	}
-	return ecdsa.VerifyASN1(k.key, digest, sequence(signature[:half], signature[half:]))
+	return ecdsa.VerifyASN1(k.key, digest, encodeECDSASignature(signature[:half], signature[half:]))
 }
 
-// sequence returns two numbers of 60 bytes at most as crypto/ecdsa reads a signature: Ecdsa-Sig-Value of RFC 3279 §2.2.3, in DER.
-func sequence(r, s []byte) []byte {
+// encodeECDSASignature returns two numbers of 60 bytes at most as crypto/ecdsa reads a signature: Ecdsa-Sig-Value of RFC 3279 §2.2.3, in DER.
+func encodeECDSASignature(r, s []byte) []byte {
 	b := append(make([]byte, 0, 128), 0x30, 0)
 	for _, n := range [...][]byte{r, s} {
 		for len(n) > 1 && n[0] == 0 {

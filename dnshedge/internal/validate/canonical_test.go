@@ -87,7 +87,7 @@ func TestSets(t *testing.T) {
 	sig := s.sign(t, a)
 	lone := s.sign(t, records(t, "b.example. 300 IN A 192.0.2.1"))
 	opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
-	sets, err := validate.Sets([]dns.RR{sig, a[0], lone, records(t, "a.example. 300 IN TXT x")[0], opt, a[1]}, records(t, "a.example. 300 IN A 192.0.2.9"))
+	sets, err := validate.GroupRRsets([]dns.RR{sig, a[0], lone, records(t, "a.example. 300 IN TXT x")[0], opt, a[1]}, records(t, "a.example. 300 IN A 192.0.2.9"))
 	require.NoError(t, err)
 	require.Len(t, sets, 2)
 	require.Len(t, sets[0], 2)
@@ -141,7 +141,7 @@ func TestBytesThatCame(t *testing.T) {
 		_, err = verify(set, k, now)
 		assert.NoError(t, err, name)
 		if c.typ == dns.TypeNSEC {
-			d, err := new(validate.Work).Denies("a.example.", dns.TypeMX, []*validate.RRset{set}, k, now)
+			d, err := new(validate.Validation).VerifyDenial("a.example.", dns.TypeMX, []*validate.RRset{set}, k, now)
 			assert.NoError(t, err, name)
 			assert.Equal(t, validate.NoData, d.Kind, name)
 		}

@@ -18,15 +18,15 @@ func TestSeveralAtOnce(t *testing.T) {
 	data := set(t, rrs, s)
 	keys, ds := dnskeys(t, s), validate.UnverifiedDS(validate.NewRRset([]dns.RR{s.ds(t, dns.SHA256)}))
 	denials := nsec3Zone{"1 0 5 -", map[string]string{"example.": "NS SOA"}}.sign(t, s)
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			_, err := w.Verify(data, k, now)
 			assert.NoError(t, err)
-			_, _, err = w.Keys(ds, keys, now)
+			_, _, err = w.VerifyDNSKEY(ds, keys, now)
 			assert.NoError(t, err)
-			_, err = w.Denies("m.example.", dns.TypeA, denials, k, now)
+			_, err = w.VerifyDenial("m.example.", dns.TypeA, denials, k, now)
 			assert.NoError(t, err)
 			_, _, ok := validate.NewRRset(rrs, data.Sigs...).Canonical() // the records are those of others, too
 			assert.True(t, ok)

@@ -10,7 +10,7 @@ import (
 
 // A Denial is what verified NSEC or NSEC3 records prove.
 type Denial struct {
-	Kind Kind
+	Kind DenialKind
 	// Status is Secure; Insecure if the proof has an opt-out span, or more iterations than the policy allows; Unchecked if the keys are not trusted
 	// yet.
 	Status Status
@@ -24,94 +24,94 @@ type Denial struct {
 	Expires time.Time
 }
 
-// Denies says what the NSEC and NSEC3 records among sets prove of a question, with the keys of the zone that was asked. The
+// VerifyDenial says what the NSEC and NSEC3 records among sets prove of a question, with the keys of the zone that was asked. The
 // name must be in this zone; for DS below it, but for the root's. Other records among sets do not count. The
 // error is a *Reason: the proof is not there, EDE 12, or what signatures it needs are not right.
 //
 // It does not look at the response's rcode, which nobody signs: NoName is NXDOMAIN and NoData is NOERROR whatever the server said.
-func (w *Work) Denies(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
-	p := &proof{work: w, keys: k, qname: qname, qtype: qtype}
+func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
+	p := &denialProof{work: w, keys: k, qname: qname, qtype: qtype}
 	q, ok := parseName(qname)
-	if !ok || !q.within(k.zone) || qtype == dns.TypeDS && q == k.zone && q != root {
-		return p.refuse(dns.ExtendedErrorCodeDNSBogus, "the zone does not have the name")
+	if !ok || !q.isWithin(k.zone) || qtype == dns.TypeDS && q == k.zone && q != root {
+		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the zone does not have the name")
 	}
-	return p.judge(sets, now,
-		func() found { return p.nsecs.denies(q, qtype, k.zone) },
-		func() found { return p.nsec3s.denies(q, qtype, k.zone) })
+	return p.evaluateRecords(sets, now,
+		func() proofResult { return p.nsecs.proveDenial(q, qtype, k.zone) },
+		func() proofResult { return p.nsec3s.proveDenial(q, qtype, k.zone) })
 }
 
-// DeniesCloser says whether records prove that an RRset of this name was rightly made of a wildcard: that there is no
+// VerifyNoCloserName says whether records prove that an RRset of this name was rightly made of a wildcard: that there is no
 // name closer than the closest encloser, whose labels Verified.Encloser has. The kind is NoCloser (RFC 4035 §5.3.4, RFC 5155 §8.8).
-func (w *Work) DeniesCloser(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
-	p := &proof{work: w, keys: k, qname: qname}
+func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
+	p := &denialProof{work: w, keys: k, qname: qname}
 	q, ok := parseName(qname)
-	if !ok || !q.below(k.zone) || encloser < k.zone.labels() || encloser >= q.labels() {
-		return p.refuse(dns.ExtendedErrorCodeDNSBogus, "the name was not made of a wildcard of the zone")
+	if !ok || !q.isBelow(k.zone) || encloser < k.zone.labelCount() || encloser >= q.labelCount() {
+		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the name was not made of a wildcard of the zone")
 	}
-	return p.judge(sets, now,
-		func() found { return p.nsecs.noCloser(q, encloser, k.zone) },
-		func() found { return p.nsec3s.noCloser(q, encloser) })
+	return p.evaluateRecords(sets, now,
+		func() proofResult { return p.nsecs.proveNoCloserName(q, encloser, k.zone) },
+		func() proofResult { return p.nsec3s.proveNoCloserName(q, encloser) })
 }
 
-// A proof is what is known of a Denial while it is looked for.
-type proof struct {
-	work   *Work
+// A denialProof is what is known of a Denial while it is looked for.
+type denialProof struct {
+	work   *Validation
 	keys   *Keys
 	qname  string
 	qtype  uint16
-	nsecs  nsecs
-	nsec3s nsec3s
+	nsecs  nsecSet
+	nsec3s nsec3Set
 	reason Reason // why a record is no evidence; without text: none is
 }
 
-// judge collects the evidence among sets, and has it judged: NSEC first, for a zone that goes from one to the other has both.
-func (p *proof) judge(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() found) (Denial, error) {
-	if limit := p.collect(sets, now); limit {
+// evaluateRecords collects the evidence among sets, and has it judged: NSEC first, for a zone that goes from one to the other has both.
+func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
+	if limit := p.collectEvidence(sets, now); limit {
 		return Denial{}, &p.reason
 	}
 	f := byNSEC()
-	if f.kind == Nothing && len(p.nsec3s.records) > 0 {
-		insecure, _ := p.work.Policy.iterations()
+	if f.kind == Unproven && len(p.nsec3s.records) > 0 {
+		insecure, _ := p.work.Policy.iterationLimits()
 		switch {
-		case p.nsec3s.mixed:
-			return p.refuse(dns.ExtendedErrorCodeDNSBogus, "the NSEC3 records have several sets of parameters")
+		case p.nsec3s.hasMixedParameters:
+			return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the NSEC3 records have several sets of parameters")
 		case p.nsec3s.iterations > insecure:
-			return p.insecure(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", p.nsec3s.iterations)), nil
+			return p.insecureDenial(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", p.nsec3s.iterations)), nil
 		case !sha1Allowed():
-			return p.insecure(dns.ExtendedErrorCodeOther, "NSEC3 records need SHA-1, which this process may not use"), nil
+			return p.insecureDenial(dns.ExtendedErrorCodeOther, "NSEC3 records need SHA-1, which this process may not use"), nil
 		}
 		p.nsec3s.work = p.work
 		f = byNSEC3()
 		if limit := p.nsec3s.limit; limit != "" {
-			p.because(dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+			p.setReason(dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
 			p.reason.Limit = limit
 			return Denial{}, &p.reason
 		}
 	}
-	if f.kind == Nothing {
+	if f.kind == Unproven {
 		if p.reason.Text == "" {
-			return p.refuse(dns.ExtendedErrorCodeNSECMissing, "nothing denies it")
+			return p.failWithReason(dns.ExtendedErrorCodeNSECMissing, "nothing denies it")
 		}
 		return Denial{}, &p.reason
 	}
 	d := Denial{Kind: f.kind, OptOut: f.optOut, TTL: maxTTL}
-	p.status(&d)
+	p.setStatus(&d)
 	for _, e := range f.used {
-		d.limit(&e.verified)
+		d.limitLifetime(&e.verified)
 	}
 	return d, nil
 }
 
 // limit makes the denial last no longer than a record that it needs.
-func (d *Denial) limit(v *Verified) {
+func (d *Denial) limitLifetime(v *Verified) {
 	d.TTL = min(d.TTL, v.TTL)
 	if d.Expires.IsZero() || v.Expires.Before(d.Expires) {
 		d.Expires = v.Expires
 	}
 }
 
-// status sets what the denial is worth.
-func (p *proof) status(d *Denial) {
+// setStatus sets what the denial is worth.
+func (p *denialProof) setStatus(d *Denial) {
 	switch {
 	case !p.keys.Trusted():
 		d.Status = Unchecked
@@ -122,36 +122,36 @@ func (p *proof) status(d *Denial) {
 	}
 }
 
-// insecure returns the denial of a zone whose NSEC3 records, with signatures that are right, prove nothing, for a reason.
-func (p *proof) insecure(ede uint16, text string) Denial {
-	p.because(ede, text)
+// insecureDenial returns the denial of a zone whose NSEC3 records, with signatures that are right, prove nothing, for a reason.
+func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
+	p.setReason(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
 	for i := range p.nsec3s.records {
-		d.limit(&p.nsec3s.records[i].verified)
+		d.limitLifetime(&p.nsec3s.records[i].verified)
 	}
-	p.status(&d)
+	p.setStatus(&d)
 	return d
 }
 
-// because sets the reason.
-func (p *proof) because(ede uint16, text string) {
+// setReason sets the reason.
+func (p *denialProof) setReason(ede uint16, text string) {
 	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
 }
 
-// refuse returns an error.
-func (p *proof) refuse(ede uint16, text string) (Denial, error) {
-	p.because(ede, text)
+// failWithReason returns an error.
+func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
+	p.setReason(ede, text)
 	return Denial{}, &p.reason
 }
 
-// neededProofs is how many NSEC or NSEC3 RRsets an answer needs at most: those of the closest encloser, of the next closer name and of the wildcard, and one
+// maxNeededProofs is how many NSEC or NSEC3 RRsets an answer needs at most: those of the closest encloser, of the next closer name and of the wildcard, and one
 // of an alias before it.
-const neededProofs = 4
+const maxNeededProofs = 4
 
-// collect verifies the NSEC and NSEC3 records of the zone. Those that are made of a wildcard, or not as they should be, are left out. It reports
+// collectEvidence verifies the NSEC and NSEC3 records of the zone. Those that are made of a wildcard, or not as they should be, are left out. It reports
 // whether a limit was reached.
-func (p *proof) collect(sets []*RRset, now time.Time) (limit bool) {
-	_, bogus := p.work.Policy.iterations()
+func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool) {
+	_, bogus := p.work.Policy.iterationLimits()
 	signed := 0
 	for _, s := range sets {
 		if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
@@ -159,18 +159,18 @@ func (p *proof) collect(sets []*RRset, now time.Time) (limit bool) {
 		}
 		if len(s.Sigs) == 0 {
 			if p.reason.Text == "" {
-				p.because(dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
+				p.setReason(dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
 				p.reason.Name, p.reason.Type = s.Name, s.Type
 			}
 			continue
 		}
-		c := s.form()
-		if n := nsec3Iterations(s.Type, c); n > bogus {
-			p.because(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
+		c := s.canonicalForm()
+		if n := maxNSEC3Iterations(s.Type, c); n > bogus {
+			p.setReason(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
 			continue
 		}
 		signed++
-		v, err := p.work.verify(s, p.keys, now, signed > neededProofs)
+		v, err := p.work.verifyRRset(s, p.keys, now, signed > maxNeededProofs)
 		var r *Reason
 		if errors.As(err, &r) {
 			if p.reason.Text == "" || r.Limit != "" {
@@ -186,9 +186,9 @@ func (p *proof) collect(sets []*RRset, now time.Time) (limit bool) {
 		}
 		for _, data := range c.rdata {
 			if s.Type == dns.TypeNSEC {
-				p.nsecs.add(c.owner, data, p.keys.zone, v)
+				p.nsecs.addRecord(c.owner, data, p.keys.zone, v)
 			} else {
-				p.nsec3s.add(c.owner, data, p.keys.zone, v)
+				p.nsec3s.addRecord(c.owner, data, p.keys.zone, v)
 			}
 		}
 	}

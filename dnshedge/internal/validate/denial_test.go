@@ -37,20 +37,20 @@ type proof struct {
 	name, qname string
 	qtype       uint16
 	sets        []*validate.RRset
-	kind        validate.Kind
+	kind        validate.DenialKind
 	optOut      bool
 }
 
 func (p proof) check(t *testing.T, k *validate.Keys) {
 	t.Helper()
-	w := new(validate.Work)
-	d, err := w.Denies(p.qname, p.qtype, p.sets, k, now)
+	w := new(validate.Validation)
+	d, err := w.VerifyDenial(p.qname, p.qtype, p.sets, k, now)
 	assert.Equal(t, p.kind, d.Kind, "%s: %v", p.name, err)
-	assert.Equal(t, p.kind == validate.Nothing, err != nil, p.name)
+	assert.Equal(t, p.kind == validate.Unproven, err != nil, p.name)
 	assert.Equal(t, p.optOut, d.OptOut, p.name)
 	p.checkKept(t, k)
 	switch {
-	case p.kind == validate.Nothing:
+	case p.kind == validate.Unproven:
 		ede(t, dns.ExtendedErrorCodeNSECMissing, err)
 		assert.Equal(t, validate.Denial{}, d)
 	case p.optOut:
@@ -68,46 +68,46 @@ func TestNSEC(t *testing.T) {
 	a, ds, any := dns.TypeA, dns.TypeDS, dns.TypeANY
 	const apex = "example. a.example. NS SOA DNSKEY"
 	for _, p := range []proof{
-		{"name and wildcard between", "m.example.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.NoName, false},
-		{"one record for both", "m.example.", a, nsecs(t, s, "example. z.example. NS SOA"), validate.NoName, false},
-		{"last record", "z.example.", a, nsecs(t, s, "x.example. example. A", apex), validate.NoName, false},
-		{"the only record", "z.example.", a, nsecs(t, s, "example. example. NS SOA"), validate.NoName, false},
-		{"no wildcard denied", "m.example.", a, nsecs(t, s, "l.example. n.example. A"), validate.Nothing, false},
-		{"wildcard of a closer encloser", "m.b.example.", a, nsecs(t, s, "l.b.example. n.b.example. A", apex), validate.Nothing, false},
-		{"wildcard of the closest encloser", "m.b.example.", a, nsecs(t, s, "l.b.example. n.b.example. A", "b.example. a.b.example. A"), validate.NoName, false},
-		{"wildcard is there", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "*.example. a.example. A"), validate.Nothing, false},
+		{"name and wildcard between", "m.example.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.NameError, false},
+		{"one record for both", "m.example.", a, nsecs(t, s, "example. z.example. NS SOA"), validate.NameError, false},
+		{"last record", "z.example.", a, nsecs(t, s, "x.example. example. A", apex), validate.NameError, false},
+		{"the only record", "z.example.", a, nsecs(t, s, "example. example. NS SOA"), validate.NameError, false},
+		{"no wildcard denied", "m.example.", a, nsecs(t, s, "l.example. n.example. A"), validate.Unproven, false},
+		{"wildcard of a closer encloser", "m.b.example.", a, nsecs(t, s, "l.b.example. n.b.example. A", apex), validate.Unproven, false},
+		{"wildcard of the closest encloser", "m.b.example.", a, nsecs(t, s, "l.b.example. n.b.example. A", "b.example. a.b.example. A"), validate.NameError, false},
+		{"wildcard is there", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "*.example. a.example. A"), validate.Unproven, false},
 		{"wildcard has no such type", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "*.example. a.example. MX"), validate.NoData, false},
-		{"wildcard has an alias", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "*.example. a.example. CNAME"), validate.Nothing, false},
+		{"wildcard has an alias", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "*.example. a.example. CNAME"), validate.Unproven, false},
 		{"wildcard is an empty non-terminal", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "example. x.*.example. NS SOA"), validate.NoData, false},
-		{"next name is out of the zone", "m.example.", a, nsecs(t, s, "l.example. n.example2. A", apex), validate.Nothing, false},
-		{"in front of the owner", "k.example.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.Nothing, false},
-		{"the next name", "n.example.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.Nothing, false},
-		{"upper case", "M.EXAMPLE.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.NoName, false},
+		{"next name is out of the zone", "m.example.", a, nsecs(t, s, "l.example. n.example2. A", apex), validate.Unproven, false},
+		{"in front of the owner", "k.example.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.Unproven, false},
+		{"the next name", "n.example.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.Unproven, false},
+		{"upper case", "M.EXAMPLE.", a, nsecs(t, s, "l.example. n.example. A", apex), validate.NameError, false},
 		{"no such type", "m.example.", a, nsecs(t, s, "m.example. n.example. MX"), validate.NoData, false},
-		{"no such type, of an alias", "m.example.", a, nsecs(t, s, "m.example. n.example. CNAME"), validate.Nothing, false},
-		{"a type above 255", "m.example.", dns.TypeCAA, nsecs(t, s, "m.example. n.example. A CAA"), validate.Nothing, false},
+		{"no such type, of an alias", "m.example.", a, nsecs(t, s, "m.example. n.example. CNAME"), validate.Unproven, false},
+		{"a type above 255", "m.example.", dns.TypeCAA, nsecs(t, s, "m.example. n.example. A CAA"), validate.Unproven, false},
 		{"another type above 255", "m.example.", dns.TypeURI, nsecs(t, s, "m.example. n.example. A CAA"), validate.NoData, false},
 		{"empty non-terminal", "m.example.", a, nsecs(t, s, "l.example. x.m.example. A"), validate.NoData, false},
 		{"NXNAME", "m.example.", a, nsecs(t, s, `m.example. \000.m.example. NXNAME`), validate.NoData, false},
 		{"NXNAME, ANY", "m.example.", any, nsecs(t, s, `m.example. \000.m.example. NXNAME`), validate.NoData, false},
-		{"ANY of a name that is there", "m.example.", any, nsecs(t, s, "m.example. n.example. A"), validate.Nothing, false},
-		{"minimal range", "m.example.", a, nsecs(t, s, `l~.example. m\000.example. A`, `!~.example. +.example. A`), validate.NoName, false},
+		{"ANY of a name that is there", "m.example.", any, nsecs(t, s, "m.example. n.example. A"), validate.Unproven, false},
+		{"minimal range", "m.example.", a, nsecs(t, s, `l~.example. m\000.example. A`, `!~.example. +.example. A`), validate.NameError, false},
 
 		{"no DS", "m.example.", ds, nsecs(t, s, "m.example. n.example. NS"), validate.NoDS, false},
 		{"no delegation", "m.example.", ds, nsecs(t, s, "m.example. n.example. A"), validate.NoData, false},
-		{"no name to delegate", "m.example.", ds, nsecs(t, s, "l.example. n.example. A", apex), validate.NoName, false},
+		{"no name to delegate", "m.example.", ds, nsecs(t, s, "l.example. n.example. A", apex), validate.NameError, false},
 		{"an empty non-terminal is no delegation", "m.example.", ds, nsecs(t, s, "l.example. x.m.example. A"), validate.NoData, false},
-		{"DS is there", "m.example.", ds, nsecs(t, s, "m.example. n.example. NS DS"), validate.Nothing, false},
-		{"of the child's apex", "m.example.", ds, nsecs(t, s, "m.example. n.example. NS SOA"), validate.Nothing, false},
-		{"of the parent side, for the name", "m.example.", a, nsecs(t, s, "m.example. n.example. NS"), validate.Nothing, false},
-		{"of the parent side, for names below", "x.m.example.", a, nsecs(t, s, "m.example. n.example. NS", apex), validate.Nothing, false},
-		{"of the parent side, DS for names below", "x.m.example.", ds, nsecs(t, s, "m.example. n.example. NS", "m.example. n.example. NS"), validate.Nothing, false},
-		{"DNAME, for names below", "x.m.example.", a, nsecs(t, s, "m.example. n.example. DNAME"), validate.Nothing, false},
+		{"DS is there", "m.example.", ds, nsecs(t, s, "m.example. n.example. NS DS"), validate.Unproven, false},
+		{"of the child's apex", "m.example.", ds, nsecs(t, s, "m.example. n.example. NS SOA"), validate.Unproven, false},
+		{"of the parent side, for the name", "m.example.", a, nsecs(t, s, "m.example. n.example. NS"), validate.Unproven, false},
+		{"of the parent side, for names below", "x.m.example.", a, nsecs(t, s, "m.example. n.example. NS", apex), validate.Unproven, false},
+		{"of the parent side, DS for names below", "x.m.example.", ds, nsecs(t, s, "m.example. n.example. NS", "m.example. n.example. NS"), validate.Unproven, false},
+		{"DNAME, for names below", "x.m.example.", a, nsecs(t, s, "m.example. n.example. DNAME"), validate.Unproven, false},
 		{"DNAME, for the name", "m.example.", a, nsecs(t, s, "m.example. n.example. DNAME"), validate.NoData, false},
-		{"DNAME at the apex, for names below", "x.example.", a, nsecs(t, s, "example. example. NS SOA DNAME"), validate.Nothing, false},
-		{"delegation at the wildcard", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "*.example. a.example. NS"), validate.Nothing, false},
-		{"nothing at all", "m.example.", a, nil, validate.Nothing, false},
-		{"other records", "m.example.", a, signed(t, s, "example. 300 IN SOA a. b. 1 2 3 4 5"), validate.Nothing, false},
+		{"DNAME at the apex, for names below", "x.example.", a, nsecs(t, s, "example. example. NS SOA DNAME"), validate.Unproven, false},
+		{"delegation at the wildcard", "m.example.", a, nsecs(t, s, "l.example. n.example. A", "*.example. a.example. NS"), validate.Unproven, false},
+		{"nothing at all", "m.example.", a, nil, validate.Unproven, false},
+		{"other records", "m.example.", a, signed(t, s, "example. 300 IN SOA a. b. 1 2 3 4 5"), validate.Unproven, false},
 	} {
 		p.check(t, k)
 	}
@@ -117,12 +117,12 @@ func TestNSEC(t *testing.T) {
 func TestEvidenceThatIsNone(t *testing.T) {
 	s, other := seeded("example.", ksk, 1), seeded("m.example.", ksk, 2)
 	k := trust(t, s)
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	for name, sets := range map[string][]*validate.RRset{
 		"another zone's": nsecs(t, other, "m.example. n.example. MX"),
 		"not signed":     {validate.NewRRset(records(t, "m.example. 300 IN NSEC n.example. MX"))},
 	} {
-		_, err := w.Denies("m.example.", dns.TypeA, sets, k, now)
+		_, err := w.VerifyDenial("m.example.", dns.TypeA, sets, k, now)
 		assert.Error(t, err, name)
 	}
 
@@ -133,17 +133,17 @@ func TestEvidenceThatIsNone(t *testing.T) {
 	v, err := w.Verify(expanded, k, now)
 	require.NoError(t, err)
 	assert.Equal(t, 1, v.Encloser)
-	_, err = w.Denies("m.example.", dns.TypeA, []*validate.RRset{expanded}, k, now)
+	_, err = w.VerifyDenial("m.example.", dns.TypeA, []*validate.RRset{expanded}, k, now)
 	ede(t, dns.ExtendedErrorCodeNSECMissing, err)
 
 	for _, name := range []string{"example.org.", ".", "xexample."} {
-		_, err = w.Denies(name, dns.TypeA, nsecs(t, s, "example. example. NS SOA"), k, now)
+		_, err = w.VerifyDenial(name, dns.TypeA, nsecs(t, s, "example. example. NS SOA"), k, now)
 		ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 	}
-	_, err = w.Denies("example.", dns.TypeDS, nsecs(t, s, "example. example. MX"), k, now)
+	_, err = w.VerifyDenial("example.", dns.TypeDS, nsecs(t, s, "example. example. MX"), k, now)
 	ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 	r := seeded(".", ksk, 3)
-	d, err := w.Denies(".", dns.TypeDS, nsecs(t, r, ". . NS SOA"), trust(t, r), now)
+	d, err := w.VerifyDenial(".", dns.TypeDS, nsecs(t, r, ". . NS SOA"), trust(t, r), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.NoData, d.Kind)
 
@@ -151,7 +151,7 @@ func TestEvidenceThatIsNone(t *testing.T) {
 	g = s.sign(t, late, func(g *dns.RRSIG) {
 		g.Inception, g.Expiration = uint32(now.Add(-9*day).Unix()), uint32(now.Add(-3*day).Unix())
 	})
-	_, err = w.Denies("m.example.", dns.TypeA, []*validate.RRset{validate.NewRRset(late, g)}, k, now)
+	_, err = w.VerifyDenial("m.example.", dns.TypeA, []*validate.RRset{validate.NewRRset(late, g)}, k, now)
 	ede(t, dns.ExtendedErrorCodeSignatureExpired, err)
 }
 
@@ -184,10 +184,10 @@ func TestWildcardAnswers(t *testing.T) {
 		{"NSEC3, a closer name is there", "x.b.example.", 1, chain.sign(t, s), false},
 		{"NSEC3 with opt-out", "m.example.", 1, optOut.sign(t, s), true},
 	} {
-		d, err := new(validate.Work).DeniesCloser(c.qname, c.encloser, c.sets, k, now)
+		d, err := new(validate.Validation).VerifyNoCloserName(c.qname, c.encloser, c.sets, k, now)
 		assert.Equal(t, c.right, err == nil, "%s: %v", c.name, err)
 		if c.right {
-			assert.Equal(t, validate.NoCloser, d.Kind)
+			assert.Equal(t, validate.NoCloserName, d.Kind)
 			assert.Equal(t, strings.Contains(c.name, "opt-out"), d.OptOut)
 			assert.Equal(t, d.OptOut, d.Status == validate.Insecure)
 		}
@@ -240,41 +240,41 @@ func TestNSEC3(t *testing.T) {
 	zone := func(pairs ...string) []*validate.RRset { return nsec3Zone{"1 0 1 ab", names(pairs...)}.sign(t, s) }
 	opt := func(pairs ...string) []*validate.RRset { return nsec3Zone{"1 1 0 -", names(pairs...)}.sign(t, s) }
 	for _, p := range []proof{
-		{"no name", "m.example.", a, zone(), validate.NoName, false},
-		{"no name, deep", "a.b.c.m.example.", a, zone("m.example.", "A"), validate.NoName, false},
-		{"wildcard is there", "m.example.", a, zone("*.example.", "A"), validate.Nothing, false},
+		{"no name", "m.example.", a, zone(), validate.NameError, false},
+		{"no name, deep", "a.b.c.m.example.", a, zone("m.example.", "A"), validate.NameError, false},
+		{"wildcard is there", "m.example.", a, zone("*.example.", "A"), validate.Unproven, false},
 		{"wildcard has no such type", "m.example.", a, zone("*.example.", "MX"), validate.NoData, false},
 		{"wildcard is an empty non-terminal", "m.example.", a, zone("*.example.", ""), validate.NoData, false},
-		{"wildcard is a delegation", "m.example.", a, zone("*.example.", "NS"), validate.Nothing, false},
+		{"wildcard is a delegation", "m.example.", a, zone("*.example.", "NS"), validate.Unproven, false},
 		{"no such type", "m.example.", a, zone("m.example.", "MX"), validate.NoData, false},
-		{"the type is there", "m.example.", a, zone("m.example.", "A"), validate.Nothing, false},
-		{"an alias is there", "m.example.", a, zone("m.example.", "CNAME"), validate.Nothing, false},
+		{"the type is there", "m.example.", a, zone("m.example.", "A"), validate.Unproven, false},
+		{"an alias is there", "m.example.", a, zone("m.example.", "CNAME"), validate.Unproven, false},
 		{"empty non-terminal", "m.example.", a, zone("m.example.", ""), validate.NoData, false},
 		{"empty non-terminal, ANY", "m.example.", any, zone("m.example.", ""), validate.NoData, false},
 		{"at the apex", "example.", a, zone(), validate.NoData, false},
 		{"no DS", "m.example.", ds, zone("m.example.", "NS"), validate.NoDS, false},
 		{"no delegation", "m.example.", ds, zone("m.example.", "A"), validate.NoData, false},
-		{"no name to delegate", "m.example.", ds, zone(), validate.NoName, false},
-		{"DS is there", "m.example.", ds, zone("m.example.", "NS DS"), validate.Nothing, false},
-		{"of the child's apex", "m.example.", ds, zone("m.example.", "NS SOA"), validate.Nothing, false},
-		{"of the parent side, for the name", "m.example.", a, zone("m.example.", "NS"), validate.Nothing, false},
-		{"of the parent side, for names below", "x.m.example.", a, zone("m.example.", "NS"), validate.Nothing, false},
-		{"DNAME, for names below", "x.m.example.", a, zone("m.example.", "DNAME"), validate.Nothing, false},
+		{"no name to delegate", "m.example.", ds, zone(), validate.NameError, false},
+		{"DS is there", "m.example.", ds, zone("m.example.", "NS DS"), validate.Unproven, false},
+		{"of the child's apex", "m.example.", ds, zone("m.example.", "NS SOA"), validate.Unproven, false},
+		{"of the parent side, for the name", "m.example.", a, zone("m.example.", "NS"), validate.Unproven, false},
+		{"of the parent side, for names below", "x.m.example.", a, zone("m.example.", "NS"), validate.Unproven, false},
+		{"DNAME, for names below", "x.m.example.", a, zone("m.example.", "DNAME"), validate.Unproven, false},
 		{"opt-out: DS", "m.example.", ds, opt(), validate.NoDS, true},
-		{"opt-out: DS of a name below a delegation", "x.m.example.", ds, opt("m.example.", "NS DS"), validate.Nothing, false},
-		{"opt-out: no name", "m.example.", a, opt(), validate.NoName, true},
+		{"opt-out: DS of a name below a delegation", "x.m.example.", ds, opt("m.example.", "NS DS"), validate.Unproven, false},
+		{"opt-out: no name", "m.example.", a, opt(), validate.NameError, true},
 		{"opt-out: no data", "m.example.", a, opt("m.example.", "MX"), validate.NoData, false},
 		{"opt-out: no data of a wildcard", "m.example.", a, opt("*.example.", "MX"), validate.NoData, true},
-		{"two labels below the apex", "m.example.", a, signed(t, s, nsec3Zone{"1 0 0 -", names()}.lines(t, "b.example.")...), validate.Nothing, false},
-		{"flags 2", "m.example.", a, nsec3Zone{"1 2 0 -", names()}.sign(t, s), validate.Nothing, false},
-		{"hash 2", "m.example.", a, nsec3Zone{"2 0 0 -", names()}.sign(t, s), validate.Nothing, false},
-		{"NSEC beside NSEC3", "m.example.", a, append(nsecs(t, s, "example. z.example. NS SOA"), opt()...), validate.NoName, false},
+		{"two labels below the apex", "m.example.", a, signed(t, s, nsec3Zone{"1 0 0 -", names()}.lines(t, "b.example.")...), validate.Unproven, false},
+		{"flags 2", "m.example.", a, nsec3Zone{"1 2 0 -", names()}.sign(t, s), validate.Unproven, false},
+		{"hash 2", "m.example.", a, nsec3Zone{"2 0 0 -", names()}.sign(t, s), validate.Unproven, false},
+		{"NSEC beside NSEC3", "m.example.", a, append(nsecs(t, s, "example. z.example. NS SOA"), opt()...), validate.NameError, false},
 	} {
 		p.check(t, k)
 	}
 
 	mixed := append(nsec3Zone{"1 0 0 -", names()}.sign(t, s), nsec3Zone{"1 0 1 -", names()}.sign(t, s)...)
-	_, err := new(validate.Work).Denies("m.example.", dns.TypeA, mixed, k, now)
+	_, err := new(validate.Validation).VerifyDenial("m.example.", dns.TypeA, mixed, k, now)
 	ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 }
 
@@ -287,18 +287,18 @@ func TestNSEC3IsCompleteOrNothing(t *testing.T) {
 		z.names[fmt.Sprintf("n%d.example.", i)] = "A"
 	}
 	all := z.sign(t, s)
-	d, err := new(validate.Work).Denies("x.m.example.", dns.TypeA, all[:validate.MaxSets], k, now)
+	d, err := new(validate.Validation).VerifyDenial("x.m.example.", dns.TypeA, all[:validate.MaxSignedRRsets], k, now)
 	if err == nil {
-		assert.Equal(t, validate.NoName, d.Kind)
+		assert.Equal(t, validate.NameError, d.Kind)
 	}
-	w := &validate.Work{}
-	d, err = w.Denies("x.m.example.", dns.TypeA, all, k, now)
+	w := &validate.Validation{}
+	d, err = w.VerifyDenial("x.m.example.", dns.TypeA, all, k, now)
 	require.NoError(t, err)
-	require.Equal(t, validate.NoName, d.Kind)
+	require.Equal(t, validate.NameError, d.Kind)
 	needed := 0
 	for i := range all {
 		less := slices.Delete(slices.Clone(all), i, i+1)
-		if _, err := new(validate.Work).Denies("x.m.example.", dns.TypeA, less, k, now); err != nil {
+		if _, err := new(validate.Validation).VerifyDenial("x.m.example.", dns.TypeA, less, k, now); err != nil {
 			needed++
 		}
 	}
@@ -314,7 +314,7 @@ func TestDenialsWaitForTheirKeys(t *testing.T) {
 		nsec3Zone{"1 1 0 -", map[string]string{"example.": "NS SOA"}}.sign(t, s),
 		nsec3Zone{"1 0 51 -", map[string]string{"example.": "NS SOA"}}.sign(t, s),
 	} {
-		d, err := new(validate.Work).Denies("m.example.", dns.TypeDS, sets, k, now)
+		d, err := new(validate.Validation).VerifyDenial("m.example.", dns.TypeDS, sets, k, now)
 		require.NoError(t, err)
 		assert.Equal(t, validate.Unchecked, d.Status)
 	}

@@ -2,7 +2,7 @@ package validate
 
 // Canonical returns the owner and the data of an RRset in canonical form; false: it has none.
 func (s *RRset) Canonical() (owner string, data [][]byte, ok bool) {
-	c := s.form()
+	c := s.canonicalForm()
 	return string(c.owner), c.rdata, c.ok
 }
 
@@ -10,8 +10,8 @@ func (s *RRset) Canonical() (owner string, data [][]byte, ok bool) {
 func Compare(a, b string) int {
 	x, _ := parseName(a)
 	y, _ := parseName(b)
-	return compare(x, y)
+	return compareCanonical(x, y)
 }
 
 // Sequence is how crypto/ecdsa is given a signature.
-var Sequence = sequence
+var Sequence = encodeECDSASignature

@@ -65,7 +65,7 @@ func newTruth(t testing.TB, seed byte, params string) *truth {
 	} else {
 		plain = append(plain, records(t, nsec3Zone{params, all}.lines(t, "example.")...)...)
 	}
-	sets, err := validate.Sets(plain)
+	sets, err := validate.GroupRRsets(plain)
 	require.NoError(t, err)
 	for _, set := range sets[0] {
 		z.records = append(append(z.records, set.Records...), s.sign(t, set.Records))
@@ -136,7 +136,7 @@ func (z *truth) denied(t *testing.T, d validate.Denial, name string, qtype uint1
 	has := slices.Contains(types, qtype) || qtype == dns.TypeANY && there
 	assert.Equal(t, d.OptOut, d.Status == validate.Insecure)
 	switch d.Kind {
-	case validate.NoName:
+	case validate.NameError:
 		assert.True(t, !z.exists(name) && star == "" && !below(name), "%s does not exist?", name)
 	case validate.NoData:
 		assert.False(t, below(name), name)
@@ -230,18 +230,18 @@ func FuzzMutations(f *testing.F) {
 		if err != nil {
 			return
 		}
-		sections, err := validate.Sets(m.Answer)
+		sections, err := validate.GroupRRsets(m.Answer)
 		if err != nil {
 			return
 		}
-		w := new(validate.Work)
+		w := new(validate.Validation)
 		for _, s := range sections[0] {
 			if v, err := w.Verify(s, z.keys, now); err == nil {
 				assert.Equal(t, validate.Secure, v.Status)
 				z.holds(t, v, s)
 			}
 			if s.Type == dns.TypeDNSKEY {
-				if k, _, err := w.Keys(validate.UnverifiedDS(validate.NewRRset(z.ds)), s, now); err == nil {
+				if k, _, err := w.VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset(z.ds)), s, now); err == nil {
 					assert.Equal(t, z.data["example."][dns.TypeDNSKEY], form(s))
 					assert.False(t, k.Trusted())
 				}
@@ -249,16 +249,16 @@ func FuzzMutations(f *testing.F) {
 		}
 		name := names[int(asked)%len(names)]
 		for _, qtype := range qtypes {
-			if d, err := w.Denies(name, qtype, sections[0], z.keys, now); err == nil {
+			if d, err := w.VerifyDenial(name, qtype, sections[0], z.keys, now); err == nil {
 				z.denied(t, d, name, qtype)
 			}
 		}
 		for encloser := range 4 {
-			if d, err := w.DeniesCloser(name, encloser, sections[0], z.keys, now); err == nil {
+			if d, err := w.VerifyNoCloserName(name, encloser, sections[0], z.keys, now); err == nil {
 				labels := dns.SplitDomainName(name)
 				closer := dns.Fqdn(strings.Join(labels[len(labels)-encloser-1:], "."))
 				assert.False(t, z.exists(closer), "%s is closer than %d labels", name, encloser) // a hash does not tell of a cut above
-				assert.Equal(t, validate.NoCloser, d.Kind)
+				assert.Equal(t, validate.NoCloserName, d.Kind)
 			}
 		}
 		spent, failures, blocks := w.Spent()
@@ -272,9 +272,9 @@ func TestTheWholeZoneIsProven(t *testing.T) {
 		z := newTruth(t, byte(i+1), params)
 		m, err := wire.ParseMsg(mutate(z.records, nil))
 		require.NoError(t, err)
-		sections, err := validate.Sets(m.Answer)
+		sections, err := validate.GroupRRsets(m.Answer)
 		require.NoError(t, err)
-		w := new(validate.Work)
+		w := new(validate.Validation)
 		for _, s := range sections[0] {
 			v, err := w.Verify(s, z.keys, now)
 			require.NoError(t, err)
@@ -282,7 +282,7 @@ func TestTheWholeZoneIsProven(t *testing.T) {
 		}
 		for _, name := range names {
 			for _, qtype := range qtypes {
-				d, err := new(validate.Work).Denies(name, qtype, sections[0], z.keys, now)
+				d, err := new(validate.Validation).VerifyDenial(name, qtype, sections[0], z.keys, now)
 				z.denied(t, d, name, qtype)
 				types := z.types[name]
 				if star := z.wildcard(name); !z.exists(name) && star != "" {

@@ -195,9 +195,9 @@ func dnskeys(t testing.TB, signers ...*signer) *validate.RRset {
 // trust returns the keys of a zone, the first of which is an anchor.
 func trust(t testing.TB, signers ...*signer) *validate.Keys {
 	t.Helper()
-	d, err := validate.Anchors(signers[0].ds(t, dns.SHA256))
+	d, err := validate.TrustAnchors(signers[0].ds(t, dns.SHA256))
 	require.NoError(t, err)
-	k, status, err := new(validate.Work).Keys(d, dnskeys(t, signers...), now)
+	k, status, err := new(validate.Validation).VerifyDNSKEY(d, dnskeys(t, signers...), now)
 	require.NoError(t, err)
 	require.Equal(t, validate.Secure, status)
 	return k

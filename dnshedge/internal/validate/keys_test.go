@@ -17,16 +17,16 @@ import (
 // judge judges keys by DS records that nobody has verified.
 func judge(t *testing.T, keys *validate.RRset, ds ...dns.RR) (*validate.Keys, validate.Status, error) {
 	t.Helper()
-	return new(validate.Work).Keys(validate.UnverifiedDS(validate.NewRRset(ds)), keys, now)
+	return new(validate.Validation).VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset(ds)), keys, now)
 }
 
 func TestKeysWaitForTheirDS(t *testing.T) {
 	parent, child, other := seeded("example.", ksk, 1), seeded("a.example.", ksk, 2), seeded("a.example.", ksk, 3)
 	ds := set(t, []dns.RR{child.ds(t, dns.SHA256)}, parent)
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	d := validate.UnverifiedDS(ds)
 	assert.False(t, d.Trusted())
-	k, status, err := w.Keys(d, dnskeys(t, child), now)
+	k, status, err := w.VerifyDNSKEY(d, dnskeys(t, child), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Unchecked, status)
 	assert.False(t, k.Trusted())
@@ -35,10 +35,10 @@ func TestKeysWaitForTheirDS(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, validate.Unchecked, v.Status)
 
-	verified, err := w.DS(ds, trust(t, parent), now)
+	verified, err := w.VerifyDS(ds, trust(t, parent), now)
 	require.NoError(t, err)
 	assert.Equal(t, "a.example.", verified.Zone())
-	k2, ok := k.Trust(verified)
+	k2, ok := k.WithTrustedDS(verified)
 	require.True(t, ok)
 	v, err = w.Verify(data, k2, now)
 	require.NoError(t, err)
@@ -46,24 +46,24 @@ func TestKeysWaitForTheirDS(t *testing.T) {
 	assert.False(t, k.Trusted(), "keys do not change")
 
 	// DS records that are not the ones.
-	_, ok = k.Trust(d)
+	_, ok = k.WithTrustedDS(d)
 	assert.False(t, ok)
-	foreign, err := w.DS(set(t, []dns.RR{other.ds(t, dns.SHA256)}, parent), trust(t, parent), now)
+	foreign, err := w.VerifyDS(set(t, []dns.RR{other.ds(t, dns.SHA256)}, parent), trust(t, parent), now)
 	require.NoError(t, err)
-	_, ok = k.Trust(foreign)
+	_, ok = k.WithTrustedDS(foreign)
 	assert.False(t, ok)
-	_, err = w.DS(validate.NewRRset(ds.Records), trust(t, parent), now)
+	_, err = w.VerifyDS(validate.NewRRset(ds.Records), trust(t, parent), now)
 	ede(t, dns.ExtendedErrorCodeRRSIGsMissing, err)
-	_, err = w.DS(set(t, []dns.RR{child.ds(t, dns.SHA256)}, child), trust(t, parent), now)
+	_, err = w.VerifyDS(set(t, []dns.RR{child.ds(t, dns.SHA256)}, child), trust(t, parent), now)
 	assert.Error(t, err)
 
-	// Keys that were judged by the weak half of a set do not stand on all of it.
-	weak, status, err := w.Keys(validate.UnverifiedDS(validate.NewRRset([]dns.RR{child.ds(t, dns.SHA1)})), dnskeys(t, child), now)
+	// VerifyDNSKEY that were judged by the weak half of a set do not stand on all of it.
+	weak, status, err := w.VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset([]dns.RR{child.ds(t, dns.SHA1)})), dnskeys(t, child), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Unchecked, status)
-	both, err := w.DS(set(t, []dns.RR{child.ds(t, dns.SHA1), other.ds(t, dns.SHA256)}, parent), trust(t, parent), now)
+	both, err := w.VerifyDS(set(t, []dns.RR{child.ds(t, dns.SHA1), other.ds(t, dns.SHA256)}, parent), trust(t, parent), now)
 	require.NoError(t, err)
-	_, ok = weak.Trust(both)
+	_, ok = weak.WithTrustedDS(both)
 	assert.False(t, ok)
 }
 
@@ -214,9 +214,9 @@ func TestRollovers(t *testing.T) {
 		{"after", []dns.RR{next.ds(t, 2)}, keys([]*signer{next}, next, nextData), []*signer{nextData}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d, err := validate.Anchors(c.ds...)
+			d, err := validate.TrustAnchors(c.ds...)
 			require.NoError(t, err)
-			k, status, err := new(validate.Work).Keys(d, c.keys, now)
+			k, status, err := new(validate.Validation).VerifyDNSKEY(d, c.keys, now)
 			require.NoError(t, err)
 			require.Equal(t, validate.Secure, status)
 			_, err = verify(set(t, rrs, c.data...), k, now)
@@ -239,14 +239,14 @@ func TestRootAnchors(t *testing.T) {
 		// The key fits, and the signature is somebody else's: EDE 6, not 9.
 		forger := newSigner(t, ".", dns.RSASHA256, 2048, ksk)
 		g := forger.sign(t, []dns.RR{k}, func(g *dns.RRSIG) { g.KeyTag = tag })
-		_, status, err := new(validate.Work).Keys(validate.RootAnchors(), validate.NewRRset([]dns.RR{k}, g), now)
+		_, status, err := new(validate.Validation).VerifyDNSKEY(validate.RootTrustAnchors(), validate.NewRRset([]dns.RR{k}, g), now)
 		assert.Equal(t, validate.Bogus, status)
 		ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 	}
-	assert.True(t, validate.RootAnchors().Trusted())
-	assert.Equal(t, ".", validate.RootAnchors().Zone())
-	assert.True(t, validate.RootAnchors().Expires().IsZero())
-	_, status, err := new(validate.Work).Keys(validate.RootAnchors(), dnskeys(t, seeded(".", ksk, 1)), now)
+	assert.True(t, validate.RootTrustAnchors().Trusted())
+	assert.Equal(t, ".", validate.RootTrustAnchors().Zone())
+	assert.True(t, validate.RootTrustAnchors().Expires().IsZero())
+	_, status, err := new(validate.Validation).VerifyDNSKEY(validate.RootTrustAnchors(), dnskeys(t, seeded(".", ksk, 1)), now)
 	assert.Equal(t, validate.Bogus, status)
 	ede(t, dns.ExtendedErrorCodeDNSKEYMissing, err)
 }
@@ -255,12 +255,12 @@ func TestAnchors(t *testing.T) {
 	s, other := seeded("example.", ksk, 1), seeded("b.example.", ksk, 2)
 	for _, rrs := range [][]dns.RR{{}, {s.ds(t, 2), other.ds(t, 2)}, records(t, "example. 1 IN A 192.0.2.1"), {s.ds(t, 2), seeded("example.", dns.SEP, 3).key},
 		records(t, "example. 1 CH DS 1 8 2 00")} {
-		_, err := validate.Anchors(rrs...)
+		_, err := validate.TrustAnchors(rrs...)
 		assert.Error(t, err)
 	}
-	d, err := validate.Anchors(s.key, seeded("EXAMPLE.", ksk, 2).ds(t, dns.SHA384))
+	d, err := validate.TrustAnchors(s.key, seeded("EXAMPLE.", ksk, 2).ds(t, dns.SHA384))
 	require.NoError(t, err)
-	_, status, err := new(validate.Work).Keys(d, dnskeys(t, s), now)
+	_, status, err := new(validate.Validation).VerifyDNSKEY(d, dnskeys(t, s), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Secure, status)
 }
@@ -269,18 +269,18 @@ func TestKeysExpire(t *testing.T) {
 	parent, child := seeded("example.", ksk, 1), seeded("a.example.", ksk, 2)
 	until := func(at time.Time) func(*dns.RRSIG) { return func(g *dns.RRSIG) { g.Expiration = uint32(at.Unix()) } }
 	ds := []dns.RR{child.ds(t, 2)}
-	w := new(validate.Work)
-	d, err := w.DS(validate.NewRRset(ds, parent.sign(t, ds, until(now.Add(day)))), trust(t, parent), now)
+	w := new(validate.Validation)
+	d, err := w.VerifyDS(validate.NewRRset(ds, parent.sign(t, ds, until(now.Add(day)))), trust(t, parent), now)
 	require.NoError(t, err)
 	assert.True(t, d.Expires().Equal(now.Add(day)))
-	k, _, err := w.Keys(d, validate.NewRRset([]dns.RR{child.key}, child.sign(t, []dns.RR{child.key}, until(now.Add(2*day)))), now)
+	k, _, err := w.VerifyDNSKEY(d, validate.NewRRset([]dns.RR{child.key}, child.sign(t, []dns.RR{child.key}, until(now.Add(2*day)))), now)
 	require.NoError(t, err)
 	assert.True(t, k.Expires().Equal(now.Add(day)))
-	k, _, err = w.Keys(d, validate.NewRRset([]dns.RR{child.key}, child.sign(t, []dns.RR{child.key}, until(now.Add(time.Minute)))), now)
+	k, _, err = w.VerifyDNSKEY(d, validate.NewRRset([]dns.RR{child.key}, child.sign(t, []dns.RR{child.key}, until(now.Add(time.Minute)))), now)
 	require.NoError(t, err)
 	assert.True(t, k.Expires().Equal(now.Add(time.Minute)))
 	assert.EqualValues(t, 60, k.TTL())
-	k, _, err = w.Keys(d, validate.NewRRset([]dns.RR{child.key}, child.sign(t, []dns.RR{child.key}, until(now.Add(-time.Minute)))), now)
+	k, _, err = w.VerifyDNSKEY(d, validate.NewRRset([]dns.RR{child.key}, child.sign(t, []dns.RR{child.key}, until(now.Add(-time.Minute)))), now)
 	require.NoError(t, err)
 	assert.True(t, k.Expires().Equal(now.Add(time.Second)), "keys that are taken within the skew can be used")
 }

@@ -51,8 +51,8 @@ func TestKeyTrap(t *testing.T) {
 	for i := range 32 {
 		sigs = append(sigs, s.sign(t, []dns.RR{s.key}, func(g *dns.RRSIG) { g.OrigTtl += uint32(i) }))
 	}
-	w := new(validate.Work)
-	_, status, err := w.Keys(validate.UnverifiedDS(validate.NewRRset([]dns.RR{s.ds(t, 2)})), validate.NewRRset(rrs, sigs...), now)
+	w := new(validate.Validation)
+	_, status, err := w.VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset([]dns.RR{s.ds(t, 2)})), validate.NewRRset(rrs, sigs...), now)
 	assert.Equal(t, validate.Bogus, status)
 	assert.Error(t, err)
 	spent, failures, _ := w.Spent()
@@ -60,9 +60,9 @@ func TestKeyTrap(t *testing.T) {
 	assert.LessOrEqual(t, failures, 8)
 
 	// The keys are right, and data has 32 signatures that are not.
-	d, err := validate.Anchors(s.key)
+	d, err := validate.TrustAnchors(s.key)
 	require.NoError(t, err)
-	k, status, err := new(validate.Work).Keys(d, set(t, rrs, s), now)
+	k, status, err := new(validate.Validation).VerifyDNSKEY(d, set(t, rrs, s), now)
 	require.NoError(t, err)
 	require.Equal(t, validate.Secure, status)
 	for i := range 11 { // aliases of a chain
@@ -101,7 +101,7 @@ func TestSignaturesOfAnRRset(t *testing.T) {
 		g.OrigTtl += 100
 		sigs = append(sigs, g)
 	}
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	_, err := w.Verify(validate.NewRRset(rrs, sigs...), k, now)
 	assert.Empty(t, reason(t, err).Limit)
 	spent, failures, _ := w.Spent()
@@ -118,7 +118,7 @@ func TestVerificationsAreWeighted(t *testing.T) {
 	}{{dns.RSASHA256, 2048, 1}, {dns.RSASHA256, 3072, 5}, {dns.ECDSAP256SHA256, 256, 1}, {dns.ECDSAP384SHA384, 384, 10}, {dns.ED25519, 256, 1}} {
 		s := newSigner(t, "example.", c.algorithm, c.bits, ksk)
 		k := trust(t, s)
-		w := &validate.Work{Policy: validate.Policy{Verifications: 30}}
+		w := &validate.Validation{Policy: validate.Policy{Verifications: 30}}
 		n := 0
 		for ; ; n++ {
 			_, err := w.Verify(set(t, records(t, fmt.Sprintf("a%d.example. 300 IN A 192.0.2.1", n)), s), k, now)
@@ -133,7 +133,7 @@ func TestVerificationsAreWeighted(t *testing.T) {
 	}
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	for i := range 8 * 128 {
 		_, err := w.Verify(set(t, records(t, fmt.Sprintf("a%d.example. 300 IN A 192.0.2.1", i)), s), k, now)
 		require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestWhatWasVerifiedBeforeCostsOne(t *testing.T) {
 	wrong.OrigTtl++
 	other := *right
 	other.Hdr.Name = "b.example."
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	total := 0
 	for _, c := range []struct {
 		name string
@@ -187,10 +187,10 @@ func TestWhatWasVerifiedBeforeCostsOne(t *testing.T) {
 	}
 	spent, _, _ := w.Spent()
 	assert.Equal(t, total, spent)
-	_, err := new(validate.Work).Verify(validate.NewRRset(rrs, right), k, now)
+	_, err := new(validate.Validation).Verify(validate.NewRRset(rrs, right), k, now)
 	require.NoError(t, err)
 
-	w = &validate.Work{Policy: validate.Policy{Verifications: 15}} // what is known is bounded as well
+	w = &validate.Validation{Policy: validate.Policy{Verifications: 15}} // what is known is bounded as well
 	for i := range 17 {
 		_, err := w.Verify(validate.NewRRset(rrs, right), k, now)
 		assert.Equal(t, i < 16, err == nil, i)
@@ -207,7 +207,7 @@ func TestLongRRsetsAreWeighted(t *testing.T) {
 		rrs = append(rrs, &dns.MX{Hdr: dns.RR_Header{Name: long, Rrtype: dns.TypeMX, Class: dns.ClassINET, Ttl: 300}, Preference: uint16(i), Mx: long})
 	}
 	right := s.sign(t, rrs)
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	_, err := w.Verify(validate.NewRRset(rrs, right), k, now)
 	require.NoError(t, err)
 	spent, _, _ := w.Spent()
@@ -219,14 +219,14 @@ func TestLongRRsetsAreWeighted(t *testing.T) {
 		g.OrigTtl += uint32(i) + 1
 		sigs[i] = &g
 	}
-	w = new(validate.Work)
+	w = new(validate.Validation)
 	_, err = w.Verify(validate.NewRRset(rrs, sigs...), k, now)
 	assert.Equal(t, "Verifications", reason(t, err).Limit)
 	spent, failures, _ := w.Spent()
 	assert.LessOrEqual(t, spent, 128)
 	assert.Equal(t, 128/perSet, failures)
 
-	w = new(validate.Work) // a thousand addresses
+	w = new(validate.Validation) // a thousand addresses
 	rrs = nil
 	for i := range 1000 {
 		rrs = append(rrs, records(t, fmt.Sprintf("a.example. 300 IN A 192.0.%d.%d", i/200, i%200))...)
@@ -243,13 +243,13 @@ func TestLargeExponentsAreWeighted(t *testing.T) {
 		s := seeded("example.", ksk, 1)
 		rsa := &dns.DNSKEY{Hdr: s.key.Hdr, Flags: zsk, Protocol: 3, Algorithm: dns.RSASHA256,
 			PublicKey: base64.StdEncoding.EncodeToString(append([]byte("\x04\x7f\xff\xff\xff"), bytes.Repeat([]byte{0xff}, bits/8)...))}
-		d, err := validate.Anchors(s.key)
+		d, err := validate.TrustAnchors(s.key)
 		require.NoError(t, err)
-		k, _, err := new(validate.Work).Keys(d, set(t, []dns.RR{s.key, rsa}, s), now)
+		k, _, err := new(validate.Validation).VerifyDNSKEY(d, set(t, []dns.RR{s.key, rsa}, s), now)
 		require.NoError(t, err)
 		rrs := records(t, "a.example. 300 IN A 192.0.2.1")
 		g := s.sign(t, rrs, func(g *dns.RRSIG) { g.Algorithm, g.KeyTag = dns.RSASHA256, rsa.KeyTag() })
-		w := new(validate.Work)
+		w := new(validate.Validation)
 		_, err = w.Verify(validate.NewRRset(rrs, g), k, now)
 		assert.Error(t, err)
 		spent, failures, _ := w.Spent()
@@ -261,11 +261,11 @@ func TestLargeExponentsAreWeighted(t *testing.T) {
 func TestKeysMayHaveOneTag(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	for _, other := range sameTag(t, s.key, 12)[1:] { // some come before the key, some after it
-		d, err := validate.Anchors(s.key)
+		d, err := validate.TrustAnchors(s.key)
 		require.NoError(t, err)
-		k, _, err := new(validate.Work).Keys(d, set(t, []dns.RR{s.key, other}, s), now)
+		k, _, err := new(validate.Validation).VerifyDNSKEY(d, set(t, []dns.RR{s.key, other}, s), now)
 		require.NoError(t, err)
-		w := new(validate.Work)
+		w := new(validate.Validation)
 		for i := range 30 {
 			_, err := w.Verify(set(t, records(t, fmt.Sprintf("a%d.example. 300 IN A 192.0.2.1", i)), s), k, now)
 			require.NoError(t, err)
@@ -285,10 +285,10 @@ func TestAKeyWithTwoDigestsIsTriedOnce(t *testing.T) {
 		g.OrigTtl += uint32(i) + 1
 		sigs = append(sigs, &g)
 	}
-	d, err := validate.Anchors(s.ds(t, dns.SHA256), s.ds(t, dns.SHA384), s.key)
+	d, err := validate.TrustAnchors(s.ds(t, dns.SHA256), s.ds(t, dns.SHA384), s.key)
 	require.NoError(t, err)
-	w := new(validate.Work)
-	_, status, err := w.Keys(d, validate.NewRRset([]dns.RR{s.key}, append(sigs, right)...), now)
+	w := new(validate.Validation)
+	_, status, err := w.VerifyDNSKEY(d, validate.NewRRset([]dns.RR{s.key}, append(sigs, right)...), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Secure, status)
 	spent, failures, _ := w.Spent()
@@ -297,7 +297,7 @@ func TestAKeyWithTwoDigestsIsTriedOnce(t *testing.T) {
 
 func TestKeysThatAreRead(t *testing.T) {
 	s := seeded("example.", ksk, 1)
-	d, err := validate.Anchors(s.key)
+	d, err := validate.TrustAnchors(s.key)
 	require.NoError(t, err)
 	read := 0
 	var signers []*signer
@@ -306,7 +306,7 @@ func TestKeysThatAreRead(t *testing.T) {
 		signers = append(signers, seeded("example.", zsk, byte(100+i)))
 		rrs = append(rrs, signers[i].key)
 	}
-	k, _, err := new(validate.Work).Keys(d, set(t, rrs, s), now)
+	k, _, err := new(validate.Validation).VerifyDNSKEY(d, set(t, rrs, s), now)
 	if err != nil {
 		ede(t, dns.ExtendedErrorCodeDNSKEYMissing, err)
 		return
@@ -338,17 +338,17 @@ func TestDigestsThatDoNotFit(t *testing.T) {
 func TestRRsetsOfAResponse(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	var answer, authority []dns.RR
-	for i := range validate.MaxSets {
+	for i := range validate.MaxSignedRRsets {
 		rrs := records(t, fmt.Sprintf("a%d.example. 300 IN A 192.0.2.1", i))
 		answer = append(answer, rrs[0], s.sign(t, rrs))
 		authority = append(authority, records(t, fmt.Sprintf("b%d.example. 300 IN NS c.", i))...)
 	}
-	sets, err := validate.Sets(answer, authority)
+	sets, err := validate.GroupRRsets(answer, authority)
 	require.NoError(t, err)
-	assert.Len(t, sets[0], validate.MaxSets)
-	assert.Len(t, sets[1], validate.MaxSets)
+	assert.Len(t, sets[0], validate.MaxSignedRRsets)
+	assert.Len(t, sets[1], validate.MaxSignedRRsets)
 	rrs := records(t, "c.example. 300 IN A 192.0.2.1")
-	_, err = validate.Sets(answer, append(authority, rrs[0], s.sign(t, rrs)))
+	_, err = validate.GroupRRsets(answer, append(authority, rrs[0], s.sign(t, rrs)))
 	assert.Equal(t, "RRsets", reason(t, err).Limit)
 }
 
@@ -360,16 +360,16 @@ func TestUnsignedRecordsCostNothing(t *testing.T) {
 	for i := range 2500 {
 		rrs = append(rrs, records(t, fmt.Sprintf("n%d.example. 300 IN NSEC a.example. A", i))...)
 	}
-	sets, err := validate.Sets(rrs)
+	sets, err := validate.GroupRRsets(rrs)
 	require.NoError(t, err)
 	right := nsecs(t, s, "a.example. b.example. MX")[0]
-	_, err = new(validate.Work).Denies("a.example.", dns.TypeA, []*validate.RRset{right}, k, now)
+	_, err = new(validate.Validation).VerifyDenial("a.example.", dns.TypeA, []*validate.RRset{right}, k, now)
 	require.NoError(t, err)
-	w := new(validate.Work)
+	w := new(validate.Validation)
 	n := testing.AllocsPerRun(1, func() {
-		_, err = w.Denies("a.example.", dns.TypeA, append(sets[0], right), k, now)
+		_, err = w.VerifyDenial("a.example.", dns.TypeA, append(sets[0], right), k, now)
 		assert.NoError(t, err)
-		_, err = w.Denies("b.example.", dns.TypeA, sets[0], k, now)
+		_, err = w.VerifyDenial("b.example.", dns.TypeA, sets[0], k, now)
 		ede(t, dns.ExtendedErrorCodeRRSIGsMissing, err)
 		_, err = w.Verify(sets[0][0], k, now)
 		ede(t, dns.ExtendedErrorCodeRRSIGsMissing, err)
@@ -390,15 +390,15 @@ func TestNSEC3Iterations(t *testing.T) {
 		{50, 0, validate.Secure}, {51, 0, validate.Insecure}, {500, 0, validate.Insecure}, {501, 0, validate.Bogus}, {65535, 0, validate.Bogus},
 		{123, 150, validate.Secure}, {151, 150, validate.Insecure}, {600, 700, validate.Secure}, {701, 700, validate.Bogus},
 	} {
-		w := &validate.Work{Policy: validate.Policy{NSEC3Iterations: c.limit}}
-		d, err := w.Denies("m.example.", dns.TypeA, zone(c.iterations), k, now)
+		w := &validate.Validation{Policy: validate.Policy{NSEC3Iterations: c.limit}}
+		d, err := w.VerifyDenial("m.example.", dns.TypeA, zone(c.iterations), k, now)
 		_, _, blocks := w.Spent()
 		switch c.status {
 		case validate.Bogus:
 			ede(t, dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, err)
 		case validate.Insecure:
 			require.NoError(t, err)
-			assert.Equal(t, validate.Nothing, d.Kind)
+			assert.Equal(t, validate.Unproven, d.Kind)
 			assert.EqualValues(t, dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, d.Insecure.EDE)
 		default:
 			require.NoError(t, err)
@@ -412,7 +412,7 @@ func TestNSEC3Iterations(t *testing.T) {
 	}
 	for _, set := range zone(51) { // not signed: no evidence of anything
 		set.Sigs = nil
-		_, err := new(validate.Work).Denies("m.example.", dns.TypeA, []*validate.RRset{set}, k, now)
+		_, err := new(validate.Validation).VerifyDenial("m.example.", dns.TypeA, []*validate.RRset{set}, k, now)
 		ede(t, dns.ExtendedErrorCodeRRSIGsMissing, err)
 	}
 }
@@ -425,21 +425,21 @@ func TestNSEC3Work(t *testing.T) {
 	zone := func(iterations, salt int) []*validate.RRset {
 		return nsec3Zone{fmt.Sprintf("1 0 %d %s", iterations, strings.Repeat("ab", salt)), map[string]string{"arpa.": "NS SOA"}}.sign(t, s)
 	}
-	w := new(validate.Work)
-	d, err := w.Denies(address, dns.TypePTR, zone(50, 8), k, now)
+	w := new(validate.Validation)
+	d, err := w.VerifyDenial(address, dns.TypePTR, zone(50, 8), k, now)
 	require.NoError(t, err)
-	assert.Equal(t, validate.NoName, d.Kind)
+	assert.Equal(t, validate.NameError, d.Kind)
 	_, _, blocks := w.Spent()
 	assert.GreaterOrEqual(t, blocks, 35*51) // 34 names and a wildcard
 	assert.LessOrEqual(t, blocks, 36*51)
-	again, err := w.Denies(address, dns.TypePTR, zone(50, 8), k, now)
+	again, err := w.VerifyDenial(address, dns.TypePTR, zone(50, 8), k, now)
 	require.NoError(t, err)
 	assert.Equal(t, d, again)
 	_, _, after := w.Spent()
 	assert.Equal(t, blocks, after)
 
-	w = new(validate.Work)
-	_, err = w.Denies(address, dns.TypePTR, zone(50, 255), k, now)
+	w = new(validate.Validation)
+	_, err = w.VerifyDenial(address, dns.TypePTR, zone(50, 255), k, now)
 	assert.Equal(t, "NSEC3 blocks", reason(t, err).Limit, err)
 	_, _, blocks = w.Spent()
 	assert.LessOrEqual(t, blocks, 4096)
@@ -454,10 +454,10 @@ func TestPolicy(t *testing.T) {
 		status validate.Status
 	}{{validate.Policy{}, validate.Insecure}, {validate.Policy{AllowSHA1: true}, validate.Secure}, {validate.Policy{FakeLegacy: true}, validate.Secure}} {
 		for _, digest := range []uint8{dns.SHA1, dns.SHA256} {
-			w := &validate.Work{Policy: c.policy}
-			d, err := validate.Anchors(sha1.ds(t, digest))
+			w := &validate.Validation{Policy: c.policy}
+			d, err := validate.TrustAnchors(sha1.ds(t, digest))
 			require.NoError(t, err)
-			k, status, _ := w.Keys(d, dnskeys(t, sha1), now)
+			k, status, _ := w.VerifyDNSKEY(d, dnskeys(t, sha1), now)
 			require.Equal(t, c.status, status)
 			if k == nil {
 				continue
@@ -473,16 +473,16 @@ func TestPolicy(t *testing.T) {
 
 // TestFakeLegacy has keys and signatures of algorithms that no library here verifies, with every other check.
 func TestFakeLegacy(t *testing.T) {
-	w := &validate.Work{Policy: validate.Policy{FakeLegacy: true}}
+	w := &validate.Validation{Policy: validate.Policy{FakeLegacy: true}}
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
 	for _, algorithm := range []uint8{dns.RSAMD5, dns.DSA, dns.RSASHA1, dns.DSANSEC3SHA1, dns.RSASHA1NSEC3SHA1} {
 		s := seeded("example.", ksk, 1)
 		s.key.Algorithm = algorithm
 		ds := s.ds(t, dns.SHA256)
 		ds.DigestType, ds.Digest = dns.SHA1, strings.Repeat("00", 20)
-		d, err := validate.Anchors(ds)
+		d, err := validate.TrustAnchors(ds)
 		require.NoError(t, err)
-		k, status, err := w.Keys(d, dnskeys(t, s), now)
+		k, status, err := w.VerifyDNSKEY(d, dnskeys(t, s), now)
 		require.NoError(t, err, algorithm)
 		require.Equal(t, validate.Secure, status)
 		_, err = w.Verify(set(t, rrs, s), k, now)
@@ -493,7 +493,7 @@ func TestFakeLegacy(t *testing.T) {
 		assert.Error(t, err)
 		_, err = w.Verify(set(t, rrs, s), k, now.Add(365*day))
 		assert.Error(t, err)
-		_, status, _ = new(validate.Work).Keys(d, dnskeys(t, s), now)
+		_, status, _ = new(validate.Validation).VerifyDNSKEY(d, dnskeys(t, s), now)
 		assert.Equal(t, validate.Insecure, status)
 	}
 }

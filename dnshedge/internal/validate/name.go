@@ -25,12 +25,12 @@ func parseName(s string) (name, bool) {
 	if err != nil || n > maxName {
 		return "", false
 	}
-	lower(buf[:n])
+	lowercase(buf[:n])
 	return name(buf[:n]), true
 }
 
-// lower makes a name lower case. The lengths of labels are at most 63, which is no letter.
-func lower(b []byte) {
+// lowercase makes a name lower case. The lengths of labels are at most 63, which is no letter.
+func lowercase(b []byte) {
 	for i, c := range b {
 		if 'A' <= c && c <= 'Z' {
 			b[i] = c + 'a' - 'A'
@@ -38,8 +38,8 @@ func lower(b []byte) {
 	}
 }
 
-// readName returns the length of the name that b begins with. It reports false if there is none, or one with pointers.
-func readName(b []byte) (n int, ok bool) {
+// scanName returns the length of the name that b begins with. It reports false if there is none, or one with pointers.
+func scanName(b []byte) (n int, ok bool) {
 	for n < len(b) && n < maxName {
 		switch l := int(b[n]); {
 		case l == 0:
@@ -62,8 +62,8 @@ func (n name) String() string {
 	return s
 }
 
-// labels is the number of labels without the root's.
-func (n name) labels() (count int) {
+// labelCount is the number of labels without the root's.
+func (n name) labelCount() (count int) {
 	for ; n != root; n = n.parent() {
 		count++
 	}
@@ -78,48 +78,48 @@ func (n name) parent() name {
 	return n[1+int(n[0]):]
 }
 
-// ancestor returns the last labels of the name, as many as count says.
-func (n name) ancestor(count int) name {
-	for skip := n.labels() - count; skip > 0; skip-- {
+// ancestorWithLabels returns the last labels of the name, as many as count says.
+func (n name) ancestorWithLabels(count int) name {
+	for skip := n.labelCount() - count; skip > 0; skip-- {
 		n = n.parent()
 	}
 	return n
 }
 
-// within reports whether the name is a zone's apex or below it.
-func (n name) within(zone name) bool {
+// isWithin reports whether the name is a zone's apex or below it.
+func (n name) isWithin(zone name) bool {
 	for len(n) > len(zone) {
 		n = n.parent()
 	}
 	return n == zone
 }
 
-// below reports whether the name is below another one.
-func (n name) below(other name) bool { return n != other && n.within(other) }
+// isBelow reports whether the name is below another one.
+func (n name) isBelow(other name) bool { return n != other && n.isWithin(other) }
 
 // isWildcard reports whether the first label is an asterisk (RFC 4592 §2.1.1).
 func (n name) isWildcard() bool { return strings.HasPrefix(string(n), "\x01*") }
 
-// wildcard returns the name with an asterisk in front of it. It reports false if that is too long for a name.
-func (n name) wildcard() (name, bool) { return "\x01*" + n, len(n)+2 <= maxName }
+// wildcardName returns the name with an asterisk in front of it. It reports false if that is too long for a name.
+func (n name) wildcardName() (name, bool) { return "\x01*" + n, len(n)+2 <= maxName }
 
-// common returns how many labels two names have in common, from the root on, which does not count.
-func common(a, b name) int {
-	la, lb := a.labels(), b.labels()
-	a, b = a.ancestor(lb), b.ancestor(la)
+// countCommonLabels returns how many labels two names have in common, from the root on, which does not count.
+func countCommonLabels(a, b name) int {
+	la, lb := a.labelCount(), b.labelCount()
+	a, b = a.ancestorWithLabels(lb), b.ancestorWithLabels(la)
 	for a != b {
 		a, b = a.parent(), b.parent()
 	}
-	return a.labels()
+	return a.labelCount()
 }
 
-// compare says which name comes first in canonical order (RFC 4034 §6.1): a zone before what is below it.
-func compare(a, b name) int {
-	la, lb := a.labels(), b.labels()
-	c := common(a, b)
+// compareCanonical says which name comes first in canonical order (RFC 4034 §6.1): a zone before what is below it.
+func compareCanonical(a, b name) int {
+	la, lb := a.labelCount(), b.labelCount()
+	c := countCommonLabels(a, b)
 	if c == la || c == lb {
 		return cmp.Compare(la, lb)
 	}
-	a, b = a.ancestor(c+1), b.ancestor(c+1)
+	a, b = a.ancestorWithLabels(c+1), b.ancestorWithLabels(c+1)
 	return strings.Compare(string(a[1:1+a[0]]), string(b[1:1+b[0]]))
 }

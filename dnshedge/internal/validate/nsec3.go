@@ -10,33 +10,33 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A hash is that of a name (RFC 5155 §5).
-type hash [sha1.Size]byte
+// A nsec3Hash is that of a name (RFC 5155 §5).
+type nsec3Hash [sha1.Size]byte
 
 // An nsec3 is an NSEC3 record that is evidence: verified, of the zone, not made of a wildcard.
 type nsec3 struct {
-	owner, next hash
+	owner, next nsec3Hash
 	optOut      bool
-	types       bitmap
+	types       typeBitmap
 	evidence
 }
 
-// nsec3s are the NSEC3 records of a response, which have the same parameters, or those of a zone that Denials keep: then they are sorted.
-type nsec3s struct {
-	records    []*nsec3
-	sorted     bool
-	salt       string
-	iterations int
-	mixed      bool // they have not
-	work       *Work
-	spare      bool   // work pays only with what it can spare
-	limit      string // of work, if it was reached
+// nsec3Set are the NSEC3 records of a response, which have the same parameters, or those of a zone that Denials keep: then they are sorted.
+type nsec3Set struct {
+	records            []*nsec3
+	sorted             bool
+	salt               string
+	iterations         int
+	hasMixedParameters bool // they have not
+	work               *Validation
+	onlySpare          bool   // work pays only with what it can spare
+	limit              string // of work, if it was reached
 }
 
 const nsec3Fixed = 5 // bytes before the salt: RFC 5155 §3.2
 
-// nsec3Iterations returns the highest number of iterations of an RRset; 0 if it has no NSEC3 records.
-func nsec3Iterations(typ uint16, c *canonical) (most int) {
+// maxNSEC3Iterations returns the highest number of iterations of an RRset; 0 if it has no NSEC3 records.
+func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	for _, data := range c.rdata {
 		if typ == dns.TypeNSEC3 && len(data) >= nsec3Fixed {
 			most = max(most, int(binary.BigEndian.Uint16(data[2:])))
@@ -45,11 +45,11 @@ func nsec3Iterations(typ uint16, c *canonical) (most int) {
 	return most
 }
 
-// add reads data of a record that was verified, if it is as RFC 5155 §3.2 has it: one label below the apex, SHA-1, and no flag but
+// addRecord reads data of a record that was verified, if it is as RFC 5155 §3.2 has it: one label below the apex, SHA-1, and no flag but
 // opt-out. Others are ignored (§8.1 and 8.2).
-func (s *nsec3s) add(owner name, data []byte, zone name, v Verified) {
+func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
 	r := &nsec3{evidence: evidence{verified: v}}
-	if owner.parent() != zone || owner == root || !readHash(&r.owner, owner[1:1+owner[0]]) {
+	if owner.parent() != zone || owner == root || !decodeOwnerHash(&r.owner, owner[1:1+owner[0]]) {
 		return
 	}
 	if len(data) < nsec3Fixed || data[0] != dns.SHA1 || data[1] > 1 {
@@ -63,17 +63,17 @@ func (s *nsec3s) add(owner name, data []byte, zone name, v Verified) {
 	}
 	salt := string(data[:n])
 	copy(r.next[:], data[n+1:])
-	if r.types = bitmap(data[n+1+sha1.Size:]); !r.types.whole() {
+	if r.types = typeBitmap(data[n+1+sha1.Size:]); !r.types.isWellFormed() {
 		return
 	}
-	s.mixed = s.mixed || len(s.records) > 0 && (s.salt != salt || s.iterations != iterations)
+	s.hasMixedParameters = s.hasMixedParameters || len(s.records) > 0 && (s.salt != salt || s.iterations != iterations)
 	s.salt, s.iterations = salt, iterations
 	s.records = append(s.records, r)
 }
 
 var base32hex = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding) // in lower case
 
-func readHash(h *hash, label name) bool {
+func decodeOwnerHash(h *nsec3Hash, label name) bool {
 	if len(label) != base32hex.EncodedLen(sha1.Size) {
 		return false
 	}
@@ -81,61 +81,61 @@ func readHash(h *hash, label name) bool {
 	return err == nil && n == sha1.Size
 }
 
-// hash returns the hash of a name. It reports false if a limit does not allow that.
-func (s *nsec3s) hash(n name) (hash, bool) {
+// nsec3Hash returns the hash of a name. It reports false if a limit does not allow that.
+func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	if s.limit != "" || !sha1Allowed() {
-		return hash{}, false
+		return nsec3Hash{}, false
 	}
-	k := hashKey{n, s.salt, s.iterations}
-	if h, ok := recall(s.work, &s.work.hashes, k); ok {
+	k := nsec3HashInput{n, s.salt, s.iterations}
+	if h, ok := lookUpMemo(s.work, &s.work.hashes, k); ok {
 		return h, true
 	}
-	blocks := sha1Blocks(len(n)+len(s.salt)) + s.iterations*sha1Blocks(sha1.Size+len(s.salt))
-	if s.limit = s.work.payBlocks(blocks, s.spare); s.limit != "" {
-		return hash{}, false
+	blocks := countSHA1Blocks(len(n)+len(s.salt)) + s.iterations*countSHA1Blocks(sha1.Size+len(s.salt))
+	if s.limit = s.work.payNSEC3Blocks(blocks, s.onlySpare); s.limit != "" {
+		return nsec3Hash{}, false
 	}
 	var buf [maxName + 256]byte
 	b := append(append(buf[:0], n...), s.salt...)
-	h := hash(sha1.Sum(b))
+	h := nsec3Hash(sha1.Sum(b))
 	for range s.iterations {
 		h = sha1.Sum(append(append(buf[:0], h[:]...), s.salt...))
 	}
-	note(s.work, &s.work.hashes, k, h)
+	storeMemo(s.work, &s.work.hashes, k, h)
 	return h, true
 }
 
-// sha1Blocks is the number of blocks that SHA-1 of so many bytes takes.
-func sha1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
+// countSHA1Blocks is the number of blocks that SHA-1 of so many bytes takes.
+func countSHA1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
 
-// near returns the records among which there is that of a hash, or one that covers it, if there is any. The last record covers what
+// recordsNear returns the records among which there is that of a hash, or one that covers it, if there is any. The last record covers what
 // is before the first one.
-func (s *nsec3s) near(h hash) []*nsec3 {
+func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	if !s.sorted || len(s.records) == 0 {
 		return s.records
 	}
-	i, _ := s.search(h)
+	i, _ := s.searchOwner(h)
 	if i == 0 {
 		i = len(s.records)
 	}
 	return s.records[i-1 : i]
 }
 
-// search returns how many of the records, which are sorted, are of hashes up to h, and whether the last of them is h's.
-func (s *nsec3s) search(h hash) (n int, found bool) {
-	n, found = slices.BinarySearchFunc(s.records, h, func(r *nsec3, h hash) int { return bytes.Compare(r.owner[:], h[:]) })
+// searchOwner returns how many of the records, which are sorted, are of hashes up to h, and whether the last of them is h's.
+func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
+	n, found = slices.BinarySearchFunc(s.records, h, func(r *nsec3, h nsec3Hash) int { return bytes.Compare(r.owner[:], h[:]) })
 	if found {
 		n++
 	}
 	return n, found
 }
 
-// at returns the record of a name.
-func (s *nsec3s) at(q name) *nsec3 {
-	h, ok := s.hash(q)
+// matchingRecord returns the record of a name.
+func (s *nsec3Set) matchingRecord(q name) *nsec3 {
+	h, ok := s.hashName(q)
 	if !ok {
 		return nil
 	}
-	for _, r := range s.near(h) {
+	for _, r := range s.recordsNear(h) {
 		if r.owner == h {
 			return r
 		}
@@ -143,14 +143,14 @@ func (s *nsec3s) at(q name) *nsec3 {
 	return nil
 }
 
-// covering returns a record that covers a name: its hash is between the owner's and the next one. The next hash of the last record is the
+// coveringRecord returns a record that covers a name: its hash is between the owner's and the next one. The next hash of the last record is the
 // first.
-func (s *nsec3s) covering(q name) *nsec3 {
-	h, ok := s.hash(q)
+func (s *nsec3Set) coveringRecord(q name) *nsec3 {
+	h, ok := s.hashName(q)
 	if !ok {
 		return nil
 	}
-	for _, r := range s.near(h) {
+	for _, r := range s.recordsNear(h) {
 		after, before := bytes.Compare(r.owner[:], h[:]) < 0, bytes.Compare(h[:], r.next[:]) < 0
 		if last := bytes.Compare(r.owner[:], r.next[:]) >= 0; after && before || last && (after || before) && r.owner != h {
 			return r
@@ -159,51 +159,51 @@ func (s *nsec3s) covering(q name) *nsec3 {
 	return nil
 }
 
-// enclosed returns the records of the closest encloser of a name that has none, and of the next closer name, and the former (RFC 5155 §8.3).
-func (s *nsec3s) enclosed(q, zone name) (encloser name, at, next *nsec3) {
+// findClosestEncloserProof returns the records of the closest encloser of a name that has none, and of the next closer name, and the former (RFC 5155 §8.3).
+func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, next *nsec3) {
 	for closer := q; closer != zone; closer = closer.parent() {
 		encloser = closer.parent()
-		if at = s.at(encloser); at == nil {
+		if at = s.matchingRecord(encloser); at == nil {
 			if s.limit != "" {
 				return encloser, nil, nil
 			}
 			continue
 		}
-		if at.types.silent() {
+		if at.types.isDelegationOrDNAME() {
 			return encloser, nil, nil
 		}
-		return encloser, at, s.covering(closer)
+		return encloser, at, s.coveringRecord(closer)
 	}
 	return encloser, nil, nil
 }
 
 // denies says what is proven of a question: RFC 5155 §8.4 to 8.7.
-func (s *nsec3s) denies(q name, qtype uint16, zone name) found {
-	if r := s.at(q); r != nil {
-		return found{kind: r.types.own(q, qtype), used: []*evidence{&r.evidence}}
+func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
+	if r := s.matchingRecord(q); r != nil {
+		return proofResult{kind: r.types.proofAtOwner(q, qtype), used: []*evidence{&r.evidence}}
 	}
-	encloser, at, next := s.enclosed(q, zone)
+	encloser, at, next := s.findClosestEncloserProof(q, zone)
 	if next == nil {
-		return found{}
+		return proofResult{}
 	}
-	f := found{optOut: next.optOut, used: []*evidence{&at.evidence, &next.evidence}}
+	f := proofResult{optOut: next.optOut, used: []*evidence{&at.evidence, &next.evidence}}
 	if qtype == dns.TypeDS && next.optOut {
 		f.kind = NoDS
 		return f
 	}
-	f.kind = NoName
-	wild, ok := encloser.wildcard()
+	f.kind = NameError
+	wild, ok := encloser.wildcardName()
 	if !ok {
 		return f
 	}
-	if r := s.at(wild); r != nil {
-		if r.types.cut() || !r.types.denies(qtype) {
-			return found{}
+	if r := s.matchingRecord(wild); r != nil {
+		if r.types.isDelegation() || !r.types.deniesType(qtype) {
+			return proofResult{}
 		}
 		f.kind, f.used = NoData, append(f.used, &r.evidence)
 		return f
 	}
-	if r := s.covering(wild); r != nil {
+	if r := s.coveringRecord(wild); r != nil {
 		f.used = append(f.used, &r.evidence)
 		return f
 	}
@@ -211,14 +211,14 @@ func (s *nsec3s) denies(q name, qtype uint16, zone name) found {
 		f.kind = NoData
 		return f
 	}
-	return found{}
+	return proofResult{}
 }
 
-// noCloser says whether no name is closer to q than the encloser with so many labels.
-func (s *nsec3s) noCloser(q name, encloser int) found {
-	r := s.covering(q.ancestor(encloser + 1))
+// proveNoCloserName says whether no name is closer to q than the encloser with so many labels.
+func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
+	r := s.coveringRecord(q.ancestorWithLabels(encloser + 1))
 	if r == nil {
-		return found{}
+		return proofResult{}
 	}
-	return found{kind: NoCloser, optOut: r.optOut, used: []*evidence{&r.evidence}}
+	return proofResult{kind: NoCloserName, optOut: r.optOut, used: []*evidence{&r.evidence}}
 }

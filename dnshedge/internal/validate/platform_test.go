@@ -37,8 +37,8 @@ func TestHashesThatThePlatformForbidsAreNotSupported(t *testing.T) {
 
 	k := trust(t, s)
 	nsec3 := set(t, records(t, "0p9mhaveqvm6t7vbl5lop2u3t2rp3tom.example. 300 IN NSEC3 1 0 0 - 2T7B4G4VSA5SMI47K61MV5BV1A22BOJR A"), s)
-	w := new(validate.Work)
-	d, err := w.Denies("no.example.", dns.TypeA, []*validate.RRset{nsec3}, k, now)
+	w := new(validate.Validation)
+	d, err := w.VerifyDenial("no.example.", dns.TypeA, []*validate.RRset{nsec3}, k, now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Insecure, d.Status)
 	require.NotNil(t, d.Insecure)
@@ -47,9 +47,9 @@ func TestHashesThatThePlatformForbidsAreNotSupported(t *testing.T) {
 
 	small := dns.Copy(s.key).(*dns.DNSKEY)
 	small.Algorithm = dns.RSASHA1
-	anchor, err := validate.Anchors(small)
+	anchor, err := validate.TrustAnchors(small)
 	require.NoError(t, err)
-	assert.NotNil(t, anchor.Unsupported(validate.Policy{AllowSHA1: true}))
+	assert.NotNil(t, anchor.UnsupportedReason(validate.Policy{AllowSHA1: true}))
 	for _, algorithm := range []uint8{dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519} {
 		s := newSigner(t, "example.", algorithm, map[uint8]int{dns.ECDSAP256SHA256: 256, dns.ECDSAP384SHA384: 384, dns.ED25519: 256}[algorithm], ksk)
 		_, err := verify(set(t, records(t, "a.example. 300 IN A 192.0.2.1"), s), trust(t, s), now)

@@ -22,8 +22,8 @@ const (
 	hardIterations    = 500
 )
 
-// iterations returns the numbers above which NSEC3 records are insecure, and bogus.
-func (p Policy) iterations() (insecure, bogus int) {
+// iterationLimits returns the numbers above which NSEC3 records are insecure, and bogus.
+func (p Policy) iterationLimits() (insecure, bogus int) {
 	insecure = p.NSEC3Iterations
 	if insecure <= 0 {
 		insecure = defaultIterations

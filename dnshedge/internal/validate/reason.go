@@ -25,8 +25,8 @@ type Reason struct {
 	Server netip.AddrPort
 }
 
-// At returns the reason with the server that is to blame.
-func (r *Reason) At(server netip.AddrPort) *Reason {
+// WithServer returns the reason with the server that is to blame.
+func (r *Reason) WithServer(server netip.AddrPort) *Reason {
 	c := *r
 	c.Server = server
 	return &c

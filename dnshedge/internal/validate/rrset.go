@@ -9,8 +9,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// MaxSets is the number of RRsets with signatures that a response may have. ANY and long chains of aliases have most.
-const MaxSets = 24
+// MaxSignedRRsets is the number of RRsets with signatures that a response may have. ANY and long chains of aliases have most.
+const MaxSignedRRsets = 24
 
 // An RRset is the records of one name, class and type, with the signatures that came with them. It is made by NewRRset or Sets,
 // and neither it nor its records are changed then. Its canonical form is made when it is first needed, and kept. Several goroutines may
@@ -47,9 +47,9 @@ func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	return s
 }
 
-// Sets groups the records of a response's sections into RRsets, in the order in which they came: one list for each section. Signatures
+// GroupRRsets groups the records of a response's sections into RRsets, in the order in which they came: one list for each section. Signatures
 // without records, and OPT, are left out. The error is for a response with more than MaxSets RRsets that are signed.
-func Sets(sections ...[]dns.RR) ([][]*RRset, error) {
+func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	type key struct {
 		owner      name
 		typ, class uint16
@@ -58,10 +58,10 @@ func Sets(sections ...[]dns.RR) ([][]*RRset, error) {
 	signed := 0
 	for i, rrs := range sections {
 		sets := make(map[key]*RRset, len(rrs))
-		var last lastName
+		var last nameParser
 		for _, rr := range rrs {
 			h := rr.Header()
-			owner, ok := last.parse(h.Name)
+			owner, ok := last.parseRepeated(h.Name)
 			if _, sig := rr.(*dns.RRSIG); sig || !ok || h.Rrtype == dns.TypeOPT || h.Rrtype == dns.TypeRRSIG {
 				continue
 			}
@@ -79,7 +79,7 @@ func Sets(sections ...[]dns.RR) ([][]*RRset, error) {
 			if !ok {
 				continue
 			}
-			owner, _ := last.parse(sig.Hdr.Name)
+			owner, _ := last.parseRepeated(sig.Hdr.Name)
 			s := sets[key{owner, sig.TypeCovered, sig.Hdr.Class}]
 			if s == nil {
 				continue
@@ -90,20 +90,20 @@ func Sets(sections ...[]dns.RR) ([][]*RRset, error) {
 			s.Sigs = append(s.Sigs, sig)
 		}
 	}
-	if signed > MaxSets {
+	if signed > MaxSignedRRsets {
 		return nil, &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a response has too many RRsets", Limit: "RRsets"}
 	}
 	return all, nil
 }
 
-// lastName parses names, most of which are the same as the one before.
-type lastName struct {
+// nameParser parses names, most of which are the same as the one before.
+type nameParser struct {
 	text string
 	name name
 	ok   bool
 }
 
-func (l *lastName) parse(s string) (name, bool) {
+func (l *nameParser) parseRepeated(s string) (name, bool) {
 	if s != l.text {
 		l.text = s
 		l.name, l.ok = parseName(s)
@@ -111,16 +111,16 @@ func (l *lastName) parse(s string) (name, bool) {
 	return l.name, l.ok
 }
 
-// Signers returns the zones that the signatures say have signed the RRset, each once, if its name is in them: what they say is
+// SignerZones returns the zones that the signatures say have signed the RRset, each once, if its name is in them: what they say is
 // not verified. A signer below the zone whose server was asked is a cut that no referral told of. No zone signs its own DS.
-func (s *RRset) Signers() []string {
+func (s *RRset) SignerZones() []string {
 	if len(s.Sigs) == 0 { // nobody pays for the canonical form of what is not signed
 		return nil
 	}
-	c := s.form()
+	c := s.canonicalForm()
 	var zones []string
 	for i := range c.sigs {
-		if g := &c.sigs[i]; c.owner.within(g.signer) && (s.Type != dns.TypeDS || c.owner != g.signer) {
+		if g := &c.sigs[i]; c.owner.isWithin(g.signer) && (s.Type != dns.TypeDS || c.owner != g.signer) {
 			if z := g.signer.String(); !slices.Contains(zones, z) {
 				zones = append(zones, z)
 			}
@@ -129,14 +129,14 @@ func (s *RRset) Signers() []string {
 	return zones
 }
 
-// form returns the canonical form.
-func (s *RRset) form() *canonical {
-	s.once.Do(func() { s.canonical.make(s) })
+// canonical returns the canonical form.
+func (s *RRset) canonicalForm() *canonical {
+	s.once.Do(func() { s.canonical.canonicalize(s) })
 	return &s.canonical
 }
 
-// make makes the canonical form of an RRset. It packs the records as one message, because dns.PackRR writes to the record.
-func (c *canonical) make(s *RRset) {
+// canonicalize makes the canonical form of an RRset. It packs the records as one message, because dns.PackRR writes to the record.
+func (c *canonical) canonicalize(s *RRset) {
 	var ok bool
 	if c.owner, ok = parseName(s.Name); !ok {
 		return
@@ -152,8 +152,8 @@ func (c *canonical) make(s *RRset) {
 	c.rdata = make([][]byte, 0, len(s.Records))
 	c.sigs = make([]signature, 0, len(s.Sigs))
 	for off, i := headerLen, 0; off < len(b); i++ {
-		r, end, ok := readRecord(b, off)
-		if !ok || !lowerRdata(r.typ, r.data) {
+		r, end, ok := parseRecord(b, off)
+		if !ok || !lowercaseRdataNames(r.typ, r.data) {
 			return
 		}
 		off = end
@@ -161,7 +161,7 @@ func (c *canonical) make(s *RRset) {
 		switch {
 		case i >= len(s.Records):
 			if fits {
-				g := readSignature(r.data, r.ttl)
+				g := parseSignature(r.data, r.ttl)
 				g.index = i - len(s.Records)
 				c.sigs = append(c.sigs, g)
 			}
@@ -178,20 +178,20 @@ func (c *canonical) make(s *RRset) {
 
 const headerLen = 12 // of a message
 
-// A record is one of a message without pointers.
-type record struct {
+// A wireRecord is one of a message without pointers.
+type wireRecord struct {
 	owner      []byte // in lower case
 	typ, class uint16
 	ttl        uint32
 	data       []byte
 }
 
-func readRecord(b []byte, off int) (r record, end int, ok bool) {
-	n, ok := readName(b[off:])
+func parseRecord(b []byte, off int) (r wireRecord, end int, ok bool) {
+	n, ok := scanName(b[off:])
 	if !ok || off+n+10 > len(b) {
 		return r, 0, false
 	}
-	lower(b[off : off+n])
+	lowercase(b[off : off+n])
 	r.owner = b[off : off+n]
 	off += n
 	r.typ, r.class = binary.BigEndian.Uint16(b[off:]), binary.BigEndian.Uint16(b[off+2:])

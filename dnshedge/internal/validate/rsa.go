@@ -19,12 +19,12 @@ const (
 
 // rsaPrefixes are the DER encodings of what stands before a hash in a signature: RFC 8017 §9.2.
 var rsaPrefixes = map[crypto.Hash][]byte{
-	crypto.SHA1:   fromHex("3021300906052b0e03021a05000414"),
-	crypto.SHA256: fromHex("3031300d060960864801650304020105000420"),
-	crypto.SHA512: fromHex("3051300d060960864801650304020305000440"),
+	crypto.SHA1:   decodeHex("3021300906052b0e03021a05000414"),
+	crypto.SHA256: decodeHex("3031300d060960864801650304020105000420"),
+	crypto.SHA512: decodeHex("3051300d060960864801650304020305000440"),
 }
 
-func fromHex(s string) []byte {
+func decodeHex(s string) []byte {
 	b, err := hex.DecodeString(s)
 	if err != nil {
 		panic(err) // the strings above are right
@@ -60,11 +60,11 @@ func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
 	if e.BitLen() < 32 {
 		k := &rsaKey{hash: hash, key: rsa.PublicKey{N: m, E: int(e.Int64())}}
 		usual := m.BitLen() >= 1024 && sha1Allowed() // the limit is 2,048 bits where SHA-1 is not allowed
-		if e.Int64() <= math.MaxInt32 && (usual || k.accepted()) {
+		if e.Int64() <= math.MaxInt32 && (usual || k.isAcceptedSize()) {
 			return k, nil
 		}
 	}
-	return &oddRSAKey{hash: hash, modulus: m, exponent: e}, nil
+	return &bigRSAKey{hash: hash, modulus: m, exponent: e}, nil
 }
 
 type rsaKey struct {
@@ -72,9 +72,9 @@ type rsaKey struct {
 	key  rsa.PublicKey
 }
 
-// accepted reports whether crypto/rsa accepts keys of this size, which the GODEBUG setting rsa1024min decides. It verifies a made-up
+// isAcceptedSize reports whether crypto/rsa accepts keys of this size, which the GODEBUG setting rsa1024min decides. It verifies a made-up
 // signature: rsa.ErrVerification means that the key was accepted and the signature was wrong.
-func (k *rsaKey) accepted() bool {
+func (k *rsaKey) isAcceptedSize() bool {
 	err := rsa.VerifyPKCS1v15(&k.key, k.hash, make([]byte, k.hash.Size()), make([]byte, k.key.Size()))
 	return errors.Is(err, rsa.ErrVerification)
 }
@@ -97,14 +97,14 @@ func (k *rsaKey) cost() int {
 	return 1
 }
 
-// An oddRSAKey is a key that crypto/rsa does not accept.
-type oddRSAKey struct {
+// An bigRSAKey is a key that crypto/rsa does not accept.
+type bigRSAKey struct {
 	hash              crypto.Hash
 	modulus, exponent *big.Int
 }
 
 // verify verifies a signature as RFC 8017 §8.2.2 has it.
-func (k *oddRSAKey) verify(digest, signature []byte) bool {
+func (k *bigRSAKey) verify(digest, signature []byte) bool {
 	size := (k.modulus.BitLen() + 7) / 8
 	prefix := rsaPrefixes[k.hash]
 	padding := size - 3 - len(prefix) - len(digest)
@@ -120,7 +120,7 @@ func (k *oddRSAKey) verify(digest, signature []byte) bool {
 // cost returns the work of one verification, see [verifier]. It grows with the square of the modulus' length and with the exponent's
 // length: 35 ms if both have 4,096 bits. Two signatures of that kind, of keys and of an answer, leave a fifth of what a question may spend to the rest of
 // its chain.
-func (k *oddRSAKey) cost() int {
+func (k *bigRSAKey) cost() int {
 	n := k.modulus.BitLen()
 	return 1 + k.exponent.BitLen()*n*n/(160<<20)
 }

@@ -76,16 +76,16 @@ func TestRSAKeysOfAnySizeAndExponentAreVerified(t *testing.T) {
 				require.NoError(t, g.Sign(s, rrs))
 				return g
 			}
-			d, err := validate.Anchors(key.ToDS(dns.SHA256))
+			d, err := validate.TrustAnchors(key.ToDS(dns.SHA256))
 			require.NoError(t, err)
 			keys := []dns.RR{key}
-			honest := new(validate.Work)
-			k, status, err := honest.Keys(d, validate.NewRRset(keys, sign(keys)), now)
+			honest := new(validate.Validation)
+			k, status, err := honest.VerifyDNSKEY(d, validate.NewRRset(keys, sign(keys)), now)
 			require.NoError(t, err)
 			require.Equal(t, validate.Secure, status)
 			rrs := records(t, "a.example. 300 IN A 192.0.2.1")
 			right := sign(rrs)
-			w := new(validate.Work)
+			w := new(validate.Validation)
 			_, err = w.Verify(validate.NewRRset(rrs, right), k, now)
 			require.NoError(t, err)
 			spent, _, _ := w.Spent()
@@ -105,7 +105,7 @@ func TestRSAKeysOfAnySizeAndExponentAreVerified(t *testing.T) {
 			for name, b := range wrong {
 				g := *right
 				g.Signature = base64.StdEncoding.EncodeToString(b)
-				_, err = new(validate.Work).Verify(validate.NewRRset(rrs, &g), k, now)
+				_, err = new(validate.Validation).Verify(validate.NewRRset(rrs, &g), k, now)
 				assert.Error(t, err, name)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 
 // verify verifies with a Work of its own.
 func verify(s *validate.RRset, k *validate.Keys, at time.Time) (validate.Verified, error) {
-	return new(validate.Work).Verify(s, k, at)
+	return new(validate.Validation).Verify(s, k, at)
 }
 
 func TestSignaturesOfAllAlgorithms(t *testing.T) {
@@ -82,7 +82,7 @@ func TestSignaturesThatAreNotTried(t *testing.T) {
 			if change == nil {
 				change = func(*dns.RRSIG) {}
 			}
-			w := new(validate.Work)
+			w := new(validate.Validation)
 			_, err := w.Verify(validate.NewRRset(rrs, s.sign(t, rrs, change)), k, now)
 			assert.Error(t, err)
 			spent, _, _ := w.Spent()
@@ -103,16 +103,16 @@ func TestTheSignerIsTheZone(t *testing.T) {
 		s := set(t, rrs, c.signer)
 		_, err := verify(s, c.keys, now)
 		assert.Equal(t, c.right, err == nil)
-		assert.Equal(t, []string{c.signer.key.Hdr.Name}, s.Signers())
+		assert.Equal(t, []string{c.signer.key.Hdr.Name}, s.SignerZones())
 	}
 }
 
 // TestAZoneMayBeNamedLikeAWildcard holds that its own records are signed with a label less (RFC 4034 §3.1.3), and stand for no other name.
 func TestAZoneMayBeNamedLikeAWildcard(t *testing.T) {
 	parent, s := seeded("example.", ksk, 1), seeded("*.example.", ksk, 2)
-	d, err := new(validate.Work).DS(set(t, []dns.RR{s.ds(t, dns.SHA256)}, parent), trust(t, parent), now)
+	d, err := new(validate.Validation).VerifyDS(set(t, []dns.RR{s.ds(t, dns.SHA256)}, parent), trust(t, parent), now)
 	require.NoError(t, err)
-	k, status, err := new(validate.Work).Keys(d, dnskeys(t, s), now)
+	k, status, err := new(validate.Validation).VerifyDNSKEY(d, dnskeys(t, s), now)
 	require.NoError(t, err)
 	assert.Equal(t, validate.Secure, status)
 	for _, name := range []string{"*.example.", "a.*.example."} {
@@ -162,7 +162,7 @@ func TestWildcards(t *testing.T) {
 	ds := records(t, "*.example. 300 IN DS 1 8 2 "+strings.Repeat("00", 32))
 	g = s.sign(t, ds)
 	g.Hdr.Name = "a.example."
-	_, err = new(validate.Work).DS(validate.NewRRset(records(t, "a.example. 300 IN DS 1 8 2 "+strings.Repeat("00", 32)), g), k, now)
+	_, err = new(validate.Validation).VerifyDS(validate.NewRRset(records(t, "a.example. 300 IN DS 1 8 2 "+strings.Repeat("00", 32)), g), k, now)
 	ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 }
 
@@ -171,12 +171,12 @@ func TestTimesOfSignatures(t *testing.T) {
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
 	at := func(from, until, now time.Time) (validate.Verified, error) {
 		// The keys are valid at any time that is tried.
-		d, err := validate.Anchors(s.key)
+		d, err := validate.TrustAnchors(s.key)
 		require.NoError(t, err)
 		always := func(g *dns.RRSIG) {
 			g.Inception, g.Expiration = uint32(now.Add(-time.Hour).Unix()), uint32(now.Add(time.Hour).Unix())
 		}
-		keys, _, err := new(validate.Work).Keys(d, validate.NewRRset([]dns.RR{s.key}, s.sign(t, []dns.RR{s.key}, always)), now)
+		keys, _, err := new(validate.Validation).VerifyDNSKEY(d, validate.NewRRset([]dns.RR{s.key}, s.sign(t, []dns.RR{s.key}, always)), now)
 		require.NoError(t, err)
 		g := s.sign(t, rrs, func(g *dns.RRSIG) { g.Inception, g.Expiration = uint32(from.Unix()), uint32(until.Unix()) })
 		return verify(validate.NewRRset(rrs, g), keys, now)

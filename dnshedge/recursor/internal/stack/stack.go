@@ -7,24 +7,24 @@ package stack
 
 // The frames take what is left of a stack beside a few others, with what Go keeps free at its end.
 const (
-	below8  = 5 << 10
-	below16 = 9 << 10
+	frameFor8KiB  = 5 << 10
+	frameFor16KiB = 9 << 10
 )
 
-// Grow8 grows the stack of the goroutine that calls it to 8 KiB at least.
-func Grow8() { use8(0) }
+// GrowTo8KiB grows the stack of the goroutine that calls it to 8 KiB at least.
+func GrowTo8KiB() { touchFrame8(0) }
 
-// Grow16 grows it to 16 KiB at least.
-func Grow16() { use16(0) }
+// GrowTo16KiB grows it to 16 KiB at least.
+func GrowTo16KiB() { touchFrame16(0) }
 
 //go:noinline
-func use8(i int) byte {
-	var frame [below8]byte
+func touchFrame8(i int) byte {
+	var frame [frameFor8KiB]byte
 	return frame[i]
 }
 
 //go:noinline
-func use16(i int) byte {
-	var frame [below16]byte
+func touchFrame16(i int) byte {
+	var frame [frameFor16KiB]byte
 	return frame[i]
 }

@@ -14,9 +14,9 @@ func BenchmarkDeepCalls(b *testing.B) {
 		calls int
 	}{
 		{"8 KiB, by itself", func() {}, 25},
-		{"8 KiB, at once", stack.Grow8, 25},
+		{"8 KiB, at once", stack.GrowTo8KiB, 25},
 		{"16 KiB, by itself", func() {}, 55},
-		{"16 KiB, at once", stack.Grow16, 55},
+		{"16 KiB, at once", stack.GrowTo16KiB, 55},
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			b.ReportAllocs()

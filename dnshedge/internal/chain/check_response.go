@@ -1,0 +1,118 @@
+package chain
+
+import (
+	"errors"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+)
+
+// ErrUnsigned is why the next server is asked, although this one may be right.
+var ErrUnsigned = errors.New("recursor: no signatures in a signed zone")
+
+// CheckResponse judges a response when it comes, as far as that can be done at once: a referral if cut is not nil, otherwise an answer. An
+// error is why the next server is asked: ErrUnsigned, or a *validate.Reason if the server is to blame.
+func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone) error {
+	now := time.Now()
+	switch {
+	case cut != nil && !c.ShouldValidate(cut.Name, dns.TypeNS), cut == nil && !c.ShouldValidate(s.Name, s.Type), s.Type == dns.TypeRRSIG:
+		return nil
+	case cut == nil && s.Type == dns.TypeDNSKEY && s.Name == s.Zone.Name:
+		return c.countRejected(c.checkKeys(w, s, now))
+	}
+	r := c.applicableKeys(s.Zone, now)
+	if r == nil && !c.ExpectsSignatures(s.Zone) || r != nil && r.status != validate.Secure {
+		return nil
+	}
+	if cut != nil {
+		return c.countRejected(c.checkReferral(w, s.Zone, cut, r, now))
+	}
+	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
+	if err != nil {
+		return c.countRejected(err)
+	}
+	signer, signed := s.findSigner(sets, s.Zone.Name)
+	switch {
+	case !signed && c.isBelowInsecureCut(s.authoritativeName(), s.Zone.Name, now):
+		return nil
+	case !signed:
+		return c.countRejected(ErrUnsigned)
+	case r == nil || signer != s.Zone.Name:
+		return nil
+	}
+	return c.countRejected(c.verifyAndLearn(s, w, sets, r.keys, now))
+}
+
+// countRejected counts a response that is passed over. One that a limit keeps from being judged is not.
+func (c *Validator) countRejected(err error) error {
+	if limitReason(err) != nil {
+		return nil
+	}
+	if err != nil {
+		c.Counts.Rejected.Add(1)
+	}
+	return err
+}
+
+// checkKeys judges the keys of a zone by the DS records that came with the referral, verified or not. If these are forged, nothing is
+// left of what the keys verify.
+func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time) error {
+	var d *validate.DSSet
+	if a := c.anchors.closestTo(s.Name); a.zone == s.Name {
+		d = a.ds
+	} else {
+		d = s.Zone.unverifiedDSSet()
+	}
+	if d == nil || d.UnsupportedReason(c.conf.Policy) != nil {
+		return nil
+	}
+	sets, err := validate.GroupRRsets(s.Answer)
+	if err != nil {
+		return err
+	}
+	set := findRRset(sets[0], s.Name, dns.TypeDNSKEY)
+	if set == nil || len(set.Sigs) == 0 {
+		return ErrUnsigned
+	}
+	k, status, err := w.VerifyDNSKEY(d, set, now)
+	if s.Keys = k; status == validate.Bogus {
+		if r := c.cachedKeys(".", now); s.Zone.Name == "." && (r == nil || r.status != validate.Secure) { // otherwise the clock is right, and the server is wrong
+			c.rootStatus.observeKeys(set, d, err, now, c.conf.Policy)
+		}
+		return err
+	}
+	return nil
+}
+
+// checkReferral judges what a server says of the keys of a zone below its own. Insecure needs a proof.
+func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *zoneKeys, now time.Time) error {
+	evidence, err := cut.parseEvidence()
+	if err != nil {
+		return err
+	}
+	ds, evidence := selectDSEvidence(evidence, cut.Name)
+	if !hasSignature(evidence) {
+		if c.isBelowInsecureCut(dnsname.Parent(cut.Name), z.Name, now) {
+			return nil
+		}
+		return ErrUnsigned
+	}
+	if r == nil || lowestSigner(evidence, z.Name, cut.Name) != z.Name {
+		return nil
+	}
+	if ds != nil {
+		_, err = w.VerifyDS(ds, r.keys, now)
+		return err
+	}
+	den, err := w.VerifyDenial(cut.Name, dns.TypeDS, evidence, r.keys, now)
+	if err == nil && den.Insecure == nil && den.Kind != validate.NoDS {
+		err = &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a delegation is denied", Zone: z.Name, Name: cut.Name, Type: dns.TypeDS}
+	}
+	if err == nil {
+		c.aggressive.AddDenial(w, r.keys, now, evidence)
+	}
+	return err
+}

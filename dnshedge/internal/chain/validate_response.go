@@ -1,0 +1,271 @@
+package chain
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+)
+
+// ValidateResponse finds out what an answer is worth, and leaves of it what is proven. It waits for keys. The error is that of ctx, or a local
+// one.
+func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Response) error {
+	if s.Status == validate.Secure {
+		return nil // Judge has seen it
+	}
+	if !c.ShouldValidate(s.Name, s.Type) || s.Type == dns.TypeRRSIG {
+		s.Status = validate.Insecure
+		return nil
+	}
+	zone := s.Zone
+	r, err := c.lookUpKeys(ctx, b, zone)
+	if err != nil {
+		return err
+	}
+	if a := c.anchors.closestTo(s.authoritativeName()); r.status != validate.Secure && dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
+		zone = zone.childZone(a.zone, true) // an island
+		if r, err = c.lookUpKeys(ctx, b, zone); err != nil {
+			return err
+		}
+	}
+	for r.status == validate.Secure {
+		sets, err := validate.GroupRRsets(s.Answer, s.Authority)
+		if err != nil {
+			s.setBogus(asReason(err, s.From))
+			return nil
+		}
+		signer, signed := s.findSigner(sets, zone.Name)
+		if !signed {
+			return c.validateUnsigned(ctx, b, s, zone)
+		}
+		if signer != zone.Name {
+			zone = zone.childZone(signer, true)
+			if r, err = c.lookUpKeys(ctx, b, zone); err != nil {
+				return err
+			}
+			continue
+		}
+		return c.verifyWithRenewal(ctx, b, s, zone, r, sets)
+	}
+	switch {
+	case r.noZone:
+		s.setBogus(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: zone.Name, Name: s.Name, Type: s.Type, Server: s.From})
+	case r.status == validate.Bogus:
+		s.setBogus(r.why)
+		s.Final = !zone.presumed && !r.referralWrong
+		if r.referralWrong {
+			c.conf.DropReferral(zone) // whose referral may have been kept since it turned out wrong
+		}
+	default:
+		s.Status, s.Reason = validate.Insecure, r.why
+	}
+	return nil
+}
+
+func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
+
+// verifyWithRenewal verifies an answer with the keys of its zone, and with new ones if these do not fit.
+func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
+	keys := r.keys
+	err := c.verifyAndLearn(s, b.Validation(), sets, keys, time.Now())
+	next, failed := c.renewOutdated(ctx, b, zone, r, err)
+	switch {
+	case failed != nil:
+		return failed
+	case next != nil:
+		keys = next.keys
+		err = c.verifyAndLearn(s, b.Validation(), sets, keys, time.Now())
+	}
+	if err == nil {
+		return nil
+	}
+	if s.signedByZone || zone.CutsUnknown && s.isNegative() && hasSignedSOA(b.Validation(), sets[1], keys) {
+		s.setBogus(asReason(err, s.From))
+		return nil
+	}
+	switch open, failed := c.findHiddenInsecureCut(ctx, b, zone, s.authoritativeName(), err); {
+	case failed != nil:
+		return failed
+	case open.isProvenInsecure():
+		s.Status, s.Reason = validate.Insecure, open.why
+	default:
+		s.setBogus(asReason(err, s.From))
+	}
+	return nil
+}
+
+// hasSignedSOA reports whether the SOA record of a denial is that of a zone, and a signature of it fits the zone's keys.
+func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Keys) bool {
+	return slices.ContainsFunc(sets, func(set *validate.RRset) bool {
+		if set.Type != dns.TypeSOA || dnsname.ToLower(set.Name) != k.Zone() {
+			return false
+		}
+		_, err := w.Verify(set, k, time.Now())
+		return err == nil
+	})
+}
+
+// validateUnsigned finds out whether an answer without signatures lies below an insecure cut that no referral told of, as zones
+// on the same servers do.
+func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Response, zone *Zone) error {
+	r, err := c.findInsecureCut(ctx, b, zone, s.authoritativeName())
+	switch {
+	case err != nil:
+		return err
+	case r == nil:
+		s.setBogus(&validate.Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: "no signatures", Zone: zone.Name, Name: s.Name, Type: s.Type, Server: s.From})
+	case r.status == validate.Insecure:
+		s.Status, s.Reason = validate.Insecure, r.why
+	default:
+		s.setBogus(r.why)
+	}
+	return nil
+}
+
+// authoritativeName returns the name whose zone answers: of DS records, the parent's.
+func (s *Response) authoritativeName() string {
+	if s.Type == dns.TypeDS && s.Name != "." {
+		return dnsname.Parent(s.Name)
+	}
+	return s.Name
+}
+
+// findSigner returns which zone's keys are to verify an answer of a server of a zone: that one's, or those of a zone below it; and whether
+// there are signatures of what was asked for, or of what denies it.
+func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (findSigner string, isSigned bool) {
+	relevant := sets[0]
+	if s.isNegative() {
+		relevant = nil
+		for _, set := range sets[1] {
+			if set.Type == dns.TypeSOA || set.Type == dns.TypeNSEC || set.Type == dns.TypeNSEC3 {
+				relevant = append(relevant, set)
+			}
+		}
+	}
+	name := s.Name
+	if s.Type != dns.TypeDS {
+		name = "x." + name // which is below the zone's own name
+	}
+	return lowestSigner(relevant, zone, name), hasSignature(relevant)
+}
+
+// isNegative reports whether the answer is that there is nothing.
+func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
+
+// verifyAndLearn verifies an answer, and keeps what it proves of other questions.
+func (c *Validator) verifyAndLearn(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
+	if err := s.verifyResponse(w, sets, k, now); err != nil {
+		return err
+	}
+	if s.Status == validate.Secure && len(s.Authority) > 0 { // otherwise nothing proves anything, and the authority was not verified
+		c.aggressive.AddVerified(w, k, now, sets...)
+	}
+	return nil
+}
+
+// verify verifies an answer with the keys of a zone. Then Answer and Authority are what is secure, as RRset.Authentic has it. It changes nothing but
+// inZone if that fails.
+func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
+	if s.isNegative() {
+		return s.verifyDenial(w, sets[1], k, now)
+	}
+	found := verifiedRecords{keys: k, ttl: uint32(maxCacheTime / time.Second)}
+	status := validate.Secure
+	alias := slices.ContainsFunc(sets[0], func(set *validate.RRset) bool {
+		return set.Type == dns.TypeDNAME && dnsname.ToLower(set.Name) != s.Name
+	})
+	wild := false
+	var made *dns.CNAME
+	for _, set := range sets[0] {
+		if cname, ok := set.Records[0].(*dns.CNAME); ok && alias && dnsname.ToLower(set.Name) == s.Name {
+			made = dns.Copy(cname).(*dns.CNAME) // here, of the DNAME record (RFC 6672 §5.3.1)
+			continue
+		}
+		v, err := w.Verify(set, k, now)
+		if err != nil {
+			return err
+		}
+		s.signedByZone = true
+		found.addRRset(set, v)
+		if v.Encloser >= 0 && set.Type == dns.TypeDNAME { // RFC 4592 §4.4; unbound refuses it as well
+			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a DNAME record was made of a wildcard", Zone: k.Zone(), Name: set.Name, Type: set.Type}
+		}
+		if v.Encloser >= 0 {
+			den, err := w.VerifyNoCloserName(dnsname.ToLower(set.Name), v.Encloser, sets[1], k, now)
+			if err != nil {
+				return correctMissingEDE(err, false)
+			}
+			wild = true
+			found.ttl = min(found.ttl, den.TTL)
+			if den.Status == validate.Insecure {
+				status = validate.Insecure
+			}
+		}
+	}
+	if len(sets[0]) == 0 { // of which no proof is needed
+		s.Status, s.Authority, s.TTL = validate.Insecure, nil, found.ttl
+		return nil
+	}
+	if s.Rcode == dns.RcodeYXDomain {
+		status = validate.Insecure
+	}
+	proof := verifiedRecords{keys: k, ttl: found.ttl}
+	if wild {
+		proof.addProofs(w, sets[1], now)
+		found.ttl = proof.ttl
+	}
+	s.Status, s.TTL = status, found.ttl
+	s.Answer, s.Authority = found.authenticRecords(), proof.authenticRecords()
+	if made != nil {
+		made.Hdr.Name, made.Hdr.Ttl = s.Name, found.ttl
+		s.Answer = append(s.Answer, made)
+	}
+	return nil
+}
+
+// verifyDenial verifies that there is nothing. The rcode, which nobody signs, becomes what the proof says.
+func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
+	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
+	if err != nil {
+		return correctMissingEDE(err, !hasDenialRecords(sets))
+	}
+	if den.Insecure != nil {
+		s.Status, s.Reason, s.TTL = validate.Insecure, den.Insecure, den.TTL
+		return nil
+	}
+	if den.Status == validate.Insecure && den.Kind == validate.NoData && s.Rcode == dns.RcodeNameError {
+		// Opt-out lets there be anything but what the response says.
+		return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "NXDOMAIN is not proven", Zone: k.Zone(), Name: s.Name, Type: s.Type}
+	}
+	found := verifiedRecords{keys: k, ttl: den.TTL}
+	for _, set := range sets {
+		if set.Type != dns.TypeSOA {
+			continue
+		}
+		v, err := w.Verify(set, k, now)
+		if err != nil {
+			return err
+		}
+		found.addRRset(set, v)
+		if soa, ok := set.Records[0].(*dns.SOA); ok {
+			found.ttl = min(found.ttl, soa.Minttl) // RFC 2308 §5
+		}
+	}
+	gone := den.Kind == validate.NameError
+	if den.Kind == validate.NoDS && den.OptOut && s.Rcode == dns.RcodeNameError { // the proof may be one of more than that
+		all, err := w.VerifyDenial(s.Name, dns.TypeNone, sets, k, now)
+		gone = err == nil && all.Kind == validate.NameError
+	}
+	s.Rcode = dns.RcodeSuccess
+	if gone {
+		s.Rcode = dns.RcodeNameError
+	}
+	found.addProofs(w, sets, now)
+	s.Authority = found.authenticRecords()
+	s.Status, s.TTL = den.Status, found.ttl
+	return nil
+}

@@ -1,0 +1,68 @@
+package validate
+
+import (
+	"encoding/binary"
+
+	"github.com/miekg/dns"
+)
+
+// A dnskey is a record of a DNSKEY RRset.
+type dnskey struct {
+	data        []byte // in canonical form
+	tag         uint16
+	algorithm   uint8
+	verifier    verifier // nil: it verifies nothing
+	unusableEDE uint16   // why not: an extended error
+	unsupported bool     // it is not: of an algorithm, or of a size, that is not supported
+}
+
+// isSameRecord reports whether two keys are of one record.
+func (k *dnskey) isSameRecord(other dnskey) bool { return &k.data[0] == &other.data[0] }
+
+// parseDNSKEY reads data of a DNSKEY record (RFC 4034 §2.1).
+func (p Policy) parseDNSKEY(b []byte) (k dnskey) {
+	const fixed = 4
+	if len(b) < fixed {
+		return dnskey{unusableEDE: dns.ExtendedErrorCodeDNSBogus}
+	}
+	flags, protocol := binary.BigEndian.Uint16(b), b[2]
+	k = dnskey{data: b, tag: computeKeyTag(b), algorithm: b[3]}
+	switch {
+	case flags&dns.ZONE == 0:
+		k.unusableEDE = dns.ExtendedErrorCodeNoZoneKeyBitSet
+	case protocol != 3 || flags&dns.REVOKE != 0: // RFC 5011 §2.1
+		k.unusableEDE = dns.ExtendedErrorCodeDNSBogus
+	case !p.supportsAlgorithm(k.algorithm):
+		k.unusableEDE, k.unsupported = dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, true
+	default:
+		v, err := p.newVerifier(k.algorithm, b[fixed:])
+		switch err {
+		case nil:
+			k.verifier = v
+		case errUnsupported:
+			k.unusableEDE, k.unsupported = dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, true
+		default:
+			k.unusableEDE = dns.ExtendedErrorCodeDNSBogus
+		}
+	}
+	return k
+}
+
+// computeKeyTag returns the tag of data of a DNSKEY record (RFC 4034 appendix B).
+func computeKeyTag(b []byte) uint16 {
+	if b[3] == dns.RSAMD5 {
+		if len(b) < 7 {
+			return 0
+		}
+		return binary.BigEndian.Uint16(b[len(b)-3:])
+	}
+	var sum uint32
+	for i, c := range b {
+		if i%2 == 0 {
+			sum += uint32(c) << 8
+		} else {
+			sum += uint32(c)
+		}
+	}
+	return uint16(sum + sum>>16)
+}

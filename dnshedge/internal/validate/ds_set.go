@@ -1,0 +1,194 @@
+package validate
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A DSSet is what the keys of a zone must fit: the digests that the zone above has of them, or anchors. It does not change.
+type DSSet struct {
+	zone    name
+	entries []keyDigest
+	trusted bool
+	expires time.Time // zero: never
+	ttl     uint32
+}
+
+// An keyDigest is a DS record, or a whole key.
+type keyDigest struct {
+	tag        uint16
+	algorithm  uint8
+	digestType uint8  // the type; 0: hash is data of a DNSKEY record
+	digest     string // of a key
+}
+
+// parseDS reads data of a DS record (RFC 4034 §5.1).
+func parseDS(b []byte) (a keyDigest, ok bool) {
+	const fixed = 4
+	if len(b) < fixed || b[3] == 0 {
+		return a, false
+	}
+	return keyDigest{tag: binary.BigEndian.Uint16(b), algorithm: b[2], digestType: b[3], digest: string(b[fixed:])}, true
+}
+
+// isDigestSupported reports whether keys are compared with the digest.
+func (a keyDigest) isDigestSupported() bool {
+	switch a.digestType {
+	case 0, dns.SHA256, dns.SHA384:
+		return true
+	case dns.SHA1:
+		return sha1Allowed()
+	}
+	return false
+}
+
+// fits reports whether a key of a zone is the one that is meant, by its digest. The tag and the algorithm are the same.
+func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
+	owned := append([]byte(zone), k.data...)
+	switch a.digestType {
+	case 0:
+		return a.digest == string(k.data)
+	case dns.SHA1:
+		h := sha1.Sum(owned)
+		return p.FakeLegacy || a.digest == string(h[:])
+	case dns.SHA256:
+		h := sha256.Sum256(owned)
+		return a.digest == string(h[:])
+	case dns.SHA384:
+		h := sha512.Sum384(owned)
+		return a.digest == string(h[:])
+	}
+	return false
+}
+
+// TrustAnchors returns a set that is trusted because somebody decided so: DS and DNSKEY records of one zone.
+func TrustAnchors(records ...dns.RR) (*DSSet, error) {
+	if len(records) == 0 {
+		return nil, errors.New("dnssec: no anchor")
+	}
+	d := &DSSet{trusted: true, ttl: maxTTL}
+	for i, rr := range records {
+		c := NewRRset([]dns.RR{rr}).canonicalForm()
+		h := rr.Header()
+		if !c.ok || h.Class != dns.ClassINET || i > 0 && c.owner != d.zone {
+			return nil, fmt.Errorf("dnssec: anchors of %s: %s is none", records[0].Header().Name, rr)
+		}
+		d.zone = c.owner
+		var a keyDigest
+		ok := false
+		switch data := c.rdata[0]; h.Rrtype {
+		case dns.TypeDS:
+			a, ok = parseDS(data)
+		case dns.TypeDNSKEY:
+			k := Policy{}.parseDNSKEY(data)
+			a, ok = keyDigest{tag: k.tag, algorithm: k.algorithm, digest: string(data)}, k.verifier != nil || k.unsupported
+		}
+		if !ok {
+			return nil, fmt.Errorf("dnssec: anchors of %s: %s is none", h.Name, rr)
+		}
+		d.entries = append(d.entries, a)
+	}
+	return d, nil
+}
+
+// RootTrustAnchors returns the anchors of the root zone: the keys 20326 and 38696, as IANA published them in root-anchors.xml (RFC 9718).
+func RootTrustAnchors() *DSSet {
+	var records []dns.RR
+	for _, a := range [...]dns.DS{
+		{KeyTag: 20326, Digest: "E06D44B80B8F1D39A95C0B0D7C65D08458E880409BBC683457104237C7F8EC8D"},
+		{KeyTag: 38696, Digest: "683D2D0ACB8C9B712A1948B27F741219298D0A450D612C483AF444A4C0FB2B16"},
+	} {
+		a.Hdr = dns.RR_Header{Name: ".", Rrtype: dns.TypeDS, Class: dns.ClassINET}
+		a.Algorithm, a.DigestType = dns.RSASHA256, dns.SHA256
+		records = append(records, &a)
+	}
+	d, err := TrustAnchors(records...)
+	if err != nil {
+		panic(err) // the records above are right
+	}
+	return d
+}
+
+// UnverifiedDS returns the DS records of a referral whose signatures cannot be verified yet. Keys that fit it
+// verify signatures, but nothing that they verify is secure until Keys.Trust was told of the same DS records verified.
+func UnverifiedDS(s *RRset) *DSSet {
+	c := s.canonicalForm()
+	d := &DSSet{zone: c.owner, ttl: s.TTL}
+	if !c.ok || s.Type != dns.TypeDS || s.Class != dns.ClassINET {
+		return d
+	}
+	for _, data := range c.rdata {
+		if a, ok := parseDS(data); ok {
+			d.entries = append(d.entries, a)
+		}
+	}
+	return d
+}
+
+// Zone returns the zone whose keys the set is about.
+func (d *DSSet) Zone() string { return d.zone.String() }
+
+// Trusted reports whether the set is of anchors, or was verified.
+func (d *DSSet) Trusted() bool { return d.trusted }
+
+// Expires returns until when the set may be used: the end of the signature that was verified. Zero: it has none.
+func (d *DSSet) Expires() time.Time { return d.expires }
+
+// TTL returns for how many seconds the set may be kept.
+func (d *DSSet) TTL() uint32 { return d.ttl }
+
+// UnsupportedReason returns nil if the keys of the zone can be verified: some record of the set has an algorithm and a
+// digest that the policy supports. Otherwise the zone is insecure if the set is trusted, nobody need ask for its keys,
+// and the reason says which of the two it was (RFC 4035 §5.2).
+func (d *DSSet) UnsupportedReason(p Policy) *Reason {
+	if slices.ContainsFunc(d.entries, func(a keyDigest) bool { return p.supportsAlgorithm(a.algorithm) && a.isDigestSupported() }) {
+		return nil
+	}
+	r := &Reason{EDE: dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, Text: "no DS record has an algorithm that is supported",
+		Zone: d.Zone(), Name: d.Zone(), Type: dns.TypeDS}
+	for _, a := range d.entries {
+		if p.supportsAlgorithm(a.algorithm) {
+			r.EDE, r.Text = dns.ExtendedErrorCodeUnsupportedDSDigestType, "no DS record has a digest that is supported"
+		}
+	}
+	return r
+}
+
+// supportedEntries returns the records that the policy supports. The digests are 2 and 4 of IANA's registry "DNSSEC Delegation Signer (DS)
+// Resource Record (RR) Type Digest Algorithms" as of 2026-11, and 1 only if there is neither (RFC 4509 §3).
+func (d *DSSet) supportedEntries(p Policy) []keyDigest {
+	var strong, weak []keyDigest
+	for _, a := range d.entries {
+		if !p.supportsAlgorithm(a.algorithm) || !a.isDigestSupported() {
+			continue
+		}
+		switch a.digestType {
+		case 0, dns.SHA256, dns.SHA384:
+			strong = append(strong, a)
+		case dns.SHA1:
+			weak = append(weak, a)
+		}
+	}
+	if len(strong) == 0 {
+		strong = weak
+	}
+	return strong[:min(len(strong), maxDS)]
+}
+
+// KeyTags returns the key tags of the records, in their order, each once.
+func (d *DSSet) KeyTags() (tags []uint16) {
+	for _, a := range d.entries {
+		if !slices.Contains(tags, a.tag) {
+			tags = append(tags, a.tag)
+		}
+	}
+	return tags
+}

@@ -1,0 +1,51 @@
+package validate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// IsMinimallyCovering reports whether an RRset is an NSEC or NSEC3 record that was made for one question: between its owner and the next name, or their hashes,
+// there are no others that anybody would ask for (RFC 4470, RFC 9824, RFC 7129 appendix B).
+func (s *RRset) IsMinimallyCovering() bool {
+	if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
+		return false
+	}
+	c := s.canonicalForm()
+	if !c.ok || len(c.rdata) != 1 {
+		return false
+	}
+	if s.Type == dns.TypeNSEC {
+		n, ok := scanName(c.rdata[0])
+		return ok && isAdjacentName(c.owner, name(c.rdata[0][:n]))
+	}
+	var one nsec3Set
+	one.addRecord(c.owner, c.rdata[0], c.owner.parent(), Verified{})
+	return len(one.records) == 1 && one.records[0].hasNarrowSpan()
+}
+
+// isAdjacentName reports whether the next name of an NSEC record is the successor of a name at or right behind its owner, or its owner the predecessor of one,
+// as RFC 4471 makes them: labels of zero bytes before it, or bytes of 255 at the end of the label.
+func isAdjacentName(owner, next name) bool {
+	if strings.HasPrefix(string(next), "\x01\x00") {
+		return true
+	}
+	if next == root || owner == root || next.parent() != owner.parent() {
+		return false
+	}
+	a, b := owner[1:1+owner[0]], next[1:1+next[0]]
+	return strings.HasSuffix(string(a), "\xff") || strings.HasSuffix(string(b), "\x00")
+}
+
+// hasNarrowSpan reports whether the hashes of an NSEC3 record are so near to each other that no zone has so many names.
+func (r *nsec3) hasNarrowSpan() bool {
+	const head = 12 // bytes that differ by one at most, of 20
+	if bytes.Equal(r.owner[:head], r.next[:head]) {
+		return bytes.Compare(r.owner[:], r.next[:]) < 0
+	}
+	a, b := binary.BigEndian.Uint64(r.owner[head-8:]), binary.BigEndian.Uint64(r.next[head-8:])
+	return bytes.Equal(r.owner[:head-8], r.next[:head-8]) && b-a == 1
+}

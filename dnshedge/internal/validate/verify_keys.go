@@ -1,0 +1,145 @@
+package validate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// VerifyDS verifies a DS RRset with the keys of the zone above. The set is trusted if the keys are.
+func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
+	v, err := w.Verify(s, parent, now)
+	if err != nil {
+		return nil, err
+	}
+	if s.Type != dns.TypeDS || s.Class != dns.ClassINET || v.Encloser >= 0 {
+		return nil, &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no DS of a delegation", Zone: parent.Zone(), Name: s.Name, Type: s.Type}
+	}
+	d := UnverifiedDS(s)
+	d.trusted, d.ttl, d.expires = parent.Trusted(), v.TTL, v.Expires
+	if e := parent.Expires(); e.Before(d.expires) {
+		d.expires = e
+	}
+	return d, nil
+}
+
+// VerifyDNSKEY returns the keys of a zone (RFC 4035 §5.2): some record of d fits a key of the DNSKEY RRset, and this key signs the set
+// at now. The status is that of what the keys sign:
+//
+//	Secure     d is trusted; the keys are there
+//	Unchecked  d is not trusted; the keys are there, and wait for Keys.Trust
+//	Insecure   no record of d is supported, or it fits a key that is not; the keys are nil, the error is the reason, EDE 1 or 2.
+//	           It is so only if d is trusted: otherwise it is the verdict if d turns out right
+//	Bogus      the keys are nil, the error is the reason
+func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, error) {
+	c := dnskeys.canonicalForm()
+	r := &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no keys of the zone", Zone: d.Zone(), Name: dnskeys.Name, Type: dns.TypeDNSKEY}
+	if !c.ok || dnskeys.Type != dns.TypeDNSKEY || dnskeys.Class != dns.ClassINET || c.owner != d.zone {
+		return nil, Bogus, r
+	}
+	if r := d.UnsupportedReason(w.Policy); r != nil {
+		return nil, Insecure, r
+	}
+	keys := make([]dnskey, 0, len(c.rdata))
+	for _, data := range c.rdata[:min(len(c.rdata), maxKeys)] {
+		keys = append(keys, w.Policy.parseDNSKEY(data))
+	}
+	entries, anchors, refused := w.findEntryPoints(d, keys, r)
+	if len(entries) == 0 {
+		if refused && r.Limit == "" {
+			r.EDE, r.Text = dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, "the keys that the DS records fit are not supported"
+			return nil, Insecure, r
+		}
+		return nil, Bogus, r
+	}
+	g, signer, r := w.findValidSignature(dnskeys, d.zone, entries, now, false)
+	if r != nil {
+		return nil, Bogus, r
+	}
+	i := slices.IndexFunc(entries, signer.isSameRecord)
+	v := g.verifiedResult(dnskeys, now)
+	k := &Keys{zone: d.zone, keys: keys, policy: w.Policy, ds: d, entryPoint: anchors[i], signatureExpires: v.Expires, ttl: v.TTL}
+	if d.trusted {
+		return k, Secure, nil
+	}
+	return k, Unchecked, nil
+}
+
+// Signers returns the tags of the keys that records of d fit and that have signed a DNSKEY RRset, at now. If there are none, it returns how far now is
+// from the nearest time at which one has: positive if now is too late. It costs no question anything; a few signatures are looked at.
+func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []uint16, off time.Duration) {
+	const most = 8 // signatures
+	w := &Validation{Policy: p}
+	c := dnskeys.canonicalForm()
+	keys := make([]dnskey, 0, len(c.rdata))
+	for _, data := range c.rdata[:min(len(c.rdata), maxKeys)] {
+		keys = append(keys, p.parseDNSKEY(data))
+	}
+	entries, _, _ := w.findEntryPoints(d, keys, new(Reason))
+	for _, sig := range dnskeys.Sigs[:min(len(dnskeys.Sigs), most)] {
+		one := NewRRset(dnskeys.Records, sig)
+		at := now
+		if len(one.canonicalForm().sigs) == 1 {
+			g := &one.canonicalForm().sigs[0]
+			switch early, late := g.checkValidityPeriod(now); {
+			case early && late:
+			case early:
+				at = g.nearestTime(g.inception, now)
+			case late:
+				at = g.nearestTime(g.expiration, now)
+			}
+		}
+		_, signer, wrong := w.findValidSignature(one, d.zone, entries, at, false)
+		switch away := now.Sub(at); {
+		case wrong != nil:
+		case at.Equal(now):
+			tags = append(tags, signer.tag)
+		case off == 0 || away.Abs() < off.Abs():
+			off = away
+		}
+	}
+	if len(tags) > 0 {
+		off = 0
+	}
+	return tags, off
+}
+
+// findEntryPoints returns the keys that records of d fit, if they can verify, and the records. refused: some fits a key that is not supported, and none
+// fits another, nor fails to fit. Otherwise the reason why there are none is in r.
+func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, anchors []keyDigest, refused bool) {
+	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
+	mismatches, strays := 0, false
+	for _, a := range d.supportedEntries(w.Policy) {
+		fit := false
+		for i := range keys {
+			k := &keys[i]
+			if k.data == nil || k.tag != a.tag || k.algorithm != a.algorithm {
+				continue
+			}
+			if mismatches == maxMismatches {
+				r.Text = "too many keys do not fit the DS records with their tag"
+				return entries, anchors, false
+			}
+			if !a.matchesKey(d.zone, k, w.Policy) {
+				if a.digestType != 0 {
+					mismatches++
+				}
+				continue
+			}
+			switch {
+			case k.verifier != nil:
+				fit = true
+				if !slices.ContainsFunc(entries, k.isSameRecord) { // one key, two digests
+					entries, anchors = append(entries, *k), append(anchors, a)
+				}
+			case k.unsupported:
+				refused, fit = true, true
+			default:
+				r.EDE, r.Text = k.unusableEDE, "the key that a DS record fits cannot be used"
+			}
+		}
+		strays = strays || !fit
+	}
+	return entries, anchors, refused && !strays
+}

@@ -1,0 +1,277 @@
+package validate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Verified is what a right signature says of an RRset.
+type Verified struct {
+	// Status is Secure, or Unchecked if the keys are not trusted yet.
+	Status Status
+	// TTL is how many seconds the RRset may be kept, at most: the lowest of its own TTL, the RRSIG's, the original TTL and what is left
+	// until the signature ends, which counts as 1 if there is less (RFC 4035 §5.3.3). The RRSIG is the one that was verified.
+	TTL uint32
+	// Expires is when the signature ends, but at least a second from now on: one that has ended is taken for a while longer, and what it signs is
+	// not over before it is used.
+	Expires time.Time
+	// Encloser is the number of labels of the closest encloser if the RRset was made of a wildcard, and DeniesCloser must
+	// prove that (RFC 4035 §5.3.4). -1: it was not.
+	Encloser int
+}
+
+// Verify verifies the signatures of an RRset with the keys of a zone, and that zone's only, until one is right (RFC 4035 §5.3). The error is
+// a *Reason, that of the signature that got furthest: EDE 10 without any, 9 without a key, 7 and 8 for its time, 6.
+//
+// The result for an RRset and keys is remembered: a second call costs nothing.
+func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
+	return w.verifyRRset(s, k, now, false)
+}
+
+// verifyRRset is Verify. What is superfluous is so in a response to which it is not needed, and costs what wrong signatures do.
+func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verified, error) {
+	if len(s.Sigs) == 0 { // nobody pays for the canonical form of what is not signed
+		return Verified{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
+	}
+	p := rrsetAndKeys{s, k}
+	if o, ok := lookUpMemo(w, &w.verified, p); ok {
+		return o.verified, o.err
+	}
+	var o verificationResult
+	if g, _, r := w.findValidSignature(s, k.zone, k.keys, now, superfluous); r != nil {
+		o.err = r
+	} else {
+		o.verified = g.verifiedResult(s, now)
+		if k.Trusted() {
+			o.verified.Status = Secure
+		}
+	}
+	storeMemo(w, &w.verified, p, o)
+	return o.verified, o.err
+}
+
+// verifiedResult returns what a signature that is right says of its RRset, unchecked.
+func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
+	left := max(1, -g.secondsSince(g.expiration, now))
+	received := ValidTTL(g.recordTTL)
+	for i := range s.canonicalForm().sigs {
+		if same := &s.canonicalForm().sigs[i]; bytes.Equal(same.value, g.value) && bytes.Equal(same.signedFields, g.signedFields) {
+			received = min(received, ValidTTL(same.recordTTL)) // a record that is there twice (RFC 2181 §5.2)
+		}
+	}
+	v := Verified{TTL: min(s.TTL, received, ValidTTL(g.originalTTL), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
+	if g.labels < countSignedLabels(s.canonicalForm().owner) {
+		v.Encloser = g.labels
+	}
+	return v
+}
+
+const textUnsigned = "there are no signatures"
+
+// countSignedLabels is what the labels field of a signature is of a name that was not made of a wildcard (RFC 4034 §3.1.3).
+func countSignedLabels(owner name) int {
+	n := owner.labelCount()
+	if owner.isWildcard() {
+		n--
+	}
+	return n
+}
+
+// How far a signature got. The reason of the furthest is the one that is told.
+const (
+	stageUnsigned = iota
+	stageMismatched
+	stageOutsideValidity
+	stageNoKey
+	stageInvalid
+)
+
+// A signatureSearch is a search for a signature that is right.
+type signatureSearch struct {
+	work      *Validation
+	rrset     *RRset
+	canonical *canonical
+	furthest  int
+	failures  int
+	stopped   bool // a limit was reached
+
+	superfluous bool // the RRset is more than an answer needs
+	reason      Reason
+}
+
+// findValidSignature looks for a signature of the RRset that one of the keys of a zone has made, and returns both.
+func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
+	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
+	t.recordStage(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
+	if !t.canonical.ok || s.Class != dns.ClassINET || s.Type == dns.TypeRRSIG {
+		t.recordStage(stageUnsigned, dns.ExtendedErrorCodeDNSBogus, "the records have no form that could be signed")
+		return nil, nil, t.failureReason(zone)
+	}
+	for i := range t.canonical.sigs {
+		g := &t.canonical.sigs[i]
+		if !t.shouldTry(g, zone, now) {
+			continue
+		}
+		if k := t.findSigningKey(g, keys); k != nil {
+			return g, k, nil
+		}
+		if t.stopped {
+			break
+		}
+	}
+	return nil, nil, t.failureReason(zone)
+}
+
+// failureReason returns the reason why no signature was right.
+func (t *signatureSearch) failureReason(zone name) *Reason {
+	t.reason.Zone, t.reason.Name, t.reason.Type = zone.String(), t.rrset.Name, t.rrset.Type
+	return &t.reason
+}
+
+// recordStage notes how far a signature got, and why no further.
+func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
+	if stage >= t.furthest {
+		t.furthest = stage
+		t.reason.EDE, t.reason.Text, t.reason.From, t.reason.Until = ede, text, time.Time{}, time.Time{}
+	}
+}
+
+// shouldTry reports whether a signature is to be tried.
+func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool {
+	if !g.isAllowedFor(t.canonical.owner, t.rrset.Type, zone) || !t.work.Policy.supportsAlgorithm(g.algorithm) {
+		t.recordStage(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
+		return false
+	}
+	early, late := g.checkValidityPeriod(now)
+	if !early && !late {
+		return true
+	}
+	from, until := g.nearestTime(g.inception, now), g.nearestTime(g.expiration, now)
+	t.recordStage(stageOutsideValidity, untimelyEDE(early, late), fmt.Sprintf("the signature is valid from %s until %s, and the clock says %s",
+		from.Format(time.RFC3339), until.Format(time.RFC3339), now.UTC().Format(time.RFC3339)))
+	if t.furthest == stageOutsideValidity {
+		t.reason.From, t.reason.Until = from, until
+	}
+	return false
+}
+
+// findSigningKey returns the key that has made a signature. Nil: none has, or the search is over.
+func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
+	t.recordStage(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
+	var sum []byte
+	first := t.work.firstKeyToTry(keys, g)
+	for i := range keys {
+		k := &keys[(first+i)%len(keys)]
+		if k.tag != g.keyTag || k.algorithm != g.algorithm {
+			continue
+		}
+		if k.verifier == nil {
+			t.recordStage(stageNoKey, k.unusableEDE, "the key of the signature cannot be used")
+			continue
+		}
+		if t.failures == maxSetFailures {
+			t.stopped, t.reason.Text = true, "too many signatures are wrong"
+			return nil
+		}
+		units := 1 + t.canonical.maxSignedSize(g)/sizePerUnit
+		if !t.payUnits(units) {
+			return nil
+		}
+		if sum == nil {
+			sum = hashSignedData(g.algorithm, t.canonical.signedData(g, t.rrset))
+		}
+		as := hashSignatureCheck(k, sum, g.value)
+		right, known := lookUpMemo(t.work, &t.work.results, as)
+		if !known {
+			if !t.payUnits(k.verifier.cost() - 1) {
+				return nil
+			}
+			units += k.verifier.cost() - 1
+			right = k.verifier.verify(sum, g.value)
+			storeMemo(t.work, &t.work.results, as, right)
+		}
+		if right {
+			if known || t.superfluous {
+				t.work.recordWaste(units)
+			}
+			t.work.rememberKey(keys, g, (first+i)%len(keys), first)
+			return k
+		}
+		t.failures++
+		if known { // another server has sent it, or the same one again
+			t.work.recordWaste(units)
+		} else {
+			t.work.recordFailure(units)
+		}
+		t.recordStage(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
+	}
+	return nil
+}
+
+// payUnits pays units of verification, or ends the search.
+func (t *signatureSearch) payUnits(units int) bool {
+	limit := t.work.payVerification(units)
+	if limit != "" {
+		t.recordStage(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+		t.stopped, t.reason.Limit = true, limit
+	}
+	return limit == ""
+}
+
+func untimelyEDE(early, late bool) uint16 {
+	switch {
+	case early && late:
+		return dns.ExtendedErrorCodeSignatureExpiredBeforeValid
+	case early:
+		return dns.ExtendedErrorCodeSignatureNotYetValid
+	}
+	return dns.ExtendedErrorCodeSignatureExpired
+}
+
+// fits reports whether a zone may have made the signature for an owner's records of a type (RFC 4035 §5.3.1). The number of labels is not
+// below the zone's: a wildcard is in the zone that signs it.
+func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
+	if g.signer != zone || g.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
+		return false
+	}
+	lowest := zone.labelCount()
+	if owner == zone {
+		lowest = countSignedLabels(zone) // the asterisk of a zone's own name does not count either: RFC 4592 §4.2 allows such zones
+	}
+	return lowest <= g.labels && g.labels <= countSignedLabels(owner)
+}
+
+// sizePerUnit is how many bytes are hashed at the price of one unit of verification. A message with compressed names has up to thirty times its
+// length to hash, for each of its signatures.
+const sizePerUnit = 32 << 10
+
+// size is the length of what is signed at most.
+func (c *canonical) maxSignedSize(g *signature) int {
+	n := len(g.signedFields)
+	for _, data := range c.rdata {
+		n += len(c.owner) + 10 + len(data)
+	}
+	return n
+}
+
+// signedData returns what is signed: RFC 4034 §3.1.8.1.
+func (c *canonical) signedData(g *signature, s *RRset) []byte {
+	owner := c.owner
+	if g.labels < countSignedLabels(owner) {
+		owner, _ = owner.ancestorWithLabels(g.labels).wildcardName() // which is no longer than the name: it has a label less at least
+	}
+	b := append(make([]byte, 0, c.maxSignedSize(g)), g.signedFields...)
+	for _, data := range c.rdata {
+		b = append(b, owner...)
+		b = binary.BigEndian.AppendUint16(b, s.Type)
+		b = binary.BigEndian.AppendUint16(b, s.Class)
+		b = binary.BigEndian.AppendUint32(b, g.originalTTL)
+		b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
+		b = append(b, data...)
+	}
+	return b
+}

@@ -1,0 +1,320 @@
+package recursor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+)
+
+// nameHedgeDelay is after how long the next name is looked up beside the first.
+const nameHedgeDelay = 150 * time.Millisecond
+
+// addressFinder finds addresses of a zone's servers by their names, when those that came with the
+// referral are not enough. It is for one task.
+//
+// The first to be taken are those that the name's own zone has for it, and else those that came as
+// glue with the living referral to that zone: to look up the name is to ask there. That glue is
+// in the bailiwick of who gave it, and is never an answer. If it is wrong, the name is looked up.
+type addressFinder struct {
+	lookup *lookup
+	zone   *delegation
+	judge  *responseSelector // of the task; taken is not read
+	node   *waitNode         // that waits for the names
+
+	// Of newFinder and then of the goroutine that calls more; results is sent to by others.
+	unglued     []string          // names without glue of this zone, in the order in which they are looked up
+	seen        map[string]bool   // names that are, or were, to be looked up
+	pending     []question        // to look up
+	retried     map[question]bool // those that were put back, because there was glue
+	askedOwnNS  bool              // the zone was asked for its own NS records
+	limit       error             // why some names are not looked up
+	localErr    error             // why this machine could not look up a name
+	returned    []netip.AddrPort
+	inProgress  []question     // that are looked up
+	nameResults map[string]int // what is known of names that were looked up: see tell
+	results     chan lookupResult
+	hedge       bool // what is looked up is a hedge: no address is needed yet
+	budgetSpent bool // the budget has not paid for all that
+}
+
+type lookupResult struct {
+	question
+	rrs      []dns.RR
+	nxdomain bool // the name does not exist
+	err      error
+}
+
+// newAddressFinder returns a finder for a task, with the addresses that are known.
+func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
+	f := &addressFinder{lookup: l, zone: z, judge: j, node: n, unglued: z.names[:z.withoutGlue], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
+	f.knownAddresses()
+	return f
+}
+
+// known returns the addresses of names without glue of this zone that are known and were not
+// returned before.
+func (f *addressFinder) knownAddresses() []netip.AddrPort {
+	var addrs []netip.AddrPort
+	c, now := f.lookup.core, time.Now()
+	for _, name := range f.unglued {
+		for _, t := range c.types {
+			rrs, _, _ := c.cache.lookUpRecords(c.serverQuestion(name, t), now)
+			addrs = append(addrs, f.addAddresses(addressesOf(rrs))...)
+		}
+		if z := c.cache.closestZone(name, now); z != nil {
+			addrs = append(addrs, f.addAddresses(z.glueAddresses(name))...)
+		}
+	}
+	return addrs
+}
+
+// findMore returns addresses that were not returned before, or none that can be had with that effort. Until they are
+// needed, to look up names is a hedge, which the budget pays for.
+func (f *addressFinder) findMore(ctx context.Context, e nameservers.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
+	if f.hasEnough() {
+		return nil, nil
+	}
+	if f.results == nil {
+		f.results = make(chan lookupResult, maxParallelLookups)
+		f.seen, f.retried = make(map[string]bool), make(map[question]bool)
+		f.nameResults = make(map[string]int)
+		f.unglued = slices.Clone(f.unglued)
+		rand.Shuffle(len(f.unglued), func(i, j int) { f.unglued[i], f.unglued[j] = f.unglued[j], f.unglued[i] })
+		f.planLookups(f.unglued)
+	}
+	f.hedge, f.budgetSpent = true, false
+	for {
+		if isClosed(needed) {
+			f.markNeeded()
+		}
+		if addrs := f.knownAddresses(); len(addrs) > 0 {
+			return addrs, nil
+		}
+		if len(f.inProgress) == 0 && !f.startLookup(ctx, e, f.hedge) {
+			if f.hasServerAnswered() || f.budgetSpent {
+				return nil, nil
+			}
+			if addrs, more := f.planLastResorts(e); len(addrs) > 0 || !more {
+				return addrs, cmp.Or(f.localErr, f.limit)
+			}
+			continue
+		}
+		if addrs, err := f.awaitResult(ctx, e, needed); len(addrs) > 0 || err != nil {
+			return addrs, err
+		}
+	}
+}
+
+// awaitResult waits until something was looked up, which may have brought new addresses, or is needed, or is late: then the next name is
+// looked up as well, as a hedge.
+func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
+	if !f.hedge {
+		needed = nil
+	}
+	timer := time.NewTimer(nameHedgeDelay)
+	defer timer.Stop()
+	select {
+	case r := <-f.results:
+		f.inProgress = slices.DeleteFunc(f.inProgress, func(q question) bool { return q == r.question })
+		addrs := f.processResult(r)
+		switch {
+		case f.hedge:
+		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.isOnlyHedged(f.node):
+			return nil, r.err // who waits for this one does so as a hedge
+		default:
+			f.markNeeded() // those that are late take the place of what was needed
+		}
+		return addrs, nil
+	case <-timer.C:
+		if len(f.inProgress) < maxParallelLookups && f.nextLookup(e) >= 0 && f.lookup.core.pool.HasHedgeBudget() {
+			f.startLookup(ctx, e, true)
+		}
+	case <-needed:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return nil, nil
+}
+
+// need makes what is looked up, as a hedge, needed.
+func (f *addressFinder) markNeeded() {
+	f.hedge, f.budgetSpent = false, false
+	f.lookup.core.markNeeded(f.node)
+}
+
+// isClosed reports whether a channel is, to which nobody sends.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// hasEnough reports whether it is not worth the while: there is an answer that will do, or a
+// part of a name was asked of some.
+func (f *addressFinder) hasEnough() bool {
+	if r := f.judge.fallback.Load(); r != nil && !r.nonAuthoritative && !r.badlySigned && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
+		return true
+	}
+	return !f.judge.wholeName && len(f.returned) > 0
+}
+
+// hasServerAnswered reports whether a server has said something, so that only those are missing that
+// have not been asked yet, and no better addresses of those that have. DS records that are denied without proof decide about a whole zone:
+// then all addresses of the parent's servers are worth a query.
+func (f *addressFinder) hasServerAnswered() bool {
+	r := f.judge.fallback.Load()
+	return r != nil && !(r.badlySigned && f.judge.q.qtype == dns.TypeDS)
+}
+
+// planLookups adds what is to be looked up of names: at first one kind of address, then the other.
+func (f *addressFinder) planLookups(names []string) {
+	for _, t := range f.lookup.core.types {
+		for _, name := range names {
+			q := f.lookup.core.serverQuestion(name, t)
+			if _, _, ok := f.lookup.core.cache.lookUpRecords(q, time.Now()); ok || slices.Contains(f.pending, q) {
+				continue
+			}
+			if limit := f.lookup.budget.limits.ServerNamesPerZone; !f.seen[name] && len(f.seen) >= limit {
+				f.limit = &limitError{"ServerNamesPerZone", limit}
+				continue
+			}
+			f.seen[name] = true
+			f.pending = append(f.pending, q)
+		}
+	}
+}
+
+// planLastResorts plans what is left to try when no name without glue has an address that works: names
+// whose glue may be wrong, then the zone's own NS records. It reports whether there was
+// more to plan, and returns what glue there is elsewhere: though these zones have said something
+// else, or nothing, in the meantime, nothing else is left.
+func (f *addressFinder) planLastResorts(e nameservers.Effort) (addrs []netip.AddrPort, more bool) {
+	if e == nameservers.Glueless {
+		return nil, false
+	}
+	c, now := f.lookup.core, time.Now()
+	if glued := f.zone.names[f.zone.withoutGlue:]; len(f.unglued) < len(f.zone.names) {
+		f.unglued = append(f.unglued, glued...)
+		f.planLookups(glued)
+		return nil, true
+	}
+	for _, name := range f.zone.names {
+		for zone := name; zone != "."; zone = dnsname.Parent(zone) {
+			if z := c.cache.lookUpZone(zone, now); z != nil {
+				addrs = append(addrs, f.addAddresses(z.glueAddresses(name))...)
+			}
+		}
+	}
+	if len(addrs) > 0 || f.askedOwnNS || e < nameservers.Everything {
+		return addrs, false
+	}
+	f.askedOwnNS = true
+	f.pending = append(f.pending, f.lookup.core.serverQuestion(f.zone.zone, dns.TypeNS))
+	return nil, true
+}
+
+// next returns which of those left is looked up next, or -1.
+func (f *addressFinder) nextLookup(e nameservers.Effort) int {
+	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.Everything || !dnsname.IsWithin(q.name, f.zone.zone) })
+}
+
+// start begins to look up the next name, or reports false if there is none, or none is paid for.
+func (f *addressFinder) startLookup(ctx context.Context, e nameservers.Effort, hedge bool) bool {
+	i := f.nextLookup(e)
+	if i < 0 || hedge && f.budgetSpent {
+		return false
+	}
+	q := f.pending[i]
+	f.pending = slices.Delete(f.pending, i, i+1)
+	f.inProgress = append(f.inProgress, q)
+	c := f.lookup.core
+	c.running.Go(func() {
+		rrs, gone, err := c.lookUpServerName(ctx, f.lookup, f.node, q, hedge)
+		f.results <- lookupResult{q, rrs, gone, err}
+	})
+	return true
+}
+
+// take returns the new addresses in what was looked up.
+func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
+	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
+		f.limit = limit
+	}
+	if isLocalFailure(r.err) { // the name may have addresses
+		f.localErr = r.err
+		return f.knownAddresses()
+	}
+	if errors.Is(r.err, errCycle) || errors.Is(r.err, errTooDeep) {
+		f.judge.ownFailure.Store(true)
+	}
+	if errors.Is(r.err, errTooManyEmptyNames) || isQueryLocal(r.err) {
+		f.judge.queryLocal.Store(true)
+	}
+	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // it may be needed later
+		f.budgetSpent = f.hedge
+		f.pending = append(f.pending, r.question)
+		return f.knownAddresses()
+	}
+	if r.qtype == dns.TypeNS { // the last resort, for this task alone
+		var names []string
+		for _, rr := range r.rrs {
+			if ns, ok := rr.(*dns.NS); ok && len(names) < nameservers.MaxNames && !slices.Contains(f.unglued, dnsname.ToLower(ns.Ns)) {
+				names = append(names, dnsname.ToLower(ns.Ns))
+			}
+		}
+		f.unglued = append(f.unglued, names...)
+		f.planLookups(names)
+		return nil
+	}
+	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue is wrong, it is looked up for good
+		f.retried[r.question] = true
+		f.pending = append(f.pending, r.question)
+		return f.knownAddresses()
+	}
+	addrs := f.addAddresses(addressesOf(r.rrs))
+	f.countEmptyName(r, len(addrs) > 0)
+	return addrs
+}
+
+// tell counts the name that was looked up if it is known now that it gives no address: it does not exist, or has
+// none of either kind.
+func (f *addressFinder) countEmptyName(r lookupResult, found bool) {
+	const gave, counted = 1, 2
+	switch {
+	case found:
+		f.nameResults[r.name] = gave
+	case f.nameResults[r.name] == 0 && (r.nxdomain || !f.isLookupPending(r.name)):
+		f.nameResults[r.name] = counted
+		f.lookup.budget.emptyNames.Add(1)
+	}
+}
+
+// isLookupPending reports whether the other kind of address of a name is looked up, or will be.
+func (f *addressFinder) isLookupPending(name string) bool {
+	is := func(q question) bool { return q.name == name }
+	return slices.ContainsFunc(f.pending, is) || slices.ContainsFunc(f.inProgress, is)
+}
+
+// add returns those addresses that were not returned before.
+func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range addrs {
+		if ap := netip.AddrPortFrom(a, dnsPort); !slices.Contains(f.returned, ap) {
+			f.returned = append(f.returned, ap)
+			out = append(out, ap)
+		}
+	}
+	return out
+}

@@ -1,0 +1,231 @@
+package recursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+)
+
+// ExchangeContext answers the question of m, which it does not change. The address must be
+// empty. The response has m's ID and RA, never AA, and an OPT record if m has one; AD if all of it was validated, m has DO
+// or AD, and not CD (RFC 6840 §5.8). The duration is how long that took.
+//
+// A question that cannot be answered, or not within 4.5 s or nine tenths of the time that ctx
+// leaves, has the response SERVFAIL, with an extended error that says why, and no error. So
+// has one whose answer does not fit a message. An error is returned if ctx ends, if nothing can be
+// sent to a zone's servers, as without a network, if the Resolver is closed or has a field that is
+// invalid, or if m is not a question: it must have opcode QUERY and one question, for a type that data
+// has, or ANY. A question of another class than IN has the response REFUSED.
+//
+// No EDNS option changes an answer.
+func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+	c, err := r.setUpOnce()
+	if err != nil {
+		return nil, 0, err
+	}
+	if address != "" {
+		return nil, 0, fmt.Errorf("recursor: address is %q; want none", address)
+	}
+	q, err := parseQuestion(m)
+	if err != nil {
+		return nil, 0, err
+	}
+	start := time.Now()
+	if m.Question[0].Qclass != dns.ClassINET {
+		return buildResponse(m, q, &result{rcode: dns.RcodeRefused}, nil), 0, nil
+	}
+	resp, err := c.answerQuestion(ctx, m, q)
+	return resp, time.Since(start), err
+}
+
+// answerQuestion answers q, which m asks.
+func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
+	if !c.beginQuestion() {
+		return nil, net.ErrClosed
+	}
+	defer c.running.Done()
+	c.counters.questions.Add(1)
+	b := &questionBudget{limits: c.limits}
+	if c.validator != nil {
+		b.validation.Policy = c.validator.Policy()
+	}
+	asked := q
+	asked.do = q.do || c.wantsSignatures()
+	var res *result
+	var err error
+	if r := c.specialAnswer(q); r != nil {
+		c.counters.localAnswers.Add(1)
+		res = &result{rcode: r.rcode, answer: r.answer, authority: r.authority}
+		res.mergeStatus(r)
+	} else {
+		res, err = c.resolveQuestion(ctx, asked, b)
+	}
+	security, err := c.countSecurity(q, b, res, err)
+	if err != nil {
+		c.counters.failures.Add(1)
+		if limit := (*limitError)(nil); errors.As(err, &limit) {
+			c.countLimit(limit.field)
+		}
+	}
+	resp := buildResponse(m, q, res, err)
+	if err != nil {
+		switch {
+		case c.ctx.Err() != nil:
+			resp, err = nil, net.ErrClosed
+		case ctx.Err() != nil:
+			resp, err = nil, context.Cause(ctx)
+		case isLocalFailure(err):
+			resp = nil
+		}
+	}
+	if t := c.conf.Trace; t != nil && t.Answer != nil {
+		info := AnswerInfo{Name: q.name, Type: q.qtype, Queries: int(b.queries.Load() + b.hedges.Load()), Proofs: int(b.synthesized.Load()), Security: security, Err: err}
+		if resp != nil {
+			info.Rcode = resp.Rcode
+		}
+		func() {
+			defer c.recoverTrace()
+			t.Answer(ctx, info)
+		}()
+	}
+	if resp != nil {
+		err = nil
+	}
+	return resp, err
+}
+
+// countSecurity returns what the answer to a caller's question is worth, and counts it.
+func (c *core) countSecurity(q question, b *questionBudget, res *result, err error) (dnssec.Security, error) {
+	if c.validator == nil {
+		return dnssec.Unchecked, err
+	}
+	defer c.checkRootKeys()
+	spent, _, _ := b.validation.Spent()
+	c.validator.Counts.Verifications.Add(int64(spent))
+	c.validator.Counts.Synthesized.Add(int64(b.synthesized.Load()))
+	bogus := (*dnssec.Error)(nil)
+	switch {
+	case errors.As(err, &bogus):
+		c.validator.Counts.AddBogus(bogus.EDE)
+		c.recordBogus(q.name, q.qtype, bogus)
+		if bogus.Limit != "" {
+			c.countLimit(bogus.Limit)
+		}
+		return dnssec.Bogus, err
+	case err != nil || q.cd:
+		return dnssec.Unchecked, err
+	case res.status == validate.Secure:
+		if err := checkRootKeySentinel(q, c.validator.RootAnchors()); err != nil {
+			return dnssec.Secure, err
+		}
+		c.validator.Counts.Secure.Add(1)
+		return dnssec.Secure, nil
+	}
+	c.validator.Counts.Insecure.Add(1)
+	return dnssec.Insecure, nil
+}
+
+// beginQuestion reports whether a question may begin. If so, it must end with running.Done.
+func (c *core) beginQuestion() bool {
+	c.closeMu.RLock()
+	defer c.closeMu.RUnlock()
+	if !c.closed {
+		c.running.Add(1)
+	}
+	return !c.closed
+}
+
+// countLimit counts a question that ended at a limit.
+func (c *core) countLimit(field string) {
+	n, ok := c.counters.limited.Load(field)
+	if !ok {
+		n, _ = c.counters.limited.LoadOrStore(field, new(atomic.Int64))
+	}
+	n.(*atomic.Int64).Add(1)
+}
+
+// udpSize is the longest datagram that responses are said to fit, in bytes. Whoever sends one
+// goes by what the caller said.
+const udpSize = 1232
+
+// buildResponse makes the response to m, which asks q.
+func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
+	resp := &dns.Msg{MsgHdr: dns.MsgHdr{
+		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled,
+	}, Compress: true, Question: []dns.Question{m.Question[0]}}
+	if err == nil {
+		resp.Rcode, resp.Answer, resp.Ns = res.rcode, res.answer, res.authority
+		resp.AuthenticatedData = res.status == validate.Secure && !q.cd && (q.do || m.AuthenticatedData) // RFC 6840 §5.8
+		if !q.do {
+			resp.Answer, resp.Ns = chain.WithoutDNSSECRecords(resp.Answer, q.qtype), chain.WithoutDNSSECRecords(resp.Ns, dns.TypeNone)
+		}
+		if spelled := m.Question[0].Name; spelled != q.name && dns.IsFqdn(spelled) {
+			for _, rr := range resp.Answer {
+				if h := rr.Header(); strings.EqualFold(h.Name, q.name) {
+					h.Name = spelled
+				}
+			}
+		}
+	} else {
+		resp.Rcode = dns.RcodeServerFailure
+	}
+	if m.IsEdns0() == nil {
+		return resp
+	}
+	resp.SetEdns0(udpSize, q.do)
+	opt := resp.Extra[0].(*dns.OPT)
+	switch {
+	case err != nil:
+		opt.Option = append(opt.Option, extendedError(err))
+	case res.reason != nil && res.status == validate.Insecure:
+		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: res.reason.EDE, ExtraText: reasonText(res.reason)})
+	}
+	return resp
+}
+
+// extendedError returns the extended error (RFC 8914) that says why a question failed.
+func extendedError(err error) *dns.EDNS0_EDE {
+	code := dns.ExtendedErrorCodeOther
+	if bogus := (*dnssec.Error)(nil); errors.As(err, &bogus) {
+		return &dns.EDNS0_EDE{InfoCode: bogus.EDE, ExtraText: bogus.Text}
+	}
+	if errors.Is(err, errRootKeySentinel) {
+		code = dns.ExtendedErrorCodeDNSBogus // as of a validator for which the key is not, or is, an anchor
+	}
+	if errors.Is(err, nameservers.ErrNoServers) || errors.Is(err, errTimeout) {
+		code = dns.ExtendedErrorCodeNoReachableAuthority
+	}
+	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}
+}
+
+// IgnoresOptions says that EDNS options do not change answers. So a Client asks once for callers who differ in nothing else,
+// and keeps the answer.
+func (r *Resolver) IgnoresOptions() {}
+
+// NothingBelow reports whether a name of which a response with AD says that it does not exist has no names below it (RFC 8020): the
+// Resolver validates, and of no name below does it know otherwise, by Zones or Trust. A Client above it asks for none then.
+func (r *Resolver) NothingBelow(name string) bool {
+	c, err := r.setUpOnce()
+	name, ok := dnsname.ParseCanonical(name)
+	if err != nil || !ok || c.validator == nil {
+		return false
+	}
+	for zone := range c.stubs {
+		if dnsname.IsWithin(zone, name) {
+			return false
+		}
+	}
+	return !c.validator.HasAnchorWithin(name)
+}

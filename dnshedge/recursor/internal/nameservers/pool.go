@@ -1,0 +1,156 @@
+// Package fleet asks the servers of DNS zones: which of them, when the next one, and when another one
+// because the first is late. It learns how fast they are, which are silent, and which do not serve
+// a zone that they should.
+package nameservers
+
+import (
+	"cmp"
+	"context"
+	"hash/maphash"
+	"math"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/observe"
+)
+
+const (
+	outageQueries = 32 // queries that tell whether there is an outage
+
+	outageInterval = time.Second // of a zone, how often silence tells of one
+
+	serverBytes = 160 // that a server takes, with its place in the table
+	lameBytes   = 640 // that a mark or a zone takes, with its name
+
+	healthBytes = 160 // that a standing takes, with its place in the table
+)
+
+// Pool is all servers that are known, and how they are asked. It is safe for concurrent use.
+type Pool struct {
+	// Set by New.
+	conf      *Config
+	perServer int32
+	perZone   int32
+	epoch     time.Time
+	ctx       context.Context    // of all queries
+	cancel    context.CancelFunc // ends them
+
+	// Safe for concurrent use.
+	hedgeBudget *hedgeBudget
+	counters    counters
+	wg          sync.WaitGroup // of the goroutines that ask, and those that look for more servers
+
+	mu              sync.Mutex // guards the fields below, and what they point to
+	closed          bool
+	servers         serverTable
+	healthByZone    healthTable
+	lame            lameTable
+	zones           zoneTable
+	families        [2]familyHealth // IPv4 and IPv6
+	sockets         socketTable
+	firstRTTs       *firstRTTs
+	unansweredShare float64 // the share of recent queries that had no answer, as a moving average
+}
+
+// counters are what Stats counts, besides hedges that were denied.
+type counters struct {
+	wire, tcp, hedges, hedgeWins, timeouts, failovers, lame, ignored atomic.Int64
+}
+
+// NewPool returns a Fleet, which must be closed.
+func NewPool(conf Config) *Pool {
+	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 65) / 100)}
+	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
+		f.conf.Dialer = nil // sockets are opened without one
+	}
+	f.perServer = int32(min(cmp.Or(conf.PerServer, 64), math.MaxInt32))
+	f.perZone = int32(min(cmp.Or(conf.PerZone, 256), math.MaxInt32))
+	bytes := cmp.Or(conf.MaxBytes, 16<<20)
+	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // marks, and zones besides
+	f.servers = serverTable{int(min(bytes*3/4/serverBytes, math.MaxInt32)), make(map[netip.AddrPort]*server)}
+	f.healthByZone = healthTable{maphash.MakeSeed(), int(min(bytes/8/healthBytes, math.MaxInt32)), make(map[healthKey]*zoneServerHealth)}
+	f.lame = lameTable{names, make(map[lameKey]lameRecord)}
+	f.zones = zoneTable{names, make(map[string]*zoneState)}
+	f.sockets.open = make(map[*query]struct{})
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f
+}
+
+// Close ends all that is under way, and waits for it.
+func (f *Pool) Close() {
+	f.mu.Lock()
+	f.closed = true
+	f.cancel()
+	for q := range f.sockets.open {
+		q.stop()
+	}
+	f.mu.Unlock()
+	f.wg.Wait()
+}
+
+// enter counts one more goroutine, which must end with wg.Done. It reports false after Close. The
+// caller holds mu.
+func (f *Pool) addGoroutine() bool {
+	if !f.closed {
+		f.wg.Add(1)
+	}
+	return !f.closed
+}
+
+// elapsed is the time since epoch.
+func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
+
+// HasHedgeBudget reports whether the budget has a hedge.
+func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
+
+// recordForOutage counts a query that was answered, or not. When more than half are not, hedges
+// would only add to what is wrong. Whoever has a zone can name servers that are silent, so one zone tells of it
+// once in tellEvery. The caller holds mu.
+func (f *Pool) recordForOutage(answered bool) {
+	f.unansweredShare -= f.unansweredShare / outageQueries
+	if !answered {
+		f.unansweredShare += 1. / outageQueries
+	}
+	f.hedgeBudget.outage.Store(f.unansweredShare > 0.5)
+}
+
+// FillStats adds the fleet's part to s.
+func (f *Pool) FillStats(s *observe.RecursorStats) {
+	c := &f.counters
+	s.Wire, s.TCP = c.wire.Load(), c.tcp.Load()
+	s.Hedges, s.HedgeWins, s.Denied = c.hedges.Load(), c.hedgeWins.Load(), f.hedgeBudget.denied.Load()
+	s.Timeouts, s.Failovers = c.timeouts.Load(), c.failovers.Load()
+	s.Lame, s.Ignored = c.lame.Load(), c.ignored.Load()
+	if !f.hedgeBudget.off {
+		s.Budget = f.hedgeBudget.account.Tokens()
+	}
+	now := f.elapsed()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.InFlight = len(f.sockets.open)
+	s.Servers = len(f.servers.all)
+	resting := make(map[netip.AddrPort]bool)
+	for at, v := range f.servers.all {
+		if v.avoidUntil > now {
+			resting[at] = true
+		}
+	}
+	for k, v := range f.healthByZone.all {
+		if v.avoidUntil > now {
+			resting[k.addr] = true
+		}
+	}
+	s.Resting = len(resting)
+	s.Bytes += int64(len(f.servers.all)*serverBytes + len(f.healthByZone.all)*healthBytes + (len(f.lame.all)+len(f.zones.all))*lameBytes)
+	s.FirstContact = f.firstRTTs.hedgeDelay
+}
+
+// ReportBogus takes that a server of a zone has sent, about a name, what is not signed rightly, as if Task.Judge had said so.
+func (f *Pool) ReportBogus(zone string, server netip.AddrPort, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lame.recordResponse(lameKey{zone, server}, name, ErrUnsigned, f.elapsed())
+}

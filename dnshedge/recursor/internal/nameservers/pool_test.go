@@ -1,0 +1,1120 @@
+package nameservers
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/internal/rtt"
+	"github.com/gohedge/hedge/internal/decode"
+	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/internal/race"
+	"github.com/gohedge/hedge/observe"
+)
+
+// plain returns a task whose servers answer if they say NOERROR.
+func plain(servers ...netip.AddrPort) *Task {
+	return &Task{
+		Name:    "www.example.com.",
+		Type:    dns.TypeA,
+		Zone:    "example.com.",
+		Servers: servers,
+		Judge: func(m *dns.Msg, _ netip.AddrPort) error {
+			if m.Rcode != dns.RcodeSuccess {
+				return ErrLame
+			}
+			return nil
+		},
+	}
+}
+
+// ask has f ask, and returns how long that took.
+func (n *network) ask(f *Pool, t *Task) (*dns.Msg, time.Duration, error) {
+	n.Helper()
+	start := time.Now()
+	m, err := f.Query(context.Background(), t)
+	return m, time.Since(start), err
+}
+
+func TestAQueryIsAnIterativeOneWithEDNS(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", good(30*ms))
+		x := plain(a)
+		x.DO, x.CD = true, true
+		m, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, "www.example.com.", m.Question[0].Name)
+		assert.Equal(t, 30*ms, took)
+		q := n.queries()[0]
+		assert.False(t, q.RecursionDesired)
+		assert.False(t, q.AuthenticatedData)
+		assert.True(t, q.CheckingDisabled)
+		require.NotNil(t, q.IsEdns0())
+		assert.EqualValues(t, 1232, q.IsEdns0().UDPSize())
+		assert.True(t, q.IsEdns0().Do())
+	})
+}
+
+func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		lame := n.serve("192.0.2.1", good(10*ms))
+		ok := n.serve("192.0.2.2", good(50*ms))
+		for _, a := range []netip.AddrPort{lame, ok} {
+			_, _, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", says(dns.RcodeRefused, 10*ms))
+		_, took, err := n.ask(f, plain(lame, ok))
+		require.NoError(t, err)
+		assert.Equal(t, 60*ms, took)
+		for _, wait := range []time.Duration{0, lameTime - time.Second} {
+			time.Sleep(wait)
+			_, took, err = n.ask(f, plain(lame, ok))
+			require.NoError(t, err)
+			assert.Equal(t, 50*ms, took)
+		}
+		other := plain(lame, ok)
+		other.Zone = "example."
+		_, took, err = n.ask(f, other)
+		require.NoError(t, err)
+		assert.Equal(t, 60*ms, took, "it may serve other zones")
+		time.Sleep(time.Second)
+		n.serve("192.0.2.1", good(10*ms))
+		_, took, err = n.ask(f, plain(lame, ok))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+	})
+}
+
+func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		a := n.serve("192.0.2.1", dead)
+		b := n.serve("192.0.2.2", good(30*ms))
+		x := plain(a)
+		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{b}, nil
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, 230*ms, took)
+	})
+}
+
+func TestAZoneWhoseServersAreSilentRests(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a, b := n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead)
+		_, took, err := n.ask(f, plain(a, b))
+		assert.ErrorIs(t, err, ErrNoServers)
+		assert.Less(t, took, 5*time.Second)
+		sent := len(n.queries())
+		assert.Equal(t, 6, sent)
+		_, took, err = n.ask(f, plain(a, b))
+		assert.ErrorIs(t, err, ErrNoServers)
+		assert.Zero(t, took)
+		assert.Len(t, n.queries(), sent)
+		time.Sleep(zoneBackoffTime)
+		_, _, err = n.ask(f, plain(a, b))
+		assert.ErrorIs(t, err, ErrNoServers)
+		assert.Greater(t, len(n.queries()), sent)
+	})
+}
+
+func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", func(q sent) []reply {
+			r := new(dns.Msg).SetReply(q.Msg)
+			r.Truncated = !q.tcp
+			return []reply{{r, 20 * ms}}
+		})
+		b := n.serve("192.0.2.2", good(900*ms))
+		_, _, err := n.ask(f, plain(a))
+		require.NoError(t, err)
+		m, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 40*ms, took)
+		assert.False(t, m.Truncated)
+		all := n.queries()
+		require.Len(t, all, 4)
+		assert.True(t, all[3].tcp)
+		assert.Equal(t, a, all[3].to)
+	})
+}
+
+func TestAnAnswerThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", func(q sent) []reply {
+			r := new(dns.Msg).SetReply(q.Msg)
+			r.Truncated = true
+			return []reply{{r, 20 * ms}}
+		})))
+		require.ErrorIs(t, err, ErrNoServers)
+		assert.Len(t, n.queries(), 2)
+	})
+}
+
+func TestAServerThatRejectsEDNSIsAskedWithoutForAnHour(t *testing.T) {
+	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(Config{})
+			a := n.serve("192.0.2.1", func(q sent) []reply {
+				if q.IsEdns0() != nil {
+					r := new(dns.Msg).SetRcode(q.Msg, rcode)
+					r.Question = nil
+					return []reply{{r, 20 * ms}}
+				}
+				return good(20 * ms)(q)
+			})
+			for range 2 {
+				_, _, err := n.ask(f, plain(a))
+				require.NoError(t, err)
+			}
+			require.Len(t, n.queries(), 3)
+			time.Sleep(time.Hour)
+			_, _, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+			require.Len(t, n.queries(), 5)
+		})
+	}
+}
+
+// turns returns a handler for each of several servers: of all together, the first query is handled by
+// the first of hs, and so on; the last one handles the rest.
+func turns(hs ...handler) handler {
+	var n atomic.Int64
+	return func(q sent) []reply { return hs[min(int(n.Add(1)), len(hs))-1](q) }
+}
+
+func TestAServerThatWasNeverMetIsHedgedWhenMostOthersHadAnswered(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		h := turns(good(300*ms), good(30*ms))
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, initialHedgeDelay+30*ms, took)
+		var s observe.RecursorStats
+		f.FillStats(&s)
+		assert.EqualValues(t, 1, s.Hedges)
+		assert.EqualValues(t, 1, s.HedgeWins)
+		assert.EqualValues(t, 2, s.Wire)
+		assert.Equal(t, 1, s.InFlight, "the loser runs on")
+		time.Sleep(time.Second)
+		f.FillStats(&s)
+		assert.Zero(t, s.InFlight)
+		_, took, err = n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 30*ms, took)
+		q := n.queries()
+		assert.Equal(t, q[1].to, q[2].to, "the loser has taught that it is slower")
+	})
+}
+
+func TestAServerThatWasMetIsHedgedAfterItsUsualTime(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a, b := n.serve("192.0.2.1", good(40*ms)), n.serve("192.0.2.2", good(90*ms))
+		for range 40 { // until the deviation is nothing
+			_, _, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+		}
+		_, _, err := n.ask(f, plain(b))
+		require.NoError(t, err)
+		n.serve("192.0.2.1", dead)
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.InDelta(t, (40*ms + rttGranularity + 90*ms).Seconds(), took.Seconds(), 0.001)
+	})
+}
+
+func TestAHedgeGoesToAServerThatWasNeverMet(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(15*ms))
+		for _, at := range []netip.AddrPort{a, b, a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		c := n.serve("192.0.2.3", good(50*ms))
+		n.serve("192.0.2.1", dead)
+		before := len(n.queries())
+		_, _, err := n.ask(f, plain(a, b, c))
+		require.NoError(t, err)
+		q := n.queries()[before:]
+		assert.Equal(t, a, q[0].to, "the best is asked first, and not a stranger")
+		assert.Equal(t, c, q[1].to)
+	})
+}
+
+func TestWithoutHedgesTheNextServerIsAskedAfterTheTimeout(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		h := turns(dead, good(30*ms))
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
+		require.NoError(t, err)
+		assert.Equal(t, initialRTO+30*ms, took)
+		var s observe.RecursorStats
+		f.FillStats(&s)
+		assert.Zero(t, s.Hedges)
+		assert.EqualValues(t, 1, s.Timeouts)
+		assert.False(t, f.hedgeBudget.spendToken())
+	})
+}
+
+func TestHedgesStayWithinTheBudget(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		var s observe.RecursorStats
+		for i := range 400 {
+			h := turns(good(180*ms), good(30*ms))
+			a := netip.AddrFrom4([4]byte{198, byte(i >> 8), byte(i), 1})
+			b := a.Next()
+			_, _, err := n.ask(f, plain(n.serve(a.String(), h), n.serve(b.String(), h)))
+			require.NoError(t, err)
+		}
+		f.FillStats(&s)
+		assert.LessOrEqual(t, s.Hedges, int64(20+0.15*400))
+		assert.Zero(t, s.Timeouts)
+		assert.GreaterOrEqual(t, s.Hedges, int64(75))
+		assert.Greater(t, s.Denied, int64(100))
+		assert.Equal(t, 400+s.Hedges+s.Timeouts, s.Wire)
+	})
+}
+
+func TestMaxPerSecondBoundsHedges(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: 2}})
+		var s observe.RecursorStats
+		for range 10 {
+			f.hedgeBudget.spendToken()
+		}
+		f.FillStats(&s)
+		assert.EqualValues(t, 8, s.Denied)
+		time.Sleep(time.Second)
+		assert.True(t, f.hedgeBudget.spendToken())
+	})
+}
+
+// TestATimerThatStrikesLateHedgesNothing: while judge does not return, the process is busy as
+// far as the goroutine that asks can tell.
+func TestATimerThatStrikesLateHedgesNothing(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		h := turns(good(130*ms), says(dns.RcodeRefused, 20*ms), good(10*ms))
+		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h))
+		judge := x.Judge
+		x.Judge = func(m *dns.Msg, at netip.AddrPort) error {
+			if m.Rcode != dns.RcodeSuccess {
+				time.Sleep(200 * ms) // the third query is due, and its answer is there
+			}
+			return judge(m, at)
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, (60+20+200)*ms, took)
+		assert.EqualValues(t, 1, f.counters.hedges.Load())
+	})
+}
+
+func TestNoMoreQueriesAreInFlightThanAllowed(t *testing.T) {
+	for _, conf := range []Config{{PerServer: 7}, {PerZone: 7}} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(conf)
+			at, most := 0, 0
+			a := n.serve("192.0.2.1", func(q sent) []reply {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				at++
+				most = max(most, at)
+				time.AfterFunc(100*ms-1, func() {
+					n.mu.Lock()
+					defer n.mu.Unlock()
+					at--
+				})
+				return good(100 * ms)(q)
+			})
+			order := make(chan int, 70)
+			for i := range 70 {
+				go func() {
+					_, err := f.Query(context.Background(), plain(a))
+					assert.NoError(t, err)
+					order <- i
+				}()
+				time.Sleep(time.Microsecond)
+			}
+			for i := range 70 {
+				assert.InDelta(t, i, <-order, 7, "those who came first are first")
+			}
+			assert.Equal(t, 7, most)
+			assert.InDelta(t, 1, time.Since(n.start).Seconds(), 0.001)
+		})
+	}
+}
+
+func TestWhoWaitsForAPlaceCanLeave(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{PerServer: 1})
+		a := n.serve("192.0.2.1", good(500*ms))
+		go func() { _, _ = f.Query(context.Background(), plain(a)) }()
+		time.Sleep(ms)
+		ctx, cancel := context.WithTimeout(context.Background(), 100*ms)
+		defer cancel()
+		_, err := f.Query(ctx, plain(a))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		_, took, err := n.ask(f, plain(a))
+		require.NoError(t, err)
+		assert.Equal(t, 899*ms, took)
+	})
+}
+
+func TestDeadZonesTakeFewSocketsAndNothingOfOthers(t *testing.T) {
+	doubles.NeedsManyGoroutines(t)
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		for i := range 3000 {
+			go func() {
+				x := plain()
+				x.Zone = "z" + string(rune('0'+i%10)) + x.Zone
+				for k := range 3 {
+					x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
+				}
+				x.Zone = x.Servers[0].String()
+				_, _ = f.Query(context.Background(), x)
+			}()
+			time.Sleep(2 * ms)
+		}
+		a := n.serve("192.0.2.1", good(10*ms))
+		_, took, err := n.ask(f, plain(a))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		n.mu.Lock()
+		assert.LessOrEqual(t, n.most, maxSockets+8)
+		n.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		assert.Zero(t, n.open)
+	})
+}
+
+func TestAnOutageCostsLittleMoreThanWithoutHedges(t *testing.T) {
+	count := func(h Hedge) (wire int64) {
+		inBubble(t, func(n *network) {
+			f := n.fleet(Config{Hedge: h})
+			for i := range 300 {
+				x := plain()
+				for k := range 1 + i%5 {
+					x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), byte(k)}), 53))
+				}
+				x.Zone = x.Servers[0].String()
+				_, _, err := n.ask(f, x)
+				require.ErrorIs(t, err, ErrNoServers)
+			}
+			wire = f.counters.wire.Load()
+		})
+		return wire
+	}
+	off, on := count(Hedge{Off: true}), count(Hedge{})
+	t.Logf("%d datagrams without hedges, %d with", off, on)
+	assert.LessOrEqual(t, float64(on), 1.15*float64(off))
+}
+
+func TestAddressesOfOneNetworkAreAskedOnlyIfAllowed(t *testing.T) {
+	for _, a := range []string{
+		"0.0.0.1", "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.1.1", "224.0.0.1", "255.255.255.255",
+		"::", "::1", "fc00::1", "fd12::1", "fe80::1", "ff02::1", "::ffff:10.1.2.3", "::ffff:127.0.0.1",
+		"100.64.0.1", "100.127.255.255", "fec0::1", "::10.1.2.3",
+		"64:ff9b::10.1.2.3", "64:ff9b::127.0.0.1", "64:ff9b:1::1", "2002:a01:203::1", "2002:7f00:1::1",
+	} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(Config{})
+			at := netip.AddrPortFrom(netip.MustParseAddr(a), 53)
+			n.serve(at.Addr().Unmap().String(), good(ms))
+			_, _, err := n.ask(f, plain(at))
+			assert.ErrorIs(t, err, ErrNoServers, a)
+			assert.Empty(t, n.queries(), a)
+			x := plain(at)
+			x.AnyAddress = true
+			_, _, err = n.ask(f, x)
+			assert.NoError(t, err, a)
+			_, _, err = n.ask(n.fleet(Config{PrivateOK: true}), plain(at))
+			assert.NoError(t, err, a)
+		})
+	}
+}
+
+func TestAFamilyCanBeTurnedOff(t *testing.T) {
+	inBubble(t, func(n *network) {
+		four, six := n.serve("192.0.2.1", good(ms)), n.serve("2001:db8::1", good(ms))
+		for f, want := range map[*Pool]netip.AddrPort{n.fleet(Config{NoIPv4: true}): six, n.fleet(Config{NoIPv6: true}): four} {
+			for range 5 {
+				before := len(n.queries())
+				_, _, err := n.ask(f, plain(four, six))
+				require.NoError(t, err)
+				assert.Equal(t, want, n.queries()[before].to)
+			}
+		}
+	})
+}
+
+func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
+	inBubble(t, func(n *network) {
+		n.refuse = func(_ string, to netip.AddrPort) error {
+			if to.Addr().Is6() {
+				return syscall.ENETUNREACH
+			}
+			return nil
+		}
+		f := n.fleet(Config{})
+		x := plain(n.serve("2001:db8::1", good(ms)))
+		four := n.serve("192.0.2.1", good(ms))
+		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{four}, nil
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, ms, took)
+	})
+}
+
+func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(ms)))))
+		require.NoError(t, err)
+		n.refuse = func(string, netip.AddrPort) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.open > 0 {
+				return syscall.EMFILE
+			}
+			return nil
+		}
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.2", good(10*ms))))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		go func() { _, _ = f.Query(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
+		time.Sleep(ms)
+		before := f.counters.wire.Load()
+		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		require.ErrorIs(t, err, ErrNoServers)
+		assert.Equal(t, before+1, f.counters.wire.Load())
+		time.Sleep(100 * ms)
+		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		require.NoError(t, err, "the server is not to blame, and nor is its zone")
+	})
+}
+
+func TestAFamilyThatIsSilentRests(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		for i := range maxSilentZones {
+			six := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)}), 53)
+			x := plain(six)
+			x.Zone = fmt.Sprintf("z%d.", i)
+			_, _, err := n.ask(f, x)
+			require.ErrorIs(t, err, ErrNoServers)
+		}
+		four, six := n.serve("192.0.2.200", good(100*ms)), n.serve("2001:db8::200", good(ms))
+		for range 3 {
+			before := len(n.queries())
+			_, _, err := n.ask(f, plain(four, six))
+			require.NoError(t, err)
+			assert.Equal(t, four, n.queries()[before].to)
+		}
+		_, took, err := n.ask(f, plain(six))
+		require.NoError(t, err)
+		assert.Equal(t, ms, took, "there is no other, and it does answer")
+		_, took, err = n.ask(f, plain(four, six))
+		require.NoError(t, err)
+		assert.Equal(t, ms, took)
+	})
+}
+
+func TestMessagesThatAnswerNothingAreIgnored(t *testing.T) {
+	wrongID := func(m *dns.Msg) { m.Id++ }
+	wrongName := func(m *dns.Msg) { m.Question[0].Name = "www.example.net." }
+	query := func(m *dns.Msg) { m.Response = false }
+	for _, wrong := range []func(*dns.Msg){wrongID, wrongName, query} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(Config{})
+			forgeries := 2
+			a := n.serve("192.0.2.1", func(q sent) (all []reply) {
+				for i := range forgeries {
+					m := new(dns.Msg).SetRcode(q.Msg, dns.RcodeNameError)
+					wrong(m)
+					all = append(all, reply{m, time.Duration(i+1) * ms})
+				}
+				return append(all, good(20*ms)(q)...)
+			})
+			m, took, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+			assert.Equal(t, dns.RcodeSuccess, m.Rcode)
+			assert.Equal(t, 20*ms, took)
+			assert.EqualValues(t, 2, f.counters.ignored.Load())
+			forgeries = 3
+			before := len(n.queries())
+			b := n.serve("192.0.2.2", good(50*ms))
+			m, took, err = n.ask(f, plain(a, b))
+			require.NoError(t, err)
+			assert.Equal(t, dns.RcodeSuccess, m.Rcode)
+			assert.Equal(t, 53*ms, took)
+			assert.Len(t, n.queries(), before+2)
+		})
+	}
+}
+
+func TestEveryQueryHasASocketAndAnIDOfItsOwn(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", good(ms))
+		ids, sockets := map[uint16]bool{}, map[int]bool{}
+		for range 100 {
+			_, _, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+		}
+		for _, q := range n.queries() {
+			ids[q.Id], sockets[q.conn] = true, true
+		}
+		assert.Greater(t, len(ids), 95)
+		assert.Len(t, sockets, 100)
+	})
+}
+
+func TestAClosedFleetLeavesNothing(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{PerServer: 3})
+		a := n.serve("192.0.2.1", dead)
+		for range 10 {
+			go func() {
+				x := plain(a)
+				x.FindMore = func(ctx context.Context, _ Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				_, err := f.Query(context.Background(), x)
+				assert.ErrorIs(t, err, net.ErrClosed)
+			}()
+		}
+		time.Sleep(300 * ms)
+		start := time.Now()
+		f.Close()
+		synctest.Wait()
+		assert.Zero(t, time.Since(start))
+		assert.Zero(t, n.open)
+		_, _, err := n.ask(f, plain(a))
+		assert.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+func TestAnEndedContextEndsAnAsk(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		ctx, cancel := context.WithCancelCause(context.Background())
+		mine := errors.New("mine")
+		time.AfterFunc(30*ms, func() { cancel(mine) })
+		_, err := f.Query(ctx, plain(n.serve("192.0.2.1", good(100*ms))))
+		assert.ErrorIs(t, err, mine)
+		assert.Equal(t, 30*ms, time.Since(n.start))
+	})
+}
+
+func TestWhatCannotBePaidForIsNotSent(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		limit := errors.New("limit")
+		left := 2
+		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
+		x.Spend = func(bool) error {
+			if left == 0 {
+				return limit
+			}
+			left--
+			return nil
+		}
+		_, took, err := n.ask(f, x)
+		assert.ErrorIs(t, err, limit)
+		assert.Len(t, n.queries(), 2)
+		assert.Less(t, took, 400*ms)
+	})
+}
+
+func TestAServerTakes64Bytes(t *testing.T) {
+	assert.LessOrEqual(t, unsafe.Sizeof(server{}), uintptr(64))
+}
+
+func TestTheTablesAreBounded(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{MaxBytes: 1 << 18})
+		kept := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 53)
+		for i := range 20000 {
+			time.Sleep(time.Microsecond)
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
+			f.mu.Lock()
+			f.servers.lookUpServer(at, f.elapsed())
+			f.servers.lookUpServer(kept, f.elapsed()).lastQuery = f.elapsed()
+			f.lame.recordResponse(lameKey{"example.", at}, "www.example.", ErrLame, f.elapsed())
+			f.zones.releaseZone(f.zones.useZone(at.String()), f.elapsed())
+			f.mu.Unlock()
+		}
+		var s observe.RecursorStats
+		f.FillStats(&s)
+		assert.LessOrEqual(t, s.Bytes, int64(1<<18))
+		assert.Greater(t, s.Servers, 1000)
+		assert.Contains(t, f.servers.all, kept)
+	})
+}
+
+func TestAServerThatIsSilentRests(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(90*ms))
+		for _, at := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", dead)
+		slow := func() bool {
+			_, took, err := n.ask(f, plain(a, b))
+			require.NoError(t, err)
+			return took > 90*ms
+		}
+		assert.True(t, slow(), "once may be a lost packet")
+		assert.True(t, slow())
+		assert.False(t, slow())
+		time.Sleep(minBackoff - time.Second)
+		assert.False(t, slow())
+		time.Sleep(time.Second)
+		assert.True(t, slow(), "it is asked again")
+		assert.False(t, slow())
+		time.Sleep(minBackoff)
+		assert.False(t, slow(), "it rests for twice as long")
+		time.Sleep(minBackoff)
+		n.serve("192.0.2.1", good(10*ms))
+		for range 3 {
+			_, took, err := n.ask(f, plain(a, b))
+			require.NoError(t, err)
+			assert.Equal(t, 10*ms, took)
+		}
+	})
+}
+
+func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		x := plain(n.serve("192.0.2.1", dead))
+		b := n.serve("192.0.2.2", good(30*ms))
+		x.FindMore = func(_ context.Context, e Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
+			assert.Equal(t, Glueless, e)
+			time.Sleep(40 * ms)
+			return []netip.AddrPort{b}, nil
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, initialHedgeDelay+(40+30)*ms, took)
+		assert.EqualValues(t, 1, f.counters.hedges.Load())
+		assert.Less(t, f.hedgeBudget.account.Tokens(), float64(hedgeBurst))
+	})
+}
+
+func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		x := plain(n.serve("192.0.2.1", good(100*ms)))
+		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) { return nil, nil }
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, 100*ms, took)
+		assert.EqualValues(t, hedgeBurst, f.hedgeBudget.account.Tokens())
+	})
+}
+
+func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		x := plain(n.serve("192.0.2.1", good(100*ms)))
+		ended := make(chan time.Duration, 1)
+		x.FindMore = func(ctx context.Context, _ Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
+			<-ctx.Done()
+			ended <- time.Since(n.start)
+			return nil, ctx.Err()
+		}
+		_, _, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, 100*ms+answerTimeout, <-ended)
+	})
+}
+
+func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
+		found := 0
+		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			if found++; found < 8 {
+				return []netip.AddrPort{n.serve(fmt.Sprintf("192.0.2.%d", 10+found), dead)}, nil
+			}
+			return []netip.AddrPort{n.serve("192.0.2.100", good(10*ms))}, nil
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Less(t, took, 5*time.Second)
+	})
+}
+
+func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		slow, fast := n.serve("192.0.2.1", good(300*ms)), n.serve("192.0.2.2", good(10*ms))
+		x := plain(slow)
+		for range 2 {
+			_, _, err := n.ask(f, x)
+			require.NoError(t, err)
+		}
+		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{fast}, nil
+		}
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, initialHedgeDelay+10*ms, took)
+	})
+}
+
+func TestAServerThatIsStillToAnswerItsFirstQueryIsNotTheBest(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		h := turns(good(240*ms), good(90*ms))
+		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
+		for range 3 {
+			_, _, err := n.ask(f, x)
+			require.NoError(t, err)
+		}
+		q := n.queries()
+		assert.NotEqual(t, q[0].to, q[1].to)
+		assert.Equal(t, q[1].to, q[2].to)
+	})
+}
+
+func TestAServerThatWasSilentAtFirstRestsAtOnce(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		h := turns(dead, good(70*ms))
+		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
+		_, _, err := n.ask(f, x)
+		require.NoError(t, err)
+		time.Sleep(answerTimeout)
+		var s observe.RecursorStats
+		f.FillStats(&s)
+		assert.Equal(t, 1, s.Resting)
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, 70*ms, took)
+		assert.Equal(t, n.queries()[1].to, n.queries()[2].to)
+	})
+}
+
+func TestWhenAllServersRestHedgesGoOn(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead))
+		_, _, err := n.ask(f, x)
+		require.ErrorIs(t, err, ErrNoServers)
+		time.Sleep(zoneBackoffTime)
+		h := turns(dead, good(30*ms))
+		n.serve("192.0.2.1", h)
+		n.serve("192.0.2.2", h)
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.Equal(t, initialHedgeDelay+30*ms, took)
+	})
+}
+
+func TestTimeoutsDropNoEDNS(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", dead)))
+		require.ErrorIs(t, err, ErrNoServers)
+		assert.Len(t, n.queries(), maxAttempts)
+		for _, q := range n.queries() {
+			assert.NotNil(t, q.IsEdns0())
+			assert.False(t, q.tcp)
+		}
+	})
+}
+
+func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		inBubble(t, func(n *network) {
+			n.refuse = func(network string, _ netip.AddrPort) error {
+				switch {
+				case network == "udp":
+					return nil
+				case refused:
+					return syscall.ECONNREFUSED
+				}
+				time.Sleep(dialTimeout)
+				return syscall.ETIMEDOUT
+			}
+			f := n.fleet(Config{Hedge: Hedge{Off: true}})
+			x := plain(n.serve("192.0.2.1", func(q sent) []reply {
+				r := new(dns.Msg).SetReply(q.Msg)
+				r.Truncated = true
+				return []reply{{r, 10 * ms}}
+			}))
+			b := n.serve("192.0.2.2", good(30*ms))
+			x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+				return []netip.AddrPort{b}, nil
+			}
+			_, took, err := n.ask(f, x)
+			require.NoError(t, err)
+			if refused {
+				assert.Equal(t, (10+30)*ms, took)
+			} else {
+				assert.Equal(t, 10*ms+3*initialRTO+30*ms, took)
+			}
+		})
+	}
+}
+
+func TestACrowdIsSpreadOverTheServersOfAZone(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{PerServer: 10})
+		x := plain(n.serve("192.0.2.1", good(100*ms)), n.serve("192.0.2.2", good(100*ms)), n.serve("192.0.2.3", good(100*ms)))
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				_, err := f.Query(context.Background(), x)
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 100*ms, time.Since(n.start))
+	})
+}
+
+func TestATraceIsToldOfAllQueries(t *testing.T) {
+	inBubble(t, func(n *network) {
+		var mu sync.Mutex
+		var told []Attempt
+		var ends []error
+		f := n.fleet(Config{
+			Began: func(_ context.Context, i Attempt) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, i)
+			},
+			Ended: func(_ context.Context, _ Attempt, _ time.Duration, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				ends = append(ends, err)
+			},
+		})
+		h := turns(dead, says(dns.RcodeRefused, 10*ms), good(10*ms))
+		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h)))
+		require.NoError(t, err)
+		require.Len(t, told, 3)
+		for i, a := range told {
+			assert.Equal(t, Attempt{Name: "www.example.com.", Type: dns.TypeA, Zone: "example.com.", Server: n.queries()[i].to, Attempt: i, Hedge: i == 1}, a)
+		}
+		assert.Equal(t, []error{ErrLame, nil, race.ErrLost}, ends)
+	})
+}
+
+// known returns a fleet that has met servers.
+func (n *network) known(servers ...netip.AddrPort) *Pool {
+	f := n.fleet(Config{})
+	for _, a := range servers {
+		_, _, err := n.ask(f, plain(a))
+		require.NoError(n, err)
+	}
+	return f
+}
+
+func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		all := []netip.AddrPort{n.serve("192.0.2.1", good(70*ms)), n.serve("2001:db8::1", good(20*ms))}
+		for i := range byte(30) {
+			all = append(all, n.serve(netip.AddrFrom4([4]byte{192, 0, 2, 50 + i}).String(), good(90*ms)))
+		}
+		f := n.known(all...)
+		zones := []Delegation{
+			{"com.", []string{"a.gtld-servers.net."}, all[:2], time.Now().Add(time.Hour), [][]byte{{1, 2}, {3}}},
+			{"old.", nil, nil, time.Now().Add(10 * time.Minute), nil},
+		}
+		var b bytes.Buffer
+		require.NoError(t, f.Export(&b, "", zones))
+		time.Sleep(20 * time.Minute)
+		g := n.known(n.serve("2001:db8::1", good(10*ms)))
+		got, err := g.Import(bytes.NewReader(b.Bytes()), "")
+		require.NoError(t, err)
+		require.Len(t, got, 1, "the other one has expired")
+		assert.WithinDuration(t, zones[0].Expires, got[0].Expires, 0)
+		got[0].Expires = zones[0].Expires
+		assert.Equal(t, zones[0], got[0])
+		none, err := g.Import(bytes.NewReader(b.Bytes()), "another source")
+		require.NoError(t, err)
+		assert.Empty(t, none)
+		require.Len(t, g.servers.all, 32)
+		assert.InDelta(t, 70*ms, g.servers.all[all[0]].rtt.SRTT, 1000)
+		assert.InDelta(t, 10*ms, g.servers.all[all[1]].rtt.SRTT, 1000, "what is known already stays")
+		assert.InDelta(t, 90*ms, g.firstRTTs.median, float64(2*ms))
+		assert.InDelta(t, 90*ms, g.firstRTTs.hedgeDelay, float64(2*ms))
+		before := len(n.queries())
+		_, _, err = n.ask(g, plain(all[0], all[1], all[2]))
+		require.NoError(t, err)
+		assert.Equal(t, all[1], n.queries()[before].to)
+	})
+}
+
+func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.known(n.serve("192.0.2.1", good(70*ms)))
+		var b bytes.Buffer
+		require.NoError(t, f.Export(&b, "", []Delegation{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour), nil}}))
+		g := n.fleet(Config{})
+		for i := range b.Len() {
+			bad := bytes.Clone(b.Bytes())
+			bad[i] ^= 4
+			_, err := g.Import(bytes.NewReader(bad), "")
+			require.Error(t, err, i)
+			_, err = g.Import(bytes.NewReader(b.Bytes()[:i]), "")
+			require.Error(t, err, i)
+		}
+		_, err := g.Import(bytes.NewReader(append(bytes.Clone(b.Bytes()), 0)), "")
+		require.ErrorContains(t, err, "damaged")
+		_, err = g.Import(strings.NewReader("hedge dns 1\n"), "")
+		require.ErrorIs(t, err, errNotExport)
+		_, err = g.Import(strings.NewReader("hedge recursor 9\nx"), "")
+		require.ErrorContains(t, err, `version "9"`)
+		_, err = g.Import(io.LimitReader(neverEnding('x'), 1<<30), "")
+		require.ErrorContains(t, err, "larger than 16 MiB")
+		time.Sleep(decode.MaxAge + time.Second)
+		_, err = g.Import(bytes.NewReader(b.Bytes()), "")
+		require.ErrorContains(t, err, "24h0m1s old")
+		assert.Empty(t, g.servers.all)
+		assert.Zero(t, g.firstRTTs.window.Len())
+	})
+}
+
+type neverEnding byte
+
+func (b neverEnding) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(b)
+	}
+	return len(p), nil
+}
+
+// FuzzImport mends the checksum, so that what is below it is read.
+func FuzzImport(f *testing.F) {
+	g := NewPool(Config{})
+	defer g.Close()
+	at := netip.MustParseAddrPort("[2001:db8::1]:53")
+	*g.servers.lookUpServer(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
+	f.Add(g.encodeExport("", []Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour), [][]byte{{1}}}}, time.Now()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= 4 {
+			end := len(b) - 4
+			b = binary.BigEndian.AppendUint32(bytes.Clone(b[:end]), crc32.ChecksumIEEE(b[:end]))
+		}
+		g := NewPool(Config{})
+		defer g.Close()
+		if _, err := g.Import(bytes.NewReader(b), ""); err != nil {
+			assert.Empty(t, g.servers.all)
+			return
+		}
+		_, err := g.Import(bytes.NewReader(g.encodeExport("", nil, time.Now())), "")
+		assert.NoError(t, err)
+	})
+}
+
+func TestALostQueryToTheOnlyServerIsSentAgain(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		x := plain(n.serve("192.0.2.1", good(50*ms)))
+		for range 20 {
+			_, _, err := n.ask(f, x)
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", turns(dead, good(50*ms)))
+		_, took, err := n.ask(f, x)
+		require.NoError(t, err)
+		assert.InDelta(t, (50*ms + rttGranularity + 50*ms).Seconds(), took.Seconds(), 0.001)
+		assert.EqualValues(t, 1, f.counters.hedges.Load())
+	})
+}
+
+func TestAServerThatWasNeverMetIsNotAskedAgainBeforeItsTimeout(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(50*ms)))))
+		require.NoError(t, err)
+		assert.Equal(t, initialRTO+50*ms, took)
+	})
+}
+
+func TestInAnOutageNothingIsHedged(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
+		ask := func(i byte, h handler) {
+			x := plain(n.serve(fmt.Sprintf("198.51.100.%d", i), h), n.serve(fmt.Sprintf("203.0.113.%d", i), h))
+			x.Zone = fmt.Sprintf("z%d.", i)
+			_, _, _ = n.ask(f, x)
+		}
+		for i := range byte(80) {
+			ask(i, good(10*ms))
+			time.Sleep(time.Second)
+		}
+		for i := range byte(40) {
+			ask(i, dead)
+		}
+		before := f.counters.hedges.Load()
+		for i := range byte(40) {
+			ask(40+i, dead)
+		}
+		assert.Equal(t, before, f.counters.hedges.Load())
+		for i := range byte(30) {
+			ask(200+i, good(10*ms))
+		}
+		before = f.counters.hedges.Load()
+		ask(250, turns(dead, good(ms)))
+		assert.Equal(t, before+1, f.counters.hedges.Load())
+	})
+}
+
+// A proxy, or a machine that is busy, may open a socket later than an answer is due.
+func TestAServerIsNotSilentBeforeItIsAsked(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", good(10*ms))
+		n.refuse = func(string, netip.AddrPort) error { time.Sleep(1500 * ms); return nil }
+		for range 3 {
+			_, took, err := n.ask(f, plain(a))
+			require.NoError(t, err)
+			assert.Equal(t, 1510*ms, took)
+		}
+	})
+}

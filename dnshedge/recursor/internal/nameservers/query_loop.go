@@ -1,0 +1,658 @@
+package nameservers
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/race"
+)
+
+const (
+	maxQueries          = 8                       // of a task, unless its servers are more
+	maxUnansweredHedges = 2                       // hedges of a task that nobody answers
+	maxQueryTime        = 4500 * time.Millisecond // after which a task sends no more queries
+	briefTime           = time.Second             // after which a brief one sends none
+
+	noEDNSTime       = time.Hour            // how long a server that does not understand EDNS is asked without
+	maxTimerLateness = 5 * time.Millisecond // how late a timer may strike: then the process is busy, and not the server
+)
+
+// Query has the servers of a zone answer t. It returns the first response that Judge takes, as it
+// came, or the error of Spend or More, ErrNoServers, or the cause of ctx.
+//
+// It is no race of package race: which server is asked next and when depends on how those asked
+// before have answered, there is no bound of four attempts, and losers are of use.
+func (f *Pool) Query(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
+	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
+	if err != nil {
+		return nil, err
+	}
+	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, began: f.elapsed()}
+	a.inbox.wake = make(chan struct{}, 1)
+	a.search = serverSearch{fleet: f, more: t.FindMore}
+	if err := a.enterZone(); err != nil {
+		return nil, err
+	}
+	a.candidates = f.addCandidates(t, nil, t.Servers)
+	a.timer = time.NewTimer(time.Hour)
+	err = ErrNoServers // unless this function returns
+	defer func() { a.releaseQueries(err) }()
+	a.queryNext(reasonFirst)
+	var events []queryEvent
+	for {
+		if a.isFinished() {
+			return nil, a.failureReason()
+		}
+		a.setTimer()
+		select {
+		case <-a.inbox.wake:
+			events = a.inbox.takeEvents(events)
+			for _, e := range events {
+				if m := a.handleEvent(e); m != nil {
+					return m, nil
+				}
+			}
+		case <-a.timer.C:
+			a.handleTimer()
+		case x := <-a.search.results:
+			a.search.running = false
+			a.addServers(x)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-f.ctx.Done():
+			return nil, net.ErrClosed
+		}
+	}
+}
+
+// queryLoop is a task that is under way. Its fields belong to the goroutine that asks; inbox has a lock of its own.
+type queryLoop struct {
+	*Pool
+	*Task
+	ctx        context.Context
+	wire       *wire.Query
+	plainWire  *wire.Query // without EDNS; nil: not needed yet
+	zone       *zoneState
+	began      time.Duration
+	candidates []candidate
+	queries    []*query // that were sent, in this order, and have not ended
+	attempts   int      // queries sent, but not those that repeat an attempt in another form
+	hedgesSent int      // of them, hedges
+	timer      *time.Timer
+	ended      chan struct{} // closed at the end; nil: nobody waits for a place
+	inbox      eventQueue
+	search     serverSearch
+	outcome    loopOutcome
+}
+
+// loopOutcome is what is known of a task that nobody has answered.
+type loopOutcome struct {
+	sentAny     bool  // a query has left this machine
+	localErr    error // why one has not
+	gotResponse bool  // a response came
+	fatal       error // why no more is sent
+	backedOff   bool  // it was noted that the zone's servers are silent
+}
+
+// enterZone makes the task a user of its zone, or returns why the zone's servers are not asked.
+func (a *queryLoop) enterZone() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return net.ErrClosed
+	}
+	if z := a.zones.all[a.Zone]; z != nil && a.began < z.backoffs[kindOfType(a.Type)].avoidUntil {
+		return ErrNoServers
+	}
+	a.zone = a.zones.useZone(a.Zone)
+	return nil
+}
+
+// queryReason is why a query is sent.
+type queryReason int
+
+const (
+	reasonFirst   queryReason = iota
+	reasonFailure             // another server cannot answer
+	reasonTimeout             // no answer came before the retransmission timeout
+	reasonHedge               // an answer is late
+	reasonRepeat              // the query before was not understood, or its answer was cut
+)
+
+// next asks the next server, or looks for more.
+func (a *queryLoop) queryNext(why queryReason) {
+	if a.isExhausted() {
+		return
+	}
+	a.mu.Lock()
+	c := a.selectServer(a.candidates, a.elapsed())
+	a.mu.Unlock()
+	if c != nil && c.attempts > 0 && a.attempts >= maxQueries {
+		c = nil
+	}
+	switch {
+	case c == nil || c.attempts > 0:
+		a.search.requestServers(a.ctx, a.searchEffort())
+	case c.avoided:
+		a.search.requestServers(a.ctx, Glueless)
+	}
+	switch {
+	case c == nil, why == reasonFailure && c.attempts > 0 && a.latestQuery() != nil:
+		return
+	case c.avoided && a.search.running: // a server that is looked up now comes before it
+		return
+	}
+	a.sendQuery(c, why, nil)
+}
+
+// searchEffort returns where to look for more servers because one is needed.
+func (a *queryLoop) searchEffort() Effort {
+	if a.outcome.gotResponse || len(a.candidates) == 0 {
+		return Everything
+	}
+	return Outside
+}
+
+// isExhausted reports whether no more queries are sent.
+func (a *queryLoop) isExhausted() bool {
+	passed := a.elapsed() - a.began
+	return a.outcome.fatal != nil || passed > maxQueryTime || a.Brief && passed >= briefTime
+}
+
+// isFinished reports whether no answer is awaited any more.
+func (a *queryLoop) isFinished() bool {
+	switch {
+	case len(a.queries) == 0 && !a.search.running:
+		return true
+	case a.latestQuery() != nil:
+		return false
+	case a.isExhausted():
+		return true
+	case a.search.running:
+		return false
+	case a.Brief:
+		return true
+	case time.Now().Before(a.lastDeadline()):
+		return false
+	}
+	a.backOffZone()
+	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
+}
+
+// awaitDeadline returns Task.Until's time.
+func (a *queryLoop) awaitDeadline() time.Time {
+	if a.AwaitUntil == nil {
+		return time.Time{}
+	}
+	return a.AwaitUntil()
+}
+
+// lastDeadline returns when all queries have had the time that losers have.
+func (a *queryLoop) lastDeadline() (last time.Time) {
+	for _, q := range a.queries {
+		if at := q.loserDeadline(); at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// latestQuery returns the query that was sent last, of those whose answer is not overdue.
+func (a *queryLoop) latestQuery() *query {
+	for i := len(a.queries) - 1; i >= 0; i-- {
+		if q := a.queries[i]; q.state != stateOverdue {
+			return q
+		}
+	}
+	return nil
+}
+
+// setTimer sets the timer.
+func (a *queryLoop) setTimer() {
+	q := a.latestQuery()
+	switch {
+	case q == nil && len(a.queries) > 0 && !a.search.running:
+		at := a.lastDeadline()
+		if !time.Now().Before(at) {
+			at = a.awaitDeadline()
+		}
+		a.timer.Reset(time.Until(at))
+	case q == nil || q.state == stateWaiting:
+		a.timer.Stop()
+	default:
+		a.timer.Reset(time.Until(q.nextTimer()))
+	}
+}
+
+// handleTimer does what is to be done when the time of the latest query is up.
+func (a *queryLoop) handleTimer() {
+	q := a.latestQuery()
+	if q == nil || q.state == stateWaiting {
+		return
+	}
+	over := time.Since(q.nextTimer())
+	switch {
+	case over < 0:
+	case over > maxTimerLateness:
+		q.processDelay += over + maxTimerLateness // the answer may be here already, but not read
+	case q.hedgeable:
+		q.hedgeable = false
+		a.sendHedge()
+	default:
+		a.markOverdue()
+		a.queryNext(reasonTimeout)
+	}
+}
+
+// markOverdue notes that the answers to all queries are overdue. They are still taken if they come.
+func (a *queryLoop) markOverdue() {
+	var ended []*query
+	a.mu.Lock()
+	left := a.queries[:0]
+	for _, q := range a.queries {
+		switch q.state {
+		case stateEvicted:
+			ended = append(ended, q)
+			continue
+		case stateSent:
+			q.state = stateOverdue
+			q.markExpendable()
+		}
+		left = append(left, q)
+	}
+	clear(a.queries[len(left):])
+	a.queries = left
+	a.mu.Unlock()
+	for _, q := range ended {
+		a.reportEnd(q, q.err)
+	}
+}
+
+// sendHedge asks another server because the answer of the one before is late.
+func (a *queryLoop) sendHedge() {
+	if a.isExhausted() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
+		return // they do not help, and others have the same budget
+	}
+	c := a.selectHedgeServer(a.candidates)
+	looks := (c == nil || c.attempts > 0) && a.search.canFind(Glueless)
+	switch {
+	case c == nil && !looks || !a.hedgeBudget.spendToken():
+	case looks:
+		a.search.paidByBudget = a.search.startSearch(a.ctx, Glueless)
+	default:
+		a.sendQuery(c, reasonHedge, nil)
+	}
+}
+
+// sendQuery sends a query to c. If it repeats another one in another form, that form is again.
+func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryForm) {
+	paid := why == reasonHedge // by the budget
+	if !paid && a.Hedge != nil && a.Hedge() {
+		if paid = a.hedgeBudget.spendToken(); !paid {
+			a.outcome.fatal = ErrNoHedgeBudget
+			return
+		}
+	}
+	if !a.spendTask(why, paid) {
+		return
+	}
+	c, q := a.acquireSlots(c, why, again)
+	if q == nil {
+		if paid {
+			a.hedgeBudget.refundToken()
+			a.hedgeBudget.denied.Add(1)
+		}
+		return
+	}
+	q.paidByBudget = paid
+	a.countQuery(c, q, why)
+	var gone chan struct{}
+	if q.state == stateWaiting {
+		if a.ended == nil {
+			a.ended = make(chan struct{})
+		}
+		gone = a.ended
+	}
+	a.queries = append(a.queries, q)
+	defer func() { go q.sendAndReceive(gone) }() // also if Config.Began panics
+	if began := a.conf.Began; began != nil {
+		began(a.ctx, a.attemptInfo(q))
+	}
+}
+
+// spendTask reports whether a query is paid for. If it is not, nothing more is sent, unless it is a hedge: the
+// task goes on without.
+func (a *queryLoop) spendTask(why queryReason, paid bool) bool {
+	if a.Task.Spend == nil {
+		return true
+	}
+	err := a.Task.Spend(paid)
+	if err != nil && paid {
+		a.hedgeBudget.refundToken()
+	}
+	if err != nil && why != reasonHedge {
+		a.outcome.fatal = err
+	}
+	return err == nil
+}
+
+// acquireSlots returns a query that has places, or that waits for them, and whom it asks: c, unless others have
+// taken its last places since it was chosen. A hedge does not wait. The query is nil if none can be sent.
+func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryForm) (*candidate, *query) {
+	now := a.elapsed()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if why != reasonHedge && why != reasonRepeat && !c.slots.isFree(a.perServer) {
+		c = a.selectServer(a.candidates, now)
+	}
+	q := a.newQuery(c, why, again)
+	c.lastQuery = now
+	c.zoneHealth = q.zoneHealth
+	switch {
+	case a.closed:
+		return c, nil
+	case q.tryAcquireSlots():
+		q.state = stateSent
+		if why == reasonTimeout {
+			q.markExpendable() // it will hardly be answered
+		}
+	case why == reasonHedge:
+		return c, nil
+	}
+	a.wg.Add(1)
+	return c, q
+}
+
+// newQuery returns a query to c. The caller holds mu.
+func (a *queryLoop) newQuery(c *candidate, why queryReason, again *queryForm) *query {
+	about := a.healthByZone.newTopicID(a.Zone, kindOfType(a.Type))
+	q := &query{
+		Pool: a.Pool, queryForm: queryForm{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.Signed && a.elapsed() < c.server.noEDNSUntil},
+		queryTopic: queryTopic{a.zone, about, &a.zone.backoffs[kindOfType(a.Type)], a.healthByZone.useHealth(healthKey{c.addr, about}, a.elapsed())},
+		server:     c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
+		started: time.Now(), hedgeDelay: c.hedgeDelay,
+	}
+	if again != nil {
+		q.queryForm = *again
+	}
+	if c.slow && len(a.candidates) == 1 && a.search.canFind(Glueless) {
+		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // there may be a better one
+	}
+	if q.tcp {
+		q.hedgeDelay, q.rto = 3*q.hedgeDelay, min(max(3*c.rto, initialRTO), 3*maxRTO) // a connection takes two round trips more
+	} else {
+		q.rto = min(c.rto<<c.attempts, max(maxRTO, c.rto))
+	}
+	q.hedgeable = !a.hedgeBudget.off && q.hedgeDelay < q.rto
+	if q.withoutEDNS {
+		if a.plainWire == nil {
+			a.plainWire = a.wire.Plain()
+		}
+		q.wire = a.plainWire
+	}
+	return q
+}
+
+// count counts a query to c.
+func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
+	if why != reasonRepeat {
+		a.attempts++
+	}
+	if !q.tcp {
+		c.attempts++
+	}
+	switch why {
+	case reasonHedge:
+		a.hedgesSent++
+	case reasonFailure:
+		a.counters.failovers.Add(1)
+	case reasonTimeout:
+		a.counters.timeouts.Add(1)
+	}
+	if q.paidByBudget {
+		a.counters.hedges.Add(1)
+	} else {
+		a.hedgeBudget.account.Earn()
+	}
+}
+
+func (a *queryLoop) attemptInfo(q *query) Attempt {
+	return Attempt{
+		Name: a.Name, Type: a.Type, Zone: a.Zone, Server: q.addr,
+		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge || q.paidByBudget,
+	}
+}
+
+// take takes an event, and returns the answer if it is one.
+func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
+	q := e.query
+	if !e.ended {
+		q.state = stateSent
+		return nil
+	}
+	if q.err == errEvicted && q.state != stateOverdue {
+		q.state = stateEvicted
+		return nil
+	}
+	for i := range a.queries {
+		if a.queries[i] == q {
+			a.queries = append(a.queries[:i], a.queries[i+1:]...)
+			break
+		}
+	}
+	c := findCandidate(a.candidates, q.addr)
+	err := q.err
+	if q.msg != nil {
+		a.outcome.gotResponse = true
+		err = a.judgeResponse(c, q)
+	}
+	m := q.msg
+	q.msg = nil // it may be large, and other queries of the task, which refer to this one, may take long
+	a.reportEnd(q, err)
+	switch {
+	case err == nil:
+		if q.hedge {
+			a.counters.hedgeWins.Add(1)
+		}
+		return m
+	case err == errEDNSRejected && (q.tcp || c.attempts < maxAttempts):
+		again := q.queryForm
+		again.withoutEDNS = true
+		a.sendQuery(c, reasonRepeat, &again)
+	case err == errTruncated && !q.tcp:
+		a.outcome.gotResponse = true
+		again := q.queryForm
+		again.tcp = true
+		a.sendQuery(c, reasonRepeat, &again)
+	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errTooManyForgeries || err == errEvicted:
+		if a.latestQuery() == nil && q.state != stateOverdue {
+			a.queryNext(reasonTimeout)
+		}
+	default:
+		c.failed = true
+		a.queryNext(reasonFailure)
+	}
+	return nil
+}
+
+// read reads a response, and returns an error if it is none that helps.
+func (a *queryLoop) judgeResponse(c *candidate, q *query) error {
+	switch {
+	case q.withoutEDNS || !isEDNSRejected(q.msg):
+	case a.Signed:
+		return a.updateLameness(c, ErrUnsigned)
+	default:
+		return errEDNSRejected
+	}
+	if q.withoutEDNS && !isEDNSRejected(q.msg) { // otherwise it is the question that the server does not understand
+		now := a.elapsed()
+		a.mu.Lock()
+		if c.server.noEDNSUntil <= now {
+			c.server.noEDNSUntil = now + noEDNSTime
+		}
+		a.mu.Unlock()
+	}
+	err := a.Judge(q.msg, c.addr)
+	if err == ErrLame {
+		a.counters.lame.Add(1)
+	}
+	if err == nil && !c.hasLameRecord || isEDNSRejected(q.msg) {
+		return err
+	}
+	return a.updateLameness(c, err)
+}
+
+// mark notes what a server has said, as Task.Judge does, and returns it.
+func (a *queryLoop) updateLameness(c *candidate, err error) error {
+	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
+	a.mu.Lock()
+	c.lame = a.lame.recordResponse(key, a.Name, err, now)
+	a.mu.Unlock()
+	c.hasLameRecord = err != nil
+	return err
+}
+
+// isEDNSRejected reports whether a server did not understand a query with EDNS (RFC 6891 §7).
+func isEDNSRejected(m *dns.Msg) bool {
+	switch m.Rcode {
+	case dns.RcodeFormatError, dns.RcodeBadVers:
+		return true
+	case dns.RcodeNotImplemented:
+		return m.IsEdns0() == nil
+	}
+	return false
+}
+
+// reportEnd notes that q has ended.
+func (a *queryLoop) reportEnd(q *query, err error) {
+	switch {
+	case !q.wrote.IsZero():
+		a.outcome.sentAny = true
+	case err != ErrNoServers: // it has waited for a place in vain
+		a.outcome.localErr = err
+	}
+	if ended := a.conf.Ended; ended != nil {
+		ended(a.ctx, a.attemptInfo(q), time.Since(q.started), err)
+	}
+}
+
+// add adds the servers that were found.
+func (a *queryLoop) addServers(x searchResult) {
+	s := &a.search
+	n := len(a.candidates)
+	a.candidates = a.addCandidates(a.Task, a.candidates, x.servers)
+	switch {
+	case len(x.servers) == 0:
+		s.exhaustedEffort, s.err = x.effort, x.err
+	case len(a.candidates) == n: // none that may be asked
+		if s.startSearch(a.ctx, x.effort) {
+			return
+		}
+	}
+	paid, needed := s.paidByBudget, s.needed
+	s.paidByBudget, s.needed = false, false
+	if paid && (len(a.candidates) == n || needed) {
+		a.hedgeBudget.refundToken()
+	}
+	switch {
+	case a.isExhausted():
+	case needed && (len(a.candidates) > n || len(a.queries) == 0):
+		a.queryNext(reasonFailure)
+	case paid && len(a.candidates) > n:
+		if c := a.selectHedgeServer(a.candidates); c != nil {
+			a.sendQuery(c, reasonHedge, nil)
+		}
+	}
+}
+
+// fail returns the error of a task that no server has answered.
+func (a *queryLoop) failureReason() error {
+	if a.outcome.fatal == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
+		return ErrNoHedgeBudget // which says nothing of servers
+	}
+	silent := a.backOffZone()
+	o := &a.outcome
+	switch {
+	case o.fatal != nil:
+		return o.fatal
+	case a.search.err != nil && !silent:
+		return a.search.err
+	case o.localErr != nil && !o.sentAny:
+		return &LocalError{o.localErr}
+	}
+	return ErrNoServers
+}
+
+// rest has the zone rest, perhaps, if all servers were asked and were silent. It reports whether they were.
+func (a *queryLoop) backOffZone() bool {
+	if !a.areAllSilent() {
+		return false
+	}
+	if a.Minimised {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, r := a.elapsed(), &a.zone.backoffs[kindOfType(a.Type)]
+	switch {
+	case !a.outcome.backedOff:
+		a.outcome.backedOff = true
+		r.recordSilence(a.Name, slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.hasAnswered }), now)
+	case r.avoidUntil > now:
+		r.avoidUntil = now + zoneBackoffTime // they still are
+	}
+	return true
+}
+
+// silent reports whether all servers were asked, and none has said anything, not even to others.
+func (a *queryLoop) areAllSilent() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.ContainsFunc(a.queries, func(q *query) bool { return q.conn != nil }) {
+		a.outcome.sentAny = true
+	}
+	if a.outcome.gotResponse || !a.outcome.sentAny || len(a.candidates) == 0 {
+		return false
+	}
+	for i := range a.candidates {
+		c := &a.candidates[i]
+		if c.attempts == 0 || c.lastAnswer > a.began {
+			return false
+		}
+	}
+	return true
+}
+
+// end leaves the queries that are still in flight to themselves.
+func (a *queryLoop) releaseQueries(err error) {
+	a.timer.Stop()
+	if a.search.running && a.search.paidByBudget {
+		a.hedgeBudget.refundToken() // nobody will be asked
+	}
+	a.search.stopLater()
+	if a.ended != nil {
+		close(a.ended)
+	}
+	now := a.elapsed()
+	a.mu.Lock()
+	for _, q := range a.queries {
+		q.abandonQuery()
+	}
+	a.zones.releaseZone(a.zone, now)
+	a.mu.Unlock()
+	if ended := a.conf.Ended; ended != nil {
+		if err == nil {
+			err = race.ErrLost
+		}
+		for _, q := range a.queries {
+			ended(a.ctx, a.attemptInfo(q), time.Since(q.started), err)
+		}
+	}
+}

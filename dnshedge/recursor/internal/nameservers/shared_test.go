@@ -1,0 +1,305 @@
+package nameservers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/decode"
+	"github.com/gohedge/hedge/internal/doubles"
+	"github.com/gohedge/hedge/observe"
+)
+
+// about returns a task that asks for a name in a zone.
+func about(zone, name string, qtype uint16, servers ...netip.AddrPort) *Task {
+	x := plain(servers...)
+	x.Zone, x.Name, x.Type = zone, name, qtype
+	return x
+}
+
+// unless answers after a while, but queries of which drops is true.
+func unless(drops func(q dns.Question) bool, after time.Duration) handler {
+	return func(q sent) []reply {
+		if drops(q.Question[0]) {
+			return nil
+		}
+		return good(after)(q)
+	}
+}
+
+// Many servers drop queries for types that they do not know, and for AAAA (RFC 4074 §4.1).
+func TestAQuestionThatServersDropLetsNoZoneRest(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		h := unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 30*ms)
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
+		for i := range 5 {
+			_, _, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, a, b))
+			require.NoError(t, err, "question %d", i)
+			_, _, err = n.ask(f, about("example.", "www.example.", dns.TypeHTTPS, a, b))
+			require.ErrorIs(t, err, ErrNoServers)
+		}
+	})
+}
+
+// Whoever has zones can name anybody's servers for them, and many servers drop questions about
+// zones that they do not have.
+func TestZonesForWhichServersOfOthersAreSilentTakeNoneOfTheirPlaces(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		h := unless(func(q dns.Question) bool { return dns.IsSubDomain("evil.", q.Name) }, 30*ms)
+		var hoster []netip.AddrPort
+		for i := range 4 {
+			hoster = append(hoster, n.serve(fmt.Sprintf("192.0.2.%d", i), h))
+		}
+		for i := range 1000 {
+			zone := fmt.Sprintf("z%d.evil.", i%8)
+			time.AfterFunc(time.Duration(i)*10*ms, func() {
+				_, _ = f.Query(context.Background(), about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
+			})
+		}
+		for i := range 200 {
+			_, took, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, hoster...))
+			require.NoError(t, err)
+			require.LessOrEqual(t, took, 100*ms, "after %v", time.Since(n.start))
+			time.Sleep(50 * ms)
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
+func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		a := n.serve("192.0.2.1", good(30*ms))
+		b := n.serve("192.0.2.2", good(90*ms))
+		for _, at := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		n.serve("192.0.2.1", unless(func(q dns.Question) bool { return dns.IsSubDomain("lost.example.", q.Name) }, 30*ms))
+		for i := range 3 {
+			go func() {
+				_, _ = f.Query(n.Context(), about("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
+			}()
+		}
+		time.Sleep(ms)
+		_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		_, took, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 30*ms, took)
+	})
+}
+
+// Whoever has zones with slow servers can have the Resolver meet many of them.
+func TestFirstAnswersOfSlowServersDelayNoOthers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		for i := range 100 {
+			_, _, _ = n.ask(f, plain(n.serve(fmt.Sprintf("203.0.113.%d", i), good(1900*ms))))
+		}
+		h := turns(dead, good(30*ms))
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, took, maxFirstRTT+30*ms)
+	})
+}
+
+// A clock may be coarse, and a process may be stopped while an answer waits for it.
+func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		at := n.serve("192.0.2.1", good(ms))
+		_, _, err := n.ask(f, plain(at))
+		require.NoError(t, err)
+		for _, took := range []time.Duration{0, time.Hour} {
+			f.mu.Lock()
+			s := f.servers.lookUpServer(at, f.elapsed())
+			for range 200 {
+				s.recordRTT(f.elapsed(), took, f.firstRTTs.median)
+			}
+			f.mu.Unlock()
+			var b bytes.Buffer
+			require.NoError(t, f.Export(&b, "", nil))
+			g := n.fleet(Config{})
+			_, err := g.Import(&b, "")
+			require.NoError(t, err, took)
+			assert.Positive(t, g.servers.lookUpServer(at, g.elapsed()).rtt.SRTT, took)
+		}
+		stranger := n.serve("192.0.2.2", good(0))
+		for range 2 {
+			_, _, err = n.ask(f, plain(stranger))
+			require.NoError(t, err)
+		}
+		assert.EqualValues(t, 1, f.servers.lookUpServer(stranger, f.elapsed()).rtt.SRTT, "it is no stranger any more")
+	})
+}
+
+func TestWhoWaitsForASocketGetsTheFirstThatIsExpendable(t *testing.T) {
+	doubles.NeedsManyGoroutines(t)
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		for i := range maxSockets {
+			x := plain(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 1}), 53))
+			x.Zone = x.Servers[0].String()
+			go func() { _, _ = f.Query(context.Background(), x) }()
+		}
+		time.Sleep(ms)
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(10*ms))))
+		require.NoError(t, err)
+		assert.Equal(t, initialRTO-ms+10*ms, took)
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// Every query that a Trace is told of is told to have ended, also those whose sockets others need.
+func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
+	doubles.NeedsManyGoroutines(t)
+	inBubble(t, func(n *network) {
+		var begun, done atomic.Int64
+		f := n.fleet(Config{
+			Began: func(context.Context, Attempt) { begun.Add(1) },
+			Ended: func(context.Context, Attempt, time.Duration, error) { done.Add(1) },
+		})
+		for i := range 3 * maxSockets {
+			x := plain()
+			for k := range 3 {
+				x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
+			}
+			x.Zone = x.Servers[0].String()
+			go func() { _, _ = f.Query(context.Background(), x) }()
+			if i%1000 == 999 {
+				time.Sleep(250 * ms) // then the second queries of the thousand are under way
+			}
+		}
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, begun.Load(), done.Load())
+	})
+}
+
+// A Dialer may have to open a tunnel.
+func TestADialerThatHangsHoldsNoPlaceForLong(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{PerServer: 1})
+		a := n.serve("192.0.2.1", good(10*ms))
+		f.conf.Dialer = hanging{}
+		_, _, err := n.ask(f, plain(a))
+		require.ErrorIs(t, err, ErrNoServers)
+		time.Sleep(zoneBackoffTime)
+		var s observe.RecursorStats
+		f.FillStats(&s)
+		assert.Zero(t, s.InFlight)
+		f.conf.Dialer = n
+		_, _, err = n.ask(f, plain(a))
+		assert.NoError(t, err)
+	})
+}
+
+type hanging struct{}
+
+func (hanging) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
+	for _, most := range []float64{0.1, 1e10, 1e300, math.MaxFloat64, math.Inf(1)} {
+		inBubble(t, func(n *network) {
+			f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: most}})
+			hedges := 0
+			for range 10 {
+				if f.hedgeBudget.spendToken() {
+					hedges++
+				}
+			}
+			if most < 1 {
+				assert.Equal(t, 1, hedges)
+			} else {
+				assert.Equal(t, 10, hedges, most)
+			}
+		})
+	}
+}
+
+// Callers choose the type. Some servers implement no QTYPE such as MAILA, and say so.
+func TestAServerThatDoesNotImplementATypeIsNotLameAndKeepsEDNS(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		h := func(q sent) []reply {
+			if q.Question[0].Qtype != dns.TypeA {
+				return says(dns.RcodeNotImplemented, 10*ms)(q)
+			}
+			return good(10 * ms)(q)
+		}
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", good(90*ms))
+		for _, at := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, plain(at))
+			require.NoError(t, err)
+		}
+		_, _, err := n.ask(f, about("example.com.", "www.example.com.", dns.TypeMAILA, a, b))
+		require.NoError(t, err, "the other server knows it")
+		before := len(n.queries())
+		_, took, err := n.ask(f, plain(a, b))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+		assert.NotNil(t, n.queries()[before].IsEdns0())
+	})
+}
+
+// Whoever has a zone can give it 64 addresses, and other zones as many others.
+func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{MaxBytes: 1 << 18})
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		at := func(net byte, i int) netip.AddrPort {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{net, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
+		}
+		for i := range f.servers.max {
+			f.servers.lookUpServer(at(198, i), f.elapsed()).recordRTT(f.elapsed(), 10*ms, initialMedian)
+		}
+		time.Sleep(time.Hour)
+		for i := range 20 * f.servers.max {
+			f.servers.lookUpServer(at(203, i), f.elapsed())
+		}
+		met := 0
+		for _, s := range f.servers.all {
+			if s.hasAnswered() {
+				met++
+			}
+		}
+		assert.Greater(t, met, f.servers.max/10)
+		assert.Len(t, f.servers.all, f.servers.max)
+	})
+}
+
+func TestAnImportOfManyNamesOrAddressesForOneZoneIsDamaged(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		for i, want := range []error{nil, decode.ErrDamaged} {
+			z := Delegation{Zone: "example.", Names: make([]string, MaxNames+i), Expires: time.Now().Add(time.Hour)}
+			y := Delegation{Zone: "example.", Addrs: make([]netip.AddrPort, MaxAddrs+i), Expires: z.Expires}
+			for i := range y.Addrs {
+				y.Addrs[i] = netip.MustParseAddrPort("192.0.2.1:53")
+			}
+			for _, z := range []Delegation{z, y} {
+				var b bytes.Buffer
+				require.NoError(t, f.Export(&b, "", []Delegation{z}))
+				_, err := f.Import(&b, "")
+				assert.ErrorIs(t, err, want)
+			}
+		}
+	})
+}

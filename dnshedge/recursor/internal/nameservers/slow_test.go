@@ -1,0 +1,136 @@
+package nameservers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// until is plain with a caller who waits so long.
+func until(most time.Duration, servers ...netip.AddrPort) *Task {
+	x := plain(servers...)
+	until := time.Now().Add(most)
+	x.AwaitUntil = func() time.Time { return until }
+	return x
+}
+
+// BIND and unbound wait for such a server, which may have much to do, or stand behind a satellite.
+func TestASlowServerIsWaitedForAsLongAsTheCallerWaits(t *testing.T) {
+	for _, servers := range []int{1, 2, 3} {
+		for _, after := range []time.Duration{2100 * ms, 2500 * ms, 3500 * ms, 4200 * ms} {
+			inBubble(t, func(n *network) {
+				f := n.fleet(Config{})
+				var all []netip.AddrPort
+				for i := range servers {
+					all = append(all, n.serve(fmt.Sprintf("192.0.2.%d", i+1), good(after)))
+				}
+				for range 5 {
+					_, took, err := n.ask(f, until(4300*ms, all...))
+					require.NoError(t, err, after)
+					assert.Equal(t, after, took)
+					time.Sleep(10 * time.Second)
+				}
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				assert.Zero(t, n.open, "sockets")
+			})
+		}
+	}
+}
+
+func TestAnAnswerIsTakenUntilItsTaskEnds(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(2500*ms)))) // the last query was sent after 600 ms
+		require.NoError(t, err)
+		assert.Equal(t, 2500*ms, took)
+	})
+}
+
+// Waiting costs no queries: the zone rests while one who asked goes on waiting, and until an answer comes.
+func TestAZoneRestsWhileSomebodyWaitsForIt(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", dead)
+		done := make(chan error, 1)
+		go func() { _, err := f.Query(context.Background(), until(4300*ms, a)); done <- err }()
+		time.Sleep(2601 * ms) // the third query was sent after 600 ms
+		before := len(n.queries())
+		assert.Equal(t, maxAttempts, before)
+		_, took, err := n.ask(f, until(4300*ms, a))
+		assert.ErrorIs(t, err, ErrNoServers)
+		assert.Zero(t, took)
+		assert.ErrorIs(t, <-done, ErrNoServers)
+		assert.Equal(t, 4300*ms, time.Since(n.start))
+		time.Sleep(zoneBackoffTime - ms)
+		_, _, err = n.ask(f, until(4300*ms, a))
+		assert.ErrorIs(t, err, ErrNoServers)
+		assert.Len(t, n.queries(), before)
+		time.Sleep(ms)
+		n.serve("192.0.2.1", good(10*ms))
+		_, _, err = n.ask(f, plain(a))
+		assert.NoError(t, err)
+	})
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", good(3*time.Second))
+		_, _, err := n.ask(f, until(4300*ms, a))
+		require.NoError(t, err)
+		_, _, err = n.ask(f, until(4300*ms, a))
+		require.NoError(t, err, "an answer ends the rest")
+	})
+}
+
+// A response that is no answer is in hand: nobody waits longer for one that may not come.
+func TestWhoHasAResponseWaitsNoLonger(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		a, b := n.serve("192.0.2.1", says(dns.RcodeServerFailure, 10*ms)), n.serve("192.0.2.2", dead)
+		_, took, err := n.ask(f, until(4300*ms, a, b))
+		require.ErrorIs(t, err, ErrNoServers)
+		assert.LessOrEqual(t, took, 2800*ms)
+	})
+}
+
+// There is another question, which may have an answer.
+func TestABriefTaskEndsWhenNoMoreIsToBeSent(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{})
+		a := n.serve("192.0.2.1", good(3*time.Second))
+		x := plain(a)
+		x.Minimised, x.Brief = true, true
+		_, took, err := n.ask(f, x)
+		require.ErrorIs(t, err, ErrNoServers)
+		assert.Equal(t, 7*initialRTO, took)
+		_, took, err = n.ask(f, until(4300*ms, a))
+		require.NoError(t, err)
+		assert.Equal(t, 3*time.Second, took)
+		_, took, err = n.ask(f, x)
+		require.ErrorIs(t, err, ErrNoServers)
+		assert.Equal(t, maxRTO, took, "the server is known to be slow")
+	})
+}
+
+// Queries that are hardly answered any more leave their places to others.
+func TestWhoIsWaitedForLongTakesNoPlaceOfOthers(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.fleet(Config{PerServer: 12, Hedge: Hedge{Off: true}})
+		a := n.serve("192.0.2.1", unless(func(q dns.Question) bool { return q.Name == "www.evil." }, 10*ms))
+		for i := range 4 { // of three queries each
+			x := about(fmt.Sprintf("z%d.", i), "www.evil.", dns.TypeA, a)
+			until := time.Now().Add(4300 * ms)
+			x.AwaitUntil = func() time.Time { return until }
+			go func() { _, _ = f.Query(context.Background(), x) }()
+		}
+		time.Sleep(2700 * ms)
+		_, took, err := n.ask(f, plain(a))
+		require.NoError(t, err)
+		assert.Equal(t, 10*ms, took)
+	})
+}

@@ -1,0 +1,112 @@
+package recursor
+
+import (
+	"cmp"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+)
+
+const (
+	maxLookupDepth     = 4   // names of servers are looked up for names of servers
+	maxEmptyNames      = 5   // names of servers that are looked up and have no address
+	maxNSEC3Iterations = 500 // of NSEC3, above which nobody looks
+
+	maxParallelLookups = 2 // lookups of servers' names for one zone at a time
+)
+
+// withDefaults returns the limits that hold.
+func (l Limits) withDefaults() Limits {
+	return Limits{
+		Queries: cmp.Or(l.Queries, 64), ChainQueries: cmp.Or(l.ChainQueries, 32),
+		ServerNames: cmp.Or(l.ServerNames, 16), ServerNamesPerZone: cmp.Or(l.ServerNamesPerZone, 5),
+		Referrals: cmp.Or(l.Referrals, 30), Aliases: cmp.Or(l.Aliases, 11),
+		InFlight: cmp.Or(l.InFlight, 64), ZoneInFlight: cmp.Or(l.ZoneInFlight, 256),
+		Verifications: cmp.Or(l.Verifications, 128), NSEC3Iterations: cmp.Or(l.NSEC3Iterations, 50),
+	}
+}
+
+func (l Limits) checkValues() error {
+	for _, f := range [...]struct {
+		name  string
+		value int
+	}{
+		{"Queries", l.Queries}, {"ChainQueries", l.ChainQueries}, {"ServerNames", l.ServerNames}, {"ServerNamesPerZone", l.ServerNamesPerZone},
+		{"Referrals", l.Referrals}, {"Aliases", l.Aliases}, {"InFlight", l.InFlight}, {"ZoneInFlight", l.ZoneInFlight},
+		{"Verifications", l.Verifications}, {"NSEC3Iterations", l.NSEC3Iterations},
+	} {
+		if f.value < 0 {
+			return fmt.Errorf("recursor: Resolver.Limits.%s is %d; want 0 or more", f.name, f.value)
+		}
+	}
+	if l.NSEC3Iterations > maxNSEC3Iterations {
+		return fmt.Errorf("recursor: Resolver.Limits.NSEC3Iterations is %d; want %d at most", l.NSEC3Iterations, maxNSEC3Iterations)
+	}
+	return nil
+}
+
+// limitError is why a question ends that has reached a limit.
+type limitError struct {
+	field string // of Limits
+	value int
+}
+
+func (e *limitError) Error() string {
+	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
+}
+
+// bill is what the question of a caller has cost so far, sub-questions included. It is safe for
+// concurrent use.
+type questionBudget struct {
+	limits      *Limits
+	validation  validate.Validation // of validation
+	queries     atomic.Int32        // sent, but for hedges
+	hedges      atomic.Int32        // sent
+	serverNames atomic.Int32        // of servers, looked up
+	emptyNames  atomic.Int32        // names of servers that were looked up and gave no address
+	synthesized atomic.Int32        // answers that were made of proofs of others
+}
+
+// Validation returns what validation may spend.
+func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
+
+// spendQuery pays for a query. A hedge is paid for by the budget of hedges: it asks for nothing new.
+func (b *questionBudget) spendQuery(hedge bool) error {
+	if hedge {
+		b.hedges.Add(1)
+		return nil
+	}
+	return countWithinLimit(&b.queries, "Queries", b.limits.Queries)
+}
+
+// countWithinLimit counts one more, or returns an error if that would be more than the limit.
+func countWithinLimit(count *atomic.Int32, field string, limit int) error {
+	if int(count.Add(1)) > limit {
+		count.Add(-1)
+		return &limitError{field, limit}
+	}
+	return nil
+}
+
+// poolHedge returns the settings in the form of package nameservers, whose Percentile is in percent.
+func (h Hedge) poolHedge() nameservers.Hedge {
+	c := nameservers.Hedge{Off: h.Off, Percentile: 100 * h.Percentile, BudgetPercent: h.BudgetPercent, MaxPerSecond: h.MaxPerSecond}
+	if h.BudgetPercent == NoBudget {
+		c.Off, c.BudgetPercent = true, 0
+	}
+	return c
+}
+
+func (h Hedge) checkValues() error {
+	switch {
+	case !(h.Percentile >= 0 && h.Percentile < 1): // as NaN is
+		return fmt.Errorf("recursor: Resolver.Hedge.Percentile is %v; want 0 or more and less than 1", h.Percentile)
+	case h.BudgetPercent != NoBudget && !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
+		return fmt.Errorf("recursor: Resolver.Hedge.BudgetPercent is %v; want 0 to 100, or NoBudget", h.BudgetPercent)
+	case !(h.MaxPerSecond >= 0):
+		return fmt.Errorf("recursor: Resolver.Hedge.MaxPerSecond is %v; want 0 or more", h.MaxPerSecond)
+	}
+	return nil
+}

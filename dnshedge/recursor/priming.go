@@ -1,0 +1,180 @@
+package recursor
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+)
+
+// rootServers are the addresses of a.root-servers.net to m.root-servers.net
+// (https://www.internic.net/domain/named.root, b since 2023-11-27).
+var rootServers = sync.OnceValue(func() []netip.Addr {
+	var addrs []netip.Addr
+	for _, s := range []string{
+		"198.41.0.4", "2001:503:ba3e::2:30", // a
+		"170.247.170.2", "2801:1b8:10::b", // b
+		"192.33.4.12", "2001:500:2::c", // c
+		"199.7.91.13", "2001:500:2d::d", // d
+		"192.203.230.10", "2001:500:a8::e", // e
+		"192.5.5.241", "2001:500:2f::f", // f
+		"192.112.36.4", "2001:500:12::d0d", // g
+		"198.97.190.53", "2001:500:1::53", // h
+		"192.36.148.17", "2001:7fe::53", // i
+		"192.58.128.30", "2001:503:c27::2:30", // j
+		"193.0.14.129", "2001:7fd::1", // k
+		"199.7.83.42", "2001:500:9f::42", // l
+		"202.12.27.33", "2001:dc3::35", // m
+	} {
+		addrs = append(addrs, netip.MustParseAddr(s))
+	}
+	return addrs
+})
+
+// primingBudget is the question that pays for priming.
+type primingBudget interface {
+	chain.WorkBudget
+	spendQuery(hedge bool) error
+}
+
+// primingRetryTime is how long the hints are used when priming has failed.
+const primingRetryTime = time.Minute
+
+// rootDelegation returns where the root is served. The first who asks waits until a server of the hints
+// has said so (RFC 9609 §3); when that is too old, it is used until there is news.
+func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation, error) {
+	c.primeMu.Lock()
+	now := time.Now()
+	z := c.rootZone
+	if z != nil && now.Before(z.expires) && z.expires.Before(now.Add(maxTTL+maxClockSkew)) { // later: the clock was set back
+		c.primeMu.Unlock()
+		return z, nil
+	}
+	f := c.primingDone
+	if f == nil {
+		f = make(chan struct{})
+		c.primingDone = f
+		c.running.Go(func() { c.primeRoot(b) })
+	}
+	c.primeMu.Unlock()
+	if z != nil {
+		return z, nil
+	}
+	select {
+	case <-f:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	c.primeMu.Lock()
+	defer c.primeMu.Unlock()
+	return c.rootZone, nil
+}
+
+// expireRoot ends what is known of the root's servers, z, when none of them answers: what was said of them, or
+// imported, may be wrong.
+func (c *core) expireRoot(z *delegation) {
+	c.primeMu.Lock()
+	defer c.primeMu.Unlock()
+	if c.rootZone == z && len(z.names) > 0 { // otherwise they are hints, which end soon
+		old := *z
+		old.expires = time.Now()
+		c.rootZone = &old
+	}
+}
+
+// primeRoot asks for the root's servers.
+func (c *core) primeRoot(b primingBudget) {
+	ctx, cancel := context.WithTimeout(c.ctx, maxNameLookupTime)
+	defer cancel()
+	z := c.hintsDelegation()
+	var said *chain.Response // to be proven; nil: nothing is validated
+	m, err := c.pool.Query(ctx, &nameservers.Task{
+		Name: ".", Type: dns.TypeNS, DO: c.wantsSignatures(), Zone: ".", Minimised: true, Servers: c.hints, AnyAddress: true,
+		Judge: func(m *dns.Msg, from netip.AddrPort) (err error) {
+			if m.Rcode != dns.RcodeSuccess {
+				return nameservers.ErrLame
+			}
+			said, err = c.checkPriming(b, m, from)
+			return err
+		},
+		Spend: b.spendQuery,
+	})
+	now := parsePriming(m)
+	if err != nil || now == nil {
+		said = nil
+	}
+	if said != nil { // keys come beside
+		short, stop := context.WithTimeout(ctx, primingKeysTimeout)
+		_ = c.validator.ValidateResponse(short, b, said) // without keys, nothing is known yet
+		switch end := time.Now().Add(time.Duration(said.TTL) * time.Second).Round(0); {
+		case said.Status == validate.Bogus:
+			now = nil
+		case said.Status == validate.Secure && end.Before(now.expires):
+			now.expires = end
+		}
+		stop()
+	}
+	c.primeMu.Lock()
+	if err == nil && now != nil {
+		z = now
+	} else if c.rootZone != nil {
+		z.addrs = c.rootZone.addrs // those of before are better than hints
+	}
+	c.rootZone = z
+	close(c.primingDone)
+	c.primingDone = nil
+	c.primeMu.Unlock()
+	if said == nil || said.Status != validate.Unchecked || c.validator.ValidateResponse(ctx, b, said) != nil || said.Status != validate.Bogus {
+		return
+	}
+	c.primeMu.Lock()
+	defer c.primeMu.Unlock()
+	if c.rootZone == z {
+		c.rootZone = c.hintsDelegation()
+	}
+}
+
+// primingKeysTimeout is how long what a server says of the root's servers waits for the root's keys. If they come later, it is believed until then.
+const primingKeysTimeout = 250 * time.Millisecond
+
+// hintsDelegation returns the root as the hints have it, for a while.
+func (c *core) hintsDelegation() *delegation {
+	z := newEmptyDelegation(".")
+	z.addrs, z.expires, z.anyAddress = c.hints, time.Now().Add(primingRetryTime), true
+	return z
+}
+
+// checkPriming looks at the signature of the root's NS records, as far as that is possible at once. Their addresses have none (RFC 9609 §3.3). It returns
+// what is left to prove, or why another server is asked.
+func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
+	if c.validator == nil {
+		return nil, nil
+	}
+	q := question{name: ".", qtype: dns.TypeNS, do: true}
+	r := readResponse(m, c.hintsZone, q, true, time.Now())
+	r.zone, r.server = c.hintsZone, from
+	s := r.chainResponse(q.name, q.qtype)
+	if c.validator.CheckResponse(b.Validation(), s, nil) != nil {
+		return nil, nameservers.ErrUnsigned
+	}
+	return s, nil
+}
+
+// parsePriming returns what a response says of the root's servers, or nil if that is nothing.
+func parsePriming(m *dns.Msg) *delegation {
+	if m == nil {
+		return nil
+	}
+	z := parseDelegation(".", ".", m.Answer, m.Extra, time.Now())
+	if z == nil || len(z.addrs) == 0 {
+		return nil
+	}
+	z.anyAddress = true
+	return z
+}

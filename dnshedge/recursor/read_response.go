@@ -1,0 +1,310 @@
+package recursor
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+)
+
+// readResponse reads a response of a server of zone z to q. If q is not the whole question, the rcodes
+// of servers that do not like that are no reason to ask others.
+func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *parsedResponse {
+	switch m.Rcode {
+	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
+	default:
+		if !whole && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
+			return &parsedResponse{kind: kindMinimisedRefused}
+		}
+		if m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeNotAuth {
+			return &parsedResponse{kind: kindLame}
+		}
+		return &parsedResponse{kind: kindFailed}
+	}
+	if ns, odd := findReferralSection(m, q); ns != nil {
+		if cut, mixed := readReferral(m, ns, z, q, now); cut != nil {
+			return &parsedResponse{kind: kindReferral, fallback: m.Authoritative || mixed || odd, referral: cut}
+		}
+	}
+	r := &parsedResponse{kind: kindAnswer, fallback: whole && !m.Authoritative && !z.stub}
+	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.stub; r.nonAuthoritative && !whole {
+		return &parsedResponse{kind: kindLame}
+	}
+	switch {
+	case r.takeAlias(m, z, q):
+	case m.Rcode != dns.RcodeYXDomain && r.takeRecords(m, q): // no name is too long that has records
+	case m.Rcode == dns.RcodeYXDomain:
+		return &parsedResponse{kind: kindFailed}
+	case r.takeReferredDS(m, z, q):
+	default:
+		soa := findSOA(m.Ns, z.zone, q.name)
+		switch {
+		case soa != nil:
+			r.rcode = m.Rcode
+			r.authority = append(r.authority, soa)
+		case !m.Authoritative && !z.stub:
+			if !whole || !mayBeEmptyAnswer(m, z.zone) {
+				return &parsedResponse{kind: kindLame}
+			}
+			r.rcode, r.nonAuthoritative = m.Rcode, true
+		case m.Rcode == dns.RcodeNameError:
+			r.rcode = m.Rcode
+			r.fallback = r.fallback || whole && !z.stub && hasSOA(m.Ns) // of another zone
+		default:
+			if namesOtherZone(m.Ns, z.zone) {
+				return &parsedResponse{kind: kindLame}
+			}
+			r.fallback = whole && !z.stub
+		}
+	}
+	if q.do {
+		r.addDenialRecords(m, z.zone)
+	}
+	r.finishParsing()
+	r.scrubbed = max(0, len(m.Answer)+len(m.Ns)-len(r.answer)-len(r.authority))
+	return r
+}
+
+// take appends the records that answer q, and reports whether there are any. For ANY, which need not be answered with all (RFC 8482 §4.1), they
+// are of no more types than are validated.
+func (r *parsedResponse) takeRecords(m *dns.Msg, q question) bool {
+	var types []uint16
+	for _, rr := range m.Answer {
+		h := rr.Header()
+		if h.Class != dns.ClassINET || h.Rrtype != q.qtype && q.qtype != dns.TypeANY || !strings.EqualFold(h.Name, q.name) {
+			continue
+		}
+		if t := coveredType(rr); q.qtype == dns.TypeANY && !slices.Contains(types, t) {
+			if len(types) == validate.MaxSignedRRsets {
+				continue
+			}
+			types = append(types, t)
+		}
+		r.answer = append(r.answer, rr)
+	}
+	if len(r.answer) == 0 {
+		return false
+	}
+	equalizeTTLs(r.answer)
+	r.addSignatures(m, q, q.name, q.qtype)
+	return true
+}
+
+// takeReferredDS takes what a referral to the zone whose DS records are asked for says of them, which some servers send in the place of
+// the answer, and reports whether there is something.
+func (r *parsedResponse) takeReferredDS(m *dns.Msg, z *delegation, q question) bool {
+	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || parseDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
+		return false
+	}
+	proof := readDSEvidence(m.Ns, q.name, z.zone)
+	if len(proof) == 0 {
+		return false
+	}
+	if r.fallback = false; slices.ContainsFunc(proof, isDS) {
+		r.answer = proof
+		equalizeTTLs(r.answer)
+	}
+	return true
+}
+
+// takeAlias appends the RRset that makes q's name an alias, and reports whether there is one. Of an RRset without signatures it takes the
+// record that is followed alone, because no name can have two aliases (RFC 2181 §10.1). For a DNAME RRset it appends the CNAME record as well. Other records of the target are not taken: the target is asked for at the servers nearest to it.
+func (r *parsedResponse) takeAlias(m *dns.Msg, z *delegation, q question) bool {
+	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
+	if a == nil {
+		return false
+	}
+	first := len(r.answer)
+	r.answer = append(r.answer, a.Records...)
+	all := len(r.answer)
+	if r.addSignatures(m, q, a.Owner, a.Type); len(r.answer) == all && a.Target != "" {
+		r.answer = r.answer[:first+1]
+	}
+	equalizeTTLs(r.answer)
+	if a.Synthesized != nil {
+		r.answer = append(r.answer, a.Synthesized)
+	}
+	r.rcode, r.aliasTarget = a.Rcode, a.Target
+	return true
+}
+
+// findReferralSection returns the section of a response in which there may be a referral, or nil. It is odd in ANSWER, where
+// only a server without authority can mean it.
+func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
+	switch {
+	case m.Rcode != dns.RcodeSuccess:
+		return nil, false
+	case len(m.Answer) == 0:
+		return m.Ns, false
+	case m.Authoritative || q.qtype == dns.TypeNS || q.qtype == dns.TypeANY || len(m.Ns) > 0:
+		return nil, false
+	case slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS }):
+		return nil, false
+	}
+	return m.Answer, true
+}
+
+// mayBeEmptyAnswer reports whether a response without authority and an SOA record may mean that there is nothing. One
+// that names servers is a referral that leads nowhere, unless a recursor says which servers it would have asked.
+func mayBeEmptyAnswer(m *dns.Msg, zone string) bool {
+	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
+	return len(ns) == 0 || m.RecursionAvailable && !namesOtherZone(ns, zone)
+}
+
+// readReferral returns the zone that a response refers to, or nil: one below the zone asked,
+// that q's name is in. It is mixed if there are NS records of other zones as well. Those are
+// ignored: the server that was asked does not delegate these zones, and of two that q's name is in,
+// the upper one's servers know about the other. The zone ends with that above at the latest, so that one which is gone keeps none below it alive.
+// It is not changed any more: all who wait for the response have it.
+func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
+	name := ""
+	for _, rr := range ns {
+		h := rr.Header()
+		if h.Class != dns.ClassINET {
+			continue
+		}
+		if h.Rrtype == dns.TypeSOA {
+			return nil, false
+		}
+		owner := dnsname.ToLower(h.Name)
+		switch {
+		case h.Rrtype != dns.TypeNS || owner == name:
+		case !dnsname.IsBelow(owner, z.zone) || !dnsname.IsWithin(q.name, owner):
+			mixed = true
+		default:
+			mixed = mixed || name != ""
+			if name == "" || dnsname.IsBelow(name, owner) {
+				name = owner
+			}
+		}
+	}
+	if name == "" || q.qtype == dns.TypeDS && q.name == name { // the one asked knows about DS
+		return nil, false
+	}
+	if cut = parseDelegation(name, z.zone, ns, m.Extra, now); cut == nil {
+		return nil, mixed
+	}
+	if z.zone != "." && !z.stub && z.expires.Before(cut.expires) {
+		cut.expires = z.expires
+	}
+	if q.do {
+		cut.chain.Parent, cut.chain.DSEvidence, cut.chain.ReceivedAt = z.chain, readDSEvidence(m.Ns, name, z.zone), now
+	}
+	return cut, mixed
+}
+
+// namesOtherZone reports whether there are NS records of a zone that is neither the one asked nor
+// below it.
+func namesOtherZone(rrs []dns.RR, zone string) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
+		h := rr.Header()
+		return h.Rrtype == dns.TypeNS && !dnsname.IsWithin(dnsname.ToLower(h.Name), zone)
+	})
+}
+
+// findSOA returns the SOA record that denies what name is asked for: that of a zone that is at
+// or below the one asked and that name is in. Its TTL becomes the negative answer's (RFC 2308 §5).
+func findSOA(rrs []dns.RR, zone, name string) dns.RR {
+	for _, rr := range rrs {
+		soa, ok := rr.(*dns.SOA)
+		if !ok || soa.Hdr.Class != dns.ClassINET {
+			continue
+		}
+		if owner := dnsname.ToLower(soa.Hdr.Name); dnsname.IsWithin(owner, zone) && dnsname.IsWithin(name, owner) {
+			soa.Hdr.Ttl = validTTL(soa)
+			if soa.Minttl < 1<<31 {
+				soa.Hdr.Ttl = min(soa.Hdr.Ttl, soa.Minttl)
+			}
+			return soa
+		}
+	}
+	return nil
+}
+
+func hasSOA(rrs []dns.RR) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
+}
+
+// addDenialRecords appends the records that prove a denial, or that an answer comes of a wildcard.
+func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
+	for _, rr := range m.Ns {
+		h := rr.Header()
+		t := h.Rrtype
+		if sig, ok := rr.(*dns.RRSIG); ok {
+			t = sig.TypeCovered
+			if t == dns.TypeSOA && (len(r.authority) == 0 || !strings.EqualFold(h.Name, r.authority[0].Header().Name)) {
+				continue
+			}
+		} else if t == dns.TypeSOA {
+			continue
+		}
+		if h.Class == dns.ClassINET && (t == dns.TypeNSEC || t == dns.TypeNSEC3 || t == dns.TypeSOA) && dnsname.IsWithin(dnsname.ToLower(h.Name), zone) {
+			h.Ttl = validTTL(rr)
+			r.authority = append(r.authority, rr)
+		}
+	}
+}
+
+// addSignatures appends the signatures of an RRset of the answer, for those who want them.
+func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, covered uint16) {
+	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
+		return
+	}
+	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some put them there
+		for _, rr := range rrs {
+			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
+				sig.Hdr.Ttl = validTTL(sig)
+				r.answer = append(r.answer, sig)
+			}
+		}
+	}
+}
+
+// equalizeTTLs gives the records of each RRset of a name their lowest TTL (RFC 2181 §5.2). Signatures of
+// one type are a set.
+func equalizeTTLs(rrs []dns.RR) {
+	type set struct{ typ, covered uint16 }
+	setOf := func(rr dns.RR) set {
+		if sig, ok := rr.(*dns.RRSIG); ok {
+			return set{dns.TypeRRSIG, sig.TypeCovered}
+		}
+		return set{rr.Header().Rrtype, 0}
+	}
+	lowest := make(map[set]uint32, 1)
+	for _, rr := range rrs {
+		k, ttl := setOf(rr), validTTL(rr)
+		if old, ok := lowest[k]; ok {
+			ttl = min(ttl, old)
+		}
+		lowest[k] = ttl
+	}
+	for _, rr := range rrs {
+		rr.Header().Ttl = lowest[setOf(rr)]
+	}
+}
+
+// emptyAnswerTTL is how long it is kept that there are no records, if nothing says how long (RFC 2308 §5). Whoever
+// asks can keep it no longer.
+const emptyAnswerTTL = 5 * time.Second
+
+// settle removes records that are there twice (RFC 2181 §5), and sets how long the reply may be kept.
+func (r *parsedResponse) finishParsing() {
+	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
+		*rrs = removeDuplicates(*rrs)
+	}
+	ttl := uint32(maxTTL / time.Second)
+	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
+		for _, rr := range rrs {
+			ttl = min(ttl, rr.Header().Ttl)
+		}
+	}
+	if r.isEmpty() {
+		ttl = uint32(emptyAnswerTTL / time.Second)
+	}
+	r.ttl = time.Duration(ttl) * time.Second
+}

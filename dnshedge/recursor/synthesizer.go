@@ -1,0 +1,66 @@
+package recursor
+
+import (
+	"context"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+)
+
+// known answers a question by the proofs of answers to others (RFC 8198).
+type synthesizer struct {
+	chains           *chain.Validator // nil: nothing is known
+	validationBudget chain.WorkBudget
+	questionBudget   *questionBudget
+	q                question
+	badSignatures    bool // the answer to a part of the name was signed wrongly
+}
+
+// synthesizeAnswer answers the question from what is proven of the zone whose servers would be asked, and of those below it, or returns nil.
+func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
+	if k.chains == nil {
+		return nil
+	}
+	q := k.q
+	found, ok := k.chains.Synthesize(k.validationBudget.Validation(), z.zone, q.name, q.qtype)
+	if !ok {
+		return nil
+	}
+	r := &parsedResponse{kind: kindAnswer, status: validate.Secure, answer: found.Answer, authority: found.Authority, ttl: time.Duration(found.TTL) * time.Second}
+	if found.Kind == validate.NameError {
+		r.rcode = dns.RcodeNameError
+	}
+	if len(r.answer) > 0 && q.qtype != dns.TypeCNAME {
+		if alias, ok := r.answer[0].(*dns.CNAME); ok {
+			r.aliasTarget = dnsname.ToLower(alias.Target)
+		}
+	}
+	k.questionBudget.synthesized.Add(1)
+	return r
+}
+
+// canSkipLabel reports whether it is proven that a part of the name has no address and is no zone, but may have names below it: then one label
+// more is asked for.
+func (k *synthesizer) canSkipLabel(canSkipLabel question, z *delegation) bool {
+	if k.chains == nil {
+		return false
+	}
+	found, ok := k.chains.Synthesize(k.validationBudget.Validation(), z.zone, canSkipLabel.name, canSkipLabel.qtype)
+	return ok && found.Kind == validate.NoData
+}
+
+// learnFromMinimised keeps what a server of z has proven of a part of the name. It returns the answer to the question if that follows: below a name
+// that does not exist there is none (RFC 8020).
+func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
+	if k.chains == nil || k.badSignatures || r.kind != kindAnswer {
+		return nil
+	}
+	if k.badSignatures = !k.chains.LearnFromMinimised(ctx, k.validationBudget, r.chainResponse(part.name, part.qtype)); k.badSignatures || r.rcode != dns.RcodeNameError {
+		return nil
+	}
+	return k.synthesizeAnswer(z)
+}

@@ -1,0 +1,198 @@
+package recursor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
+	"github.com/gohedge/hedge/dnshedge/internal/validate"
+)
+
+// resolveAndValidate answers q up to the next alias that leads elsewhere, and says what that is worth. Names of servers are not validated: a wrong
+// server cannot sign.
+func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
+	c := l.core
+	if c.validator == nil || l.nameLookup != nil {
+		return l.followReferrals(ctx, q, shared)
+	}
+	if q.cd {
+		return l.followReferrals(ctx, q, false)
+	}
+	var bad *parsedResponse // that is bogus, of those who only report that
+	var why error
+	defer func() { l.avoid = nil }()
+	for again := 0; ; again++ {
+		r, err := l.followReferrals(ctx, q, shared)
+		if err == nil {
+			if r.status != validate.Unchecked && r.cached {
+				return r, nil
+			}
+			err = l.validateAnswer(ctx, q, r)
+		}
+		if err != nil && bad != nil && !errors.As(err, new(*dnssec.Error)) {
+			r, err = bad, why
+		} else if err != nil && r != nil {
+			c.cache.dropEntry(cacheKeyOf(q))
+			if l.shouldTryAnotherServer(ctx, q, r, err, again) {
+				if c.conf.Trust.Report && bad == nil {
+					hurried, stop := withPartialDeadline(ctx)
+					defer stop()
+					ctx, bad, why = hurried, r, err
+				}
+				continue
+			}
+		}
+		if err = l.applyReportMode(q, r, err); err != nil {
+			return nil, err
+		}
+		if (shared || r.isEmpty()) && r.zone != nil {
+			c.cache.addReply(q, r, time.Now())
+		}
+		return r, nil
+	}
+}
+
+// shouldTryAnotherServer reports whether another server may be right after an answer that is not.
+func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, again int) bool {
+	why := (*dnssec.Error)(nil)
+	switch {
+	case !errors.As(err, &why) || why.Limit != "" || again >= maxBogusRetries:
+		return false
+	case r.badlySigned:
+		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, r.zone)
+	case r.server.IsValid():
+		l.core.pool.ReportBogus(r.zone.zone, r.server, q.name)
+		l.avoid = append(l.avoid, r.server)
+	}
+	return true
+}
+
+// applyReportMode returns why an answer is of no use. For those who have what is bogus reported only, it is of use, and insecure.
+func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error {
+	why := (*dnssec.Error)(nil)
+	if err == nil || r == nil || !l.core.conf.Trust.Report || !errors.As(err, &why) {
+		return err
+	}
+	l.core.validator.Counts.AddBogus(why.EDE)
+	l.core.recordBogus(q.name, q.qtype, why)
+	r.status, r.reason = validate.Insecure, nil
+	return nil
+}
+
+// withPartialDeadline returns a context that leaves time for what else there is to do.
+func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, time.Until(end)/4)
+}
+
+// recheckDelegation finds out whether a zone, none of whose servers is right, is served elsewhere: one forged referral leads to a stranger's, with signatures of
+// others that are right, as nobody signs where a zone is served; so does one forged answer about the root's servers, who are looked for again. The parent is asked once more, for a question once, and not again for a while
+// if it says what it has said.
+func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
+	c := l.core
+	if z.chain.HasMoved() { // another question has found that out
+		return true
+	}
+	if z = c.validator.BogusOrigin(z.chain).Servers.(*delegation); z.chain.Parent == nil && z.zone != "." {
+		return false
+	}
+	if now := c.cache.lookUpZone(z.zone, time.Now()); now != nil && now.chain != z.chain { // its parent has been asked again since
+		z.chain.MarkMoved()
+		return true
+	}
+	for a := z.parentDelegation(); a != nil; a = a.parentDelegation() {
+		if now := c.cache.lookUpZone(a.zone, time.Now()); now != nil && !now.hasSameServers(a) { // the parent of one above says otherwise since
+			a.chain.MarkMoved()
+			return true
+		}
+	}
+	if l.hasRecheckedParent {
+		return false
+	}
+	l.hasRecheckedParent = true
+	if c.cache.isReferralConfirmed(z.zone, time.Now()) {
+		return false
+	}
+	if z.zone == "." {
+		c.cache.addConfirmedReferral(z.zone, time.Now())
+		c.expireRoot(z)
+		return false
+	}
+	whole := c.conf.NoMinimise || z.zone == q.name
+	if !whole {
+		q = question{name: z.zone, qtype: dns.TypeA, do: c.wantsSignatures()}
+	}
+	above := z.parentDelegation()
+	r, err := l.queryZone(ctx, above, q, whole)
+	if isLocalFailure(err) {
+		return false
+	}
+	if err != nil || r.kind != kindReferral || r.referral.hasSameServers(z) {
+		c.cache.addConfirmedReferral(z.zone, time.Now())
+		c.expireRoot(above)
+		return false
+	}
+	z.chain.MarkMoved()
+	c.cacheDelegation(r.referral)
+	c.validator.ForgetBogus(z.zone)
+	return true
+}
+
+// validateHint proves what a server has said of something that is not its own, if anything is to be validated.
+func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse) error {
+	if l.core.validator == nil || l.nameLookup != nil || q.cd {
+		return nil
+	}
+	return l.applyReportMode(q, r, l.validateAnswer(ctx, q, r))
+}
+
+// maxBogusRetries is how often servers are asked again because an answer is bogus.
+const maxBogusRetries = 4
+
+// prove finds out what r is worth, which answers q. The error is a *dnssec.Error if it is bogus.
+func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedResponse) error {
+	switch {
+	case r.status != validate.Unchecked: // when it came
+		return nil
+	case r.zone == nil: // of this machine
+		r.status = validate.Insecure
+		return nil
+	}
+	s := r.chainResponse(q.name, q.qtype)
+	if err := l.core.validateInTime(ctx, validationBudget{l.budget, l.core}, s); err != nil {
+		return err
+	}
+	if s.Status == validate.Bogus {
+		r.badlySigned = r.badlySigned || s.Final
+		return &dnssec.Error{EDE: s.Reason.EDE, Text: reasonText(s.Reason), Zone: s.Reason.Zone, Name: s.Reason.Name, Type: s.Reason.Type, Server: s.Reason.Server, Limit: s.Reason.Limit}
+	}
+	r.applyValidation(s)
+	return nil
+}
+
+// validateInTime proves what a server has said. Who has what fails reported only does not wait for keys until it is too late.
+func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.Response) error {
+	if !c.conf.Trust.Report {
+		return c.validator.ValidateResponse(ctx, p, s)
+	}
+	short, stop := withPartialDeadline(ctx)
+	defer stop()
+	err := c.validator.ValidateResponse(short, p, s)
+	if err != nil && ctx.Err() == nil {
+		s.Status, s.Final = validate.Bogus, true
+		s.Reason = &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys in time", Zone: s.Zone.Name, Name: s.Name, Type: s.Type}
+		return nil
+	}
+	return err
+}
+
+// reasonText returns a reason in one line.
+func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
