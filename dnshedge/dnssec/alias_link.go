@@ -9,14 +9,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// aliasLink is what a response says of one name: the records that were asked for, an alias, or that there is nothing.
+// An aliasLink is the part of a response about one name: records, an alias, or a denial.
 type aliasLink struct {
 	chain.Response
-	aliasTarget string // the name to go on with; "": it is the end
-	isEmpty     bool   // there is nothing, nor an SOA record that says so
+	aliasTarget string // the name to resolve next; "": it is the end
+	isEmpty     bool   // neither records nor an SOA record
 }
 
-// newAliasLink returns what a response says of a name, which need not be the one that was asked for.
+// newAliasLink returns the part of a response about a name, which need not be that of the question.
 func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	l := &aliasLink{Response: chain.Response{Name: name, Type: qtype, Rcode: dns.RcodeSuccess}}
 	if a := chain.FindAlias(r.Answer, name, qtype, "."); a != nil {
@@ -36,8 +36,8 @@ func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	return l
 }
 
-// selectRRset returns the records of a name and type, or of all types, with their signatures; none if there are but signatures that were not
-// asked for.
+// selectRRset returns the records of a name and type, or of all types for ANY, with their signatures. It returns none if
+// there are only signatures that were not asked for.
 func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 	var sigs []dns.RR
 	for _, rr := range rrs {
@@ -59,18 +59,19 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 		return nil
 	}
 	if _, ok := set[0].(*dns.CNAME); !ok && qtype == dns.TypeCNAME {
-		return nil // what package dns cannot read leads nowhere
+		return nil // an unparsed CNAME record has no target
 	}
 	return append(set, sigs...)
 }
 
-// isOtherClass reports whether a record is of another class than IN.
+// isOtherClass reports whether a record has another class than IN.
 func isOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
 
-// isSOA reports whether a record says that there is nothing (RFC 2308 §2). Proofs alone may be those of an alias that was made of a wildcard.
+// isSOA reports whether a record is the SOA record of a negative answer (RFC 2308 §2). NSEC records alone may prove a
+// wildcard alias.
 func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
 
-// selectDenialRecords returns the records that prove that a wildcard is the nearest name, with their signatures.
+// selectDenialRecords returns the NSEC and NSEC3 records, with their signatures.
 func selectDenialRecords(ns []dns.RR) (all []dns.RR) {
 	for _, rr := range ns {
 		t := rr.Header().Rrtype

@@ -14,10 +14,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const maxAnchors = 1 << 20 // bytes of a file of anchors
+const maxAnchors = 1 << 20 // maxAnchors is the maximum size of a file of anchors in bytes.
 
-// ReadAnchors reads trust anchors: IANA's root-anchors.xml (RFC 9718), of which those count that are valid now, or DS and DNSKEY
-// records as in a zone file.
+// ReadAnchors reads trust anchors: the currently valid ones of IANA's root-anchors.xml (RFC 9718), or DS and DNSKEY
+// records of a zone file.
 func ReadAnchors(r io.Reader) ([]dns.RR, error) {
 	return readAnchors(r, time.Now())
 }
@@ -49,7 +49,7 @@ func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	return all, nil
 }
 
-// parseAnchorsXML reads root-anchors.xml.
+// parseAnchorsXML parses root-anchors.xml.
 func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	var file struct {
 		XMLName xml.Name `xml:"TrustAnchor"`
@@ -90,7 +90,7 @@ func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	return all, nil
 }
 
-// parseZoneFile reads records.
+// parseZoneFile parses DS and DNSKEY records.
 func parseZoneFile(b []byte, _ time.Time) (all []dns.RR, err error) {
 	p := dns.NewZoneParser(bufio.NewReader(bytes.NewReader(b)), ".", "")
 	p.SetDefaultTTL(3600)

@@ -15,10 +15,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// maxQueries is how many questions the Exchanger is asked for one of a caller, as with recursor.Limits.
+// maxQueries is the number of messages to the Exchanger for one question, as with recursor.Limits.
 const maxQueries = 64
 
-// bill is what the question of a caller has cost so far. It is safe for concurrent use.
+// A questionBudget counts the cost of a client's question. It is safe for concurrent use.
 type questionBudget struct {
 	core       *core
 	validation validate.Validation
@@ -28,10 +28,10 @@ type questionBudget struct {
 	tried map[question]*triedUpstreams
 }
 
-// triedUpstreams is whom a question for keys has been put to.
+// triedUpstreams are the upstreams that a question for keys was sent to.
 type triedUpstreams struct {
 	upstreams *upstreamTurns
-	unsigned  bool // what came last had no signatures
+	unsigned  bool // the last response had no signatures
 }
 
 func (c *core) newBudget() *questionBudget {
@@ -40,10 +40,10 @@ func (c *core) newBudget() *questionBudget {
 	return b
 }
 
-// Validation is chain.Bill's.
+// Validation implements chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery pays for a question to the Exchanger.
+// spendQuery counts a message to the Exchanger.
 func (b *questionBudget) spendQuery(q question) error {
 	if b.queries.Add(1) > maxQueries {
 		return &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: fmt.Sprintf("limit Queries of %d reached", maxQueries), Name: q.name, Type: q.qtype, Limit: "Queries"}
@@ -53,7 +53,8 @@ func (b *questionBudget) spendQuery(q question) error {
 
 var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 
-// Query is chain.Bill's. Who asks the same again has found that what came was bogus: then another upstream is asked.
+// Query implements chain.WorkBudget. A repeated question means that the last response was bogus: it goes to the next
+// upstream.
 func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, _ []netip.AddrPort) (*chain.Response, error) {
 	q := question{name: name, qtype: qtype}
 	err := errNoOtherUpstream
@@ -79,14 +80,15 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 			}
 			b.mu.Unlock()
 			return &chain.Response{Zone: z, Name: name, Type: qtype, Rcode: r.Rcode, Answer: selectRRset(r.Answer, name, qtype), Authority: r.Ns}, nil
-		case ctx.Err() != nil || first && at.address == "": // the Exchanger has asked others
+		case ctx.Err() != nil || first && at.address == "": // the Exchanger has tried its other upstreams
 			b.forgetLocalFailure(q, err)
 			return nil, err
 		}
 	}
 }
 
-// forgetLocalFailure forgets whom a question for keys was put to if that has ended with a local error: nobody has answered, and all may be asked again.
+// forgetLocalFailure resets the upstreams of a question for keys after a local error: none has answered, and all may be
+// asked again.
 func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	if !localerror.Is(err) {
 		return
@@ -96,7 +98,7 @@ func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	delete(b.tried, q)
 }
 
-// upstreamTurn returns whom a question for keys is put to, and whether he is the first.
+// nextUpstream returns the next upstream for a question for keys, and whether it is the first.
 func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +111,7 @@ func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bo
 	return at, first, ok
 }
 
-// isUsable reports whether a response is an answer, and no failure.
+// isUsable reports whether a response is an answer, not a failure.
 func isUsable(r *dns.Msg) bool {
 	switch r.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:

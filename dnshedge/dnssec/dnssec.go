@@ -1,11 +1,13 @@
-// Package dnssec validates the answers of other resolvers, and says whom a validator of DNSSEC trusts, and why an answer is not to be trusted.
+// Package dnssec validates the answers of other resolvers. It also defines the trust anchors of a validator and the error
+// of a bogus answer.
 //
-// A [recursor.Resolver] validates what the servers of zones say, and a [Validator] what the resolvers say that a forwarder asks:
+// A [recursor.Resolver] validates the answers of zones' servers, and a [Validator] the answers of the resolvers that a
+// forwarder asks:
 //
 //	r := &recursor.Resolver{Trust: dnssec.Trust{Insecure: []string{"corp.example"}}}
 //	v := &dnssec.Validator{Exchanger: &dnshedge.Client{Upstreams: upstreams}, Trust: dnssec.Trust{Insecure: []string{"corp.example"}}}
 //
-// What they check, what AD means, and what to do when a clock or an anchor is wrong is in [docs/recursor.md].
+// [docs/recursor.md] describes the checks, the meaning of AD, and the remedies for a wrong clock or anchor.
 //
 // [recursor.Resolver]: https://pkg.go.dev/github.com/gohedge/hedge/dnshedge/recursor#Resolver
 // [docs/recursor.md]: https://github.com/gohedge/hedge/blob/main/docs/recursor.md#what-is-signed
@@ -18,39 +20,40 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Trust is what a validator takes as given. The zero value validates with the root's built-in keys.
+// Trust configures a validator. The zero value validates with the built-in keys of the root.
 type Trust struct {
-	// Anchors are where chains of trust begin: DS or DNSKEY records, of any zones. Nil: the keys of the root
-	// zone that are built in, 20326 and 38696. Not nil: nothing but these.
+	// Anchors are the trust anchors: DS or DNSKEY records of any zones. Nil: the built-in keys of the root zone, 20326 and
+	// 38696. Otherwise these are not used.
 	Anchors []dns.RR
 
-	// Insecure are names below which, and at which, nothing is validated (negative trust anchors, RFC 7646). Of an anchor and
-	// such a name, the nearer one counts. Nil: none.
+	// Insecure are names at and below which nothing is validated (negative trust anchors, RFC 7646). The nearer of an
+	// anchor and a negative anchor counts. Nil: none.
 	Insecure []string
 
-	// AllowSHA1 takes signatures made with SHA-1 for valid. Without it, zones that have no others are insecure, as if they were not
-	// signed (RFC 9905).
+	// AllowSHA1 accepts signatures made with SHA-1. Without it, zones with only these are insecure, like unsigned zones
+	// (RFC 9905).
 	AllowSHA1 bool
 
-	// Report validates and counts, and answers all the same: an answer that is bogus has no AD, and is no failure. It
-	// shows beforehand what would fail.
+	// Report validates and counts without failing: a bogus answer is returned without AD. It shows beforehand which
+	// answers would fail.
 	Report bool
 
-	// Off turns validation off: AD is never set, and DO, CD and signatures pass.
+	// Off turns validation off: AD is never set, and DO, CD and signatures are passed on.
 	Off bool
 }
 
-// Security is what validation says of an answer (RFC 4035 §4.3).
+// Security is the security status of an answer (RFC 4035 §4.3).
 type Security uint8
 
 const (
 	// Unchecked answers were not validated: validation is off, the question had CD, or it failed before.
 	Unchecked Security = iota
-	// Secure answers are signed, in an unbroken chain from an anchor on.
+	// Secure answers are signed, in an unbroken chain from a trust anchor.
 	Secure
-	// Insecure answers are proven to be unsigned, or signed in a way that is not supported, or there is no anchor for them.
+	// Insecure answers are proven to be unsigned, signed with unsupported algorithms only, or outside of all trust
+	// anchors.
 	Insecure
-	// Bogus answers ought to be signed, and are not, or not rightly.
+	// Bogus answers lack a valid signature although the zone is signed.
 	Bogus
 )
 
@@ -66,15 +69,15 @@ func (s Security) String() string {
 	return "unchecked"
 }
 
-// Error is why an answer is bogus.
+// An Error is the reason why an answer is bogus.
 type Error struct {
-	EDE    uint16         // the code of the extended error (RFC 8914) that the caller is told
-	Text   string         // what is wrong, in one line
-	Zone   string         // whose keys should have signed it; "": not known
-	Name   string         // of the records that are wrong
-	Type   uint16         // theirs
-	Server netip.AddrPort // whose response it was; invalid: not known
-	Limit  string         // the limit that was reached; "": none
+	EDE    uint16         // info code of the extended error (RFC 8914)
+	Text   string         // the defect, in one line
+	Zone   string         // whose keys should have signed it; "": unknown
+	Name   string         // owner of the invalid records
+	Type   uint16         // of the invalid records
+	Server netip.AddrPort // sender of the response; invalid: unknown
+	Limit  string         // limit that was reached; "": none
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("dnssec: %s", e.Text) }

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	maxAliases = 11   // that an answer may have
-	udpSize    = 1232 // bytes of a datagram that responses are said to fit
+	maxAliases = 11   // of an answer
+	udpSize    = 1232 // UDP payload size in messages
 )
 
-// errTimeout is why a question ends that takes too long.
+// errTimeout ends a question that takes too long.
 var errTimeout = errors.New("no answer in time")
 
-// question is what is asked.
+// A question is a question of class IN.
 type question struct {
 	name  string // absolute, in lower case
 	qtype uint16
 }
 
-// newMessage returns a message that asks for it, with signatures. With cd, the upstream need not validate.
+// newMessage returns a message with the question and DO. With cd, the upstream need not validate.
 func (q question) newMessage(cd bool) *dns.Msg {
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Id: dns.Id(), RecursionDesired: true, CheckingDisabled: cd}}
 	m.Question = []dns.Question{{Name: q.name, Qtype: q.qtype, Qclass: dns.ClassINET}}
@@ -39,7 +39,7 @@ func (q question) newMessage(cd bool) *dns.Msg {
 	return m
 }
 
-// newMessageLike returns a message that asks for it as a caller's does, whose EDNS options go with it.
+// newMessageLike returns a message with the question and the EDNS options and RD of the client's message m.
 func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	ask := q.newMessage(cd)
 	ask.RecursionDesired = m.RecursionDesired
@@ -49,24 +49,25 @@ func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	return ask
 }
 
-// answer is what there is to tell a caller.
+// An answer is the answer to a client's question.
 type answer struct {
 	rcode             int
 	answer, authority []dns.RR
 	options           []dns.EDNS0
-	status            validate.Status  // of that which is worst
-	reason            *validate.Reason // it is insecure; may be nil
-	signed            bool             // there were signatures in it when it came
-	isUpstreamFailure bool             // it is a failure that an upstream reports
+	status            validate.Status  // the lowest of all parts
+	reason            *validate.Reason // why it is insecure; may be nil
+	signed            bool             // the response had signatures
+	isUpstreamFailure bool             // the upstream reports a failure
 }
 
-// ExchangeContext answers the question of m, which it does not change. The address must be empty. The response has m's ID and RA, never AA,
-// and an OPT record if m has one; AD if all of it was validated, m has DO or AD, and not CD (RFC 6840 §5.8); RRSIG, NSEC and NSEC3 records only if m has
-// DO, or asks for them (RFC 4035 §3.2.1).
+// ExchangeContext answers the question of m, which it does not change. The address must be empty. The response has m's ID
+// and RA, never AA, and an OPT record if m has one. It has AD if the whole answer was validated, m has DO or AD, and not
+// CD (RFC 6840 §5.8). RRSIG, NSEC and NSEC3 records are included only if m has DO or asks for them (RFC 4035 §3.2.1).
 //
-// An answer that is bogus, or whose keys do not come within 4.5 s or nine tenths of the time that ctx leaves, is SERVFAIL, with an extended error that says
-// why, and no error. If keys cannot be asked for because of this machine, as without a network or descriptors, the error is the Exchanger's. What
-// the Exchanger says of a message with CD, of another class than IN or another opcode than QUERY is passed on as it is, without AD.
+// The response is SERVFAIL with an extended error, without an error, if the answer is bogus, or if its keys do not come
+// within 4.5 s or nine tenths of the time that ctx leaves. If this machine cannot send queries for keys, as without a
+// network or descriptors, the error is the Exchanger's. The Exchanger's response to a message with CD, another class than
+// IN or another opcode than QUERY is passed on without AD.
 func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := v.setUpOnce()
 	if err != nil {
@@ -88,7 +89,7 @@ func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address str
 	return r, time.Since(start), err
 }
 
-// answerMessage answers m.
+// answerMessage answers the question of m.
 func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	if c.validator == nil || m.CheckingDisabled || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 || m.Question[0].Qclass != dns.ClassINET {
 		return c.forwardUnvalidated(ctx, m)
@@ -109,7 +110,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	case err == nil:
 		c.countSecurity(a)
 		return buildResponse(m, q, a), nil
-	case c.ctx.Err() != nil: // whatever that has ended first
+	case c.ctx.Err() != nil: // also if it has ended ctx
 		return nil, net.ErrClosed
 	case errors.As(err, &why):
 		c.recordBogus(q, why)
@@ -123,8 +124,8 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	return nil, err
 }
 
-// sendToExchanger puts a question to the Exchanger, and returns a copy of its response, which may be changed. A panic of the Exchanger, or of a record in the response
-// while it is copied, is an error, and so is a nil record.
+// sendToExchanger sends a message to the Exchanger and returns a copy of its response, which may be changed. It returns an
+// error for a nil record, and for a panic of the Exchanger or while a record is copied.
 func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, err error) {
 	defer usercode.Recover("Exchanger", &err)
 	c.counters.asked.Add(1)
@@ -141,7 +142,7 @@ func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) 
 	return r, nil
 }
 
-// forwardUnvalidated passes on what is not validated.
+// forwardUnvalidated passes a message on without validation.
 func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	r, err := c.sendToExchanger(ctx, m, "")
 	if err != nil {
@@ -155,7 +156,7 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
 	t := &upstreamTurns{core: c, name: q.name}
 	var bogus *validate.Reason // the first
-	var shown, failure *answer // what was bogus, as it came; what an upstream reports
+	var shown, failure *answer // the first bogus answer as received; the failure of an upstream
 	var err error
 	for unsigned := false; bogus == nil || bogus.Limit == "" && ctx.Err() == nil; {
 		at, ok := t.nextTurn(unsigned)
@@ -175,7 +176,7 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 			bogus, shown, unsigned = why, a, a != nil && !a.signed
 		case is:
 			unsigned = a != nil && !a.signed
-		case bogus == nil && (ctx.Err() != nil || at.address == ""): // the Exchanger has asked others
+		case bogus == nil && (ctx.Err() != nil || at.address == ""): // the Exchanger has tried its other upstreams
 			return failure, err
 		}
 	}
@@ -192,7 +193,8 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 	return nil, c.explainBogus(ctx, q, bogus)
 }
 
-// tryUpstream puts q to one and validates what comes. If that is bogus, the error is a *validate.Reason, and the answer is what came.
+// tryUpstream sends q to one upstream and validates the response. If it is bogus, the error is a *validate.Reason, and the
+// answer is the response as it came.
 func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q question, at upstreamTurn) (*answer, error) {
 	if err := b.spendQuery(q); err != nil {
 		return nil, err
@@ -204,7 +206,7 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	came := &answer{rcode: r.Rcode, answer: r.Answer, authority: r.Ns, options: ednsOptions(r), status: validate.Unchecked, signed: hasSignatures(r)}
 	if !isUsable(r) {
 		came.answer, came.authority, came.isUpstreamFailure = nil, nil, true
-		if r.Truncated { // whatever its rcode: there was more than what came
+		if r.Truncated { // a truncated answer is incomplete, whatever its rcode
 			came.rcode = dns.RcodeServerFailure
 		}
 		return came, nil
@@ -227,14 +229,14 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	for _, l := range links {
 		a.mergeLink(l, q, m.Question[0].Name)
 	}
-	if len(links) > 1 { // a DNAME record may make several of them, and one proof serve two; Dedup changes TTLs
+	if len(links) > 1 { // links may share a DNAME record or a proof
 		a.answer, a.authority = dns.Dedup(a.answer, nil), dns.Dedup(a.authority, nil)
 	}
 	return a, nil
 }
 
-// followAliases returns what a response says of the name of a question and those that it is an alias of. Of an alias to whose end the
-// response does not lead, the same is asked.
+// followAliases returns the parts of a response about the question's name and the targets of its aliases. It asks the same
+// upstream for a target that the response lacks.
 func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (followAliases []*aliasLink, err error) {
 	names := []string{q.name}
 	for name := q.name; ; {
@@ -266,9 +268,9 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 	}
 }
 
-// validateLinks finds out what links are worth, and leaves of them what is proven. The error is a *validate.Reason if one is bogus.
+// validateLinks validates the parts and reduces them to verified records. The error is a *validate.Reason if one is bogus.
 func (c *core) validateLinks(ctx context.Context, b *questionBudget, links []*aliasLink) error {
-	if end, ok := ctx.Deadline(); ok && c.conf.Trust.Report { // who has failures reported only does not wait for keys until it is too late
+	if end, ok := ctx.Deadline(); ok && c.conf.Trust.Report { // leave time to answer without validation
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeoutCause(ctx, time.Until(end)/4, errTimeout)
 		defer stop()

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// mergeLink adds a link that is not bogus to the answer to a question whose name is spelled in some way.
+// mergeLink adds a part that is not bogus to the answer. spelled is the name in the client's spelling.
 func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	if l.Status != validate.Secure && a.status != validate.Insecure || a.status == validate.Unchecked {
 		a.status, a.reason = l.Status, l.Reason
@@ -27,7 +27,7 @@ func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	a.answer, a.authority = append(a.answer, l.Answer...), append(a.authority, l.Authority...)
 }
 
-// buildResponse makes the response to m, which asks q.
+// buildResponse returns the response to m with question q.
 func buildResponse(m *dns.Msg, q question, a *answer) *dns.Msg {
 	r := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled, Rcode: a.rcode,
@@ -66,7 +66,7 @@ func extendedError(why *validate.Reason) *dns.EDNS0_EDE {
 // reasonText returns a reason in one line.
 func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
 
-// recordBogus takes why the answer to a question is bogus.
+// recordBogus counts and logs the reason of a bogus answer.
 func (c *core) recordBogus(q question, why *validate.Reason) {
 	if why.Limit != "" {
 		c.countLimit(limitName(why.Limit))
@@ -77,7 +77,7 @@ func (c *core) recordBogus(q question, why *validate.Reason) {
 	})
 }
 
-// limitName returns the name of a limit of validation as Stats has it: as a field of recursor.Limits.
+// limitName returns the name of a limit in Stats: the field of recursor.Limits.
 func limitName(name string) string {
 	if name == "verifications" {
 		return "Verifications"
@@ -85,7 +85,7 @@ func limitName(name string) string {
 	return name
 }
 
-// countSecurity counts what an answer is worth.
+// countSecurity counts the security status of an answer.
 func (c *core) countSecurity(a *answer) {
 	switch a.status {
 	case validate.Secure:

@@ -17,34 +17,35 @@ import (
 )
 
 const (
-	maxOtherUpstreams = 4           // upstreams that are asked each by itself because an answer is bogus
-	maxSearched       = 16          // that are looked at for DNSSEC
-	searchInterval    = time.Minute // after which upstreams may be looked at again
-	unableTime        = 5 * time.Minute
-	turnTimeout       = time.Second // that an upstream has which is asked by itself, if there is another one
-	silentTime        = time.Minute // for which one that did not answer in it is not asked by itself
+	maxOtherUpstreams = 4               // upstreams that are asked individually because an answer is bogus
+	maxSearched       = 16              // upstreams that are tested for DNSSEC
+	searchInterval    = time.Minute     // between tests of the upstreams
+	unableTime        = 5 * time.Minute // how long an upstream without DNSSEC is avoided
+	turnTimeout       = time.Second     // of an upstream that is asked individually while another remains
+	silentTime        = time.Minute     // how long an upstream that did not answer in time is avoided
 )
 
-// errTurnTimeout is why an upstream is not waited for any longer.
+// errTurnTimeout ends the wait for an upstream that is asked individually.
 var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its turn")
 
-// A upstreamTurn is whom a question is put to.
+// An upstreamTurn is one upstream to send a question to.
 type upstreamTurn struct {
-	address string // empty: whom the Exchanger chooses
+	address string // empty: the Exchanger chooses
 	cd      bool
 	more    bool // another turn follows
 }
 
-// upstreamTurns says to whom a question is put, one after the other as long as answers are bogus. Not two goroutines use one.
+// upstreamTurns is the sequence of upstreams for a question, used while answers are bogus. It is for one goroutine at a
+// time.
 type upstreamTurns struct {
 	core    *core
 	name    string         // of the question
-	planned []upstreamTurn // nil: none but the first was needed yet, which is for whom the Exchanger chooses
+	planned []upstreamTurn // nil: only the first turn was needed so far, where the Exchanger chooses
 	next    int
 }
 
-// nextTurn returns the next turn. If what came before had no signatures, it is not asked for again without CD, unless
-// there is nobody else: one that does not always pass signatures on may do so then.
+// nextTurn returns the next turn. After a response without signatures it skips the repetition without CD, unless no other
+// upstream is left: an upstream that passes signatures on only sometimes may do so then.
 func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	if t.planned == nil && t.next == 0 && !t.core.unable.hasUnable.Load() {
 		t.next = 1
@@ -65,10 +66,10 @@ func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	return at, true
 }
 
-// isExchangerWithoutCD reports whether it is the turn of whom the Exchanger chooses, without CD.
+// isExchangerWithoutCD reports whether the Exchanger chooses the upstream and CD is not set.
 func (t upstreamTurn) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
-// planTurns finds all turns. Without CD an upstream that validates looks for a better answer than the one that it keeps.
+// planTurns plans all turns. Without CD, a validating upstream looks for a better answer than its cached one.
 func (t *upstreamTurns) planTurns() {
 	named := t.core.upstreamAddresses(t.name)
 	able := t.core.unable.filterAble(named, time.Now())
@@ -83,7 +84,7 @@ func (t *upstreamTurns) planTurns() {
 	t.planned = append([]upstreamTurn{{cd: true}, {}}, each...)
 }
 
-// sendInTurn puts a question to the one whose turn it is. One that is silent does not take the time of those after it.
+// sendInTurn sends a message to the upstream of a turn, with a timeout if another turn follows.
 func (c *core) sendInTurn(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
 	if at.address == "" || !at.more {
 		return c.sendToExchanger(ctx, m, at.address)
@@ -97,7 +98,7 @@ func (c *core) sendInTurn(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dn
 	return r, err
 }
 
-// upstreamAddresses returns those of the upstreams that are asked about a name, if there are several.
+// upstreamAddresses returns the Exchanger's upstreams for a name if there are several.
 func (c *core) upstreamAddresses(name string) []string {
 	e, ok := c.conf.Exchanger.(interface{ Addresses(name string) []string })
 	if !ok {
@@ -111,24 +112,24 @@ func (c *core) upstreamAddresses(name string) []string {
 	return all
 }
 
-// unableUpstreams are the upstreams that know nothing of DNSSEC, or do not answer. The zero value knows of none.
+// unableUpstreams are the upstreams that lack DNSSEC or do not answer. The zero value is empty.
 type unableUpstreams struct {
-	hasUnable atomic.Bool // there may be some that know nothing of DNSSEC
+	hasUnable atomic.Bool // there may be upstreams without DNSSEC
 
 	mu          sync.Mutex           // guards the fields below
-	unableUntil map[string]time.Time // by address; when they are believed to be able again
-	silentUntil map[string]time.Time // until when those that did not answer are not asked by themselves
+	unableUntil map[string]time.Time // by address; until when they are assumed to lack DNSSEC
+	silentUntil map[string]time.Time // by address; until when silent upstreams are not asked individually
 	latest      *capabilitySearch    // nil: there was none
 }
 
-// look is a search for upstreams that know nothing of DNSSEC.
+// A capabilitySearch tests upstreams for DNSSEC.
 type capabilitySearch struct {
 	at    time.Time
 	done  chan struct{}
-	found []string // written before done is closed; "" is the only one that there is
+	found []string // upstreams without DNSSEC; written before done is closed; "": the only upstream
 }
 
-// filterAble returns those of some addresses that are not unable.
+// filterAble returns the addresses that are not unable.
 func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -137,8 +138,8 @@ func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	})
 }
 
-// searchUnable looks for upstreams that know nothing of DNSSEC, among those that are asked about a name, once in a while: they answer with the SOA record of a
-// zone that an anchor says is signed, without a signature.
+// searchUnable tests the upstreams for a name, once in a while. An upstream lacks DNSSEC if it answers with an unsigned
+// SOA record of a zone that has a trust anchor.
 func (c *core) searchUnable(zone, name string) *capabilitySearch {
 	u, now := &c.unable, time.Now()
 	u.mu.Lock()
@@ -176,14 +177,14 @@ func (c *core) searchUnable(zone, name string) *capabilitySearch {
 	return l
 }
 
-// noteUnsigned begins to look for upstreams that know nothing of DNSSEC, because an answer had no signatures. It is no use to know that of the only one.
+// noteUnsigned starts a test of the upstreams after an unsigned answer, if there are several.
 func (c *core) noteUnsigned(q question) {
 	if zone := c.validator.AnchorZone(q.name, q.qtype); zone != nil && c.upstreamAddresses(q.name) != nil {
 		c.searchUnable(zone.Name, q.name)
 	}
 }
 
-// recordUnable takes the upstreams that know nothing of DNSSEC.
+// recordUnable stores the upstreams without DNSSEC.
 func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -194,7 +195,7 @@ func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.hasUnable.Store(len(found) > 0)
 }
 
-// recordSilent takes that an upstream that was asked by itself did not answer.
+// recordSilent records that an upstream did not answer in its turn.
 func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -209,7 +210,7 @@ func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.silentUntil[address] = now.Add(silentTime)
 }
 
-// explainBogus returns why an answer is bogus, with the upstreams that know nothing of DNSSEC if that may be why.
+// explainBogus returns the reason of a bogus answer, extended by the upstreams without DNSSEC if they may be the cause.
 func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reason) *validate.Reason {
 	zone := c.validator.AnchorZone(q.name, q.qtype)
 	switch why.EDE {
@@ -236,7 +237,7 @@ func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reaso
 	return &named
 }
 
-// hasSignatures reports whether there are signatures in a response.
+// hasSignatures reports whether a response has signatures.
 func hasSignatures(r *dns.Msg) bool {
 	signs := func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeRRSIG }
 	return slices.ContainsFunc(r.Answer, signs) || slices.ContainsFunc(r.Ns, signs)

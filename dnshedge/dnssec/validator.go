@@ -21,42 +21,43 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An Exchanger answers questions, as a *dnshedge.Client does. It is the interface dnshedge.Exchanger, whose package this one does not need.
+// An Exchanger answers questions, like *dnshedge.Client. It equals the interface dnshedge.Exchanger, so that this package
+// need not import it.
 type Exchanger interface {
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 
-// Validator answers the questions of a forwarder and validates the answers of those whom it asks: resolvers that need not be trusted, nor
-// the way to them. It stands between two Clients, of which the upper one has the cache, and what is answered without servers: Hosts,
-// Routes, special-use names.
+// Validator answers the questions of a forwarder and validates the answers of its upstreams. Neither these resolvers nor
+// the network to them need be trusted. It stands between two Clients. The upper Client has the cache and the answers
+// without servers: Hosts, Routes, special-use names.
 //
 //	inner := &dnshedge.Client{Upstreams: upstreams}
 //	client := &dnshedge.Client{Exchanger: &dnssec.Validator{Exchanger: inner}, Cache: new(dnshedge.Cache)}
 //
-// It asks with DO and CD, and when the answer has come for the keys that it takes to prove it and that are not kept, all side by side: a
-// round trip more at most. What is bogus is asked again without CD, and then at up to four other
-// upstreams, if the Exchanger has a method Addresses(name string) []string that names them for its ExchangeContext, as a Client has. When all is bogus,
-// the answer is SERVFAIL with an extended error (RFC 8914) that says why, and names upstreams that know nothing of DNSSEC.
+// It asks with DO and CD. After the answer has come, it asks for the missing keys in parallel: one more round trip at
+// most. A bogus answer is asked for again without CD, and then at up to four other upstreams. For these the Exchanger
+// needs a method Addresses(name string) []string with addresses for its ExchangeContext, as a Client has. If all answers
+// are bogus, the response is SERVFAIL with an extended error (RFC 8914), which also names upstreams without DNSSEC.
 //
 // A Validator is safe for concurrent use. Its fields must not be changed after first use.
 type Validator struct {
-	// Exchanger is asked. It must not be nil, and must accept an empty address. It should answer neither from a file of hosts nor for
-	// special-use names: what is not signed is bogus, but for names in Trust.Insecure.
+	// Exchanger sends the queries. It must not be nil, and must accept an empty address. It should answer neither from a
+	// hosts file nor for special-use names, because unsigned answers are bogus outside of Trust.Insecure.
 	Exchanger Exchanger
 
-	// Trust is whom signatures are believed. The zero value validates from the root's keys on that are built in. Domains that the Exchanger
-	// knows and the public zones deny belong into Trust.Insecure.
+	// Trust configures the trust anchors. The zero value validates with the built-in keys of the root. Private domains of
+	// the Exchanger that the public DNS denies belong into Trust.Insecure.
 	Trust Trust
 
-	// MaxBytes bounds the memory that is taken by what is known of keys, by an estimate. Zero: 4 MiB. It must not be less than 64 KiB.
+	// MaxBytes bounds the estimated memory of cached keys. Zero: 4 MiB. It must not be less than 64 KiB.
 	MaxBytes int64
 
 	// Name names the Validator in Stats, for metrics and the debug page. Empty: no name.
 	Name string
 
-	// Logger is told, as warnings, of a zone whose answers are bogus, once an hour; of keys of the root that no anchor knows, once a
-	// day; and of a clock at whose time the root's signatures are not valid, once an hour. A question waits until the handler has
-	// returned. Nil: nobody is told.
+	// Logger receives warnings: of a zone with bogus answers once an hour, of root keys without a trust anchor once a day,
+	// and of a wrong clock once an hour. The clock is wrong if the root's signatures are not valid at its time. A question
+	// waits until the handler has returned. Nil: nothing is logged.
 	Logger *slog.Logger
 
 	core core
@@ -69,48 +70,49 @@ const (
 	minBytes     = 64 << 10
 )
 
-// core is what a Validator works with.
+// core is the state of a Validator.
 type core struct {
 	once sync.Once // sets the fields below
 	err  error     // why the Validator cannot be used
 
 	conf      *Validator
 	maxBytes  int64
-	validator *chain.Validator // nil: nothing is validated
+	validator *chain.Validator // nil: validation is off
 
 	counters counters
 	events   chain.EventLog
 	unable   unableUpstreams
 	ctx      context.Context // ends with Close
 	cancel   context.CancelCauseFunc
-	running  sync.WaitGroup // questions, and goroutines that these have started
+	running  sync.WaitGroup // questions and their goroutines
 
 	closeMu sync.RWMutex // guards closed
-	closed  bool         // no question begins any more
+	closed  bool         // no question may begin
 }
 
-// counters are those of Stats that chains do not have.
+// counters are counted for Stats.
 type counters struct {
 	questions, failures, asked atomic.Int64
 	limited                    sync.Map // *atomic.Int64 by limit
 }
 
-// errPanicked is the error of a Validator whose first caller got a panic.
+// errPanicked is the error of a Validator whose first use has panicked.
 var errPanicked = errors.New("dnssec: Validator panicked when it was first used")
 
-// setUpOnce makes the Validator ready, once.
+// setUpOnce returns the state, which the first call makes.
 func (v *Validator) setUpOnce() (*core, error) {
 	c := &v.core
 	c.once.Do(func() {
-		c.err = errPanicked // unless init returns: nothing may pass that is not validated
+		c.err = errPanicked // unless applyConfig returns: no answer may pass unvalidated
 		c.err = c.applyConfig(v)
 	})
 	return c, c.err
 }
 
-// adjustPolicy changes the policy of Validators, for tests; nil: nothing does.
+// adjustPolicy changes the policy of Validators, for tests. It may be nil.
 var adjustPolicy func(*validate.Policy)
 
+// applyConfig checks the Validator's fields and makes the state.
 func (c *core) applyConfig(v *Validator) error {
 	c.conf = v
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -126,8 +128,8 @@ func (c *core) applyConfig(v *Validator) error {
 	}
 	conf := chain.Config{
 		MaxBytes: c.maxBytes, Policy: validate.Policy{AllowSHA1: v.Trust.AllowSHA1},
-		ReportBogus:  func(*chain.Zone, netip.AddrPort, string) { c.validator.Counts.Rejected.Add(1) }, // a question's bill knows whom it has asked
-		DropReferral: func(*chain.Zone) {},                                                             // nobody has referred to a zone
+		ReportBogus:  func(*chain.Zone, netip.AddrPort, string) { c.validator.Counts.Rejected.Add(1) }, // a questionBudget knows the upstreams that it has asked
+		DropReferral: func(*chain.Zone) {},                                                             // there are no referrals
 		IsLocalError: localerror.Is,
 		Go:           func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) },
 	}
@@ -143,7 +145,8 @@ func (c *core) applyConfig(v *Validator) error {
 	return nil
 }
 
-// Validate returns an error that names the field if one is out of its limits, or what the Exchanger's own Validate returns. It sends nothing.
+// Validate returns an error that names an invalid field, or the error of the Exchanger's Validate method. It sends
+// nothing.
 func (v *Validator) Validate() error {
 	if _, err := v.setUpOnce(); err != nil {
 		return err
@@ -154,7 +157,7 @@ func (v *Validator) Validate() error {
 	return nil
 }
 
-// Close ends all questions with net.ErrClosed and waits until everything has ended. It does not close the Exchanger, and always returns nil.
+// Close ends all questions with net.ErrClosed, waits for all goroutines, and returns nil. It does not close the Exchanger.
 // Exchanges after Close fail.
 func (v *Validator) Close() error {
 	c, err := v.setUpOnce()
@@ -168,7 +171,7 @@ func (v *Validator) Close() error {
 	return nil
 }
 
-// beginQuestion reports whether a question may begin. If so, it must end with running.Done.
+// beginQuestion reports whether a question may begin. Then running.Done must follow.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -178,19 +181,20 @@ func (c *core) beginQuestion() bool {
 	return !c.closed
 }
 
-// NothingBelow reports whether a name of which a response with AD says that it does not exist has no names below it (RFC 8020): the
-// Validator validates, and Trust says nothing of a name below. A Client above it asks for none then.
+// NothingBelow reports whether no names exist below a name that a response with AD denies (RFC 8020). The Validator must
+// validate, and Trust must have no name below. A Client above it does not ask for these names then.
 func (v *Validator) NothingBelow(name string) bool {
 	c, err := v.setUpOnce()
 	name, ok := dnsname.ParseCanonical(name)
 	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
 
-// Unwrap returns the Exchanger. The Cache of a Client above forgets what this one has said when it asks the system's servers and these change.
+// Unwrap returns the Exchanger. A Client above needs it to clear its cache when the Exchanger uses the system's servers
+// and these change.
 func (v *Validator) Unwrap() any { return v.Exchanger }
 
-// Identity returns a string that names the Exchanger and Trust: Validators with the same string give the same answers. It is empty
-// if the Exchanger has no method Identity() string, or that returns nothing. A Client's Import compares such strings.
+// Identity returns a string that identifies the Exchanger and Trust: Validators with equal strings give equal answers. It
+// is empty if the Exchanger has no method Identity() string or that returns "". A Client's Import compares these strings.
 func (v *Validator) Identity() (identity string) {
 	if e, ok := v.Exchanger.(interface{ Identity() string }); ok {
 		usercode.Run(func() { identity = e.Identity() })
@@ -202,9 +206,9 @@ func (v *Validator) Identity() (identity string) {
 	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
-// Stats returns what the Validator knows and did, as a recursor.Resolver does, for the debug page and metrics of both. Wire is how many
-// questions its Exchanger was asked, and Zones of how many zones something is known; what else is about servers is zero. That of a
-// Validator whose fields are invalid has but its Name.
+// Stats returns the statistics of the Validator, in the form of a recursor.Resolver, for the debug page and metrics of
+// both. Wire is the number of messages to the Exchanger, and Zones the number of zones with cached keys. Other fields
+// about servers are zero. If the Validator's fields are invalid, only Name is set.
 func (v *Validator) Stats() observe.RecursorStats {
 	c, err := v.setUpOnce()
 	if err != nil {

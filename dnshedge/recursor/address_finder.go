@@ -15,37 +15,39 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// nameHedgeDelay is after how long the next name is looked up beside the first.
+// nameHedgeDelay is the delay before the next server name is looked up in parallel.
 const nameHedgeDelay = 150 * time.Millisecond
 
-// addressFinder finds addresses of a zone's servers by their names, when those that came with the
-// referral are not enough. It is for one task.
+// An addressFinder finds addresses of a zone's servers by their names when the glue of the referral does not suffice. It
+// serves one task.
 //
-// The first to be taken are those that the name's own zone has for it, and else those that came as
-// glue with the living referral to that zone: to look up the name is to ask there. That glue is
-// in the bailiwick of who gave it, and is never an answer. If it is wrong, the name is looked up.
+// It returns cached addresses of the name first, then the glue of the current referral to the name's own zone, which is
+// where a lookup would start. Glue is in the bailiwick of its server and is never an answer. If the glue is wrong, the
+// name is looked up.
 type addressFinder struct {
 	lookup *lookup
 	zone   *delegation
-	judge  *responseSelector // of the task; taken is not read
-	node   *waitNode         // that waits for the names
+	judge  *responseSelector // of the task; selected is not read
+	node   *waitNode         // waits for the names
 
-	// Of newFinder and then of the goroutine that calls more; results is sent to by others.
-	unglued     []string          // names without glue of this zone, in the order in which they are looked up
-	seen        map[string]bool   // names that are, or were, to be looked up
-	pending     []question        // to look up
-	retried     map[question]bool // those that were put back, because there was glue
-	askedOwnNS  bool              // the zone was asked for its own NS records
+	// The fields from unglued on belong to newAddressFinder, then to the goroutine of findMore; only results is sent to by
+	// others. unglued has the names without glue of this zone, in the order of lookup.
+	unglued     []string
+	seen        map[string]bool   // names whose lookup was planned
+	pending     []question        // not started yet
+	retried     map[question]bool // put back because glue had come
+	askedOwnNS  bool              // the zone's own NS records were asked for
 	limit       error             // why some names are not looked up
-	localErr    error             // why this machine could not look up a name
-	returned    []netip.AddrPort
-	inProgress  []question     // that are looked up
-	nameResults map[string]int // what is known of names that were looked up: see tell
+	localErr    error             // the local error of a lookup
+	returned    []netip.AddrPort  // all addresses returned so far
+	inProgress  []question        // running lookups
+	nameResults map[string]int    // results of finished names, see countEmptyName
 	results     chan lookupResult
-	hedge       bool // what is looked up is a hedge: no address is needed yet
-	budgetSpent bool // the budget has not paid for all that
+	hedge       bool // lookups are hedges: no address is needed yet
+	budgetSpent bool // the hedge budget has refused a lookup
 }
 
+// A lookupResult is the result of a server name lookup.
 type lookupResult struct {
 	question
 	rrs      []dns.RR
@@ -53,15 +55,14 @@ type lookupResult struct {
 	err      error
 }
 
-// newAddressFinder returns a finder for a task, with the addresses that are known.
+// newAddressFinder returns a finder for a task with the cached addresses.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, judge: j, node: n, unglued: z.names[:z.withoutGlue], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.knownAddresses()
 	return f
 }
 
-// known returns the addresses of names without glue of this zone that are known and were not
-// returned before.
+// knownAddresses returns new cached addresses of names without glue.
 func (f *addressFinder) knownAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
@@ -77,8 +78,7 @@ func (f *addressFinder) knownAddresses() []netip.AddrPort {
 	return addrs
 }
 
-// findMore returns addresses that were not returned before, or none that can be had with that effort. Until they are
-// needed, to look up names is a hedge, which the budget pays for.
+// findMore implements Task.FindMore. Until the addresses are needed, lookups are hedges, for which the hedge budget pays.
 func (f *addressFinder) findMore(ctx context.Context, e nameservers.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if f.hasEnough() {
 		return nil, nil
@@ -114,8 +114,8 @@ func (f *addressFinder) findMore(ctx context.Context, e nameservers.Effort, need
 	}
 }
 
-// awaitResult waits until something was looked up, which may have brought new addresses, or is needed, or is late: then the next name is
-// looked up as well, as a hedge.
+// awaitResult waits until a lookup has ended, addresses are needed, or the lookup is late. Then it starts the next lookup
+// as a hedge.
 func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if !f.hedge {
 		needed = nil
@@ -129,9 +129,9 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.Effort, n
 		switch {
 		case f.hedge:
 		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.isOnlyHedged(f.node):
-			return nil, r.err // who waits for this one does so as a hedge
+			return nil, r.err // only hedges wait for this lookup
 		default:
-			f.markNeeded() // those that are late take the place of what was needed
+			f.markNeeded() // running lookups replace the failed one
 		}
 		return addrs, nil
 	case <-timer.C:
@@ -145,13 +145,13 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.Effort, n
 	return nil, nil
 }
 
-// need makes what is looked up, as a hedge, needed.
+// markNeeded turns running hedges into necessary lookups.
 func (f *addressFinder) markNeeded() {
 	f.hedge, f.budgetSpent = false, false
 	f.lookup.core.markNeeded(f.node)
 }
 
-// isClosed reports whether a channel is, to which nobody sends.
+// isClosed reports whether a channel without senders is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -161,8 +161,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnough reports whether it is not worth the while: there is an answer that will do, or a
-// part of a name was asked of some.
+// hasEnough reports whether more addresses are not worth a lookup: there is a usable fallback, or a minimised question has
+// addresses.
 func (f *addressFinder) hasEnough() bool {
 	if r := f.judge.fallback.Load(); r != nil && !r.nonAuthoritative && !r.badlySigned && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
@@ -170,15 +170,14 @@ func (f *addressFinder) hasEnough() bool {
 	return !f.judge.wholeName && len(f.returned) > 0
 }
 
-// hasServerAnswered reports whether a server has said something, so that only those are missing that
-// have not been asked yet, and no better addresses of those that have. DS records that are denied without proof decide about a whole zone:
-// then all addresses of the parent's servers are worth a query.
+// hasServerAnswered reports whether a server of the zone has answered, so that better addresses of known servers are not
+// needed. An unproven denial of DS affects a whole zone; then all addresses are worth a query.
 func (f *addressFinder) hasServerAnswered() bool {
 	r := f.judge.fallback.Load()
 	return r != nil && !(r.badlySigned && f.judge.q.qtype == dns.TypeDS)
 }
 
-// planLookups adds what is to be looked up of names: at first one kind of address, then the other.
+// planLookups plans the lookups of names: first all of one address type, then of the other.
 func (f *addressFinder) planLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
@@ -196,10 +195,8 @@ func (f *addressFinder) planLookups(names []string) {
 	}
 }
 
-// planLastResorts plans what is left to try when no name without glue has an address that works: names
-// whose glue may be wrong, then the zone's own NS records. It reports whether there was
-// more to plan, and returns what glue there is elsewhere: though these zones have said something
-// else, or nothing, in the meantime, nothing else is left.
+// planLastResorts plans lookups of names whose glue may be wrong, then of the zone's own NS records. It reports whether
+// there was more to plan. It returns older glue from other cached referrals if nothing else is left.
 func (f *addressFinder) planLastResorts(e nameservers.Effort) (addrs []netip.AddrPort, more bool) {
 	if e == nameservers.Glueless {
 		return nil, false
@@ -225,12 +222,12 @@ func (f *addressFinder) planLastResorts(e nameservers.Effort) (addrs []netip.Add
 	return nil, true
 }
 
-// next returns which of those left is looked up next, or -1.
+// nextLookup returns the index of the next pending lookup, or -1.
 func (f *addressFinder) nextLookup(e nameservers.Effort) int {
 	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.Everything || !dnsname.IsWithin(q.name, f.zone.zone) })
 }
 
-// start begins to look up the next name, or reports false if there is none, or none is paid for.
+// startLookup starts the next lookup. It reports false if there is none or the hedge budget is empty.
 func (f *addressFinder) startLookup(ctx context.Context, e nameservers.Effort, hedge bool) bool {
 	i := f.nextLookup(e)
 	if i < 0 || hedge && f.budgetSpent {
@@ -247,7 +244,7 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.Effort, h
 	return true
 }
 
-// take returns the new addresses in what was looked up.
+// processResult returns the new addresses of a lookup.
 func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
@@ -262,7 +259,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if errors.Is(r.err, errTooManyEmptyNames) || isQueryLocal(r.err) {
 		f.judge.queryLocal.Store(true)
 	}
-	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // it may be needed later
+	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // retry it once it is needed
 		f.budgetSpent = f.hedge
 		f.pending = append(f.pending, r.question)
 		return f.knownAddresses()
@@ -278,7 +275,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 		f.planLookups(names)
 		return nil
 	}
-	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue is wrong, it is looked up for good
+	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue is wrong, the second lookup ignores it
 		f.retried[r.question] = true
 		f.pending = append(f.pending, r.question)
 		return f.knownAddresses()
@@ -288,8 +285,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	return addrs
 }
 
-// tell counts the name that was looked up if it is known now that it gives no address: it does not exist, or has
-// none of either kind.
+// countEmptyName counts a name without an address: it does not exist, or has an address of neither type.
 func (f *addressFinder) countEmptyName(r lookupResult, found bool) {
 	const gave, counted = 1, 2
 	switch {
@@ -301,13 +297,13 @@ func (f *addressFinder) countEmptyName(r lookupResult, found bool) {
 	}
 }
 
-// isLookupPending reports whether the other kind of address of a name is looked up, or will be.
+// isLookupPending reports whether the other address type of a name is or will be looked up.
 func (f *addressFinder) isLookupPending(name string) bool {
 	is := func(q question) bool { return q.name == name }
 	return slices.ContainsFunc(f.pending, is) || slices.ContainsFunc(f.inProgress, is)
 }
 
-// add returns those addresses that were not returned before.
+// addAddresses returns the addresses that were not returned before.
 func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {

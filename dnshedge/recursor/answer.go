@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// resolveQuestion looks up what a caller asks. It ends a little before ctx does.
+// resolveQuestion resolves a client's question. It ends a little before ctx does.
 func (c *core) resolveQuestion(ctx context.Context, q question, b *questionBudget) (*result, error) {
 	stack.GrowTo16KiB()
 	ctx, limit, stop := chain.WithQuestionDeadline(ctx, c.ctx, errTimeout)
@@ -23,22 +23,22 @@ func (c *core) resolveQuestion(ctx context.Context, q question, b *questionBudge
 	return (&lookup{core: c, budget: b, awaitUntil: time.Now().Add(limit - limit/20)}).followAliases(ctx, q)
 }
 
-// result is what there is to tell a caller.
+// A result is the answer to a client's question.
 type result struct {
 	rcode             int
 	answer, authority []dns.RR
-	status            validate.Status  // of that which is worst
-	reason            *validate.Reason // it is insecure; may be nil
+	status            validate.Status  // the lowest of all parts
+	reason            *validate.Reason // why it is insecure; may be nil
 }
 
-// mergeStatus takes what a part of the answer is worth.
+// mergeStatus lowers the status to that of a part of the answer.
 func (r *result) mergeStatus(v *parsedResponse) {
 	if v.status != validate.Secure && r.status != validate.Insecure || r.status == validate.Unchecked {
 		r.status, r.reason = v.status, v.reason
 	}
 }
 
-// followAliases answers q.
+// followAliases answers q and the targets of its aliases.
 func (l *lookup) followAliases(ctx context.Context, q question) (*result, error) {
 	res := new(result)
 	names := []string{q.name}
@@ -51,7 +51,7 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*result, error)
 		}
 		r, err := l.resolveAndValidate(ctx, q, l.nameLookup != nil || len(names) > 1)
 		if hearsay != nil && errors.Is(err, nameservers.ErrNoServers) {
-			r, err = hearsay, l.validateHint(ctx, q, hearsay) // which is better than nothing
+			r, err = hearsay, l.validateHint(ctx, q, hearsay) // no other server answers for the target
 		}
 		if err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*result, error)
 		res.answer = append(res.answer, r.answer...)
 		res.authority = append(res.authority, r.authority...)
 		if len(names) > 1 {
-			res.answer = removeDuplicates(res.answer) // a DNAME record may make several of the aliases
+			res.answer = removeDuplicates(res.answer) // aliases may share a DNAME record
 		}
 		if !res.fitsMessage() {
 			return nil, errTooLarge
@@ -86,12 +86,12 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*result, error)
 	}
 }
 
-// errTooLarge is why a question ends whose answer is too large, or whose aliases are for a question that waits. What servers say of aliases may fill a
-// message each, and one message may become longer than messages are, as others must not compress all names
-// that its sender has compressed (RFC 3597 §4).
+// errTooLarge ends a question whose answer exceeds a message, or whose aliases exceed the memory of waiting questions.
+// Each alias may fill a message. One message may also grow, because the names that its sender compressed must not all be
+// compressed again (RFC 3597 §4).
 var errTooLarge = errors.New("recursor: the answer does not fit a message")
 
-// fitsMessage reports whether a message has room for a result, a question and an OPT record.
+// fitsMessage reports whether a message can hold the result, a question and an OPT record.
 func (r *result) fitsMessage() bool {
 	const most = dns.MaxMsgSize - 512
 	n := 0
@@ -103,7 +103,7 @@ func (r *result) fitsMessage() bool {
 	return n <= most || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= most
 }
 
-// aliasLoopError is why a question ends whose aliases lead back to where they come from.
+// An aliasLoopError ends a question whose aliases form a loop.
 type aliasLoopError struct{ name string }
 
 func (e *aliasLoopError) Error() string {

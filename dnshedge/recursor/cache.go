@@ -12,12 +12,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// cache is what is known of zones and of names that several questions need: those of servers,
-// and targets of aliases. It is safe for concurrent use.
+// A cache has delegations, and answers that several questions need: of server names and alias targets. It is safe for
+// concurrent use.
 //
-// A zone is here as its parent said, and a name as a server of its zone answered. Nothing is
-// here by hearsay, and nothing is asked that is here, and so what has a lower rank (RFC 2181
-// §5.4.1) never replaces what has a higher one.
+// A delegation is as its parent sent it, and an answer as a server of its zone sent it. Data of other servers is not
+// cached. A cached question is not asked again. So data of lower rank (RFC 2181 §5.4.1) never replaces data of higher
+// rank.
 type cache struct {
 	maxBytes int64 // bytes
 
@@ -28,30 +28,29 @@ type cache struct {
 	zones    int
 }
 
-// cacheKey is what an entry is about: a zone, or a question.
+// A cacheKey identifies a delegation or a question.
 type cacheKey struct {
 	name   string
 	qtype  uint16
 	do     bool
-	zone   bool // name is a zone's
+	zone   bool // name is a zone
 	failed bool // no server has answered the question
 }
 
-// cacheKeyOf returns what an answer to q is about.
+// cacheKeyOf returns the key of the answer to q.
 func cacheKeyOf(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
-// cacheEntry is a zone, what is known about a question, or nothing if nobody has answered it. It is not
-// changed once it is in the cache, but for used.
+// A cacheEntry is a delegation, an answer, or neither for a failure. Only lastUsed changes once it is cached.
 type cacheEntry struct {
 	zone     *delegation
 	reply    *parsedResponse
-	added    time.Time    // when it was added
-	expires  time.Time    // both by the time of day, which goes on while the machine sleeps: without a monotonic clock
+	added    time.Time    // by wall clock, without monotonic time
+	expires  time.Time    // by wall clock, which continues while the machine sleeps
 	size     int64        // without that of zones
-	lastUsed atomic.Int64 // when it was, in seconds
+	lastUsed atomic.Int64 // in seconds
 }
 
-// about returns the zone that an entry refers to, or nil.
+// referencedZone returns the zone that the entry refers to, or nil.
 func (e *cacheEntry) referencedZone() *delegation {
 	if e.reply != nil {
 		return e.reply.zone
@@ -59,17 +58,17 @@ func (e *cacheEntry) referencedZone() *delegation {
 	return e.zone
 }
 
-// cacheEntrySize is what an entry takes besides what it holds: the map, the key, itself.
+// cacheEntrySize is the size of an entry without its content.
 const cacheEntrySize = 184
 
-// isCurrent reports whether an entry is still to be used. None is from the future: then the clock was wrong when it was added. None
-// refers to a zone that is served elsewhere.
+// isCurrent reports whether the entry may be used. An entry from the future was added while the clock was wrong. An entry
+// of a moved zone is outdated.
 func (e *cacheEntry) isCurrent(now time.Time) bool {
 	z := e.referencedZone()
 	return now.Before(e.expires) && !now.Before(e.added.Add(-maxClockSkew)) && (z == nil || !z.chain.HasMoved())
 }
 
-// lookUpEntry returns an entry that is to be used, or nil.
+// lookUpEntry returns a current entry, or nil.
 func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	c.mu.RLock()
 	e := c.entries[k]
@@ -83,10 +82,10 @@ func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	return e
 }
 
-// maxClockSkew is how much later than a question an entry may be that it finds: it has asked for the time before.
+// maxClockSkew is how much later than a question's start an entry for it may have been added.
 const maxClockSkew = 10 * time.Second
 
-// zone returns the zone with that name whose servers are known, or nil.
+// lookUpZone returns the cached delegation of a zone, or nil.
 func (c *cache) lookUpZone(name string, now time.Time) *delegation {
 	if e := c.lookUpEntry(cacheKey{name: name, zone: true}, now); e != nil {
 		return e.zone
@@ -94,7 +93,7 @@ func (c *cache) lookUpZone(name string, now time.Time) *delegation {
 	return nil
 }
 
-// closestZone returns the zone nearest to a name whose servers are known, or nil.
+// closestZone returns the cached delegation closest to a name, or nil.
 func (c *cache) closestZone(name string, now time.Time) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.lookUpZone(name, now); z != nil {
@@ -104,8 +103,7 @@ func (c *cache) closestZone(name string, now time.Time) *delegation {
 	return nil
 }
 
-// lookUpReply returns what is known about a question, with the TTLs that are left, or nil. It is
-// the caller's.
+// lookUpReply returns a copy of the cached answer with the remaining TTLs, or nil.
 func (c *cache) lookUpReply(q question, now time.Time) *parsedResponse {
 	e := c.lookUpEntry(cacheKeyOf(q), now)
 	if e == nil {
@@ -120,8 +118,8 @@ func (c *cache) lookUpReply(q question, now time.Time) *parsedResponse {
 	return &r
 }
 
-// lookUpRecords returns the records that are known to answer q, and whether the name is known not to exist. It is not ok if
-// nothing is known, not even that nobody has answered. The records must not be changed, and have the TTLs that they came with.
+// lookUpRecords returns the cached records that answer q, and whether the name does not exist. ok is false if neither an
+// answer nor a failure is cached. The records have their original TTLs and must not be changed.
 func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, gone, ok bool) {
 	k := cacheKeyOf(q)
 	if e := c.lookUpEntry(k, now); e != nil && e.reply.aliasTarget == "" {
@@ -131,7 +129,7 @@ func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, gone, ok
 	return nil, false, c.lookUpEntry(k, now) != nil
 }
 
-// copyWithAge returns copies of records that have been kept for some seconds.
+// copyWithAge returns copies of records with TTLs lowered by age seconds.
 func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	if len(rrs) == 0 {
 		return nil
@@ -151,35 +149,34 @@ func (c *cache) addZone(z *delegation, now time.Time) {
 	}
 }
 
-// addReply keeps what r says about q. It copies the records.
+// addReply caches a copy of the answer to q.
 func (c *cache) addReply(q question, r *parsedResponse, now time.Time) {
 	if r.ttl <= 0 {
 		return
 	}
 	kept := *r
 	kept.answer, kept.authority = copyWithAge(r.answer, 0), copyWithAge(r.authority, 0)
-	if kept.status == validate.Unchecked { // it may be verified later, by whichever signature
+	if kept.status == validate.Unchecked { // any of its signatures may be verified later
 		kept.ttl = min(kept.ttl, limitTTLsBySignatures(now, chooseShortest, kept.answer, kept.authority))
 	}
 	size := int64(cacheEntrySize+len(q.name)) + memoryOfRecords(kept.answer, kept.authority)
 	if kept.status != validate.Unchecked || !q.do {
-		kept.zone = nil // it is not needed any more, and may be large
+		kept.zone = nil // not needed after validation, and possibly large
 	}
 	c.insertEntry(cacheKeyOf(q), &cacheEntry{reply: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
-// drop forgets an entry that turned out to be wrong.
+// dropEntry removes an entry that turned out to be wrong.
 func (c *cache) dropEntry(k cacheKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removeLocked(k)
 }
 
-// failureTTL is how long a server's name is not looked up again that no server has answered for
-// (RFC 9520 §3.2).
+// failureTTL is how long a failed server name lookup is not repeated (RFC 9520 §3.2).
 const failureTTL = 5 * time.Second
 
-// addFailure keeps that no server has answered q.
+// addFailure caches that no server has answered q.
 func (c *cache) addFailure(q question, now time.Time) {
 	k := cacheKeyOf(q)
 	k.failed = true
@@ -188,15 +185,17 @@ func (c *cache) addFailure(q question, now time.Time) {
 
 // addStays keeps for a while that the parent of a zone was asked again where the zone is served, and stays reports that.
 
+// addConfirmedReferral caches for a while that the parent has confirmed the servers of a zone.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, failed: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
+// isReferralConfirmed reports whether addConfirmedReferral has been called a short time ago.
 func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
 	return c.lookUpEntry(cacheKey{name: zone, failed: true}, now) != nil
 }
 
-// add keeps an entry, unless it would take much of the memory. What was not used for longer makes room for it.
+// insertEntry caches an entry, unless it is too large. It evicts entries that were not used for longer.
 func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	e.lastUsed.Store(now.Unix())
 	e.added, e.expires = now.Round(0), e.expires.Round(0)
@@ -224,13 +223,13 @@ func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	}
 }
 
-// evict removes the one of a few entries, taken at random, that was not used for longest.
+// evictEntry removes, of a few random entries, the least recently used.
 func (c *cache) evictEntry(now time.Time) {
 	const sample = 8
 	var worst cacheKey
 	var used int64
 	n := 0
-	for k, e := range c.entries { // a map is read from a place taken at random
+	for k, e := range c.entries { // map iteration starts at a random entry
 		u := e.lastUsed.Load()
 		if !e.isCurrent(now) {
 			u = 0
@@ -257,7 +256,7 @@ func (c *cache) removeLocked(k cacheKey) {
 	}
 }
 
-// fillStats sets what Stats says of the cache.
+// fillStats sets the statistics of the cache.
 func (c *cache) fillStats(s *observe.RecursorStats) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -21,62 +21,64 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// core is what a Resolver works with.
+// core is the state of a Resolver.
 type core struct {
 	err error // why the Resolver cannot be used
 
 	conf         *Resolver
 	maxBytes     int64
-	maxHeldBytes int64    // bytes that questions hold while they wait
-	types        []uint16 // of servers' addresses that are of use
-	limits       *Limits  // with defaults in place of zero values
+	maxHeldBytes int64    // limit of heldBytes
+	types        []uint16 // A and AAAA, if the address family is enabled
+	limits       *Limits  // without zero values
 	hints        []netip.AddrPort
-	stubs        map[string]*delegation
-	validator    *chain.Validator // nil: nothing is validated
-	hintsZone    *delegation      // the root at the hints, to ask for its keys beside priming
+	stubs        map[string]*delegation // zones of Resolver.Zones
+	validator    *chain.Validator       // nil: validation is off
+	hintsZone    *delegation            // the root with the hints as servers, for key queries during priming
 	pool         *nameservers.Pool
 
 	// Safe for concurrent use.
 	cache     *cache
 	lookups   lookupGroup
 	counters  counters
-	heldBytes atomic.Int64 // bytes that questions hold while they wait
+	heldBytes atomic.Int64 // memory of waiting questions
 
 	tracePanicked atomic.Bool
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
-	running sync.WaitGroup // questions, and goroutines that these have started
+	running sync.WaitGroup // questions and their goroutines
 
 	closeMu sync.RWMutex // guards closed
-	closed  bool         // no question begins any more
+	closed  bool         // no question may begin
 
 	primeMu     sync.Mutex    // guards the fields below
-	rootZone    *delegation   // the root
-	primingDone chan struct{} // closed when priming has ended; nil: it is not under way
+	rootZone    *delegation   // the primed root
+	primingDone chan struct{} // closed when priming has ended; nil: it is not running
 }
 
-// counters are those of Stats that the fleet does not have.
+// counters are counted for Stats.
 type counters struct {
 	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
 	limited                                              sync.Map // *atomic.Int64 by field of Limits
 	events                                               chain.EventLog
 }
 
-// errPanicked is the error of a Resolver whose first caller got a panic.
+// errPanicked is the error of a Resolver whose first use has panicked.
 var errPanicked = errors.New("recursor: Resolver panicked when it was first used")
 
-// setUpOnce makes the Resolver ready, once.
+// setUpOnce returns the state, which the first call makes.
 func (r *Resolver) setUpOnce() (*core, error) {
 	r.once.Do(func() {
-		r.core = &core{err: errPanicked, cache: new(cache)} // the error stays if init panics: nothing may pass that is not validated
+		r.core = &core{err: errPanicked, cache: new(cache)} // the error remains if applyConfig panics: no answer may pass unvalidated
 		r.core.err = r.core.applyConfig(r)
 	})
 	return r.core, r.core.err
 }
 
+// minBytes is the lowest Resolver.MaxBytes.
 const minBytes = 1 << 20
 
+// applyConfig checks the Resolver's fields and makes the state.
 func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -113,7 +115,7 @@ func (c *core) applyConfig(r *Resolver) error {
 		c.maxBytes = r.MaxBytes
 	}
 	c.maxHeldBytes = c.maxBytes / 8
-	c.cache.maxBytes = c.maxBytes - c.maxBytes/4 - c.maxHeldBytes // the fleet has the rest
+	c.cache.maxBytes = c.maxBytes - c.maxBytes/4 - c.maxHeldBytes // the Pool has the rest
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
 	}
@@ -132,10 +134,10 @@ func (c *core) applyConfig(r *Resolver) error {
 	return c.startValidation(r.Trust)
 }
 
-// wantsSignatures reports whether signatures are asked for with everything, and kept.
+// wantsSignatures reports whether all queries have DO and signatures are kept.
 func (c *core) wantsSignatures() bool { return c.validator != nil }
 
-// startValidation begins to validate.
+// startValidation makes the validator.
 func (c *core) startValidation(t dnssec.Trust) error {
 	conf, err := readTrust(t, *c.limits)
 	if err != nil {
@@ -154,7 +156,7 @@ func (c *core) startValidation(t dnssec.Trust) error {
 	return nil
 }
 
-// readZones reads Resolver.Zones.
+// readZones checks Resolver.Zones and sets stubs.
 func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
@@ -180,7 +182,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	return nil
 }
 
-// poolConfig returns what the servers are asked by. The Resolver's fields are valid.
+// poolConfig returns the configuration of the Pool. The Resolver's fields are valid.
 func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
 	conf := nameservers.Config{
@@ -204,7 +206,7 @@ func (c *core) poolConfig() nameservers.Config {
 	return conf
 }
 
-// recoverTrace recovers a panic of Trace, which may be called on a goroutine where nobody else could. The first is logged.
+// recoverTrace recovers a panic of Trace, which may run on a goroutine where nothing else does. It logs the first.
 func (c *core) recoverTrace() {
 	p := recover()
 	if p == nil || c.tracePanicked.Swap(true) {
@@ -215,7 +217,7 @@ func (c *core) recoverTrace() {
 	})
 }
 
-// stubZone returns the zone of Resolver.Zones that a name is in, or nil.
+// stubZone returns the zone of Resolver.Zones that contains a name, or nil.
 func (c *core) stubZone(name string) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
@@ -225,14 +227,13 @@ func (c *core) stubZone(name string) *delegation {
 	return c.stubs["."]
 }
 
-// Validate returns an error that names the field if one is out of its limits, and sends nothing.
+// Validate returns an error that names an invalid field. It sends nothing.
 func (r *Resolver) Validate() error {
 	_, err := r.setUpOnce()
 	return err
 }
 
-// Close ends all questions with net.ErrClosed and waits until everything has ended. It always
-// returns nil. Exchanges after Close fail.
+// Close ends all questions with net.ErrClosed, waits for all goroutines, and returns nil. Exchanges after Close fail.
 func (r *Resolver) Close() error {
 	c, err := r.setUpOnce()
 	c.closeMu.Lock()

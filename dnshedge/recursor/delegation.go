@@ -12,37 +12,36 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// dnsPort is where servers are asked.
+// dnsPort is the port of name servers.
 const dnsPort = 53
 
-// maxTTL is the longest that anything is believed (RFC 8767 §4).
+// maxTTL is the longest time that data is cached (RFC 8767 §4).
 const maxTTL = 7 * 24 * time.Hour
 
-// delegation is where a zone is served, as its parent said. It is not changed once it is made.
+// A delegation has the servers of a zone according to its parent. It is immutable once made.
 type delegation struct {
 	zone        string
-	names       []string         // of its servers; those without glue first
-	withoutGlue int              // how many of them have no glue
-	addrs       []netip.AddrPort // glue, or what was configured
-	glueOwners  []string         // of each glue record
-	// expires is when the parent has to be asked again, by the time of day. Zero: never.
+	names       []string         // of its servers; names without glue first
+	withoutGlue int              // number of names without glue
+	addrs       []netip.AddrPort // glue, or configured addresses
+	glueOwners  []string         // owner name of each glue record
+	// expires is when the parent has to be asked again, by wall clock. Zero: never.
 	expires time.Time
 
-	chain      *chain.Zone // what signatures say of it; not nil
-	stub       bool        // of Resolver.Zones: the servers need not have authority
-	anyAddress bool        // they may be asked whatever their addresses
+	chain      *chain.Zone // its place in the chain of trust; not nil
+	stub       bool        // of Resolver.Zones: the servers need no authority
+	anyAddress bool        // private addresses are allowed
 }
 
-// newEmptyDelegation returns a zone of which nothing is known.
+// newEmptyDelegation returns a delegation without servers.
 func newEmptyDelegation(name string) *delegation {
 	z := &delegation{zone: name}
 	z.chain = &chain.Zone{Name: name, Servers: z}
 	return z
 }
 
-// parseDelegation reads the NS records of a zone, and the addresses that come with them. Glue
-// lies at or below the zone that delegates; other records are ignored. It returns nil if there
-// is no server.
+// parseDelegation returns the delegation in the NS records of a zone, with the glue in extra. Glue must lie at or below
+// the delegating zone; other records are ignored. It returns nil if there is no server.
 func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
 	z := newEmptyDelegation(zone)
 	glued := make(map[string]bool)
@@ -76,7 +75,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	if len(z.names) == 0 {
 		return nil
 	}
-	if len(z.names) > nameservers.MaxNames { // those with glue cost nothing to find
+	if len(z.names) > nameservers.MaxNames { // prefer names with glue, which need no lookup
 		slices.SortStableFunc(z.names, func(a, b string) int { return compareTrueFirst(glued[a], glued[b]) })
 		z.names = slices.Clone(z.names[:nameservers.MaxNames])
 	}
@@ -90,7 +89,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	return z
 }
 
-// hasSameServers reports whether two referrals are to the same zone at the same servers.
+// hasSameServers reports whether two delegations are of the same zone to the same servers.
 func (z *delegation) hasSameServers(o *delegation) bool {
 	same := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
@@ -101,7 +100,7 @@ func (z *delegation) hasSameServers(o *delegation) bool {
 	return z.zone == o.zone && same(z.names, o.names) && slices.Equal(addrs(z), addrs(o))
 }
 
-// glueAddresses returns the addresses that came with the name of a server.
+// glueAddresses returns the glue of a server name.
 func (z *delegation) glueAddresses(name string) []netip.Addr {
 	var addrs []netip.Addr
 	for i, owner := range z.glueOwners {
@@ -113,11 +112,11 @@ func (z *delegation) glueAddresses(name string) []netip.Addr {
 }
 
 const (
-	maxNSRecords = 256 // names of servers that are read of one response
-	minZoneTTL   = 1   // seconds: a referral is for the question that it came with, at least
+	maxNSRecords = 256 // NS records of one response that are read
+	minZoneTTL   = 1   // seconds: a referral lasts for the question that it came with
 )
 
-// compareTrueFirst sorts true before false.
+// compareTrueFirst orders true before false.
 func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:
@@ -141,7 +140,7 @@ func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// validTTL returns the TTL of a record in seconds. From 2^31 on it counts as 0 (RFC 2181 §8).
+// validTTL returns the TTL of a record in seconds, and 0 in place of a value from 2^31 on (RFC 2181 §8).
 func validTTL(rr dns.RR) uint32 {
 	if ttl := rr.Header().Ttl; ttl < 1<<31 {
 		return ttl
@@ -149,7 +148,6 @@ func validTTL(rr dns.RR) uint32 {
 	return 0
 }
 
-// memorySize estimates the memory that a delegation takes, in bytes.
 func (z *delegation) memorySize() int64 {
 	n := 256 + int64(len(z.zone)) + 48*int64(cap(z.addrs))
 	for _, names := range [...][]string{z.names, z.glueOwners} {

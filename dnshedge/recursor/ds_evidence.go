@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// readDSEvidence returns what a referral of a zone to another one below it says of that one's keys: its DS records, or what
-// may deny them, and the signatures of these. More than a proof needs is left out.
+// readDSEvidence returns the DS records of a referral, or their denial, with signatures. It omits records that the proof
+// does not need.
 func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 	var ds, denial []dns.RR
 	for _, rr := range ns {
@@ -39,7 +39,7 @@ func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 
 func isDS(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDS }
 
-// coveredType returns the type of a record, or of what it is a signature of.
+// coveredType returns the type of a record, or the type that a signature covers.
 func coveredType(rr dns.RR) uint16 {
 	if sig, ok := rr.(*dns.RRSIG); ok {
 		return sig.TypeCovered
@@ -47,15 +47,15 @@ func coveredType(rr dns.RR) uint16 {
 	return rr.Header().Rrtype
 }
 
-// rrsetKey is an RRset, with the signatures of it.
+// An rrsetKey identifies an RRset.
 type rrsetKey struct {
 	name string // in lower case
 	typ  uint16
 }
 
-// limitTTLsBySignatures lowers TTLs of records that nobody has verified to what signatures let them be kept: the RRSIG's TTL, the original TTL, and the time
-// until the signature ends, or 1 s if that is over. Of several signatures of an RRset, choose says which counts: most or least. It returns the
-// lowest TTL of what is signed, or maxTTL if nothing is.
+// limitTTLsBySignatures lowers TTLs of unverified records to the lifetime of their signatures: the RRSIG's TTL, the
+// original TTL, and the seconds until it expires, at least 1. choose selects one of several signatures of an RRset. It
+// returns the lowest TTL of signed records, or maxTTL.
 func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, sections ...[]dns.RR) time.Duration {
 	ends := make(map[rrsetKey]uint32)
 	for _, rrs := range sections {
@@ -89,7 +89,8 @@ func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, secti
 func chooseLongest(a, b uint32) uint32  { return max(a, b) }
 func chooseShortest(a, b uint32) uint32 { return min(a, b) }
 
-// packRecords returns records in wire format, those that have one. Others read the records meanwhile, and PackRR writes to what it packs.
+// packRecords returns records in wire format. It copies them first, because others read them and PackRR writes to its
+// argument.
 func packRecords(rrs []dns.RR) (all [][]byte) {
 	for _, rr := range rrs {
 		rr = dns.Copy(rr)
@@ -101,7 +102,6 @@ func packRecords(rrs []dns.RR) (all [][]byte) {
 	return all
 }
 
-// unpackRecords returns the records that packProof has written.
 func unpackRecords(all [][]byte) (rrs []dns.RR) {
 	for _, b := range all {
 		if rr, n, err := dns.UnpackRR(b, 0); err == nil && n == len(b) {

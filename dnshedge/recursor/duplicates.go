@@ -6,11 +6,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// maxLinearRecords are compared with one another; of more, each is looked up among those before it.
+// maxLinearRecords is the number of records that are compared with each other; more are indexed.
 const maxLinearRecords = 8
 
-// removeDuplicates returns the records without those that are there twice but for the TTL (RFC 2181 §5),
-// of which the lowest counts. It uses the slice again.
+// removeDuplicates removes duplicate records (RFC 2181 §5) and keeps their lowest TTL. It reuses the slice.
 func removeDuplicates(rrs []dns.RR) []dns.RR {
 	before := findAmongFew
 	if len(rrs) > maxLinearRecords {
@@ -29,7 +28,7 @@ func removeDuplicates(rrs []dns.RR) []dns.RR {
 	return kept
 }
 
-// findAmongFew returns which of the records that are kept is rr as well, or their number.
+// findAmongFew returns the index of the duplicate of rr, or the number of records.
 func findAmongFew(kept []dns.RR, rr dns.RR) int {
 	for i, old := range kept {
 		if dns.IsDuplicate(old, rr) {
@@ -39,13 +38,12 @@ func findAmongFew(kept []dns.RR, rr dns.RR) int {
 	return len(kept)
 }
 
-// newDuplicateFinder returns a function that does the same for n records at most, one after another,
-// in a time that does not depend on how many are kept. A name in the data of a record that is
-// spelled in another way makes it another record.
+// newDuplicateFinder returns a function like findAmongFew that takes constant time. It must be called for the records in
+// order. A name in the data with other letter case makes another record.
 func newDuplicateFinder(n int) func(kept []dns.RR, rr dns.RR) int {
 	seen := make(map[string]int, n)
 	owners := make(map[string]uint32)
-	last, owner := "", uint32(0) // the name of the record before, and its number
+	last, owner := "", uint32(0) // owner name of the previous record, and its number
 	buf := make([]byte, 512)
 	return func(kept []dns.RR, rr dns.RR) int {
 		h := rr.Header()
@@ -59,14 +57,14 @@ func newDuplicateFinder(n int) func(kept []dns.RR, rr dns.RR) int {
 			last = name
 		}
 		ttl := h.Ttl
-		h.Name, h.Ttl = ".", owner // which the packed record has in their places
+		h.Name, h.Ttl = ".", owner // stand-ins in the packed record
 		if size := dns.Len(rr); size > len(buf) {
 			buf = make([]byte, 2*size)
 		}
 		end, err := dns.PackRR(rr, buf, 0, nil, false)
 		h.Name, h.Ttl = name, ttl
 		if err != nil {
-			return len(kept) // nobody can tell
+			return len(kept) // cannot be compared
 		}
 		if i, ok := seen[string(buf[:end])]; ok {
 			return i

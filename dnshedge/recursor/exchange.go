@@ -18,18 +18,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// ExchangeContext answers the question of m, which it does not change. The address must be
-// empty. The response has m's ID and RA, never AA, and an OPT record if m has one; AD if all of it was validated, m has DO
-// or AD, and not CD (RFC 6840 §5.8). The duration is how long that took.
+// ExchangeContext answers the question of m, which it does not change. The address must be empty. The response has m's ID
+// and RA, never AA, and an OPT record if m has one. It has AD if the whole answer was validated, m has DO or AD, and not
+// CD (RFC 6840 §5.8). The duration is the time that it took.
 //
-// A question that cannot be answered, or not within 4.5 s or nine tenths of the time that ctx
-// leaves, has the response SERVFAIL, with an extended error that says why, and no error. So
-// has one whose answer does not fit a message. An error is returned if ctx ends, if nothing can be
-// sent to a zone's servers, as without a network, if the Resolver is closed or has a field that is
-// invalid, or if m is not a question: it must have opcode QUERY and one question, for a type that data
-// has, or ANY. A question of another class than IN has the response REFUSED.
+// The response is SERVFAIL with an extended error, without an error, if the question cannot be answered within 4.5 s or
+// nine tenths of the time that ctx leaves, or if the answer does not fit a message.
 //
-// No EDNS option changes an answer.
+// It returns an error if ctx ends, if nothing can be sent to a zone's servers, as without a network, if the Resolver is
+// closed or has an invalid field, or if m is not a question. A question has opcode QUERY and one entry, of a data type or
+// ANY. In a class other than IN it is REFUSED. EDNS options do not change an answer.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -50,7 +48,7 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	return resp, time.Since(start), err
 }
 
-// answerQuestion answers q, which m asks.
+// answerQuestion answers the question q of m.
 func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
 	if !c.beginQuestion() {
 		return nil, net.ErrClosed
@@ -106,7 +104,7 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	return resp, err
 }
 
-// countSecurity returns what the answer to a caller's question is worth, and counts it.
+// countSecurity returns the security status of an answer, and counts it.
 func (c *core) countSecurity(q question, b *questionBudget, res *result, err error) (dnssec.Security, error) {
 	if c.validator == nil {
 		return dnssec.Unchecked, err
@@ -137,7 +135,7 @@ func (c *core) countSecurity(q question, b *questionBudget, res *result, err err
 	return dnssec.Insecure, nil
 }
 
-// beginQuestion reports whether a question may begin. If so, it must end with running.Done.
+// beginQuestion reports whether a question may begin. Then running.Done must follow.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -156,11 +154,10 @@ func (c *core) countLimit(field string) {
 	n.(*atomic.Int64).Add(1)
 }
 
-// udpSize is the longest datagram that responses are said to fit, in bytes. Whoever sends one
-// goes by what the caller said.
+// udpSize is the UDP payload size in responses, in bytes. A server that sends one goes by the client's size.
 const udpSize = 1232
 
-// buildResponse makes the response to m, which asks q.
+// buildResponse returns the response to m with question q.
 func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	resp := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled,
@@ -195,14 +192,14 @@ func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	return resp
 }
 
-// extendedError returns the extended error (RFC 8914) that says why a question failed.
+// extendedError returns the extended error (RFC 8914) of a failed question.
 func extendedError(err error) *dns.EDNS0_EDE {
 	code := dns.ExtendedErrorCodeOther
 	if bogus := (*dnssec.Error)(nil); errors.As(err, &bogus) {
 		return &dns.EDNS0_EDE{InfoCode: bogus.EDE, ExtraText: bogus.Text}
 	}
 	if errors.Is(err, errRootKeySentinel) {
-		code = dns.ExtendedErrorCodeDNSBogus // as of a validator for which the key is not, or is, an anchor
+		code = dns.ExtendedErrorCodeDNSBogus // the EDE of a validator that does not trust the key
 	}
 	if errors.Is(err, nameservers.ErrNoServers) || errors.Is(err, errTimeout) {
 		code = dns.ExtendedErrorCodeNoReachableAuthority
@@ -210,12 +207,12 @@ func extendedError(err error) *dns.EDNS0_EDE {
 	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}
 }
 
-// IgnoresOptions says that EDNS options do not change answers. So a Client asks once for callers who differ in nothing else,
-// and keeps the answer.
+// IgnoresOptions tells a Client that EDNS options do not change answers. The Client then shares exchanges between callers
+// that differ only in options, and caches the answers.
 func (r *Resolver) IgnoresOptions() {}
 
-// NothingBelow reports whether a name of which a response with AD says that it does not exist has no names below it (RFC 8020): the
-// Resolver validates, and of no name below does it know otherwise, by Zones or Trust. A Client above it asks for none then.
+// NothingBelow reports whether no names exist below a name that a response with AD denies (RFC 8020). The Resolver must
+// validate, and neither Zones nor Trust have a name below. A Client above it does not ask for these names then.
 func (r *Resolver) NothingBelow(name string) bool {
 	c, err := r.setUpOnce()
 	name, ok := dnsname.ParseCanonical(name)

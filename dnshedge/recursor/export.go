@@ -15,9 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// Export writes what was learned and stays true for a while: servers' round trip times, those
-// of first answers, and where the root and the zones below it are served, with what the root says of their keys. It is for Import in
-// another process or after a restart.
+// Export writes learned data that stays valid for a while, for Import in another process or after a restart: round trip
+// times of servers, and the delegations and DS records of the root and its child zones.
 func (r *Resolver) Export(w io.Writer) error {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -26,15 +25,15 @@ func (r *Resolver) Export(w io.Writer) error {
 	return c.pool.Export(w, r.zoneSource(), c.exportZones())
 }
 
-// Identity returns a string that names the root servers to begin with, the Zones, Trust and Limits.NSEC3Iterations: Resolvers with the same string
-// give the same answers. Import of a dnshedge.Client compares such strings.
+// Identity returns a string that identifies the root servers, the Zones, Trust and Limits.NSEC3Iterations: Resolvers with
+// equal strings give equal answers. Import of a dnshedge.Client compares these strings.
 func (r *Resolver) Identity() string {
 	t := r.Trust
 	return fmt.Sprintf("%s %d %s", r.identifyServers(), r.Limits.withDefaults().NSEC3Iterations,
 		chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
-// identifyServers returns a string that names which servers a Resolver asks before a zone's parent has said whom to ask.
+// identifyServers returns a string that identifies the configured servers.
 func (r *Resolver) identifyServers() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
@@ -44,20 +43,21 @@ func (r *Resolver) identifyServers() string {
 	return fmt.Sprintf("%s %q %v", r.identifyRoot(), zones, r.PrivateOK)
 }
 
-// zoneSource returns a hash of identifyServers: where zones are served is true only for Resolvers that begin at the same servers.
+// zoneSource returns a hash of identifyServers. Exported delegations are valid only for Resolvers with the same configured
+// servers.
 func (r *Resolver) zoneSource() string {
 	h := sha256.Sum256([]byte(r.identifyServers()))
 	return string(h[:])
 }
 
-// identifyRoot returns a string that names the root servers to begin with.
+// identifyRoot returns a string that identifies the configured root servers.
 func (r *Resolver) identifyRoot() string {
 	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
 	return fmt.Sprint(r.Hints == nil, hints)
 }
 
-// Import adds what Export wrote, unless more is known already. The time that has passed since
-// counts against TTLs. Of a Resolver with other Hints, Zones or PrivateOK, it takes the round trip times alone. It returns an error and changes nothing if the export is
+// Import adds the data of Export that is not better known already. The time that has passed counts against TTLs. If Hints,
+// Zones or PrivateOK differ, only round trip times are added. It returns an error and changes nothing if the export is
 // damaged, has another version, is larger than 16 MiB, or is older than a day.
 func (r *Resolver) Import(rd io.Reader) error {
 	c, err := r.setUpOnce()
@@ -69,7 +69,7 @@ func (r *Resolver) Import(rd io.Reader) error {
 	return err
 }
 
-// exportZones returns where the root and the zones right below it are served.
+// exportZones returns the delegations of the root and its child zones.
 func (c *core) exportZones() []nameservers.Delegation {
 	var zones []nameservers.Delegation
 	add := func(z *delegation) {
@@ -92,7 +92,7 @@ func (c *core) exportZones() []nameservers.Delegation {
 	return zones
 }
 
-// importZones adds zones that are not known. It skips what is no zone.
+// importZones adds delegations that are not cached. It skips invalid ones.
 func (c *core) importZones(zones []nameservers.Delegation) {
 	now := time.Now()
 	for _, x := range zones {
@@ -114,7 +114,7 @@ func (c *core) importZones(zones []nameservers.Delegation) {
 			c.primeMu.Unlock()
 			continue
 		}
-		z.chain.Parent, z.chain.DSEvidence, z.chain.ReceivedAt = c.hintsZone.chain, unpackRecords(x.DSEvidence), now.Add(-time.Minute) // nobody knows when: not just now
+		z.chain.Parent, z.chain.DSEvidence, z.chain.ReceivedAt = c.hintsZone.chain, unpackRecords(x.DSEvidence), now.Add(-time.Minute) // the time is unknown, but not recent
 		if dnsname.Parent(z.zone) == "." && c.cache.lookUpZone(z.zone, now) == nil {
 			c.cache.addZone(z, now)
 		}

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	maxLookupDepth     = 4   // names of servers are looked up for names of servers
-	maxEmptyNames      = 5   // names of servers that are looked up and have no address
-	maxNSEC3Iterations = 500 // of NSEC3, above which nobody looks
+	maxLookupDepth     = 4   // depth of server names that depend on server names
+	maxEmptyNames      = 5   // server names of a question without an address
+	maxNSEC3Iterations = 500 // highest Limits.NSEC3Iterations
 
-	maxParallelLookups = 2 // lookups of servers' names for one zone at a time
+	maxParallelLookups = 2 // server name lookups for one zone
 )
 
-// withDefaults returns the limits that hold.
+// withDefaults returns the limits without zero values.
 func (l Limits) withDefaults() Limits {
 	return Limits{
 		Queries: cmp.Or(l.Queries, 64), ChainQueries: cmp.Or(l.ChainQueries, 32),
@@ -47,7 +47,7 @@ func (l Limits) checkValues() error {
 	return nil
 }
 
-// limitError is why a question ends that has reached a limit.
+// A limitError ends a question that has reached a limit.
 type limitError struct {
 	field string // of Limits
 	value int
@@ -57,22 +57,20 @@ func (e *limitError) Error() string {
 	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
 }
 
-// bill is what the question of a caller has cost so far, sub-questions included. It is safe for
-// concurrent use.
+// A questionBudget counts the cost of a client's question, including lookups for it. It is safe for concurrent use.
 type questionBudget struct {
 	limits      *Limits
-	validation  validate.Validation // of validation
-	queries     atomic.Int32        // sent, but for hedges
-	hedges      atomic.Int32        // sent
-	serverNames atomic.Int32        // of servers, looked up
-	emptyNames  atomic.Int32        // names of servers that were looked up and gave no address
-	synthesized atomic.Int32        // answers that were made of proofs of others
+	validation  validate.Validation // limits of cryptographic work
+	queries     atomic.Int32        // without hedges
+	hedges      atomic.Int32
+	serverNames atomic.Int32 // looked up
+	emptyNames  atomic.Int32 // server names without an address
+	synthesized atomic.Int32 // answers made from proofs
 }
 
-// Validation returns what validation may spend.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery pays for a query. A hedge is paid for by the budget of hedges: it asks for nothing new.
+// spendQuery counts a query. A hedge never fails, because the hedge budget pays for it.
 func (b *questionBudget) spendQuery(hedge bool) error {
 	if hedge {
 		b.hedges.Add(1)
@@ -81,7 +79,7 @@ func (b *questionBudget) spendQuery(hedge bool) error {
 	return countWithinLimit(&b.queries, "Queries", b.limits.Queries)
 }
 
-// countWithinLimit counts one more, or returns an error if that would be more than the limit.
+// countWithinLimit increments the count, or returns an error if that exceeds the limit.
 func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	if int(count.Add(1)) > limit {
 		count.Add(-1)
@@ -101,7 +99,7 @@ func (h Hedge) poolHedge() nameservers.Hedge {
 
 func (h Hedge) checkValues() error {
 	switch {
-	case !(h.Percentile >= 0 && h.Percentile < 1): // as NaN is
+	case !(h.Percentile >= 0 && h.Percentile < 1): // rejects NaN
 		return fmt.Errorf("recursor: Resolver.Hedge.Percentile is %v; want 0 or more and less than 1", h.Percentile)
 	case h.BudgetPercent != NoBudget && !(h.BudgetPercent >= 0 && h.BudgetPercent <= 100):
 		return fmt.Errorf("recursor: Resolver.Hedge.BudgetPercent is %v; want 0 to 100, or NoBudget", h.BudgetPercent)

@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// memoryOfRecords estimates the memory that records take, in bytes.
+// memoryOfRecords estimates the memory of records, in bytes.
 func memoryOfRecords(sections ...[]dns.RR) (n int64) {
 	for _, rrs := range sections {
 		for _, rr := range rrs {
@@ -16,8 +16,8 @@ func memoryOfRecords(sections ...[]dns.RR) (n int64) {
 	return n
 }
 
-// memoryOfValue estimates the memory that v refers to, in bytes. What takes little in a message may take
-// much here, such as a text of many empty strings.
+// memoryOfValue estimates the memory that v refers to, in bytes. Data that is small in a message may be large here, such
+// as many empty strings.
 func memoryOfValue(v reflect.Value) int64 {
 	var n int64
 	switch v.Kind() {

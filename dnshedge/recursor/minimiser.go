@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	maxMinimisedQueries  = 10 // questions for parts of a name (RFC 9156 §2.3)
-	singleLabelQueries   = 4  // of them, those that are one label longer than the one before
-	maxMinimisedAttempts = 3  // queries for a part of a name, after which the whole one is asked
+	maxMinimisedQueries  = 10 // minimised questions for a name (RFC 9156 §2.3)
+	singleLabelQueries   = 4  // of these, questions with one label more
+	maxMinimisedAttempts = 3  // queries for a minimised question before the whole name is asked
 )
 
-// minimiser tells servers no more of a name than they need (RFC 9156).
+// A minimiser sends servers no more of a name than they need (RFC 9156).
 type minimiser struct {
 	q             question
-	do            bool // signatures are asked for with parts of the name too
-	off           bool // the whole name is asked
+	do            bool // set DO for minimised questions too
+	off           bool // ask the whole name
 	queries       int
-	exposedLabels int // labels of the longest part that was asked for, or is a zone
+	exposedLabels int // labels of the longest minimised name or zone
 }
 
-// nextQuestion returns what the servers of a zone are asked, and whether that is the whole question.
+// nextQuestion returns the question for the servers of a zone, and whether it is the whole question.
 func (m *minimiser) nextQuestion(zone string) (question, bool) {
 	m.exposedLabels = max(m.exposedLabels, dnsname.CountLabels(zone))
 	left := dnsname.CountLabels(m.q.name) - m.exposedLabels

@@ -16,53 +16,53 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// maxNameLookupTime is how long the address of a server is looked up.
+// maxNameLookupTime is the maximum time of a server name lookup.
 const maxNameLookupTime = 10 * time.Second
 
-// errCycle is why the lookup of a server's name is not waited for: it waits for who asks.
+// errCycle means that a server name lookup would wait for itself.
 var errCycle = errors.New("recursor: looking up a server's name needs itself")
 
-// errGlueArrived is why the lookup of a server's name ends before it has asked the name's own zone: glue
-// for it has come on the way.
+// errGlueArrived ends a server name lookup before it asks the name's own zone, because a referral has had glue for it.
 var errGlueArrived = errors.New("recursor: there is glue for the server's name")
 
-// errTooDeep is why a server's name is not looked up.
+// errTooDeep means that server names depend on other server names too deeply.
 var errTooDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
 
-// errTooManyEmptyNames is why a server's name is not looked up: too many others of the question have no address.
+// errTooManyEmptyNames means that too many server names of the question have no address.
 var errTooManyEmptyNames = errors.New("recursor: too many names of servers have no address")
 
-// queryLocalError is why no server has answered that is about the question which has asked: for others it says nothing of the zone.
+// A queryLocalError is the failure of a zone for a reason in the question that asked. It says nothing of the zone for
+// other questions.
 type queryLocalError struct{ error }
 
 func (e *queryLocalError) Unwrap() error { return e.error }
 
-// isQueryLocal reports whether an error says nothing of a zone, for other questions.
+// isQueryLocal reports whether an error is a queryLocalError.
 func isQueryLocal(err error) bool { return errors.As(err, new(*queryLocalError)) }
 
-// isLocalFailure reports whether nothing could leave this machine, as without a network or descriptors: that says nothing of a question or a zone, and is not kept.
+// isLocalFailure reports whether no query could leave this machine, as without a network or descriptors. This error is not
+// cached.
 func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
 
-// flights are the lookups of servers' names that are under way, and the steps, which all who need the same
-// one share. None of them waits for itself, through others or not: who would close such a
-// circle does not wait.
+// A lookupGroup shares running server name lookups and zone queries between callers (single flight). It refuses a wait
+// that would close a cycle of waiting lookups.
 type lookupGroup struct {
-	mu          sync.Mutex // guards the fields below, and nodes
+	mu          sync.Mutex // guards the fields below, and waitNodes
 	lookups     map[cacheKey]*nameLookup
 	zoneQueries map[zoneQueryKey]*zoneQuery
 }
 
-// waitNode is a flight or a step in the graph of those that wait for others. It is guarded by flights.mu.
-// A nil node is a caller's question, for which nobody waits.
+// A waitNode is a node of the graph of waiting lookups: a nameLookup or a zoneQuery. lookupGroup.mu guards it. A nil node
+// is a client's question, for which nothing waits.
 //
-// Who waits may do so as a hedge: it would have done without, had no server been late. What is looked up for hedges alone is
-// paid for by their budget, and not by the question.
+// A lookup may wait as a hedge: it would not need the result if a server were not late. The hedge budget, and not the
+// question, pays for lookups that are only needed by hedges.
 type waitNode struct {
 	waitsFor map[*waitNode]waitCount
-	needed   bool // a caller's question waits for it, through others or not, and not as a hedge
+	needed   bool // a client's question waits for it, directly or not, and not as a hedge
 }
 
-// wait is how often one node waits for another.
+// waitCount counts the waits of one node for another.
 type waitCount struct{ all, hedges int }
 
 func (n *waitNode) addWait(o *waitNode, hedge bool) {
@@ -96,7 +96,7 @@ func (n *waitNode) removeWait(o *waitNode) {
 	n.waitsFor[o] = w
 }
 
-// markNeeded takes that a caller's question waits for n.
+// markNeeded records that a client's question needs n, and all that n waits for.
 func (n *waitNode) markNeeded() {
 	if n.needed {
 		return
@@ -109,7 +109,7 @@ func (n *waitNode) markNeeded() {
 	}
 }
 
-// need takes that what n waits for as a hedge is needed.
+// markWaitsNeeded turns the hedged waits of n into necessary ones.
 func (n *waitNode) markWaitsNeeded() {
 	for o, w := range n.waitsFor {
 		n.waitsFor[o] = waitCount{all: w.all}
@@ -119,8 +119,7 @@ func (n *waitNode) markWaitsNeeded() {
 	}
 }
 
-// waitsForNode reports whether n is o or waits for it, through others or not. Those in seen have
-// been looked at.
+// waitsForNode reports whether n is o or waits for it, directly or not. seen has the visited nodes.
 func (n *waitNode) waitsForNode(o *waitNode, seen map[*waitNode]bool) bool {
 	if n == o {
 		return true
@@ -134,31 +133,30 @@ func (n *waitNode) waitsForNode(o *waitNode, seen map[*waitNode]bool) bool {
 	return false
 }
 
-// nameLookup is one of them. It ends with the last who waits for it.
+// A nameLookup is a running lookup of a server's address. It is canceled when its last waiter leaves.
 type nameLookup struct {
 	waitNode
 	key    cacheKey
-	lookup *lookup // of the flight's own goroutine
+	lookup *lookup // of its own goroutine
 	done   chan struct{}
 	cancel context.CancelCauseFunc
 
-	waiters int // for this one; guarded by flights.mu
+	waiters int // guarded by lookupGroup.mu
 
-	// Written before done is closed.
-	rrs      []dns.RR // they must not be changed
+	rrs      []dns.RR // must not be changed
 	nxdomain bool     // the name does not exist
 	err      error
 }
 
-// hasGlueIn reports whether a zone that f is referred to has glue that makes f needless.
+// hasGlueIn reports whether a referral has glue that makes the lookup unnecessary.
 func (f *nameLookup) hasGlueIn(z *delegation) bool {
 	return slices.ContainsFunc(z.glueAddresses(f.key.name), func(a netip.Addr) bool {
 		return f.key.qtype == dns.TypeA && a.Is4() || f.key.qtype == dns.TypeAAAA && a.Is6()
 	})
 }
 
-// lookUpServerName returns the records that answer q, which n, a step or a flight of l, needs to find servers, and whether the name is known not
-// to exist. The records must not be changed.
+// lookUpServerName returns the records that answer q, from the cache or a shared lookup. nxdomain means that the name does
+// not exist. n is the waiting node of l. The records must not be changed.
 func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q question, hedge bool) (rrs []dns.RR, gone bool, err error) {
 	for try := 0; ; try++ {
 		if rrs, gone, ok := c.cache.lookUpRecords(q, time.Now()); ok {
@@ -182,12 +180,11 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q q
 		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !isQueryLocal(f.err) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
 			return f.rrs, f.nxdomain, f.err
 		}
-		// It failed because of who else asked for it; for this one it may do better.
+		// It failed for a reason of the question that started it. This question may succeed.
 	}
 }
 
-// joinNameLookup returns the flight for q, with n, which is l's, waiting for it. It is l's own if nobody else has
-// asked for it before.
+// joinNameLookup makes n, a node of l, wait for the lookup of q. mine reports whether l has started it.
 func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f *nameLookup, mine bool, err error) {
 	k := cacheKeyOf(q)
 	fs := &c.lookups
@@ -212,7 +209,7 @@ func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f
 	return f, mine, nil
 }
 
-// startNameLookup begins a flight. The caller holds the lock.
+// startNameLookup starts a lookup. The caller holds the lock.
 func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	f := &nameLookup{key: k, done: make(chan struct{}), cancel: cancel}
@@ -246,21 +243,21 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	return f
 }
 
-// isOnlyHedged reports whether all who wait for n do so as a hedge.
+// isOnlyHedged reports whether only hedges wait for n.
 func (c *core) isOnlyHedged(n *waitNode) bool {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return !n.needed
 }
 
-// need takes that what n waits for is needed, and no hedge any more.
+// markNeeded turns the hedged waits of n into necessary ones.
 func (c *core) markNeeded(n *waitNode) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	n.markWaitsNeeded()
 }
 
-// leave ends n's waiting for f. If nobody else waits, f ends, for the reason given.
+// leaveNameLookup ends n's wait for f. The last waiter cancels the lookup with the cause why.
 func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, why error) {
 	fs := &c.lookups
 	fs.mu.Lock()
@@ -274,7 +271,7 @@ func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, why error) {
 	}
 }
 
-// addressesOf returns the addresses in an answer.
+// addressesOf returns the addresses in A and AAAA records.
 func addressesOf(rrs []dns.RR) []netip.Addr {
 	var addrs []netip.Addr
 	for _, rr := range rrs {
@@ -285,38 +282,37 @@ func addressesOf(rrs []dns.RR) []netip.Addr {
 	return addrs
 }
 
-// zoneQueryKey is what a zone's servers are asked: all that changes the answer.
+// A zoneQueryKey identifies queries to a zone's servers with the same answer.
 type zoneQueryKey struct {
 	zone string
 	question
-	wholeName bool // it is all that is asked, and no part of a name
+	wholeName bool // the question is not minimised
 }
 
-// zoneQuery is a question to a zone's servers that is under way. All who need the answer, for whatever
-// question of their callers, wait for the one who asks: a forger has one query to answer (RFC 5452 §5), and a crowd
-// costs a zone and its parents as much as one.
+// A zoneQuery is a running query to a zone's servers. Callers that need the same answer wait for the leader, which sends
+// it. So a forger has one query to answer (RFC 5452 §5), and many clients cost a zone and its parents as much as one.
 type zoneQuery struct {
 	waitNode
 	key  zoneQueryKey
-	zone *chain.Zone // that of the one who asks
+	zone *chain.Zone // of the leader
 	done chan struct{}
 
-	waiters    int       // besides the one who asks; guarded by flights.mu
-	awaitUntil time.Time // the latest lookup.until of all of them; guarded by flights.mu
+	waiters    int       // without the leader; guarded by lookupGroup.mu
+	awaitUntil time.Time // the latest lookup.awaitUntil of all callers; guarded by lookupGroup.mu
 
 	// Written before done is closed.
 	answer     zoneAnswer
-	ownFailure bool // the error is about the one who asked: for others it may do better
+	ownFailure bool // err is specific to the leader; others may succeed
 	err        error
 }
 
-// said is what the servers of a zone have answered.
+// A zoneAnswer is the answer of a zone's servers.
 type zoneAnswer struct {
 	*parsedResponse
-	cnameHint *parsedResponse // what the same response says of the alias's target; nil: nothing that may be believed
+	cnameHint *parsedResponse // records of the alias target in the same response; nil: none may be believed
 }
 
-// clone returns a copy that shares nothing which is changed.
+// clone returns a copy without shared mutable data.
 func (s zoneAnswer) clone() zoneAnswer {
 	return zoneAnswer{s.parsedResponse.clone(), s.cnameHint.clone()}
 }
@@ -330,12 +326,12 @@ func (r *parsedResponse) clone() *parsedResponse {
 	return &c
 }
 
-// queryZone has the servers of a zone answer q, unless somebody else does already.
+// queryZone sends q to the servers of a zone, or waits for a running query.
 func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole bool) (zoneAnswer, error) {
 	c := l.core
 	for alone := 0; ; {
 		s, leads := c.joinZoneQuery(l, z, zoneQueryKey{z.zone, q, whole})
-		if s == nil { // whoever asks waits for this lookup
+		if s == nil { // the leader waits for this lookup
 			return l.queryServers(ctx, z, q, whole, &zoneQuery{awaitUntil: l.awaitUntil}, l.waitNode())
 		}
 		if leads {
@@ -351,7 +347,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole
 		if s.err != nil && s.ownFailure || s.zone.HasMovedFor(z.chain) {
 			continue
 		}
-		if s.err == nil && slices.Contains(l.avoid, s.answer.server) && alone < maxAvoidedAnswers { // whose answer was bogus: the one who asked did not avoid it
+		if s.err == nil && slices.Contains(l.avoid, s.answer.server) && alone < maxAvoidedAnswers { // the leader did not avoid this server
 			alone++
 			continue
 		}
@@ -362,17 +358,17 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole
 	}
 }
 
-// maxAvoidedAnswers is how many answers of servers to avoid, for which others have asked, a lookup does not take.
+// maxAvoidedAnswers is the number of shared answers of avoided servers that a lookup rejects.
 const maxAvoidedAnswers = 4
 
-// zoneQueryDeadline returns until when a step awaits the answers of slow servers: those who join it may wait longer than the one who asks.
+// zoneQueryDeadline returns until when a query awaits slow servers. A waiter with a later deadline extends it.
 func (c *core) zoneQueryDeadline(s *zoneQuery) time.Time {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return s.awaitUntil
 }
 
-// leadZoneQuery asks for all who wait for s.
+// leadZoneQuery sends the query for all that wait.
 func (l *lookup) leadZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) (r zoneAnswer, err error) {
 	err = errTimeout // if this function does not return
 	defer func() { l.core.finishZoneQuery(l, s, r, err, ctx.Err() != nil || err == errTimeout) }()
@@ -380,8 +376,8 @@ func (l *lookup) leadZoneQuery(ctx context.Context, z *delegation, s *zoneQuery)
 	return r, err
 }
 
-// joinZoneQuery returns the step with a key, about a zone, and whether l is the one who asks; otherwise it waits. It is nil if
-// the one who asks waits for l.
+// joinZoneQuery returns the running query with a key, and whether l is its leader. It returns nil if the leader waits for
+// l.
 func (c *core) joinZoneQuery(l *lookup, z *delegation, k zoneQueryKey) (s *zoneQuery, leads bool) {
 	fs := &c.lookups
 	fs.mu.Lock()
@@ -406,7 +402,7 @@ func (c *core) joinZoneQuery(l *lookup, z *delegation, k zoneQueryKey) (s *zoneQ
 	return s, leads
 }
 
-// leaveZoneQuery ends l's waiting for s.
+// leaveZoneQuery ends l's wait for s.
 func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
@@ -414,7 +410,7 @@ func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	l.waitNode().removeWait(&s.waitNode)
 }
 
-// finishZoneQuery ends a step, with what the one who asked has found out.
+// finishZoneQuery publishes the leader's result. left reports that the leader was canceled.
 func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error, left bool) {
 	fs := &c.lookups
 	fs.mu.Lock()
@@ -432,8 +428,8 @@ func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error,
 	close(s.done)
 }
 
-// readCNAMEHint returns what a response of z's servers says of the target of the alias that it is: to be believed
-// if nobody else answers, and if it is of the same zone. It is nil if that is nothing, or too large to be kept.
+// readCNAMEHint returns the records of an alias target in the response with the alias, if the target is in the same zone.
+// They are used if no server answers for the target. It returns nil if there are none, or too many to keep.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
 	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.stubZone(r.aliasTarget) != l.core.stubZone(z.zone) {
 		return nil

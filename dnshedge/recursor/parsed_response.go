@@ -10,42 +10,42 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// kind is what a response amounts to.
+// responseKind classifies a response.
 type responseKind int8
 
 const (
 	kindLame             responseKind = iota // the server does not serve the zone
-	kindFailed                               // it cannot answer the question
-	kindMinimisedRefused                     // to a name that is not the whole one: ask the whole name
-	kindReferral                             // another zone's servers know
-	kindAnswer                               // of records, an alias, or that there are none
+	kindFailed                               // the server cannot answer
+	kindMinimisedRefused                     // to a minimised question: ask the whole name
+	kindReferral                             // to another zone's servers
+	kindAnswer                               // records, an alias, or a denial
 )
 
-// parsedResponse is what is believed of a response.
+// A parsedResponse has the trusted part of a response.
 type parsedResponse struct {
 	kind             responseKind
 	status           validate.Status
-	keys             *validate.Keys   // that were asked for
-	reason           *validate.Reason // the status is insecure; may be nil
-	badlySigned      bool             // it is not signed as it ought to be, which has been seen at once
-	zone             *delegation      // whose server has sent it
-	server           netip.AddrPort   // that server
-	fallback         bool             // the server is lame, but this is better than nothing
-	nonAuthoritative bool             // of them, one by a server that answers for others, or does not say for whom
+	keys             *validate.Keys   // of a DNSKEY question
+	reason           *validate.Reason // why it is insecure; may be nil
+	badlySigned      bool             // found without a query to be signed wrongly
+	zone             *delegation      // zone that was asked
+	server           netip.AddrPort   // sender of the response
+	fallback         bool             // the server is lame or incomplete; used if no better response comes
+	nonAuthoritative bool             // a fallback of a recursive server, or one without NS and SOA
 	rcode            int
-	answer           []dns.RR // what the name of the question has, or the alias that it is
-	authority        []dns.RR // why there is no answer; for DO, what proves it
-	aliasTarget      string   // the name to go on with, which the alias points to; or ""
+	answer           []dns.RR // records of the question's name, or its alias
+	authority        []dns.RR // SOA record and, with DO, denial records
+	aliasTarget      string   // the name to resolve next; or ""
 	ttl              time.Duration
-	referral         *delegation // that a referral is to
-	scrubbed         int         // records that were not believed
-	cached           bool        // it is of the cache
+	referral         *delegation // the delegation of a referral
+	scrubbed         int         // records that were ignored
+	cached           bool        // it is from the cache
 }
 
-// bare reports whether there is nothing in a reply: neither records nor why there are none.
+// isEmpty reports whether the response has neither records nor an SOA record.
 func (r *parsedResponse) isEmpty() bool { return len(r.answer)+len(r.authority) == 0 }
 
-// fallbackRank orders poor verdicts: more is better.
+// fallbackRank orders fallbacks; more is better.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
 	case r.badlySigned:
@@ -62,17 +62,17 @@ func (r *parsedResponse) fallbackRank() int {
 	return 0
 }
 
-// agreesWith reports whether two servers with authority say as much: no other one will say more.
+// agreesWith reports whether two authoritative fallbacks are equal in rank and rcode: a third server is not asked.
 func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.rcode == o.rcode
 }
 
-// said is what a verdict says.
+// chainResponse returns the response for validation.
 func (r *parsedResponse) chainResponse(name string, qtype uint16) *chain.Response {
 	return &chain.Response{Zone: r.zone.chain, From: r.server, Name: name, Type: qtype, Rcode: r.rcode, Answer: r.answer, Authority: r.authority, Status: r.status, Keys: r.keys}
 }
 
-// applyValidation takes what validation has left of a verdict.
+// applyValidation takes the status and the verified records of a validated response.
 func (r *parsedResponse) applyValidation(s *chain.Response) {
 	r.keys = s.Keys
 	r.status, r.reason, r.rcode, r.answer, r.authority = s.Status, s.Reason, s.Rcode, s.Answer, s.Authority

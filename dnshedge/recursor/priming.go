@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// rootServers are the addresses of a.root-servers.net to m.root-servers.net
-// (https://www.internic.net/domain/named.root, b since 2023-11-27).
+// rootServers are the addresses of a.root-servers.net to m.root-servers.net (https://www.internic.net/domain/named.root, b
+// since 2023-11-27).
 var rootServers = sync.OnceValue(func() []netip.Addr {
 	var addrs []netip.Addr
 	for _, s := range []string{
@@ -37,22 +37,22 @@ var rootServers = sync.OnceValue(func() []netip.Addr {
 	return addrs
 })
 
-// primingBudget is the question that pays for priming.
+// A primingBudget is the budget of the question that pays for priming.
 type primingBudget interface {
 	chain.WorkBudget
 	spendQuery(hedge bool) error
 }
 
-// primingRetryTime is how long the hints are used when priming has failed.
+// primingRetryTime is how long the hints are used after priming has failed.
 const primingRetryTime = time.Minute
 
-// rootDelegation returns where the root is served. The first who asks waits until a server of the hints
-// has said so (RFC 9609 §3); when that is too old, it is used until there is news.
+// rootDelegation returns the primed root. The first caller waits for priming (RFC 9609 §3). An expired root is used until
+// it is primed again.
 func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation, error) {
 	c.primeMu.Lock()
 	now := time.Now()
 	z := c.rootZone
-	if z != nil && now.Before(z.expires) && z.expires.Before(now.Add(maxTTL+maxClockSkew)) { // later: the clock was set back
+	if z != nil && now.Before(z.expires) && z.expires.Before(now.Add(maxTTL+maxClockSkew)) { // a later expiry means that the clock was set back
 		c.primeMu.Unlock()
 		return z, nil
 	}
@@ -76,24 +76,23 @@ func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation
 	return c.rootZone, nil
 }
 
-// expireRoot ends what is known of the root's servers, z, when none of them answers: what was said of them, or
-// imported, may be wrong.
+// expireRoot expires the root z, because its servers do not answer: the priming response or the import may be wrong.
 func (c *core) expireRoot(z *delegation) {
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()
-	if c.rootZone == z && len(z.names) > 0 { // otherwise they are hints, which end soon
+	if c.rootZone == z && len(z.names) > 0 { // hints expire soon anyway
 		old := *z
 		old.expires = time.Now()
 		c.rootZone = &old
 	}
 }
 
-// primeRoot asks for the root's servers.
+// primeRoot sends the priming query and validates the response.
 func (c *core) primeRoot(b primingBudget) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxNameLookupTime)
 	defer cancel()
 	z := c.hintsDelegation()
-	var said *chain.Response // to be proven; nil: nothing is validated
+	var said *chain.Response // the response to validate; nil: validation is off
 	m, err := c.pool.Query(ctx, &nameservers.Task{
 		Name: ".", Type: dns.TypeNS, DO: c.wantsSignatures(), Zone: ".", Minimised: true, Servers: c.hints, AnyAddress: true,
 		Judge: func(m *dns.Msg, from netip.AddrPort) (err error) {
@@ -109,7 +108,7 @@ func (c *core) primeRoot(b primingBudget) {
 	if err != nil || now == nil {
 		said = nil
 	}
-	if said != nil { // keys come beside
+	if said != nil { // the keys are queried in parallel
 		short, stop := context.WithTimeout(ctx, primingKeysTimeout)
 		_ = c.validator.ValidateResponse(short, b, said) // without keys, nothing is known yet
 		switch end := time.Now().Add(time.Duration(said.TTL) * time.Second).Round(0); {
@@ -124,7 +123,7 @@ func (c *core) primeRoot(b primingBudget) {
 	if err == nil && now != nil {
 		z = now
 	} else if c.rootZone != nil {
-		z.addrs = c.rootZone.addrs // those of before are better than hints
+		z.addrs = c.rootZone.addrs // the previous servers are better than hints
 	}
 	c.rootZone = z
 	close(c.primingDone)
@@ -140,18 +139,19 @@ func (c *core) primeRoot(b primingBudget) {
 	}
 }
 
-// primingKeysTimeout is how long what a server says of the root's servers waits for the root's keys. If they come later, it is believed until then.
+// primingKeysTimeout is how long a priming response waits for the root's keys. If they come later, it is believed until
+// then.
 const primingKeysTimeout = 250 * time.Millisecond
 
-// hintsDelegation returns the root as the hints have it, for a while.
+// hintsDelegation returns the root with the hints as servers, for a while.
 func (c *core) hintsDelegation() *delegation {
 	z := newEmptyDelegation(".")
 	z.addrs, z.expires, z.anyAddress = c.hints, time.Now().Add(primingRetryTime), true
 	return z
 }
 
-// checkPriming looks at the signature of the root's NS records, as far as that is possible at once. Their addresses have none (RFC 9609 §3.3). It returns
-// what is left to prove, or why another server is asked.
+// checkPriming verifies the signature of the root's NS records, as far as that needs no query. The addresses are unsigned
+// (RFC 9609 §3.3). It returns the response to validate later, or an error if another server must be asked.
 func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
 	if c.validator == nil {
 		return nil, nil
@@ -166,7 +166,7 @@ func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*
 	return s, nil
 }
 
-// parsePriming returns what a response says of the root's servers, or nil if that is nothing.
+// parsePriming returns the root in a priming response, or nil.
 func parsePriming(m *dns.Msg) *delegation {
 	if m == nil {
 		return nil

@@ -9,20 +9,20 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// question is what is asked.
+// A question is a DNS question with its flags.
 type question struct {
-	name  string // absolute, in lower case, as dns.CanonicalName returns it
+	name  string // absolute, in lower case, as from dns.CanonicalName
 	qtype uint16
-	do    bool // signatures are asked for as well
+	do    bool // signatures are requested
 	cd    bool
 }
 
-// serverQuestion returns what is asked to find servers.
+// serverQuestion returns a question for a lookup of servers.
 func (c *core) serverQuestion(name string, qtype uint16) question {
 	return question{name: name, qtype: qtype, do: c.wantsSignatures()}
 }
 
-// parseQuestion reads what m asks.
+// parseQuestion returns the question of m.
 func parseQuestion(m *dns.Msg) (question, error) {
 	if m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
 		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))

@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// readResponse reads a response of a server of zone z to q. If q is not the whole question, the rcodes
-// of servers that do not like that are no reason to ask others.
+// readResponse extracts the trusted part of a response of a server of zone z to q (scrubbing). For a minimised question,
+// an error rcode does not lead to the next server.
 func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *parsedResponse {
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
@@ -37,7 +37,7 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 	}
 	switch {
 	case r.takeAlias(m, z, q):
-	case m.Rcode != dns.RcodeYXDomain && r.takeRecords(m, q): // no name is too long that has records
+	case m.Rcode != dns.RcodeYXDomain && r.takeRecords(m, q): // a name with records is not too long
 	case m.Rcode == dns.RcodeYXDomain:
 		return &parsedResponse{kind: kindFailed}
 	case r.takeReferredDS(m, z, q):
@@ -70,8 +70,8 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 	return r
 }
 
-// take appends the records that answer q, and reports whether there are any. For ANY, which need not be answered with all (RFC 8482 §4.1), they
-// are of no more types than are validated.
+// takeRecords adds the records that answer q, and reports whether there are any. For ANY, which may be answered partially
+// (RFC 8482 §4.1), it takes no more types than are validated.
 func (r *parsedResponse) takeRecords(m *dns.Msg, q question) bool {
 	var types []uint16
 	for _, rr := range m.Answer {
@@ -95,8 +95,8 @@ func (r *parsedResponse) takeRecords(m *dns.Msg, q question) bool {
 	return true
 }
 
-// takeReferredDS takes what a referral to the zone whose DS records are asked for says of them, which some servers send in the place of
-// the answer, and reports whether there is something.
+// takeReferredDS takes DS records, or their denial, from a referral to the zone whose DS records are asked for. Some
+// servers send it in place of the answer. It reports whether there is something.
 func (r *parsedResponse) takeReferredDS(m *dns.Msg, z *delegation, q question) bool {
 	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || parseDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
 		return false
@@ -112,8 +112,9 @@ func (r *parsedResponse) takeReferredDS(m *dns.Msg, z *delegation, q question) b
 	return true
 }
 
-// takeAlias appends the RRset that makes q's name an alias, and reports whether there is one. Of an RRset without signatures it takes the
-// record that is followed alone, because no name can have two aliases (RFC 2181 §10.1). For a DNAME RRset it appends the CNAME record as well. Other records of the target are not taken: the target is asked for at the servers nearest to it.
+// takeAlias adds the RRset that makes q's name an alias, and reports whether there is one. Of an unsigned RRset it takes
+// only the record to follow, because no name can have two aliases (RFC 2181 §10.1). For DNAME it also adds the CNAME
+// record. Records of the target are ignored, because the servers closest to it are asked.
 func (r *parsedResponse) takeAlias(m *dns.Msg, z *delegation, q question) bool {
 	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
 	if a == nil {
@@ -133,8 +134,8 @@ func (r *parsedResponse) takeAlias(m *dns.Msg, z *delegation, q question) bool {
 	return true
 }
 
-// findReferralSection returns the section of a response in which there may be a referral, or nil. It is odd in ANSWER, where
-// only a server without authority can mean it.
+// findReferralSection returns the section of a response that may have a referral, or nil. odd is set for the answer
+// section, where only a server without authority can mean a referral.
 func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
 	switch {
 	case m.Rcode != dns.RcodeSuccess:
@@ -149,18 +150,19 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
 	return m.Answer, true
 }
 
-// mayBeEmptyAnswer reports whether a response without authority and an SOA record may mean that there is nothing. One
-// that names servers is a referral that leads nowhere, unless a recursor says which servers it would have asked.
+// mayBeEmptyAnswer reports whether a response without authority and SOA may mean that there is no data. With NS records it
+// is a useless referral, unless a recursor names the servers that it would have asked.
 func mayBeEmptyAnswer(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
 	return len(ns) == 0 || m.RecursionAvailable && !namesOtherZone(ns, zone)
 }
 
-// readReferral returns the zone that a response refers to, or nil: one below the zone asked,
-// that q's name is in. It is mixed if there are NS records of other zones as well. Those are
-// ignored: the server that was asked does not delegate these zones, and of two that q's name is in,
-// the upper one's servers know about the other. The zone ends with that above at the latest, so that one which is gone keeps none below it alive.
-// It is not changed any more: all who wait for the response have it.
+// readReferral returns the delegation in a response, or nil: of a zone below the zone asked that contains q's name. mixed
+// is set if there are NS records of other zones too. They are ignored: the server does not delegate them, or the servers
+// of the upper zone know about the lower.
+//
+// The delegation expires no later than that of its parent, so that a removed zone keeps no zone below it alive. It must
+// not change afterwards, because all callers share it.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range ns {
@@ -183,7 +185,7 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 			}
 		}
 	}
-	if name == "" || q.qtype == dns.TypeDS && q.name == name { // the one asked knows about DS
+	if name == "" || q.qtype == dns.TypeDS && q.name == name { // DS belongs to the zone asked
 		return nil, false
 	}
 	if cut = parseDelegation(name, z.zone, ns, m.Extra, now); cut == nil {
@@ -198,8 +200,7 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 	return cut, mixed
 }
 
-// namesOtherZone reports whether there are NS records of a zone that is neither the one asked nor
-// below it.
+// namesOtherZone reports whether there are NS records of a zone that is not at or below the zone asked.
 func namesOtherZone(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
 		h := rr.Header()
@@ -207,8 +208,8 @@ func namesOtherZone(rrs []dns.RR, zone string) bool {
 	})
 }
 
-// findSOA returns the SOA record that denies what name is asked for: that of a zone that is at
-// or below the one asked and that name is in. Its TTL becomes the negative answer's (RFC 2308 §5).
+// findSOA returns the SOA record that denies a name: of a zone at or below the zone asked that contains the name. It sets
+// its TTL to the negative TTL (RFC 2308 §5).
 func findSOA(rrs []dns.RR, zone, name string) dns.RR {
 	for _, rr := range rrs {
 		soa, ok := rr.(*dns.SOA)
@@ -230,7 +231,7 @@ func hasSOA(rrs []dns.RR) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
 }
 
-// addDenialRecords appends the records that prove a denial, or that an answer comes of a wildcard.
+// addDenialRecords adds the records that prove a denial or a wildcard answer.
 func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	for _, rr := range m.Ns {
 		h := rr.Header()
@@ -250,12 +251,12 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	}
 }
 
-// addSignatures appends the signatures of an RRset of the answer, for those who want them.
+// addSignatures adds the signatures of an RRset of the answer, if DO is set.
 func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, covered uint16) {
 	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
 		return
 	}
-	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some put them there
+	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some servers put signatures there
 		for _, rr := range rrs {
 			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
 				sig.Hdr.Ttl = validTTL(sig)
@@ -265,8 +266,7 @@ func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, cove
 	}
 }
 
-// equalizeTTLs gives the records of each RRset of a name their lowest TTL (RFC 2181 §5.2). Signatures of
-// one type are a set.
+// equalizeTTLs sets the TTLs of each RRset to its lowest (RFC 2181 §5.2). Signatures covering one type are an RRset.
 func equalizeTTLs(rrs []dns.RR) {
 	type set struct{ typ, covered uint16 }
 	setOf := func(rr dns.RR) set {
@@ -288,11 +288,10 @@ func equalizeTTLs(rrs []dns.RR) {
 	}
 }
 
-// emptyAnswerTTL is how long it is kept that there are no records, if nothing says how long (RFC 2308 §5). Whoever
-// asks can keep it no longer.
+// emptyAnswerTTL is how long an answer without records and SOA is cached (RFC 2308 §5). A client cannot cache it longer.
 const emptyAnswerTTL = 5 * time.Second
 
-// settle removes records that are there twice (RFC 2181 §5), and sets how long the reply may be kept.
+// finishParsing removes duplicate records (RFC 2181 §5) and sets the TTL of the answer.
 func (r *parsedResponse) finishParsing() {
 	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
 		*rrs = removeDuplicates(*rrs)

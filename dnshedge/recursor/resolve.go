@@ -19,24 +19,23 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// lookup finds out what a caller, or another lookup, asks.
+// A lookup resolves one question, of a client or for another lookup.
 type lookup struct {
 	// Not changed once it runs.
 	core       *core
 	budget     *questionBudget
-	nameLookup *nameLookup // that it is the lookup of; nil: a caller's question
-	depth      int         // how many lookups wait for it, one after the other
-	awaitUntil time.Time   // how long answers of slow servers are awaited; zero: not longer than those that lose
+	nameLookup *nameLookup // the nameLookup that it serves; nil: a client's question
+	depth      int         // number of lookups that wait for it in sequence
+	awaitUntil time.Time   // until when slow servers are awaited; zero: no longer than losers
 
-	// Of the goroutine that runs it.
-	queries            atomic.Int32 // sent for its own name, or the alias that it has come to
+	queries            atomic.Int32 // for its own name, or the current alias
 	referrals          int
-	avoid              []netip.AddrPort // servers whose answers to the question were bogus
-	cnameHint          *parsedResponse  // what the server of the last alias has said of its target; nil: nothing
-	hasRecheckedParent bool             // a parent was asked once more where a zone is served
+	avoid              []netip.AddrPort // servers with bogus answers to the question
+	cnameHint          *parsedResponse  // records of the current alias target that came with the alias; nil: none
+	hasRecheckedParent bool             // a parent was asked again for a delegation
 }
 
-// waitNode is who waits for what the lookup needs: its flight.
+// waitNode returns the node that waits for the lookup's needs.
 func (l *lookup) waitNode() *waitNode {
 	if l.nameLookup == nil {
 		return nil
@@ -44,8 +43,8 @@ func (l *lookup) waitNode() *waitNode {
 	return &l.nameLookup.waitNode
 }
 
-// followReferrals answers q from the nearest zone that is known down. What is shared is looked up in the
-// cache before, and kept there. So is what a caller cannot keep, as it has no TTL.
+// followReferrals answers q from the closest cached zone down. shared enables the cache, for questions whose answers other
+// questions need. An answer without TTL is always cached, because the client cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpReply(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
@@ -107,8 +106,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasAskedWholeName reports whether a server of z has answered for the other kind of address of q's name. Then shorter names hide
-// nothing from z's servers.
+// hasAskedWholeName reports whether a server of z has answered for the other address type of q's name. Then a minimised
+// question hides nothing.
 func (c *core) hasAskedWholeName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(cacheKeyOf(c.serverQuestion(q.name, t)), time.Now())
@@ -116,7 +115,7 @@ func (c *core) hasAskedWholeName(z *delegation, q question) bool {
 	})
 }
 
-// newSynthesizer returns what answers q without asking: for callers who want no more than what is right.
+// newSynthesizer returns a synthesizer for q. It answers only validated questions of clients.
 func (l *lookup) newSynthesizer(q question) *synthesizer {
 	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
 	if l.nameLookup == nil && !q.cd {
@@ -125,14 +124,13 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 	return k
 }
 
-// learn keeps a zone that its parent referred to.
 func (c *core) cacheDelegation(z *delegation) *delegation {
 	c.cache.addZone(z, time.Now())
 	return z
 }
 
-// closestDelegation returns the zone nearest to what is asked whose servers are known. The parent of a
-// zone is asked for its DS records (RFC 4035 §3.1.4.1).
+// closestDelegation returns the cached delegation closest to the question. DS records are asked of the parent zone (RFC
+// 4035 §3.1.4.1).
 func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation, error) {
 	c, now := l.core, time.Now()
 	name := q.name
@@ -154,13 +152,13 @@ func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation
 	return c.rootDelegation(ctx, validationBudget{l.budget, c})
 }
 
-// errTimeout is why a question ends that takes too long.
+// errTimeout ends a question that takes too long.
 var errTimeout = errors.New("recursor: no answer in time")
 
-// errMinimisedUnanswered is why no more servers are asked for a part of a name.
+// errMinimisedUnanswered means that too many queries for a minimised question are unanswered.
 var errMinimisedUnanswered = errors.New("recursor: no answer to a minimised question")
 
-// queryServers asks the servers of a zone. Names of servers are looked up for n.
+// queryServers sends q to the servers of a zone. n waits for server name lookups.
 func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, whole bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
 	var tries atomic.Int32
 	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, wholeName: whole}
@@ -206,7 +204,6 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, wh
 	return r, nil
 }
 
-// spendQuery pays for a query.
 func (l *lookup) spendQuery(hedge bool) error {
 	if !hedge {
 		if err := countWithinLimit(&l.queries, "ChainQueries", l.budget.limits.ChainQueries); err != nil {
@@ -216,7 +213,7 @@ func (l *lookup) spendQuery(hedge bool) error {
 	return l.budget.spendQuery(hedge)
 }
 
-// prefetchKeys begins to ask for the keys of a zone, beside a question to it that is to be validated.
+// prefetchKeys starts the lookup of a zone's keys in parallel with a question that will be validated.
 func (l *lookup) prefetchKeys(q question, z *delegation) {
 	if c := l.core; c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
 		c.validator.PrefetchKeys(validationBudget{l.budget, c}, z.chain)
@@ -228,19 +225,19 @@ func (c *core) expectsSignatures(z *delegation) bool {
 	return c.validator != nil && c.validator.ExpectsSignatures(z.chain)
 }
 
-// validationBudget has asked what validation needs, and a question pays for that.
+// A validationBudget is the chain.WorkBudget of a client's question.
 type validationBudget struct {
 	*questionBudget
 	core *core
 }
 
-// Query is chain.Bill's.
+// Query implements chain.WorkBudget.
 func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
 	stack.GrowTo16KiB()
 	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoid: avoid}
 	at, q := z.Servers.(*delegation), question{name: name, qtype: qtype, do: true}
 	r, err := l.queryZone(ctx, at, q, true)
-	for ; err == nil && r.kind == kindReferral && l.referrals < p.limits.Referrals; l.referrals++ { // some of its servers are those of a zone below
+	for ; err == nil && r.kind == kindReferral && l.referrals < p.limits.Referrals; l.referrals++ { // the servers may serve a child zone too
 		at = p.core.cacheDelegation(r.referral)
 		r, err = l.queryZone(ctx, at, q, true)
 	}
@@ -263,5 +260,5 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	return s, nil
 }
 
-// askTime is how long keys are awaited, from servers that are slow.
+// keyQueryTimeout is how long keys of slow servers are awaited.
 const keyQueryTimeout = 4500 * time.Millisecond

@@ -1,16 +1,15 @@
-// Package recursor is a DNS resolver that starts at the root and hedges: it asks the servers
-// of each zone itself, sends a question to a second server when the first is late, and
-// takes the first good answer.
+// Package recursor is a recursive DNS resolver that hedges. It starts at the root and asks the servers of each zone. It
+// sends a query to a second server when the first is late, and takes the first good answer.
 //
 //	c := &dnshedge.Client{Exchanger: new(recursor.Resolver), Cache: new(dnshedge.Cache)}
 //
-// The Client adds what a Resolver does not have: a cache of answers, failures included,
-// stale answers, one exchange for callers with the same question, and a forwarder's side.
+// The Client adds a cache of answers and failures, stale answers, one exchange for callers with the same question, and the
+// features of a forwarder.
 //
-// A Resolver validates DNSSEC, unless Trust turns that off. It asks for the keys of signed zones beside the
-// first question to them, passes over servers whose signatures do not fit, and answers SERVFAIL, with an
-// extended error that says why, where no server is right. AD says that all of an answer is signed, from an anchor on. One that
-// does not validate never sets AD, and passes on what validators need: DO, CD and RRSIG records.
+// A Resolver validates DNSSEC, unless Trust turns that off. It queries the keys of signed zones in parallel with the first
+// question to them, and rejects servers with invalid signatures. If no server has a valid answer, the response is SERVFAIL
+// with an extended error. AD means that the whole answer is signed, in a chain of trust from an anchor. A Resolver without
+// validation never sets AD, and passes on the data for validators: DO, CD and RRSIG records.
 package recursor
 
 import (
@@ -23,33 +22,33 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
-// Resolver answers questions by asking the servers of the zones, from the root down. The zero
-// value asks the Internet's root servers, with the defaults below. Its fields must not be
-// changed after first use. A Resolver is safe for concurrent use.
+// Resolver answers questions by asking the servers of the zones, from the root down. The zero value asks the Internet's
+// root servers, with the defaults below. Its fields must not be changed after first use. A Resolver is safe for concurrent
+// use.
 type Resolver struct {
-	// Hints are addresses of root servers, of which one is asked for the others before
-	// anything else (RFC 9609). They are never part of an answer. Nil: those of the
-	// Internet's root.
+	// Hints are addresses of root servers. One of them is asked for the root servers before anything else (RFC 9609). They
+	// are never part of an answer. Nil: the Internet's root servers.
 	Hints []netip.Addr
 
-	// Zones are zones whose servers are known, by name. These servers are asked, with
-	// whatever address they have, and not those that the zone's parent names; they have
-	// authority, or answer as if they had. They are asked without RD, which most recursive servers refuse. Zones that they delegate are asked as any others:
-	// if their servers have private addresses, Zones needs these zones too, or PrivateOK must be
-	// set. Zones may be special-use names, and may lie in each other. Nil: none.
+	// Zones has the servers of zones by zone name, in place of the servers that the parent names. They may have any
+	// address and must have authority, or answer as if they had. They are queried without RD, which most recursive servers
+	// refuse. Zones may be special-use names, and may lie in each other. Nil: none.
+	//
+	// A delegation from one of these zones is followed as usual. If its servers have private addresses, that zone must be
+	// in Zones too, or PrivateOK must be set.
 	Zones map[string][]netip.AddrPort
 
-	// Hedge says when a question goes to a second server.
+	// Hedge configures hedges.
 	Hedge Hedge
 
-	// Limits bound what one question of a caller may cost.
+	// Limits bound the cost of one question.
 	Limits Limits
 
-	// Trust is whom signatures are believed (DNSSEC). The zero value validates from the root's keys on that are built in.
+	// Trust configures DNSSEC validation. The zero value validates with the built-in keys of the root.
 	Trust dnssec.Trust
 
-	// MaxBytes bounds the memory that is taken by what was learned, by an estimate:
-	// servers, zones and their records. Zero: 64 MiB. It must not be less than 1 MiB.
+	// MaxBytes bounds the estimated memory of the learned data: servers, zones and their records. Zero: 64 MiB. It must
+	// not be less than 1 MiB.
 	MaxBytes int64
 
 	// Name names the Resolver in Stats, for metrics and the debug page. Empty: no name.
@@ -58,96 +57,91 @@ type Resolver struct {
 	// Dialer opens connections to servers, over "udp" and "tcp". Nil: a net.Dialer.
 	Dialer Dialer
 
-	// Trace is told of queries to servers and of answers. Nil: nobody is told.
+	// Trace observes queries to servers and answers. Nil: no observer.
 	Trace *Trace
 
-	// Logger is told, as warnings, of a zone whose answers are bogus, once an hour; of keys of the root that no anchor knows, once a
-	// day; and of a clock at whose time the root's signatures are not valid, once an hour. A question waits until the handler has
-	// returned. Nil: nobody is told.
+	// Logger receives warnings: of a zone with bogus answers once an hour, of root keys without a trust anchor once a day,
+	// and of a wrong clock once an hour. The clock is wrong if the root's signatures are not valid at its time. A question
+	// waits until the handler has returned. Nil: nothing is logged.
 	Logger *slog.Logger
 
-	// NoMinimise sends the whole name to the servers of every zone, instead of no more of it
-	// than they need (RFC 9156).
+	// NoMinimise sends the whole name to the servers of every zone, in place of the part that they need (RFC 9156).
 	NoMinimise bool
 
-	// NoIPv4 and NoIPv6 keep the Resolver from asking servers at addresses of that family.
+	// NoIPv4 and NoIPv6 disable queries to servers at addresses of that family.
 	NoIPv4, NoIPv6 bool
 
-	// PrivateOK allows to ask servers at addresses that mean something in one network or on
-	// one machine only. Without it, the public name of a server at such an address leads
-	// nowhere, so that a stranger's zone cannot make this machine send queries into its own
-	// network. Hints and Zones are always asked.
+	// PrivateOK allows servers at addresses that are meaningful only in one network or on one machine. Without it, such an
+	// address of a public name server is ignored, so that a foreign zone cannot make this machine send queries into its
+	// own network. Hints and Zones are always allowed.
 	PrivateOK bool
 
 	once sync.Once // sets core
 	core *core
 }
 
-// Dialer opens connections. *net.Dialer is one.
+// Dialer opens connections. *net.Dialer implements it.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Hedge says when a query goes to a second server although the first may still answer.
-// A field that is zero has its default. The zero value suits most programs.
+// Hedge configures when a query goes to a second server although the first may still answer. A field that is zero has
+// its default. The zero value suits most programs.
 //
-// A server that has been asked before is late after its smoothed round trip time and four
-// times the deviation (RFC 6298), 20 ms at least. A server that has not is late after a
-// percentile of what first answers of servers took, 500 ms at most. The hedge goes to the next best server,
-// if possible one that was never asked. When there is none, the name of one whose address is not
-// known is looked up, and each query that this takes is a hedge; or the query is sent again, if the server has always
+// A server that has answered before is late after its smoothed round trip time plus four times the deviation (RFC 6298),
+// at least 20 ms. An unknown server is late after a percentile of the first answers of all servers, at most 500 ms. The
+// hedge goes to the next best server, if possible to an unknown one. If there is none, a server name without a known
+// address is looked up, and each query for that is a hedge. Otherwise the query is repeated, if the server has always
 // answered.
 //
-// A hedge is no retransmission. Without hedges, a query that is still unanswered after its
-// server's retransmission timeout goes to another server, which costs no budget. Nothing is hedged
-// while more than half of the recent queries have no answer: then the network is down, and
-// not a server slow.
+// A hedge is no retransmission. Without hedges, a query that is unanswered after its server's retransmission timeout goes
+// to another server, at no cost for the budget. Nothing is hedged while more than half of the recent queries are
+// unanswered, because then the network is down.
 type Hedge struct {
-	// Off turns hedging off. Queries that are lost still go to other servers.
+	// Off turns hedging off. Lost queries still go to other servers.
 	Off bool
 
 	// Percentile is a quantile, a fraction in [0, 1): this share of the first answers of servers is not hedged because
 	// they come early enough. Zero: 0.65.
 	Percentile float64
 
-	// BudgetPercent bounds the hedges to this share of the other queries, plus a burst of
-	// 20. Zero: 15. At most 100. NoBudget turns hedging off, as Off does.
+	// BudgetPercent bounds the hedges to this percentage of the other queries, plus a burst of 20. Zero: 15. At most 100.
+	// NoBudget turns hedging off, as Off does.
 	BudgetPercent float64
 
-	// MaxPerSecond bounds the hedges besides. Zero: no bound.
+	// MaxPerSecond also bounds the rate of hedges. Zero: no bound.
 	MaxPerSecond float64
 }
 
 // NoBudget is the BudgetPercent of a [Hedge] that pays for no hedge.
 const NoBudget = -1
 
-// Limits bound what one question of a caller may cost, so that nobody's zone can make a
-// Resolver send many queries for one. A question that would exceed one ends with SERVFAIL and
-// an extended error (RFC 8914) that names the limit. Zero values are the defaults.
+// Limits bound the cost of one question, so that no zone can make a Resolver send many queries for it. A question that
+// would exceed a limit ends with SERVFAIL and an extended error (RFC 8914) that names the limit. Zero values are the
+// defaults.
 type Limits struct {
-	// Queries is how many are sent to servers for all that a question needs, and
-	// ChainQueries how many of them for its own name, or for each of its aliases, and not to look up
-	// servers' names. Hedges count for neither: Hedge bounds them. Zero: 64 and 32.
+	// Queries is the number of queries for a question, including lookups of server names. ChainQueries is the number of
+	// queries for its own name, or for each of its aliases. Hedges count for neither; Hedge bounds them. Zero: 64 and 32.
 	Queries, ChainQueries int
 
-	// ServerNames is how many names of servers are looked up because no address is known
-	// for them, and ServerNamesPerZone how many of one zone's. Zero: 16 and 5. For ServerNames,
-	// those that are looked up as hedges do not count. If 5 of a question have no address of either kind, names are only looked up among what
-	// is known.
+	// ServerNames is the number of server names without a known address that are looked up, and ServerNamesPerZone the
+	// number of one zone's. Lookups as hedges do not count for ServerNames. After 5 names without an address, further
+	// names are only looked up in the cache. Zero: 16 and 5.
 	ServerNames, ServerNamesPerZone int
 
-	// Referrals is how many a question follows, Aliases how many CNAME and DNAME records.
+	// Referrals is the number of referrals that a question follows, and Aliases the number of CNAME and DNAME records.
 	// Zero: 30 and 11.
 	Referrals, Aliases int
 
-	// InFlight is how many queries wait for one server's answers, and ZoneInFlight for
-	// those of one zone's servers. Others wait. Zero: 64 and 256.
+	// InFlight is the number of queries in flight to one server, and ZoneInFlight to the servers of one zone. Further
+	// queries wait. Zero: 64 and 256.
 	InFlight, ZoneInFlight int
 
-	// Verifications is what the wrong and superfluous signatures of a question may cost to verify, and an eighth of what all may: P-384 counts 10, RSA with more than 2,048 bits 5, any
-	// other 1, and so does one that was verified for the question before. Zero: 128.
+	// Verifications limits the cost of a question's invalid and superfluous signatures. All its signatures may cost eight
+	// times as much. P-384 costs 10, RSA with more than 2,048 bits 5, any other 1, and a signature that was already
+	// verified for the question 1. Zero: 128.
 	Verifications int
-	// NSEC3Iterations is up to how many iterations of their hash NSEC3 records prove something. The answers of
-	// a zone that has more are insecure (RFC 9276 §3.2). Zero: 50. At most 500.
+	// NSEC3Iterations is the highest number of hash iterations with which NSEC3 records are evaluated. With more, the
+	// answers of the zone are insecure (RFC 9276 §3.2). Zero: 50. At most 500.
 	NSEC3Iterations int
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// keepFallback keeps a poor verdict until something better comes, if there is memory for it.
+// keepFallback keeps a response as the fallback, if there is memory for it.
 func (j *responseSelector) keepFallback(r *parsedResponse) {
 	n := memoryOfRecords(r.answer, r.authority)
 	if !j.core.reserveMemory(n) {
@@ -24,19 +24,19 @@ func (j *responseSelector) keepFallback(r *parsedResponse) {
 	j.fallback.Store(r)
 }
 
-// releaseMemory ends what the judge holds. Queries that have lost may refer to it for a while.
+// releaseMemory releases the responses. Losing queries may refer to the selector for a while.
 func (j *responseSelector) releaseMemory() {
 	j.core.releaseMemory(j.heldBytes)
 	j.selected = nil
 	if j.fallback.Load() != nil {
-		j.fallback.Store(new(parsedResponse)) // a server has said something
+		j.fallback.Store(new(parsedResponse)) // an empty response still means that a server has answered
 	}
 }
 
-// errUnexplainedDenial is why the next server is asked although there is a response. It says nothing of other questions.
+// errUnexplainedDenial leads to the next server because the response is empty. It says nothing of other questions.
 var errUnexplainedDenial = errors.New("recursor: denial without a reason")
 
-// responseSelector reads the responses to one task, and remembers what they amount to.
+// A responseSelector evaluates the responses to one task and selects the best.
 type responseSelector struct {
 	core      *core
 	budget    *questionBudget
@@ -44,17 +44,18 @@ type responseSelector struct {
 	q         question
 	wholeName bool
 
-	selected   *parsedResponse                // of the goroutine that asks
-	fallback   atomic.Pointer[parsedResponse] // the first of those that are worth most
-	heldBytes  int64                          // bytes that poor takes; of the goroutine that asks
-	ownFailure atomic.Bool                    // a server's name was not looked up because of who asks
-	queryLocal atomic.Bool                    // that is because of the question, whoever asks for it
-	bogusCount int                            // responses that were passed over because of their signatures
+	selected   *parsedResponse                // belongs to the goroutine of the task
+	fallback   atomic.Pointer[parsedResponse] // the first of the best fallbacks
+	heldBytes  int64                          // of fallback; belongs to the goroutine of the task
+	ownFailure atomic.Bool                    // a server name lookup failed for a reason in this lookup
+	queryLocal atomic.Bool                    // a server name lookup failed for a reason in the question
+	bogusCount int                            // responses rejected for their signatures
 	refused    bool                           // a server has answered REFUSED
-	task       *nameservers.Task                    // that it is of
+	task       *nameservers.Task              // that it is of
 }
 
-// checkSignatures looks at the signatures of a response, as far as that is possible at once, and returns why another server is asked.
+// checkSignatures checks the signatures of a response, as far as that needs no query. After an error, another server must
+// be asked.
 func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.wholeName || j.q.cd) {
 		return nil
@@ -72,9 +73,9 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		return nil
 	}
 	unsigned := errors.Is(err, chain.ErrUnsigned)
-	// In a repetition, servers that agree have turned out to be wrong.
+	// On a retry, agreeing servers have already been found bogus.
 	repeated := len(j.task.Avoid) > 0
-	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.badlySigned && p.rcode == r.rcode && p.kind == r.kind { // two say so
+	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.badlySigned && p.rcode == r.rcode && p.kind == r.kind { // two servers agree
 		return nil
 	}
 	if j.bogusCount++; j.bogusCount > maxBogusRetries {
@@ -85,13 +86,13 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		j.keepFallback(r)
 	}
 	if unsigned {
-		j.task.Brief = true // it may be right, as below a cut that no referral told of: what the zones above say of that is found out next
+		j.task.Brief = true // it may be right below an insecure cut without a referral, which is looked up next
 		return errUnexplainedDenial
 	}
 	return nameservers.ErrUnsigned
 }
 
-// responseSelector is a task's.
+// selectResponse implements Task.Judge.
 func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := readResponse(m, j.zone, j.q, j.wholeName, time.Now())

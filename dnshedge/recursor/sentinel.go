@@ -9,11 +9,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// errRootKeySentinel is why a question ends that asks which keys of the root are trusted: SERVFAIL is one of the two answers.
+// errRootKeySentinel ends a root key sentinel question whose answer is SERVFAIL.
 var errRootKeySentinel = errors.New("recursor: answer to a question of a root key sentinel")
 
-// checkRootKeySentinel returns errSentinel if a question whose answer is secure asks whether a key of the root is trusted, and that is not
-// so (RFC 8509 §3).
+// checkRootKeySentinel returns errRootKeySentinel if q asks for the trust in a root key and the answer is no (RFC 8509
+// §3). The answer to q must be secure.
 func checkRootKeySentinel(q question, trusted []uint16) error {
 	const prefix, digits = "root-key-sentinel-", 5
 	rest, ok := strings.CutPrefix(q.name, prefix)

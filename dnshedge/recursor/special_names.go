@@ -9,11 +9,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// findSpecial is special.Find, but for tests of names that have a meaning of their own.
+// findSpecial is special.Find. Tests replace it for special names of their own.
 var findSpecial = special.Find
 
-// specialAnswer returns the answer to a question whose name means something on one machine or in
-// one network only, or nil. Such names are not asked for, unless they are in one of Zones.
+// specialAnswer returns the answer to a question with a special-use name, or nil. These names are not queried, unless they
+// are in one of Zones.
 func (c *core) specialAnswer(q question) *parsedResponse {
 	top := q.name[strings.LastIndexByte(q.name[:len(q.name)-1], '.')+1:]
 	switch top {

@@ -10,12 +10,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Stats is what a Resolver knows and has done. The fields are documented at
-// observe.RecursorStats, for which debug and hedgeprom need no package recursor.
+// Stats are the statistics of a Resolver. observe.RecursorStats documents the fields, so that debug and hedgeprom need not
+// import package recursor.
 type Stats = observe.RecursorStats
 
-// Stats returns what the Resolver knows and did. That of a Resolver whose fields are invalid
-// has but its Name.
+// Stats returns the statistics of the Resolver. If its fields are invalid, only Name is set.
 func (r *Resolver) Stats() Stats {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -38,14 +37,14 @@ func (r *Resolver) Stats() Stats {
 	return s
 }
 
-// recordBogus takes why an answer to a question is bogus.
+// recordBogus stores and logs the reason of a bogus answer.
 func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
 	c.counters.events.RecordBogus(c.conf.Logger, "recursor", observe.RecursorBogus{
 		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,
 	})
 }
 
-// checkRootKeys logs what the root's keys have told, if that is due.
+// checkRootKeys logs the observations of the root's keys if that is due.
 func (c *core) checkRootKeys() {
 	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.Fill)
 }

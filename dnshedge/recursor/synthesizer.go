@@ -11,16 +11,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// known answers a question by the proofs of answers to others (RFC 8198).
+// A synthesizer answers a question from the proofs of other answers (RFC 8198).
 type synthesizer struct {
-	chains           *chain.Validator // nil: nothing is known
+	chains           *chain.Validator // nil: nothing is synthesized
 	validationBudget chain.WorkBudget
 	questionBudget   *questionBudget
 	q                question
-	badSignatures    bool // the answer to a part of the name was signed wrongly
+	badSignatures    bool // the answer to a minimised question had invalid signatures
 }
 
-// synthesizeAnswer answers the question from what is proven of the zone whose servers would be asked, and of those below it, or returns nil.
+// synthesizeAnswer answers the question from proofs of z and the zones below it, or returns nil.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	if k.chains == nil {
 		return nil
@@ -43,8 +43,8 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether it is proven that a part of the name has no address and is no zone, but may have names below it: then one label
-// more is asked for.
+// canSkipLabel reports whether a minimised question needs no query: its name is proven to have no address and no
+// delegation, but may have names below.
 func (k *synthesizer) canSkipLabel(canSkipLabel question, z *delegation) bool {
 	if k.chains == nil {
 		return false
@@ -53,8 +53,8 @@ func (k *synthesizer) canSkipLabel(canSkipLabel question, z *delegation) bool {
 	return ok && found.Kind == validate.NoData
 }
 
-// learnFromMinimised keeps what a server of z has proven of a part of the name. It returns the answer to the question if that follows: below a name
-// that does not exist there is none (RFC 8020).
+// learnFromMinimised caches the proofs in the answer to a minimised question. It returns the answer to the whole question
+// if it follows: below a name that does not exist there is none (RFC 8020).
 func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
 	if k.chains == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil

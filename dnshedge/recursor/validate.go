@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// resolveAndValidate answers q up to the next alias that leads elsewhere, and says what that is worth. Names of servers are not validated: a wrong
-// server cannot sign.
+// resolveAndValidate answers q up to the next alias and validates the answer. Addresses of servers are not validated,
+// because a wrong server cannot sign.
 func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if c.validator == nil || l.nameLookup != nil {
@@ -23,7 +23,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	if q.cd {
 		return l.followReferrals(ctx, q, false)
 	}
-	var bad *parsedResponse // that is bogus, of those who only report that
+	var bad *parsedResponse // the first bogus answer, with Trust.Report
 	var why error
 	defer func() { l.avoid = nil }()
 	for again := 0; ; again++ {
@@ -57,7 +57,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 }
 
-// shouldTryAnotherServer reports whether another server may be right after an answer that is not.
+// shouldTryAnotherServer reports whether another server may have a valid answer after a bogus one.
 func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, again int) bool {
 	why := (*dnssec.Error)(nil)
 	switch {
@@ -72,7 +72,8 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	return true
 }
 
-// applyReportMode returns why an answer is of no use. For those who have what is bogus reported only, it is of use, and insecure.
+// applyReportMode returns the error of a bogus answer. With Trust.Report, it counts and logs the error and makes the
+// answer insecure.
 func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error {
 	why := (*dnssec.Error)(nil)
 	if err == nil || r == nil || !l.core.conf.Trust.Report || !errors.As(err, &why) {
@@ -84,7 +85,7 @@ func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error
 	return nil
 }
 
-// withPartialDeadline returns a context that leaves time for what else there is to do.
+// withPartialDeadline returns a context with a quarter of the remaining time.
 func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -93,23 +94,23 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, time.Until(end)/4)
 }
 
-// recheckDelegation finds out whether a zone, none of whose servers is right, is served elsewhere: one forged referral leads to a stranger's, with signatures of
-// others that are right, as nobody signs where a zone is served; so does one forged answer about the root's servers, who are looked for again. The parent is asked once more, for a question once, and not again for a while
-// if it says what it has said.
+// recheckDelegation reports whether a zone without valid answers has other servers now. A forged referral leads to wrong
+// servers with valid signatures of the parent, because NS records of a delegation are unsigned. A forged priming response
+// does the same. The parent is asked again once for a question, and not again for a while if it confirms the referral.
 func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
 	c := l.core
-	if z.chain.HasMoved() { // another question has found that out
+	if z.chain.HasMoved() { // another question has found the new servers
 		return true
 	}
 	if z = c.validator.BogusOrigin(z.chain).Servers.(*delegation); z.chain.Parent == nil && z.zone != "." {
 		return false
 	}
-	if now := c.cache.lookUpZone(z.zone, time.Now()); now != nil && now.chain != z.chain { // its parent has been asked again since
+	if now := c.cache.lookUpZone(z.zone, time.Now()); now != nil && now.chain != z.chain { // the parent has sent a newer referral
 		z.chain.MarkMoved()
 		return true
 	}
 	for a := z.parentDelegation(); a != nil; a = a.parentDelegation() {
-		if now := c.cache.lookUpZone(a.zone, time.Now()); now != nil && !now.hasSameServers(a) { // the parent of one above says otherwise since
+		if now := c.cache.lookUpZone(a.zone, time.Now()); now != nil && !now.hasSameServers(a) { // an ancestor has newer servers
 			a.chain.MarkMoved()
 			return true
 		}
@@ -146,7 +147,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	return true
 }
 
-// validateHint proves what a server has said of something that is not its own, if anything is to be validated.
+// validateHint validates a CNAME hint, if validation is on.
 func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse) error {
 	if l.core.validator == nil || l.nameLookup != nil || q.cd {
 		return nil
@@ -154,15 +155,15 @@ func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse
 	return l.applyReportMode(q, r, l.validateAnswer(ctx, q, r))
 }
 
-// maxBogusRetries is how often servers are asked again because an answer is bogus.
+// maxBogusRetries is the number of times that a question is asked again after a bogus answer.
 const maxBogusRetries = 4
 
-// prove finds out what r is worth, which answers q. The error is a *dnssec.Error if it is bogus.
+// validateAnswer sets the security status of r, the answer to q. The error is a *dnssec.Error if it is bogus.
 func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedResponse) error {
 	switch {
-	case r.status != validate.Unchecked: // when it came
+	case r.status != validate.Unchecked: // verified on arrival
 		return nil
-	case r.zone == nil: // of this machine
+	case r.zone == nil: // a local answer
 		r.status = validate.Insecure
 		return nil
 	}
@@ -178,7 +179,7 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	return nil
 }
 
-// validateInTime proves what a server has said. Who has what fails reported only does not wait for keys until it is too late.
+// validateInTime validates a response. With Trust.Report, it limits the wait for keys.
 func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.Response) error {
 	if !c.conf.Trust.Report {
 		return c.validator.ValidateResponse(ctx, p, s)

@@ -6,7 +6,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// readTrust reads Resolver.Trust, for a Resolver with these limits.
+// readTrust converts Resolver.Trust and the limits into the configuration of a validator.
 func readTrust(t dnssec.Trust, l Limits) (conf chain.Config, err error) {
 	if err := conf.ReadTrust("recursor: Resolver.Trust", t.Anchors, t.Insecure); err != nil {
 		return conf, err
@@ -18,8 +18,8 @@ func readTrust(t dnssec.Trust, l Limits) (conf chain.Config, err error) {
 	return conf, nil
 }
 
-// disableAggressiveUse has Resolvers ask servers what they could tell by proofs of other answers, for tests.
+// disableAggressiveUse turns off synthesized answers, for tests.
 var disableAggressiveUse bool
 
-// adjustPolicy changes the policy of Resolvers, for tests; nil: nothing does.
+// adjustPolicy changes the policy of Resolvers, for tests. It may be nil.
 var adjustPolicy func(*validate.Policy)

@@ -2,19 +2,19 @@ package recursor
 
 import "github.com/gohedge/hedge/dnshedge/internal/chain"
 
-// zoneReferences are the zones that entries of a cache refer to, and those above them, which may have left the cache for long. Each one is
-// counted once, however many refer to it. They are guarded by the cache's lock.
+// zoneReferences counts the memory of zones that cache entries refer to, and of their parents, which may have left the
+// cache. Each zone counts once. The cache's lock guards it.
 type zoneReferences map[*chain.Zone]*zoneReference
 
 type zoneReference struct {
 	size int64
-	refs int // of entries, and of zones below
+	refs int // of entries, and of child zones
 }
 
-// zoneReferenceSize is what a holding takes besides its zone: the map, itself.
+// zoneReferenceSize is the size of a zoneReference and its map entry.
 const zoneReferenceSize = 64
 
-// addReference counts one more who refers to a zone, or to none, and returns how many more bytes are held.
+// addReference adds a reference to a zone, which may be nil, and returns the additional bytes.
 func (h zoneReferences) addReference(z *delegation) (more int64) {
 	for z != nil {
 		if old := h[z.chain]; old != nil {
@@ -29,7 +29,7 @@ func (h zoneReferences) addReference(z *delegation) (more int64) {
 	return more
 }
 
-// removeReference counts one less, and returns how many bytes are held no longer.
+// removeReference removes a reference and returns the freed bytes.
 func (h zoneReferences) removeReference(z *delegation) (less int64) {
 	for z != nil {
 		kept := h[z.chain]
@@ -43,7 +43,7 @@ func (h zoneReferences) removeReference(z *delegation) (less int64) {
 	return less
 }
 
-// above returns the zone whose server has referred to z, or nil.
+// parentDelegation returns the zone whose server has sent the referral to z, or nil.
 func (z *delegation) parentDelegation() *delegation {
 	if z.chain.Parent == nil {
 		return nil

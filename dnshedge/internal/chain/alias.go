@@ -9,23 +9,25 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// An Alias is the RRset of a response that makes a name an alias: CNAME records of the name, or DNAME records of a name above it.
+// An Alias is the RRset of a response that makes a name an alias: CNAME records of the name, or DNAME records of a name
+// above it.
 type Alias struct {
-	Owner   string   // the name of the RRset, in lower case
+	Owner   string   // in lower case
 	Type    uint16   // CNAME or DNAME
 	Records []dns.RR // the whole RRset without signatures, in the order of the response
-	// Synthesized is the CNAME record that the DNAME record makes (RFC 6672 §3.1). It is nil for CNAME records, and if the target is too long for a name.
+	// Synthesized is the CNAME record made from the DNAME record (RFC 6672 §3.1). It is nil for CNAME records, and if the
+	// target is too long for a name.
 	Synthesized *dns.CNAME
-	Target      string // the name to go on with, in lower case; "": the answer ends here
+	Target      string // in lower case; "": the answer ends here
 	Rcode       int    // YXDOMAIN if the target is too long for a name
 }
 
-// FindAlias returns the alias that the answer section of a response makes of a name, or nil. The name is in lower case. Records of names
-// outside of a zone, and of other classes than IN, do not count.
+// FindAlias returns the alias that the answer section of a response makes of a name, or nil. The name is in lower case.
+// Records of names outside of the zone, and of other classes than IN, are ignored.
 //
-// A DNAME record above the name precedes CNAME records of the name: nothing exists below a DNAME record (RFC 6672 §2.4). Of several
-// DNAME records, the nearest to the name counts. Of several records of one RRset, the first is followed. The RRset stays whole,
-// because its signature is of all records.
+// A DNAME record above the name precedes CNAME records of the name, because nothing exists below a DNAME record (RFC 6672
+// §2.4). The nearest of several DNAME records counts. The first record of an RRset is followed. The RRset stays whole,
+// because its signature covers all records.
 func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 	if first := nearestDNAME(answer, name, zone); first != nil {
 		a := newAlias(answer, dnsname.ToLower(first.Hdr.Name), dns.TypeDNAME)
@@ -70,7 +72,8 @@ func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	return a
 }
 
-// applyDNAME sets what a DNAME record makes of a name. The TTL of the CNAME record is the lowest of the RRset.
+// applyDNAME sets the CNAME record and the target that a DNAME record makes of a name. The CNAME record has the lowest TTL
+// of the RRset.
 func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	target := dnsname.ApplyDNAME(name, a.Owner, dnsname.ToLower(d.Target))
 	if target == "" {
@@ -87,7 +90,7 @@ func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	}
 }
 
-// matchRecord returns a function that reports whether a record of class IN has a name, which is in lower case, and a type.
+// matchRecord returns a function that reports whether a record of class IN has a type and a name in lower case.
 func matchRecord(name string, typ uint16) func(dns.RR) bool {
 	return func(rr dns.RR) bool {
 		h := rr.Header()
@@ -95,8 +98,8 @@ func matchRecord(name string, typ uint16) func(dns.RR) bool {
 	}
 }
 
-// canCoexistWithCNAME reports whether a name that is an alias can have records of a type: DNSSEC puts them there (RFC 4034 §3,
-// RFC 4035 §2.5, RFC 2535 §2.3.5). No other records may stand beside a CNAME record (RFC 1034 §3.6.2).
+// canCoexistWithCNAME reports whether a name with a CNAME record can have records of a type. Only DNSSEC allows it (RFC
+// 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5, RFC 1034 §3.6.2).
 func canCoexistWithCNAME(qtype uint16) bool {
 	switch qtype {
 	case dns.TypeRRSIG, dns.TypeNSEC, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT:

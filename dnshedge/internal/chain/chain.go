@@ -1,8 +1,9 @@
-// Package chain follows the chains of trust from anchors to answers, for package recursor: it asks for the keys of zones beside the
-// questions to them, verifies what their parents say of them, and says what an answer is worth.
+// Package chain builds chains of trust from trust anchors to answers, for packages recursor and dnssec. It queries the
+// keys of zones in parallel with the questions, verifies them with the DS records of the parents, and determines the
+// security status of answers.
 //
-// It knows zones by what their parents have said when they referred to them, and has no servers of its own: whoever uses it asks
-// them. What signatures and proofs mean is package validate's matter.
+// It knows a zone by the referral of its parent, and has no servers of its own: the caller sends its queries. Package
+// validate verifies signatures and proofs.
 package chain
 
 import (
@@ -21,80 +22,80 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// Zone is a zone as its parent has referred to it. It is not changed once it is in use.
+// A Zone is a zone as its parent has delegated it. It does not change once it is in use.
 type Zone struct {
 	Name        string         // absolute, in lower case
-	Parent      *Zone          // the zone whose server referred to it; nil: none did
-	ReferredBy  netip.AddrPort // that server
-	DSEvidence  []dns.RR       // what it said of the zone's keys: DS records, or what may deny them, with signatures
-	ReceivedAt  time.Time      // when
-	Stub        bool           // a user has said where it is served, and so it has no parent
-	CutsUnknown bool           // there may be zones between it and a name that nobody has referred to
-	Servers     any            // for Bill.Ask
+	Parent      *Zone          // nil: no referral led to the zone
+	ReferredBy  netip.AddrPort // the server of the parent that sent the referral
+	DSEvidence  []dns.RR       // DS records of the referral or their denial, with signatures
+	ReceivedAt  time.Time      // when the referral came
+	Stub        bool           // its servers are configured, and so it has no parent
+	CutsUnknown bool           // no referrals are followed, and zone cuts below it are unknown
+	Servers     any            // passed to WorkBudget.Query
 
 	evidenceOnce sync.Once         // sets the fields below
-	evidenceSets []*validate.RRset // of Proof
-	unverifiedDS *validate.DSSet   // the DS records in it; nil: there are none
+	evidenceSets []*validate.RRset // of DSEvidence
+	unverifiedDS *validate.DSSet   // DS records of DSEvidence; nil: there are none
 	evidenceErr  error
 
 	numberOnce     sync.Once // sets number
 	referralNumber uint64
-	moved          atomic.Bool
+	moved          atomic.Bool // see MarkMoved
 
-	// Of zones that no referral told of.
-	presumed      bool // nobody knows whether there is such a zone
-	namedBySigner bool // a signature says so
+	presumed      bool // no referral led to it, and it may not exist
+	namedBySigner bool // a signature names it as the signer
 }
 
-// Response is what a server of a zone has answered. Prove and Judge set the last fields.
+// A Response is the answer of a server of a zone. ValidateResponse and CheckResponse set the fields from Keys on.
 type Response struct {
 	Zone              *Zone
 	From              netip.AddrPort
-	Name              string // that was asked for, absolute, in lower case
+	Name              string // of the question, absolute, in lower case
 	Type              uint16
 	Rcode             int
-	Answer, Authority []dns.RR // what is believed of it, if it is right
+	Answer, Authority []dns.RR // the records that may be believed once they are verified
 
-	Keys   *validate.Keys // that were asked for, if they fit what is said of them
+	Keys   *validate.Keys // for a DNSKEY question: the keys, if they match the DS records
 	Status validate.Status
-	Reason *validate.Reason // why it is bogus, or insecure; nil: that needs no reason
-	TTL    uint32           // how many seconds it may be kept, if it is secure
-	Final  bool             // it is bogus for its zone, and no other server's answer would be better
+	Reason *validate.Reason // why it is bogus or insecure; nil: an insecure zone needs no reason
+	TTL    uint32           // seconds that it may be cached if it is secure
+	Final  bool             // it is bogus, and no other server of its zone can answer better
 
-	signedByZone bool // a signature of the answer fits the keys of the zone: the answer is of no insecure zone below it
+	signedByZone bool // a signature matches the keys of the zone, so that no insecure zone below it has sent the answer
 }
 
-// WorkBudget pays for what a question needs, and has it done.
+// A WorkBudget limits the work for one question of a client and sends the queries for it.
 type WorkBudget interface {
-	// Validation is what validation may spend.
+	// Validation returns the limits of cryptographic work.
 	Validation() *validate.Validation
-	// Query asks the servers of a zone, those to avoid after all others. Judge has seen the responses. The error is a *validate.Reason with a
-	// Limit if the question could not pay for that.
+	// Query sends a question to the servers of a zone, to the servers in avoid last. CheckResponse has accepted the
+	// response. The error is a *validate.Reason with a Limit if the budget is exhausted.
 	Query(ctx context.Context, z *Zone, name string, qtype uint16, avoid []netip.AddrPort) (*Response, error)
 }
 
-// Config is what chains need of their user.
+// Config has the settings of a Validator and its callbacks.
 type Config struct {
-	Anchors []*validate.DSSet // of one zone each; nil: the root's that are built in
-	// Insecure are names below which nothing is validated, absolute and in lower case.
+	Anchors []*validate.DSSet // one set for each zone; nil: the built-in anchors of the root
+	// Insecure are the negative trust anchors, absolute and in lower case.
 	Insecure []string
 	Policy   validate.Policy
-	MaxBytes int64 // that what is kept of zones' keys takes, by an estimate
-	// MaxAggressiveBytes is how many bytes take what is kept of zones' proofs, to answer other questions with it (RFC 8198). Zero: nothing is kept.
+	MaxBytes int64 // limit of the cached keys, by an estimate
+	// MaxAggressiveBytes limits the memory of cached proofs from which answers are synthesized (RFC 8198). Zero: none are
+	// cached.
 	MaxAggressiveBytes int64
 
-	// ReportBogus takes that a server of a zone has sent what is bogus, about a name.
+	// ReportBogus is called when a server of a zone has sent bogus data about a name.
 	ReportBogus func(zone *Zone, server netip.AddrPort, name string)
-	// DropReferral takes that what was said of a zone below another one is bogus.
+	// DropReferral is called when the referral to a zone turns out to be bogus.
 	DropReferral func(*Zone)
-	// IsLocalError reports whether an error of Bill.Ask is this machine's, such as a lack of descriptors: it says nothing of a zone, and is not kept. Of nil it
-	// reports false. Nil: no error is.
+	// IsLocalError reports whether an error of WorkBudget.Query is caused by this machine, such as a lack of descriptors.
+	// It says nothing of the zone and is not cached. It returns false for nil. Nil: no error is local.
 	IsLocalError func(error) bool
-	// Go starts a goroutine, whose context ends with the user.
+	// Go starts a goroutine. Its context ends when the owner is closed.
 	Go func(func(context.Context))
 }
 
-// Validator is what is known of the keys of zones. It is safe for concurrent use.
+// A Validator validates answers along chains of trust and caches the keys of zones. It is safe for concurrent use.
 type Validator struct {
 	conf       Config
 	anchors    trustAnchors
@@ -104,11 +105,11 @@ type Validator struct {
 	mu         sync.Mutex // guards the fields below
 	keyCache   map[string]*zoneKeys
 	lookups    map[string]*keyLookup
-	bytes      int64 // that rings take
+	bytes      int64 // size of keyCache
 	rootStatus rootStatus
 }
 
-// New returns chains that begin at anchors.
+// NewValidator returns a Validator without cached keys.
 func NewValidator(conf Config) *Validator {
 	if conf.IsLocalError == nil {
 		conf.IsLocalError = func(error) bool { return false }
@@ -116,11 +117,11 @@ func NewValidator(conf Config) *Validator {
 	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: ranges.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*zoneKeys), lookups: make(map[string]*keyLookup)}
 }
 
-// Policy returns that of the Works that pay.
+// Policy returns the policy that each validate.Validation must have.
 func (c *Validator) Policy() validate.Policy { return c.conf.Policy }
 
-// ShouldValidate reports whether what a question asks for is to be validated: there is an anchor at or above its zone, and nothing that
-// forbids it is nearer. What is said of DS records is the parent's.
+// ShouldValidate reports whether the answer to a question is validated: the nearest trust anchor at or above its zone is
+// not negative. DS records belong to the parent zone.
 func (c *Validator) ShouldValidate(name string, qtype uint16) bool {
 	if qtype == dns.TypeDS && name != "." {
 		name = dnsname.Parent(name)
@@ -129,7 +130,7 @@ func (c *Validator) ShouldValidate(name string, qtype uint16) bool {
 	return a != nil && a.ds != nil
 }
 
-// HasAnchorWithin reports whether a chain begins at a name or below it, or nothing is validated from there down.
+// HasAnchorWithin reports whether a trust anchor or a negative trust anchor lies at or below a name.
 func (c *Validator) HasAnchorWithin(name string) bool {
 	for zone := range c.anchors {
 		if dnsname.IsWithin(zone, name) {
@@ -139,8 +140,8 @@ func (c *Validator) HasAnchorWithin(name string) bool {
 	return false
 }
 
-// ExpectsSignatures reports whether the parent of a zone says that it is signed in a way that is supported, or an anchor does. Nobody
-// has verified that, perhaps.
+// ExpectsSignatures reports whether a zone is signed with a supported algorithm according to its parent or a trust anchor.
+// The DS records may be unverified.
 func (c *Validator) ExpectsSignatures(z *Zone) bool {
 	for ; z != nil; z = z.Parent {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
@@ -160,16 +161,17 @@ func (c *Validator) ExpectsSignatures(z *Zone) bool {
 	return false
 }
 
-// unverifiedDSSet returns the DS records in what was said of the zone, which nobody has verified, or nil.
+// unverifiedDSSet returns the DS records of the referral, which are not verified, or nil.
 func (z *Zone) unverifiedDSSet() *validate.DSSet {
 	_, _ = z.parseEvidence()
 	return z.unverifiedDS
 }
 
-// lastReferralID is of how many referrals something was bogus.
+// lastReferralID is the last number that referralID has assigned.
 var lastReferralID atomic.Uint64
 
-// referralID returns the number of the referral that told of a zone: of two, which may come at one time, each has another one. 0: none has.
+// referralID returns a number that identifies the referral to the zone: two referrals, even at the same time, have
+// different numbers. It is 0 without a referral.
 func (z *Zone) referralID() uint64 {
 	if z.Parent == nil || z.presumed {
 		return 0
@@ -178,10 +180,11 @@ func (z *Zone) referralID() uint64 {
 	return z.referralNumber
 }
 
-// MarkMoved takes that the zone is served elsewhere than it was said to be. What those servers have said of zones below is no more to be used.
+// MarkMoved records that the zone has other servers than the referral said. Data that the old servers sent about child
+// zones must not be used any more.
 func (z *Zone) MarkMoved() { z.moved.Store(true) }
 
-// HasMoved reports whether the zone, or one that it was found through, is served elsewhere.
+// HasMoved reports whether the zone or one of its ancestors is marked as moved.
 func (z *Zone) HasMoved() bool {
 	for ; z != nil; z = z.Parent {
 		if z.moved.Load() {
@@ -191,17 +194,17 @@ func (z *Zone) HasMoved() bool {
 	return false
 }
 
-// HasMovedFor reports whether the zone is served elsewhere, for one to whom another referral told of it.
+// HasMovedFor reports whether the zone has moved, seen from a zone found through another referral.
 func (z *Zone) HasMovedFor(other *Zone) bool { return z.HasMoved() && !other.HasMoved() }
 
-// errUnreadableEvidence is why nothing is known of a zone's proof: reading it has panicked.
+// errUnreadableEvidence means that reading the evidence of a referral has panicked.
 var errUnreadableEvidence = errors.New("the proof of a referral could not be read")
 
-// parseEvidence returns the RRsets of what was said of the zone, always the same: what was verified of them is remembered.
+// parseEvidence returns the RRsets of DSEvidence, always the same, so that verification results are remembered.
 func (z *Zone) parseEvidence() ([]*validate.RRset, error) {
 	z.evidenceOnce.Do(func() {
 		var all [][]*validate.RRset
-		z.evidenceErr = errUnreadableEvidence // unless Sets returns
+		z.evidenceErr = errUnreadableEvidence // unless GroupRRsets returns
 		if all, z.evidenceErr = validate.GroupRRsets(z.DSEvidence); z.evidenceErr == nil {
 			z.evidenceSets = all[0]
 			if ds := findRRset(z.evidenceSets, z.Name, dns.TypeDS); ds != nil {
@@ -222,7 +225,8 @@ func findRRset(sets []*validate.RRset, name string, typ uint16) *validate.RRset 
 	return nil
 }
 
-// selectDSEvidence returns the DS records of a zone among what was said of it, or nil, and what is to be verified: these alone, or all.
+// selectDSEvidence returns the DS RRset of a zone among the sets, or nil, and the sets to verify: the DS RRset alone, or
+// all.
 func selectDSEvidence(said []*validate.RRset, zone string) (ds *validate.RRset, evidence []*validate.RRset) {
 	if ds = findRRset(said, zone, dns.TypeDS); ds != nil {
 		return ds, []*validate.RRset{ds}
@@ -230,7 +234,7 @@ func selectDSEvidence(said []*validate.RRset, zone string) (ds *validate.RRset, 
 	return nil, said
 }
 
-// hasSignature reports whether there is a signature of one of the RRsets.
+// hasSignature reports whether an RRset has a signature.
 func hasSignature(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return len(s.Sigs) > 0 })
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// ErrUnsigned is why the next server is asked, although this one may be right.
+// ErrUnsigned rejects a response that lacks signatures although the zone is signed. The server may be right: an insecure
+// zone cut may exist below the zone.
 var ErrUnsigned = errors.New("recursor: no signatures in a signed zone")
 
-// CheckResponse judges a response when it comes, as far as that can be done at once: a referral if cut is not nil, otherwise an answer. An
-// error is why the next server is asked: ErrUnsigned, or a *validate.Reason if the server is to blame.
+// CheckResponse checks a response on arrival, as far as that needs no query. It is a referral if cut is not nil, otherwise
+// an answer. After an error the next server should be asked: ErrUnsigned, or a *validate.Reason if the server sent bogus
+// data.
 func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone) error {
 	now := time.Now()
 	switch {
@@ -46,7 +48,7 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	return c.countRejected(c.verifyAndLearn(s, w, sets, r.keys, now))
 }
 
-// countRejected counts a response that is passed over. One that a limit keeps from being judged is not.
+// countRejected counts a rejected response. It returns nil if a limit prevented the check.
 func (c *Validator) countRejected(err error) error {
 	if limitReason(err) != nil {
 		return nil
@@ -57,8 +59,8 @@ func (c *Validator) countRejected(err error) error {
 	return err
 }
 
-// checkKeys judges the keys of a zone by the DS records that came with the referral, verified or not. If these are forged, nothing is
-// left of what the keys verify.
+// checkKeys verifies the keys of a zone with the DS records of the referral, verified or not. If the DS records are
+// forged, the verified keys are discarded later.
 func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time) error {
 	var d *validate.DSSet
 	if a := c.anchors.closestTo(s.Name); a.zone == s.Name {
@@ -79,7 +81,7 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 	}
 	k, status, err := w.VerifyDNSKEY(d, set, now)
 	if s.Keys = k; status == validate.Bogus {
-		if r := c.cachedKeys(".", now); s.Zone.Name == "." && (r == nil || r.status != validate.Secure) { // otherwise the clock is right, and the server is wrong
+		if r := c.cachedKeys(".", now); s.Zone.Name == "." && (r == nil || r.status != validate.Secure) { // otherwise the clock is right
 			c.rootStatus.observeKeys(set, d, err, now, c.conf.Policy)
 		}
 		return err
@@ -87,7 +89,7 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 	return nil
 }
 
-// checkReferral judges what a server says of the keys of a zone below its own. Insecure needs a proof.
+// checkReferral verifies the DS records of a referral or their denial. An insecure delegation needs a proof.
 func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *zoneKeys, now time.Time) error {
 	evidence, err := cut.parseEvidence()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// IdentifyTrust returns a string that is the same for the same anchors, names of insecure zones and flags, in any order of the
+// IdentifyTrust returns a string that is equal for equal anchors, negative trust anchors and flags, in any order of the
 // former two.
 func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	records := make([]string, 0, len(anchors))
@@ -32,8 +32,8 @@ func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	return fmt.Sprintf("%v %q %q %v", anchors == nil, slices.Compact(records), slices.Compact(names), flags)
 }
 
-// ReadTrust reads Anchors, of which nil are the root's that are built in, and Insecure as users give them: as the fields Anchors and Insecure of a field that
-// errors name.
+// ReadTrust sets Anchors and Insecure from a user's records and names. Errors name the fields Anchors and Insecure of
+// field. Nil records select the built-in anchors of the root.
 func (conf *Config) ReadTrust(field string, records []dns.RR, names []string) error {
 	zones := make(map[string][]dns.RR)
 	for i, rr := range records {

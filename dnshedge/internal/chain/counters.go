@@ -5,17 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// Counters are what Stats says.
+// Counters are counted for Stats.
 type Counters struct {
 	Secure, Insecure atomic.Int64
-	KeyQueries       atomic.Int64 // questions for keys
-	Rejected         atomic.Int64 // responses that were not taken for their signatures
-	Synthesized      atomic.Int64 // answers that were made of proofs of others
-	Verifications    atomic.Int64 // units that were spent by questions
+	KeyQueries       atomic.Int64 // DNSKEY questions
+	Rejected         atomic.Int64 // responses rejected because of their signatures
+	Synthesized      atomic.Int64 // answers made from cached proofs
+	Verifications    atomic.Int64 // units that questions have spent
 	bogusByEDE       sync.Map     // *atomic.Int64 by EDE
 }
 
-// AddBogus counts an answer that is bogus.
+// AddBogus counts a bogus answer.
 func (c *Counters) AddBogus(ede uint16) {
 	n, ok := c.bogusByEDE.Load(ede)
 	if !ok {

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// QuestionTimeout is how long a question may take, which is less than a Client's default timeout: then its caller learns why there is no answer.
+// QuestionTimeout is the maximum time of a question. It is shorter than a Client's default timeout, so that the caller
+// receives the reason of a failure.
 const QuestionTimeout = 4500 * time.Millisecond
 
-// WithQuestionDeadline returns a context for what a caller asks, and how long it lasts: it ends a little before ctx does, with long as its cause, and with
-// net.ErrClosed when life ends. Stop gives back what it takes.
+// WithQuestionDeadline returns a context for a client's question and its time limit. It ends a little before ctx does,
+// with the cause long, and with net.ErrClosed when life ends. stop releases its resources.
 func WithQuestionDeadline(ctx, life context.Context, long error) (_ context.Context, limit time.Duration, stop func()) {
 	limit = QuestionTimeout
 	if end, ok := ctx.Deadline(); ok {

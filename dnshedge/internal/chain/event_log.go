@@ -13,28 +13,30 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
+// Limits and intervals of an EventLog.
 const (
-	maxLastBogus      = 20             // answers that notes keep
-	maxLoggedZones    = 256            // zones of an hour that are logged
-	rootCheckInterval = time.Minute    // at what the root's keys have told
-	zoneLogInterval   = time.Hour      // a zone is logged
-	clockLogInterval  = time.Hour      // the clock is logged
-	keysLogInterval   = 24 * time.Hour // keys of the root are logged
+	maxLastBogus      = 20             // bogus answers that are kept
+	maxLoggedZones    = 256            // zones that are logged in an hour
+	rootCheckInterval = time.Minute    // between checks of the root's keys
+	zoneLogInterval   = time.Hour      // between warnings for one zone
+	clockLogInterval  = time.Hour      // between warnings about the clock
+	keysLogInterval   = 24 * time.Hour // between warnings about unknown keys of the root
 )
 
-// EventLog are what Stats and Logger say of validation besides numbers. No lock is held while a logger is called.
+// An EventLog keeps the last bogus answers for Stats and logs warnings about validation. No lock is held while the logger
+// is called.
 type EventLog struct {
-	nextRootCheck atomic.Int64 // when the root is to be looked at, in nanoseconds since 1970
+	nextRootCheck atomic.Int64 // nanoseconds since 1970
 
 	mu          sync.Mutex              // guards the fields below
 	lastBogus   []observe.RecursorBogus // the oldest first
-	loggedZones map[string]time.Time    // when it was logged that they are bogus
-	clockLogged time.Time               // when it was logged that the clock is off
-	keysLogged  time.Time               // when keys were logged that no anchor knows
-	loggedTags  []uint16                // those
+	loggedZones map[string]time.Time    // when a warning was logged
+	clockLogged time.Time               // when the clock was logged as wrong
+	keysLogged  time.Time               // when loggedTags were logged
+	loggedTags  []uint16                // of the root's keys without a trust anchor
 }
 
-// Bogus takes an answer that is bogus. Who tells of it is what messages begin with.
+// RecordBogus stores a bogus answer and logs its zone if that is due. The log message begins with who.
 func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBogus) {
 	zone := b.Zone
 	if zone == "" {
@@ -57,12 +59,13 @@ func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBo
 	}
 }
 
-// logWarning logs a warning. A panic of the logger is dropped: a question may be answered on a goroutine where nobody could recover it.
+// logWarning logs a warning. It recovers a panic of the handler, because a question may be answered on a goroutine where
+// nothing else does.
 func logWarning(to *slog.Logger, message string, attrs ...slog.Attr) {
 	usercode.Run(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }
 
-// shouldLogZone reports whether a zone is to be logged, which then counts as done.
+// shouldLogZone reports whether a zone is due to be logged, and records it as logged.
 func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 	at, known := n.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
@@ -85,7 +88,7 @@ func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 	return true
 }
 
-// CheckRoot looks at what the root's keys have told, unless it has done so a short while ago.
+// CheckRoot logs what the root's keys reveal about the clock and the trust anchors, at most once in rootCheckInterval.
 func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill func(*observe.RecursorStats)) {
 	next := n.nextRootCheck.Load()
 	if to == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
@@ -116,7 +119,7 @@ func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill fu
 	}
 }
 
-// Fill sets what Stats says of answers that were bogus.
+// Fill sets the last bogus answers in s.
 func (n *EventLog) Fill(s *observe.RecursorStats) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

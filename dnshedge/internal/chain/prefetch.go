@@ -8,11 +8,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// maxPrefetched is how many zones Foresee looks at at once. The others are found one after the other.
+// maxPrefetched is the number of zones that PrefetchChain queries in parallel. The others are queried one after the other.
 const maxPrefetched = 12
 
-// AnchorZone returns the zone of the anchor that is nearest to what a question asks for, for those who do not follow referrals and so
-// know of no other zone. Nil: nothing is validated there.
+// AnchorZone returns the zone of the trust anchor nearest to a question, for a caller that follows no referrals and knows
+// no other zone. Nil: nothing is validated there.
 func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	if !c.ShouldValidate(name, qtype) {
 		return nil
@@ -20,12 +20,12 @@ func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	return &Zone{Name: c.anchors.closestTo((&Response{Name: name, Type: qtype}).authoritativeName()).zone, CutsUnknown: true}
 }
 
-// PrefetchChain begins to find out about all keys that it may take to prove an answer, side by side: the names of the zones that there may
-// be are known, from the one that Start has returned down to that which the signatures name. Of an answer without
-// signatures, it is the names down to its own, one of which must be an insecure cut.
+// PrefetchChain starts the key lookups that may be needed to validate an answer, in parallel: of the zones between the one
+// from AnchorZone and the signer. For an answer without signatures these are the names down to its own, one of which must
+// be an insecure delegation.
 func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
-	if err != nil || s.Type == dns.TypeRRSIG { // of which there is no proof
+	if err != nil || s.Type == dns.TypeRRSIG { // which is never signed
 		return
 	}
 	now := time.Now()
@@ -38,7 +38,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	c.PrefetchKeys(b, s.Zone)
 	cuts := cutCandidates(signer, s.Zone.Name)
 	if signed {
-		for i := len(cuts) - 1; i >= 0; i-- { // above a zone whose keys are known, nothing is needed
+		for i := len(cuts) - 1; i >= 0; i-- { // zones above cached secure keys need no lookup
 			if r := c.cachedKeys(cuts[i], now); r != nil && r.status == validate.Secure {
 				cuts = cuts[i+1:]
 				break
@@ -51,7 +51,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	}
 }
 
-// CountZones returns how many zones there are of whose keys something is known.
+// CountZones returns the number of zones with cached keys.
 func (c *Validator) CountZones() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

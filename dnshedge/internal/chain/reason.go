@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// correctMissingEDE returns err, why something is not proven. No NSEC record is missing if there is evidence, which is wrong then; nor if what was
-// asked for is there (RFC 8914 §4.13).
+// correctMissingEDE returns err with EDE 6 in place of 12, unless missing is set: no NSEC record is missing if there is
+// invalid evidence or a positive answer (RFC 8914 §4.13).
 func correctMissingEDE(err error, missing bool) error {
 	r, ok := err.(*validate.Reason)
 	if !ok || r.EDE != dns.ExtendedErrorCodeNSECMissing || missing {
@@ -22,12 +22,12 @@ func correctMissingEDE(err error, missing bool) error {
 	return &wrong
 }
 
-// hasDenialRecords reports whether there are records that may prove a denial.
+// hasDenialRecords reports whether there are NSEC or NSEC3 records.
 func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }
 
-// limitReason returns why something has failed if a limit of the question is the reason, which says nothing of a zone, or nil.
+// limitReason returns the reason in err if a limit of the question caused it, or nil. It says nothing of a zone.
 func limitReason(err error) *validate.Reason {
 	why := (*validate.Reason)(nil)
 	if errors.As(err, &why) && why.Limit != "" {
@@ -36,7 +36,7 @@ func limitReason(err error) *validate.Reason {
 	return nil
 }
 
-// asReason returns an error as a reason, with the server that is to blame.
+// asReason returns an error as a reason with the server that sent the data.
 func asReason(err error, server netip.AddrPort) *validate.Reason {
 	if r, ok := err.(*validate.Reason); ok {
 		if r.Server.IsValid() {

@@ -10,17 +10,17 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// rootStatus is what the root's keys have told of the anchors and of the clock.
+// rootStatus has the observations of the root's keys about the trust anchors and the clock.
 type rootStatus struct {
-	mu           sync.Mutex // guards the fields below
-	unknownTags  []uint16   // tags of keys with SEP that no anchor knows
-	anchoredTags []uint16   // tags of those that one knows
-	signingTags  []uint16   // of them, those that sign the keys
-	clockOff     time.Duration
+	mu           sync.Mutex    // guards the fields below
+	unknownTags  []uint16      // SEP keys without a trust anchor
+	anchoredTags []uint16      // SEP keys with a trust anchor
+	signingTags  []uint16      // of these, keys that sign the DNSKEY RRset
+	clockOff     time.Duration // see observe.RecursorStats.ClockOff
 }
 
-// observeKeys looks at the keys that a server of the root has sent: err is why they are not right. Only signatures that are right, but perhaps for their time,
-// tell something.
+// observeKeys stores the observations of a DNSKEY RRset of the root. err is the result of its verification. Only
+// signatures that are valid, apart from their validity period, count.
 func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
 	signers, off := d.SigningKeyTags(p, set, now)
 	r.mu.Lock()
@@ -42,7 +42,7 @@ func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err err
 	}
 }
 
-// hasAnchorFor reports whether an anchor is of a key, by its tag.
+// hasAnchorFor reports whether a trust anchor has the key's tag.
 func hasAnchorFor(d *validate.DSSet, k *dns.DNSKEY) bool {
 	return slices.Contains(d.KeyTags(), k.KeyTag())
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// RootAnchors returns the tags of the keys of the root that are trusted.
+// RootAnchors returns the key tags of the root's trust anchors.
 func (c *Validator) RootAnchors() []uint16 {
 	if a := c.anchors["."]; a != nil && a.ds != nil {
 		return a.ds.KeyTags()
@@ -15,7 +15,7 @@ func (c *Validator) RootAnchors() []uint16 {
 	return nil
 }
 
-// Fill sets what Stats says of validation.
+// Fill sets the statistics of validation in s.
 func (c *Validator) Fill(s *observe.RecursorStats) {
 	n := &c.Counts
 	s.Secure, s.Insecure, s.Bogus = n.Secure.Load(), n.Insecure.Load(), make(map[uint16]int64)

@@ -10,13 +10,15 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
+// Limits of LearnFromMinimised.
 const (
-	maxMinimisedSets  = 6  // RRsets of the answer to a part of a name that are looked at
-	maxMinimisedUnits = 20 // of verification, for them, if the question can spare so many
+	maxMinimisedSets  = 6  // RRsets of the response
+	maxMinimisedUnits = 20 // units of verification, if the question can spare them
 )
 
-// LearnFromMinimised keeps what the answer to a part of a name proves, which nobody validates. It waits for the keys of the zone if the name does not
-// exist: then what is below it need not be asked for. It reports whether the signatures were right: wrong ones cost little, once.
+// LearnFromMinimised caches the denial in the answer to a minimised question (RFC 9156). If the name does not exist, it
+// waits for the keys of the zone, because names below it need no query then. It reports whether the signatures are valid;
+// invalid ones cost little, once.
 func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Response) (right bool) {
 	if !s.isNegative() || !c.ShouldValidate(s.Name, s.Type) {
 		return true
@@ -59,8 +61,8 @@ func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Res
 	return failures == 0
 }
 
-// SynthesizedAnswer answers a question from what has been proven of a zone, and of the zones between it and the name, without asking anybody (RFC 8198). It
-// reports false if that does not answer it.
+// Synthesize answers a question from cached proofs of a zone and of the zones between it and the name, without a query
+// (RFC 8198). It reports false if they do not answer it.
 func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype uint16) (known validate.SynthesizedAnswer, ok bool) {
 	if qtype == dns.TypeRRSIG || !c.ShouldValidate(name, qtype) {
 		return known, false
@@ -72,7 +74,7 @@ func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype 
 	from, now := c.anchors.closestTo(owner).zone, time.Now()
 	for ; dnsname.IsWithin(owner, zone) && dnsname.IsWithin(owner, from); owner = dnsname.Parent(owner) {
 		if c.aggressive.HasZone(owner) {
-			if r := c.cachedKeys(owner, now); r == nil || r.status == validate.Secure { // otherwise it was, when something was proven
+			if r := c.cachedKeys(owner, now); r == nil || r.status == validate.Secure { // an expired entry was secure when the proof was cached
 				if known, ok = c.aggressive.Synthesize(w, owner, name, qtype, now); ok {
 					return known, true
 				}

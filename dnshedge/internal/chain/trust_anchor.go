@@ -5,13 +5,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// trustAnchor is where a chain begins, or where nothing is validated.
+// A trustAnchor is a trust anchor, or a negative trust anchor (RFC 7646).
 type trustAnchor struct {
 	zone    string
-	ds      *validate.DSSet // nil: nothing is validated from here down
-	builtIn bool
+	ds      *validate.DSSet // nil: a negative trust anchor
+	builtIn bool            // it is the root's default
 }
 
+// trustAnchors are the trust anchors by zone.
 type trustAnchors map[string]*trustAnchor
 
 func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors {
@@ -29,7 +30,7 @@ func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors 
 	return all
 }
 
-// closestTo returns the one that is nearest to a name, at or above it, or nil.
+// closestTo returns the nearest trust anchor at or above a name, or nil.
 func (all trustAnchors) closestTo(name string) *trustAnchor {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if a := all[name]; a != nil {

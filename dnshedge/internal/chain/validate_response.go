@@ -11,11 +11,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// ValidateResponse finds out what an answer is worth, and leaves of it what is proven. It waits for keys. The error is that of ctx, or a local
-// one.
+// ValidateResponse determines the security status of an answer and reduces it to verified records. It waits for keys. The
+// error is that of ctx, or a local error.
 func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Response) error {
 	if s.Status == validate.Secure {
-		return nil // Judge has seen it
+		return nil // CheckResponse has verified it
 	}
 	if !c.ShouldValidate(s.Name, s.Type) || s.Type == dns.TypeRRSIG {
 		s.Status = validate.Insecure
@@ -27,7 +27,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 		return err
 	}
 	if a := c.anchors.closestTo(s.authoritativeName()); r.status != validate.Secure && dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
-		zone = zone.childZone(a.zone, true) // an island
+		zone = zone.childZone(a.zone, true) // an island of security
 		if r, err = c.lookUpKeys(ctx, b, zone); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 		s.setBogus(r.why)
 		s.Final = !zone.presumed && !r.referralWrong
 		if r.referralWrong {
-			c.conf.DropReferral(zone) // whose referral may have been kept since it turned out wrong
+			c.conf.DropReferral(zone) // the wrong referral may have been cached again
 		}
 	default:
 		s.Status, s.Reason = validate.Insecure, r.why
@@ -68,7 +68,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 
 func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
 
-// verifyWithRenewal verifies an answer with the keys of its zone, and with new ones if these do not fit.
+// verifyWithRenewal verifies an answer with the keys of its zone, and with new keys if these do not match.
 func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndLearn(s, b.Validation(), sets, keys, time.Now())
@@ -98,7 +98,8 @@ func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Resp
 	return nil
 }
 
-// hasSignedSOA reports whether the SOA record of a denial is that of a zone, and a signature of it fits the zone's keys.
+// hasSignedSOA reports whether the SOA record of a negative answer belongs to the zone and has a valid signature of its
+// keys.
 func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Keys) bool {
 	return slices.ContainsFunc(sets, func(set *validate.RRset) bool {
 		if set.Type != dns.TypeSOA || dnsname.ToLower(set.Name) != k.Zone() {
@@ -109,8 +110,8 @@ func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Ke
 	})
 }
 
-// validateUnsigned finds out whether an answer without signatures lies below an insecure cut that no referral told of, as zones
-// on the same servers do.
+// validateUnsigned searches for an insecure zone cut above an answer without signatures. Servers that serve both parent
+// and child send no referral.
 func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Response, zone *Zone) error {
 	r, err := c.findInsecureCut(ctx, b, zone, s.authoritativeName())
 	switch {
@@ -126,7 +127,7 @@ func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Respo
 	return nil
 }
 
-// authoritativeName returns the name whose zone answers: of DS records, the parent's.
+// authoritativeName returns a name in the zone that answers: the parent of the name for DS, else the name.
 func (s *Response) authoritativeName() string {
 	if s.Type == dns.TypeDS && s.Name != "." {
 		return dnsname.Parent(s.Name)
@@ -134,8 +135,8 @@ func (s *Response) authoritativeName() string {
 	return s.Name
 }
 
-// findSigner returns which zone's keys are to verify an answer of a server of a zone: that one's, or those of a zone below it; and whether
-// there are signatures of what was asked for, or of what denies it.
+// findSigner returns the zone whose keys verify an answer: the zone that was asked or one below it. It also reports
+// whether the relevant RRsets have signatures: those of the answer, or of the denial.
 func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (findSigner string, isSigned bool) {
 	relevant := sets[0]
 	if s.isNegative() {
@@ -148,27 +149,27 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (findSigner
 	}
 	name := s.Name
 	if s.Type != dns.TypeDS {
-		name = "x." + name // which is below the zone's own name
+		name = "x." + name // so that the zone itself is above the name
 	}
 	return lowestSigner(relevant, zone, name), hasSignature(relevant)
 }
 
-// isNegative reports whether the answer is that there is nothing.
+// isNegative reports whether the answer section is empty.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndLearn verifies an answer, and keeps what it proves of other questions.
+// verifyAndLearn verifies an answer and caches its proofs for other questions.
 func (c *Validator) verifyAndLearn(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err
 	}
-	if s.Status == validate.Secure && len(s.Authority) > 0 { // otherwise nothing proves anything, and the authority was not verified
+	if s.Status == validate.Secure && len(s.Authority) > 0 { // otherwise the authority section was not verified
 		c.aggressive.AddVerified(w, k, now, sets...)
 	}
 	return nil
 }
 
-// verify verifies an answer with the keys of a zone. Then Answer and Authority are what is secure, as RRset.Authentic has it. It changes nothing but
-// inZone if that fails.
+// verifyResponse verifies an answer with the keys of a zone and reduces Answer and Authority to the verified records, as
+// RRset.AuthenticRecords returns them. If it fails, it changes only signedByZone.
 func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.isNegative() {
 		return s.verifyDenial(w, sets[1], k, now)
@@ -182,7 +183,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 	var made *dns.CNAME
 	for _, set := range sets[0] {
 		if cname, ok := set.Records[0].(*dns.CNAME); ok && alias && dnsname.ToLower(set.Name) == s.Name {
-			made = dns.Copy(cname).(*dns.CNAME) // here, of the DNAME record (RFC 6672 §5.3.1)
+			made = dns.Copy(cname).(*dns.CNAME) // synthesized from the DNAME record (RFC 6672 §5.3.1)
 			continue
 		}
 		v, err := w.Verify(set, k, now)
@@ -206,7 +207,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 			}
 		}
 	}
-	if len(sets[0]) == 0 { // of which no proof is needed
+	if len(sets[0]) == 0 { // an empty answer without a denial
 		s.Status, s.Authority, s.TTL = validate.Insecure, nil, found.ttl
 		return nil
 	}
@@ -227,7 +228,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 	return nil
 }
 
-// verifyDenial verifies that there is nothing. The rcode, which nobody signs, becomes what the proof says.
+// verifyDenial verifies a negative answer. It sets the rcode, which is not signed, according to the proof.
 func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
 	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
 	if err != nil {
@@ -238,7 +239,7 @@ func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, 
 		return nil
 	}
 	if den.Status == validate.Insecure && den.Kind == validate.NoData && s.Rcode == dns.RcodeNameError {
-		// Opt-out lets there be anything but what the response says.
+		// With opt-out, NODATA does not prove the NXDOMAIN of the response.
 		return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "NXDOMAIN is not proven", Zone: k.Zone(), Name: s.Name, Type: s.Type}
 	}
 	found := verifiedRecords{keys: k, ttl: den.TTL}
@@ -256,7 +257,7 @@ func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, 
 		}
 	}
 	gone := den.Kind == validate.NameError
-	if den.Kind == validate.NoDS && den.OptOut && s.Rcode == dns.RcodeNameError { // the proof may be one of more than that
+	if den.Kind == validate.NoDS && den.OptOut && s.Rcode == dns.RcodeNameError { // the records may also prove NXDOMAIN
 		all, err := w.VerifyDenial(s.Name, dns.TypeNone, sets, k, now)
 		gone = err == nil && all.Kind == validate.NameError
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// verifiedRecords collects RRsets of an answer that were verified.
+// verifiedRecords collects the verified RRsets of an answer.
 type verifiedRecords struct {
 	keys     *validate.Keys
 	sets     []*validate.RRset
 	verified []validate.Verified
-	ttl      uint32 // seconds that all of them may be kept (RFC 4035 §5.3.3)
+	ttl      uint32 // seconds that all may be cached (RFC 4035 §5.3.3)
 }
 
 func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verified) {
@@ -21,7 +21,7 @@ func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verified) {
 	a.ttl = min(a.ttl, v.TTL)
 }
 
-// authenticRecords returns the records, with signatures, as they go to callers.
+// authenticRecords returns the records and signatures that the client gets.
 func (a *verifiedRecords) authenticRecords() (rrs []dns.RR) {
 	for i, set := range a.sets {
 		rrs = append(rrs, set.AuthenticRecords(a.keys, a.verified[i], a.ttl)...)
@@ -29,7 +29,7 @@ func (a *verifiedRecords) authenticRecords() (rrs []dns.RR) {
 	return rrs
 }
 
-// addProofs adds the NSEC and NSEC3 RRsets that are right.
+// addProofs adds the NSEC and NSEC3 RRsets with valid signatures.
 func (a *verifiedRecords) addProofs(w *validate.Validation, sets []*validate.RRset, now time.Time) {
 	for _, set := range sets {
 		if set.Type != dns.TypeNSEC && set.Type != dns.TypeNSEC3 {

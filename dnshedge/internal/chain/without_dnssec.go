@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// WithoutDNSSECRecords returns records without what only those want who validate, but for what was asked for: records of a type, or
-// all. It leaves the slice as it is.
+// WithoutDNSSECRecords returns the records without RRSIG, NSEC and NSEC3, except those of the question's type or for ANY.
+// It does not change rrs.
 func WithoutDNSSECRecords(rrs []dns.RR, qtype uint16) []dns.RR {
 	proves := func(rr dns.RR) bool {
 		switch t := rr.Header().Rrtype; t {

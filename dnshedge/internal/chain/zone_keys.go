@@ -14,41 +14,42 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
+// Limits of key lookups and of the key cache.
 const (
-	maxLookupTime = 10 * time.Second // to find out about a zone
-	maxServers    = 6                // servers that are asked for keys as long as what comes is bogus: as many as a Validator has turns
-	minBackoff    = 5 * time.Second  // how long a zone is bogus before it is looked at again; each time twice as long (RFC 9520 §3.2)
+	maxLookupTime = 10 * time.Second // of a key lookup
+	maxServers    = 6                // servers that are asked while their data is bogus; as many as a dnssec.Validator has turns
+	minBackoff    = 5 * time.Second  // how long a zone stays bogus at first; it doubles each time (RFC 9520 §3.2)
 	maxBackoff    = 5 * time.Minute
-	anchorBackoff = 15 * time.Second // instead of it, for the zone of an anchor: all that is below waits for it
+	anchorBackoff = 15 * time.Second // in place of maxBackoff for the zone of a trust anchor, on which all zones below depend
 	maxCacheTime  = 24 * time.Hour
 )
 
-// zoneKeys is what is known of the keys of a zone. It is not changed.
+// zoneKeys is the cached security status of a zone, with its keys. It is immutable.
 type zoneKeys struct {
 	status        validate.Status
-	keys          *validate.Keys   // if it is secure
-	why           *validate.Reason // if it is bogus, or insecure for a reason
-	noZone        bool             // there is proof that it is no zone
-	presumed      bool             // no referral told of the zone, and so its servers may be others
+	keys          *validate.Keys   // if status is Secure
+	why           *validate.Reason // why it is bogus, or insecure for a special reason
+	noZone        bool             // the name is proven to be no zone
+	presumed      bool             // no referral led to the zone, and its servers may be others
 	established   time.Time
 	expires       time.Time
-	backoff       time.Duration // until that, if it is bogus
-	referralID    uint64        // the referral that it is of, if it is bogus: with another one the zone may be right; 0: there was none
-	referralWrong bool          // that referral has turned out wrong
-	size          int64         // bytes that it takes, by an estimate
-	unreachable   bool          // it is bogus because nobody has answered
-	localErr      error         // it is bogus because of this error, as Config.IsLocal has it; nil: it is not
-	inherited     bool          // it is as the zone above is: what was said of this one does not matter
+	backoff       time.Duration // time from established to expires, if bogus
+	referralID    uint64        // the referral for which it is bogus; through another one the zone may be valid; 0: none
+	referralWrong bool          // that referral is bogus
+	size          int64         // bytes, by an estimate
+	unreachable   bool          // bogus because no server has answered
+	localErr      error         // bogus because of this error, see Config.IsLocalError; nil: it is not
+	inherited     bool          // status of the parent zone; its own DS records do not matter
 }
 
-// keyLookup finds out about the keys of a zone, for all who wait.
+// A keyLookup determines the zoneKeys of a zone for all callers that wait.
 type keyLookup struct {
 	zone   *Zone
 	done   chan struct{}
 	result *zoneKeys // written before done is closed
 }
 
-// cachedKeys returns what is known of the keys of a zone, or nil.
+// cachedKeys returns the current cache entry of a zone, or nil.
 func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,13 +59,13 @@ func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 	return nil
 }
 
-// isCurrent reports whether a ring is still to be used. None is from the future: then the clock was wrong when it was made.
+// isCurrent reports whether the entry has not expired. An entry from the future was made while the clock was wrong.
 func (r *zoneKeys) isCurrent(now time.Time) bool {
 	return r != nil && now.Before(r.expires) && !now.Before(r.established)
 }
 
-// known returns what is known of the keys of a zone, or nil. What was found out before a referral told of it, and bodes ill, does not
-// count any more.
+// applicableKeys returns the current cache entry that applies to a zone, or nil. A negative result from before the
+// referral does not apply.
 func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	if r := c.cachedKeys(z.Name, now); r.appliesTo(z) {
 		return r
@@ -72,7 +73,7 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	return nil
 }
 
-// appliesTo reports whether a ring tells of a zone, as its referral has named it.
+// appliesTo reports whether the entry applies to a zone found through its referral.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.presumed && !z.presumed && (r.status == validate.Bogus || r.noZone):
@@ -81,7 +82,7 @@ func (r *zoneKeys) appliesTo(z *Zone) bool {
 	return r.status != validate.Bogus || z.presumed || r.referralID == 0 || r.referralID == z.referralID()
 }
 
-// PrefetchKeys begins to find out about the keys of a zone, if that is needed to validate and not known.
+// PrefetchKeys starts the key lookup of a zone if its keys are needed and not cached.
 func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableKeys(z, time.Now()) != nil {
 		return
@@ -89,15 +90,15 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	if z.Parent != nil {
 		if a := c.anchors.closestTo(z.Name); !dnsname.IsBelow(a.zone, z.Parent.Name) {
 			if r := c.applicableKeys(z.Parent, time.Now()); r != nil && r.status != validate.Secure {
-				return // it will be the same
+				return // the zone inherits that status
 			}
 		}
 	}
 	c.joinLookup(b, z, nil)
 }
 
-// joinLookup returns the flight for a zone, and whether it is the caller's own. It has ended if it has found another ring since the caller saw old, which is nil
-// if there was none: what one flight has found no other one asks for.
+// joinLookup returns the key lookup for a zone, and whether the caller started it. The lookup is already done if the cache
+// has an entry other than old, which the caller has seen. old is nil if there was none.
 func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLookup, mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,14 +116,14 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 		ctx, stop := context.WithTimeout(ctx, maxLookupTime)
 		defer stop()
 		defer close(f.done)
-		f.result = newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if search panics
+		f.result = newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if establishKeys panics
 		defer func() { c.storeResult(f) }()
-		usercode.Run(func() { f.result = c.establishKeys(ctx, b, z) }) // a record of an Exchanger may be of a type that panics
+		usercode.Run(func() { f.result = c.establishKeys(ctx, b, z) }) // methods of a private record type may panic
 	})
 	return f, true
 }
 
-// storeResult keeps what a flight has found, but for what a bill could not pay or a local error has prevented, and what strangers have said.
+// storeResult caches the result of a lookup, except after a limit or a local error, or if the zone has moved.
 func (c *Validator) storeResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
 	r.presumed = z.presumed
@@ -136,7 +137,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	if r.isLocalFailure() || z.HasMoved() {
 		return
 	}
-	if old := c.keyCache[zone]; r.unreachable && old.isCurrent(now) && old.status == validate.Secure { // it stays so as long as nobody says otherwise
+	if old := c.keyCache[zone]; r.unreachable && old.isCurrent(now) && old.status == validate.Secure { // keep the secure keys while the servers are unreachable
 		same := *old
 		same.established = now
 		c.keyCache[zone] = &same
@@ -144,7 +145,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	}
 	switch {
 	case r.status != validate.Bogus:
-	case r.inherited: // it ends with that one
+	case r.inherited: // it expires with the parent's entry
 		r.referralID = z.referralID()
 	default:
 		r.backoff, r.referralID = minBackoff, z.referralID()
@@ -156,7 +157,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	r.expires = r.expires.Round(0)
 	c.removeKeys(zone)
 	if r.size = max(r.size, zoneKeysSize+int64(len(zone))); r.size > c.conf.MaxBytes/4 {
-		return // it is for those who wait
+		return // too large to cache; only the waiting callers get it
 	}
 	for len(c.keyCache) > 0 && c.bytes+r.size > c.conf.MaxBytes {
 		c.evictKeys(now)
@@ -165,7 +166,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	c.bytes += r.size
 }
 
-// backoffLimit returns how long a zone is bogus at most before it is looked at again.
+// backoffLimit returns the maximum time that a zone stays bogus before it is looked up again.
 func (c *Validator) backoffLimit(zone string) time.Duration {
 	if a := c.anchors.closestTo(zone); a != nil && a.zone == zone {
 		return anchorBackoff
@@ -173,7 +174,7 @@ func (c *Validator) backoffLimit(zone string) time.Duration {
 	return maxBackoff
 }
 
-// zoneKeysSize is what a ring takes without keys: itself, the map, why it is not secure.
+// zoneKeysSize is the size of a cache entry without keys, in bytes.
 const zoneKeysSize = 512
 
 func (c *Validator) removeKeys(zone string) {
@@ -183,7 +184,7 @@ func (c *Validator) removeKeys(zone string) {
 	}
 }
 
-// ForgetBogus forgets that a zone is bogus, which is served elsewhere than it was believed to be.
+// ForgetBogus removes the bogus status of a zone that has moved to other servers.
 func (c *Validator) ForgetBogus(zone string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,8 +193,8 @@ func (c *Validator) ForgetBogus(zone string) {
 	}
 }
 
-// BogusOrigin returns the zone because of which one is bogus: itself, or one above. What is known by another referral to one of them counts as well: if
-// that is bogus because of a zone above, so is this.
+// BogusOrigin returns the zone that makes z bogus: z itself or an ancestor. Cache entries for other referrals to these
+// zones count too.
 func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	for now := time.Now(); z.Parent != nil; z = z.Parent {
 		r, above := c.cachedKeys(z.Name, now), c.cachedKeys(z.Parent.Name, now)
@@ -204,7 +205,7 @@ func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	return z
 }
 
-// evictKeys removes the one of a few rings that ends first, or one that is not used any more.
+// evictKeys removes an expired entry or, of a few entries, the one that expires first.
 func (c *Validator) evictKeys(now time.Time) {
 	const samples = 8
 	n, worst := 0, ""
@@ -223,13 +224,12 @@ func (c *Validator) evictKeys(now time.Time) {
 	c.removeKeys(worst)
 }
 
-// isLocalFailure reports whether it is bogus only because the bill of a question did not pay for more, or this machine could ask nobody. That says nothing of the
-// zone.
+// isLocalFailure reports whether the status is bogus only because of a question's limit or a local error.
 func (r *zoneKeys) isLocalFailure() bool {
 	return r.status == validate.Bogus && (r.localErr != nil || r.why != nil && r.why.Limit != "")
 }
 
-// zoneKeys returns what there is to know of the keys of a zone, when that is known. The error is that of ctx, or a local one.
+// lookUpKeys returns the zoneKeys of a zone, from the cache or a lookup. The error is that of ctx, or a local error.
 func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zoneKeys, error) {
 	for again := false; ; again = true {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
@@ -244,11 +244,11 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zon
 		if mine || again && f.result.localErr != nil || !f.result.isLocalFailure() && f.result.appliesTo(z) {
 			return f.result, f.result.localErr
 		}
-		// It failed because of whose flight it is, or of a local error that may be over: for this question it may do better.
+		// It failed for a reason of the question that started it, or a temporary local error. This question may succeed.
 	}
 }
 
-// verifyOrRenew verifies something with the keys of a zone, and with new ones if these do not fit.
+// verifyOrRenew calls verify with the keys of a zone, and again with new keys if these do not match.
 func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *zoneKeys, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdated(ctx, b, z, r, err)
@@ -261,7 +261,8 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 	return v, err
 }
 
-// renewOutdated returns the ring to verify with after that of a zone, whose keys have led to err, or nil. The error is that of ctx, or a local one.
+// renewOutdated returns newer zoneKeys after a verification has failed with err, or nil if there are none. The error is
+// that of ctx, or a local error.
 func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.established) < minBackoff {
 		return nil, nil
@@ -273,7 +274,7 @@ func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r 
 	return renewed, nil
 }
 
-// cutCandidates returns the names below a zone down to one of them.
+// cutCandidates returns the names below a zone down to name, each of which may be a zone cut.
 func cutCandidates(name, zone string) (names []string) {
 	for ; dnsname.IsBelow(name, zone); name = dnsname.Parent(name) {
 		names = append(names, name)
@@ -282,14 +283,15 @@ func cutCandidates(name, zone string) (names []string) {
 	return names
 }
 
-// findInsecureCut looks for an insecure cut between a zone and a name at or below it, which no referral told of. It returns what is known of the
-// zone there, nil if there is none, or a ring that is limited. A few names are looked at at once.
+// findInsecureCut looks up the names between a zone and a name for an insecure delegation without a referral. It returns
+// the entry of the delegation, nil if there is none, or an entry that is a local failure. It looks up a few names in
+// parallel.
 func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*zoneKeys, error) {
 	const atOnce = 4
 	names := cutCandidates(name, zone.Name)
 	for _, name := range names {
 		if r := c.cachedKeys(name, time.Now()); r.isProvenInsecure() {
-			return r, nil // whatever has expired between
+			return r, nil // although entries of zones between may have expired
 		}
 	}
 	for i, name := range names {
@@ -306,18 +308,18 @@ func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zon
 	return nil, nil
 }
 
-// isProvenInsecure reports whether there is proof that a zone is not signed.
+// isProvenInsecure reports whether the zone is proven to be unsigned.
 func (r *zoneKeys) isProvenInsecure() bool {
 	return r != nil && r.status == validate.Insecure && !r.noZone
 }
 
-// isBelowInsecureCut reports whether it is known that a name is at or below an insecure cut below a zone.
+// isBelowInsecureCut reports whether the cache has an insecure zone at or above name and below zone.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 	return slices.ContainsFunc(cutCandidates(name, zone), func(cut string) bool { return c.cachedKeys(cut, now).isProvenInsecure() })
 }
 
-// refreshKeys returns what there is to know of the keys of a zone, for those whose keys do not fit what the zone's servers say. It is asked
-// for again if the keys are not new.
+// refreshKeys returns zoneKeys newer than old, whose keys do not match the data of the zone's servers. It queries them
+// again unless old is recent.
 func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *zoneKeys) (*zoneKeys, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
@@ -334,7 +336,7 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	}
 }
 
-// forChild returns the ring for a zone below its own.
+// forChild returns the entry that a child zone inherits.
 func (r *zoneKeys) forChild() *zoneKeys {
 	same := *r
 	same.backoff, same.inherited = 0, true
@@ -343,6 +345,7 @@ func (r *zoneKeys) forChild() *zoneKeys {
 
 // The kinds of rings.
 
+// newSecureKeys returns the entry of a secure zone. It expires with the keys and after the seconds in most.
 func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
 	r := &zoneKeys{status: validate.Secure, keys: k, expires: now.Add(cacheLifetime(append(most, k.TTL())...))}
 	if end := k.Expires(); !end.IsZero() && end.Before(r.expires) {
@@ -351,20 +354,22 @@ func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
 	return r
 }
 
+// newInsecureKeys returns the entry of an insecure zone.
 func newInsecureKeys(why *validate.Reason, now time.Time, most ...uint32) *zoneKeys {
 	return &zoneKeys{status: validate.Insecure, why: why, expires: now.Add(cacheLifetime(most...))}
 }
 
-// newNonexistentZone is the ring of a name that is no zone.
+// newNonexistentZone returns the entry of a name that is no zone.
 func newNonexistentZone(most uint32) *zoneKeys {
 	r := newInsecureKeys(nil, time.Now(), most)
 	r.noZone = true
 	return r
 }
 
+// newBogusKeys returns the entry of a bogus zone.
 func newBogusKeys(why *validate.Reason) *zoneKeys { return &zoneKeys{status: validate.Bogus, why: why} }
 
-// newFailedKeys is the ring of a zone of which an error has kept everything unknown. The server, if it is valid, is the one to blame.
+// newFailedKeys returns the entry of a zone whose lookup has failed with err. server, if valid, sent the data.
 func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	r := newBogusKeys(asReason(err, server))
 	if c.conf.IsLocalError(err) {
@@ -373,7 +378,8 @@ func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	return r
 }
 
-// newUnreachableKeys returns the ring of a zone whose servers, or those of the zone above, have not answered: last, if another one has before.
+// newUnreachableKeys returns the entry of a zone whose servers, or those of its parent, have not answered. If a server has
+// answered before, that is last, the result of its data.
 func (c *Validator) newUnreachableKeys(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
 	if last == nil {
 		why.Text += ": " + err.Error()
@@ -386,7 +392,7 @@ func (c *Validator) newUnreachableKeys(last *zoneKeys, why validate.Reason, err 
 	return last
 }
 
-// cacheLifetime returns the least of some numbers of seconds, within what is kept.
+// cacheLifetime returns the lowest of some numbers of seconds, between 1 s and maxCacheTime.
 func cacheLifetime(most ...uint32) time.Duration {
 	d := maxCacheTime
 	for _, n := range most {
@@ -395,7 +401,7 @@ func cacheLifetime(most ...uint32) time.Duration {
 	return max(d, time.Second)
 }
 
-// establishKeys finds out about the keys of a zone.
+// establishKeys determines the security status and the keys of a zone.
 func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (ring *zoneKeys) {
 	now := time.Now()
 	a := c.anchors.closestTo(z.Name)
@@ -409,7 +415,7 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	var keys <-chan keyResponse // beside what is said of them
+	var keys <-chan keyResponse // in parallel with the DS records
 	ds := z.unverifiedDSSet()
 	if z.namedBySigner || ds != nil && ds.UnsupportedReason(c.conf.Policy) == nil {
 		keys = c.queryKeys(ctx, b, z)
@@ -433,16 +439,16 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 	}
 	r = c.awaitKeys(ctx, b, z, d, keys)
 	if end := now.Add(cacheLifetime(d.TTL()) - ago); end.Before(r.expires) {
-		r.expires = end // what a zone's parent has taken back since counts no longer than it said
+		r.expires = end // DS records that the parent has withdrawn since expire with their TTL
 	}
 	if r.status != validate.Bogus || r.isLocalFailure() || z.Parent == nil || now.Sub(z.ReceivedAt.Round(0)) < minBackoff {
 		return r
 	}
-	if d, again := c.queryDS(ctx, b, z); d != nil { // the zone may have new keys since
+	if d, again := c.queryDS(ctx, b, z); d != nil { // the zone may have new keys since the referral
 		c.conf.DropReferral(z)
 		last := c.awaitKeys(ctx, b, z, d, c.queryKeys(ctx, b, z))
 		if last.unreachable {
-			last.why = r.why // what somebody has said is nearer to what is wrong than that nobody says more
+			last.why = r.why // bogus data is a better reason than silence
 		}
 		return last
 	} else if again != nil && again.status == validate.Insecure {
@@ -454,8 +460,8 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 	return r
 }
 
-// establishDS returns what the keys of a zone must fit, as the zone above has said some time ago, or what the zone is without. It reports as well whether
-// the referral is wrong, and is dropped.
+// establishDS returns the verified DS records of a zone, from the referral or a DS query, and their age. Without DS
+// records it returns the zone's entry. wrong reports that the referral is bogus and was dropped.
 func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *zoneKeys) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
@@ -467,8 +473,8 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 		switch {
 		case d != nil || r != nil && (r.status == validate.Insecure && !r.noZone || r.isLocalFailure()):
 			return d, ago, false, r
-		case r == nil: // the zone's servers are known for longer than what was said of its keys
-		case r.inherited: // nobody is to blame, and no other server could say better
+		case r == nil: // the delegation is cached longer than the DS records
+		case r.inherited: // the parent's status decides, and no other server could answer better
 			return nil, ago, false, r
 		case r.status == validate.Bogus && r.why != nil && r.why.Zone == z.Parent.Name || r.noZone:
 			c.Counts.Rejected.Add(1)
@@ -478,7 +484,7 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 	}
 	d, r = c.queryDS(ctx, b, z)
 	if r != nil && r.status == validate.Bogus && !r.unreachable && !r.isLocalFailure() {
-		wrong = false // all who refer to the zone say so
+		wrong = false // all servers of the parent agree
 	}
 	if wrong {
 		c.conf.DropReferral(z)
@@ -486,7 +492,7 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 	return d, 0, wrong, r
 }
 
-// queryDS asks for the DS records of a zone.
+// queryDS sends a DS query to the servers of the parent zone.
 func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*validate.DSSet, *zoneKeys) {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -499,7 +505,7 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 			if why := limitReason(err); why != nil {
 				return nil, newBogusKeys(why)
 			}
-			if r := c.inheritBogusParent(z); r != nil { // a stranger's, who does not answer
+			if r := c.inheritBogusParent(z); r != nil { // servers of a bogus parent may be silent
 				return nil, r
 			}
 			last = c.newUnreachableKeys(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
@@ -519,7 +525,7 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 			}
 			return nil, r
 		case r != nil && (r.inherited || said.Status == validate.Bogus):
-			return nil, r // all servers say so, or nothing that they say matters
+			return nil, r // all servers agree, or the parent's status decides
 		}
 		last, bad = r, append(bad, said.From)
 		c.conf.ReportBogus(z.Parent, said.From, z.Name)
@@ -527,10 +533,10 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 	return nil, last
 }
 
-// inheritBogusParent returns the ring of a zone for which that above is known to be bogus, or nil.
+// inheritBogusParent returns the entry of a zone whose parent is known to be bogus, or nil.
 func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	if a := c.anchors.closestTo(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
-		return nil // an island
+		return nil // an island of security
 	}
 	if r := c.applicableKeys(z.Parent, time.Now()); r != nil && r.status == validate.Bogus {
 		return r.forChild()
@@ -538,7 +544,8 @@ func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	return nil
 }
 
-// verifyDSEvidence reads what a server has said of the DS records of a zone, some time ago. It returns nothing if that is too old.
+// verifyDSEvidence verifies the DS records of a zone, or their denial, received from a server some time ago. It returns
+// neither DS records nor an entry if the evidence has expired.
 func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *zoneKeys) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
 	zone := c.signerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
@@ -579,7 +586,7 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 		return w.VerifyDenial(z.Name, dns.TypeDS, evidence, k, time.Now())
 	})
 	now := time.Now()
-	if err == nil && ago < maxLookupTime { // it came for this question, and not with one long ago
+	if err == nil && ago < maxLookupTime { // it was received for this question
 		c.aggressive.AddDenial(w, keys, now.Add(-ago), evidence)
 	}
 	switch {
@@ -595,7 +602,8 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	return nil, newNonexistentZone(den.TTL)
 }
 
-// verifyAliasEvidence reads what a server has said of a name that is an alias, and so no zone (RFC 1034 §3.6.2). The signature is that of a zone, with a ring.
+// verifyAliasEvidence verifies that a name is an alias and thus no zone (RFC 1034 §3.6.2). signer is the signing zone,
+// with the entry r.
 func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *zoneKeys, alias *validate.RRset, evidence []*validate.RRset) *zoneKeys {
 	ttl, err := verifyOrRenew(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
@@ -611,8 +619,8 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 	return newNonexistentZone(ttl)
 }
 
-// keysAfterDSFailure returns the ring of a zone of whose keys what is said is wrong: it is bogus, unless a zone between that and the one above is
-// insecure, which may have any signatures.
+// keysAfterDSFailure returns the entry of a zone whose DS evidence is invalid. It is bogus, unless an insecure zone
+// between the parent and the name may have sent arbitrary signatures.
 func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *zoneKeys {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
@@ -624,8 +632,8 @@ func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zon
 	return c.newFailedKeys(err, from)
 }
 
-// findHiddenInsecureCut returns what is known of an insecure zone between one and a name, if there may be one that nobody has referred to, because something
-// is wrong; nil: there is none. A limit is no such reason.
+// findHiddenInsecureCut returns the entry of an insecure zone between z and a name after verification has failed with err.
+// It returns nil if all cuts are known, or if err is a limit or a local error.
 func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*zoneKeys, error) {
 	if !z.CutsUnknown || limitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
@@ -633,10 +641,11 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 	return c.findInsecureCut(ctx, b, z, name)
 }
 
-// signer returns the zone that is said to have signed what a server of zone z says of a name: z, or one between them.
+// signerZone returns the zone with the name signer that signed data of a server of z: z itself or a zone between it and
+// name.
 func (c *Validator) signerZone(z *Zone, signerZone, name string) *Zone {
 	if a := c.anchors.closestTo(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signerZone, a.zone) {
-		signerZone = a.zone // an island
+		signerZone = a.zone // an island of security
 	}
 	if signerZone == z.Name {
 		return z
@@ -644,13 +653,14 @@ func (c *Validator) signerZone(z *Zone, signerZone, name string) *Zone {
 	return z.childZone(signerZone, true)
 }
 
-// childZone returns a zone below z that no referral told of: its servers are those of z.
+// childZone returns a zone below z without a referral. Its servers are those of z.
 func (z *Zone) childZone(name string, claimed bool) *Zone {
 	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, presumed: true, namedBySigner: claimed}
 }
 
-// lowestSigner returns which zone's keys are to verify what a server of a zone has sent about a name: that one's, or those of the lowest zone below it which
-// has signed one of the RRsets and which the name is below. A section may have RRsets of several zones, if the name is the target of an alias.
+// lowestSigner returns the zone whose keys verify the RRsets that a server of zone sent about a name: the zone itself, or
+// the lowest signer below it that is above the name. A section may have RRsets of several zones if the name is the target
+// of an alias.
 func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, s := range sets {
@@ -661,7 +671,7 @@ func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	return lowest
 }
 
-// rrsetSigner returns which zone has signed an RRset: the given one, if one of its signatures says so, or the lowest below it that the name is below.
+// rrsetSigner returns the signer of an RRset: zone if it signed it, or the lowest signer below it that is above the name.
 func rrsetSigner(s *validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, signer := range s.SignerZones() {
@@ -677,18 +687,18 @@ func rrsetSigner(s *validate.RRset, zone, name string) string {
 
 var errNoResponse = errors.New("no response has come")
 
-// keyResponse is what has come of a question for keys.
+// keyResponse is the result of a DNSKEY query.
 type keyResponse struct {
 	said *Response
 	err  error
 }
 
-// queryKeys asks for the keys of a zone, those servers last that have sent bad ones.
+// queryKeys sends a DNSKEY query to a zone, to the servers in bad last.
 func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ...netip.AddrPort) <-chan keyResponse {
 	done := make(chan keyResponse, 1)
 	c.Counts.KeyQueries.Add(1)
 	c.conf.Go(func(context.Context) {
-		f := keyResponse{err: errNoResponse} // if Ask does not return
+		f := keyResponse{err: errNoResponse} // if Query panics
 		defer func() { done <- f }()
 		defer usercode.Recover("response for DNSKEY", &f.err)
 		f.said, f.err = b.Query(ctx, z, z.Name, dns.TypeDNSKEY, bad)
@@ -696,7 +706,8 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 	return done
 }
 
-// awaitKeys returns the ring of a zone whose keys fit d, when they have come.
+// awaitKeys returns the entry of a zone whose keys must match d, once they have come. It queries further servers while the
+// keys are bogus.
 func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *zoneKeys {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -727,7 +738,7 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 	return last
 }
 
-// verifyKeyResponse returns the ring of a zone whose keys fit d.
+// verifyKeyResponse returns the entry of a zone whose keys must match d.
 func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, said *Response) *zoneKeys {
 	now := time.Now()
 	sets, err := validate.GroupRRsets(said.Answer)
@@ -758,7 +769,7 @@ func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, 
 		r := newSecureKeys(k, now, most...)
 		r.size = zoneKeysSize
 		for _, rr := range set.Records {
-			r.size += 4 * int64(dns.Len(rr)) // their canonical form, and what they are read into
+			r.size += 4 * int64(dns.Len(rr)) // canonical form and parsed keys
 		}
 		return r
 	case validate.Insecure:

@@ -1,6 +1,6 @@
-// Package dnsname says what DNS names are to one another. They are text as package dns writes it, absolute and in lower case, so that equal
-// names are equal strings. In it a backslash stands before a byte that is not to be taken for what it looks like, such as a dot inside a
-// label.
+// Package dnsname compares and converts domain names. Names are in the presentation format of package dns, absolute and in
+// lower case, so that equal names are equal strings. A backslash precedes a byte without its special meaning, such as a
+// dot inside a label.
 package dnsname
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseCanonical returns a name in this form, or reports false if it is no name.
+// ParseCanonical returns a name in this form. It reports false if the name is invalid.
 func ParseCanonical(name string) (string, bool) {
 	plain := name != ""
 	for i := 0; i < len(name) && plain; i++ {
@@ -22,7 +22,7 @@ func ParseCanonical(name string) (string, bool) {
 	if err != nil || n > 255 {
 		return "", false
 	}
-	if !plain { // the same byte can be written in several ways
+	if !plain { // presentation format has several forms of a byte
 		if name, _, err = dns.UnpackDomainName(b[:n], 0); err != nil {
 			return "", false
 		}
@@ -30,7 +30,7 @@ func ParseCanonical(name string) (string, bool) {
 	return ToLower(name), true
 }
 
-// ToLower returns a name that package dns has written in lower case.
+// ToLower returns a name in lower case. The name must be in the presentation format of package dns.
 func ToLower(name string) string {
 	for i := range len(name) {
 		if c := name[i]; 'A' <= c && c <= 'Z' {
@@ -40,7 +40,7 @@ func ToLower(name string) string {
 	return name
 }
 
-// Parent returns a name without its first label. That of the root is the root.
+// Parent returns a name without its first label. The parent of the root is the root.
 func Parent(name string) string {
 	for i := 0; i < len(name)-1; i++ {
 		switch name[i] {
@@ -53,7 +53,7 @@ func Parent(name string) string {
 	return "."
 }
 
-// CountLabels returns the number of labels of a name. The root has none.
+// CountLabels returns the number of labels without the root label.
 func CountLabels(name string) int {
 	n := 0
 	for ; name != "."; name = Parent(name) {
@@ -62,7 +62,7 @@ func CountLabels(name string) int {
 	return n
 }
 
-// TrimToLabels returns the last n labels of a name that has as many.
+// TrimToLabels returns the last n labels of a name, which must have at least n.
 func TrimToLabels(name string, n int) string {
 	for range CountLabels(name) - n {
 		name = Parent(name)
@@ -70,7 +70,7 @@ func TrimToLabels(name string, n int) string {
 	return name
 }
 
-// IsWithin reports whether a name is at or below a zone.
+// IsWithin reports whether a name is a zone's apex or below it.
 func IsWithin(name, zone string) bool {
 	if zone == "." || name == zone {
 		return true
@@ -86,10 +86,10 @@ func IsWithin(name, zone string) bool {
 	return escapes%2 == 0
 }
 
-// IsBelow reports whether a name is below a zone.
+// IsBelow reports whether a name is below a zone's apex.
 func IsBelow(name, zone string) bool { return name != zone && IsWithin(name, zone) }
 
-// WireLength returns the length of a name in a message, uncompressed.
+// WireLength returns the length of a name in uncompressed wire format.
 func WireLength(name string) int {
 	if name == "." {
 		return 1
@@ -108,8 +108,8 @@ func WireLength(name string) int {
 	return n
 }
 
-// ApplyDNAME returns what name, which is below owner, becomes by a DNAME record, or "" if that
-// is longer than names may be (RFC 6672 §2.2).
+// ApplyDNAME replaces the suffix owner of a name by target. It returns "" if the result is too long for a name (RFC 6672
+// §2.2).
 func ApplyDNAME(name, owner, target string) string {
 	prefix := name
 	if owner != "." {

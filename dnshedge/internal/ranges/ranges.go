@@ -1,5 +1,5 @@
-// Package ranges keeps what zones have proven of their names, zone by zone, to answer other questions with it (RFC 8198). What records prove is
-// package validate's matter; whether a zone may be believed is the user's.
+// Package ranges caches the verified denials and wildcards of zones and synthesizes answers from them (RFC 8198). Package
+// validate evaluates the records; the caller decides whether a zone is trusted.
 package ranges
 
 import (
@@ -12,28 +12,28 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const zoneEntrySize = 256 // bytes that a zone takes without records
+const zoneEntrySize = 256 // zoneEntrySize is the size of a zone without records, in bytes.
 
-// Cache are the proofs of zones. Their names are absolute and in lower case. Several goroutines may use them at once.
+// A Cache has a validate.AggressiveCache for each zone. Zone names are absolute and in lower case. It is safe for
+// concurrent use.
 type Cache struct {
-	maxBytes int64 // bytes
+	maxBytes int64
 
-	mu    sync.Mutex // guards the fields below, and those of zones
+	mu    sync.Mutex // guards the fields below, and those of zoneEntry
 	zones map[string]*zoneEntry
 	bytes int64
 }
 
-// NewCache returns Ranges that take so many bytes at most, by an estimate. Zero: nothing is kept.
+// NewCache returns a Cache with a limit of its estimated memory. Zero: nothing is cached.
 func NewCache(most int64) *Cache { return &Cache{maxBytes: most, zones: make(map[string]*zoneEntry)} }
 
-// A zoneEntry is what is kept of one.
 type zoneEntry struct {
 	cache *validate.AggressiveCache
 	used  time.Time
 	size  int64
 }
 
-// of returns the proofs of a zone, or nil. Those of a zone that is not known are made, if they are wanted to keep some.
+// zoneCache returns the cache of a zone, or nil. If wanted is set, it creates a missing one.
 func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.AggressiveCache {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,31 +50,31 @@ func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.Agg
 	return z.cache
 }
 
-// setSize takes how many bytes a zone takes. The caller holds the lock.
+// setSize sets the size of a zone. The caller holds mu.
 func (r *Cache) setSize(z *zoneEntry, size int64) {
 	r.bytes += size - z.size
 	z.size = size
 }
 
-// updateSize takes that records of a zone are kept.
+// updateSize accounts for records added to a zone and evicts zones if there are too many bytes.
 func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z := r.zones[name]
 	if z == nil || z.cache != d {
-		return // it was dropped meanwhile
+		return // it was evicted meanwhile
 	}
-	r.setSize(z, zoneEntrySize+int64(len(name))+d.Bytes()) // of two who add, the last one here knows of both
+	r.setSize(z, zoneEntrySize+int64(len(name))+d.Bytes()) // concurrent additions: the last caller counts both
 	for r.bytes > r.maxBytes && len(r.zones) > 0 {
 		r.evictZone()
 	}
 }
 
-// forget removes the one of a few zones that was not used for longest.
+// evictZone removes, of a few zones, the least recently used.
 func (r *Cache) evictZone() {
 	const samples = 8
 	n, worst := 0, ""
-	for name, z := range r.zones { // a map is read from a place taken at random
+	for name, z := range r.zones { // map iteration starts at a random entry
 		if n == 0 || z.used.Before(r.zones[worst].used) {
 			worst = name
 		}
@@ -86,11 +86,11 @@ func (r *Cache) evictZone() {
 	delete(r.zones, worst)
 }
 
-// IsReusable reports whether an RRset that denies something is to be kept. Some zones make each record for one question, which is of no use for another
-// (RFC 4470, RFC 9824).
+// IsReusable reports whether an RRset is of use for other questions. Some zones make each NSEC or NSEC3 record for one
+// question (RFC 4470, RFC 9824).
 func (r *Cache) IsReusable(s *validate.RRset) bool { return r.maxBytes > 0 && !s.IsMinimallyCovering() }
 
-// HasZone reports whether something is kept of a zone.
+// HasZone reports whether records of a zone are cached.
 func (r *Cache) HasZone(zone string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,20 +98,20 @@ func (r *Cache) HasZone(zone string) bool {
 	return z != nil
 }
 
-// HasSOA reports whether the zone's SOA record is kept.
+// HasSOA reports whether the SOA record of the zone is cached.
 func (r *Cache) HasSOA(zone string, now time.Time) bool {
 	d := r.zoneCache(zone, now, false)
 	return d != nil && d.CanDeny(now)
 }
 
-// Bytes returns how much memory is taken, by an estimate.
+// Bytes returns the estimated memory.
 func (r *Cache) Bytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bytes
 }
 
-// AddVerified keeps what w has verified, or verifies, with the keys of a zone.
+// AddVerified caches the RRsets that verify with the keys of a zone.
 func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
 	zone := strings.ToLower(k.Zone())
 	d := r.zoneCache(zone, now, true)
@@ -128,7 +128,7 @@ func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.T
 	r.updateSize(zone, d)
 }
 
-// AddDenial keeps those of the RRsets that deny something.
+// AddDenial caches the NSEC and NSEC3 RRsets among sets.
 func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Time, sets []*validate.RRset) {
 	var denials []*validate.RRset
 	for _, s := range sets {
@@ -139,7 +139,7 @@ func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Tim
 	r.AddVerified(w, k, now, denials)
 }
 
-// Synthesize answers a question with what is kept of a zone. It reports false if that does not answer it.
+// Synthesize answers a question from the cached records of a zone. It reports false if they do not answer it.
 func (r *Cache) Synthesize(w *validate.Validation, zone, name string, qtype uint16, now time.Time) (validate.SynthesizedAnswer, bool) {
 	d := r.zoneCache(zone, now, false)
 	if d == nil {

@@ -11,29 +11,30 @@ import (
 	"github.com/miekg/dns"
 )
 
+// Limits of an AggressiveCache.
 const (
-	maxCachedDenials    = 4096      // records of a zone that are kept
-	maxCachedWildcards  = 256       // RRsets of its wildcards
-	maxCachedWire       = 4 << 10   // bytes of one of them
+	maxCachedDenials    = 4096      // NSEC or NSEC3 records of a zone
+	maxCachedWildcards  = 256       // wildcard RRsets of a zone
+	maxCachedWire       = 4 << 10   // bytes of an RRset in wire format
 	maxCachedTTL        = 3 * 3600  // seconds (RFC 8198 §5.4)
-	cachedRRsetOverhead = 400       // bytes that one takes besides what it says, by an estimate
-	unknownNegativeTTL  = 1<<31 - 1 // seconds, until there is an SOA record
+	cachedRRsetOverhead = 400       // bytes of an RRset besides its wire format, by an estimate
+	unknownNegativeTTL  = 1<<31 - 1 // seconds; the negative TTL before an SOA record has come
 
-	// minParametersAge is how long NSEC3 records with other parameters are not kept after the parameters have changed. The servers of a zone may disagree
-	// about them: then each answer would empty what is kept.
+	// minParametersAge is the time for which NSEC3 records with other parameters are rejected after the parameters have
+	// changed. If the servers of a zone disagree about them, each answer would otherwise empty the cache.
 	minParametersAge = time.Minute
 )
 
-// AggressiveCache keep what a zone has proven of its names, to answer other questions with it (RFC 8198): its NSEC and NSEC3 records, and what its wildcards have.
-// What they say of a question is what Work.Denies and DeniesCloser would say of a response with the same records.
+// AggressiveCache holds verified NSEC, NSEC3, SOA and wildcard records of one zone and synthesizes answers from them (RFC
+// 8198). Its conclusions are those of VerifyDenial and VerifyNoCloserName for a response with the same records.
 //
-// They take only what is verified by trusted keys. Records that may hide delegations (opt-out), that are made of a wildcard, or that have more
-// iterations than the policy allows, are not kept. Several goroutines may use them at once.
+// It accepts only records verified with trusted keys. It rejects records with opt-out, records that were expanded from a
+// wildcard, and records with more iterations than the policy allows. It is safe for concurrent use.
 type AggressiveCache struct {
 	zone     name
 	maxBytes int64 // bytes
 
-	publishedBytes atomic.Int64 // bytes, as the last Add has left them, for those who do not have mu
+	publishedBytes atomic.Int64 // bytes after the last Add; read without mu
 
 	mu                sync.RWMutex // guards the fields below
 	nsecs             nsecSet
@@ -41,24 +42,24 @@ type AggressiveCache struct {
 	parametersChanged time.Time // when the first record with the parameters of nsec3s came
 	wildcards         map[wildcardKey]*cachedRRset
 	soa               *cachedRRset
-	negativeTTL       uint32 // seconds that a denial may be kept (RFC 2308 §5, RFC 9077)
+	negativeTTL       uint32 // seconds that a denial may be cached (RFC 2308 §5, RFC 9077)
 	bytes             int64
 }
 
-// A wildcardKey is an RRset of a wildcard.
+// A wildcardKey identifies a wildcard RRset.
 type wildcardKey struct {
 	owner name
 	typ   uint16
 }
 
-// cachedRRset is an RRset as RRset.Authentic has it.
+// cachedRRset is a verified RRset in the form of RRset.AuthenticRecords.
 type cachedRRset struct {
-	wire    []byte // as a message
+	wire    []byte // a message whose answer section is the RRset
 	added   time.Time
 	expires time.Time
 }
 
-// NewAggressiveCache returns those of a zone, of which nothing is known yet. They take so many bytes at most, by an estimate.
+// NewAggressiveCache returns an empty cache for a zone. Its estimated memory is at most most bytes.
 func NewAggressiveCache(zone string, most int64) *AggressiveCache {
 	n, ok := parseName(zone)
 	if !ok {
@@ -67,17 +68,17 @@ func NewAggressiveCache(zone string, most int64) *AggressiveCache {
 	return &AggressiveCache{zone: n, maxBytes: most, nsecs: nsecSet{sorted: true}, nsec3s: nsec3Set{sorted: true}, wildcards: make(map[wildcardKey]*cachedRRset), negativeTTL: unknownNegativeTTL}
 }
 
-// Bytes returns how much memory is taken, by an estimate. It waits for nobody.
+// Bytes returns the estimated memory in bytes, without waiting for a lock.
 func (d *AggressiveCache) Bytes() int64 { return d.publishedBytes.Load() }
 
-// CanDeny reports whether denials can be answered at now: there is an SOA record.
+// CanDeny reports whether negative answers are possible at now: the SOA record is cached.
 func (d *AggressiveCache) CanDeny(now time.Time) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.soa.remainingTTL(now) > 0
 }
 
-// Add keeps an RRset if it is of use and verified: what does not verify is not there.
+// Add caches an RRset if it is of use for synthesis and verifies with k. Other RRsets are ignored.
 func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	if k.zone != d.zone || s.Class != dns.ClassINET {
 		return
@@ -115,7 +116,8 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	d.publishedBytes.Store(d.bytes)
 }
 
-// newCachedRRset returns a verified RRset as it is kept, or nil if that cannot be.
+// newCachedRRset returns a verified RRset as a cache entry, or nil if it is too large or package dns would not write it as
+// it was read.
 func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 	now = now.Round(0)
 	e := &cachedRRset{added: now, expires: now.Add(time.Duration(min(v.TTL, maxCachedTTL)) * time.Second)}
@@ -127,7 +129,7 @@ func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 	if e.wire, err = m.Pack(); err != nil || len(e.wire) > maxCachedWire {
 		return nil
 	}
-	again := new(dns.Msg) // data that package dns would not write as it came is not kept
+	again := new(dns.Msg) // package dns would not write this data as it was read
 	if err := again.Unpack(e.wire); err != nil {
 		return nil
 	}
@@ -139,7 +141,8 @@ func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 
 func (e *cachedRRset) memorySize() int64 { return cachedRRsetOverhead + int64(len(e.wire)) }
 
-// remainingTTL returns how many seconds the RRset may still be used. It is not from the future: then the clock was wrong.
+// remainingTTL returns the seconds until the RRset expires. It is 0 for an RRset from the future, which was cached while
+// the clock was wrong.
 func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 	now = now.Round(0)
 	if e == nil || now.Before(e.added) || !now.Before(e.expires) {
@@ -160,10 +163,10 @@ func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRR
 	d.bytes += e.memorySize()
 }
 
-// addWildcard keeps what the wildcard at an encloser has.
+// addWildcard caches an RRset of the wildcard at the closest encloser with the given number of labels.
 func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *cachedRRset) {
 	switch typ {
-	case dns.TypeNS, dns.TypeDS, dns.TypeDNAME, dns.TypeDNSKEY: // of which none is made (RFC 4592 §4)
+	case dns.TypeNS, dns.TypeDS, dns.TypeDNAME, dns.TypeDNSKEY: // wildcards do not synthesize them (RFC 4592 §4)
 		return
 	}
 	wild, ok := owner.ancestorWithLabels(encloser).wildcardName()
@@ -189,7 +192,7 @@ func (d *AggressiveCache) removeWildcard(k wildcardKey) {
 	}
 }
 
-// addNSEC keeps a record. What was known of names that it denies is not kept any longer.
+// addNSEC caches a record. It removes the cached records of names that the record denies.
 func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 	var one nsecSet
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -227,7 +230,8 @@ func (d *AggressiveCache) removeNSECs(i, j int) {
 	d.nsecs.records = slices.Delete(d.nsecs.records, i, j)
 }
 
-// addNSEC3 keeps a record. The zone has one set of parameters: those of the last record, unless they have changed within keepParameters.
+// addNSEC3 caches a record. The zone has one set of parameters: those of the last record, unless they have changed within
+// minParametersAge.
 func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
 	var one nsec3Set
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -268,7 +272,7 @@ func (d *AggressiveCache) removeNSEC3s(i, j int) {
 	d.nsec3s.records = slices.Delete(d.nsec3s.records, i, j)
 }
 
-// evictRandom drops something, taken at random of the kind of which there is most. It reports false if there is nothing.
+// evictRandom removes a random entry of the largest kind. It reports false if the cache is empty.
 func (d *AggressiveCache) evictRandom() bool {
 	a, b, c := len(d.nsecs.records), len(d.nsec3s.records), len(d.wildcards)
 	switch most := max(a, b, c); {
@@ -292,14 +296,14 @@ func (d *AggressiveCache) evictRandom() bool {
 	return true
 }
 
-// A SynthesizedAnswer is an answer that is made of what is kept. It is secure.
+// A SynthesizedAnswer is an answer made from cached records. It is secure.
 type SynthesizedAnswer struct {
-	Kind              DenialKind // Nothing: there are records, or an alias
-	Answer, Authority []dns.RR   // the caller's, with the TTLs that are left
-	TTL               uint32     // seconds that all may be kept
+	Kind              DenialKind // Unproven: the answer has records or an alias
+	Answer, Authority []dns.RR   // copies with the remaining TTLs
+	TTL               uint32     // seconds that the whole answer may be cached
 }
 
-// Synthesize answers a question at now. It reports false if nothing is known.
+// Synthesize answers a question at now. It reports false if the cached records do not answer it.
 func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	q, ok := parseName(qname)
 	if !ok || !q.isWithin(d.zone) || qtype == dns.TypeRRSIG || qtype == dns.TypeDS && q == d.zone && q != root {
@@ -316,7 +320,7 @@ func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, 
 	return d.synthesizeWildcard(w, q, qtype, now)
 }
 
-// findProof asks what is kept of either kind.
+// findProof evaluates the cached NSEC records and, if they prove nothing, the NSEC3 records.
 func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
 	f := byNSEC(d.nsecs)
 	if f.kind == Unproven && len(d.nsec3s.records) > 0 {
@@ -329,7 +333,7 @@ func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofRes
 	return f
 }
 
-// synthesizeDenial returns the answer that something is not there.
+// synthesizeDenial returns a negative answer for a proof. It reports false if the proof does not suffice.
 func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (SynthesizedAnswer, bool) {
 	k := SynthesizedAnswer{Kind: f.kind, TTL: d.soa.remainingTTL(now)}
 	if f.kind == Unproven || f.optOut || !d.appendProof(&k, f, now) {
@@ -340,7 +344,8 @@ func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (Synthe
 	return k, true
 }
 
-// proof appends the evidence to the authority of an answer, and limits its TTL. It reports false if some is too old.
+// appendProof appends the records of the proof to the authority section and lowers the TTL. It reports false if a record
+// has expired.
 func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
 	var used []*cachedRRset
 	for _, e := range f.used {
@@ -359,11 +364,12 @@ func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now t
 	return true
 }
 
-// unpackRecords returns the RRset, with its signatures. Those of a wildcard get the name that they are asked for.
+// unpackRecords returns the RRset with its signatures. If owner is not empty, the records get this owner name, as when a
+// wildcard is expanded.
 func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	m := new(dns.Msg)
 	if err := m.Unpack(e.wire); err != nil {
-		return nil // keep has done the same
+		return nil // unreachable: newCachedRRset has unpacked it
 	}
 	for _, rr := range m.Answer {
 		h := rr.Header()
@@ -374,10 +380,10 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	return m.Answer
 }
 
-// synthesizeWildcard makes the answer of a wildcard, if it is kept what the wildcard has and that there is no closer name.
+// synthesizeWildcard expands a cached wildcard if the cached records prove that no closer name exists.
 func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {
-	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // what they say of aliases is their own matter
+	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // their rules for aliases differ
 		return SynthesizedAnswer{}, false
 	}
 	if len(d.wildcards) == 0 || q.isWildcard() {

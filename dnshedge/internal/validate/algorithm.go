@@ -12,9 +12,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// supportsAlgorithm reports whether signatures of an algorithm are verified. The numbers are IANA's, in the registry "DNS Security Algorithm
-// Numbers", whose columns for validators are what RFC 9904 has put in place of RFC 8624, as of 2026-11. No other is: 12, 16, 17 and 23
-// are not in Go's library, and 253 and 254 are nobody's in particular.
+// supportsAlgorithm reports whether signatures of a DNSSEC algorithm are verified. The numbers are those of IANA's
+// registry "DNS Security Algorithm Numbers" as of 2026-11, with the columns for validators of RFC 9904. Go's library lacks
+// 12, 16, 17 and 23; 253 and 254 are private.
 func (p Policy) supportsAlgorithm(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSASHA256, dns.RSASHA512, dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519:
@@ -25,7 +25,7 @@ func (p Policy) supportsAlgorithm(algorithm uint8) bool {
 	return p.skipsVerification(algorithm)
 }
 
-// skipsVerification reports whether signatures of an algorithm are taken as right without a look at them.
+// skipsVerification reports whether FakeLegacy accepts signatures of the algorithm without verifying them.
 func (p Policy) skipsVerification(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSAMD5, dns.DSA, dns.RSASHA1, dns.DSANSEC3SHA1, dns.RSASHA1NSEC3SHA1:
@@ -34,7 +34,8 @@ func (p Policy) skipsVerification(algorithm uint8) bool {
 	return false
 }
 
-// digest returns what an algorithm signs of some data: its hash, or all of it.
+// hashSignedData returns the hash that a signature of the algorithm is made of. For Ed25519, which signs the data itself,
+// it returns data.
 func hashSignedData(algorithm uint8, data []byte) []byte {
 	switch algorithm {
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
@@ -53,7 +54,7 @@ func hashSignedData(algorithm uint8, data []byte) []byte {
 	return data
 }
 
-// newVerifier reads a public key of an algorithm that the policy verifies.
+// newVerifier parses the public key b of a supported algorithm.
 func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 	if p.skipsVerification(algorithm) {
 		return fakeKey{}, nil
@@ -77,9 +78,10 @@ func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 	return nil, errMalformed
 }
 
+// ecdsaKey is a key of algorithm 13 or 14.
 type ecdsaKey struct{ key *ecdsa.PublicKey }
 
-// newECDSAKey reads a point as RFC 6605 §4 has it.
+// newECDSAKey parses an uncompressed point (RFC 6605 §4).
 func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	key, err := ecdsa.ParseUncompressedPublicKey(curve, append([]byte{4}, b...))
 	if err != nil {
@@ -89,14 +91,15 @@ func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 }
 
 func (k ecdsaKey) verify(digest, signature []byte) bool {
-	half := len(digest) // both curves have as many bytes as their hash
+	half := len(digest) // both curves have the size of their hash
 	if len(signature) != 2*half {
 		return false
 	}
 	return ecdsa.VerifyASN1(k.key, digest, encodeECDSASignature(signature[:half], signature[half:]))
 }
 
-// encodeECDSASignature returns two numbers of 60 bytes at most as crypto/ecdsa reads a signature: Ecdsa-Sig-Value of RFC 3279 §2.2.3, in DER.
+// encodeECDSASignature encodes the numbers r and s, of 60 bytes at most, in DER for crypto/ecdsa: Ecdsa-Sig-Value of RFC
+// 3279 §2.2.3.
 func encodeECDSASignature(r, s []byte) []byte {
 	b := append(make([]byte, 0, 128), 0x30, 0)
 	for _, n := range [...][]byte{r, s} {
@@ -121,6 +124,7 @@ func (k ecdsaKey) cost() int {
 	return 1
 }
 
+// edKey is a key of algorithm 15.
 type edKey ed25519.PublicKey
 
 func (k edKey) verify(data, signature []byte) bool {
@@ -129,7 +133,7 @@ func (k edKey) verify(data, signature []byte) bool {
 
 func (edKey) cost() int { return 1 }
 
-// fakeKey is Policy.FakeLegacy's. A signature that is empty is wrong.
+// fakeKey accepts every signature that is not empty. Policy.FakeLegacy uses it.
 type fakeKey struct{}
 
 func (fakeKey) verify(_, signature []byte) bool { return len(signature) > 0 }

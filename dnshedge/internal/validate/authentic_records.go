@@ -6,9 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// AuthenticRecords returns the records of an RRset that Verify has found right with the keys of a zone, and after them its RRSIG records. Nothing in them is from a field that no
-// signature covers: the owner is in lower case, and all TTLs are ttl, or v.TTL if that is less. RRSIG records that the zone cannot have made are left
-// out; others may be wrong. The records are copies.
+// AuthenticRecords returns copies of the records of an RRset that Verify has verified with the keys k, followed by its
+// RRSIG records. Every field is covered by a signature: the owner name is in lower case, and each TTL is the lower of ttl
+// and v.TTL. RRSIG records that the zone cannot have made are left out; the others may be invalid.
 func (s *RRset) AuthenticRecords(k *Keys, v Verified, ttl uint32) []dns.RR {
 	c := s.canonicalForm()
 	owner := c.owner.String()

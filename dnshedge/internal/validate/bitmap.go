@@ -2,11 +2,11 @@ package validate
 
 import "github.com/miekg/dns"
 
-// A typeBitmap is the types that a name has (RFC 4034 §4.1.2), in the form that NSEC and NSEC3 records have.
+// A typeBitmap is the Type Bit Maps field of an NSEC or NSEC3 record: the types that a name has (RFC 4034 §4.1.2).
 type typeBitmap []byte
 
-// isWellFormed reports whether the bitmap is as it should be: blocks in order, of 1 to 32 bytes. Zero bytes at the end of a block are
-// superfluous, and harmless.
+// isWellFormed reports whether the window blocks are in order and have 1 to 32 bytes each. Trailing zero bytes of a block
+// are accepted.
 func (b typeBitmap) isWellFormed() bool {
 	for last := -1; len(b) > 0; {
 		if len(b) < 2 || int(b[0]) <= last || b[1] < 1 || b[1] > 32 || len(b) < 2+int(b[1]) {
@@ -17,7 +17,7 @@ func (b typeBitmap) isWellFormed() bool {
 	return true
 }
 
-// hasType reports whether a type is in a bitmap that is whole.
+// hasType reports whether the bitmap contains a type. The bitmap must be well-formed.
 func (b typeBitmap) hasType(typ uint16) bool {
 	for ; len(b) > 0; b = b[2+int(b[1]):] {
 		if int(b[0]) == int(typ>>8) {
@@ -28,8 +28,8 @@ func (b typeBitmap) hasType(typ uint16) bool {
 	return false
 }
 
-// deniesType reports whether a name with these types has no records of a type, and no alias in their place. ANY is denied if
-// the name has nothing but what denies.
+// deniesType reports whether the name has neither records of the type nor a CNAME record. ANY is denied if the name has no
+// types besides RRSIG, NSEC and NXNAME.
 func (b typeBitmap) deniesType(typ uint16) bool {
 	if typ == dns.TypeANY {
 		return !b.hasOrdinaryType()
@@ -37,7 +37,7 @@ func (b typeBitmap) deniesType(typ uint16) bool {
 	return !b.hasType(typ) && !b.hasType(dns.TypeCNAME)
 }
 
-// hasOrdinaryType reports whether there is a type but RRSIG, NSEC and NXNAME (RFC 9824 §3.4).
+// hasOrdinaryType reports whether the bitmap contains a type other than RRSIG, NSEC and NXNAME (RFC 9824 §3.4).
 func (b typeBitmap) hasOrdinaryType() bool {
 	for ; len(b) > 0; b = b[2+int(b[1]):] {
 		for i := range 8 * int(b[1]) {
@@ -50,15 +50,17 @@ func (b typeBitmap) hasOrdinaryType() bool {
 	return false
 }
 
-// isDelegation reports whether the name is a delegation: the zone above has the record.
+// isDelegation reports whether the name is a delegation point, so that the parent zone owns the record: it has NS and no
+// SOA.
 func (b typeBitmap) isDelegation() bool { return b.hasType(dns.TypeNS) && !b.hasType(dns.TypeSOA) }
 
-// isDelegationOrDNAME reports whether the record says nothing about names below its own (RFC 6840 §4.1, RFC 6672 §5.3.4).
+// isDelegationOrDNAME reports whether the record proves nothing about names below its owner (RFC 6840 §4.1, RFC 6672
+// §5.3.4).
 func (b typeBitmap) isDelegationOrDNAME() bool { return b.isDelegation() || b.hasType(dns.TypeDNAME) }
 
-// proofAtOwner says what the record of a name proves of a question for this name: NoData or NoDS (RFC 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4). The record of a
-// delegation is the zone above's, and that of an apex is the zone's own: the one says nothing but of DS, the other nothing of DS.
-// The root has no zone above.
+// proofAtOwner returns the proof that the record of q itself gives for a question for q: NoData, NoDS or Unproven (RFC
+// 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4). A record at a delegation belongs to the parent and denies only DS. A
+// record at an apex belongs to the zone and does not deny DS. The root has no parent.
 func (b typeBitmap) proofAtOwner(q name, typ uint16) DenialKind {
 	switch {
 	case !b.deniesType(typ):

@@ -2,10 +2,11 @@ package validate
 
 import "github.com/miekg/dns"
 
-// rdataLayout says where data of a type has names: behind some bytes and some strings.
+// rdataLayout locates the domain names in record data: after a fixed prefix and some character-strings.
 type rdataLayout struct{ prefixLength, characterStrings, names int }
 
-// rdataNames has the types whose names are lower case in canonical form: RFC 4034 §6.2, but for NSEC and HINFO (RFC 6840 §5.1).
+// rdataNames has the types whose names are lower case in canonical form: RFC 4034 §6.2 without NSEC and HINFO (RFC 6840
+// §5.1).
 var rdataNames = map[uint16]rdataLayout{
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeSOA: {names: 2},
 	dns.TypeMB: {names: 1}, dns.TypeMG: {names: 1}, dns.TypeMR: {names: 1}, dns.TypePTR: {names: 1}, dns.TypeMINFO: {names: 2},
@@ -15,13 +16,14 @@ var rdataNames = map[uint16]rdataLayout{
 	dns.TypeDNAME: {names: 1}, dns.TypeRRSIG: {prefixLength: 18, names: 1},
 }
 
+// typeA6 is the type of A6 records, which package dns does not define (RFC 2874).
 const typeA6 = 38
 
-// lowercaseRdataNames makes the names in data of a type lower case, if they are in canonical form. It reports false if
-// they are not there.
+// lowercaseRdataNames makes the names in data of a type lower case where the canonical form demands it. It reports false
+// if the data is too short.
 func lowercaseRdataNames(typ uint16, data []byte) bool {
 	l, ok := rdataNames[typ]
-	if typ == typeA6 && len(data) > 0 && data[0] > 0 && data[0] <= 128 { // a prefix's length, an address's end, a name: RFC 2874 §3.1
+	if typ == typeA6 && len(data) > 0 && data[0] > 0 && data[0] <= 128 { // prefix length, address suffix, name (RFC 2874 §3.1)
 		l, ok = rdataLayout{prefixLength: 1 + (128-int(data[0])+7)/8, names: 1}, true
 	}
 	if !ok {

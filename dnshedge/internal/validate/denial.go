@@ -8,27 +8,28 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Denial is what verified NSEC or NSEC3 records prove.
+// A Denial is the result of verifying NSEC or NSEC3 records.
 type Denial struct {
 	Kind DenialKind
-	// Status is Secure; Insecure if the proof has an opt-out span, or more iterations than the policy allows; Unchecked if the keys are not trusted
-	// yet.
+	// Status is Secure; Insecure if the proof has an opt-out span or more iterations than the policy allows; Unchecked if
+	// the keys are not trusted yet.
 	Status Status
-	// OptOut: the next closer name is in a span that may have insecure delegations (RFC 5155 §6). The answer has no AD.
+	// OptOut is set if the next closer name lies in a span that may have insecure delegations (RFC 5155 §6). The answer
+	// has no AD.
 	OptOut bool
-	// Insecure is why the zone's denials are not judged at all: EDE 27. Then Kind is Nothing, Status is Insecure, and whatever
-	// the response says does not exist is taken as it says, as insecure: also a delegation without DS.
+	// Insecure is the reason why the zone's denials are not evaluated, EDE 27. Kind is then Unproven, Status is Insecure,
+	// and the response is believed as insecure data, also for a delegation without DS.
 	Insecure *Reason
-	// TTL and Expires are the lowest of the records that are needed, as Verified has them.
+	// TTL and Expires are the lowest of the records that the proof needs, as in Verified.
 	TTL     uint32
 	Expires time.Time
 }
 
-// VerifyDenial says what the NSEC and NSEC3 records among sets prove of a question, with the keys of the zone that was asked. The
-// name must be in this zone; for DS below it, but for the root's. Other records among sets do not count. The
-// error is a *Reason: the proof is not there, EDE 12, or what signatures it needs are not right.
+// VerifyDenial returns the proof that the NSEC and NSEC3 records among sets give for a question, verified with the keys of
+// the zone that was asked. qname must be in this zone; for DS below it, except for the root's. Other records among sets
+// are ignored. The error is a *Reason: the proof is missing, EDE 12, or a signature that it needs is invalid.
 //
-// It does not look at the response's rcode, which nobody signs: NoName is NXDOMAIN and NoData is NOERROR whatever the server said.
+// The response's rcode is ignored, because no signature covers it: NameError means NXDOMAIN and NoData means NOERROR.
 func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname, qtype: qtype}
 	q, ok := parseName(qname)
@@ -40,8 +41,9 @@ func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *
 		func() proofResult { return p.nsec3s.proveDenial(q, qtype, k.zone) })
 }
 
-// VerifyNoCloserName says whether records prove that an RRset of this name was rightly made of a wildcard: that there is no
-// name closer than the closest encloser, whose labels Verified.Encloser has. The kind is NoCloser (RFC 4035 §5.3.4, RFC 5155 §8.8).
+// VerifyNoCloserName verifies that an RRset named qname may have been expanded from a wildcard: no name closer than the
+// closest encloser exists. encloser is its number of labels, from Verified.Encloser. The kind is NoCloserName (RFC 4035
+// §5.3.4, RFC 5155 §8.8).
 func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname}
 	q, ok := parseName(qname)
@@ -53,7 +55,7 @@ func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRse
 		func() proofResult { return p.nsec3s.proveNoCloserName(q, encloser) })
 }
 
-// A denialProof is what is known of a Denial while it is looked for.
+// A denialProof collects the records of one Denial.
 type denialProof struct {
 	work   *Validation
 	keys   *Keys
@@ -61,10 +63,11 @@ type denialProof struct {
 	qtype  uint16
 	nsecs  nsecSet
 	nsec3s nsec3Set
-	reason Reason // why a record is no evidence; without text: none is
+	reason Reason // why records were rejected; without text: no record was
 }
 
-// evaluateRecords collects the evidence among sets, and has it judged: NSEC first, for a zone that goes from one to the other has both.
+// evaluateRecords collects the verified records among sets and evaluates them, NSEC first: a zone that changes from one
+// type to the other has both.
 func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
 	if limit := p.collectEvidence(sets, now); limit {
 		return Denial{}, &p.reason
@@ -102,7 +105,7 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 	return d, nil
 }
 
-// limit makes the denial last no longer than a record that it needs.
+// limitLifetime lowers TTL and Expires to those of a record that the proof needs.
 func (d *Denial) limitLifetime(v *Verified) {
 	d.TTL = min(d.TTL, v.TTL)
 	if d.Expires.IsZero() || v.Expires.Before(d.Expires) {
@@ -110,7 +113,7 @@ func (d *Denial) limitLifetime(v *Verified) {
 	}
 }
 
-// setStatus sets what the denial is worth.
+// setStatus sets the security status of the denial.
 func (p *denialProof) setStatus(d *Denial) {
 	switch {
 	case !p.keys.Trusted():
@@ -122,7 +125,8 @@ func (p *denialProof) setStatus(d *Denial) {
 	}
 }
 
-// insecureDenial returns the denial of a zone whose NSEC3 records, with signatures that are right, prove nothing, for a reason.
+// insecureDenial returns the denial of a zone whose NSEC3 records have valid signatures and must not be evaluated, with
+// the reason.
 func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	p.setReason(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
@@ -133,23 +137,22 @@ func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	return d
 }
 
-// setReason sets the reason.
 func (p *denialProof) setReason(ede uint16, text string) {
 	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
 }
 
-// failWithReason returns an error.
+// failWithReason sets the reason and returns it as the error.
 func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
 	p.setReason(ede, text)
 	return Denial{}, &p.reason
 }
 
-// maxNeededProofs is how many NSEC or NSEC3 RRsets an answer needs at most: those of the closest encloser, of the next closer name and of the wildcard, and one
-// of an alias before it.
+// maxNeededProofs is the number of NSEC or NSEC3 RRsets that an answer needs at most: for the closest encloser, the next
+// closer name, the wildcard, and an alias before them.
 const maxNeededProofs = 4
 
-// collectEvidence verifies the NSEC and NSEC3 records of the zone. Those that are made of a wildcard, or not as they should be, are left out. It reports
-// whether a limit was reached.
+// collectEvidence verifies the NSEC and NSEC3 records of the zone. It leaves out records that were expanded from a
+// wildcard or are malformed. It reports whether a limit was reached.
 func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool) {
 	_, bogus := p.work.Policy.iterationLimits()
 	signed := 0

@@ -1,19 +1,20 @@
 package validate
 
-// DenialKind is what a Denial proves.
+// DenialKind is the conclusion of a Denial.
 type DenialKind uint8
 
 const (
-	// Unproven is proven.
+	// Unproven means that the records prove nothing.
 	Unproven DenialKind = iota
-	// NameError: the name does not exist, nor a wildcard that could stand for it. The answer is NXDOMAIN.
+	// NameError means that neither the name nor a wildcard for it exists. The answer is NXDOMAIN.
 	NameError
-	// NoData: the name, or a wildcard that stands for it, has no records of the type, nor an alias. An empty non-terminal has no records at all.
-	// If DS was asked for, the name is no delegation.
+	// NoData means that the name, or a wildcard for it, has no records of the type and no alias. An empty non-terminal has
+	// no records at all. For DS, the name is no delegation.
 	NoData
-	// NoDS: DS was asked for, and the name is a delegation without DS, or may be one. What is below it is insecure.
+	// NoDS means that DS was asked for, and the name is a delegation without DS, or may be one. Names below it are
+	// insecure.
 	NoDS
-	// NoCloserName: no name is closer than the wildcard that the answer was made of.
+	// NoCloserName means that no name closer than the wildcard of the answer exists.
 	NoCloserName
 )
 

@@ -6,20 +6,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A dnskey is a record of a DNSKEY RRset.
+// A dnskey is a parsed record of a DNSKEY RRset.
 type dnskey struct {
 	data        []byte // in canonical form
 	tag         uint16
 	algorithm   uint8
-	verifier    verifier // nil: it verifies nothing
-	unusableEDE uint16   // why not: an extended error
-	unsupported bool     // it is not: of an algorithm, or of a size, that is not supported
+	verifier    verifier // nil: the key cannot verify signatures
+	unusableEDE uint16   // the extended error that says why not
+	unsupported bool     // its algorithm or its size is not supported
 }
 
-// isSameRecord reports whether two keys are of one record.
+// isSameRecord reports whether two keys were parsed from the same record.
 func (k *dnskey) isSameRecord(other dnskey) bool { return &k.data[0] == &other.data[0] }
 
-// parseDNSKEY reads data of a DNSKEY record (RFC 4034 §2.1).
+// parseDNSKEY parses the data of a DNSKEY record (RFC 4034 §2.1).
 func (p Policy) parseDNSKEY(b []byte) (k dnskey) {
 	const fixed = 4
 	if len(b) < fixed {
@@ -48,7 +48,7 @@ func (p Policy) parseDNSKEY(b []byte) (k dnskey) {
 	return k
 }
 
-// computeKeyTag returns the tag of data of a DNSKEY record (RFC 4034 appendix B).
+// computeKeyTag returns the key tag of the data of a DNSKEY record (RFC 4034 appendix B).
 func computeKeyTag(b []byte) uint16 {
 	if b[3] == dns.RSAMD5 {
 		if len(b) < 7 {

@@ -13,24 +13,25 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A DSSet is what the keys of a zone must fit: the digests that the zone above has of them, or anchors. It does not change.
+// A DSSet identifies the keys that may sign the DNSKEY RRset of a zone: by the DS records of the parent, or by trust
+// anchors. It is immutable.
 type DSSet struct {
 	zone    name
 	entries []keyDigest
-	trusted bool
+	trusted bool      // it is of trust anchors, or was verified
 	expires time.Time // zero: never
 	ttl     uint32
 }
 
-// An keyDigest is a DS record, or a whole key.
+// A keyDigest identifies a DNSKEY record: by the fields of a DS record, or by the whole key of a trust anchor.
 type keyDigest struct {
 	tag        uint16
 	algorithm  uint8
-	digestType uint8  // the type; 0: hash is data of a DNSKEY record
-	digest     string // of a key
+	digestType uint8 // 0: digest is the data of a DNSKEY record
+	digest     string
 }
 
-// parseDS reads data of a DS record (RFC 4034 §5.1).
+// parseDS parses the data of a DS record (RFC 4034 §5.1).
 func parseDS(b []byte) (a keyDigest, ok bool) {
 	const fixed = 4
 	if len(b) < fixed || b[3] == 0 {
@@ -39,7 +40,7 @@ func parseDS(b []byte) (a keyDigest, ok bool) {
 	return keyDigest{tag: binary.BigEndian.Uint16(b), algorithm: b[2], digestType: b[3], digest: string(b[fixed:])}, true
 }
 
-// isDigestSupported reports whether keys are compared with the digest.
+// isDigestSupported reports whether the digest type is one that can be computed.
 func (a keyDigest) isDigestSupported() bool {
 	switch a.digestType {
 	case 0, dns.SHA256, dns.SHA384:
@@ -50,7 +51,7 @@ func (a keyDigest) isDigestSupported() bool {
 	return false
 }
 
-// fits reports whether a key of a zone is the one that is meant, by its digest. The tag and the algorithm are the same.
+// matchesKey reports whether the digest is that of a zone's key with the same tag and algorithm.
 func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	owned := append([]byte(zone), k.data...)
 	switch a.digestType {
@@ -69,7 +70,7 @@ func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	return false
 }
 
-// TrustAnchors returns a set that is trusted because somebody decided so: DS and DNSKEY records of one zone.
+// TrustAnchors returns a trusted set of DS and DNSKEY records of one zone, which a user has configured.
 func TrustAnchors(records ...dns.RR) (*DSSet, error) {
 	if len(records) == 0 {
 		return nil, errors.New("dnssec: no anchor")
@@ -99,7 +100,8 @@ func TrustAnchors(records ...dns.RR) (*DSSet, error) {
 	return d, nil
 }
 
-// RootTrustAnchors returns the anchors of the root zone: the keys 20326 and 38696, as IANA published them in root-anchors.xml (RFC 9718).
+// RootTrustAnchors returns the trust anchors of the root zone: the keys 20326 and 38696 of IANA's root-anchors.xml (RFC
+// 9718).
 func RootTrustAnchors() *DSSet {
 	var records []dns.RR
 	for _, a := range [...]dns.DS{
@@ -117,8 +119,8 @@ func RootTrustAnchors() *DSSet {
 	return d
 }
 
-// UnverifiedDS returns the DS records of a referral whose signatures cannot be verified yet. Keys that fit it
-// verify signatures, but nothing that they verify is secure until Keys.Trust was told of the same DS records verified.
+// UnverifiedDS returns the DS records of a referral whose signatures cannot be verified yet. Keys that match them verify
+// signatures, but the data is secure only after Keys.WithTrustedDS has received the same DS records verified.
 func UnverifiedDS(s *RRset) *DSSet {
 	c := s.canonicalForm()
 	d := &DSSet{zone: c.owner, ttl: s.TTL}
@@ -133,21 +135,19 @@ func UnverifiedDS(s *RRset) *DSSet {
 	return d
 }
 
-// Zone returns the zone whose keys the set is about.
 func (d *DSSet) Zone() string { return d.zone.String() }
 
-// Trusted reports whether the set is of anchors, or was verified.
+// Trusted reports whether the set consists of trust anchors or was verified.
 func (d *DSSet) Trusted() bool { return d.trusted }
 
-// Expires returns until when the set may be used: the end of the signature that was verified. Zero: it has none.
+// Expires returns the end of the verified signature of the set. Zero: the set has no signature and does not expire.
 func (d *DSSet) Expires() time.Time { return d.expires }
 
-// TTL returns for how many seconds the set may be kept.
+// TTL returns the seconds that the set may be cached.
 func (d *DSSet) TTL() uint32 { return d.ttl }
 
-// UnsupportedReason returns nil if the keys of the zone can be verified: some record of the set has an algorithm and a
-// digest that the policy supports. Otherwise the zone is insecure if the set is trusted, nobody need ask for its keys,
-// and the reason says which of the two it was (RFC 4035 §5.2).
+// UnsupportedReason returns nil if the policy supports the algorithm and the digest type of at least one record. Otherwise
+// it returns the reason, and the zone is insecure if the set is trusted: its keys need not be queried (RFC 4035 §5.2).
 func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	if slices.ContainsFunc(d.entries, func(a keyDigest) bool { return p.supportsAlgorithm(a.algorithm) && a.isDigestSupported() }) {
 		return nil
@@ -162,8 +162,9 @@ func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	return r
 }
 
-// supportedEntries returns the records that the policy supports. The digests are 2 and 4 of IANA's registry "DNSSEC Delegation Signer (DS)
-// Resource Record (RR) Type Digest Algorithms" as of 2026-11, and 1 only if there is neither (RFC 4509 §3).
+// supportedEntries returns the records that the policy supports. The digest types are 2 and 4 of IANA's registry "DNSSEC
+// Delegation Signer (DS) Resource Record (RR) Type Digest Algorithms" as of 2026-11. Type 1 is used only without a record
+// of these (RFC 4509 §3).
 func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	var strong, weak []keyDigest
 	for _, a := range d.entries {
@@ -183,7 +184,7 @@ func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	return strong[:min(len(strong), maxDS)]
 }
 
-// KeyTags returns the key tags of the records, in their order, each once.
+// KeyTags returns the distinct key tags of the records, in their order.
 func (d *DSSet) KeyTags() (tags []uint16) {
 	for _, a := range d.entries {
 		if !slices.Contains(tags, a.tag) {

@@ -5,28 +5,27 @@ import (
 	"time"
 )
 
-// Keys are the keys of a zone: those of a DNSKEY RRset that one of its keys has signed which fits a DSSet. They are read
-// once, and do not change. Several goroutines may use them at once.
+// Keys are the keys of one zone: a DNSKEY RRset signed by one of its keys that matches a DSSet. They are immutable and
+// safe for concurrent use.
 type Keys struct {
 	zone             name
 	keys             []dnskey
-	policy           Policy // that they were read with
+	policy           Policy // that the keys were parsed with
 	ds               *DSSet
-	entryPoint       keyDigest // the one of ds that the keys stand on
-	signatureExpires time.Time // the end of their own signature
+	entryPoint       keyDigest // the record of ds that matches the signing key
+	signatureExpires time.Time // end of the signature of the DNSKEY RRset
 	ttl              uint32
 }
 
-// Zone returns the zone whose keys these are.
 func (k *Keys) Zone() string { return k.zone.String() }
 
-// Trusted reports whether what the keys sign is secure. It is not if they stand on a DSSet that nobody has verified.
+// Trusted reports whether data signed by the keys is secure. It is not while the DSSet is unverified.
 func (k *Keys) Trusted() bool { return k.ds.trusted }
 
-// TTL returns for how many seconds the keys may be kept: the TTL of their RRset, as Verified.TTL has it.
+// TTL returns the seconds that the keys may be cached: Verified.TTL of their RRset.
 func (k *Keys) TTL() uint32 { return k.ttl }
 
-// Expires returns when the signature of the keys ends, or that of what they stand on.
+// Expires returns the end of the signature of the keys or of their DSSet, whichever is first.
 func (k *Keys) Expires() time.Time {
 	if e := k.ds.expires; !e.IsZero() && e.Before(k.signatureExpires) {
 		return e
@@ -34,8 +33,9 @@ func (k *Keys) Expires() time.Time {
 	return k.signatureExpires
 }
 
-// WithTrustedDS returns the same keys standing on d, without any work. It reports false if d is not trusted, or does not have the
-// record that the keys fit: then they were judged by DS records that are not the zone's, and nothing of them is left.
+// WithTrustedDS returns the same keys with the DSSet d, without cryptographic work. It reports false if d is not trusted
+// or lacks the record that the keys match. Then the keys were accepted because of DS records that the zone does not have,
+// and must be discarded.
 func (k *Keys) WithTrustedDS(d *DSSet) (*Keys, bool) {
 	if !d.trusted || d.zone != k.zone || !slices.Contains(d.supportedEntries(k.policy), k.entryPoint) {
 		return nil, false

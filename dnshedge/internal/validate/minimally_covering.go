@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// IsMinimallyCovering reports whether an RRset is an NSEC or NSEC3 record that was made for one question: between its owner and the next name, or their hashes,
-// there are no others that anybody would ask for (RFC 4470, RFC 9824, RFC 7129 appendix B).
+// IsMinimallyCovering reports whether an NSEC or NSEC3 RRset was made for one question: its span covers no other name that
+// a client would ask for (RFC 4470, RFC 9824, RFC 7129 appendix B).
 func (s *RRset) IsMinimallyCovering() bool {
 	if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
 		return false
@@ -27,8 +27,9 @@ func (s *RRset) IsMinimallyCovering() bool {
 	return len(one.records) == 1 && one.records[0].hasNarrowSpan()
 }
 
-// isAdjacentName reports whether the next name of an NSEC record is the successor of a name at or right behind its owner, or its owner the predecessor of one,
-// as RFC 4471 makes them: labels of zero bytes before it, or bytes of 255 at the end of the label.
+// isAdjacentName reports whether an NSEC span is minimal as in RFC 4471: the next name is the successor of a name at or
+// right after the owner, or the owner is the predecessor of a name. A successor begins with a zero byte; a predecessor
+// ends with a byte of 255.
 func isAdjacentName(owner, next name) bool {
 	if strings.HasPrefix(string(next), "\x01\x00") {
 		return true
@@ -40,7 +41,7 @@ func isAdjacentName(owner, next name) bool {
 	return strings.HasSuffix(string(a), "\xff") || strings.HasSuffix(string(b), "\x00")
 }
 
-// hasNarrowSpan reports whether the hashes of an NSEC3 record are so near to each other that no zone has so many names.
+// hasNarrowSpan reports whether the owner hash and the next hash are closer together than two names of any zone.
 func (r *nsec3) hasNarrowSpan() bool {
 	const head = 12 // bytes that differ by one at most, of 20
 	if bytes.Equal(r.owner[:head], r.next[:head]) {

@@ -7,15 +7,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxName is the length of a name at most (RFC 1035 §2.3.4).
+// maxName is the maximum length of a name in wire format (RFC 1035 §2.3.4).
 const maxName = 255
 
-// A name is a domain name in wire format and in lower case, without pointers. Every one ends with the root's label.
+// A name is an uncompressed domain name in wire format and lower case. It ends with the root label.
 type name string
 
 const root name = "\x00"
 
-// parseName reads a name that is written as package dns does. It reports false if there is none.
+// parseName parses a name in presentation format. It reports false if the name is invalid.
 func parseName(s string) (name, bool) {
 	var buf [maxName + 1]byte
 	if s == "" {
@@ -29,7 +29,7 @@ func parseName(s string) (name, bool) {
 	return name(buf[:n]), true
 }
 
-// lowercase makes a name lower case. The lengths of labels are at most 63, which is no letter.
+// lowercase makes a name lower case. Label lengths are at most 63 and thus never letters.
 func lowercase(b []byte) {
 	for i, c := range b {
 		if 'A' <= c && c <= 'Z' {
@@ -38,7 +38,7 @@ func lowercase(b []byte) {
 	}
 }
 
-// scanName returns the length of the name that b begins with. It reports false if there is none, or one with pointers.
+// scanName returns the length of the uncompressed name at the start of b. It reports false if there is none.
 func scanName(b []byte) (n int, ok bool) {
 	for n < len(b) && n < maxName {
 		switch l := int(b[n]); {
@@ -53,7 +53,7 @@ func scanName(b []byte) (n int, ok bool) {
 	return 0, false
 }
 
-// String returns the name as package dns writes it.
+// String returns the name in presentation format.
 func (n name) String() string {
 	s, _, err := dns.UnpackDomainName([]byte(n), 0)
 	if err != nil {
@@ -62,7 +62,7 @@ func (n name) String() string {
 	return s
 }
 
-// labelCount is the number of labels without the root's.
+// labelCount returns the number of labels without the root label.
 func (n name) labelCount() (count int) {
 	for ; n != root; n = n.parent() {
 		count++
@@ -78,7 +78,7 @@ func (n name) parent() name {
 	return n[1+int(n[0]):]
 }
 
-// ancestorWithLabels returns the last labels of the name, as many as count says.
+// ancestorWithLabels returns the name's ancestor that has count labels.
 func (n name) ancestorWithLabels(count int) name {
 	for skip := n.labelCount() - count; skip > 0; skip-- {
 		n = n.parent()
@@ -86,7 +86,7 @@ func (n name) ancestorWithLabels(count int) name {
 	return n
 }
 
-// isWithin reports whether the name is a zone's apex or below it.
+// isWithin reports whether the name is the zone's apex or below it.
 func (n name) isWithin(zone name) bool {
 	for len(n) > len(zone) {
 		n = n.parent()
@@ -100,10 +100,10 @@ func (n name) isBelow(other name) bool { return n != other && n.isWithin(other) 
 // isWildcard reports whether the first label is an asterisk (RFC 4592 §2.1.1).
 func (n name) isWildcard() bool { return strings.HasPrefix(string(n), "\x01*") }
 
-// wildcardName returns the name with an asterisk in front of it. It reports false if that is too long for a name.
+// wildcardName returns the wildcard directly below the name. It reports false if that exceeds the maximum length.
 func (n name) wildcardName() (name, bool) { return "\x01*" + n, len(n)+2 <= maxName }
 
-// countCommonLabels returns how many labels two names have in common, from the root on, which does not count.
+// countCommonLabels returns the number of labels that two names share at their ends, without the root label.
 func countCommonLabels(a, b name) int {
 	la, lb := a.labelCount(), b.labelCount()
 	a, b = a.ancestorWithLabels(lb), b.ancestorWithLabels(la)
@@ -113,7 +113,7 @@ func countCommonLabels(a, b name) int {
 	return a.labelCount()
 }
 
-// compareCanonical says which name comes first in canonical order (RFC 4034 §6.1): a zone before what is below it.
+// compareCanonical compares two names in canonical order (RFC 4034 §6.1): a zone precedes the names below it.
 func compareCanonical(a, b name) int {
 	la, lb := a.labelCount(), b.labelCount()
 	c := countCommonLabels(a, b)

@@ -2,47 +2,47 @@ package validate
 
 import "slices"
 
-// An nsec is an NSEC record that is evidence: verified, of the zone, not made of a wildcard.
+// An nsec is a verified NSEC record of the zone that was not expanded from a wildcard.
 type nsec struct {
 	owner, next name
 	types       typeBitmap
 	evidence
 }
 
-// nsecSet are the NSEC records of a response, or those of a zone that Denials keep: then they are sorted.
+// nsecSet holds the NSEC records of a response or of an AggressiveCache. Only the latter are sorted.
 type nsecSet struct {
 	records []*nsec
 	sorted  bool
 }
 
-// evidence is a record that proves something.
+// evidence is the lifetime of a record that a proof uses.
 type evidence struct {
 	verified Verified
-	cached   *cachedRRset // nil: it is of a response
+	cached   *cachedRRset // nil: the record is of a response
 }
 
-// proofResult is what records prove, and which of them are needed.
+// proofResult is the conclusion of a proof and the records that it needs.
 type proofResult struct {
 	kind   DenialKind
 	optOut bool
 	used   []*evidence
 }
 
-// addRecord reads data of a record that was verified, if it is as RFC 4034 §4.1 has it.
+// addRecord adds a verified record if its data is well-formed (RFC 4034 §4.1) and its next name is in the zone.
 func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	n, ok := scanName(data)
 	if !ok || !typeBitmap(data[n:]).isWellFormed() {
 		return
 	}
-	next := append([]byte(nil), data[:n]...) // the case is kept where it is signed: RFC 6840 §5.1
+	next := append([]byte(nil), data[:n]...) // data keeps its case, because it is signed (RFC 6840 §5.1)
 	lowercase(next)
 	if name(next).isWithin(zone) {
 		s.records = append(s.records, &nsec{owner, name(next), data[n:], evidence{verified: v}})
 	}
 }
 
-// coversName reports whether the record proves that a name of its zone has no records: it is between the owner and the next name. The last
-// record's next name is the apex.
+// coversName reports whether the record proves that the name q of its zone does not exist: q is between the owner and the
+// next name. The next name of the last record is the apex.
 func (n *nsec) coversName(q, zone name) bool {
 	if compareCanonical(n.owner, q) >= 0 || n.next != zone && compareCanonical(q, n.next) >= 0 {
 		return false
@@ -55,7 +55,7 @@ func (n *nsec) encloserLabels(q name) int {
 	return max(countCommonLabels(q, n.owner), countCommonLabels(q, n.next))
 }
 
-// recordsNear returns the records among which there is that of a name, or one that covers it, if there is any.
+// recordsNear returns the records among which the matching or covering record of q is, if there is one.
 func (s nsecSet) recordsNear(q name) []*nsec {
 	if !s.sorted {
 		return s.records
@@ -64,7 +64,7 @@ func (s nsecSet) recordsNear(q name) []*nsec {
 	return s.records[max(0, i-1):i]
 }
 
-// searchOwner returns how many of the records, which are sorted, are of names up to q, and whether the last of them is q's.
+// searchOwner returns the number of sorted records with owners up to q, and whether the last of them is that of q.
 func (s nsecSet) searchOwner(q name) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, q, func(r *nsec, q name) int { return compareCanonical(r.owner, q) })
 	if found {
@@ -73,7 +73,7 @@ func (s nsecSet) searchOwner(q name) (n int, found bool) {
 	return n, found
 }
 
-// matchingRecord returns the record of a name.
+// matchingRecord returns the record whose owner is q, or nil.
 func (s nsecSet) matchingRecord(q name) *nsec {
 	for _, n := range s.recordsNear(q) {
 		if n.owner == q {
@@ -83,7 +83,7 @@ func (s nsecSet) matchingRecord(q name) *nsec {
 	return nil
 }
 
-// coveringRecord returns a record that covers a name.
+// coveringRecord returns a record that covers q, or nil.
 func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	for _, n := range s.recordsNear(q) {
 		if n.coversName(q, zone) {
@@ -93,7 +93,7 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	return nil
 }
 
-// denies says what is proven of a question (RFC 4035 §5.4).
+// proveDenial returns the proof that the records give for a question (RFC 4035 §5.4).
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
 		return proofResult{kind: n.types.proofAtOwner(q, qtype), used: []*evidence{&n.evidence}}
@@ -129,7 +129,7 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return f
 }
 
-// proveNoCloserName says whether no name is closer to q than the encloser with so many labels.
+// proveNoCloserName proves that no name closer to q exists than the encloser with the given number of labels.
 func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult {
 	n := s.coveringRecord(q, zone)
 	if n == nil || n.encloserLabels(q) > encloser {

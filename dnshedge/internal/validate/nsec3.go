@@ -10,10 +10,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A nsec3Hash is that of a name (RFC 5155 §5).
+// An nsec3Hash is the hashed owner name of RFC 5155 §5.
 type nsec3Hash [sha1.Size]byte
 
-// An nsec3 is an NSEC3 record that is evidence: verified, of the zone, not made of a wildcard.
+// An nsec3 is a verified NSEC3 record of the zone that was not expanded from a wildcard.
 type nsec3 struct {
 	owner, next nsec3Hash
 	optOut      bool
@@ -21,21 +21,22 @@ type nsec3 struct {
 	evidence
 }
 
-// nsec3Set are the NSEC3 records of a response, which have the same parameters, or those of a zone that Denials keep: then they are sorted.
+// nsec3Set holds the NSEC3 records of a response or of an AggressiveCache, with their common parameters. Only the latter
+// are sorted.
 type nsec3Set struct {
 	records            []*nsec3
 	sorted             bool
 	salt               string
 	iterations         int
-	hasMixedParameters bool // they have not
+	hasMixedParameters bool // the records have different parameters
 	work               *Validation
-	onlySpare          bool   // work pays only with what it can spare
-	limit              string // of work, if it was reached
+	onlySpare          bool   // hashing is limited to spareNSEC3Blocks
+	limit              string // the limit of work that was reached; "": none
 }
 
-const nsec3Fixed = 5 // bytes before the salt: RFC 5155 §3.2
+const nsec3Fixed = 5 // nsec3Fixed is the number of bytes before the salt (RFC 5155 §3.2).
 
-// maxNSEC3Iterations returns the highest number of iterations of an RRset; 0 if it has no NSEC3 records.
+// maxNSEC3Iterations returns the highest number of iterations in an RRset, or 0 if it has no NSEC3 records.
 func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	for _, data := range c.rdata {
 		if typ == dns.TypeNSEC3 && len(data) >= nsec3Fixed {
@@ -45,7 +46,7 @@ func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	return most
 }
 
-// addRecord reads data of a record that was verified, if it is as RFC 5155 §3.2 has it: one label below the apex, SHA-1, and no flag but
+// addRecord adds a verified record if it is well-formed (RFC 5155 §3.2): one label below the apex, SHA-1, and no flag but
 // opt-out. Others are ignored (§8.1 and 8.2).
 func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
 	r := &nsec3{evidence: evidence{verified: v}}
@@ -71,7 +72,7 @@ func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
 	s.records = append(s.records, r)
 }
 
-var base32hex = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding) // in lower case
+var base32hex = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding) // base32hex is the encoding of hashed owner names, in lower case.
 
 func decodeOwnerHash(h *nsec3Hash, label name) bool {
 	if len(label) != base32hex.EncodedLen(sha1.Size) {
@@ -81,7 +82,7 @@ func decodeOwnerHash(h *nsec3Hash, label name) bool {
 	return err == nil && n == sha1.Size
 }
 
-// nsec3Hash returns the hash of a name. It reports false if a limit does not allow that.
+// hashName returns the hash of a name. It reports false if a limit is reached.
 func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	if s.limit != "" || !sha1Allowed() {
 		return nsec3Hash{}, false
@@ -104,11 +105,11 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	return h, true
 }
 
-// countSHA1Blocks is the number of blocks that SHA-1 of so many bytes takes.
+// countSHA1Blocks returns the number of SHA-1 blocks of n bytes.
 func countSHA1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
 
-// recordsNear returns the records among which there is that of a hash, or one that covers it, if there is any. The last record covers what
-// is before the first one.
+// recordsNear returns the records among which the matching or covering record of a hash is, if there is one. The last
+// record covers the hashes before the first owner.
 func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	if !s.sorted || len(s.records) == 0 {
 		return s.records
@@ -120,7 +121,7 @@ func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	return s.records[i-1 : i]
 }
 
-// searchOwner returns how many of the records, which are sorted, are of hashes up to h, and whether the last of them is h's.
+// searchOwner returns the number of sorted records with owner hashes up to h, and whether the last of them is h.
 func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, h, func(r *nsec3, h nsec3Hash) int { return bytes.Compare(r.owner[:], h[:]) })
 	if found {
@@ -129,7 +130,7 @@ func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
 	return n, found
 }
 
-// matchingRecord returns the record of a name.
+// matchingRecord returns the record whose owner is the hash of q, or nil.
 func (s *nsec3Set) matchingRecord(q name) *nsec3 {
 	h, ok := s.hashName(q)
 	if !ok {
@@ -143,8 +144,8 @@ func (s *nsec3Set) matchingRecord(q name) *nsec3 {
 	return nil
 }
 
-// coveringRecord returns a record that covers a name: its hash is between the owner's and the next one. The next hash of the last record is the
-// first.
+// coveringRecord returns a record that covers q: the hash of q is between the owner hash and the next hash. The next hash
+// of the last record is the first owner.
 func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	h, ok := s.hashName(q)
 	if !ok {
@@ -159,7 +160,8 @@ func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	return nil
 }
 
-// findClosestEncloserProof returns the records of the closest encloser of a name that has none, and of the next closer name, and the former (RFC 5155 §8.3).
+// findClosestEncloserProof returns the closest encloser of q, its record, and the record that covers the next closer name
+// (RFC 5155 §8.3). next is nil if there is no proof.
 func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, next *nsec3) {
 	for closer := q; closer != zone; closer = closer.parent() {
 		encloser = closer.parent()
@@ -177,7 +179,7 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 	return encloser, nil, nil
 }
 
-// denies says what is proven of a question: RFC 5155 §8.4 to 8.7.
+// proveDenial returns the proof that the records give for a question (RFC 5155 §8.4 to 8.7).
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
 		return proofResult{kind: r.types.proofAtOwner(q, qtype), used: []*evidence{&r.evidence}}
@@ -207,14 +209,14 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 		f.used = append(f.used, &r.evidence)
 		return f
 	}
-	if next.optOut { // an empty non-terminal above insecure delegations only has no record: erratum 3441 of RFC 5155
+	if next.optOut { // an empty non-terminal with only insecure delegations below has no record (RFC 5155, erratum 3441)
 		f.kind = NoData
 		return f
 	}
 	return proofResult{}
 }
 
-// proveNoCloserName says whether no name is closer to q than the encloser with so many labels.
+// proveNoCloserName proves that no name closer to q exists than the encloser with the given number of labels.
 func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
 	r := s.coveringRecord(q.ancestorWithLabels(encloser + 1))
 	if r == nil {

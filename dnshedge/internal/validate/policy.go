@@ -1,19 +1,20 @@
 package validate
 
-// A Policy says what a user may decide. The zero value is what RFCs recommend.
+// A Policy has the user's decisions about validation. The zero value follows the recommendations of the RFCs.
 type Policy struct {
-	// AllowSHA1 has signatures of the algorithms 5 and 7 verified. Without it zones that have no others are
-	// insecure (RFC 9905).
+	// AllowSHA1 enables algorithms 5 and 7. Without it, a zone that has no other algorithm is insecure (RFC 9905).
 	AllowSHA1 bool
-	// NSEC3Iterations is the number of iterations above which NSEC3 records prove nothing, and their zone is
-	// insecure (RFC 9276 §3.2). 0: 50. Above 500, and above this limit, what has them is bogus.
+	// NSEC3Iterations is the highest number of iterations with which NSEC3 records are evaluated; with more, their zone is
+	// insecure (RFC 9276 §3.2). 0: 50. Records with more than 500 and more than this limit are bogus.
 	NSEC3Iterations int
-	// Verifications is what the signatures of a question may cost that are wrong or superfluous, and an eighth of what all may cost: P-384 is 10, RSA with more than 2,048 bits 5, any other 1; RSA with an exponent
-	// above 65,537 costs twice as much, each 32 KiB of an RRset 1 more, and a signature that was verified for the question before 1. 0: 128.
+	// Verifications limits the cost of a question's invalid and superfluous signatures. All its signatures may cost eight
+	// times as much. P-384 costs 10, RSA with more than 2,048 bits 5, any other 1. RSA with an exponent above 65,537 costs
+	// twice as much, and each 32 KiB of an RRset 1 more. A signature that was already verified for the question costs 1.
+	// 0: 128.
 	Verifications int
-	// FakeLegacy takes signatures of the algorithms 1, 3, 5, 6 and 7 as right once everything else was checked, and DS records of digest 1
-	// whose tag and algorithm fit. It is for tests with scripts of others whose signatures no library verifies any more: only
-	// files of tests may set it.
+	// FakeLegacy accepts signatures of algorithms 1, 3, 5, 6 and 7 if everything else is correct, and DS records of digest
+	// type 1 whose tag and algorithm match. It exists for test scripts of other resolvers whose signatures no library
+	// verifies any more. Only test files may set it.
 	FakeLegacy bool
 }
 
@@ -22,7 +23,7 @@ const (
 	hardIterations    = 500
 )
 
-// iterationLimits returns the numbers above which NSEC3 records are insecure, and bogus.
+// iterationLimits returns the numbers of iterations above which NSEC3 records are insecure and bogus.
 func (p Policy) iterationLimits() (insecure, bogus int) {
 	insecure = p.NSEC3Iterations
 	if insecure <= 0 {

@@ -9,30 +9,30 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Reason says why data is bogus, or why it is insecure. Every error of this package is a *Reason.
+// A Reason says why data is bogus or insecure. Every error of this package is a *Reason.
 type Reason struct {
-	EDE   uint16 // the code of an extended error (RFC 8914)
-	Text  string // what is wrong, without the fields below
-	Zone  string // whose keys were, or would have been, the right ones; "": not known
-	Name  string // of the RRset, or the name that was asked for
+	EDE   uint16 // info code of the extended error (RFC 8914)
+	Text  string // the defect, without the fields below
+	Zone  string // whose keys were needed; "": unknown
+	Name  string // owner of the RRset, or the name of the question
 	Type  uint16
-	Limit string // the limit of a Work that was reached; "": none
+	Limit string // limit of a Validation that was reached; "": none
 
-	// From and Until are when the signature was valid that was tried at another time. Zero: it was not that.
+	// From and Until are the validity period of the signature if it was used outside of it. Otherwise they are zero.
 	From, Until time.Time
 
-	// Server said so. This package does not know it: see At.
+	// Server sent the data. This package does not set it; see WithServer.
 	Server netip.AddrPort
 }
 
-// WithServer returns the reason with the server that is to blame.
+// WithServer returns a copy of the reason with the server that sent the data.
 func (r *Reason) WithServer(server netip.AddrPort) *Reason {
 	c := *r
 	c.Server = server
 	return &c
 }
 
-// Error returns the reason as one line, which is fit for the text of an extended error.
+// Error returns the reason in one line, fit for the EXTRA-TEXT of an extended error.
 func (r *Reason) Error() string {
 	var b strings.Builder
 	b.WriteString("dnssec: ")

@@ -9,19 +9,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// MaxSignedRRsets is the number of RRsets with signatures that a response may have. ANY and long chains of aliases have most.
+// MaxSignedRRsets is the maximum number of signed RRsets in a response. ANY and long alias chains have most.
 const MaxSignedRRsets = 24
 
-// An RRset is the records of one name, class and type, with the signatures that came with them. It is made by NewRRset or Sets,
-// and neither it nor its records are changed then. Its canonical form is made when it is first needed, and kept. Several goroutines may
-// use it at once.
+// An RRset has the records of one name, class and type, and their signatures. NewRRset and GroupRRsets make it; afterwards
+// neither it nor its records change. It is safe for concurrent use.
 //
-// Data that package dns cannot read, or would not write as it was read, must come as a *dns.RFC3597 of its type: its
-// bytes are what was signed. wire.ParseMsg sees to that.
+// Data that package dns cannot read, or would not write as it was read, must be a *dns.RFC3597 of its type, because its
+// bytes were signed. wire.ParseMsg makes it so.
 type RRset struct {
-	Name        string // as it came
+	Name        string // as received
 	Type, Class uint16
-	TTL         uint32 // seconds, the lowest of the records'
+	TTL         uint32 // seconds, the lowest of the records
 	Records     []dns.RR
 	Sigs        []*dns.RRSIG
 
@@ -32,12 +31,12 @@ type RRset struct {
 // canonical is the canonical form of an RRset (RFC 4034 §6).
 type canonical struct {
 	owner name
-	rdata [][]byte // in order, each once
+	rdata [][]byte // sorted and distinct
 	sigs  []signature
-	ok    bool // false: there is none, and no signature can fit
+	ok    bool // false: there is no canonical form, and no signature can match
 }
 
-// NewRRset returns an RRset of records, of which there must be one at least, and of the signatures that cover them.
+// NewRRset returns an RRset of at least one record and the signatures that cover it.
 func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	h := records[0].Header()
 	s := &RRset{Name: h.Name, Type: h.Rrtype, Class: h.Class, TTL: maxTTL, Records: records, Sigs: sigs}
@@ -47,8 +46,8 @@ func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	return s
 }
 
-// GroupRRsets groups the records of a response's sections into RRsets, in the order in which they came: one list for each section. Signatures
-// without records, and OPT, are left out. The error is for a response with more than MaxSets RRsets that are signed.
+// GroupRRsets groups the records of each section into RRsets, in the order of the response. Signatures without records,
+// and OPT, are left out. The error means that the response has more than MaxSignedRRsets signed RRsets.
 func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	type key struct {
 		owner      name
@@ -96,7 +95,7 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	return all, nil
 }
 
-// nameParser parses names, most of which are the same as the one before.
+// nameParser parses names and remembers the last one, because most records repeat the name before.
 type nameParser struct {
 	text string
 	name name
@@ -111,10 +110,10 @@ func (l *nameParser) parseRepeated(s string) (name, bool) {
 	return l.name, l.ok
 }
 
-// SignerZones returns the zones that the signatures say have signed the RRset, each once, if its name is in them: what they say is
-// not verified. A signer below the zone whose server was asked is a cut that no referral told of. No zone signs its own DS.
+// SignerZones returns the distinct signer names of the signatures that the RRset's name is in. They are not verified. A
+// signer below the zone that was asked is a zone cut without a referral. No zone signs its own DS.
 func (s *RRset) SignerZones() []string {
-	if len(s.Sigs) == 0 { // nobody pays for the canonical form of what is not signed
+	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return nil
 	}
 	c := s.canonicalForm()
@@ -129,13 +128,13 @@ func (s *RRset) SignerZones() []string {
 	return zones
 }
 
-// canonical returns the canonical form.
+// canonicalForm returns the canonical form, which the first call makes.
 func (s *RRset) canonicalForm() *canonical {
 	s.once.Do(func() { s.canonical.canonicalize(s) })
 	return &s.canonical
 }
 
-// canonicalize makes the canonical form of an RRset. It packs the records as one message, because dns.PackRR writes to the record.
+// canonicalize sets the canonical form of s. It packs all records as one message, because dns.PackRR writes to the record.
 func (c *canonical) canonicalize(s *RRset) {
 	var ok bool
 	if c.owner, ok = parseName(s.Name); !ok {
@@ -176,9 +175,9 @@ func (c *canonical) canonicalize(s *RRset) {
 	c.ok = len(c.rdata) > 0
 }
 
-const headerLen = 12 // of a message
+const headerLen = 12 // headerLen is the length of a message header in bytes.
 
-// A wireRecord is one of a message without pointers.
+// A wireRecord is a record of an uncompressed message.
 type wireRecord struct {
 	owner      []byte // in lower case
 	typ, class uint16

@@ -10,14 +10,14 @@ import (
 	"math/big"
 )
 
-// The sizes of RSA keys, in bits (RFC 5702 §2). Those for SHA-512 have 1,024 bits at least.
+// Sizes of RSA keys in bits (RFC 5702 §2). Keys for SHA-512 have at least 1,024.
 const (
 	minRSA       = 512
 	minRSASHA512 = 1024
 	maxRSA       = 4096
 )
 
-// rsaPrefixes are the DER encodings of what stands before a hash in a signature: RFC 8017 §9.2.
+// rsaPrefixes are the DER encodings before the hash in a signature (RFC 8017 §9.2).
 var rsaPrefixes = map[crypto.Hash][]byte{
 	crypto.SHA1:   decodeHex("3021300906052b0e03021a05000414"),
 	crypto.SHA256: decodeHex("3031300d060960864801650304020105000420"),
@@ -32,7 +32,8 @@ func decodeHex(s string) []byte {
 	return b
 }
 
-// newRSAKey reads a key as RFC 3110 §2 has it. One that crypto/rsa refuses, for its size or its exponent, is used with math/big.
+// newRSAKey parses a key (RFC 3110 §2). A key that crypto/rsa rejects, for its size or its exponent, is used with
+// math/big.
 func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
 	if len(b) < 1 {
 		return nil, errMalformed
@@ -72,8 +73,8 @@ type rsaKey struct {
 	key  rsa.PublicKey
 }
 
-// isAcceptedSize reports whether crypto/rsa accepts keys of this size, which the GODEBUG setting rsa1024min decides. It verifies a made-up
-// signature: rsa.ErrVerification means that the key was accepted and the signature was wrong.
+// isAcceptedSize reports whether crypto/rsa accepts keys of this size, which the GODEBUG setting rsa1024min decides. It
+// verifies an invented signature: rsa.ErrVerification means that the key was accepted.
 func (k *rsaKey) isAcceptedSize() bool {
 	err := rsa.VerifyPKCS1v15(&k.key, k.hash, make([]byte, k.hash.Size()), make([]byte, k.key.Size()))
 	return errors.Is(err, rsa.ErrVerification)
@@ -83,8 +84,8 @@ func (k *rsaKey) verify(digest, signature []byte) bool {
 	return rsa.VerifyPKCS1v15(&k.key, k.hash, digest, signature) == nil
 }
 
-// cost returns the work of one verification, see [verifier]. It grows with the exponent: for a key of 4,096 bits it takes 0.27 ms with
-// the usual exponent 65,537, and 0.7 ms with 2³¹ - 1.
+// cost returns the cost of one verification, see [verifier]. It grows with the exponent: a key of 4,096 bits takes 0.27 ms
+// with the usual exponent 65,537, and 0.7 ms with 2³¹ - 1.
 func (k *rsaKey) cost() int {
 	switch long, slow := k.key.N.BitLen() > 2048, k.key.E > 1<<16+1; {
 	case long && slow:
@@ -97,13 +98,13 @@ func (k *rsaKey) cost() int {
 	return 1
 }
 
-// An bigRSAKey is a key that crypto/rsa does not accept.
+// A bigRSAKey is a key that crypto/rsa rejects.
 type bigRSAKey struct {
 	hash              crypto.Hash
 	modulus, exponent *big.Int
 }
 
-// verify verifies a signature as RFC 8017 §8.2.2 has it.
+// verify implements RFC 8017 §8.2.2.
 func (k *bigRSAKey) verify(digest, signature []byte) bool {
 	size := (k.modulus.BitLen() + 7) / 8
 	prefix := rsaPrefixes[k.hash]
@@ -117,9 +118,9 @@ func (k *bigRSAKey) verify(digest, signature []byte) bool {
 	return bytes.Equal(want, s.Exp(s, k.exponent, k.modulus).FillBytes(make([]byte, size)))
 }
 
-// cost returns the work of one verification, see [verifier]. It grows with the square of the modulus' length and with the exponent's
-// length: 35 ms if both have 4,096 bits. Two signatures of that kind, of keys and of an answer, leave a fifth of what a question may spend to the rest of
-// its chain.
+// cost returns the cost of one verification, see [verifier]. It grows with the square of the modulus length and with the
+// exponent length: 35 ms if both have 4,096 bits. Two of these signatures, of keys and of an answer, leave a fifth of a
+// question's limit for the rest of the chain.
 func (k *bigRSAKey) cost() int {
 	n := k.modulus.BitLen()
 	return 1 + k.exponent.BitLen()*n*n/(160<<20)

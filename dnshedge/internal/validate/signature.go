@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// A signature is what an RRSIG record says (RFC 4034 §3.1).
+// A signature is a parsed RRSIG record (RFC 4034 §3.1).
 type signature struct {
-	signedFields []byte // all data but the signature itself, in canonical form: it is signed too
-	value        []byte // the signature itself
+	signedFields []byte // RDATA without the signature field, in canonical form; it is signed too
+	value        []byte // the signature field
 	signer       name
 	typeCovered  uint16
 	algorithm    uint8
 	labels       int
-	originalTTL  uint32 // the original one
-	recordTTL    uint32 // the TTL of the RRSIG record
+	originalTTL  uint32
+	recordTTL    uint32 // TTL of the RRSIG record as received
 	expiration   uint32
 	inception    uint32
 	keyTag       uint16
 	index        int // in RRset.Sigs
 }
 
-// parseSignature reads data in canonical form. One that is too short has no signer, and fits nothing.
+// parseSignature parses RDATA in canonical form. The result for data that is too short has no signer and matches nothing.
 func parseSignature(b []byte, ttl uint32) signature {
 	const fixed = 18
 	if len(b) < fixed {
@@ -38,14 +38,14 @@ func parseSignature(b []byte, ttl uint32) signature {
 	}
 }
 
-// The clocks of signers and ours differ. A signature is taken for a tenth of its period more at either end, within these bounds.
+// Bounds of the clock skew in seconds. A signature is accepted for a tenth of its period more at either end.
 const (
 	minSkew = int64(time.Hour / time.Second)
 	maxSkew = int64(24 * time.Hour / time.Second)
 )
 
-// checkValidityPeriod reports whether a signature is too early or too late at a time, in serial arithmetic (RFC 4034 §3.1.5, RFC 1982). It is
-// both if it ends before it begins.
+// checkValidityPeriod reports whether now is before or after the validity period, in serial arithmetic (RFC 4034 §3.1.5,
+// RFC 1982). Both are true if the signature ends before it begins.
 func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	period := int64(int32(s.expiration - s.inception))
 	if period < 0 {
@@ -55,12 +55,12 @@ func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	return s.secondsSince(s.inception, now)+skew < 0, s.secondsSince(s.expiration, now)-skew > 0
 }
 
-// secondsSince returns how many seconds a time is behind a date of a signature.
+// secondsSince returns the seconds from a date of a signature to now.
 func (s *signature) secondsSince(date uint32, now time.Time) int64 {
 	return int64(int32(uint32(now.Unix()) - date))
 }
 
-// nearestTime returns the time of a date that is nearest to now.
+// nearestTime returns the time nearest to now that a date of a signature can mean.
 func (s *signature) nearestTime(nearestTime uint32, now time.Time) time.Time {
 	return time.Unix(now.Unix()-s.secondsSince(nearestTime, now), 0).UTC()
 }

@@ -6,47 +6,47 @@ import (
 	"sync"
 )
 
-// The limits of a Work. A Policy changes the first only.
+// Limits of a Validation. A Policy changes only the first.
 const (
 	defaultVerifications = 128
-	maxFailures          = 16   // of different signatures of a question
-	maxSetFailures       = 8    // of signatures of an RRset
-	maxNSEC3Blocks       = 4096 // of SHA-1, for names of a question
-	spareNSEC3Blocks     = 1024 // of them, what may be spent before an answer is made of what is kept: the proofs to come need the rest
-	maxKeys              = 32   // of a DNSKEY RRset that are read
-	maxDS                = 16   // of a DS RRset that are read
-	maxMismatches        = 4    // digests of a DS RRset that do not fit a key with their tag
+	maxFailures          = 16   // different invalid signatures of a question
+	maxSetFailures       = 8    // invalid signatures of an RRset
+	maxNSEC3Blocks       = 4096 // SHA-1 blocks for NSEC3 hashes of a question
+	spareNSEC3Blocks     = 1024 // of these, for answers from an AggressiveCache; later proofs need the rest
+	maxKeys              = 32   // records of a DNSKEY RRset that are read
+	maxDS                = 16   // records of a DS RRset that are read
+	maxMismatches        = 4    // DS digests that do not match a key with their tag
 )
 
-// A Validation is what validation may spend for one question, and remembers what it has found. A flight that several questions wait for has a
-// Work of its own. Several goroutines may use it at once. The zero value has the default limits.
+// A Validation limits the work of validating one question and remembers results. A key lookup that several questions share
+// has its own Validation. It is safe for concurrent use. The zero value has the default limits.
 type Validation struct {
-	Policy Policy // not changed after the first use
+	Policy Policy // must not change after the first use
 
 	mu          sync.Mutex
 	spent       int // units of verification
-	wasted      int // of them, those for signatures that were wrong, or not needed
-	maxSpent    int // units that may be spent; 0: as honest says
+	wasted      int // of spent, for invalid or superfluous signatures
+	maxSpent    int // limit of spent; 0: maxTotalFactor times the limit of wasted
 	failures    int
-	nsec3Blocks int
+	nsec3Blocks int // SHA-1 blocks for NSEC3 hashes
 	verified    map[rrsetAndKeys]verificationResult
-	results     map[signatureHash]bool // whether the signature was right
+	results     map[signatureHash]bool // whether the signature is valid
 	hashes      map[nsec3HashInput]nsec3Hash
-	signingKeys map[keyHint]int
+	signingKeys map[keyHint]int // index of the key that made the last signature
 }
 
-// Spent returns how many units of verification, failed verifications and SHA-1 blocks of NSEC3 have been paid for.
+// Spent returns the units of verification, the invalid signatures and the SHA-1 blocks for NSEC3 so far.
 func (w *Validation) Spent() (verifications, failures, blocks int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.spent, w.failures, w.nsec3Blocks
 }
 
-// maxTotalFactor is how many times Policy.Verifications all signatures of a question may cost, those that are right included: 11 aliases of wildcards through
-// P-384 zones with NSEC3 records take half of it.
+// maxTotalFactor times Policy.Verifications is the limit for all signatures of a question. 11 aliases through wildcards in
+// P-384 zones with NSEC3 need half of it.
 const maxTotalFactor = 8
 
-// wasteLimit returns what wrong and superfluous signatures of a question may cost.
+// wasteLimit returns the limit for invalid and superfluous signatures, in units.
 func (w *Validation) wasteLimit() int {
 	if w.Policy.Verifications <= 0 {
 		return defaultVerifications
@@ -54,7 +54,7 @@ func (w *Validation) wasteLimit() int {
 	return w.Policy.Verifications
 }
 
-// payVerification takes units of verification. It returns the limit that does not allow that, or "".
+// payVerification spends units of verification. It returns the name of the limit that forbids it, or "".
 func (w *Validation) payVerification(units int) (limit string) {
 	wasted := w.wasteLimit()
 	all := maxTotalFactor * wasted
@@ -67,21 +67,22 @@ func (w *Validation) payVerification(units int) (limit string) {
 	case w.failures >= maxFailures:
 		return "failed verifications"
 	case w.wasted > 0 && w.wasted+units > wasted, w.spent+units > all:
-		return "Verifications" // as Policy has it
+		return "Verifications" // the field of Policy
 	}
 	w.spent += units
 	return ""
 }
 
-// recordWaste takes that units which were paid for were for a signature that is wrong, or not needed.
+// recordWaste counts spent units as those of an invalid or superfluous signature.
 func (w *Validation) recordWaste(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wasted += units
 }
 
-// SpareValidation returns a Work for what is verified for the sake of other questions, with so many units at most, or nil if w can spare none: three quarters
-// of its units are for the question's own proofs. Charge takes what it has spent.
+// SpareValidation returns a Validation of at most the given units for data that other questions need. It returns nil if w
+// has no units to spare: three quarters of its limit are reserved for the question's own proofs. Charge must be called
+// with the units spent.
 func (w *Validation) SpareValidation(units int) *Validation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +93,7 @@ func (w *Validation) SpareValidation(units int) *Validation {
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// Charge takes the units of verification that were spent with another Work.
+// Charge adds units of verification that were spent in a SpareValidation.
 func (w *Validation) Charge(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +101,7 @@ func (w *Validation) Charge(units int) {
 	w.wasted += units
 }
 
-// recordFailure counts a signature that was wrong, for which units were paid.
+// recordFailure counts an invalid signature on which units were spent.
 func (w *Validation) recordFailure(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +109,8 @@ func (w *Validation) recordFailure(units int) {
 	w.wasted += units
 }
 
-// payNSEC3Blocks takes blocks of SHA-1, of those that can be spared or of all. It returns the limit that does not allow that, or "".
+// payNSEC3Blocks spends SHA-1 blocks. It returns the name of the limit that forbids it, or "". With spare, the limit is
+// spareNSEC3Blocks.
 func (w *Validation) payNSEC3Blocks(n int, spare bool) (limit string) {
 	most := maxNSEC3Blocks
 	if spare {
@@ -123,7 +125,7 @@ func (w *Validation) payNSEC3Blocks(n int, spare bool) (limit string) {
 	return ""
 }
 
-// lookUpMemo returns what the memo has for a key, and whether it is there. memo must be one of w's.
+// lookUpMemo returns the remembered value for a key, and whether there is one. memo must belong to w.
 func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +133,7 @@ func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bo
 	return v, ok
 }
 
-// storeMemo puts what was found into a memo of w.
+// storeMemo remembers a value for a key. memo must belong to w.
 func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,15 +143,15 @@ func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	(*memo)[key] = v
 }
 
-// A maker is what a signature says of the key that has made it.
+// A keyHint identifies the keys of a zone with one tag and algorithm.
 type keyHint struct {
-	keys      *dnskey // the first of a zone's
+	keys      *dnskey // the first key of the zone
 	tag       uint16
 	algorithm uint8
 }
 
-// firstKeyToTry returns the place among keys of the one to try first for a signature: of several with its tag and algorithm the one that made the last
-// signature. Otherwise each RRset of a zone with two such keys would be a failure.
+// firstKeyToTry returns the index of the key to try first for a signature: of several keys with its tag and algorithm, the
+// one that made the last signature. Otherwise each RRset of such a zone would count a failure.
 func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	if len(keys) == 0 {
 		return 0
@@ -158,27 +160,27 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	return i
 }
 
-// rememberKey notes which key has made a signature, unless it is the first that was tried.
+// rememberKey stores which key made a signature, unless it was tried first.
 func (w *Validation) rememberKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
 		storeMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm}, i)
 	}
 }
 
-// A rrsetAndKeys is an RRset and the keys that it was verified with.
+// rrsetAndKeys is the key of the memo of Verify.
 type rrsetAndKeys struct {
 	set  *RRset
 	keys *Keys
 }
 
-// An verificationResult is what was found.
+// verificationResult is the value of the memo of Verify.
 type verificationResult struct {
 	verified Verified
 	err      error
 }
 
-// An signatureHash is the hash of a key, of what was signed, and of a signature. Responses to several queries of a question have the same proofs, and a
-// response is judged when it comes and once more when its zone's keys are trusted.
+// A signatureHash is the hash of a key, a signed hash and a signature. The responses to several queries of a question have
+// the same proofs. A response is also verified twice: on arrival, and when its zone's keys are trusted.
 type signatureHash [sha256.Size]byte
 
 func hashSignatureCheck(k *dnskey, sum, signature []byte) (a signatureHash) {
@@ -193,7 +195,7 @@ func hashSignatureCheck(k *dnskey, sum, signature []byte) (a signatureHash) {
 	return a
 }
 
-// A nsec3HashInput is what a hash of NSEC3 is made of.
+// An nsec3HashInput has the inputs of an NSEC3 hash.
 type nsec3HashInput struct {
 	name       name
 	salt       string

@@ -2,11 +2,11 @@ package validate
 
 import "errors"
 
-// A verifier is a public key that can be used.
+// A verifier is a usable public key.
 type verifier interface {
-	// verify reports whether a signature of a digest, as digest returns it, is right.
+	// verify reports whether signature is a valid signature of the result of hashSignedData.
 	verify(digest, signature []byte) bool
-	// cost is what one verification costs, in units of Policy.Verifications: 1 at least.
+	// cost returns the cost of one verification in units of Policy.Verifications, at least 1.
 	cost() int
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// VerifyDS verifies a DS RRset with the keys of the zone above. The set is trusted if the keys are.
+// VerifyDS verifies a DS RRset with the keys of the parent zone. The result is trusted if the keys are.
 func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
 	v, err := w.Verify(s, parent, now)
 	if err != nil {
@@ -24,14 +24,14 @@ func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, er
 	return d, nil
 }
 
-// VerifyDNSKEY returns the keys of a zone (RFC 4035 §5.2): some record of d fits a key of the DNSKEY RRset, and this key signs the set
-// at now. The status is that of what the keys sign:
+// VerifyDNSKEY returns the keys of a zone (RFC 4035 §5.2): a record of d matches a key of the DNSKEY RRset, and this key
+// signs the RRset at now. The status is that of data signed by the keys:
 //
-//	Secure     d is trusted; the keys are there
-//	Unchecked  d is not trusted; the keys are there, and wait for Keys.Trust
-//	Insecure   no record of d is supported, or it fits a key that is not; the keys are nil, the error is the reason, EDE 1 or 2.
-//	           It is so only if d is trusted: otherwise it is the verdict if d turns out right
-//	Bogus      the keys are nil, the error is the reason
+//	Secure     d is trusted, and the keys are returned
+//	Unchecked  d is not trusted; the keys are returned and wait for Keys.WithTrustedDS
+//	Insecure   no record of d, or no key that matches, has a supported algorithm or digest.
+//	           The keys are nil, and the error is the reason, EDE 1 or 2. It holds only once d is trusted
+//	Bogus      the keys are nil, and the error is the reason
 func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, error) {
 	c := dnskeys.canonicalForm()
 	r := &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no keys of the zone", Zone: d.Zone(), Name: dnskeys.Name, Type: dns.TypeDNSKEY}
@@ -66,8 +66,9 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 	return k, Unchecked, nil
 }
 
-// Signers returns the tags of the keys that records of d fit and that have signed a DNSKEY RRset, at now. If there are none, it returns how far now is
-// from the nearest time at which one has: positive if now is too late. It costs no question anything; a few signatures are looked at.
+// SigningKeyTags returns the tags of the keys that match a record of d and have signed the DNSKEY RRset at now. If no key
+// has, it returns the distance from now to the nearest time at which one key has: positive if now is too late. It reads a
+// few signatures at most and charges no question.
 func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []uint16, off time.Duration) {
 	const most = 8 // signatures
 	w := &Validation{Policy: p}
@@ -105,8 +106,9 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	return tags, off
 }
 
-// findEntryPoints returns the keys that records of d fit, if they can verify, and the records. refused: some fits a key that is not supported, and none
-// fits another, nor fails to fit. Otherwise the reason why there are none is in r.
+// findEntryPoints returns the usable keys that match a record of d, and these records. refused is true if at least one
+// record matches a key of an unsupported algorithm and every record matches a key. If there are no entry points, r is set
+// to the reason.
 func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, anchors []keyDigest, refused bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false

@@ -9,32 +9,33 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Verified is what a right signature says of an RRset.
+// Verified describes an RRset with a valid signature.
 type Verified struct {
 	// Status is Secure, or Unchecked if the keys are not trusted yet.
 	Status Status
-	// TTL is how many seconds the RRset may be kept, at most: the lowest of its own TTL, the RRSIG's, the original TTL and what is left
-	// until the signature ends, which counts as 1 if there is less (RFC 4035 §5.3.3). The RRSIG is the one that was verified.
+	// TTL is the number of seconds that the RRset may be cached: the lowest of its own TTL, the TTL and the original TTL
+	// of the verified RRSIG, and the seconds until that expires, at least 1 (RFC 4035 §5.3.3).
 	TTL uint32
-	// Expires is when the signature ends, but at least a second from now on: one that has ended is taken for a while longer, and what it signs is
-	// not over before it is used.
+	// Expires is the end of the signature, at least a second from now. An expired signature within the clock skew is
+	// accepted, and its RRset must last until it is used.
 	Expires time.Time
-	// Encloser is the number of labels of the closest encloser if the RRset was made of a wildcard, and DeniesCloser must
-	// prove that (RFC 4035 §5.3.4). -1: it was not.
+	// Encloser is the number of labels of the closest encloser if the RRset was expanded from a wildcard. Then
+	// VerifyNoCloserName must confirm it (RFC 4035 §5.3.4). -1: it was not.
 	Encloser int
 }
 
-// Verify verifies the signatures of an RRset with the keys of a zone, and that zone's only, until one is right (RFC 4035 §5.3). The error is
-// a *Reason, that of the signature that got furthest: EDE 10 without any, 9 without a key, 7 and 8 for its time, 6.
+// Verify verifies the signatures of an RRset with the keys of one zone until one is valid (RFC 4035 §5.3). The error is
+// the *Reason of the signature that passed most checks: EDE 10 without signatures, 9 without a key, 7 or 8 for its
+// validity period, 6.
 //
 // The result for an RRset and keys is remembered: a second call costs nothing.
 func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
 	return w.verifyRRset(s, k, now, false)
 }
 
-// verifyRRset is Verify. What is superfluous is so in a response to which it is not needed, and costs what wrong signatures do.
+// verifyRRset is Verify. If superfluous is set, the response does not need the RRset, and its signatures count as waste.
 func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verified, error) {
-	if len(s.Sigs) == 0 { // nobody pays for the canonical form of what is not signed
+	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return Verified{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
 	}
 	p := rrsetAndKeys{s, k}
@@ -54,13 +55,13 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 	return o.verified, o.err
 }
 
-// verifiedResult returns what a signature that is right says of its RRset, unchecked.
+// verifiedResult returns the Verified of an RRset for a valid signature, with status Unchecked.
 func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 	left := max(1, -g.secondsSince(g.expiration, now))
 	received := ValidTTL(g.recordTTL)
 	for i := range s.canonicalForm().sigs {
 		if same := &s.canonicalForm().sigs[i]; bytes.Equal(same.value, g.value) && bytes.Equal(same.signedFields, g.signedFields) {
-			received = min(received, ValidTTL(same.recordTTL)) // a record that is there twice (RFC 2181 §5.2)
+			received = min(received, ValidTTL(same.recordTTL)) // a duplicate record (RFC 2181 §5.2)
 		}
 	}
 	v := Verified{TTL: min(s.TTL, received, ValidTTL(g.originalTTL), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
@@ -72,7 +73,8 @@ func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 
 const textUnsigned = "there are no signatures"
 
-// countSignedLabels is what the labels field of a signature is of a name that was not made of a wildcard (RFC 4034 §3.1.3).
+// countSignedLabels returns the value of the Labels field for a name that was not expanded from a wildcard (RFC 4034
+// §3.1.3).
 func countSignedLabels(owner name) int {
 	n := owner.labelCount()
 	if owner.isWildcard() {
@@ -81,7 +83,7 @@ func countSignedLabels(owner name) int {
 	return n
 }
 
-// How far a signature got. The reason of the furthest is the one that is told.
+// The checks that a signature has passed, in order. The reason of the highest stage is reported.
 const (
 	stageUnsigned = iota
 	stageMismatched
@@ -90,7 +92,7 @@ const (
 	stageInvalid
 )
 
-// A signatureSearch is a search for a signature that is right.
+// A signatureSearch looks for a valid signature of one RRset.
 type signatureSearch struct {
 	work      *Validation
 	rrset     *RRset
@@ -99,11 +101,11 @@ type signatureSearch struct {
 	failures  int
 	stopped   bool // a limit was reached
 
-	superfluous bool // the RRset is more than an answer needs
+	superfluous bool // the answer does not need the RRset
 	reason      Reason
 }
 
-// findValidSignature looks for a signature of the RRset that one of the keys of a zone has made, and returns both.
+// findValidSignature returns a valid signature of the RRset by one of the keys of a zone, and the key.
 func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
 	t.recordStage(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
@@ -126,13 +128,14 @@ func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now 
 	return nil, nil, t.failureReason(zone)
 }
 
-// failureReason returns the reason why no signature was right.
+// failureReason returns the reason why no signature is valid.
 func (t *signatureSearch) failureReason(zone name) *Reason {
 	t.reason.Zone, t.reason.Name, t.reason.Type = zone.String(), t.rrset.Name, t.rrset.Type
 	return &t.reason
 }
 
-// recordStage notes how far a signature got, and why no further.
+// recordStage stores the stage that a signature has reached and the reason why it went no further, unless another reached
+// a higher stage.
 func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	if stage >= t.furthest {
 		t.furthest = stage
@@ -140,7 +143,8 @@ func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	}
 }
 
-// shouldTry reports whether a signature is to be tried.
+// shouldTry reports whether the zone can have made the signature, its algorithm is supported, and now is in its validity
+// period.
 func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool {
 	if !g.isAllowedFor(t.canonical.owner, t.rrset.Type, zone) || !t.work.Policy.supportsAlgorithm(g.algorithm) {
 		t.recordStage(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
@@ -159,7 +163,7 @@ func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool
 	return false
 }
 
-// findSigningKey returns the key that has made a signature. Nil: none has, or the search is over.
+// findSigningKey returns the key that made a signature. It returns nil if no key did or the search has stopped.
 func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	t.recordStage(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
 	var sum []byte
@@ -202,7 +206,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 			return k
 		}
 		t.failures++
-		if known { // another server has sent it, or the same one again
+		if known { // a repeated response
 			t.work.recordWaste(units)
 		} else {
 			t.work.recordFailure(units)
@@ -212,7 +216,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	return nil
 }
 
-// payUnits pays units of verification, or ends the search.
+// payUnits spends units of verification. It stops the search and reports false if a limit is reached.
 func (t *signatureSearch) payUnits(units int) bool {
 	limit := t.work.payVerification(units)
 	if limit != "" {
@@ -232,24 +236,24 @@ func untimelyEDE(early, late bool) uint16 {
 	return dns.ExtendedErrorCodeSignatureExpired
 }
 
-// fits reports whether a zone may have made the signature for an owner's records of a type (RFC 4035 §5.3.1). The number of labels is not
-// below the zone's: a wildcard is in the zone that signs it.
+// isAllowedFor reports whether the zone may have made the signature for records of this owner and type (RFC 4035 §5.3.1).
+// The Labels field is not below the zone's label count, because a wildcard lies in the zone that signs it.
 func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	if g.signer != zone || g.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
 		return false
 	}
 	lowest := zone.labelCount()
 	if owner == zone {
-		lowest = countSignedLabels(zone) // the asterisk of a zone's own name does not count either: RFC 4592 §4.2 allows such zones
+		lowest = countSignedLabels(zone) // a zone's own name may begin with an asterisk, which does not count (RFC 4592 §4.2)
 	}
 	return lowest <= g.labels && g.labels <= countSignedLabels(owner)
 }
 
-// sizePerUnit is how many bytes are hashed at the price of one unit of verification. A message with compressed names has up to thirty times its
-// length to hash, for each of its signatures.
+// sizePerUnit is the number of hashed bytes that cost one unit of verification. A message with compressed names can expand
+// to thirty times its length for each signature.
 const sizePerUnit = 32 << 10
 
-// size is the length of what is signed at most.
+// maxSignedSize returns an upper bound of the length of signedData.
 func (c *canonical) maxSignedSize(g *signature) int {
 	n := len(g.signedFields)
 	for _, data := range c.rdata {
@@ -258,11 +262,11 @@ func (c *canonical) maxSignedSize(g *signature) int {
 	return n
 }
 
-// signedData returns what is signed: RFC 4034 §3.1.8.1.
+// signedData returns the bytes that are signed (RFC 4034 §3.1.8.1).
 func (c *canonical) signedData(g *signature, s *RRset) []byte {
 	owner := c.owner
 	if g.labels < countSignedLabels(owner) {
-		owner, _ = owner.ancestorWithLabels(g.labels).wildcardName() // which is no longer than the name: it has a label less at least
+		owner, _ = owner.ancestorWithLabels(g.labels).wildcardName() // it always fits, because it has fewer labels than the name
 	}
 	b := append(make([]byte, 0, c.maxSignedSize(g)), g.signedFields...)
 	for _, data := range c.rdata {

@@ -6,20 +6,20 @@ import (
 )
 
 const (
-	maxSilentZones = 8           // zones, one after the other, without an answer, after which a family rests
-	familyBackoff  = time.Minute //
+	maxSilentZones = 8           // consecutive zones without an answer before an address family is avoided
+	familyBackoff  = time.Minute // how long the other family is preferred
 )
 
-// familyHealth is what is known of IPv4 or IPv6. It is guarded by Fleet.mu.
+// familyHealth is the observed health of IPv4 or IPv6. Pool.mu guards it.
 type familyHealth struct {
-	hasAnswered bool          // an answer has come
-	silentZones int           // zones in a row whose servers have not answered
-	lastZone    string        // the last of them
-	avoidUntil  time.Duration // when it is asked first again, since Fleet.epoch
+	hasAnswered bool          // an answer has come over the family
+	silentZones int           // consecutive zones whose servers have not answered
+	lastZone    string        // the last of these zones
+	avoidUntil  time.Duration // until when the other family is asked first, since Pool.epoch
 }
 
-// recordMiss takes that no answer has come from a server of a zone. A zone may have many servers that are silent, and
-// once the family works, those that never answered for the zone, as they are known to have done, say nothing of it.
+// recordMiss counts a missing answer from a server of a zone. Once the family works, only servers that have answered for
+// the zone count (known), because a zone may have many silent servers.
 func (y *familyHealth) recordMiss(now time.Duration, zone string, known bool) {
 	if y.hasAnswered && !known || zone == y.lastZone {
 		return
@@ -30,7 +30,7 @@ func (y *familyHealth) recordMiss(now time.Duration, zone string, known bool) {
 	}
 }
 
-// familyIndex returns the index of an address's family.
+// familyIndex returns the index of an address's family in Pool.families.
 func familyIndex(a netip.AddrPort) int {
 	if a.Addr().Is4() {
 		return 0
@@ -38,7 +38,7 @@ func familyIndex(a netip.AddrPort) int {
 	return 1
 }
 
-// isAllowedAddress reports whether a server with that address may be asked.
+// isAllowedAddress reports whether a server at this address may be asked. anywhere allows private addresses.
 func (c *Config) isAllowedAddress(at netip.AddrPort, anywhere bool) bool {
 	a := at.Addr()
 	switch {
@@ -50,8 +50,8 @@ func (c *Config) isAllowedAddress(at netip.AddrPort, anywhere bool) bool {
 	return anywhere || c.PrivateOK || !isPrivateAddress(a)
 }
 
-// isPrivateAddress reports whether an address, which is not an IPv4 address in IPv6, means something
-// in one network or on one machine only, or is none of one machine.
+// isPrivateAddress reports whether an address is meaningful only in one network or on one machine, or is not unicast. It
+// must not be an IPv4-mapped IPv6 address.
 func isPrivateAddress(a netip.Addr) bool {
 	for _, p := range specialNetworks {
 		if p.Contains(a) {
@@ -68,7 +68,7 @@ func isPrivateAddress(a netip.Addr) bool {
 	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
 
-// local are networks, besides those that package netip knows, whose addresses mean nothing elsewhere.
+// specialNetworks are networks with local meaning that package netip does not know.
 var specialNetworks = [...]netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"), // RFC 6598
@@ -80,6 +80,6 @@ var specialNetworks = [...]netip.Prefix{
 
 // nat64 and sixToFour are networks whose addresses have an IPv4 address in them.
 var (
-	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052 §2.1
+	nat64     = netip.MustParsePrefix("64:ff9b::/96") // nat64 and sixToFour are networks whose addresses embed an IPv4 address.
 	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )

@@ -3,23 +3,23 @@ package nameservers
 import "time"
 
 const (
-	minBackoff = 10 * time.Second // of a server that is silent; doubled up to maxRest
+	minBackoff = 10 * time.Second // of a silent server; doubles up to maxBackoff
 	maxBackoff = 5 * time.Minute
 
-	// maxSilence is how many queries about a zone, in a row, have no answer before a server rests for that zone; one if none has
-	// ever come. It is also how many zones' queries have none before a server rests for all.
+	// maxSilence is the number of consecutive unanswered queries about a zone before a server is avoided for it; one
+	// suffices if it has never answered. It is also the number of zones before a server is avoided for all.
 	maxSilence = 2
 )
 
-// silence is what is known of queries that had no answer. Times are since Fleet.epoch.
+// silence counts unanswered queries. Times are since Pool.epoch.
 type silence struct {
-	avoidUntil  time.Duration // when the server is asked first again
-	zone        uint32        // of zones: the last one
-	silentCount uint8         // queries in a row, or zones
+	avoidUntil  time.Duration // until when other servers are asked first
+	zone        uint32        // the last unanswered zone, when zones are counted
+	silentCount uint8         // consecutive queries or zones without an answer
 	backoffs    uint8         // since the last answer
 }
 
-// backOff takes that the server rests, unless it does.
+// backOff avoids the server for a while, unless it is avoided already.
 func (s *silence) backOff(now time.Duration) {
 	if now >= s.avoidUntil {
 		s.avoidUntil = now + min(minBackoff<<s.backoffs, maxBackoff)
@@ -27,7 +27,7 @@ func (s *silence) backOff(now time.Duration) {
 	}
 }
 
-// recordMissedZone takes that a zone's query had no answer. Another one about the same zone says no more.
+// recordMissedZone counts a zone without an answer. A further miss in the same zone does not count.
 func (s *silence) recordMissedZone(now time.Duration, zone uint32) {
 	if s.silentCount > 0 && zone == s.zone {
 		return

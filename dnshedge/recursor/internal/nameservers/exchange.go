@@ -23,25 +23,25 @@ import (
 )
 
 const (
-	dialTimeout = 2 * time.Second // of a connection
+	dialTimeout = 2 * time.Second
 
-	maxMismatched = 3 // messages that answer no query, before a socket is given up
+	maxMismatched = 3 // messages that match no query before a socket is closed
 )
 
 var (
-	// errTruncated is why a query is sent again over TCP: the answer did not fit a datagram.
+	// errTruncated leads to a repetition over TCP: the answer was truncated.
 	errTruncated = errors.New("recursor: answer was cut")
-	// errTruncatedTCP is why a response is not taken: not even a connection brought it whole.
+	// errTruncatedTCP rejects a response that is truncated even over TCP.
 	errTruncatedTCP = errors.New("recursor: answer over TCP was cut")
-	// errEDNSRejected is why a query is sent again without EDNS: the server did not understand that.
+	// errEDNSRejected leads to a repetition without EDNS: the server does not understand it.
 	errEDNSRejected = errors.New("recursor: server does not understand EDNS")
-	// errEvicted is why a query has ended without an answer: others need its socket.
+	// errEvicted ends a query whose socket another query needs.
 	errEvicted = errors.New("recursor: socket was needed for another query")
-	// errTooManyForgeries is why a query is given up: somebody guesses IDs.
+	// errTooManyForgeries ends a query because of many messages with wrong IDs.
 	errTooManyForgeries = errors.New("recursor: too many messages that answer no query")
 )
 
-// run sends q and waits for its answer. If it has no places, it waits for them until gone is closed.
+// sendAndReceive sends q and waits for its answer. Without slots, it first waits for them until gone is closed.
 func (q *query) sendAndReceive(gone <-chan struct{}) {
 	defer q.wg.Done()
 	stack.GrowTo8KiB()
@@ -69,7 +69,7 @@ func (q *query) sendAndReceive(gone <-chan struct{}) {
 	q.inbox.pushEvent(queryEvent{q, true})
 }
 
-// recordFailure ends q, which has an error instead of an answer.
+// recordFailure ends q with an error.
 func (q *query) recordFailure() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -83,8 +83,8 @@ func (q *query) recordFailure() {
 
 var bufferPool = sync.Pool{New: func() any { return new([transport.MaxDatagram]byte) }}
 
-// exchangeUDP asks over UDP, from a socket and so a port of its own. It returns nothing if nobody waits
-// for the answer.
+// exchangeUDP sends q over UDP from a socket and thus a port of its own. It returns nothing if the answer is not needed
+// any more.
 func (q *query) exchangeUDP() (*dns.Msg, error) {
 	conn, err := q.openSocket()
 	if isOutOfDescriptors(err) {
@@ -127,7 +127,6 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 	}
 }
 
-// openSocket opens a socket.
 func (q *query) openSocket() (net.Conn, error) {
 	if d := q.conf.Dialer; d != nil {
 		return q.dialWithTimeout(d, "udp", answerTimeout)
@@ -136,12 +135,12 @@ func (q *query) openSocket() (net.Conn, error) {
 }
 
 const (
-	firstPort = 1024 // ports below are the system's
-	portTries = 5    // ports that may be in use, before the system chooses
+	firstPort = 1024 // lower ports are reserved for the system
+	portTries = 5    // ports in use before the system chooses
 )
 
-// dialRandomPort opens a socket whose port is a random one of all that programs may have (RFC 5452 §9.2): the
-// system chooses among fewer, 28,232 on Linux. Where it must choose, as all tries are in use or forbidden, it does.
+// dialRandomPort opens a socket with a random port of all unreserved ports (RFC 5452 §9.2). The system chooses among
+// fewer: 28,232 on Linux. It chooses only if all tries are in use or forbidden.
 func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 	remote := net.UDPAddrFromAddrPort(to)
 	for range portTries {
@@ -156,12 +155,12 @@ func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 	}
 	c, err := net.DialUDP("udp", nil, remote)
 	if err != nil {
-		return nil, err // and not a *net.UDPConn that is nil
+		return nil, err // a nil *net.UDPConn would be a non-nil net.Conn
 	}
 	return c, nil
 }
 
-// dialWithTimeout opens a connection, which takes a while at most, and ends when q is stopped.
+// dialWithTimeout opens a connection. Stopping q ends it.
 func (q *query) dialWithTimeout(d Dialer, network string, most time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(q.ctx, most)
 	defer cancel()
@@ -175,17 +174,17 @@ func (q *query) dialWithTimeout(d Dialer, network string, most time.Duration) (n
 	return usercode.Dial(ctx, d, network, q.addr.String())
 }
 
-// isOutOfDescriptors reports whether there was no socket because there are too many.
+// isOutOfDescriptors reports whether too many files are open.
 func isOutOfDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// isUnreachable reports whether a server cannot be reached from here.
+// isUnreachable reports whether this machine has no route to the server.
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// setConn makes conn the one that ends when q does, or after the given time.
+// setConn makes conn the connection of q, with a deadline after d. It fails if q is stopped.
 func (q *query) setConn(conn net.Conn, d time.Duration) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -193,11 +192,11 @@ func (q *query) setConn(conn net.Conn, d time.Duration) error {
 		return net.ErrClosed
 	}
 	q.conn = conn
-	return conn.SetDeadline(time.Now().Add(d)) // a Dialer may have taken longer than that
+	return conn.SetDeadline(time.Now().Add(d)) // dialing may have taken longer
 }
 
-// extendWait counts q as unanswered when its timeout has passed, and reports whether its answer is still awaited. Then
-// it has the time that losers have; and after that all that the task has, unless somebody needs its place.
+// extendWait counts q as missed after its timeout, and reports whether its answer is still awaited: first until
+// loserDeadline, then as long as the task runs and no other query needs its slots.
 func (q *query) extendWait() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -214,7 +213,7 @@ func (q *query) extendWait() bool {
 	return q.conn.SetDeadline(time.Time{}) == nil
 }
 
-// take reads a response if somebody waits for it.
+// parseResponse parses a response that is still needed.
 func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	if !q.recordAnswer() {
 		return nil, nil
@@ -227,7 +226,7 @@ func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	return wire.ParseMsg(b)
 }
 
-// exchangeTCP asks over TCP, over a connection of its own.
+// exchangeTCP sends q over a new TCP connection.
 func (q *query) exchangeTCP() (*dns.Msg, error) {
 	d := q.conf.Dialer
 	if d == nil {

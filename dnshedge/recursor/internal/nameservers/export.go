@@ -20,29 +20,30 @@ const (
 	maxSource    = 64       // bytes of the source of zones
 )
 
-// In its envelope, an export is first contacts, the number of servers and each of them, the source of the zones, and the
-// number of zones and each of them. Numbers are varints, and bytes have their number before them.
+// exportEnvelope surrounds an export: first round trip times, a count and the servers, the source of the zones, a count
+// and the zones. Numbers are varints; byte strings are prefixed by their length.
 var exportEnvelope = decode.Envelope{Name: "hedge recursor ", Foreign: errNotExport, Max: maxExport}
 
 var errNotExport = errors.New("this is no export of a Resolver")
 
-// The most that a Delegation has.
+// Limits of a Delegation.
 const (
-	MaxNames    = 20 // of servers
+	MaxNames    = 20 // server names
 	MaxAddrs    = 64
 	MaxEvidence = 64 // records
 )
 
-// Delegation is where a zone is served, as its parent says.
+// A Delegation has the servers of a zone according to its parent.
 type Delegation struct {
 	Zone       string
-	Names      []string // of servers
+	Names      []string // server names
 	Addrs      []netip.AddrPort
 	Expires    time.Time
-	DSEvidence [][]byte // what the parent says of its keys, with signatures: records in wire format
+	DSEvidence [][]byte // DS records or their denial, with signatures, in wire format
 }
 
-// Export writes what is known of servers, and zones. The source is a string of at most 64 bytes, which names who said where the zones are served.
+// Export writes the servers' round trip times and the zones. source, of at most 64 bytes, identifies the origin of the
+// zones.
 func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	if _, err := w.Write(f.encodeExport(source, zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
@@ -67,7 +68,7 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 	return decode.End(append(b, all...))
 }
 
-// appendServers appends first contacts, and what is known of servers that answered within decode.MaxAge.
+// appendServers appends the first round trip times and the servers that have answered within decode.MaxAge.
 func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
@@ -113,15 +114,15 @@ func appendAddr(b []byte, at netip.AddrPort) []byte {
 	return binary.AppendUvarint(b, uint64(at.Port()))
 }
 
-// exportedServer is what an export says of a server.
+// An exportedServer is a server in an export.
 type exportedServer struct {
 	addr   netip.AddrPort
 	rtt    rtt.Estimate[float32]
-	age    time.Duration // since the last answer, when the export was made
-	noEDNS time.Duration // how long it is asked without EDNS, from then on
+	age    time.Duration // since the last answer, at the time of the export
+	noEDNS time.Duration // remaining time without EDNS, at the time of the export
 }
 
-// Import reads an export, takes what it says of servers that are not known, and returns its zones, or none if their source is another one. After an error
+// Import adds the unknown servers of an export. It returns the zones, or none if their source differs. After an error
 // nothing has changed.
 func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 	zones, err := f.decodeImport(r, source, time.Now())
@@ -163,7 +164,7 @@ func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delega
 	return zones, nil
 }
 
-// decodeZone takes off a zone that was written at a time.
+// decodeZone decodes a zone of an export made at the given time.
 func decodeZone(d *decode.Decoder, at time.Time) Delegation {
 	z := Delegation{Zone: string(d.Bytes(maxZoneBytes))}
 	z.Expires = at.Add(d.Duration())
@@ -173,7 +174,7 @@ func decodeZone(d *decode.Decoder, at time.Time) Delegation {
 	return z
 }
 
-// decodeList takes off a number and as many values, and fails if there are more than most.
+// decodeList decodes a count and as many values. It fails if there are more than most.
 func decodeList[T any](d *decode.Decoder, most uint64, take func() T) (all []T) {
 	n := d.Uvarint()
 	if n > most {
@@ -185,7 +186,6 @@ func decodeList[T any](d *decode.Decoder, most uint64, take func() T) (all []T) 
 	return all
 }
 
-// decodeAddr takes an address off.
 func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	a, ok := netip.AddrFromSlice(d.Bytes(16))
 	port := d.Uvarint()
@@ -195,7 +195,7 @@ func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	return netip.AddrPortFrom(a, uint16(port))
 }
 
-// decodeRTT takes off a time in ns that an answer may take.
+// decodeRTT decodes a round trip time in ns.
 func decodeRTT(d *decode.Decoder) float32 {
 	t := d.Duration()
 	if t > tcpTimeout {
@@ -204,7 +204,7 @@ func decodeRTT(d *decode.Decoder) float32 {
 	return float32(t)
 }
 
-// mergeServers adds what an export says of servers, unless more is known already.
+// mergeServers adds the servers of an export that are not better known already.
 func (f *Pool) mergeServers(servers []exportedServer, window *sketch.Window, passed time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

@@ -9,19 +9,19 @@ import (
 const (
 	initialMedian     = 50 * time.Millisecond
 	initialHedgeDelay = 60 * time.Millisecond
-	maxFirstRTT       = 500 * time.Millisecond // of both: servers that are slow on purpose delay no others
-	minSamples        = 20                     // before their times are used
-	updateInterval    = 8                      // their times are looked at again
+	maxFirstRTT       = 500 * time.Millisecond // limit of both values: deliberately slow servers delay no others
+	minSamples        = 20                     // before quantiles replace the initial values
+	updateInterval    = 8                      // samples between updates of the quantiles
 )
 
-// firstRTTs is what first answers of servers took. It is guarded by Fleet.mu.
+// firstRTTs has the round trip times of the first answers of servers. Pool.mu guards it.
 type firstRTTs struct {
-	percentile  float64 // that is late, in [0, 1]
+	percentile  float64 // of the hedge delay, in [0, 1]
 	window      sketch.Window
-	newSamples  int           // samples since the figures below were made
-	sampleCount int           // samples, up to enoughContacts
-	median      time.Duration // expected of a server that was never asked
-	hedgeDelay  time.Duration // after which such a server is late
+	newSamples  int           // since the last update
+	sampleCount int           // up to minSamples
+	median      time.Duration // expected RTT of an unknown server
+	hedgeDelay  time.Duration // of an unknown server
 }
 
 func newFirstRTTs(percentile float64) *firstRTTs {
@@ -37,7 +37,7 @@ func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	}
 }
 
-// mergeWindow takes the samples of another window, unless there are as many already.
+// mergeWindow adds the samples of another window, unless the own window has as many.
 func (c *firstRTTs) mergeWindow(window *sketch.Window) {
 	if c.window.Len() >= window.Len() {
 		return

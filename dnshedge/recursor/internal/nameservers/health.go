@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// zoneServerHealth is how a server does with one zone's questions of one kind. It is guarded by Fleet.mu.
+// zoneServerHealth is the state of a server for one kind of question in one zone. Pool.mu guards it.
 //
-// Anybody can have a zone and name anybody's servers for it, of which many drop questions about zones that they do not have. So silence about one
-// zone makes a server rest for that zone. When it is silent about several, it rests for all those that it has not answered for; and for
-// all, if it has answered for these.
+// Anybody can name foreign servers for a zone, and many servers drop questions about zones that they do not have. So a
+// server that is silent about one zone is avoided for that zone. One that is silent about several zones is avoided for all
+// zones that it has not answered for. If it has answered for the silent zones before, it is avoided for all.
 type zoneServerHealth struct {
 	silence
-	lastAnswer  time.Duration // when the last answer came
-	lastQuery   time.Duration // when the last query was sent
-	hasAnswered bool          // an answer has come
+	lastAnswer  time.Duration
+	lastQuery   time.Duration
+	hasAnswered bool
 }
 
-// recordMiss takes that no answer has come.
+// recordMiss counts a missing answer.
 func (s *zoneServerHealth) recordMiss(now time.Duration) {
 	s.silentCount = min(s.silentCount+1, maxSilence)
 	if s.silentCount == maxSilence || !s.hasAnswered {
@@ -26,34 +26,34 @@ func (s *zoneServerHealth) recordMiss(now time.Duration) {
 	}
 }
 
-// healthKey is a server, and a zone with a kind of questions.
+// A healthKey identifies a zoneServerHealth.
 type healthKey struct {
 	addr  netip.AddrPort
 	topic topicID
 }
 
-// topicID stands for a zone and a kind of questions.
+// A topicID identifies a zone and a kind of question.
 type topicID uint64
 
-// zoneID stands for the zone alone.
+// zoneID identifies the zone alone.
 func (t topicID) zoneID() uint32 { return uint32(t >> 32) }
 
-// otherZones stands for all zones that a server has not answered for. Its standing is about zones, and not queries.
+// otherZones is the topic of all zones that a server has not answered for. Its health counts zones in place of queries.
 const otherZones = topicID(kindCount)
 
-// healthTable is the table of them, which is guarded by Fleet.mu, but for the seed. What is forgotten counts as not asked yet.
+// healthTable has the health by server and topic. Pool.mu guards all. A removed entry counts as not asked yet.
 type healthTable struct {
 	seed maphash.Seed
 	max  int
 	all  map[healthKey]*zoneServerHealth
 }
 
-// newTopicID returns what stands for a zone and a kind. Two zones have the same by chance only, which nobody can bring about.
+// newTopicID returns the ID of a zone and a kind. The random seed prevents deliberate collisions.
 func (t *healthTable) newTopicID(zone string, k topicKind) topicID {
 	return topicID(maphash.String(t.seed, zone))&^3 | topicID(k)
 }
 
-// useHealth returns the standing with a key for one more query.
+// useHealth returns the health of a key for a further query. It adds a missing one.
 func (t *healthTable) useHealth(k healthKey, now time.Duration) *zoneServerHealth {
 	s := t.all[k]
 	if s == nil {
@@ -67,11 +67,11 @@ func (t *healthTable) useHealth(k healthKey, now time.Duration) *zoneServerHealt
 	return s
 }
 
-// clearOtherZones ends what silence about several zones has led to, as the server has answered.
+// clearOtherZones removes the health for otherZones, because the server has answered.
 func (t *healthTable) clearOtherZones(addr netip.AddrPort) {
 	k := healthKey{addr, otherZones}
 	if s := t.all[k]; s != nil {
-		*s = zoneServerHealth{} // candidates may refer to it
+		*s = zoneServerHealth{} // candidates may point to it
 		delete(t.all, k)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/gohedge/hedge/internal/budget"
 )
 
-const hedgeBurst = 20 // hedges that the budget holds at most
+const hedgeBurst = 20 // hedgeBurst is the maximum number of tokens in the hedge budget.
 
-// hedgeBudget says whether one more may be sent. It is safe for concurrent use.
+// hedgeBudget decides whether a hedge may be sent. It is safe for concurrent use.
 type hedgeBudget struct {
 	off     bool
 	account *budget.Account
 	limit   *budget.RateLimit
-	outage  atomic.Bool // more than half of the recent queries had no answer
+	outage  atomic.Bool // more than half of the recent queries are unanswered
 	denied  atomic.Int64
 }
 
@@ -27,10 +27,10 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 	}
 }
 
-// isStopped reports whether there are none, whatever the budget has.
+// isStopped reports whether hedging is off or suspended by an outage.
 func (h *hedgeBudget) isStopped() bool { return h.off || h.outage.Load() }
 
-// has reports whether there may be one to spend.
+// hasToken reports whether a hedge could be paid for. It counts a denial if not.
 func (h *hedgeBudget) hasToken() bool {
 	if h.isStopped() {
 		return false
@@ -42,7 +42,7 @@ func (h *hedgeBudget) hasToken() bool {
 	return true
 }
 
-// spend takes a hedge from the budget, or reports false.
+// spendToken spends a token for a hedge, or reports false.
 func (h *hedgeBudget) spendToken() bool {
 	if h.isStopped() {
 		return false

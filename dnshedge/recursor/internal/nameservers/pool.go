@@ -1,6 +1,6 @@
-// Package fleet asks the servers of DNS zones: which of them, when the next one, and when another one
-// because the first is late. It learns how fast they are, which are silent, and which do not serve
-// a zone that they should.
+// Package nameservers sends queries to the name servers of DNS zones. It selects the server, decides when to ask the next
+// one, and hedges late answers. It is the infrastructure cache of the recursor: it learns round trip times, silent
+// servers, and lame servers.
 package nameservers
 
 import (
@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	outageQueries = 32 // queries that tell whether there is an outage
+	outageQueries = 32 // recent queries that determine an outage
 
-	outageInterval = time.Second // of a zone, how often silence tells of one
+	outageInterval = time.Second // between the misses of one zone that count for an outage
 
-	serverBytes = 160 // that a server takes, with its place in the table
-	lameBytes   = 640 // that a mark or a zone takes, with its name
+	serverBytes = 160 // of a server and its table entry
+	lameBytes   = 640 // of a lame record or a zone, with its name
 
-	healthBytes = 160 // that a standing takes, with its place in the table
+	healthBytes = 160 // of a zoneServerHealth and its table entry
 )
 
-// Pool is all servers that are known, and how they are asked. It is safe for concurrent use.
+// A Pool holds the known name servers and sends queries to them. It is safe for concurrent use.
 type Pool struct {
 	// Set by New.
 	conf      *Config
@@ -41,7 +41,7 @@ type Pool struct {
 	// Safe for concurrent use.
 	hedgeBudget *hedgeBudget
 	counters    counters
-	wg          sync.WaitGroup // of the goroutines that ask, and those that look for more servers
+	wg          sync.WaitGroup // of query goroutines and searches
 
 	mu              sync.Mutex // guards the fields below, and what they point to
 	closed          bool
@@ -52,24 +52,24 @@ type Pool struct {
 	families        [2]familyHealth // IPv4 and IPv6
 	sockets         socketTable
 	firstRTTs       *firstRTTs
-	unansweredShare float64 // the share of recent queries that had no answer, as a moving average
+	unansweredShare float64 // of recent queries, as a moving average
 }
 
-// counters are what Stats counts, besides hedges that were denied.
+// counters are counted for Stats.
 type counters struct {
 	wire, tcp, hedges, hedgeWins, timeouts, failovers, lame, ignored atomic.Int64
 }
 
-// NewPool returns a Fleet, which must be closed.
+// NewPool returns a Pool, which must be closed.
 func NewPool(conf Config) *Pool {
 	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 65) / 100)}
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
-		f.conf.Dialer = nil // sockets are opened without one
+		f.conf.Dialer = nil // a plain Dialer is not needed to open sockets
 	}
 	f.perServer = int32(min(cmp.Or(conf.PerServer, 64), math.MaxInt32))
 	f.perZone = int32(min(cmp.Or(conf.PerZone, 256), math.MaxInt32))
 	bytes := cmp.Or(conf.MaxBytes, 16<<20)
-	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // marks, and zones besides
+	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // of lame records and of zones
 	f.servers = serverTable{int(min(bytes*3/4/serverBytes, math.MaxInt32)), make(map[netip.AddrPort]*server)}
 	f.healthByZone = healthTable{maphash.MakeSeed(), int(min(bytes/8/healthBytes, math.MaxInt32)), make(map[healthKey]*zoneServerHealth)}
 	f.lame = lameTable{names, make(map[lameKey]lameRecord)}
@@ -79,7 +79,7 @@ func NewPool(conf Config) *Pool {
 	return f
 }
 
-// Close ends all that is under way, and waits for it.
+// Close ends all queries and waits for their goroutines.
 func (f *Pool) Close() {
 	f.mu.Lock()
 	f.closed = true
@@ -91,8 +91,7 @@ func (f *Pool) Close() {
 	f.wg.Wait()
 }
 
-// enter counts one more goroutine, which must end with wg.Done. It reports false after Close. The
-// caller holds mu.
+// addGoroutine registers a goroutine, which must end with wg.Done. It reports false after Close. The caller holds mu.
 func (f *Pool) addGoroutine() bool {
 	if !f.closed {
 		f.wg.Add(1)
@@ -100,15 +99,15 @@ func (f *Pool) addGoroutine() bool {
 	return !f.closed
 }
 
-// elapsed is the time since epoch.
+// elapsed returns the time since epoch.
 func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 
-// HasHedgeBudget reports whether the budget has a hedge.
+// HasHedgeBudget reports whether a hedge could be paid for.
 func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
 
-// recordForOutage counts a query that was answered, or not. When more than half are not, hedges
-// would only add to what is wrong. Whoever has a zone can name servers that are silent, so one zone tells of it
-// once in tellEvery. The caller holds mu.
+// recordForOutage counts a query as answered or not. While more than half are unanswered, hedges would only add load and
+// are suspended. One zone counts at most once in outageInterval, because its owner can name silent servers. The caller
+// holds mu.
 func (f *Pool) recordForOutage(answered bool) {
 	f.unansweredShare -= f.unansweredShare / outageQueries
 	if !answered {
@@ -117,7 +116,7 @@ func (f *Pool) recordForOutage(answered bool) {
 	f.hedgeBudget.outage.Store(f.unansweredShare > 0.5)
 }
 
-// FillStats adds the fleet's part to s.
+// FillStats adds the Pool's statistics to s.
 func (f *Pool) FillStats(s *observe.RecursorStats) {
 	c := &f.counters
 	s.Wire, s.TCP = c.wire.Load(), c.tcp.Load()
@@ -148,7 +147,8 @@ func (f *Pool) FillStats(s *observe.RecursorStats) {
 	s.FirstContact = f.firstRTTs.hedgeDelay
 }
 
-// ReportBogus takes that a server of a zone has sent, about a name, what is not signed rightly, as if Task.Judge had said so.
+// ReportBogus records that a server of a zone has sent invalid signatures for a name, as if Task.Judge had returned
+// ErrUnsigned.
 func (f *Pool) ReportBogus(zone string, server netip.AddrPort, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

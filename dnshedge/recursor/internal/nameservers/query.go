@@ -15,10 +15,10 @@ import (
 
 const (
 	maxSockets    = 1024 // open at a time
-	maxExpendable = 512  // of them with an expendable query; if there are more, a query that lost ends at once
+	maxExpendable = 512  // expendable queries; with more, a losing query ends at once
 )
 
-// query is one message to one server, and the wait for its answer.
+// A query is one message to one server and the wait for its answer.
 type query struct {
 	// Set before it is started.
 	*Pool
@@ -27,59 +27,57 @@ type query struct {
 	server          *server
 	addr            netip.AddrPort // the server's
 	wire            *wire.Query
-	inbox           *eventQueue // of the goroutine that asks
+	inbox           *eventQueue // of the goroutine that runs the queryLoop
 	started         time.Time
 	hedgeDelay, rto time.Duration
 
 	// Of the goroutine that asks.
 	state        queryState
-	processDelay time.Duration // by which the process was late
-	hedgeable    bool          // no hedge was thought of yet
+	processDelay time.Duration // by which timers were late
+	hedgeable    bool          // no hedge was considered yet
 
-	// Written before the event that tells of it.
-	sent  time.Time // when it had its places
+	sent  time.Time // when it got its slots
 	wrote time.Time // when it left this machine; zero: it has not
 	msg   *dns.Msg
 	err   error
 
-	// Guarded by Fleet.mu.
-	hasSlots        bool          // it has the places that it needs
-	expendable      *list.Element // of sockets.expendable; nil: it is none of those
+	hasSlots        bool
+	expendable      *list.Element // element of sockets.expendable; nil: not expendable
 	conn            net.Conn
-	cancel          context.CancelFunc // ends the opening of a connection
+	cancel          context.CancelFunc // cancels opening a connection
 	stopped         bool
-	abandoned       bool // nobody waits for it
+	abandoned       bool // its task has ended
 	countedAsMissed bool // it counts as unanswered
 }
 
-// queryTopic is what a query is about.
+// A queryTopic is the zone and the kind of question of a query, with the state kept for them.
 type queryTopic struct {
 	zone       *zoneState
 	topic      topicID
-	backoff    *zoneBackoff      // of the zone, for such questions
-	zoneHealth *zoneServerHealth // of the server, for them
+	backoff    *zoneBackoff      // of the zone, for this kind of question
+	zoneHealth *zoneServerHealth // of the server, for this topic
 }
 
-// queryForm is how a question is sent. A query that repeats another one has the same but for what was wrong.
+// A queryForm is the form of a query. A repetition changes one field.
 type queryForm struct {
 	number       int  // of the attempt
-	hedge        bool // it was sent because an answer was late
+	hedge        bool // sent because an answer was late
 	tcp          bool
-	withoutEDNS  bool // without EDNS
-	paidByBudget bool // by the budget of hedges
+	withoutEDNS  bool
+	paidByBudget bool // by the hedge budget
 }
 
-// queryState is how far a query is for the goroutine that asks.
+// queryState is the progress of a query as seen by the queryLoop.
 type queryState int8
 
 const (
-	stateWaiting queryState = iota // for places
+	stateWaiting queryState = iota // for slots
 	stateSent                      // or about to be
-	stateEvicted                   // its socket was needed for another; until it is overdue, it counts as sent
+	stateEvicted                   // its socket was needed; until it is overdue, it counts as sent
 	stateOverdue                   // the retransmission timeout has passed
 )
 
-// nextTimer returns when something is to be done about q: the hedge or, after that, the next server.
+// nextTimer returns when the hedge or, after that, the next server is due.
 func (q *query) nextTimer() time.Time {
 	if q.hedgeable {
 		return q.sent.Add(q.hedgeDelay + q.processDelay)
@@ -87,7 +85,7 @@ func (q *query) nextTimer() time.Time {
 	return q.sent.Add(q.rto + q.processDelay)
 }
 
-// loserDeadline returns when q ends if it has lost.
+// loserDeadline returns when q ends if its task has ended.
 func (q *query) loserDeadline() time.Time {
 	if q.tcp {
 		return q.sent.Add(tcpTimeout)
@@ -95,13 +93,13 @@ func (q *query) loserDeadline() time.Time {
 	return q.sent.Add(answerTimeout)
 }
 
-// queryEvent is what happened to a query.
+// A queryEvent reports the progress of a query to the queryLoop.
 type queryEvent struct {
 	*query
-	ended bool // otherwise, it has been sent after a wait
+	ended bool // otherwise it was sent after a wait
 }
 
-// eventQueue is what a goroutine that asks is told. It is safe for concurrent use.
+// An eventQueue has the events of a task's queries. It is safe for concurrent use.
 type eventQueue struct {
 	wake chan struct{} // capacity 1: there are events
 
@@ -119,7 +117,7 @@ func (b *eventQueue) pushEvent(e queryEvent) {
 	}
 }
 
-// take returns the events since the last call, of which the memory is used again.
+// takeEvents returns the events since the last call. It reuses the memory of last.
 func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,14 +126,14 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	return events
 }
 
-// socketTable are places for queries at no server in particular. They are guarded by Fleet.mu.
+// socketTable limits open sockets. Pool.mu guards it.
 type socketTable struct {
 	slots
-	open       map[*query]struct{} // that have a place, and so may have a socket
-	expendable list.List           // of them those that will hardly be answered, the oldest first; their sockets are taken first
+	open       map[*query]struct{} // queries with a slot and thus possibly a socket
+	expendable list.List           // queries unlikely to be answered, the oldest first; their sockets are taken first
 }
 
-// need is a place that a query needs, and how many there are of its kind.
+// A slotNeed is a slot that a query needs, and the number of slots of its kind.
 type slotNeed struct {
 	*slots
 	max int32
@@ -145,7 +143,7 @@ func (q *query) neededSlots() [3]slotNeed {
 	return [...]slotNeed{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets.slots, maxSockets}}
 }
 
-// tryAcquireSlots takes the places that q needs, if they are all free. The caller holds mu.
+// tryAcquireSlots acquires the slots that q needs if all are free. The caller holds mu.
 func (q *query) tryAcquireSlots() bool {
 	for _, p := range q.neededSlots() {
 		if p.used >= p.max {
@@ -162,7 +160,7 @@ func (q *query) tryAcquireSlots() bool {
 	return true
 }
 
-// recordPlacement notes that q has places. The caller holds mu.
+// recordPlacement records that q has its slots. The caller holds mu.
 func (q *query) recordPlacement() {
 	q.hasSlots = true
 	q.sent = time.Now()
@@ -170,8 +168,8 @@ func (q *query) recordPlacement() {
 	q.sockets.open[q] = struct{}{}
 }
 
-// await waits for the places that q needs, one after the other. It reports false if nobody waits for
-// q any more, as gone is closed, or its zone rests.
+// awaitSlots waits for the slots that q needs, one after the other. It reports false if gone is closed, the task has
+// ended, or the zone is in backoff.
 func (q *query) awaitSlots(gone <-chan struct{}) bool {
 	var has []slotNeed
 	ok := true
@@ -211,7 +209,7 @@ func (q *query) awaitSlots(gone <-chan struct{}) bool {
 	return true
 }
 
-// releaseSlots gives q's places back. Only the first call does anything. The caller holds mu.
+// releaseSlots returns the slots of q. Further calls have no effect. The caller holds mu.
 func (q *query) releaseSlots() {
 	if !q.hasSlots {
 		return
@@ -227,7 +225,7 @@ func (q *query) releaseSlots() {
 	q.zones.releaseZone(q.zone, q.elapsed())
 }
 
-// stop ends q soon. The caller holds mu.
+// stop closes the connection of q. The caller holds mu.
 func (q *query) stop() {
 	q.stopped = true
 	if q.cancel != nil {
@@ -238,8 +236,8 @@ func (q *query) stop() {
 	}
 }
 
-// evictQuery ends the oldest expendable query whose place is of use. For a place at a server or in a zone,
-// that is one which was dropped. The caller holds mu.
+// evictQuery ends the oldest expendable query that occupies a slot of s. For a slot of a server or a zone, that query must
+// have been dropped. The caller holds mu.
 func (f *Pool) evictQuery(s *slots) {
 	for e := f.sockets.expendable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
@@ -251,7 +249,7 @@ func (f *Pool) evictQuery(s *slots) {
 	}
 }
 
-// markExpendable makes q expendable: it ends when its socket is needed. The caller holds mu.
+// markExpendable lets q end when another query needs its socket. The caller holds mu.
 func (q *query) markExpendable() {
 	if !q.hasSlots || q.expendable != nil {
 		return
@@ -262,21 +260,21 @@ func (q *query) markExpendable() {
 	}
 }
 
-// isOvertaken reports whether q's server has answered a query that was sent after q. The caller holds mu.
+// isOvertaken reports whether the server has answered a query sent after q. The caller holds mu.
 func (q *query) isOvertaken() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
-// wasSentBefore reports whether q was sent before the query whose answer came from its server then. The caller holds mu.
+// wasSentBefore reports whether q was sent before the query whose answer came at lastAnswer. The caller holds mu.
 func (q *query) wasSentBefore(seen time.Duration) bool {
 	return seen-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
-// isDropped reports whether q was dropped in all likelihood. The caller holds mu.
+// isDropped reports whether q was probably dropped by the server or the network. The caller holds mu.
 func (q *query) isDropped() bool {
 	passed := time.Since(q.sent)
 	return passed >= answerTimeout || passed >= q.rto && q.isOvertaken()
 }
 
-// abandonQuery leaves q to itself: its answer, if one comes, tells how fast the server is. The caller holds mu.
+// abandonQuery lets q go on after its task: a late answer still tells the RTT of the server. The caller holds mu.
 func (q *query) abandonQuery() {
 	q.abandoned = true
 	if !q.hasSlots {
@@ -289,7 +287,7 @@ func (q *query) abandonQuery() {
 		return
 	}
 	if q.countedAsMissed && q.conn != nil {
-		_ = q.conn.SetDeadline(q.loserDeadline()) // which it had not
+		_ = q.conn.SetDeadline(q.loserDeadline()) // extendWait has removed it
 	}
 }
 
@@ -300,7 +298,7 @@ func (q *query) recordMiss() {
 	}
 	q.countedAsMissed = true
 	now, known := q.elapsed(), q.zoneHealth.hasAnswered
-	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise it is not silent
+	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise the server is not silent
 		q.zoneHealth.recordMiss(now)
 		if !q.isOvertaken() {
 			q.healthByZone.useHealth(healthKey{q.addr, otherZones}, now).recordMissedZone(now, q.topic.zoneID())
@@ -316,7 +314,7 @@ func (q *query) recordMiss() {
 	q.families[familyIndex(q.addr)].recordMiss(now, q.zone.name, known)
 }
 
-// recordAnswer takes what an answer to q took, and reports whether somebody waits for it.
+// recordAnswer records the RTT of an answer, and reports whether it is still needed.
 func (q *query) recordAnswer() bool {
 	now := time.Now()
 	took := min(now.Sub(q.wrote), answerTimeout)

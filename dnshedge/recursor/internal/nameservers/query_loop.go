@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	maxQueries          = 8                       // of a task, unless its servers are more
-	maxUnansweredHedges = 2                       // hedges of a task that nobody answers
+	maxQueries          = 8                       // of a task, unless it has more servers
+	maxUnansweredHedges = 2                       // hedges of a task without any response
 	maxQueryTime        = 4500 * time.Millisecond // after which a task sends no more queries
-	briefTime           = time.Second             // after which a brief one sends none
+	briefTime           = time.Second             // after which a Brief task sends no more queries
 
-	noEDNSTime       = time.Hour            // how long a server that does not understand EDNS is asked without
-	maxTimerLateness = 5 * time.Millisecond // how late a timer may strike: then the process is busy, and not the server
+	noEDNSTime       = time.Hour            // how long a server that rejects EDNS is asked without it
+	maxTimerLateness = 5 * time.Millisecond // a timer that fires later means that the process is busy; the answer may be unread
 )
 
-// Query has the servers of a zone answer t. It returns the first response that Judge takes, as it
-// came, or the error of Spend or More, ErrNoServers, or the cause of ctx.
+// Query asks the servers of a zone the question of t. It returns the first response that Judge accepts, unchanged. The
+// error is that of Spend or FindMore, ErrNoServers, or the cause of ctx.
 //
-// It is no race of package race: which server is asked next and when depends on how those asked
-// before have answered, there is no bound of four attempts, and losers are of use.
+// It does not use package race: the next server and its delay depend on the responses so far, there are more than four
+// attempts, and the answers of losers are of use.
 func (f *Pool) Query(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
@@ -72,7 +72,7 @@ func (f *Pool) Query(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	}
 }
 
-// queryLoop is a task that is under way. Its fields belong to the goroutine that asks; inbox has a lock of its own.
+// A queryLoop is the state of one Query call. Its fields belong to the goroutine of Query; inbox has its own lock.
 type queryLoop struct {
 	*Pool
 	*Task
@@ -82,26 +82,26 @@ type queryLoop struct {
 	zone       *zoneState
 	began      time.Duration
 	candidates []candidate
-	queries    []*query // that were sent, in this order, and have not ended
-	attempts   int      // queries sent, but not those that repeat an attempt in another form
-	hedgesSent int      // of them, hedges
+	queries    []*query // in flight or overdue, in the order of sending
+	attempts   int      // queries sent, without repetitions in another form
+	hedgesSent int      // of these, hedges
 	timer      *time.Timer
-	ended      chan struct{} // closed at the end; nil: nobody waits for a place
+	ended      chan struct{} // closed at the end; nil: no query waits for a slot
 	inbox      eventQueue
 	search     serverSearch
 	outcome    loopOutcome
 }
 
-// loopOutcome is what is known of a task that nobody has answered.
+// loopOutcome collects the facts that determine the error of a task.
 type loopOutcome struct {
 	sentAny     bool  // a query has left this machine
-	localErr    error // why one has not
+	localErr    error // why a query could not be sent
 	gotResponse bool  // a response came
-	fatal       error // why no more is sent
-	backedOff   bool  // it was noted that the zone's servers are silent
+	fatal       error // why no more queries are sent
+	backedOff   bool  // the silence of the zone's servers is recorded
 }
 
-// enterZone makes the task a user of its zone, or returns why the zone's servers are not asked.
+// enterZone registers the task as a user of its zone. It returns ErrNoServers while the zone is in backoff.
 func (a *queryLoop) enterZone() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -115,18 +115,18 @@ func (a *queryLoop) enterZone() error {
 	return nil
 }
 
-// queryReason is why a query is sent.
+// queryReason says why a query is sent.
 type queryReason int
 
 const (
 	reasonFirst   queryReason = iota
-	reasonFailure             // another server cannot answer
-	reasonTimeout             // no answer came before the retransmission timeout
+	reasonFailure             // a server cannot answer
+	reasonTimeout             // no answer before the retransmission timeout
 	reasonHedge               // an answer is late
-	reasonRepeat              // the query before was not understood, or its answer was cut
+	reasonRepeat              // the previous query was rejected, or its answer truncated
 )
 
-// next asks the next server, or looks for more.
+// queryNext sends a query to the next server, or searches for more servers.
 func (a *queryLoop) queryNext(why queryReason) {
 	if a.isExhausted() {
 		return
@@ -152,7 +152,7 @@ func (a *queryLoop) queryNext(why queryReason) {
 	a.sendQuery(c, why, nil)
 }
 
-// searchEffort returns where to look for more servers because one is needed.
+// searchEffort returns how far to search for more servers.
 func (a *queryLoop) searchEffort() Effort {
 	if a.outcome.gotResponse || len(a.candidates) == 0 {
 		return Everything
@@ -160,13 +160,13 @@ func (a *queryLoop) searchEffort() Effort {
 	return Outside
 }
 
-// isExhausted reports whether no more queries are sent.
+// isExhausted reports whether no more queries may be sent.
 func (a *queryLoop) isExhausted() bool {
 	passed := a.elapsed() - a.began
 	return a.outcome.fatal != nil || passed > maxQueryTime || a.Brief && passed >= briefTime
 }
 
-// isFinished reports whether no answer is awaited any more.
+// isFinished reports whether no answer can be expected any more.
 func (a *queryLoop) isFinished() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
@@ -186,7 +186,7 @@ func (a *queryLoop) isFinished() bool {
 	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
 }
 
-// awaitDeadline returns Task.Until's time.
+// awaitDeadline returns the time of Task.AwaitUntil.
 func (a *queryLoop) awaitDeadline() time.Time {
 	if a.AwaitUntil == nil {
 		return time.Time{}
@@ -194,7 +194,7 @@ func (a *queryLoop) awaitDeadline() time.Time {
 	return a.AwaitUntil()
 }
 
-// lastDeadline returns when all queries have had the time that losers have.
+// lastDeadline returns when the last of the queries ends as a loser.
 func (a *queryLoop) lastDeadline() (last time.Time) {
 	for _, q := range a.queries {
 		if at := q.loserDeadline(); at.After(last) {
@@ -204,7 +204,7 @@ func (a *queryLoop) lastDeadline() (last time.Time) {
 	return last
 }
 
-// latestQuery returns the query that was sent last, of those whose answer is not overdue.
+// latestQuery returns the last sent query that is not overdue, or nil.
 func (a *queryLoop) latestQuery() *query {
 	for i := len(a.queries) - 1; i >= 0; i-- {
 		if q := a.queries[i]; q.state != stateOverdue {
@@ -214,7 +214,7 @@ func (a *queryLoop) latestQuery() *query {
 	return nil
 }
 
-// setTimer sets the timer.
+// setTimer sets the timer for the next event without a response.
 func (a *queryLoop) setTimer() {
 	q := a.latestQuery()
 	switch {
@@ -231,7 +231,7 @@ func (a *queryLoop) setTimer() {
 	}
 }
 
-// handleTimer does what is to be done when the time of the latest query is up.
+// handleTimer hedges the latest query or, after its retransmission timeout, asks the next server.
 func (a *queryLoop) handleTimer() {
 	q := a.latestQuery()
 	if q == nil || q.state == stateWaiting {
@@ -241,7 +241,7 @@ func (a *queryLoop) handleTimer() {
 	switch {
 	case over < 0:
 	case over > maxTimerLateness:
-		q.processDelay += over + maxTimerLateness // the answer may be here already, but not read
+		q.processDelay += over + maxTimerLateness // the answer may have arrived unread
 	case q.hedgeable:
 		q.hedgeable = false
 		a.sendHedge()
@@ -251,7 +251,7 @@ func (a *queryLoop) handleTimer() {
 	}
 }
 
-// markOverdue notes that the answers to all queries are overdue. They are still taken if they come.
+// markOverdue marks all queries as overdue. Their answers are still accepted.
 func (a *queryLoop) markOverdue() {
 	var ended []*query
 	a.mu.Lock()
@@ -275,10 +275,10 @@ func (a *queryLoop) markOverdue() {
 	}
 }
 
-// sendHedge asks another server because the answer of the one before is late.
+// sendHedge asks another server because the latest answer is late.
 func (a *queryLoop) sendHedge() {
 	if a.isExhausted() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
-		return // they do not help, and others have the same budget
+		return // hedges do not help, and other tasks share the budget
 	}
 	c := a.selectHedgeServer(a.candidates)
 	looks := (c == nil || c.attempts > 0) && a.search.canFind(Glueless)
@@ -291,7 +291,7 @@ func (a *queryLoop) sendHedge() {
 	}
 }
 
-// sendQuery sends a query to c. If it repeats another one in another form, that form is again.
+// sendQuery sends a query to c. A repetition has the form again.
 func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryForm) {
 	paid := why == reasonHedge // by the budget
 	if !paid && a.Hedge != nil && a.Hedge() {
@@ -327,8 +327,7 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryForm) {
 	}
 }
 
-// spendTask reports whether a query is paid for. If it is not, nothing more is sent, unless it is a hedge: the
-// task goes on without.
+// spendTask calls Task.Spend. If it refuses, the task sends nothing more; a refused hedge is only left out.
 func (a *queryLoop) spendTask(why queryReason, paid bool) bool {
 	if a.Task.Spend == nil {
 		return true
@@ -343,8 +342,8 @@ func (a *queryLoop) spendTask(why queryReason, paid bool) bool {
 	return err == nil
 }
 
-// acquireSlots returns a query that has places, or that waits for them, and whom it asks: c, unless others have
-// taken its last places since it was chosen. A hedge does not wait. The query is nil if none can be sent.
+// acquireSlots returns a query with slots or one that waits for them, and its candidate. That is c, unless other tasks
+// have taken its last slots. A hedge does not wait. The query is nil if none can be sent.
 func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryForm) (*candidate, *query) {
 	now := a.elapsed()
 	a.mu.Lock()
@@ -361,7 +360,7 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryForm
 	case q.tryAcquireSlots():
 		q.state = stateSent
 		if why == reasonTimeout {
-			q.markExpendable() // it will hardly be answered
+			q.markExpendable() // it will probably be lost like the query before
 		}
 	case why == reasonHedge:
 		return c, nil
@@ -383,7 +382,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, again *queryForm) *q
 		q.queryForm = *again
 	}
 	if c.slow && len(a.candidates) == 1 && a.search.canFind(Glueless) {
-		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // there may be a better one
+		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // FindMore may return a faster server
 	}
 	if q.tcp {
 		q.hedgeDelay, q.rto = 3*q.hedgeDelay, min(max(3*c.rto, initialRTO), 3*maxRTO) // a connection takes two round trips more
@@ -400,7 +399,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, again *queryForm) *q
 	return q
 }
 
-// count counts a query to c.
+// countQuery counts a query in the task and in Stats.
 func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	if why != reasonRepeat {
 		a.attempts++
@@ -430,7 +429,7 @@ func (a *queryLoop) attemptInfo(q *query) Attempt {
 	}
 }
 
-// take takes an event, and returns the answer if it is one.
+// handleEvent processes an event and returns the accepted response, if it has one.
 func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	q := e.query
 	if !e.ended {
@@ -454,7 +453,7 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 		err = a.judgeResponse(c, q)
 	}
 	m := q.msg
-	q.msg = nil // it may be large, and other queries of the task, which refer to this one, may take long
+	q.msg = nil // it may be large, and abandoned queries keep it reachable
 	a.reportEnd(q, err)
 	switch {
 	case err == nil:
@@ -482,7 +481,7 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	return nil
 }
 
-// read reads a response, and returns an error if it is none that helps.
+// judgeResponse returns nil if the response is accepted, otherwise why not.
 func (a *queryLoop) judgeResponse(c *candidate, q *query) error {
 	switch {
 	case q.withoutEDNS || !isEDNSRejected(q.msg):
@@ -491,7 +490,7 @@ func (a *queryLoop) judgeResponse(c *candidate, q *query) error {
 	default:
 		return errEDNSRejected
 	}
-	if q.withoutEDNS && !isEDNSRejected(q.msg) { // otherwise it is the question that the server does not understand
+	if q.withoutEDNS && !isEDNSRejected(q.msg) { // otherwise the server rejects the question itself
 		now := a.elapsed()
 		a.mu.Lock()
 		if c.server.noEDNSUntil <= now {
@@ -509,7 +508,7 @@ func (a *queryLoop) judgeResponse(c *candidate, q *query) error {
 	return a.updateLameness(c, err)
 }
 
-// mark notes what a server has said, as Task.Judge does, and returns it.
+// updateLameness records an error of Task.Judge for the server and returns it.
 func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
 	a.mu.Lock()
@@ -530,12 +529,12 @@ func isEDNSRejected(m *dns.Msg) bool {
 	return false
 }
 
-// reportEnd notes that q has ended.
+// reportEnd records the end of a query and calls Config.Ended.
 func (a *queryLoop) reportEnd(q *query, err error) {
 	switch {
 	case !q.wrote.IsZero():
 		a.outcome.sentAny = true
-	case err != ErrNoServers: // it has waited for a place in vain
+	case err != ErrNoServers: // ErrNoServers: it has waited for a slot in vain
 		a.outcome.localErr = err
 	}
 	if ended := a.conf.Ended; ended != nil {
@@ -543,7 +542,7 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	}
 }
 
-// add adds the servers that were found.
+// addServers adds the servers that a search has found, and asks one if that is needed.
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
@@ -551,7 +550,7 @@ func (a *queryLoop) addServers(x searchResult) {
 	switch {
 	case len(x.servers) == 0:
 		s.exhaustedEffort, s.err = x.effort, x.err
-	case len(a.candidates) == n: // none that may be asked
+	case len(a.candidates) == n: // no allowed address
 		if s.startSearch(a.ctx, x.effort) {
 			return
 		}
@@ -572,10 +571,10 @@ func (a *queryLoop) addServers(x searchResult) {
 	}
 }
 
-// fail returns the error of a task that no server has answered.
+// failureReason returns the error of a task without an accepted response.
 func (a *queryLoop) failureReason() error {
 	if a.outcome.fatal == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
-		return ErrNoHedgeBudget // which says nothing of servers
+		return ErrNoHedgeBudget // it says nothing of the servers
 	}
 	silent := a.backOffZone()
 	o := &a.outcome
@@ -590,7 +589,8 @@ func (a *queryLoop) failureReason() error {
 	return ErrNoServers
 }
 
-// rest has the zone rest, perhaps, if all servers were asked and were silent. It reports whether they were.
+// backOffZone records that all servers of the zone are silent, which may put the zone into backoff. It reports whether
+// they are.
 func (a *queryLoop) backOffZone() bool {
 	if !a.areAllSilent() {
 		return false
@@ -606,12 +606,12 @@ func (a *queryLoop) backOffZone() bool {
 		a.outcome.backedOff = true
 		r.recordSilence(a.Name, slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.hasAnswered }), now)
 	case r.avoidUntil > now:
-		r.avoidUntil = now + zoneBackoffTime // they still are
+		r.avoidUntil = now + zoneBackoffTime // all are still silent
 	}
 	return true
 }
 
-// silent reports whether all servers were asked, and none has said anything, not even to others.
+// areAllSilent reports whether all servers were asked and none has answered this task or another one since.
 func (a *queryLoop) areAllSilent() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -630,11 +630,11 @@ func (a *queryLoop) areAllSilent() bool {
 	return true
 }
 
-// end leaves the queries that are still in flight to themselves.
+// releaseQueries abandons the queries in flight at the end of the task.
 func (a *queryLoop) releaseQueries(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paidByBudget {
-		a.hedgeBudget.refundToken() // nobody will be asked
+		a.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
 	}
 	a.search.stopLater()
 	if a.ended != nil {

@@ -10,36 +10,36 @@ import (
 )
 
 const (
-	minHedgeDelay  = 20 * time.Millisecond  // before which no server that was met is late
-	rttGranularity = 5 * time.Millisecond   // by which the times of any server deviate (RFC 6298 §2.3)
-	initialRTO     = 200 * time.Millisecond // of a server that was never met, unless most take longer
-	maxRTO         = time.Second            // before another server, or the same, is asked
+	minHedgeDelay  = 20 * time.Millisecond  // of servers that have answered before
+	rttGranularity = 5 * time.Millisecond   // lower bound of the deviation (RFC 6298 §2.3)
+	initialRTO     = 200 * time.Millisecond // retransmission timeout of unknown servers, unless most are slower
+	maxRTO         = time.Second            // maximum retransmission timeout
 
-	maxAttempts = 3 // of a question at a server, over UDP (RFC 9520 §3.1)
+	maxAttempts = 3 // of a question at one server over UDP (RFC 9520 §3.1)
 )
 
-// candidate is one of the servers that a task may ask.
+// A candidate is a server that a task may ask.
 type candidate struct {
 	*server
-	zoneHealth       *zoneServerHealth // nil: it was not asked yet
+	zoneHealth       *zoneServerHealth // nil: not asked about the zone yet
 	otherZonesHealth *zoneServerHealth // for zones that it has not answered for; may be nil
 	addr             netip.AddrPort
-	lame             bool    // it was found to be lame not long ago
-	hasLameRecord    bool    // there is something that speaks against it in the zone
+	lame             bool    // known to be lame for the name
+	hasLameRecord    bool    // it has an entry in the lame table
 	hasAnswered      bool    // an answer has come from it before
-	failed           bool    // it is not asked again for this task
-	avoided          bool    // it is asked after all others
+	failed           bool    // not asked again for this task
+	avoided          bool    // asked after all others
 	attempts         int     // queries over UDP
-	expectedRTT      float32 // the time in ns that an answer is expected to take
+	expectedRTT      float32 // in ns
 
-	hedgeDelay time.Duration // after which an answer is late
-	rto        time.Duration // after which none is awaited before another server is asked
+	hedgeDelay time.Duration // after which its answer is late
+	rto        time.Duration // retransmission timeout
 
-	slow            bool          // its answers take twice as long as is usual, at least
-	firstHedgeDelay time.Duration // what late would be if it had never been met
+	slow            bool          // its expected RTT exceeds the hedge delay of unknown servers
+	firstHedgeDelay time.Duration // hedge delay of an unknown server
 }
 
-// addCandidates returns those of the addresses that may be asked and are not among the old ones.
+// addCandidates appends the addresses in all that may be asked and are not in old.
 func (f *Pool) addCandidates(t *Task, old []candidate, all []netip.AddrPort) []candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -73,7 +73,7 @@ next:
 		} else {
 			c.expectedRTT = float32(prior) * (0.8 + 0.4*rand.Float32())
 			if s.slots.used > 0 {
-				c.expectedRTT = max(c.expectedRTT, float32(now-s.lastQuery)) // it is being met, and takes longer than that
+				c.expectedRTT = max(c.expectedRTT, float32(now-s.lastQuery)) // its first answer takes at least this long
 			}
 			c.hedgeDelay, c.rto = f.firstRTTs.hedgeDelay, max(initialRTO, f.firstRTTs.hedgeDelay)
 		}
@@ -82,8 +82,8 @@ next:
 	return old
 }
 
-// selectServer returns the server to ask next, or nil if all that may be asked have been asked often enough. All have their turn before
-// one is asked again, but for those that are not likely to answer. The caller holds mu.
+// selectServer returns the server to ask next, or nil if all have been asked maxAttempts times. Each server is asked once
+// before one is asked again, except servers that are unlikely to answer. The caller holds mu.
 func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank candidateRank
@@ -97,9 +97,9 @@ func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	return best
 }
 
-// selectHedgeServer returns the server to ask because another one is late, or nil: one that was not asked yet
-// and is as likely to answer as any, if possible one that was never met. If there is none, it is
-// one that was asked once and has always answered: the query was probably lost.
+// selectHedgeServer returns the server of a hedge, or nil. It prefers a server that this task has not asked, as likely to
+// answer as any, and among these one that has never answered. Otherwise it is a reliable server that was asked once: the
+// query was probably lost.
 func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -126,23 +126,23 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
-// rank is how good a choice a candidate is; less is better.
+// candidateRank orders candidates; less is better.
 type candidateRank struct {
-	round       int // how often it was asked; one more if it is not likely to answer, and two if it has answered in vain
+	round       int // times asked; plus 1 if unlikely to answer, plus 2 if avoided
 	class       serverClass
-	met         bool // of a hedge
+	met         bool // only for hedges
 	expectedRTT float32
 	rttvar      float32
 }
 
-// serverClass is how likely a server is to answer. Less is more.
+// serverClass is the likelihood of an answer; less is likelier.
 type serverClass int
 
 const (
 	classUsual serverClass = iota
 	classBackedOff
 	classLame
-	classFull // all its places are taken
+	classFull // all its slots are taken
 )
 
 func (r candidateRank) isBetterThan(o candidateRank) bool {
@@ -159,7 +159,7 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 	return r.rttvar < o.rttvar
 }
 
-// rankCandidate returns c's rank. The caller holds mu.
+// rankCandidate returns the rank of c. The caller holds mu.
 func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	r := candidateRank{round: c.attempts, expectedRTT: c.expectedRTT, rttvar: c.rtt.RTTVAR}
 	switch {
@@ -179,13 +179,13 @@ func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	return r
 }
 
-// rests reports whether c is not asked first because it was silent.
+// isBackedOff reports whether the server is asked last because it was silent.
 func (c *candidate) isBackedOff(now time.Duration) bool {
 	known := c.zoneHealth != nil && c.zoneHealth.hasAnswered
 	return now < c.avoidUntil || c.zoneHealth != nil && now < c.zoneHealth.avoidUntil || !known && c.otherZonesHealth != nil && now < c.otherZonesHealth.avoidUntil
 }
 
-// findCandidate returns the candidate with an address. There is one: candidates stay.
+// findCandidate returns the candidate with an address. It exists, because candidates are never removed.
 func findCandidate(all []candidate, addr netip.AddrPort) *candidate {
 	return &all[slices.IndexFunc(all, func(c candidate) bool { return c.addr == addr })]
 }

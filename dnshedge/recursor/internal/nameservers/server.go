@@ -9,35 +9,35 @@ import (
 )
 
 const (
-	answerTimeout = 2 * time.Second // how long an answer is awaited if nobody needs it
+	answerTimeout = 2 * time.Second // of an answer that no task needs
 	tcpTimeout    = 4 * time.Second // of a query over TCP, with its connection
 
-	rttHalfLife = 10 * time.Minute // in which half of what is known of a server's time is forgotten
+	rttHalfLife = 10 * time.Minute // after which an idle server's RTT has moved halfway to that of unknown servers
 )
 
-// server is what is known of one address: 64 bytes. The zero server was never met. It is
-// guarded by Fleet.mu. Times are since Fleet.epoch.
+// server is the state of one address, in 64 bytes. The zero server has never answered. Pool.mu guards it. Times are since
+// Pool.epoch.
 type server struct {
-	rtt         rtt.Estimate[float32] // none: no answer has come
-	lastAnswer  time.Duration         // when the last answer came
-	lastQuery   time.Duration         // when it was asked last
-	noEDNSUntil time.Duration         // until when it is asked without EDNS
-	slots       slots                 // queries in flight
-	silence                           // about zones that it has answered for
+	rtt         rtt.Estimate[float32] // zero: no answer has come
+	lastAnswer  time.Duration
+	lastQuery   time.Duration
+	noEDNSUntil time.Duration // until when it is asked without EDNS
+	slots       slots         // queries in flight
+	silence                   // in zones that it has answered for
 }
 
-// serverTable is the table of servers, which is guarded by Fleet.mu.
+// serverTable has the known servers. Pool.mu guards it.
 type serverTable struct {
 	max int
 	all map[netip.AddrPort]*server
 }
 
-// lookUpServer returns the server with that address.
+// lookUpServer returns the server with an address. It adds a missing one.
 func (t *serverTable) lookUpServer(at netip.AddrPort, now time.Duration) *server {
 	s := t.all[at]
 	if s == nil {
 		if len(t.all) >= t.max {
-			// One of which nothing is known, or else the one that was not asked for the longest time.
+			// Evict a server without observations, or else the least recently asked.
 			evictOldest(t.all, func(s *server) (time.Duration, bool) {
 				if !s.hasAnswered() && s.silentCount == 0 {
 					return -1, s.slots.used == 0
@@ -54,7 +54,7 @@ func (t *serverTable) lookUpServer(at netip.AddrPort, now time.Duration) *server
 // hasAnswered reports whether an answer has come from the server.
 func (s *server) hasAnswered() bool { return s.rtt.SRTT > 0 }
 
-// learn takes what an answer took: no less than a nanosecond, though the clock may say so.
+// recordRTT updates the RTT estimate. It counts at least a nanosecond, because a coarse clock may measure none.
 func (s *server) recordRTT(now, took, prior time.Duration) {
 	if s.hasAnswered() {
 		s.rtt.SRTT = s.expectedRTT(now, prior)
@@ -64,8 +64,8 @@ func (s *server) recordRTT(now, took, prior time.Duration) {
 	s.silence = silence{}
 }
 
-// expectedRTT returns the time in ns that an answer of a server that was met is expected to take.
-// While the server is idle, what is known of it goes to what is known of others.
+// expectedRTT returns the expected RTT in ns of a server that has answered. While the server is idle, it approaches prior,
+// the RTT of unknown servers.
 func (s *server) expectedRTT(now, prior time.Duration) float32 {
 	idle := now - s.lastAnswer
 	if idle < rttHalfLife/8 {

@@ -6,38 +6,38 @@ import (
 	"time"
 )
 
-const maxSearches = 16 // times that a task asks for more servers
+const maxSearches = 16 // maxSearches is the number of FindMore calls of a task.
 
-// serverSearch looks for more servers of a task. Its fields belong to the goroutine that asks.
+// A serverSearch looks for more servers of a task. Its fields belong to the goroutine of the queryLoop.
 type serverSearch struct {
 	fleet *Pool
-	more  func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) // Task.More
+	more  func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindMore
 
 	running         bool
-	calls           int               // that more was called
-	needed          bool              // the servers found are to be asked at once
-	neededSignal    chan struct{}     // closed when they are; of the last call of more
-	paidByBudget    bool              // the budget has paid for a hedge to one of them
+	calls           int               // of more
+	needed          bool              // the servers are to be asked at once
+	neededSignal    chan struct{}     // argument of the last call of more; closed when needed
+	paidByBudget    bool              // a hedge to a found server is paid for
 	exhaustedEffort Effort            // with which more has found none
-	err             error             // of more, for that
-	results         chan searchResult // capacity 1: what more returned; nil: it was never called
-	ctx             context.Context   // more's
-	stop            func()            // ends it
+	err             error             // of more, for exhaustedEffort
+	results         chan searchResult // capacity 1; nil: more was never called
+	ctx             context.Context   // of more
+	stop            func()            // ends ctx
 }
 
-// found is what more returned.
+// A searchResult is the result of Task.FindMore.
 type searchResult struct {
 	servers []netip.AddrPort
 	err     error
 	effort  Effort
 }
 
-// canFind reports whether there may be more servers, and nobody looks for them.
+// canFind reports whether a search with this effort may find servers and none is running.
 func (s *serverSearch) canFind(e Effort) bool {
 	return s.more != nil && e > s.exhaustedEffort && !s.running && s.calls < maxSearches
 }
 
-// start asks for more servers, and reports whether that is under way. It goes on when ctx ends.
+// startSearch calls FindMore, and reports whether a search is running. It continues after ctx.
 func (s *serverSearch) startSearch(ctx context.Context, e Effort) bool {
 	if s.running {
 		return true
@@ -73,7 +73,7 @@ func (s *serverSearch) startSearch(ctx context.Context, e Effort) bool {
 	return true
 }
 
-// want asks for more servers that are to be asked at once.
+// requestServers starts a search for servers that are to be asked at once.
 func (s *serverSearch) requestServers(ctx context.Context, e Effort) {
 	switch {
 	case s.needed:
@@ -87,7 +87,7 @@ func (s *serverSearch) requestServers(ctx context.Context, e Effort) {
 	}
 }
 
-// stopLater lets what is looked for go on for a while: it is of use for others, as losers are.
+// stopLater ends a running search after a while, because its result is of use for other tasks.
 func (s *serverSearch) stopLater() {
 	if s.stop != nil {
 		time.AfterFunc(answerTimeout, s.stop)

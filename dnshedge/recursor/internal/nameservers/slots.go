@@ -1,24 +1,23 @@
 package nameservers
 
-// slots are places for queries, and those who wait for one, in the order in which they came.
-// They are guarded by Fleet.mu.
+// slots limits queries in flight, with a queue of waiting queries. Pool.mu guards it.
 type slots struct {
 	used int32
-	last *waiter // whose next is the first; nil: nobody waits
+	last *waiter // its next is the first; nil: the queue is empty
 }
 
-// waiter is one who waits for a place. It is guarded by Fleet.mu; only ready is received from without.
+// A waiter is a queued query. Pool.mu guards it; other goroutines only receive from ready.
 type waiter struct {
-	ready    chan struct{} // closed when it has the place
+	ready    chan struct{} // closed when the slot is granted
 	granted  bool
 	canceled bool
 	next     *waiter
 }
 
-// isFree reports whether one of max places is to be had at once.
+// isFree reports whether one of max slots is available at once.
 func (s *slots) isFree(max int32) bool { return s.used < max && s.last == nil }
 
-// take takes a place, or returns who waits for it.
+// acquireOrWait acquires a slot, or returns a waiter for it.
 func (s *slots) acquireOrWait(max int32) *waiter {
 	if s.isFree(max) {
 		s.used++
@@ -34,7 +33,7 @@ func (s *slots) acquireOrWait(max int32) *waiter {
 	return w
 }
 
-// releaseSlot gives a place back, to the first who waits.
+// releaseSlot returns a slot or passes it to the first waiter.
 func (s *slots) releaseSlot() {
 	for s.last != nil {
 		w := s.last.next
@@ -52,7 +51,7 @@ func (s *slots) releaseSlot() {
 	s.used--
 }
 
-// giveUp ends w's wait, also if it has just been given the place.
+// cancelWait removes w from the queue. If w was just granted the slot, it passes it on.
 func (s *slots) cancelWait(w *waiter) {
 	if w.granted {
 		s.releaseSlot()

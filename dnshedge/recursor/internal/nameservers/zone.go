@@ -8,19 +8,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-const lameTime = 15 * time.Minute // how long a server is not asked about a zone that it does not serve
+const lameTime = 15 * time.Minute // lameTime is how long other servers are preferred to a lame server.
 
-// zone is a zone whose servers are asked, or that rests. It is guarded by Fleet.mu, but for its name.
+// zoneState is the state of a zone in use or in backoff. Pool.mu guards it, except its name.
 type zoneState struct {
 	name           string
 	slots          slots
-	users          int           // asks under way, and queries in flight
-	outageReported time.Duration // when silence of its servers may tell of an outage again, since Fleet.epoch
+	users          int           // tasks and queries in flight
+	outageReported time.Duration // when the next miss may count for an outage, since Pool.epoch
 	backoffs       [kindCount]zoneBackoff
 }
 
-// topicKind is one of those of questions that servers drop apart: many do so with what they do not know, and
-// with AAAA (RFC 4074 §4.1).
+// topicKind is a kind of question. Many servers drop queries of one kind: of unknown types, or AAAA (RFC 4074 §4.1).
 type topicKind int
 
 const (
@@ -40,20 +39,20 @@ func kindOfType(qtype uint16) topicKind {
 	return kindOther
 }
 
-// rest is what silence of all servers of a zone to questions of a kind has led to.
+// zoneBackoff is the backoff of a zone for one kind of question.
 type zoneBackoff struct {
-	avoidUntil time.Duration // when they are asked again, since Fleet.epoch
-	name       string        // the last one that they were silent about; "": they have answered since, or always
+	avoidUntil time.Duration // until when the zone is not asked, since Pool.epoch
+	name       string        // the last name without an answer; "": the servers have answered since
 	since      time.Duration // when that was
 }
 
 const (
 	zoneBackoffTime = 5 * time.Second // of a zone whose servers are all silent (RFC 9520 §3.2)
-	silenceMemory   = time.Minute     // how long it is remembered that servers were silent
+	silenceMemory   = time.Minute     // how long a silent name counts
 )
 
-// silent takes that all servers were silent about a name. If one of them was met, they rest when that is the second name: a
-// server that works may drop one.
+// recordSilence records that all servers were silent about a name. If a server has answered before (met), backoff begins
+// with the second name, because a working server may drop one.
 func (r *zoneBackoff) recordSilence(name string, met bool, now time.Duration) {
 	if !met || r.name != "" && r.name != name && now-r.since < silenceMemory {
 		r.avoidUntil = now + zoneBackoffTime
@@ -61,7 +60,7 @@ func (r *zoneBackoff) recordSilence(name string, met bool, now time.Duration) {
 	r.name, r.since = name, now
 }
 
-// isIdle reports whether nothing need be known of a zone that nobody asks.
+// isIdle reports whether an unused zone has no state worth keeping.
 func (z *zoneState) isIdle(now time.Duration) bool {
 	for i := range z.backoffs {
 		if r := &z.backoffs[i]; r.avoidUntil > now || r.name != "" && now-r.since < silenceMemory {
@@ -71,13 +70,13 @@ func (z *zoneState) isIdle(now time.Duration) bool {
 	return true
 }
 
-// zoneTable are those that are asked, or rest. They are guarded by Fleet.mu.
+// zoneTable has the zones in use or in backoff. Pool.mu guards it.
 type zoneTable struct {
 	max int
 	all map[string]*zoneState
 }
 
-// use returns the zone of that name, for one more user.
+// useZone returns the zone with a name for a further user.
 func (t *zoneTable) useZone(name string) *zoneState {
 	z := t.all[name]
 	if z == nil {
@@ -93,40 +92,40 @@ func (t *zoneTable) useZone(name string) *zoneState {
 	return z
 }
 
-// leave ends the use of a zone.
+// releaseZone ends one use of a zone.
 func (t *zoneTable) releaseZone(z *zoneState, now time.Duration) {
 	if z.users--; z.users == 0 && z.isIdle(now) && t.all[z.name] == z {
 		delete(t.all, z.name)
 	}
 }
 
-// lameKey is a server that does not serve a zone that it should.
+// A lameKey identifies a server of a zone.
 type lameKey struct {
 	zone string
 	addr netip.AddrPort
 }
 
-// lameTable say until when servers are not asked about zones, since Fleet.epoch. They are guarded by Fleet.mu.
+// lameTable has the lame servers. Pool.mu guards it.
 type lameTable struct {
 	max int
 	all map[lameKey]lameRecord
 }
 
-// lameRecord is what a server has done wrong in a zone. One name may have a reason of its own, so that only several
-// of them, with no answer between, speak against the server: two that it does not serve or leaves unsigned, or four that it fails for.
+// lameRecord counts the failures of a server in a zone. A single name may fail for its own reason. The server is lame
+// after several names without an answer in between: two that it does not serve or sign, or four that it fails for.
 type lameRecord struct {
-	avoidUntil time.Duration           // when it is asked first again; 0: it is asked
-	since      time.Duration           // when the last failure was
-	answered   bool                    // since then
-	failed     [maxFailures - 1]string // names that it has failed for, one after the other
-	refused    string                  // the last name that it does not serve or leaves unsigned; others are asked first about that one
+	avoidUntil time.Duration           // until when other servers are preferred, since Pool.epoch; 0: it is asked
+	since      time.Duration           // of the last failure
+	answered   bool                    // since the last failure
+	failed     [maxFailures - 1]string // consecutive names that it failed for
+	refused    string                  // last name that it does not serve or sign; others are preferred for it
 	denied     time.Duration           // when that was
 }
 
-// maxFailures is how many names a server fails for before it is lame.
+// maxFailures is the number of failed names after which a server is lame.
 const maxFailures = 4
 
-// has reports whether there is a mark, and whether the server is not to be asked about a name of the zone.
+// lookUpLame reports whether there is a record, and whether the server is lame for a name of the zone.
 func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (marked, lame bool) {
 	if len(t.all) == 0 {
 		return false, false
@@ -139,7 +138,7 @@ func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.denied < lameTime
 }
 
-// note notes what a server has said of a name, as Task.Judge does, and reports whether it is lame for that name.
+// recordResponse records a result of Task.Judge for a name, and reports whether the server is lame for it.
 func (t *lameTable) recordResponse(k lameKey, name string, said error, now time.Duration) bool {
 	m := t.all[k]
 	if now-m.since >= lameTime {
@@ -163,7 +162,7 @@ func (t *lameTable) recordResponse(k lameKey, name string, said error, now time.
 	return m.isLameFor(name, now)
 }
 
-// recordRefusal takes that a server does not serve a name.
+// recordRefusal counts a name that the server does not serve or sign.
 func (m *lameRecord) recordRefusal(name string, now time.Duration) {
 	if m.refused != "" && m.refused != name && !m.answered {
 		m.avoidUntil = now + lameTime
@@ -171,7 +170,7 @@ func (m *lameRecord) recordRefusal(name string, now time.Duration) {
 	m.refused, m.denied, m.since, m.answered = name, now, now, false
 }
 
-// recordFailure takes that a server has failed for a name.
+// recordFailure counts a name that the server failed for.
 func (m *lameRecord) recordFailure(name string, now time.Duration) {
 	m.since, m.answered = now, false
 	for i, old := range m.failed {
@@ -193,11 +192,11 @@ func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 	t.all[k] = m
 }
 
-// evictionSamples is how many entries of a table are compared to find one to forget.
+// evictionSamples is the number of table entries compared to find one to evict.
 const evictionSamples = 8
 
-// evictOldest removes one entry of a table: of a few, the one with the earliest time. Entries for which when
-// reports false stay.
+// evictOldest removes, of a few entries of a table, the one with the earliest time. Entries for which when reports false
+// stay.
 func evictOldest[K comparable, V any](table map[K]V, when func(V) (time.Duration, bool)) {
 	var first K
 	var earliest time.Duration = math.MaxInt64

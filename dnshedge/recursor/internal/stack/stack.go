@@ -1,20 +1,20 @@
-// Package stack gives goroutines the room that they are going to need.
+// Package stack grows a goroutine's stack in advance.
 //
-// A goroutine begins with 2 KiB of stack. When a call does not fit, the stack is doubled, and every frame on it is walked and copied.
-// What resolves a name comes to 8 or 16 KiB each time, through ever more frames: 8 % of the processor time of a cold name. Whoever
-// grows the stack at once, while there are few frames, pays next to nothing.
+// A goroutine begins with 2 KiB of stack. When a call does not fit, the runtime doubles the stack and copies every frame
+// on it. Resolving a name needs 8 or 16 KiB, reached through many calls: the copies take 8 % of the processor time of a
+// cold name. Growing the stack at once, while there are few frames, costs almost nothing.
 package stack
 
-// The frames take what is left of a stack beside a few others, with what Go keeps free at its end.
+// Frame sizes that leave room for a few other frames and for the runtime's reserve.
 const (
 	frameFor8KiB  = 5 << 10
 	frameFor16KiB = 9 << 10
 )
 
-// GrowTo8KiB grows the stack of the goroutine that calls it to 8 KiB at least.
+// GrowTo8KiB grows the stack of the calling goroutine to at least 8 KiB.
 func GrowTo8KiB() { touchFrame8(0) }
 
-// GrowTo16KiB grows it to 16 KiB at least.
+// GrowTo16KiB grows the stack of the calling goroutine to at least 16 KiB.
 func GrowTo16KiB() { touchFrame16(0) }
 
 //go:noinline
