@@ -104,12 +104,12 @@ func TestDNSNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
 	}
 }
 
-// watched checks that the rows of a table in docs/numbers.md, docs/recursor-operations.md or docs/storage.md are in the JSON of a
+// watched checks that the rows of a table in docs/numbers.md, docs/recursor.md or docs/storage.md are in the JSON of a
 // client and on the page, and returns the names that they have in the JSON.
 func watched(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
 	t.Helper()
 	var all []byte
-	for _, page := range []string{"../docs/numbers.md", "../docs/recursor-operations.md", "../docs/storage.md"} {
+	for _, page := range []string{"../docs/numbers.md", "../docs/recursor.md", "../docs/storage.md"} {
 		doc, err := os.ReadFile(page)
 		require.NoError(t, err)
 		all = append(all, doc...)

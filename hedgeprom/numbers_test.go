@@ -15,11 +15,11 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestNumbersToWatchAreMetricsOnTheDashboard compares the tables in docs/numbers.md, docs/recursor-operations.md and docs/storage.md with the metrics and the
+// TestNumbersToWatchAreMetricsOnTheDashboard compares the tables in docs/numbers.md, docs/recursor.md and docs/storage.md with the metrics and the
 // dashboard.
 func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
 	var doc []byte
-	for _, page := range []string{"numbers.md", "recursor-operations.md", "storage.md"} {
+	for _, page := range []string{"numbers.md", "recursor.md", "storage.md"} {
 		one, err := os.ReadFile("../docs/" + page)
 		require.NoError(t, err)
 		doc = append(doc, one...)
