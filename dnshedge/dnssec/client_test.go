@@ -19,7 +19,7 @@ import (
 
 // Two upstreams, of which the one that a Client prefers knows nothing of DNSSEC: who asks the Client above has what the other one says, and after a
 // while as soon as if there were no other.
-func TestAForwarderWithAnUpstreamThatStripsSignatures(t *testing.T) {
+func TestForwarderNamesUpstreamThatStripsSignatures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, err := netsim.NewMemory(1, "client", "a", "b")
 		require.NoError(t, err)

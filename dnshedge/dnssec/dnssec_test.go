@@ -27,7 +27,7 @@ const rootAnchors = `<?xml version="1.0" encoding="UTF-8"?>
   </KeyDigest>
 </TrustAnchor>`
 
-func TestAnchorsOfXMLCountWhileTheyAreValid(t *testing.T) {
+func TestReadAnchorsTakesValidKeysOfXML(t *testing.T) {
 	for date, want := range map[string][]uint16{
 		"2009-01-01": nil, "2015-01-01": {19036}, "2018-06-01": {19036, 20326}, "2019-01-11": {20326}, "2026-11-23": {20326, 38696},
 	} {
@@ -44,7 +44,7 @@ func TestAnchorsOfXMLCountWhileTheyAreValid(t *testing.T) {
 	}
 }
 
-func TestAnchorsOfZoneFiles(t *testing.T) {
+func TestReadAnchorsParsesZoneFile(t *testing.T) {
 	all, err := ReadAnchors(strings.NewReader(`; a comment
 . 172800 IN DS 20326 8 2 E06D44B80B8F1D39A95C0B0D7C65D08458E880409BBC683457104237C7F8EC8D
 example.com. IN DNSKEY 257 3 15 l02Woi0iS8Aa25FQkUd9RMzZHJpBoRQwAQEX1SxZJA4=
@@ -54,7 +54,7 @@ example.com. IN DNSKEY 257 3 15 l02Woi0iS8Aa25FQkUd9RMzZHJpBoRQwAQEX1SxZJA4=
 	assert.Equal(t, "example.com.", all[1].Header().Name)
 }
 
-func TestWhatHasNoAnchorsIsAnError(t *testing.T) {
+func TestReadAnchorsFailsWithoutAnchors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                         "there is none",
 		"; nothing":                "there is none",
@@ -71,7 +71,7 @@ func TestWhatHasNoAnchorsIsAnError(t *testing.T) {
 	}
 }
 
-func TestSecurityIsWritten(t *testing.T) {
+func TestSecurityString(t *testing.T) {
 	for s, want := range map[Security]string{Unchecked: "unchecked", Secure: "secure", Insecure: "insecure", Bogus: "bogus", 9: "unchecked"} {
 		assert.Equal(t, want, s.String())
 	}

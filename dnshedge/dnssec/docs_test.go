@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestEveryFieldOfAValidatorIsInTheTable keeps its table in docs/options.md whole, and without fields that are gone.
-func TestEveryFieldOfAValidatorIsInTheTable(t *testing.T) {
+// TestOptionsPageListsValidatorFields keeps its table in docs/options.md whole, and without fields that are gone.
+func TestOptionsPageListsValidatorFields(t *testing.T) {
 	var exist, documented []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[dnssec.Validator]()) {
 		if f.IsExported() {

@@ -28,7 +28,7 @@ func types(rrs []dns.RR) (all []string) {
 }
 
 // RFC 4035 §3.2.1, RFC 6840 §5.8.
-func TestCallersGetWhatTheyAskFor(t *testing.T) {
+func TestValidatorReturnsRequestedRecords(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		for _, c := range []struct {
 			name             string
@@ -73,7 +73,7 @@ func TestCallersGetWhatTheyAskFor(t *testing.T) {
 }
 
 // Nobody has signed how long a record may be kept but its zone.
-func TestTTLsAreThoseThatAreSigned(t *testing.T) {
+func TestValidatorUsesSignedTTLs(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.set(func(_, r *dns.Msg) *dns.Msg {
 			for i, rr := range r.Answer {
@@ -92,7 +92,7 @@ func TestTTLsAreThoseThatAreSigned(t *testing.T) {
 	})
 }
 
-func TestAliasesThatAnUpstreamDoesNotFollowAreFollowed(t *testing.T) {
+func TestValidatorFollowsAliasesThatUpstreamDoesNot(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.set(func(q, r *dns.Msg) *dns.Msg {
 			if q.Question[0].Name == "alias.example." || q.Question[0].Name == "out.example." {
@@ -108,7 +108,7 @@ func TestAliasesThatAnUpstreamDoesNotFollowAreFollowed(t *testing.T) {
 	})
 }
 
-func TestTrust(t *testing.T) {
+func TestValidatorAppliesTrust(t *testing.T) {
 	for name, c := range map[string]struct {
 		trust func(u *upstreams, t *dnssec.Trust)
 		want  map[string]string
@@ -144,7 +144,7 @@ func TestTrust(t *testing.T) {
 }
 
 // A Trust that reports does not wait for keys until it is too late.
-func TestReportAnswersInTime(t *testing.T) {
+func TestValidatorReportAnswersInTime(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		v.Trust.Report = true
 		u.set(func(q, r *dns.Msg) *dns.Msg {
@@ -161,7 +161,7 @@ func TestReportAnswersInTime(t *testing.T) {
 	})
 }
 
-func TestFieldsAreValidated(t *testing.T) {
+func TestValidatorRejectsInvalidFields(t *testing.T) {
 	u := new(upstreams)
 	for want, v := range map[string]*dnssec.Validator{
 		"dnssec: Validator.Exchanger is nil":                        {},
@@ -186,7 +186,7 @@ func TestFieldsAreValidated(t *testing.T) {
 	assert.ErrorContains(t, err, "want none")
 }
 
-func TestAZoneThatIsBogusIsLoggedOnceAnHour(t *testing.T) {
+func TestValidatorLogsBogusZoneOncePerHour(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		var out bytes.Buffer
 		v.Logger = slog.New(slog.NewTextHandler(&out, nil))
@@ -200,7 +200,7 @@ func TestAZoneThatIsBogusIsLoggedOnceAnHour(t *testing.T) {
 }
 
 // Between two Clients: the upper one keeps answers, as it keeps those of others.
-func TestAClientKeepsWhatWasValidated(t *testing.T) {
+func TestClientCachesValidatedAnswers(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		c := &dnshedge.Client{Exchanger: v, Cache: new(dnshedge.Cache)}
 		defer c.Close()
@@ -236,7 +236,7 @@ func TestAClientKeepsWhatWasValidated(t *testing.T) {
 }
 
 // An alias that was made of a wildcard comes with a proof, which says nothing of what it is an alias of.
-func TestAliasesOfWildcardsThatAnUpstreamDoesNotFollowAreFollowed(t *testing.T) {
+func TestValidatorFollowsWildcardAliases(t *testing.T) {
 	text := estate + "wild.\n *.in CNAME www.example.\n *.out CNAME www.plain.\n"
 	for _, c := range [][2]string{{"x.in.wild.", "secure"}, {"x.out.wild.", "insecure"}} {
 		bubble(t, text, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
@@ -255,7 +255,7 @@ func TestAliasesOfWildcardsThatAnUpstreamDoesNotFollowAreFollowed(t *testing.T) 
 }
 
 // What an Exchanger has returned may be seen by others, and is not changed.
-func TestWhatAnExchangerReturnsIsNotChanged(t *testing.T) {
+func TestValidatorDoesNotChangeExchangerResponse(t *testing.T) {
 	text := estate + "wild.\n *.in CNAME www.example.\n *.in2 CNAME x.in.wild.\n"
 	bubble(t, text, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		var shared *dns.Msg
@@ -293,7 +293,7 @@ func (a adding) ExchangeContext(ctx context.Context, m *dns.Msg, address string)
 }
 
 // A caller's options are the caller's: whoever adds one to what is asked does not write behind them, which another one may do at the same time.
-func TestOptionsOfACallerAreNotWrittenTo(t *testing.T) {
+func TestValidatorDoesNotChangeCallerOptions(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		v.Exchanger = adding{v.Exchanger}
 		m := new(dns.Msg).SetQuestion("www.example.", dns.TypeA)

@@ -108,7 +108,7 @@ func denial(t *testing.T, name string) twist {
 	}
 }
 
-func TestWhatASingleUpstreamSpoilsIsBogus(t *testing.T) {
+func TestValidatorFailsWhenOnlyUpstreamIsBogus(t *testing.T) {
 	for name, f := range faults(t) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
@@ -123,7 +123,7 @@ func TestWhatASingleUpstreamSpoilsIsBogus(t *testing.T) {
 	}
 }
 
-func TestAnUpstreamThatIsBogusIsPassedOver(t *testing.T) {
+func TestValidatorAsksNextUpstreamAfterBogus(t *testing.T) {
 	for name, f := range faults(t) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
@@ -140,7 +140,7 @@ func TestAnUpstreamThatIsBogusIsPassedOver(t *testing.T) {
 }
 
 // After a question or two, who knows nothing of DNSSEC is not asked any more, and costs nobody a round trip.
-func TestAnUpstreamWithoutDNSSECIsNotAskedFirst(t *testing.T) {
+func TestValidatorAvoidsUpstreamWithoutDNSSEC(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.order = []string{"192.0.2.1:53", "192.0.2.2:53"}
 		u.set(stripped)
@@ -158,7 +158,7 @@ func TestAnUpstreamWithoutDNSSECIsNotAskedFirst(t *testing.T) {
 	})
 }
 
-func TestAnUpstreamWithoutDNSSECIsNamed(t *testing.T) {
+func TestValidatorNamesUpstreamWithoutDNSSEC(t *testing.T) {
 	text := func(v *dnssec.Validator) string {
 		r, err := ask(v, "www.example. A")
 		require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestAnUpstreamWithoutDNSSECIsNamed(t *testing.T) {
 	})
 }
 
-func TestAnUpstreamsADIsIgnored(t *testing.T) {
+func TestValidatorIgnoresADOfUpstream(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.set(func(_, r *dns.Msg) *dns.Msg { r.AuthenticatedData = true; return r })
 		for question, want := range map[string]string{"www.plain. A": "insecure", "www.example. RRSIG": "insecure", "www.expired. A": "bogus 7", "www.example. A": "secure"} {
@@ -197,7 +197,7 @@ func TestAnUpstreamsADIsIgnored(t *testing.T) {
 }
 
 // With the zone's old key in caches and its new one in the zone, an answer is secure all the time.
-func TestKeysThatNoLongerFitAreAskedForAgain(t *testing.T) {
+func TestValidatorRefreshesOutdatedKeys(t *testing.T) {
 	for _, rolls := range []string{"at once", "before the zone above knows"} {
 		t.Run(rolls, func(t *testing.T) {
 			bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
@@ -228,7 +228,7 @@ func TestKeysThatNoLongerFitAreAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestFailuresOfUpstreamsArePassedOn(t *testing.T) {
+func TestValidatorPassesOnUpstreamFailures(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.set(func(_, r *dns.Msg) *dns.Msg { r.Rcode, r.Answer = dns.RcodeRefused, nil; return r })
 		r, err := ask(v, "www.example. A")
@@ -244,7 +244,7 @@ func TestFailuresOfUpstreamsArePassedOn(t *testing.T) {
 	})
 }
 
-func TestLimits(t *testing.T) {
+func TestValidatorLimits(t *testing.T) {
 	text := estate + "loops.\n a CNAME b.loops.\n b CNAME a.loops.\n"
 	for i := range 14 {
 		text += fmt.Sprintf(" c%d CNAME c%d.loops.\n", i, i+1)
@@ -259,7 +259,7 @@ func TestLimits(t *testing.T) {
 }
 
 // A set with as many keys and signatures as fit it, all of one tag (KeyTrap, CVE-2023-50387), costs no more than other bogus answers may.
-func TestKeyTrap(t *testing.T) {
+func TestValidatorLimitsKeyTrap(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.set(func(_, r *dns.Msg) *dns.Msg {
 			for _, rr := range slices.Clone(r.Answer) {
@@ -282,7 +282,7 @@ func TestKeyTrap(t *testing.T) {
 }
 
 // Who is not signed may have signatures of anybody: they are nobody's business.
-func TestAnInsecureZoneMayHaveAnySignatures(t *testing.T) {
+func TestValidatorIgnoresSignaturesOfInsecureZone(t *testing.T) {
 	for _, key := range []*signer.Key{signer.NewKey(".", signer.KSK, dns.ED25519, "1"), signer.NewKey("example.", signer.KSK, dns.ED25519, "1"), signer.NewKey("plain.", signer.KSK, dns.ED25519, "1")} {
 		bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 			u.set(func(q, r *dns.Msg) *dns.Msg {
@@ -301,7 +301,7 @@ func TestAnInsecureZoneMayHaveAnySignatures(t *testing.T) {
 }
 
 // A response that was cut off says nothing: it is no answer that there are no records.
-func TestATruncatedResponseIsNoAnswer(t *testing.T) {
+func TestValidatorRejectsTruncatedResponse(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.set(func(_, r *dns.Msg) *dns.Msg { r.Truncated, r.Answer, r.Ns = true, nil, nil; return r })
 		for _, question := range []string{"www.example. A", "www.plain. A"} {
@@ -313,7 +313,7 @@ func TestATruncatedResponseIsNoAnswer(t *testing.T) {
 }
 
 // Of three upstreams one knows nothing of DNSSEC, one is down, and one is right.
-func TestAnUpstreamThatIsDownDoesNotHideOneThatIsRight(t *testing.T) {
+func TestValidatorAnswersDespiteDeadUpstream(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.order = []string{"192.0.2.1:53", "192.0.2.2:53", "192.0.2.3:53"}
 		u.silent = "192.0.2.2:53"
@@ -327,7 +327,7 @@ func TestAnUpstreamThatIsDownDoesNotHideOneThatIsRight(t *testing.T) {
 }
 
 // A network that answers all questions alike until somebody has signed in.
-func TestAnswersAreSecureSoonAfterANetworkThatAnswersAllAlike(t *testing.T) {
+func TestValidatorRecoversAfterCaptivePortal(t *testing.T) {
 	for _, portal := range []time.Duration{time.Minute, 320 * time.Second} {
 		bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 			u.set(func(q, r *dns.Msg) *dns.Msg {
@@ -348,7 +348,7 @@ func TestAnswersAreSecureSoonAfterANetworkThatAnswersAllAlike(t *testing.T) {
 }
 
 // Several resolvers may be behind the address of an only upstream, of which one passes no signatures on.
-func TestAnOnlyUpstreamThatLeavesOutSignaturesIsAskedAgain(t *testing.T) {
+func TestValidatorRetriesOnlyUpstreamWithoutSignatures(t *testing.T) {
 	for name, qtype := range map[string]uint16{"www.example.": dns.TypeA, "example.": dns.TypeDS, ".": dns.TypeDNSKEY} {
 		bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 			n := 0
@@ -364,7 +364,7 @@ func TestAnOnlyUpstreamThatLeavesOutSignaturesIsAskedAgain(t *testing.T) {
 }
 
 // That nobody else is left to ask is not why the keys are bogus.
-func TestTheReasonOfBogusKeysIsTold(t *testing.T) {
+func TestValidatorReportsReasonOfBogusKeys(t *testing.T) {
 	for want, change := range map[string]func(*dns.RRSIG){
 		"bogus 6": func(sig *dns.RRSIG) { sig.Signature = "AAAA" + sig.Signature[4:] },
 		"bogus 7": func(sig *dns.RRSIG) { sig.Inception, sig.Expiration = 883612800, 915148800 },

@@ -32,7 +32,7 @@ func (w *withoutDescriptors) ExchangeContext(ctx context.Context, m *dns.Msg, ad
 	return w.Exchanger.ExchangeContext(ctx, m, address)
 }
 
-func TestLocalErrorOfKeysIsErrorAndNotKept(t *testing.T) {
+func TestValidatorReturnsLocalErrorOfKeys(t *testing.T) {
 	for _, types := range [][]uint16{{dns.TypeDNSKEY}, {dns.TypeDS}, {dns.TypeDNSKEY, dns.TypeDS}} {
 		for name, want := range map[string]string{"www.example.": "secure", "www.deep.other.": "secure", "www.plain.": "insecure", "alias.example.": "secure"} {
 			bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
@@ -58,7 +58,7 @@ func TestLocalErrorOfKeysIsErrorAndNotKept(t *testing.T) {
 }
 
 // The keys of a zone have been replaced, and the new ones cannot be asked for because of a local error.
-func TestLocalErrorOfNewKeysIsErrorAndNotKept(t *testing.T) {
+func TestValidatorReturnsLocalErrorOfRefreshedKeys(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		w := &withoutDescriptors{Exchanger: u, types: []uint16{dns.TypeDNSKEY, dns.TypeDS}}
 		v.Exchanger = w
@@ -76,7 +76,7 @@ func TestLocalErrorOfNewKeysIsErrorAndNotKept(t *testing.T) {
 	})
 }
 
-func TestReportAnswersInSpiteOfLocalErrorOfKeys(t *testing.T) {
+func TestValidatorReportAnswersDespiteLocalError(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		w := &withoutDescriptors{Exchanger: u, types: []uint16{dns.TypeDNSKEY}}
 		w.short.Store(true)

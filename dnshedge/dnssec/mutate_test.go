@@ -93,7 +93,7 @@ func mutant(w *world, random *rand.Rand, share float64) twist {
 }
 
 // Whatever an upstream does, what a zone has not signed is not secure, and what is signed not insecure; and if another one is right, the answer is.
-func TestNoMutationIsSecure(t *testing.T) {
+func TestValidatorAcceptsNoMutation(t *testing.T) {
 	questions := []string{
 		"www.example. A", "no.example. A", "www.example. AAAA", "x.w.example. TXT", "x.w.example. A", "alias.example. A", "far.example. A", "x.d.other. A",
 		"no.other. A", "www.deep.other. A", "deep.other. DS", "out.example. A", "www.plain. A", "plain. DS", "x.w.other. TXT", "gone.example. A",
@@ -142,7 +142,7 @@ func TestNoMutationIsSecure(t *testing.T) {
 }
 
 // Who is silent, when another upstream is bogus, does not hide why.
-func TestASilentUpstreamDoesNotHideWhatIsBogus(t *testing.T) {
+func TestValidatorReportsBogusDespiteSilentUpstream(t *testing.T) {
 	for _, report := range []bool{false, true} {
 		bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 			v.Trust.Report = report

@@ -30,7 +30,7 @@ func (p panicking) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dn
 
 func (panicking) Addresses(string) []string { panic("in Addresses") }
 
-func TestPanicOfExchangerIsErrorOfQuestion(t *testing.T) {
+func TestValidatorRecoversPanicOfExchanger(t *testing.T) {
 	for _, e := range []panicking{{}, {keys: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			v := &dnssec.Validator{Exchanger: e}
@@ -48,7 +48,7 @@ func nilRecords() []dns.RR {
 	return []dns.RR{nil, (*dns.A)(nil), (*dns.OPT)(nil), struct{ dns.RR }{}, &dns.PrivateRR{}}
 }
 
-func TestNilRecordOfExchangerIsErrorOfQuestion(t *testing.T) {
+func TestValidatorRejectsNilRecord(t *testing.T) {
 	sections := []func(r *dns.Msg, rr dns.RR){
 		func(r *dns.Msg, rr dns.RR) { r.Answer = append(r.Answer, rr) },
 		func(r *dns.Msg, rr dns.RR) { r.Ns = append(r.Ns, rr) },
@@ -97,7 +97,7 @@ func init() {
 	dns.PrivateHandle("UNPACKABLE", privateType, func() dns.PrivateRdata { return unpackable{} })
 }
 
-func TestPanicOfRecordOfKeysIsErrorOfQuestion(t *testing.T) {
+func TestValidatorRecoversPanicOfKeyRecord(t *testing.T) {
 	for _, qtype := range []uint16{dns.TypeDNSKEY, dns.TypeDS} {
 		bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 			u.set(func(q, r *dns.Msg) *dns.Msg {
@@ -129,7 +129,7 @@ func TestValidatorFailsAfterPanicInSetup(t *testing.T) {
 	})
 }
 
-func TestIdentityOfValidatorWithNilAnchorIsNoPanic(t *testing.T) {
+func TestValidatorIdentityAcceptsNilAnchor(t *testing.T) {
 	v := &dnssec.Validator{Exchanger: new(dnshedge.Client), Trust: dnssec.Trust{Anchors: []dns.RR{nil, new(dns.DNSKEY).ToDS(0)}}}
 	assert.NotPanics(t, func() { _ = v.Identity() })
 	assert.NoError(t, v.Close())

@@ -26,9 +26,9 @@ var differs = map[string]struct {
 	"unbound_val_cnametoinsecure.rpl": {"the answer for the alias's target has a signed SOA record of the zone above and no proof; unbound finds the proof of the insecure delegation in the answer before, here DS is for the upstream to prove", []int{10, 30}},
 }
 
-// TestScriptsOfValidatingForwarders plays the scripts of unbound for validators that forward, of those in the folder RPL_VAL_DIR, with a
+// TestForwarderValidatorScripts plays the scripts of unbound for validators that forward, of those in the folder RPL_VAL_DIR, with a
 // Validator between two Clients in the place of unbound, and says which pass. AD has to be as in the scripts.
-func TestScriptsOfValidatingForwarders(t *testing.T) {
+func TestForwarderValidatorScripts(t *testing.T) {
 	dir := os.Getenv("RPL_VAL_DIR")
 	if dir == "" {
 		t.Skip("RPL_VAL_DIR names no folder of scripts")

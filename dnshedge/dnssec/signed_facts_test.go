@@ -66,7 +66,7 @@ func TestValidatorFindsTheZoneThatDeniesTheEndOfAnAlias(t *testing.T) {
 	}
 }
 
-func TestInsecureNamesHaveNoAsterisk(t *testing.T) {
+func TestTrustRejectsInsecureWildcard(t *testing.T) {
 	v := &dnssec.Validator{Exchanger: new(upstreams), Trust: dnssec.Trust{Insecure: []string{"*.corp.example"}}}
 	assert.EqualError(t, v.Validate(), `dnssec: Validator.Trust.Insecure has "*.corp.example"; want "corp.example.", which covers all names below it`)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // A chain of trust takes one round trip, however long it is, and none when its keys are known.
-func TestKeysTakeOneRoundTrip(t *testing.T) {
+func TestValidatorQueriesKeysInOneRoundTrip(t *testing.T) {
 	for _, question := range []string{
 		"www.example. A", "no.example. A", "a.b.c.example. A", "x.w.example. A", "alias.example. A", "far.example. A", "out.example. A", "gone.example. A",
 		"www.deep.other. A", "no.deep.other. A", "deep.other. DS", "x.w.other. TXT", "no.d.other. A",
@@ -45,7 +45,7 @@ func TestKeysTakeOneRoundTrip(t *testing.T) {
 }
 
 // Names of which those above are known, and the keys of these, need no more than their own zone's.
-func TestKeysAreAskedForOnce(t *testing.T) {
+func TestValidatorQueriesKeysOnce(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		assert.Equal(t, "secure", security(t, v, "x.e.other. A"))
 		synctest.Wait()
@@ -72,7 +72,7 @@ func TestKeysAreAskedForOnce(t *testing.T) {
 }
 
 // Many who ask at once share what is asked for keys.
-func TestQuestionsAtOnceShareKeys(t *testing.T) {
+func TestValidatorSharesKeysOfConcurrentQuestions(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		var wait sync.WaitGroup
 		start := time.Now()
@@ -99,7 +99,7 @@ func TestQuestionsAtOnceShareKeys(t *testing.T) {
 	})
 }
 
-func TestAQuestionEndsWhenItsContextDoes(t *testing.T) {
+func TestValidatorEndsQuestionWithContext(t *testing.T) {
 	bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 		u.set(func(q, r *dns.Msg) *dns.Msg {
 			if q.Question[0].Qtype == dns.TypeDNSKEY {

@@ -47,7 +47,7 @@ forged. forged
   www A 192.0.2.91
 `
 
-func TestAnswersAreWorthWhatTheirSignaturesSay(t *testing.T) {
+func TestValidatorReportsSecurityOfAnswers(t *testing.T) {
 	for question, want := range map[string]string{
 		". SOA":                "secure",
 		". DNSKEY":             "secure",

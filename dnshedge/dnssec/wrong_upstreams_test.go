@@ -26,7 +26,7 @@ func forgedAll(_, r *dns.Msg) *dns.Msg {
 
 // A wrong signature that comes several times is one failed verification. Otherwise the right upstream was not heard any more: each key of four zones is
 // asked three times of the wrong one.
-func TestValidatorPassesOverUpstreamWhoseSignaturesAreAllWrong(t *testing.T) {
+func TestValidatorRejectsUpstreamWithInvalidSignatures(t *testing.T) {
 	const zones = ".\none.\na.one.\nb.a.one.\n  www A 192.0.2.80\n"
 	for _, question := range []string{"www.b.a.one. A", "no.b.a.one. A", "www.b.a.one. AAAA", "b.a.one. DNSKEY"} {
 		bubble(t, zones, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
@@ -39,7 +39,7 @@ func TestValidatorPassesOverUpstreamWhoseSignaturesAreAllWrong(t *testing.T) {
 }
 
 // Up to three upstreams are wrong, and the last one is right: of keys as of answers.
-func TestValidatorHearsTheLastOfSeveralUpstreams(t *testing.T) {
+func TestValidatorAsksLastOfSeveralUpstreams(t *testing.T) {
 	const zones = ".\none.\na.one.\n  www A 192.0.2.80\n"
 	expired := func(_, r *dns.Msg) *dns.Msg {
 		for _, rrs := range []*[]dns.RR{&r.Answer, &r.Ns} {

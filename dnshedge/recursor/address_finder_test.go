@@ -31,7 +31,7 @@ b.com. served 192.0.2.5
   www A 192.0.2.81
 `
 
-func TestGlueForAServersNameServesEveryZoneOfTheServer(t *testing.T) {
+func TestResolverUsesGlueForAllZonesOfServer(t *testing.T) {
 	bubble(t, host, func(t *testing.T, w *world) {
 		r := w.resolver()
 		assert.Equal(t, "NOERROR www.a.com. A 192.0.2.80", told(w.ask(r, "www.a.com. A")))
@@ -43,7 +43,7 @@ func TestGlueForAServersNameServesEveryZoneOfTheServer(t *testing.T) {
 	})
 }
 
-func TestIfGlueForAServersNameIsWrongTheNameIsLookedUp(t *testing.T) {
+func TestResolverLooksUpNameOfServerWithWrongGlue(t *testing.T) {
 	bubble(t, host+`
   sub NS ns2.host.net.
 sub.b.com. served 192.0.2.7
@@ -59,7 +59,7 @@ sub.b.com. served 192.0.2.7
 	})
 }
 
-func TestGlueForAServersNameEndsWithTheReferral(t *testing.T) {
+func TestResolverDropsGlueWithReferral(t *testing.T) {
 	bubble(t, host, func(t *testing.T, w *world) {
 		r := w.resolver()
 		w.ask(r, "www.a.com. A")
@@ -73,7 +73,7 @@ func TestGlueForAServersNameEndsWithTheReferral(t *testing.T) {
 	})
 }
 
-func TestGlueForAServersNameComesFromTheNamesOwnParentAlone(t *testing.T) {
+func TestResolverUsesGlueOnlyFromParentOfServerName(t *testing.T) {
 	const evil = "203.0.113.66"
 	bubble(t, host, func(t *testing.T, w *world) {
 		w.fault(evil, says("referral | x.evil.com. NS ns1.host.net. | ns1.host.net. A "+evil+"; ns0.host.net. A "+evil))

@@ -151,7 +151,7 @@ func TestResolverAndValidatorAnswerAlike(t *testing.T) {
 }
 
 // The record that is followed is the only one without DNSSEC: other resolvers take a name with two aliases for an error, or choose one.
-func TestResolverTakesOneOfSeveralAliasesWithoutSignatures(t *testing.T) {
+func TestResolverFollowsOneOfSeveralUnsignedAliases(t *testing.T) {
 	bubble(t, aliasZone, func(t *testing.T, w *world) {
 		r := w.resolver()
 		answer := w.ask(r, "two. A").Answer

@@ -66,7 +66,7 @@ func (w *world) unlucky(addrs string, change func(query, *dns.Msg) *dns.Msg) (wh
 	}
 }
 
-func TestQuestionsAreAnsweredFromTheRootDown(t *testing.T) {
+func TestResolverAnswersFromRootDown(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		r := w.resolver()
 		for _, c := range []struct{ question, want string }{
@@ -99,7 +99,7 @@ func TestQuestionsAreAnsweredFromTheRootDown(t *testing.T) {
 	})
 }
 
-func TestEachDatagramHasASocketAndARandomIDOfItsOwn(t *testing.T) {
+func TestResolverUsesNewSocketAndRandomIDForEachQuery(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		r := w.resolver()
 		for i := range 300 {
@@ -121,7 +121,7 @@ func TestEachDatagramHasASocketAndARandomIDOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestForgedMessagesAreNotBelieved(t *testing.T) {
+func TestResolverIgnoresForgedMessages(t *testing.T) {
 	for name, n := range map[string]int{"a few": 2, "a flood": 1000} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, small, func(t *testing.T, w *world) {
@@ -161,7 +161,7 @@ func TestForgedMessagesAreNotBelieved(t *testing.T) {
 	}
 }
 
-func TestFlagsOfQuestionsReachServersAndSignaturesCallers(t *testing.T) {
+func TestResolverPassesFlagsToServersAndSignaturesToCallers(t *testing.T) {
 	const sig = " RRSIG A 8 2 3600 20300101000000 20200101000000 1 example. AAAA"
 	bubble(t, small+"\nsigned.example. delegated 192.0.2.3\n  @ A 192.0.2.84\n  @"+sig+"\n", func(t *testing.T, w *world) {
 		r := w.resolver()
@@ -188,7 +188,7 @@ func TestFlagsOfQuestionsReachServersAndSignaturesCallers(t *testing.T) {
 }
 
 // NS records and addresses beside other data are what CVE-2025-11411, CVE-2025-40778 and others were about.
-func TestRecordsBesideAnAnswerMoveNoZone(t *testing.T) {
+func TestResolverIgnoresDelegationsBesideAnswer(t *testing.T) {
 	const soa = "example. 300 SOA ns.example. admin.example. 1 2 3 4 300; "
 	for _, kind := range []string{"www.example. A 192.0.2.80 | ", "www.example. CNAME mail.example.; mail.example. A 192.0.2.81 | ", "| " + soa} {
 		for _, owner := range []string{".", "example.", "victim.", "www.example.", "sub.example.", "ns1.example."} {
@@ -220,7 +220,7 @@ func TestRecordsBesideAnAnswerMoveNoZone(t *testing.T) {
 	}
 }
 
-func TestAZonesOwnNSRecordsAreAnswersAndNothingElse(t *testing.T) {
+func TestResolverTreatsApexNSRecordsAsAnswerOnly(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.withEvil()
 		w.fault("192.0.2.1 192.0.2.2", when("example. NS", says("example. NS ns.evil.example. | | ns.evil.example. A "+evil)))
@@ -233,7 +233,7 @@ func TestAZonesOwnNSRecordsAreAnswersAndNothingElse(t *testing.T) {
 	})
 }
 
-func TestReferralsThatAreNoneAreNotFollowed(t *testing.T) {
+func TestResolverIgnoresInvalidReferrals(t *testing.T) {
 	const glue = " | ns.evil. A " + evil + "; ns.evil.example. A " + evil + "; ns.www.example. A " + evil
 	for name, say := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"up":                 says("referral | . NS ns.evil." + glue),
@@ -278,7 +278,7 @@ func TestReferralsThatAreNoneAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestGlueIsUsedForItsDelegationAlone(t *testing.T) {
+func TestResolverUsesGlueOnlyForItsDelegation(t *testing.T) {
 	const text = small + `
 sub.example. served 192.0.2.3
   www A 192.0.2.84
@@ -318,7 +318,7 @@ sub.example. served 192.0.2.3
 	}
 }
 
-func TestGlueIsNeverAnAnswer(t *testing.T) {
+func TestResolverNeverAnswersWithGlue(t *testing.T) {
 	bubble(t, small+"\nsub.example. served 192.0.2.3\n  ns A 192.0.2.33\n  www A 192.0.2.84\n", func(t *testing.T, w *world) {
 		z := w.server("192.0.2.1").zones[0]
 		z.add(t, "sub NS ns.sub")
@@ -332,7 +332,7 @@ func TestGlueIsNeverAnAnswer(t *testing.T) {
 	})
 }
 
-func TestWhenAllGlueFailsTheNamesAreLookedUp(t *testing.T) {
+func TestResolverLooksUpServerNamesWhenAllGlueFails(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
@@ -351,7 +351,7 @@ moved.example. served 192.0.2.7
 	})
 }
 
-func TestTheZonesOwnNSRecordsAreTheLastResort(t *testing.T) {
+func TestResolverAsksForApexNSRecordsLast(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
@@ -379,7 +379,7 @@ half.example. served 192.0.2.5 192.0.2.7
 	})
 }
 
-func TestDifferingTTLsOfAnRRsetBecomeTheLowest(t *testing.T) {
+func TestResolverSetsLowestTTLOfRRset(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("192.0.2.1 192.0.2.2", when("www.example. A", says("www.example. 300 A 192.0.2.80; www.example. 60 A 192.0.2.81; www.example. 900 A 192.0.2.82")))
 		m := w.ask(w.resolver(), "www.example. A")
@@ -391,7 +391,7 @@ func TestDifferingTTLsOfAnRRsetBecomeTheLowest(t *testing.T) {
 }
 
 // RFC 2181 §5.
-func TestARecordIsOnceInAnAnswer(t *testing.T) {
+func TestResolverRemovesDuplicateRecords(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("192.0.2.1 192.0.2.2", when("www.example. A", says("www.example. 300 A 192.0.2.80; WWW.example. 60 A 192.0.2.80; www.example. 900 A 192.0.2.81; www.example. 300 A 192.0.2.80")))
 		m := w.ask(w.resolver(), "www.example. A")
@@ -399,7 +399,7 @@ func TestARecordIsOnceInAnAnswer(t *testing.T) {
 	})
 }
 
-func TestAZoneThatItsParentDropsEndsWithTheParentsTTL(t *testing.T) {
+func TestResolverExpiresZoneRemovedByParent(t *testing.T) {
 	for _, question := range []string{"n%d.ghost.example. A", "ghost.example. NS", "ns1.ghost.example. A", "ghost.example. A"} {
 		t.Run(question, func(t *testing.T) {
 			bubble(t, `
@@ -457,7 +457,7 @@ ghost.example. served 192.0.2.6
 	}
 }
 
-func TestADNAMEIsUsedForTheNameThatWasAsked(t *testing.T) {
+func TestResolverAppliesDNAMEToQuestionName(t *testing.T) {
 	long := strings.Repeat("a23456789.", 20)
 	bubble(t, small+"\nlong.example. delegated 192.0.2.4\n  @ DNAME "+strings.Repeat("b23456789.", 10)+"\n", func(t *testing.T, w *world) {
 		r := w.resolver()
@@ -473,7 +473,7 @@ func TestADNAMEIsUsedForTheNameThatWasAsked(t *testing.T) {
 	})
 }
 
-func TestALoopOfAliasesFailsAtOnce(t *testing.T) {
+func TestResolverFailsAliasLoopAtOnce(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 one.example. delegated 192.0.2.1
@@ -497,7 +497,7 @@ two.example. delegated 192.0.2.2
 	})
 }
 
-func TestServersSeeNoMoreOfANameThanTheyNeed(t *testing.T) {
+func TestResolverMinimisesNames(t *testing.T) {
 	bubble(t, small+"\nsub.example. delegated 192.0.2.3\n  a.b.c A 192.0.2.84\n", func(t *testing.T, w *world) {
 		r := w.resolver()
 		assert.Equal(t, "NOERROR a.b.c.sub.example. A 192.0.2.84", told(w.ask(r, "a.b.c.sub.example. A")))
@@ -509,7 +509,7 @@ func TestServersSeeNoMoreOfANameThanTheyNeed(t *testing.T) {
 	})
 }
 
-func TestMinimisingTakesTenQueriesAtMost(t *testing.T) {
+func TestResolverMinimisesWithTenQueriesAtMost(t *testing.T) {
 	deep := strings.Repeat("l.", 60) + "example."
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.server("192.0.2.1").zones[0].add(t, deep+" A 192.0.2.84")
@@ -526,14 +526,14 @@ func TestMinimisingTakesTenQueriesAtMost(t *testing.T) {
 	})
 }
 
-func TestWithoutMinimisationTheWholeNameIsSent(t *testing.T) {
+func TestNoMinimiseSendsWholeName(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.ask(w.resolver(noMinimise), "a.b.c.example. TXT")
 		assert.Equal(t, []string{". NS", "a.b.c.example. TXT"}, w.questions("198.41.0.4"))
 	})
 }
 
-func TestATroubleOnTheWayIsNotAskedAbout(t *testing.T) {
+func TestResolverAsksWholeNameAfterMinimisedFailure(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"NXDOMAIN": func(q query, _ *dns.Msg) *dns.Msg {
 			m := says("| example. 300 SOA ns. admin. 1 2 3 4 300")(q, nil)
@@ -562,7 +562,7 @@ func TestATroubleOnTheWayIsNotAskedAbout(t *testing.T) {
 	}
 }
 
-func TestNamesOfServersAreMinimisedToo(t *testing.T) {
+func TestResolverMinimisesServerNames(t *testing.T) {
 	bubble(t, small+"\nlost.example. served 192.0.2.9\n  www A 192.0.2.84\n", func(t *testing.T, w *world) {
 		w.server("192.0.2.1").zones[0].add(t, "lost NS a.ns.deep.victim.")
 		w.server("192.0.2.9").zones[0].add(t, "a.ns.deep A 192.0.2.9")
@@ -573,7 +573,7 @@ func TestNamesOfServersAreMinimisedToo(t *testing.T) {
 	})
 }
 
-func TestDSIsAskedOfTheParent(t *testing.T) {
+func TestResolverAsksParentForDS(t *testing.T) {
 	bubble(t, small+"\nsub.example. delegated 192.0.2.3\n", func(t *testing.T, w *world) {
 		w.server("192.0.2.1").zones[0].add(t, "sub DS 1 8 2 00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF")
 		r := w.resolver()
@@ -587,14 +587,14 @@ func TestDSIsAskedOfTheParent(t *testing.T) {
 }
 
 // A server that also recurses for clients of its own says so in its referrals.
-func TestAReferralOfAServerThatOffersRecursionIsFollowed(t *testing.T) {
+func TestResolverFollowsReferralOfRecursiveServer(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("198.41.0.4", func(_ query, r *dns.Msg) *dns.Msg { r.RecursionAvailable = true; return r })
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(w.resolver(), "www.example. A")))
 	})
 }
 
-func TestALameServerCostsTwoRoundTripsAndIsLeftAloneFor15Minutes(t *testing.T) {
+func TestResolverAvoidsLameServerFor15Minutes(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"REFUSED":    rcode(dns.RcodeRefused),
 		"NOTAUTH":    rcode(dns.RcodeNotAuth),
@@ -648,7 +648,7 @@ func favouring(t *testing.T, w *world) func(question string) time.Duration {
 }
 
 // SERVFAIL is about a name. A server that says so for several names is left alone, as one that does not serve the zone.
-func TestAServerThatFailsForANameIsAskedForOthers(t *testing.T) {
+func TestResolverAsksServerForOtherNamesAfterFailure(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		took := favouring(t, w)
 		w.fault("192.0.2.1", when("bad.example.", rcode(dns.RcodeServerFailure)))
@@ -668,7 +668,7 @@ func TestAServerThatFailsForANameIsAskedForOthers(t *testing.T) {
 }
 
 // A server may refuse one name of a zone, as that of a part of it which it does not have.
-func TestAServerThatRefusesANameIsAskedForOthers(t *testing.T) {
+func TestResolverAsksServerForOtherNamesAfterRefusal(t *testing.T) {
 	for said, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"REFUSED":            rcode(dns.RcodeRefused),
 		"NOTAUTH":            rcode(dns.RcodeNotAuth),
@@ -692,7 +692,7 @@ func TestAServerThatRefusesANameIsAskedForOthers(t *testing.T) {
 }
 
 // Many load balancers answer so to types that they do not know. They are good servers otherwise.
-func TestAPoorAnswerIsTheLastToBeTaken(t *testing.T) {
+func TestResolverPrefersFullAnswerToFallback(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"no AA":              func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative = false; return r },
 		"NODATA without SOA": says(""),
@@ -722,7 +722,7 @@ func TestAPoorAnswerIsTheLastToBeTaken(t *testing.T) {
 	}
 }
 
-func TestAServersFailureIsNotPassedOnBeforeAllHadTheirTurn(t *testing.T) {
+func TestResolverAsksAllServersBeforeFailure(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5
@@ -749,7 +749,7 @@ example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5
 	})
 }
 
-func TestAServerWithoutEDNSIsAskedWithoutItForAnHour(t *testing.T) {
+func TestResolverRemembersServerWithoutEDNSForAnHour(t *testing.T) {
 	noEDNS := map[string]func(query, *dns.Msg) *dns.Msg{
 		"FORMERR": func(q query, r *dns.Msg) *dns.Msg {
 			if q.IsEdns0() != nil {
@@ -798,7 +798,7 @@ example. delegated 192.0.2.1
 	}
 }
 
-func TestSilenceNeverDropsEDNSNorOpensTCP(t *testing.T) {
+func TestResolverKeepsEDNSAndUDPAfterTimeouts(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 			if q.IsEdns0() != nil {
@@ -827,7 +827,7 @@ func withBig(t *testing.T, w *world) (want string) {
 	return "NOERROR big.example. TXT " + strings.TrimSpace(text)
 }
 
-func TestACutResponseIsAskedForOverTCPOfTheSameServerOnce(t *testing.T) {
+func TestResolverRepeatsTruncatedQueryOverTCPOnce(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *world) {
 		want := withBig(t, w)
 		r := w.resolver()
@@ -850,7 +850,7 @@ func TestACutResponseIsAskedForOverTCPOfTheSameServerOnce(t *testing.T) {
 	})
 }
 
-func TestACutResponseOfAServerWithoutTCPIsAskedForOfTheNext(t *testing.T) {
+func TestResolverAsksNextServerWhenTCPFails(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *world) {
 		want := withBig(t, w)
 		w.at("192.0.2.1", func(s *server) { s.noTCP = true })
@@ -869,7 +869,7 @@ func TestACutResponseOfAServerWithoutTCPIsAskedForOfTheNext(t *testing.T) {
 	})
 }
 
-func TestAServerThatIsSilentOverTCPDelaysNoAnswerForLong(t *testing.T) {
+func TestResolverAsksNextServerWhenTCPIsSilent(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *world) {
 		want := withBig(t, w)
 		w.unlucky("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
@@ -893,7 +893,7 @@ func TestAServerThatIsSilentOverTCPDelaysNoAnswerForLong(t *testing.T) {
 	})
 }
 
-func TestAResponseThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
+func TestResolverDoesNotRepeatTruncatedTCPQuery(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *world) {
 		want := withBig(t, w)
 		w.unlucky("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
@@ -906,7 +906,7 @@ func TestAResponseThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestANegativeAnswerLivesAsLongAsItsSOASays(t *testing.T) {
+func TestResolverCachesNegativeAnswerForSOATTL(t *testing.T) {
 	for _, c := range []struct{ ttl, minimum, want uint32 }{{300, 60, 60}, {60, 300, 60}, {300, 0, 0}} {
 		for _, rc := range []int{dns.RcodeSuccess, dns.RcodeNameError} {
 			bubble(t, small, func(t *testing.T, w *world) {
@@ -924,7 +924,7 @@ func TestANegativeAnswerLivesAsLongAsItsSOASays(t *testing.T) {
 	}
 }
 
-func TestTheRootIsPrimedAndHintsAreNeverAnswers(t *testing.T) {
+func TestResolverPrimesRootAndNeverAnswersWithHints(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4 198.41.0.5
   @ NS a.root.
@@ -945,7 +945,7 @@ example. delegated 192.0.2.1
 	})
 }
 
-func TestHintsThatAreDeadAreNoTrouble(t *testing.T) {
+func TestResolverToleratesDeadHints(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		r := w.resolver(func(r *recursor.Resolver) {
 			r.Hints = append(r.Hints, netip.MustParseAddr("198.41.0.90"), netip.MustParseAddr("198.41.0.91"))
@@ -956,7 +956,7 @@ func TestHintsThatAreDeadAreNoTrouble(t *testing.T) {
 	})
 }
 
-func TestSpecialUseNamesAreAnsweredHere(t *testing.T) {
+func TestResolverAnswersSpecialUseNamesLocally(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		r := w.resolver()
 		for q, want := range map[string]string{
@@ -974,7 +974,7 @@ func TestSpecialUseNamesAreAnsweredHere(t *testing.T) {
 	})
 }
 
-func TestSpecialUseNamesInStubZonesAreAsked(t *testing.T) {
+func TestResolverAsksStubZonesForSpecialUseNames(t *testing.T) {
 	bubble(t, small+"\nhome.arpa. served 10.0.0.1\n  nas A 10.0.0.2\n10.in-addr.arpa. served 10.0.0.1\n  2.0.0 PTR nas.home.arpa.\n", func(t *testing.T, w *world) {
 		r := w.resolver(func(r *recursor.Resolver) {
 			at := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:53")}
@@ -986,7 +986,7 @@ func TestSpecialUseNamesInStubZonesAreAsked(t *testing.T) {
 	})
 }
 
-func TestServersAtPrivateAddressesAreNotAsked(t *testing.T) {
+func TestResolverDoesNotAskPrivateAddresses(t *testing.T) {
 	bad := []string{"0.1.2.3", "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "169.254.0.1", "::", "::1", "fc00::1", "fe80::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"}
 	for _, a := range bad {
 		t.Run(a, func(t *testing.T) {
@@ -1009,7 +1009,7 @@ func TestServersAtPrivateAddressesAreNotAsked(t *testing.T) {
 	}
 }
 
-func TestNamesMayHaveAnyOctets(t *testing.T) {
+func TestResolverAcceptsAnyOctetsInNames(t *testing.T) {
 	long := strings.Repeat("a23456789.", 23) + "abcdefghijk." // with example., 255 octets
 	bubble(t, small, func(t *testing.T, w *world) {
 		z := w.server("192.0.2.1").zones[0]
@@ -1041,7 +1041,7 @@ func TestNamesMayHaveAnyOctets(t *testing.T) {
 	})
 }
 
-func TestACallerMayChangeItsResponse(t *testing.T) {
+func TestResolverReturnsResponseThatCallerMayChange(t *testing.T) {
 	bubble(t, small+"\nfar. delegated 192.0.2.4\n  alias CNAME www.victim.\n  alias2 CNAME www.victim.\n", func(t *testing.T, w *world) {
 		r := w.resolver()
 		var wg sync.WaitGroup
@@ -1065,7 +1065,7 @@ func TestACallerMayChangeItsResponse(t *testing.T) {
 	})
 }
 
-func TestWhatIsKeptGrowsOld(t *testing.T) {
+func TestResolverLowersTTLsOfCachedRecords(t *testing.T) {
 	bubble(t, small+"\nfar. delegated 192.0.2.4\n  alias CNAME www.victim.\n", func(t *testing.T, w *world) {
 		r := w.resolver()
 		var last uint32 = 3600
@@ -1086,7 +1086,7 @@ func TestWhatIsKeptGrowsOld(t *testing.T) {
 	})
 }
 
-func TestACallerThatLeavesTakesNobodyWithIt(t *testing.T) {
+func TestResolverContinuesSharedLookupAfterCallerLeaves(t *testing.T) {
 	const text = small + "\nlost.example. served 192.0.2.9\n  * A 192.0.2.84\n"
 	for _, leave := range []time.Duration{0, 5 * ms, 15 * ms, 25 * ms, 35 * ms, 45 * ms, 55 * ms} {
 		bubble(t, text, func(t *testing.T, w *world) {
@@ -1114,7 +1114,7 @@ func TestACallerThatLeavesTakesNobodyWithIt(t *testing.T) {
 	}
 }
 
-func TestWithoutANetworkQuestionsFailAtOnce(t *testing.T) {
+func TestResolverFailsAtOnceWithoutNetwork(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.refuse = func(string, netip.Addr) error { return syscall.ENETUNREACH }
 		r := w.resolver()
@@ -1128,7 +1128,7 @@ func TestWithoutANetworkQuestionsFailAtOnce(t *testing.T) {
 	})
 }
 
-func TestNamesWithOddBytesAreAskedAndSpelledAsTheCallerDoes(t *testing.T) {
+func TestResolverKeepsSpellingOfEscapedNames(t *testing.T) {
 	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n  a\\.b A 192.0.2.80\n", func(t *testing.T, w *world) {
 		r := w.resolver()
 		for question, want := range map[string]string{

@@ -38,7 +38,7 @@ func (w *world) askClient(c *dnshedge.Client, question string) *dns.Msg {
 	return r
 }
 
-func TestAClientGivesExpiredAnswersWhileServersAreSilent(t *testing.T) {
+func TestClientServesStaleAnswersWhileServersAreSilent(t *testing.T) {
 	bubble(t, short, func(t *testing.T, w *world) {
 		c := w.client(w.resolver())
 		w.askClient(c, "www.example. A")
@@ -57,7 +57,7 @@ func TestAClientGivesExpiredAnswersWhileServersAreSilent(t *testing.T) {
 	})
 }
 
-func TestARefreshAsksServersAgain(t *testing.T) {
+func TestClientRefreshAsksServersAgain(t *testing.T) {
 	bubble(t, short, func(t *testing.T, w *world) {
 		c := w.client(w.resolver())
 		w.askClient(c, "www.example. A")
@@ -76,7 +76,7 @@ func TestARefreshAsksServersAgain(t *testing.T) {
 	})
 }
 
-func TestAllOfAProgramResolvesByIt(t *testing.T) {
+func TestResolverWorksAsDefaultResolver(t *testing.T) {
 	bubble(t, short, func(t *testing.T, w *world) {
 		c := w.client(w.resolver())
 		addrs, err := c.Resolver().LookupHost(context.Background(), "www.example.")
@@ -94,7 +94,7 @@ func TestAllOfAProgramResolvesByIt(t *testing.T) {
 
 // What is asked while there is no network says nothing of the names: it must not be kept
 // as their servers' failures are.
-func TestWithoutANetworkNoNameIsHeldToFail(t *testing.T) {
+func TestClientCachesNoFailureWithoutNetwork(t *testing.T) {
 	for name, cold := range map[string]bool{"at first": true, "later": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, short, func(t *testing.T, w *world) {
@@ -117,7 +117,7 @@ func TestWithoutANetworkNoNameIsHeldToFail(t *testing.T) {
 }
 
 // RFC 8020, where it is proven, and where nothing that the Resolver was told says otherwise.
-func TestAClientAsksForNothingBelowANameThatIsProvenNotToExist(t *testing.T) {
+func TestClientSkipsNamesBelowSecureNXDOMAIN(t *testing.T) {
 	zone := map[string][]netip.AddrPort{"ad.no.example.tld.": {netip.MustParseAddrPort("192.0.3.4:53")}}
 	for name, tt := range map[string]struct {
 		set   func(*recursor.Resolver)

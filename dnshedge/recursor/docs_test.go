@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestEveryFieldOfARecursorIsInTheTable keeps the second table in docs/options.md whole, and without fields that are gone.
-func TestEveryFieldOfARecursorIsInTheTable(t *testing.T) {
+// TestOptionsPageListsResolverFields keeps the second table in docs/options.md whole, and without fields that are gone.
+func TestOptionsPageListsResolverFields(t *testing.T) {
 	var exist, documented []string
 	var add func(prefix string, typ reflect.Type)
 	add = func(prefix string, typ reflect.Type) {

@@ -34,7 +34,7 @@ func carrier(w *world, set ...func(*recursor.Resolver)) *recursor.Resolver {
 	return w.resolver(append(set, func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Anchors: []dns.RR{}} })...)
 }
 
-func TestEverythingIsAskedWithDO(t *testing.T) {
+func TestResolverSetsDOInAllQueries(t *testing.T) {
 	bubble(t, signedTree, func(t *testing.T, w *world) {
 		w.zone("tld.").put(record("far.tld. NS ns.named."))
 		w.sign("unsigned.tld.")
@@ -54,7 +54,7 @@ func TestEverythingIsAskedWithDO(t *testing.T) {
 	})
 }
 
-func TestDelegationsHaveWhatTheParentSaysOfTheirKeys(t *testing.T) {
+func TestReferralKeepsDSEvidence(t *testing.T) {
 	bubble(t, signedTree, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		r := carrier(w)
@@ -80,7 +80,7 @@ func TestDelegationsHaveWhatTheParentSaysOfTheirKeys(t *testing.T) {
 }
 
 // Validation reads the same records while Export writes them out.
-func TestExportOnlyReadsWhatItWritesOut(t *testing.T) {
+func TestExportReadsOnlyExportedData(t *testing.T) {
 	rr := record("example. DS 1 8 2 0000000000000000000000000000000000000000000000000000000000000000")
 	rr.Header().Rdlength = 1234
 	before := dns.Copy(rr)
@@ -88,7 +88,7 @@ func TestExportOnlyReadsWhatItWritesOut(t *testing.T) {
 	assert.Equal(t, before, rr)
 }
 
-func TestOneEntryServesThoseWithAndWithoutDO(t *testing.T) {
+func TestCacheEntryServesQuestionsWithAndWithoutDO(t *testing.T) {
 	bubble(t, signedTree, func(t *testing.T, w *world) {
 		w.sign()
 		r := carrier(w)
@@ -114,7 +114,7 @@ func TestOneEntryServesThoseWithAndWithoutDO(t *testing.T) {
 	})
 }
 
-func TestNothingIsKeptLongerThanItsSignature(t *testing.T) {
+func TestCacheLimitsTTLBySignature(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*dns.RRSIG)
 		want   time.Duration

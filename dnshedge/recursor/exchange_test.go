@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-func TestAQuestionFailsBeforeItsCallerGivesUp(t *testing.T) {
+func TestResolverFailsBeforeCallerTimesOut(t *testing.T) {
 	bubble(t, ". served 198.41.0.4\n", func(t *testing.T, w *world) {
 		w.fault("198.41.0.4", silent)
 		r := w.resolver()
@@ -48,14 +48,14 @@ func TestAQuestionFailsBeforeItsCallerGivesUp(t *testing.T) {
 	})
 }
 
-func TestARecordThatComesTwiceIsOnceInTheAnswer(t *testing.T) {
+func TestResolverMergesRecordsOfAliasChain(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("192.0.2.1 192.0.2.2", when("www.example. A", says("www.example. A 192.0.2.80; www.example. A 192.0.2.81; WWW.example. A 192.0.2.80")))
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80, www.example. A 192.0.2.81", told(w.ask(w.resolver(), "www.example. A")))
 	})
 }
 
-func TestAliasesOfSpecialUseNamesEndHere(t *testing.T) {
+func TestResolverAnswersAliasToSpecialUseNameLocally(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("192.0.2.1 192.0.2.2", when("www.example.", says("www.example. CNAME db.localhost.")))
 		r := w.resolver()
@@ -66,7 +66,7 @@ func TestAliasesOfSpecialUseNamesEndHere(t *testing.T) {
 	})
 }
 
-func TestTheRootCanBeOneOfZones(t *testing.T) {
+func TestZonesMayContainRoot(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		r := w.resolver(func(r *recursor.Resolver) {
 			r.Hints = []netip.Addr{netip.MustParseAddr("192.0.2.66")}
@@ -78,7 +78,7 @@ func TestTheRootCanBeOneOfZones(t *testing.T) {
 	})
 }
 
-func TestNamesOfServersThatAreLookedUpAreLimited(t *testing.T) {
+func TestResolverLimitsLookupsOfServerNames(t *testing.T) {
 	bubble(t, small+"\nlost. served 192.0.3.4\nnames. delegated 192.0.3.5\n", func(t *testing.T, w *world) {
 		for _, n := range []string{"a", "b", "c", "d"} {
 			w.server("198.41.0.4").zones[0].add(t, "lost. NS "+n+".names.")

@@ -29,7 +29,7 @@ func delegate(w *world, i int) {
 const halves = 400
 
 // A hedge may be to look up a name, which takes several queries.
-func TestHedgesThatAreLookupsStayWithinTheBudget(t *testing.T) {
+func TestServerNameHedgesStayWithinBudget(t *testing.T) {
 	var text strings.Builder
 	text.WriteString(". served 198.41.0.4\n")
 	for i := range halves {
@@ -63,7 +63,7 @@ func TestHedgesThatAreLookupsStayWithinTheBudget(t *testing.T) {
 }
 
 // What hedges cost is no reason to end a question.
-func TestElevenAliasesAreFollowedWhileNamesOfServersAreLookedUpAsHedges(t *testing.T) {
+func TestResolverFollowsElevenAliasesDuringHedgedLookups(t *testing.T) {
 	const aliases = 11
 	var text strings.Builder
 	text.WriteString(". served 198.41.0.4\n")
@@ -104,7 +104,7 @@ func TestElevenAliasesAreFollowedWhileNamesOfServersAreLookedUpAsHedges(t *testi
 }
 
 // A name that was looked up as a hedge is needed when no other server answers, whatever is left of the budget.
-func TestALookupThatBeganAsAHedgeIsGoneOnWithIfItIsNeeded(t *testing.T) {
+func TestResolverContinuesHedgedLookupWhenNeeded(t *testing.T) {
 	for _, left := range []int{0, 1, 2, 3, 4, 5, 20} {
 		bubble(t, ". served 198.41.0.4\nspent. delegated 192.0.2.1 192.0.2.2\n"+halfGlued(0), func(t *testing.T, w *world) {
 			delegate(w, 0)

@@ -15,7 +15,7 @@ import (
 )
 
 // What is known of a zone refers to the zone above it, by whose keys it is validated. Whoever has deep zones chooses how large these are.
-func TestZonesAboveThoseThatAreKeptAreInTheBudget(t *testing.T) {
+func TestCacheCountsParentsOfCachedZones(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
@@ -45,7 +45,7 @@ tld. delegated 192.0.2.1
 }
 
 // When the clock was set back, what was learned before is of no use, and makes room.
-func TestWhatIsFromTheFutureMakesRoom(t *testing.T) {
+func TestCacheEvictsEntriesFromFuture(t *testing.T) {
 	now := time.Now()
 	const n, most = 1600, 512 << 10 // two thirds of them are kept
 	same := recursor.Crowded(most, n, now, now)

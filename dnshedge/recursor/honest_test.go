@@ -32,7 +32,7 @@ func (w *world) useP384(t *testing.T, name string) {
 }
 
 // Each zone has one key, one signature for each RRset and a wildcard. Nothing is wrong or superfluous.
-func TestElevenAliasesOfP384ZonesAreValidated(t *testing.T) {
+func TestResolverValidatesElevenAliasesOfP384Zones(t *testing.T) {
 	const zones = 12
 	var text strings.Builder
 	text.WriteString(". served 198.41.0.4\n")
@@ -55,7 +55,7 @@ func TestElevenAliasesOfP384ZonesAreValidated(t *testing.T) {
 }
 
 // Gaps that questions have been asked in, and referrals to unsigned zones, end nothing that was proven (RFC 8198).
-func TestNeitherQuestionsNorReferralsEndWhatIsProven(t *testing.T) {
+func TestResolverKeepsProofsAcrossQuestionsAndReferrals(t *testing.T) {
 	const zones = 80
 	var text strings.Builder
 	var unsigned []string
@@ -85,7 +85,7 @@ func TestNeitherQuestionsNorReferralsEndWhatIsProven(t *testing.T) {
 }
 
 // The lookup of a server's name waits less long for a slow server than a caller does, who joins it.
-func TestCallerWhoJoinsALookupKeepsItsPatience(t *testing.T) {
+func TestResolverExtendsSharedQueryForLaterDeadline(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 500 * time.Millisecond, 2 * time.Second} {
 		bubble(t, `
 . served 198.41.0.4

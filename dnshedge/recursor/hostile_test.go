@@ -68,7 +68,7 @@ const hostileWorld = `
 evil. delegated 203.0.113.66
 `
 
-func TestAResponseFitsAMessage(t *testing.T) {
+func TestResolverFailsAnswerLargerThanMessage(t *testing.T) {
 	long := strings.Repeat(strings.Repeat("a", 60)+".", 4) + "evil."
 	for name, c := range map[string]struct {
 		question string
@@ -118,7 +118,7 @@ func TestAResponseFitsAMessage(t *testing.T) {
 	}
 }
 
-func TestOfPoorAnswersTheOneWithRecordsIsTaken(t *testing.T) {
+func TestResolverPrefersFallbackWithRecords(t *testing.T) {
 	for range 8 {
 		bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1 192.0.2.2\n  www A 192.0.2.80\n", func(t *testing.T, w *world) {
 			w.fault("192.0.2.1", when("www.example.", says("")))
@@ -128,7 +128,7 @@ func TestOfPoorAnswersTheOneWithRecordsIsTaken(t *testing.T) {
 	}
 }
 
-func TestLimitsMayBeAsLargeAsAnInt(t *testing.T) {
+func TestLimitsAcceptLargestInt(t *testing.T) {
 	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n  www A 192.0.2.80\n", func(t *testing.T, w *world) {
 		r := w.resolver(func(r *recursor.Resolver) {
 			const m = math.MaxInt
@@ -142,7 +142,7 @@ func TestLimitsMayBeAsLargeAsAnInt(t *testing.T) {
 
 // What a hostile zone says takes as little memory as MaxBytes allows, although it takes much more here than
 // in a message.
-func TestMaxBytesHoldsWhateverZonesSay(t *testing.T) {
+func TestMaxBytesBoundsHostileZones(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("measures memory, of which the race detector takes some for itself")
 	}
@@ -218,7 +218,7 @@ func TestMaxBytesHoldsWhateverZonesSay(t *testing.T) {
 	}
 }
 
-func TestRootServersThatNeverAnswerAreForgotten(t *testing.T) {
+func TestResolverExpiresSilentRootServers(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
   @ NS a.root.
@@ -246,7 +246,7 @@ example. delegated 192.0.2.1
 	})
 }
 
-func TestTheBudgetPaysForNoLookupThatDoesNotBegin(t *testing.T) {
+func TestResolverRefundsLookupThatDoesNotStart(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 other. delegated 192.0.2.9
@@ -270,7 +270,7 @@ example. delegated 192.0.2.1
 	})
 }
 
-func TestNamesOfZonesAreNotBelievedOfOthers(t *testing.T) {
+func TestResolverIgnoresRecordsOutsideZone(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
@@ -285,7 +285,7 @@ example. delegated 192.0.2.1
 }
 
 // RFC 6891 §6.1.1, RFC 8945 §5.1.
-func TestRecordsOfAMessageAreNotAskedFor(t *testing.T) {
+func TestQuestionRejectsMetaTypes(t *testing.T) {
 	bubble(t, hostileWorld, func(t *testing.T, w *world) {
 		w.at("203.0.113.66", func(s *server) {
 			s.raw = stream(1<<10, func(q query) [3][][]byte { return [3][][]byte{{raw(nil, q.qtype, nil)}} })

@@ -49,7 +49,7 @@ victim. delegated 192.0.2.9
 `
 
 // NXNSAttack, CVE-2020-8616.
-func TestManyNamesOfServersThatAreNotThereCostTheirZoneFewQueries(t *testing.T) {
+func TestResolverSendsFewQueriesForMissingServerNames(t *testing.T) {
 	for _, n := range []int{3, 20, 1500} {
 		bubble(t, attack, func(t *testing.T, w *world) {
 			nameservers(w, n, "victim.")
@@ -70,7 +70,7 @@ func TestManyNamesOfServersThatAreNotThereCostTheirZoneFewQueries(t *testing.T) 
 }
 
 // Attackers ask for many names, of which each makes a resolver look up others.
-func TestManyQuestionsForAnAttackersNamesCostAVictimFewQueriesEach(t *testing.T) {
+func TestResolverSendsVictimFewQueriesPerQuestion(t *testing.T) {
 	bubble(t, attack, func(t *testing.T, w *world) {
 		// Each name below attack. is delegated to 20 others' names of its own.
 		w.fault("192.0.2.66", func(q query, r *dns.Msg) *dns.Msg {
@@ -98,7 +98,7 @@ func TestManyQuestionsForAnAttackersNamesCostAVictimFewQueriesEach(t *testing.T)
 }
 
 // NRDelegation, CVE-2022-3204: NS names of which each is delegated to servers that do not answer.
-func TestNamesOfServersThatLeadNowhereAreGivenUp(t *testing.T) {
+func TestResolverGivesUpDependentServerNames(t *testing.T) {
 	bubble(t, attack, func(t *testing.T, w *world) {
 		nameservers(w, 1500, "victim.")
 		z := w.server("192.0.2.9").zones[0]
@@ -116,7 +116,7 @@ func TestNamesOfServersThatLeadNowhereAreGivenUp(t *testing.T) {
 	})
 }
 
-func TestNamesOfServersAreLookedUpFourDeepAnd16InAll(t *testing.T) {
+func TestResolverLimitsDepthAndNumberOfServerNames(t *testing.T) {
 	for depth := 1; depth <= 8; depth++ {
 		text := ". served 198.41.0.4\ntld. delegated 192.0.2.1\n"
 		for i := range depth {
@@ -156,7 +156,7 @@ func TestNamesOfServersAreLookedUpFourDeepAnd16InAll(t *testing.T) {
 	})
 }
 
-func TestAQuestionSends64QueriesAtMost(t *testing.T) {
+func TestResolverSends64QueriesAtMost(t *testing.T) {
 	// Servers that are all lame, in zones below each other: each costs a query.
 	text := ". served 198.41.0.4\n"
 	name := ""
@@ -202,7 +202,7 @@ func TestAQuestionSends64QueriesAtMost(t *testing.T) {
 
 // No server's name has an IPv4 address, and none has glue: that is known of the first five before an
 // IPv6 address is looked up.
-func TestServersWithIPv6AddressesAloneNeedNoGlue(t *testing.T) {
+func TestResolverLooksUpIPv6OnlyServers(t *testing.T) {
 	const text = `
 . served 198.41.0.4
 six. served 2001:db9::1
@@ -229,7 +229,7 @@ hoster. delegated 192.0.2.1
 }
 
 // Each alias leads to a zone that is not known, two labels deep, and first answers come later than most do.
-func TestElevenAliasesAreFollowedThroughZonesThatAreFarAway(t *testing.T) {
+func TestResolverFollowsElevenAliasesThroughDistantZones(t *testing.T) {
 	const aliases = 11
 	zone := func(i int) string { return fmt.Sprintf("far.tld%d.", i) }
 	var text strings.Builder
@@ -257,7 +257,7 @@ func TestElevenAliasesAreFollowedThroughZonesThatAreFarAway(t *testing.T) {
 	}
 }
 
-func TestReferralsAreFollowed30Times(t *testing.T) {
+func TestResolverFollows30Referrals(t *testing.T) {
 	chain := func(n int) (text, name string) {
 		text = ". served 198.41.0.4\n"
 		for i := range n {
@@ -283,7 +283,7 @@ func TestReferralsAreFollowed30Times(t *testing.T) {
 	}
 }
 
-func TestAliasesAreFollowed11Times(t *testing.T) {
+func TestResolverFollows11Aliases(t *testing.T) {
 	for _, kind := range []string{"of one zone", "of two zones", "DNAME"} {
 		for _, c := range []struct {
 			length, limit int
@@ -329,7 +329,7 @@ func TestAliasesAreFollowed11Times(t *testing.T) {
 }
 
 // RFC 9520 §3.1.
-func TestAServerIsAskedTheSameThreeTimesAtMost(t *testing.T) {
+func TestResolverAsksServerSameQuestionThreeTimesAtMost(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
@@ -367,7 +367,7 @@ tld. delegated 192.0.2.1
 `
 
 // TsuNAME: zones whose servers have names in each other.
-func TestZonesThatNeedEachOtherFailAtOnce(t *testing.T) {
+func TestResolverFailsCyclicZonesAtOnce(t *testing.T) {
 	bubble(t, cycle, func(t *testing.T, w *world) {
 		r := w.resolver()
 		for _, q := range []string{"www.self.tld. A", "www.one.tld. A", "www.a.tld. A", "www.three.tld. A"} {
@@ -384,7 +384,7 @@ func TestZonesThatNeedEachOtherFailAtOnce(t *testing.T) {
 }
 
 // Each of the callers looks up what another one waits for.
-func TestCallersThatNeedEachOthersZonesDoNotWaitForever(t *testing.T) {
+func TestResolverAvoidsDeadlockOfCyclicLookups(t *testing.T) {
 	bubble(t, cycle, func(t *testing.T, w *world) {
 		for round := range 20 {
 			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise = round%2 == 1 })
@@ -428,7 +428,7 @@ func (w *world) inFlight(rtt time.Duration, n int, to ...string) (most int) {
 }
 
 // DNSBomb, CVE-2024-33655: many queries for one server's answers, which come all at once.
-func TestAServerHas64QueriesInFlightAndAZone256(t *testing.T) {
+func TestInFlightLimitsQueriesPerServerAndZone(t *testing.T) {
 	doubles.NeedsManyGoroutines(t)
 	bubble(t, `
 . served 198.41.0.4
@@ -466,7 +466,7 @@ many. delegated 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4 192.0.3.5 192.0.3.6 192.
 	})
 }
 
-func TestACrowdBeforeADeadServerDelaysNoOtherZone(t *testing.T) {
+func TestDeadServerDelaysNoOtherZone(t *testing.T) {
 	doubles.NeedsManyGoroutines(t)
 	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
 		w.fault("192.0.3.1", silent)
@@ -488,7 +488,7 @@ func TestACrowdBeforeADeadServerDelaysNoOtherZone(t *testing.T) {
 	})
 }
 
-func TestAZoneWhoseServersAreAllDeadFailsWithin5SecondsAndRests5(t *testing.T) {
+func TestDeadZoneFailsWithin5SecondsAndBacksOff(t *testing.T) {
 	for _, n := range []int{1, 2, 4, 13} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			var all []string
@@ -526,7 +526,7 @@ func TestAZoneWhoseServersAreAllDeadFailsWithin5SecondsAndRests5(t *testing.T) {
 }
 
 // RFC 9520 §3.2. The Client does that.
-func TestAFailureIsRepeatedAfter5SecondsThenEvery20(t *testing.T) {
+func TestClientRetriesFailureAfter5SecondsThenEvery20(t *testing.T) {
 	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
 		w.fault("192.0.3.1", rcode(dns.RcodeServerFailure))
 		r := w.resolver()
@@ -543,9 +543,9 @@ func TestAFailureIsRepeatedAfter5SecondsThenEvery20(t *testing.T) {
 	})
 }
 
-// TestWhatIsKeptExpiresByTheTimeOfDay holds what makes it expire while a machine sleeps: Go compares times by the monotonic clock, which
+// TestCacheExpiresByWallClock holds what makes it expire while a machine sleeps: Go compares times by the monotonic clock, which
 // stands still then, if both have it.
-func TestWhatIsKeptExpiresByTheTimeOfDay(t *testing.T) {
+func TestCacheExpiresByWallClock(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		r := w.resolver()
 		w.ask(r, "www.example. A")
@@ -558,7 +558,7 @@ func TestWhatIsKeptExpiresByTheTimeOfDay(t *testing.T) {
 	})
 }
 
-func TestMemoryIsBoundedWhateverIsAsked(t *testing.T) {
+func TestMaxBytesBoundsMemoryForAnyQuestions(t *testing.T) {
 	names := 40_000
 	if testing.Short() || doubles.RaceEnabled {
 		names = 8_000
@@ -611,7 +611,7 @@ func TestMemoryIsBoundedWhateverIsAsked(t *testing.T) {
 	})
 }
 
-func TestFieldsThatAreInvalidAreNamed(t *testing.T) {
+func TestValidateNamesInvalidFields(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		for name, set := range map[string]func(*recursor.Resolver){
 			"MaxBytes":           func(r *recursor.Resolver) { r.MaxBytes = 1 },
@@ -640,7 +640,7 @@ func TestFieldsThatAreInvalidAreNamed(t *testing.T) {
 	})
 }
 
-func TestMessagesThatAreNoQuestionsAreErrors(t *testing.T) {
+func TestResolverReturnsErrorForInvalidMessage(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		r := w.resolver()
 		for name, change := range map[string]func(*dns.Msg){
@@ -665,7 +665,7 @@ func TestMessagesThatAreNoQuestionsAreErrors(t *testing.T) {
 	})
 }
 
-func TestQuestionsThatAreNotServedAreRefused(t *testing.T) {
+func TestResolverRefusesOtherClasses(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		c := &dnshedge.Client{Exchanger: w.resolver(), Cache: new(dnshedge.Cache)}
 		defer c.Close()
@@ -689,7 +689,7 @@ func TestQuestionsThatAreNotServedAreRefused(t *testing.T) {
 	})
 }
 
-func TestCloseEndsEverything(t *testing.T) {
+func TestCloseEndsAllQuestions(t *testing.T) {
 	bubble(t, cycle+"\ndead. delegated 192.0.3.1 192.0.3.2\n", func(t *testing.T, w *world) {
 		w.fault("192.0.3.1 192.0.3.2", silent)
 		r := w.resolver()
@@ -717,7 +717,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	})
 }
 
-func TestACallerThatLeavesGetsItsCauseAndLeavesNothing(t *testing.T) {
+func TestCanceledQuestionReturnsCauseAndLeavesNothing(t *testing.T) {
 	bubble(t, small+"\ndead. delegated 192.0.3.1 192.0.3.2\nlost. served 192.0.3.4\n", func(t *testing.T, w *world) {
 		w.server("198.41.0.4").zones[0].add(t, "lost. NS ns.dead.")
 		w.fault("192.0.3.1 192.0.3.2", silent)
@@ -737,7 +737,7 @@ func TestACallerThatLeavesGetsItsCauseAndLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestAQuestionThatWaitsForAPlaceInVainIsAnsweredWithAFailure(t *testing.T) {
+func TestResolverFailsQuestionWithoutFreeSlot(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1

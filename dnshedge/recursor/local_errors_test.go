@@ -28,7 +28,7 @@ example.tld. served 192.0.3.1
 `
 
 // A moment without descriptors, whenever it begins, costs questions an error as long as it lasts, and no longer.
-func TestLocalErrorIsErrorAndNotKept(t *testing.T) {
+func TestResolverReturnsLocalErrorAndCachesNone(t *testing.T) {
 	const lasts = 100 * ms
 	for name, text := range map[string]string{"names of servers": besides, "zones": pairs, "keys": pairs} {
 		for begins := time.Duration(0); begins < 150*ms; begins += 5 * ms {

@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestAskingWhoWaitsLooksAtEachLookupOnce would not end if it looked at every way through
+// TestWaitNodeVisitsEachLookupOnce would not end if it looked at every way through
 // lookups that need two others each.
-func TestAskingWhoWaitsLooksAtEachLookupOnce(t *testing.T) {
+func TestWaitNodeVisitsEachLookupOnce(t *testing.T) {
 	var layer []*waitNode
 	for range 100 {
 		next := []*waitNode{{waitsFor: make(map[*waitNode]waitCount)}, {waitsFor: make(map[*waitNode]waitCount)}}

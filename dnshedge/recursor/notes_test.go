@@ -31,7 +31,7 @@ func journal(r *recursor.Resolver) func() []string {
 	}
 }
 
-func TestTheLastBogusAnswersAreKnown(t *testing.T) {
+func TestStatsListLastBogusAnswers(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		r := validator(w)
@@ -55,7 +55,7 @@ func TestTheLastBogusAnswersAreKnown(t *testing.T) {
 	})
 }
 
-func TestWhatIsOnlyReportedIsAmongTheLastBogusAnswers(t *testing.T) {
+func TestStatsListReportedBogusAnswers(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
@@ -66,7 +66,7 @@ func TestWhatIsOnlyReportedIsAmongTheLastBogusAnswers(t *testing.T) {
 	})
 }
 
-func TestWithoutValidationNoAnswerIsBogus(t *testing.T) {
+func TestTrustOffCountsNoBogusAnswers(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		r := w.resolver(func(r *recursor.Resolver) { r.Trust.Off = true })
@@ -76,7 +76,7 @@ func TestWithoutValidationNoAnswerIsBogus(t *testing.T) {
 	})
 }
 
-func TestABogusZoneIsLoggedOncePerHour(t *testing.T) {
+func TestResolverLogsBogusZoneOncePerHour(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		r := validator(w)
@@ -96,7 +96,7 @@ func TestABogusZoneIsLoggedOncePerHour(t *testing.T) {
 	})
 }
 
-func TestAClockThatIsOffIsLoggedOncePerHour(t *testing.T) {
+func TestResolverLogsWrongClockOncePerHour(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		w.do(func() {
@@ -130,8 +130,8 @@ func TestAClockThatIsOffIsLoggedOncePerHour(t *testing.T) {
 	})
 }
 
-// docs/recursor.md and docs/recursor-operations.md say so.
-func TestAWrongClockHarmsNoInsecureNameAndHealsByItself(t *testing.T) {
+// docs/recursor.md promises the recovery.
+func TestResolverRecoversFromWrongClock(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		w.fault("198.41.0.4 192.0.2.1 192.0.3.1 192.0.3.2", stale)
@@ -149,7 +149,7 @@ func TestAWrongClockHarmsNoInsecureNameAndHealsByItself(t *testing.T) {
 	})
 }
 
-func TestARootKeyThatNoAnchorKnowsIsLoggedOncePerDay(t *testing.T) {
+func TestResolverLogsUnknownRootKeyOncePerDay(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		other := newSigner(".", "next").key
@@ -173,7 +173,7 @@ func TestARootKeyThatNoAnchorKnowsIsLoggedOncePerDay(t *testing.T) {
 	})
 }
 
-func TestNamesOfExtendedErrorsAreThoseOfTheRegistry(t *testing.T) {
+func TestExtendedErrorNamesMatchRegistry(t *testing.T) {
 	for _, code := range []uint16{0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 27} {
 		assert.Equal(t, dns.ExtendedErrorCodeToString[code], observe.ExtendedError(code))
 	}

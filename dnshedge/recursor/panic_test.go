@@ -21,7 +21,7 @@ type dialer func() (net.Conn, error)
 
 func (d dialer) DialContext(context.Context, string, string) (net.Conn, error) { return d() }
 
-func TestPanicOfDialerOrTraceIsErrorOfQuestion(t *testing.T) {
+func TestResolverRecoversPanicOfDialerAndTrace(t *testing.T) {
 	for name, dial := range map[string]dialer{
 		"panic":   func() (net.Conn, error) { panic("in a Dialer") },
 		"nothing": func() (net.Conn, error) { return nil, nil },

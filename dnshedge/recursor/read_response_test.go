@@ -13,7 +13,7 @@ import (
 )
 
 // RFC 2181 §5.2: the TTL is the RRset's, and an answer to ANY has several.
-func TestEachRRsetOfAnAnswerHasItsOwnTTL(t *testing.T) {
+func TestReadResponseKeepsTTLOfEachRRset(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		const sig = "8 2 3600 20300101000000 20200101000000 1 example. AAAA"
 		w.fault("192.0.2.1 192.0.2.2", when("www.example. ANY", says(
@@ -35,7 +35,7 @@ func TestEachRRsetOfAnAnswerHasItsOwnTTL(t *testing.T) {
 }
 
 // RFC 1034 §3.6.2: other records beside an alias do not count, but for those of DNSSEC (RFC 4034 §3).
-func TestRecordsBesideAnAliasAreNoAnswer(t *testing.T) {
+func TestReadResponseIgnoresRecordsBesideAlias(t *testing.T) {
 	bubble(t, small, func(t *testing.T, w *world) {
 		w.fault("192.0.2.1 192.0.2.2", when("both.example.", says(
 			"both.example. A 192.0.2.99; both.example. MX 10 elsewhere.; both.example. CNAME www.example.; both.example. NSEC c.example. A")))
@@ -53,7 +53,7 @@ func TestRecordsBesideAnAliasAreNoAnswer(t *testing.T) {
 }
 
 // Some hosters serve many zones with one SOA record.
-func TestADenialWithTheSOAOfAnotherZoneIsTheLastToBeTaken(t *testing.T) {
+func TestResolverTakesDenialWithForeignSOALast(t *testing.T) {
 	for _, soa := range []string{". 300 SOA a. b. 1 2 3 4 300", "elsewhere. 300 SOA a. b. 1 2 3 4 300", "sub.example. 300 SOA a. b. 1 2 3 4 300"} {
 		foreign := func(_ query, r *dns.Msg) *dns.Msg {
 			r.Answer, r.Ns = nil, []dns.RR{record(soa)}
@@ -83,7 +83,7 @@ func TestADenialWithTheSOAOfAnotherZoneIsTheLastToBeTaken(t *testing.T) {
 }
 
 // A forwarder that stands where a server of the zone should: dnsmasq, or a load balancer.
-func TestARecursorIsTheLastOfAZonesServersToBeBelieved(t *testing.T) {
+func TestResolverTakesAnswerOfRecursiveServerLast(t *testing.T) {
 	recursive := func(_ query, r *dns.Msg) *dns.Msg {
 		r.Authoritative, r.RecursionAvailable = false, true
 		return r
@@ -115,7 +115,7 @@ func TestARecursorIsTheLastOfAZonesServersToBeBelieved(t *testing.T) {
 }
 
 // BIND follows such referrals, too. A referral is without authority wherever its records are.
-func TestAReferralInANSWERIsTheLastToBeFollowed(t *testing.T) {
+func TestResolverFollowsReferralInAnswerSectionLast(t *testing.T) {
 	const text = small + `
 sub.example. delegated 192.0.2.3
   www A 192.0.2.84
@@ -152,7 +152,7 @@ sub.example. delegated 192.0.2.3
 }
 
 // The server that was asked delegates the upper zone, whose servers know about the other one.
-func TestAReferralToTwoZonesIsOneToTheUpper(t *testing.T) {
+func TestReadResponseTakesUpperOfTwoReferrals(t *testing.T) {
 	const text = small + `
 sub.example. delegated 192.0.2.3
   www A 192.0.2.84
@@ -178,7 +178,7 @@ deep.sub.example. delegated 192.0.2.4
 }
 
 // unbound and BIND answer so, too. A referral that leads to the zone itself or away from it says nothing.
-func TestADenialWithoutAuthorityOrProofIsTheLastToBeBelieved(t *testing.T) {
+func TestResolverTakesUnprovenDenialLast(t *testing.T) {
 	denied := func(code int, recursive bool, ns string) func(query, *dns.Msg) *dns.Msg {
 		return func(q query, _ *dns.Msg) *dns.Msg {
 			r := says("referral |"+ns)(q, nil)
@@ -228,7 +228,7 @@ func rcodeOf(code int, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *
 
 // Many load balancers answer so to types that they do not know. A caller can keep it no longer than the
 // Resolver, as nothing says how long (RFC 2308 §5).
-func TestADenialWithoutAnSOAIsAskedOfTwoServersAndKeptFiveSeconds(t *testing.T) {
+func TestResolverConfirmsDenialWithoutSOA(t *testing.T) {
 	const n = 8
 	text := ". served 198.41.0.4\nexample. delegated"
 	var all []string

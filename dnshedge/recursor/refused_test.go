@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-func TestResolverSaysThatAServerOfZonesHasRefused(t *testing.T) {
+func TestResolverReportsRefusalOfStubServer(t *testing.T) {
 	for code, refused := range map[int]bool{dns.RcodeRefused: true, dns.RcodeServerFailure: false} {
 		bubble(t, ". served 198.41.0.4\ncorp. served 192.0.2.1\n  www A 192.0.2.80\n", func(t *testing.T, w *world) {
 			w.fault("192.0.2.1", rcode(code))

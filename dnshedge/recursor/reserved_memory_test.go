@@ -15,7 +15,7 @@ import (
 )
 
 // A response of 60 kB may take 1.2 MB of memory, and whoever sends it chooses how long the next server takes.
-func TestAQuestionThatWaitsHoldsLittle(t *testing.T) {
+func TestWaitingQuestionHoldsLittleMemory(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("measures memory, of which the race detector takes some for itself")
 	}

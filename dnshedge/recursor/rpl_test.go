@@ -102,9 +102,9 @@ var settings = map[string]string{
 	"verbosity":              "none: nothing is logged",
 }
 
-// TestScripts plays the scripts of unbound and deckard for resolvers, which are in the
+// TestUnboundScripts plays the scripts of unbound and deckard for resolvers, which are in the
 // folder RPL_DIR, with a Client whose Exchanger is a Resolver in the place of unbound.
-func TestScripts(t *testing.T) {
+func TestUnboundScripts(t *testing.T) {
 	dir := os.Getenv("RPL_DIR")
 	if dir == "" {
 		t.Skip("RPL_DIR names no folder of scripts")
@@ -137,8 +137,8 @@ func TestScripts(t *testing.T) {
 	t.Logf("%d of %d pass", passed, len(files))
 }
 
-// TestOurScripts plays the scripts of this package's own.
-func TestOurScripts(t *testing.T) {
+// TestResolverScripts plays the scripts of this package's own.
+func TestResolverScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.rpl")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

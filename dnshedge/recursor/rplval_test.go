@@ -70,10 +70,10 @@ var differsValidating = map[string]differ{
 	"unbound_val_failure_dnskey.rpl":                                   {"EDE 22, as no server has answered a question for DS with more than SERVFAIL; unbound says 23", []int{30}},
 }
 
-// TestScriptsOfValidators plays the scripts of unbound and deckard for validating resolvers, which are in the
+// TestUnboundValidatorScripts plays the scripts of unbound and deckard for validating resolvers, which are in the
 // folder RPL_VAL_DIR, and says which pass. AD has to be as in the scripts. It requires that all are read and played to
 // their end.
-func TestScriptsOfValidators(t *testing.T) {
+func TestUnboundValidatorScripts(t *testing.T) {
 	dir := os.Getenv("RPL_VAL_DIR")
 	if dir == "" {
 		t.Skip("RPL_VAL_DIR names no folder of scripts")

@@ -55,7 +55,7 @@ func (w *world) gaps(n int, question string) (all []time.Duration) {
 	return all
 }
 
-func TestAServerNeverMetIsHedgedAfter60Milliseconds(t *testing.T) {
+func TestResolverHedgesUnknownServerAfter60Milliseconds(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		w.unlucky("198.41.0.4 198.41.0.5", silent)
 		r := w.resolver()
@@ -68,7 +68,7 @@ func TestAServerNeverMetIsHedgedAfter60Milliseconds(t *testing.T) {
 	})
 }
 
-func TestAServerThatIsKnownIsHedgedAfterItsTimeAndFourDeviations(t *testing.T) {
+func TestResolverHedgesKnownServerAfterRTTAndFourDeviations(t *testing.T) {
 	for _, c := range []struct{ rtt, from, to time.Duration }{{5 * ms, 20 * ms, 21 * ms}, {100 * ms, 100 * ms, 130 * ms}} {
 		bubble(t, pair, func(t *testing.T, w *world) {
 			w.at("192.0.2.1 192.0.2.2", func(s *server) { s.rtt = c.rtt })
@@ -87,7 +87,7 @@ func TestAServerThatIsKnownIsHedgedAfterItsTimeAndFourDeviations(t *testing.T) {
 	}
 }
 
-func TestWithoutHedgesAnotherServerIsAskedAfterTheTimeout(t *testing.T) {
+func TestHedgeOffAsksNextServerAfterTimeout(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		w.unlucky("198.41.0.4 198.41.0.5", silent)
 		r := w.resolver(noHedges)
@@ -102,7 +102,7 @@ func TestWithoutHedgesAnotherServerIsAskedAfterTheTimeout(t *testing.T) {
 	})
 }
 
-func TestAHedgeExploresAndAFirstQueryDoesNot(t *testing.T) {
+func TestHedgeExploresUnknownServers(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4
@@ -133,7 +133,7 @@ example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4
 	})
 }
 
-func TestHedgesAreAShareOfTheQueries(t *testing.T) {
+func TestHedgesStayWithinShareOfQueries(t *testing.T) {
 	for _, percent := range []float64{0, 5, 100} {
 		bubble(t, pair, func(t *testing.T, w *world) {
 			w.at("192.0.2.2", func(s *server) { s.rtt = 30 * ms })
@@ -165,7 +165,7 @@ func TestHedgesAreAShareOfTheQueries(t *testing.T) {
 	}
 }
 
-func TestHedgesPerSecondAreBounded(t *testing.T) {
+func TestMaxPerSecondBoundsResolverHedges(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		n := 0
 		w.fault("192.0.2.1 192.0.2.2", func(_ query, r *dns.Msg) *dns.Msg {
@@ -185,7 +185,7 @@ func TestHedgesPerSecondAreBounded(t *testing.T) {
 }
 
 // unbound asks such a server after 0, 376, 752 and 1504 ms.
-func TestADeadFirstServerCostsLittleAndIsLeftAlone(t *testing.T) {
+func TestResolverAvoidsDeadServer(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		bubble(t, pair, func(t *testing.T, w *world) {
 			who := w.unlucky("192.0.2.1 192.0.2.2", silent)
@@ -205,7 +205,7 @@ func TestADeadFirstServerCostsLittleAndIsLeftAlone(t *testing.T) {
 }
 
 // unbound#713: a fast server that was silent for a while was never asked again.
-func TestAFastServerThatComesBackIsUsedAgain(t *testing.T) {
+func TestResolverReturnsToRecoveredFastServer(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		w.at("192.0.2.2", func(s *server) { s.rtt = 120 * ms })
 		r := w.resolver()
@@ -244,7 +244,7 @@ func TestAFastServerThatComesBackIsUsedAgain(t *testing.T) {
 	})
 }
 
-func TestAServerThatRecoversFromATimeoutKeepsItsTime(t *testing.T) {
+func TestServerKeepsRTTAfterTimeout(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		w.at("192.0.2.2", func(s *server) { s.rtt = 50 * ms })
 		r := w.resolver()
@@ -257,7 +257,7 @@ func TestAServerThatRecoversFromATimeoutKeepsItsTime(t *testing.T) {
 	})
 }
 
-func TestWhenAllServersRestTheyAreAskedAllTheSame(t *testing.T) {
+func TestResolverAsksServersInBackoffWhenAllAre(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		r := w.resolver()
 		w.met(r)
@@ -274,7 +274,7 @@ func TestWhenAllServersRestTheyAreAskedAllTheSame(t *testing.T) {
 	})
 }
 
-func TestAnOutageCosts15PercentMoreThanWithoutHedgesAtMost(t *testing.T) {
+func TestOutageCosts15PercentMoreQueriesAtMost(t *testing.T) {
 	for _, hosted := range []bool{false, true} { // zones with servers of their own, or of another zone that is dead, too
 		cost := func(off bool) (n int, s recursor.Stats) {
 			var text strings.Builder
@@ -323,7 +323,7 @@ func TestAnOutageCosts15PercentMoreThanWithoutHedgesAtMost(t *testing.T) {
 	}
 }
 
-func TestQuestionsAreAnsweredWhateverIsLost(t *testing.T) {
+func TestResolverAnswersDespitePacketLoss(t *testing.T) {
 	for _, loss := range []float64{0.015, 0.1, 0.3} {
 		for _, off := range []bool{false, true} {
 			var text strings.Builder
@@ -355,7 +355,7 @@ func TestQuestionsAreAnsweredWhateverIsLost(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatCannotBeReachedFailsOverAtOnce(t *testing.T) {
+func TestResolverFailsOverFromUnreachableAddressAtOnce(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4 2001:db8:f::4
 example. delegated 192.0.2.1 2001:db8:1::1 2001:db8:1::2
@@ -378,7 +378,7 @@ example. delegated 192.0.2.1 2001:db8:1::1 2001:db8:1::2
 	})
 }
 
-func TestAFamilyThatIsSilentRestsAMinute(t *testing.T) {
+func TestResolverAvoidsSilentAddressFamilyForAMinute(t *testing.T) {
 	var text strings.Builder
 	text.WriteString(". served 198.41.0.4\n")
 	for i := range 60 {
@@ -411,7 +411,7 @@ func TestAFamilyThatIsSilentRestsAMinute(t *testing.T) {
 	})
 }
 
-func TestAFamilyMayBeLeftOut(t *testing.T) {
+func TestNoIPv4AndNoIPv6DisableFamily(t *testing.T) {
 	const text = `
 . served 198.41.0.4 2001:db8:f::4
 example. delegated 192.0.2.1 2001:db8:1::1
@@ -442,7 +442,7 @@ lost. served 192.0.2.5
 	}
 }
 
-func TestLosersTeachForTwoSecondsAndHoldNoSocketLonger(t *testing.T) {
+func TestLosersUpdateRTTForTwoSeconds(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		r := w.resolver()
 		w.at("192.0.2.1", func(s *server) { s.rtt = 300 * ms })
@@ -467,7 +467,7 @@ func TestLosersTeachForTwoSecondsAndHoldNoSocketLonger(t *testing.T) {
 	})
 }
 
-func TestAnImportKnowsServersAndDelegations(t *testing.T) {
+func TestImportRestoresServersAndDelegations(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4 198.41.0.5
 tld. delegated 192.0.2.1 192.0.2.2
@@ -542,7 +542,7 @@ func TestImportTakesZonesOnlyOfResolversWithTheSameServers(t *testing.T) {
 	}
 }
 
-func TestIdentityOfResolverNamesWhatDecidesAnswers(t *testing.T) {
+func TestIdentityCoversFieldsThatChangeAnswers(t *testing.T) {
 	seen := make(map[string]int)
 	for i, r := range []*recursor.Resolver{
 		{}, {Hints: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}, {PrivateOK: true}, {Limits: recursor.Limits{NSEC3Iterations: 10}},
@@ -557,7 +557,7 @@ func TestIdentityOfResolverNamesWhatDecidesAnswers(t *testing.T) {
 	assert.Equal(t, new(recursor.Resolver).Identity(), (&recursor.Resolver{Limits: recursor.Limits{NSEC3Iterations: 50}}).Identity(), "the default")
 }
 
-func TestAnImportOfWhatIsDamagedChangesNothing(t *testing.T) {
+func TestImportOfDamagedDataChangesNothing(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		old := w.resolver()
 		w.met(old)
@@ -576,7 +576,7 @@ func TestAnImportOfWhatIsDamagedChangesNothing(t *testing.T) {
 	})
 }
 
-func TestATraceIsToldOfEveryQueryAndAnswer(t *testing.T) {
+func TestTraceObservesQueriesAndAnswers(t *testing.T) {
 	bubble(t, pair, func(t *testing.T, w *world) {
 		var mu sync.Mutex
 		var attempts, done, hedges int
@@ -625,7 +625,7 @@ func TestATraceIsToldOfEveryQueryAndAnswer(t *testing.T) {
 	})
 }
 
-func TestQuestionsAtTheSameTimeShareTheirLookups(t *testing.T) {
+func TestResolverSharesConcurrentLookups(t *testing.T) {
 	bubble(t, small+"\nlost.example. served 192.0.2.9\n  * A 192.0.2.84\n", func(t *testing.T, w *world) {
 		w.server("192.0.2.1").zones[0].add(t, "lost NS ns.far.victim.")
 		w.server("192.0.2.9").zones[0].add(t, "ns.far A 192.0.2.9")

@@ -11,7 +11,7 @@ import (
 )
 
 // BIND and unbound answer such questions.
-func TestAZoneWhoseServerTakesSecondsIsAnswered(t *testing.T) {
+func TestResolverAnswersFromSlowZone(t *testing.T) {
 	const slow = `
 . served 198.41.0.4
 example. delegated 192.0.2.1
@@ -40,7 +40,7 @@ example. delegated 192.0.2.1
 }
 
 // A server's name in a zone that is as slow is looked up as well.
-func TestASlowZoneOfAServersNameIsAnswered(t *testing.T) {
+func TestResolverLooksUpServerNameInSlowZone(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 hoster. delegated 192.0.2.1

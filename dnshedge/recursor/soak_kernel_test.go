@@ -110,7 +110,7 @@ func (u use) String() string {
 }
 
 // Ten minutes are asked for with HEDGE_TEST_SOAK=10m.
-func TestNewNamesOverKernelSocketsTakeNoMoreAndMore(t *testing.T) {
+func TestResolverMemoryIsStableOverKernelSockets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes real time")
 	}

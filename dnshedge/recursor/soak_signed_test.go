@@ -225,7 +225,7 @@ func (e *tree) soak(t *testing.T, long time.Duration) {
 
 // Twenty minutes are asked for with HEDGE_TEST_SOAK=20m. Every hundredth response is changed, of name servers to a Resolver and of resolvers to a
 // Validator: what is secure is true, next to nothing fails, and nothing grows.
-func TestSignedZonesOverSocketsOfWhichEveryHundredthResponseIsChanged(t *testing.T) {
+func TestResolverValidatesWithChangedResponses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes real time")
 	}

@@ -86,7 +86,7 @@ func serversOf(zone string) (a, b netip.Addr) {
 }
 
 // Ten minutes are asked for with HEDGE_TEST_SOAK=10m. The time is fake.
-func TestNewNamesAllTheTimeTakeNoMoreThanTheBounds(t *testing.T) {
+func TestResolverStaysWithinBoundsWithNewNames(t *testing.T) {
 	long := doubles.SoakTime(t, 10*time.Second)
 	if testing.Short() {
 		long = min(long, 2*time.Second)

@@ -46,7 +46,7 @@ func (w *world) outstanding(rtt time.Duration) (most int, which string) {
 }
 
 // RFC 5452 §5: each equal query that is outstanding is another one that a forged answer may fit.
-func TestACrowdLeavesFewEqualQueriesOutstanding(t *testing.T) {
+func TestResolverSharesEqualQueries(t *testing.T) {
 	for _, rtt := range []time.Duration{10 * ms, 90 * ms} {
 		for _, names := range []string{"r%d.cold.tld. A", "r%d.glueless.tld. A", "r%d.alias.cold.tld. A", "www.cold.tld. TXT +do %d", "a.b.r%d.cold.tld. AAAA"} {
 			for _, cached := range []bool{true, false} {
@@ -79,7 +79,7 @@ func TestACrowdLeavesFewEqualQueriesOutstanding(t *testing.T) {
 	}
 }
 
-func TestBothKindsOfAddressesShareTheWayDown(t *testing.T) {
+func TestResolverSharesReferralsOfBothAddressTypes(t *testing.T) {
 	bubble(t, crowded, func(t *testing.T, w *world) {
 		w.server("192.0.2.3").zones[0].add(t, "*.cold.tld. AAAA 2001:db8::80")
 		addrs, err := w.client(w.resolver()).LookupAddrs(t.Context(), "www.cold.tld.")
@@ -90,7 +90,7 @@ func TestBothKindsOfAddressesShareTheWayDown(t *testing.T) {
 }
 
 // Whoever asks for others may leave, or have no query left to spend.
-func TestWhoAsksForOthersTakesNobodyWithIt(t *testing.T) {
+func TestZoneQueryContinuesAfterLeaderLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits recursor.Limits
 		first  string
@@ -123,7 +123,7 @@ func TestWhoAsksForOthersTakesNobodyWithIt(t *testing.T) {
 }
 
 // With -race this tells of a record that two callers have.
-func TestWhatIsAskedOnceIsEachCallers(t *testing.T) {
+func TestZoneQueryGivesEachCallerACopy(t *testing.T) {
 	bubble(t, crowded, func(t *testing.T, w *world) {
 		r := w.resolver()
 		var wg sync.WaitGroup

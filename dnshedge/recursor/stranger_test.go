@@ -11,7 +11,7 @@ import (
 )
 
 // A stranger's zones name a server of example., which drops questions about zones that it does not have.
-func TestAStrangersDelegationMovesNobodysQuestions(t *testing.T) {
+func TestForeignDelegationMovesNoOtherQuestion(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1 192.0.2.2

@@ -101,7 +101,7 @@ func (w *world) flood(r *recursor.Resolver, n int, zone string) int {
 	return w.sent("192.0.3.1") - before
 }
 
-func TestAFloodOfNamesThatDoNotExistCostsWhatItsZoneHasOfProofs(t *testing.T) {
+func TestSynthesizerAnswersFloodOfMissingNames(t *testing.T) {
 	for how, prove := range ways {
 		t.Run(how, func(t *testing.T) {
 			bubble(t, few, func(t *testing.T, w *world) {
@@ -128,7 +128,7 @@ func TestAFloodOfNamesThatDoNotExistCostsWhatItsZoneHasOfProofs(t *testing.T) {
 }
 
 // Each of its 250 ranges and more is asked for once at most.
-func TestAFloodBelowALargerZoneCostsNoMoreThanItsProofs(t *testing.T) {
+func TestSynthesizerAnswersFloodBelowLargeZone(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(few[:strings.Index(few, "unsigned.example.tld. served")])
 	for i := range 250 {
@@ -148,7 +148,7 @@ func TestAFloodBelowALargerZoneCostsNoMoreThanItsProofs(t *testing.T) {
 }
 
 // The rcode, what is answered and whether it is secure are the same, and the proof is right.
-func TestWhatIsAnsweredByProofsIsWhatServersSay(t *testing.T) {
+func TestSynthesizerAnswersLikeServers(t *testing.T) {
 	seeds := uint64(10)
 	if doubles.RaceEnabled || testing.Short() {
 		seeds = 3
@@ -264,7 +264,7 @@ corp.example.tld. served 10.0.0.1
 `
 
 // Each row asks some questions, so that something is proven, and then one more: what is answered, and how many queries that costs.
-func TestProofsAnswerWhatTheyCover(t *testing.T) {
+func TestSynthesizerAnswersCoveredNames(t *testing.T) {
 	nothing := func(*recursor.Resolver) {}
 	insecure := func(names ...string) func(*recursor.Resolver) {
 		return func(r *recursor.Resolver) { r.Trust.Insecure = names }
@@ -337,7 +337,7 @@ func TestProofsAnswerWhatTheyCover(t *testing.T) {
 	}
 }
 
-func TestARangeIsUsedUntilItsTTLEndsAlthoughTheZoneHasChanged(t *testing.T) {
+func TestSynthesizerUsesProofUntilTTLEnds(t *testing.T) {
 	bubble(t, ranged, func(t *testing.T, w *world) {
 		w.sign("corp.example.tld.")
 		r := validator(w)
@@ -360,7 +360,7 @@ func TestARangeIsUsedUntilItsTTLEndsAlthoughTheZoneHasChanged(t *testing.T) {
 	})
 }
 
-func TestWhereThereIsNoAnchorNothingIsKnown(t *testing.T) {
+func TestSynthesizerNeedsTrustAnchor(t *testing.T) {
 	bubble(t, ranged, func(t *testing.T, w *world) {
 		w.sign("corp.example.tld.")
 		r := validator(w, func(r *recursor.Resolver) { r.Trust.Anchors = []dns.RR{w.zone("example.tld.").signer.ds()} })
@@ -374,7 +374,7 @@ func TestWhereThereIsNoAnchorNothingIsKnown(t *testing.T) {
 	})
 }
 
-func TestATraceIsToldOfAnswersThatWereMadeOfProofs(t *testing.T) {
+func TestTraceCountsSynthesizedAnswers(t *testing.T) {
 	bubble(t, ranged, func(t *testing.T, w *world) {
 		w.sign("corp.example.tld.")
 		var last recursor.AnswerInfo
@@ -393,7 +393,7 @@ func TestATraceIsToldOfAnswersThatWereMadeOfProofs(t *testing.T) {
 
 // What the answers to parts of names prove is verified for the sake of other questions. However many parts and aliases a question has, it pays
 // for that, and has enough left for its own proofs.
-func TestPartsOfNamesAreInTheLimitOfVerifications(t *testing.T) {
+func TestMinimisedQuestionsCountForVerifications(t *testing.T) {
 	const limit = 12
 	var b strings.Builder
 	for i := range 5 {

@@ -11,7 +11,7 @@ import (
 
 // The nearest anchor counts: what is wrong with the zone above it does not matter, also where one server has both zones and refers nobody to the
 // lower one.
-func TestAnAnchorBelowABogusZoneCounts(t *testing.T) {
+func TestResolverUsesAnchorBelowBogusZone(t *testing.T) {
 	for _, servers := range []string{"192.0.2.1", "192.0.3.1"} {
 		bubble(t, `
 . served 198.41.0.4

@@ -23,7 +23,7 @@ sub.example.tld. delegated 192.0.4.1
 `
 
 // What is wrong with a zone is known: names of zones below it cost its servers, and theirs, no more than if all was right.
-func TestANameBelowABogusZoneCostsOneQuery(t *testing.T) {
+func TestNameBelowBogusZoneCostsOneQuery(t *testing.T) {
 	for _, report := range []bool{false, true} {
 		for _, servers := range []string{"198.41.0.4", "192.0.2.1 192.0.2.2", "192.0.3.1 192.0.3.2"} {
 			bubble(t, deep, func(t *testing.T, w *world) {
@@ -54,7 +54,7 @@ func TestANameBelowABogusZoneCostsOneQuery(t *testing.T) {
 }
 
 // So it is where the servers of a zone sign all that they say of zones below it wrongly, but for its keys.
-func TestANameBelowAZoneWhoseReferralsAreBogusCostsOneQuery(t *testing.T) {
+func TestNameBelowBogusReferralCostsOneQuery(t *testing.T) {
 	for _, report := range []bool{false, true} {
 		bubble(t, deep, func(t *testing.T, w *world) {
 			w.sign()
@@ -79,7 +79,7 @@ func TestANameBelowAZoneWhoseReferralsAreBogusCostsOneQuery(t *testing.T) {
 }
 
 // When a zone is right again, so are those below it, at the same time.
-func TestZonesBelowABogusOneAreSecureWhenItIs(t *testing.T) {
+func TestZonesBelowRecoveredZoneAreSecure(t *testing.T) {
 	bubble(t, deep, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("192.0.2.1 192.0.2.2", forged)
@@ -98,7 +98,7 @@ func TestZonesBelowABogusOneAreSecureWhenItIs(t *testing.T) {
 
 // One forged referral leads to a stranger who says where the zones below are, with keys that do not fit. The parent of the zone that he pretends to serve
 // is asked again, and not he.
-func TestOneForgedReferralAboveAZoneFailsNoQuestion(t *testing.T) {
+func TestForgedReferralAboveZoneFailsNoQuestion(t *testing.T) {
 	const bad = "192.0.9.9"
 	stranger := newSigner("tld.", "evil")
 	for _, real := range []bool{true, false} { // he refers to the servers of example.tld., or answers

@@ -26,7 +26,7 @@ func (w *world) refers(child string) func(query, *dns.Msg) *dns.Msg {
 	}
 }
 
-func TestAReferralAnswersAQuestionForDS(t *testing.T) {
+func TestResolverTakesDSFromReferral(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		w.fault("192.0.2.1 192.0.2.2", w.refers("example.tld."))
@@ -55,7 +55,7 @@ func keyQueries(w *world, zone string) (n int) {
 }
 
 // An alias is no zone, and a signature of it says so. Who answers without signatures is wrong, and who tells of the alias is right.
-func TestASignedAliasHasNoDS(t *testing.T) {
+func TestSignedAliasHasNoDS(t *testing.T) {
 	for _, name := range []string{"alias.example.tld.", "x.wild.example.tld."} {
 		bubble(t, pairs, func(t *testing.T, w *world) {
 			w.zone("example.tld.").put(record("alias.example.tld. CNAME www.example.tld."))
@@ -77,7 +77,7 @@ func TestASignedAliasHasNoDS(t *testing.T) {
 	}
 }
 
-func TestAnAnswerForANYHasAsManyTypesAsAreValidated(t *testing.T) {
+func TestAnswerForANYIsLimitedToValidatedTypes(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		const name = "many.example.tld."
 		for i := range 40 {
@@ -99,7 +99,7 @@ func TestAnAnswerForANYHasAsManyTypesAsAreValidated(t *testing.T) {
 }
 
 // Of a set of DS records so many are read, in canonical order, that nobody can make it costly, and of a few with one tag any may be right.
-func TestManyDSRecords(t *testing.T) {
+func TestResolverLimitsDSRecords(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, behind int // wrong ones, in canonical order
 		sameTag        bool
@@ -150,7 +150,7 @@ func TestManyDSRecords(t *testing.T) {
 }
 
 // Two keys may have one tag, and it is not known which one has signed.
-func TestKeysWithOneTag(t *testing.T) {
+func TestResolverValidatesKeysWithEqualTags(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		z := w.zone("example.tld.")

@@ -15,7 +15,7 @@ import (
 )
 
 // Whoever asks last may have aliases that use up all a question may spend, and lead to a zone of somebody else.
-func TestAQuestionThatReachesALimitMakesNoZoneOfOthersBogus(t *testing.T) {
+func TestQuestionAtLimitMakesNoZoneBogus(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
@@ -40,7 +40,7 @@ bank.tld. delegated 192.0.4.1
 }
 
 // A parent and an unsigned zone below it on the same servers, such as tld. and com.tld.: no referral tells of that zone.
-func TestBelowAnUnsignedZoneOnItsParentsServersAllIsInsecure(t *testing.T) {
+func TestNamesBelowHiddenInsecureCutAreInsecure(t *testing.T) {
 	shared := `
 . served 198.41.0.4
 tld. delegated 192.0.2.1 192.0.2.2
@@ -88,7 +88,7 @@ site.com.tld. delegated 192.0.3.1
 }
 
 // Nobody knows where the servers of a zone are that only signatures, or names, tell of.
-func TestAZoneThatOnlyAServerOfItsParentTellsOfIsFoundAtItsOwnServers(t *testing.T) {
+func TestResolverFindsZoneWithoutReferral(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1 192.0.2.2
@@ -108,7 +108,7 @@ one.tld. delegated 192.0.2.1 192.0.3.1
 }
 
 // One response that claims to come of a zone is not what makes that zone bogus.
-func TestAResponseThatClaimsAZoneSpoilsNothingOfIt(t *testing.T) {
+func TestFalseSignerNameSpoilsNoZone(t *testing.T) {
 	for name, answer := range map[string]func(*signer, dns.RR) []dns.RR{
 		"signed":   func(s *signer, a dns.RR) []dns.RR { return []dns.RR{a, s.sign([]dns.RR{a})} },
 		"unsigned": func(_ *signer, a dns.RR) []dns.RR { return []dns.RR{a} },
@@ -137,7 +137,7 @@ func TestAResponseThatClaimsAZoneSpoilsNothingOfIt(t *testing.T) {
 	}
 }
 
-func TestKeysOfAParentAreAskedForAgainBeforeAnythingBelowIsBogus(t *testing.T) {
+func TestResolverRefreshesParentKeysBeforeBogus(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		r := validator(w)
@@ -157,7 +157,7 @@ func TestKeysOfAParentAreAskedForAgainBeforeAnythingBelowIsBogus(t *testing.T) {
 	})
 }
 
-func TestAfterAnOutageKeysAreThereWithinSeconds(t *testing.T) {
+func TestResolverRestoresKeysAfterOutage(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		servers := "198.41.0.4 198.41.0.5 192.0.2.1 192.0.2.2 192.0.3.1 192.0.3.2"
@@ -174,7 +174,7 @@ func TestAfterAnOutageKeysAreThereWithinSeconds(t *testing.T) {
 }
 
 // An answer that is wrong has the keys asked for again. That nobody answers takes nothing away from what is known.
-func TestKeysThatNobodyRenewsStay(t *testing.T) {
+func TestResolverKeepsKeysWhileServersAreSilent(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		r := validator(w)
@@ -197,7 +197,7 @@ func TestKeysThatNobodyRenewsStay(t *testing.T) {
 	})
 }
 
-func TestTargetsOfAliasesThatAreSecureAtOnceAreKept(t *testing.T) {
+func TestResolverCachesSecureAliasTargets(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		r := validator(w)
@@ -213,7 +213,7 @@ func TestTargetsOfAliasesThatAreSecureAtOnceAreKept(t *testing.T) {
 }
 
 // No other server's answer is better where a zone has no keys that fit.
-func TestAServerIsAskedOnceOfAZoneThatIsKnownToBeBogus(t *testing.T) {
+func TestResolverAsksBogusZoneOnce(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.do(func() {
@@ -231,7 +231,7 @@ func TestAServerIsAskedOnceOfAZoneThatIsKnownToBeBogus(t *testing.T) {
 }
 
 // Who takes a DS record back waits for its TTL, and then ends the signatures.
-func TestKeysStandOnADSRecordNoLongerThanItsTTL(t *testing.T) {
+func TestKeysExpireWithDSRecord(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		w.do(func() {
@@ -263,7 +263,7 @@ func TestKeysStandOnADSRecordNoLongerThanItsTTL(t *testing.T) {
 	})
 }
 
-func TestReportFailsNothingWhereNoKeysCome(t *testing.T) {
+func TestReportAnswersWithoutKeys(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		w.fault("192.0.3.1 192.0.3.2", onlyFor(dns.TypeDNSKEY, silent))
@@ -275,7 +275,7 @@ func TestReportFailsNothingWhereNoKeysCome(t *testing.T) {
 	})
 }
 
-func TestReportFailsNothingAtALimitOfSignatures(t *testing.T) {
+func TestReportAnswersAtVerificationLimit(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		w.fault("192.0.3.4", many)
@@ -286,7 +286,7 @@ func TestReportFailsNothingAtALimitOfSignatures(t *testing.T) {
 }
 
 // The referral leads to a stranger's server, and its proof is of a stranger's key.
-func TestOneForgedReferralMakesNoZoneBogus(t *testing.T) {
+func TestForgedReferralMakesNoZoneBogus(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		evil := newSigner("tld.", "evil")
@@ -309,7 +309,7 @@ func TestOneForgedReferralMakesNoZoneBogus(t *testing.T) {
 	})
 }
 
-func TestADSRecordOfAnImportIsAskedForAgainBeforeAnythingIsBogus(t *testing.T) {
+func TestResolverRefreshesImportedDSBeforeBogus(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		old := validator(w)
@@ -331,7 +331,7 @@ func TestADSRecordOfAnImportIsAskedForAgainBeforeAnythingIsBogus(t *testing.T) {
 	})
 }
 
-func TestKeysOfZonesAreInTheBudget(t *testing.T) {
+func TestMaxBytesCountsZoneKeys(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		r := validator(w, func(r *recursor.Resolver) { r.MaxBytes = 1 << 20 })
@@ -345,7 +345,7 @@ func TestKeysOfZonesAreInTheBudget(t *testing.T) {
 }
 
 // Whoever asks last may have aliases in zones whose servers' names do not exist, and lead to a zone of somebody else that has no glue.
-func TestAQuestionWithTooManyEmptyServersMakesNoZoneOfOthersBogus(t *testing.T) {
+func TestQuestionWithEmptyServerNamesMakesNoZoneBogus(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
@@ -375,7 +375,7 @@ bank.tld. served 192.0.4.1
 }
 
 // Who only reports is told of what no server has right.
-func TestReportAsksOtherServersFirst(t *testing.T) {
+func TestReportAsksOtherServersBeforeAnswer(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		answers, keys := 0, 0
@@ -402,7 +402,7 @@ func TestReportAsksOtherServersFirst(t *testing.T) {
 }
 
 // Others are asked as long as there is time, and what came first is the answer if they are silent.
-func TestReportFailsNothingWhereTheOthersAreSilent(t *testing.T) {
+func TestReportAnswersWhileOtherServersAreSilent(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		answers, keys := 0, 0
@@ -432,7 +432,7 @@ func TestReportFailsNothingWhereTheOthersAreSilent(t *testing.T) {
 }
 
 // The denial of DS records often has a shorter TTL than NS records have.
-func TestAServerIsNotToBlameForAProofThatHasBecomeTooOld(t *testing.T) {
+func TestResolverBlamesNoServerForExpiredProof(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4 198.41.0.5
 example. delegated 192.0.2.1
@@ -451,7 +451,7 @@ example. delegated 192.0.2.1
 }
 
 // Where a zone without signatures is on its parent's servers no referral tells of it, and an answer without signatures is right.
-func TestASilentServerDoesNotHoldUpWhatIsRightWithoutSignatures(t *testing.T) {
+func TestSilentServerDelaysNoInsecureAnswer(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1 192.0.2.2

@@ -49,7 +49,7 @@ func forgedReferral(w *world, proof string) {
 
 // A referral is not signed, and what it proves of keys may be right. Whoever meets one that is forged, when it comes or while
 // the keys are looked for, asks the parent again, and the zone's own servers then.
-func TestOneForgedReferralFailsNoQuestion(t *testing.T) {
+func TestForgedReferralFailsNoQuestion(t *testing.T) {
 	moments := []time.Duration{0, 1, 5, 9, 10, 11, 15, 20, 30, 40}
 	if doubles.RaceEnabled {
 		moments = []time.Duration{0, 10, 30}
@@ -82,7 +82,7 @@ func TestOneForgedReferralFailsNoQuestion(t *testing.T) {
 }
 
 // The parent is asked again, and not for each question: it says the same.
-func TestTheParentOfABogusZoneIsAskedNowAndThen(t *testing.T) {
+func TestResolverRechecksParentOfBogusZone(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("192.0.3.1 192.0.3.2", forged)
@@ -97,7 +97,7 @@ func TestTheParentOfABogusZoneIsAskedNowAndThen(t *testing.T) {
 }
 
 // The NS records of the root are signed, and their addresses are not.
-func TestOneForgedAnswerAboutTheRootsServersDoesNotLast(t *testing.T) {
+func TestResolverRecoversFromForgedPriming(t *testing.T) {
 	const bad = "192.0.9.9"
 	for name, forge := range map[string]func(query, *dns.Msg) *dns.Msg{
 		"unsigned":        says(". NS ns.evil. || ns.evil. A " + bad),

@@ -40,7 +40,7 @@ func onlyFor(qtype uint16, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Ms
 }
 
 // A server that is wrong is passed over where another one is right; if none is, nothing is believed.
-func TestServersWhoseSignaturesAreWrongArePassedOver(t *testing.T) {
+func TestResolverRejectsServersWithInvalidSignatures(t *testing.T) {
 	faults := map[string]func(query, *dns.Msg) *dns.Msg{
 		"stale":                     stale,
 		"forged":                    forged,
@@ -81,7 +81,7 @@ func TestServersWhoseSignaturesAreWrongArePassedOver(t *testing.T) {
 	}
 }
 
-func TestNothingIsBelievedWhereNoServerIsRight(t *testing.T) {
+func TestResolverFailsWhenAllServersAreBogus(t *testing.T) {
 	for name, c := range map[string]struct {
 		servers string
 		fault   func(query, *dns.Msg) *dns.Msg
@@ -126,7 +126,7 @@ func TestNothingIsBelievedWhereNoServerIsRight(t *testing.T) {
 	}
 }
 
-func TestKeysAreAskedForBesideTheFirstQuestion(t *testing.T) {
+func TestResolverPrefetchesKeysWithFirstQuestion(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		took := func(r *recursor.Resolver, q string) time.Duration {
@@ -148,7 +148,7 @@ func TestKeysAreAskedForBesideTheFirstQuestion(t *testing.T) {
 }
 
 // Of a zone and one below it on the same servers, no referral tells.
-func TestCutsWithoutAReferralAreFoundOut(t *testing.T) {
+func TestResolverFindsZoneCutsWithoutReferral(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1 192.0.2.2
@@ -189,7 +189,7 @@ deep.one.tld. delegated 192.0.2.1 192.0.2.2
 	})
 }
 
-func TestKeysOfARolloverAreAskedForAgainBeforeAnythingIsBogus(t *testing.T) {
+func TestResolverRefreshesKeysAfterRollover(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		r := validator(w)
@@ -211,7 +211,7 @@ func TestKeysOfARolloverAreAskedForAgainBeforeAnythingIsBogus(t *testing.T) {
 	})
 }
 
-func TestDSRecordsThatNobodyKnowsMakeAZoneInsecure(t *testing.T) {
+func TestUnsupportedDSRecordsMakeZoneInsecure(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*dns.DS)
 		keep   bool // a right one besides
@@ -243,7 +243,7 @@ func TestDSRecordsThatNobodyKnowsMakeAZoneInsecure(t *testing.T) {
 	}
 }
 
-func TestAClockThatIsWrongIsSaidAndHeals(t *testing.T) {
+func TestResolverReportsWrongClockAndRecovers(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.do(func() {
@@ -270,7 +270,7 @@ func TestAClockThatIsWrongIsSaidAndHeals(t *testing.T) {
 }
 
 // The DS records of a zone are its parent's, whatever anchor the zone has.
-func TestTheDSRecordsOfAnIslandAreAsItsParentIs(t *testing.T) {
+func TestDSOfIslandHasSecurityOfParent(t *testing.T) {
 	bubble(t, deep, func(t *testing.T, w *world) {
 		w.sign("example.tld.")
 		r := w.resolver(func(r *recursor.Resolver) {
@@ -282,7 +282,7 @@ func TestTheDSRecordsOfAnIslandAreAsItsParentIs(t *testing.T) {
 	})
 }
 
-func TestOfAnchorsOneThatFitsIsEnough(t *testing.T) {
+func TestOneMatchingAnchorSuffices(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		right, other := w.zone(".").signer, newSigner(".", "another")
@@ -316,7 +316,7 @@ func TestOfAnchorsOneThatFitsIsEnough(t *testing.T) {
 	})
 }
 
-func TestBelowAnInsecureNameNothingIsValidated(t *testing.T) {
+func TestTrustInsecureDisablesValidationBelow(t *testing.T) {
 	for insecure, want := range map[string]string{
 		"example.tld": "insecure", "EXAMPLE.tld.": "insecure", `ex\097mple.tld.`: "insecure", "tld.": "insecure", ".": "insecure",
 		"www.example.tld.": "insecure", "x.www.example.tld.": "bogus 6", "ample.tld.": "bogus 6", "other.": "bogus 6",
@@ -339,7 +339,7 @@ func TestBelowAnInsecureNameNothingIsValidated(t *testing.T) {
 	})
 }
 
-func TestCDAsksForWhatThereIsAndLeavesNothing(t *testing.T) {
+func TestCDAnswersWithoutValidationAndCachesNothing(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("192.0.3.1 192.0.3.2", forged)
@@ -366,7 +366,7 @@ func TestCDAsksForWhatThereIsAndLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatHasExpiredHidesNothingBogus(t *testing.T) {
+func TestClientServesNoStaleAnswerForBogus(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		r := validator(w)
@@ -384,7 +384,7 @@ func TestAnAnswerThatHasExpiredHidesNothingBogus(t *testing.T) {
 	})
 }
 
-func TestReportFailsNothing(t *testing.T) {
+func TestReportAnswersBogusNames(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("192.0.3.1 192.0.3.2", forged)
@@ -396,7 +396,7 @@ func TestReportFailsNothing(t *testing.T) {
 }
 
 // No referral tells of com.tld., and so its keys come after the answer.
-func TestAServerThatHasAnsweredInVainIsAskedAfterAllOthers(t *testing.T) {
+func TestResolverAsksBogusServerLast(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1 192.0.2.2
@@ -417,7 +417,7 @@ com.tld. delegated 192.0.2.1 192.0.2.2
 	})
 }
 
-func TestReportAsksOtherServersAsValidationDoes(t *testing.T) {
+func TestReportAsksOtherServersLikeValidation(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("192.0.3.1", forged)
@@ -433,7 +433,7 @@ func TestReportAsksOtherServersAsValidationDoes(t *testing.T) {
 	})
 }
 
-func TestOffIsAsIfThereWereNoSignatures(t *testing.T) {
+func TestTrustOffIgnoresSignatures(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("192.0.3.1 192.0.3.2", forged)
@@ -449,7 +449,7 @@ func TestOffIsAsIfThereWereNoSignatures(t *testing.T) {
 	})
 }
 
-func TestATraceIsToldWhatAnswersAreWorth(t *testing.T) {
+func TestTraceReportsSecurity(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		var all []recursor.AnswerInfo
@@ -473,7 +473,7 @@ func TestATraceIsToldWhatAnswersAreWorth(t *testing.T) {
 	})
 }
 
-func TestAnImportIsVerifiedAgain(t *testing.T) {
+func TestResolverVerifiesImportedEvidence(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		old := validator(w)
@@ -510,7 +510,7 @@ func TestAnImportIsVerifiedAgain(t *testing.T) {
 	})
 }
 
-func TestWildcardsNeedProofThatNothingIsNearer(t *testing.T) {
+func TestWildcardNeedsNoCloserNameProof(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {
@@ -549,7 +549,7 @@ func TestWildcardsNeedProofThatNothingIsNearer(t *testing.T) {
 	})
 }
 
-func TestTrustThatCannotBeUsedIsAnError(t *testing.T) {
+func TestValidateRejectsInvalidTrust(t *testing.T) {
 	for _, c := range []struct {
 		trust dnssec.Trust
 		want  string

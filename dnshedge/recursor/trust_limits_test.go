@@ -36,7 +36,7 @@ func many(_ query, r *dns.Msg) *dns.Msg {
 	return r
 }
 
-func TestSignaturesThatAreMadeToBeCostlyAreNotAllVerified(t *testing.T) {
+func TestResolverLimitsCostlySignatures(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		w.fault("192.0.3.4", many)
@@ -53,7 +53,7 @@ func TestSignaturesThatAreMadeToBeCostlyAreNotAllVerified(t *testing.T) {
 }
 
 // KeyTrap with the curve that costs most: each of 16 keys fits the tag of each of 32 signatures, of the keys or of what they sign.
-func TestKeysOfOneTagThatAreMadeToBeCostlyAreNotAllTried(t *testing.T) {
+func TestResolverLimitsCostlyKeysOfOneTag(t *testing.T) {
 	costly := withTag("broken.tld.", dns.ECDSAP384SHA384, 4711, 16)
 	for _, ofKeys := range []bool{false, true} {
 		bubble(t, signed, func(t *testing.T, w *world) {
@@ -104,7 +104,7 @@ func trap(w *world, all []*keys.Key, ofKeys bool) {
 	p.sign()
 }
 
-func TestLimitsOfVerificationsEndAQuestion(t *testing.T) {
+func TestVerificationLimitEndsQuestion(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		w.fault("192.0.3.4", many)
@@ -116,7 +116,7 @@ func TestLimitsOfVerificationsEndAQuestion(t *testing.T) {
 	})
 }
 
-func TestElevenAliasesAreValidated(t *testing.T) {
+func TestResolverValidatesElevenAliases(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
@@ -143,7 +143,7 @@ tld. delegated 192.0.2.1
 }
 
 // What was looked up to find a server was not validated. It is when a caller asks for it.
-func TestAddressesOfServersAreValidatedWhenACallerAsksForThem(t *testing.T) {
+func TestResolverValidatesServerAddressesForCallers(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
@@ -169,7 +169,7 @@ far.tld. served 192.0.3.9
 	})
 }
 
-func TestAnAnswerIsKeptNoLongerThanItsSignature(t *testing.T) {
+func TestResolverCachesAnswerNoLongerThanSignature(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		w.do(func() {
@@ -190,7 +190,7 @@ func TestAnAnswerIsKeptNoLongerThanItsSignature(t *testing.T) {
 }
 
 // RFC 8509: SERVFAIL is one of two answers.
-func TestSentinelsTellWhichKeysOfTheRootAreTrusted(t *testing.T) {
+func TestResolverAnswersRootKeySentinels(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
@@ -233,7 +233,7 @@ func sentinelOf(what string, tag uint16) string {
 }
 
 // Zones of Resolver.Zones are private: the root denies them.
-func TestZonesOfTheirOwnAreInsecureWithoutAnAnchor(t *testing.T) {
+func TestStubZonesAreInsecureWithoutAnchor(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 corp. served 192.0.2.9
@@ -259,7 +259,7 @@ sub.corp. delegated 192.0.2.10
 }
 
 // A Client above keeps what is secure, and tells those who want to know.
-func TestAClientKeepsWhatIsSecure(t *testing.T) {
+func TestClientCachesSecureAnswers(t *testing.T) {
 	bubble(t, signed, func(t *testing.T, w *world) {
 		signedWorld(w)
 		r := validator(w)

@@ -49,7 +49,7 @@ func (w *world) pretend(real bool) {
 
 // What a stranger has said of zones below the one that he pretends to serve is forgotten with him: no question that comes meanwhile, for whatever name
 // below, fails.
-func TestOneForgedReferralFailsNoQuestionAtTheSameTime(t *testing.T) {
+func TestForgedReferralFailsNoConcurrentQuestion(t *testing.T) {
 	for _, real := range []bool{true, false} {
 		for _, minimise := range []bool{true, false} {
 			for _, name := range []string{"www.sub.example.tld.", "mail.sub.example.tld.", "www.other.tld."} {

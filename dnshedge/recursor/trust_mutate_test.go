@@ -86,7 +86,7 @@ func mutate(rng *rand.Rand, r *dns.Msg) {
 }
 
 // What is secure is what the zone has signed, whatever its servers make of it; and one server that is right is enough.
-func TestNoMutationMakesAnythingSecureThatIsNotTrue(t *testing.T) {
+func TestMutationMakesNoFalseAnswerSecure(t *testing.T) {
 	truth := map[string]string{
 		"www.example.tld. A": "NOERROR www.example.tld. A 192.0.2.80", "no.example.tld. A": "NXDOMAIN", "www.example.tld. AAAA": "NOERROR",
 		"x.w.example.tld. A": "NOERROR x.w.example.tld. A 192.0.2.81", "www.unsigned.tld. A": "NOERROR www.unsigned.tld. A 192.0.2.82",
@@ -112,9 +112,9 @@ func TestNoMutationMakesAnythingSecureThatIsNotTrue(t *testing.T) {
 	}
 }
 
-// TestAnHourWithMutations asks ten questions a second for an hour, of which every hundredth response of a server is changed: what is secure is true, next to
+// TestResolverSurvivesHourOfMutations asks ten questions a second for an hour, of which every hundredth response of a server is changed: what is secure is true, next to
 // nothing fails, and nothing grows.
-func TestAnHourWithMutations(t *testing.T) {
+func TestResolverSurvivesHourOfMutations(t *testing.T) {
 	const names, each = 400, 100 * ms
 	minutes := 60
 	if doubles.RaceEnabled || testing.Short() {

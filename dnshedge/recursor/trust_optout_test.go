@@ -52,7 +52,7 @@ func optOut(w *world, zone, servers string) {
 	})
 }
 
-func TestUnderOptOutADelegationIsInsecureAndNoDenialHasAD(t *testing.T) {
+func TestOptOutMakesDelegationsAndDenialsInsecure(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		optOut(w, "tld.", "192.0.2.1 192.0.2.2")

@@ -74,7 +74,7 @@ func signedWorld(w *world) {
 	w.fault("192.0.3.4", forged)
 }
 
-func TestAnswersAreWorthWhatTheirSignaturesSay(t *testing.T) {
+func TestResolverReportsSecurityOfAnswers(t *testing.T) {
 	for question, want := range map[string]string{
 		"www.example.tld. A":        "secure",
 		"a.b.c.example.tld. A":      "secure",
@@ -121,7 +121,7 @@ func TestAnswersAreWorthWhatTheirSignaturesSay(t *testing.T) {
 	}
 }
 
-func TestAServerOfASignedZoneThatRejectsEDNSIsPassedOver(t *testing.T) {
+func TestResolverRejectsSignedZoneServerWithoutEDNS(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1 192.0.2.2

@@ -11,7 +11,7 @@ import (
 )
 
 // Times of signatures are of 32 bits, which end on 2106-02-07 at 06:28:15 and begin again (RFC 4034 §3.1.5).
-func TestSignaturesGoOnBeyond2106(t *testing.T) {
+func TestResolverValidatesBeyond2106(t *testing.T) {
 	wrap := time.Date(2106, 2, 7, 6, 28, 16, 0, time.UTC)
 	for name, c := range map[string]struct {
 		begin, end time.Duration // since then
@@ -53,7 +53,7 @@ func TestSignaturesGoOnBeyond2106(t *testing.T) {
 }
 
 // A machine that was suspended has another time when it goes on: nothing is used that has expired since, and what is right is asked for anew.
-func TestAfterASuspensionNothingIsUsedThatHasExpired(t *testing.T) {
+func TestResolverUsesNoExpiredDataAfterSuspension(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		r := validator(w)
@@ -72,7 +72,7 @@ func TestAfterASuspensionNothingIsUsedThatHasExpired(t *testing.T) {
 }
 
 // A clock that is set back by a year would keep for a year what was to be kept for an hour.
-func TestWhatIsFromTheFutureIsNotUsed(t *testing.T) {
+func TestResolverIgnoresDataFromFuture(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *world) {
 		w.sign("unsigned.tld.")
 		r := validator(w)

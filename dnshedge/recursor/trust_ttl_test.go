@@ -52,7 +52,7 @@ func raised(_ query, r *dns.Msg) *dns.Msg {
 }
 
 // RFC 4035 section 5.3.3: of a secure answer nothing is kept for longer than the RRSIG record says that was verified.
-func TestSecureRecordsHaveNoFieldThatIsNotSigned(t *testing.T) {
+func TestSecureRecordsHaveOnlySignedFields(t *testing.T) {
 	for question, most := range map[string]uint32{
 		"www.example. A": 3600, "alias.example. A": 3600, "x.w.example. A": 3600, "x.d.example. A": 3600, "x.d.example. CNAME": 3600, "no.example. A": 300,
 		"www.example. TXT": 300, "example. DS": 3600, "example. DNSKEY": 3600, "example. SOA": 3600, "www.example. NSEC": 3600, "ns.example. DS": 3600,
@@ -81,7 +81,7 @@ func TestSecureRecordsHaveNoFieldThatIsNotSigned(t *testing.T) {
 }
 
 // The signatures end in half an hour. Whatever is kept by whomever, nothing is secure when that and what is tolerated of clocks are over.
-func TestNothingIsSecureWhenItsSignatureHasEnded(t *testing.T) {
+func TestExpiredSignatureIsNotSecure(t *testing.T) {
 	bubble(t, ttlWorld, func(t *testing.T, w *world) {
 		w.sign()
 		w.do(func() {
@@ -109,7 +109,7 @@ func TestNothingIsSecureWhenItsSignatureHasEnded(t *testing.T) {
 }
 
 // The address of a server was looked up to ask it, which is not validated. A caller who asks for it later gets it for no longer than its signature says from then on.
-func TestARecordFromTheCacheIsAsOldAsItIs(t *testing.T) {
+func TestCachedRecordHasRemainingTTL(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 net. delegated 192.0.2.1
@@ -139,7 +139,7 @@ example. served 192.0.2.9
 }
 
 // What the root's keys tell of the clock and of anchors is what a right signature says.
-func TestForgedSignaturesOfTheRootTellNothing(t *testing.T) {
+func TestForgedRootSignaturesChangeNoStats(t *testing.T) {
 	bubble(t, ttlWorld, func(t *testing.T, w *world) {
 		w.sign()
 		w.fault("198.41.0.4", stale)

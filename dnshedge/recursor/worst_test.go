@@ -136,7 +136,7 @@ func BenchmarkWorst(b *testing.B) {
 
 // Times are compared with that of an ordinary response of as many bytes, and of a quarter of
 // them: what a machine does beside the test slows down all of them.
-func TestR9AResponseIsJudgedInATimeBoundedByItsLength(t *testing.T) {
+func TestReadResponseTakesTimeBoundedByLength(t *testing.T) {
 	const size = 16 << 10
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(512 << 20))
@@ -168,7 +168,7 @@ func TestR9AResponseIsJudgedInATimeBoundedByItsLength(t *testing.T) {
 	}
 }
 
-func TestRecordsThatAreThereTwiceCountOnce(t *testing.T) {
+func TestRemoveDuplicatesKeepsEachRecordOnce(t *testing.T) {
 	for _, n := range []int{3, 100} {
 		var rrs []dns.RR
 		for i := range n {

@@ -13,7 +13,7 @@ import (
 )
 
 // A clock that was years ahead when the machine started makes all bogus. Set right, it must not be so for years.
-func TestWhatWasFoundOutInTheFutureIsNotKnown(t *testing.T) {
+func TestKeyCacheIgnoresEntryFromFuture(t *testing.T) {
 	c := NewValidator(Config{MaxBytes: 1 << 16})
 	c.storeResult(&keyLookup{zone: &Zone{Name: "."}, result: newBogusKeys(&validate.Reason{Text: "expired"})})
 	now := time.Now()
@@ -23,7 +23,7 @@ func TestWhatWasFoundOutInTheFutureIsNotKnown(t *testing.T) {
 }
 
 // Who has seen that nothing is known may be late: a flight may have landed since.
-func TestWhatAFlightHasFoundIsNotSearchedForAgain(t *testing.T) {
+func TestKeyLookupResultIsReused(t *testing.T) {
 	begun := 0
 	c := NewValidator(Config{MaxBytes: 1 << 16, Go: func(func(context.Context)) { begun++ }})
 	z := &Zone{Name: "example."}
@@ -48,7 +48,7 @@ func TestWhatAFlightHasFoundIsNotSearchedForAgain(t *testing.T) {
 }
 
 // Whoever has many zones chooses how large their keys are.
-func TestRingsTakeNoMoreThanTheirBytes(t *testing.T) {
+func TestKeyCacheIsBounded(t *testing.T) {
 	const most = 64 << 10
 	c := NewValidator(Config{MaxBytes: most})
 	for i := range 1000 {

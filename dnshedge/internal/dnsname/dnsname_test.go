@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-func TestCanonicalNamesAreEqualIfTheirBytesAre(t *testing.T) {
+func TestParseCanonicalNormalizesEqualNames(t *testing.T) {
 	for in, want := range map[string]string{
 		"WWW.Example":             "www.example.",
 		".":                       ".",
@@ -37,7 +37,7 @@ func TestCanonicalNamesAreEqualIfTheirBytesAre(t *testing.T) {
 	}
 }
 
-func TestADotInALabelDividesNothing(t *testing.T) {
+func TestEscapedDotDividesNoLabels(t *testing.T) {
 	assert.True(t, dnsname.IsWithin("a.example.", "example."))
 	assert.True(t, dnsname.IsWithin(`a\\.example.`, "example."))
 	assert.False(t, dnsname.IsWithin(`a\.example.`, "example."))

@@ -57,7 +57,7 @@ func (z *zone) knows(r *ranges.Cache, label string, at time.Time) bool {
 }
 
 // A stranger's questions in 100 gaps of a zone, or 100 referrals of a zone, end nothing that was proven before.
-func TestRangesKeepsRecordsThatHaveAnsweredNothing(t *testing.T) {
+func TestCacheKeepsUnusedRecords(t *testing.T) {
 	r, z := ranges.NewCache(1<<20), newZone(t, "example.")
 	r.AddVerified(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC a.example. NS SOA RRSIG NSEC")}) // covers the wildcard
 	for i := range 100 {
@@ -69,7 +69,7 @@ func TestRangesKeepsRecordsThatHaveAnsweredNothing(t *testing.T) {
 }
 
 // Records that were made for one question take no memory.
-func TestRangesKeepsNoMinimalRecords(t *testing.T) {
+func TestCacheRejectsMinimallyCoveringRecords(t *testing.T) {
 	for _, line := range []string{
 		`no.example. 86400 IN NSEC \000.no.example. RRSIG NSEC TYPE128`,
 		`nn\255.example. 86400 IN NSEC no\000.example. RRSIG NSEC`,
@@ -96,7 +96,7 @@ func TestRangesKeepsNoMinimalRecords(t *testing.T) {
 	}
 }
 
-func TestManyZonesTakeNoMoreThanTheirBytes(t *testing.T) {
+func TestCacheIsBoundedOverManyZones(t *testing.T) {
 	const most = 64 << 10
 	r := ranges.NewCache(most)
 	often := newZone(t, "often.")
@@ -121,7 +121,7 @@ func TestManyZonesTakeNoMoreThanTheirBytes(t *testing.T) {
 	assert.Zero(t, off.Bytes())
 }
 
-func TestAZoneTakesAQuarterAtMost(t *testing.T) {
+func TestZoneTakesQuarterOfCacheAtMost(t *testing.T) {
 	r, z := ranges.NewCache(64<<10), newZone(t, "example.")
 	r.AddVerified(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC n000.example. NS SOA RRSIG NSEC")})
 	for i := range 300 {

@@ -61,7 +61,7 @@ func asked(d *validate.AggressiveCache, qname string, qtype uint16, at time.Time
 	return fmt.Sprint(known.Kind, " ", known.TTL)
 }
 
-func TestDenialsAreKeptAsLongAsAllThatTheyNeed(t *testing.T) {
+func TestAggressiveCacheExpiresWithNeededRecords(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	chain := []string{"example. b.example. NS SOA", "b.example. example. A"}
 	d := keeping(t, s, nsecs(t, s, chain...)...)
@@ -107,7 +107,7 @@ func TestDenialsAreKeptAsLongAsAllThatTheyNeed(t *testing.T) {
 	})
 }
 
-func TestWhatProvesNothingOfOtherNamesIsNotKept(t *testing.T) {
+func TestAggressiveCacheRejectsUselessRecords(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	apex := []string{"example. 300 IN NSEC example. NS SOA RRSIG NSEC"}
 	optOut := nsec3Zone{params: "1 1 0 -", names: map[string]string{"example.": "NS SOA"}}
@@ -149,7 +149,7 @@ func TestWhatProvesNothingOfOtherNamesIsNotKept(t *testing.T) {
 	assert.Equal(t, "", asked(unknown, "x.example.", dns.TypeA, now), "nobody trusts the keys")
 }
 
-func TestWhatAZoneSaysLastCounts(t *testing.T) {
+func TestAggressiveCacheReplacesOlderRecords(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	d := keeping(t, s, nsecs(t, s, "example. example. NS SOA")...)
 	require.Equal(t, "no name 300", asked(d, "b.example.", dns.TypeA, now))
@@ -186,7 +186,7 @@ func TestWhatAZoneSaysLastCounts(t *testing.T) {
 }
 
 // Each answer of a zone has one of two sets of parameters, as while a salt is replaced on one server after the other.
-func TestNSEC3RecordsOfTwoParameterSetsAreKept(t *testing.T) {
+func TestAggressiveCacheKeepsOneNSEC3ParameterSet(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	sets := [2][]*validate.RRset{}
 	for i, params := range []string{"1 0 0 -", "1 0 1 aa"} {
@@ -207,7 +207,7 @@ func TestNSEC3RecordsOfTwoParameterSetsAreKept(t *testing.T) {
 	assert.Equal(t, rounds, known)
 }
 
-func TestWildcardsAnswerWhereNothingIsCloser(t *testing.T) {
+func TestAggressiveCacheExpandsWildcards(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	made := func(name, wild, data string) *validate.RRset {
 		rrs := records(t, wild+" 200 IN "+data)
@@ -266,7 +266,7 @@ func TestWildcardsAnswerWhereNothingIsCloser(t *testing.T) {
 }
 
 // A question pays for the proof of its answer first.
-func TestWithoutABudgetForHashesNothingIsKnown(t *testing.T) {
+func TestAggressiveCacheNeedsHashBudget(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	z := nsec3Zone{params: "1 0 50 -", names: map[string]string{"example.": "NS SOA", "b.example.": "A"}}
 	sets := z.sign(t, s)
@@ -284,7 +284,7 @@ func TestWithoutABudgetForHashesNothingIsKnown(t *testing.T) {
 	assert.NoError(t, err, "there is enough for the proof")
 }
 
-func TestDenialsTakeNoMoreThanTheirBytes(t *testing.T) {
+func TestAggressiveCacheIsBounded(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	d := validate.NewAggressiveCache("example.", 64<<10)
@@ -309,7 +309,7 @@ func TestDenialsTakeNoMoreThanTheirBytes(t *testing.T) {
 }
 
 // What is known of a random zone, by some of its records, is what all of them prove.
-func TestWhatIsKnownIsWhatAllRecordsOfAZoneProve(t *testing.T) {
+func TestAggressiveCacheAnswersLikeZone(t *testing.T) {
 	answered := 0
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))

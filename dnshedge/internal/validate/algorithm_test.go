@@ -13,7 +13,7 @@ import (
 )
 
 // Two numbers of a signature are what encoding/asn1 makes of them, whatever bytes they begin with.
-func TestASignatureIsGivenAsASN1(t *testing.T) {
+func TestEncodeECDSASignatureMatchesASN1(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	number := func(size int) []byte {
 		b := make([]byte, size)

@@ -63,8 +63,8 @@ func TestCanonicalForm(t *testing.T) {
 	}
 }
 
-// TestRecordsWithoutForm cannot be signed, and are bogus, not a panic.
-func TestRecordsWithoutForm(t *testing.T) {
+// TestRRsetWithoutCanonicalForm cannot be signed, and are bogus, not a panic.
+func TestRRsetWithoutCanonicalForm(t *testing.T) {
 	for _, rrs := range [][]dns.RR{
 		{&dns.RFC3597{Hdr: dns.RR_Header{Name: "a.example.", Rrtype: dns.TypeNS, Class: 1}, Rdata: "03"}},
 		{&dns.RFC3597{Hdr: dns.RR_Header{Name: "a.example.", Rrtype: dns.TypeMX, Class: 1}, Rdata: "01"}},
@@ -81,7 +81,7 @@ func TestRecordsWithoutForm(t *testing.T) {
 	}
 }
 
-func TestSets(t *testing.T) {
+func TestGroupRRsetsBySection(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	a := records(t, "a.example. 300 IN A 192.0.2.1", "A.Example. 200 IN A 192.0.2.2")
 	sig := s.sign(t, a)
@@ -112,8 +112,8 @@ func message(owner []byte, typ uint16, data []byte) []byte {
 	return append(b, data...)
 }
 
-// TestBytesThatCame holds that data which package dns would not write as it was read is verified as it came.
-func TestBytesThatCame(t *testing.T) {
+// TestVerifyUsesReceivedBytes holds that data which package dns would not write as it was read is verified as it came.
+func TestVerifyUsesReceivedBytes(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	owner := []byte("\x01a\x07example\x00")

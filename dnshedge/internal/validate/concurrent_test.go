@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// TestSeveralAtOnce has hedges judge the same records with the same Work. The race detector looks on.
-func TestSeveralAtOnce(t *testing.T) {
+// TestValidationIsSafeForConcurrentUse has hedges judge the same records with the same Work. The race detector looks on.
+func TestValidationIsSafeForConcurrentUse(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	rrs := records(t, "a.example. 300 IN MX 1 b.example.", "a.example. 300 IN MX 2 c.example.")

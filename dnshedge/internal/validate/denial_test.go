@@ -62,7 +62,7 @@ func (p proof) check(t *testing.T, k *validate.Keys) {
 	}
 }
 
-func TestNSEC(t *testing.T) {
+func TestVerifyDenialByNSEC(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	a, ds, any := dns.TypeA, dns.TypeDS, dns.TypeANY
@@ -113,8 +113,8 @@ func TestNSEC(t *testing.T) {
 	}
 }
 
-// TestEvidenceThatIsNone has records that would prove something if they were of the zone, verified and not made of a wildcard.
-func TestEvidenceThatIsNone(t *testing.T) {
+// TestVerifyDenialIgnoresInvalidEvidence has records that would prove something if they were of the zone, verified and not made of a wildcard.
+func TestVerifyDenialIgnoresInvalidEvidence(t *testing.T) {
 	s, other := seeded("example.", ksk, 1), seeded("m.example.", ksk, 2)
 	k := trust(t, s)
 	w := new(validate.Validation)
@@ -155,7 +155,7 @@ func TestEvidenceThatIsNone(t *testing.T) {
 	ede(t, dns.ExtendedErrorCodeSignatureExpired, err)
 }
 
-func TestWildcardAnswers(t *testing.T) {
+func TestVerifyNoCloserName(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	chain := nsec3Zone{params: "1 0 0 -", names: map[string]string{"example.": "NS SOA", "*.example.": "A", "b.example.": "A", "a.b.example.": "A"}}
@@ -226,7 +226,7 @@ func (z nsec3Zone) lines(t testing.TB, zone string) (lines []string) {
 	return lines
 }
 
-func TestNSEC3(t *testing.T) {
+func TestVerifyDenialByNSEC3(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	a, ds, any := dns.TypeA, dns.TypeDS, dns.TypeANY
@@ -278,8 +278,8 @@ func TestNSEC3(t *testing.T) {
 	ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 }
 
-// TestNSEC3IsCompleteOrNothing takes each record away that a proof has, and adds what a zone that is larger has.
-func TestNSEC3IsCompleteOrNothing(t *testing.T) {
+// TestVerifyDenialNeedsAllNSEC3Records takes each record away that a proof has, and adds what a zone that is larger has.
+func TestVerifyDenialNeedsAllNSEC3Records(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	z := nsec3Zone{"1 0 0 -", map[string]string{"example.": "NS SOA"}}
@@ -305,7 +305,7 @@ func TestNSEC3IsCompleteOrNothing(t *testing.T) {
 	assert.Contains(t, []int{2, 3}, needed) // one record may cover both the next closer name and the wildcard
 }
 
-func TestDenialsWaitForTheirKeys(t *testing.T) {
+func TestDenialIsUncheckedUntilKeysAreTrusted(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k, _, err := judge(t, dnskeys(t, s), s.ds(t, dns.SHA256))
 	require.NoError(t, err)

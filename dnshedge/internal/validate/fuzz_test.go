@@ -266,8 +266,8 @@ func FuzzMutations(f *testing.F) {
 	})
 }
 
-// TestTheWholeZoneIsProven holds that the oracle of FuzzMutations is not empty: without a mutation all is as it should be.
-func TestTheWholeZoneIsProven(t *testing.T) {
+// TestVerifyDenialForAllNamesOfZone holds that the oracle of FuzzMutations is not empty: without a mutation all is as it should be.
+func TestVerifyDenialForAllNamesOfZone(t *testing.T) {
 	for i, params := range []string{"", "1 0 0 -", "1 0 2 abcd", "1 1 0 -"} {
 		z := newTruth(t, byte(i+1), params)
 		m, err := wire.ParseMsg(mutate(z.records, nil))

@@ -20,7 +20,7 @@ func judge(t *testing.T, keys *validate.RRset, ds ...dns.RR) (*validate.Keys, va
 	return new(validate.Validation).VerifyDNSKEY(validate.UnverifiedDS(validate.NewRRset(ds)), keys, now)
 }
 
-func TestKeysWaitForTheirDS(t *testing.T) {
+func TestKeysAreUncheckedUntilDSIsVerified(t *testing.T) {
 	parent, child, other := seeded("example.", ksk, 1), seeded("a.example.", ksk, 2), seeded("a.example.", ksk, 3)
 	ds := set(t, []dns.RR{child.ds(t, dns.SHA256)}, parent)
 	w := new(validate.Validation)
@@ -67,7 +67,7 @@ func TestKeysWaitForTheirDS(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestDS(t *testing.T) {
+func TestVerifyDSRecords(t *testing.T) {
 	s, other := seeded("example.", ksk, 1), seeded("example.", zsk, 2)
 	both := dnskeys(t, s, other)
 	change := func(d *dns.DS, f func(*dns.DS)) *dns.DS { f(d); return d }
@@ -114,8 +114,8 @@ func TestDS(t *testing.T) {
 	assert.Equal(t, validate.Unchecked, status, "a DS may name any key of a zone")
 }
 
-// TestKeysThatAreNotUsed has keys that DS records fit.
-func TestKeysThatAreNotUsed(t *testing.T) {
+// TestVerifyDNSKEYIgnoresUnusableKeys has keys that DS records fit.
+func TestVerifyDNSKEYIgnoresUnusableKeys(t *testing.T) {
 	rsa := func(e *big.Int, bits uint) string {
 		m := new(big.Int).Lsh(big.NewInt(1), bits-1)
 		m.SetBit(m, 0, 1)
@@ -167,8 +167,8 @@ func TestKeysThatAreNotUsed(t *testing.T) {
 	}
 }
 
-// TestASetThatAnotherKeySigns is RUSTSEC-2025-0006: a digest that fits is not enough.
-func TestASetThatAnotherKeySigns(t *testing.T) {
+// TestVerifyDNSKEYRejectsSetSignedByOtherKey is RUSTSEC-2025-0006: a digest that fits is not enough.
+func TestVerifyDNSKEYRejectsSetSignedByOtherKey(t *testing.T) {
 	s, forger := seeded("example.", ksk, 1), seeded("example.", ksk, 2)
 	_, status, err := judge(t, set(t, []dns.RR{s.key, forger.key}, forger), s.ds(t, dns.SHA256))
 	assert.Equal(t, validate.Bogus, status)
@@ -184,8 +184,8 @@ func TestASetThatAnotherKeySigns(t *testing.T) {
 	assert.Equal(t, validate.Bogus, status)
 }
 
-// TestRollovers has keys come and go. Data is secure at each step.
-func TestRollovers(t *testing.T) {
+// TestVerifyDNSKEYDuringRollover has keys come and go. Data is secure at each step.
+func TestVerifyDNSKEYDuringRollover(t *testing.T) {
 	old, next := newSigner(t, "example.", dns.RSASHA256, 1024, ksk), newSigner(t, "example.", dns.ECDSAP256SHA256, 256, ksk)
 	oldData, nextData := newSigner(t, "example.", dns.RSASHA256, 1024, zsk), newSigner(t, "example.", dns.ECDSAP256SHA256, 256, zsk)
 	revoked := newSigner(t, "example.", dns.RSASHA256, 1024, ksk)
@@ -228,8 +228,8 @@ func TestRollovers(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// TestRootAnchors computes the digests of the root's keys.
-func TestRootAnchors(t *testing.T) {
+// TestRootTrustAnchorsAreIANAKeys computes the digests of the root's keys.
+func TestRootTrustAnchorsAreIANAKeys(t *testing.T) {
 	for tag, key := range map[uint16]string{
 		20326: "AwEAAaz/tAm8yTn4Mfeh5eyI96WSVexTBAvkMgJzkKTOiW1vkIbzxeF3+/4RgWOq7HrxRixHlFlExOLAJr5emLvN7SWXgnLh4+B5xQlNVz8Og8kvArMtNROxVQuCaSnIDdD5LKyWbRd2n9WGe2R8PzgCmr3EgVLrjyBxWezF0jLHwVN8efS3rCj/EWgvIWgb9tarpVUDK/b58Da+sqqls3eNbuv7pr+eoZG+SrDK6nWeL3c6H5Apxz7LjVc1uTIdsIXxuOLYA4/ilBmSVIzuDWfdRUfhHdY6+cn8HFRm+2hM8AnXGXws9555KrUB5qihylGa8subX2Nn6UwNR1AkUTV74bU=",
 		38696: "AwEAAa96jeuknZlaeSrvyAJj6ZHv28hhOKkx3rLGXVaC6rXTsDc449/cidltpkyGwCJNnOAlFNKF2jBosZBU5eeHspaQWOmOElZsjICMQMC3aeHbGiShvZsx4wMYSjH8e7Vrhbu6irwCzVBApESjbUdpWWmEnhathWu1jo+siFUiRAAxm9qyJNg/wOZqqzL/dL/q8PkcRU5oUKEpUge71M3ej2/7CPqpdVwuMoTvoB+ZOT4YeGyxMvHmbrxlFzGOHOijtzN+u1TQNatX2XBuzZNQ1K+s2CXkPIZo7s6JgZyvaBevYtxPvYLw4z9mR7K2vaF18UYH9Z9GNUUeayffKC73PYc=",
@@ -251,7 +251,7 @@ func TestRootAnchors(t *testing.T) {
 	ede(t, dns.ExtendedErrorCodeDNSKEYMissing, err)
 }
 
-func TestAnchors(t *testing.T) {
+func TestTrustAnchorsRejectInvalidRecords(t *testing.T) {
 	s, other := seeded("example.", ksk, 1), seeded("b.example.", ksk, 2)
 	for _, rrs := range [][]dns.RR{{}, {s.ds(t, 2), other.ds(t, 2)}, records(t, "example. 1 IN A 192.0.2.1"), {s.ds(t, 2), seeded("example.", dns.SEP, 3).key},
 		records(t, "example. 1 CH DS 1 8 2 00")} {
@@ -265,7 +265,7 @@ func TestAnchors(t *testing.T) {
 	assert.Equal(t, validate.Secure, status)
 }
 
-func TestKeysExpire(t *testing.T) {
+func TestKeysExpireWithSignatures(t *testing.T) {
 	parent, child := seeded("example.", ksk, 1), seeded("a.example.", ksk, 2)
 	until := func(at time.Time) func(*dns.RRSIG) { return func(g *dns.RRSIG) { g.Expiration = uint32(at.Unix()) } }
 	ds := []dns.RR{child.ds(t, 2)}

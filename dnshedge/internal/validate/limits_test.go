@@ -40,8 +40,8 @@ func sameTag(t testing.TB, first *dns.DNSKEY, n int) []*dns.DNSKEY {
 	return keys
 }
 
-// TestKeyTrap has 32 keys of one tag and 32 signatures (CVE-2023-50387).
-func TestKeyTrap(t *testing.T) {
+// TestValidationLimitsKeyTrap has 32 keys of one tag and 32 signatures (CVE-2023-50387).
+func TestValidationLimitsKeyTrap(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	var rrs []dns.RR
 	for _, k := range sameTag(t, s.key, 32) {
@@ -90,8 +90,8 @@ func TestKeyTrap(t *testing.T) {
 	ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 }
 
-// TestSignaturesOfAnRRset has more of them wrong than are tried. The question goes on.
-func TestSignaturesOfAnRRset(t *testing.T) {
+// TestValidationLimitsSignaturesOfRRset has more of them wrong than are tried. The question goes on.
+func TestValidationLimitsSignaturesOfRRset(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
@@ -110,8 +110,8 @@ func TestSignaturesOfAnRRset(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// TestVerificationsAreWeighted has data that is right, and more of it than a question needs.
-func TestVerificationsAreWeighted(t *testing.T) {
+// TestValidationWeighsAlgorithms has data that is right, and more of it than a question needs.
+func TestValidationWeighsAlgorithms(t *testing.T) {
 	for _, c := range []struct {
 		algorithm    uint8
 		bits, weight int
@@ -142,9 +142,9 @@ func TestVerificationsAreWeighted(t *testing.T) {
 	assert.Equal(t, "Verifications", reason(t, err).Limit)
 }
 
-// TestWhatWasVerifiedBeforeCostsOne has the same RRset come in several responses, which servers of a P-384 zone send with each referral: it is not
+// TestRepeatedVerificationCostsOne has the same RRset come in several responses, which servers of a P-384 zone send with each referral: it is not
 // verified again. Another one, another signature and another zone's key are.
-func TestWhatWasVerifiedBeforeCostsOne(t *testing.T) {
+func TestRepeatedVerificationCostsOne(t *testing.T) {
 	s := newSigner(t, "example.", dns.ECDSAP384SHA384, 384, ksk)
 	k := trust(t, s)
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
@@ -197,8 +197,8 @@ func TestWhatWasVerifiedBeforeCostsOne(t *testing.T) {
 	}
 }
 
-// TestLongRRsetsAreWeighted has an RRset of 46 kB with compressed names: 1.4 MB are hashed for each of its signatures.
-func TestLongRRsetsAreWeighted(t *testing.T) {
+// TestValidationWeighsLongRRsets has an RRset of 46 kB with compressed names: 1.4 MB are hashed for each of its signatures.
+func TestValidationWeighsLongRRsets(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	long := strings.Repeat(strings.Repeat("a", 61)+".", 3) + "b.example."
@@ -237,8 +237,8 @@ func TestLongRRsetsAreWeighted(t *testing.T) {
 	assert.Equal(t, 1, spent)
 }
 
-// TestLargeExponentsAreWeighted has RSA keys that take three times as long as those with the usual exponent.
-func TestLargeExponentsAreWeighted(t *testing.T) {
+// TestValidationWeighsLargeExponents has RSA keys that take three times as long as those with the usual exponent.
+func TestValidationWeighsLargeExponents(t *testing.T) {
 	for bits, weight := range map[int]int{2048: 2, 4096: 10} {
 		s := seeded("example.", ksk, 1)
 		rsa := &dns.DNSKEY{Hdr: s.key.Hdr, Flags: zsk, Protocol: 3, Algorithm: dns.RSASHA256,
@@ -257,8 +257,8 @@ func TestLargeExponentsAreWeighted(t *testing.T) {
 	}
 }
 
-// TestKeysMayHaveOneTag has a zone with two keys of one tag. One of them signs 30 RRsets, which the other does not make bogus.
-func TestKeysMayHaveOneTag(t *testing.T) {
+// TestVerifyTriesKeysOfOneTag has a zone with two keys of one tag. One of them signs 30 RRsets, which the other does not make bogus.
+func TestVerifyTriesKeysOfOneTag(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	for _, other := range sameTag(t, s.key, 12)[1:] { // some come before the key, some after it
 		d, err := validate.TrustAnchors(s.key)
@@ -275,8 +275,8 @@ func TestKeysMayHaveOneTag(t *testing.T) {
 	}
 }
 
-// TestAKeyWithTwoDigestsIsTriedOnce has a DNSKEY RRset whose fourth signature is the right one.
-func TestAKeyWithTwoDigestsIsTriedOnce(t *testing.T) {
+// TestKeyWithTwoDigestsIsTriedOnce has a DNSKEY RRset whose fourth signature is the right one.
+func TestKeyWithTwoDigestsIsTriedOnce(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	right := s.sign(t, []dns.RR{s.key})
 	var sigs []*dns.RRSIG
@@ -295,7 +295,7 @@ func TestAKeyWithTwoDigestsIsTriedOnce(t *testing.T) {
 	assert.Equal(t, []int{4, 3}, []int{spent, failures})
 }
 
-func TestKeysThatAreRead(t *testing.T) {
+func TestVerifyDNSKEYLimitsKeys(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	d, err := validate.TrustAnchors(s.key)
 	require.NoError(t, err)
@@ -319,8 +319,8 @@ func TestKeysThatAreRead(t *testing.T) {
 	assert.LessOrEqual(t, read, 32)
 }
 
-// TestDigestsThatDoNotFit has keys with the tag of a DS record whose digest is not theirs.
-func TestDigestsThatDoNotFit(t *testing.T) {
+// TestVerifyDNSKEYLimitsDigestMismatches has keys with the tag of a DS record whose digest is not theirs.
+func TestVerifyDNSKEYLimitsDigestMismatches(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	keys := sameTag(t, s.key, 20)
 	var rrs, ds []dns.RR
@@ -335,7 +335,7 @@ func TestDigestsThatDoNotFit(t *testing.T) {
 	assert.Contains(t, reason(t, err).Text, "too many")
 }
 
-func TestRRsetsOfAResponse(t *testing.T) {
+func TestGroupRRsetsLimitsSignedRRsets(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	var answer, authority []dns.RR
 	for i := range validate.MaxSignedRRsets {
@@ -377,7 +377,7 @@ func TestUnsignedRecordsCostNothing(t *testing.T) {
 	assert.Less(t, n, 200.0)
 }
 
-func TestNSEC3Iterations(t *testing.T) {
+func TestVerifyDenialLimitsNSEC3Iterations(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	zone := func(iterations int) []*validate.RRset {
@@ -417,8 +417,8 @@ func TestNSEC3Iterations(t *testing.T) {
 	}
 }
 
-// TestNSEC3Work has names and salts that take long to hash (CVE-2023-50868).
-func TestNSEC3Work(t *testing.T) {
+// TestValidationLimitsNSEC3Hashes has names and salts that take long to hash (CVE-2023-50868).
+func TestValidationLimitsNSEC3Hashes(t *testing.T) {
 	s := seeded("arpa.", ksk, 1)
 	k := trust(t, s)
 	address := strings.Repeat("0.", 32) + "ip6.arpa."
@@ -445,8 +445,8 @@ func TestNSEC3Work(t *testing.T) {
 	assert.LessOrEqual(t, blocks, 4096)
 }
 
-// TestPolicy holds what AllowSHA1 and FakeLegacy change.
-func TestPolicy(t *testing.T) {
+// TestPolicyDefaults holds what AllowSHA1 and FakeLegacy change.
+func TestPolicyDefaults(t *testing.T) {
 	sha1 := newSigner(t, "example.", dns.RSASHA1, 1024, ksk)
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
 	for _, c := range []struct {
@@ -471,8 +471,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestFakeLegacy has keys and signatures of algorithms that no library here verifies, with every other check.
-func TestFakeLegacy(t *testing.T) {
+// TestFakeLegacyAcceptsOldAlgorithms has keys and signatures of algorithms that no library here verifies, with every other check.
+func TestFakeLegacyAcceptsOldAlgorithms(t *testing.T) {
 	w := &validate.Validation{Policy: validate.Policy{FakeLegacy: true}}
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
 	for _, algorithm := range []uint8{dns.RSAMD5, dns.DSA, dns.RSASHA1, dns.DSANSEC3SHA1, dns.RSASHA1NSEC3SHA1} {
@@ -498,8 +498,8 @@ func TestFakeLegacy(t *testing.T) {
 	}
 }
 
-// TestOnlyTestsFake holds that no program can fake: no file but tests sets FakeLegacy.
-func TestOnlyTestsFake(t *testing.T) {
+// TestOnlyTestsSetFakeLegacy holds that no program can fake: no file but tests sets FakeLegacy.
+func TestOnlyTestsSetFakeLegacy(t *testing.T) {
 	err := filepath.WalkDir("../../..", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "internal/validate/") {
 			return err

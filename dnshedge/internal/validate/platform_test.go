@@ -14,7 +14,7 @@ import (
 
 // With GODEBUG=fips140=only package crypto/sha1 panics, and crypto/rsa refuses keys below 2,048 bits. What is not allowed is as an algorithm that is not
 // supported, and all else is verified.
-func TestHashesThatThePlatformForbidsAreNotSupported(t *testing.T) {
+func TestForbiddenHashesAreUnsupported(t *testing.T) {
 	const only = "HEDGE_TEST_FIPS"
 	if os.Getenv(only) == "" {
 		c := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")

@@ -55,7 +55,7 @@ func (s *rsaSigner) dnskey() *dns.DNSKEY {
 }
 
 // RFC 5702 section 2.1 and RFC 3110 section 2. crypto/rsa refuses all of these but the last.
-func TestRSAKeysOfAnySizeAndExponentAreVerified(t *testing.T) {
+func TestRSAKeysOfAnySizeAndExponentVerify(t *testing.T) {
 	huge := new(big.Int).SetBit(big.NewInt(1), 2000, 1)
 	for _, c := range []struct {
 		bits int

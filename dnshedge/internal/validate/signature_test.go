@@ -19,7 +19,7 @@ func verify(s *validate.RRset, k *validate.Keys, at time.Time) (validate.Verifie
 	return new(validate.Validation).Verify(s, k, at)
 }
 
-func TestSignaturesOfAllAlgorithms(t *testing.T) {
+func TestVerifyAllAlgorithms(t *testing.T) {
 	for _, c := range []struct {
 		algorithm uint8
 		bits      int
@@ -49,8 +49,8 @@ func TestSignaturesOfAllAlgorithms(t *testing.T) {
 	}
 }
 
-// TestSignaturesThatAreNotTried makes signatures whose cryptography is right, and which RFC 4035 §5.3.1 does not allow.
-func TestSignaturesThatAreNotTried(t *testing.T) {
+// TestVerifySkipsMismatchedSignatures makes signatures whose cryptography is right, and which RFC 4035 §5.3.1 does not allow.
+func TestVerifySkipsMismatchedSignatures(t *testing.T) {
 	s := seeded("example.com.", ksk, 1)
 	k := trust(t, s)
 	for _, c := range []struct {
@@ -91,8 +91,8 @@ func TestSignaturesThatAreNotTried(t *testing.T) {
 	}
 }
 
-// TestTheSignerIsTheZone holds that keys verify nothing of a zone below or above theirs, even if it has the same key.
-func TestTheSignerIsTheZone(t *testing.T) {
+// TestVerifyNeedsZoneAsSigner holds that keys verify nothing of a zone below or above theirs, even if it has the same key.
+func TestVerifyNeedsZoneAsSigner(t *testing.T) {
 	parent, child := seeded("com.", ksk, 1), seeded("example.com.", ksk, 1)
 	rrs := records(t, "www.example.com. 300 IN A 192.0.2.1")
 	for _, c := range []struct {
@@ -107,8 +107,8 @@ func TestTheSignerIsTheZone(t *testing.T) {
 	}
 }
 
-// TestAZoneMayBeNamedLikeAWildcard holds that its own records are signed with a label less (RFC 4034 §3.1.3), and stand for no other name.
-func TestAZoneMayBeNamedLikeAWildcard(t *testing.T) {
+// TestZoneNameMayBeginWithAsterisk holds that its own records are signed with a label less (RFC 4034 §3.1.3), and stand for no other name.
+func TestZoneNameMayBeginWithAsterisk(t *testing.T) {
 	parent, s := seeded("example.", ksk, 1), seeded("*.example.", ksk, 2)
 	d, err := new(validate.Validation).VerifyDS(set(t, []dns.RR{s.ds(t, dns.SHA256)}, parent), trust(t, parent), now)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestAZoneMayBeNamedLikeAWildcard(t *testing.T) {
 	}
 }
 
-func TestWildcards(t *testing.T) {
+func TestVerifyWildcardExpansion(t *testing.T) {
 	s, r := seeded("example.", ksk, 1), seeded(".", ksk, 2)
 	k, rk := trust(t, s), trust(t, r)
 	star := records(t, "*.example. 300 IN A 192.0.2.1")
@@ -166,7 +166,7 @@ func TestWildcards(t *testing.T) {
 	ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 }
 
-func TestTimesOfSignatures(t *testing.T) {
+func TestVerifyChecksValidityPeriod(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")
 	at := func(from, until, now time.Time) (validate.Verified, error) {
@@ -225,7 +225,7 @@ func TestTimesOfSignatures(t *testing.T) {
 	}
 }
 
-func TestTTLOfWhatIsVerified(t *testing.T) {
+func TestVerifiedTTLIsLowest(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	for _, c := range []struct{ own, sig, original, want uint32 }{
@@ -245,8 +245,8 @@ func TestTTLOfWhatIsVerified(t *testing.T) {
 	ede(t, dns.ExtendedErrorCodeDNSBogus, err)
 }
 
-// TestMalformedSignatures has signatures that are none.
-func TestMalformedSignatures(t *testing.T) {
+// TestVerifyRejectsMalformedSignatures has signatures that are none.
+func TestVerifyRejectsMalformedSignatures(t *testing.T) {
 	for _, algorithm := range []uint8{dns.RSASHA256, dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519} {
 		bits := map[uint8]int{dns.RSASHA256: 1024, dns.ECDSAP384SHA384: 384}[algorithm]
 		s := newSigner(t, "example.", algorithm, max(bits, 256), ksk)
@@ -269,8 +269,8 @@ func TestMalformedSignatures(t *testing.T) {
 	}
 }
 
-// TestTheReasonIsThatOfTheFurthest has several signatures, none of which is right.
-func TestTheReasonIsThatOfTheFurthest(t *testing.T) {
+// TestVerifyReportsFurthestStage has several signatures, none of which is right.
+func TestVerifyReportsFurthestStage(t *testing.T) {
 	s, stranger := seeded("example.", ksk, 1), seeded("example.", zsk, 2)
 	k := trust(t, s)
 	rrs := records(t, "a.example. 300 IN A 192.0.2.1")

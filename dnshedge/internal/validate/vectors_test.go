@@ -84,8 +84,8 @@ func (p *published) denial(t *testing.T, qname string, qtype uint16, owners ...s
 	return p.work.VerifyDenial(qname, qtype, sets, p.keys, p.now)
 }
 
-// TestRFC4035 plays appendix B of RFC 4035.
-func TestRFC4035(t *testing.T) {
+// TestRFC4035Examples plays appendix B of RFC 4035.
+func TestRFC4035Examples(t *testing.T) {
 	p := publish(t, "rfc4035.zone", time.Date(2004, 5, 1, 12, 0, 0, 0, time.UTC))
 	assert.Len(t, p.sets, 19)
 	for _, s := range p.sets {
@@ -137,8 +137,8 @@ func TestRFC4035(t *testing.T) {
 	assert.EqualValues(t, dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, delegation.UnsupportedReason(validate.Policy{}).EDE)
 }
 
-// TestRFC5155 plays appendix B of RFC 5155, whose keys have 512 bits.
-func TestRFC5155(t *testing.T) {
+// TestRFC5155Examples plays appendix B of RFC 5155, whose keys have 512 bits.
+func TestRFC5155Examples(t *testing.T) {
 	p := publish(t, "rfc5155.zone", time.Date(2008, 1, 10, 0, 0, 0, 0, time.UTC))
 	for _, s := range p.sets {
 		_, err := (&validate.Validation{Policy: p.work.Policy}).Verify(s, p.keys, p.now)

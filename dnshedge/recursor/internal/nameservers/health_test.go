@@ -21,7 +21,7 @@ func strict(zone string, after time.Duration) handler {
 }
 
 // Whoever has a zone can name anybody's servers for it.
-func TestSilenceAboutAStrangersZoneMakesNoServerRestForOthers(t *testing.T) {
+func TestSilenceAboutForeignZoneAvoidsServerOnlyThere(t *testing.T) {
 	for _, met := range []bool{true, false} {
 		inBubble(t, func(n *network) {
 			f := n.fleet(Config{Hedge: Hedge{Off: true}})
@@ -50,7 +50,7 @@ func TestSilenceAboutAStrangersZoneMakesNoServerRestForOthers(t *testing.T) {
 	}
 }
 
-func TestAServerThatDropsOneKindOfQuestionsIsAskedOthers(t *testing.T) {
+func TestServerThatDropsOneTypeIsAskedOthers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		fast := n.serve("192.0.2.1", unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 10*ms))
@@ -74,7 +74,7 @@ func TestAServerThatDropsOneKindOfQuestionsIsAskedOthers(t *testing.T) {
 	})
 }
 
-func TestSilenceAboutAStrangersZoneTakesNoHedge(t *testing.T) {
+func TestSilenceAboutForeignZoneTakesNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		only := n.serve("192.0.2.1", strict("example.", 50*ms))
@@ -91,7 +91,7 @@ func TestSilenceAboutAStrangersZoneTakesNoHedge(t *testing.T) {
 	})
 }
 
-func TestStrangersZonesMakeNoFamilyRest(t *testing.T) {
+func TestForeignZonesCauseNoFamilyBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		four, six := n.serveBoth(f)
@@ -113,7 +113,7 @@ func TestStrangersZonesMakeNoFamilyRest(t *testing.T) {
 }
 
 // What a server that has died has cost one zone, the others need not pay again.
-func TestADeadServerIsNotAskedByEachOfItsZones(t *testing.T) {
+func TestPoolAvoidsDeadServerInAllZones(t *testing.T) {
 	for _, met := range []bool{true, false} {
 		inBubble(t, func(n *network) {
 			f := n.fleet(Config{Hedge: Hedge{Off: true}})
@@ -159,7 +159,7 @@ func TestADeadServerIsNotAskedByEachOfItsZones(t *testing.T) {
 	}
 }
 
-func TestServersThatRestForAZoneAreCountedOnce(t *testing.T) {
+func TestStatsCountServerInBackoffOnce(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", dead)
@@ -175,7 +175,7 @@ func TestServersThatRestForAZoneAreCountedOnce(t *testing.T) {
 }
 
 // What is kept of zones and servers is bounded whoever asks for how many.
-func TestStandingsAreBounded(t *testing.T) {
+func TestHealthTableIsBounded(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{MaxBytes: 1 << 18})
 		a := n.serve("192.0.2.1", good(ms))

@@ -41,7 +41,7 @@ func (n *network) took(f *Pool, name string, servers []netip.AddrPort) time.Dura
 	return took
 }
 
-func TestAServerThatRefusesANameIsLeftForThatNameOnly(t *testing.T) {
+func TestLameTableAvoidsServerOnlyForRefusedName(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		pair := n.pairOf(f, "bad.example.")
@@ -56,7 +56,7 @@ func TestAServerThatRefusesANameIsLeftForThatNameOnly(t *testing.T) {
 	})
 }
 
-func TestAServerThatRefusesTwoNamesOneAfterTheOtherIsLeftForTheZone(t *testing.T) {
+func TestLameTableAvoidsServerForZoneAfterTwoRefusals(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		pair := n.pairOf(f)
@@ -73,7 +73,7 @@ func TestAServerThatRefusesTwoNamesOneAfterTheOtherIsLeftForTheZone(t *testing.T
 }
 
 // Whoever asks can choose names that a server refuses, as those of a zone that has moved elsewhere.
-func TestTwoNamesThatAreRefusedAreNoMoreThanThatWhileOthersAreAnswered(t *testing.T) {
+func TestLameTableForgivesRefusalsBetweenAnswers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		pair := n.pairOf(f, "a.example.", "b.example.", "c.example.")

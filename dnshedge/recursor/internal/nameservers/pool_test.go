@@ -54,7 +54,7 @@ func (n *network) ask(f *Pool, t *Task) (*dns.Msg, time.Duration, error) {
 	return m, time.Since(start), err
 }
 
-func TestAQueryIsAnIterativeOneWithEDNS(t *testing.T) {
+func TestQueryIsIterativeWithEDNS(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", good(30*ms))
@@ -74,7 +74,7 @@ func TestAQueryIsAnIterativeOneWithEDNS(t *testing.T) {
 	})
 }
 
-func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
+func TestPoolAvoidsLameServerFor15Minutes(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		lame := n.serve("192.0.2.1", good(10*ms))
@@ -106,7 +106,7 @@ func TestALameServerIsLeftAtOnceAndForAQuarterOfAnHour(t *testing.T) {
 	})
 }
 
-func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
+func TestPoolAsksNextServerAfterTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", dead)
@@ -121,7 +121,7 @@ func TestASilentServerIsLeftAfterItsTimeout(t *testing.T) {
 	})
 }
 
-func TestAZoneWhoseServersAreSilentRests(t *testing.T) {
+func TestSilentZoneBacksOff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a, b := n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead)
@@ -141,7 +141,7 @@ func TestAZoneWhoseServersAreSilentRests(t *testing.T) {
 	})
 }
 
-func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
+func TestPoolRepeatsTruncatedQueryOverTCP(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", func(q sent) []reply {
@@ -163,7 +163,7 @@ func TestACutAnswerIsAskedForOverTCPAtTheSameServer(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
+func TestPoolDoesNotRepeatTruncatedTCPQuery(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", func(q sent) []reply {
@@ -176,7 +176,7 @@ func TestAnAnswerThatIsCutOverTCPIsNotAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestAServerThatRejectsEDNSIsAskedWithoutForAnHour(t *testing.T) {
+func TestPoolRemembersServerWithoutEDNSForAnHour(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		inBubble(t, func(n *network) {
 			f := n.fleet(Config{})
@@ -208,7 +208,7 @@ func turns(hs ...handler) handler {
 	return func(q sent) []reply { return hs[min(int(n.Add(1)), len(hs))-1](q) }
 }
 
-func TestAServerThatWasNeverMetIsHedgedWhenMostOthersHadAnswered(t *testing.T) {
+func TestPoolHedgesUnknownServerAtQuantileOfFirstAnswers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		h := turns(good(300*ms), good(30*ms))
@@ -233,7 +233,7 @@ func TestAServerThatWasNeverMetIsHedgedWhenMostOthersHadAnswered(t *testing.T) {
 	})
 }
 
-func TestAServerThatWasMetIsHedgedAfterItsUsualTime(t *testing.T) {
+func TestPoolHedgesKnownServerAfterUsualRTT(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a, b := n.serve("192.0.2.1", good(40*ms)), n.serve("192.0.2.2", good(90*ms))
@@ -250,7 +250,7 @@ func TestAServerThatWasMetIsHedgedAfterItsUsualTime(t *testing.T) {
 	})
 }
 
-func TestAHedgeGoesToAServerThatWasNeverMet(t *testing.T) {
+func TestHedgeGoesToUnknownServer(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(15*ms))
@@ -269,7 +269,7 @@ func TestAHedgeGoesToAServerThatWasNeverMet(t *testing.T) {
 	})
 }
 
-func TestWithoutHedgesTheNextServerIsAskedAfterTheTimeout(t *testing.T) {
+func TestPoolWithoutHedgesAsksNextServerAfterTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		h := turns(dead, good(30*ms))
@@ -318,9 +318,9 @@ func TestMaxPerSecondBoundsHedges(t *testing.T) {
 	})
 }
 
-// TestATimerThatStrikesLateHedgesNothing: while judge does not return, the process is busy as
+// TestLateTimerSendsNoHedge: while judge does not return, the process is busy as
 // far as the goroutine that asks can tell.
-func TestATimerThatStrikesLateHedgesNothing(t *testing.T) {
+func TestLateTimerSendsNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		h := turns(good(130*ms), says(dns.RcodeRefused, 20*ms), good(10*ms))
@@ -339,7 +339,7 @@ func TestATimerThatStrikesLateHedgesNothing(t *testing.T) {
 	})
 }
 
-func TestNoMoreQueriesAreInFlightThanAllowed(t *testing.T) {
+func TestPoolLimitsQueriesInFlight(t *testing.T) {
 	for _, conf := range []Config{{PerServer: 7}, {PerZone: 7}} {
 		inBubble(t, func(n *network) {
 			f := n.fleet(conf)
@@ -374,7 +374,7 @@ func TestNoMoreQueriesAreInFlightThanAllowed(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsForAPlaceCanLeave(t *testing.T) {
+func TestWaitingQueryCanBeCanceled(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{PerServer: 1})
 		a := n.serve("192.0.2.1", good(500*ms))
@@ -390,7 +390,7 @@ func TestWhoWaitsForAPlaceCanLeave(t *testing.T) {
 	})
 }
 
-func TestDeadZonesTakeFewSocketsAndNothingOfOthers(t *testing.T) {
+func TestDeadZonesUseFewSockets(t *testing.T) {
 	doubles.NeedsManyGoroutines(t)
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
@@ -420,7 +420,7 @@ func TestDeadZonesTakeFewSocketsAndNothingOfOthers(t *testing.T) {
 	})
 }
 
-func TestAnOutageCostsLittleMoreThanWithoutHedges(t *testing.T) {
+func TestPoolSendsFewHedgesInOutage(t *testing.T) {
 	count := func(h Hedge) (wire int64) {
 		inBubble(t, func(n *network) {
 			f := n.fleet(Config{Hedge: h})
@@ -442,7 +442,7 @@ func TestAnOutageCostsLittleMoreThanWithoutHedges(t *testing.T) {
 	assert.LessOrEqual(t, float64(on), 1.15*float64(off))
 }
 
-func TestAddressesOfOneNetworkAreAskedOnlyIfAllowed(t *testing.T) {
+func TestPoolAsksPrivateAddressesOnlyIfAllowed(t *testing.T) {
 	for _, a := range []string{
 		"0.0.0.1", "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.1.1", "224.0.0.1", "255.255.255.255",
 		"::", "::1", "fc00::1", "fd12::1", "fe80::1", "ff02::1", "::ffff:10.1.2.3", "::ffff:127.0.0.1",
@@ -466,7 +466,7 @@ func TestAddressesOfOneNetworkAreAskedOnlyIfAllowed(t *testing.T) {
 	}
 }
 
-func TestAFamilyCanBeTurnedOff(t *testing.T) {
+func TestPoolSkipsDisabledFamily(t *testing.T) {
 	inBubble(t, func(n *network) {
 		four, six := n.serve("192.0.2.1", good(ms)), n.serve("2001:db8::1", good(ms))
 		for f, want := range map[*Pool]netip.AddrPort{n.fleet(Config{NoIPv4: true}): six, n.fleet(Config{NoIPv6: true}): four} {
@@ -480,7 +480,7 @@ func TestAFamilyCanBeTurnedOff(t *testing.T) {
 	})
 }
 
-func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
+func TestPoolFailsOverFromUnreachableNetworkAtOnce(t *testing.T) {
 	inBubble(t, func(n *network) {
 		n.refuse = func(_ string, to netip.AddrPort) error {
 			if to.Addr().Is6() {
@@ -500,7 +500,7 @@ func TestAnUnreachableNetworkCostsNoTime(t *testing.T) {
 	})
 }
 
-func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
+func TestPoolEvictsOverdueQueriesWithoutDescriptors(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(ms)))))
@@ -528,7 +528,7 @@ func TestAProcessWithoutDescriptorsGivesUpWhatIsOverdue(t *testing.T) {
 	})
 }
 
-func TestAFamilyThatIsSilentRests(t *testing.T) {
+func TestPoolAvoidsSilentFamily(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		for i := range maxSilentZones {
@@ -554,7 +554,7 @@ func TestAFamilyThatIsSilentRests(t *testing.T) {
 	})
 }
 
-func TestMessagesThatAnswerNothingAreIgnored(t *testing.T) {
+func TestPoolIgnoresMismatchedMessages(t *testing.T) {
 	wrongID := func(m *dns.Msg) { m.Id++ }
 	wrongName := func(m *dns.Msg) { m.Question[0].Name = "www.example.net." }
 	query := func(m *dns.Msg) { m.Response = false }
@@ -587,7 +587,7 @@ func TestMessagesThatAnswerNothingAreIgnored(t *testing.T) {
 	}
 }
 
-func TestEveryQueryHasASocketAndAnIDOfItsOwn(t *testing.T) {
+func TestPoolUsesNewSocketAndIDForEachQuery(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", good(ms))
@@ -604,7 +604,7 @@ func TestEveryQueryHasASocketAndAnIDOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestAClosedFleetLeavesNothing(t *testing.T) {
+func TestClosedPoolLeavesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{PerServer: 3})
 		a := n.serve("192.0.2.1", dead)
@@ -630,7 +630,7 @@ func TestAClosedFleetLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestAnEndedContextEndsAnAsk(t *testing.T) {
+func TestContextEndsQuery(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -642,7 +642,7 @@ func TestAnEndedContextEndsAnAsk(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBePaidForIsNotSent(t *testing.T) {
+func TestPoolSendsNothingAfterSpendFails(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		limit := errors.New("limit")
@@ -662,11 +662,11 @@ func TestWhatCannotBePaidForIsNotSent(t *testing.T) {
 	})
 }
 
-func TestAServerTakes64Bytes(t *testing.T) {
+func TestServerTakes64Bytes(t *testing.T) {
 	assert.LessOrEqual(t, unsafe.Sizeof(server{}), uintptr(64))
 }
 
-func TestTheTablesAreBounded(t *testing.T) {
+func TestPoolTablesAreBounded(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{MaxBytes: 1 << 18})
 		kept := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 53)
@@ -688,7 +688,7 @@ func TestTheTablesAreBounded(t *testing.T) {
 	})
 }
 
-func TestAServerThatIsSilentRests(t *testing.T) {
+func TestPoolBacksOffFromSilentServer(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(90*ms))
@@ -722,7 +722,7 @@ func TestAServerThatIsSilentRests(t *testing.T) {
 	})
 }
 
-func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
+func TestPoolHedgesOnlyServerByServerSearch(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead))
@@ -740,7 +740,7 @@ func TestALateServerThatIsTheOnlyOneIsHedgedByLookingForMore(t *testing.T) {
 	})
 }
 
-func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
+func TestServerSearchWithoutResultRefundsHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
@@ -752,7 +752,7 @@ func TestALookThatFindsNothingCostsNoHedge(t *testing.T) {
 	})
 }
 
-func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
+func TestServerSearchMayOutliveTask(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
@@ -768,7 +768,7 @@ func TestWhatIsLookedForMayEndAfterTheTask(t *testing.T) {
 	})
 }
 
-func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
+func TestPoolAsksEveryFoundServer(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
@@ -785,7 +785,7 @@ func TestEveryServerThatIsFoundIsAsked(t *testing.T) {
 	})
 }
 
-func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
+func TestPoolSearchesAlternativesToSlowServer(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		slow, fast := n.serve("192.0.2.1", good(300*ms)), n.serve("192.0.2.2", good(10*ms))
@@ -803,7 +803,7 @@ func TestASlowServerThatIsTheOnlyOneIsComparedWithOthers(t *testing.T) {
 	})
 }
 
-func TestAServerThatIsStillToAnswerItsFirstQueryIsNotTheBest(t *testing.T) {
+func TestPoolPrefersAnsweringServerToPendingOne(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		h := turns(good(240*ms), good(90*ms))
@@ -818,7 +818,7 @@ func TestAServerThatIsStillToAnswerItsFirstQueryIsNotTheBest(t *testing.T) {
 	})
 }
 
-func TestAServerThatWasSilentAtFirstRestsAtOnce(t *testing.T) {
+func TestPoolBacksOffFromUnknownServerAfterFirstMiss(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		h := turns(dead, good(70*ms))
@@ -836,7 +836,7 @@ func TestAServerThatWasSilentAtFirstRestsAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhenAllServersRestHedgesGoOn(t *testing.T) {
+func TestPoolHedgesWhenAllServersAreInBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead))
@@ -852,7 +852,7 @@ func TestWhenAllServersRestHedgesGoOn(t *testing.T) {
 	})
 }
 
-func TestTimeoutsDropNoEDNS(t *testing.T) {
+func TestPoolKeepsEDNSAfterTimeouts(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", dead)))
@@ -865,7 +865,7 @@ func TestTimeoutsDropNoEDNS(t *testing.T) {
 	})
 }
 
-func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
+func TestPoolGivesUpConnectionThatDoesNotOpen(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		inBubble(t, func(n *network) {
 			n.refuse = func(network string, _ netip.AddrPort) error {
@@ -899,7 +899,7 @@ func TestAConnectionThatDoesNotOpenIsLeft(t *testing.T) {
 	}
 }
 
-func TestACrowdIsSpreadOverTheServersOfAZone(t *testing.T) {
+func TestPoolSpreadsLoadOverServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{PerServer: 10})
 		x := plain(n.serve("192.0.2.1", good(100*ms)), n.serve("192.0.2.2", good(100*ms)), n.serve("192.0.2.3", good(100*ms)))
@@ -915,7 +915,7 @@ func TestACrowdIsSpreadOverTheServersOfAZone(t *testing.T) {
 	})
 }
 
-func TestATraceIsToldOfAllQueries(t *testing.T) {
+func TestPoolReportsAllQueries(t *testing.T) {
 	inBubble(t, func(n *network) {
 		var mu sync.Mutex
 		var told []Attempt
@@ -953,7 +953,7 @@ func (n *network) known(servers ...netip.AddrPort) *Pool {
 	return f
 }
 
-func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
+func TestExportHasKnownServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		all := []netip.AddrPort{n.serve("192.0.2.1", good(70*ms)), n.serve("2001:db8::1", good(20*ms))}
 		for i := range byte(30) {
@@ -989,7 +989,7 @@ func TestAnExportIsWhatIsKnownOfServers(t *testing.T) {
 	})
 }
 
-func TestAnExportThatIsDamagedOldOrForeignChangesNothing(t *testing.T) {
+func TestPoolImportOfInvalidExportChangesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.known(n.serve("192.0.2.1", good(70*ms)))
 		var b bytes.Buffer
@@ -1051,7 +1051,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-func TestALostQueryToTheOnlyServerIsSentAgain(t *testing.T) {
+func TestPoolRepeatsLostQueryToOnlyServer(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(50*ms)))
@@ -1067,7 +1067,7 @@ func TestALostQueryToTheOnlyServerIsSentAgain(t *testing.T) {
 	})
 }
 
-func TestAServerThatWasNeverMetIsNotAskedAgainBeforeItsTimeout(t *testing.T) {
+func TestPoolRepeatsUnknownServerOnlyAfterTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(50*ms)))))
@@ -1076,7 +1076,7 @@ func TestAServerThatWasNeverMetIsNotAskedAgainBeforeItsTimeout(t *testing.T) {
 	})
 }
 
-func TestInAnOutageNothingIsHedged(t *testing.T) {
+func TestPoolSendsNoHedgeInOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
 		ask := func(i byte, h handler) {
@@ -1106,7 +1106,7 @@ func TestInAnOutageNothingIsHedged(t *testing.T) {
 }
 
 // A proxy, or a machine that is busy, may open a socket later than an answer is due.
-func TestAServerIsNotSilentBeforeItIsAsked(t *testing.T) {
+func TestUnaskedServerIsNotSilent(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", good(10*ms))

@@ -12,7 +12,7 @@ import (
 
 // RFC 5452 §9.2. A port at random is below 16,384 in one case of four; with the system's own choice, on Linux from
 // 32,768 on, it never is.
-func TestPortsAreOfTheWholeRange(t *testing.T) {
+func TestDialRandomPortUsesWholeRange(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:53", "[::1]:53"} {
 		to := netip.MustParseAddrPort(addr)
 		least, most, low := math.MaxInt, 0, 0

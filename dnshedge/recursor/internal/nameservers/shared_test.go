@@ -38,7 +38,7 @@ func unless(drops func(q dns.Question) bool, after time.Duration) handler {
 }
 
 // Many servers drop queries for types that they do not know, and for AAAA (RFC 4074 §4.1).
-func TestAQuestionThatServersDropLetsNoZoneRest(t *testing.T) {
+func TestDroppedQuestionCausesNoZoneBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		h := unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 30*ms)
@@ -54,7 +54,7 @@ func TestAQuestionThatServersDropLetsNoZoneRest(t *testing.T) {
 
 // Whoever has zones can name anybody's servers for them, and many servers drop questions about
 // zones that they do not have.
-func TestZonesForWhichServersOfOthersAreSilentTakeNoneOfTheirPlaces(t *testing.T) {
+func TestForeignZonesOccupyNoSlotsOfSilentServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		h := unless(func(q dns.Question) bool { return dns.IsSubDomain("evil.", q.Name) }, 30*ms)
@@ -78,7 +78,7 @@ func TestZonesForWhichServersOfOthersAreSilentTakeNoneOfTheirPlaces(t *testing.T
 	})
 }
 
-func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
+func TestServerThatAnsweredSinceIsNotSilent(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", good(30*ms))
@@ -104,7 +104,7 @@ func TestAServerThatHasAnsweredSinceIsNotSilent(t *testing.T) {
 }
 
 // Whoever has zones with slow servers can have the Resolver meet many of them.
-func TestFirstAnswersOfSlowServersDelayNoOthers(t *testing.T) {
+func TestSlowFirstAnswersDelayNoOtherServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		for i := range 100 {
@@ -118,7 +118,7 @@ func TestFirstAnswersOfSlowServersDelayNoOthers(t *testing.T) {
 }
 
 // A clock may be coarse, and a process may be stopped while an answer waits for it.
-func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
+func TestImportAcceptsAnyRTT(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		at := n.serve("192.0.2.1", good(ms))
@@ -147,7 +147,7 @@ func TestAnExportCanBeReadWhateverAnswersTook(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsForASocketGetsTheFirstThatIsExpendable(t *testing.T) {
+func TestWaitingQueryGetsExpendableSocket(t *testing.T) {
 	doubles.NeedsManyGoroutines(t)
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
@@ -165,7 +165,7 @@ func TestWhoWaitsForASocketGetsTheFirstThatIsExpendable(t *testing.T) {
 }
 
 // Every query that a Trace is told of is told to have ended, also those whose sockets others need.
-func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
+func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 	doubles.NeedsManyGoroutines(t)
 	inBubble(t, func(n *network) {
 		var begun, done atomic.Int64
@@ -190,7 +190,7 @@ func TestATraceIsToldOfTheEndOfEveryQueryInACrowd(t *testing.T) {
 }
 
 // A Dialer may have to open a tunnel.
-func TestADialerThatHangsHoldsNoPlaceForLong(t *testing.T) {
+func TestHangingDialerHoldsSlotBriefly(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{PerServer: 1})
 		a := n.serve("192.0.2.1", good(10*ms))
@@ -214,7 +214,7 @@ func (hanging) DialContext(ctx context.Context, network, address string) (net.Co
 	return nil, ctx.Err()
 }
 
-func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
+func TestMaxPerSecondAcceptsAnyNumber(t *testing.T) {
 	for _, most := range []float64{0.1, 1e10, 1e300, math.MaxFloat64, math.Inf(1)} {
 		inBubble(t, func(n *network) {
 			f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: most}})
@@ -234,7 +234,7 @@ func TestMaxPerSecondMayBeAnyNumber(t *testing.T) {
 }
 
 // Callers choose the type. Some servers implement no QTYPE such as MAILA, and say so.
-func TestAServerThatDoesNotImplementATypeIsNotLameAndKeepsEDNS(t *testing.T) {
+func TestServerWithNotImplementedIsNotLame(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		h := func(q sent) []reply {
@@ -259,7 +259,7 @@ func TestAServerThatDoesNotImplementATypeIsNotLameAndKeepsEDNS(t *testing.T) {
 }
 
 // Whoever has a zone can give it 64 addresses, and other zones as many others.
-func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
+func TestUnaskedAddressesEvictFewServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{MaxBytes: 1 << 18})
 		f.mu.Lock()
@@ -285,7 +285,7 @@ func TestAddressesThatWereNeverAskedDisplaceFewServers(t *testing.T) {
 	})
 }
 
-func TestAnImportOfManyNamesOrAddressesForOneZoneIsDamaged(t *testing.T) {
+func TestPoolImportRejectsTooManyNamesOrAddresses(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		for i, want := range []error{nil, decode.ErrDamaged} {

@@ -21,7 +21,7 @@ func until(most time.Duration, servers ...netip.AddrPort) *Task {
 }
 
 // BIND and unbound wait for such a server, which may have much to do, or stand behind a satellite.
-func TestASlowServerIsWaitedForAsLongAsTheCallerWaits(t *testing.T) {
+func TestPoolAwaitsSlowServerAsLongAsCaller(t *testing.T) {
 	for _, servers := range []int{1, 2, 3} {
 		for _, after := range []time.Duration{2100 * ms, 2500 * ms, 3500 * ms, 4200 * ms} {
 			inBubble(t, func(n *network) {
@@ -44,7 +44,7 @@ func TestASlowServerIsWaitedForAsLongAsTheCallerWaits(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsTakenUntilItsTaskEnds(t *testing.T) {
+func TestPoolAcceptsAnswerUntilTaskEnds(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(2500*ms)))) // the last query was sent after 600 ms
@@ -54,7 +54,7 @@ func TestAnAnswerIsTakenUntilItsTaskEnds(t *testing.T) {
 }
 
 // Waiting costs no queries: the zone rests while one who asked goes on waiting, and until an answer comes.
-func TestAZoneRestsWhileSomebodyWaitsForIt(t *testing.T) {
+func TestZoneBacksOffWhileTaskWaits(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", dead)
@@ -88,7 +88,7 @@ func TestAZoneRestsWhileSomebodyWaitsForIt(t *testing.T) {
 }
 
 // A response that is no answer is in hand: nobody waits longer for one that may not come.
-func TestWhoHasAResponseWaitsNoLonger(t *testing.T) {
+func TestTaskWithResponseWaitsNoLonger(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		a, b := n.serve("192.0.2.1", says(dns.RcodeServerFailure, 10*ms)), n.serve("192.0.2.2", dead)
@@ -99,7 +99,7 @@ func TestWhoHasAResponseWaitsNoLonger(t *testing.T) {
 }
 
 // There is another question, which may have an answer.
-func TestABriefTaskEndsWhenNoMoreIsToBeSent(t *testing.T) {
+func TestBriefTaskEndsWithoutMoreQueries(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", good(3*time.Second))
@@ -118,7 +118,7 @@ func TestABriefTaskEndsWhenNoMoreIsToBeSent(t *testing.T) {
 }
 
 // Queries that are hardly answered any more leave their places to others.
-func TestWhoIsWaitedForLongTakesNoPlaceOfOthers(t *testing.T) {
+func TestLongAwaitedQueryYieldsItsSlot(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{PerServer: 12, Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", unless(func(q dns.Question) bool { return q.Name == "www.evil." }, 10*ms))

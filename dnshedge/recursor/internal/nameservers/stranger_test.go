@@ -12,7 +12,7 @@ import (
 )
 
 // Whoever has a zone can name as many servers that are silent as there are addresses.
-func TestAFewZonesThatAreSilentTellOfNoOutage(t *testing.T) {
+func TestFewSilentZonesAreNoOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
 		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(10*ms))
@@ -42,7 +42,7 @@ func TestAFewZonesThatAreSilentTellOfNoOutage(t *testing.T) {
 }
 
 // Nor does one zone whose servers answer, and then do not.
-func TestOneZoneTellsOfNoOutage(t *testing.T) {
+func TestOneSilentZoneIsNoOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		var all []netip.AddrPort
@@ -62,7 +62,7 @@ func TestOneZoneTellsOfNoOutage(t *testing.T) {
 	})
 }
 
-func TestAZoneMakesNoFamilyRestThatWorks(t *testing.T) {
+func TestOneZoneCausesNoFamilyBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		four, six := n.serveBoth(f)
@@ -82,7 +82,7 @@ func TestAZoneMakesNoFamilyRestThatWorks(t *testing.T) {
 }
 
 // Nor can whoever asks take a zone away, by names that its servers drop or by types.
-func TestQuestionsThatServersDropLetNoOthersFail(t *testing.T) {
+func TestDroppedQuestionsFailNoOthers(t *testing.T) {
 	for _, minutes := range []int{0, 1} {
 		inBubble(t, func(n *network) {
 			f := n.fleet(Config{})
@@ -109,7 +109,7 @@ func TestQuestionsThatServersDropLetNoOthersFail(t *testing.T) {
 }
 
 // A zone whose servers have died rests after two names.
-func TestAZoneWhoseServersHaveDiedRests(t *testing.T) {
+func TestZoneWithDeadServersBacksOff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		a, b := n.serve("192.0.2.1", good(30*ms)), n.serve("192.0.2.2", good(30*ms))
@@ -135,7 +135,7 @@ func TestAZoneWhoseServersHaveDiedRests(t *testing.T) {
 	})
 }
 
-func TestAZoneThatNobodyAnswersForSpendsTwoHedges(t *testing.T) {
+func TestUnansweredZoneSpendsTwoHedges(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		var silent []netip.AddrPort
