@@ -10,21 +10,20 @@ import (
 	"github.com/DataDog/sketches-go/ddsketch/store"
 )
 
-// Append appends the window as it is at time t to b, and returns the result. It
-// writes both halves, each with its age at t and in the encoding of sketches-go.
-// [Decode] reads them.
+// Append appends the window at time t to b, and returns the result. The encoding has both halves with their ages at t, each as sketches-go encodes
+// it. [Decode] reads it.
 func (w *Window) Append(b []byte, t time.Time) []byte {
 	for _, h := range [...]struct {
 		half
 		since time.Time
-	}{{w.now, w.nowSince}, {w.old, w.oldSince}} {
-		if h.count() == 0 {
+	}{{w.current, w.currentStart}, {w.previous, w.previousStart}} {
+		if h.samples() == 0 {
 			b = append(b, 0, 0)
 			continue
 		}
 		b = binary.AppendUvarint(b, uint64(max(t.Sub(h.since), 0)))
 		var s []byte
-		h.s.Encode(&s, false)
+		h.sketch.Encode(&s, false)
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
 	}
@@ -35,21 +34,21 @@ var errCorrupt = errors.New("sketch: window is corrupt")
 
 const (
 	maxDecodedAge  = 1000 * time.Hour // of a half
-	maxDecodedSize = 1 << 40          // of a half, in samples
-	maxEncodedSize = 64 << 10         // of a half, in bytes; with all its buckets it has half of that
+	maxDecodedSize = 1 << 40          // samples of a half
+	maxEncodedSize = 64 << 10         // bytes of a half, twice the size of a half with all buckets
 )
 
-// Decode returns the window that [Window.Append] wrote to b. Its halves have the ages
-// at t that they had when they were written: the time in between does not count. Decode
-// returns an error if b is not a whole window, if a half is older than 1,000 hours, or if
-// it has more than 2⁴⁰ samples or 64 KiB. Whatever b holds, the window takes at most some
-// 40 KB: buckets between the fastest and the slowest sample take memory even if they are empty.
+// Decode decodes a window that [Window.Append] encoded. Its halves have the same ages at t as when they were encoded: the time in between does not
+// count.
+//
+// Decode returns an error if b is not a complete window, if a half is older than 1,000 hours, or if a half has more than 2⁴⁰ samples or 64 KiB. For
+// any b, the window takes at most about 40 KB: empty buckets between the fastest and the slowest sample take memory too.
 func Decode(b []byte, t time.Time) (*Window, error) {
 	w := new(Window)
 	for _, h := range [...]struct {
 		half  *half
 		since *time.Time
-	}{{&w.now, &w.nowSince}, {&w.old, &w.oldSince}} {
+	}{{&w.current, &w.currentStart}, {&w.previous, &w.previousStart}} {
 		age, n := binary.Uvarint(b)
 		if n <= 0 || age > uint64(maxDecodedAge) {
 			return nil, errCorrupt
@@ -60,7 +59,7 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 			return nil, errCorrupt
 		}
 		if size > 0 {
-			if err := h.half.decode(b[n:][:size]); err != nil {
+			if err := h.half.decodeSketch(b[n:][:size]); err != nil {
 				return nil, err
 			}
 			*h.since = t.Add(-time.Duration(age))
@@ -73,57 +72,57 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 	return w, nil
 }
 
-// decode fills the half with the sketch in b, which it does not trust.
-func (h *half) decode(b []byte) error {
-	// A sparse store needs memory for the buckets that there are, not for the range they claim.
+// decodeSketch adds the samples of an encoded sketch from an untrusted source.
+func (h *half) decodeSketch(b []byte) error {
+	// A sparse store takes memory only for buckets with samples, and not for the range between them.
 	s := ddsketch.NewDDSketch(nil, store.NewSparseStore(), store.NewSparseStore())
 	if err := s.DecodeAndMergeWith(b); err != nil {
 		return fmt.Errorf("sketch: %w", err)
 	}
-	if s.IndexMapping == nil || !index.Equals(s.IndexMapping) {
+	if s.IndexMapping == nil || !indexMapping.Equals(s.IndexMapping) {
 		return errors.New("sketch: window has another mapping of values to buckets")
 	}
 	bad, total := s.GetZeroCount() != 0 || !s.GetNegativeValueStore().IsEmpty(), 0.0
 	s.GetPositiveValueStore().ForEach(func(i int, n float64) bool {
 		total += n
-		bad = bad || i < lowest || i >= lowest+len(edges) || !(n > 0 && total <= maxDecodedSize)
+		bad = bad || i < lowestIndex || i >= lowestIndex+len(upperBounds) || !(n > 0 && total <= maxDecodedSize)
 		return bad
 	})
 	if bad || total < 1 {
 		return errCorrupt
 	}
 	s.GetPositiveValueStore().ForEach(func(i int, n float64) bool {
-		h.addBin(i, n)
+		h.addToBucket(i, n)
 		return false
 	})
 	return nil
 }
 
-// Merge adds the samples of from to the window, and does not change from. An empty
-// window becomes a copy of from. In a window that has samples, those of from become part
-// of the previous half, so that new samples soon outweigh them.
+// Merge adds the samples of from to the window, and does not change from. An empty window becomes a copy of from. Otherwise the samples of from join
+// the previous half, so that new samples soon outweigh them.
 func (w *Window) Merge(from *Window) {
-	if w.nowSince.IsZero() && w.oldSince.IsZero() {
-		w.now.merge(from.now)
-		w.old.merge(from.old)
-		w.nowSince, w.oldSince = from.nowSince, from.oldSince
+	if w.currentStart.IsZero() && w.previousStart.IsZero() {
+		w.current.addSamples(from.current)
+		w.previous.addSamples(from.previous)
+		w.currentStart, w.previousStart = from.currentStart, from.previousStart
 		return
 	}
-	w.old.merge(from.now)
-	w.old.merge(from.old)
-	for _, t := range [...]time.Time{w.nowSince, from.nowSince, from.oldSince} {
-		if w.old.count() > 0 && !t.IsZero() && (w.oldSince.IsZero() || t.Before(w.oldSince)) {
-			w.oldSince = t
+	w.previous.addSamples(from.current)
+	w.previous.addSamples(from.previous)
+	for _, t := range [...]time.Time{w.currentStart, from.currentStart, from.previousStart} {
+		if w.previous.samples() > 0 && !t.IsZero() && (w.previousStart.IsZero() || t.Before(w.previousStart)) {
+			w.previousStart = t
 		}
 	}
 }
 
-func (h *half) merge(from half) {
-	if from.s == nil {
+// addSamples adds the samples of another half.
+func (h *half) addSamples(from half) {
+	if from.sketch == nil {
 		return
 	}
 	from.bins.ForEach(func(i int, n float64) bool {
-		h.addBin(i, n)
+		h.addToBucket(i, n)
 		return false
 	})
 }

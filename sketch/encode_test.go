@@ -12,9 +12,9 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// filled returns a window with n samples between from and from plus 99 milliseconds, which
+// newFilledWindow returns a window with n samples between from and from plus 99 milliseconds, which
 // came 10 milliseconds apart, and the time of the last.
-func filled(n int, from time.Duration) (*sketch.Window, time.Time) {
+func newFilledWindow(n int, from time.Duration) (*sketch.Window, time.Time) {
 	w, t := new(sketch.Window), epoch
 	for i := range n {
 		t = t.Add(10 * time.Millisecond)
@@ -23,8 +23,8 @@ func filled(n int, from time.Duration) (*sketch.Window, time.Time) {
 	return w, t
 }
 
-// same asserts that two windows have the same quantiles.
-func same(t *testing.T, want, got *sketch.Window) {
+// requireSameWindow asserts that two windows have the same quantiles.
+func requireSameWindow(t *testing.T, want, got *sketch.Window) {
 	t.Helper()
 	assert.Equal(t, want.Len(), got.Len())
 	for q := 0.0; q <= 1; q += 0.05 {
@@ -34,23 +34,23 @@ func same(t *testing.T, want, got *sketch.Window) {
 	}
 }
 
-func TestDecodedWindowIsAsItWas(t *testing.T) {
+func TestDecodeRestoresWindow(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 1500, 5000} {
-		w, now := filled(n, time.Millisecond)
+		w, now := newFilledWindow(n, time.Millisecond)
 		later := now.Add(time.Hour) // the time until it is read does not count
 		got, err := sketch.Decode(w.Append(nil, now), later)
 		require.NoError(t, err)
-		same(t, w, got)
+		requireSameWindow(t, w, got)
 		assert.InDelta(t, w.Rate(now), got.Rate(later), 1e-9)
 		twice, err := sketch.Decode(got.Append(nil, later), later)
 		require.NoError(t, err)
-		same(t, w, twice)
+		requireSameWindow(t, w, twice)
 	}
 }
 
-func TestMergedSamplesJoinThePreviousHalf(t *testing.T) {
-	w, now := filled(100, time.Millisecond)
-	past, _ := filled(5000, time.Second)
+func TestMergeAddsSamplesToPreviousHalf(t *testing.T) {
+	w, now := newFilledWindow(100, time.Millisecond)
+	past, _ := newFilledWindow(5000, time.Second)
 	w.Merge(past)
 	assert.Equal(t, 100+past.Len(), w.Len())
 	slow, _ := w.Quantile(0.5)
@@ -66,17 +66,17 @@ func TestMergedSamplesJoinThePreviousHalf(t *testing.T) {
 	assert.Equal(t, before, past.Len())
 }
 
-func TestMergedWindowsShareNothing(t *testing.T) {
-	from, now := filled(300, time.Millisecond)
+func TestMergeCopiesSamples(t *testing.T) {
+	from, now := newFilledWindow(300, time.Millisecond)
 	w := new(sketch.Window)
 	w.Merge(from)
-	same(t, from, w)
+	requireSameWindow(t, from, w)
 	w.Add(now, time.Hour)
 	assert.Equal(t, 300, from.Len())
 }
 
-func TestDecodeRefusesAllButWholeWindows(t *testing.T) {
-	w, now := filled(300, time.Millisecond)
+func TestDecodeRejectsCorruptWindows(t *testing.T) {
+	w, now := newFilledWindow(300, time.Millisecond)
 	good := w.Append(nil, now)
 	for i := range good {
 		_, err := sketch.Decode(good[:i], now)
@@ -96,7 +96,7 @@ func TestDecodeRefusesAllButWholeWindows(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	for _, n := range []int{0, 1, 100, 1500} {
-		w, now := filled(n, time.Millisecond)
+		w, now := newFilledWindow(n, time.Millisecond)
 		f.Add(w.Append(nil, now))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

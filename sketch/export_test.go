@@ -11,8 +11,8 @@ const (
 
 var (
 	LowerBound = lowerBound
-	Mapping    = index
+	Mapping    = indexMapping
 )
 
 // Edge returns the last nanosecond of bucket i.
-func Edge(i int) time.Duration { return edges[i-lowest] }
+func Edge(i int) time.Duration { return upperBounds[i-lowestIndex] }

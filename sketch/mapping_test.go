@@ -13,7 +13,7 @@ import (
 )
 
 // The mapping's own bounds are wrong where int has 32 bits.
-func TestBucketsHaveTheBoundsOfTheMapping(t *testing.T) {
+func TestBucketsHaveBoundsOfMapping(t *testing.T) {
 	for i := sketch.Index(1); i <= sketch.Index(10_000*time.Hour); i++ {
 		low := sketch.LowerBound(i)
 		require.Equal(t, i, sketch.Mapping.Index(low*(1+1e-12)), "%d", i)
@@ -29,7 +29,7 @@ func TestBucketsHaveTheBoundsOfTheMapping(t *testing.T) {
 	}
 }
 
-func FuzzQuantileIsThatOfTheMapping(f *testing.F) {
+func FuzzQuantileMatchesMapping(f *testing.F) {
 	f.Add(int64(1))
 	f.Add(int64(5 * time.Millisecond))
 	f.Add(int64(math.MaxInt64))
@@ -52,7 +52,7 @@ func FuzzQuantileIsThatOfTheMapping(f *testing.F) {
 }
 
 // What one architecture exports another imports: these bytes were written where int has 64 bits.
-func TestExportIsTheSameOnEveryArchitecture(t *testing.T) {
+func TestAppendIsSameOnEveryArchitecture(t *testing.T) {
 	var w sketch.Window
 	for _, d := range []time.Duration{1, time.Microsecond, 5 * time.Millisecond, 5 * time.Millisecond, time.Hour} {
 		w.Add(epoch, d)
@@ -67,7 +67,7 @@ func TestExportIsTheSameOnEveryArchitecture(t *testing.T) {
 
 const golden = "\x00\x1e\x0e\xc3\xf1\xe7\xe9\xedQ\xf0?\x00\x00\x00\x00\x00\x00\x00\x00\x05\x04\x00\x02\xb8\x05\x02\xdc\x06\x03\xd2\n\x02\x00\x00"
 
-func TestAddIndexIsAdd(t *testing.T) {
+func TestAddIndexEqualsAdd(t *testing.T) {
 	var a, b sketch.Window
 	for i := range 1000 {
 		d := time.Duration(i*i) * time.Microsecond
@@ -78,7 +78,7 @@ func TestAddIndexIsAdd(t *testing.T) {
 	assert.Equal(t, a.Append(nil, epoch), b.Append(nil, epoch))
 }
 
-func TestDistributionIsTheWindowAtOneMoment(t *testing.T) {
+func TestDistributionIsCopyOfWindow(t *testing.T) {
 	var w sketch.Window
 	var d sketch.Distribution
 	_, ok := d.Quantile(0.5)

@@ -56,7 +56,7 @@ func TestQuantilesAreWithinOnePercent(t *testing.T) {
 	}
 }
 
-func TestQuantileOutsideItsRangeIsTheNearerEnd(t *testing.T) {
+func TestQuantileClampsArgument(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, time.Millisecond)
 	w.Add(epoch, time.Second)
@@ -66,7 +66,7 @@ func TestQuantileOutsideItsRangeIsTheNearerEnd(t *testing.T) {
 	assert.InEpsilon(t, time.Second, high, 0.01)
 }
 
-func TestSamplesOutOfRangeAreCutNotLost(t *testing.T) {
+func TestAddClampsSamples(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, -time.Hour)
 	w.Add(epoch, math.MaxInt64)
@@ -77,7 +77,7 @@ func TestSamplesOutOfRangeAreCutNotLost(t *testing.T) {
 	assert.InEpsilon(t, 10_000*time.Hour, high, 0.01)
 }
 
-func TestHalfIsReplacedOnlyWhenOldAndFull(t *testing.T) {
+func TestWindowReplacesHalfWhenOldAndFull(t *testing.T) {
 	var w sketch.Window
 	for range sketch.MinHalfSize - 1 {
 		w.Add(epoch, time.Second)
@@ -101,7 +101,7 @@ func TestHalfIsReplacedOnlyWhenOldAndFull(t *testing.T) {
 	assert.InEpsilon(t, time.Millisecond, slowest, 0.01)
 }
 
-func TestYoungHalfIsNotReplacedHoweverFull(t *testing.T) {
+func TestWindowKeepsYoungHalfHoweverFull(t *testing.T) {
 	var w sketch.Window
 	for i := range 10_000 {
 		w.Add(epoch.Add(time.Duration(i)*(sketch.MinHalfAge-1)/10_000), time.Second)
@@ -109,7 +109,7 @@ func TestYoungHalfIsNotReplacedHoweverFull(t *testing.T) {
 	assert.Equal(t, 10_000, w.Len())
 }
 
-func TestPreviousHalfWeighs500SamplesAtMost(t *testing.T) {
+func TestPreviousHalfCountsAtMost500Samples(t *testing.T) {
 	var w sketch.Window
 	for range 30_000 {
 		w.Add(epoch, time.Second)
@@ -125,7 +125,7 @@ func TestPreviousHalfWeighs500SamplesAtMost(t *testing.T) {
 	assert.InEpsilon(t, time.Second, slow, 0.01)
 }
 
-func TestIdleWindowKeepsItsSamples(t *testing.T) {
+func TestIdleWindowKeepsSamples(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, 40*time.Millisecond)
 	assert.InDelta(t, 1.0/3600, w.Rate(epoch.Add(time.Hour)), 1e-9)
@@ -142,7 +142,7 @@ func TestRateCountsBothHalves(t *testing.T) {
 	assert.InEpsilon(t, 100, w.Rate(epoch.Add(30*time.Second)), 0.01)
 }
 
-func TestTailGivesTheShareAboveEachEdge(t *testing.T) {
+func TestTailReturnsShareAboveEachEdge(t *testing.T) {
 	var w sketch.Window
 	for range 90 {
 		w.Add(epoch, 5*time.Millisecond)
@@ -166,7 +166,7 @@ func TestTailGivesTheShareAboveEachEdge(t *testing.T) {
 	assert.InDelta(t, 0.10, rows[1].above, 1e-9)
 }
 
-func TestTailStopsWhenAsked(t *testing.T) {
+func TestTailStopsEarly(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, time.Millisecond)
 	w.Add(epoch, time.Second)
@@ -178,7 +178,7 @@ func TestTailStopsWhenAsked(t *testing.T) {
 	assert.Equal(t, 1, n)
 }
 
-func TestAddDoesNotAllocateOnceTheRangeIsKnown(t *testing.T) {
+func TestAddDoesNotAllocateWithinKnownRange(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, time.Microsecond)
 	w.Add(epoch, time.Minute)
