@@ -38,24 +38,24 @@ out.textContent = window.innerWidth + "|" + matchMedia("(prefers-color-scheme: d
 document.body.append(out);
 </script>`
 
-// TestNothingIsWiderThanItsCardInABrowser lays pages out in a headless Chromium. It is skipped where there is none.
-func TestNothingIsWiderThanItsCardInABrowser(t *testing.T) {
+// TestPageFitsBrowserWindow lays pages out in a headless Chromium. It is skipped where there is none.
+func TestPageFitsBrowserWindow(t *testing.T) {
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip("chromium is not installed")
 	}
-	plain := crowded(false)
+	plain := newCrowdedSnapshot(false)
 	for i := range plain.Keys {
 		plain.Keys[i].Audit = nil
 	}
 	pages := map[string][]debug.Source{
-		"audited":     {crowded(false), crowded(true), newFull(false), debug.DNS(fullDNS(false))},
-		"not audited": {plain, debug.DNS(fullDNS(true))},
-		"recursor":    {debug.Recursor(crowdedRecursor())},
-		"stores":      {debug.Store(strings.Repeat("x", 200), fullStore()), debug.Store("", fullStore())},
+		"audited":     {newCrowdedSnapshot(false), newCrowdedSnapshot(true), newClientSnapshot(false), debug.DNS(newDNSStats(false))},
+		"not audited": {plain, debug.DNS(newDNSStats(true))},
+		"recursor":    {debug.Recursor(newCrowdedRecursorStats())},
+		"stores":      {debug.Store(strings.Repeat("x", 200), newStoreStats()), debug.Store("", newStoreStats())},
 	}
 	for title, sources := range pages {
-		page := strings.Replace(show(debug.Handler(sources...), "/?refresh=0").Body.String(), "</body>", measure+"</body>", 1)
+		page := strings.Replace(getPage(debug.Handler(sources...), "/?refresh=0").Body.String(), "</body>", measure+"</body>", 1)
 		file := filepath.Join(t.TempDir(), "page.html")
 		require.NoError(t, os.WriteFile(file, []byte(page), 0o600))
 		for _, width := range []int{1280, 500} {
@@ -74,9 +74,9 @@ func TestNothingIsWiderThanItsCardInABrowser(t *testing.T) {
 	}
 }
 
-// crowdedRecursor returns a recursor whose bogus names are as long as names are.
-func crowdedRecursor() fromTheRoot {
-	s := fullRecursor()
+// newCrowdedRecursorStats returns a recursor whose bogus names are as long as names are.
+func newCrowdedRecursorStats() recursorStats {
+	s := newRecursorStats()
 	name := strings.Repeat(strings.Repeat("x", 62)+".", 4)
 	s.LastBogus = append(s.LastBogus, observe.RecursorBogus{
 		Name: name, Type: "TYPE65534", Reason: observe.ExtendedError(27), Zone: name, Text: strings.Repeat("the signature of "+name+" has ended, ", 3),

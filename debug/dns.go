@@ -11,97 +11,97 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A DNSClient is a *dnshedge.Client, or anything else that has its Stats. This package
-// does not import dnshedge, so that programs without it need not carry it.
+// A DNSClient is a *dnshedge.Client, or any other type with its Stats method. This package does not import dnshedge: programs that do not use it need
+// not link it.
 type DNSClient interface{ Stats() observe.DNSStats }
 
-// DNS makes a Source of a DNS client. It panics if c is nil.
+// DNS returns a Source for a DNS client. It panics if c is nil.
 func DNS(c DNSClient) Source {
 	if isNil(c) {
 		panic("debug: DNS: client is nil")
 	}
-	return dns{c}
+	return dnsSource{c}
 }
 
-type dns struct{ DNSClient }
+type dnsSource struct{ DNSClient }
 
-// Snapshot returns what DNS clients have in common with others. The page shows their Stats.
-func (d dns) Snapshot() hedge.Snapshot {
+// Snapshot returns only the fields that all sources have. The page shows the Stats.
+func (d dnsSource) Snapshot() hedge.Snapshot {
 	s := d.Stats()
 	return hedge.Snapshot{Name: s.Name, Protocol: "dns", Enabled: s.Enabled, Shadow: s.Shadow}
 }
 
-type dnsClient struct {
+type dnsView struct {
 	observe.DNSStats
 	Title     string
-	Totals    []total
-	Cache     []total // empty: there is none
-	Upstreams []upstream
+	Totals    []labeledValue
+	Cache     []labeledValue // nil: there is no cache
+	Upstreams []upstreamView
 	More      int // upstreams that are not shown
 }
 
-type upstream struct {
-	Name, State           string // the state is "" if nothing is known
+type upstreamView struct {
+	Name, State           string // the state is "" if it is not known
 	Bad                   bool
 	SRTT, Loss, P50, P99  string // "" if unknown
 	Delay                 string
 	Queries, Hedges, Wins string
 	Load, WinRate         string
 	Saved, Budget         string
-	Denied                []setting
+	Denied                []namedValue
 }
 
-func renderDNS(s observe.DNSStats) dnsClient {
-	c := dnsClient{DNSStats: s, Title: sanitize.CleanText(cmp.Or(s.Name, "dns"))}
+func renderDNS(s observe.DNSStats) dnsView {
+	c := dnsView{DNSStats: s, Title: sanitize.CleanText(cmp.Or(s.Name, "dns"))}
 	var saved time.Duration
 	var shadow, shadowWins int64
 	for _, u := range s.Upstreams {
 		saved += u.Saved
 		shadow, shadowWins = shadow+u.Denied[observe.DeniedShadow], shadowWins+u.ShadowWins
 	}
-	c.Totals = []total{
-		{"queries", "questions", count(s.Queries), ""},
-		{"local", "answered here", count(s.Local), "hosts, special names"},
-		{"wire", "queries sent", count(s.Wire), of(s.Wire, s.Queries, "of the questions")},
-		{"hedges", "hedges sent", count(s.Hedges), of(s.Hedges, s.Wire, "of the queries")},
-		{"hedge_wins", "won by a hedge", count(s.HedgeWins), of(s.HedgeWins, s.Hedges, "of the hedges")},
-		{"saved", "waiting saved", duration(saved), "at least; estimated"},
-		{"denied", "hedges denied", count(s.Denied), ""},
-		{"resends", "sent again", count(s.Resends), of(s.ResendWins, s.Resends, "won")},
-		{"failovers", "asked elsewhere", count(s.Failovers), "a server failed"},
-		{"fallbacks", "asked Fallback", count(s.Fallbacks), ""},
-		{"failures", "without an answer", count(s.Failures), ""},
-		{"dropped", "dropped", count(s.Dropped), "too many at a time"},
+	c.Totals = []labeledValue{
+		{"queries", "questions", formatCount(s.Queries), ""},
+		{"local", "answered here", formatCount(s.Local), "hosts, special names"},
+		{"wire", "queries sent", formatCount(s.Wire), formatShareOf(s.Wire, s.Queries, "of the questions")},
+		{"hedges", "hedges sent", formatCount(s.Hedges), formatShareOf(s.Hedges, s.Wire, "of the queries")},
+		{"hedge_wins", "won by a hedge", formatCount(s.HedgeWins), formatShareOf(s.HedgeWins, s.Hedges, "of the hedges")},
+		{"saved", "waiting saved", formatDuration(saved), "at least; estimated"},
+		{"denied", "hedges denied", formatCount(s.Denied), ""},
+		{"resends", "sent again", formatCount(s.Resends), formatShareOf(s.ResendWins, s.Resends, "won")},
+		{"failovers", "asked elsewhere", formatCount(s.Failovers), "a server failed"},
+		{"fallbacks", "asked Fallback", formatCount(s.Fallbacks), ""},
+		{"failures", "without an answer", formatCount(s.Failures), ""},
+		{"dropped", "dropped", formatCount(s.Dropped), "too many at a time"},
 	}
 	if s.Shadow {
 		c.Totals = slices.Replace(c.Totals, 3, 6, // the totals from hedges to saved
-			total{"shadow", "would be hedged", count(shadow), of(shadow, s.Wire, "of the queries")},
-			total{"shadow_wins", "would win", count(shadowWins), of(shadowWins, shadow, "of those")},
-			total{"saved", "would be saved", duration(saved), "estimated"},
+			labeledValue{"shadow", "would be hedged", formatCount(shadow), formatShareOf(shadow, s.Wire, "of the queries")},
+			labeledValue{"shadow_wins", "would win", formatCount(shadowWins), formatShareOf(shadowWins, shadow, "of those")},
+			labeledValue{"saved", "would be saved", formatDuration(saved), "estimated"},
 		)
 	}
 	for _, more := range []struct {
 		n int64
-		total
+		labeledValue
 	}{
-		{s.Retries, total{"retries", "connection closed", "", "sent again"}},
-		{s.Abandoned, total{"abandoned", "without a caller", "", "queries that ran on"}},
-		{s.Ignored, total{"ignored", "messages ignored", "", "strange, damaged, forged"}},
-		{s.ObserverPanics, total{"observer_panics", "observer panics", "", "recovered"}},
+		{s.Retries, labeledValue{"retries", "connection closed", "", "sent again"}},
+		{s.Abandoned, labeledValue{"abandoned", "without a caller", "", "queries that ran on"}},
+		{s.Ignored, labeledValue{"ignored", "messages ignored", "", "strange, damaged, forged"}},
+		{s.ObserverPanics, labeledValue{"observer_panics", "observer panics", "", "recovered"}},
 	} {
 		if more.n > 0 {
-			more.Value = count(more.n)
-			c.Totals = append(c.Totals, more.total)
+			more.Value = formatCount(more.n)
+			c.Totals = append(c.Totals, more.labeledValue)
 		}
 	}
 	if k := s.Cache; k != nil {
-		c.Cache = []total{
-			{"hits", "from the cache", count(s.Hits), of(s.Hits, s.Queries, "of the questions")},
-			{"stale", "expired answers", count(s.Stale), of(s.Stale, s.Queries, "of the questions")},
-			{"shared", "shared", count(s.Shared), "with another caller"},
-			{"refreshes", "refreshed early", count(s.Refreshes), ""},
-			{"entries", "entries", count(int64(k.Entries)), ""},
-			{"bytes", "memory", size(k.Bytes), of(k.Bytes, k.MaxBytes, "of "+size(k.MaxBytes))},
+		c.Cache = []labeledValue{
+			{"hits", "from the cache", formatCount(s.Hits), formatShareOf(s.Hits, s.Queries, "of the questions")},
+			{"stale", "expired answers", formatCount(s.Stale), formatShareOf(s.Stale, s.Queries, "of the questions")},
+			{"shared", "shared", formatCount(s.Shared), "with another caller"},
+			{"refreshes", "refreshed early", formatCount(s.Refreshes), ""},
+			{"entries", "entries", formatCount(int64(k.Entries)), ""},
+			{"bytes", "memory", formatBytes(k.Bytes), formatShareOf(k.Bytes, k.MaxBytes, "of "+formatBytes(k.MaxBytes))},
 		}
 	}
 	ups := s.Upstreams
@@ -115,18 +115,18 @@ func renderDNS(s observe.DNSStats) dnsClient {
 	return c
 }
 
-func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstream {
+func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstreamView {
 	hedges, wins := u.Hedges, u.HedgeWins
 	if shadow {
 		hedges, wins = u.Denied[observe.DeniedShadow], u.ShadowWins
 	}
-	v := upstream{
+	v := upstreamView{
 		Name:    sanitize.CleanText(u.Upstream),
-		Delay:   duration(max(u.SlowDelay, u.LossDelay)),
-		Queries: count(u.Queries), Hedges: count(hedges), Wins: count(wins),
-		Load: of(hedges, u.Queries, ""), WinRate: of(wins, hedges, ""),
-		Saved: duration(u.Saved), Budget: strconv.FormatFloat(u.Budget, 'f', 1, 64),
-		Denied: denied(u.Denied),
+		Delay:   formatDuration(max(u.SlowDelay, u.LossDelay)),
+		Queries: formatCount(u.Queries), Hedges: formatCount(hedges), Wins: formatCount(wins),
+		Load: formatShareOf(hedges, u.Queries, ""), WinRate: formatShareOf(wins, hedges, ""),
+		Saved: formatDuration(u.Saved), Budget: strconv.FormatFloat(u.Budget, 'f', 1, 64),
+		Denied: listDenied(u.Denied),
 	}
 	switch {
 	case u.Down:
@@ -139,19 +139,19 @@ func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstream {
 		v.State = "answers"
 	}
 	if u.Queries > 0 {
-		v.Loss = share(u.Loss)
+		v.Loss = formatShare(u.Loss)
 	}
 	if u.SRTT > 0 {
-		v.SRTT = duration(u.SRTT)
+		v.SRTT = formatDuration(u.SRTT)
 	}
 	if u.P50 > 0 {
-		v.P50, v.P99 = duration(u.P50), duration(u.P99)
+		v.P50, v.P99 = formatDuration(u.P50), formatDuration(u.P99)
 	}
 	return v
 }
 
-// size formats n in the largest unit of which there is one at least.
-func size(n int64) string {
+// formatBytes formats n in GiB, MiB or KiB.
+func formatBytes(n int64) string {
 	switch {
 	case n >= 1<<30:
 		return strconv.FormatFloat(float64(n)/(1<<30), 'f', 1, 64) + " GiB"

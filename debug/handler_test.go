@@ -30,9 +30,9 @@ import (
 
 const ms = time.Millisecond
 
-// busy returns a Transport after a minute of calls in fake time: to a fast host, to
+// newBusyTransport returns a Transport after a minute of calls in fake time: to a fast host, to
 // one with a tail, to one that pushes back, and to one that had a single call.
-func busy(t *testing.T, opts ...hedge.HTTPOption) *hedge.Transport {
+func newBusyTransport(t *testing.T, opts ...hedge.HTTPOption) *hedge.Transport {
 	base := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		a, _ := hedge.AttemptFromContext(req.Context())
 		n, _ := strconv.Atoi(req.URL.RawQuery)
@@ -77,16 +77,16 @@ func busy(t *testing.T, opts ...hedge.HTTPOption) *hedge.Transport {
 	return tr
 }
 
-func show(h http.Handler, target string) *httptest.ResponseRecorder {
+func getPage(h http.Handler, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", target, nil))
 	return w
 }
 
-func TestJSONIsTheSnapshot(t *testing.T) {
+func TestJSONHasSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := busy(t, hedge.WithName("shop"))
-		w := show(debug.Handler(tr, hedge.NewHedger()), "/debug/hedge?format=json")
+		tr := newBusyTransport(t, hedge.WithName("shop"))
+		w := getPage(debug.Handler(tr, hedge.NewHedger()), "/debug/hedge?format=json")
 		assert.Equal(t, "application/json; charset=utf-8", w.Header().Get("Content-Type"))
 		var got debug.Page
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
@@ -102,8 +102,8 @@ func TestJSONIsTheSnapshot(t *testing.T) {
 // row is the numbers of one key on the page by their names.
 type row map[string]string
 
-// parse reads the numbers on the page. It fails the test if the page is not well-formed XML.
-func parse(t *testing.T, page string) (totals, config row, keys map[string]row) {
+// parsePage reads the numbers on the page. It fails the test if the page is not well-formed XML.
+func parsePage(t *testing.T, page string) (totals, config row, keys map[string]row) {
 	totals, config, keys = row{}, row{}, map[string]row{}
 	d := xml.NewDecoder(strings.NewReader(page))
 	d.Entity = xml.HTMLEntity
@@ -140,33 +140,33 @@ func parse(t *testing.T, page string) (totals, config row, keys map[string]row) 
 	}
 }
 
-func (r row) number(t *testing.T, name string) float64 {
+func (r row) numberOf(t *testing.T, name string) float64 {
 	n, err := strconv.ParseFloat(strings.NewReplacer(",", "", " %", "").Replace(r[name]), 64)
 	assert.NoError(t, err, name)
 	return n
 }
 
-func (r row) duration(t *testing.T, name string) float64 {
+func (r row) durationOf(t *testing.T, name string) float64 {
 	d, err := time.ParseDuration(r[name])
 	assert.NoError(t, err, name)
 	return float64(d)
 }
 
-func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
+func TestPageShowsNumbersOfSnapshot(t *testing.T) {
 	for name, opts := range map[string][]hedge.HTTPOption{"hedging": nil, "shadow": {hedge.WithShadow()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tr := busy(t, opts...)
+				tr := newBusyTransport(t, opts...)
 				s := tr.Snapshot()
-				totals, config, keys := parse(t, show(debug.Handler(tr), "/").Body.String())
-				assert.EqualValues(t, s.Stats.TotalRequests, totals.number(t, "data-total total_requests"))
-				assert.EqualValues(t, s.Stats.NotHedgeable, totals.number(t, "data-total not_hedgeable"))
-				assert.EqualValues(t, s.Stats.WarmupRequests, totals.number(t, "data-total warmup_requests"))
+				totals, config, keys := parsePage(t, getPage(debug.Handler(tr), "/").Body.String())
+				assert.EqualValues(t, s.Stats.TotalRequests, totals.numberOf(t, "data-total total_requests"))
+				assert.EqualValues(t, s.Stats.NotHedgeable, totals.numberOf(t, "data-total not_hedgeable"))
+				assert.EqualValues(t, s.Stats.WarmupRequests, totals.numberOf(t, "data-total warmup_requests"))
 				if !s.Shadow {
-					assert.EqualValues(t, s.Stats.HedgesSent, totals.number(t, "data-total hedges_sent"))
-					assert.EqualValues(t, s.Stats.HedgeWins, totals.number(t, "data-total hedge_wins"))
-					assert.EqualValues(t, s.Stats.HedgedRequests, totals.number(t, "data-total hedged_requests"))
-					assert.EqualValues(t, s.Stats.PrimaryWins, totals.number(t, "data-total primary_wins"))
+					assert.EqualValues(t, s.Stats.HedgesSent, totals.numberOf(t, "data-total hedges_sent"))
+					assert.EqualValues(t, s.Stats.HedgeWins, totals.numberOf(t, "data-total hedge_wins"))
+					assert.EqualValues(t, s.Stats.HedgedRequests, totals.numberOf(t, "data-total hedged_requests"))
+					assert.EqualValues(t, s.Stats.PrimaryWins, totals.numberOf(t, "data-total primary_wins"))
 				}
 				assert.Equal(t, "10", config["data-config budget_percent"])
 				assert.Equal(t, "1ms", config["data-config min_delay"])
@@ -178,16 +178,16 @@ func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
 					if s.Shadow {
 						hedges, wins = k.Denied[hedge.DeniedShadow], k.ShadowWins
 					}
-					assert.EqualValues(t, k.Requests, r.number(t, "requests"))
-					assert.EqualValues(t, k.Samples, r.number(t, "samples"))
-					assert.EqualValues(t, hedges, r.number(t, "hedges"))
-					assert.EqualValues(t, wins, r.number(t, "wins"))
-					assert.InDelta(t, k.Budget, r.number(t, "budget"), 0.051)
-					assert.InDelta(t, 100*k.SlowShare, r.number(t, "slow"), 0.51)
-					assert.InEpsilon(t, k.P50, r.duration(t, "p50"), 0.01)
-					assert.InEpsilon(t, k.P90, r.duration(t, "p90"), 0.01)
-					assert.InEpsilon(t, k.P99, r.duration(t, "p99"), 0.01)
-					assert.InDelta(t, k.Saved, r.duration(t, "saved"), float64(k.Saved)/100)
+					assert.EqualValues(t, k.Requests, r.numberOf(t, "requests"))
+					assert.EqualValues(t, k.Samples, r.numberOf(t, "samples"))
+					assert.EqualValues(t, hedges, r.numberOf(t, "hedges"))
+					assert.EqualValues(t, wins, r.numberOf(t, "wins"))
+					assert.InDelta(t, k.Budget, r.numberOf(t, "budget"), 0.051)
+					assert.InDelta(t, 100*k.SlowShare, r.numberOf(t, "slow"), 0.51)
+					assert.InEpsilon(t, k.P50, r.durationOf(t, "p50"), 0.01)
+					assert.InEpsilon(t, k.P90, r.durationOf(t, "p90"), 0.01)
+					assert.InEpsilon(t, k.P99, r.durationOf(t, "p99"), 0.01)
+					assert.InDelta(t, k.Saved, r.durationOf(t, "saved"), float64(k.Saved)/100)
 					if len(k.Delays) == 0 {
 						assert.Equal(t, "not yet", r["delays"])
 					} else {
@@ -197,17 +197,17 @@ func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
 						}
 						require.Len(t, delays, len(k.Delays))
 						for i, d := range delays {
-							assert.InEpsilon(t, k.Delays[i], row{"d": d}.duration(t, "d"), 0.01)
+							assert.InEpsilon(t, k.Delays[i], row{"d": d}.durationOf(t, "d"), 0.01)
 						}
 					}
 					if k.Denied[hedge.DeniedPaused] > 0 {
-						assert.EqualValues(t, k.Denied[hedge.DeniedPaused], r.number(t, "data-denied paused"))
+						assert.EqualValues(t, k.Denied[hedge.DeniedPaused], r.numberOf(t, "data-denied paused"))
 					}
 					if left := time.Until(k.PausedUntil); left > 0 {
-						assert.InEpsilon(t, left, r.duration(t, "paused"), 0.01)
+						assert.InEpsilon(t, left, r.durationOf(t, "paused"), 0.01)
 					}
 					if k.PushBackShare >= 0.001 {
-						assert.InDelta(t, 100*k.PushBackShare, r.number(t, "pushback"), 0.51)
+						assert.InDelta(t, 100*k.PushBackShare, r.numberOf(t, "pushback"), 0.51)
 					} else {
 						assert.Empty(t, r["pushback"])
 					}
@@ -215,14 +215,14 @@ func TestNumbersOnThePageAreTheSnapshots(t *testing.T) {
 				assert.NotEmpty(t, keys["busy.test"]["paused"])
 				assert.NotEmpty(t, keys["busy.test"]["pushback"])
 				assert.NotEmpty(t, keys["busy.test"]["data-denied slow"])
-				assert.Positive(t, keys["images.test"].number(t, "wins"))
+				assert.Positive(t, keys["images.test"].numberOf(t, "wins"))
 			})
 		})
 	}
 }
 
-func TestPageLoadsNothingAndRunsNothing(t *testing.T) {
-	w := show(debug.Handler(hedge.New(nil)), "/?refresh=7")
+func TestPageHasNoScriptsAndExternalResources(t *testing.T) {
+	w := getPage(debug.Handler(hedge.New(nil)), "/?refresh=7")
 	page := w.Body.String()
 	assert.Contains(t, page, `http-equiv="refresh" content="7"`)
 	for _, bad := range []string{"<script", "http://", "https://", "url(", "@import", "onload"} {
@@ -230,18 +230,18 @@ func TestPageLoadsNothingAndRunsNothing(t *testing.T) {
 	}
 	assert.Contains(t, w.Header().Get("Content-Security-Policy"), "default-src 'none'")
 	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
-	assert.NotContains(t, show(debug.Handler(hedge.New(nil)), "/?refresh=0").Body.String(), "http-equiv")
-	assert.Contains(t, show(debug.Handler(), "/").Body.String(), "Nothing to show")
+	assert.NotContains(t, getPage(debug.Handler(hedge.New(nil)), "/?refresh=0").Body.String(), "http-equiv")
+	assert.Contains(t, getPage(debug.Handler(), "/").Body.String(), "Nothing to show")
 }
 
-func TestEveryNumberInARowHasTheNameOfItsColumn(t *testing.T) {
+func TestPageLabelsColumnsOfKeys(t *testing.T) {
 	columns := regexp.MustCompile(`(?s)<th(?: [^>]*)?>(.*?)</th>`)
 	cells := regexp.MustCompile(`<td[^>]*>`)
 	label := regexp.MustCompile(` data-label="([^"]*)"`)
 	for name, source := range map[string]debug.Source{
-		"hedging": crowded(false), "shadow": crowded(true), "nothing known": full{Keys: make([]hedge.KeySnapshot, 1)},
+		"hedging": newCrowdedSnapshot(false), "shadow": newCrowdedSnapshot(true), "nothing known": clientSnapshot{Keys: make([]hedge.KeySnapshot, 1)},
 	} {
-		page := show(debug.Handler(source), "/").Body.String()
+		page := getPage(debug.Handler(source), "/").Body.String()
 		endpoints := regexp.MustCompile(`(?s)<tr class="endpoints"><td colspan="13">(.*?)</table></td></tr>`).FindStringSubmatch(page)
 		if name == "nothing known" {
 			require.Nil(t, endpoints)
@@ -277,10 +277,10 @@ func TestEveryNumberInARowHasTheNameOfItsColumn(t *testing.T) {
 }
 
 // What a browser shows at these widths can be looked at with TestWritePage.
-func TestRowsBecomeCardsBelowThe1280PixelsThatTheTableFits(t *testing.T) {
-	s := crowded(false)
+func TestPageShowsCardsInNarrowWindows(t *testing.T) {
+	s := newCrowdedSnapshot(false)
 	s.Keys[0].Audit = nil
-	page := show(debug.Handler(s), "/").Body.String()
+	page := getPage(debug.Handler(s), "/").Body.String()
 	assert.Contains(t, page, `<meta name="viewport" content="width=device-width, initial-scale=1"/>`)
 	assert.Contains(t, page, "@media (prefers-color-scheme: dark)")
 	cards := regexp.MustCompile(`(?s)@media \(max-width: (\d+)px\) \{.*?\n\}`).FindStringSubmatch(page)
@@ -295,36 +295,36 @@ func TestRowsBecomeCardsBelowThe1280PixelsThatTheTableFits(t *testing.T) {
 	assert.NotContains(t, page, "overflow-x", "nothing is scrolled sideways")
 }
 
-func TestSlowBarIsRedAboveTheLimitOfTheEngine(t *testing.T) {
+func TestPageMarksSlowShareAboveLimit(t *testing.T) {
 	for slow, red := range map[float64]bool{policy.SlowLimit: false, policy.SlowLimit + 0.01: true} {
-		s := newFull(false)
+		s := newClientSnapshot(false)
 		s.Keys[0].SlowShare = slow
-		page := show(debug.Handler(s), "/").Body.String()
+		page := getPage(debug.Handler(s), "/").Body.String()
 		assert.Equal(t, red, strings.Contains(page, `class="over"`), "%v", slow)
 		assert.Contains(t, page, "no hedges above 75 %")
 	}
 }
 
-func TestDurationsAreShort(t *testing.T) {
+func TestPageRoundsDurations(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 1234567: "1.23ms", 59 * time.Minute: "59m0s", 90*time.Minute + 20*time.Second: "1h30m", 123*time.Hour + 40*time.Minute: "124h",
 	} {
-		s := newFull(false)
+		s := newClientSnapshot(false)
 		s.Keys[0].Audit, s.Keys[0].Saved = nil, d
-		_, _, keys := parse(t, show(debug.Handler(s), "/").Body.String())
+		_, _, keys := parsePage(t, getPage(debug.Handler(s), "/").Body.String())
 		for _, r := range keys {
 			assert.Equal(t, want, r["saved"])
 		}
 	}
 }
 
-func TestNamesAreEscaped(t *testing.T) {
+func TestPageEscapesNames(t *testing.T) {
 	h := hedge.NewHedger(hedge.WithName("<b>"))
 	_, err := hedge.Do(t.Context(), h, `"><script>alert(1)</script>`, func(context.Context) (int, error) { return 0, nil })
 	require.NoError(t, err)
-	page := show(debug.Handler(h), "/").Body.String()
+	page := getPage(debug.Handler(h), "/").Body.String()
 	assert.NotContains(t, page, "<script")
-	_, _, keys := parse(t, page)
+	_, _, keys := parsePage(t, page)
 	assert.Contains(t, keys, `"><script>alert(1)</script>`)
 }
 
@@ -334,14 +334,14 @@ func TestPageShowsAnyName(t *testing.T) {
 		_, err := hedge.Do(t.Context(), h, key, func(context.Context) (int, error) { return 0, nil })
 		require.NoError(t, err)
 	}
-	page := show(debug.Handler(h), "/").Body.String()
+	page := getPage(debug.Handler(h), "/").Body.String()
 	assert.True(t, utf8.ValidString(page))
 	assert.Contains(t, page, "<h2>shop\uFFFD\uFFFD<")
-	_, _, keys := parse(t, page)
+	_, _, keys := parsePage(t, page)
 	for _, key := range []string{"user-\uFFFD", "a\uFFFDb\uFFFD[2J", sanitize.CleanText(strings.Repeat("k", 10000))} {
 		assert.Contains(t, keys, key)
 	}
-	text := show(debug.Handler(h), "/?format=json").Body.Bytes()
+	text := getPage(debug.Handler(h), "/?format=json").Body.Bytes()
 	assert.True(t, utf8.Valid(text))
 	var p debug.Page
 	require.NoError(t, json.Unmarshal(text, &p))
@@ -349,18 +349,18 @@ func TestPageShowsAnyName(t *testing.T) {
 	assert.Equal(t, "a\x00b\x1b[2J", p.Clients[0].Keys[0].Host)
 }
 
-func TestHandlerRefusesNilSources(t *testing.T) {
+func TestHandlerPanicsOnNilSource(t *testing.T) {
 	for _, s := range []debug.Source{nil, (*hedge.Transport)(nil)} {
 		assert.PanicsWithValue(t, "debug: Handler: source 1 is nil", func() { debug.Handler(hedge.New(nil), s) })
 	}
 }
 
-// TestNoShareOfWinsIsAboveAll shows clients in shadow mode beside others, with the same Stats and the same hosts.
-func TestNoShareOfWinsIsAboveAll(t *testing.T) {
+// TestPageShowsNoWinRateAbove100Percent shows clients in shadow mode beside others, with the same Stats and the same hosts.
+func TestPageShowsNoWinRateAbove100Percent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stats := new(hedge.Stats)
-		h := debug.Handler(busy(t, hedge.WithStats(&stats), hedge.WithShadow()), busy(t, hedge.WithStats(&stats)))
-		shares := regexp.MustCompile(`(\d+(?:\.\d)?) % (of those|of those hedged|extra load|of all)<`).FindAllStringSubmatch(show(h, "/").Body.String(), -1)
+		h := debug.Handler(newBusyTransport(t, hedge.WithStats(&stats), hedge.WithShadow()), newBusyTransport(t, hedge.WithStats(&stats)))
+		shares := regexp.MustCompile(`(\d+(?:\.\d)?) % (of those|of those hedged|extra load|of all)<`).FindAllStringSubmatch(getPage(h, "/").Body.String(), -1)
 		require.Len(t, shares, 2+4)
 		for _, m := range shares {
 			f, err := strconv.ParseFloat(m[1], 64)
@@ -371,7 +371,7 @@ func TestNoShareOfWinsIsAboveAll(t *testing.T) {
 	})
 }
 
-func TestHandlerOnlyReads(t *testing.T) {
+func TestHandlerAcceptsOnlyGetAndHead(t *testing.T) {
 	tr := hedge.New(nil)
 	for _, method := range []string{"POST", "PUT", "DELETE"} {
 		w := httptest.NewRecorder()
@@ -381,15 +381,15 @@ func TestHandlerOnlyReads(t *testing.T) {
 	assert.Empty(t, tr.Snapshot().Keys)
 }
 
-func TestBusiestKeysAreShown(t *testing.T) {
+func TestPageShowsBusiestKeys(t *testing.T) {
 	h := hedge.NewHedger()
 	for i := range 150 {
 		for range 1 + i%2 {
 			_, _ = hedge.Do(t.Context(), h, fmt.Sprint("k", i), func(context.Context) (int, error) { return 0, errors.New("down") })
 		}
 	}
-	page := show(debug.Handler(h), "/").Body.String()
-	_, _, keys := parse(t, page)
+	page := getPage(debug.Handler(h), "/").Body.String()
+	_, _, keys := parsePage(t, page)
 	assert.Len(t, keys, 100)
 	for i := 1; i < 150; i += 2 {
 		assert.Contains(t, keys, fmt.Sprint("k", i))
@@ -397,16 +397,16 @@ func TestBusiestKeysAreShown(t *testing.T) {
 	assert.Contains(t, page, "and 50 keys")
 }
 
-// TestEndpointsAreBelowTheirKey has one endpoint of each state.
-func TestEndpointsAreBelowTheirKey(t *testing.T) {
-	s := newFull(false)
+// TestPageShowsEndpointsBelowTheirKey has one endpoint of each state.
+func TestPageShowsEndpointsBelowTheirKey(t *testing.T) {
+	s := newClientSnapshot(false)
 	s.Keys[0].Endpoints = []hedge.EndpointSnapshot{
 		{Endpoint: "https://eu.api.example", Calls: 1234, Hedges: 5, Failures: 6, Overtaken: 7, BadShare: 0.123, Ejected: true},
 		{Endpoint: "https://us.api.example", Ejected: true, Slower: true},
 		{Endpoint: "https://<b>\xff", Calls: 8},
 	}
 	tags := regexp.MustCompile(`(?s)<[^>]*>`)
-	rows := regexp.MustCompile(`(?s)<tr data-endpoint="([^"]*)">(.*?)</tr>`).FindAllStringSubmatch(show(debug.Handler(s), "/").Body.String(), -1)
+	rows := regexp.MustCompile(`(?s)<tr data-endpoint="([^"]*)">(.*?)</tr>`).FindAllStringSubmatch(getPage(debug.Handler(s), "/").Body.String(), -1)
 	var got []string
 	for _, row := range rows {
 		cells := strings.ReplaceAll(strings.ReplaceAll(row[2], "\n", ""), "</td>", "|")
@@ -417,7 +417,7 @@ func TestEndpointsAreBelowTheirKey(t *testing.T) {
 		"https://eu.api.example|ejected|1,234|5|6|7|12 %|", "https://us.api.example|ejected: slower|0|0|0|0|0 %|", "https://&lt;b&gt;\uFFFD|ready|8|0|0|0|0 %|",
 	}, got)
 	s.Keys[0].Endpoints = nil
-	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "<tr class=\"endpoints\">")
+	assert.NotContains(t, getPage(debug.Handler(s), "/").Body.String(), "<tr class=\"endpoints\">")
 }
 
 // TestPageShowsEjectedAndRestoredEndpoint looks at the page of a Transport while its first endpoint is up, down, and up again.
@@ -448,7 +448,7 @@ func TestPageShowsEjectedAndRestoredEndpoint(t *testing.T) {
 				_, _ = tr.RoundTrip(req)
 				time.Sleep(time.Second) // losers have ended
 			}
-			for _, row := range rows.FindAllStringSubmatch(show(debug.Handler(tr), "/").Body.String(), -1) {
+			for _, row := range rows.FindAllStringSubmatch(getPage(debug.Handler(tr), "/").Body.String(), -1) {
 				rendered = append(rendered, tags.ReplaceAllString(strings.ReplaceAll(row[2], "</td>", "|"), ""))
 			}
 			return rendered
@@ -465,9 +465,9 @@ func TestPageShowsEjectedAndRestoredEndpoint(t *testing.T) {
 	})
 }
 
-// crowded returns a source whose names and numbers are as wide as they get.
-func crowded(shadow bool) full {
-	s := newFull(shadow)
+// newCrowdedSnapshot returns a source whose names and numbers are as wide as they get.
+func newCrowdedSnapshot(shadow bool) clientSnapshot {
+	s := newClientSnapshot(shadow)
 	s.Name, s.Protocol, s.Enabled = "a client with a long name", "http", true
 	s.Stats = hedge.StatsSnapshot{
 		TotalRequests: 23_456_789, HedgedRequests: 1_234_567, HedgesSent: 1_456_789, HedgeWins: 765_432, PrimaryWins: 469_135,
@@ -498,12 +498,12 @@ func TestWritePage(t *testing.T) {
 		t.Skip("HEDGE_DEBUG_PAGE is not set")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		h := debug.Handler(busy(t, hedge.WithName("shop")), busy(t, hedge.WithName("search"), hedge.WithShadow()), crowded(false), crowded(true), debug.DNS(fullDNS(false)), debug.DNS(fullDNS(true)))
-		require.NoError(t, os.WriteFile(name, show(h, "/").Body.Bytes(), 0o644))
+		h := debug.Handler(newBusyTransport(t, hedge.WithName("shop")), newBusyTransport(t, hedge.WithName("search"), hedge.WithShadow()), newCrowdedSnapshot(false), newCrowdedSnapshot(true), debug.DNS(newDNSStats(false)), debug.DNS(newDNSStats(true)))
+		require.NoError(t, os.WriteFile(name, getPage(h, "/").Body.Bytes(), 0o644))
 	})
 }
 
-func TestAuditIsToldInMilliseconds(t *testing.T) {
+func TestPageShowsResultOfAudit(t *testing.T) {
 	for _, test := range []struct {
 		audit hedge.Audit
 		want  string
@@ -522,9 +522,9 @@ func TestAuditIsToldInMilliseconds(t *testing.T) {
 		{hedge.Audit{Verdict: hedge.AuditOff, Confidence: 0.987, Pairs: 9, FailuresSaved: -0.01, FailuresPlusMinus: 0.002}, "makes 1.0 % of the calls fail, 99 % sure"},
 		{hedge.Audit{Verdict: hedge.AuditTrying}, "measuring"},
 	} {
-		s := newFull(false)
+		s := newClientSnapshot(false)
 		s.Keys[0].Audit = &test.audit
-		_, _, keys := parse(t, show(debug.Handler(s), "/").Body.String())
+		_, _, keys := parsePage(t, getPage(debug.Handler(s), "/").Body.String())
 		for _, r := range keys {
 			assert.Equal(t, test.want, r["measured"])
 			assert.EqualValues(t, test.audit.Verdict, r["audit"])
@@ -532,23 +532,23 @@ func TestAuditIsToldInMilliseconds(t *testing.T) {
 	}
 }
 
-func TestPageShowsWhyBodiesWereNotResumed(t *testing.T) {
-	s := newFull(false)
-	assert.NotContains(t, show(debug.Handler(s), "/").Body.String(), "not resumed")
+func TestPageShowsObstaclesToResumption(t *testing.T) {
+	s := newClientSnapshot(false)
+	assert.NotContains(t, getPage(debug.Handler(s), "/").Body.String(), "not resumed")
 	s.Keys[0].Unresumed = map[string]int64{"usual": 12, "small": 3}
-	assert.Contains(t, show(debug.Handler(s), "/").Body.String(), `bodies not resumed: <span data-n="unresumed">small 3, usual 12</span>`)
+	assert.Contains(t, getPage(debug.Handler(s), "/").Body.String(), `bodies not resumed: <span data-n="unresumed">small 3, usual 12</span>`)
 }
 
-// TestPageOfAnAuditedClientEstimatesNothingBesideIt has what is measured in a cell that may be broken into lines, and no estimate.
-func TestPageOfAnAuditedClientEstimatesNothingBesideIt(t *testing.T) {
-	s := newFull(false)
-	shown := show(debug.Handler(s), "/").Body.String()
+// TestPageShowsNoEstimateBesideAudit has what is measured in a cell that may be broken into lines, and no estimate.
+func TestPageShowsNoEstimateBesideAudit(t *testing.T) {
+	s := newClientSnapshot(false)
+	shown := getPage(debug.Handler(s), "/").Body.String()
 	assert.Contains(t, shown, `<span data-total="saved">–</span><small>not estimated: the audit of each key measures it</small>`)
 	assert.Contains(t, shown, `<td class="audit" data-label="saved">`)
 	assert.Regexp(t, `<span data-total="audit">1</span>.*measured; 0 lose`, shown)
 	assert.Contains(t, shown, "@media (max-width: 1439px)")
 	s.Keys[0].Audit = nil
-	shown = show(debug.Handler(s), "/").Body.String()
+	shown = getPage(debug.Handler(s), "/").Body.String()
 	assert.NotContains(t, shown, `class="audit"`)
 	assert.Contains(t, shown, "@media (max-width: 1239px)")
 	assert.Contains(t, shown, "at least; estimated")

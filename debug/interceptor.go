@@ -4,5 +4,5 @@ package debug
 
 import "github.com/gohedge/hedge"
 
-// What is here is all that the package knows of gRPC.
+// No other file of the package depends on gRPC.
 var _ Source = (*hedge.Interceptor)(nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/debug"
 )
 
-func TestPageShowsAnInterceptor(t *testing.T) {
+func TestPageShowsInterceptor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := hedge.NewInterceptor(hedge.WithName("calls"))
 		invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
@@ -27,8 +27,8 @@ func TestPageShowsAnInterceptor(t *testing.T) {
 		for range 12 {
 			require.NoError(t, in.Unary()(t.Context(), "/shop.Shop/GetItem", wrapperspb.String("id"), new(wrapperspb.StringValue), nil, invoke))
 		}
-		totals, _, keys := parse(t, show(debug.Handler(in), "/").Body.String())
-		assert.EqualValues(t, 12, totals.number(t, "data-total total_requests"))
+		totals, _, keys := parsePage(t, getPage(debug.Handler(in), "/").Body.String())
+		assert.EqualValues(t, 12, totals.numberOf(t, "data-total total_requests"))
 		require.Len(t, keys, 1)
 		for name := range keys {
 			assert.Contains(t, name, "/shop.Shop/GetItem")

@@ -7,36 +7,36 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// Limiter makes a Source of a server's Limiter. It panics if l is nil.
+// Limiter returns a Source for the Limiter of a server. It panics if l is nil.
 func Limiter(l *hedge.Limiter) Source {
 	if l == nil {
 		panic("debug: Limiter: Limiter is nil")
 	}
-	return limiter{l}
+	return limiterSource{l}
 }
 
-type limiter struct{ of *hedge.Limiter }
+type limiterSource struct{ limiter *hedge.Limiter }
 
-// Snapshot returns what Limiters have in common with others. The page shows their own.
-func (l limiter) Snapshot() hedge.Snapshot {
-	return hedge.Snapshot{Name: l.of.Snapshot().Name, Protocol: "limiter", Enabled: true}
+// Snapshot returns only the fields that all sources have. The page shows the snapshot of the Limiter.
+func (l limiterSource) Snapshot() hedge.Snapshot {
+	return hedge.Snapshot{Name: l.limiter.Snapshot().Name, Protocol: "limiter", Enabled: true}
 }
 
 type limiterView struct {
 	Title  string
-	Totals []total
+	Totals []labeledValue
 }
 
 func renderLimiter(s hedge.LimiterSnapshot) limiterView {
 	came := s.Worked + s.Left + s.Refused
 	return limiterView{
 		Title: sanitize.CleanText(cmp.Or(s.Name, "limiter")),
-		Totals: []total{
-			{"working", "working", count(s.Working), "of " + count(int64(s.Limit)) + " at a time"},
-			{"waiting", "waiting", count(s.Waiting), "in the queue"},
-			{"worked", "worked on", count(s.Worked), of(s.Worked, came, "of the requests")},
-			{"left", "left", count(s.Left), of(s.Left, came, "gone before their turn")},
-			{"refused", "refused", count(s.Refused), of(s.Refused, came, "hedges turned away")},
+		Totals: []labeledValue{
+			{"working", "working", formatCount(s.Working), "of " + formatCount(int64(s.Limit)) + " at a time"},
+			{"waiting", "waiting", formatCount(s.Waiting), "in the queue"},
+			{"worked", "worked on", formatCount(s.Worked), formatShareOf(s.Worked, came, "of the requests")},
+			{"left", "left", formatCount(s.Left), formatShareOf(s.Left, came, "gone before their turn")},
+			{"refused", "refused", formatCount(s.Refused), formatShareOf(s.Refused, came, "hedges turned away")},
 		},
 	}
 }

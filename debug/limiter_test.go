@@ -15,9 +15,9 @@ import (
 	"github.com/gohedge/hedge/debug"
 )
 
-// aFullHouse returns a Limiter of one place at which one request is worked on, five wait, one
+// newFullLimiter returns a Limiter of one place at which one request is worked on, five wait, one
 // has left and two were turned away, until the returned function is called.
-func aFullHouse() (*hedge.Limiter, func()) {
+func newFullLimiter() (*hedge.Limiter, func()) {
 	l, goOn := hedge.NewLimiter(1, hedge.WithName("<shop>\x1b")), make(chan struct{})
 	h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-goOn }))
 	visit := func(ctx context.Context, attempt string) {
@@ -37,28 +37,28 @@ func aFullHouse() (*hedge.Limiter, func()) {
 	return l, func() { close(goOn) }
 }
 
-func TestLimitersNumbersAreOnThePageAndInTheJSON(t *testing.T) {
+func TestPageShowsLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, goOn := aFullHouse()
+		l, goOn := newFullLimiter()
 		defer goOn()
 		h := debug.Handler(debug.Limiter(l))
-		html := show(h, "/").Body.String()
+		html := getPage(h, "/").Body.String()
 		assert.Contains(t, html, "&lt;shop&gt;")
 		assert.NotContains(t, html, "\x1b")
 		assert.NotContains(t, html, "Nothing to show")
-		totals, _, _ := parse(t, html)
+		totals, _, _ := parsePage(t, html)
 		for name, want := range map[string]float64{"working": 1, "waiting": 5, "worked": 1, "left": 1, "refused": 2} {
-			assert.EqualValues(t, want, totals.number(t, "data-total "+name), name)
+			assert.EqualValues(t, want, totals.numberOf(t, "data-total "+name), name)
 		}
 		var page debug.Page
-		body := show(h, "/?format=json").Body.Bytes()
+		body := getPage(h, "/?format=json").Body.Bytes()
 		require.NoError(t, json.Unmarshal(body, &page))
 		assert.Equal(t, []hedge.LimiterSnapshot{l.Snapshot()}, page.Limiters)
 		assert.Empty(t, page.Clients)
 
 		var fields struct{ Limiters []map[string]any }
 		require.NoError(t, json.Unmarshal(body, &fields))
-		documented := watched(t, "| number of a Limiter | JSON | metric | page |", fields.Limiters[0], html)
+		documented := documentedNumbers(t, "| number of a Limiter | JSON | metric | page |", fields.Limiters[0], html)
 		for name, value := range fields.Limiters[0] {
 			if _, isNumber := value.(float64); isNumber {
 				assert.True(t, documented[name], "%s is not in the table", name)
@@ -67,6 +67,6 @@ func TestLimitersNumbersAreOnThePageAndInTheJSON(t *testing.T) {
 	})
 }
 
-func TestLimiterOfNilPanics(t *testing.T) {
+func TestLimiterPanicsOnNil(t *testing.T) {
 	assert.PanicsWithValue(t, "debug: Limiter: Limiter is nil", func() { debug.Limiter(nil) })
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/gohedge/hedge/debug"
 )
 
-// full is a source whose Snapshot has no number that is zero.
-type full hedge.Snapshot
+// clientSnapshot is a source whose Snapshot has no number that is zero.
+type clientSnapshot hedge.Snapshot
 
-func (f full) Snapshot() hedge.Snapshot { return hedge.Snapshot(f) }
+func (f clientSnapshot) Snapshot() hedge.Snapshot { return hedge.Snapshot(f) }
 
-func newFull(shadow bool) full {
+func newClientSnapshot(shadow bool) clientSnapshot {
 	var s hedge.Snapshot
 	s.Keys = make([]hedge.KeySnapshot, 1)
 	s.Keys[0].Delays = []time.Duration{30 * ms}
-	fill(reflect.ValueOf(&s.Stats).Elem())
-	fill(reflect.ValueOf(&s.Keys[0]).Elem())
+	fillFields(reflect.ValueOf(&s.Stats).Elem())
+	fillFields(reflect.ValueOf(&s.Keys[0]).Elem())
 	s.Keys[0].Denied = map[hedge.Reason]int64{
 		hedge.DeniedBudget: 7, hedge.DeniedSlow: 7, hedge.DeniedPaused: 7, hedge.DeniedDeadline: 7,
 		hedge.DeniedInFlight: 7, hedge.DeniedNotReady: 7, hedge.DeniedSameBackend: 7, hedge.DeniedShadow: 7, hedge.DeniedAudit: 7,
@@ -41,10 +41,10 @@ func newFull(shadow bool) full {
 	s.Keys[0].Audit = &hedge.Audit{Verdict: hedge.AuditOn, Confidence: 0.98, Pairs: 7, P99: 7, Saved: 7, PlusMinus: 7}
 	s.Keys[0].BudgetScale, s.Keys[0].PausedUntil = 0.5, time.Now().Add(time.Hour)
 	s.Shadow = shadow
-	return full(s)
+	return clientSnapshot(s)
 }
 
-func fill(v reflect.Value) {
+func fillFields(v reflect.Value) {
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Kind() {
 		case reflect.Int, reflect.Int64:
@@ -53,14 +53,14 @@ func fill(v reflect.Value) {
 			f.SetFloat(7)
 		case reflect.Struct:
 			if f.Type() != reflect.TypeFor[time.Time]() {
-				fill(f)
+				fillFields(f)
 			}
 		}
 	}
 }
 
-// texts returns all texts between the tags of a page.
-func texts(t *testing.T, page string) (all []string) {
+// textsOf returns all texts between the tags of a page.
+func textsOf(t *testing.T, page string) (all []string) {
 	d := xml.NewDecoder(strings.NewReader(page))
 	d.Entity = xml.HTMLEntity
 	for {
@@ -75,12 +75,12 @@ func texts(t *testing.T, page string) (all []string) {
 	}
 }
 
-// TestNumbersToWatchAreInTheJSONAndOnThePage compares the table in docs/numbers.md with the JSON and the page.
-func TestNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
-	h := debug.Handler(newFull(false), newFull(true))
+// TestPageShowsDocumentedNumbers compares the table in docs/numbers.md with the JSON and the page.
+func TestPageShowsDocumentedNumbers(t *testing.T) {
+	h := debug.Handler(newClientSnapshot(false), newClientSnapshot(true))
 	var page struct{ Clients []map[string]any }
-	require.NoError(t, json.Unmarshal(show(h, "/?format=json").Body.Bytes(), &page))
-	documented := watched(t, "| number | JSON | metric | page |", page.Clients[0], show(h, "/").Body.String())
+	require.NoError(t, json.Unmarshal(getPage(h, "/?format=json").Body.Bytes(), &page))
+	documented := documentedNumbers(t, "| number | JSON | metric | page |", page.Clients[0], getPage(h, "/").Body.String())
 	for name := range page.Clients[0]["stats"].(map[string]any) {
 		assert.True(t, documented["stats."+name], "stats.%s is not in the table of docs/numbers.md", name)
 	}
@@ -91,12 +91,12 @@ func TestNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
 	}
 }
 
-// TestDNSNumbersToWatchAreInTheJSONAndOnThePage does the same for the table of DNS.
-func TestDNSNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
-	h := debug.Handler(debug.DNS(fullDNS(false)))
+// TestPageShowsDocumentedNumbersOfDNS does the same for the table of DNS.
+func TestPageShowsDocumentedNumbersOfDNS(t *testing.T) {
+	h := debug.Handler(debug.DNS(newDNSStats(false)))
 	var page struct{ DNS []map[string]any }
-	require.NoError(t, json.Unmarshal(show(h, "/?format=json").Body.Bytes(), &page))
-	documented := watched(t, "| number over DNS | JSON | metric | page |", page.DNS[0], show(h, "/").Body.String())
+	require.NoError(t, json.Unmarshal(getPage(h, "/?format=json").Body.Bytes(), &page))
+	documented := documentedNumbers(t, "| number over DNS | JSON | metric | page |", page.DNS[0], getPage(h, "/").Body.String())
 	for name, value := range page.DNS[0] {
 		if _, isNumber := value.(float64); isNumber {
 			assert.True(t, documented[name], "%s is not in the table of docs/numbers.md", name)
@@ -104,9 +104,9 @@ func TestDNSNumbersToWatchAreInTheJSONAndOnThePage(t *testing.T) {
 	}
 }
 
-// watched checks that the rows of a table in docs/numbers.md, docs/recursor.md or docs/storage.md are in the JSON of a
+// documentedNumbers checks that the rows of a table in docs/numbers.md, docs/recursor-operations.md or docs/storage.md are in the JSON of a
 // client and on the page, and returns the names that they have in the JSON.
-func watched(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
+func documentedNumbers(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
 	t.Helper()
 	var all []byte
 	for _, page := range []string{"../docs/numbers.md", "../docs/recursor.md", "../docs/storage.md"} {
@@ -117,7 +117,7 @@ func watched(t *testing.T, head string, client map[string]any, page string) (doc
 	_, table, found := strings.Cut(string(all), head)
 	require.True(t, found, head)
 	table, _, _ = strings.Cut(table, "\n\n")
-	shown := texts(t, page)
+	shown := textsOf(t, page)
 	form := regexp.MustCompile("^\\| [^|]+ \\| `([^`]+)` \\| [^|]+ \\| ([^|]+) \\|")
 	rows := strings.Split(table, "\n")[2:] // below the head and its line
 	require.NotEmpty(t, rows)
@@ -157,12 +157,12 @@ func hasLabel(shown []string, label string) bool {
 	return false
 }
 
-func TestAxisIsLabelledAndLabelsDoNotOverlap(t *testing.T) {
+func TestAxisLabelsDoNotOverlap(t *testing.T) {
 	for _, p50 := range []time.Duration{700, 100 * time.Microsecond, 3160 * time.Microsecond, 14 * ms, 90 * ms, 2 * time.Second} {
 		for p99 := p50; p99 < min(1e8*p50, 500*time.Second); p99 = p99 * 17 / 10 {
-			s := newFull(false)
+			s := newClientSnapshot(false)
 			s.Keys[0].P50, s.Keys[0].P99, s.Keys[0].Delays = p50, p99, nil
-			plots := strings.Split(show(debug.Handler(s), "/").Body.String(), "<svg ")[1:]
+			plots := strings.Split(getPage(debug.Handler(s), "/").Body.String(), "<svg ")[1:]
 			require.Len(t, plots, 2, "one above the table, one in its row")
 			for _, plot := range plots {
 				labels := regexp.MustCompile(`<text x="([\d.]+)"`).FindAllStringSubmatch(plot, -1)

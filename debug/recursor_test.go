@@ -18,16 +18,16 @@ import (
 
 var _ debug.Resolver = (*recursor.Resolver)(nil)
 
-// fromTheRoot is a recursor that has these Stats.
-type fromTheRoot observe.RecursorStats
+// recursorStats is a recursor that has these Stats.
+type recursorStats observe.RecursorStats
 
-func (r fromTheRoot) Stats() observe.RecursorStats { return observe.RecursorStats(r) }
+func (r recursorStats) Stats() observe.RecursorStats { return observe.RecursorStats(r) }
 
-// fullRecursor returns a recursor no number of which is zero, or that of another.
-func fullRecursor() fromTheRoot {
+// newRecursorStats returns a recursor no number of which is zero, or that of another.
+func newRecursorStats() recursorStats {
 	s := observe.RecursorStats{Name: "<root>\x1b", Limited: map[string]int64{"Queries": 1234, "Referrals": 3}}
 	v := reflect.ValueOf(&s).Elem()
-	fill(v)
+	fillFields(v)
 	for i := range v.NumField() {
 		if f := v.Field(i); f.Kind() == reflect.Int64 || f.Kind() == reflect.Int {
 			f.SetInt(int64(1000 + i))
@@ -42,25 +42,25 @@ func fullRecursor() fromTheRoot {
 		Time: time.Date(2026, 11, 23, 13, 14, 15, 0, time.UTC), Name: "<www>.broken.\x1b", Type: "AAAA", Reason: "Signature Expired", Text: "the signature <ended>",
 		Zone: "broken.", Server: netip.MustParseAddrPort("192.0.2.1:53"),
 	}, {Name: "other.broken.", Type: "A", Reason: "RRSIGs Missing"}}
-	return fromTheRoot(s)
+	return recursorStats(s)
 }
 
-func TestRecursorsNumbersAreOnThePageAndInTheJSON(t *testing.T) {
-	s := fullRecursor()
+func TestPageShowsRecursor(t *testing.T) {
+	s := newRecursorStats()
 	h := debug.Handler(debug.Recursor(s))
-	html := show(h, "/").Body.String()
+	html := getPage(h, "/").Body.String()
 	assert.Contains(t, html, "&lt;root&gt;")
 	assert.NotContains(t, html, "\x1b")
 	assert.NotContains(t, html, "Nothing to show")
 	assert.Contains(t, html, "2.91 for each question")
-	totals, _, _ := parse(t, html)
+	totals, _, _ := parsePage(t, html)
 	stats := reflect.ValueOf(s)
 	for i := range stats.NumField() {
 		f, name := stats.Field(i), stats.Type().Field(i).Tag.Get("json")
 		switch {
 		case name == "bytes" || name == "max_bytes" || name == "first_contact" || name == "clock_off":
 		case f.Kind() == reflect.Int64 || f.Kind() == reflect.Int:
-			assert.EqualValues(t, f.Int(), totals.number(t, "data-total "+name), name)
+			assert.EqualValues(t, f.Int(), totals.numberOf(t, "data-total "+name), name)
 		}
 	}
 	assert.Equal(t, "3.0 MiB", totals["data-total bytes"])
@@ -75,7 +75,7 @@ func TestRecursorsNumbersAreOnThePageAndInTheJSON(t *testing.T) {
 	} {
 		assert.Equal(t, want, totals["data-total "+id], id)
 	}
-	shown := texts(t, html)
+	shown := textsOf(t, html)
 	for _, text := range []string{"AAAA", "Signature Expired", "zone broken. · the signature <ended>", "192.0.2.1:53", "13:14:15", "other.broken.", "slow: set the clock"} {
 		assert.Contains(t, shown, text)
 	}
@@ -83,31 +83,31 @@ func TestRecursorsNumbersAreOnThePageAndInTheJSON(t *testing.T) {
 	assert.NotContains(t, html, "invalid AddrPort")
 
 	var page debug.Page
-	body := show(h, "/?format=json").Body.Bytes()
+	body := getPage(h, "/?format=json").Body.Bytes()
 	require.NoError(t, json.Unmarshal(body, &page))
 	assert.Equal(t, []observe.RecursorStats{s.Stats()}, page.Recursors)
 	assert.Empty(t, page.Clients)
 
 	var fields struct{ Recursors []map[string]any }
 	require.NoError(t, json.Unmarshal(body, &fields))
-	documented := watched(t, "| number of a recursor | JSON | metric | page |", fields.Recursors[0], html)
+	documented := documentedNumbers(t, "| number of a recursor | JSON | metric | page |", fields.Recursors[0], html)
 	for name := range fields.Recursors[0] {
 		assert.True(t, documented[name] || name == "name", "%s is not in the table", name)
 	}
 }
 
-func TestARecursorThatWasNotAskedIsOnThePage(t *testing.T) {
-	html := show(debug.Handler(debug.Recursor(&recursor.Resolver{Trust: dnssec.Trust{Off: true}})), "/").Body.String()
+func TestPageShowsUnusedRecursor(t *testing.T) {
+	html := getPage(debug.Handler(debug.Recursor(&recursor.Resolver{Trust: dnssec.Trust{Off: true}})), "/").Body.String()
 	assert.Contains(t, html, "<h2>recursor")
 	assert.NotContains(t, html, "for each question")
 	assert.NotContains(t, html, "NaN")
 	assert.NotContains(t, html, "anchors", "it does not validate")
 }
 
-func TestARecursorThatValidatesAndWasNotAskedIsOnThePage(t *testing.T) {
+func TestPageShowsUnusedValidatingRecursor(t *testing.T) {
 	r := &recursor.Resolver{Trust: dnssec.Trust{Insecure: []string{}}}
-	html := show(debug.Handler(debug.Recursor(r)), "/").Body.String()
-	totals, _, _ := parse(t, html)
+	html := getPage(debug.Handler(debug.Recursor(r)), "/").Body.String()
+	totals, _, _ := parsePage(t, html)
 	assert.Equal(t, "not seen", totals["data-total anchors.20326"])
 	assert.Equal(t, "0s", totals["data-total clock_off"])
 	assert.Equal(t, "none", totals["data-total unknown_sep"])
@@ -115,7 +115,7 @@ func TestARecursorThatValidatesAndWasNotAskedIsOnThePage(t *testing.T) {
 	assert.NotContains(t, html, "NaN")
 }
 
-func TestRecursorOfNilPanics(t *testing.T) {
+func TestRecursorPanicsOnNil(t *testing.T) {
 	assert.PanicsWithValue(t, "debug: Recursor: Resolver is nil", func() { debug.Recursor(nil) })
 	assert.PanicsWithValue(t, "debug: Recursor: Resolver is nil", func() { debug.Recursor((*recursor.Resolver)(nil)) })
 }
