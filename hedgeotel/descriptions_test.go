@@ -40,9 +40,9 @@ func promMetrics(t *testing.T) (all map[string]promMetric, source string) {
 	return all, source
 }
 
-// TestMetricsAreThoseOfHedgeprom compares help, type, unit and buckets of all metrics whose names are equal in Prometheus: a registry with both
+// TestObserverHasMetricsOfHedgeprom compares help, type, unit and buckets of all metrics whose names are equal in Prometheus: a registry with both
 // modules refuses metrics of one name that differ.
-func TestMetricsAreThoseOfHedgeprom(t *testing.T) {
+func TestObserverHasMetricsOfHedgeprom(t *testing.T) {
 	prom, source := promMetrics(t)
 	reader := metric.NewManualReader()
 	o, err := hedgeotel.New(hedgeotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))

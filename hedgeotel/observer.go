@@ -1,4 +1,4 @@
-// Package hedgeotel has metrics and spans of hedging for OpenTelemetry. It needs the
+// Package hedgeotel exports metrics and spans of hedging to OpenTelemetry. It needs the
 // API only; the SDK that the program uses decides where metrics and spans go.
 //
 //	observer, err := hedgeotel.New()
@@ -83,10 +83,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-const scope = "github.com/gohedge/hedge/hedgeotel"
+// scopeName is the name of the instrumentation scope.
+const scopeName = "github.com/gohedge/hedge/hedgeotel"
 
-// An Observer is a [observe.Observer] for any number of clients, of all
-// protocols. It is safe for concurrent use. Use [New] to make one.
+// An Observer is an [observe.Observer] for any number of clients of all protocols. It is safe for concurrent use. [New] makes one.
 type Observer struct {
 	observe.NopObserver
 	tracer trace.Tracer
@@ -94,7 +94,7 @@ type Observer struct {
 	requests, attempts, wins, denied, notTaken metric.Int64Counter
 	request, saved                             metric.Float64Histogram
 	delay, tokens, ratio                       metric.Float64Gauge
-	audited                                    [4]metric.Float64Gauge // verdict, saved, its error, confidence
+	auditGauges                                [4]metric.Float64Gauge // verdict, saved time, error of the saved time, confidence
 	hedges                                     metric.Int64Histogram  // of gRPC calls
 
 	endpointAttempts, endpointBad metric.Int64Counter
@@ -103,8 +103,8 @@ type Observer struct {
 	limited metric.Int64Counter
 	waited  metric.Float64Histogram
 
-	sets atomic.Pointer[map[observe.KeyInfo]*sets] // the map is replaced, never changed
-	mu   sync.Mutex                                // held while sets is replaced
+	byKey atomic.Pointer[map[observe.KeyInfo]*keyAttributes] // the map is replaced, never changed
+	mu    sync.Mutex                                         // held while sets is replaced
 }
 
 var _ observe.Observer = (*Observer)(nil)
@@ -117,18 +117,17 @@ type settings struct {
 	tracers trace.TracerProvider
 }
 
-// WithMeterProvider sends metrics to mp. The default, nil, is the global one.
+// WithMeterProvider sets the provider of metrics. The default, nil, is the global provider.
 func WithMeterProvider(mp metric.MeterProvider) Option {
 	return func(s *settings) { s.meters = mp }
 }
 
-// WithTracerProvider sends spans to tp. The default, nil, is the global one.
+// WithTracerProvider sets the provider of spans. The default, nil, is the global provider.
 func WithTracerProvider(tp trace.TracerProvider) Option {
 	return func(s *settings) { s.tracers = tp }
 }
 
-// New returns an Observer, or the error of a provider that refuses an instrument. A nil
-// Option changes nothing.
+// New returns an Observer, or the error of a provider that rejects an instrument. A nil Option has no effect.
 func New(opts ...Option) (*Observer, error) {
 	var s settings
 	for _, o := range opts {
@@ -142,29 +141,29 @@ func New(opts ...Option) (*Observer, error) {
 	if s.tracers == nil {
 		s.tracers = otel.GetTracerProvider()
 	}
-	o := &Observer{tracer: s.tracers.Tracer(scope)}
-	o.sets.Store(&map[observe.KeyInfo]*sets{})
-	m := maker{meter: s.meters.Meter(scope)}
-	o.requests = m.counter("hedge.requests", "{request}", "Calls.")
-	o.request = m.times("hedge.request", "What callers waited, by whether a hedge was sent.", times...)
-	o.attempts = m.counter("hedge.attempts", "{attempt}", "Attempts that were sent for the calls, by type.")
-	o.wins = m.counter("hedge.wins", "{request}", "Hedged calls that were answered, by the type of the attempt that answered.")
-	o.denied = m.counter("hedge.denied", "{hedge}", "Hedges that were due and not sent, and calls that could not be hedged, by reason.")
-	o.notTaken = m.counter("hedge.answers_not_taken", "{hedge}", "Hedges with an answer that ends a call only if it is the primary's.")
-	o.saved = m.times("hedge.saved", "Estimated time that each win of a hedge saved.", savings...)
-	o.delay = m.gauge("hedge.delay", "s", "Delay after which the latest call was to be hedged; 0 if it was not.")
-	o.tokens = m.gauge("hedge.budget.tokens", "{hedge}", "Hedges that the budget could pay for, when it was last asked.")
-	o.ratio = m.gauge("hedge.budget.ratio", "1", "Hedges per call that the budget pays for in the long run, by the settings.")
-	o.audited = [4]metric.Float64Gauge{
-		m.gauge("hedge.audit.verdict", "", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
-		m.gauge("hedge.audit.saved", "s", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
-		m.gauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge_audit_saved_seconds."),
-		m.gauge("hedge.audit.confidence", "", "One less the probability that luck alone would ever show as much, however often one looks."),
+	o := &Observer{tracer: s.tracers.Tracer(scopeName)}
+	o.byKey.Store(&map[observe.KeyInfo]*keyAttributes{})
+	m := instrumentMaker{meter: s.meters.Meter(scopeName)}
+	o.requests = m.newCounter("hedge.requests", "{request}", "Calls.")
+	o.request = m.newTimeHistogram("hedge.request", "What callers waited, by whether a hedge was sent.", timeBounds...)
+	o.attempts = m.newCounter("hedge.attempts", "{attempt}", "Attempts that were sent for the calls, by type.")
+	o.wins = m.newCounter("hedge.wins", "{request}", "Hedged calls that were answered, by the type of the attempt that answered.")
+	o.denied = m.newCounter("hedge.denied", "{hedge}", "Hedges that were due and not sent, and calls that could not be hedged, by reason.")
+	o.notTaken = m.newCounter("hedge.answers_not_taken", "{hedge}", "Hedges with an answer that ends a call only if it is the primary's.")
+	o.saved = m.newTimeHistogram("hedge.saved", "Estimated time that each win of a hedge saved.", savedBounds...)
+	o.delay = m.newGauge("hedge.delay", "s", "Delay after which the latest call was to be hedged; 0 if it was not.")
+	o.tokens = m.newGauge("hedge.budget.tokens", "{hedge}", "Hedges that the budget could pay for, when it was last asked.")
+	o.ratio = m.newGauge("hedge.budget.ratio", "1", "Hedges per call that the budget pays for in the long run, by the settings.")
+	o.auditGauges = [4]metric.Float64Gauge{
+		m.newGauge("hedge.audit.verdict", "", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
+		m.newGauge("hedge.audit.saved", "s", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
+		m.newGauge("hedge.audit.saved_error", "s", "Half of the 95 % interval of hedge_audit_saved_seconds."),
+		m.newGauge("hedge.audit.confidence", "", "One less the probability that luck alone would ever show as much, however often one looks."),
 	}
-	o.endpointAttempts = m.counter("hedge.endpoint.attempts", "{attempt}", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.")
-	o.endpointBad = m.counter("hedge.endpoint.bad", "{attempt}", "Of those, the ones that failed, or that were overtaken by one at another endpoint.")
-	o.limited = m.counter("hedge.limiter.requests", "{request}", "Requests that came to the Limiter, by outcome.")
-	o.waited = m.times("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.", times...)
+	o.endpointAttempts = m.newCounter("hedge.endpoint.attempts", "{attempt}", "Attempts that went to an endpoint, of calls that have a choice of endpoints, by type.")
+	o.endpointBad = m.newCounter("hedge.endpoint.bad", "{attempt}", "Of those, the ones that failed, or that were overtaken by one at another endpoint.")
+	o.limited = m.newCounter("hedge.limiter.requests", "{request}", "Requests that came to the Limiter, by outcome.")
+	o.waited = m.newTimeHistogram("hedge.limiter.waited", "How long requests waited in a Limiter's queue, by outcome.", timeBounds...)
 	var err, out error
 	o.endpointsEjected, out = m.meter.Int64UpDownCounter("hedge.endpoint.ejected", metric.WithUnit("{key}"),
 		metric.WithDescription("Keys (hosts, or their routes) whose calls go to other endpoints."))
@@ -176,60 +175,60 @@ func New(opts ...Option) (*Observer, error) {
 	return o, nil
 }
 
-// A maker makes instruments, and keeps the errors of those that are refused.
-type maker struct {
+// An instrumentMaker makes instruments, and collects the errors of rejected instruments.
+type instrumentMaker struct {
 	meter metric.Meter
 	errs  []error
 }
 
-func (m *maker) counter(name, unit, description string) metric.Int64Counter {
+func (m *instrumentMaker) newCounter(name, unit, description string) metric.Int64Counter {
 	c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	m.errs = append(m.errs, err)
 	return c
 }
 
-func (m *maker) gauge(name, unit, description string) metric.Float64Gauge {
+func (m *instrumentMaker) newGauge(name, unit, description string) metric.Float64Gauge {
 	g, err := m.meter.Float64Gauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 	m.errs = append(m.errs, err)
 	return g
 }
 
-// Upper bounds of buckets, in seconds. Those of savings are the default of module hedgeprom, whose metric has the same name.
+// Upper bounds of buckets, in seconds. The default of module hedgeprom for the saved time is savedBounds as well.
 var (
-	times   = []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20}
-	savings = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
+	timeBounds  = []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20}
+	savedBounds = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
 )
 
-// times makes a histogram of seconds.
-func (m *maker) times(name, description string, bounds ...float64) metric.Float64Histogram {
+// newTimeHistogram makes a histogram of seconds.
+func (m *instrumentMaker) newTimeHistogram(name, description string, bounds ...float64) metric.Float64Histogram {
 	h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
 		metric.WithExplicitBucketBoundaries(bounds...))
 	m.errs = append(m.errs, err)
 	return h
 }
 
-// sets has the attributes of one key, as options that are made once.
-type sets struct {
-	common []attribute.KeyValue
-	add    []metric.AddOption
-	record []metric.RecordOption
-	alone  []metric.RecordOption // of calls that no hedge was sent for, as most are
-	won    []metric.AddOption    // of originals that won, as most attempts do
-	call   []metric.RecordOption // of a gRPC call, in the words of A96; nil: it is none
+// keyAttributes has the attributes of one latency key, as options that are made once.
+type keyAttributes struct {
+	common     []attribute.KeyValue
+	add        []metric.AddOption
+	record     []metric.RecordOption
+	unhedged   []metric.RecordOption // calls without a hedge, as most calls are
+	primaryWon []metric.AddOption    // primaries that won, as most attempts do
+	grpcCall   []metric.RecordOption // attributes of gRFC A96; nil: not a gRPC call
 
-	endpoints sync.Map // of observe.EndpointEvent to []metric.AddOption
+	endpoints sync.Map // observe.EndpointEvent to []metric.AddOption
 }
 
-// maxSets is the number of keys whose attributes are kept at most. The attributes of
-// other keys are made for each call.
-const maxSets = 4096
+// maxKeys is the most keys whose attributes are kept. The attributes of other keys are made for each call.
+const maxKeys = 4096
 
-func (o *Observer) of(key observe.KeyInfo) *sets {
-	if s := (*o.sets.Load())[key]; s != nil {
+// attributesFor returns the attributes of a key.
+func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
+	if s := (*o.byKey.Load())[key]; s != nil {
 		return s
 	}
-	s := new(sets)
-	text := key.Printable() // or exporters would refuse what is not UTF-8, and all that they send with it
+	s := new(keyAttributes)
+	text := key.Printable() // exporters reject a whole batch with invalid UTF-8
 	for _, kv := range [...]attribute.KeyValue{
 		attribute.String("server.address", text.Host), attribute.String("hedge.protocol", text.Protocol),
 		attribute.String("hedge.client", text.Client), attribute.String("hedge.route", text.Route),
@@ -240,48 +239,48 @@ func (o *Observer) of(key observe.KeyInfo) *sets {
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(s.common...))
 	s.add, s.record = []metric.AddOption{set}, []metric.RecordOption{set}
-	s.alone = s.recorded(hedged(false))
-	s.won = s.with(attempt(0, observe.Won)...)
+	s.unhedged = s.recordOptions(hedgedAttribute(false))
+	s.primaryWon = s.addOptions(attemptAttributes(0, observe.Won)...)
 	if key.Protocol == "grpc" {
-		s.call = []metric.RecordOption{metric.WithAttributes(
+		s.grpcCall = []metric.RecordOption{metric.WithAttributes(
 			attribute.String("grpc.method", strings.TrimPrefix(text.Route, "/")), attribute.String("grpc.target", text.Host))}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if known := *o.sets.Load(); len(known) < maxSets && key == text { // a name may be very long
+	if known := *o.byKey.Load(); len(known) < maxKeys && key == text { // a name may be very long
 		more := maps.Clone(known)
 		more[key] = s
-		o.sets.Store(&more)
+		o.byKey.Store(&more)
 	}
 	return s
 }
 
-// with returns the attributes of the key and more.
-func (s *sets) with(more ...attribute.KeyValue) []metric.AddOption {
+// addOptions returns the attributes of the key and more, for counters.
+func (s *keyAttributes) addOptions(more ...attribute.KeyValue) []metric.AddOption {
 	return []metric.AddOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more...)...)}
 }
 
-// recorded returns the same for histograms.
-func (s *sets) recorded(more attribute.KeyValue) []metric.RecordOption {
+// recordOptions returns the attributes of the key and more, for histograms.
+func (s *keyAttributes) recordOptions(more attribute.KeyValue) []metric.RecordOption {
 	return []metric.RecordOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more)...)}
 }
 
-func hedged(yes bool) attribute.KeyValue { return attribute.Bool("hedge.hedged", yes) }
+func hedgedAttribute(yes bool) attribute.KeyValue { return attribute.Bool("hedge.hedged", yes) }
 
-// kind returns the type of attempt n in the words of A96.
-func kind(n int) string {
+// attemptType returns the type of attempt n (gRFC A96).
+func attemptType(n int) string {
 	if n > 0 {
 		return "hedge"
 	}
 	return "original"
 }
 
-// attempt returns the attributes of attempt n.
-func attempt(n int, outcome observe.Outcome) []attribute.KeyValue {
-	return []attribute.KeyValue{attribute.String("hedge.type", kind(n)), attribute.String("hedge.outcome", string(outcome))}
+// attemptAttributes returns the attributes of attempt n.
+func attemptAttributes(n int, outcome observe.Outcome) []attribute.KeyValue {
+	return []attribute.KeyValue{attribute.String("hedge.type", attemptType(n)), attribute.String("hedge.outcome", string(outcome))}
 }
 
-// AttemptStart adds an event to the caller's span if the attempt is a hedge.
+// AttemptStart adds an event to the span of the caller if the attempt is a hedge.
 func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observe.AttemptInfo) {
 	if !a.Hedge() {
 		return
@@ -291,18 +290,18 @@ func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observ
 	}
 }
 
-// AttemptDone counts an attempt, and makes a span of it if it is a hedge or lost.
+// AttemptDone counts an attempt, and records a span if the attempt is a hedge or has lost.
 func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a observe.AttemptResult) {
-	s := o.of(key)
+	s := o.attributesFor(key)
 	if !a.Hedge() && a.Outcome == observe.Won {
-		o.attempts.Add(ctx, 1, s.won...)
+		o.attempts.Add(ctx, 1, s.primaryWon...)
 		return
 	}
-	o.attempts.Add(ctx, 1, s.with(attempt(a.Number, a.Outcome)...)...)
+	o.attempts.Add(ctx, 1, s.addOptions(attemptAttributes(a.Number, a.Outcome)...)...)
 	if (a.Hedge() || a.Outcome == observe.Lost) && trace.SpanContextFromContext(ctx).IsValid() {
 		end := time.Now()
 		_, span := o.tracer.Start(ctx, "hedge attempt", trace.WithTimestamp(end.Add(-a.Latency)),
-			trace.WithAttributes(s.common...), trace.WithAttributes(attempt(a.Number, a.Outcome)...),
+			trace.WithAttributes(s.common...), trace.WithAttributes(attemptAttributes(a.Number, a.Outcome)...),
 			trace.WithAttributes(attribute.Int("hedge.attempt", a.Number)))
 		if a.Hedge() && key.Protocol == "http" {
 			span.SetAttributes(attribute.Int("http.request.resend_count", a.Number)) // as OpenTelemetry's conventions for HTTP say
@@ -314,18 +313,18 @@ func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a obser
 	}
 }
 
-// RequestDone counts a call, and adds attributes to the caller's span if the call was hedged.
+// RequestDone counts a call, and adds attributes to the span of the caller if the call was hedged.
 func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r observe.RequestResult) {
-	s := o.of(key)
+	s := o.attributesFor(key)
 	o.requests.Add(ctx, 1, s.add...)
 	o.delay.Record(ctx, r.Delay.Seconds(), s.record...)
-	if r.Share > 0 { // calls that cannot be hedged say nothing of the budget
+	if r.Share > 0 { // 0 for calls that cannot be hedged
 		o.ratio.Record(ctx, r.Share, s.record...)
 	}
 	if r.Attempts > 1 {
-		o.hedgedDone(ctx, s, r)
+		o.recordHedgedCall(ctx, s, r)
 	} else {
-		o.request.Record(ctx, r.Latency.Seconds(), s.alone...)
+		o.request.Record(ctx, r.Latency.Seconds(), s.unhedged...)
 	}
 	if r.AnswersNotTaken > 0 {
 		o.notTaken.Add(ctx, int64(r.AnswersNotTaken), s.add...)
@@ -340,38 +339,37 @@ func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r obser
 	if r.Attempts > 1 && span.IsRecording() {
 		span.SetAttributes(attribute.Int("hedge.attempts", r.Attempts))
 		if r.Winner >= 0 {
-			span.SetAttributes(attribute.String("hedge.winner", kind(r.Winner)))
+			span.SetAttributes(attribute.String("hedge.winner", attemptType(r.Winner)))
 		}
 	}
 }
 
-// hedgedDone counts a call that a hedge was sent for.
-func (o *Observer) hedgedDone(ctx context.Context, s *sets, r observe.RequestResult) {
-	o.request.Record(ctx, r.Latency.Seconds(), s.recorded(hedged(true))...)
+// recordHedgedCall counts a call with hedges.
+func (o *Observer) recordHedgedCall(ctx context.Context, s *keyAttributes, r observe.RequestResult) {
+	o.request.Record(ctx, r.Latency.Seconds(), s.recordOptions(hedgedAttribute(true))...)
 	switch {
 	case r.HeldBack:
-		o.wins.Add(ctx, 1, s.with(attribute.String("hedge.type", "held_back"))...)
+		o.wins.Add(ctx, 1, s.addOptions(attribute.String("hedge.type", "held_back"))...)
 	case r.Winner >= 0:
-		o.wins.Add(ctx, 1, s.with(attribute.String("hedge.type", kind(r.Winner)))...)
+		o.wins.Add(ctx, 1, s.addOptions(attribute.String("hedge.type", attemptType(r.Winner)))...)
 	}
-	if s.call != nil {
-		o.hedges.Record(ctx, int64(r.Attempts-1), s.call...)
+	if s.grpcCall != nil {
+		o.hedges.Record(ctx, int64(r.Attempts-1), s.grpcCall...)
 	}
 }
 
-// Audited records what the audit of a host has found.
+// Audited records the result of the audit of a host.
 func (o *Observer) Audited(key observe.KeyInfo, a observe.Audit) {
 	verdict := map[observe.Verdict]float64{observe.AuditOn: 1, observe.AuditOff: -1}[a.Verdict]
 	for i, v := range [...]float64{verdict, a.Saved.Seconds(), a.PlusMinus.Seconds(), a.Confidence} {
-		o.audited[i].Record(context.Background(), v, o.of(key).record...)
+		o.auditGauges[i].Record(context.Background(), v, o.attributesFor(key).record...)
 	}
 }
 
-// Denied counts a hedge that was not sent, or a call that could not be hedged. In the
-// first case it adds an event to the caller's span.
+// Denied counts a hedge that was not sent, or a call that could not be hedged. For a hedge it also adds an event to the span of the caller.
 func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied observe.Reason) {
 	reason := attribute.String("hedge.reason", string(denied))
-	o.denied.Add(ctx, 1, o.of(key).with(reason)...)
+	o.denied.Add(ctx, 1, o.attributesFor(key).addOptions(reason)...)
 	switch denied {
 	case observe.DeniedMethod, observe.DeniedBody, observe.DeniedDisabled, observe.DeniedWarming, observe.DeniedNested:
 		return // no hedge was due
@@ -381,19 +379,19 @@ func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied obser
 	}
 }
 
-// Budget records how many hedges the budget could pay for.
+// Budget records the number of hedges that the budget can pay for.
 func (o *Observer) Budget(key observe.KeyInfo, tokens float64) {
-	o.tokens.Record(context.Background(), tokens, o.of(key).record...)
+	o.tokens.Record(context.Background(), tokens, o.attributesFor(key).record...)
 }
 
-// EndpointEvent counts what happens at an endpoint.
+// EndpointEvent counts an event of an endpoint.
 func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
-	s := o.of(key)
+	s := o.attributesFor(key)
 	switch ctx := context.Background(); p.Kind {
 	case observe.EndpointCalled:
-		o.endpointAttempts.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.type", kind(0)))...)
+		o.endpointAttempts.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.type", attemptType(0)))...)
 	case observe.EndpointHedged:
-		o.endpointAttempts.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.type", kind(1)))...)
+		o.endpointAttempts.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.type", attemptType(1)))...)
 	case observe.EndpointFailed, observe.EndpointOvertaken:
 		o.endpointBad.Add(ctx, 1, s.endpointAttributes(p, attribute.String("hedge.outcome", string(p.Kind)))...)
 	case observe.EndpointEjected:
@@ -403,18 +401,18 @@ func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	}
 }
 
-// endpointAttributes returns the attributes of the key, an endpoint and more, which depends on the kind of the event alone.
-func (s *sets) endpointAttributes(p observe.EndpointEvent, more ...attribute.KeyValue) []metric.AddOption {
+// endpointAttributes returns the attributes of the key, the endpoint and more. The kind of the event determines more.
+func (s *keyAttributes) endpointAttributes(p observe.EndpointEvent, more ...attribute.KeyValue) []metric.AddOption {
 	if known, ok := s.endpoints.Load(p); ok {
 		return known.([]metric.AddOption)
 	}
 	endpoint := observe.KeyInfo{Host: p.Endpoint}.Printable().Host
-	all := s.with(append(more, attribute.String("hedge.endpoint", endpoint))...)
+	all := s.addOptions(append(more, attribute.String("hedge.endpoint", endpoint))...)
 	s.endpoints.Store(p, all)
 	return all
 }
 
-// Limited counts a request that came to a Limiter, and how long it waited.
+// Limited counts a request to a Limiter, and records its wait.
 func (o *Observer) Limited(ctx context.Context, limiter string, r observe.LimiterResult) {
 	name := observe.KeyInfo{Client: limiter}.Printable().Client
 	outcome := metric.WithAttributes(attribute.String("hedge.limiter", name), attribute.String("hedge.outcome", string(r.Outcome)))

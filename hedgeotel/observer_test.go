@@ -42,7 +42,7 @@ type telemetry struct {
 	reader *sdkmetric.ManualReader
 }
 
-func record(t *testing.T) *telemetry {
+func newTelemetry(t *testing.T) *telemetry {
 	r := &telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans))
 	r.tracer = tracers.Tracer("test")
@@ -101,9 +101,9 @@ func (r *telemetry) call(ctx context.Context, h *hedge.Hedger, takes ...time.Dur
 	})
 }
 
-func TestRequestsToALimiterAreCountedByOutcome(t *testing.T) {
+func TestObserverCountsRequestsToLimiterByOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
+		r := newTelemetry(t)
 		l := hedge.NewLimiter(1, hedge.WithObserver(r), hedge.WithName("shop"))
 		h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(100 * ms) }))
 		for i := range 7 {
@@ -126,8 +126,8 @@ func TestRequestsToALimiterAreCountedByOutcome(t *testing.T) {
 	})
 }
 
-func TestAnyHostCanBeAnAttribute(t *testing.T) {
-	r := record(t)
+func TestObserverAcceptsAnyHost(t *testing.T) {
+	r := newTelemetry(t)
 	h := hedge.NewHedger(hedge.WithObserver(r))
 	for _, key := range []string{"user-\xff", "user-\xfe", strings.Repeat("a", 10000), "a\nb"} {
 		ctx, span := r.tracer.Start(t.Context(), "caller")
@@ -141,21 +141,21 @@ func TestAnyHostCanBeAnAttribute(t *testing.T) {
 	}
 }
 
-func TestNilOptionsAndProvidersChangeNothing(t *testing.T) {
+func TestNewIgnoresNilOptionsAndProviders(t *testing.T) {
 	o, err := hedgeotel.New(nil, hedgeotel.WithMeterProvider(nil), hedgeotel.WithTracerProvider(nil))
 	require.NoError(t, err)
 	o.RequestDone(t.Context(), hedge.KeyInfo{}, hedge.RequestResult{Attempts: 1})
 }
 
-func TestAnswersOfHedgesThatAreNotTakenAreCounted(t *testing.T) {
-	r := record(t)
+func TestObserverCountsAnswersNotTaken(t *testing.T) {
+	r := newTelemetry(t)
 	r.RequestDone(t.Context(), hedge.KeyInfo{Host: "db"}, hedge.RequestResult{Attempts: 3, AnswersNotTaken: 2})
 	assert.EqualValues(t, 2, r.metrics(t)["hedge.answers_not_taken server.address=db"])
 }
 
-func TestMetricsUseTheValuesOfA96(t *testing.T) {
+func TestObserverUsesAttributeValuesOfA96(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
+		r := newTelemetry(t)
 		h := hedge.NewHedger(hedge.WithName("shop"), hedge.WithObserver(r), hedge.WithMaxHedges(1))
 		for range 10 {
 			r.call(t.Context(), h, 10*ms)
@@ -194,8 +194,8 @@ func TestMetricsUseTheValuesOfA96(t *testing.T) {
 	})
 }
 
-func TestHedgesOfGRPCCallsAreCountedAsA96Says(t *testing.T) {
-	r := record(t)
+func TestObserverCountsHedgesOfGRPCCalls(t *testing.T) {
+	r := newTelemetry(t)
 	grpc := hedge.KeyInfo{Protocol: "grpc", Host: "dns:///shop", Route: "/shop.v1.Catalog/GetItem"}
 	for _, attempts := range []int{1, 2, 3, 3} {
 		r.RequestDone(t.Context(), grpc, hedge.RequestResult{Attempts: attempts, Winner: -1})
@@ -210,8 +210,8 @@ func TestHedgesOfGRPCCallsAreCountedAsA96Says(t *testing.T) {
 	assert.Equal(t, map[string]float64{"grpc.client.call.hedges grpc.method=shop.v1.Catalog/GetItem,grpc.target=dns:///shop": 1 + 2 + 2}, got)
 }
 
-func TestAuditsAreGauges(t *testing.T) {
-	r := record(t)
+func TestObserverRecordsAudits(t *testing.T) {
+	r := newTelemetry(t)
 	host := hedge.KeyInfo{Protocol: "http", Host: "db"}
 	r.Audited(host, hedge.Audit{Verdict: hedge.AuditOn, Saved: 60 * ms, PlusMinus: 16 * ms, Confidence: 0.99})
 	r.Audited(host, hedge.Audit{Verdict: hedge.AuditOff, Saved: -70 * ms, PlusMinus: 21 * ms, Confidence: 0.98})
@@ -221,10 +221,10 @@ func TestAuditsAreGauges(t *testing.T) {
 	}, r.metrics(t))
 }
 
-// TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom turns the names into those of Prometheus, as OpenTelemetry's
+// TestPrometheusExporterUsesNamesOfHedgeprom turns the names into those of Prometheus, as OpenTelemetry's
 // compatibility specification says, and compares them with the first table of docs/numbers.md.
-func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
-	r := record(t)
+func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
+	r := newTelemetry(t)
 	call := hedge.RequestResult{Attempts: 2, Winner: 1, Saved: ms, Share: 0.1, AnswersNotTaken: 1}
 	r.RequestDone(t.Context(), hedge.KeyInfo{Protocol: "grpc"}, call)
 	r.AttemptDone(t.Context(), hedge.KeyInfo{}, hedge.AttemptResult{Outcome: hedge.Won})
@@ -270,9 +270,9 @@ func TestExportersToPrometheusGiveMetricsTheNamesOfHedgeprom(t *testing.T) {
 	doubles.SameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
 }
 
-// TestEndpointsAreCountedByEndpoint has two routes of a host, of which each has an opinion of its endpoints.
-func TestEndpointsAreCountedByEndpoint(t *testing.T) {
-	r := record(t)
+// TestObserverCountsAttemptsByEndpoint has two routes of a host, of which each has an opinion of its endpoints.
+func TestObserverCountsAttemptsByEndpoint(t *testing.T) {
+	r := newTelemetry(t)
 	for _, route := range []string{"/a", "/b"} {
 		key := hedge.KeyInfo{Client: "shop", Protocol: "grpc", Host: "near", Route: route}
 		for range 3 {
@@ -308,7 +308,7 @@ func BenchmarkEndpointEvent(b *testing.B) {
 	}
 }
 
-func attributes(kvs []attribute.KeyValue) map[string]string {
+func attributeMap(kvs []attribute.KeyValue) map[string]string {
 	all := make(map[string]string)
 	for _, kv := range kvs {
 		all[string(kv.Key)] = kv.Value.String()
@@ -316,9 +316,9 @@ func attributes(kvs []attribute.KeyValue) map[string]string {
 	return all
 }
 
-func TestLosersHaveSpansWithoutError(t *testing.T) {
+func TestObserverRecordsLoserAsSpanWithoutError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
+		r := newTelemetry(t)
 		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
 		start := time.Now()
 		r.call(hedge.WithDelay(t.Context(), 10*ms), h, time.Second, 5*ms)
@@ -332,46 +332,46 @@ func TestLosersHaveSpansWithoutError(t *testing.T) {
 		}
 		assert.Equal(t, map[string]string{
 			"server.address": "db", "hedge.protocol": "func", "hedge.attempt": "1", "hedge.type": "hedge", "hedge.outcome": "won",
-		}, attributes(won.Attributes()))
+		}, attributeMap(won.Attributes()))
 		assert.Equal(t, map[string]string{
 			"server.address": "db", "hedge.protocol": "func", "hedge.attempt": "0", "hedge.type": "original", "hedge.outcome": "lost",
-		}, attributes(lost.Attributes()))
+		}, attributeMap(lost.Attributes()))
 		assert.Equal(t, 10*ms, won.StartTime().Sub(start))
 		assert.Equal(t, 15*ms, won.EndTime().Sub(start))
 		assert.Equal(t, start, lost.StartTime())
-		assert.Equal(t, map[string]string{"hedge.attempts": "2", "hedge.winner": "hedge"}, attributes(caller.Attributes()))
+		assert.Equal(t, map[string]string{"hedge.attempts": "2", "hedge.winner": "hedge"}, attributeMap(caller.Attributes()))
 		require.Len(t, caller.Events(), 1)
 		assert.Equal(t, "hedge.fired", caller.Events()[0].Name)
 	})
 }
 
-func TestHedgeThatFailsIsAnError(t *testing.T) {
+func TestObserverRecordsFailedHedgeAsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
+		r := newTelemetry(t)
 		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
 		r.call(hedge.WithDelay(t.Context(), 10*ms), h, 90*ms, -ms)
 		spans := r.spans.Ended()
 		require.Len(t, spans, 2, "a primary that did not lose has no span")
 		assert.Equal(t, codes.Error, spans[0].Status().Code)
-		assert.Equal(t, "original", attributes(spans[1].Attributes())["hedge.winner"])
+		assert.Equal(t, "original", attributeMap(spans[1].Attributes())["hedge.winner"])
 	})
 }
 
-func TestDueHedgeThatIsDeniedIsAnEvent(t *testing.T) {
+func TestObserverAddsEventForDeniedHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
+		r := newTelemetry(t)
 		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithBudget(hedge.NewBudget(0, 0)))
 		r.call(t.Context(), h, 5*ms)
 		r.call(hedge.WithDelay(t.Context(), 10*ms), h, 15*ms)
 		spans := r.spans.Ended()
 		require.Len(t, spans, 2)
 		assert.Empty(t, spans[0].Events(), "a call that could not be hedged has no event")
-		assert.Equal(t, map[string]string{"hedge.reason": "budget"}, attributes(spans[1].Events()[0].Attributes))
+		assert.Equal(t, map[string]string{"hedge.reason": "budget"}, attributeMap(spans[1].Events()[0].Attributes))
 	})
 }
 
-func TestCallThatCouldNotBeHedgedIsNoEvent(t *testing.T) {
-	r := record(t)
+func TestObserverAddsNoEventForCallWithoutHedges(t *testing.T) {
+	r := newTelemetry(t)
 	ctx, span := r.tracer.Start(t.Context(), "caller")
 	for _, why := range []hedge.Reason{hedge.DeniedWarming, hedge.DeniedDisabled, hedge.DeniedMethod, hedge.DeniedBody, hedge.DeniedNested} {
 		r.Denied(ctx, hedge.KeyInfo{Host: "db"}, why)
@@ -380,19 +380,19 @@ func TestCallThatCouldNotBeHedgedIsNoEvent(t *testing.T) {
 	span.End()
 	events := r.spans.Ended()[0].Events()
 	require.Len(t, events, 1)
-	assert.Equal(t, map[string]string{"hedge.reason": "slow"}, attributes(events[0].Attributes))
+	assert.Equal(t, map[string]string{"hedge.reason": "slow"}, attributeMap(events[0].Attributes))
 }
 
-func TestOnlyTheAPIIsImported(t *testing.T) {
+func TestModuleImportsOnlyAPI(t *testing.T) {
 	deps, err := exec.Command("go", "list", "-deps", ".").Output()
 	require.NoError(t, err)
 	assert.NotContains(t, string(deps), "go.opentelemetry.io/otel/sdk")
 	assert.Contains(t, string(deps), "go.opentelemetry.io/otel/metric")
 }
 
-func TestCallsWithoutASpanMakeNone(t *testing.T) {
+func TestObserverMakesNoSpanWithoutParent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
+		r := newTelemetry(t)
 		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithMaxHedges(1))
 		_, err := hedge.Do(hedge.WithDelay(t.Context(), 10*ms), h, "db", func(ctx context.Context) (int, error) {
 			time.Sleep(15 * ms)
@@ -454,12 +454,12 @@ func Example() {
 	// show item 1
 }
 
-func TestSpansSayWhatTheAuditHasFound(t *testing.T) {
+func TestObserverAddsAuditToSpan(t *testing.T) {
 	for verdict, opts := range map[string][]hedge.FuncOption{"trying": {hedge.WithAudit()}, "": nil} {
 		synctest.Test(t, func(t *testing.T) {
-			r := record(t)
+			r := newTelemetry(t)
 			r.call(t.Context(), hedge.NewHedger(append(opts, hedge.WithObserver(r))...), 5*ms)
-			assert.Equal(t, verdict, attributes(r.spans.Ended()[0].Attributes())["hedge.audit"])
+			assert.Equal(t, verdict, attributeMap(r.spans.Ended()[0].Attributes())["hedge.audit"])
 		})
 	}
 }
