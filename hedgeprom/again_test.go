@@ -26,8 +26,8 @@ func (l *limiterNumbers) Snapshot() observe.LimiterSnapshot {
 	return observe.LimiterSnapshot{Name: "l", Worked: l.worked}
 }
 
-// TestCollectorCountsWhatIsAddedTwiceOnce adds each source twice, and two stores of one name, whose numbers are added up.
-func TestCollectorCountsWhatIsAddedTwiceOnce(t *testing.T) {
+// TestCollectorCountsSourceAddedTwiceOnce adds each source twice, and two stores of one name, whose numbers are added up.
+func TestCollectorCountsSourceAddedTwiceOnce(t *testing.T) {
 	c := hedgeprom.New()
 	store, other, dns, limiter := &storeNumbers{7}, &storeNumbers{7}, &dnsNumbers{7}, &limiterNumbers{7}
 	f := storeFunc(func() observe.StoreStats { return observe.StoreStats{Ranges: 1} })

@@ -1,4 +1,4 @@
-// Package hedgeprom has metrics of hedging for Prometheus.
+// Package hedgeprom exports metrics of hedging to Prometheus.
 //
 //	metrics := hedgeprom.New()
 //	prometheus.MustRegister(metrics)
@@ -63,21 +63,20 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Other is the host label of all hosts above the limit of [WithMaxHosts], and of a host
-// that has this name.
+// Other is the label of all hosts above the limit of [WithMaxHosts], and of a host with this name.
 const Other = "other"
 
-// A Collector is a [observe.Observer], which counts, and a [prometheus.Collector], which
-// shows the counts. It is safe for concurrent use. Use [New] to make one.
+// A Collector is an [observe.Observer] that counts events, and a [prometheus.Collector] that exports the counts. It is safe for concurrent use. [New]
+// makes one.
 type Collector struct {
 	observe.NopObserver
 	maxHosts int
 
 	requests, attempts, wins, denied, notTaken *prometheus.CounterVec
 
-	delay, budget, share *prometheus.GaugeVec
+	delay, budget, ratio *prometheus.GaugeVec
 	saved, latency       *prometheus.HistogramVec
-	audited              [4]*prometheus.GaugeVec // verdict, saved, its error, confidence
+	auditGauges          [4]*prometheus.GaugeVec // verdict, saved time, error of the saved time, confidence
 	grpcHedges           *prometheus.HistogramVec
 	dns                  *dnsMetrics
 	recursors            *recursorMetrics
@@ -85,14 +84,13 @@ type Collector struct {
 	stores               *storeMetrics
 	byEndpoint           *endpointMetrics
 
-	series atomic.Pointer[map[id]*series] // the map is replaced, never changed
-	mu     sync.Mutex                     // held while series is replaced
-	hosts  map[string]bool                // hosts with a label of their own; guarded by mu
-	routes map[string]bool                // gRPC methods with one; guarded by mu
+	series atomic.Pointer[map[seriesKey]*series] // the map is replaced, never changed
+	mu     sync.Mutex                            // held while series is replaced
+	hosts  map[string]bool                       // hosts with a label of their own; guarded by mu
+	routes map[string]bool                       // gRPC methods with a label of their own; guarded by mu
 }
 
-// Format writes the name of the type. Without it, package fmt would write all hosts, and
-// read them while they are written to.
+// Format writes the name of the type. Otherwise package fmt would print all hosts, and read them without the lock.
 func (c *Collector) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "hedgeprom.Collector") }
 
 var (
@@ -109,9 +107,8 @@ type settings struct {
 	labels   prometheus.Labels
 }
 
-// WithMaxHosts gives the first n hosts labels of their own. All other hosts share the
-// label [Other], for which there are no gauges; so do gRPC methods above n, as the label
-// grpc_method. The default is 100. It panics if n is negative.
+// WithMaxHosts sets the number of hosts with labels of their own, the first n. All other hosts share the label [Other], for which there are no
+// gauges. The same limit applies to gRPC methods in the label grpc_method. The default is 100. It panics if n is negative.
 func WithMaxHosts(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("hedgeprom: WithMaxHosts: %d is negative", n))
@@ -119,9 +116,8 @@ func WithMaxHosts(n int) Option {
 	return func(s *settings) { s.maxHosts = n }
 }
 
-// WithBuckets sets the upper bounds of the buckets of hedge_saved_seconds, in seconds.
-// The default is 1 ms to 16 s, each twice the one before. It panics unless there is a
-// bound and each is larger than the one before.
+// WithBuckets sets the upper bounds of the buckets of hedge_saved_seconds, in seconds. The default is 1 ms to 16 s, each bound twice the one before.
+// It panics if there is no bound, or if the bounds do not increase.
 func WithBuckets(seconds ...float64) Option {
 	if len(seconds) == 0 {
 		panic("hedgeprom: WithBuckets: there is no bucket")
@@ -135,10 +131,9 @@ func WithBuckets(seconds ...float64) Option {
 	return func(s *settings) { s.buckets = seconds }
 }
 
-// WithConstLabels adds the same labels to every metric. The default is none. It panics
-// if one of them is a label that metrics of this package have: client, host, protocol,
-// type, reason, hedged, le, limiter, outcome, limit, security, tag, store, kind, length,
-// endpoint, grpc_method or grpc_target.
+// WithConstLabels adds labels with constant values to every metric. The default is none. It panics on a label that metrics of this package have:
+// client, host, protocol, type, reason, hedged, le, limiter, outcome, limit, security, tag, store, kind, length, endpoint, grpc_method or
+// grpc_target.
 func WithConstLabels(labels prometheus.Labels) Option {
 	for _, name := range [...]string{
 		"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit", "security", "tag", "store", "kind", "length",
@@ -152,8 +147,8 @@ func WithConstLabels(labels prometheus.Labels) Option {
 	return func(s *settings) { s.labels = labels }
 }
 
-// New returns a Collector. Register it with a registry of Prometheus, which refuses a
-// second one unless the values of their [WithConstLabels] differ. A nil Option changes nothing.
+// New returns a Collector. Register it with a registry of Prometheus, which rejects a second one unless their [WithConstLabels] differ. A nil Option
+// has no effect.
 func New(opts ...Option) *Collector {
 	s := settings{maxHosts: 100, buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}
 	for _, o := range opts {
@@ -177,7 +172,7 @@ func New(opts ...Option) *Collector {
 		notTaken: counter("hedge_answers_not_taken_total", "Hedges with an answer that ends a call only if it is the primary's.", by()),
 		delay:    gauge("hedge_delay_seconds", "Delay after which the latest call was to be hedged; 0 if it was not."),
 		budget:   gauge("hedge_budget_tokens", "Hedges that the budget could pay for, when it was last asked."),
-		share:    gauge("hedge_budget_ratio", "Hedges per call that the budget pays for in the long run, by the settings."),
+		ratio:    gauge("hedge_budget_ratio", "Hedges per call that the budget pays for in the long run, by the settings."),
 		saved: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "hedge_saved_seconds", Help: "Estimated time that each win of a hedge saved.",
 			Buckets: s.buckets, ConstLabels: s.labels,
@@ -187,7 +182,7 @@ func New(opts ...Option) *Collector {
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
 			ConstLabels: s.labels,
 		}, by("hedged")),
-		audited: [4]*prometheus.GaugeVec{
+		auditGauges: [4]*prometheus.GaugeVec{
 			gauge("hedge_audit_verdict", "1 if hedging was measured to help, -1 if it was measured to harm and is off, 0 if no difference was found, or not yet."),
 			gauge("hedge_audit_saved_seconds", "How much shorter hedging makes the 99th percentile, as measured; negative if it makes it longer."),
 			gauge("hedge_audit_saved_error_seconds", "Half of the 95 % interval of hedge_audit_saved_seconds."),
@@ -205,66 +200,68 @@ func New(opts ...Option) *Collector {
 		hosts:      make(map[string]bool),
 		routes:     make(map[string]bool),
 	}
-	c.series.Store(&map[id]*series{})
+	c.series.Store(&map[seriesKey]*series{})
 	return c
 }
 
-func (c *Collector) all() []prometheus.Collector {
-	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.share, c.saved, c.latency, c.grpcHedges}
-	for _, g := range c.audited {
+// metrics returns the metrics that the Collector counts itself.
+func (c *Collector) metrics() []prometheus.Collector {
+	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.ratio, c.saved, c.latency, c.grpcHedges}
+	for _, g := range c.auditGauges {
 		all = append(all, g)
 	}
-	return append(all, c.byEndpoint.all()...)
+	return append(all, c.byEndpoint.collectors()...)
 }
 
 // Describe sends the descriptions of all metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range c.all() {
+	for _, m := range c.metrics() {
 		m.Describe(ch)
 	}
-	c.dns.describe(ch)
-	c.recursors.describe(ch)
-	c.limiters.describe(ch)
-	c.stores.describe(ch)
+	c.dns.Describe(ch)
+	c.recursors.Describe(ch)
+	c.limiters.Describe(ch)
+	c.stores.Describe(ch)
 }
 
 // Collect sends all metrics.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, m := range c.all() {
+	for _, m := range c.metrics() {
 		m.Collect(ch)
 	}
-	c.dns.collect(ch)
-	c.recursors.collect(ch)
-	c.limiters.collect(ch)
-	c.stores.collect(ch)
+	c.dns.Collect(ch)
+	c.recursors.Collect(ch)
+	c.limiters.Collect(ch)
+	c.stores.Collect(ch)
 }
 
-type id struct{ client, host, protocol string }
+// A seriesKey has the labels that all metrics of calls have.
+type seriesKey struct{ client, host, protocol string }
 
-// series has the metrics of one id that every call counts. Finding a metric by its
-// labels is expensive, so it is done once.
+// A series has the metrics of one seriesKey that every call updates. Metrics are looked up once, because the lookup by labels is slow.
 type series struct {
-	id
+	seriesKey
 	requests, originals  prometheus.Counter
 	hedged, unhedged     prometheus.Observer
-	delay, budget, share prometheus.Gauge // nil if many hosts share the label
+	delay, budget, ratio prometheus.Gauge // nil if many hosts share the label
 	endpoints            endpointMap
 }
 
-func (c *Collector) of(key observe.KeyInfo) *series {
-	if s := (*c.series.Load())[id{key.Client, key.Host, key.Protocol}]; s != nil {
+// seriesFor returns the series of a key.
+func (c *Collector) seriesFor(key observe.KeyInfo) *series {
+	if s := (*c.series.Load())[seriesKey{key.Client, key.Host, key.Protocol}]; s != nil {
 		return s
 	}
-	return c.add(key)
+	return c.addSeries(key)
 }
 
-// add returns the series of a key that of does not find: the key is new, or its host
-// has no label of its own, or its names are not those of its labels.
-func (c *Collector) add(key observe.KeyInfo) *series {
+// addSeries returns the series of a key that seriesFor does not find. The key is new, or its host shares the label Other, or its names are not
+// printable.
+func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key = key.Printable() // or Prometheus would panic
-	me := id{key.Client, key.Host, key.Protocol}
+	key = key.Printable() // Prometheus panics on invalid UTF-8
+	me := seriesKey{key.Client, key.Host, key.Protocol}
 	hasLabel := c.hosts[me.host] || len(c.hosts) < c.maxHosts && me.host != Other
 	if hasLabel {
 		c.hosts[me.host] = true
@@ -275,7 +272,7 @@ func (c *Collector) add(key observe.KeyInfo) *series {
 	if s := known[me]; s != nil {
 		return s
 	}
-	s := &series{id: me}
+	s := &series{seriesKey: me}
 	s.requests = c.requests.WithLabelValues(me.client, me.host, me.protocol)
 	s.originals = c.attempts.WithLabelValues(me.client, me.host, me.protocol, "original")
 	s.hedged = c.latency.WithLabelValues(me.client, me.host, me.protocol, "true")
@@ -283,7 +280,7 @@ func (c *Collector) add(key observe.KeyInfo) *series {
 	if hasLabel {
 		s.delay = c.delay.WithLabelValues(me.client, me.host, me.protocol)
 		s.budget = c.budget.WithLabelValues(me.client, me.host, me.protocol)
-		s.share = c.share.WithLabelValues(me.client, me.host, me.protocol)
+		s.ratio = c.ratio.WithLabelValues(me.client, me.host, me.protocol)
 	}
 	more := maps.Clone(known)
 	more[me] = s
@@ -293,7 +290,7 @@ func (c *Collector) add(key observe.KeyInfo) *series {
 
 // RequestDone counts a call and its attempts.
 func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observe.RequestResult) {
-	s := c.of(key)
+	s := c.seriesFor(key)
 	s.requests.Inc()
 	s.originals.Inc()
 	if r.Attempts > 1 {
@@ -303,14 +300,14 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	}
 	if s.delay != nil {
 		s.delay.Set(r.Delay.Seconds())
-		if r.Share > 0 { // calls that cannot be hedged say nothing of the budget
-			s.share.Set(r.Share)
+		if r.Share > 0 { // 0 for calls that cannot be hedged
+			s.ratio.Set(r.Share)
 		}
 	}
 	if r.Attempts > 1 {
 		c.attempts.WithLabelValues(s.client, s.host, s.protocol, "hedge").Add(float64(r.Attempts - 1))
 		if key.Protocol == "grpc" {
-			c.grpcHedges.WithLabelValues(c.method(key), s.host).Observe(float64(r.Attempts - 1))
+			c.grpcHedges.WithLabelValues(c.methodLabel(key), s.host).Observe(float64(r.Attempts - 1))
 		}
 		switch {
 		case r.HeldBack:
@@ -329,8 +326,8 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	}
 }
 
-// method returns the label of a gRPC method, which is its name without the slash at its head.
-func (c *Collector) method(key observe.KeyInfo) string {
+// methodLabel returns the label of a gRPC method: its name without the leading slash.
+func (c *Collector) methodLabel(key observe.KeyInfo) string {
 	name := strings.TrimPrefix(key.Printable().Route, "/")
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -343,27 +340,27 @@ func (c *Collector) method(key observe.KeyInfo) string {
 	return name
 }
 
-// Audited records what the audit of a host has found.
+// Audited records the result of the audit of a host.
 func (c *Collector) Audited(key observe.KeyInfo, a observe.Audit) {
-	s := c.of(key)
+	s := c.seriesFor(key)
 	if s.budget == nil { // many hosts share the label
 		return
 	}
 	verdict := map[observe.Verdict]float64{observe.AuditOn: 1, observe.AuditOff: -1}[a.Verdict]
 	for i, v := range [...]float64{verdict, a.Saved.Seconds(), a.PlusMinus.Seconds(), a.Confidence} {
-		c.audited[i].WithLabelValues(s.client, s.host, s.protocol).Set(v)
+		c.auditGauges[i].WithLabelValues(s.client, s.host, s.protocol).Set(v)
 	}
 }
 
 // Denied counts a hedge that was not sent, or a call that could not be hedged.
 func (c *Collector) Denied(_ context.Context, key observe.KeyInfo, reason observe.Reason) {
-	s := c.of(key)
+	s := c.seriesFor(key)
 	c.denied.WithLabelValues(s.client, s.host, s.protocol, string(reason)).Inc()
 }
 
-// Budget records how many hedges the budget could pay for.
+// Budget records the number of hedges that the budget can pay for.
 func (c *Collector) Budget(key observe.KeyInfo, tokens float64) {
-	if s := c.of(key); s.budget != nil {
+	if s := c.seriesFor(key); s.budget != nil {
 		s.budget.Set(tokens)
 	}
 }

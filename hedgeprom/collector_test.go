@@ -385,7 +385,7 @@ func TestLatenciesOfCallsHedgedAndNotAreNativeHistograms(t *testing.T) {
 	assert.Equal(t, map[string]float64{"false": 0.01, "true": 0.04}, found)
 }
 
-func TestAnswersOfHedgesThatAreNotTakenAreCounted(t *testing.T) {
+func TestObserverCountsAnswersNotTaken(t *testing.T) {
 	c := hedgeprom.New()
 	for _, n := range []int{0, 1, 2} {
 		c.RequestDone(t.Context(), hedge.KeyInfo{Host: "db"}, hedge.RequestResult{Attempts: 3, AnswersNotTaken: n})
@@ -414,7 +414,7 @@ hedge_budget_ratio{client="shop",host="db",protocol="func"} %v
 	})
 }
 
-func TestHedgesOfGRPCCallsAreCountedAsA96Says(t *testing.T) {
+func TestObserverCountsHedgesOfGRPCCalls(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
 	for _, attempts := range []int{1, 2, 3, 3} {
 		for _, method := range []string{"/shop.v1.Catalog/GetItem", "/shop.v1.Catalog/ListItems"} { // there is one label for methods

@@ -10,32 +10,32 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A DNSClient is a *dnshedge.Client, or anything else that has its Stats. This package
-// does not import dnshedge, so that programs without it need not carry it.
+// A DNSClient is a *dnshedge.Client, or any other type with its Stats method. This package does not import dnshedge: programs that do not use it need
+// not link it.
 type DNSClient interface{ Stats() observe.DNSStats }
 
-// AddDNS shows what a DNS client and its cache do, and what is known of its upstreams,
-// besides what the Collector counts as one of the client's Observers. The numbers are the
-// client's own, read when metrics are collected. Clients that have the same Name are shown
-// as one: counts and sizes are added up, and of all else the largest value is shown.
-// A client that was added is not added again. AddDNS panics if client is nil.
+// AddDNS exports the numbers of a DNS client, its cache and its upstreams, which are read on each collection. The events that the Collector gets as
+// an Observer of the client are counted as well.
+//
+// Of clients with the same Name, counts and sizes are summed, and of other numbers the largest is exported. Adding a client again has no effect.
+// AddDNS panics if client is nil.
 func (c *Collector) AddDNS(client DNSClient) {
 	if isNil(client) {
 		panic("hedgeprom: AddDNS: client is nil")
 	}
 	c.dns.mu.Lock()
 	defer c.dns.mu.Unlock()
-	c.dns.clients = appendNew(c.dns.clients, client)
+	c.dns.clients = appendIfNew(c.dns.clients, client)
 }
 
-// isNil reports whether v is nil, or a pointer that is.
+// isNil reports whether v is nil or a nil pointer.
 func isNil(v any) bool {
 	r := reflect.ValueOf(v)
 	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// appendNew returns all with v, unless v is in there: numbers that are read twice would be doubled. Values that cannot be compared are always new.
-func appendNew[T any](all []T, v T) []T {
+// appendIfNew appends v unless all contains it: its numbers would be counted twice. Values that cannot be compared are always appended.
+func appendIfNew[T any](all []T, v T) []T {
 	if reflect.ValueOf(v).Comparable() && slices.ContainsFunc(all, func(old T) bool {
 		return reflect.ValueOf(old).Comparable() && any(old) == any(v)
 	}) {
@@ -44,7 +44,7 @@ func appendNew[T any](all []T, v T) []T {
 	return append(all, v)
 }
 
-// dnsMetrics shows the Stats of DNS clients.
+// dnsMetrics implements [prometheus.Collector] for DNS clients.
 type dnsMetrics struct {
 	metrics []dnsMetric
 
@@ -52,11 +52,11 @@ type dnsMetrics struct {
 	clients []DNSClient
 }
 
-// dnsMetric is a metric of a client, or of an upstream.
+// dnsMetric is a metric of a client or an upstream.
 type dnsMetric struct {
 	desc     *prometheus.Desc
 	kind     prometheus.ValueType
-	largest  bool // of clients that are shown as one; otherwise their sum
+	largest  bool // export the largest value of clients with the same name, and not the sum
 	client   func(*observe.DNSStats) float64
 	cache    func(*observe.DNSCacheStats) float64
 	upstream func(*observe.DNSUpstreamStats) float64
@@ -100,27 +100,27 @@ func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	upstream("queries_total", "Queries sent to the upstream, for any reason.", func(s *observe.DNSUpstreamStats) int64 { return s.Queries })
 	upstream("hedges_total", "Hedges sent to the upstream.", func(s *observe.DNSUpstreamStats) int64 { return s.Hedges })
 	upstream("hedge_wins_total", "Hedges to the upstream that gave the answer.", func(s *observe.DNSUpstreamStats) int64 { return s.HedgeWins })
-	state("upstream_silent", "1 if three queries in a row had no answer, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return number(s.Silent) })
-	state("upstream_failing", "1 if three responses in a row were failures, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return number(s.Failing) })
+	state("upstream_silent", "1 if three queries in a row had no answer, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return boolToFloat(s.Silent) })
+	state("upstream_failing", "1 if three responses in a row were failures, and 0 otherwise.", func(s *observe.DNSUpstreamStats) float64 { return boolToFloat(s.Failing) })
 	state("round_trip_seconds", "Smoothed round trip time to the upstream; 0 if it is unknown.", func(s *observe.DNSUpstreamStats) float64 { return s.SRTT.Seconds() })
 	state("loss_ratio", "Share of the last queries to the upstream without an answer.", func(s *observe.DNSUpstreamStats) float64 { return s.Loss })
 	return d
 }
 
-func number(b bool) float64 {
+func boolToFloat(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-func (d *dnsMetrics) describe(ch chan<- *prometheus.Desc) {
+func (d *dnsMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range d.metrics {
 		ch <- m.desc
 	}
 }
 
-func (d *dnsMetrics) collect(ch chan<- prometheus.Metric) {
+func (d *dnsMetrics) Collect(ch chan<- prometheus.Metric) {
 	d.mu.Lock()
 	clients := d.clients[:len(d.clients):len(d.clients)]
 	d.mu.Unlock()

@@ -30,7 +30,7 @@ func newResolver(name string) *resolver {
 	}
 }
 
-func TestDNSMetricsAreTheStatsOfTheClient(t *testing.T) {
+func TestCollectorShowsStatsOfDNSClient(t *testing.T) {
 	c := hedgeprom.New()
 	assert.Zero(t, testutil.CollectAndCount(c), "there is no client yet")
 	c.AddDNS(newResolver("shop"))
@@ -108,7 +108,7 @@ hedge_dns_upstream_silent{client="shop",host="udp://192.0.2.2:53"} 1
 	assert.Empty(t, problems)
 }
 
-func TestDNSClientsOfOneNameAreShownAsOne(t *testing.T) {
+func TestCollectorMergesDNSClientsOfSameName(t *testing.T) {
 	c := hedgeprom.New()
 	slow := newResolver("shop")
 	slow.Upstreams[0].SRTT, slow.Cache = time.Second, nil
@@ -133,7 +133,7 @@ hedge_dns_round_trip_seconds{client="shop",host="udp://192.0.2.2:53"} 0
 `), "hedge_dns_cache_entries", "hedge_dns_questions_total", "hedge_dns_round_trip_seconds"))
 }
 
-func TestAnyNameOfADNSClientCanBeALabel(t *testing.T) {
+func TestCollectorAcceptsAnyNameOfDNSClient(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"job": "web"}))
 	r := newResolver("shop\xff\x00")
 	r.Upstreams[0].Upstream = "https://dns.example:443/" + strings.Repeat("a", 1000)
@@ -145,7 +145,7 @@ func TestAnyNameOfADNSClientCanBeALabel(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestAddDNSOfANilClientPanics(t *testing.T) {
+func TestAddDNSPanicsOnNil(t *testing.T) {
 	assert.PanicsWithValue(t, "hedgeprom: AddDNS: client is nil", func() { hedgeprom.New().AddDNS(nil) })
 	assert.PanicsWithValue(t, "hedgeprom: AddDNS: client is nil", func() { hedgeprom.New().AddDNS((*resolver)(nil)) })
 }

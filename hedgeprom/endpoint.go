@@ -9,10 +9,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxEndpoints is how many endpoints of one host have labels of their own: as many as a client can have.
+// maxEndpoints is the most endpoints of a host with labels of their own. A client cannot have more.
 const maxEndpoints = 8
 
-// endpointMetrics counts what happens at endpoints.
+// endpointMetrics counts events of endpoints.
 type endpointMetrics struct {
 	attempts, bad *prometheus.CounterVec
 	ejected       *prometheus.GaugeVec
@@ -34,24 +34,24 @@ func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
 	}
 }
 
-// all returns the collectors of m.
-func (m *endpointMetrics) all() []prometheus.Collector {
+// collectors returns the metrics.
+func (m *endpointMetrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.attempts, m.bad, m.ejected}
 }
 
-// endpointSeries has the metrics of one endpoint of one host.
+// An endpointSeries has the metrics of one endpoint of one host.
 type endpointSeries struct {
 	called, hedged, failed, overtaken prometheus.Counter
 	ejected                           prometheus.Gauge // nil if many hosts or endpoints share the label
 }
 
-// endpointMap has the metrics of a host's endpoints, by their names; nil: there are none. The map is replaced with the Collector's mu
-// held, and never changed.
+// endpointMap maps the name of an endpoint of a host to its metrics; nil: no endpoints. The mu of the Collector is held to replace the map. The map
+// itself is immutable.
 type endpointMap = atomic.Pointer[map[string]*endpointSeries]
 
-// EndpointEvent counts what happens at an endpoint.
+// EndpointEvent counts an event of an endpoint.
 func (c *Collector) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
-	at := c.endpoint(c.of(key), p.Endpoint)
+	at := c.endpointSeriesFor(c.seriesFor(key), p.Endpoint)
 	switch p.Kind {
 	case observe.EndpointCalled:
 		at.called.Inc()
@@ -75,8 +75,8 @@ func (s *endpointSeries) addEjected(n float64) {
 	}
 }
 
-// endpoint returns the metrics of an endpoint.
-func (c *Collector) endpoint(s *series, name string) *endpointSeries {
+// endpointSeriesFor returns the metrics of an endpoint.
+func (c *Collector) endpointSeriesFor(s *series, name string) *endpointSeries {
 	if s.delay == nil { // many hosts share the label
 		name = Other
 	}

@@ -116,7 +116,7 @@ hedge_endpoint_ejected{client="shop",endpoint="dns:///near",host="near",protocol
 	is(0)
 }
 
-func TestLabelsOfEndpointsAreBounded(t *testing.T) {
+func TestCollectorLimitsLabelsOfEndpoints(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
 	for host := range 3 {
 		for endpoint := range 20 {

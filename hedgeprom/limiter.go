@@ -8,29 +8,28 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Limiter is a *hedge.Limiter, or anything else that has its Snapshot.
+// A Limiter is a *hedge.Limiter, or any other type with its Snapshot method.
 type Limiter interface {
 	Snapshot() observe.LimiterSnapshot
 }
 
-// AddLimiter shows what a server's Limiter does. The numbers are the Limiter's own, read
-// when metrics are collected. Limiters that have the same name are shown as one: their
-// numbers are added up. A Limiter that was added is not added again. AddLimiter panics if l is nil.
+// AddLimiter exports the numbers of the Limiter of a server, which are read on each collection. The numbers of Limiters with the same name are
+// summed. Adding a Limiter again has no effect. AddLimiter panics if l is nil.
 func (c *Collector) AddLimiter(l Limiter) {
 	if isNil(l) {
 		panic("hedgeprom: AddLimiter: Limiter is nil")
 	}
 	c.limiters.mu.Lock()
 	defer c.limiters.mu.Unlock()
-	c.limiters.all = appendNew(c.limiters.all, l)
+	c.limiters.limiters = appendIfNew(c.limiters.limiters, l)
 }
 
-// limiterMetrics shows the Snapshots of Limiters.
+// limiterMetrics implements [prometheus.Collector] for Limiters.
 type limiterMetrics struct {
 	limit, working, waiting, requests *prometheus.Desc
 
-	mu  sync.Mutex // guards all
-	all []Limiter
+	mu       sync.Mutex // guards limiters
+	limiters []Limiter
 }
 
 func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
@@ -45,15 +44,15 @@ func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
 	}
 }
 
-func (m *limiterMetrics) describe(ch chan<- *prometheus.Desc) {
+func (m *limiterMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{m.limit, m.working, m.waiting, m.requests} {
 		ch <- d
 	}
 }
 
-func (m *limiterMetrics) collect(ch chan<- prometheus.Metric) {
+func (m *limiterMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
-	all := m.all[:len(m.all):len(m.all)]
+	all := m.limiters[:len(m.limiters):len(m.limiters)]
 	m.mu.Unlock()
 	sums := make(map[string]observe.LimiterSnapshot)
 	for _, l := range all {

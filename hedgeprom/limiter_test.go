@@ -20,7 +20,7 @@ type limiter observe.LimiterSnapshot
 
 func (l limiter) Snapshot() observe.LimiterSnapshot { return observe.LimiterSnapshot(l) }
 
-func TestLimitersOfOneNameAreShownAsOne(t *testing.T) {
+func TestCollectorMergesLimitersOfSameName(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"zone": "a"}))
 	assert.Zero(t, testutil.CollectAndCount(c), "there is no Limiter yet")
 	c.AddLimiter(limiter{Name: "shop", Limit: 64, Working: 60, Waiting: 7, Worked: 1000, Left: 30, Refused: 4})
@@ -53,7 +53,7 @@ hedge_limiter_working{limiter="shop",zone="a"} 61
 	assert.Empty(t, problems)
 }
 
-func TestAddLimiterOfNilPanics(t *testing.T) {
+func TestAddLimiterPanicsOnNil(t *testing.T) {
 	assert.PanicsWithValue(t, "hedgeprom: AddLimiter: Limiter is nil", func() { hedgeprom.New().AddLimiter(nil) })
 	assert.PanicsWithValue(t, "hedgeprom: AddLimiter: Limiter is nil", func() { hedgeprom.New().AddLimiter((*hedge.Limiter)(nil)) })
 }

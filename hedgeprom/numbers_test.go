@@ -15,9 +15,9 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestNumbersToWatchAreMetricsOnTheDashboard compares the tables in docs/numbers.md, docs/recursor.md and docs/storage.md with the metrics and the
+// TestDashboardShowsDocumentedNumbers compares the tables in docs/numbers.md, docs/recursor-operations.md and docs/storage.md with the metrics and the
 // dashboard.
-func TestNumbersToWatchAreMetricsOnTheDashboard(t *testing.T) {
+func TestDashboardShowsDocumentedNumbers(t *testing.T) {
 	var doc []byte
 	for _, page := range []string{"numbers.md", "recursor.md", "storage.md"} {
 		one, err := os.ReadFile("../docs/" + page)

@@ -10,45 +10,44 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Resolver is a *recursor.Resolver, or anything else that has its Stats. This package
-// does not import recursor, so that programs without it need not carry it.
+// A Resolver is a *recursor.Resolver, or any other type with its Stats method. This package does not import recursor: programs that do not use it
+// need not link it.
 type Resolver interface{ Stats() observe.RecursorStats }
 
-// AddRecursor shows what a recursor knows and does. The numbers are its own, read when metrics
-// are collected. Recursors that have the same Name are shown as one: their numbers are added
-// up, and of the times the longest is shown. What
-// validation says is shown of those that validate. AddRecursor panics if r is nil.
+// AddRecursor exports the numbers of a recursor, which are read on each collection. Of recursors with the same Name, numbers are summed, and of times
+// the longest is exported. Metrics of validation only exist for recursors that validate. Adding a recursor again has no effect. AddRecursor panics if
+// r is nil.
 func (c *Collector) AddRecursor(r Resolver) {
 	if isNil(r) {
 		panic("hedgeprom: AddRecursor: Resolver is nil")
 	}
 	c.recursors.mu.Lock()
 	defer c.recursors.mu.Unlock()
-	c.recursors.all = appendNew(c.recursors.all, r)
+	c.recursors.resolvers = appendIfNew(c.recursors.resolvers, r)
 }
 
-// recursorMetrics shows the Stats of recursors.
+// recursorMetrics implements [prometheus.Collector] for recursors.
 type recursorMetrics struct {
 	metrics []recursorMetric
-	labeled []recursorLabels
+	labeled []labeledRecursorMetric
 
-	mu  sync.Mutex // guards all
-	all []Resolver
+	mu        sync.Mutex // guards resolvers
+	resolvers []Resolver
 }
 
 type recursorMetric struct {
 	desc    *prometheus.Desc
 	kind    prometheus.ValueType
-	longest bool // of recursors that are shown as one, whatever its sign; otherwise their sum
-	of      func(*observe.RecursorStats) float64
+	longest bool // export the value with the largest absolute value of recursors with the same name, and not the sum
+	value   func(*observe.RecursorStats) float64
 }
 
-// recursorLabels is a metric with a label of its own, and of its values.
-type recursorLabels struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	state bool // 1 or 0: of recursors that are shown as one, whether it is true of any; otherwise their sum
-	of    func(*observe.RecursorStats) map[string]float64
+// labeledRecursorMetric is a metric with a label of its own.
+type labeledRecursorMetric struct {
+	desc    *prometheus.Desc
+	kind    prometheus.ValueType
+	isState bool // 1 or 0: export the maximum of recursors with the same name, and not the sum
+	values  func(*observe.RecursorStats) map[string]float64
 }
 
 func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
@@ -57,7 +56,7 @@ func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	}
 	r := new(recursorMetrics)
 	add := func(name, help string, kind prometheus.ValueType, of func(*observe.RecursorStats) float64) {
-		r.metrics = append(r.metrics, recursorMetric{desc: desc(name, help), kind: kind, of: of})
+		r.metrics = append(r.metrics, recursorMetric{desc: desc(name, help), kind: kind, value: of})
 	}
 	counter := func(name, help string, of func(*observe.RecursorStats) int64) {
 		add(name, help, prometheus.CounterValue, func(s *observe.RecursorStats) float64 { return float64(of(s)) })
@@ -96,13 +95,13 @@ func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	gauge("unknown_anchors", "Keys of the root with the SEP flag that no trust anchor knows.", func(s *observe.RecursorStats) float64 { return float64(len(s.UnknownSEP)) })
 	gauge("clock_off_seconds", "By how much the clock is before (negative) or after the time in which the root's signatures are valid; 0: it is not.", func(s *observe.RecursorStats) float64 { return s.ClockOff.Seconds() })
 	r.metrics[len(r.metrics)-1].longest = true
-	r.addLabeled(desc)
+	r.addLabeledMetrics(desc)
 	return r
 }
 
-// addLabeled adds the metrics with labels of their own.
-func (r *recursorMetrics) addLabeled(desc func(name, help string, more ...string) *prometheus.Desc) {
-	r.labeled = []recursorLabels{
+// addLabeledMetrics adds the metrics with labels of their own.
+func (r *recursorMetrics) addLabeledMetrics(desc func(name, help string, more ...string) *prometheus.Desc) {
+	r.labeled = []labeledRecursorMetric{
 		{desc("limited_total", "Questions that ended at a limit, by the field of recursor.Limits, or by what validation limits.", "limit"), prometheus.CounterValue, false,
 			func(s *observe.RecursorStats) map[string]float64 {
 				all := make(map[string]float64)
@@ -145,7 +144,7 @@ func (r *recursorMetrics) addLabeled(desc func(name, help string, more ...string
 	}
 }
 
-func (r *recursorMetrics) describe(ch chan<- *prometheus.Desc) {
+func (r *recursorMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range r.metrics {
 		ch <- m.desc
 	}
@@ -154,9 +153,9 @@ func (r *recursorMetrics) describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (r *recursorMetrics) collect(ch chan<- prometheus.Metric) {
+func (r *recursorMetrics) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
-	all := r.all[:len(r.all):len(r.all)]
+	all := r.resolvers[:len(r.resolvers):len(r.resolvers)]
 	r.mu.Unlock()
 	type id struct {
 		metric        int
@@ -172,7 +171,7 @@ func (r *recursorMetrics) collect(ch chan<- prometheus.Metric) {
 		}
 		for i, m := range r.metrics {
 			v := &values[name][i]
-			switch n := m.of(&s); {
+			switch n := m.value(&s); {
 			case !m.longest:
 				*v += n
 			case math.Abs(n) > math.Abs(*v):
@@ -180,8 +179,8 @@ func (r *recursorMetrics) collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		for i, m := range r.labeled {
-			for label, n := range m.of(&s) {
-				if me := (id{i, name, label}); m.state {
+			for label, n := range m.values(&s) {
+				if me := (id{i, name, label}); m.isState {
 					labeled[me] = max(labeled[me], n)
 				} else {
 					labeled[me] += n

@@ -40,7 +40,7 @@ func newRecursor(name string) *recursor {
 	return s
 }
 
-func TestRecursorMetricsAreItsStats(t *testing.T) {
+func TestCollectorShowsStatsOfRecursor(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"zone": "a"}))
 	assert.Zero(t, testutil.CollectAndCount(c), "there is no recursor yet")
 	r := newRecursor("root")
@@ -60,7 +60,7 @@ func TestRecursorMetricsAreItsStats(t *testing.T) {
 		"unknown_anchors": len(r.UnknownSEP), "clock_off_seconds": r.ClockOff.Seconds(),
 	} {
 		name = "hedge_recursor_" + name
-		got := gathered(t, c, name)
+		got := gatherValues(t, c, name)
 		assert.Equal(t, map[string]float64{`client="root",zone="a"`: number(t, value)}, got, name)
 		shown[number(t, value)] = name
 	}
@@ -71,7 +71,7 @@ func TestRecursorMetricsAreItsStats(t *testing.T) {
 		"anchor_signs":  {`tag="20326"`: 1, `tag="38696"`: 0},
 	} {
 		got := make(map[string]float64)
-		for labels, n := range gathered(t, c, "hedge_recursor_"+name) {
+		for labels, n := range gatherValues(t, c, "hedge_recursor_"+name) {
 			var own []string
 			for l := range strings.SplitSeq(labels, ",") {
 				if l != `client="root"` && l != `zone="a"` {
@@ -87,16 +87,16 @@ func TestRecursorMetricsAreItsStats(t *testing.T) {
 	assert.Len(t, shown, reflect.TypeFor[observe.RecursorStats]().NumField()-len(others), "all other fields have a metric")
 }
 
-func TestARecursorThatDoesNotValidateHasNoAnswersBySecurity(t *testing.T) {
+func TestCollectorShowsNoSecurityWithoutValidation(t *testing.T) {
 	c := hedgeprom.New()
 	c.AddRecursor(&recursor{Name: "root", Questions: 1})
 	for _, name := range []string{"answers_total", "bogus_total", "anchor_signs"} {
-		assert.Empty(t, gathered(t, c, "hedge_recursor_"+name))
+		assert.Empty(t, gatherValues(t, c, "hedge_recursor_"+name))
 	}
-	assert.Equal(t, map[string]float64{`client="root"`: 0}, gathered(t, c, "hedge_recursor_unknown_anchors"))
+	assert.Equal(t, map[string]float64{`client="root"`: 0}, gatherValues(t, c, "hedge_recursor_unknown_anchors"))
 }
 
-func TestRecursorsOfOneNameAreShownAsOne(t *testing.T) {
+func TestCollectorMergesRecursorsOfSameName(t *testing.T) {
 	c := hedgeprom.New()
 	slow := newRecursor("root")
 	slow.FirstContact = time.Second
@@ -106,24 +106,24 @@ func TestRecursorsOfOneNameAreShownAsOne(t *testing.T) {
 		c.AddRecursor(r)
 	}
 	wire := float64(slow.Wire)
-	assert.Equal(t, map[string]float64{`client="root"`: 2 * wire, `client="a�"`: wire}, gathered(t, c, "hedge_recursor_queries_total"))
-	assert.Equal(t, map[string]float64{`client="root"`: 1, `client="a�"`: 0.06}, gathered(t, c, "hedge_recursor_first_contact_seconds"))
+	assert.Equal(t, map[string]float64{`client="root"`: 2 * wire, `client="a�"`: wire}, gatherValues(t, c, "hedge_recursor_queries_total"))
+	assert.Equal(t, map[string]float64{`client="root"`: 1, `client="a�"`: 0.06}, gatherValues(t, c, "hedge_recursor_first_contact_seconds"))
 	assert.Equal(t, map[string]float64{
 		`client="root",limit="Queries"`: 14, `client="root",limit="Aliases"`: 4, `client="a�",limit="Queries"`: 7, `client="a�",limit="Aliases"`: 2,
-	}, gathered(t, c, "hedge_recursor_limited_total"))
-	assert.Equal(t, map[string]float64{`client="root"`: -90, `client="a�"`: -90}, gathered(t, c, "hedge_recursor_clock_off_seconds"), "the farthest from 0")
+	}, gatherValues(t, c, "hedge_recursor_limited_total"))
+	assert.Equal(t, map[string]float64{`client="root"`: -90, `client="a�"`: -90}, gatherValues(t, c, "hedge_recursor_clock_off_seconds"), "the farthest from 0")
 	assert.Equal(t, map[string]float64{
 		`client="root",tag="20326"`: 1, `client="root",tag="38696"`: 1, `client="a�",tag="20326"`: 1, `client="a�",tag="38696"`: 0,
-	}, gathered(t, c, "hedge_recursor_anchor_signs"))
+	}, gatherValues(t, c, "hedge_recursor_anchor_signs"))
 }
 
-func TestAddRecursorOfNilPanics(t *testing.T) {
+func TestAddRecursorPanicsOnNil(t *testing.T) {
 	assert.PanicsWithValue(t, "hedgeprom: AddRecursor: Resolver is nil", func() { hedgeprom.New().AddRecursor(nil) })
 	assert.PanicsWithValue(t, "hedgeprom: AddRecursor: Resolver is nil", func() { hedgeprom.New().AddRecursor((*recursor)(nil)) })
 }
 
-// gathered returns the values of a metric of c, by their labels.
-func gathered(t *testing.T, c prometheus.Collector, name string) map[string]float64 {
+// gatherValues returns the values of a metric of c, by their labels.
+func gatherValues(t *testing.T, c prometheus.Collector, name string) map[string]float64 {
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(c))
 	families, err := registry.Gather()

@@ -154,9 +154,9 @@ func (r *rollout) read(t *testing.T) {
 	r.minutes++
 }
 
-// TestTheRollOutRaisesOnlyTheAlertsThatItNames plays the stages of docs/rollout.md in fake time: the first takes a day and two
+// TestRolloutRaisesDocumentedAlerts plays the stages of docs/rollout.md in fake time: the first takes a day and two
 // hours, each of the others four hours. What its processes measure goes through the alerts.
-func TestTheRollOutRaisesOnlyTheAlertsThatItNames(t *testing.T) {
+func TestRolloutRaisesDocumentedAlerts(t *testing.T) {
 	const settle = 30 // minutes, in which what fired before may still fire
 	r := &rollout{series: make(map[string][]string)}
 	var checks []any

@@ -9,49 +9,50 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A RangeStore is a *rangeread.Store, or anything else that has its Stats. This package
-// does not import rangeread, so that programs without it need not carry it.
+// A RangeStore is a *rangeread.Store, or any other type with its Stats method. This package does not import rangeread: programs that do not use it
+// need not link it.
 type RangeStore interface{ Stats() observe.StoreStats }
 
-// AddStore shows what a store of ranges knows and does, under a name for the label store: that of
-// its bucket, for example. The name may be empty, and is made printable. The numbers are the store's own, read when metrics
-// are collected. Stores that have the same name are shown as one: their numbers are added up, and
-// of the times the longest is shown. A store that was added under the name is not added again. AddStore panics if s is nil.
+// AddStore exports the numbers of a store of ranges, which are read on each collection. The name is the value of the label store, for example the
+// name of a bucket. It may be empty, and is made printable.
+//
+// Of stores with the same name, numbers are summed, and of times the longest is exported. Adding a store again under the same name has no effect.
+// AddStore panics if s is nil.
 func (c *Collector) AddStore(name string, s RangeStore) {
 	if isNil(s) {
 		panic("hedgeprom: AddStore: RangeStore is nil")
 	}
 	c.stores.mu.Lock()
 	defer c.stores.mu.Unlock()
-	c.stores.all = appendNew(c.stores.all, namedStore{observe.KeyInfo{Client: name}.Printable().Client, s})
+	c.stores.stores = appendIfNew(c.stores.stores, namedStore{observe.KeyInfo{Client: name}.Printable().Client, s})
 }
 
 type namedStore struct {
-	name string
-	of   RangeStore
+	name  string
+	store RangeStore
 }
 
-// storeMetrics shows the Stats of stores.
+// storeMetrics implements [prometheus.Collector] for stores of ranges.
 type storeMetrics struct {
 	metrics []storeMetric
-	labeled []storeLabels
+	labeled []labeledStoreMetric
 
-	mu  sync.Mutex // guards all
-	all []namedStore
+	mu     sync.Mutex // guards stores
+	stores []namedStore
 }
 
 type storeMetric struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	of   func(*observe.StoreStats) int64
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*observe.StoreStats) int64
 }
 
-// storeLabels is a metric with a label of its own, and of its values.
-type storeLabels struct {
-	desc    *prometheus.Desc
-	kind    prometheus.ValueType
-	longest bool // of stores that are shown as one; otherwise their sum
-	of      func(*observe.StoreStats, func(label string, v float64))
+// labeledStoreMetric is a metric with a label of its own.
+type labeledStoreMetric struct {
+	desc      *prometheus.Desc
+	kind      prometheus.ValueType
+	longest   bool                                                     // export the longest time of stores with the same name, and not the sum
+	eachValue func(*observe.StoreStats, func(label string, v float64)) // calls the function for each value of the label
 }
 
 func newStoreMetrics(labels prometheus.Labels) *storeMetrics {
@@ -76,14 +77,14 @@ func newStoreMetrics(labels prometheus.Labels) *storeMetrics {
 	gauge("held_bytes", "Memory of what is read ahead now.", func(s *observe.StoreStats) int64 { return s.BytesHeld })
 	gauge("max_held_bytes", "Memory that may be held by what is read ahead.", func(s *observe.StoreStats) int64 { return s.MaxBytes })
 	counter("panics_total", "Panics of hedges, and of Close of bodies, which were recovered.", func(s *observe.StoreStats) int64 { return s.Panics })
-	m.addLabeled(desc)
+	m.addLabeledMetrics(desc)
 	return m
 }
 
-// addLabeled adds the metrics with labels of their own.
-func (m *storeMetrics) addLabeled(desc func(name, help string, more ...string) *prometheus.Desc) {
+// addLabeledMetrics adds the metrics with labels of their own.
+func (m *storeMetrics) addLabeledMetrics(desc func(name, help string, more ...string) *prometheus.Desc) {
 	add := func(name, help, label string, kind prometheus.ValueType, longest bool, of func(*observe.StoreStats, func(string, float64))) {
-		m.labeled = append(m.labeled, storeLabels{desc(name, help, label), kind, longest, of})
+		m.labeled = append(m.labeled, labeledStoreMetric{desc(name, help, label), kind, longest, of})
 	}
 	byKind := func(name, help string, of func(*observe.StoreStats) (firstByte, stall int64)) {
 		add(name, help, "kind", prometheus.CounterValue, false, func(s *observe.StoreStats, show func(string, float64)) {
@@ -123,7 +124,7 @@ func (m *storeMetrics) addLabeled(desc func(name, help string, more ...string) *
 		func(c *observe.StoreClass) float64 { return c.Stall.Seconds() })
 }
 
-func (m *storeMetrics) describe(ch chan<- *prometheus.Desc) {
+func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, one := range m.metrics {
 		ch <- one.desc
 	}
@@ -132,9 +133,9 @@ func (m *storeMetrics) describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func (m *storeMetrics) collect(ch chan<- prometheus.Metric) {
+func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
-	all := m.all[:len(m.all):len(m.all)]
+	all := m.stores[:len(m.stores):len(m.stores)]
 	m.mu.Unlock()
 	type id struct {
 		metric       int
@@ -143,15 +144,15 @@ func (m *storeMetrics) collect(ch chan<- prometheus.Metric) {
 	values := make(map[string][]int64)
 	labeled := make(map[id]float64)
 	for _, one := range all {
-		s := one.of.Stats()
+		s := one.store.Stats()
 		if values[one.name] == nil {
 			values[one.name] = make([]int64, len(m.metrics))
 		}
 		for i, metric := range m.metrics {
-			values[one.name][i] += metric.of(&s)
+			values[one.name][i] += metric.value(&s)
 		}
 		for i, metric := range m.labeled {
-			metric.of(&s, func(label string, v float64) {
+			metric.eachValue(&s, func(label string, v float64) {
 				if me := (id{i, one.name, label}); metric.longest {
 					labeled[me] = max(labeled[me], v)
 				} else {

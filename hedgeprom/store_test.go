@@ -45,7 +45,7 @@ func newRangeStore() *rangeStore {
 	return s
 }
 
-func TestStoreMetricsAreItsStats(t *testing.T) {
+func TestCollectorShowsStatsOfStore(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"zone": "a"}))
 	assert.Zero(t, testutil.CollectAndCount(c), "there is no store yet")
 	s := newRangeStore()
@@ -60,7 +60,7 @@ func TestStoreMetricsAreItsStats(t *testing.T) {
 		"skipped_bytes_total": s.BytesSkipped, "read_twice_bytes_total": s.BytesTwice, "held_bytes": s.BytesHeld, "max_held_bytes": s.MaxBytes,
 		"panics_total": s.Panics,
 	} {
-		assert.Equal(t, map[string]float64{`store="tables",zone="a"`: float64(value)}, gathered(t, c, "hedge_store_"+name), name)
+		assert.Equal(t, map[string]float64{`store="tables",zone="a"`: float64(value)}, gatherValues(t, c, "hedge_store_"+name), name)
 		shown[value] = true
 	}
 	for name, want := range map[string]map[string]float64{
@@ -79,13 +79,13 @@ func TestStoreMetricsAreItsStats(t *testing.T) {
 			label, value, _ := strings.Cut(label, "=")
 			all[fmt.Sprintf(`%s=%q,store="tables",zone="a"`, label, value)] = n
 		}
-		assert.Equal(t, all, gathered(t, c, "hedge_store_"+name), name)
+		assert.Equal(t, all, gatherValues(t, c, "hedge_store_"+name), name)
 	}
 	others := []string{"Enabled", "Shadow", "Denied", "FirstByteHedges", "FirstByteWins", "StallHedges", "StallWins", "DeniedBy", "Classes"} // without a metric; with one that has a label
 	assert.Len(t, shown, reflect.TypeFor[observe.StoreStats]().NumField()-len(others), "all other fields have a metric")
 }
 
-func TestStoresOfOneNameAreShownAsOne(t *testing.T) {
+func TestCollectorMergesStoresOfSameName(t *testing.T) {
 	c := hedgeprom.New()
 	slow := newRangeStore()
 	slow.Classes = []observe.StoreClass{{Length: 4096, Ranges: 1, P50: 10 * ms, P99: time.Second, Delay: 30 * ms, Stall: 2 * time.Second}}
@@ -94,19 +94,19 @@ func TestStoresOfOneNameAreShownAsOne(t *testing.T) {
 	c.AddStore("tables", slow)
 	c.AddStore("a\xff", newRangeStore())
 	read := float64(slow.BytesRead)
-	assert.Equal(t, map[string]float64{`store="tables"`: 2 * read, `store="a�"`: read}, gathered(t, c, "hedge_store_read_bytes_total"))
+	assert.Equal(t, map[string]float64{`store="tables"`: 2 * read, `store="a�"`: read}, gatherValues(t, c, "hedge_store_read_bytes_total"))
 	assert.Equal(t, map[string]float64{
 		`reason="budget",store="tables"`: 6, `reason="slow",store="tables"`: 2, `reason="budget",store="a�"`: 5, `reason="slow",store="a�"`: 2,
-	}, gathered(t, c, "hedge_store_hedges_denied_total"))
+	}, gatherValues(t, c, "hedge_store_hedges_denied_total"))
 	for name, want := range map[string]float64{
 		"class_ranges_total": 71, "class_hedges_total": 6, "first_byte_p50_seconds": 0.02, "first_byte_p99_seconds": 1, "delay_seconds": 0.04, "stall_seconds": 2,
 	} {
-		assert.Equal(t, want, gathered(t, c, "hedge_store_"+name)[`length="4096",store="tables"`], name)
+		assert.Equal(t, want, gatherValues(t, c, "hedge_store_"+name)[`length="4096",store="tables"`], name)
 	}
 }
 
-// TestObserveIsAllThatIsImported keeps programs that have metrics free of what they do not use.
-func TestObserveIsAllThatIsImported(t *testing.T) {
+// TestModuleImportsOnlyObserve keeps programs that have metrics free of what they do not use.
+func TestModuleImportsOnlyObserve(t *testing.T) {
 	deps, err := exec.Command("go", "list", "-deps", ".").Output()
 	require.NoError(t, err)
 	var ours []string
@@ -118,8 +118,8 @@ func TestObserveIsAllThatIsImported(t *testing.T) {
 	assert.ElementsMatch(t, []string{module + "/internal/sanitize", module + "/observe"}, ours)
 }
 
-// TestAStoreHasFewSeries holds what the package says: its lengths are bounded, and so is all else.
-func TestAStoreHasFewSeries(t *testing.T) {
+// TestCollectorLimitsSeriesOfStore holds what the package says: its lengths are bounded, and so is all else.
+func TestCollectorLimitsSeriesOfStore(t *testing.T) {
 	c := hedgeprom.New()
 	s := newRangeStore()
 	s.Classes = nil
@@ -133,7 +133,7 @@ func TestAStoreHasFewSeries(t *testing.T) {
 	assert.Less(t, testutil.CollectAndCount(c), 200)
 }
 
-func TestAddStoreOfNilPanics(t *testing.T) {
+func TestAddStorePanicsOnNil(t *testing.T) {
 	assert.PanicsWithValue(t, "hedgeprom: AddStore: RangeStore is nil", func() { hedgeprom.New().AddStore("a", nil) })
 	assert.PanicsWithValue(t, "hedgeprom: AddStore: RangeStore is nil", func() { hedgeprom.New().AddStore("a", (*rangeread.Store)(nil)) })
 }
