@@ -104,7 +104,7 @@ func TestPageShowsDocumentedNumbersOfDNS(t *testing.T) {
 	}
 }
 
-// documentedNumbers checks that the rows of a table in docs/numbers.md, docs/recursor-operations.md or docs/storage.md are in the JSON of a
+// documentedNumbers checks that the rows of a table in docs/numbers.md, docs/recursor.md or docs/storage.md are in the JSON of a
 // client and on the page, and returns the names that they have in the JSON.
 func documentedNumbers(t *testing.T, head string, client map[string]any, page string) (documented map[string]bool) {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestDashboardShowsDocumentedNumbers compares the tables in docs/numbers.md, docs/recursor-operations.md and docs/storage.md with the metrics and the
+// TestDashboardShowsDocumentedNumbers compares the tables in docs/numbers.md, docs/recursor.md and docs/storage.md with the metrics and the
 // dashboard.
 func TestDashboardShowsDocumentedNumbers(t *testing.T) {
 	var doc []byte
