@@ -133,7 +133,7 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 		var measured []float64
 		for _, name := range []string{"seed", "queue-deaf"} {
 			sc := scenarioOf(name)
-			tr := trial{engine: "virtual", scenario: sc, seed: 1, calls: sc.sized(size{}).Run(t.Context(), 1, made, nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.sized(size{}).Run(t.Context(), 1, made, nil)}
 			r := tr.row(name, func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}

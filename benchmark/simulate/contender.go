@@ -202,7 +202,7 @@ func (c *contender) finished() []latency.Call {
 }
 
 // trial returns the results of the contender, which must be closed.
-func (c *contender) trial(protocol string, sc scenario, seed uint64) trial {
+func (c *contender) trial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finished(), refused: c.denied}
 	t.conns = &c.opened
 	if c.world.Queue != nil {

@@ -40,7 +40,7 @@ type traits struct {
 
 // A job is one run of a scenario.
 type job struct {
-	scenario   scenario
+	scenario   *scenario
 	strategies []string
 	seed       uint64
 	size       size

@@ -59,7 +59,7 @@ func simulate(ctx context.Context, o options, p *progress) (found findings, err 
 				break
 			}
 		}
-		f := finding{scenario: runs[0].scenario}
+		f := finding{scenario: *runs[0].scenario}
 		f.scenario.about = f.scenario.sizedAbout(o.size)
 		for _, name := range runs[0].strategies {
 			if all := done[name]; len(all) > 0 {
@@ -83,7 +83,7 @@ func (o options) jobs(p *progress) []job {
 	for _, sc := range o.scenarios {
 		for i := range o.runs {
 			all = append(all, job{
-				scenario: sc, strategies: o.contenders(sc), seed: o.seed + uint64(i), size: o.size,
+				scenario: &sc, strategies: o.contenders(sc), seed: o.seed + uint64(i), size: o.size,
 				share: len(o.scenarios) * o.runs, progress: p,
 			})
 		}

@@ -21,12 +21,13 @@ import (
 func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row {
 	t.Helper()
 	l := loopback(protocol)
-	i := slices.IndexFunc(labScenarios(), func(sc scenario) bool { return sc.name == name })
+	labs := labScenarios()
+	i := slices.IndexFunc(labs, func(sc scenario) bool { return sc.name == name })
 	require.GreaterOrEqual(t, i, 0, name)
-	j := job{scenario: labScenarios()[i], seed: seed, share: 1, fake: true}
+	j := job{scenario: &labs[i], seed: seed, share: 1, fake: true}
 	j.size.requests = max(j.scenario.world.Episodes, 1) * j.scenario.world.Requests // all, however long they take
 	for _, s := range strategies {
-		if l.offers(j.scenario, s) && (s.name != "static-10ms" || protocol == "grpc") {
+		if l.offers(*j.scenario, s) && (s.name != "static-10ms" || protocol == "grpc") {
 			j.strategies = append(j.strategies, s.name)
 		}
 	}

@@ -271,7 +271,7 @@ func TestBoundsWhereZonesAreSignedAreSaid(t *testing.T) {
 
 	o, err = optionsOf([]string{"-engine", "recursor", "-scenario", "keytrap", "-strategy", "hedge"}, io.Discard)
 	require.NoError(t, err)
-	trap := trial{engine: "recursor", scenario: o.scenarios[0], strategy: "hedge", calls: make([]latency.Call, 10), partCPU: map[string]float64{traps: 10_001}}
+	trap := trial{engine: "recursor", scenario: &o.scenarios[0], strategy: "hedge", calls: make([]latency.Call, 10), partCPU: map[string]float64{traps: 10_001}}
 	said = strings.Join(findings{options: o, scenarios: []finding{{scenario: o.scenarios[0], results: []result{trap.result()}}}}.bounds(), "\n")
 	assert.Contains(t, said, "keytrap/traps: CPU in µs is 10001, at most 10000: NOT MET.")
 
@@ -341,6 +341,6 @@ func TestTitlesSayWhatWasRun(t *testing.T) {
 	assert.Equal(t, "queue-deaf: the same, 80 % loaded, and the servers finish cancelled requests: hedging hurts here; here with 1,234 requests/s; 3,000 requests for each strategy", title)
 
 	sc := scenario{name: "x", about: "a load", parts: []part{first("first", 5), last("settled", 20)}}
-	few := trial{scenario: sc, strategy: "none", calls: make([]latency.Call, 10)}
+	few := trial{scenario: &sc, strategy: "none", calls: make([]latency.Call, 10)}
 	assert.Len(t, finding{scenario: sc, results: []result{few.result()}}.shown(), 2, "no call is settled")
 }

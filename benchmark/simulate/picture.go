@@ -34,7 +34,8 @@ var pictureLines = []pictureLine{
 
 // newPicture runs what the picture shows.
 func newPicture(ctx context.Context, p *progress) (*picture, error) {
-	j := job{scenario: scenarioOf("seed"), seed: 1, size: size{requests: pictureRequests}, progress: p}
+	seed := scenarioOf("seed")
+	j := job{scenario: &seed, seed: 1, size: size{requests: pictureRequests}, progress: p}
 	for _, l := range pictureLines {
 		j.strategies = append(j.strategies, l.strategy)
 	}

@@ -63,7 +63,7 @@ type budgetFigures struct {
 // A trial is the results of one strategy in one run of a scenario.
 type trial struct {
 	engine   string
-	scenario scenario
+	scenario *scenario
 	strategy string
 	seed     uint64
 	calls    []latency.Call

@@ -25,10 +25,9 @@ func TestMedianOfRuns(t *testing.T) {
 }
 
 func TestRowCountsFailuresApart(t *testing.T) {
-	tr := trial{engine: "virtual", strategy: "none", calls: []latency.Call{
+	tr := trial{engine: "virtual", scenario: &scenario{name: "x"}, strategy: "none", calls: []latency.Call{
 		{Latency: 10 * ms}, {Latency: 20 * ms, Winner: 1, Hedges: 1}, {Latency: time.Hour, Winner: -1, Hedges: 2, Denied: 1},
 	}}
-	tr.scenario.name = "x"
 	r := tr.result().rows[0]
 	assert.Equal(t, row{
 		Engine: "virtual", Scenario: "x", Strategy: "none", Requests: 3, Errors: 1,
