@@ -401,7 +401,8 @@ func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	}
 }
 
-// endpointAttributes returns the attributes of the key, the endpoint and more. The kind of the event determines more.
+// endpointAttributes returns options with the attributes of the key, of the endpoint of p, and more. They are cached for p: more must be the same for
+// the same p.
 func (s *keyAttributes) endpointAttributes(p observe.EndpointEvent, more ...attribute.KeyValue) []metric.AddOption {
 	if known, ok := s.endpoints.Load(p); ok {
 		return known.([]metric.AddOption)

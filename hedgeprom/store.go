@@ -41,13 +41,14 @@ type storeMetrics struct {
 	stores []namedStore
 }
 
+// storeMetric is a metric of a store without further labels.
 type storeMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(*observe.StoreStats) int64
 }
 
-// labeledStoreMetric is a metric with a label of its own.
+// labeledStoreMetric is a metric of a store with one label more, such as the kind of the hedge.
 type labeledStoreMetric struct {
 	desc      *prometheus.Desc
 	kind      prometheus.ValueType

@@ -77,7 +77,8 @@ func (f *rangeBody) nextBytes() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// openResponse opens the first response, or a further one if the last one ended before the range, as its Info said.
+// openResponse opens the first response. If the response before it covers only a first part of the range, as its Info says, it opens the response
+// for the rest.
 func (f *rangeBody) openResponse() error {
 	if f.responses > 0 && f.opened == f.offset {
 		return f.handleObjectEnd() // the last response had no bytes
@@ -206,7 +207,8 @@ func (f *rangeBody) handleSourceEnd(err error) error {
 	return nil
 }
 
-// hedgeOrFail sends a hedge for the remainder. If none can be sent, it returns the error of a source that has failed.
+// hedgeOrFail sends a hedge for the bytes that are not read yet. If it sends none, it returns the error of the response that has failed, or nil while
+// that response goes on.
 func (f *rangeBody) hedgeOrFail() error {
 	if f.remainder == nil && f.hedgesLeft > 0 {
 		r, later := requestRemainder(f.request, f.offset, f.end, f.nextAttempt)

@@ -61,7 +61,7 @@ func (r *remainder) sendRequest(from, to int64) {
 	}
 }
 
-// recordWin records that the range goes on with the response.
+// recordWin counts a hedge that has won: the rest of the range is read from its response.
 func (r *remainder) recordWin() {
 	r.request.store.stallWins.Add(1)
 	r.EndRest(true)

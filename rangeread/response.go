@@ -138,7 +138,8 @@ func (s *response) readChunk() chunk {
 	return chunk{p[:n], err}
 }
 
-// readBody reads bytes before end. It returns io.EOF if the body ends at a place where it can be complete.
+// readBody reads into p, up to the offset end. Where the body ends, the error is endError's: io.EOF if that may be the end of the range or object,
+// else another one.
 func (s *response) readBody(p []byte, end int64) (int, error) {
 	p = p[:min(int64(len(p)), end-s.offset)]
 	for range maxEmptyReads {

@@ -261,7 +261,8 @@ func (d *Distribution) Quantile(q float64) (time.Duration, bool) {
 	return estimates[d.firstIndex+len(d.weights)-1-lowestIndex], true
 }
 
-// Tail is [Window.Tail].
+// Tail returns the non-empty buckets from the slowest to the fastest, as [Window.Tail] does: the upper edge of each, and the share of samples above it,
+// in [0, 1).
 func (d *Distribution) Tail() iter.Seq2[time.Duration, float64] {
 	return func(yield func(time.Duration, float64) bool) {
 		var above float64

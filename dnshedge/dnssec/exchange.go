@@ -218,7 +218,7 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	if why, is := err.(*validate.Reason); is {
 		c.validator.Counts.Rejected.Add(1)
 		if !came.signed {
-			c.noteUnsigned(q)
+			c.testUpstreamsAfterUnsigned(q)
 		}
 		return came, why
 	}

@@ -28,7 +28,7 @@ const (
 // errTurnTimeout ends the wait for an upstream that is asked individually.
 var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its turn")
 
-// An upstreamTurn is one upstream to send a question to.
+// An upstreamTurn is one of the attempts at a question, which go to one upstream after the other.
 type upstreamTurn struct {
 	address string // empty: the Exchanger chooses
 	cd      bool
@@ -177,8 +177,9 @@ func (c *core) searchUnable(zone, name string) *capabilitySearch {
 	return l
 }
 
-// noteUnsigned starts a test of the upstreams after an unsigned answer, if there are several.
-func (c *core) noteUnsigned(q question) {
+// testUpstreamsAfterUnsigned starts a test, after an unsigned answer to q, of which upstreams return DNSSEC records. It does nothing if there
+// is one upstream.
+func (c *core) testUpstreamsAfterUnsigned(q question) {
 	if zone := c.validator.AnchorZone(q.name, q.qtype); zone != nil && c.upstreamAddresses(q.name) != nil {
 		c.searchUnable(zone.Name, q.name)
 	}

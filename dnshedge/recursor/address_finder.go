@@ -244,7 +244,7 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.Effort, h
 	return true
 }
 
-// processResult returns the new addresses of a lookup.
+// processResult records the result of a lookup of addresses, and returns the addresses in it that f has not returned before.
 func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit

@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A question is a DNS question with its flags.
+// A question is a name and type of class IN, with the flags of the query that change its answer: DO and CD.
 type question struct {
 	name  string // absolute, in lower case, as from dns.CanonicalName
 	qtype uint16

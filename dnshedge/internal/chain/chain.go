@@ -184,7 +184,7 @@ func (z *Zone) referralID() uint64 {
 // zones must not be used any more.
 func (z *Zone) MarkMoved() { z.moved.Store(true) }
 
-// HasMoved reports whether the zone or one of its ancestors is marked as moved.
+// HasMoved reports whether MarkMoved was called for the zone or for one of its ancestors. Its data must then not be used.
 func (z *Zone) HasMoved() bool {
 	for ; z != nil; z = z.Parent {
 		if z.moved.Load() {

@@ -38,7 +38,7 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	}
 	signer, signed := s.findSigner(sets, s.Zone.Name)
 	switch {
-	case !signed && c.isBelowInsecureCut(s.authoritativeName(), s.Zone.Name, now):
+	case !signed && c.isBelowInsecureCut(s.zoneLookupName(), s.Zone.Name, now):
 		return nil
 	case !signed:
 		return c.countRejected(ErrUnsigned)

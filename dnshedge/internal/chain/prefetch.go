@@ -17,7 +17,7 @@ func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	if !c.ShouldValidate(name, qtype) {
 		return nil
 	}
-	return &Zone{Name: c.anchors.closestTo((&Response{Name: name, Type: qtype}).authoritativeName()).zone, CutsUnknown: true}
+	return &Zone{Name: c.anchors.closestTo((&Response{Name: name, Type: qtype}).zoneLookupName()).zone, CutsUnknown: true}
 }
 
 // PrefetchChain starts the key lookups that may be needed to validate an answer, in parallel: of the zones between the one
@@ -31,7 +31,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	now := time.Now()
 	signer, signed := s.findSigner(sets, s.Zone.Name)
 	if !signed {
-		if signer = s.authoritativeName(); c.isBelowInsecureCut(signer, s.Zone.Name, now) {
+		if signer = s.zoneLookupName(); c.isBelowInsecureCut(signer, s.Zone.Name, now) {
 			return
 		}
 	}

@@ -26,7 +26,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 	if err != nil {
 		return err
 	}
-	if a := c.anchors.closestTo(s.authoritativeName()); r.status != validate.Secure && dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
+	if a := c.anchors.closestTo(s.zoneLookupName()); r.status != validate.Secure && dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
 		zone = zone.childZone(a.zone, true) // an island of security
 		if r, err = c.lookUpKeys(ctx, b, zone); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Resp
 		s.setBogus(asReason(err, s.From))
 		return nil
 	}
-	switch open, failed := c.findHiddenInsecureCut(ctx, b, zone, s.authoritativeName(), err); {
+	switch open, failed := c.findHiddenInsecureCut(ctx, b, zone, s.zoneLookupName(), err); {
 	case failed != nil:
 		return failed
 	case open.isProvenInsecure():
@@ -113,7 +113,7 @@ func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Ke
 // validateUnsigned searches for an insecure zone cut above an answer without signatures. Servers that serve both parent
 // and child send no referral.
 func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Response, zone *Zone) error {
-	r, err := c.findInsecureCut(ctx, b, zone, s.authoritativeName())
+	r, err := c.findInsecureCut(ctx, b, zone, s.zoneLookupName())
 	switch {
 	case err != nil:
 		return err
@@ -127,8 +127,8 @@ func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Respo
 	return nil
 }
 
-// authoritativeName returns a name in the zone that answers: the parent of the name for DS, else the name.
-func (s *Response) authoritativeName() string {
+// zoneLookupName returns a name in the zone whose servers answer the question: the parent of the name for DS (RFC 4035 §3.1.4.1), else the name.
+func (s *Response) zoneLookupName() string {
 	if s.Type == dns.TypeDS && s.Name != "." {
 		return dnsname.Parent(s.Name)
 	}
@@ -137,7 +137,7 @@ func (s *Response) authoritativeName() string {
 
 // findSigner returns the zone whose keys verify an answer: the zone that was asked or one below it. It also reports
 // whether the relevant RRsets have signatures: those of the answer, or of the denial.
-func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (findSigner string, isSigned bool) {
+func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer string, isSigned bool) {
 	relevant := sets[0]
 	if s.isNegative() {
 		relevant = nil

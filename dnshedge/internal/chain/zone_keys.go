@@ -59,7 +59,7 @@ func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 	return nil
 }
 
-// isCurrent reports whether the entry has not expired. An entry from the future was made while the clock was wrong.
+// isCurrent reports whether the entry is valid at now: it has not expired, and was not made after now, which happens if the clock was set back.
 func (r *zoneKeys) isCurrent(now time.Time) bool {
 	return r != nil && now.Before(r.expires) && !now.Before(r.established)
 }
@@ -378,9 +378,9 @@ func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	return r
 }
 
-// newUnreachableKeys returns the entry of a zone whose servers, or those of its parent, have not answered. If a server has
-// answered before, that is last, the result of its data.
-func (c *Validator) newUnreachableKeys(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
+// unreachableEntry returns the cache entry of a zone whose servers, or whose parent's servers, have not answered. It is last, the entry made from an
+// earlier answer, or a new one with the reason and err if last is nil.
+func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
 	if last == nil {
 		why.Text += ": " + err.Error()
 		last = newBogusKeys(&why)
@@ -508,7 +508,7 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 			if r := c.inheritBogusParent(z); r != nil { // servers of a bogus parent may be silent
 				return nil, r
 			}
-			last = c.newUnreachableKeys(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
+			last = c.unreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
 		}
 		sets, err := validate.GroupRRsets(slices.Concat(said.Answer, said.Authority))
@@ -725,7 +725,7 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 			if why := limitReason(f.err); why != nil {
 				return newBogusKeys(why)
 			}
-			last = c.newUnreachableKeys(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
+			last = c.unreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
 			break
 		}
 		r := c.verifyKeyResponse(b, z, d, f.said)

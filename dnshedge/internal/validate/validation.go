@@ -160,7 +160,8 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	return i
 }
 
-// rememberKey stores which key made a signature, unless it was tried first.
+// rememberKey stores that keys[i] made the signature g, so that firstKeyToTry returns i next time. It does nothing if i is first, the key that was
+// tried first.
 func (w *Validation) rememberKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
 		storeMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm}, i)

@@ -106,10 +106,9 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	return tags, off
 }
 
-// findEntryPoints returns the usable keys that match a record of d, and these records. refused is true if at least one
-// record matches a key of an unsupported algorithm and every record matches a key. If there are no entry points, r is set
-// to the reason.
-func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, anchors []keyDigest, refused bool) {
+// findEntryPoints returns the usable keys whose digest is in a record of d, and these records. unsupported is true if every record matches a key and
+// at least one of the keys has an algorithm that is not supported: the zone is then insecure and not bogus. Without entry points, r is the reason.
+func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false
 	for _, a := range d.supportedEntries(w.Policy) {
@@ -121,7 +120,7 @@ func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entrie
 			}
 			if mismatches == maxMismatches {
 				r.Text = "too many keys do not fit the DS records with their tag"
-				return entries, anchors, false
+				return entries, matched, false
 			}
 			if !a.matchesKey(d.zone, k, w.Policy) {
 				if a.digestType != 0 {
@@ -133,15 +132,15 @@ func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entrie
 			case k.verifier != nil:
 				fit = true
 				if !slices.ContainsFunc(entries, k.isSameRecord) { // one key, two digests
-					entries, anchors = append(entries, *k), append(anchors, a)
+					entries, matched = append(entries, *k), append(matched, a)
 				}
 			case k.unsupported:
-				refused, fit = true, true
+				unsupported, fit = true, true
 			default:
 				r.EDE, r.Text = k.unusableEDE, "the key that a DS record fits cannot be used"
 			}
 		}
 		strays = strays || !fit
 	}
-	return entries, anchors, refused && !strays
+	return entries, matched, unsupported && !strays
 }

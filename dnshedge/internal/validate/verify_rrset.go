@@ -182,7 +182,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 			return nil
 		}
 		units := 1 + t.canonical.maxSignedSize(g)/sizePerUnit
-		if !t.payUnits(units) {
+		if !t.spendUnits(units) {
 			return nil
 		}
 		if sum == nil {
@@ -191,7 +191,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 		as := hashSignatureCheck(k, sum, g.value)
 		right, known := lookUpMemo(t.work, &t.work.results, as)
 		if !known {
-			if !t.payUnits(k.verifier.cost() - 1) {
+			if !t.spendUnits(k.verifier.cost() - 1) {
 				return nil
 			}
 			units += k.verifier.cost() - 1
@@ -216,8 +216,8 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	return nil
 }
 
-// payUnits spends units of verification. It stops the search and reports false if a limit is reached.
-func (t *signatureSearch) payUnits(units int) bool {
+// spendUnits spends units of verification. It stops the search and reports false if a limit is reached.
+func (t *signatureSearch) spendUnits(units int) bool {
 	limit := t.work.payVerification(units)
 	if limit != "" {
 		t.recordStage(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")

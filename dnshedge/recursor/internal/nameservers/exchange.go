@@ -195,8 +195,8 @@ func (q *query) setConn(conn net.Conn, d time.Duration) error {
 	return conn.SetDeadline(time.Now().Add(d)) // dialing may have taken longer
 }
 
-// extendWait counts q as missed after its timeout, and reports whether its answer is still awaited: first until
-// loserDeadline, then as long as the task runs and no other query needs its slots.
+// extendWait is called when a deadline of q has passed, and reports whether its answer is still awaited. The first call counts a timeout of the server
+// and waits until loserDeadline. A later call waits as long as the task runs and no other query waits for the slots of q.
 func (q *query) extendWait() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

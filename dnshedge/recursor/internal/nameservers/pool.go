@@ -50,7 +50,7 @@ type Pool struct {
 	lame            lameTable
 	zones           zoneTable
 	families        [2]familyHealth // IPv4 and IPv6
-	sockets         socketTable
+	sockets         socketLimiter
 	firstRTTs       *firstRTTs
 	unansweredShare float64 // of recent queries, as a moving average
 }

@@ -677,7 +677,7 @@ func TestPoolTablesAreBounded(t *testing.T) {
 			f.servers.lookUpServer(at, f.elapsed())
 			f.servers.lookUpServer(kept, f.elapsed()).lastQuery = f.elapsed()
 			f.lame.recordResponse(lameKey{"example.", at}, "www.example.", ErrLame, f.elapsed())
-			f.zones.releaseZone(f.zones.useZone(at.String()), f.elapsed())
+			f.zones.releaseZone(f.zones.acquireZone(at.String()), f.elapsed())
 			f.mu.Unlock()
 		}
 		var s observe.RecursorStats

@@ -126,8 +126,8 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	return events
 }
 
-// socketTable limits open sockets. Pool.mu guards it.
-type socketTable struct {
+// A socketLimiter limits the sockets that are open to all servers. Pool.mu guards it.
+type socketLimiter struct {
 	slots
 	open       map[*query]struct{} // queries with a slot and thus possibly a socket
 	expendable list.List           // queries unlikely to be answered, the oldest first; their sockets are taken first

@@ -111,7 +111,7 @@ func (a *queryLoop) enterZone() error {
 	if z := a.zones.all[a.Zone]; z != nil && a.began < z.backoffs[kindOfType(a.Type)].avoidUntil {
 		return ErrNoServers
 	}
-	a.zone = a.zones.useZone(a.Zone)
+	a.zone = a.zones.acquireZone(a.Zone)
 	return nil
 }
 
@@ -508,7 +508,8 @@ func (a *queryLoop) judgeResponse(c *candidate, q *query) error {
 	return a.updateLameness(c, err)
 }
 
-// updateLameness records an error of Task.Judge for the server and returns it.
+// updateLameness records err, the result of Task.Judge for a response of the server, and returns it. After ErrLame, ErrUnsigned
+// or ErrFailed the server is asked for the name later than others, and after several names it is lame for the zone. After nil it is lame no more.
 func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
 	a.mu.Lock()

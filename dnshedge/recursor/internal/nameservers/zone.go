@@ -76,8 +76,8 @@ type zoneTable struct {
 	all map[string]*zoneState
 }
 
-// useZone returns the zone with a name for a further user.
-func (t *zoneTable) useZone(name string) *zoneState {
+// acquireZone returns the state of a zone, which it makes if there is none, and counts one user more. The user calls releaseZone.
+func (t *zoneTable) acquireZone(name string) *zoneState {
 	z := t.all[name]
 	if z == nil {
 		if len(t.all) >= t.max {
@@ -125,7 +125,8 @@ type lameRecord struct {
 // maxFailures is the number of failed names after which a server is lame.
 const maxFailures = 4
 
-// lookUpLame reports whether there is a record, and whether the server is lame for a name of the zone.
+// lookUpLame looks up the entry of a server and zone. marked reports whether there is one, even if it concerns other names; lame reports whether it
+// holds for the name at the time now.
 func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (marked, lame bool) {
 	if len(t.all) == 0 {
 		return false, false
