@@ -38,7 +38,7 @@ lint:
 
 .PHONY: test
 test:
-	go test -race -shuffle=on -timeout 20m ./...
+	go test -race -short -shuffle=on -timeout 20m ./... # newcomer runs all without the race detector
 	go -C benchmark test -race -short -shuffle=on ./...
 	go -C benchmark test -shuffle=on ./... # simulations, which the race detector makes ten times slower
 	@for d in $(filter-out benchmark integration%,$(NESTED)); do (cd $$d && go test -race -shuffle=on ./...) || exit 1; done

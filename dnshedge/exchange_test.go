@@ -15,6 +15,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -501,6 +502,7 @@ func deviation(took []time.Duration) time.Duration {
 }
 
 func TestTheTailShrinks(t *testing.T) {
+	doubles.SkipSimulation(t)
 	const n = 5050
 	steady := netsim.Uniform(9500*time.Microsecond, 10500*time.Microsecond)
 	for name, tc := range map[string]struct {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -166,6 +167,7 @@ func TestR6OneNameThatFailsIsOnePieceOfEvidence(t *testing.T) {
 // The first server of resolv.conf, or the only one of Upstreams, answers one query in ten, or drops a type, or a zone,
 // while it answers other questions all the time.
 func TestR6AServerThatAnswersSomeIsNotAliveForTheRest(t *testing.T) {
+	doubles.SkipSimulation(t)
 	tenth := func() dnstest.Handler {
 		var mu sync.Mutex
 		rng := rand.New(rand.NewPCG(1, 2))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
@@ -36,6 +37,7 @@ func (l *lab) load(s *dnstest.Server, c *dnshedge.Client, n int, every time.Dura
 }
 
 func TestASlowServerIsNotAskedTwice(t *testing.T) {
+	doubles.SkipSimulation(t)
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		for _, d := range []time.Duration{1500 * ms, 3 * time.Second, 4500 * ms} {
 			bubble(t, func(l *lab) {
@@ -63,6 +65,7 @@ func TestASlowServerIsNotAskedTwice(t *testing.T) {
 // A server that drops what it cannot do gets a query more for each answer, 20 besides, and
 // the budget.
 func TestResendsArePaidForByAnswers(t *testing.T) {
+	doubles.SkipSimulation(t)
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		for _, answered := range []float64{0, 0.02, 0.1, 0.5} {
 			bubble(t, func(l *lab) { l.resendsArePaidFor(network, answered) })

@@ -43,3 +43,12 @@ func NeedsManyGoroutines(t *testing.T) {
 		t.Skip("the race detector cannot follow thousands of goroutines")
 	}
 }
+
+// SkipSimulation skips a test that simulates many calls, if the tests are short: the race detector makes it ten times slower and
+// judges none of its figures.
+func SkipSimulation(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a simulation: tests that are not short have it")
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/race"
 	"github.com/gohedge/hedge/observe"
@@ -394,6 +395,7 @@ func (h *playedHost) playToVerdict(rate float64, most time.Duration) observe.Ver
 // times a second, which takes an hour of one core, or as many as HEDGE_TEST_LONG says; parts run alone by -run
 // 'TestAuditVerdictsAreTrue/2_calls/rare'.
 func TestAuditVerdictsAreTrue(t *testing.T) {
+	doubles.SkipSimulation(t)
 	isLong := os.Getenv("HEDGE_TEST_LONG") != ""
 	most, err := strconv.Atoi(os.Getenv("HEDGE_TEST_LONG"))
 	if err != nil || most == 1 {
@@ -455,6 +457,7 @@ func (w *waits) p99() time.Duration {
 // TestAuditedCallersAreNotWorse compares what callers wait after the verdict with the better of hedging and none. An audit goes on with
 // one dark slot, or one with hedges, in 128.
 func TestAuditedCallersAreNotWorse(t *testing.T) {
+	doubles.SkipSimulation(t)
 	hosts, lasts, isLong := 2, time.Hour, os.Getenv("HEDGE_TEST_LONG") != ""
 	if isLong {
 		hosts, lasts = 20, 4*time.Hour
@@ -487,6 +490,7 @@ func TestAuditedCallersAreNotWorse(t *testing.T) {
 
 // TestShadowModePredictsWinsAndSavedTime compares the wins and the saved time of shadow mode with those of hedging.
 func TestShadowModePredictsWinsAndSavedTime(t *testing.T) {
+	doubles.SkipSimulation(t)
 	t.Parallel()
 	const rate, lasts = 50, time.Hour
 	for _, world := range []string{

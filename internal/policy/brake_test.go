@@ -184,6 +184,7 @@ func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
 // key, the larger of three hedges and two seconds' budget; and in the long run the
 // budget. The brakes, which stop nearly all of them, are left out.
 func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
+	doubles.SkipSimulation(t)
 	t.Parallel()
 	for _, keys := range []int{1, 10, 1000} {
 		for _, rps := range []int{1, 10, 100, 1000} {

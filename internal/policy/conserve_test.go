@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/policy"
 	"github.com/gohedge/hedge/internal/sanitize"
 	"github.com/gohedge/hedge/observe"
@@ -132,6 +133,7 @@ func (l *life) step(t *testing.T) {
 // All keys together hedge no more than the share of their calls and one burst, and those of routes with
 // a share of their own no more than that of theirs, whatever becomes of the keys.
 func TestR5TokensAreConserved(t *testing.T) {
+	doubles.SkipSimulation(t)
 	for seed := range uint64(40) {
 		l := newLife(seed)
 		for n := range 3000 {

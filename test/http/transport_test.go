@@ -1316,6 +1316,7 @@ func TestHedgesElsewhereTeachNoVersion(t *testing.T) {
 }
 
 func TestHundredThousandHostsAreForgotten(t *testing.T) {
+	doubles.SkipSimulation(t)
 	rt := new(doubles.RoundTripper)
 	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 		rt.Forget()
