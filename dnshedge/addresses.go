@@ -24,7 +24,7 @@ func (c *Client) Addresses(name string) []string {
 		return nil
 	}
 	s := core.servers
-	if _, n := s.routes.domain(q); n > 0 {
+	if _, n := s.routes.routeDomain(q); n > 0 {
 		return nil
 	}
 	var all []string

@@ -11,7 +11,7 @@ type background struct {
 	ctx    context.Context // ends with Close; never changes
 	cancel context.CancelFunc
 
-	closed atomic.Bool // wg counts no more; stored under mu
+	isClosed atomic.Bool // wg counts no more; stored under mu
 
 	mu sync.Mutex     // guards wg's counting; it may be taken under any other lock but those of a server
 	wg sync.WaitGroup // of what runs
@@ -19,22 +19,22 @@ type background struct {
 
 func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
-// begin counts a goroutine that wait waits for, and that must call wg.Done, or
+// addGoroutine counts a goroutine that wait waits for, and that must call wg.Done, or
 // reports false after end.
-func (b *background) begin() bool {
+func (b *background) addGoroutine() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed.Load() {
+	if b.isClosed.Load() {
 		return false
 	}
 	b.wg.Add(1)
 	return true
 }
 
-// spawn calls f in a goroutine that wait waits for, with a context that end ends,
+// spawnGoroutine calls f in a goroutine that wait waits for, with a context that end ends,
 // or reports false after end.
-func (b *background) spawn(f func(context.Context)) bool {
-	if !b.begin() {
+func (b *background) spawnGoroutine(f func(context.Context)) bool {
+	if !b.addGoroutine() {
 		return false
 	}
 	go func() {
@@ -45,12 +45,12 @@ func (b *background) spawn(f func(context.Context)) bool {
 }
 
 // end ends the context, and lets nothing begin any more.
-func (b *background) end() {
+func (b *background) cancelAll() {
 	b.mu.Lock()
-	b.closed.Store(true)
+	b.isClosed.Store(true)
 	b.mu.Unlock()
 	b.cancel()
 }
 
 // wait waits until nothing runs, after end.
-func (b *background) wait() { b.wg.Wait() }
+func (b *background) waitForAll() { b.wg.Wait() }

@@ -32,13 +32,13 @@ const (
 	refreshHits  = 2  // if it was asked for so often
 )
 
-// A backoff is how long the first failure of a question is kept. The next is kept twice as
+// A retryBackoff is how long the first failure of a question is kept. The next is kept twice as
 // long, and so on (RFC 9520 §3.2).
-type backoff struct{ first, most time.Duration }
+type retryBackoff struct{ first, most time.Duration }
 
 var (
-	ofServers   = backoff{time.Second, 5 * time.Second}      // which keep failures themselves
-	ofExchanger = backoff{5 * time.Second, 20 * time.Second} // which asks every server of a zone for each; names are back soon after an outage
+	failureOfServers   = retryBackoff{time.Second, 5 * time.Second}      // which keep failures themselves
+	failureOfExchanger = retryBackoff{5 * time.Second, 20 * time.Second} // which asks every server of a zone for each; names are back soon after an outage
 )
 
 // Extended DNS errors, RFC 8914.
@@ -94,14 +94,14 @@ type Cache struct {
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
 	seed  maphash.Seed                 // so that nobody can make keys with the same hash
-	clock clock                        // which began when the cache was first used
+	clock coarseClock                  // which began when the cache was first used
 
 	moves   atomic.Uint32 // how often the system's servers have become others
 	members atomic.Uint32 // how many Clients have used the Cache
 }
 
-// origin is whom an entry came from. The zero value is one of whom nothing is known but that a Client has it as long as it lives.
-type origin struct {
+// answerOrigin is whom an entry came from. The zero value is one of whom nothing is known but that a Client has it as long as it lives.
+type answerOrigin struct {
 	member    uint16 // the Client that asked; 0: the answer is one of Set, or the Client is not known
 	system    uint16 // 0: not the system's servers; else which of those it has had
 	domain    uint8  // length in wire format of the domain that those have a route for; 0: it came by none
@@ -109,28 +109,28 @@ type origin struct {
 }
 
 // ofSystem is what the system's servers are called now.
-func (c *Cache) ofSystem() uint16 { return 1 + uint16(c.moves.Load()%math.MaxUint16) }
+func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.moves.Load()%math.MaxUint16) }
 
-// forgetSystem forgets what the system's servers have said until now.
-func (c *Cache) forgetSystem() { c.moves.Add(1) }
+// expireSystemEntries forgets what the system's servers have said until now.
+func (c *Cache) expireSystemEntries() { c.moves.Add(1) }
 
 // notExported is the member of entries that no export has: those of all Clients after the first 65534, and those of several sources.
 const notExported = math.MaxUint16
 
 // join returns the number of a Client that begins to use the Cache. The last number is that of all further Clients.
-func (c *Cache) join() uint16 { return uint16(min(c.members.Add(1), notExported)) }
+func (c *Cache) addClient() uint16 { return uint16(min(c.members.Add(1), notExported)) }
 
 // add adds the source of the target of an alias. The entry is then of several sources, and is forgotten with the system's servers if one of
 // the sources is.
-func (o *origin) add(target origin) {
+func (o *answerOrigin) addOrigin(target answerOrigin) {
 	o.member = notExported
 	if o.system == 0 {
 		o.system = target.system
 	}
 }
 
-// current reports whether those whom an entry came from are still asked.
-func (c *Cache) current(e *entry) bool { return e.system == 0 || e.system == c.ofSystem() }
+// isCurrent reports whether those whom an entry came from are still asked.
+func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c.systemGeneration() }
 
 // entry is what is kept for a question. Only the atomics change.
 type entry struct {
@@ -141,7 +141,7 @@ type entry struct {
 	ttl          time.Duration
 	fails        uint8 // failures in a row; 0: this is an answer
 	bits         byte  // the last byte of the key
-	origin
+	answerOrigin
 
 	hits           atomic.Uint32
 	noRefreshOf    atomic.Uint32 // the type of which noRefreshUntil holds; [dns.TypeANY]: of all, if the entry is of all
@@ -152,17 +152,17 @@ type entry struct {
 func (c *Cache) init() {
 	c.once.Do(func() {
 		c.seed = maphash.MakeSeed()
-		c.clock.start()
+		c.clock.startClock()
 		c.store = otter.Must(&otter.Options[uint64, *entry]{
 			MaximumWeight: uint64(c.maxBytes()),
-			Weigher:       func(_ uint64, e *entry) uint32 { return e.weight() },
+			Weigher:       func(_ uint64, e *entry) uint32 { return e.sizeInBytes() },
 		})
 	})
 }
 
-// weight estimates what the entry takes in memory, the cache's own bookkeeping
+// sizeInBytes estimates what the entry takes in memory, the cache's own bookkeeping
 // included. The constant is measured by TestCacheStaysInsideItsBound.
-func (e *entry) weight() uint32 {
+func (e *entry) sizeInBytes() uint32 {
 	n := 380 + len(e.question)
 	if e.Answer != nil {
 		n += len(e.Packed()) + 2*e.Len()
@@ -173,8 +173,8 @@ func (e *entry) weight() uint32 {
 	return uint32(n)
 }
 
-// is reports whether the entry is that of a key.
-func (e *entry) is(key []byte) bool {
+// matchesKey reports whether the entry is that of a key.
+func (e *entry) matchesKey(key []byte) bool {
 	n := len(key) - wire.KeyLen
 	own := e.question
 	if e.Answer != nil {
@@ -187,20 +187,20 @@ func (e *entry) is(key []byte) bool {
 }
 
 // lookup returns the entry of a key, or nil.
-func (c *Cache) lookup(key []byte) *entry {
-	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.is(key) && c.current(e) {
+func (c *Cache) findEntry(key []byte) *entry {
+	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.matchesKey(key) && c.isCurrent(e) {
 		return e
 	}
 	return nil
 }
 
-// left returns how long the entry is valid, negative if it has expired.
-func (e *entry) left(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
+// remainingTime returns how long the entry is valid, negative if it has expired.
+func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
-// usable reports whether the entry is an answer that may be given if the servers
+// canServeStale reports whether the entry is an answer that may be given if the servers
 // fail; nil is not.
-func (c *Cache) usable(e *entry, at time.Duration) bool {
-	return e != nil && e.fails == 0 && e.left(at) > -c.staleTime() && c.current(e)
+func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
+	return e != nil && e.fails == 0 && e.remainingTime(at) > -c.staleTime() && c.isCurrent(e)
 }
 
 func (c *Cache) maxBytes() int64 {
@@ -210,22 +210,22 @@ func (c *Cache) maxBytes() int64 {
 	return defaultMaxBytes
 }
 
-// limits are what the Cache's fields say about TTLs.
-func (c *Cache) limits() *wire.TTLLimits {
+// ttlLimits are what the Cache's fields say about TTLs.
+func (c *Cache) ttlLimits() *wire.TTLLimits {
 	return &wire.TTLLimits{
-		Min: c.MinTTL, Max: orDefault(c.MaxTTL, defaultMaxTTL),
-		MaxNegative: orDefault(c.MaxNegativeTTL, defaultMaxNegative),
+		Min: c.MinTTL, Max: durationOrDefault(c.MaxTTL, defaultMaxTTL),
+		MaxNegative: durationOrDefault(c.MaxNegativeTTL, defaultMaxNegative),
 	}
 }
 
 // staleTime is how long an answer is kept after it expired.
-func (c *Cache) staleTime() time.Duration { return orDefault(c.MaxStale, defaultMaxStale) }
+func (c *Cache) staleTime() time.Duration { return durationOrDefault(c.MaxStale, defaultMaxStale) }
 
 // staleAfter is how long a caller waits for the servers before it gets an expired answer.
-func (c *Cache) staleAfter() time.Duration { return orDefault(c.StaleAfter, defaultStaleAfter) }
+func (c *Cache) staleAfter() time.Duration { return durationOrDefault(c.StaleAfter, defaultStaleAfter) }
 
-// orDefault returns the default for zero, and zero for what is negative.
-func orDefault(d, zero time.Duration) time.Duration {
+// durationOrDefault returns the default for zero, and zero for what is negative.
+func durationOrDefault(d, zero time.Duration) time.Duration {
 	if d == 0 {
 		return zero
 	}
@@ -245,7 +245,7 @@ func (c *Cache) validate() error {
 			return fmt.Errorf("dnshedge: Cache.%s is %v; want 0 or more", f.name, f.d)
 		}
 	}
-	if limit := orDefault(c.MaxTTL, defaultMaxTTL); c.MinTTL > limit {
+	if limit := durationOrDefault(c.MaxTTL, defaultMaxTTL); c.MinTTL > limit {
 		return fmt.Errorf("dnshedge: Cache.MinTTL is %v; want at most MaxTTL, %v", c.MinTTL, limit)
 	}
 	return nil
@@ -261,87 +261,87 @@ const (
 )
 
 // found is what is kept for a question.
-type found struct {
+type cachedAnswer struct {
 	*entry
 	freshness
-	refresh bool          // it should be refreshed now
-	below   bool          // the entry says that a name above does not exist
-	turn    uint32        // by how many places addresses are rotated
-	at      time.Duration // since the epoch
+	isRefreshDue bool          // it should be refreshed now
+	below        bool          // the entry says that a name above does not exist
+	turn         uint32        // by how many places addresses are rotated
+	at           time.Duration // since the epoch
 }
 
 // get returns what is kept for a question, and counts that it was asked. The domain is
 // the length of that whose servers have the answer, in wire format: that a name above it
 // does not exist was said by others.
-func (c *Cache) get(q *wire.Query, now time.Time, domain int) found {
+func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), c.clock.at(now), domain)
+	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.timeAt(now), domain)
 	if f.freshness == missing || f.below {
 		return f
 	}
 	f.turn = f.hits.Add(1)
-	if c.due(&f, f.turn) {
-		f.refresh = f.claim()
+	if c.isRefreshDue(&f, f.turn) {
+		f.isRefreshDue = f.claimRefresh()
 	}
 	return f
 }
 
 // hit is get for an answer that is fresh and need not be refreshed. Others are not
 // counted, and it reports false.
-func (c *Cache) hit(q *wire.Query) (found, bool) {
+func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	if !q.Cacheable() {
-		return found{}, false
+		return cachedAnswer{}, false
 	}
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.find(q.AppendKey(buf[:0]), c.clock.now(), 0)
-	if f.freshness != fresh || f.fails > 0 || f.below || c.due(&f, f.hits.Load()+1) {
+	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.currentTime(), 0)
+	if f.freshness != fresh || f.fails > 0 || f.below || c.isRefreshDue(&f, f.hits.Load()+1) {
 		return f, false
 	}
 	f.turn = f.hits.Add(1)
 	return f, true
 }
 
-// due reports whether an answer that was asked for so often should be refreshed now.
-func (c *Cache) due(f *found, hits uint32) bool {
-	return f.freshness == fresh && f.left(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
+// isRefreshDue reports whether an answer that was asked for so often should be refreshed now.
+func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
+	return f.freshness == fresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
-// find returns what is kept under a key, whose type and bits it changes. The domain is as for get.
-func (c *Cache) find(key []byte, at time.Duration, domain int) found {
-	own := c.lookup(key)
-	if own != nil && own.left(at) > 0 {
-		return found{entry: own, freshness: fresh, at: at}
+// findAnswer returns what is kept under a key, whose type and bits it changes. The domain is as for get.
+func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
+	own := c.findEntry(key)
+	if own != nil && own.remainingTime(at) > 0 {
+		return cachedAnswer{entry: own, freshness: fresh, at: at}
 	}
 	wire.AnyType(key)
-	gone := c.lookup(key)
-	if gone != nil && gone.left(at) > 0 {
-		return found{entry: gone, freshness: fresh, at: at}
+	gone := c.findEntry(key)
+	if gone != nil && gone.remainingTime(at) > 0 {
+		return cachedAnswer{entry: gone, freshness: fresh, at: at}
 	}
-	if e := c.above(key, at, domain); e != nil {
-		return found{entry: e, freshness: fresh, below: true, at: at}
+	if e := c.findAncestor(key, at, domain); e != nil {
+		return cachedAnswer{entry: e, freshness: fresh, below: true, at: at}
 	}
 	// What was heard last is true, if anything is.
-	if c.usable(own, at) && !(c.usable(gone, at) && gone.stored > own.stored) {
-		return found{entry: own, freshness: stale, at: at}
+	if c.canServeStale(own, at) && !(c.canServeStale(gone, at) && gone.stored > own.stored) {
+		return cachedAnswer{entry: own, freshness: stale, at: at}
 	}
-	if c.usable(gone, at) {
-		return found{entry: gone, freshness: stale, at: at}
+	if c.canServeStale(gone, at) {
+		return cachedAnswer{entry: gone, freshness: stale, at: at}
 	}
-	return found{at: at}
+	return cachedAnswer{at: at}
 }
 
 // above returns what says that a name above that of a key does not exist. The key is one that AnyType has made.
 //
 // Nothing is below a name that does not exist (RFC 8020), unless others are asked there. A server may say so without proof
 // although it knows names below, as one that holds ad.corp. and asks the world about corp.: all would pay for one question.
-func (c *Cache) above(key []byte, at time.Duration, domain int) (e *entry) {
+func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.NotDS(key)
-	for up := parent(key); up != nil && len(up)-wire.KeyLen >= domain; up = parent(up) {
-		if e = c.lookup(up); e != nil && e.validated && e.left(at) > 0 {
+	for up := parentName(key); up != nil && len(up)-wire.KeyLen >= domain; up = parentName(up) {
+		if e = c.findEntry(up); e != nil && e.validated && e.remainingTime(at) > 0 {
 			break
 		}
 		e = nil
@@ -350,26 +350,26 @@ func (c *Cache) above(key []byte, at time.Duration, domain int) (e *entry) {
 	return e
 }
 
-// parent returns the key of the name one label up, or nil if that is the root.
-func parent(key []byte) []byte {
+// parentName returns the key of the name one label up, or nil if that is the root.
+func parentName(key []byte) []byte {
 	if up := key[1+int(key[0]):]; len(up) > 1+wire.KeyLen {
 		return up
 	}
 	return nil
 }
 
-// claim reports whether the caller is the one who refreshes the entry. Another may
+// claimRefresh reports whether the caller is the one who refreshes the entry. Another may
 // claim it after refreshClaim, whatever becomes of the first.
-func (f *found) claim() bool {
+func (f *cachedAnswer) claimRefresh() bool {
 	until := f.claimed.Load()
 	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
 }
 
 // release ends a claim.
-func (e *entry) release() { e.claimed.Store(0) }
+func (e *entry) releaseRefresh() { e.claimed.Store(0) }
 
-// waiting reports whether nobody should ask for the entry again for a while, by a question of that type.
-func (f *found) waiting(qtype uint16) bool {
+// isRetryPostponed reports whether nobody should ask for the entry again for a while, by a question of that type.
+func (f *cachedAnswer) isRetryPostponed(qtype uint16) bool {
 	of := f.noRefreshOf.Load()
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
 }
@@ -381,8 +381,8 @@ var (
 	cachedError = []wire.EDE{{Code: edeCachedError}}
 )
 
-// answer returns what is to be said to the one who asked q.
-func (f *found) answer(q *wire.Query) (*wire.Answer, wire.View, error) {
+// answerFor returns what is to be said to the one who asked q.
+func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.View, error) {
 	switch {
 	case f.Answer == nil:
 		return nil, wire.View{}, f.err
@@ -405,7 +405,7 @@ func (f *found) answer(q *wire.Query) (*wire.Answer, wire.View, error) {
 
 // put keeps an answer, whose TTLs are limited, for ttl. If that is 0, it forgets what the
 // answer shows to be no longer true.
-func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from origin) {
+func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
@@ -416,7 +416,7 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
-		c.store.Set(hash, &entry{Answer: a, stored: c.clock.at(now), ttl: ttl, bits: key[len(key)-1], origin: from})
+		c.store.Set(hash, &entry{Answer: a, stored: c.clock.timeAt(now), ttl: ttl, bits: key[len(key)-1], answerOrigin: from})
 	} else {
 		c.store.Invalidate(hash)
 	}
@@ -425,17 +425,17 @@ func (c *Cache) put(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.T
 	}
 	// The name exists, and so do those above it.
 	wire.AnyType(key)
-	c.exists(key)
+	c.markNameExists(key)
 	if q.Type == dns.TypeDS {
 		wire.NotDS(key)
-		c.exists(key)
+		c.markNameExists(key)
 	}
 }
 
-// exists forgets that a name, or one above it, does not exist, as it is kept under a key that AnyType has made.
-func (c *Cache) exists(key []byte) {
-	for ; key != nil; key = parent(key) {
-		if c.lookup(key) != nil {
+// markNameExists forgets that a name, or one above it, does not exist, as it is kept under a key that AnyType has made.
+func (c *Cache) markNameExists(key []byte) {
+	for ; key != nil; key = parentName(key) {
+		if c.findEntry(key) != nil {
 			c.store.Invalidate(maphash.Bytes(c.seed, key))
 		}
 	}
@@ -445,29 +445,29 @@ func (c *Cache) exists(key []byte) {
 // there is no response. A failure never replaces an answer, not even an expired one,
 // but the answer is not refreshed for a while. Only a final failure replaces an expired
 // answer: the servers have decided that there is none. The domain is as for get.
-func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep backoff, from origin) {
+func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep retryBackoff, from answerOrigin) {
 	c.init()
-	at := c.clock.at(now)
+	at := c.clock.timeAt(now)
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]
-	e := &entry{Answer: a, err: err, stored: at, fails: 1, bits: bits, origin: from}
+	e := &entry{Answer: a, err: err, stored: at, fails: 1, bits: bits, answerOrigin: from}
 	if a == nil {
 		e.question = append([]byte(nil), key[:len(key)-1]...)
 	}
 	final := a != nil && a.Outcome == wire.FinalFailure
 	spared := func(had *entry) bool {
-		if !c.usable(had, at) || final && had.left(at) <= 0 {
+		if !c.canServeStale(had, at) || final && had.remainingTime(at) <= 0 {
 			return false
 		}
-		had.refreshFailed(at, q.Type)
+		had.recordRefreshFailure(at, q.Type)
 		return true
 	}
-	if f := c.find(key, at, domain); f.entry != nil && f.fails == 0 {
+	if f := c.findAnswer(key, at, domain); f.entry != nil && f.fails == 0 {
 		if spared(f.entry) {
 			return
 		}
-		if f.is(key) { // it is what has expired, of this type or of all
+		if f.matchesKey(key) { // it is what has expired, of this type or of all
 			c.store.Invalidate(maphash.Bytes(c.seed, key))
 		}
 	}
@@ -475,7 +475,7 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, do
 		if ok && spared(had) {
 			return had, otter.CancelOp
 		}
-		if ok && had.fails > 0 && had.left(at) > -forgetFailure && c.current(had) {
+		if ok && had.fails > 0 && had.remainingTime(at) > -forgetFailure && c.isCurrent(had) {
 			e.fails = min(had.fails, 8) + 1
 		}
 		e.ttl = min(keep.first<<(e.fails-1), keep.most)
@@ -483,10 +483,10 @@ func (c *Cache) fail(q *wire.Query, a *wire.Answer, err error, now time.Time, do
 	})
 }
 
-// refreshFailed ends a refresh by a question of that type without an answer.
-func (e *entry) refreshFailed(at time.Duration, qtype uint16) {
+// recordRefreshFailure ends a refresh by a question of that type without an answer.
+func (e *entry) recordRefreshFailure(at time.Duration, qtype uint16) {
 	e.postponeRefresh(at, qtype)
-	e.release()
+	e.releaseRefresh()
 }
 
 // postponeRefresh keeps the entry from being refreshed for staleRecheck by a question of that type, and by all if another type's
@@ -508,14 +508,14 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	if err != nil || !ask.Cacheable() {
 		return nil, false
 	}
-	f := c.get(ask, time.Now(), 0)
-	if f.refresh {
-		f.release() // nobody here can
+	f := c.getAnswer(ask, time.Now(), 0)
+	if f.isRefreshDue {
+		f.releaseRefresh() // nobody here can
 	}
 	if f.freshness != fresh {
 		return nil, false
 	}
-	a, view, err := f.answer(ask)
+	a, view, err := f.answerFor(ask)
 	if err != nil {
 		return nil, false
 	}
@@ -541,11 +541,11 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	if err != nil {
 		return false
 	}
-	keep := a.Limit(c.limits())
+	keep := a.Limit(c.ttlLimits())
 	if keep == 0 {
 		return false
 	}
-	c.put(q, a, keep, time.Now(), origin{})
+	c.storeAnswer(q, a, keep, time.Now(), answerOrigin{})
 	return true
 }
 
@@ -584,7 +584,7 @@ func (c *Cache) Bytes() int64 {
 	return int64(c.store.WeightedSize())
 }
 
-// stats returns how full the cache is.
-func (c *Cache) stats() *observe.DNSCacheStats {
+// addStats returns how full the cache is.
+func (c *Cache) addStats() *observe.DNSCacheStats {
 	return &observe.DNSCacheStats{Entries: c.Len(), Bytes: c.Bytes(), MaxBytes: c.maxBytes()}
 }

@@ -237,8 +237,8 @@ var _ Exchanger = (*Client)(nil)
 // errPanicked is the error of a Client whose first caller got the panic of a Logger.
 var errPanicked = errors.New("dnshedge: Client.Logger panicked when the Client was first used")
 
-// setup makes the core when the Client is first used. It returns an error if a field is out of its limits.
-func (c *Client) setup() (*core, error) {
+// getCore makes the core when the Client is first used. It returns an error if a field is out of its limits.
+func (c *Client) getCore() (*core, error) {
 	c.once.Do(func() {
 		c.err = errPanicked // unless newCore returns
 		c.core, c.err = newCore(c)
@@ -248,7 +248,7 @@ func (c *Client) setup() (*core, error) {
 
 // init is setup, and reads the hosts file when the Client is first used. If that fails, the next call reads it again.
 func (c *Client) init() (*core, error) {
-	core, err := c.setup()
+	core, err := c.getCore()
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +322,7 @@ func (c *Client) validate() error {
 // Queries that are lost are still sent again, and learning goes on. It does nothing if the
 // Client's fields are invalid, and does not override Hedge.Off.
 func (c *Client) SetEnabled(on bool) {
-	core, err := c.setup()
+	core, err := c.getCore()
 	if err == nil && core.off.Swap(!on) == on {
 		core.log.LogSwitch(on, "SetEnabled")
 	}
@@ -332,11 +332,11 @@ func (c *Client) SetEnabled(on bool) {
 // waits until it has ended; queries that this cancels end right after it. Exchanges that still wait fail, or end when their
 // servers answer. Close always returns nil. Exchanges after Close fail.
 func (c *Client) Close() error {
-	core, err := c.setup()
+	core, err := c.getCore()
 	if err != nil {
 		return nil
 	}
-	core.close()
+	core.closeAll()
 	return nil
 }
 
@@ -380,9 +380,9 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	if err != nil {
 		return nil, 0, err
 	}
-	if address == "" && !lookup.IsFromServers(ctx) {
-		if f, ok := core.hit(ctx, q); ok {
-			a, view, _ := f.answer(q)
+	if address == "" && !lookup.HasCacheBypass(ctx) {
+		if f, ok := core.answerFromFreshCache(ctx, q); ok {
+			a, view, _ := f.answerFor(q)
 			return a.Message(m, q, view), 0, nil
 		}
 	}
@@ -391,7 +391,7 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	if ctx.Done() == nil {
 		stay = ctx
 	}
-	out := core.answer(ctx, stay, q, address)
+	out := core.answerQuestion(ctx, stay, q, address)
 	if out.err != nil {
 		return nil, time.Since(start), out.err
 	}

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A clock measures how old answers are. Go's monotonic clock, which nobody sets, stands still while the machine sleeps on most
+// A coarseClock measures how old answers are. Go's monotonic clock, which nobody sets, stands still while the machine sleeps on most
 // systems. So once a second a clock looks at the time of day as well: if more than a second more has passed there, the machine has slept,
 // or that was set, and everything is that much older. Nothing becomes younger if it is set back.
-type clock struct {
+type coarseClock struct {
 	epoch  time.Time
 	looked atomic.Int64 // when the time of day was looked at, in nanoseconds since the epoch
 	slept  atomic.Int64 // nanoseconds of sleep until then
@@ -22,23 +22,23 @@ type clock struct {
 // clockLook is how often the time of day is looked at, and how much more of it must have passed.
 const clockLook = time.Second
 
-func (c *clock) start() { c.epoch = time.Now() }
+func (c *coarseClock) startClock() { c.epoch = time.Now() }
 
-// now returns the time since start.
-func (c *clock) now() time.Duration { return c.since(time.Since(c.epoch)) }
+// currentTime returns the time since start.
+func (c *coarseClock) currentTime() time.Duration { return c.durationSince(time.Since(c.epoch)) }
 
-// at returns the time since start of a moment that is not long ago.
-func (c *clock) at(now time.Time) time.Duration { return c.since(now.Sub(c.epoch)) }
+// timeAt returns the time since start of a moment that is not long ago.
+func (c *coarseClock) timeAt(now time.Time) time.Duration { return c.durationSince(now.Sub(c.epoch)) }
 
-// since adds to what the monotonic clock says for how long the machine has slept.
-func (c *clock) since(awake time.Duration) time.Duration {
+// durationSince adds to what the monotonic clock says for how long the machine has slept.
+func (c *coarseClock) durationSince(awake time.Duration) time.Duration {
 	if awake-time.Duration(c.looked.Load()) >= clockLook {
-		c.look(awake)
+		c.updateTime(awake)
 	}
 	return awake + time.Duration(c.slept.Load())
 }
 
-func (c *clock) look(awake time.Duration) {
+func (c *coarseClock) updateTime(awake time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if awake-time.Duration(c.looked.Load()) < clockLook {

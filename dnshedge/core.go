@@ -25,21 +25,21 @@ import (
 
 // core is a Client in use. Its fields never change once newCore has returned; what they lead to is safe for concurrent use.
 type core struct {
-	conf      *Client
-	trace     *Trace // of conf, guarded
-	member    uint16 // of the Cache; 0: there is none
-	servers   *servers
-	hosts     *system.Hosts  // nil if there is none
-	refreshes *budget.Bucket // of refreshes, which thus cost no hedge
-	waiting   line           // of questions, for servers
-	serving   waiters        // questions of ServeDNS
-	flights   flights
-	systems   func() []*system.Servers // that are asked, also by Clients below; only for a Client with a Cache
-	version   atomic.Uint64            // sum of the versions of systems, as the Cache knows them; 0: not yet
-	count     counters
+	conf          *Client
+	trace         *Trace // of conf, guarded
+	member        uint16 // of the Cache; 0: there is none
+	servers       *clientServers
+	hosts         *system.Hosts  // nil if there is none
+	refreshes     *budget.Bucket // of refreshes, which thus cost no hedge
+	queryQueue    fairQueue      // of questions, for servers
+	clientQueues  clientQueues   // questions of ServeDNS
+	flights       flightGroup
+	systemServers func() []*system.Servers // that are asked, also by Clients below; only for a Client with a Cache
+	systemVersion atomic.Uint64            // sum of the versions of systems, as the Cache knows them; 0: not yet
+	count         counters
 
 	identifying atomic.Int32 // calls of Client.Identity
-	operation
+	clientSettings
 	background
 }
 
@@ -55,28 +55,28 @@ func newCore(conf *Client) (*core, error) {
 	if err := conf.validate(); err != nil {
 		return nil, err
 	}
-	hedging := conf.Hedge.hedging()
+	hedging := conf.Hedge.groupHedging()
 	c := &core{
-		conf:      conf,
-		refreshes: budget.NewBucket(hedging.Share, group.Burst),
-		waiting:   line{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
-		flights:   flights{underWay: make(map[string]*flight)},
+		conf:       conf,
+		refreshes:  budget.NewBucket(hedging.Share, group.Burst),
+		queryQueue: fairQueue{max: cmp.Or(conf.MaxInFlight, defaultInFlight)},
+		flights:    flightGroup{running: make(map[string]*sharedFlight)},
 	}
-	c.serving.init(conf.MaxInFlight)
+	c.clientQueues.init(conf.MaxInFlight)
 	if conf.Hosts != "" {
-		c.hosts = system.NewHosts(conf.Hosts, c.spawn)
+		c.hosts = system.NewHosts(conf.Hosts, c.spawnGoroutine)
 	}
 	engineConfig := hedging.PolicyConfig()
 	engineConfig.Shadow = conf.Hedge.Shadow
-	if err := c.operation.init(engineConfig, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
+	if err := c.clientSettings.init(engineConfig, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
 		return nil, err
 	}
-	c.trace = conf.Trace.guard(func(value any) { c.log.LogPanicIn("Trace", value) })
+	c.trace = conf.Trace.recoverPanics(func(value any) { c.log.LogPanicIn("Trace", value) })
 	if conf.Cache != nil {
-		c.member = conf.Cache.join()
+		c.member = conf.Cache.addClient()
 	}
 	c.background.init()
-	c.systems = sync.OnceValue(c.findSystems)
+	c.systemServers = sync.OnceValue(c.findSystemServers)
 	c.servers = c.newServers(hedging)
 	if err := c.servers.init(conf); err != nil {
 		return nil, err
@@ -85,20 +85,20 @@ func newCore(conf *Client) (*core, error) {
 }
 
 // newServers returns the servers of the Client, before init.
-func (c *core) newServers(hedging group.Hedging) *servers {
+func (c *core) newServers(hedging group.Hedging) *clientServers {
 	conf := group.Config{
 		Hedging: hedging, Timeout: c.timeout(), IsOff: c.isOff, IsShadow: c.shadow,
-		Engine: c.engine, Counters: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawn,
+		Engine: c.engine, Counters: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawnGoroutine,
 	}
 	if c.trace != nil {
 		conf.Tracer = groupTrace{c.trace}
 	}
-	return &servers{
+	return &clientServers{
 		pool:      group.NewPool(conf),
 		order:     c.conf.Order,
 		timeout:   c.timeout(),
-		spawn:     c.spawn,
-		dialing:   &dialing{with: c.conf.Dialer, conf: c.conf.TLSConfig, sessions: tls.NewLRUClientSessionCache(0)},
+		spawn:     c.spawnGoroutine,
+		dialing:   &dialConfig{with: c.conf.Dialer, conf: c.conf.TLSConfig, sessions: tls.NewLRUClientSessionCache(0)},
 		udpSize:   cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
 		count:     &c.count,
 		filter:    c.conf.RebindFilter,
@@ -111,72 +111,72 @@ func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTi
 func (c *core) isOff() bool { return c.conf.Hedge.isOff() || c.off.Load() }
 
 // close is Client.Close.
-func (c *core) close() {
+func (c *core) closeAll() {
 	all := c.servers.pool.Close()
-	c.end()
+	c.cancelAll()
 	for _, s := range all {
 		s.Close()
 	}
-	c.wait()
-	c.records.close()
+	c.waitForAll()
+	c.records.closeQueue()
 }
 
-// hit answers a question from the cache if that takes neither time nor a query.
-func (c *core) hit(ctx context.Context, q *wire.Query) (f found, ok bool) {
-	if c.conf.Cache == nil || c.closed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
+// answerFromFreshCache answers a question from the cache if that takes neither time nor a query.
+func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
+	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
 		return f, false
 	}
-	q = c.servers.used(q)
-	c.follow(time.Now())
-	if f, ok = c.conf.Cache.hit(q); ok {
+	q = c.servers.removeUnusedOptions(q)
+	c.followSystemServers(time.Now())
+	if f, ok = c.conf.Cache.getFresh(q); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
 		c.refreshes.Earn()
-		c.trace.hit(ctx, q, FromCache, nil)
+		c.trace.reportLocalAnswer(ctx, q, FromCache, nil)
 	}
 	return f, ok
 }
 
 // follow has the Cache forget what the system's servers said if the system has others now.
-func (c *core) follow(now time.Time) {
+func (c *core) followSystemServers(now time.Time) {
 	if c.conf.Cache == nil {
 		return
 	}
 	var v uint64
-	for _, s := range c.systems() {
+	for _, s := range c.systemServers() {
 		v += s.Version(now)
 	}
-	known := c.version.Load()
-	if v != known && c.version.CompareAndSwap(known, v) && known != 0 {
-		c.conf.Cache.forgetSystem()
+	known := c.systemVersion.Load()
+	if v != known && c.systemVersion.CompareAndSwap(known, v) && known != 0 {
+		c.conf.Cache.expireSystemEntries()
 	}
 }
 
-// findSystems returns the system's servers that the Client asks, itself or through Exchangers. It is called when the Client is first used
+// findSystemServers returns the system's servers that the Client asks, itself or through Exchangers. It is called when the Client is first used
 // with a Cache, and not by setup: Clients that refer to each other would wait for each other.
-func (c *core) findSystems() []*system.Servers {
+func (c *core) findSystemServers() []*system.Servers {
 	f := systemFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitServers(c.servers)
-	return f.found
+	return f.servers
 }
 
-// asksSystem reports whether the system's servers may have a part in answers to questions with that route, which may be nil.
-func (c *core) asksSystem(route Exchanger) bool {
+// usesSystemServers reports whether the system's servers may have a part in answers to questions with that route, which may be nil.
+func (c *core) usesSystemServers(route Exchanger) bool {
 	e := cmp.Or(route, c.servers.exchanger)
-	if e == nil || len(c.systems()) == 0 {
+	if e == nil || len(c.systemServers()) == 0 {
 		return c.servers.system != nil
 	}
 	f := systemFinder{visited: make(map[*Client]bool)}
-	f.visit(e)
-	return len(f.found) > 0
+	f.visitExchanger(e)
+	return len(f.servers) > 0
 }
 
-// origin returns whom what is said about q now comes from.
-func (c *core) origin(q *wire.Query) (from origin) {
-	route, n := c.servers.routes.domain(q)
+// answerOrigin returns whom what is said about q now comes from.
+func (c *core) originOf(q *wire.Query) (from answerOrigin) {
+	route, n := c.servers.routes.routeDomain(q)
 	from.domain, from.member = uint8(n), c.member // of MaxName bytes at most
-	if c.conf.Cache != nil && c.asksSystem(route) {
-		from.system = c.conf.Cache.ofSystem()
+	if c.conf.Cache != nil && c.usesSystemServers(route) {
+		from.system = c.conf.Cache.systemGeneration()
 	}
 	return from
 }
@@ -185,35 +185,35 @@ func (c *core) origin(q *wire.Query) (from origin) {
 // when they are asked; if address is not empty, only with what the one server there says. When
 // ctx ends, it returns. But if stay is not nil, it may stay until the servers have answered,
 // or stay ends: that takes no second goroutine.
-func (c *core) answer(ctx, stay context.Context, q *wire.Query, address string) *result {
+func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Earn()
-	if c.closed.Load() {
+	if c.isClosed.Load() {
 		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}
 	}
 	if address != "" {
-		return c.askedAt(ctx, q, address)
+		return c.askServerAt(ctx, q, address)
 	}
-	q = c.servers.used(q)
-	if r := c.here(ctx, q); r != nil {
+	q = c.servers.removeUnusedOptions(q)
+	if r := c.answerLocally(ctx, q); r != nil {
 		return r
 	}
-	had, r := c.kept(ctx, q)
+	had, r := c.answerFromCache(ctx, q)
 	if r != nil {
 		return r
 	}
-	return c.asked(ctx, stay, q, had)
+	return c.shareFlight(ctx, stay, q, had)
 }
 
 // inFlight is a question that is put to servers, as a context that ends with its time, or when a later question takes its place.
 type inFlight struct {
 	transport.Span
-	place place
+	place queuedQuery
 }
 
-// askedAt asks the server at an address.
-func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *result {
-	s, err := c.servers.at(address)
+// askServerAt asks the server at an address.
+func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *result {
+	s, err := c.servers.serverAt(address)
 	if err != nil {
 		return &result{err: err}
 	}
@@ -221,41 +221,41 @@ func (c *core) askedAt(ctx context.Context, q *wire.Query, address string) *resu
 	span := new(inFlight)
 	span.Begin(ctx, c.timeout())
 	defer span.Cancel()
-	c.waiting.enter(&span.place, span, q.Zone())
-	defer c.waiting.leave(&span.place)
+	c.queryQueue.enqueue(&span.place, span, q.Zone())
+	defer c.queryQueue.dequeue(&span.place)
 	r := c.servers.askUntilAvailable(&span.Span, q, func(q *wire.Query) *result {
-		return c.servers.ask(&span.Span, new(asking), q, group.Servers{s})
+		return c.servers.askGroup(&span.Span, new(groupQuery), q, group.Servers{s})
 	})
-	if c.waiting.leave(&span.place) && r.err != nil {
+	if c.queryQueue.dequeue(&span.place) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
 	}
-	r.limit(q, c.conf.Cache)
-	return c.trace.asked(ctx, q, r)
+	r.limitTTL(q, c.conf.Cache)
+	return c.trace.reportAnswer(ctx, q, r)
 }
 
-// here answers a question without cache and servers, or returns nil if it has to be asked. Without RD that is for a route only:
+// answerLocally answers a question without cache and servers, or returns nil if it has to be asked. Without RD that is for a route only:
 // such a question asks what is known here, and what others have asked for is nobody's business.
-func (c *core) here(ctx context.Context, q *wire.Query) *result {
+func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 	if !q.Standard() {
 		return nil
 	}
-	m := c.known(q)
-	if m == nil && !q.Recursive() && c.servers.routes.exchanger(q) == nil {
-		m = refused()
+	m := c.localResponse(q)
+	if m == nil && !q.Recursive() && c.servers.routes.exchangerFor(q) == nil {
+		m = refusedResponse()
 	}
 	if m == nil {
 		return nil
 	}
 	c.count.local.Add(1)
 	r := new(result)
-	r.answer, r.err = localAnswer(q, m)
-	c.trace.hit(ctx, q, FromLocal, r.err)
+	r.answer, r.err = parseLocalAnswer(q, m)
+	c.trace.reportLocalAnswer(ctx, q, FromLocal, r.err)
 	return r
 }
 
-// known returns what the hosts file and the zones of special-use names say about q, or nil.
-func (c *core) known(q *wire.Query) *dns.Msg {
+// localResponse returns what the hosts file and the zones of special-use names say about q, or nil.
+func (c *core) localResponse(q *wire.Query) *dns.Msg {
 	if q.Class != dns.ClassINET {
 		return nil
 	}
@@ -268,14 +268,14 @@ func (c *core) known(q *wire.Query) *dns.Msg {
 	if z == nil {
 		return nil
 	}
-	if _, n := c.servers.routes.domain(q); n > 1 { // a route for all names does not mean these
+	if _, n := c.servers.routes.routeDomain(q); n > 1 { // a route for all names does not mean these
 		return nil
 	}
 	return z.Answer(q.Text(), q.Type)
 }
 
-// refused returns an answer without records (RFC 8914 §4.21).
-func refused() *dns.Msg {
+// refusedResponse returns an answer without records (RFC 8914 §4.21).
+func refusedResponse() *dns.Msg {
 	m := new(dns.Msg)
 	m.Rcode = dns.RcodeRefused
 	m.SetEdns0(dns.MinMsgSize, false)
@@ -283,8 +283,8 @@ func refused() *dns.Msg {
 	return m
 }
 
-// localAnswer completes an answer to q that is made here.
-func localAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
+// parseLocalAnswer completes an answer to q that is made here.
+func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	m.Response, m.RecursionAvailable = true, true
 	m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
 	b, err := m.Pack()
@@ -294,44 +294,44 @@ func localAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// kept returns what the cache has for a question, if it is to be given at once, or else what it has in case the servers do
+// answerFromCache returns what the cache has for a question, if it is to be given at once, or else what it has in case the servers do
 // not answer. An entry that is due for it is refreshed in the background.
-func (c *core) kept(ctx context.Context, q *wire.Query) (had found, r *result) {
+func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAnswer, r *result) {
 	cache := c.conf.Cache
-	if cache == nil || !q.Cacheable() || lookup.IsFromServers(ctx) {
-		return found{}, nil
+	if cache == nil || !q.Cacheable() || lookup.HasCacheBypass(ctx) {
+		return cachedAnswer{}, nil
 	}
-	_, domain := c.servers.routes.domain(q)
-	had = cache.get(q, time.Now(), domain)
-	if had.refresh {
-		c.refresh(q, had)
+	_, domain := c.servers.routes.routeDomain(q)
+	had = cache.getAnswer(q, time.Now(), domain)
+	if had.isRefreshDue {
+		c.startRefresh(q, had)
 	}
 	switch {
-	case had.freshness == fresh, had.freshness == stale && had.waiting(q.Type):
-		return had, c.fromCache(ctx, q, had)
+	case had.freshness == fresh, had.freshness == stale && had.isRetryPostponed(q.Type):
+		return had, c.cachedResult(ctx, q, had)
 	case had.freshness == stale && cache.staleAfter() == 0:
-		if had.claim() {
-			c.flight(c.ctx, nil, q, 0)
+		if had.claimRefresh() {
+			c.startFlight(c.ctx, nil, q, 0)
 		}
-		return had, c.fromCache(ctx, q, had)
+		return had, c.cachedResult(ctx, q, had)
 	}
 	return had, nil
 }
 
 // refresh asks for an entry that somebody has claimed, if there is a token for it.
-func (c *core) refresh(q *wire.Query, had found) {
+func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	if !c.refreshes.Spend() {
-		had.release()
+		had.releaseRefresh()
 		return
 	}
 	c.count.refreshes.Add(1)
-	c.flight(c.ctx, nil, q, explore)
+	c.startFlight(c.ctx, nil, q, exploring)
 }
 
-// asked asks the servers, together with all who have the same question. If they are slow or fail, had is the answer, if it is one.
-func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *result {
-	if !q.Standard() || !c.keeps(q) && c.short(ctx) { // no question that two may share, or no time
-		return c.trace.asked(ctx, q, c.resolve(ctx, nil, nil, q, false))
+// shareFlight asks the servers, together with all who have the same question. If they are slow or fail, had is the answer, if it is one.
+func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedAnswer) *result {
+	if !q.Standard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // no question that two may share, or no time
+		return c.trace.reportAnswer(ctx, q, c.resolveQuestion(ctx, nil, nil, q, false))
 	}
 	end := time.Now().Add(c.timeout())
 	var slow <-chan time.Time
@@ -340,7 +340,7 @@ func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *resul
 		defer t.Stop()
 		slow, stay = t.C, nil
 	}
-	f := c.flight(ctx, stay, q, 0)
+	f := c.startFlight(ctx, stay, q, 0)
 	var left <-chan struct{}
 	select {
 	case <-f.done: // in this goroutine: a waiter need not make a channel
@@ -350,58 +350,58 @@ func (c *core) asked(ctx, stay context.Context, q *wire.Query, had found) *resul
 	select {
 	case <-f.done:
 		r := f.r
-		if f.leader != q && !f.again && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
+		if f.leader != q && !f.isSecond && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
 			// Its time was over, or who asked has left, and not this caller.
-			r = c.askAgain(ctx, q, end, r)
+			r = c.joinSecondFlight(ctx, q, end, r)
 		}
-		if had.freshness == stale && r.failed(q) && !r.final() && !c.closed.Load() {
-			return c.fromCache(ctx, q, had)
+		if had.freshness == stale && r.isFailure(q) && !r.isFinalFailure() && !c.isClosed.Load() {
+			return c.cachedResult(ctx, q, had)
 		}
-		if f.shared {
+		if f.isShared {
 			c.count.shared.Add(1)
 		}
-		return c.trace.asked(ctx, q, r)
+		return c.trace.reportAnswer(ctx, q, r)
 	case <-slow:
 		// The servers are slow. Their answer will be kept; until then callers get the
 		// stale one without waiting.
 		had.postponeRefresh(had.at, q.Type)
-		return c.fromCache(ctx, q, had)
+		return c.cachedResult(ctx, q, had)
 	case <-left:
-		c.flights.leave(f)
+		c.flights.leaveFlight(f)
 		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: context.Cause(ctx)}}
 	}
 }
 
-// keeps reports whether answers to q are kept.
-func (c *core) keeps(q *wire.Query) bool { return c.conf.Cache != nil && q.Cacheable() }
+// isCacheable reports whether answers to q are kept.
+func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.Cacheable() }
 
-// short reports whether a caller has less time than Timeout. Its time is divided between servers otherwise than that of others.
-func (c *core) short(ctx context.Context) bool {
+// hasShortDeadline reports whether a caller has less time than Timeout. Its time is divided between servers otherwise than that of others.
+func (c *core) hasShortDeadline(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < c.timeout()
 }
 
-// askAgain asks in another flight, until the caller's time ends; then r is returned.
+// joinSecondFlight asks in another flight, until the caller's time ends; then r is returned.
 // Those who join that flight do not ask again: a question that comes back from the
 // servers that it is put to would never end.
-func (c *core) askAgain(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
+func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	if ctx.Err() != nil {
 		return r
 	}
-	f := c.flight(ctx, nil, q, again)
+	f := c.startFlight(ctx, nil, q, secondFlight)
 	select {
 	case <-f.done:
 		return f.r
 	case <-ctx.Done():
-		c.flights.leave(f)
+		c.flights.leaveFlight(f)
 		return r
 	}
 }
 
-// fromCache answers a question with what is kept.
-func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) *result {
+// cachedResult answers a question with what is kept.
+func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) *result {
 	from := FromCache
 	if f.freshness == stale {
 		from = FromStale
@@ -409,41 +409,41 @@ func (c *core) fromCache(ctx context.Context, q *wire.Query, f found) *result {
 	} else {
 		c.count.hits.Add(1)
 	}
-	c.trace.hit(ctx, q, from, f.err)
+	c.trace.reportLocalAnswer(ctx, q, from, f.err)
 	r := new(result)
-	r.answer, r.view, r.err = f.answer(q)
+	r.answer, r.view, r.err = f.answerFor(q)
 	return r
 }
 
-// manner is how a question is asked in a flight.
-type manner uint8
+// flightMode is how a question is asked in a flight.
+type flightMode uint8
 
 const (
-	explore manner = 1 << iota // no caller waits: any server of the group may be asked first
-	again                      // another flight had ended without an answer before
+	exploring    flightMode = 1 << iota // no caller waits: any server of the group may be asked first
+	secondFlight                        // another flight had ended without an answer before
 )
 
-// flight returns the flight of a question: the one that is under way, or else a new one, in which values of ctx hold.
+// startFlight returns the flight of a question: the one that is under way, or else a new one, in which values of ctx hold.
 // That one goes on without its callers if the answer will be kept, and until the last has left if not. But if stay is not
 // nil, it is made in this goroutine, and ends when stay does.
-func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *flight {
+func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightMode) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendTask(buf[:0])
-	if c.conf.Cache != nil && len(c.systems()) > 0 { // also behind a route, whose aliases may lead to the system's servers
-		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.ofSystem())
+	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also behind a route, whose aliases may lead to the system's servers
+		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.systemGeneration())
 	}
-	f, isNew := c.flights.join(key, policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None)
+	f, isNew := c.flights.joinFlight(key, policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None)
 	if !isNew {
 		return f
 	}
-	f.leader, f.again = q, how&again != 0
+	f.leader, f.isSecond = q, how&secondFlight != 0
 	switch {
 	case stay != nil:
-		c.resolve(detachContext(c.ctx, ctx), stay, f, q, false)
-	case c.keeps(q):
-		go c.resolve(detachContext(c.ctx, ctx), nil, f, q, how&explore != 0)
+		c.resolveQuestion(detachContext(c.ctx, ctx), stay, f, q, false)
+	case c.isCacheable(q):
+		go c.resolveQuestion(detachContext(c.ctx, ctx), nil, f, q, how&exploring != 0)
 	default:
-		go c.resolve(detachContext(c.ctx, ctx), c.flights.wanted(f), f, q, false)
+		go c.resolveQuestion(detachContext(c.ctx, ctx), c.flights.wantedContext(f), f, q, false)
 	}
 	return f
 }
@@ -451,15 +451,15 @@ func (c *core) flight(ctx, stay context.Context, q *wire.Query, how manner) *fli
 // resolve asks the servers until ctx ends, or stay, if that is not nil, and has the cache keep
 // what they say. It lands f, if that is not nil. If explore, no caller waits, and any server of
 // the group may be asked first.
-func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, explore bool) (r *result) {
+func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
 		defer func() {
 			if r == nil { // an Exchanger or a Dialer has ended the goroutine
 				r = &result{err: context.Canceled}
 			}
-			c.flights.land(f, r)
+			c.flights.finishFlight(f, r)
 		}()
-		if !c.begin() {
+		if !c.addGoroutine() {
 			return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}}
 		}
 		defer c.wg.Done()
@@ -470,36 +470,36 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 	if stay != nil && stay.Done() != nil {
 		defer context.AfterFunc(stay, span.Cancel)()
 	}
-	c.follow(time.Now())
-	from := c.origin(q)
-	c.waiting.enter(&span.place, span, q.Zone())
-	defer c.waiting.leave(&span.place)
-	r = c.followAliases(&span.Span, q, c.servers.resolve(&span.Span, q, explore), &from)
-	if stay != nil && stay.Err() != nil && r.failed(q) { // also if a server has failed: another one might have answered
+	c.followSystemServers(time.Now())
+	from := c.originOf(q)
+	c.queryQueue.enqueue(&span.place, span, q.Zone())
+	defer c.queryQueue.dequeue(&span.place)
+	r = c.followAliases(&span.Span, q, c.servers.resolveByRoute(&span.Span, q, explore), &from)
+	if stay != nil && stay.Err() != nil && r.isFailure(q) { // also if a server has failed: another one might have answered
 		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
 	}
-	if c.waiting.leave(&span.place) && r.err != nil {
+	if c.queryQueue.dequeue(&span.place) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
 	}
 	if f != nil && c.ctx.Err() != nil && errors.Is(r.err, context.Canceled) {
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: transport.ErrClosed}
 	}
-	ttl := r.limit(q, c.conf.Cache)
+	ttl := r.limitTTL(q, c.conf.Cache)
 	now := time.Now()
 	switch cache := c.conf.Cache; {
 	case cache == nil || !q.Cacheable():
 	case isUncacheable(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
-		route, domain := c.servers.routes.domain(q)
-		keep := ofServers
+		route, domain := c.servers.routes.routeDomain(q)
+		keep := failureOfServers
 		if r.err == nil && route == nil && c.conf.Exchanger != nil {
-			keep = ofExchanger
+			keep = failureOfExchanger
 		}
-		cache.fail(q, r.answer, r.err, now, domain, keep, from)
+		cache.storeFailure(q, r.answer, r.err, now, domain, keep, from)
 	default:
-		from.validated = r.answer.Authentic() && c.servers.proves(q, r)
-		cache.put(q, r.answer, ttl, now, from)
+		from.validated = r.answer.Authentic() && c.servers.provesNothingBelow(q, r)
+		cache.storeAnswer(q, r.answer, ttl, now, from)
 	}
 	return r
 }
@@ -507,16 +507,16 @@ func (c *core) resolve(ctx, stay context.Context, f *flight, q *wire.Query, expl
 // isUncacheable reports whether an error has causes on this machine, or the caller's cancellation, and so says nothing about the question.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
-		localerror.Is(err) || errors.Is(err, context.Canceled))
+		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
 // appendAnswer appends the response to q, in wire format and as a forwarder's. It
 // has at most limit bytes.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
-	if f, ok := c.hit(context.Background(), q); ok {
-		return f.append(b, q, limit), nil
+	if f, ok := c.answerFromFreshCache(context.Background(), q); ok {
+		return f.appendResponse(b, q, limit), nil
 	}
-	r := c.answer(ctx, context.Background(), q, "") // which ends with the Client
+	r := c.answerQuestion(ctx, context.Background(), q, "") // which ends with the Client
 	if r.err != nil {
 		return b, r.err
 	}
@@ -538,9 +538,9 @@ func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 }
 
-// append appends the response to q that an answer of the cache is.
-func (f *found) append(b []byte, q *wire.Query, limit int) []byte {
-	a, view, _ := f.answer(q)
+// appendResponse appends the response to q that an answer of the cache is.
+func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
+	a, view, _ := f.answerFor(q)
 	return appendForwarded(b, q, a, view, limit)
 }
 
@@ -553,42 +553,42 @@ func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, li
 
 // result is what came of a question. Whoever makes it writes it; once it is returned, it may be shared, and nobody does.
 type result struct {
-	answer *wire.Answer
-	view   wire.View     // of the answer
-	err    error         // instead of an answer
-	from   *group.Server // that gave the answer, or was asked first; nil: a cache, or none
-	hedged bool          // a hedge gave the answer
-	local  bool          // a part of the answer is from the hosts file or a special-use zone: no cache keeps it
-	tries  int           // attempts made
+	answer        *wire.Answer
+	view          wire.View     // of the answer
+	err           error         // instead of an answer
+	from          *group.Server // that gave the answer, or was asked first; nil: a cache, or none
+	isHedged      bool          // a hedge gave the answer
+	isPartlyLocal bool          // a part of the answer is from the hosts file or a special-use zone: no cache keeps it
+	attempts      int           // attempts made
 
-	refuse  time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
-	refused bool      // if err is not nil: one has refused a connection for this question
+	refusingSince time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
+	hasRefused    bool      // if err is not nil: one has refused a connection for this question
 
-	unavailable  bool          // if err is not nil: it is that of a server that may be asked again soon
-	endedByQuery bool          // if err is not nil: the question may be what has ended a connection
-	pause        time.Duration // until then, as the server says
+	isUnavailable bool          // if err is not nil: it is that of a server that may be asked again soon
+	endedByQuery  bool          // if err is not nil: the question may be what has ended a connection
+	pause         time.Duration // until then, as the server says
 }
 
 // failed reports whether another server may do better.
-func (r *result) failed(q *wire.Query) bool {
+func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.Standard() && r.answer.Outcome == wire.Failure
 }
 
 // final reports whether the result is a failure that an older answer must not hide.
-func (r *result) final() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
+func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limit makes the answer ready to be shared, and returns how long the cache, which may be nil, may keep it. An answer with a part from
+// limitTTL makes the answer ready to be shared, and returns how long the cache, which may be nil, may keep it. An answer with a part from
 // the hosts file is not kept, because the file may change before the TTLs end.
-func (r *result) limit(q *wire.Query, c *Cache) time.Duration {
+func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	if r.err != nil {
 		return 0
 	}
 	var limits *wire.TTLLimits
 	if c != nil && q.Standard() {
-		limits = c.limits()
+		limits = c.ttlLimits()
 	}
 	ttl := r.answer.Limit(limits)
-	if r.local {
+	if r.isPartlyLocal {
 		return 0
 	}
 	return ttl
@@ -596,75 +596,75 @@ func (r *result) limit(q *wire.Query, c *Cache) time.Duration {
 
 // A flight is one exchange for all who have the same question at a time. Who began it writes leader, again and r, and then
 // closes done; others read them after that.
-type flight struct {
-	key    string
-	leader *wire.Query   // of who began it
-	again  bool          // another flight had ended without an answer before
-	done   chan struct{} // closed when it has ended
-	r      *result       // then
+type sharedFlight struct {
+	key      string
+	leader   *wire.Query   // of who began it
+	isSecond bool          // another flight had ended without an answer before
+	done     chan struct{} // closed when it has ended
+	r        *result       // then
 
 	// The fields below are guarded by flights.mu until then.
 
-	callers int    // that wait
-	shared  bool   // by several callers
-	end     func() // if nobody waits any more; nil: it goes on
+	callers  int    // that wait
+	isShared bool   // by several callers
+	cancel   func() // if nobody waits any more; nil: it goes on
 }
 
-// flights are those that are under way. It is safe for concurrent use.
-type flights struct {
-	mu       sync.Mutex         // guards underWay, and the shared of those in it
-	underWay map[string]*flight // by question, and whether it may be hedged
+// flightGroup are those that are under way. It is safe for concurrent use.
+type flightGroup struct {
+	mu      sync.Mutex               // guards underWay, and the shared of those in it
+	running map[string]*sharedFlight // by question, and whether it may be hedged
 }
 
-// join returns the flight of a question, whose memory it uses: the one that is under way, or else a new one, which the caller
+// joinFlight returns the flight of a question, whose memory it uses: the one that is under way, or else a new one, which the caller
 // must land. One that is made for a question that must not be hedged is not for those that may.
-func (f *flights) join(question []byte, once bool) (_ *flight, isNew bool) {
+func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	known := f.underWay[string(question)]
+	known := f.running[string(question)]
 	if once && known == nil {
 		question = append(question, 1)
-		known = f.underWay[string(question)]
+		known = f.running[string(question)]
 	}
 	if known != nil {
-		known.shared = true
+		known.isShared = true
 		known.callers++
 		return known, false
 	}
-	mine := &flight{key: string(question), done: make(chan struct{}), callers: 1}
-	f.underWay[mine.key] = mine
+	mine := &sharedFlight{key: string(question), done: make(chan struct{}), callers: 1}
+	f.running[mine.key] = mine
 	return mine, true
 }
 
-// wanted returns a context that ends when nobody waits for f any more.
-func (f *flights) wanted(mine *flight) context.Context {
+// wantedContext returns a context that ends when nobody waits for f any more.
+func (f *flightGroup) wantedContext(mine *sharedFlight) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	mine.end = cancel
+	mine.cancel = cancel
 	return ctx
 }
 
 // leave says that one who joined a flight waits no more. One that is not wanted any more is not joined.
-func (f *flights) leave(mine *flight) {
+func (f *flightGroup) leaveFlight(mine *sharedFlight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if mine.callers--; mine.callers > 0 || mine.end == nil || f.underWay[mine.key] != mine {
+	if mine.callers--; mine.callers > 0 || mine.cancel == nil || f.running[mine.key] != mine {
 		return
 	}
-	delete(f.underWay, mine.key)
-	mine.end()
+	delete(f.running, mine.key)
+	mine.cancel()
 }
 
-// land ends a flight with its result.
-func (f *flights) land(mine *flight, r *result) {
+// finishFlight ends a flight with its result.
+func (f *flightGroup) finishFlight(mine *sharedFlight, r *result) {
 	mine.r = r
 	f.mu.Lock()
-	if f.underWay[mine.key] == mine {
-		delete(f.underWay, mine.key)
+	if f.running[mine.key] == mine {
+		delete(f.running, mine.key)
 	}
-	if mine.end != nil {
-		mine.end()
+	if mine.cancel != nil {
+		mine.cancel()
 	}
 	f.mu.Unlock()
 	close(mine.done)
@@ -675,8 +675,8 @@ const maxTargets = 16 // of aliases that are followed for one question
 // followAliases completes an answer of a route that ends with an alias, as a server answers that knows only its own zones: the target is
 // asked for where its name belongs (RFC 1034 §5.3.3). If that fails, or an alias leads back, the answer is SERVFAIL. It adds the sources of
 // the targets to from.
-func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *origin) *result {
-	if r.err != nil || !q.Standard() || !q.Recursive() || !c.servers.routes.has(q) {
+func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *answerOrigin) *result {
+	if r.err != nil || !q.Standard() || !q.Recursive() || !c.servers.routes.hasRoute(q) {
 		return r
 	}
 	asked, last := []*wire.Query{q}, r.answer
@@ -685,35 +685,35 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from
 		if !ok {
 			return r
 		}
-		next := c.servers.used(q.Renamed(target))
+		next := c.servers.removeUnusedOptions(q.Renamed(target))
 		for _, before := range asked {
 			if next.Key() == before.Key() {
-				return c.failedAlias(q)
+				return c.aliasFailure(q)
 			}
 		}
 		if asked = append(asked, next); len(asked) > maxTargets {
-			return c.failedAlias(q)
+			return c.aliasFailure(q)
 		}
-		more := c.here(ctx, next)
-		if r.local = r.local || more != nil; more == nil {
-			from.add(c.origin(next)) // before the servers can change
-			more = c.servers.resolve(ctx, next, false)
+		more := c.answerLocally(ctx, next)
+		if r.isPartlyLocal = r.isPartlyLocal || more != nil; more == nil {
+			from.addOrigin(c.originOf(next)) // before the servers can change
+			more = c.servers.resolveByRoute(ctx, next, false)
 		}
 		switch {
 		case more.err != nil:
 			return more
-		case more.failed(next) || r.answer.Join(more.answer) != nil:
-			return c.failedAlias(q)
+		case more.isFailure(next) || r.answer.Join(more.answer) != nil:
+			return c.aliasFailure(q)
 		}
 		last = more.answer
 	}
 }
 
-// failedAlias returns the answer to a question whose alias cannot be followed.
-func (c *core) failedAlias(q *wire.Query) *result {
+// aliasFailure returns the answer to a question whose alias cannot be followed.
+func (c *core) aliasFailure(q *wire.Query) *result {
 	m := new(dns.Msg)
 	m.Rcode = dns.RcodeServerFailure
 	r := new(result)
-	r.answer, r.err = localAnswer(q, m)
+	r.answer, r.err = parseLocalAnswer(q, m)
 	return r
 }

@@ -36,7 +36,7 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	if core.servers.dialing.bootstraps(ctx) {
+	if core.servers.dialing.bootstrapDialerOf(ctx) {
 		return nil, errBootstrap
 	}
 	if err := ctx.Err(); err != nil {
@@ -119,7 +119,7 @@ func (k *conn) Write(b []byte) (int, error) {
 			return 0, k.opError("write", err)
 		}
 		k.queued++
-		if !k.core.spawn(func(context.Context) { k.answer(q) }) {
+		if !k.core.spawnGoroutine(func(context.Context) { k.queueAnswer(q) }) {
 			k.queued--
 			return 0, k.opError("write", transport.ErrClosed)
 		}
@@ -128,7 +128,7 @@ func (k *conn) Write(b []byte) (int, error) {
 }
 
 // answer answers one question.
-func (k *conn) answer(q *wire.Query) {
+func (k *conn) queueAnswer(q *wire.Query) {
 	b, err := k.core.appendAnswer(k.ctx, make([]byte, 2, 514), q, wire.MaxMsg)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -206,10 +206,10 @@ func (k *conn) Close() error {
 func (k *conn) SetDeadline(t time.Time) error {
 	return errors.Join(k.SetReadDeadline(t), k.SetWriteDeadline(t))
 }
-func (k *conn) SetReadDeadline(t time.Time) error  { return k.set(&k.read, t) }
-func (k *conn) SetWriteDeadline(t time.Time) error { return k.set(&k.write, t) }
+func (k *conn) SetReadDeadline(t time.Time) error  { return k.setDeadlines(&k.read, t) }
+func (k *conn) SetWriteDeadline(t time.Time) error { return k.setDeadlines(&k.write, t) }
 
-func (k *conn) set(d *deadline.Deadline, t time.Time) error {
+func (k *conn) setDeadlines(d *deadline.Deadline, t time.Time) error {
 	select {
 	case <-k.closed:
 		return k.opError("set", net.ErrClosed)

@@ -21,15 +21,15 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// dialing is how the servers of a Client are connected to. Its fields never change.
-type dialing struct {
+// dialConfig is how the servers of a Client are connected to. Its fields never change.
+type dialConfig struct {
 	with     Dialer // nil: a net.Dialer
 	conf     *tls.Config
 	sessions tls.ClientSessionCache // unless conf has one
 }
 
-// dialer returns the Dialer for connections to an upstream.
-func (d *dialing) dialer(up Upstream) Dialer {
+// dialerFor returns the Dialer for connections to an upstream.
+func (d *dialConfig) dialerFor(up Upstream) Dialer {
 	with := d.with
 	if with == nil {
 		with = new(net.Dialer)
@@ -57,7 +57,7 @@ const dialRemembered = 300 * time.Millisecond
 // of another Dialer may be that of a proxy, or unknown: that Dialer is given the name for each connection.
 type bootstrapDialer struct {
 	Dialer
-	own       *dialing
+	own       *dialConfig
 	remembers bool // the Dialer is a net.Dialer
 
 	mu    sync.Mutex // guards the fields below
@@ -66,7 +66,7 @@ type bootstrapDialer struct {
 }
 
 func (d *bootstrapDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	if at := d.remembered(); at != "" {
+	if at := d.rememberedAddress(); at != "" {
 		short, cancel := context.WithTimeout(ctx, dialRemembered)
 		conn, err := d.Dialer.DialContext(short, network, at)
 		cancel()
@@ -78,7 +78,7 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 			return nil, err
 		}
 	}
-	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.own, bootstrapOf(ctx)}), network, address)
+	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.own, parseBootstrap(ctx)}), network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 // Forget makes the next connection resolve the name.
 func (d *bootstrapDialer) Forget() { d.remember("") }
 
-func (d *bootstrapDialer) remembered() string {
+func (d *bootstrapDialer) rememberedAddress() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Now().After(d.until) {
@@ -112,18 +112,18 @@ type bootstrapKey struct{}
 
 // bootstrap is the Client whose upstream's name is being looked up, and the lookup that asked for it.
 type bootstrap struct {
-	by   *dialing
+	by   *dialConfig
 	from *bootstrap // nil: none
 }
 
-func bootstrapOf(ctx context.Context) *bootstrap {
+func parseBootstrap(ctx context.Context) *bootstrap {
 	b, _ := ctx.Value(bootstrapKey{}).(*bootstrap)
 	return b
 }
 
-// bootstraps reports whether an upstream of this Client has its name resolved under ctx.
-func (d *dialing) bootstraps(ctx context.Context) bool {
-	for b := bootstrapOf(ctx); b != nil; b = b.from {
+// bootstrapDialerOf reports whether an upstream of this Client has its name resolved under ctx.
+func (d *dialConfig) bootstrapDialerOf(ctx context.Context) bool {
+	for b := parseBootstrap(ctx); b != nil; b = b.from {
 		if b.by == d {
 			return true
 		}
@@ -132,7 +132,7 @@ func (d *dialing) bootstraps(ctx context.Context) bool {
 }
 
 // tls returns the TLS configuration of connections to an upstream.
-func (d *dialing) tls(up Upstream) *tls.Config {
+func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	t := d.conf.Clone()
 	if t == nil {
 		t = new(tls.Config)
@@ -144,16 +144,16 @@ func (d *dialing) tls(up Upstream) *tls.Config {
 		t.ClientSessionCache = d.sessions
 	}
 	if len(up.Pins) > 0 {
-		pin(t, up.Pins)
+		pinCertificate(t, up.Pins)
 	}
 	usercode.GuardTLS(t)
 	return t
 }
 
-// pin makes handshakes fail if the server has none of the keys. Of a chain that is not
+// pinCertificate makes handshakes fail if the server has none of the keys. Of a chain that is not
 // verified only the first certificate counts, because the server has not shown that it
 // has the keys of the others.
-func pin(t *tls.Config, keys []string) {
+func pinCertificate(t *tls.Config, keys []string) {
 	if _, err := netip.ParseAddr(t.ServerName); err == nil {
 		t.InsecureSkipVerify = true // the pin is what identifies the server
 	}
@@ -164,10 +164,10 @@ func pin(t *tls.Config, keys []string) {
 				return err
 			}
 		}
-		own := keyOf(s.PeerCertificates[0])
+		own := bootstrapKeyOf(s.PeerCertificates[0])
 		found := slices.Contains(keys, own)
 		for _, chain := range s.VerifiedChains {
-			found = found || slices.ContainsFunc(chain, func(c *x509.Certificate) bool { return slices.Contains(keys, keyOf(c)) })
+			found = found || slices.ContainsFunc(chain, func(c *x509.Certificate) bool { return slices.Contains(keys, bootstrapKeyOf(c)) })
 		}
 		if !found {
 			return fmt.Errorf("dnshedge: the server has none of the pinned keys; its own is %s", own)
@@ -176,8 +176,8 @@ func pin(t *tls.Config, keys []string) {
 	}
 }
 
-// keyOf returns a certificate's key as Upstream.Pins has it.
-func keyOf(c *x509.Certificate) string {
+// bootstrapKeyOf returns a certificate's key as Upstream.Pins has it.
+func bootstrapKeyOf(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return base64.StdEncoding.EncodeToString(sum[:])
 }

@@ -58,13 +58,13 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: upstream %s: HTTP status %d %s", e.Upstream, e.Code, http.StatusText(e.Code))
 }
 
-// noAnswer returns the error of a question that a server did not answer.
-func noAnswer(q *wire.Query, s *group.Server, err error) error {
-	return &Error{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(s), Err: explain(s, err)}
+// newNoAnswerError returns the error of a question that a server did not answer.
+func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
+	return &Error{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(s), Err: explainError(s, err)}
 }
 
-// explain returns the error of a query to a server as the package's users know it.
-func explain(s *group.Server, err error) error {
+// explainError returns the error of a query to a server as the package's users know it.
+func explainError(s *group.Server, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -28,9 +28,9 @@ type Exchanger interface {
 
 var _ Exchanger = (*dns.Client)(nil)
 
-// exchangeBy has e answer q. A panic of e, or of what reads its response, is an error.
-func exchangeBy(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
-	defer usercode.Recover("Exchanger", &err)
+// callExchanger has e answer q. A panic of e, or of what reads its response, is an error.
+func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
+	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()
 	m := new(dns.Msg)
 	if err := m.Unpack(q.Append(nil, id, wire.Shape{Size: wire.DefaultUDPSize})); err != nil {

@@ -33,7 +33,7 @@ func (c *Client) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if _, err := w.Write(core.export(time.Now())); err != nil {
+	if _, err := w.Write(core.exportState(time.Now())); err != nil {
 		return fmt.Errorf("dnshedge: Export: %w", err)
 	}
 	return nil
@@ -54,23 +54,23 @@ func (c *Client) Import(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if _, err := core.servers.forAll(); err != nil { // adds the system's servers to those that are known
+	if _, err := core.servers.defaultServers(); err != nil { // adds the system's servers to those that are known
 		return err
 	}
-	if err := core.importFrom(r, time.Now()); err != nil {
+	if err := core.importState(r, time.Now()); err != nil {
 		return fmt.Errorf("dnshedge: Import: %w", err)
 	}
 	return nil
 }
 
-func (c *core) export(now time.Time) []byte {
+func (c *core) exportState(now time.Time) []byte {
 	servers := c.servers.pool.AllServers()
 	b := envelope.Begin(now)
 	b = binary.AppendUvarint(b, uint64(len(servers)))
 	for _, s := range servers {
 		b = s.AppendLatencies(b, now)
 	}
-	b = c.sources(now).append(b)
+	b = c.exportSources(now).appendTo(b)
 	var all []byte
 	var n uint64
 	if cache := c.conf.Cache; cache != nil {
@@ -83,10 +83,10 @@ func (c *core) export(now time.Time) []byte {
 // their number.
 func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n uint64) {
 	c.init()
-	at := c.clock.at(now)
+	at := c.clock.timeAt(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
-		if !c.usable(e, at) || e.member != 0 && (e.member != of || of == notExported) {
+		if !c.canServeStale(e, at) || e.member != 0 && (e.member != of || of == notExported) {
 			continue
 		}
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
@@ -106,7 +106,7 @@ func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n 
 	return b, n
 }
 
-func (c *core) importFrom(r io.Reader, now time.Time) error {
+func (c *core) importState(r io.Reader, now time.Time) error {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		}
 		learned = append(learned, l)
 	}
-	then, here := decodeSources(d.Bytes(maxExport)), c.sources(now)
+	then, here := decodeSources(d.Bytes(maxExport)), c.exportSources(now)
 	cache := c.conf.Cache
 	var entries []*entry
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
@@ -127,7 +127,7 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if cache != nil && c.wouldSay(e, then, here) {
+		if cache != nil && c.isCurrentOrigin(e, then, here) {
 			entries = append(entries, e)
 		}
 	}
@@ -140,29 +140,29 @@ func (c *core) importFrom(r io.Reader, now time.Time) error {
 		}
 	}
 	if cache != nil {
-		cache.add(entries, passed, now)
+		cache.importEntry(entries, passed, now)
 	}
 	c.log.Log(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", len(learned)), slog.Int("answers", len(entries)))
 	return nil
 }
 
-// wouldSay reports whether an exported answer came from the source that is asked for it here: by the same route, from the same
+// isCurrentOrigin reports whether an exported answer came from the source that is asked for it here: by the same route, from the same
 // servers or Exchanger. It is then current. An answer of Cache.Set has no source, and is taken.
-func (c *core) wouldSay(e *entry, then, here sources) bool {
+func (c *core) isCurrentOrigin(e *entry, then, here sources) bool {
 	b := e.Question()
 	n := len(b) - 4
 	q := &wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])}
-	if c.known(q) != nil {
+	if c.localResponse(q) != nil {
 		return false
 	}
 	if e.member == 0 {
 		return true
 	}
-	from := c.origin(q)
-	if source := here.of(q, int(from.domain)); from.domain != e.domain || source == "" || source != then.of(q, int(e.domain)) {
+	from := c.originOf(q)
+	if source := here.sourceIndex(q, int(from.domain)); from.domain != e.domain || source == "" || source != then.sourceIndex(q, int(e.domain)) {
 		return false
 	}
-	e.origin = from
+	e.answerOrigin = from
 	return true
 }
 
@@ -178,7 +178,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
 	}
-	e := &entry{bits: (*d)[0], origin: origin{domain: (*d)[1], member: uint16(boolByte((*d)[2] == 0))}}
+	e := &entry{bits: (*d)[0], answerOrigin: answerOrigin{domain: (*d)[1], member: uint16(boolByte((*d)[2] == 0))}}
 	d.Skip(3)
 	e.stored, e.ttl = d.Duration(), d.Duration()
 	if e.stored > oldest {
@@ -207,13 +207,13 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 
 // add adds answers that are not yet known. Each is as old as it says, and by as much
 // older as has passed.
-func (c *Cache) add(entries []*entry, passed time.Duration, now time.Time) {
+func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
-	at, limits := c.clock.at(now), c.limits()
+	at, limits := c.clock.timeAt(now), c.ttlLimits()
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
 		e.ttl = min(e.ttl, e.Limit(limits))
-		if !c.usable(e, at) {
+		if !c.canServeStale(e, at) {
 			continue
 		}
 		key := append(append([]byte(nil), e.Question()...), e.bits)

@@ -27,8 +27,8 @@ func SharesLane(c *Client, one, other string) bool {
 		}
 		return q.Zone()
 	}
-	l := &core.waiting
+	l := &core.queryQueue
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lane(zone(one)) == l.lane(zone(other))
+	return l.subqueueOf(zone(one)) == l.subqueueOf(zone(other))
 }

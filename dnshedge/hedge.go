@@ -107,8 +107,8 @@ func (h *Hedge) validate() error {
 // isOff reports whether h sends no hedge.
 func (h *Hedge) isOff() bool { return h.Off || h.BudgetPercent == NoBudget }
 
-// hedging returns the settings with their defaults. Without hedges, the default budget still pays for retransmissions.
-func (h *Hedge) hedging() group.Hedging {
+// groupHedging returns the settings with their defaults. Without hedges, the default budget still pays for retransmissions.
+func (h *Hedge) groupHedging() group.Hedging {
 	budgetPercent := h.BudgetPercent
 	if budgetPercent <= 0 {
 		budgetPercent = defaultBudget

@@ -26,7 +26,7 @@ const maxIdentifying = 32
 // from: Clients with the same string give the same answers. It is empty if that is not known, as for an Exchanger without a
 // method Identity() string. Import compares such strings.
 func (c *Client) Identity() string {
-	core, err := c.setup()
+	core, err := c.getCore()
 	if err != nil {
 		return ""
 	}
@@ -34,7 +34,7 @@ func (c *Client) Identity() string {
 	if core.identifying.Add(1) > maxIdentifying {
 		return ""
 	}
-	sources := core.sources(time.Now())
+	sources := core.exportSources(time.Now())
 	parts := []string{"Client", sources.own, c.Hosts, fmt.Sprint(c.SpecialUse)}
 	for _, domain := range slices.Sorted(maps.Keys(sources.routes)) {
 		parts = append(parts, domain, sources.routes[domain])
@@ -60,7 +60,7 @@ func identityOf(e Exchanger) (identity string) {
 	if !ok {
 		return ""
 	}
-	usercode.Run(func() { identity = known.Identity() })
+	usercode.RunGuarded(func() { identity = known.Identity() })
 	if identity == "" {
 		return ""
 	}
@@ -73,8 +73,8 @@ type sources struct {
 	routes map[string]string // by domain, in wire format and lower case
 }
 
-// sources returns where answers come from now.
-func (c *core) sources(now time.Time) sources {
+// exportSources returns where answers come from now.
+func (c *core) exportSources(now time.Time) sources {
 	s := c.servers
 	filter := ""
 	if f := c.conf.RebindFilter; f != nil {
@@ -114,7 +114,7 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 			keys[i] += " not verified"
 		}
 	}
-	if !c.servers.strict() {
+	if !c.servers.isStrict() {
 		slices.Sort(keys)
 	}
 	return hashIdentity(slices.Compact(keys)...)
@@ -132,9 +132,9 @@ func (c *core) identityOfSystem(now time.Time, routes map[string]string) string 
 	return hashIdentity("system", fmt.Sprint(named))
 }
 
-// of returns the identity of the source of answers to q: of the route for the last domain bytes of its name in wire format, or of the
+// sourceIndex returns the identity of the source of answers to q: of the route for the last domain bytes of its name in wire format, or of the
 // Client's own servers if domain is 0.
-func (s sources) of(q *wire.Query, domain int) string {
+func (s sources) sourceIndex(q *wire.Query, domain int) string {
 	if domain == 0 {
 		return s.own
 	}
@@ -147,7 +147,7 @@ func (s sources) of(q *wire.Query, domain int) string {
 }
 
 // append appends the sources for an export.
-func (s sources) append(b []byte) []byte {
+func (s sources) appendTo(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.own)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))
 	for _, domain := range slices.Sorted(maps.Keys(s.routes)) {

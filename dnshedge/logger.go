@@ -28,15 +28,15 @@ type queuedRecord struct {
 	r  slog.Record
 }
 
-// logger returns a logger whose records go through the queue to l, or nil if l is nil.
-func (q *logQueue) logger(l *slog.Logger) *slog.Logger {
+// newLogger returns a logger whose records go through the queue to l, or nil if l is nil.
+func (q *logQueue) newLogger(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return nil
 	}
 	return slog.New(queuedHandler{l.Handler(), q})
 }
 
-func (q *logQueue) add(r queuedRecord) {
+func (q *logQueue) addRecord(r queuedRecord) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(q.records) >= maxRecords {
@@ -45,12 +45,12 @@ func (q *logQueue) add(r queuedRecord) {
 	q.records = append(q.records, r)
 	if !q.running {
 		q.running = true
-		q.wg.Go(q.run)
+		q.wg.Go(q.writeRecords)
 	}
 }
 
 // run ends when no record waits.
-func (q *logQueue) run() {
+func (q *logQueue) writeRecords() {
 	for {
 		q.mu.Lock()
 		records := q.records
@@ -61,13 +61,13 @@ func (q *logQueue) run() {
 			return
 		}
 		for _, r := range records {
-			q.handle(r)
+			q.handleRecord(r)
 		}
 	}
 }
 
-// handle counts a panic, as of the log that is not queued.
-func (q *logQueue) handle(r queuedRecord) {
+// handleRecord counts a panic, as of the log that is not queued.
+func (q *logQueue) handleRecord(r queuedRecord) {
 	defer func() {
 		if recover() != nil {
 			q.panics.Add(1)
@@ -77,7 +77,7 @@ func (q *logQueue) handle(r queuedRecord) {
 }
 
 // close waits until all records are handled, and drops later ones.
-func (q *logQueue) close() {
+func (q *logQueue) closeQueue() {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
@@ -93,7 +93,7 @@ type queuedHandler struct {
 var _ slog.Handler = queuedHandler{}
 
 func (h queuedHandler) Handle(_ context.Context, r slog.Record) error {
-	h.queue.add(queuedRecord{h.Handler, r})
+	h.queue.addRecord(queuedRecord{h.Handler, r})
 	return nil
 }
 

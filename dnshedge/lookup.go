@@ -47,7 +47,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 		done[i] = make(chan struct{})
 		go func() { // ends soon after ctx does
 			defer close(done[i])
-			addrs[i], errs[i] = lookup.Addrs(ctx, c, host, t)
+			addrs[i], errs[i] = lookup.LookupAddrs(ctx, c, host, t)
 		}()
 	}
 	first, second := 0, 1
@@ -64,21 +64,21 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 		select {
 		case <-done[second]:
 		case <-late.C:
-			return withTTL(addrs[first]), nil
+			return copyWithTTL(addrs[first]), nil
 		}
 	}
 	if all := append(addrs[0], addrs[1]...); len(all) > 0 {
-		return withTTL(all), nil
+		return copyWithTTL(all), nil
 	}
 	for _, err := range errs {
 		if err != nil {
-			return nil, lookup.Error(host, cmp.Or(ctx.Err(), err)) // whoever has gone is told so, however else it fails
+			return nil, lookup.NewError(host, cmp.Or(ctx.Err(), err)) // whoever has gone is told so, however else it fails
 		}
 	}
-	return nil, lookup.NotFound(host)
+	return nil, lookup.NewNotFound(host)
 }
 
-func withTTL(addrs []lookup.Addr) []AddrTTL {
+func copyWithTTL(addrs []lookup.Addr) []AddrTTL {
 	out := make([]AddrTTL, len(addrs))
 	for i, a := range addrs {
 		out[i] = AddrTTL(a)
@@ -95,7 +95,7 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	if err != nil {
 		return err
 	}
-	servers, err := core.servers.forAll()
+	servers, err := core.servers.defaultServers()
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (c *Client) Warm(ctx context.Context, names ...string) error {
 	for i, s := range servers {
 		wg.Go(func() {
 			if _, err := s.RunProbe(ctx, nil); err != nil {
-				errs[i] = noAnswer(wire.RootServers, s, err)
+				errs[i] = newNoAnswerError(wire.RootServers, s, err)
 			}
 		})
 	}

@@ -40,7 +40,7 @@ type HTTPSService struct {
 // unless an attacker could have caused it (RFC 9460 §3.1).
 func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]HTTPSService, error) {
 	if !lookup.IsHost(host) {
-		return nil, lookup.NotFound(host)
+		return nil, lookup.NewNotFound(host)
 	}
 	name := dns.Fqdn(host)
 	if port != 0 && port != 443 {
@@ -50,11 +50,11 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	for range maxAliases {
 		records, err := c.lookupHTTPS(ctx, name, &least)
 		if err != nil {
-			return nil, lookup.Error(host, err)
+			return nil, lookup.NewError(host, err)
 		}
 		alias := slices.IndexFunc(records, func(r *dns.HTTPS) bool { return r.Priority == 0 })
 		if alias < 0 {
-			services := services(records, least)
+			services := parseServices(records, least)
 			if len(records) == 0 && target != "" {
 				services = []HTTPSService{{Target: target, TTL: time.Duration(least) * time.Second}} // §3
 			}
@@ -81,7 +81,7 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	case r.Rcode == dns.RcodeNameError:
 		return nil, nil
 	case r.Rcode != dns.RcodeSuccess:
-		return nil, lookup.Rcode(r.Rcode)
+		return nil, lookup.RcodeError(r.Rcode)
 	}
 	malformed := false
 	*least = lookup.EndOfChain(r, name, *least, func(rr dns.RR, _ uint32) bool {
@@ -98,10 +98,10 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// services returns what records in ServiceMode say, in the order of preference.
-func services(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
+// parseServices returns what records in ServiceMode say, in the order of preference.
+func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
-		if s, err := service(r); err == nil {
+		if s, err := parseService(r); err == nil {
 			s.TTL = time.Duration(min(least, r.Hdr.Ttl)) * time.Second
 			out = append(out, s)
 		}
@@ -114,7 +114,7 @@ func services(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 // errService is why a record says nothing that a client may use.
 var errService = errors.New("dnshedge: HTTPS record cannot be used")
 
-func service(r *dns.HTTPS) (HTTPSService, error) {
+func parseService(r *dns.HTTPS) (HTTPSService, error) {
 	s := HTTPSService{Priority: r.Priority, Target: r.Target}
 	if s.Target == "." {
 		s.Target = r.Hdr.Name // §2.5.2

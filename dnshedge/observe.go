@@ -13,8 +13,8 @@ import (
 
 const protocol = "dns" // as in observe.KeyInfo
 
-// operation is how a Client is operated. Only off changes once the Client is used.
-type operation struct {
+// clientSettings is how a Client is operated. Only off changes once the Client is used.
+type clientSettings struct {
 	engine  *policy.Engine
 	watcher *observers.Notifier // nil: there are no observers
 	log     *ops.Log
@@ -24,7 +24,7 @@ type operation struct {
 }
 
 // init reads the environment, and makes the engine, its observer and the log. Panics of observers and loggers are counted.
-func (o *operation) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
+func (o *clientSettings) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
 	for i, one := range all {
 		if one == nil {
 			return fmt.Errorf("dnshedge: Client.Observers[%d] is nil", i)
@@ -35,7 +35,7 @@ func (o *operation) init(conf policy.Config, name string, all []observe.Observer
 	conf.Shadow = conf.Shadow || environment.Shadow
 	o.shadow = conf.Shadow
 	o.records.panics = panics
-	o.log = ops.NewLog(o.records.logger(logger), "dnshedge", protocol, name, panics)
+	o.log = ops.NewLog(o.records.newLogger(logger), "dnshedge", protocol, name, panics)
 	if !o.log.IsDiscarded() {
 		conf.Changed = o.log.LogChange
 	}

@@ -43,13 +43,13 @@ func (f *RebindFilter) validate() error {
 	return nil
 }
 
-// apply removes from a, which nobody shares yet, what the filter forbids.
-func (f *RebindFilter) apply(q *wire.Query, a *wire.Answer) error {
+// filterAnswer removes from a, which nobody shares yet, what the filter forbids.
+func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return a.Edit(func(m *dns.Msg) bool {
-		if !slices.ContainsFunc(m.Answer, private) && !slices.ContainsFunc(m.Extra, private) || f.allows(q.Text()) {
+		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsRecord(q.Text()) {
 			return false
 		}
-		m.Answer, m.Extra = slices.DeleteFunc(m.Answer, private), slices.DeleteFunc(m.Extra, private)
+		m.Answer, m.Extra = slices.DeleteFunc(m.Answer, isPrivateRecord), slices.DeleteFunc(m.Extra, isPrivateRecord)
 		m.AuthenticatedData = false
 		a.EDE = append(a.EDE, wire.EDE{Code: edeBlocked, Text: "private address"})
 		if a.Outcome == wire.Positive && !slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype == q.Type }) {
@@ -59,24 +59,24 @@ func (f *RebindFilter) apply(q *wire.Query, a *wire.Answer) error {
 	})
 }
 
-func (f *RebindFilter) allows(name string) bool {
+func (f *RebindFilter) allowsRecord(name string) bool {
 	return slices.ContainsFunc(f.Allow, func(domain string) bool { return dns.IsSubDomain(dns.Fqdn(domain), name) })
 }
 
-// private reports whether a record leads to a private address. So does one whose
+// isPrivateRecord reports whether a record leads to a private address. So does one whose
 // addresses cannot be read.
-func private(rr dns.RR) bool {
+func isPrivateRecord(rr dns.RR) bool {
 	switch rr := rr.(type) {
 	case *dns.A:
 		ip, ok := netip.AddrFromSlice(rr.A)
-		return !ok || privateAddr(ip)
+		return !ok || isPrivateAddress(ip)
 	case *dns.AAAA:
 		ip, ok := netip.AddrFromSlice(rr.AAAA)
-		return !ok || privateAddr(ip)
+		return !ok || isPrivateAddress(ip)
 	case *dns.HTTPS:
-		return privateHint(&rr.SVCB)
+		return hasPrivateHint(&rr.SVCB)
 	case *dns.SVCB:
-		return privateHint(rr)
+		return hasPrivateHint(rr)
 	case *dns.RFC3597:
 		switch rr.Hdr.Rrtype {
 		case dns.TypeA, dns.TypeAAAA, dns.TypeHTTPS, dns.TypeSVCB:
@@ -86,7 +86,7 @@ func private(rr dns.RR) bool {
 	return false
 }
 
-func privateHint(rr *dns.SVCB) bool {
+func hasPrivateHint(rr *dns.SVCB) bool {
 	for _, kv := range rr.Value {
 		var hints []net.IP
 		switch kv := kv.(type) {
@@ -96,7 +96,7 @@ func privateHint(rr *dns.SVCB) bool {
 			hints = kv.Hint
 		}
 		for _, b := range hints {
-			if ip, ok := netip.AddrFromSlice(b); !ok || privateAddr(ip) {
+			if ip, ok := netip.AddrFromSlice(b); !ok || isPrivateAddress(ip) {
 				return true
 			}
 		}
@@ -113,8 +113,8 @@ var (
 	site        = netip.MustParsePrefix("fec0::/10")      // RFC 3879
 )
 
-// privateAddr reports whether an address means a host of a private network.
-func privateAddr(ip netip.Addr) bool {
+// isPrivateAddress reports whether an address means a host of a private network.
+func isPrivateAddress(ip netip.Addr) bool {
 	ip = ip.Unmap()
 	if compatible.Contains(ip) || translated.Contains(ip) {
 		b := ip.As16()

@@ -33,9 +33,9 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	q, limit := (*wire.Query)(nil), 0
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
 		responses.Put(p) // while the servers think
-		l, lane := c.core.serving.choose(w.RemoteAddr(), q)
-		waits := c.core.enter(context.Background(), l, lane)
-		out, _ := waits.answer(context.Background(), q)
+		l, lane := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
+		waits := c.core.enterQueue(context.Background(), l, lane)
+		out, _ := waits.answerInQueue(context.Background(), q)
 		waits.End(nil)
 		p = responses.Get().(*response)
 		p.b = appendResult(p.b[:0], q, out, limit)
@@ -69,11 +69,11 @@ var responses = sync.Pool{New: func() any { return &response{b: make([]byte, 0, 
 // appendResponse appends the response to r in wire format, if that takes no waiting.
 // Otherwise it returns the question, and the limit of the response in bytes. It uses q.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
-	if code := refusal(r); code != dns.RcodeSuccess {
+	if code := refusalOf(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0
 	}
 	if err := q.Read(r); err != nil {
-		return appendRefusal(b, r, badQuery(err)), nil, 0
+		return appendRefusal(b, r, formatError(err)), nil, 0
 	}
 	limit = wire.MaxMsg
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
@@ -81,23 +81,23 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	}
 	forwarded, err := q.Forwarded()
 	if err != nil {
-		return appendRefusal(b, r, badQuery(err)), nil, 0
+		return appendRefusal(b, r, formatError(err)), nil, 0
 	}
 	q = forwarded
 	core, err := c.init()
 	if err != nil {
 		return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther}), nil, 0
 	}
-	if f, ok := core.hit(context.Background(), q); ok {
-		return f.append(b, q, limit), nil, 0
+	if f, ok := core.answerFromFreshCache(context.Background(), q); ok {
+		return f.appendResponse(b, q, limit), nil, 0
 	}
 	own := *q // which may be kept
 	return b, &own, limit
 }
 
-// refusal returns the response code for a message that is not to be forwarded;
+// refusalOf returns the response code for a message that is not to be forwarded;
 // success for the others.
-func refusal(r *dns.Msg) int {
+func refusalOf(r *dns.Msg) int {
 	switch {
 	case r.Opcode != dns.OpcodeQuery:
 		return dns.RcodeNotImplemented
@@ -106,11 +106,11 @@ func refusal(r *dns.Msg) int {
 	case r.IsTsig() != nil:
 		return dns.RcodeRefused
 	}
-	return badType(r.Question[0].Qtype)
+	return isUnaskableType(r.Question[0].Qtype)
 }
 
-// badType returns the response code for a question with a type that no data has; success for the others.
-func badType(t uint16) int {
+// isUnaskableType returns the response code for a question with a type that no data has; success for the others.
+func isUnaskableType(t uint16) int {
 	switch {
 	case t == dns.TypeAXFR || t == dns.TypeIXFR:
 		return dns.RcodeRefused
@@ -120,8 +120,8 @@ func badType(t uint16) int {
 	return dns.RcodeSuccess
 }
 
-// badQuery returns the response code for a message that is not a query that can be read.
-func badQuery(err error) int {
+// formatError returns the response code for a message that is not a query that can be read.
+func formatError(err error) int {
 	switch {
 	case errors.Is(err, wire.ErrVersion):
 		return dns.RcodeBadVers

@@ -93,7 +93,7 @@ type Server struct {
 	closing     chan struct{}      // closed when Shutdown begins
 	ctx         context.Context    // of the questions
 	cancel      context.CancelFunc
-	waiting     waiters // for answers
+	waiting     clientQueues // for answers
 
 	answering atomic.Int64 // goroutines that answer a question of a connection
 
@@ -118,7 +118,7 @@ func (s *Server) init() {
 }
 
 // begin prepares for serving what c listens to. If it cannot be served, c is closed.
-func (s *Server) begin(c io.Closer) error {
+func (s *Server) startServing(c io.Closer) error {
 	err := ErrServerClosed
 	switch {
 	case s.Client == nil:
@@ -130,7 +130,7 @@ func (s *Server) begin(c io.Closer) error {
 	default:
 		if e := s.Client.Validate(); e != nil {
 			err = fmt.Errorf("dnshedge: Server.Client: %w", e)
-		} else if s.add(c, true) {
+		} else if s.addListener(c, true) {
 			return nil
 		}
 	}
@@ -139,7 +139,7 @@ func (s *Server) begin(c io.Closer) error {
 }
 
 // add remembers what Shutdown has to close, or reports false after Shutdown.
-func (s *Server) add(c io.Closer, listens bool) bool {
+func (s *Server) addListener(c io.Closer, listens bool) bool {
 	s.init()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Server) add(c io.Closer, listens bool) bool {
 
 // remove closes what was added. It does so without the lock, because to close a
 // connection over TLS may take as long as its client likes to.
-func (s *Server) remove(c io.Closer, listens bool) {
+func (s *Server) removeListener(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
 	s.mu.Unlock()
@@ -176,13 +176,13 @@ type query struct {
 // read reads a message of a client, and answers it if that takes no waiting. The
 // response is appended to b, and has at most limit bytes, or as many as the client takes.
 // It uses q.
-func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out query) {
+func (s *Server) readQueries(q *wire.Query, b, m []byte, from net.Addr, limit int) (out query) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return query{drop: true} // no query; to respond to a response could go on for ever
 	}
 	verdict := Answer
 	if s.Admit != nil {
-		if verdict = s.admit(from); verdict == Ignore {
+		if verdict = s.admitQuery(from); verdict == Ignore {
 			return query{drop: true}
 		}
 	}
@@ -193,7 +193,7 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 		case q.Name == "":
 			return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
 		}
-		return query{reply: q.AppendFailure(b, badQuery(err), min(limit, wire.DefaultUDPSize))}
+		return query{reply: q.AppendFailure(b, formatError(err), min(limit, wire.DefaultUDPSize))}
 	}
 	if limit < wire.MaxMsg {
 		limit = min(limit, q.Size)
@@ -203,26 +203,26 @@ func (s *Server) read(q *wire.Query, b, m []byte, from net.Addr, limit int) (out
 		return query{reply: q.AppendFailure(b, dns.RcodeRefused, limit, wire.EDE{Code: edeProhibited})}
 	case !q.Standard():
 		return query{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
-	case badType(q.Type) != dns.RcodeSuccess:
-		return query{reply: q.AppendFailure(b, badType(q.Type), limit)}
+	case isUnaskableType(q.Type) != dns.RcodeSuccess:
+		return query{reply: q.AppendFailure(b, isUnaskableType(q.Type), limit)}
 	}
 	core, err := s.Client.init()
 	if err != nil {
 		return query{reply: q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther})}
 	}
-	if f, ok := core.hit(context.Background(), q); ok {
-		return query{reply: f.append(b, q, limit)}
+	if f, ok := core.answerFromFreshCache(context.Background(), q); ok {
+		return query{reply: f.appendResponse(b, q, limit)}
 	}
 	own := *q
 	return query{Query: &own, core: core}
 }
 
-// admit calls Admit. If that panics, there is no response.
-func (s *Server) admit(from net.Addr) (verdict Verdict) {
+// admitQuery calls Admit. If that panics, there is no response.
+func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	defer func() {
 		if p := recover(); p != nil {
 			verdict = Ignore
-			if core, err := s.Client.setup(); err == nil {
+			if core, err := s.Client.getCore(); err == nil {
 				core.log.LogPanicIn("Server.Admit", p)
 			}
 		}
@@ -254,7 +254,7 @@ func appendHeader(b, m []byte, rcode byte) []byte {
 // Of twice as many questions as Client.MaxInFlight that wait at a time, copies of one
 // included, the one that has waited longest gets no response when one more comes.
 func (s *Server) ServePacket(pc net.PacketConn) error {
-	if err := s.begin(pc); err != nil {
+	if err := s.startServing(pc); err != nil {
 		return err
 	}
 	read := s.readPackets
@@ -269,7 +269,7 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 		default:
 		}
 		if errors.Is(err, net.ErrClosed) {
-			s.remove(pc, true)
+			s.removeListener(pc, true)
 			return err
 		}
 		time.Sleep(readPause) // as when the system is short of memory
@@ -285,29 +285,29 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 		if err != nil {
 			return err
 		}
-		q := s.read(&scratch, out[:0], in[:n], from, wire.DefaultUDPSize)
+		q := s.readQueries(&scratch, out[:0], in[:n], from, wire.DefaultUDPSize)
 		switch {
 		case q.drop:
 		case q.Query == nil:
 			_, _ = pc.WriteTo(q.reply, from)
 		default:
-			s.answer(q, func(b []byte) { usercode.Run(func() { _, _ = pc.WriteTo(b, from) }) })
+			s.answerPacket(q, func(b []byte) { usercode.RunGuarded(func() { _, _ = pc.WriteTo(b, from) }) })
 		}
 	}
 }
 
 // answer answers a question of a datagram in a goroutine that Shutdown waits for. If too
 // many wait, the one that has waited longest gets no response.
-func (s *Server) answer(q query, write func(b []byte)) {
+func (s *Server) answerPacket(q query, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return
 	}
-	w := q.core.enter(s.ctx, &s.waiting.datagrams, q.Zone())
+	w := q.core.enterQueue(s.ctx, &s.waiting.datagrams, q.Zone())
 	s.wg.Go(func() {
 		defer w.End(nil)
-		r, displaced := w.answer(s.ctx, q.Query)
+		r, displaced := w.answerInQueue(s.ctx, q.Query)
 		if !displaced {
 			p := responses.Get().(*response)
 			defer responses.Put(p)
@@ -345,7 +345,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		for i := range in[:n] {
 			m := &in[i]
 			to := m.Addr.(*net.UDPAddr)
-			q := s.read(&scratch, replies[k][:0], m.Buffers[0][:m.N], to, wire.DefaultUDPSize)
+			q := s.readQueries(&scratch, replies[k][:0], m.Buffers[0][:m.N], to, wire.DefaultUDPSize)
 			if q.drop {
 				continue
 			}
@@ -354,7 +354,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 				source = controlFrom(m.OOB[:m.NN])
 			}
 			if q.Query != nil {
-				s.answer(q, func(b []byte) { _, _, _ = u.WriteMsgUDP(b, source, to) })
+				s.answerPacket(q, func(b []byte) { _, _, _ = u.WriteMsgUDP(b, source, to) })
 				continue
 			}
 			replies[k] = q.reply

@@ -26,17 +26,17 @@ import (
 // Over all connections, twice as many questions as Client.MaxInFlight wait at a time, copies of one included. When one more
 // comes, the client that has most gets SERVFAIL for the one that has waited longest. A client is as for MaxConns.
 func (s *Server) Serve(ln net.Listener) error {
-	if err := s.begin(ln); err != nil {
+	if err := s.startServing(ln); err != nil {
 		return err
 	}
-	defer s.remove(ln, true)
+	defer s.removeListener(ln, true)
 	for {
 		conn, err := ln.Accept()
 		if err == nil && conn == nil {
 			return errors.New("dnshedge: accept: the Listener returned neither a connection nor an error")
 		}
 		if err == nil {
-			s.accept(conn)
+			s.acceptConns(conn)
 			continue
 		}
 		select {
@@ -51,26 +51,26 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// accept serves a connection in a goroutine, or closes it if there is no room for it.
-func (s *Server) accept(conn net.Conn) {
+// acceptConns serves a connection in a goroutine, or closes it if there is no room for it.
+func (s *Server) acceptConns(conn net.Conn) {
 	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
 	c := &serverConn{
 		Conn: conn, s: s, pads: pads, lane: streamLane(conn.RemoteAddr()),
 		writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined),
 	}
-	slot, ok := s.connLimiter.AcquireSlot(connlimit.ClientAddress(conn.RemoteAddr()), s.closing, c.leave)
+	slot, ok := s.connLimiter.AcquireSlot(connlimit.ClientAddress(conn.RemoteAddr()), s.closing, c.removeConn)
 	if !ok {
 		_ = conn.Close()
 		return
 	}
-	if !s.add(conn, false) {
+	if !s.addListener(conn, false) {
 		slot.Release()
 		_ = conn.Close()
 		return
 	}
 	c.slot = slot
-	go c.serve()
+	go c.serveQueries()
 }
 
 // serverConn is a connection of a client.
@@ -91,18 +91,18 @@ type serverConn struct {
 }
 
 // leave is called when the connection has to give up its slot: no more questions are read.
-func (c *serverConn) leave(inUse bool) {
+func (c *serverConn) removeConn(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.left, c.drains = true, inUse
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
-func (c *serverConn) serve() {
+func (c *serverConn) serveQueries() {
 	s := c.s
 	defer c.slot.Release()
-	defer s.remove(c.Conn, false)
-	defer c.drain()
+	defer s.removeListener(c.Conn, false)
+	defer c.drainInput()
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
 	from := c.RemoteAddr()
@@ -115,8 +115,8 @@ func (c *serverConn) serve() {
 		}
 		in = m
 		c.slot.BeginUse()
-		q := s.read(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
-		if q.Query != nil && c.answer(q, &wg) {
+		q := s.readQueries(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
+		if q.Query != nil && c.answerQuery(q, &wg) {
 			continue
 		}
 		switch {
@@ -125,9 +125,9 @@ func (c *serverConn) serve() {
 		case q.Query != nil:
 			q.reply = q.AppendFailure(append(out[:0], 0, 0), dns.RcodeServerFailure, wire.MaxMsg, wire.EDE{Code: edeOther})
 		}
-		out = c.padded(q.reply)
+		out = c.appendPadded(q.reply)
 		c.lock()
-		err = c.write(out)
+		err = c.writeResponse(out)
 		c.unlock()
 		c.slot.EndUse()
 		if err != nil {
@@ -138,7 +138,7 @@ func (c *serverConn) serve() {
 
 // answer answers a question in a goroutine of wg, or reports false if there are too many. Questions that have lost their place in
 // the line count until their responses are written, so that clients that do not read take no more memory than others.
-func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
+func (c *serverConn) answerQuery(q query, wg *sync.WaitGroup) bool {
 	s := c.s
 	c.waiting <- struct{}{}
 	if s.answering.Add(1) > int64(2*s.waiting.streams.max) {
@@ -147,7 +147,7 @@ func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
 		q.core.count.dropped.Add(1)
 		return false
 	}
-	w := q.core.enter(s.ctx, &s.waiting.streams, c.lane)
+	w := q.core.enterQueue(s.ctx, &s.waiting.streams, c.lane)
 	wg.Go(func() {
 		defer func() {
 			w.End(nil)
@@ -155,14 +155,14 @@ func (c *serverConn) answer(q query, wg *sync.WaitGroup) bool {
 			<-c.waiting
 			c.slot.EndUse()
 		}()
-		r, _ := w.answer(s.ctx, q.Query)
+		r, _ := w.answerInQueue(s.ctx, q.Query)
 		c.lock()
 		defer c.unlock()
 		// What waits to be written is the answer, which all have in common.
 		p := responses.Get().(*response)
 		defer responses.Put(p)
-		p.b = c.padded(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
-		_ = c.write(p.b)
+		p.b = c.appendPadded(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
+		_ = c.writeResponse(p.b)
 	})
 	return true
 }
@@ -222,17 +222,17 @@ func (c *serverConn) lock() {
 
 func (c *serverConn) unlock() { <-c.writing }
 
-// padded pads a response that is sent over TLS, behind two bytes for its length.
-func (c *serverConn) padded(b []byte) []byte {
+// appendPadded pads a response that is sent over TLS, behind two bytes for its length.
+func (c *serverConn) appendPadded(b []byte) []byte {
 	if c.pads {
 		return wire.PadResponse(b, 2)
 	}
 	return b
 }
 
-// write writes a response, for whose length b has two bytes in front, after lock. If the
+// writeResponse writes a response, for whose length b has two bytes in front, after lock. If the
 // client does not read it, the connection is closed.
-func (c *serverConn) write(b []byte) error {
+func (c *serverConn) writeResponse(b []byte) error {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	_, err := c.Conn.Write(b)
 	if err != nil {
@@ -245,7 +245,7 @@ func (c *serverConn) write(b []byte) error {
 
 // drain ends a connection to which a response was written a moment ago: if it were closed with questions unread, the kernel would
 // reset it, and its last answers might be lost. A connection that cannot be half closed is read for a moment only.
-func (c *serverConn) drain() {
+func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
 	idle := c.left && !c.drains
 	c.s.mu.Unlock()

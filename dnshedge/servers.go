@@ -20,15 +20,15 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// servers are those that a Client may ask. The fields never change once the Client is used.
-type servers struct {
+// clientServers are those that a Client may ask. The fields never change once the Client is used.
+type clientServers struct {
 	pool      *group.Pool
 	group     group.Servers   // the Upstreams; none: the system's are asked
 	fallback  group.Servers   // the Fallback
 	system    *system.Servers // nil if there are Upstreams or an Exchanger
 	upstreams []Upstream      // of both
 	order     Order
-	dialing   *dialing
+	dialing   *dialConfig
 	udpSize   int
 	timeout   time.Duration // of a question
 	spawn     func(func(context.Context)) bool
@@ -36,15 +36,15 @@ type servers struct {
 	exchanger Exchanger     // that is asked instead; nil: nobody is
 	filter    *RebindFilter // nil: there is none
 	count     *counters
-	routes    routes
+	routes    routeTable
 }
 
 // init finds the servers and routes that conf names.
-func (s *servers) init(conf *Client) (err error) {
-	if s.group, err = s.configured(conf.Upstreams); err != nil {
+func (s *clientServers) init(conf *Client) (err error) {
+	if s.group, err = s.configuredServers(conf.Upstreams); err != nil {
 		return err
 	}
-	if s.fallback, err = s.configured(conf.Fallback); err != nil {
+	if s.fallback, err = s.configuredServers(conf.Fallback); err != nil {
 		return err
 	}
 	s.upstreams = slices.Concat(conf.Upstreams, conf.Fallback)
@@ -58,14 +58,14 @@ func (s *servers) init(conf *Client) (err error) {
 	return nil
 }
 
-// configured returns the servers of a field of the Client.
-func (s *servers) configured(ups []Upstream) (group.Servers, error) {
-	return s.all(slices.Values(ups), group.UsePermanently)
+// configuredServers returns the servers of a field of the Client.
+func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error) {
+	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
 
 // ofSystem returns servers of the system.
-func (s *servers) ofSystem(named []system.Server) (group.Servers, error) {
-	return s.all(func(yield func(Upstream) bool) {
+func (s *clientServers) systemServers(named []system.Server) (group.Servers, error) {
+	return s.findServers(func(yield func(Upstream) bool) {
 		for _, n := range named {
 			up := Upstream{Net: defaultNet, Addr: n.Addr}
 			if n.Stream {
@@ -78,11 +78,11 @@ func (s *servers) ofSystem(named []system.Server) (group.Servers, error) {
 	}, group.UseForQuestions)
 }
 
-// all returns the server of each upstream. One that is given twice is one: what it could not
+// findServers returns the server of each upstream. One that is given twice is one: what it could not
 // answer it will not answer when it is asked as another server.
-func (s *servers) all(ups iter.Seq[Upstream], use group.Usage) (out group.Servers, err error) {
+func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (out group.Servers, err error) {
 	for up := range ups {
-		known, err := s.server(up, use)
+		known, err := s.findServer(up, use)
 		if err != nil {
 			return nil, err
 		}
@@ -93,8 +93,8 @@ func (s *servers) all(ups iter.Seq[Upstream], use group.Usage) (out group.Server
 	return out, nil
 }
 
-// server returns an upstream's server.
-func (s *servers) server(up Upstream, use group.Usage) (*group.Server, error) {
+// findServer returns an upstream's server.
+func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.Server(up.key(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
 			return group.Target{}, err
@@ -103,7 +103,7 @@ func (s *servers) server(up Upstream, use group.Usage) (*group.Server, error) {
 		return group.Target{
 			Upstream: &up, Scheme: scheme, Addresses: up.Addrs, IsLocal: up.loopback(),
 			Transport: transport.Config{
-				Dialer: s.dialing.dialer(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: s.dialing.tls(up), Size: s.udpSize,
+				Dialer: s.dialing.dialerFor(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: s.dialing.tlsConfigFor(up), Size: s.udpSize,
 			},
 		}, nil
 	})
@@ -111,9 +111,9 @@ func (s *servers) server(up Upstream, use group.Usage) (*group.Server, error) {
 
 // at returns the server at an address: a host and port, or what ParseUpstream
 // reads. The caller must release it.
-func (s *servers) at(address string) (*group.Server, error) {
-	if up, ok := s.given(address); ok {
-		return s.server(up, group.UseOnce)
+func (s *clientServers) serverAt(address string) (*group.Server, error) {
+	if up, ok := s.configuredUpstream(address); ok {
+		return s.findServer(up, group.UseOnce)
 	}
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -124,11 +124,11 @@ func (s *servers) at(address string) (*group.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.server(up, group.UseOnce)
+	return s.findServer(up, group.UseOnce)
 }
 
-// given returns the upstream of Upstreams or Fallback that is written as an address, with what an address does not say.
-func (s *servers) given(address string) (Upstream, bool) {
+// configuredUpstream returns the upstream of Upstreams or Fallback that is written as an address, with what an address does not say.
+func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
 	if !strings.Contains(address, "://") {
 		return Upstream{}, false
 	}
@@ -140,8 +140,8 @@ func (s *servers) given(address string) (Upstream, bool) {
 	return Upstream{}, false
 }
 
-// forAll returns the servers to ask about all names: the Upstreams, or the system's.
-func (s *servers) forAll() (group.Servers, error) {
+// defaultServers returns the servers to ask about all names: the Upstreams, or the system's.
+func (s *clientServers) defaultServers() (group.Servers, error) {
 	if s.system == nil {
 		return s.group, nil
 	}
@@ -152,7 +152,7 @@ func (s *servers) forAll() (group.Servers, error) {
 	if named == nil { // the Client was closed before it asked the system
 		return nil, transport.ErrClosed
 	}
-	g, err := s.ofSystem(named)
+	g, err := s.systemServers(named)
 	if err != nil && !errors.Is(err, transport.ErrClosed) {
 		err = fmt.Errorf("dnshedge: %s: %w", cmp.Or(s.system.Path, "the system's servers"), err)
 	}
@@ -168,8 +168,8 @@ type systemError struct {
 func (e *systemError) Error() string { return fmt.Sprintf("dnshedge: %s: %v", e.from, e.err) }
 func (e *systemError) Unwrap() error { return e.err }
 
-// strict reports whether the servers are asked in the order in which they are given.
-func (s *servers) strict() bool {
+// isStrict reports whether the servers are asked in the order in which they are given.
+func (s *clientServers) isStrict() bool {
 	switch s.order {
 	case OrderStrict:
 		return true
@@ -180,14 +180,14 @@ func (s *servers) strict() bool {
 	}
 }
 
-// resolve asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
+// resolveByRoute asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
 // servers if those fail. Servers that are unavailable are asked again, see askUntilAvailable.
 // If explore, no caller waits, and any server of the group may be asked first.
-func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *result {
-	if e := cmp.Or(s.routes.exchanger(q), s.exchanger); e != nil {
-		return s.delegate(ctx, q, e)
+func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explore bool) *result {
+	if e := cmp.Or(s.routes.exchangerFor(q), s.exchanger); e != nil {
+		return s.delegateTo(ctx, q, e)
 	}
-	return s.askUntilAvailable(ctx, q, func(q *wire.Query) *result { return s.followed(ctx, q, explore) })
+	return s.askUntilAvailable(ctx, q, func(q *wire.Query) *result { return s.resolveWithSystemChanges(ctx, q, explore) })
 }
 
 // askUntilAvailable calls ask, which puts a query for q's question to servers. While servers refuse or end connections, for instance because
@@ -195,11 +195,11 @@ func (s *servers) resolve(ctx context.Context, q *wire.Query, explore bool) *res
 // pause takes more than half of the time that is left, unless a server asks for it. After a server has been unavailable for as long as a
 // question has time, its error is returned at once.
 // A question that may be the reason why a connection has ended is asked again over a connection of its own, maxEnds times at most.
-func (s *servers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func(q *wire.Query) *result) *result {
+func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func(q *wire.Query) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
 		r := ask(q)
-		if !q.Standard() || !r.waits() {
+		if !q.Standard() || !r.shouldRetry() {
 			return r
 		}
 		if r.endedByQuery {
@@ -211,10 +211,10 @@ func (s *servers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func
 		if end, ok := ctx.Deadline(); ok {
 			pause = min(pause, time.Until(end)/2)
 		}
-		if !r.refuse.IsZero() { // else one has answered since
-			pause = min(pause, time.Until(r.refuse.Add(s.timeout))/2)
+		if !r.refusingSince.IsZero() { // else one has answered since
+			pause = min(pause, time.Until(r.refusingSince.Add(s.timeout))/2)
 		}
-		if pause < firstPause || !wait(ctx, max(pause, r.pause)) {
+		if pause < firstPause || !waitFor(ctx, max(pause, r.pause)) {
 			return r
 		}
 	}
@@ -226,15 +226,15 @@ const (
 	maxEnds = 8 // repetitions of a question because of connections that it may have ended
 )
 
-// waits reports whether the servers may do better soon: one refuses or ends connections, or says that it has too much to do, and no other
+// shouldRetry reports whether the servers may do better soon: one refuses or ends connections, or says that it has too much to do, and no other
 // has answered but for a response that was cut.
-func (r *result) waits() bool {
-	refused := r.refused || !r.refuse.IsZero() // some have answered others since, and some were not asked
-	return r.err != nil && (r.unavailable || refused && transport.OnlyCut(r.err))
+func (r *result) shouldRetry() bool {
+	refused := r.hasRefused || !r.refusingSince.IsZero() // some have answered others since, and some were not asked
+	return r.err != nil && (r.isUnavailable || refused && transport.IsOnlyTruncated(r.err))
 }
 
 // wait waits, or reports false at once if ctx ends before that.
-func wait(ctx context.Context, d time.Duration) bool {
+func waitFor(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
 	}
@@ -248,69 +248,69 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// followed asks the servers. If the system names others before they have answered, those are asked: the network has changed, and who
+// resolveWithSystemChanges asks the servers. If the system names others before they have answered, those are asked: the network has changed, and who
 // was asked may be out of reach.
-func (s *servers) followed(ctx context.Context, q *wire.Query, explore bool) *result {
+func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Query, explore bool) *result {
 	if s.system == nil || !q.Standard() {
 		return s.resolveOnce(ctx, q, explore)
 	}
 	for {
 		version := s.system.Version(time.Now())
-		r := s.resolveUntil(ctx, q, explore, func() time.Duration {
+		r := s.resolveWhileCurrent(ctx, q, explore, func() time.Duration {
 			if s.system.Version(time.Now()) != version {
 				return 0
 			}
-			return lookAgain
+			return recheckInterval
 		})
-		if !r.failed(q) || ctx.Err() != nil || s.system.Version(time.Now()) == version {
+		if !r.isFailure(q) || ctx.Err() != nil || s.system.Version(time.Now()) == version {
 			return r
 		}
 	}
 }
 
-// resolveUntil asks the servers until left returns no time.
-func (s *servers) resolveUntil(ctx context.Context, q *wire.Query, explore bool, left func() time.Duration) *result {
+// resolveWhileCurrent asks the servers until left returns no time.
+func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, explore bool, left func() time.Duration) *result {
 	var mine transport.Span
 	mine.Begin(ctx, 0)
 	defer mine.Cancel()
-	var changed alarm
-	changed.begin(left, func() { mine.End(errChanged) })
-	defer changed.stop()
+	var changed recheckTimer
+	changed.startTimer(left, func() { mine.End(errServersChanged) })
+	defer changed.stopTimer()
 	return s.resolveOnce(&mine, q, explore)
 }
 
 // resolveOnce asks servers, all of them once at least if they fail.
-func (s *servers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) *result {
-	if named := s.routes.ofSystem(q); named != nil {
-		g, err := s.ofSystem(named)
+func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) *result {
+	if named := s.routes.systemServersFor(q); named != nil {
+		g, err := s.systemServers(named)
 		if err != nil {
 			return &result{err: err}
 		}
-		turns := asGiven(g)
-		s.probe(q, g, turns[0].group[0], true)
-		return s.put(ctx, q, turns)
+		turns := tiersInOrder(g)
+		s.startProbes(q, g, turns[0].group[0], true)
+		return s.queryTiersOnce(ctx, q, turns)
 	}
-	g, err := s.forAll()
+	g, err := s.defaultServers()
 	if err != nil {
 		return &result{err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
 	}
-	strict := s.strict()
+	strict := s.isStrict()
 	if !strict {
 		g = g.SortByRTT(q, explore)
 		if len(s.fallback) == 0 {
-			s.probe(q, g, g[0], strict)
-			return s.ask(ctx, new(asking), q, g)
+			s.startProbes(q, g, g[0], strict)
+			return s.askGroup(ctx, new(groupQuery), q, g)
 		}
 	}
-	turns := s.turns(q, g, strict)
-	s.probe(q, g, turns[0].group[0], strict)
-	return s.put(ctx, q, turns)
+	turns := s.queryTiers(q, g, strict)
+	s.startProbes(q, g, turns[0].group[0], strict)
+	return s.queryTiersOnce(ctx, q, turns)
 }
 
-// probe starts probes of the servers of g and of the fallback that are in doubt and, unless strict, of the servers of g without a recent answer.
+// startProbes starts probes of the servers of g and of the fallback that are in doubt and, unless strict, of the servers of g without a recent answer.
 // First is the first server that is asked q. The order keeps q's name from the servers after it, and so no probe has that name: fallback
 // servers, and with strict the rest of g. The probe of first does not have it either, so that the same question is not asked twice at a time.
-func (s *servers) probe(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
+func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
 	if len(g)+len(s.fallback) > 1 && (!g.AreSilent() || !s.fallback.AreSilent()) {
 		n := len(g)
@@ -340,17 +340,17 @@ func indexOrLength(g group.Servers, s *group.Server) int {
 }
 
 // A turn is a group that is asked when those before it have failed, or are late.
-type turn struct {
-	group    group.Servers
-	fallback bool
-	place    int // in the order that was given: servers that are down are asked later
+type queryTier struct {
+	group      group.Servers
+	isFallback bool
+	position   int // in the order that was given: servers that are down are asked later
 }
 
 // turns returns who is asked after whom, if g is asked about all names.
-func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
-	first := []turn{{group: g}}
+func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
+	first := []queryTier{{group: g}}
 	if strict {
-		first = asGiven(g)
+		first = tiersInOrder(g)
 	}
 	if len(s.fallback) == 0 {
 		return first
@@ -362,9 +362,9 @@ func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
 		last := len(other) - 1
 		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.IsSilent() && one != s.fallback[last] })
 	}
-	later := make([]turn, len(other))
+	later := make([]queryTier, len(other))
 	for i, one := range other {
-		later[i] = turn{group: other[i : i+1], fallback: true, place: len(g) + slices.Index(s.fallback, one)}
+		later[i] = queryTier{group: other[i : i+1], isFallback: true, position: len(g) + slices.Index(s.fallback, one)}
 	}
 	if g.AreDown() {
 		return append(later, first...)
@@ -372,63 +372,63 @@ func (s *servers) turns(q *wire.Query, g group.Servers, strict bool) []turn {
 	return append(first, later...)
 }
 
-// asGiven returns a turn for each server, in the given order, but with servers that are down last.
-func asGiven(g group.Servers) []turn {
+// tiersInOrder returns a turn for each server, in the given order, but with servers that are down last.
+func tiersInOrder(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
-	turns := make([]turn, len(ordered))
+	turns := make([]queryTier, len(ordered))
 	for i, one := range ordered {
-		turns[i] = turn{group: ordered[i : i+1], place: slices.Index(g, one)}
+		turns[i] = queryTier{group: ordered[i : i+1], position: slices.Index(g, one)}
 	}
 	return turns
 }
 
 // sendTrials asks q of the servers that precede the first turn in the given order, but have a later turn because they are down. The given order
 // lets these servers have q's name before the first turn's server has it.
-func sendTrials(q *wire.Query, turns []turn) {
+func sendTrials(q *wire.Query, turns []queryTier) {
 	for _, later := range turns[1:] {
-		if later.place < turns[0].place {
+		if later.position < turns[0].position {
 			later.group.SendTrials(time.Now(), q)
 		}
 	}
 }
 
-// parts returns into how many parts the time that is left is divided, of which the first turn gets one. The fallback servers
+// timeShares returns into how many parts the time that is left is divided, of which the first turn gets one. The fallback servers
 // share one, unless it is theirs.
-func parts(turns []turn) (n int) {
+func timeShares(turns []queryTier) (n int) {
 	for i, t := range turns {
-		if i == 0 || !t.fallback || turns[i-1].fallback == turns[0].fallback {
+		if i == 0 || !t.isFallback || turns[i-1].isFallback == turns[0].isFallback {
 			n++
 		}
 	}
 	return n
 }
 
-// errChanged is why a question to servers has ended that the system does not name any more.
-var errChanged = errors.New("dnshedge: the system has other servers now")
+// errServersChanged is why a question to servers has ended that the system does not name any more.
+var errServersChanged = errors.New("dnshedge: the system has other servers now")
 
-// errOvertaken is why a question to servers that are late has ended.
-var errOvertaken = errors.New("dnshedge: another server answered first")
+// errOtherAnswered is why a question to servers that are late has ended.
+var errOtherAnswered = errors.New("dnshedge: another server answered first")
 
-// holdPart is the last part of the time, in which an answer is not held back any more.
-const holdPart = 20
+// finalShare is the last part of the time, in which an answer is not held back any more.
+const finalShare = 20
 
-// patience is how long the next server waits for the one before it at most, to be asked and to be believed. It is what other
+// maxTierPatience is how long the next server waits for the one before it at most, to be asked and to be believed. It is what other
 // resolvers take for it (resolv.conf(5), timeout).
-const patience = 5 * time.Second
+const maxTierPatience = 5 * time.Second
 
-// lookAgain is how often a question that waits looks whether it still waits for the right servers.
-const lookAgain = 200 * time.Millisecond
+// recheckInterval is how often a question that waits looks whether it still waits for the right servers.
+const recheckInterval = 200 * time.Millisecond
 
-// put asks the groups in turn. What is not known to be safe to repeat goes to the first one that it can be sent to, and to no other.
-func (s *servers) put(ctx context.Context, q *wire.Query, turns []turn) (r *result) {
+// queryTiersOnce asks the groups in turn. What is not known to be safe to repeat goes to the first one that it can be sent to, and to no other.
+func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, turns []queryTier) (r *result) {
 	if q.Standard() {
-		return s.inTurn(ctx, q, turns, func() *result { return nil })
+		return s.queryTiersInOrder(ctx, q, turns, func() *result { return nil })
 	}
 	for _, t := range turns {
-		if t.fallback {
+		if t.isFallback {
 			s.count.fallbacks.Add(1)
 		}
-		r = s.ask(ctx, new(asking), q, t.group)
+		r = s.askGroup(ctx, new(groupQuery), q, t.group)
 		if r.err == nil || ctx.Err() != nil || !group.IsUnsent(r.err) {
 			break
 		}
@@ -436,22 +436,22 @@ func (s *servers) put(ctx context.Context, q *wire.Query, turns []turn) (r *resu
 	return r
 }
 
-// inTurn asks the groups one after another, each when the one before it has failed, is found to be down, or has had its part of the
+// queryTiersInOrder asks the groups one after another, each when the one before it has failed, is found to be down, or has had its part of the
 // time that is left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
 // one answers others meanwhile, and most of this kind. So no server that is silent about some names hides another, and none
 // that is slow about some is taken for dead. What earlier groups have said is known to before, which may say more later.
-func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, before said) *result {
+func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, turns []queryTier, before responseSoFar) *result {
 	t := turns[0]
-	if t.fallback {
+	if t.isFallback {
 		s.count.fallbacks.Add(1)
 	}
 	sendTrials(q, turns)
 	if len(turns) == 1 {
-		r := s.ask(ctx, new(asking), q, t.group)
-		return better(q, before(), r)
+		r := s.askGroup(ctx, new(groupQuery), q, t.group)
+		return betterResult(q, before(), r)
 	}
-	x := new(asking)
-	soFar := func() *result { return x.said(q, before()) }
+	x := new(groupQuery)
+	soFar := func() *result { return x.bestResponse(q, before()) }
 	mine, overtake := context.WithCancelCause(ctx)
 	defer overtake(nil)
 	others, stop := context.WithCancel(ctx)
@@ -459,20 +459,20 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	var rest *result
 	var came time.Time // the rest did
 	done := make(chan struct{})
-	inTime := s.whenLate(mine, x, q, turns, func() bool {
+	inTime := s.startNextTierWhenLate(mine, x, q, turns, func() bool {
 		defer close(done)
-		if beforeFallback(turns) && soFar().decided() {
+		if isBeforeFallback(turns) && soFar().isDecision() {
 			return true // there is an answer, and the rest is not asked
 		}
-		rest = s.inTurn(others, q, turns[1:], soFar)
+		rest = s.queryTiersInOrder(others, q, turns[1:], soFar)
 		came = time.Now()
-		return !rest.failed(q)
-	}, func() { overtake(errOvertaken) })
-	r := s.ask(mine, x, q, t.group)
-	final := !r.failed(q)
+		return !rest.isFailure(q)
+	}, func() { overtake(errOtherAnswered) })
+	r := s.askGroup(mine, x, q, t.group)
+	final := !r.isFailure(q)
 	if !final {
-		r = better(q, before(), r)
-		final = beforeFallback(turns) && r.decided()
+		r = betterResult(q, before(), r)
+		final = isBeforeFallback(turns) && r.isDecision()
 	}
 	begun := !inTime()
 	if final {
@@ -486,50 +486,50 @@ func (s *servers) inTurn(ctx context.Context, q *wire.Query, turns []turn, befor
 	case final, !begun && ctx.Err() != nil:
 		return r
 	case !begun:
-		rest = s.inTurn(ctx, q, turns[1:], func() *result { return r })
+		rest = s.queryTiersInOrder(ctx, q, turns[1:], func() *result { return r })
 	}
 	switch {
-	case rest.failed(q):
-		return better(q, r, rest)
-	case !t.fallback && r.decided() && ofFallback(rest, turns):
+	case rest.isFailure(q):
+		return betterResult(q, r, rest)
+	case !t.isFallback && r.isDecision() && isFromFallback(rest, turns):
 		return r
 	}
 	t.group.RecordAnsweredElsewhere(q)
 	if begun {
-		rest.answer.Lower(time.Since(came)) // for which it was held back
+		rest.answer.SubtractTTL(time.Since(came)) // for which it was held back
 	}
 	return rest
 }
 
 // said returns what has been said to a question so far, or nil. It may be called at any time.
-type said func() *result
+type responseSoFar func() *result
 
-// said returns what x has been told so far, if that is a failure, or else what was said before.
-func (x *asking) said(q *wire.Query, before *result) *result {
+// bestResponse returns what x has been told so far, if that is a failure, or else what was said before.
+func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
 		return before
 	}
-	return better(q, before, &result{answer: failure, from: from})
+	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// beforeFallback reports whether those after the first turn are fallback servers, and that one is not.
-func beforeFallback(turns []turn) bool { return !turns[0].fallback && turns[1].fallback }
+// isBeforeFallback reports whether those after the first turn are fallback servers, and that one is not.
+func isBeforeFallback(turns []queryTier) bool { return !turns[0].isFallback && turns[1].isFallback }
 
-// ofFallback reports whether an answer is of a server of the turns that is a fallback server only.
-func ofFallback(r *result, turns []turn) bool {
-	return !slices.ContainsFunc(turns, func(t turn) bool { return !t.fallback && slices.Contains(t.group, r.from) })
+// isFromFallback reports whether an answer is of a server of the turns that is a fallback server only.
+func isFromFallback(r *result, turns []queryTier) bool {
+	return !slices.ContainsFunc(turns, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// whenLate calls next when the first turn has had its part of the time that is left, is found to be down, or says in x that it cannot
+// startNextTierWhenLate calls next when the first turn has had its part of the time that is left, is found to be down, or says in x that it cannot
 // answer, or refuses, while other queries to it are waited for, unless inTime is called before, which reports so, and then overtake, at once or later,
 // if next reports an answer. The turn's context is ctx.
-func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns []turn, next func() bool, overtake func()) (inTime func() bool) {
+func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, turns []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
 		end = at
 	}
-	g, part := turns[0].group, min(end.Sub(start)/time.Duration(parts(turns)), patience)
+	g, part := turns[0].group, min(end.Sub(start)/time.Duration(timeShares(turns)), maxTierPatience)
 	probe := time.AfterFunc(part/2, func() { // which finds out who is late: the name, or the server
 		if !g.AnsweredSince(start) {
 			for _, one := range g {
@@ -537,20 +537,20 @@ func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns 
 			}
 		}
 	})
-	late, down := new(alarm), g.AreDown()
-	failed := func() bool { return !beforeFallback(turns) && x.UnableServers() == len(g) }
-	late.begin(func() time.Duration {
-		if g.AreDown() && (!down || up(turns[1:])) || failed() {
+	late, down := new(recheckTimer), g.AreDown()
+	failed := func() bool { return !isBeforeFallback(turns) && x.UnableServers() == len(g) }
+	late.startTimer(func() time.Duration {
+		if g.AreDown() && (!down || isAnyUp(turns[1:])) || failed() {
 			return 0
 		}
-		return min(lookAgain, time.Until(start)+part)
+		return min(recheckInterval, time.Until(start)+part)
 	}, func() {
 		if !next() {
 			return
 		}
-		hold := min(end.Sub(start)-end.Sub(start)/holdPart, patience)
+		hold := min(end.Sub(start)-end.Sub(start)/finalShare, maxTierPatience)
 		for !failed() && g.AnsweredSince(start) && g.AnswerMost(q) && time.Since(start) < hold {
-			if !wait(ctx, min(lookAgain, hold-time.Since(start))) {
+			if !waitFor(ctx, min(recheckInterval, hold-time.Since(start))) {
 				return
 			}
 		}
@@ -558,117 +558,117 @@ func (s *servers) whenLate(ctx context.Context, x *asking, q *wire.Query, turns 
 	})
 	return func() bool {
 		probe.Stop()
-		return late.stop()
+		return late.stopTimer()
 	}
 }
 
-// up reports whether a server of the turns is not down.
-func up(turns []turn) bool {
-	return slices.ContainsFunc(turns, func(t turn) bool { return !t.group.AreDown() })
+// isAnyUp reports whether a server of the turns is not down.
+func isAnyUp(turns []queryTier) bool {
+	return slices.ContainsFunc(turns, func(t queryTier) bool { return !t.group.AreDown() })
 }
 
-// better returns a result that is no failure, or that which says more, or was decided, or the first, which then tells of refusals of both.
-func better(q *wire.Query, first, second *result) *result {
-	if first == nil || !second.failed(q) || first.err != nil && second.err == nil || second.decided() && !first.decided() {
+// betterResult returns a result that is no failure, or that which says more, or was decided, or the first, which then tells of refusals of both.
+func betterResult(q *wire.Query, first, second *result) *result {
+	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDecision() && !first.isDecision() {
 		return second
 	}
 	both := *first // which others may read now
-	both.refused = both.refused || second.refused
-	if second.unavailable && !both.unavailable {
-		both.unavailable, both.pause = true, second.pause
+	both.hasRefused = both.hasRefused || second.hasRefused
+	if second.isUnavailable && !both.isUnavailable {
+		both.isUnavailable, both.pause = true, second.pause
 	}
 	both.endedByQuery = both.endedByQuery || second.endedByQuery
-	if second.refuse.After(both.refuse) {
-		both.refuse = second.refuse
+	if second.refusingSince.After(both.refusingSince) {
+		both.refusingSince = second.refusingSince
 	}
 	return &both
 }
 
-// decided reports whether a failure is the decision of a healthy server, which no fallback must undo. The result may be nil.
-func (r *result) decided() bool { return r != nil && r.err == nil && r.from.IsDecision(r.answer) }
+// isDecision reports whether a failure is the decision of a healthy server, which no fallback must undo. The result may be nil.
+func (r *result) isDecision() bool { return r != nil && r.err == nil && r.from.IsDecision(r.answer) }
 
-// used returns q without what those who are asked do not use.
-func (s *servers) used(q *wire.Query) *wire.Query {
+// removeUnusedOptions returns q without what those who are asked do not use.
+func (s *clientServers) removeUnusedOptions(q *wire.Query) *wire.Query {
 	if !q.HasOptions() {
 		return q
 	}
-	e := cmp.Or(s.routes.exchanger(q), s.exchanger)
+	e := cmp.Or(s.routes.exchangerFor(q), s.exchanger)
 	if _, unused := e.(interface{ IgnoresOptions() }); unused {
 		return q.WithoutOptions()
 	}
 	return q
 }
 
-// proves reports whether AD in the answer to q says that there is nothing below a name that does not exist (RFC 8020 §2).
-func (s *servers) proves(q *wire.Query, r *result) bool {
+// provesNothingBelow reports whether AD in the answer to q says that there is nothing below a name that does not exist (RFC 8020 §2).
+func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
 	}
-	e, ok := cmp.Or(s.routes.exchanger(q), s.exchanger).(interface{ NothingBelow(name string) bool })
+	e, ok := cmp.Or(s.routes.exchangerFor(q), s.exchanger).(interface{ NothingBelow(name string) bool })
 	nothing := false
 	if ok {
-		usercode.Run(func() { nothing = e.NothingBelow(q.Text()) })
+		usercode.RunGuarded(func() { nothing = e.NothingBelow(q.Text()) })
 	}
 	return nothing
 }
 
-// delegate has e answer q.
-func (s *servers) delegate(ctx context.Context, q *wire.Query, e Exchanger) *result {
-	answer, err := exchangeBy(ctx, q, e)
+// delegateTo has e answer q.
+func (s *clientServers) delegateTo(ctx context.Context, q *wire.Query, e Exchanger) *result {
+	answer, err := callExchanger(ctx, q, e)
 	if err == nil && s.filter != nil {
-		err = s.filtered(q, answer)
+		err = s.filterAnswer(q, answer)
 	}
 	if err != nil {
 		s.count.failures.Add(1)
-		return &result{tries: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
+		return &result{attempts: 1, err: &Error{Name: q.Text(), Type: q.Type, Err: err}}
 	}
-	return &result{answer: answer, tries: 1}
+	return &result{answer: answer, attempts: 1}
 }
 
-// asking is a question on its way through a group and what came of it, in one piece of memory.
-type asking struct {
+// groupQuery is a question on its way through a group and what came of it, in one piece of memory.
+type groupQuery struct {
 	group.Exchange
 	result
 }
 
 // ask puts a question to a group of equivalent servers, hedged. It returns what the servers said, even if that is a failure, or
 // an error if they said nothing. It is part of x, which is new.
-func (s *servers) ask(ctx context.Context, x *asking, q *wire.Query, g group.Servers) *result {
+func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Query, g group.Servers) *result {
 	out, r := x.Ask(ctx, s.pool, q, g), &x.result
-	r.answer, r.from, r.hedged, r.tries = out.Answer, out.Server, out.IsHedged, out.Attempts
+	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
 	err := out.Err
 	if err == nil && s.filter != nil {
-		err = s.filtered(q, r.answer)
+		err = s.filterAnswer(q, r.answer)
 	}
 	if err != nil {
 		s.count.failures.Add(1)
-		r.answer, r.err = nil, noAnswer(q, r.from, err)
-		r.refuse, r.refused = g.RefusingSince(), out.HasRefused
-		r.unavailable, r.pause = group.IsUnavailable(err)
-		r.endedByQuery = transport.EndedByQuery(err)
+		r.answer, r.err = nil, newNoAnswerError(q, r.from, err)
+		r.refusingSince, r.hasRefused = g.RefusingSince(), out.HasRefused
+		r.isUnavailable, r.pause = group.IsUnavailable(err)
+		r.endedByQuery = transport.MayBeClosedByQuery(err)
 	}
 	return r
 }
 
-// filtered applies the filter to an answer, but not to those of servers that Routes or the system has for q's name.
-func (s *servers) filtered(q *wire.Query, a *wire.Answer) error {
-	if !q.Standard() || s.routes.has(q) {
+// filterAnswer applies the filter to an answer, but not to those of servers that Routes or the system has for q's name.
+func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
+	if !q.Standard() || s.routes.hasRoute(q) {
 		return nil
 	}
-	return s.filter.apply(q, a)
+	return s.filter.filterAnswer(q, a)
 }
 
-// routes say who is asked about the names in some domains. The fields never change.
-type routes struct {
+// routeTable say who is asked about the names in some domains. The fields never change.
+type routeTable struct {
 	exchangers map[string]Exchanger // Client.Routes by domain, in wire format and lower case
 	system     *system.Servers      // nil: it is not asked
 }
 
 // newRoutes returns Client.Routes.
-func newRoutes(given map[string]Exchanger) (routes, error) {
-	out := routes{exchangers: make(map[string]Exchanger, len(given))}
+func newRoutes(given map[string]Exchanger) (routeTable, error) {
+	out := routeTable{exchangers: make(map[string]Exchanger, len(given))}
 	for name, e := range given {
-		key, err := domain.Key(name)
+		key, err := domain.ParseKey(name)
 		if err != nil {
 			return out, fmt.Errorf("dnshedge: Client.Routes has domain %q; want a name such as corp.example", name)
 		}
@@ -680,16 +680,16 @@ func newRoutes(given map[string]Exchanger) (routes, error) {
 	return out, nil
 }
 
-// exchanger returns who is asked q instead of the Client's own servers, by the longest
+// exchangerFor returns who is asked q instead of the Client's own servers, by the longest
 // domain in Routes that q's name is in; nil: nobody.
-func (r *routes) exchanger(q *wire.Query) Exchanger {
-	e, _ := r.domain(q)
+func (r *routeTable) exchangerFor(q *wire.Query) Exchanger {
+	e, _ := r.routeDomain(q)
 	return e
 }
 
-// ofSystem returns the servers that the system has for q's name only, which are asked
+// systemServersFor returns the servers that the system has for q's name only, which are asked
 // unless Routes has others.
-func (r *routes) ofSystem(q *wire.Query) []system.Server {
+func (r *routeTable) systemServersFor(q *wire.Query) []system.Server {
 	if r.system == nil {
 		return nil
 	}
@@ -698,12 +698,14 @@ func (r *routes) ofSystem(q *wire.Query) []system.Server {
 }
 
 // has reports whether others than the servers for all names are asked q.
-func (r *routes) has(q *wire.Query) bool { return r.exchanger(q) != nil || r.ofSystem(q) != nil }
+func (r *routeTable) hasRoute(q *wire.Query) bool {
+	return r.exchangerFor(q) != nil || r.systemServersFor(q) != nil
+}
 
-// domain returns the route of q, and the length in wire format of the domain in Routes, or of
+// routeDomain returns the route of q, and the length in wire format of the domain in Routes, or of
 // the system's, that q's name is in; 0: there is none.
-func (r *routes) domain(q *wire.Query) (Exchanger, int) {
-	e, n := domain.Longest(r.exchangers, q)
+func (r *routeTable) routeDomain(q *wire.Query) (Exchanger, int) {
+	e, n := domain.LongestMatch(r.exchangers, q)
 	if e == nil && r.system != nil {
 		_, own := r.system.Route(q, time.Now())
 		n = max(n, own)
@@ -719,37 +721,37 @@ const maxUnwrapped = 32
 
 // systemFinder collects the system's servers that Exchangers ask, themselves or through other Exchangers.
 type systemFinder struct {
-	found   []*system.Servers
+	servers []*system.Servers
 	visited map[*Client]bool // Clients may refer to each other
 }
 
-// visit adds the system's servers that e, which may be nil, asks.
-func (f *systemFinder) visit(e any) {
+// visitExchanger adds the system's servers that e, which may be nil, asks.
+func (f *systemFinder) visitExchanger(e any) {
 	for range maxUnwrapped {
 		u, ok := e.(unwrapper)
 		if !ok {
 			break
 		}
 		e = nil // if Unwrap panics
-		usercode.Run(func() { e = u.Unwrap() })
+		usercode.RunGuarded(func() { e = u.Unwrap() })
 	}
 	c, ok := e.(*Client)
 	if !ok || c == nil || f.visited[c] {
 		return
 	}
 	f.visited[c] = true
-	if core, err := c.setup(); err == nil {
+	if core, err := c.getCore(); err == nil {
 		f.visitServers(core.servers)
 	}
 }
 
 // visitServers adds the system's servers that a Client with these servers asks.
-func (f *systemFinder) visitServers(s *servers) {
+func (f *systemFinder) visitServers(s *clientServers) {
 	if s.system != nil {
-		f.found = append(f.found, s.system)
+		f.servers = append(f.servers, s.system)
 	}
-	f.visit(s.exchanger)
+	f.visitExchanger(s.exchanger)
 	for _, e := range s.routes.exchangers {
-		f.visit(e)
+		f.visitExchanger(e)
 	}
 }

@@ -46,5 +46,5 @@ func (s SpecialUse) zone(q *wire.Query) *special.Zone {
 		return nil
 	}
 	var buf [wire.MaxKey]byte
-	return special.Find(q.AppendKey(buf[:0])[:len(q.Name)], s == SpecialUseForwarder)
+	return special.FindZone(q.AppendKey(buf[:0])[:len(q.Name)], s == SpecialUseForwarder)
 }

@@ -17,7 +17,7 @@ type UpstreamStats = observe.DNSUpstreamStats
 // Stats returns what the Client did. The zero Stats is that of a Client whose
 // fields are invalid.
 func (c *Client) Stats() Stats {
-	core, err := c.setup()
+	core, err := c.getCore()
 	if err != nil {
 		return Stats{}
 	}
@@ -35,7 +35,7 @@ func (c *Client) Stats() Stats {
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int { return strings.Compare(a.Upstream, b.Upstream) })
 	if c.Cache != nil {
-		s.Cache = c.Cache.stats()
+		s.Cache = c.Cache.addStats()
 	}
 	return s
 }

@@ -55,7 +55,7 @@ type AnswerInfo struct {
 }
 
 // guard returns a Trace whose functions call those of t, and panicked with the value of a panic; nil if t is nil.
-func (t *Trace) guard(panicked func(value any)) *Trace {
+func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
 	if t == nil {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (t groupTrace) AttemptStarted(ctx context.Context, q *wire.Query, to *group
 
 func (t groupTrace) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Trace.Done != nil {
-		t.Trace.Done(ctx, attemptInfo(q, to, n, hedge), took, explain(to, err))
+		t.Trace.Done(ctx, attemptInfo(q, to, n, hedge), took, explainError(to, err))
 	}
 }
 
@@ -106,9 +106,9 @@ func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo
 }
 
 // asked returns r, of which the Trace is told, if there is one.
-func (t *Trace) asked(ctx context.Context, q *wire.Query, r *result) *result {
+func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *result {
 	if t != nil && t.Answer != nil {
-		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.tries, HedgeWon: r.hedged, Err: r.err}
+		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.attempts, HedgeWon: r.isHedged, Err: r.err}
 		if r.from != nil {
 			i.Upstream = upstreamOf(r.from)
 		}
@@ -118,7 +118,7 @@ func (t *Trace) asked(ctx context.Context, q *wire.Query, r *result) *result {
 }
 
 // hit tells the Trace, if there is one, of an answer that no server was asked for.
-func (t *Trace) hit(ctx context.Context, q *wire.Query, from Source, err error) {
+func (t *Trace) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t != nil && t.Answer != nil {
 		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: err})
 	}

@@ -66,8 +66,8 @@ const (
 	trustAD = "trust-ad" // as resolv.conf calls it
 )
 
-// schemes lists schemes for an error message: "udp, tcp or tls".
-func schemes(suffix, conjunction string, has func(transport.Scheme) bool) string {
+// schemeNames lists schemes for an error message: "udp, tcp or tls".
+func schemeNames(suffix, conjunction string, has func(transport.Scheme) bool) string {
 	var out string
 	var last string
 	for _, s := range transport.Schemes() {
@@ -88,7 +88,7 @@ func schemes(suffix, conjunction string, has func(transport.Scheme) bool) string
 	return out + " " + conjunction + " " + last
 }
 
-func anyScheme(transport.Scheme) bool { return true }
+func hasScheme(transport.Scheme) bool { return true }
 
 // ParseUpstream reads an upstream:
 //
@@ -117,9 +117,9 @@ func parseUpstream(s string) (u Upstream, err error) {
 		return parseAddress(s)
 	}
 	u.Net = strings.ToLower(scheme)
-	known, ok := transport.Find(u.Net)
+	known, ok := transport.FindScheme(u.Net)
 	if !ok {
-		return u, fmt.Errorf("scheme %q; want %s", scheme, schemes("", "or", anyScheme))
+		return u, fmt.Errorf("scheme %q; want %s", scheme, schemeNames("", "or", hasScheme))
 	}
 	rest, fragment, ok := strings.Cut(rest, "#")
 	if err := u.parseFragment(fragment, ok, known); err != nil {
@@ -138,13 +138,13 @@ func parseUpstream(s string) (u Upstream, err error) {
 // parseAddress reads an upstream without a scheme.
 func parseAddress(s string) (Upstream, error) {
 	if ip, err := netip.ParseAddr(s); err == nil && validHost(s) {
-		known, _ := transport.Find(defaultNet)
+		known, _ := transport.FindScheme(defaultNet)
 		return Upstream{Net: defaultNet, Addr: net.JoinHostPort(ip.String(), known.Port)}, nil
 	}
 	ap, err := netip.ParseAddrPort(s)
 	switch {
 	case err != nil || !validHost(ap.Addr().String()):
-		return Upstream{}, fmt.Errorf("want an IP address, one with a port, or %s and a host", schemes("://", "or", anyScheme))
+		return Upstream{}, fmt.Errorf("want an IP address, one with a port, or %s and a host", schemeNames("://", "or", hasScheme))
 	case ap.Port() == 0:
 		return Upstream{}, errors.New("port 0")
 	}
@@ -176,7 +176,7 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 	case ok && u.ServerName == "" && u.Pins == nil && !u.Post && !u.TrustAD:
 		return errors.New("empty name behind #")
 	case !known.TLS && (u.ServerName != "" || u.Pins != nil):
-		return fmt.Errorf("a name behind # is for %s", schemes("", "and", func(s transport.Scheme) bool { return s.TLS }))
+		return fmt.Errorf("a name behind # is for %s", schemeNames("", "and", func(s transport.Scheme) bool { return s.TLS }))
 	case u.ServerName != "" && !validHost(u.ServerName):
 		return fmt.Errorf("name %q behind #", u.ServerName)
 	}
@@ -276,7 +276,9 @@ func (u Upstream) key() string {
 }
 
 // scheme returns the scheme of Net.
-func (u Upstream) scheme() (transport.Scheme, bool) { return transport.Find(cmp.Or(u.Net, defaultNet)) }
+func (u Upstream) scheme() (transport.Scheme, bool) {
+	return transport.FindScheme(cmp.Or(u.Net, defaultNet))
+}
 
 // path returns Path or its default, or nothing if the scheme has no paths.
 func (u Upstream) path() string {
@@ -291,7 +293,7 @@ func (u Upstream) path() string {
 func (u Upstream) validate() error {
 	known, ok := u.scheme()
 	if !ok {
-		return fmt.Errorf("dnshedge: upstream %s: Net %q; want %s", u.Addr, u.Net, schemes("", "or", anyScheme))
+		return fmt.Errorf("dnshedge: upstream %s: Net %q; want %s", u.Addr, u.Net, schemeNames("", "or", hasScheme))
 	}
 	host, port, err := net.SplitHostPort(u.Addr)
 	if err != nil {
@@ -306,7 +308,7 @@ func (u Upstream) validate() error {
 	for _, pin := range u.Pins {
 		if !known.TLS || !validPin(pin) {
 			return fmt.Errorf("dnshedge: upstream %s: Pins: %q; want 32 bytes in base64, for %s", u, pin,
-				schemes("", "and", func(s transport.Scheme) bool { return s.TLS }))
+				schemeNames("", "and", func(s transport.Scheme) bool { return s.TLS }))
 		}
 	}
 	if u.Post && known.Path == "" {

@@ -108,7 +108,7 @@ func TestNoCodeNamesATransport(t *testing.T) {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 				text, _ := strconv.Unquote(lit.Value)
 				scheme, _, _ := strings.Cut(text, "://")
-				if _, ok := transport.Find(scheme); ok {
+				if _, ok := transport.FindScheme(scheme); ok {
 					found = append(found, name+": "+lit.Value)
 				}
 			}

@@ -9,22 +9,22 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// waiters bounds the questions of clients that wait for answers. Copies of one question are one exchange for the Client, but
+// clientQueues bounds the questions of clients that wait for answers. Copies of one question are one exchange for the Client, but
 // each takes a goroutine and its memory.
-type waiters struct {
-	datagrams line // in lanes by the domain of the question, because addresses of datagrams can be forged
-	streams   line // in lanes by the client
+type clientQueues struct {
+	datagrams fairQueue // in lanes by the domain of the question, because addresses of datagrams can be forged
+	streams   fairQueue // in lanes by the client
 }
 
 // init sets the bounds: twice as many questions as Client.MaxInFlight over datagrams, and as many over streams.
-func (w *waiters) init(maxInFlight int) {
+func (w *clientQueues) init(maxInFlight int) {
 	n := 2 * min(cmp.Or(max(0, maxInFlight), defaultInFlight), math.MaxInt/8)
 	w.datagrams.max, w.streams.max = n, n
 }
 
-// choose returns the line that a question waits in, datagrams or streams by the type of the client's address, and its lane there: the
+// queueFor returns the line that a question waits in, datagrams or streams by the type of the client's address, and its lane there: the
 // domain of the question over UDP, where addresses can be forged, and otherwise the client.
-func (w *waiters) choose(client net.Addr, q *wire.Query) (l *line, lane string) {
+func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, lane string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.Zone()
 	}

@@ -90,7 +90,7 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 // forgetLocalFailure resets the upstreams of a question for keys after a local error: none has answered, and all may be
 // asked again.
 func (b *questionBudget) forgetLocalFailure(q question, err error) {
-	if !localerror.Is(err) {
+	if !localerror.IsLocal(err) {
 		return
 	}
 	b.mu.Lock()

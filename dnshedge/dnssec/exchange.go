@@ -127,7 +127,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 // sendToExchanger sends a message to the Exchanger and returns a copy of its response, which may be changed. It returns an
 // error for a nil record, and for a panic of the Exchanger or while a record is copied.
 func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, err error) {
-	defer usercode.Recover("Exchanger", &err)
+	defer usercode.RecoverPanic("Exchanger", &err)
 	c.counters.asked.Add(1)
 	r, _, err = c.conf.Exchanger.ExchangeContext(ctx, m, address)
 	switch {
@@ -282,7 +282,7 @@ func (c *core) validateLinks(ctx context.Context, b *questionBudget, links []*al
 		}
 		err := c.validator.ValidateResponse(ctx, b, &l.Response)
 		switch {
-		case c.conf.Trust.Report && localerror.Is(err):
+		case c.conf.Trust.Report && localerror.IsLocal(err):
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys: " + err.Error(), Zone: l.Zone.Name, Name: l.Name, Type: l.Type}
 		case errors.Is(err, errTimeout) && c.conf.Trust.Report:
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys in time", Zone: l.Zone.Name, Name: l.Name, Type: l.Type}

@@ -105,7 +105,7 @@ func (c *core) upstreamAddresses(name string) []string {
 		return nil
 	}
 	var all []string
-	usercode.Run(func() { all = e.Addresses(name) })
+	usercode.RunGuarded(func() { all = e.Addresses(name) })
 	if len(all) < 2 {
 		return nil
 	}

@@ -130,7 +130,7 @@ func (c *core) applyConfig(v *Validator) error {
 		MaxBytes: c.maxBytes, Policy: validate.Policy{AllowSHA1: v.Trust.AllowSHA1},
 		ReportBogus:  func(*chain.Zone, netip.AddrPort, string) { c.validator.Counts.Rejected.Add(1) }, // a questionBudget knows the upstreams that it has asked
 		DropReferral: func(*chain.Zone) {},                                                             // there are no referrals
-		IsLocalError: localerror.Is,
+		IsLocalError: localerror.IsLocal,
 		Go:           func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) },
 	}
 	if err := conf.ReadTrust("dnssec: Validator.Trust", v.Trust.Anchors, v.Trust.Insecure); err != nil {
@@ -197,7 +197,7 @@ func (v *Validator) Unwrap() any { return v.Exchanger }
 // is empty if the Exchanger has no method Identity() string or that returns "". A Client's Import compares these strings.
 func (v *Validator) Identity() (identity string) {
 	if e, ok := v.Exchanger.(interface{ Identity() string }); ok {
-		usercode.Run(func() { identity = e.Identity() })
+		usercode.RunGuarded(func() { identity = e.Identity() })
 	}
 	if identity == "" {
 		return ""

@@ -57,19 +57,19 @@ func (builder) Scheme() string { return Scheme }
 
 // Build begins to watch the target's host. It returns an error if the target is none of Scheme.
 func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
-	host, port, err := split(target)
+	host, port, err := splitTarget(target)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{n: b.n, cc: cc, host: host, port: port, ctx: ctx, cancel: cancel, found: make(chan found)}
-	w.wg.Go(w.watch)
-	w.wg.Go(w.tell)
+	w := &hostWatcher{n: b.n, cc: cc, host: host, port: port, ctx: ctx, cancel: cancel, found: make(chan watchResult)}
+	w.wg.Go(w.watchHost)
+	w.wg.Go(w.updateConn)
 	return w, nil
 }
 
-// split returns the host and port of a target.
-func split(target resolver.Target) (host, port string, err error) {
+// splitTarget returns the host and port of a target.
+func splitTarget(target resolver.Target) (host, port string, err error) {
 	if target.URL.Host != "" {
 		return "", "", fmt.Errorf("grpcnames: target %q has the authority %q; want %s:///host:port", redact.URL(target.URL.String()), target.URL.Host, Scheme)
 	}
@@ -89,7 +89,7 @@ func split(target resolver.Target) (host, port string, err error) {
 	return host, port, nil
 }
 
-func state(addrs []netip.Addr, port string) resolver.State {
+func newState(addrs []netip.Addr, port string) resolver.State {
 	var s resolver.State
 	for _, ip := range addrs {
 		s.Addresses = append(s.Addresses, resolver.Address{Addr: net.JoinHostPort(ip.String(), port)})
@@ -97,37 +97,37 @@ func state(addrs []netip.Addr, port string) resolver.State {
 	return s
 }
 
-// watcher tells gRPC of the addresses of a host.
-type watcher struct {
+// hostWatcher tells gRPC of the addresses of a host.
+type hostWatcher struct {
 	n          *names.Names
 	cc         resolver.ClientConn
 	host, port string
 	ctx        context.Context
 	cancel     context.CancelFunc
 	wg         sync.WaitGroup
-	found      chan found // closed when the watch has ended
+	found      chan watchResult // closed when the watch has ended
 }
 
 // found is what a watch yields.
-type found struct {
+type watchResult struct {
 	addrs []netip.Addr
 	err   error
 }
 
 // watch sends what is found of the host to tell. A host that is an address has this one for ever.
-func (w *watcher) watch() {
+func (w *hostWatcher) watchHost() {
 	defer close(w.found)
 	if ip, err := netip.ParseAddr(w.host); err == nil {
-		w.send(found{addrs: []netip.Addr{ip}})
+		w.sendResult(watchResult{addrs: []netip.Addr{ip}})
 		<-w.ctx.Done()
 		return
 	}
 	for addrs, err := range w.n.Watch(w.ctx, w.host) {
-		w.send(found{addrs, err})
+		w.sendResult(watchResult{addrs, err})
 	}
 }
 
-func (w *watcher) send(f found) {
+func (w *hostWatcher) sendResult(f watchResult) {
 	select {
 	case w.found <- f:
 	case <-w.ctx.Done():
@@ -135,7 +135,7 @@ func (w *watcher) send(f found) {
 }
 
 // tell tells gRPC what is found, and again what it has refused.
-func (w *watcher) tell() {
+func (w *hostWatcher) updateConn() {
 	var addrs []netip.Addr
 	again := time.NewTimer(0)
 	again.Stop()
@@ -161,7 +161,7 @@ func (w *watcher) tell() {
 			return
 		}
 		again.Stop()
-		if w.cc.UpdateState(state(addrs, w.port)) != nil { // gRPC's contract: the host is looked up again
+		if w.cc.UpdateState(newState(addrs, w.port)) != nil { // gRPC's contract: the host is looked up again
 			w.n.Refresh(w.host)
 			again.Reset(pause)
 			pause = min(2*pause, longestAgain)
@@ -169,10 +169,10 @@ func (w *watcher) tell() {
 	}
 }
 
-func (w *watcher) ResolveNow(resolver.ResolveNowOptions) { w.n.Refresh(w.host) }
+func (w *hostWatcher) ResolveNow(resolver.ResolveNowOptions) { w.n.Refresh(w.host) }
 
 // Close ends the watch, and returns when nothing more is told.
-func (w *watcher) Close() {
+func (w *hostWatcher) Close() {
 	w.cancel()
 	w.wg.Wait()
 }

@@ -24,7 +24,7 @@ var errNoConn = errors.New("names: Dialer returned neither a connection nor an e
 // known, it is a *net.OpError that wraps a *net.DNSError.
 func (n *Names) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(address)
-	want, other := familyOf(network, "tcp", "udp")
+	want, other := familiesOf(network, "tcp", "udp")
 	untracked := err != nil || other != nil || name == ""
 	if ip, err := netip.ParseAddr(name); untracked || err == nil {
 		if n.isClosed() {
@@ -36,13 +36,13 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 		}
 		return n.trackGiven(ctx, conn, ip.Unmap()), nil
 	}
-	h, err := n.ready(ctx, name, want, false)
+	h, err := n.readyHost(ctx, name, want, false)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
-	defer n.release(h)
-	d := &dial{h: h, network: network, port: port, want: want}
-	return d.run(ctx)
+	defer n.releaseHost(h)
+	d := &hostDial{h: h, network: network, port: port, want: want}
+	return d.runDial(ctx)
 }
 
 // callDialer calls the Dialer. A panic is an error, and so is a result that has neither a connection nor an error.
@@ -62,22 +62,22 @@ func (n *Names) callDialer(ctx context.Context, network, address string) (conn n
 	return conn, nil
 }
 
-// A dial is one call of DialContext.
-type dial struct {
+// A hostDial is one call of DialContext.
+type hostDial struct {
 	h             *host
 	network, port string
-	want          families
+	want          addressFamilies
 	turn          uint
 	version       uint64             // of the host's addresses that left is made of
 	left          []netip.Addr       // to try
 	tried         map[netip.Addr]int // by number
 	pending       []netip.Addr       // of those
-	results       chan dialled
+	results       chan dialResult
 	done          chan struct{} // closed when the dial has ended
 	err           error         // of the first that failed
 }
 
-type dialled struct {
+type dialResult struct {
 	net.Conn
 	ip  netip.Addr
 	err error
@@ -85,11 +85,11 @@ type dialled struct {
 
 // run connects to the first of the addresses that answers. Which those are is looked at before
 // each attempt, because a lookup may be under way.
-func (d *dial) run(ctx context.Context) (net.Conn, error) {
+func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	n := d.h.n
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	d.results, d.done, d.tried = make(chan dialled), make(chan struct{}), make(map[netip.Addr]int)
+	d.results, d.done, d.tried = make(chan dialResult), make(chan struct{}), make(map[netip.Addr]int)
 	defer close(d.done)
 	n.mu.Lock()
 	d.h.turn++
@@ -101,9 +101,9 @@ func (d *dial) run(ctx context.Context) (net.Conn, error) {
 	patient.Stop()
 	defer patient.Stop()
 	for {
-		ip, changed, wait := d.next(time.Now())
+		ip, changed, wait := d.nextAddress(time.Now())
 		if ip.IsValid() {
-			d.start(ctx, ip)
+			d.startAttempt(ctx, ip)
 			next.Reset(stagger)
 		} else if len(d.pending) == 0 {
 			if wait <= 0 {
@@ -116,12 +116,12 @@ func (d *dial) run(ctx context.Context) (net.Conn, error) {
 			case r := <-d.results:
 				d.pending = slices.DeleteFunc(d.pending, func(ip netip.Addr) bool { return ip == r.ip })
 				if r.err == nil {
-					return d.won(r), nil
+					return d.recordSuccess(r), nil
 				}
 				if ctx.Err() != nil {
-					return nil, d.ended(ctx)
+					return nil, d.endError(ctx)
 				}
-				d.missed(r)
+				d.recordFailure(r)
 				if d.err == nil {
 					d.err = r.err
 				}
@@ -134,33 +134,33 @@ func (d *dial) run(ctx context.Context) (net.Conn, error) {
 			case <-patient.C:
 				return nil, d.err
 			case <-ctx.Done():
-				return nil, d.ended(ctx)
+				return nil, d.endError(ctx)
 			}
 		}
 	}
 }
 
-func (d *dial) ended(ctx context.Context) error {
+func (d *hostDial) endError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
-// next returns the address that is to be dialled next, if there is one. Otherwise changed is closed
+// nextAddress returns the address that is to be dialled next, if there is one. Otherwise changed is closed
 // when there may be one. If none is left, it makes a lookup due, and returns how long to wait for it.
-func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
+func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	if d.version != h.version {
 		d.version = h.version
-		d.left = slices.DeleteFunc(h.order(d.want, d.turn, d.port), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
+		d.left = slices.DeleteFunc(h.orderAddresses(d.want, d.turn, d.port), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
 	}
 	if len(d.left) > 0 {
 		ip, d.left = d.left[0], d.left[1:]
 	} else if len(d.pending) == 0 {
 		if d.err == nil {
-			d.err = &net.OpError{Op: "dial", Net: d.network, Err: unsuitable(h.name)}
+			d.err = &net.OpError{Op: "dial", Net: d.network, Err: unsuitableError(h.name)}
 		}
-		h.expire(now)
+		h.expireAddresses(now)
 		h.lookIfDue(now)
 		if h.look != nil {
 			wait = h.look.patience.Sub(now)
@@ -170,17 +170,17 @@ func (d *dial) next(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait
 }
 
 // start dials an address in a goroutine that ends when the Dialer has returned.
-func (d *dial) start(ctx context.Context, ip netip.Addr) {
+func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
 	go func() {
-		r := dialled{ip: ip, err: errNoConn} // if the Dialer ends the goroutine
+		r := dialResult{ip: ip, err: errNoConn} // if the Dialer ends the goroutine
 		defer func() {
 			select {
 			case d.results <- r:
 			case <-d.done:
 				if r.err == nil {
-					unharmed(func() { r.Close() })
+					runRecovered(func() { r.Close() })
 				}
 			}
 		}()
@@ -188,15 +188,15 @@ func (d *dial) start(ctx context.Context, ip netip.Addr) {
 	}()
 }
 
-// unharmed calls code of the user's on a goroutine where nobody could recover its panic, and does.
-func unharmed(f func()) {
+// runRecovered calls code of the user's on a goroutine where nobody could recover its panic, and does.
+func runRecovered(f func()) {
 	defer func() { _ = recover() }()
 	f()
 }
 
-// missed notes that an address failed. One that was reached before may have been given up, which
+// recordFailure notes that an address failed. One that was reached before may have been given up, which
 // a lookup will tell.
-func (d *dial) missed(r dialled) {
+func (d *hostDial) recordFailure(r dialResult) {
 	h := d.h
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -204,33 +204,33 @@ func (d *dial) missed(r dialled) {
 	if a == nil {
 		return
 	}
-	s := a.service(d.port)
+	s := a.serviceAt(d.port)
 	s.failed = now
 	if s.reached && a.left.IsZero() {
 		s.reached = false
-		h.expire(now)
+		h.expireAddresses(now)
 		h.lookIfDue(now)
 	}
 }
 
-// won returns the connection, and notes that the addresses that are still pending were overtaken.
-func (d *dial) won(r dialled) net.Conn {
+// recordSuccess returns the connection, and notes that the addresses that are still pending were overtaken.
+func (d *hostDial) recordSuccess(r dialResult) net.Conn {
 	h := d.h
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	for _, ip := range d.pending {
 		if a := h.addrs[ip]; a != nil && d.tried[ip] < d.tried[r.ip] {
-			a.service(d.port).failed = time.Now()
+			a.serviceAt(d.port).failed = time.Now()
 		}
 	}
 	if a := h.addrs[r.ip]; a != nil {
-		*a.service(d.port) = service{reached: true}
+		*a.serviceAt(d.port) = portHealth{reached: true}
 	}
-	return h.n.track(r.Conn, r.ip, []*host{h})
+	return h.n.trackConn(r.Conn, r.ip, []*host{h})
 }
 
-// tracking is what is known of a connection that is open.
-type tracking struct {
+// connTracking is what is known of a connection that is open.
+type connTracking struct {
 	n      *Names
 	hosts  []*host // that it belongs to
 	ip     netip.Addr
@@ -238,20 +238,20 @@ type tracking struct {
 	once   sync.Once
 }
 
-// track wraps a connection, so that it is known until it is closed. The caller holds mu.
-func (n *Names) track(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
-	t := &tracking{n: n, hosts: hosts, ip: ip}
+// trackConn wraps a connection, so that it is known until it is closed. The caller holds mu.
+func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
+	t := &connTracking{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
 	for _, h := range hosts {
 		a := h.addrs[ip]
 		if a == nil { // it left while it was dialled
-			a = &addr{conns: make(map[*tracking]struct{}), left: now}
+			a = &hostAddress{conns: make(map[*connTracking]struct{}), left: now}
 			h.addrs[ip] = a
 		}
 		a.conns[t] = struct{}{}
-		h.hold()
+		h.addUser()
 		if !a.left.IsZero() {
-			h.drain(now)
+			h.drainConns(now)
 		}
 	}
 	switch c := c.(type) {
@@ -270,17 +270,17 @@ func (n *Names) trackGiven(ctx context.Context, c net.Conn, ip netip.Addr) net.C
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	hosts := slices.Clone(n.given.hosts[ip])
-	if h := n.hosts[canonical(name)]; h != nil && h.addrs[ip] != nil {
+	if h := n.hosts[canonicalHost(name)]; h != nil && h.addrs[ip] != nil {
 		hosts = []*host{h}
 	}
 	if len(hosts) == 0 {
 		return c
 	}
-	return n.track(c, ip, hosts)
+	return n.trackConn(c, ip, hosts)
 }
 
 // closed forgets a connection.
-func (t *tracking) closed() {
+func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()
 		defer t.n.mu.Unlock()
@@ -288,23 +288,23 @@ func (t *tracking) closed() {
 			if a := h.addrs[t.ip]; a != nil {
 				delete(a.conns, t)
 			}
-			h.count(time.Now())
-			h.release()
+			h.countConns(time.Now())
+			h.removeUser()
 		}
 	})
 }
 
 // of returns what is known of a connection, which embeds it.
-func (t *tracking) of() *tracking { return t }
+func (t *connTracking) self() *connTracking { return t }
 
 // conn is a connection that tells when it is closed.
 type conn struct {
 	net.Conn
-	*tracking
+	*connTracking
 }
 
 func (c conn) Close() error {
-	c.closed()
+	c.recordClosed()
 	return c.Conn.Close()
 }
 
@@ -314,11 +314,11 @@ func (c conn) NetConn() net.Conn { return c.Conn }
 // tcpConn is conn with the methods of a *net.TCPConn, such as ReadFrom.
 type tcpConn struct {
 	*net.TCPConn
-	*tracking
+	*connTracking
 }
 
 func (c tcpConn) Close() error {
-	c.closed()
+	c.recordClosed()
 	return c.TCPConn.Close()
 }
 
@@ -328,11 +328,11 @@ func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 // udpConn is conn with the methods of a *net.UDPConn: it is a net.PacketConn.
 type udpConn struct {
 	*net.UDPConn
-	*tracking
+	*connTracking
 }
 
 func (c udpConn) Close() error {
-	c.closed()
+	c.recordClosed()
 	return c.UDPConn.Close()
 }
 

@@ -56,26 +56,26 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 		n.drains = append(n.drains, c)
 		n.mu.Unlock()
 	}
-	return &drained{n, rt}
+	return &drainingTransport{n, rt}
 }
 
-type drained struct {
+type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
 }
 
-func (d *drained) CloseIdleConnections() {
+func (d *drainingTransport) CloseIdleConnections() {
 	if c, ok := d.rt.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
+func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Close || req.URL == nil || len(req.Header["Upgrade"]) > 0 {
 		return d.rt.RoundTrip(req)
 	}
 	name := req.URL.Hostname()
-	closes, ok := d.n.closes(name)
+	closes, ok := d.n.shouldClose(name)
 	once := req.Body != nil && req.Body != http.NoBody && req.GetBody == nil
 	shared := d.n.given.shared.Load() > 0
 	if !ok && !once && !shared {
@@ -87,22 +87,22 @@ func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if ok {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-			GotConn: func(info httptrace.GotConnInfo) { d.n.used(info.Conn, name, closes) },
+			GotConn: func(info httptrace.GotConnInfo) { d.n.recordUse(info.Conn, name, closes) },
 		})
 	}
 	own := req.WithContext(ctx)
 	own.Close = closes
-	var b *body
+	var b *drainingBody
 	var resp *http.Response
 	var err error
 	if once {
-		b = &body{ReadCloser: req.Body}
+		b = &drainingBody{ReadCloser: req.Body}
 		own.Body = b
-		defer func() { b.returned(err) }() // also if rt panics
+		defer func() { b.recordReturned(err) }() // also if rt panics
 	}
 	resp, err = d.rt.RoundTrip(own)
-	for again := 0; once && again < resends && b.refused(err); again++ {
-		b = &body{ReadCloser: req.Body}
+	for again := 0; once && again < resends && b.recordRefusal(err); again++ {
+		b = &drainingBody{ReadCloser: req.Body}
 		own = own.WithContext(ctx)
 		own.Body = b
 		resp, err = d.rt.RoundTrip(own)
@@ -113,12 +113,12 @@ func (d *drained) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// body is a request's body that can be had only once. A connection that another request has made
+// drainingBody is a request's body that can be had only once. A connection that another request has made
 // close may refuse the request, and net/http then closes the body unread and goes on with another
 // connection, for which it wants the body again (HTTP/2, Go 1.26). So until RoundTrip returns,
 // Close does nothing to a body that has not been read, and the request is sent again. It gets no
 // GetBody, which whoever is below would rely on.
-type body struct {
+type drainingBody struct {
 	io.ReadCloser
 
 	mu     sync.Mutex // guards the fields below, and that above
@@ -127,7 +127,7 @@ type body struct {
 	over   bool // RoundTrip has returned
 }
 
-func (b *body) Read(p []byte) (int, error) {
+func (b *drainingBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	b.read = true
 	from := b.ReadCloser
@@ -135,7 +135,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return from.Read(p)
 }
 
-func (b *body) Close() error {
+func (b *drainingBody) Close() error {
 	b.mu.Lock()
 	later := !b.read && !b.over
 	b.closed = b.closed || later
@@ -149,7 +149,7 @@ func (b *body) Close() error {
 
 // refused reports whether err is net/http's for a request that could be sent again if it had its
 // body, and the body has not been read. Then b is another, empty body.
-func (b *body) refused(err error) bool {
+func (b *drainingBody) recordRefusal(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
 	}
@@ -162,8 +162,8 @@ func (b *body) refused(err error) bool {
 	return true
 }
 
-// returned makes up for a Close without effect, and for one that was forgotten after an error.
-func (b *body) returned(err error) {
+// recordReturned makes up for a Close without effect, and for one that was forgotten after an error.
+func (b *drainingBody) recordReturned(err error) {
 	b.mu.Lock()
 	b.over = true
 	closes := b.closed || err != nil && !b.read
@@ -174,15 +174,15 @@ func (b *body) returned(err error) {
 	}
 }
 
-// closes reports whether a host has connections that are to be drained, and whether a
+// shouldClose reports whether a host has connections that are to be drained, and whether a
 // request to it should close its own.
-func (n *Names) closes(name string) (closes, ok bool) {
+func (n *Names) shouldClose(name string) (shouldClose, ok bool) {
 	if n.leaving.Load() == 0 {
 		return false, false
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	h := n.hosts[canonical(name)]
+	h := n.hosts[canonicalHost(name)]
 	if h == nil || !h.draining {
 		return false, false
 	}
@@ -194,19 +194,19 @@ func (n *Names) closes(name string) (closes, ok bool) {
 }
 
 // used notes that a request to a host uses a connection, which it closes or not.
-func (n *Names) used(c net.Conn, name string, closes bool) {
+func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	h, now := n.hosts[canonical(name)], time.Now()
+	h, now := n.hosts[canonicalHost(name)], time.Now()
 	if !slices.Contains(t.hosts, h) {
 		return
 	}
 	a := h.addrs[t.ip]
-	if a == nil || !h.leaves(a, now) {
+	if a == nil || !h.isLeaving(a, now) {
 		return
 	}
 	if t.closes = (time.Time{}); closes {
@@ -214,15 +214,15 @@ func (n *Names) used(c net.Conn, name string, closes bool) {
 	} else { // nor did the request before, if that should have closed it
 		h.pushes = true
 	}
-	h.count(now)
+	h.countConns(now)
 }
 
 // trackingOf returns what is known of a connection that DialContext made, or that stands on one, as that
 // of TLS does; nil: it is another.
-func trackingOf(c net.Conn) *tracking {
+func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {
-		case interface{ of() *tracking }:
+		case interface{ of() *connTracking }:
 			return t.of()
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()
@@ -232,26 +232,26 @@ func trackingOf(c net.Conn) *tracking {
 	}
 }
 
-// leaves reports whether connections to an address of the host are to be drained.
-func (h *host) leaves(a *addr, now time.Time) bool {
+// isLeaving reports whether connections to an address of the host are to be drained.
+func (h *host) isLeaving(a *hostAddress, now time.Time) bool {
 	if a.left.IsZero() {
 		return false
 	}
 	return now.Sub(h.returns[2]) >= memory || now.Sub(a.left) >= rotating
 }
 
-// drain begins to drain the connections to addresses that have left.
-func (h *host) drain(now time.Time) {
-	if h.count(now); h.draining {
+// drainConns begins to drain the connections to addresses that have left.
+func (h *host) drainConns(now time.Time) {
+	if h.countConns(now); h.draining {
 		h.pushes = true
 		h.gap = time.Second
 		h.sweepAfter(0)
 	}
 }
 
-// count notes whether the host has connections that are to be drained and that no request closes.
-func (h *host) count(now time.Time) {
-	draining := h.drains(now)
+// countConns notes whether the host has connections that are to be drained and that no request closes.
+func (h *host) countConns(now time.Time) {
+	draining := h.isDraining(now)
 	if draining == h.draining {
 		return
 	}
@@ -263,9 +263,9 @@ func (h *host) count(now time.Time) {
 	}
 }
 
-func (h *host) drains(now time.Time) bool {
+func (h *host) isDraining(now time.Time) bool {
 	for _, a := range h.addrs {
-		if !h.leaves(a, now) {
+		if !h.isLeaving(a, now) {
 			continue
 		}
 		for t := range a.conns {
@@ -284,7 +284,7 @@ func (h *host) sweepAfter(d time.Duration) {
 	}
 	h.sweep = time.AfterFunc(d, func() {
 		h.n.mu.Lock()
-		h.count(time.Now())
+		h.countConns(time.Now())
 		if !h.draining || h.n.closed {
 			h.n.mu.Unlock()
 			return
@@ -296,7 +296,7 @@ func (h *host) sweepAfter(d time.Duration) {
 		h.n.mu.Unlock()
 		defer h.n.wg.Done()
 		for _, c := range drains {
-			unharmed(c.CloseIdleConnections)
+			runRecovered(c.CloseIdleConnections)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 const maxGiven = 8
 
 // given is what LookupNetIP has returned: who got an address may dial it. Names.mu guards it.
-type given struct {
+type givenAddresses struct {
 	hosts  map[netip.Addr][]*host // maxGiven at most, the last one at the end
 	shared atomic.Int64           // addresses of more than one host
 }
@@ -19,12 +19,12 @@ type given struct {
 type hostKey struct{}
 
 // add makes h the last of an address's hosts.
-func (g *given) add(ip netip.Addr, h *host) {
+func (g *givenAddresses) addHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	if len(hosts) > 0 && hosts[len(hosts)-1] == h {
 		return
 	}
-	g.remove(ip, h)
+	g.removeHost(ip, h)
 	if hosts = g.hosts[ip]; len(hosts) == maxGiven {
 		hosts = slices.Delete(hosts, 0, 1)
 	}
@@ -34,7 +34,7 @@ func (g *given) add(ip netip.Addr, h *host) {
 	g.hosts[ip] = append(hosts, h)
 }
 
-func (g *given) remove(ip netip.Addr, h *host) {
+func (g *givenAddresses) removeHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	i := slices.Index(hosts, h)
 	if i < 0 {

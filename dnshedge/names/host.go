@@ -38,17 +38,17 @@ type host struct {
 	name string
 	turn uint // of the addresses of a family
 
-	families [2][]netip.Addr      // the addresses: IPv4, IPv6
-	addrs    map[netip.Addr]*addr // what is known of these, and of others
-	version  uint64               // of families; 0: no address is known
-	ttls     [2][2]time.Duration  // of the last two answers, by family
-	asked    time.Time            // when the last lookup began
-	expires  time.Time            // when the next one is due
-	failed   uint64               // lookups that failed
-	row      int                  // of those, since the last that did not
-	err      error                // of the last
-	look     *look                // nil: none is under way
-	changed  chan struct{}        // is closed when a lookup has published something, or ended
+	families [2][]netip.Addr             // the addresses: IPv4, IPv6
+	addrs    map[netip.Addr]*hostAddress // what is known of these, and of others
+	version  uint64                      // of families; 0: no address is known
+	ttls     [2][2]time.Duration         // of the last two answers, by family
+	asked    time.Time                   // when the last lookup began
+	expires  time.Time                   // when the next one is due
+	failed   uint64                      // lookups that failed
+	row      int                         // of those, since the last that did not
+	err      error                       // of the last
+	look     *lookupState                // nil: none is under way
+	changed  chan struct{}               // is closed when a lookup has published something, or ended
 
 	holds   int           // connections, dials and watchers
 	resting *list.Element // of Names.idle; nil: the host is held or looked up
@@ -63,35 +63,35 @@ type host struct {
 	gap      time.Duration
 }
 
-// An addr is what is known of an address of a host.
-type addr struct {
-	source netip.Addr          // of connections to it; not valid: there is no route, or it is not known yet
-	unsure bool                // the source could not be determined
-	left   time.Time           // when the host had it last; zero: it has it
-	ports  map[string]*service // that were dialled
-	conns  map[*tracking]struct{}
+// An hostAddress is what is known of an address of a host.
+type hostAddress struct {
+	source netip.Addr             // of connections to it; not valid: there is no route, or it is not known yet
+	unsure bool                   // the source could not be determined
+	left   time.Time              // when the host had it last; zero: it has it
+	ports  map[string]*portHealth // that were dialled
+	conns  map[*connTracking]struct{}
 }
 
 // A service is what is known of a port of an address. One that fails tells nothing of the others.
-type service struct {
+type portHealth struct {
 	failed  time.Time // when it failed last, or was overtaken
 	reached bool      // a dial got through to it
 }
 
-func (a *addr) service(port string) *service {
+func (a *hostAddress) serviceAt(port string) *portHealth {
 	s := a.ports[port]
 	if s == nil {
 		if a.ports == nil || len(a.ports) == maxPorts {
-			a.ports = make(map[string]*service)
+			a.ports = make(map[string]*portHealth)
 		}
-		s = new(service)
+		s = new(portHealth)
 		a.ports[port] = s
 	}
 	return s
 }
 
-// failing reports whether a port failed lately or, if none is given, all that were dialled.
-func (a *addr) failing(port string, now time.Time) bool {
+// isFailing reports whether a port failed lately or, if none is given, all that were dialled.
+func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
 		return s != nil && now.Sub(s.failed) < forgiven
@@ -105,59 +105,59 @@ func (a *addr) failing(port string, now time.Time) bool {
 }
 
 // A look is a lookup that is under way.
-type look struct {
-	begun    bool          // it has had its turn
-	left     chan struct{} // closed when nobody waits for it that has not begun
-	patience time.Time     // until when those who have addresses wait for it
-	doubtful bool          // the one before has just failed: those who had addresses do not wait
-	first    time.Time     // when the first answer came, once it is published
-	told     families      // whose answers were published
+type lookupState struct {
+	begun    bool            // it has had its turn
+	left     chan struct{}   // closed when nobody waits for it that has not begun
+	patience time.Time       // until when those who have addresses wait for it
+	doubtful bool            // the one before has just failed: those who had addresses do not wait
+	first    time.Time       // when the first answer came, once it is published
+	told     addressFamilies // whose answers were published
 }
 
-// enough reports whether a lookup need not be waited for any more, by a caller who needs all that
+// hasEnough reports whether a lookup need not be waited for any more, by a caller who needs all that
 // is wanted or any of it.
-func (l *look) enough(want families, all bool) bool {
+func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
 	}
 	return (l.told[0] || !want[0]) && (l.told[1] || !want[1])
 }
 
-// until returns when a caller who has addresses does not wait any more. One who has some that are
+// waitLimit returns when a caller who has addresses does not wait any more. One who has some that are
 // wanted, and needs all, waits a moment when something was published.
-func (l *look) until(some bool) time.Time {
+func (l *lookupState) waitLimit(some bool) time.Time {
 	if end := l.first.Add(lookup.Delay); some && !l.first.IsZero() && end.Before(l.patience) {
 		return end
 	}
 	return l.patience
 }
 
-func (h *host) known() bool { return h.version > 0 }
+func (h *host) isKnown() bool { return h.version > 0 }
 
-// has reports whether an address of the families is known.
-func (h *host) has(want families) bool {
+// hasFamilies reports whether an address of the families is known.
+func (h *host) hasFamilies(want addressFamilies) bool {
 	return want[0] && len(h.families[0]) > 0 || want[1] && len(h.families[1]) > 0
 }
 
-// hold keeps the addresses fresh until release.
-func (h *host) hold() {
+// addUser keeps the addresses fresh until release.
+func (h *host) addUser() {
 	h.holds++
 	if h.holds == 1 {
-		h.n.wake(h)
-		h.arm(time.Now())
+		h.n.endRest(h)
+		h.armTimers(time.Now())
 	}
 }
 
-func (h *host) release() {
+func (h *host) removeUser() {
 	h.holds--
 	if h.holds == 0 {
 		h.stopTimers()
-		if h.look != nil && !h.look.begun && !h.known() {
+		if h.look != nil && !h.look.begun && !h.isKnown() {
 			close(h.look.left)
 			h.look = nil
 		}
 		if h.look == nil {
-			h.n.rest(h)
+			h.n.startRest(h)
 		}
 	}
 }
@@ -171,8 +171,8 @@ func (h *host) stopTimers() {
 	}
 }
 
-// arm sets the timer for the next lookup.
-func (h *host) arm(now time.Time) {
+// armTimers sets the timer for the next lookup.
+func (h *host) armTimers(now time.Time) {
 	if h.timer != nil {
 		h.timer.Stop()
 		h.timer = nil
@@ -190,50 +190,50 @@ func (h *host) arm(now time.Time) {
 }
 
 // expire makes the next lookup due now, or MinTTL after the last one.
-func (h *host) expire(now time.Time) {
+func (h *host) expireAddresses(now time.Time) {
 	due := h.asked.Add(h.n.minTTL())
 	if due.Before(now) {
 		due = now
 	}
 	if due.Before(h.expires) {
 		h.expires = due
-		h.arm(now)
+		h.armTimers(now)
 	}
 }
 
 // lookIfDue begins a lookup if it is time to.
 func (h *host) lookIfDue(now time.Time) {
 	if !now.Before(h.expires) {
-		h.begin(now)
+		h.beginLookup(now)
 	}
 }
 
 // lookIfNeeded is lookIfDue for a caller that cannot go on without an address.
 func (h *host) lookIfNeeded(now time.Time) {
-	if !h.known() || !now.Before(h.expires) {
-		h.begin(now)
+	if !h.isKnown() || !now.Before(h.expires) {
+		h.beginLookup(now)
 	}
 }
 
-func (h *host) begin(now time.Time) {
+func (h *host) beginLookup(now time.Time) {
 	if h.look != nil || h.n.closed {
 		return
 	}
 	ctx, turn := h.n.ctx, h.n.turns.fresh
-	h.look = &look{left: make(chan struct{})}
-	if h.known() {
-		ctx, turn = lookup.FromServers(ctx), h.n.turns.known
+	h.look = &lookupState{left: make(chan struct{})}
+	if h.isKnown() {
+		ctx, turn = lookup.WithCacheBypass(ctx), h.n.turns.known
 		h.look.patience, h.look.doubtful = now.Add(patience), h.row > 0 && now.Sub(h.asked) < doubt
 	}
 	h.asked = now
-	h.arm(now)
+	h.armTimers(now)
 	h.n.wg.Add(1)
-	go h.run(ctx, turn, h.look)
+	go h.runLookup(ctx, turn, h.look)
 }
 
-// wait waits until something is published or a lookup has ended, and reports whether it has. If
+// waitForLookup waits until something is published or a lookup has ended, and reports whether it has. If
 // bounded, it waits until the deadline. It gives up Names.mu meanwhile.
-func (h *host) wait(ctx context.Context, deadline time.Time, bounded bool) bool {
+func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bool) bool {
 	changed := h.changed
 	h.n.mu.Unlock()
 	defer h.n.mu.Lock()
@@ -252,58 +252,58 @@ func (h *host) wait(ctx context.Context, deadline time.Time, bounded bool) bool 
 	return false
 }
 
-// found is what a lookup found in one family.
-type found struct {
+// lookupResult is what a lookup found in one family.
+type lookupResult struct {
 	addrs []lookup.Addr
 	err   error // instead, of type *net.DNSError: it is not known which addresses there are
 	at    time.Time
 }
 
-// some reports whether there are addresses.
-func (f *found) some() bool { return f != nil && len(f.addrs) > 0 }
+// hasAddresses reports whether there are addresses.
+func (f *lookupResult) hasAddresses() bool { return f != nil && len(f.addrs) > 0 }
 
-// run looks a host up when it is its turn, unless nobody waits for it any more.
-func (h *host) run(ctx context.Context, turn turn, l *look) {
+// runLookup looks a host up when it is its turn, unless nobody waits for it any more.
+func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
 	case turn <- struct{}{}:
 		over := sync.OnceFunc(func() { <-turn })
 		defer over()
-		if h.starts(l) {
+		if h.canStart(l) {
 			defer time.AfterFunc(turnTime, over).Stop()
-			h.lookup(ctx)
+			h.lookupBoth(ctx)
 		}
 	case <-l.left:
 	case <-ctx.Done():
-		if h.starts(l) {
-			h.end([2]*found{})
+		if h.canStart(l) {
+			h.endLookup([2]*lookupResult{})
 		}
 	}
 }
 
-// starts notes that it is a lookup's turn, and reports whether somebody waits for it.
-func (h *host) starts(l *look) bool {
+// canStart notes that it is a lookup's turn, and reports whether somebody waits for it.
+func (h *host) canStart(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	if h.look != l {
 		return false
 	}
 	l.begun = true
-	if !h.known() {
+	if !h.isKnown() {
 		l.patience = time.Now().Add(lookupTime) // until then, the family that works may be missing
 	}
 	return true
 }
 
-// lookup looks the host up. What is found in one family is published a moment later, if the other's answer
+// lookupBoth looks the host up. What is found in one family is published a moment later, if the other's answer
 // has not come by then: RFC 8305 §3 calls that the resolution delay. IPv6 addresses of a host
 // that has none yet are published at once.
-func (h *host) lookup(ctx context.Context) {
+func (h *host) lookupBoth(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	results := [2]chan found{h.ask(ctx, dns.TypeA), h.ask(ctx, dns.TypeAAAA)}
-	var both [2]*found
-	var first, second found
+	results := [2]chan lookupResult{h.lookupType(ctx, dns.TypeA), h.lookupType(ctx, dns.TypeAAAA)}
+	var both [2]*lookupResult
+	var first, second lookupResult
 	last := 1
 	select {
 	case first = <-results[0]:
@@ -312,7 +312,7 @@ func (h *host) lookup(ctx context.Context) {
 		both[1], last = &first, 0
 	}
 	h.n.mu.Lock()
-	now := last == 0 && !h.known()
+	now := last == 0 && !h.isKnown()
 	h.n.mu.Unlock()
 	delay := time.NewTimer(lookup.Delay)
 	defer delay.Stop()
@@ -322,40 +322,40 @@ func (h *host) lookup(ctx context.Context) {
 	select {
 	case second = <-results[last]:
 	case <-delay.C:
-		h.publish(both)
+		h.publishResults(both)
 		second = <-results[last]
 	}
 	both[last] = &second
-	h.publish(both)
-	h.end(both)
+	h.publishResults(both)
+	h.endLookup(both)
 }
 
 // ask asks for the addresses of a type. A panic of the Exchanger is an error of the lookup, since no
 // caller could recover it.
-func (h *host) ask(ctx context.Context, typ uint16) chan found {
-	result := make(chan found, 1)
+func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
+	result := make(chan lookupResult, 1)
 	go func() { // ends soon after ctx does
-		f := found{err: lookup.Error(h.name, errNothing)} // if the Exchanger ends the goroutine
+		f := lookupResult{err: lookup.NewError(h.name, errNothing)} // if the Exchanger ends the goroutine
 		defer func() {
 			if p := recover(); p != nil {
-				f = found{err: lookup.Error(h.name, fmt.Errorf("names: Exchanger panicked: %v", p))}
+				f = lookupResult{err: lookup.NewError(h.name, fmt.Errorf("names: Exchanger panicked: %v", p))}
 			}
 			f.at = time.Now()
 			result <- f
 		}()
-		addrs, err := lookup.Addrs(ctx, h.n.exchanger(), h.name, typ)
+		addrs, err := lookup.LookupAddrs(ctx, h.n.exchanger(), h.name, typ)
 		if err != nil {
-			err = lookup.Error(h.name, err)
+			err = lookup.NewError(h.name, err)
 		}
-		f = found{addrs: addrs, err: err}
+		f = lookupResult{addrs: addrs, err: err}
 	}()
 	return result
 }
 
-// publish makes what was found in one family or both the host's addresses. A family that
+// publishResults makes what was found in one family or both the host's addresses. A family that
 // failed, or is not yet known, keeps its addresses; and so do both if there would be none. One that
 // has no such host has failed: the other's addresses contradict it (RFC 4074 §4.2).
-func (h *host) publish(both [2]*found) {
+func (h *host) publishResults(both [2]*lookupResult) {
 	var all []netip.Addr
 	for _, f := range both {
 		if f != nil {
@@ -367,7 +367,7 @@ func (h *host) publish(both [2]*found) {
 	sources := h.n.sourcesOf(all)
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	if h.n.closed || !both[0].some() && !both[1].some() {
+	if h.n.closed || !both[0].hasAddresses() && !both[1].hasAddresses() {
 		return
 	}
 	now := time.Now()
@@ -382,7 +382,7 @@ func (h *host) publish(both [2]*found) {
 				addrs, seen[ip] = append(addrs, ip), true
 			}
 		}
-		changed = h.replace(i, addrs, now) || changed
+		changed = h.replaceAddresses(i, addrs, now) || changed
 	}
 	h.setSources(all, sources)
 	for i, f := range both {
@@ -395,18 +395,18 @@ func (h *host) publish(both [2]*found) {
 	}
 	if changed {
 		h.version++
-		h.trim(now)
+		h.trimAddresses(now)
 	}
 	if was := h.draining; changed {
-		h.drain(now)
-	} else if h.count(now); h.draining && !was { // an address has been away for long enough
-		h.drain(now)
+		h.drainConns(now)
+	} else if h.countConns(now); h.draining && !was { // an address has been away for long enough
+		h.drainConns(now)
 	}
-	h.tell()
+	h.notifyWatchers()
 }
 
-// replace makes addrs the addresses of a family, and reports whether they are others than before.
-func (h *host) replace(family int, addrs []netip.Addr, now time.Time) bool {
+// replaceAddresses makes addrs the addresses of a family, and reports whether they are others than before.
+func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
 	stay := make(map[netip.Addr]bool, len(addrs))
@@ -415,7 +415,7 @@ func (h *host) replace(family int, addrs []netip.Addr, now time.Time) bool {
 		a := h.addrs[ip]
 		switch {
 		case a == nil:
-			h.addrs[ip] = &addr{conns: make(map[*tracking]struct{})}
+			h.addrs[ip] = &hostAddress{conns: make(map[*connTracking]struct{})}
 		case a.left.IsZero():
 			continue
 		default:
@@ -438,60 +438,60 @@ func (h *host) replace(family int, addrs []netip.Addr, now time.Time) bool {
 	return changed
 }
 
-// trim forgets addresses that have left, and have no connections, after a while or if there are too many.
-func (h *host) trim(now time.Time) {
+// trimAddresses forgets addresses that have left, and have no connections, after a while or if there are too many.
+func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {
 		if !a.left.IsZero() && len(a.conns) == 0 && a.left != now && (many || now.Sub(a.left) >= memory) {
-			h.drop(ip)
+			h.dropAddress(ip)
 		}
 	}
 }
 
-func (h *host) drop(ip netip.Addr) {
+func (h *host) dropAddress(ip netip.Addr) {
 	delete(h.addrs, ip)
-	h.n.given.remove(ip, h)
+	h.n.given.removeHost(ip, h)
 }
 
-// tell wakes those who wait for the host.
-func (h *host) tell() {
+// notifyWatchers wakes those who wait for the host.
+func (h *host) notifyWatchers() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// end ends a lookup, and says when the next one is due.
-func (h *host) end(both [2]*found) {
+// endLookup ends a lookup, and says when the next one is due.
+func (h *host) endLookup(both [2]*lookupResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	defer h.tell()
+	defer h.notifyWatchers()
 	h.look = nil
 	if h.holds == 0 {
-		defer h.n.rest(h)
+		defer h.n.startRest(h)
 	}
 	if h.n.closed {
 		return
 	}
 	now := time.Now()
-	some := both[0].some() || both[1].some()
+	some := both[0].hasAddresses() || both[1].hasAddresses()
 	if h.err = nil; !some {
 		h.failed++
-		h.err = h.why(both)
+		h.err = h.lookupError(both)
 	}
-	until := h.until(both)
-	if some && !h.missing(both) {
+	until := h.expiryOf(both)
+	if some && !h.isMissingFamily(both) {
 		h.row, h.expires = 0, until
 	} else {
 		h.row++
-		h.expires = now.Add(h.retry())
+		h.expires = now.Add(h.retryDelay())
 		if some && until.Before(h.expires) {
 			h.expires = until
 		}
 	}
-	h.arm(now)
+	h.armTimers(now)
 }
 
-// missing reports whether a family that has addresses failed.
-func (h *host) missing(both [2]*found) bool {
+// isMissingFamily reports whether a family that has addresses failed.
+func (h *host) isMissingFamily(both [2]*lookupResult) bool {
 	for i, f := range both {
 		if f.err != nil && len(h.families[i]) > 0 {
 			return true
@@ -500,10 +500,10 @@ func (h *host) missing(both [2]*found) bool {
 	return false
 }
 
-// retry returns how long after a failed lookup the next one is due.
-func (h *host) retry() time.Duration {
+// retryDelay returns how long after a failed lookup the next one is due.
+func (h *host) retryDelay() time.Duration {
 	d := firstRetry
-	if h.known() {
+	if h.isKnown() {
 		d = h.n.minTTL()
 	}
 	most := max(longestRetry, d)
@@ -515,7 +515,7 @@ func (h *host) retry() time.Duration {
 
 // until returns when the addresses have to be looked up again, and remembers their TTLs. One that is
 // shorter than MinTTL, and than one just before, is what is left of that in a server's cache.
-func (h *host) until(both [2]*found) (until time.Time) {
+func (h *host) expiryOf(both [2]*lookupResult) (expiryOf time.Time) {
 	for i, f := range both {
 		if len(f.addrs) == 0 {
 			continue
@@ -530,17 +530,17 @@ func (h *host) until(both [2]*found) (until time.Time) {
 		}
 		h.ttls[i] = [2]time.Duration{before[1], ttl}
 		end := f.at.Add(min(max(ttl, least), h.n.maxTTL()))
-		if until.IsZero() || end.Before(until) {
-			until = end
+		if expiryOf.IsZero() || end.Before(expiryOf) {
+			expiryOf = end
 		}
 	}
-	return until
+	return expiryOf
 }
 
-// why returns why a lookup has found no address: a family that failed may have some, also if the other
+// lookupError returns why a lookup has found no address: a family that failed may have some, also if the other
 // says that there is no such host.
-func (h *host) why(both [2]*found) error {
-	err := lookup.NotFound(h.name)
+func (h *host) lookupError(both [2]*lookupResult) error {
+	err := lookup.NewNotFound(h.name)
 	for _, f := range both {
 		if e, ok := f.err.(*net.DNSError); ok && !e.IsNotFound {
 			return e
@@ -552,17 +552,17 @@ func (h *host) why(both [2]*found) error {
 	return err
 }
 
-// order returns the addresses in the order in which a port is dialled: those that failed lately come
+// orderAddresses returns the addresses in the order in which a port is dialled: those that failed lately come
 // last, and otherwise as RFC 6724 has it. The families take turns, beginning with that of the best address (RFC 8305 §4), and
 // equal addresses of a family begin at turn.
-func (h *host) order(want families, turn uint, port string) []netip.Addr {
+func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // by whether they failed, and family
 	for i, addrs := range h.families {
 		for j := range addrs {
 			ip := addrs[(turn%uint(len(addrs))+uint(j))%uint(len(addrs))]
 			t := 0
-			if h.addrs[ip].failing(port, now) {
+			if h.addrs[ip].isFailing(port, now) {
 				t = 1
 			}
 			if want[i] {
@@ -574,10 +574,10 @@ func (h *host) order(want families, turn uint, port string) []netip.Addr {
 	last := -1
 	for _, left := range tiers {
 		for _, addrs := range left {
-			slices.SortStableFunc(addrs, h.compare)
+			slices.SortStableFunc(addrs, h.compareAddresses)
 		}
 		if last < 0 && len(left[0])+len(left[1]) > 0 {
-			last = h.other(left)
+			last = h.otherFamily(left)
 		}
 		for len(left[0])+len(left[1]) > 0 {
 			if len(left[1-last]) > 0 {
@@ -591,13 +591,13 @@ func (h *host) order(want families, turn uint, port string) []netip.Addr {
 }
 
 // compare compares two addresses as RFC 6724 has it.
-func (h *host) compare(a, b netip.Addr) int {
-	return destination{a, h.addrs[a].source}.compare(destination{b, h.addrs[b].source})
+func (h *host) compareAddresses(a, b netip.Addr) int {
+	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }
 
-// other returns the family that does not come first: IPv4, unless its best address comes before that of IPv6.
-func (h *host) other(families [2][]netip.Addr) int {
-	if len(families[0]) > 0 && len(families[1]) > 0 && h.compare(families[0][0], families[1][0]) < 0 {
+// otherFamily returns the family that does not come first: IPv4, unless its best address comes before that of IPv6.
+func (h *host) otherFamily(families [2][]netip.Addr) int {
+	if len(families[0]) > 0 && len(families[1]) > 0 && h.compareAddresses(families[0][0], families[1][0]) < 0 {
 		return 1
 	}
 	return 0

@@ -96,17 +96,17 @@ type Names struct {
 	once    sync.Once
 	ctx     context.Context
 	cancel  context.CancelFunc
-	own     *ownClient     // in place of Exchanger; nil: it is set
-	wg      sync.WaitGroup // lookups and sweeps
-	leaving atomic.Int64   // hosts with connections that are to be drained
-	turns   turns
+	own     *defaultClients // in place of Exchanger; nil: it is set
+	wg      sync.WaitGroup  // lookups and sweeps
+	leaving atomic.Int64    // hosts with connections that are to be drained
+	turns   exchangerSlots
 
 	mu     sync.Mutex // guards the fields below, and all hosts
 	closed bool
 	hosts  map[string]*host
 	idle   list.List // of *host: those that nobody uses, the last used first
 	spare  int       // addresses of those
-	given  given
+	given  givenAddresses
 	drains []interface{ CloseIdleConnections() }
 }
 
@@ -115,16 +115,16 @@ func (n *Names) init() {
 		n.ctx, n.cancel = context.WithCancel(context.Background())
 		n.hosts = make(map[string]*host)
 		n.given.hosts = make(map[netip.Addr][]*host)
-		n.turns = turnsOf(n.Exchanger)
+		n.turns = slotsOf(n.Exchanger)
 		if n.Exchanger == nil {
-			n.own = &ownClient{hosts: "/etc/hosts"}
+			n.own = &defaultClients{hosts: "/etc/hosts"}
 		}
 	})
 }
 
 func (n *Names) exchanger() dnshedge.Exchanger {
 	if n.own != nil {
-		return n.own.get()
+		return n.own.getClient()
 	}
 	return n.Exchanger
 }
@@ -153,7 +153,7 @@ func (n *Names) maxTTL() time.Duration {
 // the host by name. If several hosts have the address, it belongs to the one of the request that it is made for, if
 // that came through Drain, and otherwise to the eight of them that were looked up last.
 func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
-	want, err := familyOf(network, "ip")
+	want, err := familiesOf(network, "ip")
 	if err != nil {
 		return nil, err
 	}
@@ -161,24 +161,24 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		switch {
 		case n.isClosed():
 			return nil, errClosed
-		case !want.has(ip):
-			return nil, unsuitable(host)
+		case !want.hasFamilyOf(ip):
+			return nil, unsuitableError(host)
 		}
 		return []netip.Addr{ip}, nil
 	}
-	h, err := n.ready(ctx, host, want, true)
+	h, err := n.readyHost(ctx, host, want, true)
 	if err != nil {
 		return nil, err
 	}
-	defer n.release(h)
+	defer n.releaseHost(h)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	addrs := h.order(want, h.turn, "")
+	addrs := h.orderAddresses(want, h.turn, "")
 	if len(addrs) == 0 {
-		return nil, unsuitable(host)
+		return nil, unsuitableError(host)
 	}
 	for _, ip := range addrs {
-		n.given.add(ip, h)
+		n.given.addHost(ip, h)
 	}
 	return addrs, nil
 }
@@ -198,8 +198,8 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 			n.mu.Unlock()
 			return
 		}
-		h := n.hold(host)
-		defer n.release(h)
+		h := n.holdHost(host)
+		defer n.releaseHost(h)
 		var seen, failed uint64
 		for {
 			h.lookIfDue(time.Now())
@@ -208,8 +208,8 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 			var err error
 			switch {
 			case h.version > seen:
-				seen, addrs = h.version, h.order(anyFamily, 0, "")
-			case !h.known() && h.failed > failed:
+				seen, addrs = h.version, h.orderAddresses(anyFamily, 0, "")
+			case !h.isKnown() && h.failed > failed:
 				failed, err = h.failed, h.err
 			}
 			n.mu.Unlock()
@@ -238,8 +238,8 @@ func (n *Names) Refresh(host string) {
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if h := n.hosts[canonical(host)]; h != nil && !n.closed {
-		h.expire(time.Now())
+	if h := n.hosts[canonicalHost(host)]; h != nil && !n.closed {
+		h.expireAddresses(time.Now())
 		if h.holds > 0 {
 			h.lookIfDue(time.Now())
 		}
@@ -259,7 +259,7 @@ func (n *Names) Close() error {
 	n.cancel()
 	n.wg.Wait()
 	if n.own != nil {
-		n.own.close()
+		n.own.closeClients()
 	}
 	return nil
 }
@@ -272,37 +272,37 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// ready returns a host whose addresses are known and, if they could be had in time, fresh; if
+// readyHost returns a host whose addresses are known and, if they could be had in time, fresh; if
 // all, those of all the families that are wanted. The caller releases it.
-func (n *Names) ready(ctx context.Context, name string, want families, all bool) (*host, error) {
-	h, err := n.await(ctx, name, want, all)
+func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
+	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
 		err = contextError(name, ctx)
 	}
 	return h, err
 }
 
-// await is ready, but for the error of a caller whose context has ended.
-func (n *Names) await(ctx context.Context, name string, want families, all bool) (*host, error) {
+// awaitHost is ready, but for the error of a caller whose context has ended.
+func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil, errClosed
 	}
-	h := n.hold(name)
+	h := n.holdHost(name)
 	began := h.failed
 	h.lookIfNeeded(time.Now())
-	for h.look != nil && h.failed == began && !h.look.enough(want, all) && !h.look.doubtful &&
-		h.wait(ctx, h.look.until(all && h.has(want)), h.known()) {
+	for h.look != nil && h.failed == began && !h.look.hasEnough(want, all) && !h.look.doubtful &&
+		h.waitForLookup(ctx, h.look.waitLimit(all && h.hasFamilies(want)), h.isKnown()) {
 	}
-	if h.known() {
+	if h.isKnown() {
 		if h.unsure {
 			h.determineSources()
 		}
 		return h, nil
 	}
-	h.release()
+	h.removeUser()
 	if h.failed == began {
 		return nil, errClosed
 	}
@@ -310,42 +310,42 @@ func (n *Names) await(ctx context.Context, name string, want families, all bool)
 }
 
 // release ends a hold.
-func (n *Names) release(h *host) {
+func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	h.release()
+	h.removeUser()
 }
 
 // hold returns what is known of a host, which it makes if that is nothing. The caller holds mu,
 // and releases the host.
-func (n *Names) hold(name string) *host {
-	name = canonical(name)
+func (n *Names) holdHost(name string) *host {
+	name = canonicalHost(name)
 	h := n.hosts[name]
 	if h == nil {
-		h = &host{n: n, name: name, addrs: make(map[netip.Addr]*addr), changed: make(chan struct{})}
+		h = &host{n: n, name: name, addrs: make(map[netip.Addr]*hostAddress), changed: make(chan struct{})}
 		n.hosts[name] = h
 	}
-	h.hold()
+	h.addUser()
 	return h
 }
 
-// rest keeps a host that nobody uses, if its addresses are known, and forgets those that were not
+// startRest keeps a host that nobody uses, if its addresses are known, and forgets those that were not
 // used for the longest time if there are too many. The caller holds mu.
-func (n *Names) rest(h *host) {
+func (n *Names) startRest(h *host) {
 	if h.resting == nil {
 		h.resting = n.idle.PushFront(h)
 		n.spare += len(h.addrs)
 	}
-	if !h.known() {
-		n.forget(h)
+	if !h.isKnown() {
+		n.forgetHost(h)
 	}
 	for n.idle.Len() > maxHosts || n.spare > maxSpare {
-		n.forget(n.idle.Back().Value.(*host))
+		n.forgetHost(n.idle.Back().Value.(*host))
 	}
 }
 
 // wake takes a host that is needed from those that nobody uses. The caller holds mu.
-func (n *Names) wake(h *host) {
+func (n *Names) endRest(h *host) {
 	if h.resting != nil {
 		n.idle.Remove(h.resting)
 		n.spare -= len(h.addrs)
@@ -353,49 +353,49 @@ func (n *Names) wake(h *host) {
 	}
 }
 
-func (n *Names) forget(h *host) {
-	n.wake(h)
+func (n *Names) forgetHost(h *host) {
+	n.endRest(h)
 	delete(n.hosts, h.name)
 	for ip := range h.addrs {
-		h.drop(ip)
+		h.dropAddress(ip)
 	}
 }
 
-// canonical returns a host's name as the key of Names.hosts.
-func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
+// canonicalHost returns a host's name as the key of Names.hosts.
+func canonicalHost(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
-// A families is what addresses a network has.
-type families [2]bool // IPv4, IPv6
+// A addressFamilies is what addresses a network has.
+type addressFamilies [2]bool // IPv4, IPv6
 
-var anyFamily = families{true, true}
+var anyFamily = addressFamilies{true, true}
 
-func (f families) has(ip netip.Addr) bool { return f[family(ip)] }
+func (f addressFamilies) hasFamilyOf(ip netip.Addr) bool { return f[familyIndex(ip)] }
 
-func family(ip netip.Addr) int {
+func familyIndex(ip netip.Addr) int {
 	if ip.Unmap().Is4() {
 		return 0
 	}
 	return 1
 }
 
-// familyOf returns the families of a network that is one of the kinds, with 4 or 6 behind it
+// familiesOf returns the families of a network that is one of the kinds, with 4 or 6 behind it
 // or nothing.
-func familyOf(network string, kinds ...string) (families, error) {
+func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 	kind := strings.TrimRight(network, "46")
 	if slices.Contains(kinds, kind) {
 		switch network[len(kind):] {
 		case "":
 			return anyFamily, nil
 		case "4":
-			return families{true, false}, nil
+			return addressFamilies{true, false}, nil
 		case "6":
-			return families{false, true}, nil
+			return addressFamilies{false, true}, nil
 		}
 	}
-	return families{}, net.UnknownNetworkError(network)
+	return addressFamilies{}, net.UnknownNetworkError(network)
 }
 
-func unsuitable(host string) error {
+func unsuitableError(host string) error {
 	return &net.DNSError{Err: "no suitable address", Name: host, IsNotFound: true}
 }
 

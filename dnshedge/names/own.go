@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// ownClient is the Client that a Names without an Exchanger asks. It is safe for concurrent use.
-type ownClient struct {
+// defaultClients is the Client that a Names without an Exchanger asks. It is safe for concurrent use.
+type defaultClients struct {
 	hosts string // path of the hosts file
 
 	mu      sync.Mutex // guards the fields below
@@ -19,7 +19,7 @@ type ownClient struct {
 
 // get returns the Client. While there is no hosts file, each call looks for the file. When there is one, another Client,
 // which reads it, replaces the first. A file that exists and cannot be read fails the lookup, as for any Client.
-func (o *ownClient) get() *dnshedge.Client {
+func (o *defaultClients) getClient() *dnshedge.Client {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n := len(o.clients); n > 0 && (o.clients[n-1].Hosts != "" || !o.hasHosts()) {
@@ -34,13 +34,13 @@ func (o *ownClient) get() *dnshedge.Client {
 }
 
 // hasHosts reports whether there is a hosts file, as far as can be known.
-func (o *ownClient) hasHosts() bool {
+func (o *defaultClients) hasHosts() bool {
 	_, err := os.Stat(o.hosts)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // close closes the Clients. get must not be called any more.
-func (o *ownClient) close() {
+func (o *defaultClients) closeClients() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, c := range o.clients {

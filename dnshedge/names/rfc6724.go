@@ -55,9 +55,9 @@ func scopeOf(ip netip.Addr) int {
 	return global
 }
 
-// compare returns less than 0 if a comes before b: rules 1, 2, 5, 6 and 8 of RFC 6724 §6. Rules 3, 4 and 7 need what programs
+// compareTo returns less than 0 if a comes before b: rules 1, 2, 5, 6 and 8 of RFC 6724 §6. Rules 3, 4 and 7 need what programs
 // cannot see. Rule 9 would always choose the same of the addresses of a family, which take turns.
-func (a destination) compare(b destination) int {
+func (a destination) compareTo(b destination) int {
 	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
 		return c
 	}

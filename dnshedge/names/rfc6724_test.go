@@ -27,9 +27,9 @@ func TestDestinationsAreOrderedByRFC6724(t *testing.T) {
 		{"::1 ::1", "127.0.0.1 127.0.0.1"},                                  // rule 6
 	} {
 		a, b := parseDestination(row[0]), parseDestination(row[1])
-		assert.Negative(t, a.compare(b), "%v", row)
-		assert.Positive(t, b.compare(a), "%v", row)
-		assert.Zero(t, a.compare(a), "%v", row)
+		assert.Negative(t, a.compareTo(b), "%v", row)
+		assert.Positive(t, b.compareTo(a), "%v", row)
+		assert.Zero(t, a.compareTo(a), "%v", row)
 	}
 }
 

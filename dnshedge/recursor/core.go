@@ -212,7 +212,7 @@ func (c *core) recoverTrace() {
 	if p == nil || c.tracePanicked.Swap(true) {
 		return
 	}
-	usercode.Run(func() {
+	usercode.RunGuarded(func() {
 		cmp.Or(c.conf.Logger, slog.Default()).Error("recursor: Trace panicked; later panics are not logged", "panic", fmt.Sprint(p))
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // findSpecial is special.Find. Tests replace it for special names of their own.
-var findSpecial = special.Find
+var findSpecial = special.FindZone
 
 // specialAnswer returns the answer to a question with a special-use name, or nil. These names are not queried, unless they
 // are in one of Zones.

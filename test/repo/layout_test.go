@@ -61,7 +61,7 @@ const maxFlatFields = 40
 var wideStructs = map[string]int{
 	"internal/funccall.detachedCall": 42, "internal/grpccall.rpc": 76, "internal/grpccall.stream": 79,
 	"internal/httpcall.call": 61,
-	"dnshedge.asking":        72, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 57, "dnshedge/internal/group.primaryRun": 59, "dnshedge/internal/group.Server": 79,
+	"dnshedge.groupQuery":    72, "dnshedge.core": 65, "dnshedge/internal/group.Exchange": 57, "dnshedge/internal/group.primaryRun": 59, "dnshedge/internal/group.Server": 79,
 	"benchmark/simulate.contender": 67,
 }
 

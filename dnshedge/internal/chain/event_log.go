@@ -62,7 +62,7 @@ func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBo
 // logWarning logs a warning. It recovers a panic of the handler, because a question may be answered on a goroutine where
 // nothing else does.
 func logWarning(to *slog.Logger, message string, attrs ...slog.Attr) {
-	usercode.Run(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
+	usercode.RunGuarded(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }
 
 // shouldLogZone reports whether a zone is due to be logged, and records it as logged.

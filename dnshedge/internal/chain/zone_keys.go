@@ -118,7 +118,7 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 		defer close(f.done)
 		f.result = newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "the keys could not be judged", Zone: z.Name}) // if establishKeys panics
 		defer func() { c.storeResult(f) }()
-		usercode.Run(func() { f.result = c.establishKeys(ctx, b, z) }) // methods of a private record type may panic
+		usercode.RunGuarded(func() { f.result = c.establishKeys(ctx, b, z) }) // methods of a private record type may panic
 	})
 	return f, true
 }
@@ -700,7 +700,7 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 	c.conf.Go(func(context.Context) {
 		f := keyResponse{err: errNoResponse} // if Query panics
 		defer func() { done <- f }()
-		defer usercode.Recover("response for DNSKEY", &f.err)
+		defer usercode.RecoverPanic("response for DNSKEY", &f.err)
 		f.said, f.err = b.Query(ctx, z, z.Name, dns.TypeDNSKEY, bad)
 	})
 	return done

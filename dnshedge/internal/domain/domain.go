@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Key returns a domain in wire format and lower case.
-func Key(domain string) (string, error) {
+// ParseKey returns a domain in wire format and lower case.
+func ParseKey(domain string) (string, error) {
 	var buf [wire.MaxName]byte
 	n, err := dns.PackDomainName(dns.CanonicalName(domain), buf[:], 0, nil, false)
 	if err == nil && domain == "" {
@@ -19,10 +19,10 @@ func Key(domain string) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
-// Longest returns the value of the longest domain that q's name is in, and the domain's
+// LongestMatch returns the value of the longest domain that q's name is in, and the domain's
 // length in wire format; 0: there is none. The domains are as Key returns them. A question for DS records is
 // in the domain above its name: the parent of a zone has them (RFC 4035 §3.1.4.1).
-func Longest[T any](domains map[string]T, q *wire.Query) (value T, n int) {
+func LongestMatch[T any](domains map[string]T, q *wire.Query) (value T, n int) {
 	if len(domains) == 0 {
 		return value, 0
 	}

@@ -19,11 +19,11 @@ func IsUnavailable(err error) (again bool, pause time.Duration) {
 	if errors.As(err, &pushback) {
 		return true, pushback.Pause
 	}
-	return IsRefused(err) || transport.Ended(err), 0
+	return IsRefused(err) || transport.IsClosedByServer(err), 0
 }
 
 // IsUnsent reports whether err proves that the message has reached no server. Then even a message that must be sent once, such as an UPDATE,
 // may go to another server.
 func IsUnsent(err error) bool {
-	return (IsRefused(err) || localerror.Is(err)) && !transport.MayBeReceived(err)
+	return (IsRefused(err) || localerror.IsLocal(err)) && !transport.MayBeReceived(err)
 }

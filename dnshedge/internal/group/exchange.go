@@ -429,7 +429,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 				s.recordMiss(x.query, start)
 			}
 			return reply{}, x.recordError(n, s, err)
-		} else if !localerror.Is(err) {
+		} else if !localerror.IsLocal(err) {
 			s.recordMiss(x.query, start)
 		}
 		var ok bool
@@ -461,7 +461,7 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 		x.conf.Tracer.AttemptStarted(a, x.query, s, n, isHedge)
 	}
 	connection := &x.retransmission.connection[n]
-	connection.Begin()
+	connection.Reset()
 	if last != nil {
 		answer, setup, err = last.askServer(ctx, s, earlier, connection)
 	} else {

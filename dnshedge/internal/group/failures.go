@@ -27,7 +27,7 @@ type failures struct {
 
 // record stores the failure of a server: a response, which may be nil, or an error. It returns the number of earlier failures of that server.
 func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, err error) (earlier int) {
-	isResponse := response != nil || transport.OnlyCut(err)
+	isResponse := response != nil || transport.IsOnlyTruncated(err)
 	if (isResponse || IsRefused(err)) && !use.isUnable {
 		use.isUnable = true
 		f.unable++

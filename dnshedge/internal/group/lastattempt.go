@@ -21,7 +21,7 @@ type lastAttempt struct {
 }
 
 // askServer sends the query to a server, and cancels it with errLost when it counts as lost.
-func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *transport.Way) (*wire.Answer, time.Duration, error) {
+func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	queryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer l.startLossTimer(s, func() { cancel(errLost) })()

@@ -23,8 +23,8 @@ var errLost = errors.New("dnshedge: query is lost")
 // retransmission: hedges do not count. The lock of the exchange guards it.
 type retransmission struct {
 	selection  *serverSelection
-	connection [1 + MaxHedges]transport.Way // of each attempt; they have locks of their own
-	deadline   time.Time                    // no query is sent after it; zero: the message is sent once
+	connection [1 + MaxHedges]transport.QueryPath // of each attempt; they have locks of their own
+	deadline   time.Time                          // no query is sent after it; zero: the message is sent once
 
 	setupTime     time.Duration // of the primary's connection
 	timeout       time.Duration // of the primary's server
@@ -74,7 +74,7 @@ func (r *retransmission) lostAt() time.Time {
 // queries may wait for their turn.
 func (r *retransmission) patienceEnd(attempt int, sent time.Time, patience time.Duration) time.Time {
 	at := sent.Add(patience)
-	if carried := r.connection[attempt].Carried(); carried.After(sent) {
+	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
 		at = carried.Add(patience)
 	}
 	if latest := sent.Add(max(patience, r.deadline.Sub(sent)/2, firstRTO)); latest.Before(at) {

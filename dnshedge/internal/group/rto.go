@@ -29,7 +29,7 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.doublings = 0
-	r.estimate.Learn(took, 1./2)
+	r.estimate.AddSample(took, 1./2)
 }
 
 // backOff doubles the timeout: a query that was sent at that time had no answer, and
@@ -65,7 +65,7 @@ func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	d := firstRTO
 	if r.estimate.SRTT > 0 {
-		d = r.estimate.Bound(r.estimate.SRTT/4, minRTO)
+		d = r.estimate.UpperBound(r.estimate.SRTT/4, minRTO)
 	}
 	for n := doublings; n > 0 && d < maxRTO; n-- {
 		d *= 2

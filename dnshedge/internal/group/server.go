@@ -99,7 +99,7 @@ func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load(
 // ask asks the server, which was asked the same question n times before: each time
 // another of its addresses, and if one cannot be reached, at once the next. The
 // address that answers is preferred from then on. While it runs, w tells of the connection.
-func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.Way) (*wire.Answer, time.Duration, error) {
+func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	s.lastAsked.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferredTransport.Load())
 	var failed error // of the first
@@ -202,7 +202,7 @@ func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 			defer cancel()
-			if a, _, err := s.queryAddresses(ctx, q, 0, new(transport.Way)); err == nil {
+			if a, _, err := s.queryAddresses(ctx, q, 0, new(transport.QueryPath)); err == nil {
 				s.recordResponse(q, a.Outcome == wire.Failure || a.Bogus())
 			}
 		})
@@ -223,7 +223,7 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 		}
 		share, done := SplitDeadline(ctx, len(questions)-n)
 		var a *wire.Answer
-		a, _, err = s.queryAddresses(share, one, n, new(transport.Way))
+		a, _, err = s.queryAddresses(share, one, n, new(transport.QueryPath))
 		done()
 		if err != nil {
 			continue
@@ -247,7 +247,7 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
-	a, _, err := s.queryAddresses(ctx, wire.RootServers, 0, new(transport.Way))
+	a, _, err := s.queryAddresses(ctx, wire.RootServers, 0, new(transport.QueryPath))
 	if err != nil || a.Outcome == wire.Failure || a.Bogus() {
 		return false
 	}

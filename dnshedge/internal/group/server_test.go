@@ -30,7 +30,7 @@ func TestAServersLockIsNotHeldWhileTheClientsIsWaitedFor(t *testing.T) {
 			return false
 		},
 	})
-	scheme, _ := transport.Find("udp")
+	scheme, _ := transport.FindScheme("udp")
 	s, err := p.Server("a", group.UsePermanently, func() (group.Target, error) {
 		return group.Target{Scheme: scheme, Transport: transport.Config{Dialer: new(net.Dialer), Addr: "127.0.0.1:1", Size: 512}}, nil
 	})

@@ -15,8 +15,8 @@ var local = [...]error{
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 }
 
-// Is reports whether err says nothing about the server or the name that was asked for: a descriptor, memory, a route, a right or a
+// IsLocal reports whether err says nothing about the server or the name that was asked for: a descriptor, memory, a route, a right or a
 // stream was missing here.
-func Is(err error) bool {
+func IsLocal(err error) bool {
 	return slices.ContainsFunc(local[:], func(one error) bool { return errors.Is(err, one) })
 }

@@ -33,12 +33,12 @@ type Exchanger interface {
 
 var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor an error")
 
-// Addrs looks up the addresses of a host that have a type, TypeA or TypeAAAA. No
+// LookupAddrs looks up the addresses of a host that have a type, TypeA or TypeAAAA. No
 // addresses and no error mean that the host has none of that type. A response code that
 // is a failure is an Rcode.
-func Addrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
+func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
 	if !IsHost(host) {
-		return nil, Rcode(dns.RcodeNameError)
+		return nil, RcodeError(dns.RcodeNameError)
 	}
 	m := new(dns.Msg)
 	m.SetQuestion(dns.Fqdn(host), typ)
@@ -50,7 +50,7 @@ func Addrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, e
 		return nil, errNothing
 	}
 	if r.Rcode != dns.RcodeSuccess {
-		return nil, Rcode(r.Rcode)
+		return nil, RcodeError(r.Rcode)
 	}
 	var out []Addr
 	EndOfChain(r, host, 1<<32-1, func(rr dns.RR, ttl uint32) bool {
@@ -122,22 +122,22 @@ func EndOfChain(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl 
 	return least
 }
 
-// Rcode is a response code that is a failure.
-type Rcode int
+// RcodeError is a response code that is a failure.
+type RcodeError int
 
-func (e Rcode) Error() string {
+func (e RcodeError) Error() string {
 	return "dnshedge: response code " + dns.RcodeToString[int(e)]
 }
 
-// NotFound returns the error of a host without addresses.
-func NotFound(host string) error {
+// NewNotFound returns the error of a host without addresses.
+func NewNotFound(host string) error {
 	return &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// Error returns the error of a lookup as net.Resolver has it.
-func Error(host string, err error) error {
+// NewError returns the error of a lookup as net.Resolver has it.
+func NewError(host string, err error) error {
 	e := &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host}
-	var code Rcode
+	var code RcodeError
 	var t net.Error
 	switch {
 	case errors.As(err, &code) && code == dns.RcodeNameError:
@@ -154,10 +154,10 @@ func Error(host string, err error) error {
 
 type serversKey struct{}
 
-// FromServers returns a context under which a Client does not answer from its Cache.
-func FromServers(ctx context.Context) context.Context {
+// WithCacheBypass returns a context under which a Client does not answer from its Cache.
+func WithCacheBypass(ctx context.Context) context.Context {
 	return context.WithValue(ctx, serversKey{}, true)
 }
 
-// IsFromServers reports whether FromServers made ctx, or one that it stands on.
-func IsFromServers(ctx context.Context) bool { return ctx.Value(serversKey{}) != nil }
+// HasCacheBypass reports whether FromServers made ctx, or one that it stands on.
+func HasCacheBypass(ctx context.Context) bool { return ctx.Value(serversKey{}) != nil }

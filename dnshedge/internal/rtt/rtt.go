@@ -13,26 +13,26 @@ type Estimate[F Float] struct {
 	RTTVAR F // its mean deviation, ns
 }
 
-// Learn takes what an answer took. The deviation of the first is the given share of its time: a half
+// AddSample takes what an answer took. The deviation of the first is the given share of its time: a half
 // in the RFC, less where a server that is slow once costs little.
-func (e *Estimate[F]) Learn(took time.Duration, share F) {
+func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	d := F(took)
 	if e.SRTT == 0 {
 		e.SRTT, e.RTTVAR = d, d*share
 		return
 	}
 	e.RTTVAR += (max(e.SRTT-d, d-e.SRTT) - e.RTTVAR) / 4
-	e.SRTT = Smooth(e.SRTT, took)
+	e.SRTT = SmoothRTT(e.SRTT, took)
 }
 
-// Bound returns the time that an answer hardly ever exceeds, floor at least. Grain is the least
+// UpperBound returns the time that an answer hardly ever exceeds, floor at least. Grain is the least
 // deviation in ns: without it, answers that all take the same time would make the bound just as long (§2.3).
-func (e Estimate[F]) Bound(grain F, floor time.Duration) time.Duration {
+func (e Estimate[F]) UpperBound(grain F, floor time.Duration) time.Duration {
 	return max(floor, time.Duration(e.SRTT+max(4*e.RTTVAR, grain)))
 }
 
-// Smooth returns the moving average of times after one more sample. An average of 0 has none.
-func Smooth[F Float](avg F, d time.Duration) F {
+// SmoothRTT returns the moving average of times after one more sample. An average of 0 has none.
+func SmoothRTT[F Float](avg F, d time.Duration) F {
 	if avg == 0 {
 		return F(d)
 	}

@@ -86,7 +86,7 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 
 // Find returns the zone that a name is in, or nil. The name is in wire format and lower case.
 // All is what a server that caches serves, otherwise what every program does.
-func Find(name []byte, all bool) *Zone {
+func FindZone(name []byte, all bool) *Zone {
 	last := 0
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
 		last = off

@@ -22,7 +22,7 @@ var askSystem = func() (found Named, err error) {
 		first := (*windows.IpAdapterAddresses)(unsafe.Pointer(&b[0]))
 		err := windows.GetAdaptersAddresses(windows.AF_UNSPEC, flags, 0, first, &size)
 		if err == nil {
-			for _, ip := range adapterServers(adapters(first)) {
+			for _, ip := range adapterServers(listAdapters(first)) {
 				found.Servers = append(found.Servers, netip.AddrPortFrom(ip, 53))
 			}
 			return found, nil
@@ -33,8 +33,8 @@ var askSystem = func() (found Named, err error) {
 	}
 }
 
-// adapters reads a list of adapters.
-func adapters(first *windows.IpAdapterAddresses) (all []adapter) {
+// listAdapters reads a list of adapters.
+func listAdapters(first *windows.IpAdapterAddresses) (all []adapter) {
 	for a := first; a != nil; a = a.Next {
 		if a.IfType == windows.IF_TYPE_SOFTWARE_LOOPBACK {
 			continue

@@ -61,11 +61,11 @@ func (f *Hosts) Load() error {
 	if f.hosts.Load() != nil {
 		return nil
 	}
-	info, err := f.look(time.Now())
+	info, err := f.statFile(time.Now())
 	if err != nil {
 		return err
 	}
-	return f.read(context.Background(), info)
+	return f.readFile(context.Background(), info)
 }
 
 // Find returns what the file says of the name of q, or nil. Load must have returned nil before. Every five seconds it looks
@@ -73,18 +73,18 @@ func (f *Hosts) Load() error {
 // long file.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheck) && f.mu.TryLock() {
-		f.refresh(now)
+		f.refreshInBackground(now)
 	}
 	var buf [wire.MaxKey]byte
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
 // refresh reads the file if it has changed. It lets mu go, which the caller holds.
-func (f *Hosts) refresh(now time.Time) {
-	info, err := f.look(now)
+func (f *Hosts) refreshInBackground(now time.Time) {
+	info, err := f.statFile(now)
 	read := func(ctx context.Context) {
 		defer f.mu.Unlock()
-		_ = f.read(ctx, info)
+		_ = f.readFile(ctx, info)
 	}
 	switch {
 	case err != nil || info.ModTime().Equal(f.changed) && info.Size() == f.size:
@@ -98,13 +98,13 @@ func (f *Hosts) refresh(now time.Time) {
 }
 
 // look asks the system about the file.
-func (f *Hosts) look(now time.Time) (os.FileInfo, error) {
+func (f *Hosts) statFile(now time.Time) (os.FileInfo, error) {
 	f.checked.Store(now.UnixNano())
 	return os.Stat(f.path)
 }
 
 // read reads the file, unless ctx ends before. The caller holds mu.
-func (f *Hosts) read(ctx context.Context, info os.FileInfo) error {
+func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	file, err := os.Open(f.path)
 	if err != nil {
 		return err

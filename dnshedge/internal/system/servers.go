@@ -51,11 +51,11 @@ type Servers struct {
 	mu      sync.Mutex // guards the fields below; not held while the system is asked or the file is read
 	checked time.Time
 	reading chan struct{} // closed when what is being read is known; nil: nothing is
-	known   known
+	known   systemState
 }
 
 // known is what the system, or the file, has said last. Its fields are replaced, never changed.
-type known struct {
+type systemState struct {
 	err     error // why no servers are known; nil if all is not
 	asked   bool  // the system has answered
 	changed time.Time
@@ -76,7 +76,7 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 
 // Domains returns the servers that the system asks about the names in some domains only, by the domain in wire format and
 // lower case. The map must not be changed.
-func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latest(now).domains }
+func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
 // Rotates reports whether the file has the option rotate.
 func (f *Servers) Rotates() bool {
@@ -90,13 +90,13 @@ func (f *Servers) Rotates() bool {
 // for another reason; the next call reads again. It returns nil and no error if Spawn's owner was closed before
 // anything was read.
 func (f *Servers) All(now time.Time) ([]Server, error) {
-	k := f.latest(now)
+	k := f.latestState(now)
 	return k.all, k.err
 }
 
 // Version returns a number that is another one when the servers have become others, their order included: who is first is
 // asked first.
-func (f *Servers) Version(now time.Time) uint64 { return f.latest(now).version }
+func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
 // Route returns the servers that the system asks about q only, and the length of their domain
 // in wire format; 0: there are none.
@@ -104,16 +104,16 @@ func (f *Servers) Route(q *wire.Query, now time.Time) ([]Server, int) {
 	if f.Ask == nil {
 		return nil, 0
 	}
-	return domain.Longest(f.latest(now).domains, q)
+	return domain.LongestMatch(f.latestState(now).domains, q)
 }
 
 // resolvPatience is how long questions wait for what may have changed, once something is known. A file takes less, scutil
 // on a busy machine more.
 const resolvPatience = 10 * time.Millisecond
 
-// latest returns what is known. If that may have changed, it is read in a goroutine, and all questions of the first resolvPatience wait
+// latestState returns what is known. If that may have changed, it is read in a goroutine, and all questions of the first resolvPatience wait
 // for it: those that come at once with the one that finds out are asked of the same servers.
-func (f *Servers) latest(now time.Time) known {
+func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.known, now.Sub(f.checked)
 	if had.all != nil && age < resolvCheck && (f.reading == nil || age >= resolvPatience) {
@@ -122,7 +122,7 @@ func (f *Servers) latest(now time.Time) known {
 	}
 	if f.reading == nil {
 		f.reading = make(chan struct{})
-		if !f.Spawn(func(context.Context) { f.refresh(had) }) { // it is over
+		if !f.Spawn(func(context.Context) { f.refreshState(had) }) { // it is over
 			f.reading = nil
 			f.mu.Unlock()
 			return had
@@ -149,13 +149,13 @@ func (f *Servers) latest(now time.Time) known {
 	return f.known
 }
 
-// refresh reads what may have changed. If that fails, the servers that are known stay, and the next refresh reads again.
-func (f *Servers) refresh(k known) {
+// refreshState reads what may have changed. If that fails, the servers that are known stay, and the next refresh reads again.
+func (f *Servers) refreshState(k systemState) {
 	all, domains := k.all, k.domains
 	ok, err := f.askSystem(&k)
 	if !ok {
 		if f.Path != "" {
-			err = f.read(&k)
+			err = f.readConfig(&k)
 		}
 		if k.all == nil && err == nil {
 			k.all = []Server{{Addr: "127.0.0.1:53"}, {Addr: "[::1]:53"}}
@@ -178,7 +178,7 @@ func (f *Servers) refresh(k known) {
 // askSystem asks the system, and reports whether it has servers for all names. A system that has
 // answered before and does not now is busy: other servers must not be asked meanwhile about
 // names that only some of its servers know.
-func (f *Servers) askSystem(k *known) (bool, error) {
+func (f *Servers) askSystem(k *systemState) (bool, error) {
 	if f.Ask == nil {
 		return false, nil
 	}
@@ -187,10 +187,10 @@ func (f *Servers) askSystem(k *known) (bool, error) {
 		return k.asked, err
 	}
 	k.asked, k.changed, k.rotate = true, time.Time{}, false
-	k.all, k.domains = f.first(named.Servers), make(map[string][]Server)
+	k.all, k.domains = f.firstServers(named.Servers), make(map[string][]Server)
 	for name, servers := range named.Domains {
-		key, err := domain.Key(name)
-		if first := f.first(servers); err == nil && first != nil {
+		key, err := domain.ParseKey(name)
+		if first := f.firstServers(servers); err == nil && first != nil {
 			k.domains[key] = first
 		}
 	}
@@ -198,18 +198,18 @@ func (f *Servers) askSystem(k *known) (bool, error) {
 }
 
 // first returns the first servers that can be asked.
-func (f *Servers) first(servers []netip.AddrPort) (first []Server) {
+func (f *Servers) firstServers(servers []netip.AddrPort) (firstServers []Server) {
 	for _, at := range servers {
-		if addr := at.String(); len(first) < resolvMax && f.OK(addr) {
-			first = append(first, Server{Addr: addr})
+		if addr := at.String(); len(firstServers) < resolvMax && f.OK(addr) {
+			firstServers = append(firstServers, Server{Addr: addr})
 		}
 	}
-	return first
+	return firstServers
 }
 
 // read reads the file, if it has changed. A file that is missing or must not be read names no servers, as for Go's
 // resolver. Any other error changes nothing: its cause, as that no file can be opened now, may pass.
-func (f *Servers) read(k *known) error {
+func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)
 	if err == nil && k.all != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {
 		return nil

@@ -38,8 +38,8 @@ var (
 	errRetired = errors.New("dnshedge: connection takes no more queries")
 )
 
-// connError is a failure of a connection, and says nothing about the server.
-type connError struct {
+// connectionError is a failure of a connection, and says nothing about the server.
+type connectionError struct {
 	err     error
 	sent    bool // the server may have received the query
 	answers int  // that came over the connection before
@@ -47,29 +47,29 @@ type connError struct {
 	probed  bool // one of those that were under way was a probe, and the server has ended it
 }
 
-func (e *connError) Error() string { return e.err.Error() }
-func (e *connError) Unwrap() error { return e.err }
+func (e *connectionError) Error() string { return e.err.Error() }
+func (e *connectionError) Unwrap() error { return e.err }
 
-// EndedByQuery reports whether an error says that the server has ended a connection after it may have got a query over it: then the query may
+// MayBeClosedByQuery reports whether an error says that the server has ended a connection after it may have got a query over it: then the query may
 // be the reason.
-func EndedByQuery(err error) bool {
-	var broken *connError
-	var ended *endedError
-	return Ended(err) && (errors.As(err, &broken) || errors.As(err, &ended))
+func MayBeClosedByQuery(err error) bool {
+	var broken *connectionError
+	var ended *closedByServerError
+	return IsClosedByServer(err) && (errors.As(err, &broken) || errors.As(err, &ended))
 }
 
-// An endedError is why a request has failed whose connection the server has ended.
-type endedError struct{ err error }
+// An closedByServerError is why a request has failed whose connection the server has ended.
+type closedByServerError struct{ err error }
 
-func (e *endedError) Error() string        { return e.err.Error() }
-func (e *endedError) Unwrap() error        { return e.err }
-func (e *endedError) Is(target error) bool { return target == io.ErrUnexpectedEOF }
+func (e *closedByServerError) Error() string        { return e.err.Error() }
+func (e *closedByServerError) Unwrap() error        { return e.err }
+func (e *closedByServerError) Is(target error) bool { return target == io.ErrUnexpectedEOF }
 
 // connection is one connection of a stream. It ends by fail, for whatever reason.
 type connection struct {
-	stream *stream
+	stream *streamTransport
 	owner  Owner // the stream's
-	lane   *lane
+	lane   *streamLane
 	conn   net.Conn
 	tcp    net.Conn      // below TLS, or conn
 	write  chan struct{} // capacity 1: full while somebody writes
@@ -81,7 +81,7 @@ type connection struct {
 	err     error      // why the connection is dead
 	crowded bool       // more than one query waited then
 	probed  bool       // a probe did, and the server has ended it
-	waiting map[uint16]*pending
+	waiting map[uint16]*pendingQuery
 	live    int           // how many of waiting are not abandoned
 	queries int           // that it got
 	answers int           // that came
@@ -94,9 +94,9 @@ type connection struct {
 	unwatch func() bool   // ends waiting for the end of the stream
 }
 
-// pending is a query in flight. It stays in waiting when it is abandoned, so that
+// pendingQuery is a query in flight. It stays in waiting when it is abandoned, so that
 // its ID is not given to another (RFC 7766 §6.2.1).
-type pending struct {
+type pendingQuery struct {
 	q         *wire.Query
 	sent      time.Time
 	answer    chan []byte // capacity 1, so that the reader never waits
@@ -105,10 +105,10 @@ type pending struct {
 	counted   bool        // the owner counts it as abandoned; guarded by connection.mu
 }
 
-func newConnection(s *stream, l *lane, conn net.Conn) *connection {
+func newConnection(s *streamTransport, l *streamLane, conn net.Conn) *connection {
 	c := &connection{
 		stream: s, owner: s.Owner, lane: l, conn: conn, tcp: conn,
-		write: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pending),
+		write: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pendingQuery),
 		idle: idleTime,
 	}
 	if t, ok := conn.(*tls.Conn); ok {
@@ -116,55 +116,55 @@ func newConnection(s *stream, l *lane, conn net.Conn) *connection {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rest = time.AfterFunc(c.idle, c.rested)
-	c.unwatch = context.AfterFunc(s.ctx, func() { c.fail(ErrClosed) })
+	c.rest = time.AfterFunc(c.idle, c.closeIfIdle)
+	c.unwatch = context.AfterFunc(s.ctx, func() { c.failQueries(ErrClosed) })
 	return c
 }
 
 // exchange sends q and returns the message that answers it.
-func (c *connection) exchange(ctx context.Context, q *wire.Query) ([]byte, error) {
-	p := &pending{q: q, answer: make(chan []byte, 1)}
-	id, queries, err := c.register(p)
+func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, error) {
+	p := &pendingQuery{q: q, answer: make(chan []byte, 1)}
+	id, queries, err := c.registerQuery(p)
 	if errors.Is(err, errRetired) {
-		c.retire()
+		c.stopQueries()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if c.lane.full(queries) {
-		c.retire()
+	if c.lane.isFull(queries) {
+		c.stopQueries()
 	}
 	select {
 	case c.write <- struct{}{}:
 	case <-c.dead:
-		return nil, c.reason(false)
+		return nil, c.closeReason(false)
 	case <-ctx.Done():
-		c.forget(id)
+		c.releaseID(id)
 		return nil, causeOf(ctx)
 	}
-	err = c.send(q, id)
+	err = c.writeQuery(q, id)
 	<-c.write
 	if err != nil {
-		c.end(err)
+		c.endWriting(err)
 	}
 	select {
 	case b := <-p.answer:
 		return b, nil
 	case <-ctx.Done():
-		c.abandon(p)
+		c.abandonQuery(p)
 		return nil, causeOf(ctx)
 	case <-c.dead:
 		select {
 		case b := <-p.answer:
 			return b, nil
 		default:
-			return nil, c.reason(true)
+			return nil, c.closeReason(true)
 		}
 	}
 }
 
 // send writes a query. The caller holds write.
-func (c *connection) send(q *wire.Query, id uint16) error {
+func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	frame := make([]byte, 2, 512)
 	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
 	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
@@ -177,28 +177,28 @@ func (c *connection) send(q *wire.Query, id uint16) error {
 
 // register finds an ID for a query that is about to be written, and returns how many
 // the connection has got by now.
-func (c *connection) register(p *pending) (id uint16, queries int, err error) {
+func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if id, err = c.assign(p); err != nil {
+	if id, err = c.assignID(p); err != nil {
 		return 0, 0, err
 	}
 	c.live++
 	c.queries++
 	c.rest.Stop()
 	if c.silence == nil {
-		c.silence = time.AfterFunc(c.owner.StallTimeout()/2, c.silent)
+		c.silence = time.AfterFunc(c.owner.StallTimeout()/2, c.probeSilent)
 	} else if c.live == 1 && !c.probing {
 		c.silence.Reset(c.owner.StallTimeout() / 2)
 	}
 	return id, c.queries, nil
 }
 
-// assign finds an ID for a query, or returns errRetired if the connection takes no
+// assignID finds an ID for a query, or returns errRetired if the connection takes no
 // more, or must not from now on. The caller holds mu.
-func (c *connection) assign(p *pending) (id uint16, err error) {
+func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	if c.err != nil {
-		return 0, &connError{c.err, false, c.answers, c.crowded, c.probed}
+		return 0, &connectionError{c.err, false, c.answers, c.crowded, c.probed}
 	}
 	if n := len(c.waiting); c.retired || n >= maxPending || n-c.live >= maxAbandoned {
 		return 0, errRetired
@@ -213,26 +213,26 @@ func (c *connection) assign(p *pending) (id uint16, err error) {
 }
 
 // forget takes back an ID that was never written.
-func (c *connection) forget(id uint16) {
+func (c *connection) releaseID(id uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.waiting[id]; p != nil && c.err == nil {
 		delete(c.waiting, id)
-		c.leave()
+		c.removeQuery()
 	}
 }
 
-// leave counts a live query less. The caller holds mu.
-func (c *connection) leave() {
+// removeQuery counts a live query less. The caller holds mu.
+func (c *connection) removeQuery() {
 	if c.live--; c.live == 0 {
 		c.silence.Stop()
 		c.rest.Reset(c.idle)
 	}
 }
 
-// abandon leaves a query without a caller. If the owner allows, its answer is
+// abandonQuery leaves a query without a caller. If the owner allows, its answer is
 // still measured.
-func (c *connection) abandon(p *pending) {
+func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil || p.abandoned || len(p.answer) > 0 {
@@ -241,7 +241,7 @@ func (c *connection) abandon(p *pending) {
 	p.abandoned = true
 	p.counted = c.owner.BeginAbandoned()
 	if p.counted {
-		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.settle(p) })
+		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandoned(p) })
 	}
 	// The silence timer runs on: that nobody waits any more does not end a silence.
 	if c.live--; c.live == 0 && c.retired {
@@ -251,9 +251,9 @@ func (c *connection) abandon(p *pending) {
 	}
 }
 
-// settle tells the owner that an abandoned query has ended, with or without an
+// endAbandoned tells the owner that an abandoned query has ended, with or without an
 // answer. Only the first call for a query does anything.
-func (c *connection) settle(p *pending) {
+func (c *connection) endAbandoned(p *pendingQuery) {
 	c.mu.Lock()
 	counted := p.counted
 	p.counted = false
@@ -263,35 +263,35 @@ func (c *connection) settle(p *pending) {
 	}
 }
 
-// read takes the messages that the server sends, until the connection ends.
-func (c *connection) read() {
-	defer c.fail(errFrame) // unless it has failed, if Read ends the goroutine
+// readMessages takes the messages that the server sends, until the connection ends.
+func (c *connection) readMessages() {
+	defer c.failQueries(errFrame) // unless it has failed, if Read ends the goroutine
 	in := bufio.NewReaderSize(c.conn, 4096)
 	for {
 		var head [2]byte
 		if _, err := io.ReadFull(in, head[:]); err != nil {
-			c.fail(err)
+			c.failQueries(err)
 			return
 		}
 		n := int(binary.BigEndian.Uint16(head[:]))
 		if n < wire.HeaderLen {
 			c.owner.RecordIgnored(errFrame)
-			c.fail(errFrame)
+			c.failQueries(errFrame)
 			return
 		}
 		frame := make([]byte, n)
 		if _, err := io.ReadFull(in, frame); err != nil {
-			c.fail(err)
+			c.failQueries(err)
 			return
 		}
-		if err := c.deliver(frame); err != nil {
+		if err := c.deliverMessage(frame); err != nil {
 			c.owner.RecordIgnored(err)
 		}
 	}
 }
 
-// deliver hands a message to the query that it answers, or returns why there is none.
-func (c *connection) deliver(frame []byte) error {
+// deliverMessage hands a message to the query that it answers, or returns why there is none.
+func (c *connection) deliverMessage(frame []byte) error {
 	now := time.Now()
 	id := binary.BigEndian.Uint16(frame)
 	c.mu.Lock()
@@ -309,7 +309,7 @@ func (c *connection) deliver(frame []byte) error {
 	c.carried.Store(now.UnixNano())
 	p.answer <- frame
 	if !p.abandoned {
-		c.leave()
+		c.removeQuery()
 	}
 	c.probing = false
 	if !p.probe {
@@ -323,19 +323,19 @@ func (c *connection) deliver(frame []byte) error {
 	}
 	drained := c.retired && c.live == 0
 	c.mu.Unlock()
-	c.settle(p)
-	c.owner.RecordAnswer(now.Sub(p.sent), pathTime(c.tcp))
+	c.endAbandoned(p)
+	c.owner.RecordAnswer(now.Sub(p.sent), kernelRTT(c.tcp))
 	if drained {
-		c.fail(errIdle)
+		c.failQueries(errIdle)
 	}
 	return nil
 }
 
-// keepalive does what the server says about how long the connection may be idle. 0
+// applyKeepalive does what the server says about how long the connection may be idle. 0
 // means that it is to be closed as soon as no query waits (RFC 7828 §3.4).
-func (c *connection) keepalive(d time.Duration) {
+func (c *connection) applyKeepalive(d time.Duration) {
 	if d == 0 {
-		c.retire()
+		c.stopQueries()
 		return
 	}
 	c.mu.Lock()
@@ -346,21 +346,21 @@ func (c *connection) keepalive(d time.Duration) {
 	}
 }
 
-// rested closes the connection if no query uses it.
-func (c *connection) rested() {
+// closeIfIdle closes the connection if no query uses it.
+func (c *connection) closeIfIdle() {
 	c.mu.Lock()
 	busy := c.live > 0
 	c.mu.Unlock()
 	if !busy {
-		c.fail(errIdle)
+		c.failQueries(errIdle)
 	}
 }
 
-// silent is called when queries have waited for half of the owner's patience and
+// probeSilent is called when queries have waited for half of the owner's patience and
 // nothing arrived. What the server looks for may take its time; whether the
 // connection is alive shows a question whose answer every resolver has at hand. If
 // that is not answered in the other half, the connection is retired; so is one over which none may be asked.
-func (c *connection) silent() {
+func (c *connection) probeSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()
@@ -368,48 +368,48 @@ func (c *connection) silent() {
 	}
 	if c.probing {
 		c.mu.Unlock()
-		c.retire()
+		c.stopQueries()
 		return
 	}
 	c.probing = true
 	c.probes++
 	c.silence.Reset(c.owner.StallTimeout() / 2)
-	if c.stream.probing.ends() {
+	if c.stream.probing.endsConnections() {
 		c.mu.Unlock()
 		return
 	}
-	id, err := c.assign(&pending{q: wire.RootServers, answer: make(chan []byte, 1), abandoned: true, probe: true})
+	id, err := c.assignID(&pendingQuery{q: wire.RootServers, answer: make(chan []byte, 1), abandoned: true, probe: true})
 	c.mu.Unlock()
 	if err != nil {
 		return
 	}
 	select {
 	case c.write <- struct{}{}:
-		err = c.send(wire.RootServers, id)
+		err = c.writeQuery(wire.RootServers, id)
 		<-c.write
 	case <-c.dead:
 	}
 	if err != nil {
-		c.end(err)
+		c.endWriting(err)
 	}
 }
 
 // end ends a connection that could not be written to. If the server has closed it, what it
 // has sent before is read first: there may be answers.
-func (c *connection) end(err error) {
-	if !byPeer(err) {
-		c.fail(err)
+func (c *connection) endWriting(err error) {
+	if !isClosedByPeer(err) {
+		c.failQueries(err)
 		return
 	}
-	c.retire()
+	c.stopQueries()
 	_ = c.conn.SetReadDeadline(time.Now().Add(lastRead))
 }
 
 // retire makes the lane open another connection for the next query. This one is
 // closed when the queries in flight have ended, each at the end of its context at
 // the latest.
-func (c *connection) retire() {
-	c.detach() // first, or a query that finds it retired would find it again
+func (c *connection) stopQueries() {
+	c.detachFromLane() // first, or a query that finds it retired would find it again
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()
@@ -423,12 +423,12 @@ func (c *connection) retire() {
 	c.rest.Stop()
 	c.mu.Unlock()
 	if drained {
-		c.fail(errIdle)
+		c.failQueries(errIdle)
 	}
 }
 
-// detach takes the connection out of its lane.
-func (c *connection) detach() {
+// detachFromLane takes the connection out of its lane.
+func (c *connection) detachFromLane() {
 	c.lane.mu.Lock()
 	defer c.lane.mu.Unlock()
 	if c.lane.conn == c {
@@ -436,18 +436,18 @@ func (c *connection) detach() {
 	}
 }
 
-// fail closes the connection, and ends the queries that wait with err.
-func (c *connection) fail(err error) {
-	c.detach()
+// failQueries closes the connection, and ends the queries that wait with err.
+func (c *connection) failQueries(err error) {
+	c.detachFromLane()
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
 	c.err, c.crowded = err, len(c.waiting) > 1
-	var abandoned []*pending
+	var abandoned []*pendingQuery
 	for _, p := range c.waiting {
-		c.probed = c.probed || byPeer(err) && isProbe(p.q)
+		c.probed = c.probed || isClosedByPeer(err) && isProbe(p.q)
 		if p.counted {
 			abandoned = append(abandoned, p)
 		}
@@ -457,28 +457,28 @@ func (c *connection) fail(err error) {
 		c.silence.Stop()
 	}
 	if c.probed {
-		c.stream.probing.end()
+		c.stream.probing.recordConnEnd()
 	}
 	close(c.dead)
 	c.unwatch()
-	answers, cut := c.answers, c.live > 0 && byPeer(err) && !c.probed
+	answers, cut := c.answers, c.live > 0 && isClosedByPeer(err) && !c.probed
 	c.mu.Unlock()
-	c.lane.ended(answers, cut)
+	c.lane.recordEnd(answers, cut)
 	_ = c.conn.Close()
 	for _, p := range abandoned {
-		c.settle(p)
+		c.endAbandoned(p)
 	}
 }
 
-// byPeer reports whether a connection that ended with err was closed by the server.
-func byPeer(err error) bool {
+// isClosedByPeer reports whether a connection that ended with err was closed by the server.
+func isClosedByPeer(err error) bool {
 	var t net.Error
 	return err != errIdle && err != errFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
-// reason returns why the connection is dead, for a query that may have been sent.
-func (c *connection) reason(sent bool) error {
+// closeReason returns why the connection is dead, for a query that may have been sent.
+func (c *connection) closeReason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &connError{c.err, sent, c.answers, c.crowded, c.probed}
+	return &connectionError{c.err, sent, c.answers, c.crowded, c.probed}
 }

@@ -19,7 +19,7 @@ const (
 	maxCrowd  = 4 * crowdSize   // sockets
 )
 
-// crowd is the sockets that queries share while so many wait that a socket for each
+// socketPool is the sockets that queries share while so many wait that a socket for each
 // would take all that the process may have: the descriptors of a server are bounded
 // by maxOwn and maxCrowd.
 //
@@ -29,23 +29,23 @@ const (
 // ports of all sockets still has to guess 21 bits, within two seconds; then there are
 // other sockets. He has maxWrong guesses at a socket: then it is closed, and its
 // queries go over TCP.
-type crowd struct {
-	mu      sync.Mutex // guards the fields below
-	sockets []*shared  // that take queries
-	opening int        // sockets that are being opened
-	open    int        // sockets, those included that take no more queries
-	turning bool       // a timer runs that replaces sockets
+type socketPool struct {
+	mu      sync.Mutex      // guards the fields below
+	sockets []*sharedSocket // that take queries
+	opening int             // sockets that are being opened
+	open    int             // sockets, those included that take no more queries
+	turning bool            // a timer runs that replaces sockets
 
 	opened chan struct{} // closed when opening changes; nil: nobody waits for that
 }
 
-// shared is a socket with many queries.
-type shared struct {
-	u    *udp
+// sharedSocket is a socket with many queries.
+type sharedSocket struct {
+	u    *udpTransport
 	conn net.Conn
 
 	mu      sync.Mutex           // guards the fields below
-	waiting map[uint16]*datagram // nil for those that have ended: their IDs are not given to others
+	waiting map[uint16]*udpQuery // nil for those that have ended: their IDs are not given to others
 	live    int                  // that have not ended
 	wrong   int                  // messages that answered no query
 	old     bool                 // takes no more queries
@@ -54,15 +54,15 @@ type shared struct {
 
 var errNoSocket = errors.New("dnshedge: no socket for another query")
 
-// ask is udp.ask over a shared socket.
-func (c *crowd) ask(ctx context.Context, d *datagram) (*wire.Answer, error) {
-	d.done = make(chan response, 1)
-	s, err := c.join(ctx, d)
+// exchangeShared is udp.ask over a shared socket.
+func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Answer, error) {
+	d.done = make(chan udpResult, 1)
+	s, err := c.joinSocket(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	if err := d.write(s.conn); err != nil {
-		s.end(d, response{err: err})
+		s.endQuery(d, udpResult{err: err})
 	}
 	select {
 	case r := <-d.done:
@@ -71,24 +71,24 @@ func (c *crowd) ask(ctx context.Context, d *datagram) (*wire.Answer, error) {
 	}
 	if left := d.Owner.AbandonedLifetime() - time.Since(d.sent); left > 0 && d.Owner.BeginAbandoned() {
 		time.AfterFunc(left, func() {
-			s.end(d, response{})
+			s.endQuery(d, udpResult{})
 			d.Owner.EndAbandoned()
 		})
 	} else {
-		s.end(d, response{})
+		s.endQuery(d, udpResult{})
 	}
 	return nil, causeOf(ctx)
 }
 
 // join gives a query an ID and one of the sockets.
-func (c *crowd) join(ctx context.Context, d *datagram) (*shared, error) {
+func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
 		if !c.turning {
 			c.turning = true
-			time.AfterFunc(crowdTime, c.turn)
+			time.AfterFunc(crowdTime, c.rotateSockets)
 		}
-		var s *shared
+		var s *sharedSocket
 		grow := len(c.sockets)+c.opening < crowdSize && c.open < maxCrowd
 		if grow {
 			c.opening++
@@ -114,25 +114,25 @@ func (c *crowd) join(ctx context.Context, d *datagram) (*shared, error) {
 		}
 		var err error
 		if grow {
-			if s, err = c.add(ctx, d.udp); err != nil {
+			if s, err = c.addSocket(ctx, d.udpTransport); err != nil {
 				return nil, err
 			}
 		}
 		if s == nil {
 			return nil, errNoSocket
 		}
-		if s.enter(d) {
+		if s.addQuery(d) {
 			return s, nil
 		}
-		c.leave(s)
+		c.removeSocket(s)
 	}
 }
 
 // turn lets the sockets take no more queries. The next query opens another one.
-func (c *crowd) turn() {
+func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+crowdSize > maxCrowd { // too many wait for their last answers
-		time.AfterFunc(crowdTime, c.turn)
+		time.AfterFunc(crowdTime, c.rotateSockets)
 		c.mu.Unlock()
 		return
 	}
@@ -140,13 +140,13 @@ func (c *crowd) turn() {
 	c.sockets, c.turning = nil, false
 	c.mu.Unlock()
 	for _, s := range old {
-		s.retire()
+		s.stopQueries()
 	}
 }
 
 // add opens a socket, or takes another one if there is none to be had.
-func (c *crowd) add(ctx context.Context, u *udp) (*shared, error) {
-	conn, err := u.socket(ctx)
+func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
+	conn, err := u.openSocket(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening--
@@ -161,9 +161,9 @@ func (c *crowd) add(ctx context.Context, u *udp) (*shared, error) {
 		}
 		return nil, err
 	}
-	s := &shared{u: u, conn: conn, waiting: make(map[uint16]*datagram)}
+	s := &sharedSocket{u: u, conn: conn, waiting: make(map[uint16]*udpQuery)}
 	c.sockets = append(c.sockets, s)
-	if !u.tcp.spawn(s.read) {
+	if !u.tcp.spawnGoroutine(s.readMessages) {
 		_ = conn.Close()
 		return nil, ErrClosed
 	}
@@ -171,7 +171,7 @@ func (c *crowd) add(ctx context.Context, u *udp) (*shared, error) {
 }
 
 // leave takes a socket out of those that take queries.
-func (c *crowd) leave(s *shared) {
+func (c *socketPool) removeSocket(s *sharedSocket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, t := range c.sockets {
@@ -185,7 +185,7 @@ func (c *crowd) leave(s *shared) {
 }
 
 // enter gives a query an ID, or reports false if the socket takes no more.
-func (s *shared) enter(d *datagram) bool {
+func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.old || s.closed || len(s.waiting) >= maxPending {
@@ -203,7 +203,7 @@ func (s *shared) enter(d *datagram) bool {
 }
 
 // end ends a query. Only the first call for it does anything.
-func (s *shared) end(d *datagram, r response) {
+func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting[d.id] != d {
@@ -218,7 +218,7 @@ func (s *shared) end(d *datagram, r response) {
 }
 
 // retire lets the socket take no more queries. It is closed when its last one ends.
-func (s *shared) retire() {
+func (s *sharedSocket) stopQueries() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.old = true
@@ -228,30 +228,30 @@ func (s *shared) retire() {
 	}
 }
 
-// read takes the messages that the server sends, until the socket is closed.
-func (s *shared) read() {
+// readMessages takes the messages that the server sends, until the socket is closed.
+func (s *sharedSocket) readMessages() {
 	stop := context.AfterFunc(s.u.tcp.ctx, func() { _ = s.conn.Close() })
 	defer stop()
 	buf := make([]byte, MaxDatagram)
 	for {
-		n, err := Receive(s.conn, buf)
+		n, err := ReceiveDatagram(s.conn, buf)
 		if errors.Is(err, syscall.EMSGSIZE) {
 			s.u.Owner.RecordIgnored(err)
 			continue
 		}
 		if err == nil {
-			err = s.deliver(buf[:n])
+			err = s.deliverMessage(buf[:n])
 		}
 		if err != nil {
-			s.fail(err)
+			s.failQueries(err)
 			return
 		}
 	}
 }
 
-// deliver hands a message to the query that it answers. It returns an error if too
+// deliverMessage hands a message to the query that it answers. It returns an error if too
 // many answered none.
-func (s *shared) deliver(b []byte) error {
+func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {
 		s.mu.Lock()
@@ -263,9 +263,9 @@ func (s *shared) deliver(b []byte) error {
 		err = errForged
 		if known {
 			var a *wire.Answer
-			if a, err = d.judge(b); ends(err) {
+			if a, err = d.parseResponse(b); isConclusive(err) {
 				took := time.Since(d.sent)
-				s.end(d, response{a, err})
+				s.endQuery(d, udpResult{a, err})
 				s.u.Owner.RecordAnswer(took, 0)
 				return nil
 			}
@@ -280,10 +280,10 @@ func (s *shared) deliver(b []byte) error {
 	return nil
 }
 
-// fail closes the socket, and ends its queries with err.
-func (s *shared) fail(err error) {
+// failQueries closes the socket, and ends its queries with err.
+func (s *sharedSocket) failQueries(err error) {
 	c := &s.u.crowd
-	c.leave(s)
+	c.removeSocket(s)
 	c.mu.Lock()
 	c.open--
 	c.mu.Unlock()
@@ -293,7 +293,7 @@ func (s *shared) fail(err error) {
 	_ = s.conn.Close()
 	s.mu.Lock()
 	s.closed = true
-	var left []*datagram
+	var left []*udpQuery
 	for _, d := range s.waiting {
 		if d != nil {
 			left = append(left, d)
@@ -301,6 +301,6 @@ func (s *shared) fail(err error) {
 	}
 	s.mu.Unlock()
 	for _, d := range left {
-		s.end(d, response{err: err})
+		s.endQuery(d, udpResult{err: err})
 	}
 }

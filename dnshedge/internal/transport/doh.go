@@ -24,7 +24,7 @@ import (
 )
 
 func init() {
-	register(Scheme{Name: "https", RFC: 8484, Port: dohPort, TLS: true, Path: "/dns-query"}, newDoH)
+	registerScheme(Scheme{Name: "https", RFC: 8484, Port: dohPort, TLS: true, Path: "/dns-query"}, newDoH)
 }
 
 const (
@@ -72,11 +72,11 @@ func statusError(resp *http.Response) error {
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 		return status
 	}
-	return &PushbackError{status, retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+	return &PushbackError{status, parseRetryAfter(resp.Header.Get("Retry-After"), time.Now())}
 }
 
-// retryAfter returns the time from now that a Retry-After header names, in seconds or as a date; 0: none.
-func retryAfter(header string, now time.Time) time.Duration {
+// parseRetryAfter returns the time from now that a Retry-After header names, in seconds or as a date; 0: none.
+func parseRetryAfter(header string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(header); err == nil {
 		return max(at.Sub(now), 0)
 	}
@@ -84,15 +84,15 @@ func retryAfter(header string, now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// doh asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
+// httpsTransport asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
 // so that HTTP caches work. It has
 // two lanes, one for first queries and one for repetitions, and a third one for probes, see probing. A lane has one
 // connection, and further ones while that has not enough streams; when it falls silent, the next query goes over a new one.
-type doh struct {
+type httpsTransport struct {
 	Config
 	url     url.URL
 	lanes   [sharedLanes]httpLane
-	probing probing
+	probing probePolicy
 	own     chan struct{} // full while there are as many as may be of the queries that share no connection
 
 	ctx    context.Context // of all requests
@@ -102,10 +102,10 @@ type doh struct {
 	wg     sync.WaitGroup // of requests
 }
 
-var _ sender = (*doh)(nil)
+var _ sender = (*httpsTransport)(nil)
 
 func newDoH(c Config) sender {
-	d := &doh{Config: c, own: make(chan struct{}, ownLanes)}
+	d := &httpsTransport{Config: c, own: make(chan struct{}, ownLanes)}
 	host := c.Addr
 	if h, port, err := net.SplitHostPort(host); err == nil && port == dohPort {
 		host = h
@@ -124,30 +124,30 @@ func newDoH(c Config) sender {
 	return d
 }
 
-func (d *doh) Ready() bool {
-	h := d.lanes[0].first()
+func (d *httpsTransport) Ready() bool {
+	h := d.lanes[0].oldestConn()
 	return h != nil && h.used.Load()
 }
 
-func (d *doh) Close() {
+func (d *httpsTransport) Close() {
 	d.mu.Lock()
 	d.closed = true
 	d.mu.Unlock()
 	d.cancel()
 	d.wg.Wait()
 	for i := range d.lanes {
-		d.lanes[i].close()
+		d.lanes[i].closeConns()
 	}
 }
 
-func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.IsAlone() {
 		return d.exchangeAlone(ctx, q, w)
 	}
-	lane := d.probing.lane(q, n)
+	lane := d.probing.laneFor(q, n)
 	for probed, ended := 0, 0; ; d.Owner.RecordRetry() {
-		a, setup, _, err := d.send(ctx, q, lane, w)
-		var broken *connError
+		a, setup, _, err := d.sendRequest(ctx, q, lane, w)
+		var broken *connectionError
 		if !errors.As(err, &broken) || ctx.Err() != nil {
 			return a, setup, err
 		}
@@ -166,11 +166,11 @@ func (d *doh) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire
 }
 
 // exchangeAlone is Exchange over a connection that q has for itself.
-func (d *doh) exchangeAlone(ctx context.Context, q *wire.Query, w *Way) (*wire.Answer, time.Duration, error) {
+func (d *httpsTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.own <- struct{}{}:
 		defer func() { <-d.own }()
-		a, setup, _, err := d.send(ctx, q, ownLane, w)
+		a, setup, _, err := d.sendRequest(ctx, q, ownLane, w)
 		return a, setup, err
 	case <-ctx.Done():
 		return nil, 0, causeOf(ctx)
@@ -178,18 +178,18 @@ func (d *doh) exchangeAlone(ctx context.Context, q *wire.Query, w *Way) (*wire.A
 }
 
 // SendOnce makes one request, and another one as long as none was written.
-func (d *doh) SendOnce(ctx context.Context, q *wire.Query, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
+func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
-		a, setup, written, err = d.send(ctx, q, 0, w)
-		var broken *connError
-		if err == nil || written || !errors.As(err, &broken) && !Ended(err) || retries == maxRetries || ctx.Err() != nil {
+		a, setup, written, err = d.sendRequest(ctx, q, 0, w)
+		var broken *connectionError
+		if err == nil || written || !errors.As(err, &broken) && !IsClosedByServer(err) || retries == maxRetries || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
 }
 
-// send makes one request over a lane's connections. If there is an error, written says whether the request was written, or is about to be.
-func (d *doh) send(ctx context.Context, q *wire.Query, lane int, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
+// sendRequest makes one request over a lane's connections. If there is an error, written says whether the request was written, or is about to be.
+func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, lane int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
 		if d.closed {
@@ -198,21 +198,21 @@ func (d *doh) send(ctx context.Context, q *wire.Query, lane int, w *Way) (a *wir
 		}
 		d.wg.Add(1)
 		d.mu.Unlock()
-		h, err := d.conn(ctx, q, lane, w)
+		h, err := d.acquireConn(ctx, q, lane, w)
 		if err != nil {
 			d.wg.Done()
 			return nil, 0, false, err
 		}
-		w.carried.Store(&h.carried)
-		a, setup, written, err = d.request(ctx, h, q)
+		w.lastAnswer.Store(&h.carried)
+		a, setup, written, err = d.requestOver(ctx, h, q)
 		if !errors.Is(err, errStreams) || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
 }
 
-// request makes one request over h, which it leaves. It is counted in wg.
-func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
+// requestOver makes one request over h, which it leaves. It is counted in wg.
+func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own: servers take a client that cancels
 	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
 	// would not be known.
@@ -223,11 +223,11 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 		err   error
 	}
 	done := make(chan response, 1)
-	sent := requestState{cancel: cancel}
+	sent := requestProgress{cancel: cancel}
 	go func() {
 		defer d.wg.Done()
 		defer cancel()
-		a, setup, err := d.fetch(own, h, q, &sent)
+		a, setup, err := d.fetchAnswer(own, h, q, &sent)
 		done <- response{a, setup, err}
 	}()
 	select {
@@ -260,91 +260,91 @@ func (d *doh) request(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.
 	return nil, 0, true, causeOf(ctx)
 }
 
-// requestState is how far a request has come. It is safe for concurrent use.
-type requestState struct {
+// requestProgress is how far a request has come. It is safe for concurrent use.
+type requestProgress struct {
 	at        atomic.Int64 // when it was written, Unix ns; 0: it was not
 	abandoned atomic.Bool  // no caller waits for the response
 	cancel    func()       // ends the request; nil for a request that is never abandoned
 }
 
-// conn returns a connection of the lane for one request, which must call release and leave.
-func (d *doh) conn(ctx context.Context, q *wire.Query, lane int, w *Way) (*httpConn, error) {
+// acquireConn returns a connection of the lane for one request, which must call release and leave.
+func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, lane int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case lane == ownLane:
 		h := d.newConn(1)
-		h.enter()
-		h.retire()
+		h.addRequest()
+		h.stopRequests()
 		return h, nil
 	case q == wire.RootServers:
 		return d.lanes[lane].enterFirst(), nil
 	}
-	return d.lanes[lane].acquire(ctx, w)
+	return d.lanes[lane].acquireConn(ctx, w)
 }
 
-// silent is called when requests have waited for half of the owner's patience and
+// probeSilent is called when requests have waited for half of the owner's patience and
 // nothing arrived, as connection.silent.
-func (d *doh) silent(h *httpConn) {
+func (d *httpsTransport) probeSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
-	if !h.probe(wait) {
+	if !h.beginProbe(wait) {
 		if h.lane != nil {
-			h.lane.wake()
+			h.lane.serveWaiting()
 		}
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.probing.ends() || !h.enter() {
+	if d.closed || d.probing.endsConnections() || !h.addRequest() {
 		return
 	}
 	d.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, 2*wait)
 		defer cancel()
-		_, _, _ = d.fetch(ctx, h, wire.RootServers, new(requestState))
+		_, _, _ = d.fetchAnswer(ctx, h, wire.RootServers, new(requestProgress))
 	})
 }
 
-// fetch makes one request. sent.at becomes the time when it is written. The error is a connError if the server has ended a connection that has
+// fetchAnswer makes one request. sent.at becomes the time when it is written. The error is a connError if the server has ended a connection that has
 // carried an answer, or other requests.
-func (d *doh) fetch(ctx context.Context, h *httpConn, q *wire.Query, sent *requestState) (*wire.Answer, time.Duration, error) {
-	defer h.leave()
+func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
+	defer h.releaseRequest()
 	if h.lane != nil && q != wire.RootServers {
-		defer h.lane.release(h)
+		defer h.lane.releaseStream(h)
 	}
 	probe, start := isProbe(q), time.Now()
-	number, alone := h.begins(probe)
+	number, alone := h.beginRequest(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
 	if err != nil && sent.at.Load() == 0 && !errors.Is(err, errStreams) {
-		d.forget() // the handshake may have failed
+		d.forgetAddress() // the handshake may have failed
 	}
-	if h.lane != nil && errors.Is(err, errStreams) && !h.lane.narrow(h) {
+	if h.lane != nil && errors.Is(err, errStreams) && !h.lane.lowerCapacity(h) {
 		if q == wire.RootServers {
 			err = localerror.ErrBusy
 		} else { // a probe has the last stream, or what the server ends in order (GOAWAY): the next request takes another connection
-			h.retire()
+			h.stopRequests()
 		}
 	}
 	var status StatusError
-	ended := Ended(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
-	probed, others := h.ends(probe, ended, number, start)
+	ended := IsClosedByServer(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
+	probed, others := h.endRequest(probe, ended, number, start)
 	if isStreamReset(err) && q.Standard() {
-		return a, setup, &connError{err: &endedError{err}, sent: true}
+		return a, setup, &connectionError{err: &closedByServerError{err}, sent: true}
 	}
-	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.failed(h, ctx.Err() != nil); !ended {
+	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.recordFailure(h, ctx.Err() != nil); !ended {
 		if unwanted {
-			err = &connError{err: err, sent: sent.at.Load() != 0}
+			err = &connectionError{err: err, sent: sent.at.Load() != 0}
 		}
 		return a, setup, err
 	} else if unwanted {
 		others = true
 	}
 	if sent.at.Load() != 0 {
-		err = &endedError{err}
+		err = &closedByServerError{err}
 	}
 	if probed {
-		d.probing.end()
+		d.probing.recordConnEnd()
 	}
 	if others = others || !alone; probed || others || h.used.Load() {
-		err = &connError{err: err, sent: sent.at.Load() != 0, others: others, probed: probed}
+		err = &connectionError{err: err, sent: sent.at.Load() != 0, others: others, probed: probed}
 	}
 	return a, setup, err
 }
@@ -377,7 +377,7 @@ func isStreamReset(err error) bool {
 }
 
 // roundTrip is fetch, and its error is as it came.
-func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestState) (*wire.Answer, time.Duration, error) {
+func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
 	var state atomic.Int32
@@ -396,7 +396,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 				opened.Store(true)
 				d.Owner.RecordHandshake(time.Since(start))
 			}
-			h.opened()
+			h.recordOpened()
 		},
 		// Not earlier: a request may wait until the server takes another stream.
 		WroteHeaders: func() {
@@ -418,7 +418,7 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 		return nil, 0, err
 	}
 	defer resp.Body.Close()
-	h.answered(d.Owner.StallTimeout()/2, q == wire.RootServers, resp.ProtoMajor < 2)
+	h.recordAnswer(d.Owner.StallTimeout()/2, q == wire.RootServers, resp.ProtoMajor < 2)
 	a, err := d.readAnswer(resp, q)
 	if err != nil {
 		return nil, 0, err
@@ -430,14 +430,14 @@ func (d *doh) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *r
 	}
 	took := time.Since(began)
 	if h.lane != nil && q != wire.RootServers {
-		h.lane.answered(took)
+		h.lane.recordAnswerTime(took)
 	}
-	d.Owner.RecordAnswer(took, h.path())
+	d.Owner.RecordAnswer(took, h.connectionRTT())
 	return a, setup, nil
 }
 
 // readAnswer returns the answer to q that resp carries.
-func (d *doh) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, error) {
+func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp)
 	}
@@ -456,14 +456,14 @@ func (d *doh) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, erro
 	// The time in HTTP caches counts against the TTLs (RFC 8484 §5.1).
 	// One that is too large is the largest there is (RFC 9111 §1.2.2).
 	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
-		a.Lower(time.Duration(age) * time.Second)
+		a.SubtractTTL(time.Duration(age) * time.Second)
 	}
 	return a, nil
 }
 
 // newRequest returns the request for a query. net/http may repeat it if the server closes
 // the connection or resets the stream, but only if the query is safe to repeat: without GetBody it cannot.
-func (d *doh) newRequest(b []byte, repeat bool) *http.Request {
+func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
 	if !d.Post && repeat {
@@ -528,10 +528,10 @@ type httpConn struct {
 	ended time.Time // when the connection last ended under one
 }
 
-func (d *doh) newConn(limit int) *httpConn {
+func (d *httpsTransport) newConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stall: d.Owner.StallTimeout}
-	h.capacity = h.streams()
-	h.silence = time.AfterFunc(time.Hour, func() { d.silent(h) })
+	h.capacity = h.initialCapacity()
+	h.silence = time.AfterFunc(time.Hour, func() { d.probeSilent(h) })
 	h.silence.Stop()
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
@@ -541,13 +541,13 @@ func (d *doh) newConn(limit int) *httpConn {
 			if limit == 1 && h.holders.Load() > 0 && h.connected() {
 				return nil, errStreams
 			}
-			c, err := d.open(ctx, network)
+			c, err := d.dialServer(ctx, network)
 			if err != nil {
 				return nil, err
 			}
-			return h.track(c), nil
+			return h.trackConn(c), nil
 		},
-		TLSClientConfig:     d.tls("h2", "http/1.1"), // a copy, because net/http writes to it
+		TLSClientConfig:     d.tlsConfig("h2", "http/1.1"), // a copy, because net/http writes to it
 		TLSHandshakeTimeout: dialTime,
 		Protocols:           &protocols,
 		HTTP2: &http.HTTP2Config{
@@ -565,19 +565,19 @@ func (d *doh) newConn(limit int) *httpConn {
 	return h
 }
 
-// streams returns for how many requests there is room before the server says how many streams it allows, which shows when net/http
+// initialCapacity returns for how many requests there is room before the server says how many streams it allows, which shows when net/http
 // wants another connection. One of maxStreams is for probes.
-func (h *httpConn) streams() int {
+func (h *httpConn) initialCapacity() int {
 	if h.limit > 1 {
 		return h.limit
 	}
 	return maxStreams - 1
 }
 
-// opened is called when a request has a connection.
-func (h *httpConn) opened() {
+// recordOpened is called when a request has a connection.
+func (h *httpConn) recordOpened() {
 	if h.ready.CompareAndSwap(false, true) && h.lane != nil {
-		h.lane.wake()
+		h.lane.serveWaiting()
 	}
 }
 
@@ -602,7 +602,7 @@ func (h *httpConn) connected() bool {
 }
 
 // enter counts a request, or reports false if the connection takes no more.
-func (h *httpConn) enter() bool {
+func (h *httpConn) addRequest() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.retired {
@@ -617,7 +617,7 @@ func (h *httpConn) enter() bool {
 
 // probe reports whether the connection, which is silent, is to be probed. If the
 // last probe has no answer yet, the connection is retired instead.
-func (h *httpConn) probe(wait time.Duration) bool {
+func (h *httpConn) beginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.busy == 0 {
@@ -634,7 +634,7 @@ func (h *httpConn) probe(wait time.Duration) bool {
 }
 
 // begins is called before a request, which has entered and may be a probe. It returns its number, and whether no other one is under way.
-func (h *httpConn) begins(probe bool) (number int, alone bool) {
+func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.begun++
@@ -644,9 +644,9 @@ func (h *httpConn) begins(probe bool) (number int, alone bool) {
 	return h.begun, h.busy == 1
 }
 
-// ends is called after a request that began at start with that number, and has ended with its connection or otherwise. It reports whether a probe was under way with it when
+// endRequest is called after a request that began at start with that number, and has ended with its connection or otherwise. It reports whether a probe was under way with it when
 // its connection ended, and whether another request has begun since.
-func (h *httpConn) ends(probe, connection bool, number int, start time.Time) (probed, others bool) {
+func (h *httpConn) endRequest(probe, connection bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if probe && connection {
@@ -659,8 +659,8 @@ func (h *httpConn) ends(probe, connection bool, number int, start time.Time) (pr
 	return probed, h.begun > number
 }
 
-// retire lets no other request enter.
-func (h *httpConn) retire() {
+// stopRequests lets no other request enter.
+func (h *httpConn) stopRequests() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.retired = true
@@ -670,13 +670,13 @@ func (h *httpConn) retire() {
 // twice as late.
 //
 // A server that speaks HTTP/1.1 gets more connections from then on.
-func (h *httpConn) answered(wait time.Duration, probe, serial bool) {
+func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	h.used.Store(true)
 	if !serial {
 		h.carried.Store(time.Now().UnixNano())
 	}
 	if serial && h.limit == 1 && h.lane != nil {
-		h.lane.serialize()
+		h.lane.allowMoreConns()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -691,7 +691,7 @@ func (h *httpConn) answered(wait time.Duration, probe, serial bool) {
 }
 
 // leave ends a request.
-func (h *httpConn) leave() {
+func (h *httpConn) releaseRequest() {
 	h.mu.Lock()
 	h.busy--
 	if h.busy == 0 {
@@ -700,12 +700,12 @@ func (h *httpConn) leave() {
 	last := h.busy == 0 && h.retired
 	h.mu.Unlock()
 	if last {
-		h.close()
+		h.closeConns()
 	}
 }
 
-// close closes what was opened. No request must be in flight, and none may follow.
-func (h *httpConn) close() {
+// closeConns closes what was opened. No request must be in flight, and none may follow.
+func (h *httpConn) closeConns() {
 	h.http.CloseIdleConnections()
 	h.mu.Lock()
 	conns := slices.Clone(h.conns)
@@ -715,20 +715,20 @@ func (h *httpConn) close() {
 	}
 }
 
-// path returns the round trip time of the newest connection, or 0.
-func (h *httpConn) path() time.Duration {
+// connectionRTT returns the round trip time of the newest connection, or 0.
+func (h *httpConn) connectionRTT() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.conns) == 0 {
 		return 0
 	}
-	return pathTime(h.conns[len(h.conns)-1])
+	return kernelRTT(h.conns[len(h.conns)-1])
 }
 
-// track keeps c in conns until it is closed.
-func (h *httpConn) track(c net.Conn) net.Conn {
+// trackConn keeps c in conns until it is closed.
+func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	if h.lane != nil {
-		h.lane.widen(h)
+		h.lane.resetCapacity(h)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -751,19 +751,19 @@ type trackedConn struct {
 
 func (t *trackedConn) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
-	t.note(err)
+	t.recordReadError(err)
 	return n, err
 }
 
 func (t *trackedConn) Write(b []byte) (int, error) {
 	n, err := t.Conn.Write(b)
-	t.note(err)
+	t.recordReadError(err)
 	return n, err
 }
 
-// note remembers if err says that the server has ended the connection.
-func (t *trackedConn) note(err error) {
-	if !Ended(err) {
+// recordReadError remembers if err says that the server has ended the connection.
+func (t *trackedConn) recordReadError(err error) {
+	if !IsClosedByServer(err) {
 		return
 	}
 	t.h.mu.Lock()

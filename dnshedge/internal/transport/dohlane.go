@@ -42,15 +42,15 @@ type httpWaiter struct {
 	conn chan *httpConn // capacity 1: the connection that it got, or nil if there is none in time
 }
 
-// acquire returns a connection with a stream for one request. It waits for a stream until ctx ends, and returns localerror.ErrBusy if none is free in
+// acquireConn returns a connection with a stream for one request. It waits for a stream until ctx ends, and returns localerror.ErrBusy if none is free in
 // time. The request must call release and leave. While it waits, w.carried is the time of the last
 // answer over the first connection.
-func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
+func (l *httpLane) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
-	h := l.take(now)
+	h := l.takeConn(now)
 	if h == nil && len(l.waiting) == 0 {
-		h = l.grow(now)
+		h = l.openAnother(now)
 	}
 	if h != nil {
 		l.mu.Unlock()
@@ -58,13 +58,13 @@ func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
 	}
 	me := &httpWaiter{conn: make(chan *httpConn, 1)}
 	me.end, _ = ctx.Deadline()
-	if l.isHopeless(me, now, l.expected(now)) {
+	if l.isHopeless(me, now, l.expectedWait(now)) {
 		l.mu.Unlock()
 		return nil, localerror.ErrBusy
 	}
-	w.carried.Store(&l.conns[0].carried)
+	w.lastAnswer.Store(&l.conns[0].carried)
 	l.waiting = append(l.waiting, me)
-	l.serve(now)
+	l.serveRequests(now)
 	l.mu.Unlock()
 	select {
 	case h = <-me.conn:
@@ -83,8 +83,8 @@ func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
 	l.mu.Unlock()
 	if i < 0 {
 		if h = <-me.conn; h != nil {
-			l.release(h)
-			h.leave()
+			l.releaseStream(h)
+			h.releaseRequest()
 		}
 	}
 	if ctx.Err() == nil {
@@ -93,8 +93,8 @@ func (l *httpLane) acquire(ctx context.Context, w *Way) (*httpConn, error) {
 	return nil, causeOf(ctx)
 }
 
-// take returns a connection with a free stream, or nil. The caller holds mu.
-func (l *httpLane) take(now time.Time) *httpConn {
+// takeConn returns a connection with a free stream, or nil. The caller holds mu.
+func (l *httpLane) takeConn(now time.Time) *httpConn {
 	for i := 0; i < len(l.conns); {
 		h := l.conns[i]
 		if h.isRetired() || i > 0 && h.isClosed() {
@@ -105,7 +105,7 @@ func (l *httpLane) take(now time.Time) *httpConn {
 		if i > 0 && !h.ready.Load() {
 			room = 1
 		}
-		if h.taken < room && l.enter(h, now) {
+		if h.taken < room && l.reserveStream(h, now) {
 			return h
 		}
 		i++
@@ -113,14 +113,14 @@ func (l *httpLane) take(now time.Time) *httpConn {
 	if len(l.conns) > 0 {
 		return nil
 	}
-	h := l.add()
-	l.enter(h, now)
+	h := l.addConn()
+	l.reserveStream(h, now)
 	return h
 }
 
 // enter takes a stream of h for a request. It reports false if h takes no further requests. The caller holds mu.
-func (l *httpLane) enter(h *httpConn, now time.Time) bool {
-	if !h.enter() {
+func (l *httpLane) reserveStream(h *httpConn, now time.Time) bool {
+	if !h.addRequest() {
 		return false
 	}
 	if l.inUse == 0 {
@@ -132,24 +132,24 @@ func (l *httpLane) enter(h *httpConn, now time.Time) bool {
 }
 
 // add appends a connection to conns. Its first request dials. The caller holds mu.
-func (l *httpLane) add() *httpConn {
+func (l *httpLane) addConn() *httpConn {
 	h := l.open(max(l.limit, 1))
 	h.lane, h.added = l, time.Now()
 	l.conns = append(l.conns, h)
 	return h
 }
 
-// grow opens another connection for a request if that is to wait for long, and no other is being opened; otherwise it returns nil. The caller
+// openAnother opens another connection for a request if that is to wait for long, and no other is being opened; otherwise it returns nil. The caller
 // holds mu.
-func (l *httpLane) grow(now time.Time) *httpConn {
-	if l.isFull(now) || l.expected(now) < growAfter {
+func (l *httpLane) openAnother(now time.Time) *httpConn {
+	if l.isFull(now) || l.expectedWait(now) < growAfter {
 		return nil
 	}
 	if slices.ContainsFunc(l.conns, func(h *httpConn) bool { return !h.ready.Load() }) {
 		return nil
 	}
-	h := l.add()
-	l.enter(h, now)
+	h := l.addConn()
+	l.reserveStream(h, now)
 	return h
 }
 
@@ -158,8 +158,8 @@ func (l *httpLane) isFull(now time.Time) bool {
 	return now.Before(l.growAt) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
 }
 
-// expected returns how long one more request would wait for a stream. The caller holds mu.
-func (l *httpLane) expected(now time.Time) time.Duration {
+// expectedWait returns how long one more request would wait for a stream. The caller holds mu.
+func (l *httpLane) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
 		streams += h.capacity
@@ -175,12 +175,12 @@ func (l *httpLane) isHopeless(w *httpWaiter, now time.Time, wait time.Duration) 
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.took/2
 }
 
-// serve gives free streams to waiting requests, the newest first. The caller holds mu.
-func (l *httpLane) serve(now time.Time) {
+// serveRequests gives free streams to waiting requests, the newest first. The caller holds mu.
+func (l *httpLane) serveRequests(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
-		h := l.take(now)
+		h := l.takeConn(now)
 		if h == nil {
-			h = l.grow(now)
+			h = l.openAnother(now)
 		}
 		if h == nil {
 			break
@@ -190,12 +190,12 @@ func (l *httpLane) serve(now time.Time) {
 	}
 	if len(l.waiting) > 0 && !l.looking {
 		l.looking = true
-		time.AfterFunc(lookEvery, l.look)
+		time.AfterFunc(lookEvery, l.checkWaiting)
 	}
 }
 
 // look ends the wait of those whose time is nearly up, and opens another connection if that takes too long.
-func (l *httpLane) look() {
+func (l *httpLane) checkWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -207,27 +207,27 @@ func (l *httpLane) look() {
 		w.conn <- nil
 		return true
 	})
-	l.serve(now)
+	l.serveRequests(now)
 }
 
-// wake gives free streams to waiting requests. It is called when a connection has been opened, has ended or has more streams.
-func (l *httpLane) wake() {
+// serveWaiting gives free streams to waiting requests. It is called when a connection has been opened, has ended or has more streams.
+func (l *httpLane) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.serve(time.Now())
+	l.serveRequests(time.Now())
 }
 
 // release gives back the stream of a request.
-func (l *httpLane) release(h *httpConn) {
+func (l *httpLane) releaseStream(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h.taken--
 	l.inUse--
-	l.serve(time.Now())
+	l.serveRequests(time.Now())
 }
 
-// answered updates took and progress with the duration of an answer.
-func (l *httpLane) answered(took time.Duration) {
+// recordAnswerTime updates took and progress with the duration of an answer.
+func (l *httpLane) recordAnswerTime(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.progress = time.Now()
@@ -237,10 +237,10 @@ func (l *httpLane) answered(took time.Duration) {
 	l.took += (took - l.took) / 8
 }
 
-// failed is called when a request over h has failed or was canceled. It reports whether h was opened besides others and has answered nothing: the
+// recordFailure is called when a request over h has failed or was canceled. It reports whether h was opened besides others and has answered nothing: the
 // server may not want it, and the request may be made over another one. A canceled request counts only after half of the owner's patience: a hedge
 // may have been answered before the handshake ended.
-func (l *httpLane) failed(h *httpConn, canceled bool) bool {
+func (l *httpLane) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -248,13 +248,13 @@ func (l *httpLane) failed(h *httpConn, canceled bool) bool {
 		return false
 	}
 	l.growAt = now.Add(growPause)
-	h.retire()
+	h.stopRequests()
 	return true
 }
 
-// narrow lowers the capacity of h by one stream, after the server has refused one. It reports false, and lowers nothing, if the capacity
+// lowerCapacity lowers the capacity of h by one stream, after the server has refused one. It reports false, and lowers nothing, if the capacity
 // is one stream. widen sets the capacity of a new connection again.
-func (l *httpLane) narrow(h *httpConn) bool {
+func (l *httpLane) lowerCapacity(h *httpConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h.capacity == 1 {
@@ -264,26 +264,26 @@ func (l *httpLane) narrow(h *httpConn) bool {
 	return true
 }
 
-// widen sets the capacity of h after a new connection has been opened for it: to the number of streams that its server allows, or to that
+// resetCapacity sets the capacity of h after a new connection has been opened for it: to the number of streams that its server allows, or to that
 // of the lane's first connection if that is less.
-func (l *httpLane) widen(h *httpConn) {
+func (l *httpLane) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h.capacity = h.streams()
+	h.capacity = h.initialCapacity()
 	if len(l.conns) > 0 && l.conns[0] != h {
 		h.capacity = min(h.capacity, l.conns[0].capacity)
 	}
 }
 
-// serialize is called when the server speaks HTTP/1.1: new connections are several.
-func (l *httpLane) serialize() {
+// allowMoreConns is called when the server speaks HTTP/1.1: new connections are several.
+func (l *httpLane) allowMoreConns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit = serialConns
 }
 
 // first returns the oldest connection, or nil if there is none.
-func (l *httpLane) first() *httpConn {
+func (l *httpLane) oldestConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.conns) == 0 {
@@ -297,21 +297,21 @@ func (l *httpLane) enterFirst() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.conns {
-		if h.enter() {
+		if h.addRequest() {
 			return h
 		}
 	}
-	h := l.add()
-	h.enter()
+	h := l.addConn()
+	h.addRequest()
 	return h
 }
 
-// close closes the connections. No request must be in flight.
-func (l *httpLane) close() {
+// closeConns closes the connections. No request must be in flight.
+func (l *httpLane) closeConns() {
 	l.mu.Lock()
 	conns := slices.Clone(l.conns)
 	l.mu.Unlock()
 	for _, h := range conns {
-		h.close()
+		h.closeConns()
 	}
 }

@@ -13,19 +13,19 @@ import (
 // ednsOff is how long a server that does not understand EDNS is asked without.
 const ednsOff = 15 * time.Minute
 
-// edns asks over another transport, and again without EDNS if the server seems not to
+// ednsFallback asks over another transport, and again without EDNS if the server seems not to
 // understand that (RFC 6891 §7): if it answers FORMERR, or NOTIMP without an OPT
 // record. If it then answers otherwise, it is asked without EDNS for a while.
 //
 // DO and options of a caller are wishes (RFC 3225 §3): a question with them is asked with EDNS first each time, and without if
 // the server has not shown lately that it understands EDNS. A forged FORMERR thus takes no signatures out of answers.
-type edns struct {
+type ednsFallback struct {
 	Transport
 	until atomic.Int64 // when the server is asked with EDNS again, Unix ns
 	shown atomic.Int64 // when a response last had an OPT record, Unix ns; 0: none has
 }
 
-func (e *edns) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if !q.Standard() {
 		return e.Transport.Exchange(ctx, q, n, w)
 	}
@@ -38,7 +38,7 @@ func (e *edns) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wir
 	if err != nil {
 		return a, setup, err
 	}
-	if !rejected(a) {
+	if !isRejected(a) {
 		if a.EDNS {
 			e.shown.Store(now)
 		}
@@ -49,7 +49,7 @@ func (e *edns) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wir
 		return a, setup, nil
 	}
 	again, more, err := e.Transport.Exchange(ctx, q.Plain(), n, w)
-	if err != nil || rejected(again) {
+	if err != nil || isRejected(again) {
 		return a, setup, nil
 	}
 	if !wishes {
@@ -59,7 +59,7 @@ func (e *edns) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wir
 	return again, setup + more, nil
 }
 
-// rejected reports whether the server did not understand the query.
-func rejected(a *wire.Answer) bool {
+// isRejected reports whether the server did not understand the query.
+func isRejected(a *wire.Answer) bool {
 	return a.Rcode() == dns.RcodeFormatError || a.Rcode() == dns.RcodeNotImplemented && !a.EDNS
 }

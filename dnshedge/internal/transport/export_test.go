@@ -12,9 +12,9 @@ func ReadFrames(o Owner, c net.Conn) {
 	s := newStream(Config{Owner: o}, nil)
 	k := newConnection(s, &s.lanes[0], c)
 	for range 4 {
-		_, _, _ = k.register(&pending{q: wire.RootServers, answer: make(chan []byte, 1)})
+		_, _, _ = k.registerQuery(&pendingQuery{q: wire.RootServers, answer: make(chan []byte, 1)})
 	}
-	k.read()
+	k.readMessages()
 	s.Close()
 }
 

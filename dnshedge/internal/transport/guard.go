@@ -23,19 +23,19 @@ const (
 
 var errCookie = errors.New("dnshedge: message without our cookie")
 
-// guard makes queries to one server harder to guess while somebody tries: they have a
+// spoofGuard makes queries to one server harder to guess while somebody tries: they have a
 // random spelling, which most servers repeat (up to one bit for each letter), and a
 // cookie (RFC 7873), if the server knows those. The zero value is at ease. It is safe
 // for concurrent use.
-type guard struct {
+type spoofGuard struct {
 	until atomic.Int64 // when it is at ease again, Unix ns
 
 	mu     sync.Mutex // guards cookie
 	cookie []byte     // the client's and the server's, if that is known; replaced as a whole
 }
 
-// alarm is called for each wrong message.
-func (g *guard) alarm() {
+// recordWrongMessage is called for each wrong message.
+func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
 	if g.until.Swap(now.Add(guardTime).UnixNano()) > now.UnixNano() {
 		return
@@ -47,8 +47,8 @@ func (g *guard) alarm() {
 	g.cookie = c
 }
 
-// protect returns the query to send in place of q, and the cookie to send with it.
-func (g *guard) protect(q *wire.Query) (*wire.Query, []byte) {
+// protectQuery returns the query to send in place of q, and the cookie to send with it.
+func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	until := g.until.Load()
 	if until == 0 || time.Now().UnixNano() >= until || !q.Standard() {
 		return q, nil
@@ -61,10 +61,10 @@ func (g *guard) protect(q *wire.Query) (*wire.Query, []byte) {
 	return q.Spelled(), g.cookie
 }
 
-// verify checks the cookie of the answer to a query with the given one. An answer
+// verifyCookie checks the cookie of the answer to a query with the given one. An answer
 // without any is right if the server has never sent one; otherwise it is asked for
 // over TCP.
-func (g *guard) verify(sent []byte, a *wire.Answer) error {
+func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {
 		if len(sent) > clientCookie || a.Rcode() == dns.RcodeFormatError {
@@ -83,7 +83,7 @@ func (g *guard) verify(sent []byte, a *wire.Answer) error {
 		g.mu.Unlock()
 	}
 	if a.Extended == dns.RcodeBadCookie {
-		return errCut // the next query has the server's new cookie
+		return errTruncated // the next query has the server's new cookie
 	}
 	return nil
 }

@@ -18,15 +18,15 @@ type Scheme struct {
 
 var schemes = make(map[string]Scheme)
 
-// register is called when the program starts, by each file that has a transport. The rules that all of them share stand above what
+// registerScheme is called when the program starts, by each file that has a transport. The rules that all of them share stand above what
 // newSender returns.
-func register(s Scheme, newSender func(Config) sender) {
-	s.New = func(c Config) Transport { return &edns{Transport: once{newSender(c)}} }
+func registerScheme(s Scheme, newSender func(Config) sender) {
+	s.New = func(c Config) Transport { return &ednsFallback{Transport: onceOnly{newSender(c)}} }
 	schemes[s.Name] = s
 }
 
-// Find returns the scheme of that name.
-func Find(name string) (Scheme, bool) {
+// FindScheme returns the scheme of that name.
+func FindScheme(name string) (Scheme, bool) {
 	s, ok := schemes[name]
 	return s, ok
 }

@@ -12,10 +12,10 @@ import (
 // deadline. The zero Span must begin before it is used, and must end. It must not be
 // copied.
 type Span struct {
-	parent context.Context
-	end    time.Time   // zero: it has no deadline of its own
-	timer  *time.Timer // nil: it has no deadline of its own
-	untie  func() bool // from the parent; nil if that is a Span, or never ends
+	parent       context.Context
+	end          time.Time   // zero: it has no deadline of its own
+	timer        *time.Timer // nil: it has no deadline of its own
+	stopWatching func() bool // from the parent; nil if that is a Span, or never ends
 
 	mu       sync.Mutex // guards the fields below
 	err      error      // nil: it has not ended
@@ -28,7 +28,7 @@ type Span struct {
 var _ context.Context = (*Span)(nil)
 
 // A watcher is told when a Span ends, with the Span locked. It must not block.
-type watcher interface{ ended(err, cause error) }
+type watcher interface{ endWith(err, cause error) }
 
 // Begin begins the Span. It ends with its parent, or when the time is up: zero means
 // that there is no deadline but the parent's.
@@ -39,28 +39,28 @@ func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 		end := time.Now().Add(timeout)
 		if at, ok := parent.Deadline(); !ok || end.Before(at) {
 			s.end = end
-			s.timer = time.AfterFunc(timeout, s.expire)
+			s.timer = time.AfterFunc(timeout, s.endAtDeadline)
 		}
 	}
 	if p, ok := parent.(*Span); ok {
-		p.watch(s)
+		p.addWatcher(s)
 	} else if parent.Done() != nil {
-		s.untie = context.AfterFunc(parent, func() { s.ended(parent.Err(), context.Cause(parent)) })
+		s.stopWatching = context.AfterFunc(parent, func() { s.endWith(parent.Err(), context.Cause(parent)) })
 	}
 }
 
-func (s *Span) expire() { s.ended(context.DeadlineExceeded, context.DeadlineExceeded) }
+func (s *Span) endAtDeadline() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) }
 
 // End ends the Span, unless it has ended. It has been cancelled for the given cause.
 func (s *Span) End(cause error) {
 	if cause == nil {
 		cause = context.Canceled
 	}
-	s.ended(context.Canceled, cause)
+	s.endWith(context.Canceled, cause)
 	if p, ok := s.parent.(*Span); ok {
-		p.unwatch(s)
-	} else if s.untie != nil {
-		s.untie()
+		p.removeWatcher(s)
+	} else if s.stopWatching != nil {
+		s.stopWatching()
 	}
 	if s.timer != nil {
 		s.timer.Stop()
@@ -70,7 +70,7 @@ func (s *Span) End(cause error) {
 // Cancel is End without a cause.
 func (s *Span) Cancel() { s.End(nil) }
 
-func (s *Span) ended(err, cause error) {
+func (s *Span) endWith(err, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -81,24 +81,24 @@ func (s *Span) ended(err, cause error) {
 		close(s.done)
 	}
 	for _, w := range s.watchers {
-		w.ended(err, cause)
+		w.endWith(err, cause)
 	}
 	s.watchers = nil
 }
 
-// watch adds a watcher, or tells it at once.
-func (s *Span) watch(w watcher) {
+// addWatcher adds a watcher, or tells it at once.
+func (s *Span) addWatcher(w watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		w.ended(s.err, s.cause)
+		w.endWith(s.err, s.cause)
 		return
 	}
 	s.watchers = append(s.watchers, w)
 }
 
-// unwatch removes a watcher, and reports whether it was there. It is not told any more.
-func (s *Span) unwatch(w watcher) bool {
+// removeWatcher removes a watcher, and reports whether it was there. It is not told any more.
+func (s *Span) removeWatcher(w watcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.Index(s.watchers, w)
@@ -142,13 +142,13 @@ func (s *Span) Value(key any) any { return s.parent.Value(key) }
 // AfterFunc does what context.AfterFunc does, which package context looks for.
 func (s *Span) AfterFunc(f func()) (stop func() bool) {
 	w := &afterFunc{f}
-	s.watch(w)
-	return func() bool { return s.unwatch(w) }
+	s.addWatcher(w)
+	return func() bool { return s.removeWatcher(w) }
 }
 
 type afterFunc struct{ f func() }
 
-func (a *afterFunc) ended(error, error) { go a.f() }
+func (a *afterFunc) endWith(error, error) { go a.f() }
 
 // causeOf is context.Cause, also for a Span.
 func causeOf(ctx context.Context) error {

@@ -12,11 +12,11 @@ import (
 )
 
 func init() {
-	register(Scheme{Name: "tcp", RFC: 7766, Port: "53"}, func(c Config) sender {
+	registerScheme(Scheme{Name: "tcp", RFC: 7766, Port: "53"}, func(c Config) sender {
 		return newStream(c, nil)
 	})
-	register(Scheme{Name: "tls", RFC: 7858, Port: "853", TLS: true}, func(c Config) sender {
-		return newStream(c, c.tls("dot"))
+	registerScheme(Scheme{Name: "tls", RFC: 7858, Port: "853", TLS: true}, func(c Config) sender {
+		return newStream(c, c.tlsConfig("dot"))
 	})
 }
 
@@ -33,32 +33,32 @@ const (
 	ownLanes    = 8             // for queries that share no connection
 )
 
-// stream asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
+// streamTransport asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
 // first queries and one for repetitions, and a third one for probes, see probing. A lane has one connection, which all its
 // queries share, with answers in any order; it is opened when it is first needed
 // and closed when it has been idle.
 //
 // There are servers that close the connection on a question that they do not like. Nobody knows which one that was, so those that
 // were under way are asked again one at a time, each in a lane that it has for itself.
-type stream struct {
+type streamTransport struct {
 	Config
 	security *tls.Config // nil: none
-	lanes    [sharedLanes + ownLanes]lane
-	own      chan *lane // those of lanes that are for one query at a time and have none
-	probing  probing
+	lanes    [sharedLanes + ownLanes]streamLane
+	own      chan *streamLane // those of lanes that are for one query at a time and have none
+	probing  probePolicy
 
 	ctx    context.Context // of the connections
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of the goroutines that open connections, read or await abandoned answers
 }
 
-var _ sender = (*stream)(nil)
+var _ sender = (*streamTransport)(nil)
 
-type lane struct {
-	mu      sync.Mutex  // guards the fields below
-	conn    *connection // nil: none
-	opening *opening    // the last one that is being opened; nil: none is
-	open    int         // connections, those included that the lane has let go of or opens
+type streamLane struct {
+	mu      sync.Mutex   // guards the fields below
+	conn    *connection  // nil: none
+	opening *openingConn // the last one that is being opened; nil: none is
+	open    int          // connections, those included that the lane has let go of or opens
 	closed  bool
 
 	// Many servers close a connection after so many queries, whatever is in flight.
@@ -69,8 +69,8 @@ type lane struct {
 	limitEnd time.Time // when the limit is forgotten
 }
 
-// full reports whether a connection with that many queries should get no more of them.
-func (l *lane) full(queries int) bool {
+// isFull reports whether a connection with that many queries should get no more of them.
+func (l *streamLane) isFull(queries int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limit == 0 || queries < l.limit || l.open > maxOpen {
@@ -84,7 +84,7 @@ func (l *lane) full(queries int) bool {
 
 // ended counts a connection that has ended, after so many answers. It was cut if
 // queries were in flight.
-func (l *lane) ended(answers int, cut bool) {
+func (l *streamLane) recordEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
@@ -98,8 +98,8 @@ func (l *lane) ended(answers int, cut bool) {
 	l.cut = answers
 }
 
-// opening is a connection that is being opened, for all queries that wait for it.
-type opening struct {
+// openingConn is a connection that is being opened, for all queries that wait for it.
+type openingConn struct {
 	began   time.Time
 	queries int // that wait for it; guarded by lane.mu
 	done    chan struct{}
@@ -107,24 +107,24 @@ type opening struct {
 	err     error
 }
 
-func newStream(c Config, security *tls.Config) *stream {
-	s := &stream{Config: c, security: security}
+func newStream(c Config, security *tls.Config) *streamTransport {
+	s := &streamTransport{Config: c, security: security}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.own = make(chan *lane, ownLanes)
+	s.own = make(chan *streamLane, ownLanes)
 	for i := range ownLanes {
 		s.own <- &s.lanes[sharedLanes+i]
 	}
 	return s
 }
 
-func (s *stream) Ready() bool {
+func (s *streamTransport) Ready() bool {
 	l := &s.lanes[0]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn != nil
 }
 
-func (s *stream) Close() {
+func (s *streamTransport) Close() {
 	s.cancel()
 	for i := range s.lanes {
 		l := &s.lanes[i]
@@ -133,15 +133,15 @@ func (s *stream) Close() {
 		c := l.conn
 		l.mu.Unlock()
 		if c != nil {
-			c.fail(ErrClosed)
+			c.failQueries(ErrClosed)
 		}
 	}
 	s.wg.Wait()
 }
 
-// spawn calls f in a goroutine that Close waits for, or reports false if the
+// spawnGoroutine calls f in a goroutine that Close waits for, or reports false if the
 // stream is closed.
-func (s *stream) spawn(f func()) bool {
+func (s *streamTransport) spawnGoroutine(f func()) bool {
 	l := &s.lanes[0]
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,12 +152,12 @@ func (s *stream) spawn(f func()) bool {
 	return true
 }
 
-func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*wire.Answer, time.Duration, error) {
+func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.IsAlone() {
 		return s.exchangeAlone(ctx, q, w)
 	}
-	a, setup, err := s.exchange(ctx, q, &s.lanes[s.probing.lane(q, n)], w)
-	if broken := (*connError)(nil); !errors.As(err, &broken) || !broken.others || ctx.Err() != nil {
+	a, setup, err := s.exchangeInLane(ctx, q, &s.lanes[s.probing.laneFor(q, n)], w)
+	if broken := (*connectionError)(nil); !errors.As(err, &broken) || !broken.others || ctx.Err() != nil {
 		return a, setup, err
 	}
 	s.Owner.RecordRetry()
@@ -165,26 +165,26 @@ func (s *stream) Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (*w
 }
 
 // exchangeAlone is Exchange in a lane that q has for itself.
-func (s *stream) exchangeAlone(ctx context.Context, q *wire.Query, w *Way) (*wire.Answer, time.Duration, error) {
+func (s *streamTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.own:
 		defer func() { s.own <- l }()
-		return s.exchange(ctx, q, l, w)
+		return s.exchangeInLane(ctx, q, l, w)
 	case <-ctx.Done():
 		return nil, 0, causeOf(ctx)
 	}
 }
 
-// exchange is Exchange in a lane.
-func (s *stream) exchange(ctx context.Context, q *wire.Query, l *lane, w *Way) (*wire.Answer, time.Duration, error) {
+// exchangeInLane is Exchange in a lane.
+func (s *streamTransport) exchangeInLane(ctx context.Context, q *wire.Query, l *streamLane, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
-		a, over, err := s.send(ctx, q, l, w)
+		a, over, err := s.sendQuery(ctx, q, l, w)
 		setup += over.setup
 		// A server may close an idle connection at any time (RFC 7766 §6.2.3), and also
 		// one that it has answered as many queries over as it wants to. If a probe was under way, that may be
 		// what has ended it, and not the query.
-		var broken *connError
+		var broken *connectionError
 		if errors.As(err, &broken) && ctx.Err() == nil &&
 			(over.reused && retries == 0 || (broken.answers > 0 || broken.probed && !isProbe(q)) && retries < maxRetries) {
 			s.Owner.RecordRetry()
@@ -196,11 +196,11 @@ func (s *stream) exchange(ctx context.Context, q *wire.Query, l *lane, w *Way) (
 }
 
 // SendOnce sends q over the connection of first queries, and over another one as long as it was not written.
-func (s *stream) SendOnce(ctx context.Context, q *wire.Query, w *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
+func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
-		a, over, err := s.send(ctx, q, &s.lanes[0], w)
+		a, over, err := s.sendQuery(ctx, q, &s.lanes[0], w)
 		setup += over.setup
-		var broken *connError
+		var broken *connectionError
 		if errors.As(err, &broken) && !broken.sent && ctx.Err() == nil && retries < maxRetries {
 			continue
 		}
@@ -208,18 +208,18 @@ func (s *stream) SendOnce(ctx context.Context, q *wire.Query, w *Way) (a *wire.A
 	}
 }
 
-// A sending says how a query was sent over a stream.
-type sending struct {
+// A sendState says how a query was sent over a stream.
+type sendState struct {
 	setup     time.Duration // of connections that were opened for it
 	connected bool          // there was a connection
 	reused    bool          // it was open before
 }
 
 // send writes q once, to the connection of a lane, and returns its answer.
-func (s *stream) send(ctx context.Context, q *wire.Query, l *lane, w *Way) (a *wire.Answer, over sending, err error) {
+func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamLane, w *QueryPath) (a *wire.Answer, over sendState, err error) {
 	for {
 		start := time.Now()
-		c, reused, err := s.connection(ctx, l)
+		c, reused, err := s.laneConnection(ctx, l)
 		over.connected, over.reused = err == nil, reused
 		if err != nil {
 			return nil, over, err
@@ -227,8 +227,8 @@ func (s *stream) send(ctx context.Context, q *wire.Query, l *lane, w *Way) (a *w
 		if !reused {
 			over.setup += time.Since(start)
 		}
-		w.carried.Store(&c.carried)
-		b, err := c.exchange(ctx, q)
+		w.lastAnswer.Store(&c.carried)
+		b, err := c.sendAndWait(ctx, q)
 		if errors.Is(err, errRetired) {
 			continue
 		}
@@ -241,15 +241,15 @@ func (s *stream) send(ctx context.Context, q *wire.Query, l *lane, w *Way) (a *w
 			return nil, over, err
 		}
 		if a.HasKeepalive {
-			c.keepalive(a.Keepalive)
+			c.applyKeepalive(a.Keepalive)
 		}
 		return a, over, nil
 	}
 }
 
-// connection returns the lane's connection, a new one if there is none. One that is being opened and silent for as long as others
+// laneConnection returns the lane's connection, a new one if there is none. One that is being opened and silent for as long as others
 // may be is not waited for.
-func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused bool, err error) {
+func (s *streamTransport) laneConnection(ctx context.Context, l *streamLane) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -261,10 +261,10 @@ func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused
 	}
 	o := l.opening
 	if o == nil || l.open < maxOpen && (l.limit > 0 && o.queries >= l.limit || time.Since(o.began) > s.Owner.StallTimeout()) {
-		o = &opening{began: time.Now(), done: make(chan struct{})}
+		o = &openingConn{began: time.Now(), done: make(chan struct{})}
 		l.opening = o
 		l.open++
-		s.wg.Go(func() { s.connect(l, o) })
+		s.wg.Go(func() { s.openConnection(l, o) })
 	}
 	o.queries++
 	l.mu.Unlock()
@@ -276,20 +276,20 @@ func (s *stream) connection(ctx context.Context, l *lane) (c *connection, reused
 	}
 }
 
-// connect opens a lane's connection. It goes on if all who waited have given up,
+// openConnection opens a lane's connection. It goes on if all who waited have given up,
 // because the next query needs the connection as well.
-func (s *stream) connect(l *lane, o *opening) {
+func (s *streamTransport) openConnection(l *streamLane, o *openingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
-	defer func() { s.opened(l, o, c, err, time.Since(start)) }()
+	defer func() { s.finishOpening(l, o, c, err, time.Since(start)) }()
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
-	c, err = s.open(ctx, "tcp")
+	c, err = s.dialServer(ctx, "tcp")
 	if err == nil && s.security != nil {
 		t := tls.Client(c, s.security)
 		if err = t.HandshakeContext(ctx); err != nil {
 			_ = c.Close()
-			s.forget()
+			s.forgetAddress()
 		}
 		c = t
 	}
@@ -299,7 +299,7 @@ func (s *stream) connect(l *lane, o *opening) {
 var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 
 // opened ends the opening of a connection, or of an error.
-func (s *stream) opened(l *lane, o *opening, c net.Conn, err error, took time.Duration) {
+func (s *streamTransport) finishOpening(l *streamLane, o *openingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,6 +322,6 @@ func (s *stream) opened(l *lane, o *opening, c net.Conn, err error, took time.Du
 		s.Owner.RecordHandshake(took)
 		o.conn = newConnection(s, l, c)
 		l.conn = o.conn
-		s.wg.Go(o.conn.read)
+		s.wg.Go(o.conn.readMessages)
 	}
 }

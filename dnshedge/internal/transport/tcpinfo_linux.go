@@ -10,9 +10,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 )
 
-// pathTime returns the smoothed round trip time of a TCP connection, as the
+// kernelRTT returns the smoothed round trip time of a TCP connection, as the
 // kernel measures it, or 0 if c is something else.
-func pathTime(c net.Conn) time.Duration {
+func kernelRTT(c net.Conn) time.Duration {
 	if w, ok := c.(*usercode.Conn); ok {
 		c = w.NetConn()
 	}

@@ -7,6 +7,6 @@ import (
 	"time"
 )
 
-// pathTime returns 0: the kernel is asked on Linux only. Elsewhere the fastest
+// kernelRTT returns 0: the kernel is asked on Linux only. Elsewhere the fastest
 // answers show how long the path is.
-func pathTime(net.Conn) time.Duration { return 0 }
+func kernelRTT(net.Conn) time.Duration { return 0 }

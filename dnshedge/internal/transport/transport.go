@@ -24,8 +24,8 @@ import (
 // ErrClosed is why a closed transport does not send.
 var ErrClosed = errors.New("dnshedge: client is closed")
 
-// Ended reports whether an error says that the server has ended a connection instead of an answer.
-func Ended(err error) bool {
+// IsClosedByServer reports whether an error says that the server has ended a connection instead of an answer.
+func IsClosedByServer(err error) bool {
 	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(end error) bool { return errors.Is(err, end) })
 }
 
@@ -42,7 +42,7 @@ type Transport interface {
 	// is abandoned: if the owner allows, its answer is awaited and measured.
 	//
 	// While it runs, w tells of the connection that the query went over. It must not be nil.
-	Exchange(ctx context.Context, q *wire.Query, n int, w *Way) (a *wire.Answer, setup time.Duration, err error)
+	Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (a *wire.Answer, setup time.Duration, err error)
 
 	// Ready reports whether a first query needs no handshake.
 	Ready() bool
@@ -51,19 +51,19 @@ type Transport interface {
 	Close()
 }
 
-// A Way is what a query goes over. A connection that carries the answers to other queries has not lost this one, and is only slow;
+// A QueryPath is what a query goes over. A connection that carries the answers to other queries has not lost this one, and is only slow;
 // one that carries none may be dead, whatever other connections to the server do. The zero value carries nothing. It is safe for
 // concurrent use.
-type Way struct {
-	carried atomic.Pointer[atomic.Int64] // of the connection, see answered; nil: each query stands alone
+type QueryPath struct {
+	lastAnswer atomic.Pointer[atomic.Int64] // of the connection, see answered; nil: each query stands alone
 }
 
-// Begin forgets the connection of the query before.
-func (w *Way) Begin() { w.carried.Store(nil) }
+// Reset forgets the connection of the query before.
+func (w *QueryPath) Reset() { w.lastAnswer.Store(nil) }
 
-// Carried returns when an answer came over the connection the last time, or the zero time.
-func (w *Way) Carried() time.Time {
-	if c := w.carried.Load(); c != nil && c.Load() > 0 {
+// LastAnswer returns when an answer came over the connection the last time, or the zero time.
+func (w *QueryPath) LastAnswer() time.Time {
+	if c := w.lastAnswer.Load(); c != nil && c.Load() > 0 {
 		return time.Unix(0, c.Load())
 	}
 	return time.Time{}
@@ -116,10 +116,10 @@ type Config struct {
 	Size   int          // the longest datagram that the server may send, in bytes
 }
 
-// open dials the server. A panic of the Dialer is an error.
-func (c *Config) open(ctx context.Context, network string) (net.Conn, error) {
+// dialServer dials the server. A panic of the Dialer is an error.
+func (c *Config) dialServer(ctx context.Context, network string) (net.Conn, error) {
 	if len(c.Addrs) == 0 {
-		return usercode.Dial(ctx, c.Dialer, network, c.Addr)
+		return usercode.DialGuarded(ctx, c.Dialer, network, c.Addr)
 	}
 	_, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *Config) open(ctx context.Context, network string) (net.Conn, error) {
 	}
 	var errs []error
 	for _, a := range c.Addrs {
-		conn, err := usercode.Dial(ctx, c.Dialer, network, net.JoinHostPort(a.String(), port))
+		conn, err := usercode.DialGuarded(ctx, c.Dialer, network, net.JoinHostPort(a.String(), port))
 		if err == nil {
 			return conn, nil
 		}
@@ -140,14 +140,14 @@ func (c *Config) open(ctx context.Context, network string) (net.Conn, error) {
 type Forgetter interface{ Forget() }
 
 // forget makes the Dialer forget where the server is.
-func (c *Config) forget() {
+func (c *Config) forgetAddress() {
 	if f, ok := c.Dialer.(Forgetter); ok {
 		f.Forget()
 	}
 }
 
-// tls returns the TLS configuration for the given protocols (ALPN).
-func (c *Config) tls(protocols ...string) *tls.Config {
+// tlsConfig returns the TLS configuration for the given protocols (ALPN).
+func (c *Config) tlsConfig(protocols ...string) *tls.Config {
 	t := c.TLS.Clone()
 	t.NextProtos = protocols
 	return t

@@ -15,8 +15,8 @@ import (
 )
 
 func init() {
-	register(Scheme{Name: "udp", RFC: 1035, Port: "53"}, func(c Config) sender {
-		return &udp{Config: c, tcp: newStream(c, nil), to: c.fixed()}
+	registerScheme(Scheme{Name: "udp", RFC: 1035, Port: "53"}, func(c Config) sender {
+		return &udpTransport{Config: c, tcp: newStream(c, nil), to: c.fixedAddress()}
 	})
 }
 
@@ -37,9 +37,9 @@ const (
 )
 
 var (
-	// errCut is why a question is asked again over TCP: the server cut its answer, or
+	// errTruncated is why a question is asked again over TCP: the server cut its answer, or
 	// the answer cannot be read or trusted.
-	errCut = errors.New("dnshedge: answer has to be asked for over TCP")
+	errTruncated = errors.New("dnshedge: answer has to be asked for over TCP")
 	// errUnsure is why as well: the answer does not repeat what makes the query hard to guess. Many servers
 	// never do.
 	errUnsure = errors.New("dnshedge: answer without the query's spelling or cookie")
@@ -47,42 +47,42 @@ var (
 	errForgers = errors.New("dnshedge: too many messages that answer no query")
 )
 
-// A cutError is why an answer that was cut could not be had over TCP. The server is there: whatever err says of the
+// A truncatedError is why an answer that was cut could not be had over TCP. The server is there: whatever err says of the
 // connection, it is no reason to take it for one that restarts.
-type cutError struct{ err error }
+type truncatedError struct{ err error }
 
-func (e *cutError) Error() string { return errCut.Error() + ": " + e.err.Error() }
+func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
 
-// OnlyCut reports whether an error says that the server has answered, and that its answer could not be had over TCP.
-func OnlyCut(err error) bool {
-	var cut *cutError
+// IsOnlyTruncated reports whether an error says that the server has answered, and that its answer could not be had over TCP.
+func IsOnlyTruncated(err error) bool {
+	var cut *truncatedError
 	return errors.As(err, &cut)
 }
 
-// udp asks over UDP. A query has a socket of its own, and so a port, with a random
+// udpTransport asks over UDP. A query has a socket of its own, and so a port, with a random
 // ID; while there are many, the others share sockets (see crowd). A response that
 // does not fit a datagram is asked for again over TCP, in the same exchange.
 //
 // Who guesses IDs is noticed: after a few wrong messages for a query its socket is
 // closed, and it goes over TCP. From the first wrong message on, queries to the
 // server are harder to guess for a while (see guard).
-type udp struct {
+type udpTransport struct {
 	Config
-	tcp   *stream
+	tcp   *streamTransport
 	to    *net.UDPAddr // nil: only the Dialer knows
 	own   atomic.Int64 // sockets with one query
-	crowd crowd
-	guard guard
+	crowd socketPool
+	guard spoofGuard
 }
 
-var _ sender = (*udp)(nil)
+var _ sender = (*udpTransport)(nil)
 
-func (u *udp) Ready() bool { return true }
-func (u *udp) Close()      { u.tcp.Close() }
+func (u *udpTransport) Ready() bool { return true }
+func (u *udpTransport) Close()      { u.tcp.Close() }
 
-// fixed returns the server's address if a plain net.Dialer dials that and nothing else;
+// fixedAddress returns the server's address if a plain net.Dialer dials that and nothing else;
 // otherwise nil.
-func (c *Config) fixed() *net.UDPAddr {
+func (c *Config) fixedAddress() *net.UDPAddr {
 	d, ok := c.Dialer.(*net.Dialer)
 	if !ok || d.LocalAddr != nil || d.Control != nil || d.ControlContext != nil || len(c.Addrs) > 1 {
 		return nil
@@ -98,10 +98,10 @@ func (c *Config) fixed() *net.UDPAddr {
 	return net.UDPAddrFromAddrPort(at)
 }
 
-// socket returns a new socket, connected to the server.
-func (u *udp) socket(ctx context.Context) (net.Conn, error) {
+// openSocket returns a new socket, connected to the server.
+func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 	if u.to == nil {
-		return u.open(ctx, "udp")
+		return u.dialServer(ctx, "udp")
 	}
 	c, err := net.DialUDP("udp", nil, u.to) // with half of the Dialer's allocations
 	if err != nil {
@@ -113,15 +113,15 @@ func (u *udp) socket(ctx context.Context) (net.Conn, error) {
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
 // Exchange leaves Way empty, also over TCP: the next query may be a datagram again, which is lost or not whatever TCP carries.
-func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, _ *Way) (*wire.Answer, time.Duration, error) {
+func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
-		a, setup, err := u.tcp.Exchange(ctx, q, n, new(Way))
+		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			return a, setup, err
 		} // else not every server speaks TCP
 	}
-	a, err := u.ask(ctx, q, false)
-	if err != errCut && err != errForgers && err != errUnsure {
+	a, err := u.exchangeDatagram(ctx, q, false)
+	if err != errTruncated && err != errForgers && err != errUnsure {
 		return a, 0, err
 	}
 	why, over := err, ctx
@@ -130,57 +130,57 @@ func (u *udp) Exchange(ctx context.Context, q *wire.Query, n int, _ *Way) (*wire
 		over, cancel = context.WithTimeout(ctx, u.Owner.StallTimeout())
 		defer cancel()
 	}
-	a, setup, err := u.tcp.Exchange(over, q, n, new(Way))
-	if why == errCut && errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, 0, &cutError{err}
+	a, setup, err := u.tcp.Exchange(over, q, n, new(QueryPath))
+	if why == errTruncated && errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, 0, &truncatedError{err}
 	}
-	if err == nil || why == errCut || ctx.Err() != nil {
+	if err == nil || why == errTruncated || ctx.Err() != nil {
 		return a, setup, err
 	}
 	// Not every server speaks TCP. The next query has another port and a guard, or is alone.
-	if a, err = u.ask(ctx, q, why == errUnsure); err == errCut || err == errUnsure {
+	if a, err = u.exchangeDatagram(ctx, q, why == errUnsure); err == errTruncated || err == errUnsure {
 		err = errForgers
 	}
 	return a, 0, err
 }
 
 // SendOnce sends one datagram over a socket of its own. A response that was cut is the response.
-func (u *udp) SendOnce(ctx context.Context, q *wire.Query, _ *Way) (a *wire.Answer, setup time.Duration, written bool, err error) {
-	d := &datagram{udp: u, q: q}
+func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
+	d := &udpQuery{udpTransport: u, q: q}
 	u.own.Add(1)
-	a, err = d.ask(ctx)
+	a, err = d.exchangeOwn(ctx)
 	// The network says of the only datagram of a socket that it was not delivered.
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
 
 // ask sends one datagram and returns its response. An alone one has a socket of its own, a new port and ID, and no guard: its
 // response is not believed if any other message comes before it.
-func (u *udp) ask(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
-	d := &datagram{udp: u, q: q, alone: alone}
+func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
+	d := &udpQuery{udpTransport: u, q: q, alone: alone}
 	if !alone {
-		d.q, d.cookie = u.guard.protect(q)
+		d.q, d.cookie = u.guard.protectQuery(q)
 	}
 	if u.own.Add(1) > maxOwn {
 		u.own.Add(-1)
 		if alone {
-			return nil, errCut
+			return nil, errTruncated
 		}
-		return u.crowd.ask(ctx, d)
+		return u.crowd.exchangeShared(ctx, d)
 	}
-	return d.ask(ctx)
+	return d.exchangeOwn(ctx)
 }
 
 // ask sends the datagram over a socket of its own, which is counted.
-func (d *datagram) ask(ctx context.Context) (*wire.Answer, error) {
+func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
-	conn, err := d.socket(ctx)
+	conn, err := d.openSocket(ctx)
 	if err != nil {
 		d.own.Add(-1)
 		return nil, err
 	}
 	d.conn = conn
 	if err := d.write(conn); err != nil {
-		d.close()
+		d.closeSocket()
 		return nil, err
 	}
 	d.written = true
@@ -190,28 +190,28 @@ func (d *datagram) ask(ctx context.Context) (*wire.Answer, error) {
 	var a *wire.Answer
 	s, ok := ctx.(*Span)
 	if _, own := conn.(*net.UDPConn); ok && own { // others may ask for ctx, which is locked when d is told
-		s.watch(d)
-		a, err = d.read()
-		s.unwatch(d)
+		s.addWatcher(d)
+		a, err = d.readResponse()
+		s.removeWatcher(d)
 	} else {
-		stop := context.AfterFunc(ctx, func() { d.ended(nil, nil) })
-		a, err = d.read()
+		stop := context.AfterFunc(ctx, func() { d.endWith(nil, nil) })
+		a, err = d.readResponse()
 		expiring = !stop()
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		// The socket's deadline may pass a moment before the context's. Without the wait it
 		// would look as if the server failed in time, and another would be asked.
 		<-ctx.Done()
-		d.abandon(expiring)
+		d.abandonQuery(expiring)
 		return nil, causeOf(ctx)
 	}
-	d.close()
+	d.closeSocket()
 	return a, err
 }
 
-// datagram is a query that was sent over UDP.
-type datagram struct {
-	*udp
+// udpQuery is a query that was sent over UDP.
+type udpQuery struct {
+	*udpTransport
 	q      *wire.Query
 	cookie []byte // that it was sent with; nil: none
 	id     uint16
@@ -223,27 +223,27 @@ type datagram struct {
 	conn   net.Conn    // of its own, or nil
 	closed atomic.Bool // conn is
 
-	done chan response // of a shared socket; capacity 1
+	done chan udpResult // of a shared socket; capacity 1
 }
 
-// response is what came of a datagram.
-type response struct {
+// udpResult is what came of a datagram.
+type udpResult struct {
 	a   *wire.Answer
 	err error
 }
 
 // close closes the query's own socket.
-func (d *datagram) close() {
+func (d *udpQuery) closeSocket() {
 	if d.closed.CompareAndSwap(false, true) {
 		_ = d.conn.Close()
 		d.own.Add(-1)
 	}
 }
 
-// ended ends read.
-func (d *datagram) ended(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
+// endWith ends read.
+func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-func (d *datagram) write(c net.Conn) error {
+func (d *udpQuery) write(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
 	d.sent = time.Now()
@@ -252,10 +252,10 @@ func (d *datagram) write(c net.Conn) error {
 	return err
 }
 
-// judge reads a message. It returns the answer, or errCut if the question is to be
+// parseResponse reads a message. It returns the answer, or errCut if the question is to be
 // asked over TCP, or errUnsure, which is a reason for that as well. What answers a message that must not be repeated is
 // never asked for again: it is the answer, or a wire.MalformedError. Any other error is that of a message that does not answer the query.
-func (d *datagram) judge(b []byte) (*wire.Answer, error) {
+func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
 		return nil, errUnsure // the server may change the spelling, or a forger does not know it
 	} else if err != nil {
@@ -269,17 +269,17 @@ func (d *datagram) judge(b []byte) (*wire.Answer, error) {
 		d.Owner.RecordIgnored(err)
 	}
 	if a == nil {
-		return nil, errCut
+		return nil, errTruncated
 	}
 	if d.cookie == nil {
 		return a, nil
 	}
-	return a, d.guard.verify(d.cookie, a)
+	return a, d.guard.verifyCookie(d.cookie, a)
 }
 
 // ends reports whether judge has found the response, be it of use or not.
-func ends(err error) bool {
-	if err == nil || err == errCut || err == errUnsure {
+func isConclusive(err error) bool {
+	if err == nil || err == errTruncated || err == errUnsure {
 		return true
 	}
 	var malformed *wire.MalformedError
@@ -287,7 +287,7 @@ func ends(err error) bool {
 }
 
 // read returns the response. Other messages that arrive before it are ignored.
-func (d *datagram) read() (*wire.Answer, error) {
+func (d *udpQuery) readResponse() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
 	most := maxWrong
@@ -295,7 +295,7 @@ func (d *datagram) read() (*wire.Answer, error) {
 		most = maxWrongOnce
 	}
 	for wrong := 0; wrong < most; {
-		n, err := Receive(d.conn, buf[:])
+		n, err := ReceiveDatagram(d.conn, buf[:])
 		if err != nil {
 			if errors.Is(err, syscall.EMSGSIZE) {
 				d.Owner.RecordIgnored(err)
@@ -303,8 +303,8 @@ func (d *datagram) read() (*wire.Answer, error) {
 			}
 			return nil, err
 		}
-		a, err := d.judge(buf[:n])
-		if ends(err) {
+		a, err := d.parseResponse(buf[:n])
+		if isConclusive(err) {
 			d.Owner.RecordAnswer(time.Since(d.sent), 0)
 			return a, err
 		}
@@ -321,9 +321,9 @@ func (d *datagram) read() (*wire.Answer, error) {
 // wsaEMSGSIZE is what Windows calls a datagram that is longer than the buffer.
 const wsaEMSGSIZE = syscall.Errno(10040)
 
-// Receive reads a datagram. Of one that is longer than b the beginning is read, which is
+// ReceiveDatagram reads a datagram. Of one that is longer than b the beginning is read, which is
 // no whole message.
-func Receive(c net.Conn, b []byte) (int, error) {
+func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	n, err := c.Read(b)
 	if errors.Is(err, wsaEMSGSIZE) {
 		err = nil
@@ -331,30 +331,30 @@ func Receive(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
-func (u *udp) ignore(err error) {
+func (u *udpTransport) ignore(err error) {
 	u.Owner.RecordIgnored(err)
-	u.guard.alarm()
+	u.guard.recordWrongMessage()
 }
 
-// abandon keeps the socket open for a while, to measure when the answer comes,
+// abandonQuery keeps the socket open for a while, to measure when the answer comes,
 // and so that the answer does not reach the next owner of the port. If expiring,
 // the function that runs when the context ends may still be about to set the
 // deadline.
-func (d *datagram) abandon(expiring bool) {
+func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.BeginAbandoned() {
-		d.close()
+		d.closeSocket()
 		return
 	}
-	ok := d.tcp.spawn(func() {
+	ok := d.tcp.spawnGoroutine(func() {
 		defer d.Owner.EndAbandoned()
-		defer d.close()
-		stop := context.AfterFunc(d.tcp.ctx, d.close)
+		defer d.closeSocket()
+		stop := context.AfterFunc(d.tcp.ctx, d.closeSocket)
 		defer stop()
 		end := time.Now().Add(left)
 		for {
 			_ = d.conn.SetReadDeadline(end)
-			_, err := d.read()
+			_, err := d.readResponse()
 			if expiring && errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
 				continue
 			}
@@ -363,6 +363,6 @@ func (d *datagram) abandon(expiring bool) {
 	})
 	if !ok {
 		d.Owner.EndAbandoned()
-		d.close()
+		d.closeSocket()
 	}
 }

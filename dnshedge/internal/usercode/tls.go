@@ -21,7 +21,7 @@ func GuardTLS(t *tls.Config) {
 	const field = "TLSConfig"
 	if f := t.GetClientCertificate; f != nil {
 		t.GetClientCertificate = func(i *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
-			defer Recover(field, &err)
+			defer RecoverPanic(field, &err)
 			c, err = f(i)
 			switch {
 			case err != nil:
@@ -40,19 +40,19 @@ func GuardTLS(t *tls.Config) {
 	}
 	if f := t.VerifyPeerCertificate; f != nil {
 		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) (err error) {
-			defer Recover(field, &err)
+			defer RecoverPanic(field, &err)
 			return f(raw, chains)
 		}
 	}
 	if f := t.VerifyConnection; f != nil {
 		t.VerifyConnection = func(s tls.ConnectionState) (err error) {
-			defer Recover(field, &err)
+			defer RecoverPanic(field, &err)
 			return f(s)
 		}
 	}
 	if f := t.EncryptedClientHelloRejectionVerify; f != nil {
 		t.EncryptedClientHelloRejectionVerify = func(s tls.ConnectionState) (err error) {
-			defer Recover(field, &err)
+			defer RecoverPanic(field, &err)
 			return f(s)
 		}
 	}
@@ -67,33 +67,33 @@ func GuardTLS(t *tls.Config) {
 		}
 	}
 	if t.Rand != nil {
-		t.Rand = reader{t.Rand}
+		t.Rand = guardedReader{t.Rand}
 	}
 	if t.KeyLogWriter != nil {
-		t.KeyLogWriter = writer{t.KeyLogWriter}
+		t.KeyLogWriter = guardedWriter{t.KeyLogWriter}
 	}
 	if t.ClientSessionCache != nil {
-		t.ClientSessionCache = sessions{t.ClientSessionCache}
+		t.ClientSessionCache = guardedSessions{t.ClientSessionCache}
 	}
 }
 
-type reader struct{ r io.Reader }
+type guardedReader struct{ r io.Reader }
 
-func (r reader) Read(b []byte) (n int, err error) {
-	defer Recover("TLSConfig.Rand", &err)
+func (r guardedReader) Read(b []byte) (n int, err error) {
+	defer RecoverPanic("TLSConfig.Rand", &err)
 	return r.r.Read(b)
 }
 
-type writer struct{ w io.Writer }
+type guardedWriter struct{ w io.Writer }
 
-func (w writer) Write(b []byte) (n int, err error) {
-	defer Recover("TLSConfig.KeyLogWriter", &err)
+func (w guardedWriter) Write(b []byte) (n int, err error) {
+	defer RecoverPanic("TLSConfig.KeyLogWriter", &err)
 	return w.w.Write(b)
 }
 
-type sessions struct{ cache tls.ClientSessionCache }
+type guardedSessions struct{ cache tls.ClientSessionCache }
 
-func (s sessions) Get(key string) (c *tls.ClientSessionState, ok bool) {
+func (s guardedSessions) Get(key string) (c *tls.ClientSessionState, ok bool) {
 	defer func() {
 		if recover() != nil {
 			c, ok = nil, false
@@ -102,7 +102,9 @@ func (s sessions) Get(key string) (c *tls.ClientSessionState, ok bool) {
 	return s.cache.Get(key)
 }
 
-func (s sessions) Put(key string, c *tls.ClientSessionState) { Run(func() { s.cache.Put(key, c) }) }
+func (s guardedSessions) Put(key string, c *tls.ClientSessionState) {
+	RunGuarded(func() { s.cache.Put(key, c) })
+}
 
 // guardKey returns a key whose Sign returns an error where that of key panics. It returns keys of the standard library, and keys that
 // cannot sign, unchanged.
@@ -110,33 +112,33 @@ func guardKey(key crypto.PrivateKey) crypto.PrivateKey {
 	switch key := key.(type) {
 	case *rsa.PrivateKey, *ecdsa.PrivateKey, ed25519.PrivateKey:
 	case crypto.MessageSigner:
-		return messageSigner{signer{key}, key}
+		return guardedMessageSigner{guardedSigner{key}, key}
 	case crypto.Signer:
-		return signer{key}
+		return guardedSigner{key}
 	}
 	return key
 }
 
 const keyField = "TLSConfig's private key"
 
-type signer struct{ key crypto.Signer }
+type guardedSigner struct{ key crypto.Signer }
 
-func (s signer) Public() (key crypto.PublicKey) {
-	Run(func() { key = s.key.Public() })
+func (s guardedSigner) Public() (key crypto.PublicKey) {
+	RunGuarded(func() { key = s.key.Public() })
 	return key
 }
 
-func (s signer) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) (b []byte, err error) {
-	defer Recover(keyField, &err)
+func (s guardedSigner) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) (b []byte, err error) {
+	defer RecoverPanic(keyField, &err)
 	return s.key.Sign(rand, digest, opts)
 }
 
-type messageSigner struct {
-	signer
+type guardedMessageSigner struct {
+	guardedSigner
 	key crypto.MessageSigner
 }
 
-func (s messageSigner) SignMessage(rand io.Reader, message []byte, opts crypto.SignerOpts) (b []byte, err error) {
-	defer Recover(keyField, &err)
+func (s guardedMessageSigner) SignMessage(rand io.Reader, message []byte, opts crypto.SignerOpts) (b []byte, err error) {
+	defer RecoverPanic(keyField, &err)
 	return s.key.SignMessage(rand, message, opts)
 }

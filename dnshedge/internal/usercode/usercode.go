@@ -20,15 +20,15 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("dnshedge: %s panicked: %v", e.Field, e.Value)
 }
 
-// Recover makes a panic the error of the function that defers it.
-func Recover(field string, err *error) {
+// RecoverPanic makes a panic the error of the function that defers it.
+func RecoverPanic(field string, err *error) {
 	if p := recover(); p != nil {
 		*err = &PanicError{field, p}
 	}
 }
 
-// Run calls f, and recovers from its panic without telling anybody.
-func Run(f func()) {
+// RunGuarded calls f, and recovers from its panic without telling anybody.
+func RunGuarded(f func()) {
 	defer func() { _ = recover() }()
 	f()
 }
@@ -40,10 +40,10 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Dial calls d.DialContext. It returns a [PanicError] if d panics, and an error if d returns neither a connection nor an error. Methods of
+// DialGuarded calls d.DialContext. It returns a [PanicError] if d panics, and an error if d returns neither a connection nor an error. Methods of
 // the connection return a PanicError where those of d's connection panic.
-func Dial(ctx context.Context, d Dialer, network, address string) (conn net.Conn, err error) {
-	defer Recover("Dialer", &err)
+func DialGuarded(ctx context.Context, d Dialer, network, address string) (conn net.Conn, err error) {
+	defer RecoverPanic("Dialer", &err)
 	conn, err = d.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -75,24 +75,24 @@ var _ net.Conn = (*Conn)(nil)
 func (c *Conn) NetConn() net.Conn { return c.conn }
 
 func (c *Conn) Read(b []byte) (n int, err error) {
-	defer Recover(connField, &err)
+	defer RecoverPanic(connField, &err)
 	return c.conn.Read(b)
 }
 
 func (c *Conn) Write(b []byte) (n int, err error) {
-	defer Recover(connField, &err)
+	defer RecoverPanic(connField, &err)
 	return c.conn.Write(b)
 }
 
 // Close closes the connection.
 func (c *Conn) Close() (err error) {
-	defer Recover(connField, &err)
+	defer RecoverPanic(connField, &err)
 	return c.conn.Close()
 }
 
 // CloseWrite ends what is written, if the connection has a method for it.
 func (c *Conn) CloseWrite() (err error) {
-	defer Recover(connField, &err)
+	defer RecoverPanic(connField, &err)
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -113,18 +113,18 @@ func (c *Conn) RemoteAddr() (a net.Addr) {
 
 // SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) (err error) {
-	defer Recover(connField, &err)
+	defer RecoverPanic(connField, &err)
 	return c.conn.SetDeadline(t)
 }
 
 // SetReadDeadline sets the deadline of Read.
 func (c *Conn) SetReadDeadline(t time.Time) (err error) {
-	defer Recover(connField, &err)
+	defer RecoverPanic(connField, &err)
 	return c.conn.SetReadDeadline(t)
 }
 
 // SetWriteDeadline sets the deadline of Write.
 func (c *Conn) SetWriteDeadline(t time.Time) (err error) {
-	defer Recover(connField, &err)
+	defer RecoverPanic(connField, &err)
 	return c.conn.SetWriteDeadline(t)
 }

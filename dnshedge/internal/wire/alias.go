@@ -21,7 +21,7 @@ func (a *Answer) OpenAlias() (target string, ok bool) {
 	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 || a.packed[3]&flagRA != 0 {
 		return "", false
 	}
-	m, err := unpack(a.packed)
+	m, err := unpackMessage(a.packed)
 	if err != nil || slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }) {
 		return "", false
 	}
@@ -47,7 +47,7 @@ func (a *Answer) OpenAlias() (target string, ok bool) {
 // Join appends the answer records of target, which answers the question for the open alias of a, see OpenAlias, and takes its response
 // code and other sections. Join does not change target.
 func (a *Answer) Join(target *Answer) error {
-	more, err := unpack(target.packed)
+	more, err := unpackMessage(target.packed)
 	if err != nil {
 		return err
 	}

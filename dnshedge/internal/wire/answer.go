@@ -78,16 +78,16 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	}
 	var m []byte
 	foreign := false
-	if end, ok := tidy(b); ok && relevant(b) {
+	if end, ok := checkTidy(b); ok && isRelevant(b) {
 		m = append(make([]byte, 0, end), b[:end]...)
 		clear(m[:2]) // the ID
 		if a.EDNS {
 			binary.BigEndian.PutUint16(m[10:], binary.BigEndian.Uint16(m[10:])-1)
 		}
-	} else if m, foreign, err = rewrite(b, q); err != nil {
+	} else if m, foreign, err = rewriteMessage(b, q); err != nil {
 		return nil, &MalformedError{err}
 	}
-	if err := a.index(m); err != nil {
+	if err := a.indexMessage(m); err != nil {
 		return nil, &MalformedError{err}
 	}
 	if code |= uint16(a.Rcode()); code > 15 {
@@ -95,20 +95,20 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 		m[3] = m[3]&0xf0 | dns.RcodeServerFailure
 		a.EDE = append(a.EDE, EDE{Text: "server answered " + extendedName(int(code))})
 	}
-	a.Outcome = outcome(m, a.EDE)
+	a.Outcome = classifyResponse(m, a.EDE)
 	if foreign && a.Outcome == NoData {
 		a.Outcome = Failure // what it answered is another question
 	}
-	if a.truncated() {
+	if a.isTruncated() {
 		a.Outcome = Failure // over a stream a server has no reason to cut; another one may have it all
 	}
 	return a, nil
 }
 
-// rewrite reads a message with package dns and writes it anew: without OPT record, and
+// rewriteMessage reads a message with package dns and writes it anew: without OPT record, and
 // without what does not answer the question, which foreign reports.
-func rewrite(b []byte, q *Query) (out []byte, foreign bool, err error) {
-	m, err := unpack(b)
+func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
+	m, err := unpackMessage(b)
 	if err != nil {
 		return nil, false, err
 	}
@@ -121,13 +121,13 @@ func rewrite(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	}
 	m.Extra = slices.DeleteFunc(m.Extra, func(rr dns.RR) bool { _, ok := rr.(*dns.OPT); return ok })
 	m.Rcode &= 15
-	foreign = m.Opcode == dns.OpcodeQuery && scrub(m, b)
-	out, err = pack(m)
+	foreign = m.Opcode == dns.OpcodeQuery && removeUnrelated(m, b)
+	out, err = packMessage(m)
 	return out, foreign, err
 }
 
-// pack writes a message.
-func pack(m *dns.Msg) ([]byte, error) {
+// packMessage writes a message.
+func packMessage(m *dns.Msg) ([]byte, error) {
 	m.Id, m.Compress = 0, true
 	buf := shown.Get().(*[]byte)
 	defer shown.Put(buf)
@@ -157,13 +157,13 @@ func (e *MalformedError) Unwrap() error { return e.err }
 // takeOPT reads the OPT records of a message, whose options it keeps if they are asked
 // for and pass. It returns the upper bits of the response code.
 func (a *Answer) takeOPT(b []byte, asked bool) (code uint16, err error) {
-	err = walk(b, func(r record) {
+	err = walkRecords(b, func(r messageRecord) {
 		if r.typ != dns.TypeOPT || r.section != additional {
 			return
 		}
 		a.EDNS = true
 		code = uint16(b[r.ttl]) << 4
-		for kind, o := range options(r.data) {
+		for kind, o := range eachOption(r.data) {
 			data := o[4:]
 			switch {
 			case kind == optCookie:
@@ -175,7 +175,7 @@ func (a *Answer) takeOPT(b []byte, asked bool) (code uint16, err error) {
 				}
 			case kind == dns.EDNS0EDE && len(data) >= 2:
 				a.EDE = append(a.EDE, EDE{binary.BigEndian.Uint16(data), string(data[2:])})
-			case asked && passed(kind):
+			case asked && isEndToEnd(kind):
 				a.options = append(a.options, o...)
 			}
 		}
@@ -183,20 +183,20 @@ func (a *Answer) takeOPT(b []byte, asked bool) (code uint16, err error) {
 	return code, err
 }
 
-// index makes the answer that of a message, which it keeps.
-func (a *Answer) index(m []byte) error {
+// indexMessage makes the answer that of a message, which it keeps.
+func (a *Answer) indexMessage(m []byte) error {
 	end, err := skipName(m, HeaderLen)
 	if err != nil || end-HeaderLen > MaxName {
 		return errQuestion
 	}
 	a.packed, a.name, a.set = m, uint8(end-HeaderLen), rrset{}
 	for i := HeaderLen; i < end; i++ {
-		m[i] = lower(m[i])
+		m[i] = lowerByte(m[i])
 	}
 	asked := binary.BigEndian.Uint16(m[end:])
-	var last record
+	var last messageRecord
 	ttls := make([]uint16, 0, int(binary.BigEndian.Uint16(m[6:]))+int(binary.BigEndian.Uint16(m[8:]))+int(binary.BigEndian.Uint16(m[10:])))
-	err = walk(m, func(r record) {
+	err = walkRecords(m, func(r messageRecord) {
 		i := len(ttls)
 		ttls = append(ttls, uint16(r.ttl))
 		if r.section != answer || i > 255 || r.typ != asked || r.typ != dns.TypeA && r.typ != dns.TypeAAAA {
@@ -205,7 +205,7 @@ func (a *Answer) index(m []byte) error {
 		switch {
 		case a.set.n == 0:
 			a.set = rrset{uint8(i), 1}
-		case int(a.set.first)+int(a.set.n) == i && a.set.n < 255 && sameOwner(m, last, r) && len(last.data) == len(r.data):
+		case int(a.set.first)+int(a.set.n) == i && a.set.n < 255 && hasSameOwner(m, last, r) && len(last.data) == len(r.data):
 			a.set.n++
 		}
 		last = r
@@ -214,8 +214,8 @@ func (a *Answer) index(m []byte) error {
 	return err
 }
 
-// sameOwner reports whether b follows a in a set of records, with a compressed name.
-func sameOwner(m []byte, a, b record) bool {
+// hasSameOwner reports whether b follows a in a set of records, with a compressed name.
+func hasSameOwner(m []byte, a, b messageRecord) bool {
 	owner := binary.BigEndian.Uint16(m[b.name:])
 	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || int(owner) == 0xc000+a.name)
 }
@@ -229,7 +229,7 @@ func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
 // Authentic reports whether the server says that it has validated the answer (AD, RFC 4035 §3.2.3).
 func (a *Answer) Authentic() bool { return a.packed[3]&flagAD != 0 }
 
-func (a *Answer) truncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
+func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 
 // Question returns the question in wire format, its name in lower case.
 // It must not be changed.
@@ -247,15 +247,15 @@ func (a *Answer) Len() int { return len(a.ttls) }
 // Edit has f change the records of the answer, before Limit. They stay as they are if it
 // reports false. The Outcome is for f to change.
 func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
-	m, err := unpack(a.packed)
+	m, err := unpackMessage(a.packed)
 	if err != nil || !f(m) {
 		return err
 	}
-	b, err := pack(m)
+	b, err := packMessage(m)
 	if err != nil {
 		return err
 	}
-	return a.index(b)
+	return a.indexMessage(b)
 }
 
 // Below returns the answer to q, whose name is below that of the question, if a says
@@ -277,8 +277,8 @@ type View struct {
 	EDE   []EDE         // extended errors, besides the answer's own
 }
 
-// ttl returns the TTL to show in place of t.
-func (v *View) ttl(t uint32) uint32 {
+// ttlShown returns the TTL to show in place of t.
+func (v *View) ttlShown(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:
 		return uint32(v.Stale / time.Second)
@@ -299,7 +299,7 @@ func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 	b = append(b, a.packed...)
 	m := b[start:]
 	binary.BigEndian.PutUint16(m, q.ID)
-	bits := q.flags(binary.BigEndian.Uint16(m[2:]))
+	bits := q.responseFlags(binary.BigEndian.Uint16(m[2:]))
 	if v.Stale > 0 {
 		bits &^= flagAD // the signatures may have expired as well
 	}
@@ -311,18 +311,18 @@ func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 	binary.BigEndian.PutUint16(m[n+2:], q.Class)
 	if v.Age > 0 || v.Stale > 0 {
 		for _, off := range a.ttls {
-			binary.BigEndian.PutUint32(m[off:], v.ttl(binary.BigEndian.Uint32(m[off:])))
+			binary.BigEndian.PutUint32(m[off:], v.ttlShown(binary.BigEndian.Uint32(m[off:])))
 		}
 	}
 	if a.set.n > 1 && v.Turn > 0 {
-		a.rotate(m, int(v.Turn%uint32(a.set.n)))
+		a.rotateAddresses(m, int(v.Turn%uint32(a.set.n)))
 	}
 	return b
 }
 
-// rotate moves the addresses of a packed message by turn places. Their records are of
+// rotateAddresses moves the addresses of a packed message by turn places. Their records are of
 // one owner, type and TTL; so it is enough to move the data, all of one length.
-func (a *Answer) rotate(m []byte, turn int) {
+func (a *Answer) rotateAddresses(m []byte, turn int) {
 	ttls := a.ttls[a.set.first:][:a.set.n]
 	for i, to := range ttls {
 		from := int(ttls[(i+turn)%len(ttls)]) + 6
@@ -473,15 +473,15 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 // returns the offset behind it. The owner is the name of the question, and those that have
 // been seen are not read again. A record that package dns cannot read is returned as one of
 // an unknown type (RFC 3597).
-func unpackRecord(b []byte, off int, owner string, seen owners) (dns.RR, int) {
+func unpackRecord(b []byte, off int, owner string, seen ownerNames) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {
 		off += 2
-	} else if name, ok := seen.get(b, off); ok {
+	} else if name, ok := seen.ownerAt(b, off); ok {
 		h.Name = name
 		off += 2
 	} else if name, end, err := dns.UnpackDomainName(b, off); err == nil {
-		seen.put(b, off, name)
+		seen.addOwner(b, off, name)
 		h.Name, off = name, end
 	} else {
 		off, _ = skipName(b, off)
@@ -507,7 +507,7 @@ func unpackRecord(b []byte, off int, owner string, seen owners) (dns.RR, int) {
 		c.Hdr, c.AAAA.AAAA = h, c.ip[:copy(c.ip[:], data)]
 		return &c.AAAA, off + len(data)
 	}
-	if !changed(b, record{typ: h.Rrtype, class: h.Class, ttl: off - 6, data: data}) {
+	if !isDataChanged(b, messageRecord{typ: h.Rrtype, class: h.Class, ttl: off - 6, data: data}) {
 		if rr, _, err := dns.UnpackRRWithHeader(h, b[:off+len(data)], off); err == nil {
 			return rr, off + len(data)
 		}

@@ -9,7 +9,7 @@ import (
 
 // known reports whether package dns has a place for the data of a type, which needs
 // some.
-func known(typ uint16) bool {
+func isKnownType(typ uint16) bool {
 	_, ok := dns.TypeToRR[typ]
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
@@ -34,20 +34,20 @@ var layouts = map[uint16]layout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// changed reports whether package dns reads the data of a record of a message and writes other data, or none. Of the types that
+// isDataChanged reports whether package dns reads the data of a record of a message and writes other data, or none. Of the types that
 // are asked for most it is known what changes; others are written, and compared.
-func changed(b []byte, r record) bool {
+func isDataChanged(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT:
 		return false
 	case dns.TypeNSEC, dns.TypeNSEC3: // zero bytes that end a block of a bitmap are left out
-		return fields[r.typ].endsEarly(r.data) || hasSuperfluous(r.data, bitmapOf(r.typ, r.data))
+		return fields[r.typ].endsEarly(r.data) || hasSuperfluous(r.data, findTypeBitmap(r.typ, r.data))
 	case dns.TypeDS, dns.TypeDNSKEY, dns.TypeNSEC3PARAM:
 		return fields[r.typ].endsEarly(r.data)
 	case dns.TypeSVCB, dns.TypeHTTPS:
 		return hasOddParameters(r.data)
 	case dns.TypeHIP:
-		if fields[r.typ].endsEarly(r.data) || pointsFrom(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
+		if fields[r.typ].endsEarly(r.data) || hasCompressedName(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
 			return true
 		}
 	}
@@ -65,7 +65,7 @@ func changed(b []byte, r record) bool {
 	if err != nil {
 		return true
 	}
-	if !selfContained(r) { // it may be longer: names are written out
+	if !isSelfContained(r) { // it may be longer: names are written out
 		return fields[r.typ].endsEarly(r.data)
 	}
 	return !bytes.Equal(buf[owner:end], r.data)
@@ -89,9 +89,9 @@ func (l layout) endsEarly(data []byte) bool {
 	return off > len(data)
 }
 
-// bitmapOf returns where the bitmap of types begins in data of an NSEC or NSEC3 record. A name in pointers has no
+// findTypeBitmap returns where the bitmap of types begins in data of an NSEC or NSEC3 record. A name in pointers has no
 // place there (RFC 4034 §4.1.1): what comes behind one is not looked at.
-func bitmapOf(typ uint16, data []byte) int {
+func findTypeBitmap(typ uint16, data []byte) int {
 	off := 0
 	switch typ {
 	case dns.TypeNSEC:
@@ -141,12 +141,12 @@ func hasOddParameters(data []byte) bool {
 	return false
 }
 
-// pointsFrom reports whether one of the names in data from off on is compressed. There may be thousands in one HIP record, in which
+// hasCompressedName reports whether one of the names in data from off on is compressed. There may be thousands in one HIP record, in which
 // none may be (RFC 8005 §5): they are not followed.
-func pointsFrom(data []byte, off int) bool {
+func hasCompressedName(data []byte, off int) bool {
 	for off < len(data) {
 		end, err := skipName(data, off)
-		if err != nil || !uncompressed(data[off:end]) {
+		if err != nil || !isUncompressed(data[off:end]) {
 			return true
 		}
 		off = end
@@ -165,8 +165,8 @@ func hasSuperfluous(data []byte, off int) bool {
 	return false
 }
 
-// holds reports whether the data of a record of a message is as the layout says.
-func (l layout) holds(b []byte, r record) bool {
+// matchesRecord reports whether the data of a record of a message is as the layout says.
+func (l layout) matchesRecord(b []byte, r messageRecord) bool {
 	end := r.ttl + 6 + len(r.data)
 	off := end - len(r.data) + l.before
 	for range l.strings {
@@ -189,10 +189,10 @@ func (l layout) holds(b []byte, r record) bool {
 	return off == end || l.more && off < end
 }
 
-// selfContained reports whether the data of a record of a type that is not in layouts
+// isSelfContained reports whether the data of a record of a type that is not in layouts
 // refers to nothing outside. Names in it must not be compressed (RFC 3597 §4), but package
 // dns reads and writes out those that are.
-func selfContained(r record) bool {
+func isSelfContained(r messageRecord) bool {
 	off := 0
 	switch r.typ {
 	case dns.TypeNSEC:
@@ -205,5 +205,5 @@ func selfContained(r record) bool {
 		return true
 	}
 	end, err := skipName(r.data, off)
-	return err == nil && uncompressed(r.data[off:end])
+	return err == nil && isUncompressed(r.data[off:end])
 }

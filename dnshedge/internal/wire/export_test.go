@@ -7,7 +7,7 @@ import (
 )
 
 // Unpack reads a message that may have records that package dns cannot read.
-var Unpack = unpack
+var Unpack = unpackMessage
 
 // CheckResponse reports whether resp is taken for the response to a query in wire
 // format, and what becomes of it: the answer to a caller, in both formats.

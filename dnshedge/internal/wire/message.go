@@ -60,8 +60,8 @@ var errRecords = errors.New("dnshedge: query with records; want none but OPT")
 // spelling of its own: all else is right.
 var ErrSpelling = errors.New("dnshedge: response with another spelling of the name")
 
-// record is one resource record of a message.
-type record struct {
+// messageRecord is one resource record of a message.
+type messageRecord struct {
 	typ, class uint16
 	name, ttl  int // offsets of the owner and the TTL
 	data       []byte
@@ -77,8 +77,8 @@ const (
 	additional
 )
 
-// walk calls f for every record of a message, in its order. Questions are skipped.
-func walk(b []byte, f func(record)) error {
+// walkRecords calls f for every record of a message, in its order. Questions are skipped.
+func walkRecords(b []byte, f func(messageRecord)) error {
 	if len(b) < HeaderLen {
 		return errShort
 	}
@@ -105,7 +105,7 @@ func walk(b []byte, f func(record)) error {
 			if off > len(b) {
 				return errRecord
 			}
-			f(record{name: name, typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off], section: s})
+			f(messageRecord{name: name, typ: binary.BigEndian.Uint16(b[end:]), class: binary.BigEndian.Uint16(b[end+2:]), ttl: end + 4, data: b[data:off], section: s})
 		}
 	}
 	return nil
@@ -113,7 +113,7 @@ func walk(b []byte, f func(record)) error {
 
 // FindOPT reports whether a message has an OPT record, as far as its records can be read, and its DO bit.
 func FindOPT(b []byte) (has, do bool) {
-	_ = walk(b, func(r record) {
+	_ = walkRecords(b, func(r messageRecord) {
 		if r.typ == dns.TypeOPT {
 			has, do = true, do || b[r.ttl+2]&0x80 != 0
 		}
@@ -141,9 +141,9 @@ func skipName(b []byte, off int) (int, error) {
 	return 0, errRecord
 }
 
-// uncompressed reports whether a name that skipName accepted holds no compression
+// isUncompressed reports whether a name that skipName accepted holds no compression
 // pointer.
-func uncompressed(name []byte) bool {
+func isUncompressed(name []byte) bool {
 	if name[len(name)-1] != 0 {
 		return false
 	}
@@ -161,12 +161,12 @@ func AppendLower(b []byte, name string) []byte {
 	start := len(b)
 	b = append(b, name...)
 	for i, c := range b[start:] {
-		b[start+i] = lower(c)
+		b[start+i] = lowerByte(c)
 	}
 	return b
 }
 
-func lower(c byte) byte {
+func lowerByte(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		c += 'a' - 'A'
 	}

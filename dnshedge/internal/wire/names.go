@@ -7,19 +7,19 @@ import (
 	"sync"
 )
 
-// names numbers the names of one message: two names have the same number if they are the
+// nameNumbers numbers the names of one message: two names have the same number if they are the
 // same but for case. A label is read once, however many names refer to it, and so the work
 // is bounded by the length of the message.
-type names struct {
+type nameNumbers struct {
 	known []uint64 // the offsets of the labels whose numbers are set
 	ids   []uint64 // the numbers of the names that begin there
 }
 
-var nameSets = sync.Pool{New: func() any { return new(names) }}
+var nameSets = sync.Pool{New: func() any { return new(nameNumbers) }}
 
 // numberNames returns the numbers of the names of a message. They are given back by free.
-func numberNames(m []byte) *names {
-	s := nameSets.Get().(*names)
+func numberNames(m []byte) *nameNumbers {
+	s := nameSets.Get().(*nameNumbers)
 	n := min(len(m), 1<<14) // names refer to no offset behind that
 	s.known = slices.Grow(s.known[:0], n/64+1)[:n/64+1]
 	s.ids = slices.Grow(s.ids[:0], n)[:n]
@@ -27,10 +27,10 @@ func numberNames(m []byte) *names {
 	return s
 }
 
-func (s *names) free() { nameSets.Put(s) }
+func (s *nameNumbers) freeNumbers() { nameSets.Put(s) }
 
 // at returns the number of the name at off, which must be a name.
-func (s *names) at(m []byte, off int) uint64 {
+func (s *nameNumbers) numberAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels that have no number yet
 	n, id := 0, rootID
 	for m[off] != 0 {
@@ -70,17 +70,17 @@ func childID(parent uint64, label []byte) uint64 {
 	var b [8 + 63]byte
 	binary.NativeEndian.PutUint64(b[:], parent)
 	for i, c := range label {
-		b[8+i] = lower(c)
+		b[8+i] = lowerByte(c)
 	}
 	return maphash.Bytes(nameSeed, b[:8+len(label)])
 }
 
-// above returns the numbers of the name at off and of all that it is below.
-func (s *names) above(m []byte, off int) []uint64 {
+// numbersAbove returns the numbers of the name at off and of all that it is below.
+func (s *nameNumbers) numbersAbove(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
-		ids = append(ids, s.at(m, off))
-		l, next := label(m, off)
+		ids = append(ids, s.numberAt(m, off))
+		l, next := labelAt(m, off)
 		if len(l) == 0 {
 			return ids
 		}
@@ -89,39 +89,39 @@ func (s *names) above(m []byte, off int) []uint64 {
 }
 
 // A lineage is a name, label by label: itself, its parent and so on, without the root.
-type lineage []kin
+type lineage []labelID
 
-type kin struct {
+type labelID struct {
 	id    uint64
 	label []byte
 }
 
-// lineage returns the lineage of the name at off.
-func (s *names) lineage(m []byte, off int) lineage {
+// lineageAt returns the lineage of the name at off.
+func (s *nameNumbers) lineageAt(m []byte, off int) lineage {
 	var l lineage
-	for data, next := label(m, off); len(data) > 0; data, next = label(m, off) {
-		l = append(l, kin{s.at(m, off), data})
+	for data, next := labelAt(m, off); len(data) > 0; data, next = labelAt(m, off) {
+		l = append(l, labelID{s.numberAt(m, off), data})
 		off = next
 	}
 	return l
 }
 
-// id returns the number of the name.
-func (l lineage) id() uint64 {
+// nameID returns the number of the name.
+func (l lineage) nameID() uint64 {
 	if len(l) == 0 {
 		return rootID
 	}
 	return l[0].id
 }
 
-// moved returns the name with its first n labels in front of another name (RFC 6672 §2.2),
+// replaceSuffix returns the name with its first n labels in front of another name (RFC 6672 §2.2),
 // and reports whether that is short enough for a name.
-func (l lineage) moved(n int, to lineage) (lineage, bool) {
+func (l lineage) replaceSuffix(n int, to lineage) (lineage, bool) {
 	out := append(make(lineage, n, n+len(to)), to...)
-	id, size := to.id(), 1
+	id, size := to.nameID(), 1
 	for i := n - 1; i >= 0; i-- {
 		id = childID(id, l[i].label)
-		out[i] = kin{id, l[i].label}
+		out[i] = labelID{id, l[i].label}
 	}
 	for _, k := range out {
 		size += 1 + len(k.label)

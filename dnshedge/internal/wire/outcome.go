@@ -18,14 +18,14 @@ const (
 	Failure                     // the server could not or would not answer; another server may
 )
 
-// outcome returns what a response with one question amounts to.
-func outcome(m []byte, errs []EDE) Outcome {
+// classifyResponse returns what a response with one question amounts to.
+func classifyResponse(m []byte, errs []EDE) Outcome {
 	switch int(m[3] & 15) {
 	case dns.RcodeSuccess:
 		end, _ := skipName(m, HeaderLen)
 		asked := binary.BigEndian.Uint16(m[end:])
 		answers, found, referral := 0, false, true
-		_ = walk(m, func(r record) {
+		_ = walkRecords(m, func(r messageRecord) {
 			switch r.section {
 			case answer:
 				answers++
@@ -52,7 +52,7 @@ func outcome(m []byte, errs []EDE) Outcome {
 		// A server that does not validate or filter would answer, and so asking it
 		// would undo what this one is there for.
 		for _, e := range errs {
-			if e.final() {
+			if e.isFinal() {
 				return FinalFailure
 			}
 		}
@@ -73,16 +73,16 @@ func (a *Answer) Bogus() bool {
 		return false
 	}
 	for _, e := range a.EDE {
-		if e.final() && !(15 <= e.Code && e.Code <= 17) {
+		if e.isFinal() && !(15 <= e.Code && e.Code <= 17) {
 			return true
 		}
 	}
 	return false
 }
 
-// final reports whether the error stands for a decision: DNSSEC (1, 2, 5 to 12,
+// isFinal reports whether the error stands for a decision: DNSSEC (1, 2, 5 to 12,
 // 27) or a policy (15 to 17).
-func (e EDE) final() bool {
+func (e EDE) isFinal() bool {
 	switch c := e.Code; {
 	case c == 1, c == 2, 5 <= c && c <= 12, 15 <= c && c <= 17, c == 27:
 		return true

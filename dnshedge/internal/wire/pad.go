@@ -20,7 +20,7 @@ const (
 func PadResponse(b []byte, start int) []byte {
 	m := b[start:]
 	size := 0
-	_ = walk(m, func(r record) {
+	_ = walkRecords(m, func(r messageRecord) {
 		size = 0
 		if r.typ == dns.TypeOPT && r.section == additional {
 			size = r.ttl + 4
@@ -30,15 +30,15 @@ func PadResponse(b []byte, start int) []byte {
 	if size == 0 || room < 0 {
 		return b
 	}
-	b = appendPadding(b, min(padding(len(m), responseBlock), room))
+	b = appendPadding(b, min(paddingLen(len(m), responseBlock), room))
 	m = b[start:]
 	binary.BigEndian.PutUint16(m[size:], uint16(len(m)-size-2))
 	return b
 }
 
-// padding returns how many bytes of padding bring a message, with the option's head, to
+// paddingLen returns how many bytes of padding bring a message, with the option's head, to
 // a multiple of a block.
-func padding(size, block int) int { return (block - (size+4)%block) % block }
+func paddingLen(size, block int) int { return (block - (size+4)%block) % block }
 
 // appendPadding appends the option (RFC 7830 §3).
 func appendPadding(b []byte, n int) []byte {

@@ -78,7 +78,7 @@ func (q *Query) Read(m *dns.Msg) error {
 	if m.Opcode != dns.OpcodeQuery {
 		b, err := m.Pack()
 		if err == nil {
-			err = q.parse(b, passed)
+			err = q.parseMessage(b, isEndToEnd)
 		}
 		if err != nil {
 			return fmt.Errorf("dnshedge: %s %s: %w", dns.OpcodeToString[m.Opcode], ask.Name, err)
@@ -109,13 +109,13 @@ func (q *Query) Read(m *dns.Msg) error {
 		}
 		q.opt, q.do, q.Size = true, opt.Do(), max(int(opt.UDPSize()), dns.MinMsgSize)
 		for _, o := range opt.Option {
-			if passed(o.Option()) {
+			if isEndToEnd(o.Option()) {
 				// Package dns gives an option's bytes only as part of a packed message.
 				b, err := m.Pack()
 				if err != nil {
 					return fmt.Errorf("dnshedge: pack query: %w", err)
 				}
-				return q.parse(b, passed)
+				return q.parseMessage(b, isEndToEnd)
 			}
 		}
 	}
@@ -191,11 +191,11 @@ func (q *Query) Forwarded() (*Query, error) {
 	}
 	f := *q
 	f.options = nil
-	for code, o := range options(q.options) {
-		if !forwarded(code) {
+	for code, o := range eachOption(q.options) {
+		if !isForwardedOption(code) {
 			continue
 		}
-		if f.options != nil || !subnet(o) {
+		if f.options != nil || !isClientSubnet(o) {
 			return nil, errSubnet
 		}
 		f.options = slices.Clone(o)
@@ -213,17 +213,17 @@ func (q *Query) WithoutOptions() *Query {
 	return &f
 }
 
-// passed reports whether an EDNS option is the caller's and the server's matter, and
+// isEndToEnd reports whether an EDNS option is the caller's and the server's matter, and
 // not that of the path between them.
-func passed(code uint16) bool {
+func isEndToEnd(code uint16) bool {
 	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
 }
 
-func forwarded(code uint16) bool { return code == optECS }
+func isForwardedOption(code uint16) bool { return code == optECS }
 
-// subnet reports whether an option is a client subnet as queries have it (RFC 7871 §6): of 20 bytes at most, and no two of
+// isClientSubnet reports whether an option is a client subnet as queries have it (RFC 7871 §6): of 20 bytes at most, and no two of
 // them with one meaning.
-func subnet(o []byte) bool {
+func isClientSubnet(o []byte) bool {
 	data := o[4:]
 	if len(data) < 4 {
 		return false
@@ -236,9 +236,9 @@ func subnet(o []byte) bool {
 	return prefix%8 == 0 || address[len(address)-1]<<(prefix%8) == 0
 }
 
-// options yields the EDNS options in the data of an OPT record: the code, and the
+// eachOption yields the EDNS options in the data of an OPT record: the code, and the
 // whole option in wire format.
-func options(data []byte) iter.Seq2[uint16, []byte] {
+func eachOption(data []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(data) >= 4 {
 			n := 4 + int(binary.BigEndian.Uint16(data[2:]))
@@ -272,7 +272,7 @@ func ParseQuery(b []byte) (*Query, error) {
 // Parse is ParseQuery for a Query that nobody uses any more. After an error it has no Name, or else its question has been read, and
 // AppendFailure may respond to it.
 func (q *Query) Parse(b []byte) error {
-	if err := q.parse(b, forwarded); err != nil || q.options == nil {
+	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
 		return err
 	}
 	f, err := q.Forwarded()
@@ -282,8 +282,8 @@ func (q *Query) Parse(b []byte) error {
 	return err
 }
 
-// parse reads a query with those of its options that pass.
-func (q *Query) parse(b []byte, pass func(uint16) bool) error {
+// parseMessage reads a query with those of its options that pass.
+func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 	q.Name = "" // until the question has been read
 	if len(b) < HeaderLen {
 		return errShort
@@ -296,7 +296,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", n)
 	}
 	end, err := skipName(b, HeaderLen)
-	if err != nil || end+4 > len(b) || end-HeaderLen > MaxName || !uncompressed(b[HeaderLen:end]) {
+	if err != nil || end+4 > len(b) || end-HeaderLen > MaxName || !isUncompressed(b[HeaderLen:end]) {
 		return errors.New("dnshedge: malformed question")
 	}
 	*q = Query{
@@ -309,7 +309,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 	}
 	opts, version, misplaced := 0, byte(0), false
 	signed, records := false, false
-	err = walk(b, func(r record) {
+	err = walkRecords(b, func(r messageRecord) {
 		if r.typ != dns.TypeOPT {
 			signed = signed || r.isSignature()
 			records = true
@@ -320,7 +320,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 		opts++
 		misplaced = misplaced || r.section != additional
 		version = max(version, b[r.ttl+1])
-		for code, o := range options(r.data) {
+		for code, o := range eachOption(r.data) {
 			if pass(code) {
 				q.options = append(q.options, o...)
 			}
@@ -341,7 +341,7 @@ func (q *Query) parse(b []byte, pass func(uint16) bool) error {
 }
 
 // isSignature reports whether a record signs the message that it is in. An update may have signatures of records, which cover a type.
-func (r *record) isSignature() bool {
+func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
@@ -523,7 +523,7 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 		b = append(b, 0, optKeepalive, 0, 0)
 	}
 	if s.Pad {
-		b = appendPadding(b, padding(len(b)-start, queryBlock))
+		b = appendPadding(b, paddingLen(len(b)-start, queryBlock))
 	}
 	binary.BigEndian.PutUint16(b[options-2:], uint16(len(b)-options))
 	return b
@@ -571,7 +571,7 @@ func (q *Query) Check(b []byte, id uint16) error {
 	default:
 		return errQuestion
 	}
-	if cut && q.begins(b[HeaderLen:]) {
+	if cut && q.isQuestionPrefix(b[HeaderLen:]) {
 		return nil
 	}
 	end := HeaderLen + len(q.Name)
@@ -594,8 +594,8 @@ func isUnread(rcode int) bool {
 	return false
 }
 
-// begins reports whether b is the beginning of the question, and not all of it.
-func (q *Query) begins(b []byte) bool {
+// isQuestionPrefix reports whether b is the beginning of the question, and not all of it.
+func (q *Query) isQuestionPrefix(b []byte) bool {
 	if len(b) >= len(q.Name)+4 {
 		return false
 	}
@@ -611,10 +611,10 @@ func RandomID() uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// flags returns a response's flags with those changed that depend on the query:
+// responseFlags returns a response's flags with those changed that depend on the query:
 // RD and CD are the query's, AD is set only for those who asked for it (RFC 6840
 // §5.8).
-func (q *Query) flags(bits uint16) uint16 {
+func (q *Query) responseFlags(bits uint16) uint16 {
 	bits &^= flagRD | flagCD
 	if q.rd {
 		bits |= flagRD
@@ -633,7 +633,7 @@ func (q *Query) flags(bits uint16) uint16 {
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, q.ID)
-	b = binary.BigEndian.AppendUint16(b, q.flags(flagQR|flagRA|uint16(rcode&15)))
+	b = binary.BigEndian.AppendUint16(b, q.responseFlags(flagQR|flagRA|uint16(rcode&15)))
 	b = append(b, 0, 1, 0, 0, 0, 0, 0, 0)
 	b = append(b, q.Name...)
 	b = binary.BigEndian.AppendUint16(b, q.Type)

@@ -11,25 +11,25 @@ const (
 	maxTargets = 4 * maxAliases // of aliases that are looked at: names in one subtree share it, and an owner may have several
 )
 
-// scrub removes from the answer section of m, which was read from b, what does not answer
+// removeUnrelated removes from the answer section of m, which was read from b, what does not answer
 // the question: records whose owner is neither its name nor one that it is an alias of
 // (RFC 1034 §4.3.2). It reports whether there were any.
-func scrub(m *dns.Msg, b []byte) bool {
+func removeUnrelated(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
 	}
 	s := numberNames(b)
-	defer s.free()
+	defer s.freeNumbers()
 	owners := make([]uint64, 0, len(m.Answer))
 	clean := true
-	ask := s.at(b, HeaderLen)
+	ask := s.numberAt(b, HeaderLen)
 	// The order of records means nothing.
 	aliases, subtrees := make(map[uint64][]int), make(map[uint64][]int) // by owner: where their targets are
-	_ = walk(b, func(r record) {
+	_ = walkRecords(b, func(r messageRecord) {
 		if r.section != answer || len(owners) == len(m.Answer) {
 			return
 		}
-		owner := s.at(b, r.name)
+		owner := s.numberAt(b, r.name)
 		clean = clean && owner == ask
 		switch m.Answer[len(owners)].(type) {
 		case *dns.CNAME:
@@ -42,7 +42,7 @@ func scrub(m *dns.Msg, b []byte) bool {
 	if clean || len(owners) != len(m.Answer) {
 		return false
 	}
-	known, above := s.follow(b, aliases, subtrees)
+	known, above := s.followAliases(b, aliases, subtrees)
 	kept := m.Answer[:0]
 	for i, rr := range m.Answer {
 		if known[owners[i]] || above[owners[i]] && isDNAME(rr) {
@@ -54,14 +54,14 @@ func scrub(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// follow returns the name of the question and those that it is an alias of, and which names above these have subtrees that were looked
+// followAliases returns the name of the question and those that it is an alias of, and which names above these have subtrees that were looked
 // at. It looks at maxTargets targets at most.
-func (s *names) follow(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
+func (s *nameNumbers) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []lineage
 	add := func(l lineage) {
-		if !known[l.id()] && len(known) <= maxAliases {
-			known[l.id()] = true
+		if !known[l.nameID()] && len(known) <= maxAliases {
+			known[l.nameID()] = true
 			queue = append(queue, l)
 		}
 	}
@@ -71,21 +71,21 @@ func (s *names) follow(b []byte, aliases, subtrees map[uint64][]int) (known, abo
 		offs = offs[:min(len(offs), maxAliases, left)]
 		left -= len(offs)
 		for _, off := range offs {
-			f(s.lineage(b, off))
+			f(s.lineageAt(b, off))
 		}
 	}
-	add(s.lineage(b, HeaderLen))
+	add(s.lineageAt(b, HeaderLen))
 	for i := 0; i < len(queue); i++ {
 		l := queue[i]
-		targets(aliases[l.id()], add)
+		targets(aliases[l.nameID()], add)
 		for n := 1; n <= len(l) && left > 0; n++ {
-			owner := l[n:].id()
+			owner := l[n:].nameID()
 			if len(subtrees[owner]) == 0 {
 				continue
 			}
 			above[owner] = true
 			targets(subtrees[owner], func(to lineage) {
-				if name, ok := l.moved(n, to); ok {
+				if name, ok := l.replaceSuffix(n, to); ok {
 					add(name)
 				}
 			})
@@ -102,29 +102,29 @@ func isDNAME(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypeDNAME
 }
 
-// relevant reports whether each record of the answer section of a tidy message is about
+// isRelevant reports whether each record of the answer section of a tidy message is about
 // the name of the question, or about one that the records before it say it is an alias
 // of.
-func relevant(m []byte) bool {
+func isRelevant(m []byte) bool {
 	plain := true
-	_ = walk(m, func(r record) {
+	_ = walkRecords(m, func(r messageRecord) {
 		plain = plain && (r.section != answer || m[r.name] == 0xc0 && m[r.name+1] == HeaderLen)
 	})
 	if plain {
 		return true
 	}
 	s := numberNames(m)
-	defer s.free()
+	defer s.freeNumbers()
 	known := make([]uint64, 1, 1+maxAliases)
-	known[0] = s.at(m, HeaderLen)
+	known[0] = s.numberAt(m, HeaderLen)
 	ok := true
-	_ = walk(m, func(r record) {
+	_ = walkRecords(m, func(r messageRecord) {
 		switch {
 		case !ok || r.section != answer:
-		case !slices.Contains(known, s.at(m, r.name)):
+		case !slices.Contains(known, s.numberAt(m, r.name)):
 			ok = false
 		case r.typ == dns.TypeCNAME:
-			if to := s.at(m, r.ttl+6); !slices.Contains(known, to) {
+			if to := s.numberAt(m, r.ttl+6); !slices.Contains(known, to) {
 				ok = len(known) <= maxAliases
 				known = append(known, to)
 			}

@@ -7,43 +7,43 @@ import (
 	"github.com/miekg/dns"
 )
 
-// tidy reports whether a response can be kept as it is, but for an OPT record at its
+// checkTidy reports whether a response can be kept as it is, but for an OPT record at its
 // end, and where it ends without that. Nearly all can; the others are read by package
 // dns and written anew. It has one question. All names are whole, and compressed ones
 // refer to names before them, so that they stay what they are when TTLs and addresses
 // change. The owners of its records are compressed, which makes it short.
-func tidy(b []byte) (end int, ok bool) {
+func checkTidy(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
 	}
-	seen := labelSets.Get().(*labels)
+	seen := labelSets.Get().(*labelTable)
 	defer labelSets.Put(seen)
 	clear(seen.begin[:min(len(b)/64+1, len(seen.begin))])
-	off, _, ok := seen.name(b, HeaderLen)
+	off, _, ok := seen.readName(b, HeaderLen)
 	if !ok || off+4 > len(b) {
 		return 0, false
 	}
 	end = off + 4
 	all := int(binary.BigEndian.Uint16(b[6:])) + int(binary.BigEndian.Uint16(b[8:])) + int(binary.BigEndian.Uint16(b[10:]))
 	n := 0
-	err := walk(b, func(r record) {
+	err := walkRecords(b, func(r messageRecord) {
 		if !ok {
 			return
 		}
 		n++
-		_, compressed, whole := seen.name(b, r.name)
+		_, compressed, whole := seen.readName(b, r.name)
 		data := r.ttl + 6
 		l, laidOut := layouts[r.typ]
 		switch {
 		case r.typ == dns.TypeOPT:
-			ok = n == all && r.section == additional && b[r.name] == 0 && readable(r.data)
+			ok = n == all && r.section == additional && b[r.name] == 0 && isReadableOPT(r.data)
 			return // and end is where it begins
 		case r.typ == dns.TypeNXT: // what follows its name may be unreadable
 			ok = false
 		case laidOut:
-			ok = r.class == dns.ClassINET && l.holds(b, r) && seen.data(b, data+l.before, l)
+			ok = r.class == dns.ClassINET && l.matchesRecord(b, r) && seen.readRData(b, data+l.before, l)
 		default:
-			ok = (len(r.data) > 0 || !known(r.typ)) && selfContained(r)
+			ok = (len(r.data) > 0 || !isKnownType(r.typ)) && isSelfContained(r)
 		}
 		ok = ok && whole && (compressed || b[r.name] == 0)
 		end = data + len(r.data)
@@ -51,10 +51,10 @@ func tidy(b []byte) (end int, ok bool) {
 	return end, ok && err == nil
 }
 
-// readable reports whether the data of an OPT record holds together.
-func readable(data []byte) bool {
+// isReadableOPT reports whether the data of an OPT record holds together.
+func isReadableOPT(data []byte) bool {
 	n := 0
-	for code, o := range options(data) {
+	for code, o := range eachOption(data) {
 		n += len(o)
 		if code == dns.EDNS0EDE && len(o) < 6 || code == optKeepalive && len(o) != 4 && len(o) != 6 {
 			return false
@@ -63,18 +63,18 @@ func readable(data []byte) bool {
 	return n == len(data)
 }
 
-// labels are where the labels of a message's names begin, as far as names may refer to them.
-type labels struct {
+// labelTable are where the labels of a message's names begin, as far as names may refer to them.
+type labelTable struct {
 	begin [1 << 14 / 64]uint64 // the offsets
 	sizes [1 << 13]uint8       // of the names that begin there. Labels take two bytes at least
 }
 
-var labelSets = sync.Pool{New: func() any { return new(labels) }}
+var labelSets = sync.Pool{New: func() any { return new(labelTable) }}
 
-// name reads the name at off, and returns the offset behind it and whether it is
+// readName reads the name at off, and returns the offset behind it and whether it is
 // compressed. It is not ok if it is longer than names are, or refers to something that is
 // not a label of a name before it.
-func (s *labels) name(b []byte, off int) (end int, compressed, ok bool) {
+func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) {
 	size, start := 0, off
 	for off < len(b) {
 		n := int(b[off])
@@ -87,11 +87,11 @@ func (s *labels) name(b []byte, off int) (end int, compressed, ok bool) {
 			if to >= off || s.begin[to/64]>>(to%64)&1 == 0 {
 				return 0, false, false
 			}
-			return off + 2, true, s.add(b, start, off, size+int(s.sizes[to/2]))
+			return off + 2, true, s.addLabels(b, start, off, size+int(s.sizes[to/2]))
 		case n > 63:
 			return 0, false, false
 		case n == 0:
-			return off + 1, false, s.add(b, start, off, size)
+			return off + 1, false, s.addLabels(b, start, off, size)
 		}
 		size += 1 + n
 		off += 1 + n
@@ -101,7 +101,7 @@ func (s *labels) name(b []byte, off int) (end int, compressed, ok bool) {
 
 // add adds the labels from start to end of a name of the given size, unless that is too
 // long for a name.
-func (s *labels) add(b []byte, start, end, size int) bool {
+func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	if size >= MaxName {
 		return false
 	}
@@ -112,23 +112,23 @@ func (s *labels) add(b []byte, start, end, size int) bool {
 	return true
 }
 
-// data reads the names in the data of a record, whose layout holds. The first begins at off.
-func (s *labels) data(b []byte, off int, l layout) (ok bool) {
+// readRData reads the names in the data of a record, whose layout holds. The first begins at off.
+func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
 	}
 	ok = true
 	for range l.names {
-		if off, _, ok = s.name(b, off); !ok {
+		if off, _, ok = s.readName(b, off); !ok {
 			return false
 		}
 	}
 	return true
 }
 
-// label returns the label at off of a message that is tidy or that package dns has
+// labelAt returns the label at off of a message that is tidy or that package dns has
 // written, and the offset of the next one. The last label is empty.
-func label(m []byte, off int) (l []byte, next int) {
+func labelAt(m []byte, off int) (l []byte, next int) {
 	for m[off] >= 0xc0 {
 		off = int(binary.BigEndian.Uint16(m[off:]) & 0x3fff)
 	}

@@ -156,7 +156,7 @@ func TestAResponseToAnUpdateMayHaveAnAliasWithoutATarget(t *testing.T) {
 	b = append(b, 0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 0)
 	a, err := read(t, m, b)
 	require.NoError(t, err)
-	a.Lower(time.Second)
+	a.SubtractTTL(time.Second)
 	assert.EqualValues(t, 8, binary.BigEndian.Uint32(a.Packed()[len(b)-6:]))
 }
 

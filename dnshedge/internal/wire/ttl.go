@@ -21,13 +21,13 @@ type TTLLimits struct {
 // as they are, and it returns 0.
 func (a *Answer) Limit(l *TTLLimits) time.Duration {
 	a.Cookie = nil
-	if l == nil || a.truncated() {
+	if l == nil || a.isTruncated() {
 		return 0
 	}
 	m := a.packed
-	low, high := uint32(0), seconds(l.Max)
+	low, high := uint32(0), toSeconds(l.Max)
 	if a.Outcome == Positive {
-		low = seconds(l.Min)
+		low = toSeconds(l.Min)
 	}
 	least := uint32(1<<32 - 1)
 	for _, off := range a.ttls {
@@ -38,13 +38,13 @@ func (a *Answer) Limit(l *TTLLimits) time.Duration {
 		}
 		least = min(least, ttl)
 	}
-	a.levelSets()
+	a.equalizeTTLs()
 	switch a.Outcome {
 	case Positive:
 		return time.Duration(least) * time.Second
 	case NoData, NXDomain:
-		if soa, ok := a.soa(); ok {
-			ttl := min(soa.negativeTTL(m), seconds(l.MaxNegative))
+		if soa, ok := a.findSOA(); ok {
+			ttl := min(soa.negativeTTL(m), toSeconds(l.MaxNegative))
 			binary.BigEndian.PutUint32(m[soa.ttl:], ttl)
 			return time.Duration(min(least, ttl)) * time.Second
 		}
@@ -52,70 +52,70 @@ func (a *Answer) Limit(l *TTLLimits) time.Duration {
 	return 0
 }
 
-// levelSets gives the records of a set the lowest of their TTLs (RFC 2181 §5.2), and
+// equalizeTTLs gives the records of a set the lowest of their TTLs (RFC 2181 §5.2), and
 // to their signatures as well (RFC 4034 §3, RFC 4035 §5.3.3).
-func (a *Answer) levelSets() {
+func (a *Answer) equalizeTTLs() {
 	if len(a.ttls) < 2 {
 		return
 	}
 	m := a.packed
 	s := numberNames(m)
-	defer s.free()
+	defer s.freeNumbers()
 	type set struct {
 		name       uint64
 		typ, class uint16
 	}
-	of := func(r record) set {
+	of := func(r messageRecord) set {
 		typ := r.typ
 		if typ == dns.TypeRRSIG && len(r.data) >= 2 {
 			typ = binary.BigEndian.Uint16(r.data) // the type that it covers
 		}
-		return set{s.at(m, r.name), typ, r.class}
+		return set{s.numberAt(m, r.name), typ, r.class}
 	}
 	lowest := make(map[set]uint32, 8)
-	_ = walk(m, func(r record) {
+	_ = walkRecords(m, func(r messageRecord) {
 		k, ttl := of(r), binary.BigEndian.Uint32(m[r.ttl:])
 		if t, ok := lowest[k]; !ok || ttl < t {
 			lowest[k] = ttl
 		}
 	})
-	_ = walk(m, func(r record) { binary.BigEndian.PutUint32(m[r.ttl:], lowest[of(r)]) })
+	_ = walkRecords(m, func(r messageRecord) { binary.BigEndian.PutUint32(m[r.ttl:], lowest[of(r)]) })
 }
 
-// soa returns the record that says how long a negative answer may be kept, and whether
+// findSOA returns the record that says how long a negative answer may be kept, and whether
 // there is one: the SOA of a zone that the name belongs to, or the name at the end of
 // its aliases.
-func (a *Answer) soa() (soa record, ok bool) {
+func (a *Answer) findSOA() (findSOA messageRecord, ok bool) {
 	m := a.packed
 	s := numberNames(m)
-	defer s.free()
+	defer s.freeNumbers()
 	var aliases map[uint64]int // by their names: where the first target is
-	_ = walk(m, func(r record) {
+	_ = walkRecords(m, func(r messageRecord) {
 		if r.section != answer || r.typ != dns.TypeCNAME || r.class != dns.ClassINET || len(r.data) == 0 { // in updates there may be no data
 			return
 		}
 		if aliases == nil {
 			aliases = make(map[uint64]int)
 		}
-		if owner := s.at(m, r.name); aliases[owner] == 0 {
+		if owner := s.numberAt(m, r.name); aliases[owner] == 0 {
 			aliases[owner] = r.ttl + 6
 		}
 	})
 	end := HeaderLen
 	for range maxAliases + 1 {
-		to, alias := aliases[s.at(m, end)]
+		to, alias := aliases[s.numberAt(m, end)]
 		if !alias {
 			break
 		}
 		end = to
 	}
-	zones := s.above(m, end)
-	_ = walk(m, func(r record) {
-		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.at(m, r.name)) {
-			soa, ok = r, true
+	zones := s.numbersAbove(m, end)
+	_ = walkRecords(m, func(r messageRecord) {
+		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.numberAt(m, r.name)) {
+			findSOA, ok = r, true
 		}
 	})
-	return soa, ok
+	return findSOA, ok
 }
 
 // soaLen is the length of the shortest data of a SOA record.
@@ -123,20 +123,20 @@ const soaLen = 2 + 20
 
 // negativeTTL returns how long a negative answer with this SOA record may be kept, in
 // seconds (RFC 2308 §5).
-func (r *record) negativeTTL(m []byte) uint32 {
+func (r *messageRecord) negativeTTL(m []byte) uint32 {
 	return min(binary.BigEndian.Uint32(m[r.ttl:]), binary.BigEndian.Uint32(r.data[len(r.data)-4:]))
 }
 
-// Lower takes d off all TTLs, which do not fall below 0. It is for responses that
+// SubtractTTL takes d off all TTLs, which do not fall below 0. It is for responses that
 // have been in another cache, and must come before Limit.
-func (a *Answer) Lower(d time.Duration) {
-	n := seconds(d)
+func (a *Answer) SubtractTTL(d time.Duration) {
+	n := toSeconds(d)
 	if n == 0 {
 		return
 	}
 	m := a.packed
 	if a.Outcome == NoData || a.Outcome == NXDomain {
-		if soa, ok := a.soa(); ok {
+		if soa, ok := a.findSOA(); ok {
 			binary.BigEndian.PutUint32(m[soa.ttl:], soa.negativeTTL(m)) // it is that which has counted down
 		}
 	}
@@ -146,5 +146,5 @@ func (a *Answer) Lower(d time.Duration) {
 	}
 }
 
-// seconds returns whole seconds, as many as a TTL can have.
-func seconds(d time.Duration) uint32 { return uint32(min(d/time.Second, 1<<31-1)) }
+// toSeconds returns whole seconds, as many as a TTL can have.
+func toSeconds(d time.Duration) uint32 { return uint32(min(d/time.Second, 1<<31-1)) }

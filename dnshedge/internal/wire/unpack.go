@@ -10,23 +10,23 @@ import (
 // has no form that package dns knows, or that it would change, become records of an unknown type (RFC 3597); addresses,
 // and those in whose data names may be compressed, are dropped.
 func ParseMsg(b []byte) (*dns.Msg, error) {
-	m, err := read(b, true)
+	m, err := readMessage(b, true)
 	if err != nil {
 		return nil, &MalformedError{err}
 	}
 	return m, nil
 }
 
-// unpack reads a message. Records whose data package dns cannot read, would change or has no
+// unpackMessage reads a message. Records whose data package dns cannot read, would change or has no
 // place for, become records of an unknown type (RFC 3597): they are for the caller
 // to judge. Types whose data may hold compressed names cannot be passed on without
 // being understood, and addresses of a wrong length are no addresses; those are
 // errors.
-func unpack(b []byte) (*dns.Msg, error) { return read(b, false) }
+func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
 // read is unpack, but if drop, the records that would be errors are left out.
-func read(b []byte, drop bool) (*dns.Msg, error) {
-	odd, bad, err := check(b)
+func readMessage(b []byte, drop bool) (*dns.Msg, error) {
+	odd, bad, err := checkRecordData(b)
 	if err != nil {
 		return nil, err
 	}
@@ -49,13 +49,13 @@ func read(b []byte, drop bool) (*dns.Msg, error) {
 		return nil, err
 	}
 	var off int
-	if m.Question, off, err = questions(b); err != nil {
+	if m.Question, off, err = readQuestions(b); err != nil {
 		return nil, err
 	}
 	n := -1 // of all records
 	for i, section := range [...]*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for range binary.BigEndian.Uint16(b[6+2*i:]) {
-			if _, ok := seen.get(b, off); !ok {
+			if _, ok := seen.ownerAt(b, off); !ok {
 				if _, _, err := dns.UnpackDomainName(b, off); err != nil {
 					return nil, err
 				}
@@ -67,7 +67,7 @@ func read(b []byte, drop bool) (*dns.Msg, error) {
 				continue
 			}
 			h := rr.Header()
-			if h.Rdlength == 0 && known(h.Rrtype) {
+			if h.Rdlength == 0 && isKnownType(h.Rrtype) {
 				rr = &dns.RFC3597{Hdr: *h}
 			}
 			if _, opaque := rr.(*dns.RFC3597); opaque {
@@ -87,8 +87,8 @@ func read(b []byte, drop bool) (*dns.Msg, error) {
 	return m, nil
 }
 
-// questions returns the questions of a message, and where they end.
-func questions(b []byte) (all []dns.Question, end int, err error) {
+// readQuestions returns the questions of a message, and where they end.
+func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	off := HeaderLen
 	for range binary.BigEndian.Uint16(b[4:]) {
 		name, end, err := dns.UnpackDomainName(b, off)
@@ -104,20 +104,20 @@ func questions(b []byte) (all []dns.Question, end int, err error) {
 	return all, off, nil
 }
 
-// owners are the names that pointers in a message stand for, as text: a long name is read
+// ownerNames are the names that pointers in a message stand for, as text: a long name is read
 // once, and not for each of its records. Nil: the message is short, and each is read.
-type owners map[uint16]string
+type ownerNames map[uint16]string
 
 // newOwners returns none for a message that is as short as most are.
-func newOwners(b []byte) owners {
+func newOwners(b []byte) ownerNames {
 	if len(b) <= 4096 {
 		return nil
 	}
-	return make(owners)
+	return make(ownerNames)
 }
 
-// get returns the name at off if it is a pointer that has been seen.
-func (o owners) get(b []byte, off int) (name string, ok bool) {
+// ownerAt returns the name at off if it is a pointer that has been seen.
+func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 	if o == nil || b[off] < 0xc0 {
 		return "", false
 	}
@@ -126,31 +126,31 @@ func (o owners) get(b []byte, off int) (name string, ok bool) {
 }
 
 // put remembers the name at off if it is a pointer.
-func (o owners) put(b []byte, off int, name string) {
+func (o ownerNames) addOwner(b []byte, off int, name string) {
 	if o != nil && b[off] >= 0xc0 {
 		o[binary.BigEndian.Uint16(b[off:])] = name
 	}
 }
 
-// check returns an error if a message does not hold together, and which of its records in
+// checkRecordData returns an error if a message does not hold together, and which of its records in
 // layouts do not, by their place in it. It is odd if a record has no data although its type
 // needs some, or if it has some that package dns changes. Messages about zones, as updates, have such records (RFC 2136 §2.4).
-func check(b []byte) (odd bool, bad []int, err error) {
+func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
-	err = walk(b, func(r record) {
+	err = walkRecords(b, func(r messageRecord) {
 		n++
-		odd = odd || changed(b, r)
+		odd = odd || isDataChanged(b, r)
 		if !query {
 			return
 		}
 		l, ok := layouts[r.typ]
 		switch {
 		case ok && r.class == dns.ClassINET:
-			if !l.holds(b, r) {
+			if !l.matchesRecord(b, r) {
 				bad = append(bad, n)
 			}
-		case len(r.data) == 0 && known(r.typ):
+		case len(r.data) == 0 && isKnownType(r.typ):
 			odd = true
 		}
 	})

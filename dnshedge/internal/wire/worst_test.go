@@ -270,7 +270,7 @@ var readings = map[string]func(b []byte, m *dns.Msg, q *wire.Query){
 		if err != nil {
 			return
 		}
-		a.Lower(time.Second)
+		a.SubtractTTL(time.Second)
 		a.Limit(&wire.TTLLimits{Max: time.Hour, MaxNegative: time.Hour})
 		a.Append(nil, q, wire.View{Age: time.Second}, 0)
 	},

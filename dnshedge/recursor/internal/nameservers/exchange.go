@@ -109,7 +109,7 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 		return nil, err
 	}
 	for wrong := 0; ; {
-		n, err := transport.Receive(conn, buf[:])
+		n, err := transport.ReceiveDatagram(conn, buf[:])
 		if errors.Is(err, os.ErrDeadlineExceeded) && q.extendWait() {
 			continue
 		}
@@ -171,7 +171,7 @@ func (q *query) dialWithTimeout(d Dialer, network string, most time.Duration) (n
 	if stopped {
 		return nil, net.ErrClosed
 	}
-	return usercode.Dial(ctx, d, network, q.addr.String())
+	return usercode.DialGuarded(ctx, d, network, q.addr.String())
 }
 
 // isOutOfDescriptors reports whether too many files are open.

@@ -67,7 +67,7 @@ next:
 		c.firstHedgeDelay = f.firstRTTs.hedgeDelay
 		if c.hasAnswered {
 			c.expectedRTT = s.expectedRTT(now, prior)
-			c.hedgeDelay = rtt.Estimate[float32]{SRTT: c.expectedRTT, RTTVAR: s.rtt.RTTVAR}.Bound(float32(rttGranularity), minHedgeDelay)
+			c.hedgeDelay = rtt.Estimate[float32]{SRTT: c.expectedRTT, RTTVAR: s.rtt.RTTVAR}.UpperBound(float32(rttGranularity), minHedgeDelay)
 			c.rto = min(2*c.hedgeDelay, maxRTO)
 			c.slow = c.expectedRTT > float32(f.firstRTTs.hedgeDelay)
 		} else {

@@ -59,7 +59,7 @@ func (s *server) recordRTT(now, took, prior time.Duration) {
 	if s.hasAnswered() {
 		s.rtt.SRTT = s.expectedRTT(now, prior)
 	}
-	s.rtt.Learn(min(max(took, 1), answerTimeout), 1./4)
+	s.rtt.AddSample(min(max(took, 1), answerTimeout), 1./4)
 	s.lastAnswer = now
 	s.silence = silence{}
 }

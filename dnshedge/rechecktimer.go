@@ -6,44 +6,44 @@ import (
 )
 
 // alarm calls a function when it is due, unless it is stopped before. It is used once.
-type alarm struct {
-	mu    sync.Mutex // guards the fields below
-	timer *time.Timer
-	over  bool
+type recheckTimer struct {
+	mu     sync.Mutex // guards the fields below
+	timer  *time.Timer
+	isOver bool
 }
 
 // begin starts the alarm. It is due when left returns 0, and calls then; while left returns a time, left is called again after that.
-func (a *alarm) begin(left func() time.Duration, then func()) {
+func (a *recheckTimer) startTimer(left func() time.Duration, then func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer = time.AfterFunc(left(), func() {
-		if a.due(left) {
+		if a.isDue(left) {
 			then()
 		}
 	})
 }
 
-func (a *alarm) due(left func() time.Duration) bool {
+func (a *recheckTimer) isDue(left func() time.Duration) bool {
 	wait := left()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.over:
+	case a.isOver:
 		return false
 	case wait > 0:
 		a.timer.Reset(wait)
 		return false
 	}
-	a.over = true
+	a.isOver = true
 	return true
 }
 
-// stop reports whether the function is not called.
-func (a *alarm) stop() bool {
+// stopTimer reports whether the function is not called.
+func (a *recheckTimer) stopTimer() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer.Stop()
-	over := a.over
-	a.over = true
+	over := a.isOver
+	a.isOver = true
 	return !over
 }

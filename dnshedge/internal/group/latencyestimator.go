@@ -101,7 +101,7 @@ func (l *latencyEstimator) countQuery() {
 func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.handshakeTime = rtt.Smooth(l.handshakeTime, took)
+	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
 // answered learns from a response.
@@ -133,7 +133,7 @@ func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 // recordRTT adds a measurement of the path. The caller holds mu.
 func (l *latencyEstimator) recordRTT(now time.Time, d time.Duration) {
 	l.roundTrips.Add(now, d)
-	l.srtt = rtt.Smooth(l.srtt, d)
+	l.srtt = rtt.SmoothRTT(l.srtt, d)
 }
 
 // updateDelays computes the delays anew. The caller holds mu.

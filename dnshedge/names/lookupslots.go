@@ -16,16 +16,16 @@ const (
 	turnTime = time.Second
 )
 
-// A turn is had by sending to it, and is over when that is received.
-type turn chan struct{}
+// A lookupSlots is had by sending to it, and is over when that is received.
+type lookupSlots chan struct{}
 
-// turns are those of lookups. Hosts that are new and hosts that are known do not hold up each other.
-type turns struct{ fresh, known turn }
+// exchangerSlots are those of lookups. Hosts that are new and hosts that are known do not hold up each other.
+type exchangerSlots struct{ fresh, known lookupSlots }
 
-func turnsOf(x dnshedge.Exchanger) turns {
+func slotsOf(x dnshedge.Exchanger) exchangerSlots {
 	most := atOnce
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {
 		most = max(1, c.MaxInFlight/8)
 	}
-	return turns{make(turn, most), make(turn, most)}
+	return exchangerSlots{make(lookupSlots, most), make(lookupSlots, most)}
 }
