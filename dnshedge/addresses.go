@@ -9,11 +9,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Addresses returns the servers that are asked about a name, as ExchangeContext takes them: Upstreams, or those of the
-// system, and then Fallback. There are none for names in Routes, nor for those that the system has own servers for: nobody
-// else must hear of them; and none if there is an Exchanger.
+// Addresses returns the servers for a name, in the form that ExchangeContext takes: Upstreams or the system's servers,
+// and then Fallback. It returns none for names in Routes and for names with system servers of their own, because no
+// other server may see these names. It returns none if there is an Exchanger.
 //
-// A dnssec.Validator asks them one after the other when an answer is bogus.
+// A dnssec.Validator asks these servers one after the other when an answer is bogus.
 func (c *Client) Addresses(name string) []string {
 	core, err := c.init()
 	if err != nil || c.Exchanger != nil {

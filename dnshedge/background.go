@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// background is what runs for a Client without a caller, until Close.
+// background runs the goroutines of a Client that outlive a call. Close cancels and awaits them. The zero value needs
+// init.
 type background struct {
 	ctx    context.Context // ends with Close; never changes
 	cancel context.CancelFunc
@@ -19,8 +20,7 @@ type background struct {
 
 func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
-// addGoroutine counts a goroutine that wait waits for, and that must call wg.Done, or
-// reports false after end.
+// addGoroutine counts a goroutine for waitForAll. The goroutine must call wg.Done. It reports false after cancelAll.
 func (b *background) addGoroutine() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,8 +31,8 @@ func (b *background) addGoroutine() bool {
 	return true
 }
 
-// spawnGoroutine calls f in a goroutine that wait waits for, with a context that end ends,
-// or reports false after end.
+// spawnGoroutine calls f in a goroutine that waitForAll awaits. cancelAll cancels its context. It reports false after
+// cancelAll.
 func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	if !b.addGoroutine() {
 		return false
@@ -44,7 +44,7 @@ func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	return true
 }
 
-// end ends the context, and lets nothing begin any more.
+// cancelAll cancels the context, and prevents new goroutines.
 func (b *background) cancelAll() {
 	b.mu.Lock()
 	b.isClosed.Store(true)
@@ -52,5 +52,5 @@ func (b *background) cancelAll() {
 	b.cancel()
 }
 
-// wait waits until nothing runs, after end.
+// waitForAll waits until all goroutines have returned. It is called after cancelAll.
 func (b *background) waitForAll() { b.wg.Wait() }

@@ -100,7 +100,8 @@ type Cache struct {
 	members atomic.Uint32 // how many Clients have used the Cache
 }
 
-// answerOrigin is whom an entry came from. The zero value is one of whom nothing is known but that a Client has it as long as it lives.
+// answerOrigin is the source of a cache entry: the Client, the generation of the system's servers, and the route. The
+// zero value is an unknown source, whose entries stay until they expire.
 type answerOrigin struct {
 	member    uint16 // the Client that asked; 0: the answer is one of Set, or the Client is not known
 	system    uint16 // 0: not the system's servers; else which of those it has had
@@ -108,20 +109,22 @@ type answerOrigin struct {
 	validated bool   // a server said so that is trusted to validate
 }
 
-// ofSystem is what the system's servers are called now.
+// systemGeneration returns the number of the system's present set of servers. It is never 0.
 func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.moves.Load()%math.MaxUint16) }
 
-// expireSystemEntries forgets what the system's servers have said until now.
+// expireSystemEntries invalidates all entries from the system's servers.
 func (c *Cache) expireSystemEntries() { c.moves.Add(1) }
 
-// notExported is the member of entries that no export has: those of all Clients after the first 65534, and those of several sources.
+// notExported is the member of entries that no export includes: entries of all Clients after the first 65534, and of
+// several sources.
 const notExported = math.MaxUint16
 
-// join returns the number of a Client that begins to use the Cache. The last number is that of all further Clients.
+// addClient returns the number of a Client that begins to use the Cache. Clients after the first 65534 share the last
+// number.
 func (c *Cache) addClient() uint16 { return uint16(min(c.members.Add(1), notExported)) }
 
-// add adds the source of the target of an alias. The entry is then of several sources, and is forgotten with the system's servers if one of
-// the sources is.
+// addOrigin adds the source of the target of an alias. The entry then has several sources. It is invalidated with the
+// system's servers if one source is the system.
 func (o *answerOrigin) addOrigin(target answerOrigin) {
 	o.member = notExported
 	if o.system == 0 {
@@ -129,10 +132,10 @@ func (o *answerOrigin) addOrigin(target answerOrigin) {
 	}
 }
 
-// isCurrent reports whether those whom an entry came from are still asked.
+// isCurrent reports whether the source of an entry is still in use.
 func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c.systemGeneration() }
 
-// entry is what is kept for a question. Only the atomics change.
+// entry is a cached answer or failure. Only its atomics change.
 type entry struct {
 	*wire.Answer               // nil if err is set
 	err          error         // of an exchange without any answer
@@ -160,8 +163,8 @@ func (c *Cache) init() {
 	})
 }
 
-// sizeInBytes estimates what the entry takes in memory, the cache's own bookkeeping
-// included. The constant is measured by TestCacheStaysInsideItsBound.
+// sizeInBytes estimates the memory of the entry, with the cache's own bookkeeping. TestCacheStaysInsideItsBound
+// measures the constant.
 func (e *entry) sizeInBytes() uint32 {
 	n := 380 + len(e.question)
 	if e.Answer != nil {
@@ -186,7 +189,7 @@ func (e *entry) matchesKey(key []byte) bool {
 	return string(own[:n]) == string(key[:n])
 }
 
-// lookup returns the entry of a key, or nil.
+// findEntry returns the entry of a key, or nil.
 func (c *Cache) findEntry(key []byte) *entry {
 	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.matchesKey(key) && c.isCurrent(e) {
 		return e
@@ -194,11 +197,11 @@ func (c *Cache) findEntry(key []byte) *entry {
 	return nil
 }
 
-// remainingTime returns how long the entry is valid, negative if it has expired.
+// remainingTime returns the time until the entry expires; it is negative after that.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
-// canServeStale reports whether the entry is an answer that may be given if the servers
-// fail; nil is not.
+// canServeStale reports whether the entry is an answer that may be served when the servers fail (RFC 8767). It is false
+// for nil.
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 	return e != nil && e.fails == 0 && e.remainingTime(at) > -c.staleTime() && c.isCurrent(e)
 }
@@ -210,7 +213,7 @@ func (c *Cache) maxBytes() int64 {
 	return defaultMaxBytes
 }
 
-// ttlLimits are what the Cache's fields say about TTLs.
+// ttlLimits returns the limits of TTLs that the Cache's fields set.
 func (c *Cache) ttlLimits() *wire.TTLLimits {
 	return &wire.TTLLimits{
 		Min: c.MinTTL, Max: durationOrDefault(c.MaxTTL, defaultMaxTTL),
@@ -218,13 +221,13 @@ func (c *Cache) ttlLimits() *wire.TTLLimits {
 	}
 }
 
-// staleTime is how long an answer is kept after it expired.
+// staleTime returns how long an expired answer is kept.
 func (c *Cache) staleTime() time.Duration { return durationOrDefault(c.MaxStale, defaultMaxStale) }
 
 // staleAfter is how long a caller waits for the servers before it gets an expired answer.
 func (c *Cache) staleAfter() time.Duration { return durationOrDefault(c.StaleAfter, defaultStaleAfter) }
 
-// durationOrDefault returns the default for zero, and zero for what is negative.
+// durationOrDefault returns the default for zero, zero for a negative duration, and otherwise d.
 func durationOrDefault(d, zero time.Duration) time.Duration {
 	if d == 0 {
 		return zero
@@ -260,7 +263,7 @@ const (
 	stale             // if the servers do not answer
 )
 
-// found is what is kept for a question.
+// cachedAnswer is the result of a search in the cache.
 type cachedAnswer struct {
 	*entry
 	freshness
@@ -270,9 +273,9 @@ type cachedAnswer struct {
 	at           time.Duration // since the epoch
 }
 
-// get returns what is kept for a question, and counts that it was asked. The domain is
-// the length of that whose servers have the answer, in wire format: that a name above it
-// does not exist was said by others.
+// getAnswer returns the entry for a question, and counts the question. domain is the length in wire format of the
+// domain that the servers are responsible for. Entries that deny a name above that domain come from other servers, and
+// are ignored.
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -287,8 +290,8 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// hit is get for an answer that is fresh and need not be refreshed. Others are not
-// counted, and it reports false.
+// getFresh is getAnswer for an entry that is fresh and needs no refresh. For other entries it reports false, and does
+// not count the question.
 func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	if !q.Cacheable() {
 		return cachedAnswer{}, false
@@ -303,13 +306,14 @@ func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	return f, true
 }
 
-// isRefreshDue reports whether an answer that was asked for so often should be refreshed now.
+// isRefreshDue reports whether an answer with that many hits should be refreshed now.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 	return f.freshness == fresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
-// findAnswer returns what is kept under a key, whose type and bits it changes. The domain is as for get.
+// findAnswer returns the entry of a key, or an entry that denies the name. It changes the key's type and bits. domain
+// is as for getAnswer.
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
 	if own != nil && own.remainingTime(at) > 0 {
@@ -333,10 +337,11 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	return cachedAnswer{at: at}
 }
 
-// above returns what says that a name above that of a key does not exist. The key is one that AnyType has made.
+// findAncestor returns an entry which proves that an ancestor of a key's name does not exist, or nil. AnyType has made
+// the key.
 //
-// Nothing is below a name that does not exist (RFC 8020), unless others are asked there. A server may say so without proof
-// although it knows names below, as one that holds ad.corp. and asks the world about corp.: all would pay for one question.
+// Nothing exists below a name that does not exist (RFC 8020). Without validation a server may deny a name although
+// names exist below it. An example is a server that holds ad.corp. and asks public servers about corp.
 func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.NotDS(key)
@@ -358,30 +363,30 @@ func parentName(key []byte) []byte {
 	return nil
 }
 
-// claimRefresh reports whether the caller is the one who refreshes the entry. Another may
-// claim it after refreshClaim, whatever becomes of the first.
+// claimRefresh reports whether the caller must refresh the entry. Another caller can claim the refresh after
+// refreshClaim, even if the first one has not finished.
 func (f *cachedAnswer) claimRefresh() bool {
 	until := f.claimed.Load()
 	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
 }
 
-// release ends a claim.
+// releaseRefresh ends a claim.
 func (e *entry) releaseRefresh() { e.claimed.Store(0) }
 
-// isRetryPostponed reports whether nobody should ask for the entry again for a while, by a question of that type.
+// isRetryPostponed reports whether questions of type qtype must not refresh the entry now, because a refresh failed.
 func (f *cachedAnswer) isRetryPostponed(qtype uint16) bool {
 	of := f.noRefreshOf.Load()
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
 }
 
-// What is said of answers that the servers did not just give.
+// Extended errors of answers that do not come from the servers just now.
 var (
 	staleAnswer = []wire.EDE{{Code: edeStale}}
 	staleNX     = []wire.EDE{{Code: edeStaleNX}}
 	cachedError = []wire.EDE{{Code: edeCachedError}}
 )
 
-// answerFor returns what is to be said to the one who asked q.
+// answerFor returns the response to q: the answer and its view, or the error of a cached failure.
 func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.View, error) {
 	switch {
 	case f.Answer == nil:
@@ -403,8 +408,8 @@ func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.View, error)
 	return f.Answer, v, nil
 }
 
-// put keeps an answer, whose TTLs are limited, for ttl. If that is 0, it forgets what the
-// answer shows to be no longer true.
+// storeAnswer stores an answer, whose TTLs are limited, for ttl. If ttl is 0, it only removes entries that the answer
+// contradicts.
 func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -432,7 +437,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	}
 }
 
-// markNameExists forgets that a name, or one above it, does not exist, as it is kept under a key that AnyType has made.
+// markNameExists removes the entry which denies a name or an ancestor of it. AnyType has made the key.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentName(key) {
 		if c.findEntry(key) != nil {
@@ -441,10 +446,9 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// fail keeps a failure: a is what the servers said, or nil, and then err says why
-// there is no response. A failure never replaces an answer, not even an expired one,
-// but the answer is not refreshed for a while. Only a final failure replaces an expired
-// answer: the servers have decided that there is none. The domain is as for get.
+// storeFailure stores a failure: a is the servers' response, or nil with err as the reason. A failure does not replace
+// an answer, even an expired one, but postpones its refresh. Only a final failure replaces an expired answer, because
+// the servers have decided that there is none. domain is as for getAnswer.
 func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep retryBackoff, from answerOrigin) {
 	c.init()
 	at := c.clock.timeAt(now)
@@ -483,7 +487,7 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	})
 }
 
-// recordRefreshFailure ends a refresh by a question of that type without an answer.
+// recordRefreshFailure ends a refresh by a question of type qtype that got no answer.
 func (e *entry) recordRefreshFailure(at time.Duration, qtype uint16) {
 	e.postponeRefresh(at, qtype)
 	e.releaseRefresh()
@@ -549,8 +553,8 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	return true
 }
 
-// Purge removes the entries of a name, of all types, and returns how many those
-// were. It takes time in proportion to the size of the cache.
+// Purge removes the entries of a name, of all types, and returns their number. It takes time in proportion to the size
+// of the cache.
 func (c *Cache) Purge(name string) int {
 	c.init()
 	var buf [wire.MaxName]byte
@@ -584,7 +588,7 @@ func (c *Cache) Bytes() int64 {
 	return int64(c.store.WeightedSize())
 }
 
-// addStats returns how full the cache is.
-func (c *Cache) addStats() *observe.DNSCacheStats {
+// sizeStats returns the size and the number of entries of the cache.
+func (c *Cache) sizeStats() *observe.DNSCacheStats {
 	return &observe.DNSCacheStats{Entries: c.Len(), Bytes: c.Bytes(), MaxBytes: c.maxBytes()}
 }

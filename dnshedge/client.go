@@ -115,9 +115,8 @@ const (
 	defaultInFlight = 2048
 )
 
-// Client asks DNS servers. The zero value asks those of the system, with defaults and
-// without a cache. Its fields must not be changed after first use.
-// A Client is safe for concurrent use.
+// Client asks DNS servers. The zero value asks the system's servers, with defaults and without a cache. Its fields must
+// not be changed after first use. A Client is safe for concurrent use.
 type Client struct {
 	// Upstreams is a group of equivalent servers, in the order of preference, which
 	// holds until their round trip times are known. Empty: the system's servers, which are
@@ -246,7 +245,8 @@ func (c *Client) getCore() (*core, error) {
 	return c.core, c.err
 }
 
-// init is setup, and reads the hosts file when the Client is first used. If that fails, the next call reads it again.
+// init returns the core. The first call makes the core and reads the hosts file. After an error of the hosts file, the
+// next call reads it again.
 func (c *Client) init() (*core, error) {
 	core, err := c.getCore()
 	if err != nil {
@@ -260,10 +260,9 @@ func (c *Client) init() (*core, error) {
 	return core, nil
 }
 
-// Validate returns an error that names the field if one is out of its limits, or its hosts
-// file cannot be read; nil if the Client can be used. It sends nothing. Other Clients in
-// Routes are looked at as well, and so is what an Exchanger's own Validate returns. A Server
-// does this before it serves.
+// Validate returns an error that names the field if one is out of its limits, or if the hosts file cannot be read. It
+// returns nil if the Client can be used. It sends nothing. It also checks other Clients in Routes, and calls the
+// Validate method of an Exchanger. A Server calls it before it serves.
 func (c *Client) Validate() error {
 	if _, err := c.init(); err != nil {
 		return err

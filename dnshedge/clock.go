@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A coarseClock measures how old answers are. Go's monotonic clock, which nobody sets, stands still while the machine sleeps on most
-// systems. So once a second a clock looks at the time of day as well: if more than a second more has passed there, the machine has slept,
-// or that was set, and everything is that much older. Nothing becomes younger if it is set back.
+// A coarseClock measures the age of answers. Go's monotonic clock stands still while the machine sleeps on most
+// systems. So once a second the clock compares it with the time of day. If more than a second more has passed there,
+// the machine has slept or the time was set, and the difference is added to the age. The age never decreases.
 type coarseClock struct {
 	epoch  time.Time
 	looked atomic.Int64 // when the time of day was looked at, in nanoseconds since the epoch
@@ -30,7 +30,7 @@ func (c *coarseClock) currentTime() time.Duration { return c.durationSince(time.
 // timeAt returns the time since start of a moment that is not long ago.
 func (c *coarseClock) timeAt(now time.Time) time.Duration { return c.durationSince(now.Sub(c.epoch)) }
 
-// durationSince adds to what the monotonic clock says for how long the machine has slept.
+// durationSince adds the time that the machine has slept to a time of the monotonic clock.
 func (c *coarseClock) durationSince(awake time.Duration) time.Duration {
 	if awake-time.Duration(c.looked.Load()) >= clockLook {
 		c.updateTime(awake)

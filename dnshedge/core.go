@@ -23,7 +23,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// core is a Client in use. Its fields never change once newCore has returned; what they lead to is safe for concurrent use.
+// core is a Client in use. Its fields never change after newCore has returned. Their values are safe for concurrent
+// use.
 type core struct {
 	conf          *Client
 	trace         *Trace // of conf, guarded
@@ -110,7 +111,7 @@ func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTi
 
 func (c *core) isOff() bool { return c.conf.Hedge.isOff() || c.off.Load() }
 
-// close is Client.Close.
+// closeAll implements Client.Close.
 func (c *core) closeAll() {
 	all := c.servers.pool.Close()
 	c.cancelAll()
@@ -137,7 +138,7 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	return f, ok
 }
 
-// follow has the Cache forget what the system's servers said if the system has others now.
+// followSystemServers invalidates the cached answers of the system's servers when the system's servers have changed.
 func (c *core) followSystemServers(now time.Time) {
 	if c.conf.Cache == nil {
 		return
@@ -153,7 +154,7 @@ func (c *core) followSystemServers(now time.Time) {
 }
 
 // findSystemServers returns the system's servers that the Client asks, itself or through Exchangers. It is called when the Client is first used
-// with a Cache, and not by setup: Clients that refer to each other would wait for each other.
+// with a Cache, and not by newCore: Clients that refer to each other would wait for each other.
 func (c *core) findSystemServers() []*system.Servers {
 	f := systemFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitServers(c.servers)
@@ -171,7 +172,7 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 	return len(f.servers) > 0
 }
 
-// answerOrigin returns whom what is said about q now comes from.
+// originOf returns the source of answers to q now.
 func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	route, n := c.servers.routes.routeDomain(q)
 	from.domain, from.member = uint8(n), c.member // of MaxName bytes at most
@@ -181,10 +182,9 @@ func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	return from
 }
 
-// answer answers a question with what is known here, what is kept, or what the servers say
-// when they are asked; if address is not empty, only with what the one server there says. When
-// ctx ends, it returns. But if stay is not nil, it may stay until the servers have answered,
-// or stay ends: that takes no second goroutine.
+// answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, it asks only
+// the server at that address. It returns when ctx ends. With a stay that is not nil, it may continue in this goroutine
+// until the servers have answered or stay ends. That saves a second goroutine.
 func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Earn()
@@ -234,8 +234,8 @@ func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *
 	return c.trace.reportAnswer(ctx, q, r)
 }
 
-// answerLocally answers a question without cache and servers, or returns nil if it has to be asked. Without RD that is for a route only:
-// such a question asks what is known here, and what others have asked for is nobody's business.
+// answerLocally answers a question without cache and servers. It returns nil if a server must be asked. A question
+// without RD may only use a local answer or a route: answers to other clients are private.
 func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 	if !q.Standard() {
 		return nil
@@ -254,7 +254,7 @@ func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 	return r
 }
 
-// localResponse returns what the hosts file and the zones of special-use names say about q, or nil.
+// localResponse returns the response of the hosts file or of a special-use zone to q, or nil.
 func (c *core) localResponse(q *wire.Query) *dns.Msg {
 	if q.Class != dns.ClassINET {
 		return nil
@@ -283,7 +283,7 @@ func refusedResponse() *dns.Msg {
 	return m
 }
 
-// parseLocalAnswer completes an answer to q that is made here.
+// parseLocalAnswer converts a response that the Client itself has made into an answer to q.
 func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	m.Response, m.RecursionAvailable = true, true
 	m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
@@ -294,8 +294,8 @@ func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// answerFromCache returns what the cache has for a question, if it is to be given at once, or else what it has in case the servers do
-// not answer. An entry that is due for it is refreshed in the background.
+// answerFromCache returns a result if the cache has an answer that may be given at once. Otherwise r is nil, and had is
+// the answer to give if the servers fail. It refreshes a popular entry in the background.
 func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAnswer, r *result) {
 	cache := c.conf.Cache
 	if cache == nil || !q.Cacheable() || lookup.HasCacheBypass(ctx) {
@@ -318,7 +318,7 @@ func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAn
 	return had, nil
 }
 
-// refresh asks for an entry that somebody has claimed, if there is a token for it.
+// startRefresh refreshes a claimed entry in the background, if the refresh budget has a token.
 func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	if !c.refreshes.Spend() {
 		had.releaseRefresh()
@@ -328,7 +328,8 @@ func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	c.startFlight(c.ctx, nil, q, exploring)
 }
 
-// shareFlight asks the servers, together with all who have the same question. If they are slow or fail, had is the answer, if it is one.
+// shareFlight asks the servers once for all callers with the same question. If the servers are slow or fail, it returns
+// had, if that is an answer.
 func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedAnswer) *result {
 	if !q.Standard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // no question that two may share, or no time
 		return c.trace.reportAnswer(ctx, q, c.resolveQuestion(ctx, nil, nil, q, false))
@@ -381,9 +382,8 @@ func (c *core) hasShortDeadline(ctx context.Context) bool {
 	return ok && time.Until(end) < c.timeout()
 }
 
-// joinSecondFlight asks in another flight, until the caller's time ends; then r is returned.
-// Those who join that flight do not ask again: a question that comes back from the
-// servers that it is put to would never end.
+// joinSecondFlight asks in another flight, until the caller's time ends; then it returns r. Callers of the second
+// flight do not ask again. Otherwise a question that its own servers send back would never end.
 func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -400,7 +400,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Tim
 	}
 }
 
-// cachedResult answers a question with what is kept.
+// cachedResult makes a result from a cache entry.
 func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) *result {
 	from := FromCache
 	if f.freshness == stale {
@@ -415,7 +415,7 @@ func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) 
 	return r
 }
 
-// flightMode is how a question is asked in a flight.
+// flightMode says how a flight asks its question.
 type flightMode uint8
 
 const (
@@ -448,9 +448,8 @@ func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightM
 	return f
 }
 
-// resolve asks the servers until ctx ends, or stay, if that is not nil, and has the cache keep
-// what they say. It lands f, if that is not nil. If explore, no caller waits, and any server of
-// the group may be asked first.
+// resolveQuestion asks the servers until ctx ends, or stay, if that is not nil. It stores the result in the cache. It
+// finishes f, if f is not nil. With explore no caller waits, and any server of the group may be first.
 func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
 		defer func() {
@@ -551,7 +550,8 @@ func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, li
 	return b
 }
 
-// result is what came of a question. Whoever makes it writes it; once it is returned, it may be shared, and nobody does.
+// result is the outcome of a question. Only its creator writes it, before the result is returned. After that it is
+// shared, and read-only.
 type result struct {
 	answer        *wire.Answer
 	view          wire.View     // of the answer
@@ -569,12 +569,12 @@ type result struct {
 	pause         time.Duration // until then, as the server says
 }
 
-// failed reports whether another server may do better.
+// isFailure reports whether another server may do better.
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.Standard() && r.answer.Outcome == wire.Failure
 }
 
-// final reports whether the result is a failure that an older answer must not hide.
+// isFinalFailure reports whether the result is a failure that an older answer must not hide.
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
 // limitTTL makes the answer ready to be shared, and returns how long the cache, which may be nil, may keep it. An answer with a part from
@@ -594,8 +594,8 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	return ttl
 }
 
-// A flight is one exchange for all who have the same question at a time. Who began it writes leader, again and r, and then
-// closes done; others read them after that.
+// A sharedFlight is one exchange for all callers that have the same question at a time (single flight). Its creator
+// writes leader, isSecond and r, and then closes done. Others read these fields after that.
 type sharedFlight struct {
 	key      string
 	leader   *wire.Query   // of who began it
@@ -603,21 +603,21 @@ type sharedFlight struct {
 	done     chan struct{} // closed when it has ended
 	r        *result       // then
 
-	// The fields below are guarded by flights.mu until then.
+	// The fields below are guarded by flightGroup.mu until then.
 
 	callers  int    // that wait
 	isShared bool   // by several callers
 	cancel   func() // if nobody waits any more; nil: it goes on
 }
 
-// flightGroup are those that are under way. It is safe for concurrent use.
+// flightGroup is the set of running flights. It is safe for concurrent use.
 type flightGroup struct {
 	mu      sync.Mutex               // guards underWay, and the shared of those in it
 	running map[string]*sharedFlight // by question, and whether it may be hedged
 }
 
-// joinFlight returns the flight of a question, whose memory it uses: the one that is under way, or else a new one, which the caller
-// must land. One that is made for a question that must not be hedged is not for those that may.
+// joinFlight returns the running flight of a question, or a new one, which the caller must finish. A new flight keeps a
+// reference to question. With once, a new flight must not be hedged, and callers that allow hedging do not join it.
 func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -636,7 +636,7 @@ func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, i
 	return mine, true
 }
 
-// wantedContext returns a context that ends when nobody waits for f any more.
+// wantedContext returns a context that ends when the last caller has left the flight.
 func (f *flightGroup) wantedContext(mine *sharedFlight) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()
@@ -645,7 +645,7 @@ func (f *flightGroup) wantedContext(mine *sharedFlight) context.Context {
 	return ctx
 }
 
-// leave says that one who joined a flight waits no more. One that is not wanted any more is not joined.
+// leaveFlight removes a caller from a flight. After the last caller has left, no caller joins it.
 func (f *flightGroup) leaveFlight(mine *sharedFlight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ func detachContext(client, ctx context.Context) context.Context {
 
 func (d detachedContext) Value(key any) any { return d.values.Value(key) }
 
-// AfterFunc does what context.AfterFunc does, which package context looks for: otherwise it takes a goroutine.
+// AfterFunc implements the method that package context uses in place of a goroutine, see context.AfterFunc.
 func (d detachedContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(d.Context, f)
 }

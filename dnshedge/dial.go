@@ -60,8 +60,8 @@ type addr struct{ network, address string }
 func (a addr) Network() string { return a.network }
 func (a addr) String() string  { return a.address }
 
-// conn is a connection to a Client. It is no net.PacketConn, because Go's resolver
-// reads at most 1232 bytes from one of those.
+// conn is a connection to a Client. It is no net.PacketConn, because Go's resolver reads at most 1232 bytes from a
+// net.PacketConn.
 type conn struct {
 	core   *core
 	ctx    context.Context
@@ -127,7 +127,7 @@ func (k *conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// answer answers one question.
+// queueAnswer answers one question.
 func (k *conn) queueAnswer(q *wire.Query) {
 	b, err := k.core.appendAnswer(k.ctx, make([]byte, 2, 514), q, wire.MaxMsg)
 	k.mu.Lock()

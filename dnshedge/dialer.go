@@ -131,7 +131,7 @@ func (d *dialConfig) bootstrapDialerOf(ctx context.Context) bool {
 	return false
 }
 
-// tls returns the TLS configuration of connections to an upstream.
+// tlsConfigFor returns the TLS configuration of connections to an upstream.
 func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	t := d.conf.Clone()
 	if t == nil {

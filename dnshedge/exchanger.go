@@ -28,7 +28,7 @@ type Exchanger interface {
 
 var _ Exchanger = (*dns.Client)(nil)
 
-// callExchanger has e answer q. A panic of e, or of what reads its response, is an error.
+// callExchanger asks e. It returns an error if e panics, or if reading the response of e panics.
 func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()

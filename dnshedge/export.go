@@ -16,18 +16,18 @@ import (
 
 const maxExport = 64 << 20 // bytes
 
-// oldest is how old an answer may be: those that are older are no answers but damage.
+// oldest is the limit of the age of an exported answer. An older answer shows that the export is damaged.
 const oldest = 10 * 365 * 24 * time.Hour
 
-// In its envelope, an export is the number of servers and what was learned of each, the identities of
-// the sources of answers, and the number of answers and each of them. Numbers are varints, and bytes have their number before them.
+// envelope frames an export. The content is the number of servers and their latencies, the identities of the sources of
+// answers, and the number of answers and the answers. Numbers are varints, and bytes are preceded by their number.
 var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Max: maxExport}
 
 var errForeign = errors.New("this is no export of a Client")
 
-// Export writes what was learned of the servers' times and, if there is a Cache, the
-// answers that this Client or Cache.Set put there, but no failures, for Import in another process or after a restart: at most
-// 64 MiB, the answers that are most likely to be asked for first.
+// Export writes the latencies of the servers, for Import in another process or after a restart. If there is a Cache, it
+// also writes the answers that this Client or Cache.Set has stored, without failures. It writes at most 64 MiB, and the
+// most popular answers first.
 func (c *Client) Export(w io.Writer) error {
 	core, err := c.init()
 	if err != nil {
@@ -205,7 +205,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	return e, nil
 }
 
-// add adds answers that are not yet known. Each is as old as it says, and by as much
+// importEntry adds answers that are not yet known. Each is as old as it says, and by as much
 // older as has passed.
 func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()

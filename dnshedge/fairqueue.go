@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// subqueuesPerQueue is how many lanes a line has: enough that few domains share one with that of a flood.
+// subqueuesPerQueue is the number of subqueues, so large that few domains share a subqueue with a flooded domain.
 const subqueuesPerQueue = 128
 
-// A fairQueue is those who wait, in lanes by the domain that they ask about. If too many wait, one of the longest lane is told not to:
-// a flood of names of one dead domain drives out itself, and not what takes a while elsewhere. It is safe for concurrent use.
+// A fairQueue holds waiting queries in subqueues by the domain of their question or by client. If the queue is full,
+// the longest waiting query of a longest subqueue is cancelled. So a flood of names in one dead domain displaces its
+// own queries first. It is safe for concurrent use.
 type fairQueue struct {
 	max int
 
@@ -20,15 +21,15 @@ type fairQueue struct {
 	lanes []subqueue // nil before first use
 }
 
-// A place is the place of one question in a line. The zero place is ready for use, once.
+// A queuedQuery is the entry of one query in a fairQueue. The zero value is ready for use, once.
 type queuedQuery struct {
 	canceller
-	lane       *subqueue // nil: the question has left
+	lane       *subqueue // nil: the query is not in the queue
 	prev, next *queuedQuery
 	turn       uint64
 }
 
-// A subqueue is a list of places, in the order of their turns.
+// A subqueue is a list of queued queries, in the order of their arrival.
 type subqueue struct {
 	first, last *queuedQuery
 	n           int
@@ -60,11 +61,11 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 	l.n--
 }
 
-// A canceller is a question that waits, and can be told not to.
+// A canceller is a waiting query that can be cancelled.
 type canceller interface{ Cancel() }
 
-// enter adds a question about a domain at a zero place. If the line is too long then, the first of the longest lane leaves it, and is
-// cancelled; of lanes of about that length it is the question that has waited longest.
+// enqueue adds a query about a domain. me is zero. If the queue is full, it removes and cancels the oldest query of a
+// longest subqueue.
 func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	l.mu.Lock()
 	l.turn++
@@ -81,7 +82,7 @@ func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	}
 }
 
-// subqueue returns the lane of a domain. The caller holds mu.
+// subqueueOf returns the subqueue of a domain. The caller holds mu.
 func (l *fairQueue) subqueueOf(domain string) *subqueue {
 	if l.lanes == nil {
 		l.lanes, l.seed = make([]subqueue, subqueuesPerQueue), maphash.MakeSeed()
@@ -89,21 +90,22 @@ func (l *fairQueue) subqueueOf(domain string) *subqueue {
 	return &l.lanes[maphash.String(l.seed, domain)%subqueuesPerQueue]
 }
 
-// longestWaiting returns the first of the longest lane. The caller holds mu.
-func (l *fairQueue) longestWaiting() (longestWaiting *queuedQuery) {
+// longestWaiting returns the oldest query of a longest subqueue. The caller holds mu.
+func (l *fairQueue) longestWaiting() (oldest *queuedQuery) {
 	for i := range l.lanes {
 		lane := &l.lanes[i]
-		if lane.n == 0 || longestWaiting != nil && l.subqueueShare(lane) < l.subqueueShare(longestWaiting.lane) {
+		if lane.n == 0 || oldest != nil && l.subqueueShare(lane) < l.subqueueShare(oldest.lane) {
 			continue
 		}
-		if p := lane.first; longestWaiting == nil || l.subqueueShare(lane) > l.subqueueShare(longestWaiting.lane) || p.turn < longestWaiting.turn {
-			longestWaiting = p
+		if p := lane.first; oldest == nil || l.subqueueShare(lane) > l.subqueueShare(oldest.lane) || p.turn < oldest.turn {
+			oldest = p
 		}
 	}
-	return longestWaiting
+	return oldest
 }
 
-// subqueueShare is how much of the line a lane is: less is no flood, and may be chance.
+// subqueueShare returns the share of the queue that a subqueue takes, in eighths. A subqueue with fewer than eight
+// queries has share 0: it may be long by chance.
 func (l *fairQueue) subqueueShare(lane *subqueue) int {
 	if lane.n < 8 {
 		return 0
@@ -111,13 +113,13 @@ func (l *fairQueue) subqueueShare(lane *subqueue) int {
 	return lane.n * 8 / l.max
 }
 
-// remove takes a place out. The caller holds mu.
+// removeQuery removes a query. The caller holds mu.
 func (l *fairQueue) removeQuery(p *queuedQuery) {
 	p.lane.removeQuery(p)
 	l.n--
 }
 
-// leave takes somebody out, and reports whether that had happened before.
+// dequeue removes a query, and reports whether it had been removed before.
 func (l *fairQueue) dequeue(me *queuedQuery) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// An identifier is an Exchanger whose Identity names the servers that it asks, and what it changes in their answers: Exchangers of
-// one type with the same Identity give the same answers. An empty Identity is an unknown one.
+// An identifier is an Exchanger whose Identity names the servers that it asks, and its changes to their answers.
+// Exchangers of one type with the same Identity give the same answers. An empty Identity is an unknown one.
 type identifier interface{ Identity() string }
 
 // maxIdentifying is how many calls of Client.Identity may be under way, so that Clients that refer to each other end.
@@ -120,7 +120,8 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// identityOfSystem returns the identity of the system's servers, and adds those of domains to routes.
+// identityOfSystem returns the identity of the system's servers for all names. It adds the system's servers for single
+// domains to routes.
 func (c *core) identityOfSystem(now time.Time, routes map[string]string) string {
 	named, err := c.servers.system.All(now)
 	if err != nil || named == nil {
@@ -146,7 +147,7 @@ func (s sources) sourceIndex(q *wire.Query, domain int) string {
 	return s.routes[string(name[len(name)-domain:])]
 }
 
-// append appends the sources for an export.
+// appendTo appends the sources for an export.
 func (s sources) appendTo(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.own)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))

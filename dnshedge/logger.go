@@ -9,10 +9,9 @@ import (
 
 const maxRecords = 1024 // that wait for a logger
 
-// logQueue takes records to a logger in the order in which they were made, and from a
-// goroutine of its own: whoever makes them may hold locks, or be what a question waits
-// for, and a logger may be slow or ask the Client itself. A record that finds maxRecords
-// waiting is dropped. Its methods are safe for concurrent use.
+// logQueue passes log records to a logger in order, from its own goroutine. The caller may hold locks, and the logger
+// may be slow or ask the Client. A record is dropped when maxRecords are waiting. Its methods are safe for concurrent
+// use.
 type logQueue struct {
 	panics *atomic.Int64 // counts those of loggers
 
@@ -49,7 +48,7 @@ func (q *logQueue) addRecord(r queuedRecord) {
 	}
 }
 
-// run ends when no record waits.
+// writeRecords ends when no record waits.
 func (q *logQueue) writeRecords() {
 	for {
 		q.mu.Lock()
@@ -76,7 +75,7 @@ func (q *logQueue) handleRecord(r queuedRecord) {
 	_ = r.to.Handle(context.Background(), r.r)
 }
 
-// close waits until all records are handled, and drops later ones.
+// closeQueue waits until all records are handled, and drops later ones.
 func (q *logQueue) closeQueue() {
 	q.mu.Lock()
 	q.closed = true

@@ -27,13 +27,12 @@ func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip
 }
 
 // LookupAddrs looks up the addresses of a host, with their TTLs. A TTL is not longer
-// than those of the CNAMEs that lead to the address. The host is a complete name:
+// than the TTLs of the CNAMEs that lead to the address. The host is a complete name:
 // search domains and /etc/hosts are not used, but Client.Hosts is. IPv4 addresses come
 // first. If host is an address, it is returned with TTL 0.
 //
-// If one address family fails and the other has addresses, those are returned
-// without an error; so they are if the other family's answer is 50 ms later (RFC 8305
-// §3). Errors are of type *net.DNSError.
+// If one address family fails or its answer is 50 ms later (RFC 8305 §3), LookupAddrs
+// returns the addresses of the other family without an error. Errors are of type *net.DNSError.
 func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return []AddrTTL{{Addr: ip}}, nil
@@ -88,8 +87,8 @@ func copyWithTTL(addrs []lookup.Addr) []AddrTTL {
 
 // Warm makes the first question as fast as the others: it connects to all servers,
 // measures their round trip times, and looks up the given names. It returns when all
-// of that is done, or when ctx ends. The error joins those of the servers and names
-// that failed, and does not affect the others.
+// of that is done, or when ctx ends. The error joins the errors of the servers and names
+// that failed, which do not affect the others.
 func (c *Client) Warm(ctx context.Context, names ...string) error {
 	core, err := c.init()
 	if err != nil {

@@ -69,8 +69,7 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	return nil, &net.DNSError{Err: fmt.Sprintf("more than %d aliases", maxAliases), Name: host}
 }
 
-// lookupHTTPS returns the HTTPS records at the end of a name's CNAMEs, and lowers least
-// to the TTLs of those.
+// lookupHTTPS returns the HTTPS records at the end of a name's CNAME chain. It lowers least to the TTLs of the chain.
 func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHTTPS)
@@ -98,7 +97,7 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// parseServices returns what records in ServiceMode say, in the order of preference.
+// parseServices converts records in ServiceMode to services, in the order of preference.
 func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {

@@ -13,7 +13,8 @@ import (
 
 const protocol = "dns" // as in observe.KeyInfo
 
-// clientSettings is how a Client is operated. Only off changes once the Client is used.
+// clientSettings holds the hedging engine, the observers and the log of a Client, and the switches that turn hedging
+// off or into shadow mode. All are fixed after init, except off.
 type clientSettings struct {
 	engine  *policy.Engine
 	watcher *observers.Notifier // nil: there are no observers
@@ -23,7 +24,7 @@ type clientSettings struct {
 	shadow  bool        // hedges are only counted
 }
 
-// init reads the environment, and makes the engine, its observer and the log. Panics of observers and loggers are counted.
+// init reads the environment, and makes the engine, its observer and the log. It counts panics of observers and loggers.
 func (o *clientSettings) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
 	for i, one := range all {
 		if one == nil {

@@ -43,7 +43,7 @@ func (f *RebindFilter) validate() error {
 	return nil
 }
 
-// filterAnswer removes from a, which nobody shares yet, what the filter forbids.
+// filterAnswer removes forbidden records from a, which is not yet shared.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return a.Edit(func(m *dns.Msg) bool {
 		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsRecord(q.Text()) {

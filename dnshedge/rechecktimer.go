@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// alarm calls a function when it is due, unless it is stopped before. It is used once.
+// recheckTimer calls a function when a time has passed, unless it is stopped before. It is used once.
 type recheckTimer struct {
 	mu     sync.Mutex // guards the fields below
 	timer  *time.Timer
 	isOver bool
 }
 
-// begin starts the alarm. It is due when left returns 0, and calls then; while left returns a time, left is called again after that.
+// startTimer starts the timer. When left returns 0, the timer calls then. While left returns a time, left is called
+// again after that time.
 func (a *recheckTimer) startTimer(left func() time.Duration, then func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,7 +39,7 @@ func (a *recheckTimer) isDue(left func() time.Duration) bool {
 	return true
 }
 
-// stopTimer reports whether the function is not called.
+// stopTimer stops the timer. It reports whether the function is not called.
 func (a *recheckTimer) stopTimer() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -36,10 +36,10 @@ const (
 	receivedTime = 100 * time.Millisecond // to read what had been received before Shutdown
 )
 
-// ErrServerClosed is what Serve and ServePacket return after Shutdown.
+// ErrServerClosed is the error of Serve and ServePacket after Shutdown.
 var ErrServerClosed = errors.New("dnshedge: server is closed")
 
-// Verdict is what becomes of a query.
+// Verdict says how a Server handles a query.
 type Verdict int
 
 // The verdicts.
@@ -117,7 +117,7 @@ func (s *Server) init() {
 	})
 }
 
-// begin prepares for serving what c listens to. If it cannot be served, c is closed.
+// startServing prepares to serve a listener or socket c. On an error it closes c.
 func (s *Server) startServing(c io.Closer) error {
 	err := ErrServerClosed
 	switch {
@@ -138,7 +138,7 @@ func (s *Server) startServing(c io.Closer) error {
 	return err
 }
 
-// add remembers what Shutdown has to close, or reports false after Shutdown.
+// addListener registers c for Shutdown to close. It reports false after Shutdown.
 func (s *Server) addListener(c io.Closer, listens bool) bool {
 	s.init()
 	s.mu.Lock()
@@ -153,8 +153,8 @@ func (s *Server) addListener(c io.Closer, listens bool) bool {
 	return true
 }
 
-// remove closes what was added. It does so without the lock, because to close a
-// connection over TLS may take as long as its client likes to.
+// removeListener unregisters and closes c. It closes without the lock, because closing a TLS connection may take as
+// long as its client likes.
 func (s *Server) removeListener(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
@@ -165,7 +165,7 @@ func (s *Server) removeListener(c io.Closer, listens bool) {
 	}
 }
 
-// query is what came of reading a message.
+// query is the outcome of reading a message.
 type query struct {
 	*wire.Query // nil: there is a reply already
 	core        *core
@@ -173,7 +173,7 @@ type query struct {
 	drop        bool // the message gets no response
 }
 
-// read reads a message of a client, and answers it if that takes no waiting. The
+// readQueries reads a message of a client, and answers it if that takes no waiting. The
 // response is appended to b, and has at most limit bytes, or as many as the client takes.
 // It uses q.
 func (s *Server) readQueries(q *wire.Query, b, m []byte, from net.Addr, limit int) (out query) {
@@ -296,7 +296,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 	}
 }
 
-// answer answers a question of a datagram in a goroutine that Shutdown waits for. If too
+// answerPacket answers a question of a datagram in a goroutine that Shutdown waits for. If too
 // many wait, the one that has waited longest gets no response.
 func (s *Server) answerPacket(q query, write func(b []byte)) {
 	s.mu.Lock()
@@ -388,9 +388,9 @@ func controlFrom(oob []byte) []byte {
 	return nil
 }
 
-// Shutdown ends Serve and ServePacket, answers what has been received, and returns when that is
-// done. If ctx ends first, it closes the connections that are left, and returns the context's
-// cause without waiting for what ends with them. Of a connection it reads 256 KiB at most. The Client stays open.
+// Shutdown ends Serve and ServePacket, answers the received queries, and returns when all are
+// answered. If ctx ends first, it closes the remaining connections, and returns the context's
+// cause without waiting for their goroutines. It reads at most 256 KiB from each connection. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	received := s.endReading()
@@ -429,7 +429,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// endReading closes listeners, and leaves the time to read what sockets and connections have received. It reports whether there are any.
+// endReading closes listeners, and sets a deadline to read the queries that sockets and connections have received. It
+// reports whether there are sockets or connections.
 func (s *Server) endReading() (received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// Serve answers what is asked over the connections that ln accepts, until Shutdown,
-// and closes it. Questions of one connection are answered in the order in which their
+// Serve answers the queries on connections that ln accepts, until Shutdown,
+// and closes ln. Questions of one connection are answered in the order in which their
 // answers come, and 128 at a time (RFC 7766 §6.2.1.1). Over TLS, responses to queries with
 // EDNS are padded to multiples of 468 bytes (RFC 7830, RFC 8467).
 //
@@ -90,7 +90,7 @@ type serverConn struct {
 	readFor  time.Duration // the time that was waited for them
 }
 
-// leave is called when the connection has to give up its slot: no more questions are read.
+// removeConn is called when the connection has to give up its slot: no more questions are read.
 func (c *serverConn) removeConn(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -136,7 +136,7 @@ func (c *serverConn) serveQueries() {
 	}
 }
 
-// answer answers a question in a goroutine of wg, or reports false if there are too many. Questions that have lost their place in
+// answerQuery answers a question in a goroutine of wg, or reports false if there are too many. Questions that have lost their place in
 // the line count until their responses are written, so that clients that do not read take no more memory than others.
 func (c *serverConn) answerQuery(q query, wg *sync.WaitGroup) bool {
 	s := c.s
@@ -211,9 +211,8 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	return c.SetReadDeadline(time.Now().Add(idle))
 }
 
-// lock locks writing, and sets the deadline of a response that is to be written now: the
-// time in which those before it are written counts, or a client that reads one now and
-// then would have all of them kept.
+// lock locks writing, and sets the deadline of the next response. The time that earlier responses took counts.
+// Otherwise a client that reads slowly could keep all its responses in memory.
 func (c *serverConn) lock() {
 	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
 	c.writing <- struct{}{}
@@ -243,7 +242,7 @@ func (c *serverConn) writeResponse(b []byte) error {
 	return err
 }
 
-// drain ends a connection to which a response was written a moment ago: if it were closed with questions unread, the kernel would
+// drainInput ends a connection to which a response was written a moment ago: if it were closed with questions unread, the kernel would
 // reset it, and its last answers might be lost. A connection that cannot be half closed is read for a moment only.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()

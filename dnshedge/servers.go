@@ -20,7 +20,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// clientServers are those that a Client may ask. The fields never change once the Client is used.
+// clientServers are the servers of a Client, by use and route. The fields never change after first use of the Client.
 type clientServers struct {
 	pool      *group.Pool
 	group     group.Servers   // the Upstreams; none: the system's are asked
@@ -63,7 +63,7 @@ func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error)
 	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
 
-// ofSystem returns servers of the system.
+// systemServers returns servers of the system.
 func (s *clientServers) systemServers(named []system.Server) (group.Servers, error) {
 	return s.findServers(func(yield func(Upstream) bool) {
 		for _, n := range named {
@@ -78,8 +78,8 @@ func (s *clientServers) systemServers(named []system.Server) (group.Servers, err
 	}, group.UseForQuestions)
 }
 
-// findServers returns the server of each upstream. One that is given twice is one: what it could not
-// answer it will not answer when it is asked as another server.
+// findServers returns the server of each upstream. It joins duplicates, because a second query to the same server is no
+// failover.
 func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (out group.Servers, err error) {
 	for up := range ups {
 		known, err := s.findServer(up, use)
@@ -109,8 +109,8 @@ func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server,
 	})
 }
 
-// at returns the server at an address: a host and port, or what ParseUpstream
-// reads. The caller must release it.
+// serverAt returns the server at an address: a host and port, or a string that ParseUpstream reads. The caller must
+// release it.
 func (s *clientServers) serverAt(address string) (*group.Server, error) {
 	if up, ok := s.configuredUpstream(address); ok {
 		return s.findServer(up, group.UseOnce)
@@ -127,7 +127,7 @@ func (s *clientServers) serverAt(address string) (*group.Server, error) {
 	return s.findServer(up, group.UseOnce)
 }
 
-// configuredUpstream returns the upstream of Upstreams or Fallback that is written as an address, with what an address does not say.
+// configuredUpstream returns the upstream in Upstreams or Fallback with that address, and its further settings.
 func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
 	if !strings.Contains(address, "://") {
 		return Upstream{}, false
@@ -180,9 +180,9 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute asks those who have q's name: by a route, or else the system, or else the servers for all names, and the fallback
-// servers if those fail. Servers that are unavailable are asked again, see askUntilAvailable.
-// If explore, no caller waits, and any server of the group may be asked first.
+// resolveByRoute asks the servers for q's name: a route, the system's servers for a domain, or the servers for all
+// names. If they fail, it asks the fallback servers. It asks unavailable servers again, see askUntilAvailable. With
+// explore no caller waits, and any server of the group may be first.
 func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchangerFor(q), s.exchanger); e != nil {
 		return s.delegateTo(ctx, q, e)
@@ -233,7 +233,7 @@ func (r *result) shouldRetry() bool {
 	return r.err != nil && (r.isUnavailable || refused && transport.IsOnlyTruncated(r.err))
 }
 
-// wait waits, or reports false at once if ctx ends before that.
+// waitFor waits, or reports false at once if ctx ends before that.
 func waitFor(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
@@ -248,8 +248,8 @@ func waitFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// resolveWithSystemChanges asks the servers. If the system names others before they have answered, those are asked: the network has changed, and who
-// was asked may be out of reach.
+// resolveWithSystemChanges asks the servers. If the system's servers change before an answer, it asks the new ones: the
+// network has changed, and the old servers may be unreachable.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Query, explore bool) *result {
 	if s.system == nil || !q.Standard() {
 		return s.resolveOnce(ctx, q, explore)
@@ -339,14 +339,14 @@ func indexOrLength(g group.Servers, s *group.Server) int {
 	return len(g)
 }
 
-// A turn is a group that is asked when those before it have failed, or are late.
+// A queryTier is a group of servers that is asked when earlier tiers have failed or are late.
 type queryTier struct {
 	group      group.Servers
 	isFallback bool
 	position   int // in the order that was given: servers that are down are asked later
 }
 
-// turns returns who is asked after whom, if g is asked about all names.
+// queryTiers returns the tiers of a question, in order, where g is the group for all names.
 func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -412,14 +412,15 @@ var errOtherAnswered = errors.New("dnshedge: another server answered first")
 // finalShare is the last part of the time, in which an answer is not held back any more.
 const finalShare = 20
 
-// maxTierPatience is how long the next server waits for the one before it at most, to be asked and to be believed. It is what other
-// resolvers take for it (resolv.conf(5), timeout).
+// maxTierPatience is the longest time that the next tier waits for an earlier one, both to be asked and to be accepted.
+// Other resolvers wait as long (timeout in resolv.conf(5)).
 const maxTierPatience = 5 * time.Second
 
 // recheckInterval is how often a question that waits looks whether it still waits for the right servers.
 const recheckInterval = 200 * time.Millisecond
 
-// queryTiersOnce asks the groups in turn. What is not known to be safe to repeat goes to the first one that it can be sent to, and to no other.
+// queryTiersOnce asks the tiers in order. A query that is not safe to repeat goes to the first tier that it can be sent
+// to, and to no other.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, turns []queryTier) (r *result) {
 	if q.Standard() {
 		return s.queryTiersInOrder(ctx, q, turns, func() *result { return nil })
@@ -436,10 +437,12 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, turns
 	return r
 }
 
-// queryTiersInOrder asks the groups one after another, each when the one before it has failed, is found to be down, or has had its part of the
-// time that is left. That one is still waited for: what it says counts more than what a later one says, which is held back if the earlier
-// one answers others meanwhile, and most of this kind. So no server that is silent about some names hides another, and none
-// that is slow about some is taken for dead. What earlier groups have said is known to before, which may say more later.
+// queryTiersInOrder asks tier after tier. The next tier starts when the previous one has failed, is down, or has used
+// its share of the remaining time. The earlier tier stays under way, and its answer has precedence.
+//
+// A later answer is held back if the earlier tier answers other questions meanwhile, and most questions of this kind.
+// So a server that is silent about some names hides no other server. A server that is slow for some names is not taken
+// for dead. before returns the responses of earlier tiers, which may still change.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, turns []queryTier, before responseSoFar) *result {
 	t := turns[0]
 	if t.isFallback {
@@ -501,10 +504,10 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tu
 	return rest
 }
 
-// said returns what has been said to a question so far, or nil. It may be called at any time.
+// responseSoFar returns the best response to a question so far, or nil. It may be called at any time.
 type responseSoFar func() *result
 
-// bestResponse returns what x has been told so far, if that is a failure, or else what was said before.
+// bestResponse returns the failure that x has received so far, or else before.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -513,7 +516,7 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isBeforeFallback reports whether those after the first turn are fallback servers, and that one is not.
+// isBeforeFallback reports whether the first tier is no fallback tier and the second one is.
 func isBeforeFallback(turns []queryTier) bool { return !turns[0].isFallback && turns[1].isFallback }
 
 // isFromFallback reports whether an answer is of a server of the turns that is a fallback server only.
@@ -587,7 +590,7 @@ func betterResult(q *wire.Query, first, second *result) *result {
 // isDecision reports whether a failure is the decision of a healthy server, which no fallback must undo. The result may be nil.
 func (r *result) isDecision() bool { return r != nil && r.err == nil && r.from.IsDecision(r.answer) }
 
-// removeUnusedOptions returns q without what those who are asked do not use.
+// removeUnusedOptions returns q without the EDNS options that its servers ignore.
 func (s *clientServers) removeUnusedOptions(q *wire.Query) *wire.Query {
 	if !q.HasOptions() {
 		return q
@@ -625,14 +628,14 @@ func (s *clientServers) delegateTo(ctx context.Context, q *wire.Query, e Exchang
 	return &result{answer: answer, attempts: 1}
 }
 
-// groupQuery is a question on its way through a group and what came of it, in one piece of memory.
+// groupQuery is a question to a group and its result, in one allocation.
 type groupQuery struct {
 	group.Exchange
 	result
 }
 
-// ask puts a question to a group of equivalent servers, hedged. It returns what the servers said, even if that is a failure, or
-// an error if they said nothing. It is part of x, which is new.
+// askGroup sends a question to a group of equivalent servers, hedged. It returns the servers' response, even a failure,
+// or an error if there is no response. It uses x, which is new.
 func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Query, g group.Servers) *result {
 	out, r := x.Ask(ctx, s.pool, q, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
@@ -650,7 +653,7 @@ func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Que
 	return r
 }
 
-// filterAnswer applies the filter to an answer, but not to those of servers that Routes or the system has for q's name.
+// filterAnswer applies the rebinding filter to an answer, unless Routes or the system has own servers for q's name.
 func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	if !q.Standard() || s.routes.hasRoute(q) {
 		return nil
@@ -658,7 +661,7 @@ func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return s.filter.filterAnswer(q, a)
 }
 
-// routeTable say who is asked about the names in some domains. The fields never change.
+// routeTable maps domains to the Exchangers and system servers that answer for them. The fields never change.
 type routeTable struct {
 	exchangers map[string]Exchanger // Client.Routes by domain, in wire format and lower case
 	system     *system.Servers      // nil: it is not asked
@@ -680,8 +683,8 @@ func newRoutes(given map[string]Exchanger) (routeTable, error) {
 	return out, nil
 }
 
-// exchangerFor returns who is asked q instead of the Client's own servers, by the longest
-// domain in Routes that q's name is in; nil: nobody.
+// exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. Nil: the Client's own
+// servers are asked.
 func (r *routeTable) exchangerFor(q *wire.Query) Exchanger {
 	e, _ := r.routeDomain(q)
 	return e
@@ -697,7 +700,7 @@ func (r *routeTable) systemServersFor(q *wire.Query) []system.Server {
 	return servers
 }
 
-// has reports whether others than the servers for all names are asked q.
+// hasRoute reports whether others than the servers for all names are asked q.
 func (r *routeTable) hasRoute(q *wire.Query) bool {
 	return r.exchangerFor(q) != nil || r.systemServersFor(q) != nil
 }
@@ -713,7 +716,7 @@ func (r *routeTable) routeDomain(q *wire.Query) (Exchanger, int) {
 	return e, n
 }
 
-// An unwrapper is an Exchanger that asks another one, such as a dnssec.Validator.
+// An unwrapper is an Exchanger that asks another Exchanger, for example a dnssec.Validator.
 type unwrapper interface{ Unwrap() any }
 
 // maxUnwrapped bounds a chain of unwrappers, which may be a circle.

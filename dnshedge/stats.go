@@ -7,14 +7,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Stats is what a Client is and has done. The fields are documented at [observe.DNSStats],
+// Stats are the statistics of a Client. The fields are documented at [observe.DNSStats],
 // for which debug and hedgeprom need no package dnshedge.
 type Stats = observe.DNSStats
 
-// UpstreamStats is what is known of one server.
+// UpstreamStats are the statistics of one server.
 type UpstreamStats = observe.DNSUpstreamStats
 
-// Stats returns what the Client did. The zero Stats is that of a Client whose
+// Stats returns the statistics of the Client. It returns the zero Stats if the Client's
 // fields are invalid.
 func (c *Client) Stats() Stats {
 	core, err := c.getCore()
@@ -35,7 +35,7 @@ func (c *Client) Stats() Stats {
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int { return strings.Compare(a.Upstream, b.Upstream) })
 	if c.Cache != nil {
-		s.Cache = c.Cache.addStats()
+		s.Cache = c.Cache.sizeStats()
 	}
 	return s
 }

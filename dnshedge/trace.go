@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Trace is told what a Client does. Its functions may be nil; they are called
-// from several goroutines at once and must not block. A panic of one is counted in Stats.ObserverPanics.
+// Trace has functions that a Client calls on its events. They may be nil. They are called from several goroutines at
+// once and must not block. A panic of one is counted in Stats.ObserverPanics.
 type Trace struct {
 	// Attempt is called before a query is sent. The context is the caller's, or
 	// the Client's own if callers share the exchange.
@@ -23,7 +23,7 @@ type Trace struct {
 	Answer func(context.Context, AnswerInfo)
 }
 
-// AttemptInfo is what a Trace is told of an attempt.
+// AttemptInfo describes an attempt for a Trace.
 type AttemptInfo struct {
 	Name     string
 	Type     uint16
@@ -43,7 +43,7 @@ const (
 	FromLocal  Source = "local" // this machine: the hosts file, or a special-use name
 )
 
-// AnswerInfo is what a Trace is told of an answer.
+// AnswerInfo describes an answer for a Trace.
 type AnswerInfo struct {
 	Name     string
 	Type     uint16
@@ -54,7 +54,8 @@ type AnswerInfo struct {
 	Err      error // instead of an answer
 }
 
-// guard returns a Trace whose functions call those of t, and panicked with the value of a panic; nil if t is nil.
+// recoverPanics returns a Trace that calls the functions of t and recovers their panics. It calls panicked with the
+// value of a panic. It returns nil if t is nil.
 func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
 	if t == nil {
 		return nil
@@ -105,7 +106,7 @@ func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo
 	return AttemptInfo{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }
 
-// asked returns r, of which the Trace is told, if there is one.
+// reportAnswer returns r, of which the Trace is told, if there is one.
 func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *result {
 	if t != nil && t.Answer != nil {
 		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.attempts, HedgeWon: r.isHedged, Err: r.err}
@@ -117,7 +118,7 @@ func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *res
 	return r
 }
 
-// hit tells the Trace, if there is one, of an answer that no server was asked for.
+// reportLocalAnswer tells the Trace, if there is one, of an answer that no server was asked for.
 func (t *Trace) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t != nil && t.Answer != nil {
 		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: err})

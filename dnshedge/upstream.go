@@ -151,7 +151,7 @@ func parseAddress(s string) (Upstream, error) {
 	return Upstream{Net: defaultNet, Addr: ap.String()}, nil
 }
 
-// parseFragment reads what is behind the #, if there is one: a name and options.
+// parseFragment reads the part after the #, if there is one: a name and options.
 func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Scheme) error {
 	name, options, more := strings.Cut(fragment, ";")
 	u.ServerName = name
@@ -183,7 +183,7 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 	return nil
 }
 
-// parsePath takes the path off what is behind the scheme, and returns the host.
+// parsePath removes the path from the part after the scheme, and returns the host.
 func (u *Upstream) parsePath(rest string, known transport.Scheme) (host string, err error) {
 	p, err := url.Parse(u.Net + "://" + rest)
 	failed := (*url.Error)(nil)
@@ -262,7 +262,7 @@ func validPin(s string) bool {
 	return err == nil && len(b) == sha256.Size && !strings.ContainsAny(s, "\r\n")
 }
 
-// key returns what tells servers apart.
+// key returns a string that is equal for upstreams that are the same server.
 func (u Upstream) key() string {
 	s := u.String()
 	for i, a := range u.Addrs {

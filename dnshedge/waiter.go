@@ -7,8 +7,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// clientQuery is a question that a client has sent to this server and that waits for its answer. It is a context without values, which ends
-// when the line is full and a later question takes its place.
+// clientQuery is a query of a client that waits for its answer. It is a context without values. It ends when the queue is
+// full and a later query displaces it.
 type clientQuery struct {
 	transport.Span
 	core  *core
@@ -16,8 +16,8 @@ type clientQuery struct {
 	place queuedQuery
 }
 
-// enterQueue adds a question to a line. If the line is full, the question that has waited longest, of those in the longest lane, is
-// cancelled. The context of the question must have no values. The caller calls answer, and then End.
+// enterQueue adds a query to a queue. If the queue is full, the longest waiting query of a longest subqueue is
+// cancelled. The context of the query must have no values. The caller calls answerInQueue, and then End.
 func (c *core) enterQueue(ctx context.Context, l *fairQueue, lane string) *clientQuery {
 	w := &clientQuery{core: c, line: l}
 	w.Begin(ctx, 0)
@@ -25,8 +25,8 @@ func (c *core) enterQueue(ctx context.Context, l *fairQueue, lane string) *clien
 	return w
 }
 
-// answer is core.answer. If a later question has taken the place meanwhile, displaced is true, and the result is
-// ErrTooManyQuestions unless there is an answer.
+// answerInQueue answers the query as core.answerQuestion does. If a later query has displaced it meanwhile, displaced is
+// true, and the result is ErrTooManyQuestions unless there is an answer.
 func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *result, displaced bool) {
 	defer w.line.dequeue(&w.place) // also if code of the user ends the goroutine
 	r = w.core.answerQuestion(w, stay, q, "")
@@ -36,7 +36,7 @@ func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *res
 	return r, displaced
 }
 
-// Cancel ends the question because a later one has taken its place.
+// Cancel ends the query because a later query has displaced it.
 func (w *clientQuery) Cancel() {
 	w.Span.Cancel()
 	w.core.count.dropped.Add(1)

@@ -12,8 +12,8 @@ import (
 // clientQueues bounds the questions of clients that wait for answers. Copies of one question are one exchange for the Client, but
 // each takes a goroutine and its memory.
 type clientQueues struct {
-	datagrams fairQueue // in lanes by the domain of the question, because addresses of datagrams can be forged
-	streams   fairQueue // in lanes by the client
+	datagrams fairQueue // in subqueues by the domain of the question, because addresses of datagrams can be forged
+	streams   fairQueue // in subqueues by the client
 }
 
 // init sets the bounds: twice as many questions as Client.MaxInFlight over datagrams, and as many over streams.
@@ -22,8 +22,8 @@ func (w *clientQueues) init(maxInFlight int) {
 	w.datagrams.max, w.streams.max = n, n
 }
 
-// queueFor returns the line that a question waits in, datagrams or streams by the type of the client's address, and its lane there: the
-// domain of the question over UDP, where addresses can be forged, and otherwise the client.
+// queueFor returns the queue of a query, datagrams or streams by the type of the client's address, and its subqueue key.
+// The key is the domain of the question over UDP, where addresses can be forged, and otherwise the client.
 func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, lane string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.Zone()
@@ -31,7 +31,8 @@ func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, l
 	return &w.streams, streamLane(client)
 }
 
-// streamLane returns the lane of a client: its IPv4 address, or its IPv6 network of 64 bits. Clients without an IP address have one lane.
+// streamLane returns the subqueue key of a client: its IPv4 address, or its IPv6 /64 network. Clients without an IP address share
+// one subqueue.
 func streamLane(client net.Addr) string {
 	b, _ := connlimit.ClientAddress(client).MarshalBinary() // which never fails
 	return string(b)

@@ -23,9 +23,8 @@ import (
 	"github.com/gohedge/hedge/internal/redact"
 )
 
-// Scheme is that of the targets: hedgedns:///host:port. Without a port it is 443, as for gRPC's dns
-// scheme. There is no authority, which would be a name server: Names knows whom to ask. Service
-// configs are not looked up.
+// Scheme is the scheme of the targets: hedgedns:///host:port. The default port is 443, as for gRPC's dns scheme. A
+// target has no authority, which would be a name server: Names chooses the servers. Service configs are not looked up.
 const Scheme = "hedgedns"
 
 const (
@@ -108,13 +107,13 @@ type hostWatcher struct {
 	found      chan watchResult // closed when the watch has ended
 }
 
-// found is what a watch yields.
+// watchResult is one result of a watch.
 type watchResult struct {
 	addrs []netip.Addr
 	err   error
 }
 
-// watch sends what is found of the host to tell. A host that is an address has this one for ever.
+// watchHost sends each result of the host to updateConn. For a host that is an IP address it sends that address once.
 func (w *hostWatcher) watchHost() {
 	defer close(w.found)
 	if ip, err := netip.ParseAddr(w.host); err == nil {
@@ -134,7 +133,7 @@ func (w *hostWatcher) sendResult(f watchResult) {
 	}
 }
 
-// tell tells gRPC what is found, and again what it has refused.
+// updateConn passes results to gRPC. It passes a result again after gRPC has refused it.
 func (w *hostWatcher) updateConn() {
 	var addrs []netip.Addr
 	again := time.NewTimer(0)

@@ -83,8 +83,8 @@ type dialResult struct {
 	err error
 }
 
-// run connects to the first of the addresses that answers. Which those are is looked at before
-// each attempt, because a lookup may be under way.
+// runDial connects to the first address that answers. It reads the list of addresses before each attempt, because a
+// lookup may still add some.
 func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	n := d.h.n
 	ctx, cancel := context.WithCancel(ctx)
@@ -169,7 +169,7 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 	return ip, h.changed, wait
 }
 
-// start dials an address in a goroutine that ends when the Dialer has returned.
+// startAttempt dials an address in a goroutine that ends when the Dialer has returned.
 func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
@@ -188,7 +188,7 @@ func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	}()
 }
 
-// runRecovered calls code of the user's on a goroutine where nobody could recover its panic, and does.
+// runRecovered calls the user's code and drops its panic. On these goroutines no caller could recover it.
 func runRecovered(f func()) {
 	defer func() { _ = recover() }()
 	f()
@@ -229,7 +229,7 @@ func (d *hostDial) recordSuccess(r dialResult) net.Conn {
 	return h.n.trackConn(r.Conn, r.ip, []*host{h})
 }
 
-// connTracking is what is known of a connection that is open.
+// connTracking is the record of an open connection: its host and address.
 type connTracking struct {
 	n      *Names
 	hosts  []*host // that it belongs to
@@ -279,7 +279,7 @@ func (n *Names) trackGiven(ctx context.Context, c net.Conn, ip netip.Addr) net.C
 	return n.trackConn(c, ip, hosts)
 }
 
-// closed forgets a connection.
+// recordClosed forgets a connection.
 func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()
@@ -294,7 +294,7 @@ func (t *connTracking) recordClosed() {
 	})
 }
 
-// of returns what is known of a connection, which embeds it.
+// self returns the tracking of the connection that embeds it.
 func (t *connTracking) self() *connTracking { return t }
 
 // conn is a connection that tells when it is closed.
@@ -311,7 +311,7 @@ func (c conn) Close() error {
 // NetConn returns the Dialer's connection.
 func (c conn) NetConn() net.Conn { return c.Conn }
 
-// tcpConn is conn with the methods of a *net.TCPConn, such as ReadFrom.
+// tcpConn is conn with the methods of a *net.TCPConn, for example ReadFrom.
 type tcpConn struct {
 	*net.TCPConn
 	*connTracking

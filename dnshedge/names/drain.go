@@ -113,11 +113,10 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return resp, err
 }
 
-// drainingBody is a request's body that can be had only once. A connection that another request has made
-// close may refuse the request, and net/http then closes the body unread and goes on with another
-// connection, for which it wants the body again (HTTP/2, Go 1.26). So until RoundTrip returns,
-// Close does nothing to a body that has not been read, and the request is sent again. It gets no
-// GetBody, which whoever is below would rely on.
+// drainingBody is a request's body that can be read only once. A draining connection may refuse the request. Then
+// net/http closes the unread body, and needs it again for another connection (HTTP/2, Go 1.26). So until RoundTrip
+// returns, Close does nothing to an unread body, and the request is sent again. It gets no GetBody, because lower
+// RoundTrippers would rely on that.
 type drainingBody struct {
 	io.ReadCloser
 
@@ -147,7 +146,7 @@ func (b *drainingBody) Close() error {
 	return from.Close()
 }
 
-// refused reports whether err is net/http's for a request that could be sent again if it had its
+// recordRefusal reports whether err is net/http's for a request that could be sent again if it had its
 // body, and the body has not been read. Then b is another, empty body.
 func (b *drainingBody) recordRefusal(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
@@ -193,7 +192,7 @@ func (n *Names) shouldClose(name string) (shouldClose, ok bool) {
 	return now.Before(h.push), true
 }
 
-// used notes that a request to a host uses a connection, which it closes or not.
+// recordUse notes that a request to a host uses a connection, which it closes or not.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -217,8 +216,8 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	h.countConns(now)
 }
 
-// trackingOf returns what is known of a connection that DialContext made, or that stands on one, as that
-// of TLS does; nil: it is another.
+// trackingOf returns the tracking of a connection that DialContext made, or that wraps one, as a TLS connection does.
+// It returns nil for other connections.
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {

@@ -9,7 +9,7 @@ import (
 // maxGiven is how many hosts a connection to an address that they share belongs to at most.
 const maxGiven = 8
 
-// given is what LookupNetIP has returned: who got an address may dial it. Names.mu guards it.
+// givenAddresses are the addresses that LookupNetIP has returned, which its callers may dial. Names.mu guards it.
 type givenAddresses struct {
 	hosts  map[netip.Addr][]*host // maxGiven at most, the last one at the end
 	shared atomic.Int64           // addresses of more than one host
@@ -18,7 +18,7 @@ type givenAddresses struct {
 // hostKey is the key of a context's value: the host of the request that a connection is made for.
 type hostKey struct{}
 
-// add makes h the last of an address's hosts.
+// addHost makes h the last of an address's hosts.
 func (g *givenAddresses) addHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	if len(hosts) > 0 && hosts[len(hosts)-1] == h {

@@ -32,7 +32,7 @@ const (
 
 var errNothing = errors.New("names: Exchanger returned neither a response nor an error")
 
-// A host is what is known of a host. Names.mu guards it.
+// A host is the state of one host name: its addresses, lookups and users. Names.mu guards it.
 type host struct {
 	n    *Names
 	name string
@@ -63,7 +63,7 @@ type host struct {
 	gap      time.Duration
 }
 
-// An hostAddress is what is known of an address of a host.
+// A hostAddress is the state of one address of a host.
 type hostAddress struct {
 	source netip.Addr             // of connections to it; not valid: there is no route, or it is not known yet
 	unsure bool                   // the source could not be determined
@@ -72,7 +72,7 @@ type hostAddress struct {
 	conns  map[*connTracking]struct{}
 }
 
-// A service is what is known of a port of an address. One that fails tells nothing of the others.
+// A portHealth is the state of one port of an address. A failure of one port says nothing about other ports.
 type portHealth struct {
 	failed  time.Time // when it failed last, or was overtaken
 	reached bool      // a dial got through to it
@@ -104,7 +104,7 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	return len(a.ports) > 0
 }
 
-// A look is a lookup that is under way.
+// A lookupState is a lookup that is under way.
 type lookupState struct {
 	begun    bool            // it has had its turn
 	left     chan struct{}   // closed when nobody waits for it that has not begun
@@ -114,8 +114,8 @@ type lookupState struct {
 	told     addressFamilies // whose answers were published
 }
 
-// hasEnough reports whether a lookup need not be waited for any more, by a caller who needs all that
-// is wanted or any of it.
+// hasEnough reports whether a caller need not wait for a lookup any more. With all the caller needs all wanted
+// families, and otherwise any of them.
 func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
@@ -123,8 +123,8 @@ func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	return (l.told[0] || !want[0]) && (l.told[1] || !want[1])
 }
 
-// waitLimit returns when a caller who has addresses does not wait any more. One who has some that are
-// wanted, and needs all, waits a moment when something was published.
+// waitLimit returns when a caller that has addresses stops waiting. A caller that has some of the wanted families, and
+// needs all, waits briefly after the first results.
 func (l *lookupState) waitLimit(some bool) time.Time {
 	if end := l.first.Add(lookup.Delay); some && !l.first.IsZero() && end.Before(l.patience) {
 		return end
@@ -189,7 +189,7 @@ func (h *host) armTimers(now time.Time) {
 	})
 }
 
-// expire makes the next lookup due now, or MinTTL after the last one.
+// expireAddresses makes the next lookup due now, or MinTTL after the last one.
 func (h *host) expireAddresses(now time.Time) {
 	due := h.asked.Add(h.n.minTTL())
 	if due.Before(now) {
@@ -252,7 +252,7 @@ func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bo
 	return false
 }
 
-// lookupResult is what a lookup found in one family.
+// lookupResult is the result of a lookup in one address family.
 type lookupResult struct {
 	addrs []lookup.Addr
 	err   error // instead, of type *net.DNSError: it is not known which addresses there are
@@ -262,7 +262,7 @@ type lookupResult struct {
 // hasAddresses reports whether there are addresses.
 func (f *lookupResult) hasAddresses() bool { return f != nil && len(f.addrs) > 0 }
 
-// runLookup looks a host up when it is its turn, unless nobody waits for it any more.
+// runLookup looks a host up when a slot is free, unless no caller waits for it any more.
 func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -281,7 +281,7 @@ func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) 
 	}
 }
 
-// canStart notes that it is a lookup's turn, and reports whether somebody waits for it.
+// canStart marks a lookup as started, and reports whether a caller waits for it.
 func (h *host) canStart(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -295,9 +295,9 @@ func (h *host) canStart(l *lookupState) bool {
 	return true
 }
 
-// lookupBoth looks the host up. What is found in one family is published a moment later, if the other's answer
-// has not come by then: RFC 8305 §3 calls that the resolution delay. IPv6 addresses of a host
-// that has none yet are published at once.
+// lookupBoth looks up both address families. The result of one family is published after the resolution delay of RFC
+// 8305 §3, if the other one has no answer by then. IPv6 addresses of a host that has no addresses yet are published at
+// once.
 func (h *host) lookupBoth(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
@@ -330,7 +330,7 @@ func (h *host) lookupBoth(ctx context.Context) {
 	h.endLookup(both)
 }
 
-// ask asks for the addresses of a type. A panic of the Exchanger is an error of the lookup, since no
+// lookupType asks for the addresses of a type. A panic of the Exchanger is an error of the lookup, since no
 // caller could recover it.
 func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
 	result := make(chan lookupResult, 1)
@@ -352,9 +352,9 @@ func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
 	return result
 }
 
-// publishResults makes what was found in one family or both the host's addresses. A family that
-// failed, or is not yet known, keeps its addresses; and so do both if there would be none. One that
-// has no such host has failed: the other's addresses contradict it (RFC 4074 §4.2).
+// publishResults replaces the host's addresses by the results of one family or both. A family that failed or is not yet
+// known keeps its addresses. Both keep theirs if there would be none. NXDOMAIN in one family counts as a failure if the
+// other has addresses, which contradict it (RFC 4074 §4.2).
 func (h *host) publishResults(both [2]*lookupResult) {
 	var all []netip.Addr
 	for _, f := range both {
@@ -453,7 +453,7 @@ func (h *host) dropAddress(ip netip.Addr) {
 	h.n.given.removeHost(ip, h)
 }
 
-// notifyWatchers wakes those who wait for the host.
+// notifyWatchers wakes the goroutines that wait for the host.
 func (h *host) notifyWatchers() {
 	close(h.changed)
 	h.changed = make(chan struct{})
@@ -513,9 +513,9 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// until returns when the addresses have to be looked up again, and remembers their TTLs. One that is
-// shorter than MinTTL, and than one just before, is what is left of that in a server's cache.
-func (h *host) expiryOf(both [2]*lookupResult) (expiryOf time.Time) {
+// expiryOf returns when the addresses must be looked up again, and stores their TTLs. A TTL that is shorter than MinTTL
+// and than the previous TTL is the remaining TTL in a server's cache.
+func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.addrs) == 0 {
 			continue
@@ -530,15 +530,15 @@ func (h *host) expiryOf(both [2]*lookupResult) (expiryOf time.Time) {
 		}
 		h.ttls[i] = [2]time.Duration{before[1], ttl}
 		end := f.at.Add(min(max(ttl, least), h.n.maxTTL()))
-		if expiryOf.IsZero() || end.Before(expiryOf) {
-			expiryOf = end
+		if expiry.IsZero() || end.Before(expiry) {
+			expiry = end
 		}
 	}
-	return expiryOf
+	return expiry
 }
 
-// lookupError returns why a lookup has found no address: a family that failed may have some, also if the other
-// says that there is no such host.
+// lookupError returns the error of a lookup without addresses. A family that failed may have addresses, even if the
+// other family's answer is NXDOMAIN. So the failure is returned.
 func (h *host) lookupError(both [2]*lookupResult) error {
 	err := lookup.NewNotFound(h.name)
 	for _, f := range both {
@@ -552,9 +552,9 @@ func (h *host) lookupError(both [2]*lookupResult) error {
 	return err
 }
 
-// orderAddresses returns the addresses in the order in which a port is dialled: those that failed lately come
-// last, and otherwise as RFC 6724 has it. The families take turns, beginning with that of the best address (RFC 8305 §4), and
-// equal addresses of a family begin at turn.
+// orderAddresses returns the addresses in the order in which a port is dialled. Addresses that failed recently come
+// last, and the others are sorted by RFC 6724. The families alternate, beginning with the family of the best address
+// (RFC 8305 §4). Equal addresses of a family are rotated by turn.
 func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // by whether they failed, and family
@@ -590,7 +590,7 @@ func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []ne
 	return out
 }
 
-// compare compares two addresses as RFC 6724 has it.
+// compareAddresses compares two addresses as RFC 6724 has it.
 func (h *host) compareAddresses(a, b netip.Addr) int {
 	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }

@@ -19,7 +19,8 @@ const (
 // A lookupSlots is had by sending to it, and is over when that is received.
 type lookupSlots chan struct{}
 
-// exchangerSlots are those of lookups. Hosts that are new and hosts that are known do not hold up each other.
+// exchangerSlots are the lookup slots of one Exchanger. New hosts and known hosts have separate slots, so that neither
+// delays the other.
 type exchangerSlots struct{ fresh, known lookupSlots }
 
 func slotsOf(x dnshedge.Exchanger) exchangerSlots {

@@ -69,12 +69,11 @@ const (
 
 var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 
-// Names keeps the addresses of hosts. The zero value works, and asks the servers of the
-// system. Its fields must not be changed after first use. Names is safe for concurrent use.
+// Names keeps the addresses of hosts. The zero value works, and asks the servers of the system. Its fields must not be
+// changed after first use. Names is safe for concurrent use.
 //
-// Hosts are complete names: search domains are not used. Case and a final dot do not matter.
-// 1024 hosts, with 65,536 addresses in all, are kept besides those with open connections; those
-// that were not used for the longest time are forgotten first.
+// Hosts are complete names: search domains are not used. Case and a final dot do not matter. Besides hosts with open
+// connections, Names keeps 1024 hosts, with 65,536 addresses in all. It removes the least recently used hosts first.
 type Names struct {
 	// Exchanger answers the questions, such as a *dnshedge.Client. Nil: a Client of the
 	// system's servers with its defaults, that knows /etc/hosts when there is one. If it
@@ -272,8 +271,8 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// readyHost returns a host whose addresses are known and, if they could be had in time, fresh; if
-// all, those of all the families that are wanted. The caller releases it.
+// readyHost returns a host with known addresses, which are fresh if a lookup finishes in time. With all it waits for
+// all wanted families. The caller releases the host.
 func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
@@ -309,15 +308,14 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	return nil, h.err
 }
 
-// release ends a hold.
+// releaseHost ends a hold.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h.removeUser()
 }
 
-// hold returns what is known of a host, which it makes if that is nothing. The caller holds mu,
-// and releases the host.
+// holdHost returns the state of a host, and creates it if necessary. The caller holds mu, and releases the host.
 func (n *Names) holdHost(name string) *host {
 	name = canonicalHost(name)
 	h := n.hosts[name]
@@ -329,8 +327,8 @@ func (n *Names) holdHost(name string) *host {
 	return h
 }
 
-// startRest keeps a host that nobody uses, if its addresses are known, and forgets those that were not
-// used for the longest time if there are too many. The caller holds mu.
+// startRest keeps an unused host, if its addresses are known, and removes the least recently used hosts if there are
+// too many. The caller holds mu.
 func (n *Names) startRest(h *host) {
 	if h.resting == nil {
 		h.resting = n.idle.PushFront(h)
@@ -344,7 +342,7 @@ func (n *Names) startRest(h *host) {
 	}
 }
 
-// wake takes a host that is needed from those that nobody uses. The caller holds mu.
+// endRest takes a host out of the list of unused hosts. The caller holds mu.
 func (n *Names) endRest(h *host) {
 	if h.resting != nil {
 		n.idle.Remove(h.resting)
@@ -364,7 +362,7 @@ func (n *Names) forgetHost(h *host) {
 // canonicalHost returns a host's name as the key of Names.hosts.
 func canonicalHost(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
-// A addressFamilies is what addresses a network has.
+// addressFamilies says which address families a network has.
 type addressFamilies [2]bool // IPv4, IPv6
 
 var anyFamily = addressFamilies{true, true}

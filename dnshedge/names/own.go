@@ -17,7 +17,7 @@ type defaultClients struct {
 	clients []*dnshedge.Client
 }
 
-// get returns the Client. While there is no hosts file, each call looks for the file. When there is one, another Client,
+// getClient returns the Client. While there is no hosts file, each call looks for the file. When there is one, another Client,
 // which reads it, replaces the first. A file that exists and cannot be read fails the lookup, as for any Client.
 func (o *defaultClients) getClient() *dnshedge.Client {
 	o.mu.Lock()
@@ -39,7 +39,7 @@ func (o *defaultClients) hasHosts() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// close closes the Clients. get must not be called any more.
+// closeClients closes the Clients. get must not be called any more.
 func (o *defaultClients) closeClients() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -55,8 +55,8 @@ func scopeOf(ip netip.Addr) int {
 	return global
 }
 
-// compareTo returns less than 0 if a comes before b: rules 1, 2, 5, 6 and 8 of RFC 6724 §6. Rules 3, 4 and 7 need what programs
-// cannot see. Rule 9 would always choose the same of the addresses of a family, which take turns.
+// compareTo returns less than 0 if a comes before b by rules 1, 2, 5, 6 and 8 of RFC 6724 §6. Rules 3, 4 and 7 need
+// facts that programs cannot see. Rule 9 would always choose the same address of a family, but addresses are rotated.
 func (a destination) compareTo(b destination) int {
 	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
 		return c
@@ -84,7 +84,7 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// unreachable are the errors of a system that has no route to an address, or no address of the family: those of Unix, and of Windows.
+// unreachable lists the errors of Unix and Windows for a missing route to an address or a missing address family.
 var unreachable = [...]syscall.Errno{
 	syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT,
 	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
@@ -113,8 +113,8 @@ func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	return systemSource(ip)
 }
 
-// sourcesOf returns the sources of addresses, without those that cannot be determined now. It takes system calls: the caller must not
-// hold mu.
+// sourcesOf returns the source addresses for addrs, without addresses whose source is unknown now. It makes system
+// calls: the caller must not hold mu.
 func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	sources := make(map[netip.Addr]netip.Addr, len(addrs))
 	for _, ip := range addrs {

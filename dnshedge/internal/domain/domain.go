@@ -1,4 +1,4 @@
-// Package domain finds what holds for the longest domain that a name is in.
+// Package domain finds the entry of the longest domain that contains a name.
 package domain
 
 import (

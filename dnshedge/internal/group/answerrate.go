@@ -10,14 +10,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// answerRate is which part of the questions of late a server has answered, among those that it or another server answered, by
-// kind of question. It is safe for concurrent use.
+// answerRate is the share of the recent questions that a server has answered, of the questions that this server or
+// another one answered. It is counted by type of question. It is safe for concurrent use.
 type answerRate struct {
 	mu     sync.Mutex // guards kinds
 	byType [4]recentQuestions
 }
 
-// recentQuestions is the latest pieces of evidence, in turn. What came of one name is one piece, however often it came.
+// recentQuestions is a ring of the outcomes of recent questions. Several outcomes of one name count once.
 type recentQuestions struct {
 	outcomes [8]questionOutcome
 	next     int
@@ -28,7 +28,8 @@ type questionOutcome struct {
 	isAnswered bool
 }
 
-// typeIndex returns the index of the kind of a question: servers and what is before them drop types that they do not know.
+// typeIndex returns the index of a question's type. Servers and middleboxes may drop queries of types that they do not
+// know.
 func typeIndex(q *wire.Query) int {
 	switch q.Type {
 	case dns.TypeA:
@@ -41,7 +42,7 @@ func typeIndex(q *wire.Query) int {
 	return 3
 }
 
-// recordQuestion adds what came of a question.
+// recordQuestion adds the outcome of a question.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

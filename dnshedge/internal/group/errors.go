@@ -22,8 +22,8 @@ func IsUnavailable(err error) (again bool, pause time.Duration) {
 	return IsRefused(err) || transport.IsClosedByServer(err), 0
 }
 
-// IsUnsent reports whether err proves that the message has reached no server. Then even a message that must be sent once, such as an UPDATE,
-// may go to another server.
+// IsUnsent reports whether err proves that the message has reached no server. Then a message that must be sent once,
+// for example an UPDATE, may go to another server.
 func IsUnsent(err error) bool {
 	return (IsRefused(err) || localerror.IsLocal(err)) && !transport.MayBeReceived(err)
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// LearnedLatencies is what an export says of a server.
+// LearnedLatencies are the latencies of a server in an export.
 type LearnedLatencies struct {
 	Name                    string
 	srtt, handshake         time.Duration
 	answerTimes, roundTrips *sketch.Window
 }
 
-// AppendLatencies appends what was learned of the server.
+// AppendLatencies appends the latencies of the server.
 func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	l := &s.latencyEstimator
 	l.mu.Lock()
@@ -28,7 +28,7 @@ func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, l.roundTrips.Append(nil, now))
 }
 
-// DecodeLatencies takes off what AppendLearned has appended. Fields are limit bytes long at most.
+// DecodeLatencies reads the latencies that AppendLatencies has appended. Fields are limit bytes long at most.
 func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedLatencies, err error) {
 	l = LearnedLatencies{Name: string(d.Bytes(limit)), srtt: d.Duration(), handshake: d.Duration()}
 	for _, w := range [...]**sketch.Window{&l.answerTimes, &l.roundTrips} {
@@ -39,7 +39,7 @@ func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedL
 	return l, nil
 }
 
-// MergeLatencies adds what was learned elsewhere.
+// MergeLatencies adds the latencies of an export.
 func (s *Server) MergeLatencies(from LearnedLatencies) {
 	l := &s.latencyEstimator
 	l.mu.Lock()

@@ -23,7 +23,8 @@ const (
 	lossWindow       = 256 // queries over which losses are counted, and as many before
 )
 
-// latencyEstimator learns from a server's answers when a query to it is late. It is safe for concurrent use.
+// latencyEstimator learns from a server's answers how long an answer may take before a query is hedged. It is safe for
+// concurrent use.
 type latencyEstimator struct {
 	hedging      *Hedging      // never changes
 	key          *policy.Key   // never changes; it knows which part of the budget is worth spending
@@ -61,7 +62,7 @@ func (l *latencyEstimator) slowDelay() time.Duration {
 	return initialDelay
 }
 
-// hasInitialDelay reports whether the slow delay is a guess.
+// hasInitialDelay reports whether the slow delay is the initial one, because too few answers are known.
 func (l *latencyEstimator) hasInitialDelay() bool { return l.learnedSlowDelay.Load() == 0 }
 
 // handshakeAllowance is how much longer an answer takes if a handshake comes first.
@@ -104,7 +105,7 @@ func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// answered learns from a response.
+// recordLatency adds the latency of a response and the round trip time of its path.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -130,7 +131,7 @@ func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	}
 }
 
-// recordRTT adds a measurement of the path. The caller holds mu.
+// recordRTT adds a round trip time. The caller holds mu.
 func (l *latencyEstimator) recordRTT(now time.Time, d time.Duration) {
 	l.roundTrips.Add(now, d)
 	l.srtt = rtt.SmoothRTT(l.srtt, d)
@@ -165,7 +166,7 @@ func (l *latencyEstimator) affordableDelay() time.Duration {
 	return min(d, l.hedging.MaxDelay)
 }
 
-// lossRate returns the share of the queries of late without an answer. The caller holds mu.
+// lossRate returns the share of recent queries without an answer. The caller holds mu.
 func (l *latencyEstimator) lossRate() float64 {
 	return max(1-l.recentAnswers/max(l.recentQueries, 1), 0)
 }

@@ -1,8 +1,8 @@
 // Package group asks groups of equal servers, hedged: a question goes to the best of a group, a second time if the answer is
 // late (a hedge), again if it is lost (a resend), and at once to the next server if one cannot answer (a failover).
 //
-// A [Pool] has the servers of one Client. A [Server] is a server and what is known of it: how long its answers take, whether it
-// answers at all, and what pays for asking it more than once. An [Exchange] is one question on its way through a group.
+// A [Pool] has the servers of one Client. A [Server] is a server and its state: its latencies, its
+// health, and the budget for further queries. An [Exchange] is one question on its way through a group.
 // Caches, names of upstreams and the order of groups are the caller's.
 package group
 
@@ -27,7 +27,7 @@ const (
 	minIdleTime = 30 * time.Second // a server that is wanted now and then may be forgotten if no question could go to it for so long
 )
 
-// Config is what the servers of a Pool have in common.
+// Config is the configuration that all servers of a Pool share.
 type Config struct {
 	Hedging  Hedging
 	Timeout  time.Duration // bounds an exchange with all its attempts
@@ -44,7 +44,7 @@ type Config struct {
 	Spawn func(f func(context.Context)) bool
 }
 
-// A AttemptTracer is told of each attempt at a question, with its number and whether it is a hedge.
+// An AttemptTracer observes each attempt of a question, with its number and whether it is a hedge.
 type AttemptTracer interface {
 	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
 	AttemptEnded(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
@@ -64,7 +64,7 @@ func NewPool(conf Config) *Pool {
 	return &Pool{conf: conf, sharedBucket: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*pooledServer)}
 }
 
-// A Usage is what a server is wanted for.
+// A Usage is the purpose of a server in a Pool.
 type Usage int
 
 // The uses.
@@ -119,8 +119,8 @@ func (p *Pool) Release(s *Server) {
 	}
 }
 
-// forgetOldest closes the server that was asked least recently, unless somebody waits for it, it is for always, or a question that
-// may still be put to it came within minIdleTime. It reports false if there is none. The caller holds mu.
+// forgetOldest closes the least recently used server. It skips servers that a caller waits for, permanent servers, and
+// servers with a question within minIdleTime. It reports false if there is none. The caller holds mu.
 func (p *Pool) forgetOldest() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)
@@ -175,7 +175,7 @@ func (p *Pool) listServers() []*Server {
 	return all
 }
 
-// Counters count what a Pool does. Each is added to where it happens, and read by whoever likes to.
+// Counters count the events of a Pool. They are safe for concurrent use.
 type Counters struct {
 	Queries   atomic.Int64 // queries that were sent
 	Hedges    atomic.Int64

@@ -13,10 +13,9 @@ const (
 	maxRTO   = time.Minute            // §2.5
 )
 
-// rtoEstimator computes a server's retransmission timeout, as RFC 6298 does. Karn's rule
-// (§3) holds by itself: every query has an ID and a socket or connection of its own,
-// and so nobody mistakes the answer to one for the answer to another. The zero
-// value has measured nothing. It is safe for concurrent use.
+// rtoEstimator computes a server's retransmission timeout by RFC 6298. Karn's rule (§3) holds without further code:
+// every query has its own ID and socket or connection, and so an answer is never attributed to another query. The zero
+// value has no sample. It is safe for concurrent use.
 type rtoEstimator struct {
 	mu          sync.Mutex // guards the fields below
 	estimate    rtt.Estimate[float64]

@@ -38,7 +38,7 @@ type Target struct {
 	IsLocal   bool             // it is on this machine
 }
 
-// Server is a server and what is known of it. It is safe for concurrent use: what has no lock of its own never changes.
+// Server is a DNS server and its state. It is safe for concurrent use: fields without a lock of their own never change.
 type Server struct {
 	Name     string // by which the Pool knows it
 	Upstream any    // see Target
@@ -290,7 +290,7 @@ func SplitDeadline(ctx context.Context, n int) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, time.Until(end)/time.Duration(n))
 }
 
-// Stats returns what is known of the server.
+// Stats returns the statistics of the server.
 func (s *Server) Stats() observe.DNSUpstreamStats {
 	known := s.key.Snapshot()
 	v := observe.DNSUpstreamStats{
@@ -340,8 +340,8 @@ type health struct {
 	notice          policy.Notice // what was logged
 }
 
-// isDoubtful reports whether the server is silent, or fails all that it is asked. It
-// may be slow names or names that nobody can resolve; a probe finds out.
+// isDoubtful reports whether the server is silent or fails all queries. The names may be slow or unresolvable; a probe
+// finds out.
 func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
 
 func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures }
@@ -375,10 +375,10 @@ func (h *health) recordAnswer() {
 	}
 }
 
-// refusalLifetime is how long it is known that a server refuses connections, if nobody asks it.
+// refusalLifetime is how long a refused connection counts, if no query follows.
 const refusalLifetime = time.Minute
 
-// refusals are those of connections since the last answer.
+// refusals are the times of the refused connections since the last answer.
 type refusals struct{ first, last time.Time } // zero: there are none
 
 // recordRefusal is called when the server has refused a connection.

@@ -9,10 +9,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Burst is how many hedges may be saved up, and how many resends.
+// Burst is the most hedges that the budget can hold, and the most retransmissions.
 const Burst = 20
 
-// serverAccount pays for asking a server more than once. It is safe for concurrent use.
+// serverAccount pays for further queries of one question to a server. It is safe for concurrent use.
 type serverAccount struct {
 	sharedBucket    *budget.Bucket       // of all servers
 	serverBucket    *budget.Bucket       // of hedges to this one
@@ -25,7 +25,7 @@ func (p *serverAccount) init(common *budget.Bucket, share float64, key *policy.K
 	key.AddBuckets(common, p.serverBucket)
 }
 
-// earn counts a query to the server: of each the buckets get their share.
+// earnTokens refills the buckets with their share of a query to the server.
 func (p *serverAccount) earnTokens() {
 	p.sharedBucket.Earn()
 	p.serverBucket.Earn()
@@ -46,14 +46,14 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	return admitted
 }
 
-// payRetransmission pays for a resend. The first one of a question is paid for by the answers that the server has given. Others need
-// the budget, or answers in plenty: then it is packets that are lost, and not a server that is overloaded. A silent server is
-// sent nothing but for the budget: an outage must not double the load.
+// payRetransmission pays for a retransmission. The server's answers pay for the first one of a question. Later ones
+// need the budget or a surplus of answers, which shows packet loss and not an overloaded server. A silent server gets
+// retransmissions from the budget alone, because an outage must not double the load.
 func (p *serverAccount) payRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.payFailover() || !silent && p.payFromSurplus()
 }
 
-// payFromSurplus pays for a resend if that leaves enough for others.
+// payFromSurplus pays for a retransmission if the bucket holds at least half of Burst.
 func (p *serverAccount) payFromSurplus() bool { return p.retransmissions.spendToken(Burst / 2) }
 
 // payFailover pays for asking this server because another one could not answer, if that is to cost anything.
@@ -65,10 +65,9 @@ func (p *serverAccount) payFailover() bool {
 // for the others.
 const retransmissionPeriod = 2 * time.Second
 
-// retransmissionBucket pays for resends to a server with its answers, one each. It holds
-// Burst tokens and one for each answer of this period and the one before: where many
-// are answered together, many may be lost together. It begins with Burst tokens. It
-// is safe for concurrent use.
+// retransmissionBucket pays for retransmissions to a server: one for each answer. It holds Burst tokens, and one for
+// each answer of this period and the previous one, because many answers at a time mean many losses at a time. It begins
+// with Burst tokens. It is safe for concurrent use.
 type retransmissionBucket struct {
 	mu        sync.Mutex // guards the fields below
 	tokens    int
@@ -85,7 +84,8 @@ func (b *retransmissionBucket) earnToken() {
 	b.tokens++
 }
 
-// spendToken takes the token for one resend if there are so many at least, or reports false.
+// spendToken takes a token for one retransmission if the bucket has the given number at least. Otherwise it reports
+// false.
 func (b *retransmissionBucket) spendToken(least int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

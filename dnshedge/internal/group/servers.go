@@ -18,11 +18,10 @@ const (
 // Servers is a group of servers, in an order.
 type Servers []*Server
 
-// SortByRTT returns the servers in the order of preference: by their smoothed round
-// trip times, roughly, and if those are alike, as they were given. Doubtful servers, and those that are
-// silent about q's zone, come last, and the one asked least recently is first among them: when all are
-// doubtful they take turns, and callers' own queries find out which is back. If
-// explore, no caller waits, and any server may come first.
+// SortByRTT returns the servers in the order of preference: by smoothed round trip time, roughly, and for similar times
+// in their configured order. Doubtful servers, and servers that are silent about q's zone, come last. Of these the
+// least recently asked one is first, so that callers' queries find a server that is back. With explore no caller waits,
+// and any server may come first.
 func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	if len(g) < 2 {
 		return g
@@ -67,7 +66,7 @@ func (s *Server) preferenceRank(q *wire.Query) int {
 	return int(math.Log(max(srtt, 1e5)) / math.Log(1.3))
 }
 
-// SortDownLast returns the servers as they were given, but those that are down last.
+// SortDownLast returns the servers in their configured order, with servers that are down last.
 func (g Servers) SortDownLast() Servers {
 	up := make(Servers, 0, len(g))
 	var down Servers
@@ -96,7 +95,8 @@ func (g Servers) AnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
 }
 
-// RefusingSince returns when the last of those that refuse connections began to; zero: none does.
+// RefusingSince returns the latest time at which a server began to refuse connections, of the servers that still refuse
+// them. It is zero if no server refuses.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -145,8 +145,8 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	s.Probe(now, q)
 }
 
-// ProbeUnmeasured probes the servers that were not heard of for long, or never: one
-// may be faster than those that are asked, and no caller shall wait to find that out. First is the one that is asked q anyway.
+// ProbeUnmeasured probes the servers without a recent measurement, because one of them may be faster than the servers
+// in use. Callers do not wait for that. first is the server that gets q.
 func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return

@@ -12,13 +12,13 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// silentZones are the domains that a server is silent about, as a resolver is about one whose own servers are dead. They are no evidence against
-// the server, and what does not help them is not taken from the others. The zero value is ready. It is safe for concurrent use.
+// silentZones are the domains that a server is silent about, as a resolver is if a domain's own servers are dead. Their
+// questions are no evidence against the server, and do not take time from other servers. The zero value is ready. It is
+// safe for concurrent use.
 //
-// Silence does not say where a zone begins, and so the questions do. A question without an answer counts for each domain that its name
-// is below, and an answer clears each of them. The server is silent about a domain if it left questions below minSilentChildren of its
-// children unanswered, and answered none below it since. So a.co.example and b.co.example are two zones as soon as one of them is answered
-// for, and one zone is not two because its names are long.
+// Silence does not show where a zone begins, so the names of questions do. A question without an answer counts for each
+// domain above its name, and an answer clears each of them. The server is silent about a domain if questions below
+// minSilentChildren of its children were unanswered, and none was answered since.
 type silentZones struct {
 	zoneCount atomic.Int32 // how many; stored under mu
 

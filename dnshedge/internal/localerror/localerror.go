@@ -1,4 +1,4 @@
-// Package localerror tells errors of this process, its machine and its network from those of servers.
+// Package localerror distinguishes errors of this process, its machine and its network from errors of servers.
 package localerror
 
 import (

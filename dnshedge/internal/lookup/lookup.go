@@ -70,8 +70,8 @@ func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]A
 	return out, nil
 }
 
-// IsHost reports whether a host may have this name: of letters, digits, hyphens and underscores. What is in the other names
-// that DNS can hold may be meant for whoever reads it, and net.Resolver asks for none of them.
+// IsHost reports whether a host may have this name, which consists of letters, digits, hyphens and underscores. Other
+// DNS names may carry characters that attack their reader. net.Resolver rejects them as well.
 func IsHost(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	if name == "" || len(name) > 253 {
@@ -92,9 +92,9 @@ func IsHost(name string) bool {
 	return true
 }
 
-// EndOfChain passes the records of a name in a response to take, until it has taken one, those of the name that the
-// last one's CNAME leads to. With each it passes the least of its TTL, those of the CNAMEs and the one given. It returns
-// the least without the record's.
+// EndOfChain follows the CNAME chain of a name in a response, and passes the records of each name to take until take
+// returns true. It passes with each record the least of its TTL, the TTLs of the CNAMEs before it, and least. It
+// returns the least TTL without the record's.
 func EndOfChain(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
 	owners := make([]string, len(r.Answer))
@@ -159,5 +159,5 @@ func WithCacheBypass(ctx context.Context) context.Context {
 	return context.WithValue(ctx, serversKey{}, true)
 }
 
-// HasCacheBypass reports whether FromServers made ctx, or one that it stands on.
+// HasCacheBypass reports whether WithCacheBypass made ctx or a parent of ctx.
 func HasCacheBypass(ctx context.Context) bool { return ctx.Value(serversKey{}) != nil }

@@ -4,17 +4,17 @@ package rtt
 
 import "time"
 
-// Float is what times are kept in, in ns. A float32 halves the memory of large tables.
+// Float is the type of stored times, in ns. A float32 halves the memory of large tables.
 type Float interface{ float32 | float64 }
 
-// Estimate is what is known of a server's answers. The zero value has measured nothing.
+// Estimate is the smoothed response time of a server and its deviation. The zero value has no sample.
 type Estimate[F Float] struct {
 	SRTT   F // smoothed round trip time, ns; 0: nothing was measured
 	RTTVAR F // its mean deviation, ns
 }
 
-// AddSample takes what an answer took. The deviation of the first is the given share of its time: a half
-// in the RFC, less where a server that is slow once costs little.
+// AddSample adds the response time of an answer. The deviation of the first sample is the given share of its time. The
+// share is a half in RFC 6298, and less where a server that is slow once costs little.
 func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	d := F(took)
 	if e.SRTT == 0 {

@@ -12,8 +12,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// TTL is that of what is said of these names, and how long others may believe that they do
-// not exist, in seconds (RFC 6303 §3).
+// TTL is the TTL of answers about these names, also of denials of their existence, in seconds (RFC 6303 §3).
 const TTL = 10800
 
 // Zone is a zone that this machine serves. Its apex has an SOA and an NS record
@@ -26,9 +25,8 @@ type Zone struct {
 	noData  bool // all names below the apex exist, and have no records
 }
 
-// zones are those of the IANA registries "Special-Use Domain Names" and
-// "Locally-Served DNS Zones" of which no server can know anything but that they are
-// empty. The keys are names in wire format.
+// zones are the zones of the IANA registries "Special-Use Domain Names" and "Locally-Served DNS Zones" that are empty
+// on every server. The keys are names in wire format.
 var zones = sync.OnceValue(func() map[string]*Zone {
 	zones := make(map[string]*Zone)
 	add := func(program bool, name string, records ...string) *Zone {
@@ -84,8 +82,8 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 	return zones
 })
 
-// Find returns the zone that a name is in, or nil. The name is in wire format and lower case.
-// All is what a server that caches serves, otherwise what every program does.
+// FindZone returns the zone that contains a name, or nil. The name is in wire format and lower case. With all it
+// includes the zones that a caching server serves, and otherwise only the zones that every program handles.
 func FindZone(name []byte, all bool) *Zone {
 	last := 0
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
@@ -108,9 +106,8 @@ func FindZone(name []byte, all bool) *Zone {
 // Name returns the zone's name.
 func (z *Zone) Name() string { return z.name }
 
-// Answer answers a question for a name of the zone, spelled as asked. It returns nil if the zone's parent
-// has the answer: that the zone is delegated without DNSSEC, which those who validate
-// must be told (RFC 8375 §4).
+// Answer answers a question for a name of the zone, in the spelling of the question. It returns nil if the zone's
+// parent has the answer. That answer is the unsigned delegation of the zone, which validators need (RFC 8375 §4).
 func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 	name := dns.CanonicalName(spelled)
 	if qtype == dns.TypeDS && name == z.name && strings.HasSuffix(name, ".arpa.") {

@@ -20,9 +20,9 @@ type adapter struct {
 // deprecated them.
 var siteLocal = netip.MustParsePrefix("fec0::/10")
 
-// adapterServers returns the DNS servers of a machine in the order in which Windows asks
-// them. Adapters that are down are left out. Those without a gateway come last, because
-// they are tunnels, or networks of virtual machines that lead nowhere.
+// adapterServers returns the DNS servers of a machine in the order in which Windows asks them. It omits adapters that
+// are down. Adapters without a gateway come last, because they are tunnels, or networks of virtual machines that lead
+// nowhere.
 func adapterServers(all []adapter) (servers []netip.Addr) {
 	all = slices.DeleteFunc(slices.Clone(all), func(a adapter) bool { return !a.Up })
 	slices.SortStableFunc(all, func(a, b adapter) int {

@@ -11,8 +11,7 @@ import (
 // scutil.
 const systemConf = "/etc/resolv.conf"
 
-// askSystem asks macOS for its servers, with those that a VPN or a file in /etc/resolver sets
-// for some domains.
+// askSystem returns macOS's servers, with the servers that a VPN or a file in /etc/resolver sets for some domains.
 var askSystem = func() (Named, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

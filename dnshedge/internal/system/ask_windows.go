@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// systemConf is empty, because Windows has no such file.
+// systemConf is empty, because Windows has no resolv.conf.
 const systemConf = ""
 
 // askSystem returns the DNS servers of this machine's adapters.

@@ -39,7 +39,7 @@ type Hosts struct {
 	size    int64
 }
 
-// Host is what a hosts file says of a name.
+// Host is the entry of a name in a hosts file.
 type Host struct {
 	addrs []netip.Addr
 	name  string // if this is the name of an address, as 1.2.0.192.in-addr.arpa
@@ -68,9 +68,8 @@ func (f *Hosts) Load() error {
 	return f.readFile(context.Background(), info)
 }
 
-// Find returns what the file says of the name of q, or nil. Load must have returned nil before. Every five seconds it looks
-// whether the file has changed. What cannot be read changes nothing, and nobody waits for a
-// long file.
+// Find returns the entry for the name of q, or nil. Load must have returned nil before. Every five seconds it checks
+// whether the file has changed. An unreadable file changes nothing, and no call waits for a long file.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheck) && f.mu.TryLock() {
 		f.refreshInBackground(now)
@@ -79,7 +78,7 @@ func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
-// refresh reads the file if it has changed. It lets mu go, which the caller holds.
+// refreshInBackground reads the file if it has changed. It lets mu go, which the caller holds.
 func (f *Hosts) refreshInBackground(now time.Time) {
 	info, err := f.statFile(now)
 	read := func(ctx context.Context) {
@@ -97,13 +96,13 @@ func (f *Hosts) refreshInBackground(now time.Time) {
 	f.mu.Unlock()
 }
 
-// look asks the system about the file.
+// statFile asks the system about the file.
 func (f *Hosts) statFile(now time.Time) (os.FileInfo, error) {
 	f.checked.Store(now.UnixNano())
 	return os.Stat(f.path)
 }
 
-// read reads the file, unless ctx ends before. The caller holds mu.
+// readFile reads the file, unless ctx ends before. The caller holds mu.
 func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -128,8 +127,8 @@ func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	return nil
 }
 
-// addHosts adds a line, "ADDRESS NAME ALIAS... # comment". As every reader of such files
-// does, it ignores what it cannot read.
+// addHosts adds a line, "ADDRESS NAME ALIAS... # comment". Like other readers of hosts files, it ignores text that it
+// cannot read.
 func addHosts(hosts map[string]*Host, line string) {
 	line, _, _ = strings.Cut(line, "#")
 	fields := strings.Fields(line)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// scutilResolver is what macOS knows of some servers.
+// scutilResolver is one resolver in the output of scutil.
 type scutilResolver struct {
 	domain  string // of the names that they are for, in lower case and without the last dot; empty: all names
 	order   int    // those with the least are asked first
@@ -18,9 +18,9 @@ type scutilResolver struct {
 	added   bool // to others
 }
 
-// ParseScutil reads what "scutil --dns" of macOS prints. Of its two lists it takes the first;
-// the other, of scoped queries, is for programs that choose a network interface. Resolvers
-// without servers, as those of multicast DNS, are left out.
+// ParseScutil reads the output of "scutil --dns" of macOS. It uses the first of the two lists. The second one, of
+// scoped queries, is for programs that choose a network interface. Resolvers without servers, for example for multicast
+// DNS, are omitted.
 func ParseScutil(out string) Named {
 	var all []*scutilResolver
 	var r *scutilResolver // that the lines are about

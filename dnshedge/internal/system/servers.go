@@ -1,5 +1,4 @@
-// Package system reads what the system says of names and of those who resolve them: its DNS servers, which
-// a file, scutil or Windows names, and the hosts file.
+// Package system reads the system's DNS configuration: its servers, from a file, scutil or Windows, and the hosts file.
 package system
 
 import (
@@ -30,7 +29,7 @@ type Server struct {
 	Stream bool   // it is to be asked over TCP
 }
 
-// Named is what the system says of its servers.
+// Named holds the servers that the system's configuration names.
 type Named struct {
 	Servers []netip.AddrPort            // in the order of preference
 	Domains map[string][]netip.AddrPort // of those that are for the names in a domain only
@@ -54,7 +53,7 @@ type Servers struct {
 	known   systemState
 }
 
-// known is what the system, or the file, has said last. Its fields are replaced, never changed.
+// systemState is the latest configuration that was read. Its fields are replaced, never changed.
 type systemState struct {
 	err     error // why no servers are known; nil if all is not
 	asked   bool  // the system has answered
@@ -66,7 +65,7 @@ type systemState struct {
 	version uint64 // how often all and domains have become others
 }
 
-// NewServers returns the servers that the file names, or those of this system if path is empty.
+// NewServers returns the servers that the file at path names, or the system's if path is empty.
 func NewServers(path string, ok func(addr string) bool, spawn func(func(context.Context)) bool) *Servers {
 	if path == "" {
 		return &Servers{Ask: askSystem, Path: systemConf, OK: ok, Spawn: spawn}
@@ -85,17 +84,16 @@ func (f *Servers) Rotates() bool {
 	return f.known.rotate
 }
 
-// All returns the servers for all names. If the system or the file names no servers, or the file is missing or
-// must not be read, they are those of this machine. It returns an error if no servers are known and reading failed
-// for another reason; the next call reads again. It returns nil and no error if Spawn's owner was closed before
-// anything was read.
+// All returns the servers for all names. If the system or the file names no servers, or the file is missing or must not
+// be read, it returns the local machine's addresses. It returns an error if no servers are known and reading failed for
+// another reason; the next call reads again. It returns nil and no error if Spawn's owner was closed before the first
+// read.
 func (f *Servers) All(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
 	return k.all, k.err
 }
 
-// Version returns a number that is another one when the servers have become others, their order included: who is first is
-// asked first.
+// Version returns a number that changes when the servers or their order change.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
 // Route returns the servers that the system asks about q only, and the length of their domain
@@ -107,12 +105,12 @@ func (f *Servers) Route(q *wire.Query, now time.Time) ([]Server, int) {
 	return domain.LongestMatch(f.latestState(now).domains, q)
 }
 
-// resolvPatience is how long questions wait for what may have changed, once something is known. A file takes less, scutil
-// on a busy machine more.
+// resolvPatience is how long questions wait for a new read of the configuration, when an old one is known. A file takes
+// less, and scutil on a busy machine more.
 const resolvPatience = 10 * time.Millisecond
 
-// latestState returns what is known. If that may have changed, it is read in a goroutine, and all questions of the first resolvPatience wait
-// for it: those that come at once with the one that finds out are asked of the same servers.
+// latestState returns the latest configuration. If it may have changed, a goroutine reads it, and all questions of the
+// first resolvPatience wait for that. So questions that arrive together use the same servers.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.known, now.Sub(f.checked)
@@ -149,7 +147,7 @@ func (f *Servers) latestState(now time.Time) systemState {
 	return f.known
 }
 
-// refreshState reads what may have changed. If that fails, the servers that are known stay, and the next refresh reads again.
+// refreshState reads the configuration again. After an error the known servers stay, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	all, domains := k.all, k.domains
 	ok, err := f.askSystem(&k)
@@ -197,17 +195,17 @@ func (f *Servers) askSystem(k *systemState) (bool, error) {
 	return k.all != nil, nil
 }
 
-// first returns the first servers that can be asked.
-func (f *Servers) firstServers(servers []netip.AddrPort) (firstServers []Server) {
+// firstServers returns the first servers that can be asked.
+func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
 	for _, at := range servers {
-		if addr := at.String(); len(firstServers) < resolvMax && f.OK(addr) {
-			firstServers = append(firstServers, Server{Addr: addr})
+		if addr := at.String(); len(first) < resolvMax && f.OK(addr) {
+			first = append(first, Server{Addr: addr})
 		}
 	}
-	return firstServers
+	return first
 }
 
-// read reads the file, if it has changed. A file that is missing or must not be read names no servers, as for Go's
+// readConfig reads the file, if it has changed. A file that is missing or must not be read names no servers, as for Go's
 // resolver. Any other error changes nothing: its cause, as that no file can be opened now, may pass.
 func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)

@@ -121,7 +121,7 @@ func newConnection(s *streamTransport, l *streamLane, conn net.Conn) *connection
 	return c
 }
 
-// exchange sends q and returns the message that answers it.
+// sendAndWait sends q and returns the message that answers it.
 func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, error) {
 	p := &pendingQuery{q: q, answer: make(chan []byte, 1)}
 	id, queries, err := c.registerQuery(p)
@@ -163,7 +163,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	}
 }
 
-// send writes a query. The caller holds write.
+// writeQuery writes a query. The caller holds write.
 func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	frame := make([]byte, 2, 512)
 	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
@@ -175,7 +175,7 @@ func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	return err
 }
 
-// register finds an ID for a query that is about to be written, and returns how many
+// registerQuery finds an ID for a query that is about to be written, and returns how many
 // the connection has got by now.
 func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err error) {
 	c.mu.Lock()
@@ -212,7 +212,7 @@ func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	return id, nil
 }
 
-// forget takes back an ID that was never written.
+// releaseID takes back an ID that was never written.
 func (c *connection) releaseID(id uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,8 +331,8 @@ func (c *connection) deliverMessage(frame []byte) error {
 	return nil
 }
 
-// applyKeepalive does what the server says about how long the connection may be idle. 0
-// means that it is to be closed as soon as no query waits (RFC 7828 §3.4).
+// applyKeepalive applies the server's idle timeout (RFC 7828). 0 closes the connection as soon as no query waits
+// (§3.4).
 func (c *connection) applyKeepalive(d time.Duration) {
 	if d == 0 {
 		c.stopQueries()
@@ -356,10 +356,9 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeSilent is called when queries have waited for half of the owner's patience and
-// nothing arrived. What the server looks for may take its time; whether the
-// connection is alive shows a question whose answer every resolver has at hand. If
-// that is not answered in the other half, the connection is retired; so is one over which none may be asked.
+// probeSilent is called when queries have waited for half of the stall timeout and nothing arrived. The server may only
+// be slow, so a probe asks a question that every resolver can answer at once. If the probe is not answered in the other
+// half, the connection is retired. A connection that must not be probed is retired as well.
 func (c *connection) probeSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
@@ -394,8 +393,8 @@ func (c *connection) probeSilent() {
 	}
 }
 
-// end ends a connection that could not be written to. If the server has closed it, what it
-// has sent before is read first: there may be answers.
+// endWriting ends a connection after a write error. If the server has closed the connection, it first reads the answers
+// that were sent before.
 func (c *connection) endWriting(err error) {
 	if !isClosedByPeer(err) {
 		c.failQueries(err)
@@ -405,7 +404,7 @@ func (c *connection) endWriting(err error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(lastRead))
 }
 
-// retire makes the lane open another connection for the next query. This one is
+// stopQueries makes the lane open another connection for the next query. This one is
 // closed when the queries in flight have ended, each at the end of its context at
 // the latest.
 func (c *connection) stopQueries() {

@@ -19,16 +19,13 @@ const (
 	maxCrowd  = 4 * crowdSize   // sockets
 )
 
-// socketPool is the sockets that queries share while so many wait that a socket for each
-// would take all that the process may have: the descriptors of a server are bounded
-// by maxOwn and maxCrowd.
+// socketPool is the sockets that queries share when many are waiting. Its limits maxOwn and maxCrowd bound the file
+// descriptors of a server.
 //
-// Guessing an answer is not easier than with a socket of one's own (RFC 5452 §9.2). A
-// query has one of the ports, unknown and chosen at random, and a random ID, and a
-// message with that port and ID has to repeat its question. Whoever has found out the
-// ports of all sockets still has to guess 21 bits, within two seconds; then there are
-// other sockets. He has maxWrong guesses at a socket: then it is closed, and its
-// queries go over TCP.
+// Guessing an answer is not easier than with one socket per query (RFC 5452 §9.2). A query has a random port of the
+// pool and a random ID, and a response must repeat its question. An attacker that knows all ports must still guess 21
+// bits within two seconds, before the sockets change. After maxWrong wrong messages a socket is closed, and its queries
+// go over TCP.
 type socketPool struct {
 	mu      sync.Mutex      // guards the fields below
 	sockets []*sharedSocket // that take queries
@@ -80,7 +77,7 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, causeOf(ctx)
 }
 
-// join gives a query an ID and one of the sockets.
+// joinSocket gives a query an ID and one of the sockets.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -128,7 +125,7 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 	}
 }
 
-// turn lets the sockets take no more queries. The next query opens another one.
+// rotateSockets lets the sockets take no more queries. The next query opens another one.
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+crowdSize > maxCrowd { // too many wait for their last answers
@@ -144,7 +141,7 @@ func (c *socketPool) rotateSockets() {
 	}
 }
 
-// add opens a socket, or takes another one if there is none to be had.
+// addSocket opens a socket, or takes another one if there is none to be had.
 func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
 	conn, err := u.openSocket(ctx)
 	c.mu.Lock()
@@ -170,7 +167,7 @@ func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSoc
 	return s, nil
 }
 
-// leave takes a socket out of those that take queries.
+// removeSocket takes a socket out of the sockets that accept queries.
 func (c *socketPool) removeSocket(s *sharedSocket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +181,7 @@ func (c *socketPool) removeSocket(s *sharedSocket) {
 	}
 }
 
-// enter gives a query an ID, or reports false if the socket takes no more.
+// addQuery gives a query an ID, or reports false if the socket takes no more.
 func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +199,7 @@ func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	return true
 }
 
-// end ends a query. Only the first call for it does anything.
+// endQuery ends a query. Only the first call for it does anything.
 func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +214,7 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	}
 }
 
-// retire lets the socket take no more queries. It is closed when its last one ends.
+// stopQueries lets the socket take no more queries. It is closed when its last one ends.
 func (s *sharedSocket) stopQueries() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -84,9 +84,9 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// httpsTransport asks over HTTPS (RFC 8484), with GET unless it is told otherwise, and with ID 0,
+// httpsTransport asks over HTTPS (RFC 8484), with GET by default, and with ID 0,
 // so that HTTP caches work. It has
-// two lanes, one for first queries and one for repetitions, and a third one for probes, see probing. A lane has one
+// two lanes, one for first queries and one for repetitions, and a third one for probes, see probePolicy. A lane has one
 // connection, and further ones while that has not enough streams; when it falls silent, the next query goes over a new one.
 type httpsTransport struct {
 	Config
@@ -601,7 +601,7 @@ func (h *httpConn) connected() bool {
 	return len(h.conns) > 0
 }
 
-// enter counts a request, or reports false if the connection takes no more.
+// addRequest counts a request, or reports false if the connection takes no more.
 func (h *httpConn) addRequest() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -615,7 +615,7 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// probe reports whether the connection, which is silent, is to be probed. If the
+// beginProbe reports whether the connection, which is silent, is to be probed. If the
 // last probe has no answer yet, the connection is retired instead.
 func (h *httpConn) beginProbe(wait time.Duration) bool {
 	h.mu.Lock()
@@ -633,7 +633,7 @@ func (h *httpConn) beginProbe(wait time.Duration) bool {
 	return true
 }
 
-// begins is called before a request, which has entered and may be a probe. It returns its number, and whether no other one is under way.
+// beginRequest is called before a request, which has entered and may be a probe. It returns its number, and whether no other one is under way.
 func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -666,7 +666,7 @@ func (h *httpConn) stopRequests() {
 	h.retired = true
 }
 
-// answered ends a silence. After each probe that was answered, the next one comes
+// recordAnswer ends a silence. After each probe that was answered, the next one comes
 // twice as late.
 //
 // A server that speaks HTTP/1.1 gets more connections from then on.
@@ -690,7 +690,7 @@ func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	h.silence.Reset(wait << min(h.probes, 8))
 }
 
-// leave ends a request.
+// releaseRequest ends a request.
 func (h *httpConn) releaseRequest() {
 	h.mu.Lock()
 	h.busy--
@@ -704,7 +704,7 @@ func (h *httpConn) releaseRequest() {
 	}
 }
 
-// closeConns closes what was opened. No request must be in flight, and none may follow.
+// closeConns closes all opened sockets. No request may be in flight, and none may follow.
 func (h *httpConn) closeConns() {
 	h.http.CloseIdleConnections()
 	h.mu.Lock()

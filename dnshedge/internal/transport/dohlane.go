@@ -18,9 +18,10 @@ const (
 	lookEvery = 50 * time.Millisecond // while requests wait
 )
 
-// An httpLane is the connections for one kind of requests. Requests go over the first one that has a stream for them, so that those
-// that a burst has opened fall idle, and are closed. If none has, and the wait would be long, another one is opened, one at a time.
-// The request that has waited least is made first: one whose time is nearly up would be made for nothing.
+// An httpLane is the connections for one kind of requests. Requests use the first connection with a free stream, so
+// that connections that a burst has opened become idle and are closed. If no stream is free and the wait would be long,
+// one further connection is opened at a time. The most recent request gets the first free stream, because an old
+// request may end before its answer.
 type httpLane struct {
 	open func(sockets int) *httpConn
 	done <-chan struct{} // closed when the transport is
@@ -118,7 +119,7 @@ func (l *httpLane) takeConn(now time.Time) *httpConn {
 	return h
 }
 
-// enter takes a stream of h for a request. It reports false if h takes no further requests. The caller holds mu.
+// reserveStream takes a stream of h for a request. It reports false if h takes no further requests. The caller holds mu.
 func (l *httpLane) reserveStream(h *httpConn, now time.Time) bool {
 	if !h.addRequest() {
 		return false
@@ -131,7 +132,7 @@ func (l *httpLane) reserveStream(h *httpConn, now time.Time) bool {
 	return true
 }
 
-// add appends a connection to conns. Its first request dials. The caller holds mu.
+// addConn appends a connection to conns. Its first request dials. The caller holds mu.
 func (l *httpLane) addConn() *httpConn {
 	h := l.open(max(l.limit, 1))
 	h.lane, h.added = l, time.Now()
@@ -194,7 +195,8 @@ func (l *httpLane) serveRequests(now time.Time) {
 	}
 }
 
-// look ends the wait of those whose time is nearly up, and opens another connection if that takes too long.
+// checkWaiting ends the wait of requests whose time is nearly over. It opens another connection if the wait is too
+// long.
 func (l *httpLane) checkWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +219,7 @@ func (l *httpLane) serveWaiting() {
 	l.serveRequests(time.Now())
 }
 
-// release gives back the stream of a request.
+// releaseStream gives back the stream of a request.
 func (l *httpLane) releaseStream(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,7 +284,7 @@ func (l *httpLane) allowMoreConns() {
 	l.limit = serialConns
 }
 
-// first returns the oldest connection, or nil if there is none.
+// oldestConn returns the oldest connection, or nil if there is none.
 func (l *httpLane) oldestConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

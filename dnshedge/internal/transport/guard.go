@@ -23,10 +23,9 @@ const (
 
 var errCookie = errors.New("dnshedge: message without our cookie")
 
-// spoofGuard makes queries to one server harder to guess while somebody tries: they have a
-// random spelling, which most servers repeat (up to one bit for each letter), and a
-// cookie (RFC 7873), if the server knows those. The zero value is at ease. It is safe
-// for concurrent use.
+// spoofGuard makes queries to one server harder to guess while an attacker sends wrong messages. Queries then have a
+// random spelling, which most servers repeat (up to one bit for each letter), and a cookie (RFC 7873), if the server
+// supports cookies. The zero value is inactive. It is safe for concurrent use.
 type spoofGuard struct {
 	until atomic.Int64 // when it is at ease again, Unix ns
 

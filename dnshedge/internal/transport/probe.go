@@ -12,21 +12,23 @@ const (
 	probeLane = 2                // of probes that would end the connection of others
 )
 
-// probePolicy is whether a server's connections may be probed while queries wait on them. There are servers that close the connection on a question that they
-// do not like, and the one of probes may be such a question: what waits on the connection with it would be lost, however well the server
-// answers that. Then none goes over a connection that queries wait on, and one that is silent is only retired. The zero value
-// is a server that may be probed. It is safe for concurrent use.
+// probePolicy decides whether a server's connections may be probed while queries wait on them. Some servers close the
+// connection on a question that they reject, and the question of probes may be one. Other queries on the connection
+// would then be lost. In that case no probe goes over a connection with waiting queries, and a silent connection is
+// only retired.
+//
+// The zero value allows probes. It is safe for concurrent use.
 type probePolicy struct {
 	until atomic.Int64 // when it may be probed again, Unix ns
 }
 
-// end is called when a connection has ended while a probe was under way.
+// recordConnEnd is called when a connection has ended while a probe was under way.
 func (p *probePolicy) recordConnEnd() { p.until.Store(time.Now().Add(noProbes).UnixNano()) }
 
-// ends reports whether a probe ends the connection that it goes over.
+// endsConnections reports whether a probe ends the connection that it goes over.
 func (p *probePolicy) endsConnections() bool { return time.Now().UnixNano() < p.until.Load() }
 
-// lane returns the shared lane of the nth query for q: 0 is the first one.
+// laneFor returns the shared lane of the nth query for q: 0 is the first one.
 func (p *probePolicy) laneFor(q *wire.Query, n int) int {
 	if isProbe(q) && p.endsConnections() {
 		return probeLane
@@ -34,7 +36,7 @@ func (p *probePolicy) laneFor(q *wire.Query, n int) int {
 	return min(n, 1)
 }
 
-// isProbe reports whether q is the question of probes, whoever asks it.
+// isProbe reports whether q has the question of probes, also if a caller asks it.
 func isProbe(q *wire.Query) bool {
 	return q.Name == wire.RootServers.Name && q.Type == wire.RootServers.Type && q.Standard()
 }

@@ -18,8 +18,8 @@ type Scheme struct {
 
 var schemes = make(map[string]Scheme)
 
-// registerScheme is called when the program starts, by each file that has a transport. The rules that all of them share stand above what
-// newSender returns.
+// registerScheme registers a scheme when the program starts. Each transport's file calls it. The rules that all
+// transports share wrap the sender of newSender.
 func registerScheme(s Scheme, newSender func(Config) sender) {
 	s.New = func(c Config) Transport { return &ednsFallback{Transport: onceOnly{newSender(c)}} }
 	schemes[s.Name] = s

@@ -7,10 +7,8 @@ import (
 	"time"
 )
 
-// A Span is a context that can be part of something else: package context takes a dozen
-// allocations for what a query needs. It ends once, by End, with its parent or at its
-// deadline. The zero Span must begin before it is used, and must end. It must not be
-// copied.
+// A Span is a context that can be embedded in another struct, which saves a dozen allocations per query. It ends once:
+// by End, with its parent or at its deadline. The zero Span must begin before use, and must end. It must not be copied.
 type Span struct {
 	parent       context.Context
 	end          time.Time   // zero: it has no deadline of its own
@@ -27,7 +25,7 @@ type Span struct {
 
 var _ context.Context = (*Span)(nil)
 
-// A watcher is told when a Span ends, with the Span locked. It must not block.
+// A watcher is notified when a Span ends, with the Span locked. It must not block.
 type watcher interface{ endWith(err, cause error) }
 
 // Begin begins the Span. It ends with its parent, or when the time is up: zero means
@@ -97,7 +95,7 @@ func (s *Span) addWatcher(w watcher) {
 	s.watchers = append(s.watchers, w)
 }
 
-// removeWatcher removes a watcher, and reports whether it was there. It is not told any more.
+// removeWatcher removes a watcher, and reports whether it was there. It is not notified any more.
 func (s *Span) removeWatcher(w watcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +137,7 @@ func (s *Span) Err() error {
 // Value returns the parent's value.
 func (s *Span) Value(key any) any { return s.parent.Value(key) }
 
-// AfterFunc does what context.AfterFunc does, which package context looks for.
+// AfterFunc implements the method that package context uses in place of a goroutine, see context.AfterFunc.
 func (s *Span) AfterFunc(f func()) (stop func() bool) {
 	w := &afterFunc{f}
 	s.addWatcher(w)

@@ -33,13 +33,12 @@ const (
 	ownLanes    = 8             // for queries that share no connection
 )
 
-// streamTransport asks over TCP (RFC 7766) or TLS (RFC 7858). It has two lanes, one for
-// first queries and one for repetitions, and a third one for probes, see probing. A lane has one connection, which all its
-// queries share, with answers in any order; it is opened when it is first needed
-// and closed when it has been idle.
+// streamTransport asks over TCP (RFC 7766) or TLS (RFC 7858). It has three lanes: for first queries, for repeated
+// queries, and for probes, see probePolicy. A lane has one connection, which its queries share, with answers in any
+// order. The connection is opened on demand, and closed when it is idle.
 //
-// There are servers that close the connection on a question that they do not like. Nobody knows which one that was, so those that
-// were under way are asked again one at a time, each in a lane that it has for itself.
+// Some servers close the connection on a question that they reject. The rejected question is unknown, so all queries in
+// flight are asked again one at a time, each in its own lane.
 type streamTransport struct {
 	Config
 	security *tls.Config // nil: none
@@ -82,7 +81,7 @@ func (l *streamLane) isFull(queries int) bool {
 	return l.limit > 0
 }
 
-// ended counts a connection that has ended, after so many answers. It was cut if
+// recordEnd counts a connection that has ended, after so many answers. It was cut if
 // queries were in flight.
 func (l *streamLane) recordEnd(answers int, cut bool) {
 	l.mu.Lock()
@@ -215,7 +214,7 @@ type sendState struct {
 	reused    bool          // it was open before
 }
 
-// send writes q once, to the connection of a lane, and returns its answer.
+// sendQuery writes q once, to the connection of a lane, and returns its answer.
 func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamLane, w *QueryPath) (a *wire.Answer, over sendState, err error) {
 	for {
 		start := time.Now()
@@ -276,8 +275,8 @@ func (s *streamTransport) laneConnection(ctx context.Context, l *streamLane) (c 
 	}
 }
 
-// openConnection opens a lane's connection. It goes on if all who waited have given up,
-// because the next query needs the connection as well.
+// openConnection opens a lane's connection. It continues after all waiting callers have given up, because the next
+// query needs the connection as well.
 func (s *streamTransport) openConnection(l *streamLane, o *openingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
@@ -298,7 +297,7 @@ func (s *streamTransport) openConnection(l *streamLane, o *openingConn) {
 // errGoexit is why there is no connection if the Dialer ends the goroutine.
 var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 
-// opened ends the opening of a connection, or of an error.
+// finishOpening ends the opening of a connection, or of an error.
 func (s *streamTransport) finishOpening(l *streamLane, o *openingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()

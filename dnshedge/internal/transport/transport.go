@@ -1,8 +1,8 @@
 // Package transport carries DNS queries to one server: over UDP, TCP, TLS or HTTPS.
 //
-// A transport is one file, which registers itself as a [Scheme]. It knows nothing
-// of who asks, of caches, or of when to hedge. What it sees and what it may do
-// about abandoned queries goes through its [Owner].
+// A transport is one file, which registers itself as a [Scheme]. It does not depend
+// on callers, caches or hedging. It reports its observations to its [Owner], which also
+// limits abandoned queries.
 package transport
 
 import (
@@ -51,9 +51,9 @@ type Transport interface {
 	Close()
 }
 
-// A QueryPath is what a query goes over. A connection that carries the answers to other queries has not lost this one, and is only slow;
-// one that carries none may be dead, whatever other connections to the server do. The zero value carries nothing. It is safe for
-// concurrent use.
+// A QueryPath is the socket or connection of a query. A connection that carries answers to other queries has not lost
+// this query, and is only slow. A connection that carries no answers may be dead, even if other connections to the
+// server work. The zero value has no connection. It is safe for concurrent use.
 type QueryPath struct {
 	lastAnswer atomic.Pointer[atomic.Int64] // of the connection, see answered; nil: each query stands alone
 }
@@ -69,8 +69,7 @@ func (w *QueryPath) LastAnswer() time.Time {
 	return time.Time{}
 }
 
-// An Owner is whom a transport works for. It is told what the transport sees, and
-// says how patient the transport is. Its methods are called from several
+// An Owner receives the observations of a transport, and sets its timeouts. Its methods are called from several
 // goroutines and must not block.
 type Owner interface {
 	// RecordQuery is called for each query that is sent.
@@ -139,7 +138,7 @@ func (c *Config) dialServer(ctx context.Context, network string) (net.Conn, erro
 // A Forgetter is a Dialer that remembers where the server is. Forget is called when a handshake has failed there.
 type Forgetter interface{ Forget() }
 
-// forget makes the Dialer forget where the server is.
+// forgetAddress makes the Dialer forget where the server is.
 func (c *Config) forgetAddress() {
 	if f, ok := c.Dialer.(Forgetter); ok {
 		f.Forget()

@@ -59,13 +59,12 @@ func IsOnlyTruncated(err error) bool {
 	return errors.As(err, &cut)
 }
 
-// udpTransport asks over UDP. A query has a socket of its own, and so a port, with a random
-// ID; while there are many, the others share sockets (see crowd). A response that
-// does not fit a datagram is asked for again over TCP, in the same exchange.
+// udpTransport asks over UDP. A query has its own socket, with a random port and a random ID. When there are many
+// queries, further ones share sockets, see socketPool. A truncated response is asked for again over TCP, in the same
+// exchange.
 //
-// Who guesses IDs is noticed: after a few wrong messages for a query its socket is
-// closed, and it goes over TCP. From the first wrong message on, queries to the
-// server are harder to guess for a while (see guard).
+// After a few wrong messages for a query its socket is closed, and the query goes over TCP. From the first wrong
+// message on, queries to the server are harder to guess for a while, see spoofGuard.
 type udpTransport struct {
 	Config
 	tcp   *streamTransport
@@ -153,7 +152,7 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
 
-// ask sends one datagram and returns its response. An alone one has a socket of its own, a new port and ID, and no guard: its
+// exchangeDatagram sends one datagram and returns its response. An alone one has a socket of its own, a new port and ID, and no guard: its
 // response is not believed if any other message comes before it.
 func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
 	d := &udpQuery{udpTransport: u, q: q, alone: alone}
@@ -170,7 +169,7 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 	return d.exchangeOwn(ctx)
 }
 
-// ask sends the datagram over a socket of its own, which is counted.
+// exchangeOwn sends the datagram over a socket of its own, which is counted.
 func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	conn, err := d.openSocket(ctx)
@@ -209,7 +208,7 @@ func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	return a, err
 }
 
-// udpQuery is a query that was sent over UDP.
+// A udpQuery is a query over UDP that waits for its response.
 type udpQuery struct {
 	*udpTransport
 	q      *wire.Query
@@ -226,13 +225,13 @@ type udpQuery struct {
 	done chan udpResult // of a shared socket; capacity 1
 }
 
-// udpResult is what came of a datagram.
+// udpResult is the outcome of a udpQuery.
 type udpResult struct {
 	a   *wire.Answer
 	err error
 }
 
-// close closes the query's own socket.
+// closeSocket closes the query's own socket.
 func (d *udpQuery) closeSocket() {
 	if d.closed.CompareAndSwap(false, true) {
 		_ = d.conn.Close()
@@ -252,9 +251,9 @@ func (d *udpQuery) write(c net.Conn) error {
 	return err
 }
 
-// parseResponse reads a message. It returns the answer, or errCut if the question is to be
-// asked over TCP, or errUnsure, which is a reason for that as well. What answers a message that must not be repeated is
-// never asked for again: it is the answer, or a wire.MalformedError. Any other error is that of a message that does not answer the query.
+// parseResponse reads a message. It returns the answer, or errTruncated or errUnsure if the question is to be asked
+// over TCP. A message that must not be repeated is never asked again: its response is the answer or a
+// wire.MalformedError. Any other error means that the message does not answer the query.
 func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
 		return nil, errUnsure // the server may change the spelling, or a forger does not know it
@@ -277,7 +276,7 @@ func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	return a, d.guard.verifyCookie(d.cookie, a)
 }
 
-// ends reports whether judge has found the response, be it of use or not.
+// isConclusive reports whether judge has found the response, be it of use or not.
 func isConclusive(err error) bool {
 	if err == nil || err == errTruncated || err == errUnsure {
 		return true
@@ -286,7 +285,7 @@ func isConclusive(err error) bool {
 	return errors.As(err, &malformed)
 }
 
-// read returns the response. Other messages that arrive before it are ignored.
+// readResponse returns the response. Other messages that arrive before it are ignored.
 func (d *udpQuery) readResponse() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
@@ -318,7 +317,7 @@ func (d *udpQuery) readResponse() (*wire.Answer, error) {
 	return nil, errForgers
 }
 
-// wsaEMSGSIZE is what Windows calls a datagram that is longer than the buffer.
+// wsaEMSGSIZE is the error of Windows for a datagram that is longer than the buffer.
 const wsaEMSGSIZE = syscall.Errno(10040)
 
 // ReceiveDatagram reads a datagram. Of one that is longer than b the beginning is read, which is

@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// IsNilRecord reports whether a record is nil, or a nil pointer of a record's type, as (*dns.DNSKEY).ToDS returns for a digest that it does not
-// support. Methods of such a pointer panic.
+// IsNilRecord reports whether a record is nil, or a nil pointer of a record's type. Methods of a nil pointer panic.
+// (*dns.DNSKEY).ToDS returns one for a digest that it does not support.
 func IsNilRecord(rr dns.RR) bool {
 	if rr == nil {
 		return true

@@ -1,5 +1,5 @@
-// Package usercode calls code of a program's author on goroutines of this module. Nobody could recover a panic there, and it
-// would end the process; it becomes an error instead.
+// Package usercode calls the user's code on goroutines of this module. The user cannot recover a panic there, and it
+// would end the process. So package usercode recovers it and returns an error.
 package usercode
 
 import (
@@ -40,8 +40,8 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// DialGuarded calls d.DialContext. It returns a [PanicError] if d panics, and an error if d returns neither a connection nor an error. Methods of
-// the connection return a PanicError where those of d's connection panic.
+// DialGuarded calls d.DialContext. It returns a [PanicError] if d panics, and an error if d returns neither a
+// connection nor an error. Methods of the connection return a PanicError when a method of d's connection panics.
 func DialGuarded(ctx context.Context, d Dialer, network, address string) (conn net.Conn, err error) {
 	defer RecoverPanic("Dialer", &err)
 	conn, err = d.DialContext(ctx, network, address)
@@ -54,8 +54,8 @@ func DialGuarded(ctx context.Context, d Dialer, network, address string) (conn n
 	return WrapConn(conn), nil
 }
 
-// WrapConn returns a connection whose methods return a [PanicError] where those of c panic. It returns connections of package net
-// unchanged.
+// WrapConn returns a connection whose methods return a [PanicError] when a method of c panics. It returns connections
+// of package net unchanged.
 func WrapConn(c net.Conn) net.Conn {
 	switch c.(type) {
 	case *net.TCPConn, *net.UDPConn, *net.UnixConn, *Conn:
@@ -90,7 +90,7 @@ func (c *Conn) Close() (err error) {
 	return c.conn.Close()
 }
 
-// CloseWrite ends what is written, if the connection has a method for it.
+// CloseWrite closes the connection for writing, if its type has that method.
 func (c *Conn) CloseWrite() (err error) {
 	defer RecoverPanic(connField, &err)
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {

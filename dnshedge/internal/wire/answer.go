@@ -11,9 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Answer is a response without what belongs to one caller or one path: it has no
-// ID and no OPT record, and its flags do not yet depend on the caller's. After
-// Limit it may be shared, and must not be changed any more.
+// Answer is a response without the parts that belong to one caller or one path. It has no ID and no OPT record, and its
+// flags do not depend on the caller's. After Limit it may be shared, and must not be changed.
 type Answer struct {
 	EDE []EDE // extended errors (RFC 8914)
 	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Limit.
@@ -105,8 +104,8 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	return a, nil
 }
 
-// rewriteMessage reads a message with package dns and writes it anew: without OPT record, and
-// without what does not answer the question, which foreign reports.
+// rewriteMessage reads a message with package dns and writes it again, without OPT record and without unrelated
+// records. foreign reports whether there were unrelated records.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	m, err := unpackMessage(b)
 	if err != nil {
@@ -293,7 +292,7 @@ func (v *View) ttlShown(t uint32) uint32 {
 	return t - up
 }
 
-// appendShown appends the message as it is shown to the one who asked q, without OPT.
+// appendShown appends the message as the sender of q gets it, without OPT.
 func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 	start := len(b)
 	b = append(b, a.packed...)
@@ -469,10 +468,9 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 	return r
 }
 
-// unpackRecord unpacks the record at off of a message that walk has accepted, and
-// returns the offset behind it. The owner is the name of the question, and those that have
-// been seen are not read again. A record that package dns cannot read is returned as one of
-// an unknown type (RFC 3597).
+// unpackRecord unpacks the record at off of a message that walkRecords has accepted, and returns the offset behind it.
+// owner is the name of the question. seen saves reading the same owner again. A record that package dns cannot read is
+// returned as a record of an unknown type (RFC 3597).
 func unpackRecord(b []byte, off int, owner string, seen ownerNames) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {

@@ -7,23 +7,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// known reports whether package dns has a place for the data of a type, which needs
+// isKnownType reports whether package dns has a place for the data of a type, which needs
 // some.
 func isKnownType(typ uint16) bool {
 	_, ok := dns.TypeToRR[typ]
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// layout is what the data of a type consists of: some bytes, strings, names and bytes,
-// and perhaps more.
+// layout describes the data of a record type: some bytes, strings, names and bytes, and perhaps more.
 type layout struct {
 	before, strings, names, after int
 	more                          bool
 }
 
-// layouts has the types that are not passed on unread: addresses, and those in whose
-// data names may be compressed (RFC 1035 §3.3, RFC 3597 §4). Package dns takes data
-// that ends early for whole, and writes something else then.
+// layouts has the types whose data is always read: addresses, and types whose data may hold compressed names (RFC 1035
+// §3.3, RFC 3597 §4). Package dns accepts data that ends early, and then writes different data.
 var layouts = map[uint16]layout{
 	dns.TypeA: {before: 4}, dns.TypeAAAA: {before: 16}, dns.TypeOPT: {more: true},
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeMB: {names: 1},
@@ -34,8 +32,8 @@ var layouts = map[uint16]layout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isDataChanged reports whether package dns reads the data of a record of a message and writes other data, or none. Of the types that
-// are asked for most it is known what changes; others are written, and compared.
+// isDataChanged reports whether package dns reads the data of a record and writes different data, or none. For common
+// types the result follows from known rules. Records of other types are written and compared.
 func isDataChanged(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT:
@@ -71,7 +69,8 @@ func isDataChanged(b []byte, r messageRecord) bool {
 	return !bytes.Equal(buf[owner:end], r.data)
 }
 
-// fields has what package dns fills up with zero bytes, of the types whose data is not always compared.
+// fields has the parts of record data that package dns fills with zero bytes, for types whose data is not always
+// compared.
 var fields = map[uint16]layout{
 	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
 	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
@@ -89,8 +88,8 @@ func (l layout) endsEarly(data []byte) bool {
 	return off > len(data)
 }
 
-// findTypeBitmap returns where the bitmap of types begins in data of an NSEC or NSEC3 record. A name in pointers has no
-// place there (RFC 4034 §4.1.1): what comes behind one is not looked at.
+// findTypeBitmap returns the offset of the type bitmap in the data of an NSEC or NSEC3 record. A compressed name is
+// invalid there (RFC 4034 §4.1.1), and data after one is not checked.
 func findTypeBitmap(typ uint16, data []byte) int {
 	off := 0
 	switch typ {
@@ -189,9 +188,8 @@ func (l layout) matchesRecord(b []byte, r messageRecord) bool {
 	return off == end || l.more && off < end
 }
 
-// isSelfContained reports whether the data of a record of a type that is not in layouts
-// refers to nothing outside. Names in it must not be compressed (RFC 3597 §4), but package
-// dns reads and writes out those that are.
+// isSelfContained reports whether the data of a record refers to nothing outside. The type is not in layouts. Names in
+// its data must not be compressed (RFC 3597 §4), but package dns expands compressed names.
 func isSelfContained(r messageRecord) bool {
 	off := 0
 	switch r.typ {

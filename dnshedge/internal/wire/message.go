@@ -1,5 +1,5 @@
-// Package wire reads and writes DNS messages: what a [Query] asks, how it is
-// sent, which message is its response, and what the response amounts to.
+// Package wire reads and writes DNS messages: the question of a [Query], its messages on
+// the wire, the check that a message is its response, and the outcome of the response.
 //
 // It knows no sockets, no servers and no cache. Most of it works on bytes, because
 // a hedged query is written several times and a cached answer is read often.

@@ -29,7 +29,7 @@ func numberNames(m []byte) *nameNumbers {
 
 func (s *nameNumbers) freeNumbers() { nameSets.Put(s) }
 
-// at returns the number of the name at off, which must be a name.
+// numberAt returns the number of the name at off, which must be a name.
 func (s *nameNumbers) numberAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels that have no number yet
 	n, id := 0, rootID
@@ -64,8 +64,8 @@ const rootID = uint64(0)
 
 var nameSeed = maphash.MakeSeed()
 
-// childID returns the number of the name that has one label more than its parent. Nobody
-// outside can find two names with the same number.
+// childID returns the number of the name that has one label more than its parent. The hash is seeded, so that an
+// attacker cannot find two names with the same number.
 func childID(parent uint64, label []byte) uint64 {
 	var b [8 + 63]byte
 	binary.NativeEndian.PutUint64(b[:], parent)

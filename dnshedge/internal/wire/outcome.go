@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Outcome is what a response amounts to.
+// Outcome is the class of a response, for example an answer, a denial or a failure.
 type Outcome int8
 
 // The outcomes. FinalFailure and Failure are failures, the others are not.
@@ -18,7 +18,7 @@ const (
 	Failure                     // the server could not or would not answer; another server may
 )
 
-// classifyResponse returns what a response with one question amounts to.
+// classifyResponse returns the outcome of a response with one question.
 func classifyResponse(m []byte, errs []EDE) Outcome {
 	switch int(m[3] & 15) {
 	case dns.RcodeSuccess:

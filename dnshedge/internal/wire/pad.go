@@ -14,9 +14,9 @@ const (
 	responseBlock = 468
 )
 
-// PadResponse pads the response that begins at start, so that its length does not tell
-// who reads along what was asked. It has its OPT record at its end; without one it stays
-// as it is, for the client has none either.
+// PadResponse pads the response that begins at start to a multiple of 468 bytes, the block size of RFC 8467 §4.1. So
+// its length does not reveal the question. The OPT record must be the last record. A response without one is unchanged,
+// because its client does not use EDNS.
 func PadResponse(b []byte, start int) []byte {
 	m := b[start:]
 	size := 0

@@ -54,10 +54,9 @@ func (q *Query) IsAlone() bool { return q.alone }
 // RootServers asks for the root's name servers, which every resolver has at hand.
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
 
-// NewQuery reads a query from a message, which it does not keep. Messages that
-// cannot be hedged are errors: zone transfers, signed messages, and queries with records
-// other than OPT. The EDNS options of the message are passed on, except those that
-// concern one path: cookies, padding and how long a connection may be idle.
+// NewQuery reads a query from a message, which it does not keep. It returns an error for messages that cannot be
+// hedged: zone transfers, signed messages, and queries with records other than OPT. It keeps the EDNS options of the
+// message, except options of one path: cookies, padding and the idle timeout.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
 	if err := q.Read(m); err != nil {
@@ -66,7 +65,7 @@ func NewQuery(m *dns.Msg) (*Query, error) {
 	return q, nil
 }
 
-// Read is NewQuery for a Query that nobody uses any more.
+// Read is NewQuery for a Query that is not in use any more.
 func (q *Query) Read(m *dns.Msg) error {
 	if len(m.Question) != 1 {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
@@ -157,8 +156,8 @@ func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
 	}, nil
 }
 
-// packName writes a complete name without escapes in wire format, and returns its
-// length, or 0 if it is not such a name. It takes a third of dns.PackDomainName's time.
+// packName writes a complete name without escapes in wire format, and returns its length. For other names it returns 0.
+// It takes a third of dns.PackDomainName's time.
 func packName(b []byte, name string) int {
 	if len(name) < 2 || len(name)+1 > len(b) || name[len(name)-1] != '.' {
 		return 0
@@ -203,7 +202,7 @@ func (q *Query) Forwarded() (*Query, error) {
 	return &f, nil
 }
 
-// WithoutOptions returns the query without EDNS options of the caller, for whoever does not use them.
+// WithoutOptions returns the query without the caller's EDNS options, for an Exchanger that ignores them.
 func (q *Query) WithoutOptions() *Query {
 	if q.options == nil {
 		return q
@@ -213,8 +212,8 @@ func (q *Query) WithoutOptions() *Query {
 	return &f
 }
 
-// isEndToEnd reports whether an EDNS option is the caller's and the server's matter, and
-// not that of the path between them.
+// isEndToEnd reports whether an EDNS option is forwarded between the caller and the server. Cookies, keepalive, padding
+// and extended errors belong to one connection, and are not forwarded.
 func isEndToEnd(code uint16) bool {
 	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
 }
@@ -269,8 +268,8 @@ func ParseQuery(b []byte) (*Query, error) {
 	return q, nil
 }
 
-// Parse is ParseQuery for a Query that nobody uses any more. After an error it has no Name, or else its question has been read, and
-// AppendFailure may respond to it.
+// Parse is ParseQuery for a Query that is not in use any more. After an error the Query either has no Name, or its
+// question has been read and AppendFailure may respond to it.
 func (q *Query) Parse(b []byte) error {
 	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
 		return err
@@ -282,7 +281,7 @@ func (q *Query) Parse(b []byte) error {
 	return err
 }
 
-// parseMessage reads a query with those of its options that pass.
+// parseMessage reads a query, with the options for which pass returns true.
 func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 	q.Name = "" // until the question has been read
 	if len(b) < HeaderLen {
@@ -345,13 +344,12 @@ func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
-// Askable reports whether a question may have the type t: that of any data, or ANY. The others from 128 to 255, and OPT,
-// are no types of data (RFC 6895 §3.1): zone transfers, signatures and keys of messages, and what servers tell each other.
+// Askable reports whether a question may have the type t: a data type, or ANY. OPT and the other types from 128 to 255
+// are no data types (RFC 6895 §3.1), for example zone transfers and signatures of messages.
 func Askable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
 
-// Standard reports whether the opcode is QUERY. Messages with another opcode, as
-// updates and notifications, are sent as they are, and only once, because nobody
-// knows whether they are safe to repeat.
+// Standard reports whether the opcode is QUERY. Messages with another opcode, for example updates and notifications,
+// are sent unchanged and only once, because they may not be safe to repeat.
 func (q *Query) Standard() bool { return q.raw == nil }
 
 // Text returns the name as text.
@@ -376,14 +374,14 @@ func (q *Query) Zone() string {
 	return zone
 }
 
-// Recursive reports whether the query asks for what others know (RD).
+// Recursive reports whether the query asks for recursion (RD).
 func (q *Query) Recursive() bool { return q.rd }
 
 // HasOptions reports whether the query has EDNS options of the caller.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
-// Cacheable reports whether answers to q may be kept, and kept ones be given, because the key tells them from those to other
-// questions. Answers to questions without RD are not kept: a server answers those with what it happens to know.
+// Cacheable reports whether the cache may store and serve answers to q, because the key identifies them. Answers to
+// questions without RD are not stored: a server answers them from the data that it happens to have.
 func (q *Query) Cacheable() bool {
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
@@ -402,8 +400,8 @@ const (
 	KeyAnyType             // that the name does not exist, for all types; the key's type is 0, or DS for that one
 )
 
-// Key returns what tells questions with different answers apart: the name in
-// lower case, type, class, DO and CD.
+// Key returns a string that differs for questions with different answers: the name in lower case, type, class, DO and
+// CD.
 func (q *Query) Key() string {
 	var buf [MaxKey]byte
 	return string(q.AppendKey(buf[:0]))
@@ -421,7 +419,7 @@ func (q *Query) AppendKey(b []byte) []byte {
 	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
 }
 
-// AppendTask appends what tells questions apart that have different answers at one time: the key, RD and EDNS options.
+// AppendTask appends a key that differs for questions which cannot share one exchange: the key, RD and EDNS options.
 func (q *Query) AppendTask(b []byte) []byte {
 	b = q.AppendKey(b)
 	var rd byte
@@ -431,8 +429,8 @@ func (q *Query) AppendTask(b []byte) []byte {
 	return append(append(b, rd), q.options...)
 }
 
-// AnyType turns a key into the one under which is kept that the name does not exist: for all types but DS, whose records are those
-// of the zone above (RFC 4035 §3.1.4.1). Others may have been asked about these, who do not know the name.
+// AnyType turns a key into the key of an entry which denies the name for all types except DS. DS records belong to the
+// zone above (RFC 4035 §3.1.4.1), and servers of that zone may not know the name.
 func AnyType(key []byte) {
 	n := len(key)
 	if binary.BigEndian.Uint16(key[n-KeyLen:]) != dns.TypeDS {
@@ -611,9 +609,8 @@ func RandomID() uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// responseFlags returns a response's flags with those changed that depend on the query:
-// RD and CD are the query's, AD is set only for those who asked for it (RFC 6840
-// §5.8).
+// responseFlags returns a response's flags, adapted to the query. RD and CD are copied from the query. AD is set only
+// if the query asked for it (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
 	bits &^= flagRD | flagCD
 	if q.rd {

@@ -11,9 +11,9 @@ const (
 	maxTargets = 4 * maxAliases // of aliases that are looked at: names in one subtree share it, and an owner may have several
 )
 
-// removeUnrelated removes from the answer section of m, which was read from b, what does not answer
-// the question: records whose owner is neither its name nor one that it is an alias of
-// (RFC 1034 §4.3.2). It reports whether there were any.
+// removeUnrelated removes the records of the answer section of m that do not answer the question. These are records
+// whose owner is neither its name nor a target of its aliases (RFC 1034 §4.3.2). m was read from b. It reports whether
+// it removed records.
 func removeUnrelated(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
@@ -54,8 +54,8 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// followAliases returns the name of the question and those that it is an alias of, and which names above these have subtrees that were looked
-// at. It looks at maxTargets targets at most.
+// followAliases returns the name of the question and the targets of its aliases, and the names above these whose
+// subtrees were searched. It follows maxTargets targets at most.
 func (s *nameNumbers) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []lineage

@@ -7,11 +7,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkTidy reports whether a response can be kept as it is, but for an OPT record at its
-// end, and where it ends without that. Nearly all can; the others are read by package
-// dns and written anew. It has one question. All names are whole, and compressed ones
-// refer to names before them, so that they stay what they are when TTLs and addresses
-// change. The owners of its records are compressed, which makes it short.
+// checkTidy reports whether a response can be stored unchanged, and where it ends without its final OPT record. Nearly
+// all can; package dns reads and rewrites the others.
+//
+// A tidy response has one question. All names are complete, and pointers refer to earlier names, so that changes of
+// TTLs and addresses do not change names. The owners of records are compressed.
 func checkTidy(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
@@ -99,7 +99,7 @@ func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) 
 	return 0, false, false
 }
 
-// add adds the labels from start to end of a name of the given size, unless that is too
+// addLabels adds the labels from start to end of a name of the given size, unless that is too
 // long for a name.
 func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	if size >= MaxName {
@@ -112,7 +112,8 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// readRData reads the names in the data of a record, whose layout holds. The first begins at off.
+// readRData reads the names in the data of a record, which matches its layout. The data begins at off. ok reports
+// whether all names are valid and fit the table.
 func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])

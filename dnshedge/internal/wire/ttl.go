@@ -85,7 +85,7 @@ func (a *Answer) equalizeTTLs() {
 // findSOA returns the record that says how long a negative answer may be kept, and whether
 // there is one: the SOA of a zone that the name belongs to, or the name at the end of
 // its aliases.
-func (a *Answer) findSOA() (findSOA messageRecord, ok bool) {
+func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
 	s := numberNames(m)
 	defer s.freeNumbers()
@@ -112,10 +112,10 @@ func (a *Answer) findSOA() (findSOA messageRecord, ok bool) {
 	zones := s.numbersAbove(m, end)
 	_ = walkRecords(m, func(r messageRecord) {
 		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.numberAt(m, r.name)) {
-			findSOA, ok = r, true
+			soa, ok = r, true
 		}
 	})
-	return findSOA, ok
+	return soa, ok
 }
 
 // soaLen is the length of the shortest data of a SOA record.

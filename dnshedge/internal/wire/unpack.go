@@ -6,9 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseMsg reads a message from its wire format, which it does not keep. Records whose data
-// has no form that package dns knows, or that it would change, become records of an unknown type (RFC 3597); addresses,
-// and those in whose data names may be compressed, are dropped.
+// ParseMsg reads a message from its wire format, which it does not keep. Records whose data package dns cannot read or
+// would change become records of an unknown type (RFC 3597). Invalid addresses, and invalid records whose data may hold
+// compressed names, are dropped.
 func ParseMsg(b []byte) (*dns.Msg, error) {
 	m, err := readMessage(b, true)
 	if err != nil {
@@ -17,14 +17,12 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// unpackMessage reads a message. Records whose data package dns cannot read, would change or has no
-// place for, become records of an unknown type (RFC 3597): they are for the caller
-// to judge. Types whose data may hold compressed names cannot be passed on without
-// being understood, and addresses of a wrong length are no addresses; those are
-// errors.
+// unpackMessage reads a message. Records whose data package dns cannot read or would change become records of an
+// unknown type (RFC 3597), which the caller may interpret. Addresses of a wrong length, and invalid records whose data
+// may hold compressed names, are errors.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// read is unpack, but if drop, the records that would be errors are left out.
+// readMessage is unpack, but if drop, the records that would be errors are left out.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
@@ -104,11 +102,12 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	return all, off, nil
 }
 
-// ownerNames are the names that pointers in a message stand for, as text: a long name is read
-// once, and not for each of its records. Nil: the message is short, and each is read.
+// ownerNames maps the offset of a compression pointer to its name as text. A long name is read once, and not for each
+// of its records. Nil: the message is short, and each name is read.
 type ownerNames map[uint16]string
 
-// newOwners returns none for a message that is as short as most are.
+// newOwners returns an index of the owner names of a message, or nil if the message is so short that reading each name
+// costs less.
 func newOwners(b []byte) ownerNames {
 	if len(b) <= 4096 {
 		return nil
@@ -125,16 +124,16 @@ func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 	return name, ok
 }
 
-// put remembers the name at off if it is a pointer.
+// addOwner remembers the name at off if it is a pointer.
 func (o ownerNames) addOwner(b []byte, off int, name string) {
 	if o != nil && b[off] >= 0xc0 {
 		o[binary.BigEndian.Uint16(b[off:])] = name
 	}
 }
 
-// checkRecordData returns an error if a message does not hold together, and which of its records in
-// layouts do not, by their place in it. It is odd if a record has no data although its type
-// needs some, or if it has some that package dns changes. Messages about zones, as updates, have such records (RFC 2136 §2.4).
+// checkRecordData returns an error if a message is malformed, and the indexes of its records whose data does not match
+// their layout. odd reports whether a record lacks required data, or has data that package dns changes. Zone updates
+// have records without data (RFC 2136 §2.4).
 func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
