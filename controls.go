@@ -226,7 +226,7 @@ func (h *controls) Snapshot() Snapshot {
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.Scale, PausedUntil: v.PausedTo, PushBackShare: v.Push, SlowShare: v.Slow, Stall: v.Stall, Audit: auditOf(v.Audit), Unresumed: v.Unresumed,
+			Budget: v.Tokens, BudgetScale: v.BudgetScale, PausedUntil: v.PausedUntil, PushBackShare: v.PushbackShare, SlowShare: v.SlowShare, Stall: v.Stall, Audit: auditOf(v.Audit), Unresumed: v.Unresumed,
 		})
 		if detector, ok := v.Extension.(*endpoint.Detector); ok {
 			s.Keys[len(s.Keys)-1].Endpoints = endpointSnapshots(detector)

@@ -119,6 +119,6 @@ func WithDelay(ctx context.Context, d time.Duration) context.Context {
 // interceptors and functions below. If one hedged call is made within another, it
 // is the inner one's attempt. It reports false for calls that are sent once.
 func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
-	n, ok := race.Number(ctx)
+	n, ok := race.AttemptNumber(ctx)
 	return AttemptInfo{Number: n}, ok
 }

@@ -32,18 +32,18 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeInitialized()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 		free := l.callPasses(ctx, info.FullMethod)
-		p, err := l.joined(ctx, free)
+		p, err := l.joinRequest(ctx, free)
 		if err != nil {
 			return nil, statusOf(err)
 		}
 		if p == nil && !free {
 			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a place, because it may panic; an error means that there is no client
-			p = l.places.NewSlot()
-			if err = l.enter(ctx, p, grpccall.IncomingAttempt(ctx) > 0); err != nil {
+			p = l.slots.NewSlot()
+			if err = l.acquireSlot(ctx, p, grpccall.IncomingAttempt(ctx) > 0); err != nil {
 				_ = grpc.SetTrailer(ctx, trailerFor(err))
 				return nil, statusOf(err)
 			}
-			ctx = l.with(ctx, &admission{place: p})
+			ctx = l.withAdmission(ctx, &admission{slot: p})
 		}
 		p.RunHandler(func() { reply, err = handler(ctx, req) })
 		return reply, err
@@ -59,22 +59,22 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		ctx := stream.Context()
 		free := l.callPasses(ctx, info.FullMethod)
-		if l.willTakePlace(ctx) { // with the first message of stream, which this Limiter has wrapped
+		if l.willTakeSlot(ctx) { // with the first message of stream, which this Limiter has wrapped
 			return handler(srv, stream)
 		}
-		if p, _ := l.joined(ctx, free); p != nil || free {
+		if p, _ := l.joinRequest(ctx, free); p != nil || free {
 			p.RunHandler(func() { err = handler(srv, stream) })
 			return err
 		}
 		stream.SetTrailer(limitTrailer)
 		hedge := grpccall.IncomingAttempt(ctx) > 0
-		if hedge && l.crowded(l.places.RequestCount()) {
+		if hedge && l.isCrowded(l.slots.RequestCount()) {
 			stream.SetTrailer(refusedTrailer)
-			return statusOf(l.refuse(ctx))
+			return statusOf(l.refuseHedge(ctx))
 		}
-		limited := &limitedStream{ServerStream: stream, limiter: l, hedge: hedge, place: l.places.NewSlot()}
-		limited.ctx = l.with(ctx, &admission{limited.place, limited.takePlace})
-		limited.place.RunHandler(func() { err = handler(srv, limited) })
+		limited := &limitedStream{ServerStream: stream, limiter: l, hedge: hedge, slot: l.slots.NewSlot()}
+		limited.ctx = l.withAdmission(ctx, &admission{limited.slot, limited.takeSlot})
+		limited.slot.RunHandler(func() { err = handler(srv, limited) })
 		if refused := limited.refused.Load(); refused != nil {
 			return statusOf(*refused)
 		}
@@ -88,7 +88,7 @@ type limitedStream struct {
 	ctx     context.Context // has place
 	limiter *Limiter
 	hedge   bool
-	place   *limit.Slot
+	slot    *limit.Slot
 
 	taking  sync.Once
 	refused atomic.Pointer[error] // why the stream got no place; nil: it has got its place, or needs none yet
@@ -102,7 +102,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 	if err != nil && err != io.EOF {
 		return err
 	}
-	if refused := s.takePlace(); refused != nil {
+	if refused := s.takeSlot(); refused != nil {
 		return statusOf(refused)
 	}
 	return err
@@ -110,7 +110,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 
 // SendMsg takes the place, and then sends a message.
 func (s *limitedStream) SendMsg(m any) error {
-	if err := s.takePlace(); err != nil {
+	if err := s.takeSlot(); err != nil {
 		return statusOf(err)
 	}
 	return s.ServerStream.SendMsg(m)
@@ -118,19 +118,19 @@ func (s *limitedStream) SendMsg(m any) error {
 
 // SendHeader takes the place, and then sends the header: a stream that is refused after its header is not retried (gRFC A6).
 func (s *limitedStream) SendHeader(md metadata.MD) error {
-	if err := s.takePlace(); err != nil {
+	if err := s.takeSlot(); err != nil {
 		return statusOf(err)
 	}
 	return s.ServerStream.SendHeader(md)
 }
 
-// takePlace takes the place unless that was tried, or the place was released. It returns why the stream got no place, each time it is called.
-func (s *limitedStream) takePlace() error {
+// takeSlot takes the place unless that was tried, or the place was released. It returns why the stream got no place, each time it is called.
+func (s *limitedStream) takeSlot() error {
 	s.taking.Do(func() {
-		if s.place.IsReleased() {
+		if s.slot.IsReleased() {
 			return
 		}
-		if err := s.limiter.enter(s.ServerStream.Context(), s.place, s.hedge); err != nil {
+		if err := s.limiter.acquireSlot(s.ServerStream.Context(), s.slot, s.hedge); err != nil {
 			s.ServerStream.SetTrailer(trailerFor(err))
 			s.refused.Store(&err)
 		}
@@ -143,11 +143,11 @@ func (s *limitedStream) takePlace() error {
 
 // callPasses reports whether a Limiter lets a call of a method pass.
 func (l *Limiter) callPasses(ctx context.Context, method string) bool {
-	if l.free == nil || l.methodPasses(method) {
-		return l.methodPasses(method)
+	if l.unlimited == nil || l.isUnlimitedMethod(method) {
+		return l.isUnlimitedMethod(method)
 	}
 	authority := strings.Join(metadata.ValueFromIncomingContext(ctx, ":authority"), "")
-	return l.free.MatchCall(method, httpattempt.HostName("", authority))
+	return l.unlimited.MatchCall(method, httpattempt.HostName("", authority))
 }
 
 // trailerFor returns what else the trailer of a call says that a Limiter answered with err.

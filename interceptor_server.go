@@ -17,7 +17,7 @@ import (
 func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if n := grpccall.IncomingAttempt(ctx); n > 0 {
-			ctx = race.ForHedge(ctx, n)
+			ctx = race.HedgeContext(ctx, n)
 		}
 		return handler(ctx, req)
 	}
@@ -27,7 +27,7 @@ func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 func NewStreamServerInterceptor() grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if n := grpccall.IncomingAttempt(stream.Context()); n > 0 {
-			stream = &contextStream{stream, race.ForHedge(stream.Context(), n)}
+			stream = &contextStream{stream, race.HedgeContext(stream.Context(), n)}
 		}
 		return handler(srv, stream)
 	}

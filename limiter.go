@@ -56,11 +56,11 @@ const hedgesRefusedAbove = 4
 // together. A request that meets the same Limiter twice takes one place, until the handlers of
 // both have returned, but one that has given its place back takes another. The zero Limiter is not usable; NewLimiter makes one.
 type Limiter struct {
-	name    string
-	places  *limit.ConcurrencyLimit
-	free    *pattern.Set        // what passes; nil: nothing
-	watcher *observers.Notifier // nil: there are no observers
-	uploads upload.MemoryPool
+	name      string
+	slots     *limit.ConcurrencyLimit
+	unlimited *pattern.Set        // what passes; nil: nothing
+	watcher   *observers.Notifier // nil: there are no observers
+	uploads   upload.MemoryPool
 
 	limitsHealthChecks bool // see WithLimitedHealthChecks
 
@@ -77,12 +77,12 @@ func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 	}
 	var c config
 	applyOptions(&c, opts, LimiterOption.applyLimiter)
-	l := &Limiter{name: c.name, places: limit.New(n), limitsHealthChecks: c.limitsHealthChecks}
+	l := &Limiter{name: c.name, slots: limit.New(n), limitsHealthChecks: c.limitsHealthChecks}
 	for _, p := range c.unlimited {
-		if l.free == nil {
-			l.free = new(pattern.Set)
+		if l.unlimited == nil {
+			l.unlimited = new(pattern.Set)
 		}
-		_ = l.free.Add(p) // WithUnlimited has tried it
+		_ = l.unlimited.Add(p) // WithUnlimited has tried it
 	}
 	log := ops.NewLog(c.logger, "hedge", "limiter", c.name, &l.panics)
 	l.watcher = observers.NewNotifier(c.observers, log.LogObserverPanic)
@@ -96,15 +96,15 @@ type LimiterSnapshot = observe.LimiterSnapshot
 func (l *Limiter) Snapshot() LimiterSnapshot {
 	l.mustBeInitialized()
 	s := LimiterSnapshot{
-		Name: l.name, Limit: int(l.places.Capacity()),
-		Working: l.places.ActiveCount(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
+		Name: l.name, Limit: int(l.slots.Capacity()),
+		Working: l.slots.ActiveCount(), Worked: l.worked.Load(), Left: l.left.Load(), Refused: l.refused.Load(),
 	}
-	s.Waiting = max(l.places.RequestCount()-s.Working, 0)
+	s.Waiting = max(l.slots.RequestCount()-s.Working, 0)
 	return s
 }
 
 func (l *Limiter) mustBeInitialized() {
-	if l.places == nil {
+	if l.slots == nil {
 		panic("hedge: a zero Limiter is not usable: NewLimiter makes one")
 	}
 }
@@ -114,7 +114,7 @@ func (l *Limiter) mustBeInitialized() {
 // of a request that has no place, it does nothing.
 func (l *Limiter) Release(ctx context.Context) {
 	if a := l.admissionOf(ctx); a != nil {
-		a.place.Release()
+		a.slot.Release()
 	}
 }
 
@@ -139,10 +139,10 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		free := l.passes(r)
-		p, err := l.joined(ctx, free)
+		free := l.isUnlimited(r)
+		p, err := l.joinRequest(ctx, free)
 		if err != nil {
-			turnAway(w, r, err)
+			rejectRequest(w, r, err)
 			return
 		}
 		if p != nil || free {
@@ -152,28 +152,28 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 		w.Header().Set(limit.LimitHeader, "1")
 		hedge := race.HedgeNumber(r.Header[AttemptHeader]) > 0 || isGRPC(r) && race.HedgeNumber(r.Header["Grpc-Previous-Rpc-Attempts"]) > 0
 		if !upload.ShouldReadAhead(r) {
-			l.serve(ctx, w, r, next, hedge, nil)
+			l.serveLimited(ctx, w, r, next, hedge, nil)
 			return
 		}
-		if hedge && l.crowded(l.places.RequestCount()) {
-			turnAway(w, r, l.refuse(ctx))
+		if hedge && l.isCrowded(l.slots.RequestCount()) {
+			rejectRequest(w, r, l.refuseHedge(ctx))
 			return
 		}
 		body := upload.NewBody(r, &l.uploads)
 		defer body.ReleaseMemory()
 		body.ReadAhead()
-		l.serve(body.CallerContext(ctx), w, r, next, hedge, body)
+		l.serveLimited(body.CallerContext(ctx), w, r, next, hedge, body)
 	})
 }
 
-// serve lets a request through to next once it has a place, unless caller ends before. Its body is body; nil: its own.
-func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.BufferedBody) {
-	p := l.places.NewSlot()
-	if err := l.enter(caller, p, hedge); err != nil {
-		turnAway(w, r, err)
+// serveLimited lets a request through to next once it has a place, unless caller ends before. Its body is body; nil: its own.
+func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.BufferedBody) {
+	p := l.slots.NewSlot()
+	if err := l.acquireSlot(caller, p, hedge); err != nil {
+		rejectRequest(w, r, err)
 		return
 	}
-	inner := r.WithContext(l.with(r.Context(), &admission{place: p}))
+	inner := r.WithContext(l.withAdmission(r.Context(), &admission{slot: p}))
 	upload.CopyTrailers(r, inner)
 	if body != nil {
 		inner.Body = body
@@ -181,12 +181,12 @@ func (l *Limiter) serve(caller context.Context, w http.ResponseWriter, r *http.R
 			w = withBodyForHijack(w, body)
 		}
 	}
-	defer tellOuter(r, inner, body)
+	defer copyRequestResults(r, inner, body)
 	p.RunHandler(func() { next.ServeHTTP(w, inner) })
 }
 
-// turnAway answers a request that gets no place because of err.
-func turnAway(w http.ResponseWriter, r *http.Request, err error) {
+// rejectRequest answers a request that gets no place because of err.
+func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	if err == errRefused {
 		w.Header().Set(limit.RefusedHeader, "1")
 		if isGRPC(r) && len(r.Header[AttemptHeader]) == 0 { // gRPC's clients see nothing of other answers than theirs: this is one with trailers only, UNAVAILABLE
@@ -198,10 +198,10 @@ func turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// tellOuter makes r tell what handlers have found out of its copy: those before the Limiter look for
+// copyRequestResults makes r tell what handlers have found out of its copy: those before the Limiter look for
 // it when the handler has returned, and net/http for the files of a form, to remove them. Who reads r.Body then, gets what
 // the handler has not read of body; nil: it was not read ahead. Nothing else of r is written, because others may be reading it.
-func tellOuter(r, inner *http.Request, body *upload.BufferedBody) {
+func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 	if body != nil && body.HasUnread() {
 		r.Body = body
 	}
@@ -217,23 +217,23 @@ func tellOuter(r, inner *http.Request, body *upload.BufferedBody) {
 // errRefused is why a hedge gets no place.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// crowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove times the limit, which may overflow.
-func (l *Limiter) crowded(inside int64) bool {
-	return (inside-1)/hedgesRefusedAbove >= l.places.Capacity()
+// isCrowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove times the limit, which may overflow.
+func (l *Limiter) isCrowded(inside int64) bool {
+	return (inside-1)/hedgesRefusedAbove >= l.slots.Capacity()
 }
 
-// refuse turns a hedge away.
-func (l *Limiter) refuse(ctx context.Context) error {
+// refuseHedge turns a hedge away.
+func (l *Limiter) refuseHedge(ctx context.Context) error {
 	l.refused.Add(1)
-	l.tell(ctx, observe.LimiterRefused, time.Time{})
+	l.notifyObservers(ctx, observe.LimiterRefused, time.Time{})
 	return errRefused
 }
 
-// enter waits until p can be taken. The error is errRefused, or that of ctx if it ended before.
-func (l *Limiter) enter(ctx context.Context, p *limit.Slot, hedge bool) error {
-	if before := l.places.AddRequest(); hedge && l.crowded(before) {
-		l.places.RemoveRequest()
-		return l.refuse(ctx)
+// acquireSlot waits until p can be taken. The error is errRefused, or that of ctx if it ended before.
+func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) error {
+	if before := l.slots.AddRequest(); hedge && l.isCrowded(before) {
+		l.slots.RemoveRequest()
+		return l.refuseHedge(ctx)
 	}
 	var begun time.Time
 	if l.watcher != nil {
@@ -241,7 +241,7 @@ func (l *Limiter) enter(ctx context.Context, p *limit.Slot, hedge bool) error {
 	}
 	if err := p.Acquire(ctx); err != nil {
 		l.left.Add(1)
-		l.tell(ctx, observe.LimiterLeft, begun)
+		l.notifyObservers(ctx, observe.LimiterLeft, begun)
 		return err
 	}
 	l.worked.Add(1)
@@ -251,13 +251,13 @@ func (l *Limiter) enter(ctx context.Context, p *limit.Slot, hedge bool) error {
 			p.Release()
 		}
 	}()
-	l.tell(ctx, observe.LimiterWorked, begun)
+	l.notifyObservers(ctx, observe.LimiterWorked, begun)
 	told = true
 	return nil
 }
 
-// tell tells observers what became of a request that began to wait at begun; zero: it did not wait.
-func (l *Limiter) tell(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
+// notifyObservers tells observers what became of a request that began to wait at begun; zero: it did not wait.
+func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
 	if l.watcher == nil {
 		return
 	}
@@ -270,15 +270,15 @@ func (l *Limiter) tell(ctx context.Context, how observe.LimiterOutcome, begun ti
 
 // admission is the place of a request at a Limiter, in the context of the request.
 type admission struct {
-	place *limit.Slot
-	take  func() error // takes the place of a stream, once, and returns why it got none; nil: the place is taken
+	slot    *limit.Slot
+	acquire func() error // takes the place of a stream, once, and returns why it got none; nil: the place is taken
 }
 
 // admissionKey is the key of the admission by a Limiter.
 type admissionKey struct{ *Limiter }
 
-// with returns the context of a request that has the admission a.
-func (l *Limiter) with(ctx context.Context, a *admission) context.Context {
+// withAdmission returns the context of a request that has the admission a.
+func (l *Limiter) withAdmission(ctx context.Context, a *admission) context.Context {
 	return context.WithValue(ctx, admissionKey{l}, a)
 }
 
@@ -288,40 +288,40 @@ func (l *Limiter) admissionOf(ctx context.Context) *admission {
 	return a
 }
 
-// willTakePlace reports whether ctx belongs to a stream that takes its place with its first message.
-func (l *Limiter) willTakePlace(ctx context.Context) bool {
+// willTakeSlot reports whether ctx belongs to a stream that takes its place with its first message.
+func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 	a := l.admissionOf(ctx)
-	return a != nil && a.take != nil && a.place.IsPending()
+	return a != nil && a.acquire != nil && a.slot.IsPending()
 }
 
-// joined returns the place of the request that ctx belongs to, with one more handler that works on it. The place of a stream is taken
+// joinRequest returns the place of the request that ctx belongs to, with one more handler that works on it. The place of a stream is taken
 // first. It returns nil if there is no place, if it was given back, or if the handler is free, that is, needs none. The error says why a
 // stream got no place.
-func (l *Limiter) joined(ctx context.Context, free bool) (*limit.Slot, error) {
+func (l *Limiter) joinRequest(ctx context.Context, free bool) (*limit.Slot, error) {
 	a := l.admissionOf(ctx)
 	if a == nil || free {
 		return nil, nil
 	}
-	if a.take != nil {
-		if err := a.take(); err != nil {
+	if a.acquire != nil {
+		if err := a.acquire(); err != nil {
 			return nil, err
 		}
 	}
-	if a.place.AddHandler() {
-		return a.place, nil
+	if a.slot.AddHandler() {
+		return a.slot, nil
 	}
 	return nil, nil
 }
 
-// passes reports whether a Limiter lets a request pass.
-func (l *Limiter) passes(r *http.Request) bool {
-	return isGRPC(r) && r.Method == http.MethodPost && r.URL.RawPath == "" && l.methodPasses(r.URL.Path) ||
-		l.free != nil && l.free.Match(r.Method, httpattempt.HostName("", r.Host), r.URL)
+// isUnlimited reports whether a Limiter lets a request pass.
+func (l *Limiter) isUnlimited(r *http.Request) bool {
+	return isGRPC(r) && r.Method == http.MethodPost && r.URL.RawPath == "" && l.isUnlimitedMethod(r.URL.Path) ||
+		l.unlimited != nil && l.unlimited.Match(r.Method, httpattempt.HostName("", r.Host), r.URL)
 }
 
-// methodPasses reports whether a Limiter lets calls of a gRPC method pass, whichever server they are sent to.
-func (l *Limiter) methodPasses(method string) bool {
-	return !l.limitsHealthChecks && limit.IsExemptMethod(method) || l.free.MatchMethod(method)
+// isUnlimitedMethod reports whether a Limiter lets calls of a gRPC method pass, whichever server they are sent to.
+func (l *Limiter) isUnlimitedMethod(method string) bool {
+	return !l.limitsHealthChecks && limit.IsExemptMethod(method) || l.unlimited.MatchMethod(method)
 }
 
 // isGRPC reports whether grpc.Server.ServeHTTP takes a request for a gRPC call, but for its method. gRPC-Web is none.

@@ -36,7 +36,7 @@ func Middleware(header string) func(http.Handler) http.Handler {
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if n := race.HedgeNumber(r.Header[header]); n > 0 {
-				r = r.WithContext(race.ForHedge(r.Context(), n))
+				r = r.WithContext(race.HedgeContext(r.Context(), n))
 			}
 			next.ServeHTTP(w, r)
 		})

@@ -36,7 +36,7 @@ func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Ans
 	if err := m.Unpack(q.Append(nil, id, wire.Shape{Size: wire.DefaultUDPSize})); err != nil {
 		return nil, fmt.Errorf("dnshedge: query for an Exchanger: %w", err)
 	}
-	once, _ := race.Once(ctx)
+	once, _ := race.SingleAttemptContext(ctx)
 	r, _, err := e.ExchangeContext(once, m, "")
 	switch {
 	case err != nil:

@@ -174,7 +174,7 @@ func TestWhyAQuestionIsNotHedgedIsTold(t *testing.T) {
 		}
 		m := question("x.example.", dns.TypeA)
 		assert.Equal(t, "a: start 0", ask(background, m))
-		assert.Equal(t, "a: denied: nested", ask(race.ForHedge(background, 1), m))
+		assert.Equal(t, "a: denied: nested", ask(race.HedgeContext(background, 1), m))
 		assert.Equal(t, "a: denied: disabled", ask(race.WithOverrides(background, func(o *race.Overrides) { o.Never = true }), m))
 		update := new(dns.Msg)
 		update.SetUpdate("example.")

@@ -244,7 +244,7 @@ func TestR7OptionsThatNobodyUsesAreDropped(t *testing.T) {
 func TestWhatACallerForbidsHoldsWithACacheToo(t *testing.T) {
 	for name, forbid := range map[string]func(context.Context) context.Context{
 		"WithoutHedging": hedge.WithoutHedging,
-		"a hedge":        func(ctx context.Context) context.Context { return race.ForHedge(ctx, 1) },
+		"a hedge":        func(ctx context.Context) context.Context { return race.HedgeContext(ctx, 1) },
 	} {
 		for _, wait := range []time.Duration{0, 10 * time.Second} { // without a deadline, the caller's goroutine asks
 			bubble(t, func(l *lab) {

@@ -46,8 +46,8 @@ type Fault struct {
 	After int64
 }
 
-// cuts reports whether the fault cuts the answer off.
-func (f Fault) cuts() bool { return f.Stall || f.Reset }
+// cutsOff reports whether the fault cuts the answer off.
+func (f Fault) cutsOff() bool { return f.Stall || f.Reset }
 
 // Faults says what goes wrong with which attempt at a server: with the first one that arrives, the second one, and so on,
 // whichever call they belong to. [Server] has it, and other servers may. The zero value lets all attempts through. It is safe for

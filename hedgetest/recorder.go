@@ -44,18 +44,18 @@ func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.R
 // calls were sent once.
 func (r *Recorder) SentOnce(t testing.TB) {
 	t.Helper()
-	r.sent(t, 1)
+	r.checkAttempts(t, 1)
 }
 
 // Hedged fails the test unless at least one call has ended since the last SentOnce or Hedged, or since the beginning, and n hedges
 // were sent for each of these calls, whoever answered. If they were not, it says for which reasons.
 func (r *Recorder) Hedged(t testing.TB, n int) {
 	t.Helper()
-	r.sent(t, 1+n)
+	r.checkAttempts(t, 1+n)
 }
 
-// sent checks the number of attempts of the calls that have not been checked.
-func (r *Recorder) sent(t testing.TB, attempts int) {
+// checkAttempts checks the number of attempts of the calls that have not been checked.
+func (r *Recorder) checkAttempts(t testing.TB, attempts int) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,14 +65,14 @@ func (r *Recorder) sent(t testing.TB, attempts int) {
 	}
 	for i, c := range fresh {
 		if c.Attempts != attempts {
-			t.Errorf("hedgetest: call %d of %d was sent %d times and not %d%s", i+1, len(fresh), c.Attempts, attempts, r.reasons())
+			t.Errorf("hedgetest: call %d of %d was sent %d times and not %d%s", i+1, len(fresh), c.Attempts, attempts, r.denialReasons())
 		}
 	}
 	r.checked, r.denied = len(r.calls), nil
 }
 
-// reasons says why hedges were not sent. The caller holds mu.
-func (r *Recorder) reasons() string {
+// denialReasons says why hedges were not sent. The caller holds mu.
+func (r *Recorder) denialReasons() string {
 	if len(r.denied) == 0 {
 		return ""
 	}

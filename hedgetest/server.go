@@ -19,7 +19,7 @@ type Server struct {
 	handler   http.Handler
 	listener  *memory.Listener
 	protocols *http.Protocols
-	closing   memory.Closing
+	closing   memory.CloseSignal
 }
 
 // NewServer starts a server that speaks HTTP/1.1, and answers by handler what its [Faults] let through. A nil handler
@@ -41,9 +41,9 @@ func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, b
 	if handler == nil {
 		handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	}
-	s := &Server{handler: handler, listener: memory.Listen(), protocols: new(http.Protocols), closing: make(memory.Closing)}
+	s := &Server{handler: handler, listener: memory.NewListener(), protocols: new(http.Protocols), closing: make(memory.CloseSignal)}
 	speak(s.protocols, true)
-	srv := &http.Server{Handler: http.HandlerFunc(s.serve), Protocols: s.protocols}
+	srv := &http.Server{Handler: http.HandlerFunc(s.serveAttempt), Protocols: s.protocols}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = srv.Serve(s.listener) })
 	t.Cleanup(func() {
@@ -65,18 +65,18 @@ func (s *Server) Transport() *http.Transport {
 }
 
 // serve answers an attempt as its fault says.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	f := s.Arrive()
 	if f.Delay > 0 || f.Stall {
-		take(r)
+		readBody(r)
 	}
 	switch {
 	case f.Delay > 0 && !s.closing.Pause(r.Context(), f.Delay):
 		panic(http.ErrAbortHandler)
-	case f.cuts() && f.After <= 0:
-		s.end(r.Context(), f)
-	case f.cuts():
-		s.handler.ServeHTTP(&cutter{ResponseWriter: w, left: f.After, end: func() { s.end(r.Context(), f) }}, r)
+	case f.cutsOff() && f.After <= 0:
+		s.endAttempt(r.Context(), f)
+	case f.cutsOff():
+		s.handler.ServeHTTP(&cutter{ResponseWriter: w, left: f.After, end: func() { s.endAttempt(r.Context(), f) }}, r)
 	case f.Status != 0:
 		w.WriteHeader(f.Status)
 	default:
@@ -86,7 +86,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 
 // take reads the body of a request, for the handler to read it again. Over HTTP/1.1, net/http notices that a client has gone only
 // once the body is read. A body that cannot be read is one whose client has gone.
-func take(r *http.Request) {
+func readBody(r *http.Request) {
 	if r.ProtoMajor > 1 {
 		return
 	}
@@ -98,7 +98,7 @@ func take(r *http.Request) {
 }
 
 // end ends an attempt in the middle: at once, or when nobody waits any more. It does not return.
-func (s *Server) end(ctx context.Context, f Fault) {
+func (s *Server) endAttempt(ctx context.Context, f Fault) {
 	if !f.Reset {
 		s.closing.Wait(ctx)
 	}

@@ -35,10 +35,10 @@ func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripp
 	if rt == nil {
 		rt = http.DefaultTransport
 	}
-	return &twice{rt, twin.NewJudge(t, state)}
+	return &twiceTransport{rt, twin.NewJudge(t, state)}
 }
 
-type twice struct {
+type twiceTransport struct {
 	rt    http.RoundTripper
 	judge *twin.Judge
 }
@@ -50,7 +50,7 @@ type answer struct {
 	err  error
 }
 
-func (w *twice) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *twiceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	w.judge.T.Helper()
 	var body []byte
 	if req.Body != nil {
@@ -61,21 +61,21 @@ func (w *twice) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	a := twin.Call(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) answer { return w.send(req, body) }, nil, differ)
+	a := twin.CompareCalls(w.judge, req.Method+" "+redact.URL(req.URL.Redacted()), func(int) answer { return w.send(req, body) }, nil, describeDifference)
 	if a.resp == nil {
 		return nil, a.err
 	}
 	a.resp.Request = req
 	if a.resp.Body != nil {
-		a.resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(a.body), failing{a.err}))
+		a.resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(a.body), bodyEnd{a.err}))
 	}
 	return a.resp, nil
 }
 
-// failing is what follows after a body that was read: its end, or an error.
-type failing struct{ err error }
+// bodyEnd is what follows after a body that was read: its end, or an error.
+type bodyEnd struct{ err error }
 
-func (f failing) Read([]byte) (int, error) {
+func (f bodyEnd) Read([]byte) (int, error) {
 	if f.err == nil {
 		return 0, io.EOF
 	}
@@ -83,7 +83,7 @@ func (f failing) Read([]byte) (int, error) {
 }
 
 // send sends a copy of the request, and reads the answer.
-func (w *twice) send(req *http.Request, body []byte) (a answer) {
+func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
 	one := req.Clone(req.Context())
 	if req.Body != nil && req.Body != http.NoBody {
 		one.Body = io.NopCloser(bytes.NewReader(body))
@@ -101,9 +101,9 @@ func (w *twice) send(req *http.Request, body []byte) (a answer) {
 	return a
 }
 
-// differ says how two answers differ, "" if they do not.
-func differ(a, b answer) string {
-	if how, decided := twin.Errors(a.err, b.err); decided {
+// describeDifference says how two answers differ, "" if they do not.
+func describeDifference(a, b answer) string {
+	if how, decided := twin.CompareErrors(a.err, b.err); decided {
 		return how
 	}
 	if a.resp.StatusCode != b.resp.StatusCode {
@@ -146,9 +146,9 @@ func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state fu
 			r.value, r.err = f(ctx)
 			return r
 		}
-		record := func(r *result) { r.text, r.unread = twin.Text(r.value) }
-		r := twin.Call(judge, "the function", call, record, func(a, b result) string {
-			if how, decided := twin.Errors(a.err, b.err); decided {
+		record := func(r *result) { r.text, r.unread = twin.FormatValue(r.value) }
+		r := twin.CompareCalls(judge, "the function", call, record, func(a, b result) string {
+			if how, decided := twin.CompareErrors(a.err, b.err); decided {
 				return how
 			}
 			if a.text != b.text || (a.unread != nil || b.unread != nil) && !reflect.DeepEqual(a.value, b.value) {

@@ -21,7 +21,7 @@ type firstByteRace struct {
 // Only a hedged race may start more than one attempt.
 func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged bool) (s *response, started int, err error) {
 	o := &firstByteRace{request: t, from: from, to: to}
-	o.race.Style.Async, o.race.Style.Leave = true, func() bool { return true }
+	o.race.Style.Async, o.race.Style.TryAbandon = true, func() bool { return true }
 	if hedged {
 		o.Begin(ctx, t.key, race.OverridesFrom(ctx).Delay)
 	}

@@ -244,7 +244,7 @@ func (f *rangeBody) handleRemainder(a openResult) error {
 		return f.sourceErr
 	}
 	if f.source != nil {
-		f.source.attempt.Lose()
+		f.source.attempt.CancelAndDetach()
 		f.replaceDestination()
 	}
 	f.remainder.recordWin()
@@ -267,7 +267,7 @@ func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {
 	case f.sourceErr != nil:
-		d = race.Bound(f.usual, time.Since(f.began)) - time.Since(f.remainder.asked)
+		d = race.BoundHedgeTimeout(f.usual, time.Since(f.began)) - time.Since(f.remainder.asked)
 	case f.remainder != nil || f.hedgesLeft == 0 || f.stall == 0:
 		return nil
 	default:
@@ -288,7 +288,7 @@ func (f *rangeBody) close() {
 		f.timer.Stop()
 	}
 	if f.source != nil {
-		f.source.attempt.Lose()
+		f.source.attempt.CancelAndDetach()
 	}
 	if f.responses > 0 && (f.offset == f.end || f.stall > 0 && f.longest > f.stall) {
 		f.request.key.Paused(f.longest)

@@ -70,5 +70,5 @@ func (r *remainder) recordWin() {
 // cancelRequest cancels the request, whose response is no longer needed.
 func (r *remainder) cancelRequest() {
 	r.EndRest(false)
-	r.attempt.Lose()
+	r.attempt.CancelAndDetach()
 }

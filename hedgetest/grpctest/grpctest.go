@@ -32,15 +32,15 @@ type Server struct {
 	hedgetest.Faults
 	t        testing.TB
 	listener *memory.Listener
-	closing  memory.Closing
+	closing  memory.CloseSignal
 }
 
 // NewServer starts a server of the services that register registers, which answers what its Faults let through. Interceptors
 // among the options stand behind the Faults.
 func NewServer(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) *Server {
 	t.Helper()
-	s := &Server{t: t, listener: memory.Listen(), closing: make(memory.Closing)}
-	first := []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream)}
+	s := &Server{t: t, listener: memory.NewListener(), closing: make(memory.CloseSignal)}
+	first := []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.interceptUnary), grpc.ChainStreamInterceptor(s.interceptStream)}
 	srv := grpc.NewServer(append(first, opts...)...)
 	register(srv)
 	var serving sync.WaitGroup
@@ -68,8 +68,8 @@ func (s *Server) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	return cc
 }
 
-// over returns what ends an attempt that has no answer. Who waits until a deadline gets the same from the client's side, at the same time.
-func over(ctx context.Context) error {
+// cutOffError returns what ends an attempt that has no answer. Who waits until a deadline gets the same from the client's side, at the same time.
+func cutOffError(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
@@ -80,12 +80,12 @@ func over(ctx context.Context) error {
 var errThrough = errors.New("hedgetest: no fault")
 
 // begin lets an attempt wait as its fault says, and returns how it ends, errThrough if its handler is called.
-func (s *Server) begin(ctx context.Context, f hedgetest.Fault) error {
+func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	switch {
 	case f.Delay > 0 && !s.closing.Pause(ctx, f.Delay):
-		return over(ctx)
+		return cutOffError(ctx)
 	case (f.Stall || f.Reset) && f.After <= 0:
-		return s.end(ctx, f)
+		return s.endAttempt(ctx, f)
 	case f.Status != 0 && !f.Stall && !f.Reset:
 		return status.Error(codes.Code(f.Status), "hedgetest: a Fault")
 	}
@@ -93,33 +93,33 @@ func (s *Server) begin(ctx context.Context, f hedgetest.Fault) error {
 }
 
 // end ends an attempt in the middle: at once, or when nobody waits any more.
-func (s *Server) end(ctx context.Context, f hedgetest.Fault) error {
+func (s *Server) endAttempt(ctx context.Context, f hedgetest.Fault) error {
 	if f.Reset && f.After > 0 { // the end of the connection could overtake the messages before it
-		return over(ctx)
+		return cutOffError(ctx)
 	}
 	if p, ok := peer.FromContext(ctx); f.Reset && ok {
-		s.listener.Cut(p.Addr)
+		s.listener.CutConn(p.Addr)
 	}
 	s.closing.Wait(ctx) // without an answer; the end of a connection ends ctx
-	return over(ctx)
+	return cutOffError(ctx)
 }
 
-func (s *Server) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := s.begin(ctx, s.Arrive()); err != errThrough {
+func (s *Server) interceptUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := s.applyFault(ctx, s.Arrive()); err != errThrough {
 		return nil, err
 	}
 	return handler(ctx, req)
 }
 
-func (s *Server) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) interceptStream(srv any, interceptStream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	f := s.Arrive()
-	if err := s.begin(stream.Context(), f); err != errThrough {
+	if err := s.applyFault(interceptStream.Context(), f); err != errThrough {
 		return err
 	}
 	if f.Stall || f.Reset {
-		stream = &cutter{stream, f.After, func() error { return s.end(stream.Context(), f) }}
+		interceptStream = &cutter{interceptStream, f.After, func() error { return s.endAttempt(interceptStream.Context(), f) }}
 	}
-	return handler(srv, stream)
+	return handler(srv, interceptStream)
 }
 
 // A cutter lets so many messages of a stream through.

@@ -51,12 +51,12 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	t.Helper()
 	var all Table
 	matched := make([]bool, len(patterns))
-	for _, file := range linked() {
+	for _, file := range linkedFiles() {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
-				if m := methods.Get(j); matches(nameOf(m), patterns, matched) {
-					all = append(all, row(in, m))
+				if m := methods.Get(j); matchesAny(nameOf(m), patterns, matched) {
+					all = append(all, newMethod(in, m))
 				}
 			}
 		}
@@ -70,8 +70,8 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	return all
 }
 
-// linked returns the files that are linked in. What reads them may lock the registry again, which waits for who registers another one.
-func linked() (files []protoreflect.FileDescriptor) {
+// linkedFiles returns the files that are linked in. What reads them may lock the registry again, which waits for who registers another one.
+func linkedFiles() (files []protoreflect.FileDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
 		files = append(files, file)
 		return true
@@ -84,8 +84,8 @@ func nameOf(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// row returns what in does with a method.
-func row(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
+// newMethod returns what in does with a method.
+func newMethod(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
 	name := nameOf(m)
 	if m.IsStreamingClient() {
 		return Method{name, 0, "its client sends a stream"}
@@ -94,8 +94,8 @@ func row(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
 	return Method{name, most, why}
 }
 
-// matches reports whether a name matches one of the patterns, or there are none. It notes which ones match.
-func matches(name string, patterns []string, matched []bool) bool {
+// matchesAny reports whether a name matches one of the patterns, or there are none. It notes which ones match.
+func matchesAny(name string, patterns []string, matched []bool) bool {
 	some := len(patterns) == 0
 	for i, p := range patterns {
 		prefix, all := strings.CutSuffix(p, "*")

@@ -32,15 +32,15 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 			t.Errorf("hedgetest: %s has a %T and a %T, and not two messages of package proto", method, req, reply)
 			return invoker(ctx, method, req, reply, cc, opts...)
 		}
-		a := twin.Call(judge, method, func(n int) answer {
+		a := twin.CompareCalls(judge, method, func(n int) answer {
 			own := opts
 			if n > 0 { // the first one has the caller's targets
-				own, _ = grpcattempt.OwnTargets(opts)
+				own, _ = grpcattempt.CloneOptions(opts)
 			}
 			r := answer{reply: out.ProtoReflect().New().Interface()}
 			r.err = invoker(ctx, method, proto.Clone(in), r.reply, cc, own...)
 			return r
-		}, nil, differ)
+		}, nil, describeDifference)
 		if a.err == nil {
 			proto.Reset(out)
 			proto.Merge(out, a.reply)
@@ -55,8 +55,8 @@ type answer struct {
 	err   error
 }
 
-// differ says how two answers differ, "" if they do not.
-func differ(a, b answer) string {
+// describeDifference says how two answers differ, "" if they do not.
+func describeDifference(a, b answer) string {
 	if x, y := status.Code(a.err), status.Code(b.err); x != y {
 		return fmt.Sprintf("code %s and %s", x, y)
 	}

@@ -67,7 +67,7 @@ func (d *Context) Done() <-chan struct{} {
 	root := &anchor{Context: caller}
 	own, cancel := context.WithCancelCause(root)
 	t := newTie(root)
-	if !d.attempt.Adopt(&root.own, own, cancel, t.stop) {
+	if !d.attempt.AdoptContext(&root.own, own, cancel, t.stop) {
 		t.stop()
 		return d.attempt.Done() // it has lost
 	}
@@ -106,9 +106,9 @@ func (d *Context) Win() {
 // The goroutine that first calls Done writes the fields, before anybody else has them.
 type anchor struct {
 	context.Context
-	end  func()          // ends the attempt's own context, and holds it
-	done <-chan struct{} // of that context
-	own  race.Own        // for the attempt, which holds it
+	end  func()              // ends the attempt's own context, and holds it
+	done <-chan struct{}     // of that context
+	own  race.AdoptedContext // for the attempt, which holds it
 }
 
 var never = make(chan struct{})

@@ -82,17 +82,17 @@ func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observ
 	if reason != policy.None && !f.SwitchedOff {
 		c.Counters.NotHedgeable.Add(1)
 	}
-	if f.Again && reason == observe.DeniedNested {
-		c.Log.WarnOfNestedHedging(cmp.Or(o.Above.Method, o.Above.Target))
+	if f.IsNested && reason == observe.DeniedNested {
+		c.Log.WarnOfNestedHedging(cmp.Or(o.Parent.Method, o.Parent.Target))
 	}
 	return reason
 }
 
 // NestingMark returns the mark by which hedging below recognises that a call is hedged already: the call itself, or the zero value if this client
 // never sends a hedge.
-func (c *Client) NestingMark(call race.Called) race.Called {
+func (c *Client) NestingMark(call race.CallTarget) race.CallTarget {
 	if p := c.Policy.Config(); p.Shadow || p.MaxHedges == 0 || p.Share == 0 {
-		return race.Called{}
+		return race.CallTarget{}
 	}
 	return call
 }

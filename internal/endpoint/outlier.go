@@ -206,7 +206,7 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 		s.lastProbe = d.calls
 	}
 	ejected, changed, isLogged := s.ejected, s.ejected != before && !d.forgotten, false
-	entry := policy.Change{Topic: policy.Ejecting, Bad: ejected, Endpoint: d.endpointName(i)}
+	entry := policy.Change{Kind: policy.Ejecting, Bad: ejected, Endpoint: d.endpointName(i)}
 	if (ejected != before || ejected != s.logged) && !d.forgotten { // otherwise the Notice has no change to record or to report
 		if entry.Dropped, isLogged = s.notice.Update(time.Now(), policy.ChangeEvery, ejected); isLogged {
 			s.logged = ejected

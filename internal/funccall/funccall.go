@@ -37,7 +37,7 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 		c = new(call[T])
 	}
 	c.f, c.client = f, h
-	if schedule := c.begin(ctx, key); schedule == nil {
+	if schedule := c.beginCall(ctx, key); schedule == nil {
 		return c.sendWithoutHedges(ctx)
 	}
 	return c.sendHedged(ctx, c)
@@ -51,14 +51,14 @@ func DoDetached[T any](ctx context.Context, h *Client, key string, f func(contex
 	}
 	c := &detachedCall[T]{discard: discard}
 	c.f, c.client = f, h
-	c.begin(ctx, key)
-	c.race.Style.Async, c.race.Style.Leave = true, c.abandon
+	c.beginCall(ctx, key)
+	c.race.Style.Async, c.race.Style.TryAbandon = true, c.tryAbandon
 	return c.sendHedged(ctx, c)
 }
 
 // CallOnce calls f once. Overrides that the caller has set for the call do not hold for calls that f makes.
 func CallOnce[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
-	once, _ := race.Once(ctx)
+	once, _ := race.SingleAttemptContext(ctx)
 	return f(once)
 }
 
@@ -85,8 +85,8 @@ type call[T any] struct {
 	hedgeSucceededAfter atomic.Int64 // time from the start to the first success of a hedge, in nanoseconds; 0: none
 }
 
-// begin begins the call and returns its hedge schedule; nil: no hedge can become due.
-func (c *call[T]) begin(ctx context.Context, key string) *policy.Schedule {
+// beginCall begins the call and returns its hedge schedule; nil: no hedge can become due.
+func (c *call[T]) beginCall(ctx context.Context, key string) *policy.Schedule {
 	h := c.client
 	if name := (policy.Name{Host: key}); !c.Key.Is(name) {
 		c.Key = h.Policy.Key(name)
@@ -104,7 +104,7 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	v, err := CallOnce(ctx, c.f)
 	c.AttemptEnded(ctx, 0, race.OutcomeOf(err))
 	c.End(policy.Outcome{Answered: err == nil})
-	c.free()
+	c.freeCall()
 	return v, err
 }
 
@@ -112,7 +112,7 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
-	style.Watch, style.Primary, style.Fresh = c.Watch(), c.contexts[0].Attempt(), c.InBubble()
+	style.Observer, style.Primary, style.FreshTimer = c.Watch(), c.contexts[0].Attempt(), c.InBubble()
 	out := c.race.Run(ctx, op, c.RaceSchedule())
 	outcome := policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, HeldBack: out.Winner > 0 && c.isDelayedByPrimary()}
 	if outcome.HeldBack {
@@ -126,7 +126,7 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 		out.Attempt.Release()
 	}
 	if !c.isDetached() && c.race.Reset() {
-		c.free()
+		c.freeCall()
 	}
 	return out.Value, out.Err
 }
@@ -141,8 +141,8 @@ func (c *call[T]) isDelayedByPrimary() bool {
 // isDetached reports whether the call is one of DoDetached.
 func (c *call[T]) isDetached() bool { return c.race.Style.Async }
 
-// free clears the call and puts it back into the pool.
-func (c *call[T]) free() {
+// freeCall clears the call and puts it back into the pool.
+func (c *call[T]) freeCall() {
 	c.Forget()
 	c.primarySucceeded = false
 	c.hedgeSucceededAfter.Store(0)
@@ -242,9 +242,9 @@ func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	return c.call.Attempt(a, n)
 }
 
-// abandon takes a slot for the attempt that the caller leaves behind, unless an attempt has ended before. It reports false if no slot is free: the caller
+// tryAbandon takes a slot for the attempt that the caller leaves behind, unless an attempt has ended before. It reports false if no slot is free: the caller
 // then waits.
-func (c *detachedCall[T]) abandon() bool {
+func (c *detachedCall[T]) tryAbandon() bool {
 	if slots := &c.client.detached; slots.Add(1) > MaxDetached && c.ended.Load() == 0 {
 		slots.Add(-1)
 		return false

@@ -7,9 +7,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// WithoutDefaults returns the options of a call over cc without the default call options of cc, for a hedge over another connection.
+// WithoutDefaultOptions returns the options of a call over cc without the default call options of cc, for a hedge over another connection.
 // Options that write to a target of the caller stay: the call has a header, a trailer and a peer over any connection.
-func WithoutDefaults(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.CallOption {
+func WithoutDefaultOptions(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.CallOption {
 	defaults := defaultOptions(cc)
 	if len(defaults) == 0 {
 		return opts
@@ -17,7 +17,7 @@ func WithoutDefaults(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.CallOpt
 	opts = slices.Clone(opts)
 	for _, given := range defaults {
 		at := slices.IndexFunc(opts, func(o grpc.CallOption) bool { return isSameOption(given, o) })
-		if at >= 0 && !hasTarget(opts[at]) {
+		if at >= 0 && !hasOutput(opts[at]) {
 			opts = slices.Delete(opts, at, at+1)
 		}
 	}
@@ -30,9 +30,9 @@ func isSameOption(a, b grpc.CallOption) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && (!reflect.ValueOf(a).Comparable() || a == b)
 }
 
-// hasTarget reports whether an option writes to a variable of the caller.
-func hasTarget(o grpc.CallOption) bool {
-	t := optionTypeOf(o).target
+// hasOutput reports whether an option writes to a variable of the caller.
+func hasOutput(o grpc.CallOption) bool {
+	t := optionTypeOf(o).output
 	return t == header || t == trailer || t == peerInfo
 }
 

@@ -44,24 +44,24 @@ func (t *LoggedObstacles) First(o Obstacle) bool {
 	return o != None && t.bits.Load()&bit == 0 && t.bits.Or(bit)&bit == 0
 }
 
-// Parts are the parts of a call of which each attempt has a copy.
-type Parts struct {
+// CallTemplate are the parts of a call of which each attempt has a copy.
+type CallTemplate struct {
 	Request   Request
 	ReplyType ReplyType
 }
 
-// Divide sets p, which is zero, to the parts of a unary call. It returns the obstacle to several attempts, or None.
-func (p *Parts) Divide(request, reply any, opts []grpc.CallOption) Obstacle {
-	if !Divisible(opts) {
+// FromCall sets p, which is zero, to the parts of a unary call. It returns the obstacle to several attempts, or None.
+func (p *CallTemplate) FromCall(request, reply any, opts []grpc.CallOption) Obstacle {
+	if !AreOptionsCloneable(opts) {
 		return SharedOption
 	}
-	if p.Request = RequestOf(request); !p.Request.Divisible() {
+	if p.Request = RequestOf(request); !p.Request.IsCloneable() {
 		return WholeRequest
 	}
-	if p.ReplyType = ReplyTypeOf(reply, opts); !p.ReplyType.Known() {
+	if p.ReplyType = ReplyTypeOf(reply, opts); !p.ReplyType.IsKnown() {
 		return WholeReply
 	}
-	p.Request.shared = sharesMemory(request, reply, opts)
+	p.Request.sharesMemory = sharesMemory(request, reply, opts)
 	return None
 }
 
@@ -86,7 +86,7 @@ func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration 
 
 // Known holds the message types of the last call of a method that could have several attempts: most calls of a method have the same types. The zero
 // Known holds none. It is safe for concurrent use.
-type Known struct{ last atomic.Pointer[messageTypes] }
+type TypeCache struct{ last atomic.Pointer[messageTypes] }
 
 // messageTypes are generated types of messages, for which the types alone decide about obstacles.
 type messageTypes struct {
@@ -96,14 +96,14 @@ type messageTypes struct {
 }
 
 // Divide is [Parts.Divide] for p, which is zero. It is cheaper for messages of the types in k.
-func (k *Known) Divide(p *Parts, request, reply any, opts []grpc.CallOption) Obstacle {
+func (k *TypeCache) FillTemplate(p *CallTemplate, request, reply any, opts []grpc.CallOption) Obstacle {
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
-		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && Divisible(opts) && !choosesCodec(opts) {
+		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && AreOptionsCloneable(opts) && !choosesCodec(opts) {
 		p.Request.message, p.Request.kind, p.ReplyType.message = request, protobuf, last.made
-		p.Request.shared = last.nested || request == reply
+		p.Request.sharesMemory = last.nested || request == reply
 		return None
 	}
-	o := p.Divide(request, reply, opts)
+	o := p.FromCall(request, reply, opts)
 	if o != None || p.Request.kind != protobuf {
 		return o
 	}

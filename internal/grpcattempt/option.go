@@ -11,43 +11,43 @@ import (
 )
 
 // A target is the kind of variable that a call option writes to.
-type target int
+type outputKind int
 
 const (
-	unknown target = iota // the option is not known to be divisible
-	nothing
+	unknownOutput outputKind = iota // the option is not known to be divisible
+	noOutput
 	header
 	trailer
 	peerInfo
-	codec // nothing, and it chooses what decodes replies
+	codecChoice // nothing, and it chooses what decodes replies
 )
 
 // grpcOptions has the call options of package grpc by the names of their types, and the target of each. A type that is missing is unknown. OnFinish
 // is honoured only if it is a value of its own type, which TakeFinish finds.
-var grpcOptions = map[string]target{
+var grpcOptions = map[string]outputKind{
 	"HeaderCallOption": header, "TrailerCallOption": trailer, "PeerCallOption": peerInfo,
 
-	"EmptyCallOption": nothing, "StaticMethodCallOption": nothing, "FailFastCallOption": nothing, "OnFinishCallOption": nothing,
-	"MaxRecvMsgSizeCallOption": nothing, "MaxSendMsgSizeCallOption": nothing, "MaxRetryRPCBufferSizeCallOption": nothing,
-	"AuthorityOverrideCallOption": nothing, "PerRPCCredsCallOption": nothing, "CompressorCallOption": nothing, "acceptCompressorsCallOption": nothing,
-	"ContentSubtypeCallOption": codec, "ForceCodecCallOption": codec, "ForceCodecV2CallOption": codec, "CustomCodecCallOption": codec,
+	"EmptyCallOption": noOutput, "StaticMethodCallOption": noOutput, "FailFastCallOption": noOutput, "OnFinishCallOption": noOutput,
+	"MaxRecvMsgSizeCallOption": noOutput, "MaxSendMsgSizeCallOption": noOutput, "MaxRetryRPCBufferSizeCallOption": noOutput,
+	"AuthorityOverrideCallOption": noOutput, "PerRPCCredsCallOption": noOutput, "CompressorCallOption": noOutput, "acceptCompressorsCallOption": noOutput,
+	"ContentSubtypeCallOption": codecChoice, "ForceCodecCallOption": codecChoice, "ForceCodecV2CallOption": codecChoice, "CustomCodecCallOption": codecChoice,
 }
 
 // An optionType is the result of classifyOption for a type of call options.
 type optionType struct {
-	target target
+	output outputKind
 	path   []int // to the type of grpc that it embeds; none: it is that type
 }
 
 var optionTypes sync.Map // reflect.Type to optionType
 
 // Divisible reports whether each attempt can have the options with targets of its own.
-func Divisible(opts []grpc.CallOption) bool {
+func AreOptionsCloneable(opts []grpc.CallOption) bool {
 	for _, o := range opts {
 		if isCommon(o) {
 			continue
 		}
-		if kind := optionTypeOf(o); kind.target == unknown || reflect.ValueOf(o).Kind() == reflect.Pointer && reflect.ValueOf(o).IsNil() {
+		if kind := optionTypeOf(o); kind.output == unknownOutput || reflect.ValueOf(o).Kind() == reflect.Pointer && reflect.ValueOf(o).IsNil() {
 			return false
 		}
 	}
@@ -67,7 +67,7 @@ func isCommon(o grpc.CallOption) bool {
 // choosesCodec reports whether the options, which are divisible, choose a codec other than the default of grpc for replies. It may keep the content
 // of a reply, and write to memory that the reply refers to.
 func choosesCodec(opts []grpc.CallOption) bool {
-	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommon(o) && optionTypeOf(o).target == codec })
+	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommon(o) && optionTypeOf(o).output == codecChoice })
 }
 
 func optionTypeOf(o grpc.CallOption) optionType {
@@ -88,28 +88,28 @@ func classifyOption(t reflect.Type) optionType {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if kind, ok := grpcOption(t); ok {
-		return optionType{target: kind}
+	if kind, ok := lookupGRPCOption(t); ok {
+		return optionType{output: kind}
 	}
-	found := embedded(t, nil)
+	found := findEmbeddedOptions(t, nil)
 	if len(found) != 1 {
 		return optionType{}
 	}
 	return found[0]
 }
 
-// grpcOption reports whether t is a type of call options of package grpc, and its target.
-func grpcOption(t reflect.Type) (target, bool) {
+// lookupGRPCOption reports whether t is a type of call options of package grpc, and its target.
+func lookupGRPCOption(t reflect.Type) (outputKind, bool) {
 	if t.PkgPath() != "google.golang.org/grpc" {
-		return unknown, false
+		return unknownOutput, false
 	}
 	return grpcOptions[t.Name()], true
 }
 
 var callOption = reflect.TypeFor[grpc.CallOption]()
 
-// embedded returns the types of call options that t embeds. Types of other packages, and types that cannot be replaced in a copy of t, are unknown.
-func embedded(t reflect.Type, path []int) (all []optionType) {
+// findEmbeddedOptions returns the types of call options that t embeds. Types of other packages, and types that cannot be replaced in a copy of t, are unknown.
+func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 	if t.Kind() != reflect.Struct {
 		return nil
 	}
@@ -123,27 +123,27 @@ func embedded(t reflect.Type, path []int) (all []optionType) {
 		if pointer {
 			own = own.Elem()
 		}
-		kind, grpcs := grpcOption(own)
+		kind, grpcs := lookupGRPCOption(own)
 		switch {
 		case grpcs && f.IsExported():
 			all = append(all, optionType{kind, at})
 		case grpcs, f.Type.Implements(callOption) && (pointer || own.Kind() == reflect.Interface):
 			all = append(all, optionType{})
 		default:
-			all = append(all, embedded(own, at)...)
+			all = append(all, findEmbeddedOptions(own, at)...)
 		}
 	}
 	return all
 }
 
-// OwnTargets returns the caller's options, which are divisible, with new targets for an attempt. The functions in deliver copy header, trailer and
+// CloneOptions returns the caller's options, which are divisible, with new targets for an attempt. The functions in deliver copy header, trailer and
 // peer to the targets of the caller.
-func OwnTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
+func CloneOptions(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
 	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
 	for _, o := range opts {
-		mine, copied := ownTarget(o)
+		mine, copied := cloneOutputOption(o)
 		if copied == nil {
-			if mine, copied = ownEmbedded(o); copied == nil {
+			if mine, copied = cloneEmbeddedOption(o); copied == nil {
 				mine = o
 			}
 		}
@@ -155,9 +155,9 @@ func OwnTargets(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()
 	return own, deliver
 }
 
-// ownTarget returns a copy of an option with a new target, and the function that copies it to the target of o. It returns nil if o is not of a type
+// cloneOutputOption returns a copy of an option with a new target, and the function that copies it to the target of o. It returns nil if o is not of a type
 // with a target.
-func ownTarget(o any) (own grpc.CallOption, deliver func()) {
+func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 	switch o := o.(type) {
 	case grpc.HeaderCallOption:
 		md := new(metadata.MD)
@@ -172,10 +172,10 @@ func ownTarget(o any) (own grpc.CallOption, deliver func()) {
 	return nil, nil
 }
 
-// ownEmbedded is ownTarget for an option that points to, or embeds, a type with a target. The copy has the type of o, which an interceptor below may look for.
-func ownEmbedded(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
+// cloneEmbeddedOption is ownTarget for an option that points to, or embeds, a type with a target. The copy has the type of o, which an interceptor below may look for.
+func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	kind := optionTypeOf(o)
-	if kind.target == unknown || kind.target == nothing || kind.target == codec {
+	if kind.output == unknownOutput || kind.output == noOutput || kind.output == codecChoice {
 		return nil, nil
 	}
 	from := reflect.ValueOf(o)
@@ -190,13 +190,13 @@ func ownEmbedded(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 		if inner.IsNil() {
 			return nil, nil // grpc panics with it, whoever sends it
 		}
-		mine, copied := ownTarget(inner.Elem().Interface())
+		mine, copied := cloneOutputOption(inner.Elem().Interface())
 		fresh := reflect.New(inner.Type().Elem())
 		fresh.Elem().Set(reflect.ValueOf(mine))
 		inner.Set(fresh)
 		deliver = copied
 	} else {
-		mine, copied := ownTarget(inner.Interface())
+		mine, copied := cloneOutputOption(inner.Interface())
 		inner.Set(reflect.ValueOf(mine))
 		deliver = copied
 	}
@@ -206,8 +206,8 @@ func ownEmbedded(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	return to.Interface().(grpc.CallOption), deliver
 }
 
-// TakeFinish removes the options of OnFinish and returns their functions, which are called once for all attempts.
-func TakeFinish(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
+// SplitFinishFuncs removes the options of OnFinish and returns their functions, which are called once for all attempts.
+func SplitFinishFuncs(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
 	rest = opts
 	for i, o := range opts {
 		f, ok := o.(grpc.OnFinishCallOption)

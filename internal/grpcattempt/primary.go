@@ -14,8 +14,8 @@ import (
 type Primary struct {
 	race.Attempt
 	hedgebalancer.PrimaryPick
-	Trailer metadata.MD // received; written by whoever makes the attempt
-	room    [2]grpc.CallOption
+	Trailer      metadata.MD // received; written by whoever makes the attempt
+	optionBuffer [2]grpc.CallOption
 }
 
 // Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
@@ -28,8 +28,8 @@ func (p *Primary) Value(key any) any {
 
 // Options returns the options of the caller and an option for the trailer.
 func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
-	own := p.room[:0]
-	if len(opts) >= len(p.room) {
+	own := p.optionBuffer[:0]
+	if len(opts) >= len(p.optionBuffer) {
 		own = make([]grpc.CallOption, 0, len(opts)+1)
 	}
 	return slices.Clip(append(append(own, opts...), grpc.Trailer(&p.Trailer)))

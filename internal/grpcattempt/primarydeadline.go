@@ -38,13 +38,13 @@ func (p *PrimaryDeadline) Earlier(d Deadline) Deadline {
 	return d
 }
 
-// Limit returns a context for a hedge that ends at the deadline, also if that becomes known later, and the function that releases it. The
+// LimitContext returns a context for a hedge that ends at the deadline, also if that becomes known later, and the function that releases it. The
 // caller calls that function, unless it cancels ctx.
-func (p *PrimaryDeadline) Limit(ctx context.Context) (context.Context, context.CancelFunc) {
+func (p *PrimaryDeadline) LimitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.deadline.IsZero() {
-		return p.deadline.Limit(ctx)
+		return p.deadline.LimitContext(ctx)
 	}
 	hedge := newExpiringContext(ctx)
 	p.hedges = append(p.hedges, hedge)

@@ -69,11 +69,11 @@ func isEmpty(m protoreflect.Message) bool {
 	return !some
 }
 
-// Known reports whether New can make replies. If not, the call cannot be hedged: two attempts must not share a reply.
-func (r ReplyType) Known() bool { return r.message != nil || r.other != nil }
+// IsKnown reports whether New can make replies. If not, the call cannot be hedged: two attempts must not share a reply.
+func (r ReplyType) IsKnown() bool { return r.message != nil || r.other != nil }
 
-// New makes a reply. The type must be known.
-func (r ReplyType) New() any {
+// NewReply makes a reply. The type must be known.
+func (r ReplyType) NewReply() any {
 	if r.message != nil {
 		return r.message.New().Interface()
 	}
@@ -84,8 +84,8 @@ func (r ReplyType) New() any {
 	return reply.Interface()
 }
 
-// Publish copies the reply of a hedge to the reply of the caller. The hedge and the primary have ended.
-func Publish(to, from any) {
+// CopyReply copies the reply of a hedge to the reply of the caller. The hedge and the primary have ended.
+func CopyReply(to, from any) {
 	if to, ok := to.(proto.Message); ok {
 		proto.Reset(to)
 		proto.Merge(to, from.(proto.Message))

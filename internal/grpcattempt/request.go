@@ -11,21 +11,21 @@ import (
 
 // A Request is the request of a call, from which hedges get copies. The zero Request cannot be copied.
 type Request struct {
-	message any
-	kind    requestKind
-	shared  bool // decoding the reply may write to the message
-	kept    bool // encoded holds the message as it was; otherwise hedges copy it when they are due
-	encoded []byte
+	message      any
+	kind         requestKind
+	sharesMemory bool // decoding the reply may write to the message
+	isEncoded    bool // encoded holds the message as it was; otherwise hedges copy it when they are due
+	encoded      []byte
 }
 
 type requestKind int
 
 const (
-	indivisible requestKind = iota
-	constant                // a nil
-	protobuf                // a message of package proto
-	older                   // a message of another generator, which encodes itself
-	prepared                // a *grpc.PreparedMsg
+	notCloneable requestKind = iota
+	constant                 // a nil
+	protobuf                 // a message of package proto
+	older                    // a message of another generator, which encodes itself
+	prepared                 // a *grpc.PreparedMsg
 )
 
 // An olderMessage is a message of gogo/protobuf and similar generators. Package proto cannot copy all of them.
@@ -54,7 +54,7 @@ func requestKindOf(message any) requestKind {
 		return protobuf
 	}
 	if _, ok := message.(proto.Message); ok {
-		return indivisible
+		return notCloneable
 	}
 	if _, ok := message.(olderMessage); ok && isGeneratedType(reflect.TypeOf(message)) {
 		if reflect.ValueOf(message).IsNil() {
@@ -62,7 +62,7 @@ func requestKindOf(message any) requestKind {
 		}
 		return older
 	}
-	return indivisible
+	return notCloneable
 }
 
 // isGeneratedType reports whether t points to a struct that embeds nothing, so that its methods are its own.
@@ -78,8 +78,8 @@ func isGeneratedType(t reflect.Type) bool {
 	return true
 }
 
-// Divisible reports whether hedges can have an equal request of the same type.
-func (r *Request) Divisible() bool { return r.kind != indivisible }
+// IsCloneable reports whether hedges can have an equal request of the same type.
+func (r *Request) IsCloneable() bool { return r.kind != notCloneable }
 
 // Encode encodes the message, from which hedges are then decoded, because the message may be changed while they run. It may use the memory of buffer,
 // and returns memory for the next call. A message that cannot be encoded is not divisible afterwards. It is cheaper than a clone, and most calls need
@@ -95,8 +95,8 @@ func (r *Request) Encode(buffer []byte) []byte {
 	case prepared:
 		r.message = copyPrepared(r.message)
 	}
-	if r.kept = err == nil; !r.kept {
-		r.kind = indivisible
+	if r.isEncoded = err == nil; !r.isEncoded {
+		r.kind = notCloneable
 	}
 	return buffer
 }
@@ -106,12 +106,12 @@ func (r *Request) Copy() (message any, ok bool) {
 	switch {
 	case r.kind == constant:
 		return r.message, true
-	case r.kind == protobuf && !r.kept:
+	case r.kind == protobuf && !r.isEncoded:
 		return proto.Clone(r.message.(proto.Message)), true
 	case r.kind == protobuf:
 		m := r.message.(proto.Message).ProtoReflect().Type().New().Interface()
 		return m, proto.UnmarshalOptions{AllowPartial: true}.Unmarshal(r.encoded, m) == nil
-	case r.kind == older && r.kept:
+	case r.kind == older && r.isEncoded:
 		m := reflect.New(reflect.TypeOf(r.message).Elem()).Interface().(olderMessage)
 		return m, m.Unmarshal(r.encoded) == nil
 	case r.kind == prepared:
@@ -128,30 +128,32 @@ func copyPrepared(message any) any {
 
 // NeedsEncoding reports whether the message must be encoded before the primary starts. Either the reply may share memory with it,
 // or its own encoding may write to it, which two attempts must not do at once.
-func (r *Request) NeedsEncoding() bool { return r.kind == older || r.kind == prepared || r.shared }
+func (r *Request) NeedsEncoding() bool {
+	return r.kind == older || r.kind == prepared || r.sharesMemory
+}
 
 // IsPrepared reports whether the message is a [grpc.PreparedMsg]: it is encoded for the codec and the compressor of one connection.
 func (r *Request) IsPrepared() bool { return r.kind == prepared }
 
-// A maker identifies a function of package grpc by its code address.
-type maker struct {
+// A grpcFunction identifies a function of package grpc by its code address.
+type grpcFunction struct {
 	name       string
 	own, other atomic.Uintptr // the function, and the last one that was not it; 0: none yet
 }
 
 var (
-	invokes = maker{name: "google.golang.org/grpc.invoke"}
-	streams = maker{name: "google.golang.org/grpc.newClientStream"}
+	invokes = grpcFunction{name: "google.golang.org/grpc.invoke"}
+	streams = grpcFunction{name: "google.golang.org/grpc.newClientStream"}
 )
 
 // IsGRPCInvoker reports whether f is the function of package grpc that makes unary calls. Any other function belongs to an interceptor below, which
 // may change the request. If grpc renames its function, no invoker is recognised.
-func IsGRPCInvoker(f grpc.UnaryInvoker) bool { return invokes.is(reflect.ValueOf(f).Pointer()) }
+func IsGRPCInvoker(f grpc.UnaryInvoker) bool { return invokes.matches(reflect.ValueOf(f).Pointer()) }
 
 // IsGRPCStreamer is [IsGRPCInvoker] for streams.
-func IsGRPCStreamer(f grpc.Streamer) bool { return streams.is(reflect.ValueOf(f).Pointer()) }
+func IsGRPCStreamer(f grpc.Streamer) bool { return streams.matches(reflect.ValueOf(f).Pointer()) }
 
-func (m *maker) is(pc uintptr) bool {
+func (m *grpcFunction) matches(pc uintptr) bool {
 	switch pc {
 	case m.own.Load():
 		return pc != 0

@@ -75,7 +75,7 @@ func TestEncodedRequestIsTheMessageAsItWas(t *testing.T) {
 	m := wrapperspb.String("before")
 	r := grpcattempt.RequestOf(m)
 	buffer := r.Encode(make([]byte, 0, 64))
-	require.True(t, r.Divisible())
+	require.True(t, r.IsCloneable())
 	assert.Equal(t, 64, cap(buffer), "the memory is used again")
 	m.Value = "after"
 	got, ok := r.Copy()
@@ -89,7 +89,7 @@ func TestEncodedRequestIsTheMessageAsItWas(t *testing.T) {
 
 	r = grpcattempt.RequestOf(wrapperspb.String("\xff"))
 	r.Encode(nil)
-	assert.False(t, r.Divisible(), "it cannot be encoded")
+	assert.False(t, r.IsCloneable(), "it cannot be encoded")
 	_, ok = r.Copy()
 	assert.False(t, ok)
 }

@@ -29,8 +29,8 @@ type NonFatal struct {
 
 func (*NonFatal) Error() string { return "hedge: the attempt failed with a non-fatal status" }
 
-// Begin makes s the schedule of a call that is to be hedged after the delays. Usual is as in [race.FixedSchedule].
-func (s *Schedule) Begin(delays []time.Duration, usual time.Duration) {
+// SetDelays makes s the schedule of a call that is to be hedged after the delays. Usual is as in [race.FixedSchedule].
+func (s *Schedule) SetDelays(delays []time.Duration, usual time.Duration) {
 	s.fixed.Delays, s.fixed.Usual, s.moved = delays, usual, nil
 }
 
@@ -54,7 +54,7 @@ func (s *Schedule) Failed(n, next int, err error) race.Reschedule {
 	}
 	m := s.moved
 	if n == 0 {
-		m.maxAfter = max(failure.Elapsed, race.MaxHold)
+		m.maxAfter = max(failure.Elapsed, race.MaxFailureHold)
 	}
 	switch {
 	case m.maxAfter > 0 && (failure.Hedges == 0 || failure.After > m.maxAfter):

@@ -33,14 +33,14 @@ func TestOnlyRequestsThatShareMemoryAreEncodedEarly(t *testing.T) {
 		"a reply of another kind":          {one, new([]byte), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var known Known
+			var known TypeCache
 			for range 2 {
-				var p Parts
-				assert.Equal(t, None, known.Divide(&p, c.request, c.reply, nil))
+				var p CallTemplate
+				assert.Equal(t, None, known.FillTemplate(&p, c.request, c.reply, nil))
 				assert.Equal(t, c.shares, p.Request.NeedsEncoding())
 			}
-			var p Parts
-			assert.Equal(t, None, known.Divide(&p, c.request, c.reply, []grpc.CallOption{grpc.CallContentSubtype("x")}))
+			var p CallTemplate
+			assert.Equal(t, None, known.FillTemplate(&p, c.request, c.reply, []grpc.CallOption{grpc.CallContentSubtype("x")}))
 			assert.True(t, p.Request.NeedsEncoding(), "a codec that may write to all that the reply refers to")
 		})
 	}
@@ -65,7 +65,7 @@ func TestDefaultOptionsOfAConnectionAreFound(t *testing.T) {
 		t.Cleanup(func() { _ = cc.Close() })
 		assert.Equal(t, defaults, defaultOptions(cc), "else hedges over other connections have the options of this one")
 		own := []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(1)}
-		assert.Equal(t, own, WithoutDefaults(append(defaults[:len(defaults):len(defaults)], own...), cc))
+		assert.Equal(t, own, WithoutDefaultOptions(append(defaults[:len(defaults):len(defaults)], own...), cc))
 	}
 	assert.Nil(t, defaultOptions(nil))
 }

@@ -10,26 +10,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Pushback reports whether the status and trailer of a failed attempt ask for less load, and the time to wait; 0: the server names none.
-func Pushback(err error, trailer metadata.MD) (wait time.Duration, pushed bool) {
-	if wait, _, found := readPushback(trailer); found {
+// ReadPushback reports whether the status and trailer of a failed attempt ask for less load, and the time to wait; 0: the server names none.
+func ReadPushback(err error, trailer metadata.MD) (wait time.Duration, pushed bool) {
+	if wait, _, found := parsePushback(trailer); found {
 		return wait, true
 	}
 	return 0, status.Code(err) == codes.ResourceExhausted && !isMessageTooLarge(err)
 }
 
-// NextAfter returns the time after which the next hedge may start, or that none may (gRFC A6, Pushback), as the trailer of a failed attempt says. It
+// NextHedgeDelay returns the time after which the next hedge may start, or that none may (gRFC A6, Pushback), as the trailer of a failed attempt says. It
 // is 0 and false if the trailer has no such key.
-func NextAfter(trailer metadata.MD) (after time.Duration, stop bool) {
-	if after, stop, _ = readPushback(trailer); stop {
+func NextHedgeDelay(trailer metadata.MD) (after time.Duration, stop bool) {
+	if after, stop, _ = parsePushback(trailer); stop {
 		return 0, true
 	}
 	return after, false
 }
 
-// readPushback parses grpc-retry-pushback-ms in a trailer. As in grpc-go, it stops hedging if the value is negative, no 32-bit integer, or given more
+// parsePushback parses grpc-retry-pushback-ms in a trailer. As in grpc-go, it stops hedging if the value is negative, no 32-bit integer, or given more
 // than once.
-func readPushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
+func parsePushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
 	v := trailer["grpc-retry-pushback-ms"]
 	if len(v) != 1 {
 		return 0, len(v) > 1, len(v) > 1

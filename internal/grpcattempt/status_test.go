@@ -31,16 +31,16 @@ func TestPushbackIsReadAsInGRPC(t *testing.T) {
 		{[]string{"250", "250"}, 0, true, 0, true},
 	} {
 		trailer := metadata.MD{"grpc-retry-pushback-ms": test.values}
-		wait, pushed := grpcattempt.Pushback(status.Error(codes.Unavailable, ""), trailer)
+		wait, pushed := grpcattempt.ReadPushback(status.Error(codes.Unavailable, ""), trailer)
 		assert.Equal(t, test.wait, wait, "%q", test.values)
 		assert.Equal(t, test.pushed, pushed, "%q", test.values)
-		after, stop := grpcattempt.NextAfter(trailer)
+		after, stop := grpcattempt.NextHedgeDelay(trailer)
 		assert.Equal(t, test.after, after, "%q", test.values)
 		assert.Equal(t, test.stop, stop, "%q", test.values)
 	}
 	tooLong := metadata.Pairs("grpc-retry-pushback-ms", "99999999999999999999")
-	wait, _ := grpcattempt.Pushback(nil, tooLong)
+	wait, _ := grpcattempt.ReadPushback(nil, tooLong)
 	assert.Greater(t, wait, 20*day)
-	_, stop := grpcattempt.NextAfter(tooLong)
+	_, stop := grpcattempt.NextHedgeDelay(tooLong)
 	assert.True(t, stop)
 }

@@ -26,8 +26,8 @@ type Choice struct {
 // Init makes a zero Choice ready.
 func (c *Choice) Init() { c.made = make(chan struct{}) }
 
-// Make makes attempt n the call, unless the choice is made. The function release ends the context of the attempt.
-func (c *Choice) Make(n int, release func()) {
+// Choose makes attempt n the call, unless the choice is made. The function release ends the context of the attempt.
+func (c *Choice) Choose(n int, release func()) {
 	c.once.Do(func() {
 		c.winner, c.release = n, release
 		close(c.made)
@@ -35,7 +35,7 @@ func (c *Choice) Make(n int, release func()) {
 }
 
 // Known reports whether the choice is made.
-func (c *Choice) Known() bool {
+func (c *Choice) IsMade() bool {
 	select {
 	case <-c.made:
 		return true
@@ -50,14 +50,14 @@ func (c *Choice) Winner() int {
 	return c.winner
 }
 
-// Release ends the context of the chosen attempt. It waits for the choice.
-func (c *Choice) Release() {
+// ReleaseWinner ends the context of the chosen attempt. It waits for the choice.
+func (c *Choice) ReleaseWinner() {
 	<-c.made
 	c.release()
 }
 
-// Sent holds the request of a stream. Hedges may copy it until the choice is made. The zero Sent has none. It is safe for concurrent use.
-type Sent struct {
+// SentRequest holds the request of a stream. Hedges may copy it until the choice is made. The zero Sent has none. It is safe for concurrent use.
+type SentRequest struct {
 	mu      sync.Mutex // guards the fields below, and is held while the request is copied
 	at      time.Time  // when the first message was sent; zero: none was yet
 	request Request    // of the message
@@ -68,7 +68,7 @@ type Sent struct {
 
 // Keep stores the message of r, which the caller sends. With buffers, it encodes the message, because the caller may change it after SendMsg, and
 // reports false if that fails. Without buffers, hedges cannot copy the message.
-func (s *Sent) Keep(r Request, buffers *Buffers) bool {
+func (s *SentRequest) KeepMessage(r Request, buffers *Buffers) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at.IsZero() {
@@ -76,45 +76,45 @@ func (s *Sent) Keep(r Request, buffers *Buffers) bool {
 	}
 	if buffers != nil && !s.closed {
 		if s.memory == nil {
-			s.buffers, s.memory = buffers, buffers.get()
+			s.buffers, s.memory = buffers, buffers.getBuffer()
 		}
 		*s.memory = r.Encode(*s.memory)
 	}
 	s.request = r
-	return r.Divisible()
+	return r.IsCloneable()
 }
 
-// At returns the time at which the first message was sent; zero: none was.
-func (s *Sent) At() time.Time {
+// SentAt returns the time at which the first message was sent; zero: none was.
+func (s *SentRequest) SentAt() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at
 }
 
-// Any reports whether there is a message that can be copied.
-func (s *Sent) Any() bool {
+// HasMessage reports whether there is a message that can be copied.
+func (s *SentRequest) HasMessage() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.request.kept && s.request.Divisible()
+	return s.request.isEncoded && s.request.IsCloneable()
 }
 
-// Copy returns a copy of the message. It returns false if there is none, or Close was called.
-func (s *Sent) Copy() (message any, ok bool) {
+// CopyMessage returns a copy of the message. It returns false if there is none, or Close was called.
+func (s *SentRequest) CopyMessage() (message any, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || !s.request.kept {
+	if s.closed || !s.request.isEncoded {
 		return nil, false
 	}
 	return s.request.Copy()
 }
 
 // Close ends copying, and releases the memory. It waits for copies in progress.
-func (s *Sent) Close() {
+func (s *SentRequest) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed, s.request.encoded = true, nil
 	if s.memory != nil {
-		s.buffers.put(s.memory)
+		s.buffers.putBuffer(s.memory)
 		s.memory = nil
 	}
 }
@@ -125,34 +125,34 @@ const MaxBuffer = 64 << 10
 // Buffers is a pool of memory for the encoded requests of streams. The zero Buffers is ready. It is safe for concurrent use.
 type Buffers struct{ pool sync.Pool } // of *[]byte
 
-func (b *Buffers) get() *[]byte {
+func (b *Buffers) getBuffer() *[]byte {
 	if memory, ok := b.pool.Get().(*[]byte); ok {
 		return memory
 	}
 	return new([]byte)
 }
 
-func (b *Buffers) put(memory *[]byte) {
+func (b *Buffers) putBuffer(memory *[]byte) {
 	if cap(*memory) <= MaxBuffer {
 		b.pool.Put(memory)
 	}
 }
 
-// A Once reports the end of a call without hedges once. The zero Once has not begun. It is safe for concurrent use.
-type Once struct {
+// A UnhedgedReport reports the end of a call without hedges once. The zero Once has not begun. It is safe for concurrent use.
+type UnhedgedReport struct {
 	mu   sync.Mutex
 	done func(answered bool) // nil: the call has not begun, or has ended
 }
 
 // Begin sets the function that Done calls.
-func (o *Once) Begin(done func(answered bool)) {
+func (o *UnhedgedReport) Begin(done func(answered bool)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.done = done
 }
 
 // Done calls the function of Begin in the first call after Begin, and has no effect otherwise.
-func (o *Once) Done(answered bool) {
+func (o *UnhedgedReport) Done(answered bool) {
 	o.mu.Lock()
 	done := o.done
 	o.done = nil
@@ -241,34 +241,34 @@ func (e *EarlyContext) End() {
 	}
 }
 
-// unopened is the stream of an attempt whose stream could not be opened.
-type unopened struct {
+// failedStream is the stream of an attempt whose stream could not be opened.
+type failedStream struct {
 	ctx context.Context // ended
 	err error           // why
 }
 
-// Unopened returns an ended stream for an attempt whose stream could not be opened because of err. It can become the call.
-func Unopened(ctx context.Context, err error) grpc.ClientStream {
+// FailedStream returns an ended stream for an attempt whose stream could not be opened because of err. It can become the call.
+func FailedStream(ctx context.Context, err error) grpc.ClientStream {
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(err)
-	return unopened{ended, err}
+	return failedStream{ended, err}
 }
 
-func (u unopened) Header() (metadata.MD, error) { return nil, u.err }
-func (u unopened) Trailer() metadata.MD         { return nil }
-func (u unopened) CloseSend() error             { return nil }
-func (u unopened) Context() context.Context     { return u.ctx }
-func (u unopened) SendMsg(any) error            { return io.EOF } // RecvMsg has the status
-func (u unopened) RecvMsg(any) error            { return u.err }
+func (u failedStream) Header() (metadata.MD, error) { return nil, u.err }
+func (u failedStream) Trailer() metadata.MD         { return nil }
+func (u failedStream) CloseSend() error             { return nil }
+func (u failedStream) Context() context.Context     { return u.ctx }
+func (u failedStream) SendMsg(any) error            { return io.EOF } // RecvMsg has the status
+func (u failedStream) RecvMsg(any) error            { return u.err }
 
 // Finish calls the functions of the OnFinish options of a caller once, when the chosen attempt has ended. An attempt that has not started does not
 // end. It is safe for concurrent use.
 type Finish struct {
 	Functions []func(error) // written before the first attempt, and not changed after it
 
-	mu    sync.Mutex // guards the fields below
-	ended [1 + race.MaxHedges]*error
-	told  bool // Due has reported true
+	mu       sync.Mutex // guards the fields below
+	ended    [1 + race.MaxHedges]*error
+	reported bool // Due has reported true
 }
 
 // A UnaryFinish is the Finish of a unary call. It reports the end of attempts by options of its own. It is safe for concurrent use.
@@ -281,18 +281,18 @@ type UnaryFinish struct {
 func (f *UnaryFinish) Option(n int) grpc.CallOption {
 	return grpc.OnFinish(func(err error) {
 		f.Ended(n, err)
-		f.call()
+		f.callDue()
 	})
 }
 
 // Choose sets the chosen attempt. The functions are called now if that has ended, or when it ends.
 func (f *UnaryFinish) Choose(winner int) {
 	f.winner.Store(&winner)
-	f.call()
+	f.callDue()
 }
 
-// call calls the functions if they are due.
-func (f *UnaryFinish) call() {
+// callDue calls the functions if they are due.
+func (f *UnaryFinish) callDue() {
 	winner := f.winner.Load()
 	if winner == nil {
 		return
@@ -315,9 +315,9 @@ func (f *Finish) Ended(n int, err error) {
 func (f *Finish) Due(winner int) (due bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.told || f.ended[winner] == nil {
+	if f.reported || f.ended[winner] == nil {
 		return false, nil
 	}
-	f.told = true
+	f.reported = true
 	return true, *f.ended[winner]
 }

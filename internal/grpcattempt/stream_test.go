@@ -15,29 +15,29 @@ import (
 func TestChoiceIsMadeOnce(t *testing.T) {
 	var c grpcattempt.Choice
 	c.Init()
-	assert.False(t, c.Known())
+	assert.False(t, c.IsMade())
 	released := 0
-	c.Make(2, func() { released = 2 })
-	c.Make(1, func() { released = 1 })
-	assert.True(t, c.Known())
+	c.Choose(2, func() { released = 2 })
+	c.Choose(1, func() { released = 1 })
+	assert.True(t, c.IsMade())
 	assert.Equal(t, 2, c.Winner())
-	c.Release()
+	c.ReleaseWinner()
 	assert.Equal(t, 2, released)
 }
 
 func TestNothingIsCopiedAfterClose(t *testing.T) {
-	var s grpcattempt.Sent
-	assert.False(t, s.Any())
-	s.Keep(grpcattempt.RequestOf(wrapperspb.String("id")), nil)
-	assert.False(t, s.Any(), "the caller may change it")
-	s.Keep(grpcattempt.RequestOf(wrapperspb.String("id")), new(grpcattempt.Buffers))
-	m, ok := s.Copy()
+	var s grpcattempt.SentRequest
+	assert.False(t, s.HasMessage())
+	s.KeepMessage(grpcattempt.RequestOf(wrapperspb.String("id")), nil)
+	assert.False(t, s.HasMessage(), "the caller may change it")
+	s.KeepMessage(grpcattempt.RequestOf(wrapperspb.String("id")), new(grpcattempt.Buffers))
+	m, ok := s.CopyMessage()
 	assert.True(t, ok)
 	assert.Equal(t, "id", m.(*wrapperspb.StringValue).Value)
 	s.Close()
-	_, ok = s.Copy()
+	_, ok = s.CopyMessage()
 	assert.False(t, ok)
-	assert.True(t, s.Any())
+	assert.True(t, s.HasMessage())
 }
 
 func TestContextThatIsMadeAfterTheEndHasEnded(t *testing.T) {
@@ -68,7 +68,7 @@ func TestFinishIsDueOnceAndWithTheWinnersError(t *testing.T) {
 func TestTakeFinishLeavesTheOtherOptionsInOrder(t *testing.T) {
 	var told []error
 	opts := []grpc.CallOption{grpc.WaitForReady(true), grpc.OnFinish(func(err error) { told = append(told, err) }), grpc.UseCompressor("gzip")}
-	rest, finish := grpcattempt.TakeFinish(opts)
+	rest, finish := grpcattempt.SplitFinishFuncs(opts)
 	assert.Equal(t, []grpc.CallOption{opts[0], opts[2]}, rest)
 	for _, f := range finish {
 		f(nil)
@@ -76,7 +76,7 @@ func TestTakeFinishLeavesTheOtherOptionsInOrder(t *testing.T) {
 	assert.Equal(t, []error{nil}, told)
 	assert.Len(t, opts, 3, "the caller's are left alone")
 
-	same, none := grpcattempt.TakeFinish(opts[:1])
+	same, none := grpcattempt.SplitFinishFuncs(opts[:1])
 	assert.Equal(t, opts[:1], same)
 	assert.Empty(t, none)
 }

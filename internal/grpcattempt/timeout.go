@@ -40,25 +40,25 @@ func (d Deadline) Earlier(ctx context.Context) Deadline {
 // instant is how long before a deadline a server may report that the deadline has passed.
 const instant = time.Millisecond
 
-// Before reports whether the deadline is earlier than fromNow from now. A zero Deadline is not.
-func (d Deadline) Before(fromNow time.Duration) bool {
+// IsWithin reports whether the deadline is earlier than fromNow from now. A zero Deadline is not.
+func (d Deadline) IsWithin(fromNow time.Duration) bool {
 	return !d.IsZero() && time.Until(d.Time) < fromNow+instant
 }
 
-// Limit returns a context for a hedge that ends at the deadline, and the function that releases it. The caller calls that function, unless
+// LimitContext returns a context for a hedge that ends at the deadline, and the function that releases it. The caller calls that function, unless
 // it cancels ctx. For a zero Deadline the context is ctx.
-func (d Deadline) Limit(ctx context.Context) (context.Context, context.CancelFunc) {
+func (d Deadline) LimitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.IsZero() {
 		return ctx, func() {}
 	}
 	return context.WithDeadline(ctx, d.Time)
 }
 
-// Ended reports whether a primary that ended with err, and received the trailer, ended because the timeout of its call has passed. The
+// IsTimeout reports whether a primary that ended with err, and received the trailer, ended because the timeout of its call has passed. The
 // timeout of an interceptor is not known. Then DEADLINE_EXCEEDED is taken for it in the words of a context, unless the server sent nothing
 // but that status, of which grpc-go puts the content-type into the trailer; and in the words of a stream that the server reset: grpc-go
 // reports that code for a reset after the deadline alone.
-func (d Deadline) Ended(err error, trailer metadata.MD) bool {
+func (d Deadline) IsTimeout(err error, trailer metadata.MD) bool {
 	if errors.Is(err, context.DeadlineExceeded) { // of an interceptor that returns the error of its context
 		return true
 	}
@@ -66,6 +66,6 @@ func (d Deadline) Ended(err error, trailer metadata.MD) bool {
 		return false
 	}
 	words := err.Error()
-	return d.Before(0) || strings.Contains(words, "stream terminated by RST_STREAM") ||
+	return d.IsWithin(0) || strings.Contains(words, "stream terminated by RST_STREAM") ||
 		len(trailer["content-type"]) == 0 && strings.Contains(words, context.DeadlineExceeded.Error())
 }

@@ -28,6 +28,6 @@ func TestDeadlineEndedTellsTheTimeoutOfAnInterceptor(t *testing.T) {
 		"a server's own words":              {status.Error(codes.DeadlineExceeded, "too busy"), nil, false},
 		"a server that reports another end": {status.Error(codes.Unavailable, "context deadline exceeded"), nil, false},
 	} {
-		assert.Equal(t, c.ended, grpcattempt.Deadline{}.Ended(c.err, c.trailer), name)
+		assert.Equal(t, c.ended, grpcattempt.Deadline{}.IsTimeout(c.err, c.trailer), name)
 	}
 }

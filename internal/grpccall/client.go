@@ -40,12 +40,12 @@ type Options struct {
 // A Client makes gRPC calls over any number of connections. It is safe for concurrent use.
 type Client struct {
 	*calls.Client
-	options Options
-	rules   methodRules
-	book    serviceconfig.Registry // the configs in force; an empty one if there is none
-	calls   sync.Pool              // of *rpc
-	buffers grpcattempt.Buffers
-	waker   conns.IdleConnector // of connections that hedges share with their primaries
+	options       Options
+	rules         methodRules
+	configs       serviceconfig.Registry // the configs in force; an empty one if there is none
+	calls         sync.Pool              // of *rpc
+	buffers       grpcattempt.Buffers
+	idleConnector conns.IdleConnector // of connections that hedges share with their primaries
 }
 
 // defaultNonFatalCodes are the codes after which another attempt may do better.
@@ -61,10 +61,10 @@ func NewClient(shared *calls.Client, o Options) *Client {
 	}
 	in := &Client{Client: shared, options: o}
 	in.rules = methodRules{
-		routes: o.Routes, listed: o.Methods, declared: o.DeclaredOnly,
-		aside: serviceconfig.HasNativeHedging(grpc.Version), log: shared.Log,
+		routes: o.Routes, listed: o.Methods, declaredOnly: o.DeclaredOnly,
+		nativeHedging: serviceconfig.HasNativeHedging(grpc.Version), log: shared.Log,
 	}
-	in.book.SetDefault(o.ServiceConfig, "the program")
+	in.configs.SetDefault(o.ServiceConfig, "the program")
 	in.logIgnored("", o.ServiceConfig)
 	o.HedgeConns.Connect()
 	return in
@@ -80,14 +80,14 @@ func (in *Client) logIgnored(target string, c *serviceconfig.Config) {
 // SetServiceConfig puts a config in force that the program gives, for targets without a config of their own. The source is the name of the function
 // that the program has called.
 func (in *Client) SetServiceConfig(c *serviceconfig.Config, source string) {
-	if in.book.SetDefault(c, source) {
+	if in.configs.SetDefault(c, source) {
 		in.logConfig("", c)
 	}
 }
 
 // Resolver returns b, whose service configs the Client obeys as well.
 func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
-	return (&serviceconfig.ResolverReader{Registry: &in.book, Report: func(target string, c *serviceconfig.Config, err error) {
+	return (&serviceconfig.ResolverReader{Registry: &in.configs, Report: func(target string, c *serviceconfig.Config, err error) {
 		if err != nil {
 			in.Log.Log(slog.LevelWarn, "service config refused", slog.String("target", target), slog.String("error", err.Error()))
 			return
@@ -106,7 +106,7 @@ func (in *Client) logConfig(target string, c *serviceconfig.Config) {
 // MaxHedgesOf returns the most hedges of a slow call of a method, and the setting that decides it. It is 0 if calls of the method are sent once.
 // Service configs that a name resolver delivers are ignored.
 func (in *Client) MaxHedgesOf(method string) (most int, why string) {
-	rule := in.rules.newRule(in.book.Default(), method)
+	rule := in.rules.newRule(in.configs.Default(), method)
 	if !rule.hedgeable {
 		return 0, rule.why
 	}
@@ -118,7 +118,7 @@ func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 
 // DescribeKey returns the source of the hedging policy of a key, "" if it has none, and the delays of its next call, given the learned ones.
 func (in *Client) DescribeKey(host, route string, learned []time.Duration) (source string, delays []time.Duration) {
-	live := in.book.ConfigFor(host)
+	live := in.configs.ConfigFor(host)
 	if live.Config == nil || route == "" {
 		return "", learned
 	}
@@ -140,11 +140,11 @@ func (in *Client) DescribeKey(host, route string, learned []time.Duration) (sour
 
 // checkEligibility counts a call. It returns the rule of its method, the delay that the caller or the rule sets in place of the learned delays (0: none),
 // and the reason for which the call is sent once, or [policy.None] if it may be hedged. It calls obstacle only if there is no other reason.
-func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.Called, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
+func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.CallTarget, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
 	facts := in.CountCall()
 	if !facts.SwitchedOff {
-		m = in.rules.ruleOf(in.book.ConfigFor(c.Target), c.Method)
-		facts.Again = o.Above == c
+		m = in.rules.ruleOf(in.configs.ConfigFor(c.Target), c.Method)
+		facts.IsNested = o.Parent == c
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
 		delay = cmp.Or(o.Delay, m.policy.Delay)
 		if facts.Reason(o) == policy.None {
@@ -163,12 +163,12 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 }
 
 // called returns the target and the method of a call over cc. A nil cc has the target "".
-func called(cc *grpc.ClientConn, method string) race.Called {
-	return race.Called{Target: grpctarget.Of(cc), Method: method}
+func callTargetOf(cc *grpc.ClientConn, method string) race.CallTarget {
+	return race.CallTarget{Target: grpctarget.Of(cc), Method: method}
 }
 
 // beginUnhedged reports the start of a call that is sent once to observers, if there are any.
-func (in *Client) beginUnhedged(ctx context.Context, c race.Called, reason observe.Reason) policy.Unhedged {
+func (in *Client) beginUnhedged(ctx context.Context, c race.CallTarget, reason observe.Reason) policy.Unhedged {
 	if !in.Policy.Observed() {
 		return policy.Unhedged{}
 	}
@@ -176,7 +176,7 @@ func (in *Client) beginUnhedged(ctx context.Context, c race.Called, reason obser
 }
 
 // keyName returns the name of the latency key of a call.
-func (in *Client) keyName(ctx context.Context, c race.Called) policy.Name {
+func (in *Client) keyName(ctx context.Context, c race.CallTarget) policy.Name {
 	if f := in.options.KeyFunc; f != nil {
 		return policy.Name{Host: f(ctx, c.Target, c.Method)}
 	}

@@ -28,35 +28,35 @@ func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
 	return metadata.NewOutgoingContext(a, md)
 }
 
-type hedgeOverKey struct{}
+type hedgeOnConnKey struct{}
 
-// A hedgeOver identifies a hedge that a Client sends over another connection than that of the caller.
-type hedgeOver struct {
+// A hedgeOnConn identifies a hedge that a Client sends over another connection than that of the caller.
+type hedgeOnConn struct {
 	by     any // the *Client
 	cc     *grpc.ClientConn
 	method string
 }
 
-// withHedgeOver returns a context by which the Client recognises its hedge, if it intercepts the other connection as well.
-func withHedgeOver(ctx context.Context, h hedgeOver) context.Context {
-	return context.WithValue(ctx, hedgeOverKey{}, h)
+// withHedgeOnConn returns a context by which the Client recognises its hedge, if it intercepts the other connection as well.
+func withHedgeOnConn(ctx context.Context, h hedgeOnConn) context.Context {
+	return context.WithValue(ctx, hedgeOnConnKey{}, h)
 }
 
-// isHedgeOver reports whether ctx belongs to the hedge h.
-func isHedgeOver(ctx context.Context, h hedgeOver) bool { return ctx.Value(hedgeOverKey{}) == h }
+// isHedgeOnConn reports whether ctx belongs to the hedge h.
+func isHedgeOnConn(ctx context.Context, h hedgeOnConn) bool { return ctx.Value(hedgeOnConnKey{}) == h }
 
-// invokeOver is a [grpc.UnaryInvoker] for another connection than that of the caller. The interceptors and default call options of the other connection apply.
+// invokeOnConn is a [grpc.UnaryInvoker] for another connection than that of the caller. The interceptors and default call options of the other connection apply.
 // The counterpart for streams is [grpc.NewClientStream].
-func invokeOver(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
+func invokeOnConn(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
 	return cc.Invoke(ctx, method, req, reply, opts...)
 }
 
 // contextWithoutHedges returns the context of a call that is sent once. If the call serves a hedge, its metadata has the number of the hedge. The balancer
 // hedge_elsewhere treats a call within an attempt of another call as a call of its own.
-func contextWithoutHedges(ctx context.Context, call race.Called) context.Context {
-	ctx, _ = race.Once(ctx)
+func contextWithoutHedges(ctx context.Context, call race.CallTarget) context.Context {
+	ctx, _ = race.SingleAttemptContext(ctx)
 	o := race.OverridesFrom(ctx)
-	if o.Above != (race.Called{}) && o.Above != call {
+	if o.Parent != (race.CallTarget{}) && o.Parent != call {
 		ctx = hedgebalancer.WithoutPick(ctx)
 	}
 	n := o.Hedge

@@ -30,14 +30,14 @@ type hedging struct {
 	rule     *methodRule             // an rpc keeps it for its next call, which often has the same method
 	throttle *serviceconfig.Throttle // nil: none
 
-	selection conns.Selection // of the connection of each attempt
-	detours   hedgebalancer.HedgePicks
-	barred    atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
+	selection  conns.Selection // of the connection of each attempt
+	hedgePicks hedgebalancer.HedgePicks
+	barred     atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
 }
 
-// begin begins a call over cc and returns the delays of its hedges; nil means that no hedge can become due. The key must be set before. A delay that
+// beginCall begins a call over cc and returns the delays of its hedges; nil means that no hedge can become due. The key must be set before. A delay that
 // is not 0 replaces the learned delays.
-func (h *hedging) begin(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
+func (h *hedging) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
 	h.selection.Init(h.in.options.HedgeConns, cc, h.Key)
 	plan := h.BeginOn(ctx, h.Key, delay, h.rule.terms)
 	if plan == nil {
@@ -50,13 +50,13 @@ func (h *hedging) begin(ctx context.Context, cc *grpc.ClientConn, delay time.Dur
 // admitHedge decides whether a hedge of a call over cc starts. It denies a hedge that has no request (able is false), whose connection is not ready, or that
 // cannot be answered before the deadline.
 func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
-	due := conns.DueHedge{TargetPaused: h.isHeldBack()}
+	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
 	switch own := h.in.options.HedgeConns == nil; {
-	case deadline.Before(h.minRemainingTime()):
+	case deadline.IsWithin(h.minRemainingTime()):
 		due.Denial = observe.DeniedDeadline
 	case own && due.TargetPaused:
 		due.Denial = observe.DeniedPaused
-	case !able, own && cc != nil && !h.in.waker.IsReady(cc):
+	case !able, own && cc != nil && !h.in.idleConnector.IsReady(cc):
 		due.Denial = observe.DeniedNotReady
 	}
 	return h.selection.Admit(&h.Call, index, due)
@@ -70,8 +70,8 @@ func (h *hedging) minRemainingTime() time.Duration {
 	return 0
 }
 
-// isHeldBack reports whether pushback or retry throttling of the target denies hedges of the call.
-func (h *hedging) isHeldBack() bool { return h.barred.Load() || !h.throttle.AllowsHedge() }
+// isTargetPaused reports whether pushback or retry throttling of the target denies hedges of the call.
+func (h *hedging) isTargetPaused() bool { return h.barred.Load() || !h.throttle.AllowsHedge() }
 
 // stopHedges denies further hedges of the call to the target of attempt n.
 func (h *hedging) stopHedges(n int) {
@@ -90,7 +90,7 @@ var errNotFinal = errors.New("hedge: another attempt may get a better status")
 func (h *hedging) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	verdict := h.classifyStatus(a, n, err, trailer, deadline)
 	if h.in.options.HedgeConns != nil {
-		h.selection.RecordResult(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.Before(0))
+		h.selection.RecordResult(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.IsWithin(0))
 	}
 	return verdict
 }
@@ -103,7 +103,7 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 	case n > 0 && (isRefusedByLimiter(err, trailer) || err == hedgebalancer.ErrSameBackend): // the latter of a retry; errors.Is would write to a status of the caller's
 		return race.ErrRefused
 	}
-	if wait, pushed := grpcattempt.Pushback(err, trailer); pushed {
+	if wait, pushed := grpcattempt.ReadPushback(err, trailer); pushed {
 		if !h.selection.Attempt(n).IsOtherTarget() {
 			h.Key.PushBack(time.Now(), wait)
 		}
@@ -116,7 +116,7 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 		return nil
 	case h.rule.hedging != nil:
 		return h.classifyRetryable(a, n, err, trailer, deadline)
-	case a.Err() == nil && (!h.in.options.NonFatalCodes[code] || n == 0 && deadline.Ended(err, trailer)):
+	case a.Err() == nil && (!h.in.options.NonFatalCodes[code] || n == 0 && deadline.IsTimeout(err, trailer)):
 		return race.ErrAnswer
 	}
 	return errNotFinal
@@ -129,19 +129,19 @@ func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer m
 		return errNotFinal
 	}
 	nonFatal := h.rule.hedging.IsNonFatal(status.Code(err))
-	after, stop := grpcattempt.NextAfter(trailer)
+	after, stop := grpcattempt.NextHedgeDelay(trailer)
 	if (nonFatal || stop) && !h.selection.Attempt(n).IsOtherTarget() {
 		h.throttle.RecordFailure()
 	}
 	if stop {
 		h.stopHedges(n)
 	}
-	if !nonFatal || n == 0 && deadline.Ended(err, trailer) {
+	if !nonFatal || n == 0 && deadline.IsTimeout(err, trailer) {
 		return race.ErrAnswer
 	}
 	failure := &grpcattempt.NonFatal{Elapsed: h.ElapsedSinceBegin(), After: after}
 	usual := h.selection.TypicalRequest()
-	hold := after > 0 && (deadline.Before(after) || h.isHeldBack() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
+	hold := after > 0 && (deadline.IsWithin(after) || h.isTargetPaused() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
 		failure.Hedges = h.rule.terms.Hedges
 		h.MarkRescheduled()

@@ -16,26 +16,26 @@ import (
 
 // A methodRule holds the properties of a method that every call of it shares. It does not change, except for the record of log lines.
 type methodRule struct {
-	hedgeable bool
-	why       string // reason of hedgeable
-	policy    route.Policy
-	live      *serviceconfig.ActiveConfig
-	hedging   *serviceconfig.HedgingPolicy // of the service config; nil: none
-	terms     *policy.PolicyOverride       // of hedging; nil with it
-	throttled bool                         // successes count for retryThrottling
-	loud      atomic.Bool                  // obstacles are logged
-	told      grpcattempt.LoggedObstacles
-	known     grpcattempt.Known
+	hedgeable       bool
+	why             string // reason of hedgeable
+	policy          route.Policy
+	activeConfig    *serviceconfig.ActiveConfig
+	hedging         *serviceconfig.HedgingPolicy // of the service config; nil: none
+	terms           *policy.PolicyOverride       // of hedging; nil with it
+	throttled       bool                         // successes count for retryThrottling
+	logsObstacles   atomic.Bool                  // obstacles are logged
+	loggedObstacles grpcattempt.LoggedObstacles
+	typeCache       grpcattempt.TypeCache
 }
 
 // methodRules makes the rules of methods and stores them with the service config that they follow from.
 type methodRules struct {
 	// Written before the first call, and not changed after it.
-	routes   *route.Table // nil: no routes are given
-	listed   []string     // patterns of WithMethods
-	declared bool         // names of methods do not count, see WithDeclaredMethods
-	aside    bool         // grpc-go itself obeys hedging policies
-	log      *ops.Log
+	routes        *route.Table // nil: no routes are given
+	listed        []string     // patterns of WithMethods
+	declaredOnly  bool         // names of methods do not count, see WithDeclaredMethods
+	nativeHedging bool         // grpc-go itself obeys hedging policies
+	log           *ops.Log
 }
 
 // ruleOf returns the rule of a method under a service config. It makes the rule once per method, unless live.Methods is full.
@@ -48,7 +48,7 @@ func (r *methodRules) ruleOf(live *serviceconfig.ActiveConfig, method string) *m
 	if !early {
 		return kept.(*methodRule)
 	}
-	rule.loud.Store(true)
+	rule.logsObstacles.Store(true)
 	if p := rule.hedging; p != nil && !r.log.IsDiscarded() {
 		r.log.Log(slog.LevelInfo, "method has a hedging policy", slog.String("method", method), slog.String("policy", p.Path), slog.String("of", live.Source),
 			slog.Int("attempts", p.MaxAttempts), slog.Bool("learned_delay", !rule.terms.Fixed), slog.Duration("delay", p.Delay))
@@ -62,7 +62,7 @@ func (r *methodRules) ruleOf(live *serviceconfig.ActiveConfig, method string) *m
 
 // newRule makes the rule of a method under a service config.
 func (r *methodRules) newRule(live *serviceconfig.ActiveConfig, method string) *methodRule {
-	rule := &methodRule{live: live, throttled: live.HasThrottling() && !live.HasRetryPolicy(method)}
+	rule := &methodRule{activeConfig: live, throttled: live.HasThrottling() && !live.HasRetryPolicy(method)}
 	configured := live.HedgingPolicy(method)
 	if r.routes != nil {
 		if to := r.routes.MatchMethod(method); to != nil {
@@ -72,7 +72,7 @@ func (r *methodRules) newRule(live *serviceconfig.ActiveConfig, method string) *
 	switch {
 	case rule.policy.Off:
 		rule.why = "its route is Off"
-	case configured != nil && r.aside:
+	case configured != nil && r.nativeHedging:
 		rule.policy.Off, rule.why = true, "gRPC hedges it, by "+configured.Path
 	case rule.policy.Hedgeable:
 		rule.hedgeable, rule.why = true, "its route is Hedgeable"
@@ -83,7 +83,7 @@ func (r *methodRules) newRule(live *serviceconfig.ActiveConfig, method string) *
 	default:
 		v := readonly.ClassifyMethod(method)
 		rule.hedgeable, rule.why = v.Reads, v.Reason
-		if r.declared && !v.Declared {
+		if r.declaredOnly && !v.Declared {
 			rule.hedgeable, rule.why = false, "it declares nothing"
 		}
 	}
@@ -102,19 +102,19 @@ func (m *methodRule) throttleOf(target string) *serviceconfig.Throttle {
 	if !m.throttled {
 		return nil
 	}
-	return m.live.ThrottleFor(target)
+	return m.activeConfig.ThrottleFor(target)
 }
 
 // recordSuccess counts a call to a target for retryThrottling if err is nil.
 func (m *methodRule) recordSuccess(target string, err error) {
 	if err == nil && m.countsForThrottling() {
-		m.live.ThrottleFor(target).RecordSuccess()
+		m.activeConfig.ThrottleFor(target).RecordSuccess()
 	}
 }
 
 // logObstacle logs the reason for which a call of a method is sent once, once per method and reason.
 func (r *methodRules) logObstacle(m *methodRule, method string, why grpcattempt.Obstacle) {
-	if m.loud.Load() && m.told.First(why) && !r.log.IsDiscarded() {
+	if m.logsObstacles.Load() && m.loggedObstacles.First(why) && !r.log.IsDiscarded() {
 		r.log.Log(slog.LevelInfo, "call is sent once: it cannot be divided among attempts", slog.String("method", method), slog.String("because", why.String()))
 	}
 }

@@ -21,15 +21,15 @@ import (
 // InterceptStream is a [grpc.StreamClientInterceptor].
 func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	o := race.OverridesFrom(ctx)
-	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, cc, method}) {
+	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, cc, method}) {
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	asked := streamCall{ctx, *desc, cc, called(cc, method), streamer, opts}
-	m, delay, reason := in.checkEligibility(ctx, o, cc, asked.called, func(*methodRule) grpcattempt.Obstacle {
+	asked := streamArgs{ctx, *desc, cc, callTargetOf(cc, method), streamer, opts}
+	m, delay, reason := in.checkEligibility(ctx, o, cc, asked.callTarget, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
 			return grpcattempt.SeveralMessages
-		case !grpcattempt.Divisible(opts):
+		case !grpcattempt.AreOptionsCloneable(opts):
 			return grpcattempt.SharedOption
 		}
 		return grpcattempt.None // what is known when it is opened
@@ -45,17 +45,17 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 }
 
 // openWithoutHedges opens the stream of a call that is not eligible for hedging.
-func (in *Client) openWithoutHedges(asked streamCall, desc *grpc.StreamDesc, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
+func (in *Client) openWithoutHedges(asked streamArgs, desc *grpc.StreamDesc, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
 	if m.countsForThrottling() {
-		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.recordSuccess(asked.called.Target, err) }))
+		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.recordSuccess(asked.callTarget.Target, err) }))
 	}
 	if !in.Policy.Observed() {
-		return asked.streamer(contextWithoutHedges(asked.ctx, asked.called), desc, asked.cc, asked.called.Method, asked.opts...)
+		return asked.streamer(contextWithoutHedges(asked.ctx, asked.callTarget), desc, asked.cc, asked.callTarget.Method, asked.opts...)
 	}
-	var once grpcattempt.Once
-	once.Begin(in.beginUnhedged(asked.ctx, asked.called, reason).Done)
+	var once grpcattempt.UnhedgedReport
+	once.Begin(in.beginUnhedged(asked.ctx, asked.callTarget, reason).Done)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
-	opened, err := asked.streamer(contextWithoutHedges(asked.ctx, asked.called), desc, asked.cc, asked.called.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	opened, err := asked.streamer(contextWithoutHedges(asked.ctx, asked.callTarget), desc, asked.cc, asked.callTarget.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
 	if err != nil {
 		once.Done(false)
 		return opened, err
@@ -65,31 +65,31 @@ func (in *Client) openWithoutHedges(asked streamCall, desc *grpc.StreamDesc, m *
 
 // newStream returns a stream for the arguments of the caller. Hedges use copies, because the caller may change options, metadata and description before
 // they start.
-func (in *Client) newStream(asked streamCall, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in, rule: m}, asked: asked, askedDelay: delay, opened: time.Now()}
+func (in *Client) newStream(asked streamArgs, m *methodRule, delay time.Duration) *stream {
+	s := &stream{hedging: hedging{in: in, rule: m}, args: asked, givenDelay: delay, opened: time.Now()}
 	s.metadata, _ = metadata.FromOutgoingContext(asked.ctx)
-	s.throttle = m.throttleOf(asked.called.Target)
+	s.throttle = m.throttleOf(asked.callTarget.Target)
 	if !grpcattempt.IsGRPCStreamer(asked.streamer) {
 		s.primaryDeadline = new(grpcattempt.PrimaryDeadline)
 	}
 	s.choice.Init()
-	s.asked.opts, s.finish.Functions = grpcattempt.TakeFinish(slices.Clone(asked.opts))
+	s.args.opts, s.finish.Functions = grpcattempt.SplitFinishFuncs(slices.Clone(asked.opts))
 	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	k := in.Policy.Lookup(in.keyName(asked.ctx, asked.called))
+	k := in.Policy.Lookup(in.keyName(asked.ctx, asked.callTarget))
 	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
-		s.mayHedge, s.origin.Call = true, in.NestingMark(asked.called)
+		s.mayHedge, s.origin.Call = true, in.NestingMark(asked.callTarget)
 	}
 	return s
 }
 
-// A streamCall holds the arguments of the caller of a stream.
-type streamCall struct {
-	ctx      context.Context
-	desc     grpc.StreamDesc // a copy, for hedges
-	cc       *grpc.ClientConn
-	called   race.Called
-	streamer grpc.Streamer
-	opts     []grpc.CallOption
+// A streamArgs holds the arguments of the caller of a stream.
+type streamArgs struct {
+	ctx        context.Context
+	desc       grpc.StreamDesc // a copy, for hedges
+	cc         *grpc.ClientConn
+	callTarget race.CallTarget
+	streamer   grpc.Streamer
+	opts       []grpc.CallOption
 }
 
 // A stream is the ClientStream of the caller. Until the first message it implements [race.Op]. As with any ClientStream, one goroutine may
@@ -98,8 +98,8 @@ type stream struct {
 	hedging // used by the goroutine that begins the race, and by the attempts
 
 	// Written before the caller gets the stream, and not changed after it.
-	asked      streamCall    // without options of OnFinish
-	askedDelay time.Duration // delay that the caller or the route sets; 0: the learned delays hold
+	args       streamArgs    // without options of OnFinish
+	givenDelay time.Duration // delay that the caller or the route sets; 0: the learned delays hold
 	mayHedge   bool          // a hedge can become due
 	opened     time.Time     // start of the primary
 	metadata   metadata.MD   // of the caller; nil: none
@@ -115,11 +115,11 @@ type stream struct {
 	delivered sync.Once // sets the targets of the caller's options
 
 	// These types are safe for concurrent use.
-	choice   grpcattempt.Choice
-	sent     grpcattempt.Sent
-	unhedged grpcattempt.Once // reports a stream without hedges to observers
-	early    grpcattempt.EarlyContext
-	finish   grpcattempt.Finish
+	choice       grpcattempt.Choice
+	sentRequest  grpcattempt.SentRequest
+	unhedged     grpcattempt.UnhedgedReport // reports a stream without hedges to observers
+	earlyContext grpcattempt.EarlyContext
+	finish       grpcattempt.Finish
 
 	primaryDeadline *grpcattempt.PrimaryDeadline // nil: there is no interceptor below
 }
@@ -134,7 +134,7 @@ type streamAttempt struct {
 
 // openPrimary opens the stream of the primary.
 func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
-	primary, err := s.open(&s.origin, desc, s.asked.streamer, s.asked.cc, 0)
+	primary, err := s.openStream(&s.origin, desc, s.args.streamer, s.args.cc, 0)
 	if err != nil {
 		s.choosePrimary(observe.DeniedNotReady)
 		s.endPrimary()
@@ -145,15 +145,15 @@ func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
 	return nil
 }
 
-// open opens the stream of attempt n over cc.
-func (s *stream) open(ctx context.Context, desc *grpc.StreamDesc, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
-	opts := s.asked.opts
-	if cc != s.asked.cc {
-		opts = grpcattempt.WithoutDefaults(opts, s.asked.cc)
+// openStream opens the stream of attempt n over cc.
+func (s *stream) openStream(ctx context.Context, desc *grpc.StreamDesc, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
+	opts := s.args.opts
+	if cc != s.args.cc {
+		opts = grpcattempt.WithoutDefaultOptions(opts, s.args.cc)
 	}
-	opts, s.attempts[n].deliver = grpcattempt.OwnTargets(opts)
+	opts, s.attempts[n].deliver = grpcattempt.CloneOptions(opts)
 	opts = append(opts, grpc.OnFinish(func(err error) { s.onFinish(n, cc, err) }))
-	return streamer(ctx, desc, cc, s.asked.called.Method, slices.Clip(opts)...)
+	return streamer(ctx, desc, cc, s.args.callTarget.Method, slices.Clip(opts)...)
 }
 
 // onFinish handles the end of an RPC of attempt n over cc. The RPC may be the last one of the attempt; an interceptor below may also start another one.
@@ -164,19 +164,19 @@ func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 		s.unhedged.Done(s.in.isAnswer(err))
 	}
 	s.reportFinish()
-	if cc != nil && cc.GetState() == connectivity.Shutdown && s.choice.Known() && s.choice.Winner() == n {
+	if cc != nil && cc.GetState() == connectivity.Shutdown && s.choice.IsMade() && s.choice.Winner() == n {
 		s.finishStream() // a stream over a closed connection may get no further call
 	}
 }
 
 // reportFinish calls the functions of the OnFinish options of the caller once the chosen attempt has ended.
 func (s *stream) reportFinish() {
-	if !s.choice.Known() {
+	if !s.choice.IsMade() {
 		return
 	}
 	due, err := s.finish.Due(s.choice.Winner())
 	if due {
-		s.rule.recordSuccess(s.asked.called.Target, err)
+		s.rule.recordSuccess(s.args.callTarget.Target, err)
 	}
 	if due && len(s.finish.Functions) > 0 {
 		s.deliverTargets() // which the functions may read
@@ -192,7 +192,7 @@ func (s *stream) choosePrimary(reason observe.Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
 	}
-	s.unhedged.Begin(s.in.beginUnhedged(s.asked.ctx, s.asked.called, reason).Done) // before another goroutine receives
+	s.unhedged.Begin(s.in.beginUnhedged(s.args.ctx, s.args.callTarget, reason).Done) // before another goroutine receives
 	s.chooseAttempt(0, s.endPrimary)
 	return true
 }
@@ -201,8 +201,8 @@ func (s *stream) endPrimary() { s.cancel(nil) }
 
 // chooseAttempt makes attempt n the call, unless another attempt is. The function release ends the context of the attempt.
 func (s *stream) chooseAttempt(n int, release func()) {
-	s.choice.Make(n, release)
-	s.sent.Close()
+	s.choice.Choose(n, release)
+	s.sentRequest.Close()
 	s.reportFinish()
 }
 
@@ -211,14 +211,14 @@ func (s *stream) chosenAttempt() *streamAttempt { return &s.attempts[s.choice.Wi
 
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
-	if !request.Divisible() || request.IsPrepared() && s.in.options.HedgeConns != nil {
+	if !request.IsCloneable() || request.IsPrepared() && s.in.options.HedgeConns != nil {
 		s.sendOnce(grpcattempt.WholeRequest)
 	}
 	var buffers *grpcattempt.Buffers
-	if s.mayHedge && !s.choice.Known() {
+	if s.mayHedge && !s.choice.IsMade() {
 		buffers = &s.in.buffers
 	}
-	if !s.sent.Keep(request, buffers) {
+	if !s.sentRequest.KeepMessage(request, buffers) {
 		s.sendOnce(grpcattempt.WholeRequest)
 	}
 	return s.handleSendError(s.attempts[0].SendMsg(m))
@@ -228,7 +228,7 @@ func (s *stream) SendMsg(m any) error {
 func (s *stream) sendOnce(why grpcattempt.Obstacle) {
 	if s.choosePrimary(observe.DeniedBody) {
 		s.in.Counters.NotHedgeable.Add(1)
-		s.in.rules.logObstacle(s.rule, s.asked.called.Method, why)
+		s.in.rules.logObstacle(s.rule, s.args.callTarget.Method, why)
 	}
 }
 
@@ -259,15 +259,15 @@ func (s *stream) Header() (metadata.MD, error) {
 }
 
 func (s *stream) Trailer() metadata.MD {
-	if !s.choice.Known() {
+	if !s.choice.IsMade() {
 		return nil
 	}
 	return s.chosenAttempt().Trailer()
 }
 
 func (s *stream) Context() context.Context {
-	if !s.choice.Known() {
-		return s.early.Get(s.asked.ctx, grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
+	if !s.choice.IsMade() {
+		return s.earlyContext.Get(s.args.ctx, grpcattempt.ContextOf(s.attempts[0], s.args.ctx))
 	}
 	return s.chosenAttempt().Context()
 }
@@ -275,7 +275,7 @@ func (s *stream) Context() context.Context {
 func (s *stream) RecvMsg(m any) error {
 	var err error
 	if !s.begun.Load() {
-		if s.replyType = grpcattempt.ReplyTypeOf(m, s.asked.opts); !s.replyType.Known() {
+		if s.replyType = grpcattempt.ReplyTypeOf(m, s.args.opts); !s.replyType.IsKnown() {
 			s.sendOnce(grpcattempt.WholeReply)
 		}
 	}
@@ -295,8 +295,8 @@ func (s *stream) RecvMsg(m any) error {
 // have been chosen before. Further calls have no effect.
 func (s *stream) finishStream() {
 	s.deliverTargets()
-	s.choice.Release()
-	s.early.End()
+	s.choice.ReleaseWinner()
+	s.earlyContext.End()
 }
 
 // deliverTargets sets the targets of the caller's options. An attempt is chosen.
@@ -311,9 +311,9 @@ func (s *stream) deliverTargets() {
 // receiveFirst runs the race for the first message.
 func (s *stream) receiveFirst(m any) error {
 	defer s.chooseAttempt(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
-	s.reply, s.Key = m, s.in.Policy.RouteKey(s.in.keyName(s.asked.ctx, s.asked.called), s.rule.policy.BudgetPercent/100)
-	asked, sent := time.Now(), s.sent.At()
-	delays := s.begin(s.asked.ctx, s.asked.cc, s.askedDelay)
+	s.reply, s.Key = m, s.in.Policy.RouteKey(s.in.keyName(s.args.ctx, s.args.callTarget), s.rule.policy.BudgetPercent/100)
+	asked, sent := time.Now(), s.sentRequest.SentAt()
+	delays := s.beginCall(s.args.ctx, s.args.cc, s.givenDelay)
 	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.ReceiveTime
 	if late { // the call began when the request was sent, and the message may be there
 		s.Began(sent)
@@ -323,16 +323,16 @@ func (s *stream) receiveFirst(m any) error {
 		race.Race[error]
 		schedule grpcattempt.Schedule
 	}
-	r.Style = race.Style[error]{Watch: s.Watch(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.origin.Call}}
-	r.schedule.Begin(delays, s.Usual())
-	out := r.Run(s.asked.ctx, s, &r.schedule)
-	s.detours.ReleaseUnused(&s.origin.PrimaryPick)
-	return s.deliver(out, late && time.Since(asked) < grpcattempt.ReceiveTime)
+	r.Style = race.Style[error]{Observer: s.Watch(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.origin.Call}}
+	r.schedule.SetDelays(delays, s.Usual())
+	out := r.Run(s.args.ctx, s, &r.schedule)
+	s.hedgePicks.ReleaseUnused(&s.origin.PrimaryPick)
+	return s.deliverFirst(out, late && time.Since(asked) < grpcattempt.ReceiveTime)
 }
 
 // deliver copies the first message to the caller, records the outcome and makes the winner the call. The message may have arrived early, before the
 // caller asked for it.
-func (s *stream) deliver(out race.Result[error], early bool) error {
+func (s *stream) deliverFirst(out race.Result[error], early bool) error {
 	err := out.Value
 	s.in.EndCall(&s.Call, policy.Outcome{Answered: err == io.EOF || s.in.isAnswer(err), Winner: out.Winner, NotTaken: out.NotTaken, LatencyUnknown: early})
 	if out.Winner <= 0 {
@@ -341,7 +341,7 @@ func (s *stream) deliver(out race.Result[error], early bool) error {
 	}
 	s.cancel(race.ErrLost)
 	if err == nil {
-		grpcattempt.Publish(s.reply, s.attempts[out.Winner].reply)
+		grpcattempt.CopyReply(s.reply, s.attempts[out.Winner].reply)
 	}
 	s.chooseAttempt(out.Winner, out.Attempt.Release)
 	return err
@@ -349,12 +349,12 @@ func (s *stream) deliver(out race.Result[error], early bool) error {
 
 // Admit decides whether a hedge starts, which needs a request.
 func (s *stream) Admit(index int) bool {
-	return s.admitHedge(index, s.asked.cc, s.sent.Any(), s.deadline())
+	return s.admitHedge(index, s.args.cc, s.sentRequest.HasMessage(), s.callDeadline())
 }
 
-// deadline returns the time at which the timeout of the method ends, or that of an interceptor below as far as it is known.
-func (s *stream) deadline() grpcattempt.Deadline {
-	deadline := grpcattempt.MethodDeadline(s.asked.cc, s.asked.called.Method, s.opened)
+// callDeadline returns the time at which the timeout of the method ends, or that of an interceptor below as far as it is known.
+func (s *stream) callDeadline() grpcattempt.Deadline {
+	deadline := grpcattempt.MethodDeadline(s.args.cc, s.args.callTarget.Method, s.opened)
 	if s.primaryDeadline != nil {
 		deadline = s.primaryDeadline.Earlier(deadline)
 	}
@@ -363,11 +363,11 @@ func (s *stream) deadline() grpcattempt.Deadline {
 
 // withCallDeadline returns the context of a hedge that ends at the deadline of the call, and the function that releases it.
 func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := s.deadline().Limit(ctx)
+	ctx, cancel := s.callDeadline().LimitContext(ctx)
 	if s.primaryDeadline == nil {
 		return ctx, cancel
 	}
-	ctx, release := s.primaryDeadline.Limit(ctx)
+	ctx, release := s.primaryDeadline.LimitContext(ctx)
 	return ctx, func() { release(); cancel() }
 }
 
@@ -381,19 +381,19 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	err := s.attempts[0].RecvMsg(s.reply)
 	stop()
 	if s.primaryDeadline != nil {
-		s.primaryDeadline.Set(grpcattempt.ContextOf(s.attempts[0], s.asked.ctx))
+		s.primaryDeadline.Set(grpcattempt.ContextOf(s.attempts[0], s.args.ctx))
 	}
 	return err, s.classifyAttempt(a, 0, err)
 }
 
 // sendHedge makes attempt n, a hedge, on a stream of its own.
 func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
-	cc, streamer := s.selection.Attempt(n).Conn(s.asked.cc), s.asked.streamer
+	cc, streamer := s.selection.Attempt(n).Conn(s.args.cc), s.args.streamer
 	ctx, cancel := s.withCallDeadline(hedgeContext(a, s.metadata.Copy(), n))
-	if cc != s.asked.cc {
-		ctx, streamer = withHedgeOver(ctx, hedgeOver{s.in, cc, s.asked.called.Method}), grpc.NewClientStream
+	if cc != s.args.cc {
+		ctx, streamer = withHedgeOnConn(ctx, hedgeOnConn{s.in, cc, s.args.callTarget.Method}), grpc.NewClientStream
 	}
-	detour := s.detours.NewContext(ctx, n, &s.origin.PrimaryPick)
+	detour := s.hedgePicks.NewContext(ctx, n, &s.origin.PrimaryPick)
 	err := s.sendRequestAgain(detour, streamer, cc, n)
 	if err != nil {
 		cancel() // the stream has ended; that of a winner ends with the attempt
@@ -413,25 +413,25 @@ func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 	var trailer metadata.MD
 	var deadline grpcattempt.Deadline
 	if opened := s.attempts[n].ClientStream; err != nil && opened != nil {
-		trailer, deadline = opened.Trailer(), s.deadline()
+		trailer, deadline = opened.Trailer(), s.callDeadline()
 	}
 	return s.hedging.classifyAttempt(a, n, err, trailer, deadline)
 }
 
 // sendRequestAgain sends the request on a new stream over cc and waits for the first message.
 func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) error {
-	req, ok := s.sent.Copy()
+	req, ok := s.sentRequest.CopyMessage()
 	if !ok {
 		return race.ErrLost
 	}
-	hedge, err := s.open(ctx, &s.asked.desc, streamer, cc, n)
+	hedge, err := s.openStream(ctx, &s.args.desc, streamer, cc, n)
 	me := &s.attempts[n]
 	if err != nil {
-		me.ClientStream = grpcattempt.Unopened(ctx, err)
+		me.ClientStream = grpcattempt.FailedStream(ctx, err)
 		s.finish.Ended(n, err) // what is below may not say so
 		return err
 	}
-	me.ClientStream, me.reply = hedge, s.replyType.New()
+	me.ClientStream, me.reply = hedge, s.replyType.NewReply()
 	if err := hedge.SendMsg(req); err != nil && err != io.EOF { // EOF: RecvMsg has the status
 		return err
 	}

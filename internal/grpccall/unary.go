@@ -19,26 +19,26 @@ import (
 // InterceptUnary is a [grpc.UnaryClientInterceptor].
 func (in *Client) InterceptUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	c := in.newCall(cc)
-	c.asked.called.Method, c.asked.req, c.asked.reply, c.asked.invoker, c.asked.opts = method, req, reply, invoker, opts
+	c.args.callTarget.Method, c.args.req, c.args.reply, c.args.invoker, c.args.opts = method, req, reply, invoker, opts
 	return in.makeCall(ctx, c)
 }
 
 // makeCall makes a call and frees it.
 func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
-	asked := &c.asked
+	asked := &c.args
 	o := race.OverridesFrom(ctx)
-	if o.Hedge > 0 && isHedgeOver(ctx, hedgeOver{in, asked.cc, asked.called.Method}) {
-		err = asked.invoker(ctx, asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
-		c.free()
+	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, asked.cc, asked.callTarget.Method}) {
+		err = asked.invoker(ctx, asked.callTarget.Method, asked.req, asked.reply, asked.cc, asked.opts...)
+		c.freeCall()
 		return err
 	}
-	m, delay, reason := in.checkEligibility(ctx, o, asked.cc, asked.called, func(m *methodRule) grpcattempt.Obstacle {
-		if o := m.known.Divide(&c.parts, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.parts.Request.IsPrepared() {
+	m, delay, reason := in.checkEligibility(ctx, o, asked.cc, asked.callTarget, func(m *methodRule) grpcattempt.Obstacle {
+		if o := m.typeCache.FillTemplate(&c.template, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.template.Request.IsPrepared() {
 			return o
 		}
 		return grpcattempt.WholeRequest // of another connection, whose codec and compressor may differ
 	})
-	target := asked.called.Target
+	target := asked.callTarget.Target
 	if reason == policy.None {
 		err = c.sendHedged(ctx, m, delay)
 	} else {
@@ -51,23 +51,23 @@ func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
 // sendHedged makes a call that may be hedged, by the rule m.
 func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration) error {
 	c.applyRule(ctx, m)
-	delays := c.begin(ctx, c.asked.cc, delay)
+	delays := c.beginCall(ctx, c.args.cc, delay)
 	if len(delays) > 0 && !c.snapshotRequest() {
 		delays = nil
 	}
 	out := c.runRace(ctx, delays)
-	err := c.deliver(out)
-	c.free()
+	err := c.deliverResult(out)
+	c.freeCall()
 	return err
 }
 
 // sendOnce makes a call that is not eligible for hedging.
 func (c *rpc) sendOnce(ctx context.Context, reason observe.Reason) error {
-	asked := &c.asked
-	told := c.in.beginUnhedged(ctx, asked.called, reason)
-	err := asked.invoker(contextWithoutHedges(ctx, asked.called), asked.called.Method, asked.req, asked.reply, asked.cc, asked.opts...)
+	asked := &c.args
+	told := c.in.beginUnhedged(ctx, asked.callTarget, reason)
+	err := asked.invoker(contextWithoutHedges(ctx, asked.callTarget), asked.callTarget.Method, asked.req, asked.reply, asked.cc, asked.opts...)
 	told.Done(c.in.isAnswer(err))
-	c.free()
+	c.freeCall()
 	return err
 }
 
@@ -77,8 +77,8 @@ func (in *Client) newCall(cc *grpc.ClientConn) *rpc {
 	if !ok {
 		c = &rpc{hedging: hedging{in: in}}
 	}
-	if asked := &c.asked; asked.cc != cc {
-		asked.cc, asked.called.Target = cc, grpctarget.Of(cc)
+	if asked := &c.args; asked.cc != cc {
+		asked.cc, asked.callTarget.Target = cc, grpctarget.Of(cc)
 	}
 	return c
 }
@@ -86,19 +86,19 @@ func (in *Client) newCall(cc *grpc.ClientConn) *rpc {
 // applyRule sets the fields of a call that follow from the rule of its method.
 func (c *rpc) applyRule(ctx context.Context, m *methodRule) {
 	if c.rule != m || m.throttled {
-		c.rule, c.throttle = m, m.throttleOf(c.asked.called.Target)
+		c.rule, c.throttle = m, m.throttleOf(c.args.callTarget.Target)
 	}
-	if opts, finish := grpcattempt.TakeFinish(c.asked.opts); len(finish) > 0 {
-		c.asked.opts, c.finish = opts, &grpcattempt.UnaryFinish{Finish: grpcattempt.Finish{Functions: finish}}
+	if opts, finish := grpcattempt.SplitFinishFuncs(c.args.opts); len(finish) > 0 {
+		c.args.opts, c.finish = opts, &grpcattempt.UnaryFinish{Finish: grpcattempt.Finish{Functions: finish}}
 	}
-	if name := c.in.keyName(ctx, c.asked.called); !c.Key.Is(name) {
+	if name := c.in.keyName(ctx, c.args.callTarget); !c.Key.Is(name) {
 		c.Key = c.in.Policy.RouteKey(name, m.policy.BudgetPercent/100)
 	}
 }
 
-// A unaryCall holds the arguments of the caller of a unary call.
-type unaryCall struct {
-	called     race.Called      // the target is kept for the next call, which often uses the same connection
+// A unaryArgs holds the arguments of the caller of a unary call.
+type unaryArgs struct {
+	callTarget race.CallTarget  // the target is kept for the next call, which often uses the same connection
 	cc         *grpc.ClientConn // kept like the target; the garbage collector empties the pool of calls
 	req, reply any
 	invoker    grpc.UnaryInvoker
@@ -113,11 +113,11 @@ type rpc struct {
 	schedule grpcattempt.Schedule
 
 	// Written before the race begins. A hedge copies the request and the options.
-	asked   unaryCall                // without options of OnFinish
-	finish  *grpcattempt.UnaryFinish // options of OnFinish; nil: none
-	primary *grpcattempt.Primary
-	parts   grpcattempt.Parts
-	buffer  []byte // memory of encoded requests, see [grpcattempt.Request.Encode]
+	args     unaryArgs                // without options of OnFinish
+	finish   *grpcattempt.UnaryFinish // options of OnFinish; nil: none
+	primary  *grpcattempt.Primary
+	template grpcattempt.CallTemplate
+	buffer   []byte // memory of encoded requests, see [grpcattempt.Request.Encode]
 
 	hedges [1 + race.MaxHedges]hedgeResult // each is written by its attempt, and read by deliver if that attempt has won
 
@@ -137,10 +137,10 @@ func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[e
 	defer c.releaseRequest()
 	c.primary = new(grpcattempt.Primary)
 	style := &c.race.Style
-	c.schedule.Begin(delays, c.Usual())
-	style.Watch, style.Primary, style.Detach, style.Fresh = c.Watch(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
+	c.schedule.SetDelays(delays, c.Usual())
+	style.Observer, style.Primary, style.Detach, style.FreshTimer = c.Watch(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
 	if len(delays) > 0 {
-		c.primary.Call = c.in.NestingMark(c.asked.called)
+		c.primary.Call = c.in.NestingMark(c.args.callTarget)
 	}
 	return c.race.Run(ctx, c, &c.schedule)
 }
@@ -148,10 +148,10 @@ func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[e
 // snapshotRequest encodes the request if an interceptor below may change it, or if the reply shares memory with it. It reports whether hedges can
 // have a copy of the request.
 func (c *rpc) snapshotRequest() bool {
-	if r := &c.parts.Request; r.NeedsEncoding() || !grpcattempt.IsGRPCInvoker(c.asked.invoker) {
+	if r := &c.template.Request; r.NeedsEncoding() || !grpcattempt.IsGRPCInvoker(c.args.invoker) {
 		c.buffer = r.Encode(c.buffer)
 	}
-	return c.parts.Request.Divisible()
+	return c.template.Request.IsCloneable()
 }
 
 // releaseRequest waits for hedges that read the request, and prevents later ones from reading it.
@@ -163,13 +163,13 @@ func (c *rpc) releaseRequest() {
 	}
 }
 
-// deliver copies the result of the winner to the caller, records the outcome and returns the error of the call.
-func (c *rpc) deliver(out race.Result[error]) error {
+// deliverResult copies the result of the winner to the caller, records the outcome and returns the error of the call.
+func (c *rpc) deliverResult(out race.Result[error]) error {
 	err := out.Value
 	if out.Winner > 0 {
 		h := &c.hedges[out.Winner]
 		if err == nil {
-			grpcattempt.Publish(c.asked.reply, h.reply)
+			grpcattempt.CopyReply(c.args.reply, h.reply)
 		}
 		for _, deliver := range h.deliver {
 			deliver()
@@ -183,16 +183,16 @@ func (c *rpc) deliver(out race.Result[error]) error {
 	return err
 }
 
-// free clears c and puts it back into the pool, unless a hedge may still use it.
-func (c *rpc) free() {
+// freeCall clears c and puts it back into the pool, unless a hedge may still use it.
+func (c *rpc) freeCall() {
 	if !c.race.Reset() {
 		return
 	}
 	c.Forget()
 	c.selection.Clear()
-	c.asked.req, c.asked.reply, c.asked.invoker, c.asked.opts = nil, nil, nil, nil
+	c.args.req, c.args.reply, c.args.invoker, c.args.opts = nil, nil, nil, nil
 	c.finish, c.primary = nil, nil
-	c.parts = grpcattempt.Parts{}
+	c.template = grpcattempt.CallTemplate{}
 	if cap(c.buffer) > grpcattempt.MaxBuffer {
 		c.buffer = nil
 	}
@@ -201,18 +201,18 @@ func (c *rpc) free() {
 }
 
 // Admit decides whether a hedge starts.
-func (c *rpc) Admit(index int) bool { return c.admitHedge(index, c.asked.cc, true, c.deadline()) }
+func (c *rpc) Admit(index int) bool { return c.admitHedge(index, c.args.cc, true, c.callDeadline()) }
 
-// deadline returns the time at which the timeout of the method ends.
-func (c *rpc) deadline() grpcattempt.Deadline {
-	return grpcattempt.MethodDeadline(c.asked.cc, c.asked.called.Method, time.Now().Add(-c.Elapsed()))
+// callDeadline returns the time at which the timeout of the method ends.
+func (c *rpc) callDeadline() grpcattempt.Deadline {
+	return grpcattempt.MethodDeadline(c.args.cc, c.args.callTarget.Method, time.Now().Add(-c.Elapsed()))
 }
 
 // classifyAttempt is [hedging.classifyAttempt] for the status of attempt n.
 func (c *rpc) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	var deadline grpcattempt.Deadline
 	if err != nil {
-		deadline = c.deadline()
+		deadline = c.callDeadline()
 	}
 	return c.hedging.classifyAttempt(a, n, err, trailer, deadline)
 }
@@ -222,18 +222,18 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return c.sendHedge(a, n)
 	}
-	p, asked := c.primary, &c.asked
+	p, asked := c.primary, &c.args
 	opts := p.Options(asked.opts)
 	if c.finish != nil {
 		opts = slices.Clip(append(opts, c.finish.Option(0)))
 	}
-	err := asked.invoker(p, asked.called.Method, asked.req, asked.reply, asked.cc, opts...)
+	err := asked.invoker(p, asked.callTarget.Method, asked.req, asked.reply, asked.cc, opts...)
 	return err, c.classifyAttempt(a, n, err, p.Trailer)
 }
 
 // sendHedge makes attempt n, a hedge, with a request, a reply and option targets of its own.
 func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
-	h, asked, cc := &c.hedges[n], &c.asked, c.selection.Attempt(n).Conn(c.asked.cc)
+	h, asked, cc := &c.hedges[n], &c.args, c.selection.Attempt(n).Conn(c.args.cc)
 	req, md, opts, ok := c.copyCall(a, h, cc)
 	if !ok {
 		return race.ErrLost, race.ErrLost
@@ -241,16 +241,16 @@ func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
 	if c.finish != nil {
 		opts = append(opts, c.finish.Option(n))
 	}
-	h.reply = c.parts.ReplyType.New()
-	ctx, cancel := c.deadline().Limit(hedgeContext(a, md, n))
+	h.reply = c.template.ReplyType.NewReply()
+	ctx, cancel := c.callDeadline().LimitContext(hedgeContext(a, md, n))
 	defer cancel()
 	invoke := asked.invoker
 	if cc != asked.cc {
-		ctx, invoke = withHedgeOver(ctx, hedgeOver{c.in, cc, asked.called.Method}), invokeOver
+		ctx, invoke = withHedgeOnConn(ctx, hedgeOnConn{c.in, cc, asked.callTarget.Method}), invokeOnConn
 	}
-	detour := c.detours.NewContext(ctx, n, &c.primary.PrimaryPick)
+	detour := c.hedgePicks.NewContext(ctx, n, &c.primary.PrimaryPick)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
-	err := invoke(detour, asked.called.Method, req, h.reply, cc, opts...)
+	err := invoke(detour, asked.callTarget.Method, req, h.reply, cc, opts...)
 	if err != nil && detour.IsRefused() {
 		c.selection.Withdraw(a, &c.Call, c.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
@@ -266,15 +266,15 @@ func (c *rpc) copyCall(a *race.Attempt, h *hedgeResult, cc *grpc.ClientConn) (re
 	if c.over {
 		return nil, nil, nil, false
 	}
-	opts = c.asked.opts
-	if cc != c.asked.cc {
-		opts = grpcattempt.WithoutDefaults(opts, c.asked.cc)
+	opts = c.args.opts
+	if cc != c.args.cc {
+		opts = grpcattempt.WithoutDefaultOptions(opts, c.args.cc)
 	}
-	opts, h.deliver = grpcattempt.OwnTargets(opts)
+	opts, h.deliver = grpcattempt.CloneOptions(opts)
 	md, _ = metadata.FromOutgoingContext(a)
 	if a.Err() != nil { // it has lost, and a may have no values of the caller's context any more
 		return nil, nil, nil, false
 	}
-	req, ok = c.parts.Request.Copy()
+	req, ok = c.template.Request.Copy()
 	return req, md, opts, ok
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// KeepAttempt gives resp a body that releases the attempt when it ends or is closed. If there is no body, it releases the attempt at once. It does
+// ReleaseWithBody gives resp a body that releases the attempt when it ends or is closed. If there is no body, it releases the attempt at once. It does
 // nothing if the attempt has nothing to release.
-func KeepAttempt(resp *http.Response, a *race.Attempt) {
+func ReleaseWithBody(resp *http.Response, a *race.Attempt) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		a.Release()
-	case a.Keep():
+	case a.NeedsRelease():
 		resp.Body = newBody(resp.Body, a)
 	}
 }

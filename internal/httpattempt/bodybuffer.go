@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// maxBuffered is the most bytes of a failed response that are read before the caller reads.
-const maxBuffered = 64 << 10
+// maxBufferedBody is the most bytes of a failed response that are read before the caller reads.
+const maxBufferedBody = 64 << 10
 
 // BufferBody returns a copy of resp, the failed response of attempt a, for the time in which hedges run. Its body is read into
 // memory and closed, so that other requests have its connection and its place in a queue of the caller. It returns false if the
@@ -21,43 +21,43 @@ func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) 
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		return resp, true
-	case resp.ContentLength > maxBuffered || resp.StatusCode == http.StatusSwitchingProtocols:
+	case resp.ContentLength > maxBufferedBody || resp.StatusCode == http.StatusSwitchingProtocols:
 		return resp, false
 	}
-	b := &bodyBuffer{resp: resp, source: NewCloser(resp.Body, a, panicked), shown: *resp, read: make(chan struct{})}
-	b.shown.Body, b.shown.Trailer = b, maps.Clone(resp.Trailer)
-	go b.fill(release)
-	return &b.shown, true
+	b := &bodyBuffer{resp: resp, source: NewBodyCloser(resp.Body, a, panicked), callerResponse: *resp, fillDone: make(chan struct{})}
+	b.callerResponse.Body, b.callerResponse.Trailer = b, maps.Clone(resp.Trailer)
+	go b.fillBuffer(release)
+	return &b.callerResponse, true
 }
 
 // A bodyBuffer is the body of a failed response. It is read ahead while hedges run.
 type bodyBuffer struct {
-	resp   *http.Response // as it came: its Trailer is written when the body is read to its end
-	source *Closer
-	shown  http.Response // what the caller has
+	resp           *http.Response // as it came: its Trailer is written when the body is read to its end
+	source         *BodyCloser
+	callerResponse http.Response // what the caller has
 
-	stop atomic.Bool   // the caller reads, or has closed the body: fill reads no more
-	gone atomic.Bool   // the caller has closed it
-	read chan struct{} // closed when fill has ended; then err is the reader's
-	err  error         // came after beginning; nil: the source goes on
+	stopFill       atomic.Bool   // the caller reads, or has closed the body: fill reads no more
+	closedByCaller atomic.Bool   // the caller has closed it
+	fillDone       chan struct{} // closed when fill has ended; then err is the reader's
+	err            error         // came after beginning; nil: the source goes on
 
 	mu        sync.Mutex // guards the fields below
 	beginning []byte     // what was read
-	given     int        // how much of it the caller has
+	delivered int        // how much of it the caller has
 	filled    bool       // fill has ended
 	closed    bool       // by the caller, or by fill
 }
 
-// fill reads the source until its end, to maxBuffered, or until the caller wants it. At the end, it closes it.
-func (b *bodyBuffer) fill(release func()) {
-	defer b.leave()
-	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBuffered)+512)
+// fillBuffer reads the source until its end, to maxBuffered, or until the caller wants it. At the end, it closes it.
+func (b *bodyBuffer) fillBuffer(release func()) {
+	defer b.finishFill()
+	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBufferedBody)+512)
 	b.err = io.ErrUnexpectedEOF // unless Read returns
-	for !b.stop.Load() {
+	for !b.stopFill.Load() {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		n, err := b.source.Read(buf[len(buf):min(cap(buf), maxBuffered+1)])
+		n, err := b.source.Read(buf[len(buf):min(cap(buf), maxBufferedBody+1)])
 		buf = buf[:len(buf)+n]
 		b.mu.Lock()
 		b.beginning = buf
@@ -66,7 +66,7 @@ func (b *bodyBuffer) fill(release func()) {
 			b.err = err
 			return
 		}
-		if len(buf) > maxBuffered {
+		if len(buf) > maxBufferedBody {
 			b.err = nil
 			release()
 			return
@@ -76,16 +76,16 @@ func (b *bodyBuffer) fill(release func()) {
 }
 
 // take copies what was read, and the caller has not yet.
-func (b *bodyBuffer) take(p []byte) int {
+func (b *bodyBuffer) copyUnread(p []byte) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := copy(p, b.beginning[b.given:])
-	b.given += n
+	n := copy(p, b.beginning[b.delivered:])
+	b.delivered += n
 	return n
 }
 
 // leave ends fill. A source that panics has ended.
-func (b *bodyBuffer) leave() {
+func (b *bodyBuffer) finishFill() {
 	if recover() != nil {
 		b.source.panicked()
 	}
@@ -97,23 +97,23 @@ func (b *bodyBuffer) leave() {
 	if ended {
 		b.source.closeQuietly()
 	}
-	close(b.read)
+	close(b.fillDone)
 }
 
 // Read returns what was read, and then reads from the source.
 func (b *bodyBuffer) Read(p []byte) (int, error) {
-	b.stop.Store(true)
-	if b.gone.Load() {
+	b.stopFill.Store(true)
+	if b.closedByCaller.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	if n := b.take(p); n > 0 {
+	if n := b.copyUnread(p); n > 0 {
 		return n, nil // without the rest, which may take long
 	}
-	<-b.read
-	if b.gone.Load() {
+	<-b.fillDone
+	if b.closedByCaller.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	if n := b.take(p); n > 0 {
+	if n := b.copyUnread(p); n > 0 {
 		return n, nil
 	}
 	err, n := b.err, 0
@@ -121,15 +121,15 @@ func (b *bodyBuffer) Read(p []byte) (int, error) {
 		n, err = b.source.Read(p)
 	}
 	if err == io.EOF && b.resp.Trailer != nil {
-		b.shown.Trailer = b.resp.Trailer
+		b.callerResponse.Trailer = b.resp.Trailer
 	}
 	return n, err
 }
 
 // Close closes the source, or has fill do so when its Read has returned.
 func (b *bodyBuffer) Close() error {
-	b.stop.Store(true)
-	b.gone.Store(true)
+	b.stopFill.Store(true)
+	b.closedByCaller.Store(true)
 	b.mu.Lock()
 	closed, filled := b.closed, b.filled
 	b.closed = true
@@ -140,13 +140,13 @@ func (b *bodyBuffer) Close() error {
 	case filled:
 		return b.source.Close()
 	}
-	go b.source.End(b.read)
+	go b.source.CloseAfterRead(b.fillDone)
 	return nil
 }
 
-// A Closer ends a body that is being read by somebody else. Wrappers of net/http's bodies give what
+// A BodyCloser ends a body that is being read by somebody else. Wrappers of net/http's bodies give what
 // decodes them to a pool in Close: while a Read runs, that is the next one's already.
-type Closer struct {
+type BodyCloser struct {
 	io.ReadCloser
 	attempt  *race.Attempt // of the body; nil: it has no context of its own
 	panicked func()        // is told that Close panicked
@@ -155,28 +155,28 @@ type Closer struct {
 	err  error // of Close
 }
 
-// NewCloser returns a Closer for the body of attempt a, which may be nil.
-func NewCloser(body io.ReadCloser, a *race.Attempt, panicked func()) *Closer {
-	return &Closer{ReadCloser: body, attempt: a, panicked: panicked}
+// NewBodyCloser returns a Closer for the body of attempt a, which may be nil.
+func NewBodyCloser(body io.ReadCloser, a *race.Attempt, panicked func()) *BodyCloser {
+	return &BodyCloser{ReadCloser: body, attempt: a, panicked: panicked}
 }
 
 // Close closes the body, once.
-func (c *Closer) Close() error {
+func (c *BodyCloser) Close() error {
 	c.once.Do(func() { c.err = c.ReadCloser.Close() })
 	return c.err
 }
 
-// overdue is how long a Read that was cancelled may take.
-const overdue = time.Second
+// maxReadWait is how long a Read that was cancelled may take.
+const maxReadWait = time.Second
 
 // End cancels the attempt, so that a Read of its body returns, and closes the body when left is
 // closed, which says that it has. If a Read does not end with its context, End closes the body
 // after a second.
-func (c *Closer) End(left <-chan struct{}) {
+func (c *BodyCloser) CloseAfterRead(left <-chan struct{}) {
 	if c.attempt != nil {
-		c.attempt.Lose()
+		c.attempt.CancelAndDetach()
 	}
-	late := time.NewTimer(overdue)
+	late := time.NewTimer(maxReadWait)
 	defer late.Stop()
 	select {
 	case <-left:
@@ -186,7 +186,7 @@ func (c *Closer) End(left <-chan struct{}) {
 }
 
 // closeQuietly closes the body. Nobody is there to be told of an error, or of a panic.
-func (c *Closer) closeQuietly() {
+func (c *BodyCloser) closeQuietly() {
 	defer func() {
 		if recover() != nil {
 			c.panicked()

@@ -29,32 +29,32 @@ var errTooManyConns = errors.New("hedge: there are as many connections for hedge
 // dial calls dial when the host has a free slot, or at once if limit is not positive. While no slot is free, it calls closeIdle, which closes idle
 // connections of other pools, every closeIdleInterval. After fallbackDelay without a slot it returns errTooManyConns: net/http does not stop a dial
 // when its request is cancelled.
-func (h *connLimits) dial(ctx context.Context, addr string, limit int, closeIdle func(), dial func() (net.Conn, error)) (conn net.Conn, err error) {
+func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, closeIdle func(), dialWithSlot func() (net.Conn, error)) (conn net.Conn, err error) {
 	if limit <= 0 {
-		return dial()
+		return dialWithSlot()
 	}
-	to := h.enter(addr, limit)
-	if err := to.acquire(ctx, closeIdle); err != nil {
-		h.leave(addr, to)
+	to := h.addUser(addr, limit)
+	if err := to.acquireSlot(ctx, closeIdle); err != nil {
+		h.removeUser(addr, to)
 		return nil, err
 	}
 	free := sync.OnceFunc(func() {
 		<-to.slots
-		h.leave(addr, to)
+		h.removeUser(addr, to)
 	})
 	defer func() { // also if dial panics
 		if conn == nil {
 			free()
 		}
 	}()
-	if conn, err = dial(); err != nil || conn == nil {
+	if conn, err = dialWithSlot(); err != nil || conn == nil {
 		return nil, err
 	}
 	return &limitedConn{conn, free}, nil
 }
 
-// acquire takes a slot.
-func (to *connLimit) acquire(ctx context.Context, closeIdle func()) error {
+// acquireSlot takes a slot.
+func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	begun := time.Now()
 	for {
 		select {
@@ -77,7 +77,7 @@ func (to *connLimit) acquire(ctx context.Context, closeIdle func()) error {
 }
 
 // enter returns the limit of an address, and counts a user of it.
-func (h *connLimits) enter(addr string, limit int) *connLimit {
+func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	to := h.all[addr]
@@ -92,8 +92,8 @@ func (h *connLimits) enter(addr string, limit int) *connLimit {
 	return to
 }
 
-// leave ends the use of a limit.
-func (h *connLimits) leave(addr string, to *connLimit) {
+// removeUser ends the use of a limit.
+func (h *connLimits) removeUser(addr string, to *connLimit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if to.users--; to.users == 0 {
@@ -104,10 +104,10 @@ func (h *connLimits) leave(addr string, to *connLimit) {
 // A limitedConn is a connection that holds a slot until it is closed.
 type limitedConn struct {
 	net.Conn
-	free func()
+	releaseSlot func()
 }
 
 func (p *limitedConn) Close() error {
-	defer p.free()
+	defer p.releaseSlot()
 	return p.Conn.Close()
 }

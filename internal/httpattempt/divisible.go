@@ -34,7 +34,7 @@ type AttemptHeaders struct{ Attempt, Own string }
 
 // read adds the traits of one header field. Names are compared without case, because net/http sends keys of a map as they are. Most names differ from
 // each known name in length or initial letter, which is compared first.
-func (h *HeaderTraits) read(name string, values []string, marks *AttemptHeaders) {
+func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHeaders) {
 	if name == "" {
 		return
 	}

@@ -31,7 +31,7 @@ type Link struct {
 	informational atomic.Int64 // bytes of 1xx responses
 	guard         loser.Guard
 	trace         httptrace.ClientTrace
-	asked         time.Time
+	getConnAt     time.Time
 	setup         atomic.Int64 // time to set up the connection in ns; 0: it was not new
 }
 
@@ -97,14 +97,14 @@ func (l *Link) Value(key any) any {
 }
 
 func (l *Link) getConn(string) {
-	l.asked = time.Now()
+	l.getConnAt = time.Now()
 	l.guard.GetConn()
 }
 
 func (l *Link) gotConn(info httptrace.GotConnInfo) {
 	l.guard.GotConn(l.Attempt, info.Reused && l.canHarm(info.Conn), info.IdleTime)
 	if !info.Reused {
-		l.setup.Store(int64(time.Since(l.asked)))
+		l.setup.Store(int64(time.Since(l.getConnAt)))
 	}
 }
 
@@ -307,7 +307,7 @@ func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 }
 
 // get returns the address of the connection, or else of the dial; the zero Addr if neither is known, or p is nil.
-func (p *Peer) get() netip.Addr {
+func (p *Peer) address() netip.Addr {
 	if p == nil {
 		return netip.Addr{}
 	}

@@ -40,8 +40,8 @@ func (p *Pools) Primary() http.RoundTripper {
 	return p.next
 }
 
-// AskPeers reports whether Hedge needs the address that the primary went to.
-func (p *Pools) AskPeers() bool { return p.replicas != nil }
+// NeedsPeer reports whether Hedge needs the address that the primary went to.
+func (p *Pools) NeedsPeer() bool { return p.replicas != nil }
 
 // Hedge returns the RoundTripper of the hedge r. The primary went to peer, which may be nil. If shares is true, requests may share a connection, as
 // over HTTP/2: the hedge then uses another connection than its primary.
@@ -57,7 +57,7 @@ func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTrippe
 	case !elsewhere && !shares && p.separate.base.MaxConnsPerHost <= 0, !p.separate.sendsLikeBase(r.URL.Scheme):
 		return p.next
 	case elsewhere:
-		return p.replicas.transportAvoiding(peer.get())
+		return p.replicas.transportAvoiding(peer.address())
 	default:
 		return p.separate.transport()
 	}
@@ -69,22 +69,22 @@ func (p *Pools) HasDefaultHeaderLimit() bool {
 	return p.separate != nil && p.separate.base.MaxResponseHeaderBytes <= 0 && !hasRegisteredProtocol(p.separate.base, "http") && !hasRegisteredProtocol(p.separate.base, "https")
 }
 
-// CloseIdle closes the idle connections of all pools. For a RoundTripper that cannot do so, it tries the result of its method WrappedRoundTripper.
-func (p *Pools) CloseIdle() {
+// CloseIdleConns closes the idle connections of all pools. For a RoundTripper that cannot do so, it tries the result of its method WrappedRoundTripper.
+func (p *Pools) CloseIdleConns() {
 	if p == nil {
 		return
 	}
-	closeIdle(p.next)
-	closeIdle(p.via)
+	closeIdleConns(p.next)
+	closeIdleConns(p.via)
 	if p.separate != nil {
-		p.separate.closeIdle()
+		p.separate.closeIdleConns()
 	}
 	if p.replicas != nil {
-		p.replicas.closeIdle(nil)
+		p.replicas.closeIdleConns(nil)
 	}
 }
 
-func closeIdle(rt http.RoundTripper) {
+func closeIdleConns(rt http.RoundTripper) {
 	for rt != nil {
 		switch t := rt.(type) {
 		case interface{ CloseIdleConnections() }:
@@ -132,7 +132,7 @@ func (a *separateTransport) mayUseProxy(r *http.Request) bool {
 	return u != nil || err != nil
 }
 
-func (a *separateTransport) closeIdle() {
+func (a *separateTransport) closeIdleConns() {
 	if c := a.made.Load(); c != nil {
 		c.CloseIdleConnections()
 	}

@@ -106,8 +106,8 @@ func (r *replicas) newPool(avoid netip.Addr) *replicaPool {
 				conn, err = nil, &race.Panic{Value: p, Stack: debug.Stack()}
 			}
 		}()
-		return r.limits.dial(ctx, addr, t.MaxConnsPerHost, func() { r.closeIdle(p) }, func() (net.Conn, error) {
-			return r.dial(ctx, dial, network, addr, avoid, p)
+		return r.limits.dialWithSlot(ctx, addr, t.MaxConnsPerHost, func() { r.closeIdleConns(p) }, func() (net.Conn, error) {
+			return r.dialReplica(ctx, dial, network, addr, avoid, p)
 		})
 	}
 	return p
@@ -129,18 +129,18 @@ func dialOf(t *http.Transport) dialFunc {
 	}
 }
 
-// dial connects to an address of the host in addr, for pool p. It tries the address avoid last, and before it those that were unreachable lately.
-func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
+// dialReplica connects to an address of the host in addr, for pool p. It tries the address avoid last, and before it those that were unreachable lately.
+func (r *replicas) dialReplica(ctx context.Context, dialReplica dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return dial(ctx, network, addr)
+		return dialReplica(ctx, network, addr)
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return dial(ctx, network, addr)
+		return dialReplica(ctx, network, addr)
 	}
 	found, err := r.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil || len(found) == 0 {
-		return dial(ctx, network, addr) // it resolves the host itself, or returns its own error
+		return dialReplica(ctx, network, addr) // it resolves the host itself, or returns its own error
 	}
 	ips := make([]netip.Addr, len(found))
 	for i, ip := range found {
@@ -157,7 +157,7 @@ func (r *replicas) dial(ctx context.Context, dial dialFunc, network, addr string
 		others = i
 	}
 	dialOne := func(ctx context.Context, ip netip.Addr) (net.Conn, error) {
-		return dial(ctx, network, net.JoinHostPort(ip.String(), port))
+		return dialReplica(ctx, network, net.JoinHostPort(ip.String(), port))
 	}
 	if others == 0 {
 		return r.dialFirst(ctx, dialOne, ips)
@@ -262,8 +262,8 @@ func (r *replicas) recordUnreachable(ip netip.Addr) {
 	r.unreachable[ip] = time.Now()
 }
 
-// closeIdle closes the idle connections of all pools except one, which may be nil.
-func (r *replicas) closeIdle(but *replicaPool) {
+// closeIdleConns closes the idle connections of all pools except one, which may be nil.
+func (r *replicas) closeIdleConns(but *replicaPool) {
 	r.mu.Lock()
 	pools := slices.Collect(maps.Values(r.pools))
 	r.mu.Unlock()

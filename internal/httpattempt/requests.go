@@ -16,13 +16,13 @@ import (
 // The goroutine of RoundTrip writes req, body, primary and link before the first attempt; attempts read them. ReadHeader writes sent, and so does
 // KeepForHedges with the race locked; a hedge reads it after KeepForHedges. The goroutine of the primary owns handed and link after its start.
 type Requests struct {
-	req  *http.Request // of the caller, which may change it after RoundTrip
-	sent Snapshot
-	body []byte // of the request; nil: none, or not read
+	req      *http.Request // of the caller, which may change it after RoundTrip
+	snapshot Snapshot
+	body     []byte // of the request; nil: none, or not read
 
-	primary *primary // nil: no race is run for the call
-	handed  bool     // the request of the primary was returned
-	link    *Link    // of a guarded primary; nil: none, or it was returned
+	primary         *primary // nil: no race is run for the call
+	primaryReturned bool     // the request of the primary was returned
+	link            *Link    // of a guarded primary; nil: none, or it was returned
 }
 
 // A primary holds the context and the request of a primary in one allocation. A RoundTripper may keep either, so a primary is in no pool and does not refer to
@@ -46,16 +46,16 @@ type guardedPrimary struct {
 }
 
 // UseSnapshot prepares r for a call without a primary, whose hedges are made from s.
-func (r *Requests) UseSnapshot(s Snapshot) { r.sent = s }
+func (r *Requests) UseSnapshot(s Snapshot) { r.snapshot = s }
 
 // ReadHeader returns the traits of a header, and keeps a copy of it for the attempts. It is the first method that a call uses, once.
 func (r *Requests) ReadHeader(header http.Header, marks AttemptHeaders) HeaderTraits {
-	return r.sent.copyHeader(header, marks)
+	return r.snapshot.copyHeader(header, marks)
 }
 
-// Prepare makes the request of the primary from req, and returns the context of the primary. If the call can have no hedge, the request shares the
+// PreparePrimary makes the request of the primary from req, and returns the context of the primary. If the call can have no hedge, the request shares the
 // URL, the header and the forms of req. A guarded primary has a [Link]; guarded implies hedgeable.
-func (r *Requests) Prepare(req *http.Request, hedgeable, guarded bool) *race.Attempt {
+func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *race.Attempt {
 	r.req = req
 	if !hedgeable {
 		r.primary = new(primary)
@@ -71,7 +71,7 @@ func (r *Requests) Prepare(req *http.Request, hedgeable, guarded bool) *race.Att
 	}
 	p.url = *req.URL
 	p.request = *req.WithContext(&p.Attempt)
-	p.request.URL, p.request.Header = &p.url, r.sent.newHeader(0)
+	p.request.URL, p.request.Header = &p.url, r.snapshot.newHeader(0)
 	CloneForms(&p.request)
 	r.primary = &p.primary
 	return &p.Attempt
@@ -80,14 +80,14 @@ func (r *Requests) Prepare(req *http.Request, hedgeable, guarded bool) *race.Att
 // KeepForHedges copies the parts of the request that ReadHeader has not copied. It is called with the race locked, so that RoundTrip has not returned and the
 // caller has not changed its request.
 func (r *Requests) KeepForHedges() {
-	if !r.sent.taken {
-		r.sent.taken, r.sent.Request, r.sent.url = true, *r.req, *r.req.URL
-		CloneForms(&r.sent.Request)
+	if !r.snapshot.hasRequest {
+		r.snapshot.hasRequest, r.snapshot.Request, r.snapshot.url = true, *r.req, *r.req.URL
+		CloneForms(&r.snapshot.Request)
 	}
 }
 
-// Snapshot returns a snapshot of req, the request of the call, that stays valid after Reset.
-func (r *Requests) Snapshot(req *http.Request) *Snapshot { return r.sent.clone(req) }
+// TakeSnapshot returns a snapshot of req, the request of the call, that stays valid after Reset.
+func (r *Requests) TakeSnapshot(req *http.Request) *Snapshot { return r.snapshot.cloneFor(req) }
 
 // NewLink returns a link for attempt n. The first link of a guarded primary needs no allocation.
 func (r *Requests) NewLink(n int) *Link {
@@ -110,13 +110,13 @@ func (r *Requests) AttemptRequest(ctx context.Context, n int) *http.Request {
 	var next *http.Request
 	switch p := r.primary; {
 	case n > 0:
-		next = r.sent.request(ctx)
+		next = r.snapshot.hedgeRequest(ctx)
 	case p == nil: // a call without a race
 		next = r.req.WithContext(ctx)
-	case r.handed: // the primary is sent again, and its first request may still be read
+	case r.primaryReturned: // the primary is sent again, and its first request may still be read
 		next = p.request.Clone(ctx)
 	default:
-		r.handed = true
+		r.primaryReturned = true
 		if next = &p.request; ctx != context.Context(&p.Attempt) {
 			*next = *next.WithContext(ctx)
 		}
@@ -135,6 +135,6 @@ func setBody(req *http.Request, body []byte) {
 
 // Reset prepares r for another call.
 func (r *Requests) Reset() {
-	r.sent.reset()
-	r.req, r.body, r.primary, r.handed, r.link = nil, nil, nil, false, nil
+	r.snapshot.reset()
+	r.req, r.body, r.primary, r.primaryReturned, r.link = nil, nil, nil, false, nil
 }

@@ -16,8 +16,8 @@ import (
 type Snapshot struct {
 	http.Request // without URL and Header
 	url          url.URL
-	taken        bool // Request and url are set
-	bare         bool // the Header is nil
+	hasRequest   bool // Request and url are set
+	nilHeader    bool // the Header is nil
 	names        []headerName
 	values       []string // of all names, in their order
 }
@@ -30,13 +30,13 @@ type headerName struct {
 
 // copyHeader copies a header and returns its traits.
 func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h HeaderTraits) {
-	s.bare = header == nil
+	s.nilHeader = header == nil
 	if len(header) == 0 {
 		return h
 	}
 	names, values := s.names, s.values
 	for k, v := range header {
-		h.read(k, v, &marks)
+		h.addField(k, v, &marks)
 		n := len(v)
 		switch {
 		case n == 1: // most headers
@@ -82,16 +82,16 @@ func (s *Snapshot) reset() {
 	if s.URL != nil {
 		s.Request, s.url = http.Request{}, url.URL{}
 	}
-	s.taken = false
+	s.hasRequest = false
 	clear(s.names)
 	clear(s.values)
 	s.names, s.values = s.names[:0], s.values[:0]
 }
 
-// clone returns a copy of s for req that shares no memory with s.
-func (s *Snapshot) clone(req *http.Request) *Snapshot {
+// cloneFor returns a copy of s for req that shares no memory with s.
+func (s *Snapshot) cloneFor(req *http.Request) *Snapshot {
 	own := &Snapshot{
-		Request: *req, url: *req.URL, taken: true, bare: s.bare,
+		Request: *req, url: *req.URL, hasRequest: true, nilHeader: s.nilHeader,
 		names: slices.Clone(s.names), values: slices.Clone(s.values),
 	}
 	CloneForms(&own.Request)
@@ -101,14 +101,14 @@ func (s *Snapshot) clone(req *http.Request) *Snapshot {
 // WithHeaders returns a copy of s in which two headers have the given values. It does not write memory of s.
 func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	more := *s
-	more.bare = false
+	more.nilHeader = false
 	more.names = slices.Concat(s.names, []headerName{{name, 1}, {name2, 1}})
 	more.values = slices.Concat(s.values, []string{value, value2})
 	return more
 }
 
-// request returns the request of a hedge.
-func (s *Snapshot) request(ctx context.Context) *http.Request {
+// hedgeRequest returns the request of a hedge.
+func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
 	r.URL, r.Header = &u, s.newHeader(1)
@@ -118,7 +118,7 @@ func (s *Snapshot) request(ctx context.Context) *http.Request {
 
 // header returns a copy of the header with room for more fields.
 func (s *Snapshot) newHeader(extra int) http.Header {
-	if s.bare {
+	if s.nilHeader {
 		return nil
 	}
 	h := make(http.Header, len(s.names)+extra)

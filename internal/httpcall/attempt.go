@@ -48,7 +48,7 @@ func (c *call) reportsConn(n int) bool { return c.Key.Features.Load()&c.connRepo
 func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	switch {
 	case running:
-		return c.t.losers.End(a, loser.EndOptions{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.prompt})
+		return c.t.losers.EndLoser(a, loser.EndOptions{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.prompt})
 	case c.grace > 0:
 		return c.t.losers.Add(a, c.grace)
 	default:
@@ -75,7 +75,7 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 			c.Key.Features.Or(c.connReportFlag(n))
 		}
 	}
-	err = c.classify(r, resp, err, n)
+	err = c.classifyResponse(r, resp, err, n)
 	c.attempts[n].endpoint.RecordResult(err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
 	return resp, err
 }
@@ -107,7 +107,7 @@ func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Respons
 
 // attemptContext returns the context of attempt n, and the link that records its connection; the link is nil if nothing needs the record.
 func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpattempt.Link) {
-	asks := c.t.pools.AskPeers()
+	asks := c.t.pools.NeedsPeer()
 	if n == 0 && !c.guarded && !asks {
 		if c.hooks != nil {
 			return c.hooks.Context(a), nil
@@ -137,17 +137,17 @@ func (c *call) hasOtherPath(n int) bool {
 	return n > 0 && (c.t.options.HedgeTransport != nil || c.attempts[n].endpoint.IsOtherEndpoint())
 }
 
-// classify returns the error that tells the race what the response to req, the request of attempt n, means, see [Options.classify]. It records
+// classifyResponse returns the error that tells the race what the response to req, the request of attempt n, means, see [Options.classify]. It records
 // pushback of the host.
-func (c *call) classify(req *http.Request, resp *http.Response, err error, n int) error {
+func (c *call) classifyResponse(req *http.Request, resp *http.Response, err error, n int) error {
 	if err != nil {
 		return err
 	}
 	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.attempts[n].endpoint.IsOtherEndpoint() {
 		now := time.Now()
-		c.Key.PushBack(now, retryAfter(resp.Header.Get("Retry-After"), now))
+		c.Key.PushBack(now, parseRetryAfter(resp.Header.Get("Retry-After"), now))
 	}
-	verdict := c.t.options.classify(req, resp)
+	verdict := c.t.options.classifyResponse(req, resp)
 	if c.firstByte && verdict != httpattempt.ErrFailure {
 		if err := httpattempt.CallWithResponse(resp, httpattempt.AwaitFirstByte); err != nil {
 			return err
@@ -199,11 +199,11 @@ func (c *call) countPanic(f func()) {
 	f()
 }
 
-// send sends req through rt. A nil response with a nil error becomes an error, as for http.Client. Every request goes through send, so that overrides
+// sendRequest sends req through rt. A nil response with a nil error becomes an error, as for http.Client. Every request goes through send, so that overrides
 // that the caller has set for one call do not hold for calls below it, see [race.Once].
-func send(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
+func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	once := req
-	if ctx, changed := race.Once(req.Context()); changed {
+	if ctx, changed := race.SingleAttemptContext(req.Context()); changed {
 		once = req.WithContext(ctx)
 	}
 	resp, err := rt.RoundTrip(once)
@@ -245,7 +245,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Response, error) {
 	to := c.attempts[n].endpoint
 	if to == nil {
-		return send(rt, r)
+		return sendRequest(rt, r)
 	}
 	returned := false
 	defer func() {
@@ -256,7 +256,7 @@ func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Re
 	var resp *http.Response
 	err := c.prepareRequest(r, n)
 	if err == nil {
-		resp, err = send(rt, r)
+		resp, err = sendRequest(rt, r)
 	}
 	if err == nil {
 		if err = to.RestoreResponse(resp, r); err != nil {

@@ -52,12 +52,12 @@ func (t *Client) Primary() http.RoundTripper {
 }
 
 // HasReplicas reports whether hedges are sent to other addresses of their host than the primary.
-func (t *Client) HasReplicas() bool { return t.pools.AskPeers() }
+func (t *Client) HasReplicas() bool { return t.pools.NeedsPeer() }
 
 // CloseIdleConnections closes the idle connections of primaries and hedges.
 func (t *Client) CloseIdleConnections() {
 	if t != nil {
-		t.pools.CloseIdle()
+		t.pools.CloseIdleConns()
 	}
 }
 
@@ -66,7 +66,7 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := t.newCall()
 	if reason := c.checkEligibility(req); reason != policy.None {
 		to := c.route
-		t.free(c)
+		t.freeCall(c)
 		return t.sendOnce(req, to, reason)
 	}
 	eligible := c.setKeyAndEndpoints(req)
@@ -151,7 +151,7 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	facts.RouteOff = c.route.Off
 	h := c.requests.ReadHeader(req.Header, httpattempt.AttemptHeaders{Attempt: limit.AttemptHeader, Own: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
-	facts.Again = o.Above.HTTP && req.URL != nil && o.Above == race.Called{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
+	facts.IsNested = o.Parent.HTTP && req.URL != nil && o.Parent == race.CallTarget{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.Unrepeated = !httpattempt.IsRepeatable(req, h, settings.MaxReplayBytes, c.firstByte)
 	if !o.Allow && !c.route.Hedgeable && facts.Reason(o) == policy.None {
 		facts.Unsafe = !t.options.isSafeToRepeat(req)
@@ -187,13 +187,13 @@ func (c *call) canBeHedged() bool { return c.delay > 0 || c.Key.Schedule() != ni
 func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
 	t, name := c.t, c.Key.Name
 	t.Counters.NotHedgeable.Add(1)
-	t.free(c)
+	t.freeCall(c)
 	p := t.Policy.BeginUnhedged(req.Context(), name, observe.DeniedBody)
 	if replay == nil {
 		p.Done(false)
 		return nil, err
 	}
-	resp, err := send(t.pools.Primary(), replay)
+	resp, err := sendRequest(t.pools.Primary(), replay)
 	p.Done(t.options.isAnswer(req, resp, err))
 	return restoreRequest(req, replay, resp), err
 }
@@ -210,7 +210,7 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	if err == nil {
 		c.recordHostFeatures(c.Key, resp, false)
 	}
-	failure := race.OfPrimary(c.classify(req, resp, err, 0))
+	failure := race.PrimaryError(c.classifyResponse(req, resp, err, 0))
 	c.recordSingleOutcome(ctx, failure == nil)
 	c.AttemptEnded(ctx, 0, race.OutcomeOf(failure))
 	c.End(policy.Outcome{Answered: failure == nil})
@@ -218,23 +218,23 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	if t.options.Resume && failure == nil && c.attempts[0].endpoint.IsFirstEndpoint() {
 		resp, _ = c.makeResumable(req, resp, nil, 0, 1)
 	}
-	t.free(c)
+	t.freeCall(c)
 	return resp, err
 }
 
 // sendHedged sends a call, and hedges it at the delays of its schedule.
 func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	style := &c.race.Style
-	style.Watch, style.Detach, style.Fresh = c.Watch(), race.DetachAll, c.InBubble()
+	style.Observer, style.Detach, style.FreshTimer = c.Watch(), race.DetachAll, c.InBubble()
 	schedule, canHedge := c.raceSchedule()
-	if canHedge || c.t.pools.AskPeers() {
+	if canHedge || c.t.pools.NeedsPeer() {
 		c.hooks = httpattempt.HooksFrom(req.Context())
 	}
 	if canHedge {
 		c.configureRace()
 	}
-	style.Primary = c.requests.Prepare(req, canHedge, c.guarded)
-	style.Primary.Call = c.t.NestingMark(c.called(req))
+	style.Primary = c.requests.PreparePrimary(req, canHedge, c.guarded)
+	style.Primary.Call = c.t.NestingMark(c.callTarget(req))
 	out := c.race.Run(req.Context(), c, schedule)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Mute()
@@ -245,7 +245,7 @@ func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	}
 	c.recordOutcome(req.Context(), out.Winner)
 	c.t.EndCall(&c.Call, policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, NotTaken: out.NotTaken, Setup: setup})
-	return c.deliver(req, &out)
+	return c.deliverResult(req, &out)
 }
 
 // configureRace sets how the attempts of a call with hedges run and end. A primary that may use HTTP/1.1 is guarded: its cancellation can be put
@@ -269,8 +269,8 @@ func (c *call) configureRace() {
 	}
 }
 
-// deliver returns the result of the race for the caller, and frees the call.
-func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*http.Response, error) {
+// deliverResult returns the result of the race for the caller, and frees the call.
+func (c *call) deliverResult(req *http.Request, out *race.Result[*http.Response]) (*http.Response, error) {
 	t, resp, err := c.t, out.Value, out.Err
 	if err == httpattempt.ErrFailure {
 		err = nil
@@ -285,10 +285,10 @@ func (c *call) deliver(req *http.Request, out *race.Result[*http.Response]) (*ht
 		resp, resumable = c.makeResumable(req, resp, out.Attempt, out.Winner, out.Started)
 	}
 	if !resumable { // the body of a resumable response keeps the attempt itself
-		httpattempt.KeepAttempt(resp, out.Attempt)
+		httpattempt.ReleaseWithBody(resp, out.Attempt)
 	}
 	if c.race.Reset() {
-		t.free(c)
+		t.freeCall(c)
 	}
 	return resp, err
 }
@@ -316,10 +316,10 @@ func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Rea
 // sendObserved sends req and reports it to observers.
 func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	if !t.Policy.Observed() || req.URL == nil {
-		return send(t.pools.Primary(), req)
+		return sendRequest(t.pools.Primary(), req)
 	}
 	p := t.Policy.BeginUnhedged(req.Context(), t.keyName(req, to.Pattern), reason)
-	resp, err := send(t.pools.Primary(), req)
+	resp, err := sendRequest(t.pools.Primary(), req)
 	p.Done(t.options.isAnswer(req, resp, err))
 	return resp, err
 }
@@ -333,13 +333,13 @@ func (t *Client) keyName(req *http.Request, route string) policy.Name {
 	return policy.Name{Host: host, Route: route}
 }
 
-// free clears c and puts it back into the pool.
-func (t *Client) free(c *call) {
+// freeCall clears c and puts it back into the pool.
+func (t *Client) freeCall(c *call) {
 	clear(c.attempts[:1+c.Hedges])
 	c.requests.Reset()
 	c.Forget()
 	c.hooks, c.grace, c.guarded, c.prompt = nil, 0, false, false
-	if t.pools.AskPeers() {
+	if t.pools.NeedsPeer() {
 		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
@@ -388,8 +388,8 @@ func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 	return s.FixedSchedule.Next(index - 1)
 }
 
-// called returns the host that the primary of a call is sent to, by which hedging below recognises the call.
-func (c *call) called(req *http.Request) race.Called {
+// callTarget returns the host that the primary of a call is sent to, by which hedging below recognises the call.
+func (c *call) callTarget(req *http.Request) race.CallTarget {
 	host := c.Key.Name.Host
 	if c.t.options.KeyFunc != nil { // the name of the key is not that of a host
 		if to := c.attempts[0].endpoint; !to.IsFirstEndpoint() {
@@ -398,7 +398,7 @@ func (c *call) called(req *http.Request) race.Called {
 			host = httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 		}
 	}
-	return race.Called{HTTP: true, Target: host}
+	return race.CallTarget{HTTP: true, Target: host}
 }
 
 // recordOutcome records how the call has ended for its endpoints.

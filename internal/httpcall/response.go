@@ -30,12 +30,12 @@ func hasSafeMethod(req *http.Request) bool {
 
 // isAnswer reports whether resp and err, the result of a call that was sent once, count as an answer.
 func (o *Options) isAnswer(req *http.Request, resp *http.Response, err error) bool {
-	return err == nil && race.OfPrimary(o.classify(req, resp)) == nil
+	return err == nil && race.PrimaryError(o.classifyResponse(req, resp)) == nil
 }
 
-// classify classifies the response to req for the race. It returns nil for a success, [race.ErrAnswer] for an answer that ends the call only if the
+// classifyResponse classifies the response to req for the race. It returns nil for a success, [race.ErrAnswer] for an answer that ends the call only if the
 // primary has it, and [httpattempt.ErrFailure] for a failure, with which a primary waits for its hedges.
-func (o *Options) classify(req *http.Request, resp *http.Response) error {
+func (o *Options) classifyResponse(req *http.Request, resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
 	case o.IsFailure != nil:
@@ -82,8 +82,8 @@ func hasIdempotencyKey(req *http.Request) bool {
 	return false
 }
 
-// retryAfter parses a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if the header is missing or invalid.
-func retryAfter(v string, now time.Time) time.Duration {
+// parseRetryAfter parses a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if the header is missing or invalid.
+func parseRetryAfter(v string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(v); err == nil {
 		return max(at.Sub(now), 0)
 	}

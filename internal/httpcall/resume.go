@@ -33,7 +33,7 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 		first.UsualTime = schedule.Usual
 	}
 	if first.StallTimeout > 0 {
-		r.sent = c.requests.Snapshot(req)
+		r.sent = c.requests.TakeSnapshot(req)
 	}
 	return r.body.Start(r, first), true
 }

@@ -50,9 +50,9 @@ func callConcurrently(n int, f func(i int) error) []error {
 	return errs
 }
 
-// maxWarmHold is how long connections that count towards a limit are kept from others, beside the time
+// maxWarmWait is how long connections that count towards a limit are kept from others, beside the time
 // that it takes to open one.
-const maxWarmHold = 100 * time.Millisecond
+const maxWarmWait = 100 * time.Millisecond
 
 // redactURL returns what an error may say of the URL with the given index: the rest may be secret.
 func redactURL(text string, index int) string {
@@ -76,7 +76,7 @@ func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	if err != nil || shared || n == 1 {
 		return err
 	}
-	held, cancel := context.WithTimeout(ctx, maxWarmHold+time.Duration(opening.Load()))
+	held, cancel := context.WithTimeout(ctx, maxWarmWait+time.Duration(opening.Load()))
 	defer cancel()
 	var without atomic.Int64 // requests without a connection
 	without.Store(int64(n))
@@ -100,7 +100,7 @@ func (t *Client) sendHead(ctx context.Context, text string, connected func(reuse
 	if err != nil {
 		return false, errUnparsableURL // url's own error quotes the URL, and what may be its password
 	}
-	resp, err := send(t.pools.Primary(), req)
+	resp, err := sendRequest(t.pools.Primary(), req)
 	if err == nil && resp.Body != nil {
 		defer resp.Body.Close()
 		_, err = io.Copy(io.Discard, resp.Body)

@@ -165,11 +165,11 @@ func (g *Guard) Cancel(cancel func()) {
 func (g *Guard) canCancelNow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.delay() <= 0
+	return g.cancelDelay() <= 0
 }
 
-// delay returns how long a cancellation is put off. The caller holds mu.
-func (g *Guard) delay() time.Duration {
+// cancelDelay returns how long a cancellation is put off. The caller holds mu.
+func (g *Guard) cancelDelay() time.Duration {
 	switch {
 	case g.returned:
 		return 0
@@ -182,7 +182,7 @@ func (g *Guard) delay() time.Duration {
 
 // cancelOrDelay cancels the attempt, now or later. The caller holds mu.
 func (g *Guard) cancelOrDelay() {
-	wait := g.delay()
+	wait := g.cancelDelay()
 	if wait <= 0 {
 		g.cancel()
 		return

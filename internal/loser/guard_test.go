@@ -46,7 +46,7 @@ func (c *call) Discard(v string, _ error) {
 
 func (c *call) Lost(a *race.Attempt, _ int, running bool) func() {
 	if running {
-		return c.losers.End(a, c.terms)
+		return c.losers.EndLoser(a, c.terms)
 	}
 	return c.losers.Add(a, c.terms.Grace)
 }

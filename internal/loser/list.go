@@ -34,8 +34,8 @@ type EndOptions struct {
 	Prompt bool
 }
 
-// End ends a, which has lost. It cancels a and returns nil, or lets a run on and returns a function that the caller calls when a has ended.
-func (l *List) End(a *race.Attempt, t EndOptions) (ended func()) {
+// EndLoser ends a, which has lost. It cancels a and returns nil, or lets a run on and returns a function that the caller calls when a has ended.
+func (l *List) EndLoser(a *race.Attempt, t EndOptions) (ended func()) {
 	if t.Grace <= 0 || hasNoConn(a, t.ReportsConn) || t.Prompt && canCancelNow(a) {
 		a.Cancel()
 		return nil

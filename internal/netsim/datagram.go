@@ -31,7 +31,7 @@ func (m *memory) listenPacket(_ *Host, network string, at netip.AddrPort) (net.P
 	defer m.mu.Unlock()
 	var err error
 	if at.Port() == 0 {
-		at, err = m.port(at.Addr())
+		at, err = m.freePort(at.Addr())
 	} else if m.datagrams[at] != nil {
 		err = syscall.EADDRINUSE
 	}

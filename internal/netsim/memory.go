@@ -68,8 +68,8 @@ func (m *memory) index(a netip.Addr) int {
 	return -1
 }
 
-// port returns a free port of the host. The caller holds m.mu.
-func (m *memory) port(a netip.Addr) (netip.AddrPort, error) {
+// freePort returns a free port of the host. The caller holds m.mu.
+func (m *memory) freePort(a netip.Addr) (netip.AddrPort, error) {
 	for range 1<<16 - firstPort {
 		p := max(m.next[a], firstPort)
 		m.next[a] = p + 1 // after the last port comes 0, which max replaces
@@ -93,7 +93,7 @@ func (m *memory) dial(ctx context.Context, h *Host, network string, to netip.Add
 	if network == "udp" || network == "udp4" {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		at, err := m.port(h.addr)
+		at, err := m.freePort(h.addr)
 		if err != nil {
 			return nil, opError("dial", network, netAddr(network, to), err)
 		}

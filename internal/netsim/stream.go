@@ -45,7 +45,7 @@ func (m *memory) dialStream(ctx context.Context, h *Host, network string, to net
 		return nil, opError("dial", network, netAddr(network, to), syscall.ENETUNREACH)
 	}
 	m.mu.Lock()
-	at, err := m.port(h.addr)
+	at, err := m.freePort(h.addr)
 	if err == nil {
 		m.streams[at] = true
 	}
@@ -227,7 +227,7 @@ func (m *memory) listen(_ *Host, network string, at netip.AddrPort) (net.Listene
 	defer m.mu.Unlock()
 	var err error
 	if at.Port() == 0 {
-		at, err = m.port(at.Addr())
+		at, err = m.freePort(at.Addr())
 	} else if m.listeners[at] != nil {
 		err = syscall.EADDRINUSE
 	}

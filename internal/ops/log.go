@@ -151,8 +151,8 @@ func (l *Log) LogPanicIn(observer string, value any) {
 		slog.String("observer", observer), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 }
 
-// messages are the log messages for the start and the end of a condition.
-var messages = [...]struct{ bad, good string }{
+// changeMessages are the log messages for the start and the end of a condition.
+var changeMessages = [...]struct{ bad, good string }{
 	policy.Pausing:    {"paused", "resumed"},
 	policy.Exhausting: {"budget exhausted", "budget refilled"},
 	policy.Ejecting:   {"endpoint ejected", "endpoint restored"},
@@ -182,15 +182,15 @@ func (l *Log) logVerdict(key observe.KeyInfo, v observe.Audit) {
 
 // LogChange logs a change of the state of a key.
 func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
-	if change.Topic == policy.Judging {
+	if change.Kind == policy.Judging {
 		l.logVerdict(key, change.Audit)
 		return
 	}
-	level, message := slog.LevelInfo, messages[change.Topic].good
+	level, message := slog.LevelInfo, changeMessages[change.Kind].good
 	if change.Bad {
-		message = messages[change.Topic].bad
+		message = changeMessages[change.Kind].bad
 	}
-	if change.Bad && change.Topic != policy.Exhausting { // a spent budget is no fault
+	if change.Bad && change.Kind != policy.Exhausting { // a spent budget is no fault
 		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(key.Host))}

@@ -142,7 +142,7 @@ func TestVerdictIsReportedOnce(t *testing.T) {
 	c := audited()
 	var all []policy.Change
 	c.Changed = func(key observe.KeyInfo, change policy.Change) {
-		if change.Topic == policy.Judging {
+		if change.Kind == policy.Judging {
 			assert.Equal(t, observe.KeyInfo{Host: "a"}, key)
 			all = append(all, change)
 		}

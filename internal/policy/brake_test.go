@@ -65,12 +65,12 @@ func TestPauseOfServerHoldsWhileManyAnswersPushBack(t *testing.T) {
 	admits := func() bool { return answers(k, now, 1, 0) == 1 }
 	k.PushBack(now, time.Hour)
 	assert.True(t, admits(), "one answer says little")
-	assert.Zero(t, k.Snapshot().PausedTo)
+	assert.Zero(t, k.Snapshot().PausedUntil)
 	for range 3 {
 		k.PushBack(now, time.Hour)
 	}
 	assert.False(t, admits(), "above 2.5 %")
-	assert.Equal(t, now.Add(10*time.Second), k.Snapshot().PausedTo, "not for an hour")
+	assert.Equal(t, now.Add(10*time.Second), k.Snapshot().PausedUntil, "not for an hour")
 	now = now.Add(10 * time.Second)
 	assert.True(t, admits())
 
@@ -80,7 +80,7 @@ func TestPauseOfServerHoldsWhileManyAnswersPushBack(t *testing.T) {
 	now = now.Add(10 * time.Second)
 	assert.False(t, admits(), "above 5 %")
 	answers(k, now, 60, 0)
-	assert.Less(t, k.Snapshot().Push, 0.05)
+	assert.Less(t, k.Snapshot().PushbackShare, 0.05)
 	assert.False(t, admits(), "until below 2.5 %")
 	answers(k, now, 60, 0)
 	assert.True(t, admits())
@@ -99,8 +99,8 @@ func TestResumeAndResetEndPause(t *testing.T) {
 	}
 	push()
 	e.Resume()
-	assert.False(t, a.Snapshot().Pushed || b.Snapshot().Pushed)
-	assert.Zero(t, a.Snapshot().PausedTo)
+	assert.False(t, a.Snapshot().PushbackStopped || b.Snapshot().PushbackStopped)
+	assert.Zero(t, a.Snapshot().PausedUntil)
 	assert.Equal(t, 100, a.Snapshot().Samples)
 	push()
 	for name, want := range map[policy.Name]int{{Host: "a"}: 1, {Route: "r"}: 2, {Host: "b", Route: "other"}: 0, {}: 2} {
@@ -109,8 +109,8 @@ func TestResumeAndResetEndPause(t *testing.T) {
 	push()
 	requests := a.Snapshot().Requests
 	assert.Equal(t, 1, e.Reset("a", "r"))
-	assert.False(t, a.Snapshot().Pushed)
-	assert.True(t, b.Snapshot().Pushed)
+	assert.False(t, a.Snapshot().PushbackStopped)
+	assert.True(t, b.Snapshot().PushbackStopped)
 	assert.Zero(t, a.Snapshot().Samples)
 	assert.Nil(t, a.Schedule())
 	assert.Equal(t, requests, a.Snapshot().Requests, "what is counted stays")
@@ -157,7 +157,7 @@ func TestMaxDelayBelowMedianKeepsHedging(t *testing.T) {
 		assert.Equal(t, []time.Duration{5 * ms}, k.Snapshot().Delays)
 		calls(t, k, 500, 8*ms, 0)
 		assert.InDelta(t, 250, calls(t, k, 500, 8*ms, 0), 10, "half of them, as the budget says")
-		assert.Less(t, k.Snapshot().Slow, policy.SlowLimit)
+		assert.Less(t, k.Snapshot().SlowShare, policy.SlowLimit)
 	})
 }
 
@@ -169,7 +169,7 @@ func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
 				k := newKey(func(c *policy.Config) { c.Share, c.MaxDelay = 1, most })
 				learn(k, 300, constant(10*ms))
 				calls(t, k, 100, 9*ms, given)
-				assert.Less(t, k.Snapshot().Slow, 0.2, "%v, %v: nothing is wrong yet", given, most)
+				assert.Less(t, k.Snapshot().SlowShare, 0.2, "%v, %v: nothing is wrong yet", given, most)
 				hedges := calls(t, k, 2000, time.Hour, given)
 				assert.Less(t, hedges, 130, "given %v, at most %v", given, most) // with two hedges for each of those before the brake
 				assert.Positive(t, hedges)

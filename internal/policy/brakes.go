@@ -13,8 +13,8 @@ type brakes struct {
 	pushback pushbackCheck
 	yield    hedgeYield
 
-	exhausted bool            // the budget did not pay for a hedge, and has not been half full since
-	notices   *[topics]Notice // nil: no change was reported
+	budgetExhausted bool                 // the budget did not pay for a hedge, and has not been half full since
+	notices         *[changeKinds]Notice // nil: no change was reported
 }
 
 // reset forgets the results of calls. An exhausted budget stays exhausted.
@@ -33,17 +33,17 @@ func (b *brakes) setState(s *brakeState) {
 // takeChanges returns the changes to report.
 func (b *brakes) takeChanges(now time.Time) (all []Change) {
 	if b.notices == nil {
-		b.notices = new([topics]Notice)
+		b.notices = new([changeKinds]Notice)
 	}
 	isPaused := b.pushback.isPaused(now)
-	every := [topics]time.Duration{Pausing: ChangeEvery, Exhausting: BudgetEvery}
-	for topic, bad := range [topics]bool{Pausing: isPaused || b.outage.isOutage(), Exhausting: b.exhausted} {
+	every := [changeKinds]time.Duration{Pausing: ChangeEvery, Exhausting: BudgetEvery}
+	for topic, bad := range [changeKinds]bool{Pausing: isPaused || b.outage.isOutage(), Exhausting: b.budgetExhausted} {
 		dropped, report := b.notices[topic].Update(now, every[topic], bad)
 		if !report {
 			continue
 		}
-		change := Change{Topic: Topic(topic), Bad: bad, Dropped: dropped}
-		if change.Topic == Pausing && bad {
+		change := Change{Kind: ChangeKind(topic), Bad: bad, Dropped: dropped}
+		if change.Kind == Pausing && bad {
 			if change.Reason = observe.DeniedSlow; isPaused {
 				change.Reason = observe.DeniedPaused
 			}

@@ -286,7 +286,7 @@ func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 }
 
 // Watch returns c if there are observers, to whom the race then reports through it; otherwise nil.
-func (c *Call) Watch() race.Watch {
+func (c *Call) Watch() race.AttemptObserver {
 	if c.watcher() == nil {
 		return nil
 	}

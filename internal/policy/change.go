@@ -8,7 +8,7 @@ import (
 
 // A Change is a change of a key's state.
 type Change struct {
-	Topic    Topic
+	Kind     ChangeKind
 	Bad      bool           // hedging is paused, or the budget is exhausted; false: no longer
 	Reason   observe.Reason // reason for which hedging is paused: DeniedSlow or DeniedPaused
 	Until    time.Time      // end of the pause, if the server has named a time
@@ -18,16 +18,16 @@ type Change struct {
 }
 
 // A Topic is the kind of state that changed.
-type Topic int
+type ChangeKind int
 
 // The topics.
 const (
-	Pausing    Topic = iota // hedging pauses, and resumes
-	Exhausting              // the budget is exhausted, and is at least half full again
-	topics
+	Pausing    ChangeKind = iota // hedging pauses, and resumes
+	Exhausting                   // the budget is exhausted, and is at least half full again
+	changeKinds
 
-	Judging  = topics     // a verdict changes; it is reported at once
-	Ejecting = topics + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
+	Judging  = changeKinds     // a verdict changes; it is reported at once
+	Ejecting = changeKinds + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
 )
 
 // The least times between two equal reports. A busy budget is exhausted and refilled all the time, which needs no action.

@@ -24,7 +24,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 		k := newKey(func(c *policy.Config) {
 			c.Changed = func(key observe.KeyInfo, change policy.Change) {
 				require.Equal(t, observe.KeyInfo{Host: "h"}, key)
-				require.Equal(t, policy.Pausing, change.Topic, "no hedge was due")
+				require.Equal(t, policy.Pausing, change.Kind, "no hedge was due")
 				require.NotEqual(t, bad, change.Bad, "the same is not told twice running")
 				at := &last[0]
 				if bad = change.Bad; bad {
@@ -41,7 +41,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 		})
 		paused := func() bool {
 			v := k.Snapshot()
-			return v.Pushed || now.Before(v.PausedTo) || v.Slow > policy.SlowLimit
+			return v.PushbackStopped || now.Before(v.PausedUntil) || v.SlowShare > policy.SlowLimit
 		}
 		changes, was := 0, false
 		done := func(n int) {

@@ -298,7 +298,7 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 			}
 			_, err := heir.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 			require.NoError(t, err)
-			pause := heir.Key(name).Snapshot().PausedTo.Sub(epoch)
+			pause := heir.Key(name).Snapshot().PausedUntil.Sub(epoch)
 			if ahead < 0 {
 				assert.LessOrEqual(t, pause, time.Duration(0), "%v, known %v", ahead, known)
 			} else {
@@ -321,7 +321,7 @@ func TestResetAndResumeClearStatesOfEvictedKeys(t *testing.T) {
 		}
 		pass(e, 1)
 		forget(e)
-		assert.False(t, e.Key(name).Snapshot().Pushed)
+		assert.False(t, e.Key(name).Snapshot().PushbackStopped)
 	}
 }
 
@@ -353,7 +353,7 @@ func TestImportKeepsBrakesOfKeyWithCalls(t *testing.T) {
 	require.NoError(t, old.Export(&b, epoch))
 	_, err := now.Import(&b, epoch, func(policy.Name) float64 { return 0 })
 	require.NoError(t, err)
-	assert.Zero(t, now.Key(name).Snapshot().Slow)
+	assert.Zero(t, now.Key(name).Snapshot().SlowShare)
 }
 
 func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {

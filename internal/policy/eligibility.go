@@ -11,7 +11,7 @@ type Eligibility struct {
 	SwitchedOff bool // hedging is switched off for every call of the adapter
 	RouteOff    bool // the call's route is sent once, unless the caller allows hedging
 	Hedge       int  // number of the hedge for which the call is made, as the call itself states; 0: it states none
-	Again       bool // a hedged call above makes this call
+	IsNested    bool // a hedged call above makes this call
 	Unrepeated  bool // the call cannot be sent twice
 	Unsafe      bool // only the caller may state that the call is safe to send twice
 }
@@ -22,7 +22,7 @@ func (f Eligibility) Reason(o race.Overrides) observe.Reason {
 	switch {
 	case f.SwitchedOff, o.Never, f.RouteOff && !o.Allow:
 		return observe.DeniedDisabled
-	case o.Hedge > 0, f.Hedge > 0, f.Again:
+	case o.Hedge > 0, f.Hedge > 0, f.IsNested:
 		return observe.DeniedNested
 	case f.Unrepeated:
 		return observe.DeniedBody

@@ -334,7 +334,7 @@ func TestDelayOfCallerDoesNotStopHedges(t *testing.T) {
 
 func TestHedgesThatDoNotWinReduceBudgetToTenth(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1; c.EstimatedRPS = 10_000 })
-	scale := func() float64 { return k.Snapshot().Scale }
+	scale := func() float64 { return k.Snapshot().BudgetScale }
 	lose := func(n int) {
 		hedgesOf(k, n)
 		k.RecordCall(epoch, policy.Result{Learned: true})
@@ -363,7 +363,7 @@ func TestTwoWinsInHundredHedgesKeepBudget(t *testing.T) {
 	k.RecordCall(epoch, policy.Result{HedgeWon: true})
 	hedgesOf(k, 100)
 	k.RecordCall(epoch, policy.Result{})
-	assert.Equal(t, 1.0, k.Snapshot().Scale)
+	assert.Equal(t, 1.0, k.Snapshot().BudgetScale)
 }
 
 func TestHedgeNearDeadlineIsDenied(t *testing.T) {
@@ -562,7 +562,7 @@ func TestDelayOfCallerReplacesLearnedDelay(t *testing.T) {
 		c.Admit(0)
 		c.End(policy.Outcome{})
 	}
-	assert.Zero(t, k.Snapshot().Slow)
+	assert.Zero(t, k.Snapshot().SlowShare)
 }
 
 func BenchmarkKey(b *testing.B) {

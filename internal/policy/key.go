@@ -222,7 +222,7 @@ func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 
 // countDenied counts a hedge that was due and is not sent. The caller holds mu.
 func (k *Key) countDenied(reason observe.Reason) {
-	k.brakes.exhausted = k.brakes.exhausted || reason == observe.DeniedBudget
+	k.brakes.budgetExhausted = k.brakes.budgetExhausted || reason == observe.DeniedBudget
 	if k.counters.Denied == nil {
 		k.counters.Denied = make(map[observe.Reason]int64)
 	}

@@ -83,8 +83,8 @@ func (k *Key) reportVerdict() {
 
 // takeChanges returns the changes to report. The caller holds mu.
 func (k *Key) takeChanges(now time.Time) []Change {
-	if k.brakes.exhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
-		k.brakes.exhausted = false
+	if k.brakes.budgetExhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
+		k.brakes.budgetExhausted = false
 	}
 	return k.brakes.takeChanges(now)
 }

@@ -84,7 +84,7 @@ func TestRescheduledHedgeIsNoSlowCall(t *testing.T) {
 				call.Admit(0)
 				call.End(policy.Outcome{Answered: true})
 			}
-			assert.Equal(t, !moved, k.Snapshot().Slow > policy.SlowLimit/2, "moved: %v, slow: %v", moved, k.Snapshot().Slow)
+			assert.Equal(t, !moved, k.Snapshot().SlowShare > policy.SlowLimit/2, "moved: %v, slow: %v", moved, k.Snapshot().SlowShare)
 		}
 	})
 }

@@ -11,22 +11,22 @@ import (
 
 // A Snapshot is the state of a key at one moment.
 type Snapshot struct {
-	Name      Name
-	Requests  int64
-	Counters  // Denied is not nil; reasons that never applied are missing
-	Samples   int
-	Delays    []time.Duration
-	P50, P90  time.Duration
-	P99       time.Duration
-	Tokens    float64
-	Scale     float64
-	Slow      float64
-	Push      float64       // share of the last answers with pushback
-	Pushed    bool          // Push is too large for hedges
-	PausedTo  time.Time     // until then the server asked to wait; zero: it did not
-	Stall     time.Duration // see [Key.Stall]
-	Audit     observe.Audit // of the host
-	Extension any           // the adapter's; nil: there is none
+	Name            Name
+	Requests        int64
+	Counters        // Denied is not nil; reasons that never applied are missing
+	Samples         int
+	Delays          []time.Duration
+	P50, P90        time.Duration
+	P99             time.Duration
+	Tokens          float64
+	BudgetScale     float64
+	SlowShare       float64
+	PushbackShare   float64       // share of the last answers with pushback
+	PushbackStopped bool          // Push is too large for hedges
+	PausedUntil     time.Time     // until then the server asked to wait; zero: it did not
+	Stall           time.Duration // see [Key.Stall]
+	Audit           observe.Audit // of the host
+	Extension       any           // the adapter's; nil: there is none
 }
 
 // Snapshot returns the present state of the key.
@@ -36,7 +36,7 @@ func (k *Key) Snapshot() Snapshot {
 	window, b := k.observedWindow(), &k.brakes
 	v := Snapshot{
 		Name: k.Name, Requests: k.totalRequests(), Counters: k.counters, Samples: window.Len(), Tokens: k.account.Tokens(),
-		Scale: b.yield.scale, Slow: b.outage.slowShare, Push: b.pushback.share, Pushed: b.pushback.stopped, PausedTo: b.pushback.pausedUntil(),
+		BudgetScale: b.yield.scale, SlowShare: b.outage.slowShare, PushbackShare: b.pushback.share, PushbackStopped: b.pushback.stopped, PausedUntil: b.pushback.pausedUntil(),
 		Stall: k.stallTime(), Extension: k.Extension.Load(),
 	}
 	if v.Denied = maps.Clone(k.counters.Denied); v.Denied == nil {

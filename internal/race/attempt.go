@@ -25,8 +25,8 @@ var ErrRefused = errors.New("hedge: the hedge was refused")
 // for Run. From a hedge it is a failure: the primary may still succeed.
 var ErrAnswer = errors.New("hedge: the answer is no success")
 
-// OfPrimary returns nil if err is ErrAnswer, and otherwise err: an answer of the primary ends its call.
-func OfPrimary(err error) error {
+// PrimaryError returns nil if err is ErrAnswer, and otherwise err: an answer of the primary ends its call.
+func PrimaryError(err error) error {
 	if err == ErrAnswer {
 		return nil
 	}
@@ -41,7 +41,7 @@ type Attempt struct {
 
 	// Call is the host or the method that is called. The context of the attempt has it, so that hedging below recognises a call that is
 	// hedged already. The zero value: it has not. An adapter sets that of the primary before the race.
-	Call Called
+	Call CallTarget
 
 	n        uint8 // 0 is the primary
 	async    bool  // may outlive the caller's context, see ignoreCaller
@@ -57,8 +57,8 @@ func NewAttempt(parent context.Context, n int) *Attempt {
 	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
 
-// Lose cancels the attempt because another one has won, as soon as its guard allows. A hedge does not use the context of the caller any more.
-func (a *Attempt) Lose() {
+// CancelAndDetach cancels the attempt because another one has won, as soon as its guard allows. A hedge does not use the context of the caller any more.
+func (a *Attempt) CancelAndDetach() {
 	a.Cancel()
 	a.detach(a.recordedValues())
 }
@@ -76,16 +76,16 @@ type inner struct {
 // released stands for the inner context of an attempt that was released before it had one.
 var released = new(inner)
 
-// made returns the inner context; nil if it was not created.
-func (a *Attempt) made() *inner {
+// loadInner returns the inner context; nil if it was not created.
+func (a *Attempt) loadInner() *inner {
 	if in := a.in.Load(); in != released {
 		return in
 	}
 	return nil
 }
 
-// end cancels the inner context. After it has returned, another end does not use the context of the caller.
-func (in *inner) end(cause error) {
+// endContext cancels the inner context. After it has returned, another end does not use the context of the caller.
+func (in *inner) endContext(cause error) {
 	in.ending.Lock()
 	defer in.ending.Unlock()
 	if in.stop != nil {
@@ -97,7 +97,7 @@ func (in *inner) end(cause error) {
 // Done returns the channel that is closed when the attempt is cancelled. The first call makes the attempt cancellable, unless it was released before;
 // then the channel is that of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
-	if in := a.ownContext(); in != nil {
+	if in := a.ensureInner(); in != nil {
 		return in.Done()
 	}
 	return a.Context.Done()
@@ -105,7 +105,7 @@ func (a *Attempt) Done() <-chan struct{} {
 
 // Deadline returns the deadline of the caller's context.
 func (a *Attempt) Deadline() (time.Time, bool) {
-	if in := a.made(); in != nil {
+	if in := a.loadInner(); in != nil {
 		return in.Deadline()
 	}
 	return a.Context.Deadline()
@@ -113,7 +113,7 @@ func (a *Attempt) Deadline() (time.Time, bool) {
 
 // Err returns the error of the attempt: that of the caller's context, until the attempt is cancelled or detached.
 func (a *Attempt) Err() error {
-	in := a.made()
+	in := a.loadInner()
 	if in == nil {
 		return a.Context.Err()
 	}
@@ -128,9 +128,9 @@ func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
 	}
-	in, from := a.made(), a.Context
+	in, from := a.loadInner(), a.Context
 	if a.detaches && a.n > 0 {
-		in = a.ownContext() // records the values that are asked for
+		in = a.ensureInner() // records the values that are asked for
 	}
 	if in != nil {
 		from = in
@@ -143,12 +143,12 @@ func (a *Attempt) Value(key any) any {
 
 func (*Attempt) attemptContext() {}
 
-// Own is the memory of a context that an attempt adopts.
-type Own struct{ inner }
+// AdoptedContext is the memory of a context that an attempt adopts.
+type AdoptedContext struct{ inner }
 
-// Adopt makes ctx the inner context of the attempt. It reports false if the attempt has one. ctx must end with the context of the caller, and by
+// AdoptContext makes ctx the inner context of the attempt. It reports false if the attempt has one. ctx must end with the context of the caller, and by
 // cancel, before which stop is called. The attempt refers to own from then on.
-func (a *Attempt) Adopt(own *Own, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
+func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.in.Load() != nil {
@@ -158,15 +158,15 @@ func (a *Attempt) Adopt(own *Own, ctx context.Context, cancel context.CancelCaus
 	return a.in.CompareAndSwap(nil, &own.inner) // false if the attempt was released at the same time
 }
 
-// ownContext returns the cancellable context of the attempt, and creates it in the first call; nil if the attempt was released before.
-func (a *Attempt) ownContext() *inner {
+// ensureInner returns the cancellable context of the attempt, and creates it in the first call; nil if the attempt was released before.
+func (a *Attempt) ensureInner() *inner {
 	if a.in.Load() != nil {
-		return a.made()
+		return a.loadInner()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.in.Load() != nil {
-		return a.made()
+		return a.loadInner()
 	}
 	in, parent := new(inner), a.Context
 	if a.async || a.detaches {
@@ -184,8 +184,8 @@ func (a *Attempt) ownContext() *inner {
 
 type numberKey struct{}
 
-// Number returns the number of the attempt to which ctx belongs; 0 is a primary. Of nested races, the innermost counts. ok is false outside of attempts.
-func Number(ctx context.Context) (n int, ok bool) {
+// AttemptNumber returns the number of the attempt to which ctx belongs; 0 is a primary. Of nested races, the innermost counts. ok is false outside of attempts.
+func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	v, ok := ctx.Value(numberKey{}).(uint8)
 	return int(v), ok
 }
@@ -193,7 +193,7 @@ func Number(ctx context.Context) (n int, ok bool) {
 // An Origin is the context of a primary that begins before its race does.
 type Origin struct {
 	context.Context
-	Call Called // as in [Attempt]
+	Call CallTarget // as in [Attempt]
 }
 
 // Value returns the values that an [Attempt] of the primary has.
@@ -223,29 +223,29 @@ func (a *Attempt) Guard() Guard {
 
 // Cancel ends the context of an attempt that has lost, with the cause [ErrLost], as soon as its guard allows.
 func (a *Attempt) Cancel() {
-	in := a.ownContext()
+	in := a.ensureInner()
 	if in == nil {
 		return
 	}
 	a.mu.Lock() // SetGuard waits until in is cancelled
 	defer a.mu.Unlock()
 	if a.guard != nil {
-		a.guard.Cancel(func() { in.end(ErrLost) })
+		a.guard.Cancel(func() { in.endContext(ErrLost) })
 	} else {
-		in.end(ErrLost)
+		in.endContext(ErrLost)
 	}
 }
 
 // ignoreCaller lets an asynchronous attempt run on when the caller's context ends.
 func (a *Attempt) ignoreCaller() {
-	if in := a.ownContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
+	if in := a.ensureInner(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
 
 // detach ends all use of the caller's context, see [Detachment]. From now on, Value returns the given values.
 func (a *Attempt) detach(values []contextValue) {
-	if in := a.ownContext(); in != nil && in.caller.Context != nil {
+	if in := a.ensureInner(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
 		defer in.ending.Unlock()
 		in.caller.detach(values)
@@ -254,21 +254,21 @@ func (a *Attempt) detach(values []contextValue) {
 
 // recordedValues returns the values of the caller's context that were looked up through the attempt.
 func (a *Attempt) recordedValues() []contextValue {
-	if in := a.made(); in != nil {
-		return in.caller.recorded()
+	if in := a.loadInner(); in != nil {
+		return in.caller.recordedValues()
 	}
 	return nil
 }
 
-// Keep reports whether Release must be called to detach the attempt from the context of the caller. If not, the attempt stays without an inner
+// NeedsRelease reports whether Release must be called to detach the attempt from the context of the caller. If not, the attempt stays without an inner
 // context: Done returns the channel of the caller's context.
-func (a *Attempt) Keep() bool { return a.own() != nil && a.Context.Done() != nil }
+func (a *Attempt) NeedsRelease() bool { return a.freezeInner() != nil && a.Context.Done() != nil }
 
 // Release cancels the attempt and detaches it from the context of the caller. If Keep reports true, it must be called when the result of the attempt
 // is no longer needed. Further calls have no effect.
 func (a *Attempt) Release() {
-	if in := a.own(); in != nil {
-		in.end(nil)
+	if in := a.freezeInner(); in != nil {
+		in.endContext(nil)
 	}
 }
 
@@ -278,10 +278,10 @@ func (a *Attempt) Abandon() {
 	a.Release()
 }
 
-// own returns the inner context. If it is nil, none will be created.
-func (a *Attempt) own() *inner {
+// freezeInner returns the inner context. If it is nil, none will be created.
+func (a *Attempt) freezeInner() *inner {
 	if a.in.CompareAndSwap(nil, released) {
 		return nil
 	}
-	return a.made()
+	return a.loadInner()
 }

@@ -21,19 +21,19 @@ type callerContext struct {
 	recordsValues bool        // the values that it is asked for
 	stop          func() bool // of the AfterFunc of the caller's context; nil: there is none
 
-	mu       sync.RWMutex // guards the fields below; held for reading while the caller's context is used
-	ignores  bool         // the end of the caller's context
-	detached bool
-	known    []contextValue
-	deadline time.Time // of the caller's context; zero: none; known once it is detached, as is err
-	err      error
+	mu         sync.RWMutex // guards the fields below; held for reading while the caller's context is used
+	ignoresEnd bool         // the end of the caller's context
+	detached   bool
+	values     []contextValue
+	deadline   time.Time // of the caller's context; zero: none; known once it is detached, as is err
+	err        error
 }
 
 // A contextValue is a value of the caller's context.
 type contextValue struct{ key, value any }
 
-// maxKnown is the most values that an attempt records.
-const maxKnown = 32
+// maxRecordedValues is the most values that an attempt records.
+const maxRecordedValues = 32
 
 // neverClosed is the channel of a context for which package context calls AfterFunc instead.
 var neverClosed = make(chan struct{})
@@ -58,41 +58,41 @@ func (c *callerContext) ignoreEnd() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ignores = true
+	c.ignoresEnd = true
 }
 
 // endError returns the error of the caller's context; nil if it has not ended, or if that is ignored.
 func (c *callerContext) endError() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if c.ignores || c.detached {
+	if c.ignoresEnd || c.detached {
 		return nil
 	}
 	return c.Context.Err()
 }
 
 func (c *callerContext) Value(key any) any {
-	value, detached := c.lookup(key)
+	value, detached := c.lookupValue(key)
 	if !detached && c.recordsValues && value != nil {
-		c.record(key, value)
+		c.recordValue(key, value)
 	}
 	return value
 }
 
-func (c *callerContext) lookup(key any) (value any, detached bool) {
+func (c *callerContext) lookupValue(key any) (value any, detached bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.detached {
-		return findValue(c.known, key), true
+		return findValue(c.values, key), true
 	}
 	return c.Context.Value(key), false
 }
 
-func (c *callerContext) record(key, value any) {
+func (c *callerContext) recordValue(key, value any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.detached && len(c.known) < maxKnown && findValue(c.known, key) == nil && reflect.TypeOf(key).Comparable() {
-		c.known = append(c.known, contextValue{key, value})
+	if !c.detached && len(c.values) < maxRecordedValues && findValue(c.values, key) == nil && reflect.TypeOf(key).Comparable() {
+		c.values = append(c.values, contextValue{key, value})
 	}
 }
 
@@ -106,11 +106,11 @@ func findValue(values []contextValue, key any) any {
 	return nil
 }
 
-// recorded returns the values that c has been asked for.
-func (c *callerContext) recorded() []contextValue {
+// recordedValues returns the values that c has been asked for.
+func (c *callerContext) recordedValues() []contextValue {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.known
+	return c.values
 }
 
 func (c *callerContext) Deadline() (time.Time, bool) {
@@ -141,7 +141,7 @@ func (c *callerContext) detach(values []contextValue) {
 	if c.detached {
 		return
 	}
-	c.detached, c.known = true, values
+	c.detached, c.values = true, values
 	c.deadline, _ = c.Context.Deadline()
 	c.err = cmp.Or(c.Context.Err(), context.Canceled)
 }

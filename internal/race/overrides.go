@@ -9,15 +9,15 @@ import (
 // Overrides are the wishes of a caller for one call, of any protocol. Allow and Delay hold for the call alone: the contexts of its attempts do not
 // have them, nor has that of [Once]. Never holds for calls below as well.
 type Overrides struct {
-	Never bool          // send the call once
-	Allow bool          // the call is safe to send twice, whatever its method
-	Delay time.Duration // between attempts, in place of the learned delays; 0: no wish
-	Hedge int           // number of the hedge that the call serves; 0: none
-	Above Called        // the hedged call whose attempt makes this call; the zero value: none
+	Never  bool          // send the call once
+	Allow  bool          // the call is safe to send twice, whatever its method
+	Delay  time.Duration // between attempts, in place of the learned delays; 0: no wish
+	Hedge  int           // number of the hedge that the call serves; 0: none
+	Parent CallTarget    // the hedged call whose attempt makes this call; the zero value: none
 }
 
-// A Called identifies the target of a call. A call within a hedged call to the same target is not hedged.
-type Called struct {
+// A CallTarget identifies the target of a call. A call within a hedged call to the same target is not hedged.
+type CallTarget struct {
 	HTTP   bool   // an HTTP request; its Target may be "", as for a file URL
 	Target string // host, or target of a gRPC connection
 	Method string // of gRPC
@@ -40,14 +40,14 @@ func OverridesFrom(ctx context.Context) Overrides {
 
 // overridesBelow returns the Overrides in the context of attempt n of a call, as a context value. The parent is the context of the caller. The zero
 // call leaves Above as it is.
-func overridesBelow(parent context.Context, n int, call Called) any {
+func overridesBelow(parent context.Context, n int, call CallTarget) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)
-	if !o.Allow && o.Delay == 0 && n == 0 && (call == Called{} || call == o.Above) {
+	if !o.Allow && o.Delay == 0 && n == 0 && (call == CallTarget{} || call == o.Parent) {
 		return v
 	}
-	if call != (Called{}) {
-		o.Above = call
+	if call != (CallTarget{}) {
+		o.Parent = call
 	}
 	o.Allow, o.Delay = false, 0
 	if n > 0 {
@@ -60,19 +60,19 @@ func overridesBelow(parent context.Context, n int, call Called) any {
 type attemptContext interface{ attemptContext() }
 
 // Once returns the context for the only attempt of a call without a race, and whether it differs from ctx. The context of an attempt is returned as it is.
-func Once(ctx context.Context) (once context.Context, changed bool) {
+func SingleAttemptContext(ctx context.Context) (once context.Context, changed bool) {
 	if _, is := ctx.(attemptContext); is {
 		return ctx, false
 	}
 	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {
 		return ctx, false
 	}
-	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, 0, Called{})), true
+	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, 0, CallTarget{})), true
 }
 
-// ForHedge returns a context for work that serves hedge n of another process.
-func ForHedge(ctx context.Context, n int) context.Context {
-	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, n, Called{}))
+// HedgeContext returns a context for work that serves hedge n of another process.
+func HedgeContext(ctx context.Context, n int) context.Context {
+	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, n, CallTarget{}))
 }
 
 // HedgeNumber parses the number of a hedge from the values of a header or metadata key. It is 0 if there is none, and 1 if a value is invalid.

@@ -61,7 +61,7 @@ func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", 
 // A Watch is told of every attempt, by the goroutine that makes it. It must not
 // block: Finished may be called with the race locked. A loser may finish after
 // Run has returned. A Watch may end the goroutine by runtime.Goexit, but must not panic.
-type Watch interface {
+type AttemptObserver interface {
 	AttemptStarted(ctx context.Context, n int)
 	AttemptEnded(ctx context.Context, n int, how Outcome)
 }
@@ -86,18 +86,18 @@ type Style[T any] struct {
 	Detach Detachment
 	// LoserPolicy decides how losers of an asynchronous race end; nil: they are cancelled at once.
 	Losers LoserPolicy[T]
-	// Leave is called, with the race locked, when the caller's context ends and the primary of an asynchronous race has not
+	// TryAbandon is called, with the race locked, when the caller's context ends and the primary of an asynchronous race has not
 	// returned. If it reports true, Run returns with the context's error at once, and the results of the attempts are discarded
 	// when they end. Otherwise, or if Leave is nil, Run waits for the primary.
-	Leave func() bool
-	// Watch observes every attempt; nil: there is none.
-	Watch Watch
+	TryAbandon func() bool
+	// Observer observes every attempt; nil: there is none.
+	Observer AttemptObserver
 	// Primary is the Attempt of the primary, zero but for Call and in memory of the adapter; nil: a new one. It is not used
 	// again, also after the race.
 	Primary *Attempt
-	// Fresh makes a timer and a channel for this run alone. A bubble of testing/synctest needs that: timers
+	// FreshTimer makes a timer and a channel for this run alone. A bubble of testing/synctest needs that: timers
 	// and channels of other bubbles do not work there, and its own do not work outside.
-	Fresh bool
+	FreshTimer bool
 }
 
 // A Result is how a race ended.
@@ -157,10 +157,10 @@ type Race[T any] struct {
 	// Style is set before Run, in place: a copy of a struct that has just been written makes the processor wait. Reset clears it.
 	Style Style[T]
 
-	timer      *time.Timer   // calls fire; kept when the race is used again
-	wake       chan struct{} // capacity 1: something happened that Run may wait for; kept as well
-	runPrimary func()        // runs an asynchronous primary; kept as well, so that go needs no closure
-	spent      atomic.Bool   // fire was called, or may still be called after Run has returned: the race is not used again
+	timer       *time.Timer   // calls fire; kept when the race is used again
+	wake        chan struct{} // capacity 1: something happened that Run may wait for; kept as well
+	runPrimary  func()        // runs an asynchronous primary; kept as well, so that go needs no closure
+	notReusable atomic.Bool   // fire was called, or may still be called after Run has returned: the race is not used again
 
 	mu          sync.Mutex // guards the fields below
 	phase       phase
@@ -178,7 +178,7 @@ type phase uint8
 
 const (
 	racing    phase = iota
-	over            // Run has its result
+	finished        // Run has its result
 	abandoned       // the caller has left Run by a panic or runtime.Goexit
 )
 
@@ -190,7 +190,7 @@ type hedgeState struct {
 	isDue      bool                   // a hedge is to start though the primary has failed
 	staleFires int                    // calls of fire for a time that has changed since
 	notTaken   int                    // see Result
-	wait       failureWait            // of the failure of the primary
+	hold       failureHold            // of the failure of the primary
 }
 
 type attempt struct {
@@ -214,7 +214,7 @@ type attempt struct {
 func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out Result[T]) {
 	r.op, r.schedule = op, schedule
 	style := &r.Style
-	if style.Fresh {
+	if style.FreshTimer {
 		r.timer, r.wake = nil, nil
 	}
 	primary := style.Primary
@@ -226,39 +226,39 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out 
 	r.winner, r.due = -1, 0
 	if style.Async && r.wake == nil {
 		r.wake = make(chan struct{}, 1)
-		r.runPrimary = func() { r.run(r.Style.Primary, 0) }
+		r.runPrimary = func() { r.runAttempt(r.Style.Primary, 0) }
 	}
 	hedgeable := r.armNext(0)
 	if style.Async {
 		go r.runPrimary()
-		return r.await()
+		return r.awaitResult()
 	}
 
 	returned := false
 	defer func() {
 		if !returned {
-			r.abandon()
+			r.abandonRace()
 			r.detachAllBut(-1)
 		}
 	}()
-	if style.Watch != nil {
-		style.Watch.AttemptStarted(primary, 0)
+	if style.Observer != nil {
+		style.Observer.AttemptStarted(primary, 0)
 	}
 	v, err := op.Attempt(primary, 0)
-	err = OfPrimary(err)
-	if !hedgeable || err == nil && r.timer.Stop() && !r.spent.Load() {
+	err = PrimaryError(err)
+	if !hedgeable || err == nil && r.timer.Stop() && !r.notReusable.Load() {
 		returned = true
 		out.Value, out.Err, out.Started, out.Attempt = v, err, 1, primary
 		if err != nil {
 			out.Winner = -1
 		}
-		if style.Watch != nil {
-			style.Watch.AttemptEnded(primary, 0, OutcomeOf(err))
+		if style.Observer != nil {
+			style.Observer.AttemptEnded(primary, 0, OutcomeOf(err))
 		}
 		return out
 	}
-	r.finish(0, v, err)
-	out = r.await()
+	r.finishAttempt(0, v, err)
+	out = r.awaitResult()
 	returned = true
 	return out
 }
@@ -266,16 +266,16 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out 
 // Reset makes the race ready for another Run and reports true, or reports
 // false if something may still refer to it. Call it at most once after Run.
 func (r *Race[T]) Reset() bool {
-	if r.spent.Load() {
+	if r.notReusable.Load() {
 		return false
 	}
-	if r.Style.Fresh {
+	if r.Style.FreshTimer {
 		r.timer, r.wake = nil, nil
 	}
 	r.op, r.schedule = nil, nil
 	s := &r.Style // each field alone: while the garbage collector marks, that costs a fifth of clearing it as a whole
-	s.Async, s.Fresh, s.Detach = false, false, DetachNone
-	s.Losers, s.Leave, s.Watch, s.Primary = nil, nil, nil, nil
+	s.Async, s.FreshTimer, s.Detach = false, false, DetachNone
+	s.Losers, s.TryAbandon, s.Observer, s.Primary = nil, nil, nil, nil
 	r.phase, r.primaryDone, r.value, r.err, r.hedges = racing, false, *new(T), nil, nil
 	return true
 }
@@ -289,7 +289,7 @@ func (r *Race[T]) armNext(index int) bool {
 	}
 	r.due += wait
 	if r.timer == nil {
-		r.timer = time.AfterFunc(math.MaxInt64, r.fire) // not yet wait: fire reads timer
+		r.timer = time.AfterFunc(math.MaxInt64, r.onTimer) // not yet wait: fire reads timer
 	}
 	r.timer.Reset(wait)
 	return true
@@ -298,7 +298,7 @@ func (r *Race[T]) armNext(index int) bool {
 // disarm stops the timer: no hedge starts any more. The caller holds mu.
 func (r *Race[T]) disarm() {
 	if r.armed && !r.timer.Stop() {
-		r.spent.Store(true)
+		r.notReusable.Store(true)
 	}
 	r.armed = false
 	if r.hedges != nil {
@@ -306,16 +306,16 @@ func (r *Race[T]) disarm() {
 	}
 }
 
-// fire is called by the timer when a delay has passed.
-func (r *Race[T]) fire() {
-	r.spent.Store(true)
-	if a, n := r.next(); a != nil {
-		r.run(a, n)
+// onTimer is called by the timer when a delay has passed.
+func (r *Race[T]) onTimer() {
+	r.notReusable.Store(true)
+	if a, n := r.nextDueHedge(); a != nil {
+		r.runAttempt(a, n)
 	}
 }
 
-// next arms the timer again, and returns the attempt to make now, if any.
-func (r *Race[T]) next() (a *Attempt, n int) {
+// nextDueHedge arms the timer again, and returns the attempt to make now, if any.
+func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.initHedges()
@@ -327,19 +327,19 @@ func (r *Race[T]) next() (a *Attempt, n int) {
 		return nil, 0
 	}
 	if h.isDue = false; r.primaryDone {
-		defer r.notify() // Run waits for this hedge, or returns if there is none
+		defer r.wakeRun() // Run waits for this hedge, or returns if there is none
 	}
 	index, due := h.index, r.due
 	h.index++
 	defer r.armNext(h.index) // also if the operation ends the goroutine
-	if h.started > MaxHedges || !r.admit(index) {
+	if h.started > MaxHedges || !r.admitHedge(index) {
 		return nil, 0
 	}
 	primary := r.Style.Primary
 	n, a = h.started, &Attempt{Context: primary.Context, Call: primary.Call, n: uint8(h.started), async: r.Style.Async, detaches: r.Style.Detach != DetachNone}
 	h.attempts[n] = attempt{Attempt: a, running: true}
-	if h.wait.youngest = time.Now(); n == 1 {
-		h.wait.began = h.wait.youngest.Add(-due)
+	if h.hold.youngest = time.Now(); n == 1 {
+		h.hold.began = h.hold.youngest.Add(-due)
 	}
 	h.started++
 	return a, n
@@ -357,16 +357,16 @@ func (r *Race[T]) initHedges() *hedgeState {
 	return r.hedges
 }
 
-// started returns how many attempts were started. The caller holds mu.
-func (r *Race[T]) started() int {
+// startedCount returns how many attempts were started. The caller holds mu.
+func (r *Race[T]) startedCount() int {
 	if r.hedges == nil {
 		return 1
 	}
 	return r.hedges.started
 }
 
-// attempt returns attempt n, and whether it has not returned yet. The caller holds mu.
-func (r *Race[T]) attempt(n int) (a *Attempt, running bool) {
+// attemptAt returns attempt n, and whether it has not returned yet. The caller holds mu.
+func (r *Race[T]) attemptAt(n int) (a *Attempt, running bool) {
 	if n == 0 {
 		return r.Style.Primary, !r.primaryDone
 	}
@@ -376,17 +376,17 @@ func (r *Race[T]) attempt(n int) (a *Attempt, running bool) {
 
 // isIdle reports whether every attempt has returned. The caller holds mu.
 func (r *Race[T]) isIdle() bool {
-	for n := range r.started() {
-		if _, running := r.attempt(n); running {
+	for n := range r.startedCount() {
+		if _, running := r.attemptAt(n); running {
 			return false
 		}
 	}
 	return true
 }
 
-// admit asks the operation. One that panics does not admit: the timer's goroutine has nobody
+// admitHedge asks the operation. One that panics does not admit: the timer's goroutine has nobody
 // to raise the panic in.
-func (r *Race[T]) admit(index int) (ok bool) {
+func (r *Race[T]) admitHedge(index int) (ok bool) {
 	defer func() {
 		if recover() != nil {
 			ok = false
@@ -398,8 +398,8 @@ func (r *Race[T]) admit(index int) (ok bool) {
 // errExited is the error of an attempt that called runtime.Goexit.
 var errExited = new(Panic)
 
-// run makes attempt n in the goroutine it was called in.
-func (r *Race[T]) run(a *Attempt, n int) {
+// runAttempt makes attempt n in the goroutine it was called in.
+func (r *Race[T]) runAttempt(a *Attempt, n int) {
 	var (
 		v   T
 		err error = errExited // unless Attempt returns
@@ -411,13 +411,13 @@ func (r *Race[T]) run(a *Attempt, n int) {
 		if n > 0 {
 			r.op.Ended(n)
 		}
-		r.finish(n, v, err)
+		r.finishAttempt(n, v, err)
 	}()
-	if w := r.Style.Watch; w != nil {
+	if w := r.Style.Observer; w != nil {
 		w.AttemptStarted(a, n)
 	}
 	if v, err = r.op.Attempt(a, n); n == 0 {
-		err = OfPrimary(err)
+		err = PrimaryError(err)
 	}
 }
 
@@ -433,7 +433,7 @@ func OutcomeOf(err error) Outcome {
 	}
 }
 
-// finish settles the result of attempt n:
+// finishAttempt settles the result of attempt n:
 //
 //	the race      the attempt            the result
 //	is open       succeeded              wins; the result of a failed primary is discarded
@@ -443,17 +443,17 @@ func OutcomeOf(err error) Outcome {
 //	is over       any                    is discarded
 //
 // Open means that Run waits for a result and has none.
-func (r *Race[T]) finish(n int, v T, err error) {
+func (r *Race[T]) finishAttempt(n int, v T, err error) {
 	r.mu.Lock()
-	a, _ := r.attempt(n)
+	a, _ := r.attemptAt(n)
 	if n == 0 {
 		r.primaryDone = true
 	} else {
 		r.hedges.attempts[n].running = false
 	}
 	open := r.phase == racing && r.winner < 0
-	defer r.settle(n, v, err, open)   // also if the watch ends the goroutine
-	if w := r.Style.Watch; w != nil { // before Run can return: the watch may be used again then
+	defer r.settleResult(n, v, err, open) // also if the watch ends the goroutine
+	if w := r.Style.Observer; w != nil {  // before Run can return: the watch may be used again then
 		how := OutcomeOf(err)
 		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
@@ -462,15 +462,15 @@ func (r *Race[T]) finish(n int, v T, err error) {
 	}
 }
 
-// settle does with the result of attempt n as the table of finish says. The caller holds mu, which settle unlocks.
-func (r *Race[T]) settle(n int, v T, err error, open bool) {
+// settleResult does with the result of attempt n as the table of finish says. The caller holds mu, which settle unlocks.
+func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	if open && err != nil {
 		r.reschedule(n, err)
 	}
 	loser, inCaller := n, n == 0 && !r.Style.Async
 	switch {
 	case open && err == nil:
-		v, err = r.win(n, v)
+		v, err = r.setWinner(n, v)
 		if loser = 0; n == 0 || !r.primaryDone {
 			loser = -1
 		}
@@ -485,14 +485,14 @@ func (r *Race[T]) settle(n int, v T, err error, open bool) {
 	if loser >= 0 {
 		a, ended = r.endLoser(loser)
 	}
-	r.notify()
+	r.wakeRun()
 	r.mu.Unlock()
 	switch {
 	case loser < 0:
 	case inCaller:
-		go discard(op, v, err, a, ended)
+		go discardResult(op, v, err, a, ended)
 	default:
-		discard(op, v, err, a, ended)
+		discardResult(op, v, err, a, ended)
 	}
 }
 
@@ -508,10 +508,10 @@ func (r *Race[T]) reschedule(n int, err error) {
 	if change.Stop {
 		r.disarm()
 	}
-	if !change.Move || !r.armed || r.started() > MaxHedges {
+	if !change.Move || !r.armed || r.startedCount() > MaxHedges {
 		return
 	}
-	r.spent.Store(true)
+	r.notReusable.Store(true)
 	h := r.initHedges()
 	r.due, h.isDue = change.Elapsed+change.After, true
 	if !r.timer.Reset(change.After) {
@@ -525,7 +525,7 @@ func (r *Race[T]) hasScheduledHedge() bool { return r.hedges != nil && r.hedges.
 // endLoser ends attempt n, which has lost, as [LoserPolicy] decides. It returns the attempt, and the function to be called when the
 // result has been discarded; nil: there is none. The caller holds mu.
 func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
-	a, running := r.attempt(n)
+	a, running := r.attemptAt(n)
 	if r.hedges != nil {
 		if ended = r.hedges.attempts[n].ended; ended != nil {
 			return a, ended
@@ -545,8 +545,8 @@ func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 	return a, ended
 }
 
-// discard releases what a loser or a failed attempt returned, and the attempt with it.
-func discard[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
+// discardResult releases what a loser or a failed attempt returned, and the attempt with it.
+func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	defer func() {
 		_ = recover() // of what belongs to nobody any more: it must not end the process
 		a.Release()
@@ -557,16 +557,16 @@ func discard[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	op.Discard(v, err)
 }
 
-// win makes attempt n, which returned v, the winner. It returns what the primary has
+// setWinner makes attempt n, which returned v, the winner. It returns what the primary has
 // returned if that has failed. The caller holds mu.
-func (r *Race[T]) win(n int, v T) (T, error) {
+func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
 	if r.hedges != nil {
 		r.hedges.isDue = false
 	}
-	for i := range r.started() {
-		if _, running := r.attempt(i); running {
+	for i := range r.startedCount() {
+		if _, running := r.attemptAt(i); running {
 			r.endLoser(i)
 		}
 	}
@@ -578,34 +578,34 @@ func (r *Race[T]) holdFailure() {
 	if r.isIdle() && !r.hasScheduledHedge() {
 		return
 	}
-	r.hedges.wait.failed = time.Now()
+	r.hedges.hold.failed = time.Now()
 	losers := r.Style.Losers
 	if losers == nil {
 		return
 	}
-	for i := range r.started() {
-		if a, running := r.attempt(i); running && losers.IsQueued(a) {
+	for i := range r.startedCount() {
+		if a, running := r.attemptAt(i); running && losers.IsQueued(a) {
 			a.Cancel()
 		}
 	}
 	wait := false
-	if r.value, wait = losers.Failed(r.Style.Primary, r.value, r.err, r.release); !wait {
+	if r.value, wait = losers.Failed(r.Style.Primary, r.value, r.err, r.releaseFailure); !wait {
 		r.stopHolding()
 	}
 }
 
-// release returns the failure of the primary that is held.
-func (r *Race[T]) release() {
+// releaseFailure returns the failure of the primary that is held.
+func (r *Race[T]) releaseFailure() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopHolding()
-	r.notify()
+	r.wakeRun()
 }
 
 // stopHolding ends the wait for hedges, which are cancelled. The caller holds mu.
 func (r *Race[T]) stopHolding() {
-	if r.phase == racing && r.winner < 0 && !r.hedges.wait.over {
-		r.hedges.wait.over = true
+	if r.phase == racing && r.winner < 0 && !r.hedges.hold.ended {
+		r.hedges.hold.ended = true
 		r.disarm()
 		r.cancelRunning()
 	}
@@ -614,35 +614,35 @@ func (r *Race[T]) stopHolding() {
 // holdTimer returns the timer of a failure that is held while hedges run; nil if none is held. The caller holds mu.
 func (r *Race[T]) holdTimer() *time.Timer {
 	h := r.hedges
-	if h == nil || h.wait.failed.IsZero() || r.winner >= 0 || h.wait.over || r.hasScheduledHedge() {
+	if h == nil || h.hold.failed.IsZero() || r.winner >= 0 || h.hold.ended || r.hasScheduledHedge() {
 		return nil
 	}
-	return time.NewTimer(time.Until(h.wait.end(r.schedule)))
+	return time.NewTimer(time.Until(h.hold.holdUntil(r.schedule)))
 }
 
 // cancelRunning cancels the attempts that run. The caller holds mu.
 func (r *Race[T]) cancelRunning() {
-	for n := range r.started() {
-		if a, running := r.attempt(n); running {
+	for n := range r.startedCount() {
+		if a, running := r.attemptAt(n); running {
 			a.Cancel()
 		}
 	}
 }
 
-// notify wakes Run if it waits.
-func (r *Race[T]) notify() {
+// wakeRun wakes Run if it waits.
+func (r *Race[T]) wakeRun() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// await waits for the outcome. The primary has returned, or is detached.
-func (r *Race[T]) await() Result[T] {
-	done, left, stays := r.Style.Primary.Context.Done(), false, r.Style.Leave == nil
+// awaitResult waits for the outcome. The primary has returned, or is detached.
+func (r *Race[T]) awaitResult() Result[T] {
+	done, left, stays := r.Style.Primary.Context.Done(), false, r.Style.TryAbandon == nil
 	var hold *time.Timer
 	r.mu.Lock()
-	for !r.settled() && !left {
+	for !r.isSettled() && !left {
 		ended := done
 		if !r.primaryDone && stays {
 			ended = nil // the primary knows that the caller is gone, and will say it in its own words
@@ -653,11 +653,11 @@ func (r *Race[T]) await() Result[T] {
 			}
 		}
 		r.mu.Unlock()
-		gone, late := r.sleep(ended, hold)
+		gone, late := r.waitForWake(ended, hold)
 		r.mu.Lock()
 		switch {
-		case r.settled():
-		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.wait.end(r.schedule))):
+		case r.isSettled():
+		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.hold.holdUntil(r.schedule))):
 			hold = nil // another hedge is to start, or has started
 		case late:
 			r.stopHolding()
@@ -665,15 +665,15 @@ func (r *Race[T]) await() Result[T] {
 		case r.primaryDone:
 			left = true // the hedges that are out end with the caller's context as well
 		default:
-			left = r.Style.Leave()
+			left = r.Style.TryAbandon()
 			stays = !left
 		}
 	}
-	return r.end()
+	return r.endRace()
 }
 
-// sleep waits until notify is called, the caller's context ends, or the timer fires.
-func (r *Race[T]) sleep(ended <-chan struct{}, hold *time.Timer) (gone, late bool) {
+// waitForWake waits until notify is called, the caller's context ends, or the timer fires.
+func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, late bool) {
 	if ended == nil && hold == nil {
 		<-r.wake // cheaper than a select
 		return false, false
@@ -693,17 +693,17 @@ func (r *Race[T]) sleep(ended <-chan struct{}, hold *time.Timer) (gone, late boo
 }
 
 // end ends the race, and returns or raises its outcome. The caller holds mu, which end unlocks.
-func (r *Race[T]) end() Result[T] {
-	r.phase = over
-	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.started()}
+func (r *Race[T]) endRace() Result[T] {
+	r.phase = finished
+	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.startedCount()}
 	if r.hedges != nil {
 		out.NotTaken = r.hedges.notTaken
 	}
 	if r.winner >= 0 || r.primaryDone {
-		out.Attempt, _ = r.attempt(max(r.winner, 0))
+		out.Attempt, _ = r.attemptAt(max(r.winner, 0))
 	} else {
 		out.Err = r.Style.Primary.Context.Err()
-		r.spent.Store(true)
+		r.notReusable.Store(true)
 	}
 	r.disarm()
 	r.mu.Unlock()
@@ -743,13 +743,13 @@ func (r *Race[T]) detachAllBut(n int) {
 	}
 }
 
-// settled reports whether Run can return. The caller holds mu.
-func (r *Race[T]) settled() bool {
+// isSettled reports whether Run can return. The caller holds mu.
+func (r *Race[T]) isSettled() bool {
 	if r.winner >= 0 {
 		return r.primaryDone || r.Style.Async
 	}
 	h := r.hedges
-	return r.primaryDone && (h == nil || h.wait.over || r.isIdle() && !h.isDue)
+	return r.primaryDone && (h == nil || h.hold.ended || r.isIdle() && !h.isDue)
 }
 
 // Winner returns the value of the attempt that has won; false: there is none, or the caller has left Run by a panic. Discard
@@ -761,18 +761,18 @@ func (r *Race[T]) Winner() (v T, ok bool) {
 }
 
 // abandon ends the race when the caller leaves Run by a panic or runtime.Goexit.
-func (r *Race[T]) abandon() {
+func (r *Race[T]) abandonRace() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.phase = abandoned
-	r.spent.Store(true)
+	r.notReusable.Store(true)
 	r.disarm()
 	r.cancelRunning()
 	if r.winner >= 0 || r.primaryDone {
 		a, ended := r.endLoser(max(r.winner, 0))
-		go discard(r.op, r.value, r.err, a, ended)
+		go discardResult(r.op, r.value, r.err, a, ended)
 	}
-	if w := r.Style.Watch; w != nil && !r.primaryDone {
+	if w := r.Style.Observer; w != nil && !r.primaryDone {
 		w.AttemptEnded(r.Style.Primary, 0, Failed)
 	}
 }

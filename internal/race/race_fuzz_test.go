@@ -138,9 +138,9 @@ func FuzzRun(f *testing.F) {
 		synctest.Test(t, func(t *testing.T) {
 			linger := &ticketLosers{lingering{grace: 50 * ms}}
 			style := []race.Style[*ticket]{{}, {Async: true}, {Async: true, Losers: linger}}[mode%3]
-			style.Watch = op
+			style.Observer = op
 			if mode>>6&1 != 0 {
-				style.Leave = func() bool { return mode>>7 != 0 }
+				style.TryAbandon = func() bool { return mode>>7 != 0 }
 			}
 			ctx, cancel := context.Background(), func() {}
 			if timeout > 0 {
@@ -153,11 +153,11 @@ func FuzzRun(f *testing.F) {
 			op.start, op.hedges = start, max(len(delays)-int(mode>>7), 0)
 			r.Style = style
 			schedule := new(grpcattempt.Schedule)
-			schedule.Begin(delays, usual)
+			schedule.SetDelays(delays, usual)
 			out := r.Run(ctx, op, schedule)
 			var limit int64 // until which a failure may be held
 			if at := op.failed.Load(); out.Winner < 0 && at != 0 {
-				bound := int64(race.Bound(usual, time.Duration(at-start.UnixNano())))
+				bound := int64(race.BoundHedgeTimeout(usual, time.Duration(at-start.UnixNano())))
 				limit = max(at, op.youngest.Load()+bound)
 				longest := limit
 				if op.plans[0].moves { // a hedge that is put off may not be admitted in the end

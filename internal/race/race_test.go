@@ -390,7 +390,7 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
 			defer cancel()
 			asked := 0
-			out, took := runIn(ctx, s, setup{Style: race.Style[string]{Async: true, Leave: func() bool { asked++; return may }}}, 10*ms)
+			out, took := runIn(ctx, s, setup{Style: race.Style[string]{Async: true, TryAbandon: func() bool { asked++; return may }}}, 10*ms)
 			assert.Equal(t, 1, asked)
 			if may {
 				assert.Equal(t, context.DeadlineExceeded, out.Err)
@@ -482,7 +482,7 @@ func TestWinnersContextLivesUntilReleased(t *testing.T) {
 		out, _ := runIn(ctx, s, style, 10*ms)
 		require.Same(t, contexts[1], out.Attempt)
 		assert.NoError(t, out.Attempt.Err())
-		assert.True(t, out.Attempt.Keep())
+		assert.True(t, out.Attempt.NeedsRelease())
 		out.Attempt.Release()
 		out.Attempt.Release()
 		assert.ErrorIs(t, out.Attempt.Err(), context.Canceled)
@@ -622,7 +622,7 @@ func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
 		for n := range 2 { // the primary, and a hedge
 			for _, wins := range []int{0, 1} {
 				s := &script{attempt: takes([]time.Duration{20 * ms, time.Second}[wins], 15*ms)}
-				style.Watch = leaver(n)
+				style.Observer = leaver(n)
 				var out *race.Result[string]
 				ended := make(chan struct{})
 				go func() {
@@ -659,7 +659,7 @@ func TestFailedPrimaryIsDiscardedIfTheWatchEndsTheCaller(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			run(s, setup{Style: race.Style[string]{Watch: leaver(0)}}, 10*ms)
+			run(s, setup{Style: race.Style[string]{Observer: leaver(0)}}, 10*ms)
 		}()
 		<-ended
 		synctest.Wait()
@@ -838,7 +838,7 @@ func TestR2BoundOfAHedge(t *testing.T) {
 		{ms, 50 * ms, 10 * ms}, {30 * ms, 5 * ms, 30 * ms}, {2 * time.Second, 5 * ms, time.Second}, {2 * time.Second, 3 * time.Second, 2 * time.Second},
 		{9 * time.Second, 3 * time.Second, 3 * time.Second},
 	} {
-		assert.Equal(t, c.want, race.Bound(c.usual, c.took), "%v", c)
+		assert.Equal(t, c.want, race.BoundHedgeTimeout(c.usual, c.took), "%v", c)
 	}
 }
 
@@ -930,7 +930,7 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 				}
 				return v, err
 			}}
-			style.Watch = nil
+			style.Observer = nil
 			out, took := run(s, style, 10*ms)
 			if bad == 0 {
 				assert.Equal(t, "answer 1", out.Value)
@@ -952,8 +952,8 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 func TestResetClearsEveryFieldOfStyle(t *testing.T) {
 	var r race.Race[string]
 	s := &script{attempt: func(*race.Attempt, int) (string, error) { return "", nil }}
-	r.Style = race.Style[string]{Async: true, Detach: race.DetachAll, Fresh: true, Losers: new(lingering),
-		Leave: func() bool { return true }, Watch: leaver(race.MaxHedges + 1), Primary: new(race.Attempt)}
+	r.Style = race.Style[string]{Async: true, Detach: race.DetachAll, FreshTimer: true, Losers: new(lingering),
+		TryAbandon: func() bool { return true }, Observer: leaver(race.MaxHedges + 1), Primary: new(race.Attempt)}
 	style := reflect.ValueOf(&r.Style).Elem()
 	for i := range style.NumField() {
 		require.False(t, style.Field(i).IsZero(), "a field without a value here: %s", style.Type().Field(i).Name)

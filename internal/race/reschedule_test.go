@@ -62,7 +62,7 @@ func runMovable(ctx context.Context, s *script, style setup, delays ...time.Dura
 	start := time.Now()
 	r.Style = style.Style
 	schedule := new(grpcattempt.Schedule)
-	schedule.Begin(delays, style.usual)
+	schedule.SetDelays(delays, style.usual)
 	out := r.Run(ctx, s, schedule)
 	return out, time.Since(start)
 }

@@ -46,32 +46,34 @@ func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 func (s *FixedSchedule) Failed(n, _ int, _ error) Reschedule { return Reschedule{Stop: n == 0} }
 
 // HedgeTimeout is [Bound] of the usual time.
-func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration { return Bound(s.Usual, took) }
+func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
+	return BoundHedgeTimeout(s.Usual, took)
+}
 
 const (
-	minHold = 10 * time.Millisecond
-	// MaxHold is the longest time that a hedge may take once the primary has failed, unless the primary took longer.
-	MaxHold = time.Second
+	minFailureHold = 10 * time.Millisecond
+	// MaxFailureHold is the longest time that a hedge may take once the primary has failed, unless the primary took longer.
+	MaxFailureHold = time.Second
 )
 
-// Bound returns how long the youngest hedge may take once the primary has failed: the usual time of a success or, if that is
+// BoundHedgeTimeout returns how long the youngest hedge may take once the primary has failed: the usual time of a success or, if that is
 // not known (0), the time that the primary took. The failure of the primary is then returned.
-func Bound(usual, took time.Duration) time.Duration {
+func BoundHedgeTimeout(usual, took time.Duration) time.Duration {
 	if usual <= 0 {
 		usual = took
 	}
-	return max(min(usual, max(took, MaxHold)), minHold)
+	return max(min(usual, max(took, MaxFailureHold)), minFailureHold)
 }
 
-// failureWait is the time for which the failure of a primary is held while hedges run.
-type failureWait struct {
+// failureHold is the time for which the failure of a primary is held while hedges run.
+type failureHold struct {
 	began    time.Time // about when the primary began; set once a hedge has started
 	youngest time.Time // when the latest hedge started
 	failed   time.Time // when the primary failed while hedges were running or due; zero: it has not
-	over     bool      // the failure is not held any longer
+	ended    bool      // the failure is not held any longer
 }
 
 // end returns until when the failure of the primary is held. A hedge has started.
-func (w *failureWait) end(s Schedule) time.Time {
+func (w *failureHold) holdUntil(s Schedule) time.Time {
 	return w.youngest.Add(s.HedgeTimeout(w.failed.Sub(w.began)))
 }

@@ -64,11 +64,11 @@ func returnsObject(name string, object []string) bool {
 		return false
 	}
 	got, handed := singularWords(object), singularWords(handed)
-	return slices.Equal(got, handed) || isQueuedObject(got) && (isQueuedObject(handed) || handed[len(handed)-1] == "result")
+	return slices.Equal(got, handed) || mayNameQueueElement(got) && (mayNameQueueElement(handed) || handed[len(handed)-1] == "result")
 }
 
-// isQueuedObject reports whether the name of an object may be that of an element of a queue. It is true for a method name without an object.
-func isQueuedObject(object []string) bool {
+// mayNameQueueElement reports whether the name of an object may be that of an element of a queue. It is true for a method name without an object.
+func mayNameQueueElement(object []string) bool {
 	return len(object) == 0 || queuedNouns[object[len(object)-1]]
 }
 

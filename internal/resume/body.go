@@ -218,7 +218,7 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	b.remainder, b.isContested = nil, false
 	b.progress.timerSet.Store(b.hedgesLeft == 0)
 	b.mu.Unlock()
-	r.attempt.Lose()
+	r.attempt.CancelAndDetach()
 	if err != nil {
 		b.handleReadError(err)
 	}
@@ -231,7 +231,7 @@ func (b *Body) awaitRemainder(p []byte) (int, error) {
 	r := b.remainder
 	b.mu.Unlock()
 	if r != nil {
-		bound := time.NewTimer(race.Bound(b.usualTime, time.Since(b.startTime)) - time.Since(r.requestTime))
+		bound := time.NewTimer(race.BoundHedgeTimeout(b.usualTime, time.Since(b.startTime)) - time.Since(r.requestTime))
 		defer bound.Stop()
 		select {
 		case <-r.decided:
@@ -251,7 +251,7 @@ func (b *Body) awaitRemainder(p []byte) (int, error) {
 	b.remainder, b.isContested = nil, false
 	b.mu.Unlock()
 	if r != nil {
-		r.attempt.Lose()
+		r.attempt.CancelAndDetach()
 	}
 	err := b.sourceErr
 	b.sourceErr = nil // the source returns it again
@@ -325,7 +325,7 @@ func (b *Body) Close() error {
 	b.mu.Unlock()
 	err := closer.Close()
 	if r != nil && !r.won {
-		r.attempt.Lose()
+		r.attempt.CancelAndDetach()
 	}
 	b.recordResult(closer)
 	return err
@@ -503,10 +503,10 @@ func (b *Body) handleRemainder(req Request, r *remainder, resp *http.Response, e
 	}
 	req.RecordDecision(how == race.Won)
 	if how != race.Won {
-		r.attempt.Lose()
+		r.attempt.CancelAndDetach()
 	}
 	req.Release(r.attempt, r.number, how, resp, err)
 	if how == race.Won {
-		httpattempt.NewCloser(loser.ReadCloser, loser.attempt, b.requester.CountPanic).End(r.released)
+		httpattempt.NewBodyCloser(loser.ReadCloser, loser.attempt, b.requester.CountPanic).CloseAfterRead(r.released)
 	}
 }

@@ -104,7 +104,7 @@ func (a *dnsAsk) context() context.Context {
 	case "off":
 		return hedge.WithoutHedging(ctx)
 	case "nested":
-		return race.ForHedge(ctx, 1)
+		return race.HedgeContext(ctx, 1)
 	case "delay":
 		return hedge.WithDelay(ctx, 5*ms)
 	}

@@ -23,7 +23,7 @@ type eventReporter struct {
 	}
 }
 
-var _ race.Watch = (*eventReporter)(nil)
+var _ race.AttemptObserver = (*eventReporter)(nil)
 
 // newEventReporter returns a reporter; nil if there are no observers.
 func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server) *eventReporter {
@@ -34,7 +34,7 @@ func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server)
 }
 
 // raceWatch returns t as the observer of a race; nil if there are no observers.
-func (t *eventReporter) raceWatch() race.Watch {
+func (t *eventReporter) raceWatch() race.AttemptObserver {
 	if t == nil {
 		return nil
 	}

@@ -75,7 +75,7 @@ type hedgeTimes struct {
 type primaryRun struct {
 	race    race.Race[reply]
 	attempt race.Attempt
-	own     race.Own
+	own     race.AdoptedContext
 	span    transport.Span
 }
 
@@ -120,8 +120,8 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	x.primaryContext = &run.span
 	run.span.Begin(ctx, 0)
 	defer run.span.Cancel()
-	run.attempt.Adopt(&run.own, &run.span, run.span.End, nil)
-	run.race.Style.Watch, run.race.Style.Primary = x.events.raceWatch(), &run.attempt
+	run.attempt.AdoptContext(&run.own, &run.span, run.span.End, nil)
+	run.race.Style.Observer, run.race.Style.Primary = x.events.raceWatch(), &run.attempt
 	out := run.race.Run(ctx, x, x)
 	x.recordOutcome(out.Winner, &out.Value)
 	if out.Err != nil {

@@ -159,7 +159,7 @@ func (l *latencyEstimator) updateDelays() {
 // the delay is; the rest of the budget pays for hedging the answers that take longer
 // than the delay. The caller holds mu.
 func (l *latencyEstimator) affordableDelay() time.Duration {
-	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().Scale
+	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
 	room := max(budget-l.lossRate(), budget/4)
 	d, _ := l.answerTimes.Quantile(max(1-room, l.hedging.Percentile))
 	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged

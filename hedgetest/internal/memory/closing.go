@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A Closing is closed when a server closes, so that no attempt waits longer than that.
-type Closing chan struct{}
+// A CloseSignal is closed when a server closes, so that no attempt waits longer than that.
+type CloseSignal chan struct{}
 
 // Pause waits for d, and reports whether anybody is still there after it.
-func (c Closing) Pause(ctx context.Context, d time.Duration) bool {
+func (c CloseSignal) Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -22,7 +22,7 @@ func (c Closing) Pause(ctx context.Context, d time.Duration) bool {
 }
 
 // Wait waits until nobody is there any more.
-func (c Closing) Wait(ctx context.Context) {
+func (c CloseSignal) Wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-c:

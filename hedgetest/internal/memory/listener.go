@@ -20,8 +20,8 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Listen returns a Listener.
-func Listen() *Listener {
+// NewListener returns a Listener.
+func NewListener() *Listener {
 	return &Listener{made: make(chan net.Conn), closed: make(chan struct{}), conns: make(map[string]net.Conn)}
 }
 
@@ -54,7 +54,7 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	l.mu.Lock()
 	l.conns[name] = ours
 	l.mu.Unlock()
-	forget := func() { l.forget(name) }
+	forget := func() { l.removeConn(name) }
 	select {
 	case l.made <- &conn{theirs, serverAddr, from, forget}:
 		return &conn{ours, from, serverAddr, forget}, nil
@@ -67,14 +67,14 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-func (l *Listener) forget(name string) {
+func (l *Listener) removeConn(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, name)
 }
 
-// Cut closes the connection that comes from an address, without a word to either side.
-func (l *Listener) Cut(from net.Addr) {
+// CutConn closes the connection that comes from an address, without a word to either side.
+func (l *Listener) CutConn(from net.Addr) {
 	l.mu.Lock()
 	c := l.conns[from.String()]
 	l.mu.Unlock()

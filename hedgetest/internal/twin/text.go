@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Text returns all that a value holds, also behind pointers and in fields that are not exported. Texts of two values are equal
+// FormatValue returns all that a value holds, also behind pointers and in fields that are not exported. Texts of two values are equal
 // if their contents are, and if the same of their parts share memory. It writes shared memory once. The error names the first part of the value that cannot be read: a function, the elements of a channel, an unsafe.Pointer,
 // a timer, an open file or connection.
-func Text(v any) (string, error) {
+func FormatValue(v any) (string, error) {
 	w := writer{path: "it", met: make(map[reference]meeting)}
 	w.write(addressable(reflect.ValueOf(v)))
 	return w.String(), w.unread

@@ -11,7 +11,7 @@ import (
 )
 
 func text(t *testing.T, v any) string {
-	s, err := twin.Text(v)
+	s, err := twin.FormatValue(v)
 	require.NoError(t, err)
 	return s
 }

@@ -9,23 +9,23 @@ import (
 
 // A Judge makes calls twice. It is safe for concurrent use; calls wait for each other.
 type Judge struct {
-	T     testing.TB
-	state func() any    // nil: the state is not compared
-	turn  chan struct{} // full while a call is made. Who waits for a Mutex would keep the time of a bubble from going on
+	T       testing.TB
+	state   func() any    // nil: the state is not compared
+	calling chan struct{} // full while a call is made. Who waits for a Mutex would keep the time of a bubble from going on
 }
 
 // NewJudge returns a Judge that tells t how calls change the state.
 func NewJudge(t testing.TB, state func() any) *Judge {
-	return &Judge{T: t, state: state, turn: make(chan struct{}, 1)}
+	return &Judge{T: t, state: state, calling: make(chan struct{}, 1)}
 }
 
-// Call makes a call twice at once and, when both are answered, once more. It returns the first one's answer. The test
+// CompareCalls makes a call twice at once and, when both are answered, once more. It returns the first one's answer. The test
 // fails if another answer differs, or the last one changes the state, or the state cannot be read. Record, unless nil, notes in an answer what
 // a later call may change; no call is under way then. Differ says how two answers differ; "": not at all.
-func Call[T any](j *Judge, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
+func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
 	j.T.Helper()
-	j.turn <- struct{}{}
-	defer func() { <-j.turn }()
+	j.calling <- struct{}{}
+	defer func() { <-j.calling }()
 	var answers [3]T
 	var pair sync.WaitGroup
 	for n := range 2 {
@@ -36,12 +36,12 @@ func Call[T any](j *Judge, name string, call func(n int) T, record func(*T), dif
 		record(&answers[0])
 		record(&answers[1])
 	}
-	before, err := j.text()
+	before, err := j.stateText()
 	answers[2] = call(2)
 	if record != nil {
 		record(&answers[2])
 	}
-	after, later := j.text()
+	after, later := j.stateText()
 	if err = cmp.Or(err, later); err != nil {
 		j.T.Errorf("hedgetest: whether %s changes the state cannot be told: let state return what can be read: %v", name, err)
 	}
@@ -57,16 +57,16 @@ func Call[T any](j *Judge, name string, call func(n int) T, record func(*T), dif
 	return answers[0]
 }
 
-// text returns the state in words, because the value itself may change.
-func (j *Judge) text() (string, error) {
+// stateText returns the state in words, because the value itself may change.
+func (j *Judge) stateText() (string, error) {
 	if j.state == nil {
 		return "", nil
 	}
-	return Text(j.state())
+	return FormatValue(j.state())
 }
 
-// Errors says how the outcomes of two calls differ of which at least one may be an error, and whether that decides.
-func Errors(a, b error) (how string, decided bool) {
+// CompareErrors says how the outcomes of two calls differ of which at least one may be an error, and whether that decides.
+func CompareErrors(a, b error) (how string, decided bool) {
 	switch {
 	case a == nil && b == nil:
 		return "", false
