@@ -37,7 +37,7 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 			return nil, statusOf(err)
 		}
 		if p == nil && !free {
-			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a place, because it may panic; an error means that there is no client
+			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a slot, because it may panic; an error means that there is no client
 			p = l.slots.NewSlot()
 			if err = l.acquireSlot(ctx, p, grpccall.IncomingAttempt(ctx) > 0); err != nil {
 				_ = grpc.SetTrailer(ctx, trailerFor(err))
@@ -50,9 +50,9 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServer is [Limiter.UnaryServer] for streams of all kinds. A stream takes its place when its handler has received the first message, or
-// the end of them, and before it sends anything. So clients that send nothing hold no place. It has the place until its handler
-// returns, or calls [Limiter.Release]. A handler that releases before the first message needs no place. What the
+// StreamServer is [Limiter.UnaryServer] for streams of all kinds. A stream takes its slot when its handler has received the first message, or
+// the end of them, and before it sends anything. So clients that send nothing hold no slot. It has the slot until its handler
+// returns, or calls [Limiter.Release]. A handler that releases before the first message needs no slot. What the
 // handler of a stream of several requests does before it receives or sends is not limited.
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeInitialized()
@@ -82,21 +82,21 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	}
 }
 
-// A limitedStream is a stream that takes its place with its first message.
+// A limitedStream is a stream that takes its slot with its first message.
 type limitedStream struct {
 	grpc.ServerStream
-	ctx     context.Context // has place
+	ctx     context.Context // has slot
 	limiter *Limiter
 	hedge   bool
 	slot    *limit.Slot
 
 	taking  sync.Once
-	refused atomic.Pointer[error] // why the stream got no place; nil: it has got its place, or needs none yet
+	refused atomic.Pointer[error] // why the stream got no slot; nil: it has got its slot, or needs none yet
 }
 
 func (s *limitedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message, and then takes the place. It does so at the end of the messages too, because the handler goes on.
+// RecvMsg receives a message, and then takes the slot. It does so at the end of the messages too, because the handler goes on.
 func (s *limitedStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err != nil && err != io.EOF {
@@ -108,7 +108,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 	return err
 }
 
-// SendMsg takes the place, and then sends a message.
+// SendMsg takes the slot, and then sends a message.
 func (s *limitedStream) SendMsg(m any) error {
 	if err := s.takeSlot(); err != nil {
 		return statusOf(err)
@@ -116,7 +116,7 @@ func (s *limitedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// SendHeader takes the place, and then sends the header: a stream that is refused after its header is not retried (gRFC A6).
+// SendHeader takes the slot, and then sends the header: a stream that is refused after its header is not retried (gRFC A6).
 func (s *limitedStream) SendHeader(md metadata.MD) error {
 	if err := s.takeSlot(); err != nil {
 		return statusOf(err)
@@ -124,7 +124,7 @@ func (s *limitedStream) SendHeader(md metadata.MD) error {
 	return s.ServerStream.SendHeader(md)
 }
 
-// takeSlot takes the place unless that was tried, or the place was released. It returns why the stream got no place, each time it is called.
+// takeSlot takes the slot unless that was tried, or the slot was released. It returns why the stream got no slot, each time it is called.
 func (s *limitedStream) takeSlot() error {
 	s.taking.Do(func() {
 		if s.slot.IsReleased() {
@@ -158,7 +158,7 @@ func trailerFor(err error) metadata.MD {
 	return nil
 }
 
-// statusOf returns the status of a call that got no place.
+// statusOf returns the status of a call that got no slot.
 func statusOf(err error) error {
 	if err == errRefused {
 		return status.Error(codes.Unavailable, err.Error())

@@ -32,7 +32,7 @@ const hedgesRefusedAbove = 4
 // had reached the handler before.
 //
 // Hedges are turned away while more than four times as many requests are there as are worked
-// on at a time. HTTP hedges are told by [AttemptHeader], gRPC's by grpc-previous-rpc-attempts,
+// on at a time. HTTP hedges are recognised by [AttemptHeader], gRPC's by grpc-previous-rpc-attempts,
 // which gRPC's retries carry as well. A client that marks all that it sends does that at its
 // own cost. Over HTTP the answer is 503 with "Hedge-Refused: 1", and over gRPC UNAVAILABLE
 // with that in the trailer. To clients of this package such a hedge has [Lost]: their call goes on,
@@ -48,13 +48,13 @@ const hedgesRefusedAbove = 4
 //
 // A request is worked on until its handler returns. A handler that goes on for hours and does
 // little, such as that of a WebSocket, an event stream or a gRPC watch, calls
-// [Limiter.Release]. gRPC's health checks and reflection need no place, see
-// [WithLimitedHealthChecks]. [WithUnlimited] names others. A server whose handlers call the server itself may need a place for each
+// [Limiter.Release]. gRPC's health checks and reflection need no slot, see
+// [WithLimitedHealthChecks]. [WithUnlimited] names others. A server whose handlers call the server itself may need a slot for each
 // of those calls as well: its limit must leave room for those calls.
 //
 // A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
-// together. A request that meets the same Limiter twice takes one place, until the handlers of
-// both have returned, but one that has given its place back takes another. The zero Limiter is not usable; NewLimiter makes one.
+// together. A request that meets the same Limiter twice takes one slot, until the handlers of
+// both have returned, but one that has given its slot back takes another. The zero Limiter is not usable; NewLimiter makes one.
 type Limiter struct {
 	name      string
 	slots     *limit.ConcurrencyLimit
@@ -109,9 +109,9 @@ func (l *Limiter) mustBeInitialized() {
 	}
 }
 
-// Release gives back the place of the request that ctx belongs to, before its handler
+// Release gives back the slot of the request that ctx belongs to, before its handler
 // returns, for handlers that go on for long and do little. Called again, or with the context
-// of a request that has no place, it does nothing.
+// of a request that has no slot, it does nothing.
 func (l *Limiter) Release(ctx context.Context) {
 	if a := l.admissionOf(ctx); a != nil {
 		a.slot.Release()
@@ -121,7 +121,7 @@ func (l *Limiter) Release(ctx context.Context) {
 // Handler lets requests through to next. It panics if next is nil.
 //
 // A body of known length up to 64 KiB, whose client does not wait for a 100 (Continue), is read before its request gets into the
-// queue, so that clients that send slowly hold no place. next reads the same bytes and the same error. Only a caller that
+// queue, so that clients that send slowly hold no slot. next reads the same bytes and the same error. Only a caller that
 // breaks off, so that the context of its request ends, never reaches next, and counts as Left. Until its body is read, a request is not Waiting. A handler that hijacks the connection finds
 // the body in the returned buffer, if w is net/http's own before the Limiter. Requests for an upgrade are not read ahead. A Limiter holds 64 MiB of such bodies, as far as
 // they have come and next has not read them; what does not fit in, and larger and chunked bodies, next reads itself. So a client that
@@ -166,7 +166,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// serveLimited lets a request through to next once it has a place, unless caller ends before. Its body is body; nil: its own.
+// serveLimited lets a request through to next once it has a slot, unless caller ends before. Its body is body; nil: its own.
 func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.BufferedBody) {
 	p := l.slots.NewSlot()
 	if err := l.acquireSlot(caller, p, hedge); err != nil {
@@ -185,7 +185,7 @@ func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r 
 	p.RunHandler(func() { next.ServeHTTP(w, inner) })
 }
 
-// rejectRequest answers a request that gets no place because of err.
+// rejectRequest answers a request that gets no slot because of err.
 func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	if err == errRefused {
 		w.Header().Set(limit.RefusedHeader, "1")
@@ -198,9 +198,9 @@ func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// copyRequestResults makes r tell what handlers have found out of its copy: those before the Limiter look for
-// it when the handler has returned, and net/http for the files of a form, to remove them. Who reads r.Body then, gets what
-// the handler has not read of body; nil: it was not read ahead. Nothing else of r is written, because others may be reading it.
+// copyRequestResults copies the pattern, the forms and the path values that handlers have set in inner, the copy of r, to r. Handlers before the
+// Limiter read them when the handler has returned, and net/http removes the files of a form. If body has unread bytes, it becomes the Body of r; nil:
+// the body was not read ahead. No other field of r is written, because other goroutines may be reading it.
 func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 	if body != nil && body.HasUnread() {
 		r.Body = body
@@ -214,7 +214,7 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 	}
 }
 
-// errRefused is why a hedge gets no place.
+// errRefused is the error of a hedge that gets no slot because of the load.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
 // isCrowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove times the limit, which may overflow.
@@ -222,7 +222,7 @@ func (l *Limiter) isCrowded(inside int64) bool {
 	return (inside-1)/hedgesRefusedAbove >= l.slots.Capacity()
 }
 
-// refuseHedge turns a hedge away.
+// refuseHedge counts a refused hedge, reports it to observers, and returns errRefused.
 func (l *Limiter) refuseHedge(ctx context.Context) error {
 	l.refused.Add(1)
 	l.notifyObservers(ctx, observe.LimiterRefused, time.Time{})
@@ -245,18 +245,18 @@ func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) er
 		return err
 	}
 	l.worked.Add(1)
-	told := false
+	reported := false
 	defer func() { // an observer may end the goroutine
-		if !told {
+		if !reported {
 			p.Release()
 		}
 	}()
 	l.notifyObservers(ctx, observe.LimiterWorked, begun)
-	told = true
+	reported = true
 	return nil
 }
 
-// notifyObservers tells observers what became of a request that began to wait at begun; zero: it did not wait.
+// notifyObservers reports the outcome of a request that began to wait at begun to observers; zero: it did not wait.
 func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
 	if l.watcher == nil {
 		return
@@ -268,10 +268,10 @@ func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcom
 	l.watcher.Notify(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
-// admission is the place of a request at a Limiter, in the context of the request.
+// admission is the slot of a request at a Limiter, in the context of the request.
 type admission struct {
 	slot    *limit.Slot
-	acquire func() error // takes the place of a stream, once, and returns why it got none; nil: the place is taken
+	acquire func() error // takes the slot of a stream, once, and returns why it got none; nil: the slot is taken
 }
 
 // admissionKey is the key of the admission by a Limiter.
@@ -288,15 +288,15 @@ func (l *Limiter) admissionOf(ctx context.Context) *admission {
 	return a
 }
 
-// willTakeSlot reports whether ctx belongs to a stream that takes its place with its first message.
+// willTakeSlot reports whether ctx belongs to a stream that takes its slot with its first message.
 func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 	a := l.admissionOf(ctx)
 	return a != nil && a.acquire != nil && a.slot.IsPending()
 }
 
-// joinRequest returns the place of the request that ctx belongs to, with one more handler that works on it. The place of a stream is taken
-// first. It returns nil if there is no place, if it was given back, or if the handler is free, that is, needs none. The error says why a
-// stream got no place.
+// joinRequest returns the slot of the request that ctx belongs to, with one more handler that works on it. The slot of a stream is taken
+// first. It returns nil if there is no slot, if it was given back, or if the handler is free, that is, needs none. The error says why a
+// stream got no slot.
 func (l *Limiter) joinRequest(ctx context.Context, free bool) (*limit.Slot, error) {
 	a := l.admissionOf(ctx)
 	if a == nil || free {

@@ -188,7 +188,7 @@ type keyView struct {
 	Marks []axisMark
 }
 
-// endpointView is an endpoint of a key.
+// endpointView is the state of one endpoint of a key, as the debug page shows it.
 type endpointView struct {
 	hedge.EndpointSnapshot
 	State                              string

@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Recorder is told of calls, by hedge.WithObserver, and checks how often they were sent. The zero value is ready. It is safe for concurrent use; it must not
+// A Recorder observes calls, as an observer of hedge.WithObserver, and checks how often they were sent. The zero value is ready. It is safe for concurrent use; it must not
 // be copied.
 type Recorder struct {
 	observe.NopObserver
@@ -24,14 +24,14 @@ type Recorder struct {
 
 var _ observe.Observer = (*Recorder)(nil)
 
-// RequestDone takes note of a call. It is called by what makes the calls.
+// RequestDone records a call. The hedging client calls it.
 func (r *Recorder) RequestDone(_ context.Context, _ observe.KeyInfo, result observe.RequestResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = append(r.calls, result)
 }
 
-// Denied takes note of why a hedge was not sent. It is called by what makes the calls.
+// Denied records the reason for which a hedge was not sent. The hedging client calls it.
 func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.Reason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +48,7 @@ func (r *Recorder) SentOnce(t testing.TB) {
 }
 
 // Hedged fails the test unless at least one call has ended since the last SentOnce or Hedged, or since the beginning, and n hedges
-// were sent for each of these calls, whoever answered. If they were not, it says for which reasons.
+// were sent for each of these calls, whichever attempt answered. If they were not, it reports the reasons.
 func (r *Recorder) Hedged(t testing.TB, n int) {
 	t.Helper()
 	r.checkAttempts(t, 1+n)
@@ -71,7 +71,7 @@ func (r *Recorder) checkAttempts(t testing.TB, attempts int) {
 	r.checked, r.denied = len(r.calls), nil
 }
 
-// denialReasons says why hedges were not sent. The caller holds mu.
+// denialReasons returns the reasons for which hedges were not sent, as the end of an error text. The caller holds mu.
 func (r *Recorder) denialReasons() string {
 	if len(r.denied) == 0 {
 		return ""

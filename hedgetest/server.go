@@ -64,7 +64,7 @@ func (s *Server) Transport() *http.Transport {
 	}
 }
 
-// serve answers an attempt as its fault says.
+// serveAttempt answers an attempt as its fault says.
 func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	f := s.Arrive()
 	if f.Delay > 0 || f.Stall {
@@ -84,7 +84,7 @@ func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// take reads the body of a request, for the handler to read it again. Over HTTP/1.1, net/http notices that a client has gone only
+// readBody reads the body of a request, for the handler to read it again. Over HTTP/1.1, net/http notices that a client has gone only
 // once the body is read. A body that cannot be read is one whose client has gone.
 func readBody(r *http.Request) {
 	if r.ProtoMajor > 1 {
@@ -97,7 +97,7 @@ func readBody(r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 }
 
-// end ends an attempt in the middle: at once, or when nobody waits any more. It does not return.
+// endAttempt ends an attempt in the middle: at once, or when the client has gone or the server closes. It does not return.
 func (s *Server) endAttempt(ctx context.Context, f Fault) {
 	if !f.Reset {
 		s.closing.Wait(ctx)
@@ -107,7 +107,7 @@ func (s *Server) endAttempt(ctx context.Context, f Fault) {
 
 var _ http.Flusher = (*cutter)(nil)
 
-// A cutter lets so many bytes of a body through.
+// A cutter passes the first bytes of a body, as many as left says, and then ends the attempt.
 type cutter struct {
 	http.ResponseWriter
 	left int64

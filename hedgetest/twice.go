@@ -72,7 +72,7 @@ func (w *twiceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.resp, nil
 }
 
-// bodyEnd is what follows after a body that was read: its end, or an error.
+// bodyEnd is a reader that returns the end of a body that was read, or its error.
 type bodyEnd struct{ err error }
 
 func (f bodyEnd) Read([]byte) (int, error) {
@@ -101,7 +101,7 @@ func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
 	return a
 }
 
-// describeDifference says how two answers differ, "" if they do not.
+// describeDifference returns the difference between two answers as text; "": there is none.
 func describeDifference(a, b answer) string {
 	if how, decided := twin.CompareErrors(a.err, b.err); decided {
 		return how
@@ -129,9 +129,14 @@ func excerpt(body []byte) string {
 	return fmt.Sprintf("%q", body)
 }
 
-// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Results are compared by what they hold when the call has
-// ended, also behind pointers, and errors only by whether there is one. What is still to be read from a result, such as the rows of a query, is not compared, nor closed:
-// let f read it.
+// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Each call of the returned function calls f twice at once and, when both
+// calls have returned, once more. It returns the first result. The test t fails if another result differs, or if the last call changes the state.
+//
+// The function state returns the state of the program that f may change, such as the rows of a table; nil: only results are compared. It is called
+// before and after the last call of f, and its value is read as [Twice] describes.
+//
+// Results are compared by their content when the call has ended, also behind pointers, and errors only by whether there is one. Content that is
+// still to be read from a result, such as the rows of a query, is neither compared nor closed: let f read it.
 func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state func() any) func(context.Context) (T, error) {
 	type result struct {
 		value  T

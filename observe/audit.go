@@ -2,7 +2,7 @@ package observe
 
 import "time"
 
-// A Verdict is the result of an audit of a host.
+// A Verdict says whether hedging helps a host, as hedge.WithAudit has measured.
 type Verdict string
 
 // The verdicts of an audit.

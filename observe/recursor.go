@@ -83,8 +83,8 @@ var extendedErrors = map[uint16]string{
 	12: "NSEC Missing", 27: "Unsupported NSEC3 Iterations Value",
 }
 
-// ExtendedError returns the name of an extended error (RFC 8914) that says what is wrong with signatures, such as "Signature Expired"
-// for 7, and "EDE 99" for 99.
+// ExtendedError returns the name of an Extended DNS Error code (RFC 8914) about signatures, such as "Signature Expired" for 7, and "EDE 99" for a
+// code without a name.
 func ExtendedError(code uint16) string {
 	if name := extendedErrors[code]; name != "" {
 		return name

@@ -68,7 +68,7 @@ func (s *Server) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	return cc
 }
 
-// cutOffError returns what ends an attempt that has no answer. Who waits until a deadline gets the same from the client's side, at the same time.
+// cutOffError returns the error of an attempt that has no answer: that of ctx if it has ended, otherwise UNAVAILABLE.
 func cutOffError(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
@@ -79,7 +79,7 @@ func cutOffError(ctx context.Context) error {
 // errThrough says that an attempt is for the handler.
 var errThrough = errors.New("hedgetest: no fault")
 
-// begin lets an attempt wait as its fault says, and returns how it ends, errThrough if its handler is called.
+// applyFault delays an attempt as its fault says. It returns the error that ends the attempt, or errThrough if the handler is to be called.
 func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	switch {
 	case f.Delay > 0 && !s.closing.Pause(ctx, f.Delay):
@@ -92,7 +92,7 @@ func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	return errThrough
 }
 
-// end ends an attempt in the middle: at once, or when nobody waits any more.
+// endAttempt ends an attempt in the middle: at once, or when the client has gone or the server closes.
 func (s *Server) endAttempt(ctx context.Context, f hedgetest.Fault) error {
 	if f.Reset && f.After > 0 { // the end of the connection could overtake the messages before it
 		return cutOffError(ctx)
@@ -122,7 +122,7 @@ func (s *Server) interceptStream(srv any, interceptStream grpc.ServerStream, _ *
 	return handler(srv, interceptStream)
 }
 
-// A cutter lets so many messages of a stream through.
+// A cutter passes the first messages of a stream, as many as left says, and then ends the attempt.
 type cutter struct {
 	grpc.ServerStream
 	left int64

@@ -70,7 +70,7 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	return all
 }
 
-// linkedFiles returns the files that are linked in. What reads them may lock the registry again, which waits for who registers another one.
+// linkedFiles returns the descriptors of all files that are linked in. It copies them, because a reader inside the range could lock the registry again.
 func linkedFiles() (files []protoreflect.FileDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
 		files = append(files, file)
@@ -84,7 +84,7 @@ func nameOf(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// newMethod returns what in does with a method.
+// newMethod returns the row of a method in the table.
 func newMethod(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
 	name := nameOf(m)
 	if m.IsStreamingClient() {

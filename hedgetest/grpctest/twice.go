@@ -49,7 +49,7 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 	}
 }
 
-// answer is what a call has got: a reply, or an error.
+// answer is the result of a call: a reply, or an error.
 type answer struct {
 	reply proto.Message
 	err   error

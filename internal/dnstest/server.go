@@ -264,7 +264,7 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	}()
 }
 
-// connKey is where the context of a request has its connection.
+// connKey is the context key of a request's connection.
 type connKey struct{}
 
 // counted counts what it accepts, and has it closed with the server.

@@ -84,8 +84,8 @@ func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration 
 	return left
 }
 
-// Known holds the message types of the last call of a method that could have several attempts: most calls of a method have the same types. The zero
-// Known holds none. It is safe for concurrent use.
+// TypeCache holds the message types of the last call of a method that could have several attempts: most calls of a method have the same types. The zero
+// TypeCache holds none. It is safe for concurrent use.
 type TypeCache struct{ last atomic.Pointer[messageTypes] }
 
 // messageTypes are generated types of messages, for which the types alone decide about obstacles.
@@ -95,7 +95,7 @@ type messageTypes struct {
 	nested         bool                     // a request can contain a reply
 }
 
-// Divide is [Parts.Divide] for p, which is zero. It is cheaper for messages of the types in k.
+// FillTemplate is [CallTemplate.FromCall] for p, which is zero. It is cheaper for messages of the types in k.
 func (k *TypeCache) FillTemplate(p *CallTemplate, request, reply any, opts []grpc.CallOption) Obstacle {
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
 		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && AreOptionsCloneable(opts) && !choosesCodec(opts) {

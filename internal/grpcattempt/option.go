@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// A target is the kind of variable that a call option writes to.
+// An outputKind is the kind of variable that a call option writes to.
 type outputKind int
 
 const (
@@ -19,11 +19,11 @@ const (
 	header
 	trailer
 	peerInfo
-	codecChoice // nothing, and it chooses what decodes replies
+	codecChoice // no output; the option chooses the codec that decodes replies
 )
 
 // grpcOptions has the call options of package grpc by the names of their types, and the target of each. A type that is missing is unknown. OnFinish
-// is honoured only if it is a value of its own type, which TakeFinish finds.
+// is honoured only if it is a value of its own type, which SplitFinishFuncs finds.
 var grpcOptions = map[string]outputKind{
 	"HeaderCallOption": header, "TrailerCallOption": trailer, "PeerCallOption": peerInfo,
 
@@ -33,7 +33,7 @@ var grpcOptions = map[string]outputKind{
 	"ContentSubtypeCallOption": codecChoice, "ForceCodecCallOption": codecChoice, "ForceCodecV2CallOption": codecChoice, "CustomCodecCallOption": codecChoice,
 }
 
-// An optionType is the result of classifyOption for a type of call options.
+// An optionType is the classification of a Go type of [grpc.CallOption]. The map optionTypes caches it.
 type optionType struct {
 	output outputKind
 	path   []int // to the type of grpc that it embeds; none: it is that type
@@ -41,7 +41,7 @@ type optionType struct {
 
 var optionTypes sync.Map // reflect.Type to optionType
 
-// Divisible reports whether each attempt can have the options with targets of its own.
+// AreOptionsCloneable reports whether each attempt can have the options with targets of its own.
 func AreOptionsCloneable(opts []grpc.CallOption) bool {
 	for _, o := range opts {
 		if isCommon(o) {
@@ -155,8 +155,8 @@ func CloneOptions(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func
 	return own, deliver
 }
 
-// cloneOutputOption returns a copy of an option with a new target, and the function that copies it to the target of o. It returns nil if o is not of a type
-// with a target.
+// cloneOutputOption returns a copy of an option that writes its result through a pointer (Header, Trailer, Peer) with a destination of its own, and a
+// function that copies the result to the caller's. It returns nil if o is of another type.
 func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 	switch o := o.(type) {
 	case grpc.HeaderCallOption:
@@ -172,7 +172,7 @@ func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 	return nil, nil
 }
 
-// cloneEmbeddedOption is ownTarget for an option that points to, or embeds, a type with a target. The copy has the type of o, which an interceptor below may look for.
+// cloneEmbeddedOption is cloneOutputOption for an option that points to, or embeds, a type with a target. The copy has the type of o, which an interceptor below may look for.
 func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	kind := optionTypeOf(o)
 	if kind.output == unknownOutput || kind.output == noOutput || kind.output == codecChoice {
@@ -188,7 +188,7 @@ func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()
 	inner := to.Elem().FieldByIndex(kind.path)
 	if inner.Kind() == reflect.Pointer {
 		if inner.IsNil() {
-			return nil, nil // grpc panics with it, whoever sends it
+			return nil, nil // grpc panics with it in every attempt
 		}
 		mine, copied := cloneOutputOption(inner.Elem().Interface())
 		fresh := reflect.New(inner.Type().Elem())

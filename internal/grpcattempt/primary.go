@@ -14,7 +14,7 @@ import (
 type Primary struct {
 	race.Attempt
 	hedgebalancer.PrimaryPick
-	Trailer      metadata.MD // received; written by whoever makes the attempt
+	Trailer      metadata.MD // received; written by the goroutine of the attempt
 	optionBuffer [2]grpc.CallOption
 }
 

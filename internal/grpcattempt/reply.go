@@ -53,7 +53,7 @@ func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	switch v = v.Elem(); {
 	case v.IsZero():
 		return ReplyType{other: v.Type()}
-	case v.Kind() == reflect.Slice && v.Cap() == 0: // such as mem.BufferSlice{}; nobody can write to its memory
+	case v.Kind() == reflect.Slice && v.Cap() == 0: // such as mem.BufferSlice{}; it has no memory to write to
 		return ReplyType{other: v.Type(), slice: true}
 	}
 	return ReplyType{}
@@ -69,7 +69,7 @@ func isEmpty(m protoreflect.Message) bool {
 	return !some
 }
 
-// IsKnown reports whether New can make replies. If not, the call cannot be hedged: two attempts must not share a reply.
+// IsKnown reports whether NewReply can make replies. If not, the call cannot be hedged: two attempts must not share a reply.
 func (r ReplyType) IsKnown() bool { return r.message != nil || r.other != nil }
 
 // NewReply makes a reply. The type must be known.
@@ -91,7 +91,7 @@ func CopyReply(to, from any) {
 		proto.Merge(to, from.(proto.Message))
 		return
 	}
-	// Nobody else has the hedge's reply, so that what it points to may be shared. This is
+	// Only the hedge has its reply, so both replies may share the memory that it points to. This is
 	// for messages of older generators as well: package proto cannot copy all of theirs.
 	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
 }

@@ -34,7 +34,7 @@ func (c *Choice) Choose(n int, release func()) {
 	})
 }
 
-// Known reports whether the choice is made.
+// IsMade reports whether the choice is made.
 func (c *Choice) IsMade() bool {
 	select {
 	case <-c.made:
@@ -56,7 +56,7 @@ func (c *Choice) ReleaseWinner() {
 	c.release()
 }
 
-// SentRequest holds the request of a stream. Hedges may copy it until the choice is made. The zero Sent has none. It is safe for concurrent use.
+// SentRequest holds the request of a stream. Hedges may copy it until the choice is made. The zero SentRequest has none. It is safe for concurrent use.
 type SentRequest struct {
 	mu      sync.Mutex // guards the fields below, and is held while the request is copied
 	at      time.Time  // when the first message was sent; zero: none was yet
@@ -66,7 +66,7 @@ type SentRequest struct {
 	memory  *[]byte  // for the encoded request
 }
 
-// Keep stores the message of r, which the caller sends. With buffers, it encodes the message, because the caller may change it after SendMsg, and
+// KeepMessage stores the message of r, which the caller sends. With buffers, it encodes the message, because the caller may change it after SendMsg, and
 // reports false if that fails. Without buffers, hedges cannot copy the message.
 func (s *SentRequest) KeepMessage(r Request, buffers *Buffers) bool {
 	s.mu.Lock()
@@ -138,7 +138,7 @@ func (b *Buffers) putBuffer(memory *[]byte) {
 	}
 }
 
-// A UnhedgedReport reports the end of a call without hedges once. The zero Once has not begun. It is safe for concurrent use.
+// An UnhedgedReport reports the end of a call without hedges once. The zero UnhedgedReport has not begun. It is safe for concurrent use.
 type UnhedgedReport struct {
 	mu   sync.Mutex
 	done func(answered bool) // nil: the call has not begun, or has ended

@@ -162,7 +162,7 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 	return m, delay, in.IneligibleReason(o, facts)
 }
 
-// called returns the target and the method of a call over cc. A nil cc has the target "".
+// callTargetOf returns the target and the method of a call over cc. A nil cc has the target "".
 func callTargetOf(cc *grpc.ClientConn, method string) race.CallTarget {
 	return race.CallTarget{Target: grpctarget.Of(cc), Method: method}
 }

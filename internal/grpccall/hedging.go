@@ -39,12 +39,12 @@ type hedging struct {
 // is not 0 replaces the learned delays.
 func (h *hedging) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
 	h.selection.Init(h.in.options.HedgeConns, cc, h.Key)
-	plan := h.BeginOn(ctx, h.Key, delay, h.rule.terms)
-	if plan == nil {
+	schedule := h.BeginOn(ctx, h.Key, delay, h.rule.terms)
+	if schedule == nil {
 		h.in.Counters.WarmupRequests.Add(1)
 		return nil
 	}
-	return plan.Delays
+	return schedule.Delays
 }
 
 // admitHedge decides whether a hedge of a call over cc starts. It denies a hedge that has no request (able is false), whose connection is not ready, or that

@@ -24,8 +24,8 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, cc, method}) {
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	asked := streamArgs{ctx, *desc, cc, callTargetOf(cc, method), streamer, opts}
-	m, delay, reason := in.checkEligibility(ctx, o, cc, asked.callTarget, func(*methodRule) grpcattempt.Obstacle {
+	args := streamArgs{ctx, *desc, cc, callTargetOf(cc, method), streamer, opts}
+	m, delay, reason := in.checkEligibility(ctx, o, cc, args.callTarget, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
 			return grpcattempt.SeveralMessages
@@ -35,9 +35,9 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		return grpcattempt.None // what is known when it is opened
 	})
 	if reason != policy.None {
-		return in.openWithoutHedges(asked, desc, m, reason)
+		return in.openWithoutHedges(args, desc, m, reason)
 	}
-	s := in.newStream(asked, m, delay)
+	s := in.newStream(args, m, delay)
 	if err := s.openPrimary(desc); err != nil {
 		return nil, err
 	}
@@ -45,17 +45,17 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 }
 
 // openWithoutHedges opens the stream of a call that is not eligible for hedging.
-func (in *Client) openWithoutHedges(asked streamArgs, desc *grpc.StreamDesc, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
+func (in *Client) openWithoutHedges(args streamArgs, desc *grpc.StreamDesc, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
 	if m.countsForThrottling() {
-		asked.opts = append(slices.Clip(asked.opts), grpc.OnFinish(func(err error) { m.recordSuccess(asked.callTarget.Target, err) }))
+		args.opts = append(slices.Clip(args.opts), grpc.OnFinish(func(err error) { m.recordSuccess(args.callTarget.Target, err) }))
 	}
 	if !in.Policy.Observed() {
-		return asked.streamer(contextWithoutHedges(asked.ctx, asked.callTarget), desc, asked.cc, asked.callTarget.Method, asked.opts...)
+		return args.streamer(contextWithoutHedges(args.ctx, args.callTarget), desc, args.cc, args.callTarget.Method, args.opts...)
 	}
 	var once grpcattempt.UnhedgedReport
-	once.Begin(in.beginUnhedged(asked.ctx, asked.callTarget, reason).Done)
+	once.Begin(in.beginUnhedged(args.ctx, args.callTarget, reason).Done)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
-	opened, err := asked.streamer(contextWithoutHedges(asked.ctx, asked.callTarget), desc, asked.cc, asked.callTarget.Method, append(slices.Clip(asked.opts), grpc.OnFinish(done))...)
+	opened, err := args.streamer(contextWithoutHedges(args.ctx, args.callTarget), desc, args.cc, args.callTarget.Method, append(slices.Clip(args.opts), grpc.OnFinish(done))...)
 	if err != nil {
 		once.Done(false)
 		return opened, err
@@ -65,19 +65,19 @@ func (in *Client) openWithoutHedges(asked streamArgs, desc *grpc.StreamDesc, m *
 
 // newStream returns a stream for the arguments of the caller. Hedges use copies, because the caller may change options, metadata and description before
 // they start.
-func (in *Client) newStream(asked streamArgs, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in, rule: m}, args: asked, givenDelay: delay, opened: time.Now()}
-	s.metadata, _ = metadata.FromOutgoingContext(asked.ctx)
-	s.throttle = m.throttleOf(asked.callTarget.Target)
-	if !grpcattempt.IsGRPCStreamer(asked.streamer) {
+func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration) *stream {
+	s := &stream{hedging: hedging{in: in, rule: m}, args: args, givenDelay: delay, opened: time.Now()}
+	s.metadata, _ = metadata.FromOutgoingContext(args.ctx)
+	s.throttle = m.throttleOf(args.callTarget.Target)
+	if !grpcattempt.IsGRPCStreamer(args.streamer) {
 		s.primaryDeadline = new(grpcattempt.PrimaryDeadline)
 	}
 	s.choice.Init()
-	s.args.opts, s.finish.Functions = grpcattempt.SplitFinishFuncs(slices.Clone(asked.opts))
-	s.origin.Context, s.cancel = context.WithCancelCause(asked.ctx)
-	k := in.Policy.Lookup(in.keyName(asked.ctx, asked.callTarget))
+	s.args.opts, s.finish.Functions = grpcattempt.SplitFinishFuncs(slices.Clone(args.opts))
+	s.origin.Context, s.cancel = context.WithCancelCause(args.ctx)
+	k := in.Policy.Lookup(in.keyName(args.ctx, args.callTarget))
 	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
-		s.mayHedge, s.origin.Call = true, in.NestingMark(asked.callTarget)
+		s.mayHedge, s.origin.Call = true, in.NestingMark(args.callTarget)
 	}
 	return s
 }
@@ -124,8 +124,8 @@ type stream struct {
 	primaryDeadline *grpcattempt.PrimaryDeadline // nil: there is no interceptor below
 }
 
-// A streamAttempt is the stream of one attempt. Its attempt writes it, that of the primary before the caller gets the stream. The one of the winner is read
-// after the choice.
+// A streamAttempt is the stream of one attempt. Only that attempt's goroutine writes it; the primary's is written before the caller gets the stream.
+// After a winner is chosen, only the winner's is read.
 type streamAttempt struct {
 	grpc.ClientStream
 	reply   any      // of a hedge
@@ -312,12 +312,12 @@ func (s *stream) deliverTargets() {
 func (s *stream) receiveFirst(m any) error {
 	defer s.chooseAttempt(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
 	s.reply, s.Key = m, s.in.Policy.RouteKey(s.in.keyName(s.args.ctx, s.args.callTarget), s.rule.policy.BudgetPercent/100)
-	asked, sent := time.Now(), s.sentRequest.SentAt()
+	receiving, sent := time.Now(), s.sentRequest.SentAt()
 	delays := s.beginCall(s.args.ctx, s.args.cc, s.givenDelay)
-	late := !sent.IsZero() && asked.Sub(sent) > grpcattempt.ReceiveTime
+	late := !sent.IsZero() && receiving.Sub(sent) > grpcattempt.ReceiveTime
 	if late { // the call began when the request was sent, and the message may be there
 		s.Began(sent)
-		delays = grpcattempt.RemainingDelays(delays, asked.Sub(sent))
+		delays = grpcattempt.RemainingDelays(delays, receiving.Sub(sent))
 	}
 	var r struct { // in one allocation
 		race.Race[error]
@@ -327,10 +327,10 @@ func (s *stream) receiveFirst(m any) error {
 	r.schedule.SetDelays(delays, s.Usual())
 	out := r.Run(s.args.ctx, s, &r.schedule)
 	s.hedgePicks.ReleaseUnused(&s.origin.PrimaryPick)
-	return s.deliverFirst(out, late && time.Since(asked) < grpcattempt.ReceiveTime)
+	return s.deliverFirst(out, late && time.Since(receiving) < grpcattempt.ReceiveTime)
 }
 
-// deliver copies the first message to the caller, records the outcome and makes the winner the call. The message may have arrived early, before the
+// deliverFirst copies the first message to the caller, records the outcome and makes the winner the call. The message may have arrived early, before the
 // caller asked for it.
 func (s *stream) deliverFirst(out race.Result[error], early bool) error {
 	err := out.Value
@@ -393,12 +393,12 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	if cc != s.args.cc {
 		ctx, streamer = withHedgeOnConn(ctx, hedgeOnConn{s.in, cc, s.args.callTarget.Method}), grpc.NewClientStream
 	}
-	detour := s.hedgePicks.NewContext(ctx, n, &s.origin.PrimaryPick)
-	err := s.sendRequestAgain(detour, streamer, cc, n)
+	pick := s.hedgePicks.NewContext(ctx, n, &s.origin.PrimaryPick)
+	err := s.sendRequestAgain(pick, streamer, cc, n)
 	if err != nil {
 		cancel() // the stream has ended; that of a winner ends with the attempt
 	}
-	if err != nil && detour.IsRefused() {
+	if err != nil && pick.IsRefused() {
 		s.selection.Withdraw(a, &s.Call, s.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}

@@ -25,20 +25,20 @@ func (in *Client) InterceptUnary(ctx context.Context, method string, req, reply 
 
 // makeCall makes a call and frees it.
 func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
-	asked := &c.args
+	args := &c.args
 	o := race.OverridesFrom(ctx)
-	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, asked.cc, asked.callTarget.Method}) {
-		err = asked.invoker(ctx, asked.callTarget.Method, asked.req, asked.reply, asked.cc, asked.opts...)
+	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, args.cc, args.callTarget.Method}) {
+		err = args.invoker(ctx, args.callTarget.Method, args.req, args.reply, args.cc, args.opts...)
 		c.freeCall()
 		return err
 	}
-	m, delay, reason := in.checkEligibility(ctx, o, asked.cc, asked.callTarget, func(m *methodRule) grpcattempt.Obstacle {
-		if o := m.typeCache.FillTemplate(&c.template, asked.req, asked.reply, asked.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.template.Request.IsPrepared() {
+	m, delay, reason := in.checkEligibility(ctx, o, args.cc, args.callTarget, func(m *methodRule) grpcattempt.Obstacle {
+		if o := m.typeCache.FillTemplate(&c.template, args.req, args.reply, args.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.template.Request.IsPrepared() {
 			return o
 		}
 		return grpcattempt.WholeRequest // of another connection, whose codec and compressor may differ
 	})
-	target := asked.callTarget.Target
+	target := args.callTarget.Target
 	if reason == policy.None {
 		err = c.sendHedged(ctx, m, delay)
 	} else {
@@ -63,10 +63,10 @@ func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration
 
 // sendOnce makes a call that is not eligible for hedging.
 func (c *rpc) sendOnce(ctx context.Context, reason observe.Reason) error {
-	asked := &c.args
-	told := c.in.beginUnhedged(ctx, asked.callTarget, reason)
-	err := asked.invoker(contextWithoutHedges(ctx, asked.callTarget), asked.callTarget.Method, asked.req, asked.reply, asked.cc, asked.opts...)
-	told.Done(c.in.isAnswer(err))
+	args := &c.args
+	report := c.in.beginUnhedged(ctx, args.callTarget, reason)
+	err := args.invoker(contextWithoutHedges(ctx, args.callTarget), args.callTarget.Method, args.req, args.reply, args.cc, args.opts...)
+	report.Done(c.in.isAnswer(err))
 	c.freeCall()
 	return err
 }
@@ -77,8 +77,8 @@ func (in *Client) newCall(cc *grpc.ClientConn) *rpc {
 	if !ok {
 		c = &rpc{hedging: hedging{in: in}}
 	}
-	if asked := &c.args; asked.cc != cc {
-		asked.cc, asked.callTarget.Target = cc, grpctarget.Of(cc)
+	if args := &c.args; args.cc != cc {
+		args.cc, args.callTarget.Target = cc, grpctarget.Of(cc)
 	}
 	return c
 }
@@ -121,7 +121,7 @@ type rpc struct {
 
 	hedges [1 + race.MaxHedges]hedgeResult // each is written by its attempt, and read by deliver if that attempt has won
 
-	mu   sync.Mutex // held while a hedge reads asked; guards over
+	mu   sync.Mutex // held while a hedge reads args; guards over
 	over bool       // the call has ended: its request, reply and options belong to the caller again
 }
 
@@ -222,18 +222,18 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return c.sendHedge(a, n)
 	}
-	p, asked := c.primary, &c.args
-	opts := p.Options(asked.opts)
+	p, args := c.primary, &c.args
+	opts := p.Options(args.opts)
 	if c.finish != nil {
 		opts = slices.Clip(append(opts, c.finish.Option(0)))
 	}
-	err := asked.invoker(p, asked.callTarget.Method, asked.req, asked.reply, asked.cc, opts...)
+	err := args.invoker(p, args.callTarget.Method, args.req, args.reply, args.cc, opts...)
 	return err, c.classifyAttempt(a, n, err, p.Trailer)
 }
 
 // sendHedge makes attempt n, a hedge, with a request, a reply and option targets of its own.
 func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
-	h, asked, cc := &c.hedges[n], &c.args, c.selection.Attempt(n).Conn(c.args.cc)
+	h, args, cc := &c.hedges[n], &c.args, c.selection.Attempt(n).Conn(c.args.cc)
 	req, md, opts, ok := c.copyCall(a, h, cc)
 	if !ok {
 		return race.ErrLost, race.ErrLost
@@ -244,14 +244,14 @@ func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
 	h.reply = c.template.ReplyType.NewReply()
 	ctx, cancel := c.callDeadline().LimitContext(hedgeContext(a, md, n))
 	defer cancel()
-	invoke := asked.invoker
-	if cc != asked.cc {
-		ctx, invoke = withHedgeOnConn(ctx, hedgeOnConn{c.in, cc, asked.callTarget.Method}), invokeOnConn
+	invoke := args.invoker
+	if cc != args.cc {
+		ctx, invoke = withHedgeOnConn(ctx, hedgeOnConn{c.in, cc, args.callTarget.Method}), invokeOnConn
 	}
-	detour := c.hedgePicks.NewContext(ctx, n, &c.primary.PrimaryPick)
+	pick := c.hedgePicks.NewContext(ctx, n, &c.primary.PrimaryPick)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
-	err := invoke(detour, asked.callTarget.Method, req, h.reply, cc, opts...)
-	if err != nil && detour.IsRefused() {
+	err := invoke(pick, args.callTarget.Method, req, h.reply, cc, opts...)
+	if err != nil && pick.IsRefused() {
 		c.selection.Withdraw(a, &c.Call, c.selection.Attempt(n), observe.DeniedSameBackend)
 		return err, race.ErrRefused
 	}

@@ -119,7 +119,7 @@ func (f *Fleet) NewServer(n int) *grpc.Server {
 	return s
 }
 
-// NewFleet starts n backends over a network in memory, for bubbles.
+// NewFleet starts n backends on an in-memory network, for testing/synctest bubbles. They are stopped when t ends.
 func NewFleet(t *testing.T, n int) *Fleet {
 	hosts := []string{"client"}
 	for i := range n {

@@ -15,7 +15,7 @@ import (
 const maxBufferedBody = 64 << 10
 
 // BufferBody returns a copy of resp, the failed response of attempt a, for the time in which hedges run. Its body is read into
-// memory and closed, so that other requests have its connection and its place in a queue of the caller. It returns false if the
+// memory and closed, so that other requests can use its connection, and a queue of the caller its slot. It returns false if the
 // body is too large; if that shows later, release is called. Panicked is called if closing the body panics.
 func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) (*http.Response, bool) {
 	switch {
@@ -34,21 +34,21 @@ func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) 
 type bodyBuffer struct {
 	resp           *http.Response // as it came: its Trailer is written when the body is read to its end
 	source         *BodyCloser
-	callerResponse http.Response // what the caller has
+	callerResponse http.Response // response that the caller has
 
-	stopFill       atomic.Bool   // the caller reads, or has closed the body: fill reads no more
+	stopFill       atomic.Bool   // the caller reads, or has closed the body: fillBuffer reads no more
 	closedByCaller atomic.Bool   // the caller has closed it
-	fillDone       chan struct{} // closed when fill has ended; then err is the reader's
+	fillDone       chan struct{} // closed when fillBuffer has ended; then err is the reader's
 	err            error         // came after beginning; nil: the source goes on
 
 	mu        sync.Mutex // guards the fields below
 	beginning []byte     // what was read
 	delivered int        // how much of it the caller has
-	filled    bool       // fill has ended
-	closed    bool       // by the caller, or by fill
+	filled    bool       // fillBuffer has ended
+	closed    bool       // by the caller, or by fillBuffer
 }
 
-// fillBuffer reads the source until its end, to maxBuffered, or until the caller wants it. At the end, it closes it.
+// fillBuffer reads the source until its end, to maxBufferedBody, or until the caller reads or closes the body. It closes a source that has ended.
 func (b *bodyBuffer) fillBuffer(release func()) {
 	defer b.finishFill()
 	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBufferedBody)+512)
@@ -75,7 +75,7 @@ func (b *bodyBuffer) fillBuffer(release func()) {
 	b.err = nil
 }
 
-// take copies what was read, and the caller has not yet.
+// copyUnread copies bytes that were read ahead, and that the caller has not got yet, to p.
 func (b *bodyBuffer) copyUnread(p []byte) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +84,7 @@ func (b *bodyBuffer) copyUnread(p []byte) int {
 	return n
 }
 
-// leave ends fill. A source that panics has ended.
+// finishFill ends fillBuffer. A source that panics has ended.
 func (b *bodyBuffer) finishFill() {
 	if recover() != nil {
 		b.source.panicked()
@@ -100,7 +100,7 @@ func (b *bodyBuffer) finishFill() {
 	close(b.fillDone)
 }
 
-// Read returns what was read, and then reads from the source.
+// Read returns the bytes that were read ahead, and then reads from the source.
 func (b *bodyBuffer) Read(p []byte) (int, error) {
 	b.stopFill.Store(true)
 	if b.closedByCaller.Load() {
@@ -126,7 +126,7 @@ func (b *bodyBuffer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the source, or has fill do so when its Read has returned.
+// Close closes the source, or has fillBuffer do so when its Read has returned.
 func (b *bodyBuffer) Close() error {
 	b.stopFill.Store(true)
 	b.closedByCaller.Store(true)
@@ -144,18 +144,18 @@ func (b *bodyBuffer) Close() error {
 	return nil
 }
 
-// A BodyCloser ends a body that is being read by somebody else. Wrappers of net/http's bodies give what
-// decodes them to a pool in Close: while a Read runs, that is the next one's already.
+// A BodyCloser closes a body that another goroutine may be reading. Some wrappers of net/http's bodies put their decoder into a
+// pool in Close. If a Read still ran then, it would share the decoder with another body.
 type BodyCloser struct {
 	io.ReadCloser
 	attempt  *race.Attempt // of the body; nil: it has no context of its own
-	panicked func()        // is told that Close panicked
+	panicked func()        // called if Close panics
 
 	once sync.Once
 	err  error // of Close
 }
 
-// NewBodyCloser returns a Closer for the body of attempt a, which may be nil.
+// NewBodyCloser returns a BodyCloser for the body of attempt a, which may be nil.
 func NewBodyCloser(body io.ReadCloser, a *race.Attempt, panicked func()) *BodyCloser {
 	return &BodyCloser{ReadCloser: body, attempt: a, panicked: panicked}
 }
@@ -169,9 +169,8 @@ func (c *BodyCloser) Close() error {
 // maxReadWait is how long a Read that was cancelled may take.
 const maxReadWait = time.Second
 
-// End cancels the attempt, so that a Read of its body returns, and closes the body when left is
-// closed, which says that it has. If a Read does not end with its context, End closes the body
-// after a second.
+// CloseAfterRead cancels the attempt, so that a Read of its body returns. It closes the body when the channel left is closed, which
+// reports that the Read has returned, or after maxReadWait.
 func (c *BodyCloser) CloseAfterRead(left <-chan struct{}) {
 	if c.attempt != nil {
 		c.attempt.CancelAndDetach()
@@ -185,7 +184,7 @@ func (c *BodyCloser) CloseAfterRead(left <-chan struct{}) {
 	c.closeQuietly()
 }
 
-// closeQuietly closes the body. Nobody is there to be told of an error, or of a panic.
+// closeQuietly closes the body. It ignores an error, and reports a panic to panicked.
 func (c *BodyCloser) closeQuietly() {
 	defer func() {
 		if recover() != nil {

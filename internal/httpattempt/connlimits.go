@@ -26,7 +26,7 @@ const closeIdleInterval = fallbackDelay / 5
 // errTooManyConns is the error of a dial that gets no slot.
 var errTooManyConns = errors.New("hedge: there are as many connections for hedges as MaxConnsPerHost allows")
 
-// dial calls dial when the host has a free slot, or at once if limit is not positive. While no slot is free, it calls closeIdle, which closes idle
+// dialWithSlot calls dial when the host has a free slot, or at once if limit is not positive. While no slot is free, it calls closeIdle, which closes idle
 // connections of other pools, every closeIdleInterval. After fallbackDelay without a slot it returns errTooManyConns: net/http does not stop a dial
 // when its request is cancelled.
 func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, closeIdle func(), dialWithSlot func() (net.Conn, error)) (conn net.Conn, err error) {
@@ -76,7 +76,7 @@ func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	}
 }
 
-// enter returns the limit of an address, and counts a user of it.
+// addUser returns the limit of an address, and counts a user of it.
 func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	h.mu.Lock()
 	defer h.mu.Unlock()

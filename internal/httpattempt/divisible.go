@@ -32,7 +32,7 @@ type HeaderTraits struct {
 // AttemptHeaders are the names of the headers that have the number of a hedge. Own may be empty.
 type AttemptHeaders struct{ Attempt, Own string }
 
-// read adds the traits of one header field. Names are compared without case, because net/http sends keys of a map as they are. Most names differ from
+// addField adds the traits of one header field. Names are compared without case, because net/http sends keys of a map as they are. Most names differ from
 // each known name in length or initial letter, which is compared first.
 func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHeaders) {
 	if name == "" {

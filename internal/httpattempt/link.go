@@ -156,7 +156,7 @@ func (l *Link) LimitHeaders(resp *http.Response, err error) (*http.Response, err
 // defaultHeaderLimit is the limit of net/http in bytes for all headers of an HTTP/1.1 response, 1xx responses included.
 const defaultHeaderLimit = 10 << 20
 
-// errHeaderLimit is what the hook returns to net/http, which makes errBroken of it. They have the texts of net/http's own limit.
+// errHeaderLimit is the error that the hook returns to net/http, which wraps it as errBroken. They have the texts of net/http's own limit.
 var (
 	errHeaderLimit = fmt.Errorf("net/http: server response headers exceeded %d bytes; aborted", defaultHeaderLimit)
 	errBroken      = fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errHeaderLimit)
@@ -306,7 +306,7 @@ func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 	}
 }
 
-// get returns the address of the connection, or else of the dial; the zero Addr if neither is known, or p is nil.
+// address returns the address of the connection, or else of the dial; the zero Addr if neither is known, or p is nil.
 func (p *Peer) address() netip.Addr {
 	if p == nil {
 		return netip.Addr{}

@@ -137,7 +137,7 @@ func (c *call) hasOtherPath(n int) bool {
 	return n > 0 && (c.t.options.HedgeTransport != nil || c.attempts[n].endpoint.IsOtherEndpoint())
 }
 
-// classifyResponse returns the error that tells the race what the response to req, the request of attempt n, means, see [Options.classify]. It records
+// classifyResponse returns the error that tells the race what the response to req, the request of attempt n, means, see [Options.classifyResponse]. It records
 // pushback of the host.
 func (c *call) classifyResponse(req *http.Request, resp *http.Response, err error, n int) error {
 	if err != nil {
@@ -200,7 +200,7 @@ func (c *call) countPanic(f func()) {
 }
 
 // sendRequest sends req through rt. A nil response with a nil error becomes an error, as for http.Client. Every request goes through send, so that overrides
-// that the caller has set for one call do not hold for calls below it, see [race.Once].
+// that the caller has set for one call do not hold for calls below it, see [race.SingleAttemptContext].
 func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	once := req
 	if ctx, changed := race.SingleAttemptContext(req.Context()); changed {

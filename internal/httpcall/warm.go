@@ -54,7 +54,7 @@ func callConcurrently(n int, f func(i int) error) []error {
 // that it takes to open one.
 const maxWarmWait = 100 * time.Millisecond
 
-// redactURL returns what an error may say of the URL with the given index: the rest may be secret.
+// redactURL returns the scheme and the host of a URL for an error text, because the rest may be secret. It returns the index of a URL that cannot be parsed.
 func redactURL(text string, index int) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -42,7 +42,7 @@ func (p *ConcurrencyLimit) ActiveCount() int64 { return p.activeRequests.Load() 
 // handler. The slot is returned when the last handler ends. A nil Slot is that of an exempt request. Use [ConcurrencyLimit.NewSlot] to make one.
 type Slot struct {
 	limit    *ConcurrencyLimit
-	handlers atomic.Int32 // handlers that work on the request; 0: the place was given back; notTaken
+	handlers atomic.Int32 // handlers that work on the request; 0: the slot was returned; notAcquired: before Acquire
 }
 
 // notAcquired is the value of Slot.handlers before [Slot.Acquire].
@@ -50,9 +50,9 @@ const notAcquired = -1
 
 // NewSlot returns a Slot that is not acquired yet.
 func (p *ConcurrencyLimit) NewSlot() *Slot {
-	place := &Slot{limit: p}
-	place.handlers.Store(notAcquired)
-	return place
+	slot := &Slot{limit: p}
+	slot.handlers.Store(notAcquired)
+	return slot
 }
 
 // Acquire waits for a free slot. If ctx ends first, Acquire removes the request and returns the error of ctx. The caller must have called

@@ -23,9 +23,9 @@ type Log struct {
 	nestedLogged atomic.Bool   // nested hedging was logged
 
 	prepareErrorLogged atomic.Bool  // an error of Prepare was logged
-	boundPartCount     atomic.Int32 // length of stays
+	boundPartCount     atomic.Int32 // length of boundParts
 	boundParts         sync.Map     // the parts of requests for which a call was logged as bound to its host
-	heldBackKeyCount   atomic.Int32 // length of held
+	heldBackKeyCount   atomic.Int32 // length of heldBackKeys
 	heldBackKeys       sync.Map     // the keys for which a delayed result was logged
 }
 

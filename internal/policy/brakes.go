@@ -17,7 +17,7 @@ type brakes struct {
 	notices         *[changeKinds]Notice // nil: no change was reported
 }
 
-// reset forgets the results of calls. An exhausted budget stays exhausted.
+// resetResults forgets the results of calls. An exhausted budget stays exhausted.
 func (b *brakes) resetResults() {
 	b.yield = hedgeYield{}
 	b.setState(&brakeState{scale: 1})

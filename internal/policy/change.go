@@ -12,15 +12,15 @@ type Change struct {
 	Bad      bool           // hedging is paused, or the budget is exhausted; false: no longer
 	Reason   observe.Reason // reason for which hedging is paused: DeniedSlow or DeniedPaused
 	Until    time.Time      // end of the pause, if the server has named a time
-	Audit    observe.Audit  // result of the audit, if Topic is Judging
-	Dropped  int            // number of changes of the topic that were not reported since the last report
-	Endpoint string         // endpoint that is ejected or restored, if Topic is Ejecting
+	Audit    observe.Audit  // result of the audit, if Kind is Judging
+	Dropped  int            // number of changes of this kind that were not reported since the last report
+	Endpoint string         // endpoint that is ejected or restored, if Kind is Ejecting
 }
 
-// A Topic is the kind of state that changed.
+// A ChangeKind is the kind of state that changed.
 type ChangeKind int
 
-// The topics.
+// The kinds.
 const (
 	Pausing    ChangeKind = iota // hedging pauses, and resumes
 	Exhausting                   // the budget is exhausted, and is at least half full again
@@ -36,7 +36,7 @@ const (
 	BudgetEvery = 10 * time.Minute
 )
 
-// A Notice holds the current and the last reported state of one topic. The zero value is a good state. It is not safe for concurrent use.
+// A Notice holds the current and the last reported state of one kind. The zero value is a good state. It is not safe for concurrent use.
 type Notice struct {
 	bad, reported bool
 	changes       int          // since the last that was reported

@@ -22,7 +22,7 @@ type Snapshot struct {
 	BudgetScale     float64
 	SlowShare       float64
 	PushbackShare   float64       // share of the last answers with pushback
-	PushbackStopped bool          // Push is too large for hedges
+	PushbackStopped bool          // PushbackShare is too large for hedges
 	PausedUntil     time.Time     // until then the server asked to wait; zero: it did not
 	Stall           time.Duration // see [Key.Stall]
 	Audit           observe.Audit // of the host

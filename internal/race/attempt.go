@@ -18,7 +18,7 @@ func (errLost) Is(target error) bool { return target == context.Canceled }
 // errors.Is(ErrLost, context.Canceled) holds.
 var ErrLost error = errLost{}
 
-// ErrRefused is the error of a hedge that was not sent, or that its server refused. For a Watch, the hedge has lost.
+// ErrRefused is the error of a hedge that was not sent, or that its server refused. For an [AttemptObserver], the hedge has lost.
 var ErrRefused = errors.New("hedge: the hedge was refused")
 
 // ErrAnswer is the error of an attempt with an answer that is not a success, such as "not found". From the primary it ends the call, and is a success
@@ -33,8 +33,8 @@ func PrimaryError(err error) error {
 	return err
 }
 
-// An Attempt is the context of one attempt. It has the values and the deadline of the caller's context, without the [Overrides] that hold for the
-// call alone, and the race can cancel it. It costs one allocation until Done is called: then it makes a context of package context, to which derived
+// An Attempt is one attempt of a race and, as a [context.Context], the context of that attempt. It has the values and the deadline of the caller's
+// context, without the [Overrides] that hold for the call alone, and the race can cancel it. It costs one allocation until Done is called: then it makes a context of package context, to which derived
 // contexts attach without a goroutine.
 type Attempt struct {
 	context.Context // of the caller
@@ -264,7 +264,7 @@ func (a *Attempt) recordedValues() []contextValue {
 // context: Done returns the channel of the caller's context.
 func (a *Attempt) NeedsRelease() bool { return a.freezeInner() != nil && a.Context.Done() != nil }
 
-// Release cancels the attempt and detaches it from the context of the caller. If Keep reports true, it must be called when the result of the attempt
+// Release cancels the attempt and detaches it from the context of the caller. If NeedsRelease reports true, it must be called when the result of the attempt
 // is no longer needed. Further calls have no effect.
 func (a *Attempt) Release() {
 	if in := a.freezeInner(); in != nil {
@@ -278,7 +278,7 @@ func (a *Attempt) Abandon() {
 	a.Release()
 }
 
-// freezeInner returns the inner context. If it is nil, none will be created.
+// freezeInner prevents that an inner context is created later, and returns the existing one; nil: there is none.
 func (a *Attempt) freezeInner() *inner {
 	if a.in.CompareAndSwap(nil, released) {
 		return nil

@@ -7,7 +7,7 @@ import (
 )
 
 // Overrides are the wishes of a caller for one call, of any protocol. Allow and Delay hold for the call alone: the contexts of its attempts do not
-// have them, nor has that of [Once]. Never holds for calls below as well.
+// have them, nor has that of [SingleAttemptContext]. Never holds for calls below as well.
 type Overrides struct {
 	Never  bool          // send the call once
 	Allow  bool          // the call is safe to send twice, whatever its method
@@ -39,7 +39,7 @@ func OverridesFrom(ctx context.Context) Overrides {
 }
 
 // overridesBelow returns the Overrides in the context of attempt n of a call, as a context value. The parent is the context of the caller. The zero
-// call leaves Above as it is.
+// call leaves Parent as it is.
 func overridesBelow(parent context.Context, n int, call CallTarget) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)
@@ -59,7 +59,7 @@ func overridesBelow(parent context.Context, n int, call CallTarget) any {
 // An attemptContext is the context of an attempt.
 type attemptContext interface{ attemptContext() }
 
-// Once returns the context for the only attempt of a call without a race, and whether it differs from ctx. The context of an attempt is returned as it is.
+// SingleAttemptContext returns the context for the only attempt of a call without a race, and whether it differs from ctx. The context of an attempt is returned as it is.
 func SingleAttemptContext(ctx context.Context) (once context.Context, changed bool) {
 	if _, is := ctx.(attemptContext); is {
 		return ctx, false

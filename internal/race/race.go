@@ -1,10 +1,8 @@
 // Package race runs an operation as a primary attempt and, if that is slow,
 // as hedges beside it, and keeps the first success.
 //
-// It decides which attempt wins and what becomes of the others. A [Schedule] says when a hedge is due, and the [Op]
-// whether it may start.
-// The idea is dialParallel's in package net: an attempt that finds nobody
-// listening cleans up after itself.
+// It decides which attempt wins, and cancels or discards the others. A [Schedule] says when a hedge is due, and the [Op]
+// whether it may start. As in dialParallel of package net, an attempt that ends after the race releases its own result.
 package race
 
 import (
@@ -29,7 +27,7 @@ type Op[T any] interface {
 	// It must return soon after a is done.
 	Attempt(a *Attempt, n int) (v T, err error)
 
-	// Discard releases what an attempt returned and nobody wants. It is called
+	// Discard releases the result of an attempt that Run does not return. It is called
 	// once for each attempt but the one that Run returns, never in the goroutine
 	// that called Run, and maybe after Run has returned. The error is a *Panic if
 	// the attempt did not return.
@@ -58,9 +56,9 @@ const (
 // String returns the word that package observe has for it.
 func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", Failed: "failed"}[o] }
 
-// A Watch is told of every attempt, by the goroutine that makes it. It must not
+// An AttemptObserver observes every attempt. The goroutine of the attempt calls it. It must not
 // block: Finished may be called with the race locked. A loser may finish after
-// Run has returned. A Watch may end the goroutine by runtime.Goexit, but must not panic.
+// Run has returned. An AttemptObserver may end the goroutine by runtime.Goexit, but must not panic.
 type AttemptObserver interface {
 	AttemptStarted(ctx context.Context, n int)
 	AttemptEnded(ctx context.Context, n int, how Outcome)
@@ -88,7 +86,7 @@ type Style[T any] struct {
 	Losers LoserPolicy[T]
 	// TryAbandon is called, with the race locked, when the caller's context ends and the primary of an asynchronous race has not
 	// returned. If it reports true, Run returns with the context's error at once, and the results of the attempts are discarded
-	// when they end. Otherwise, or if Leave is nil, Run waits for the primary.
+	// when they end. Otherwise, or if TryAbandon is nil, Run waits for the primary.
 	TryAbandon func() bool
 	// Observer observes every attempt; nil: there is none.
 	Observer AttemptObserver
@@ -120,7 +118,7 @@ func (p *Panic) Error() string {
 	return fmt.Sprintf("hedge: attempt panicked: %v\n\n%s", p.Value, p.Stack)
 }
 
-// Unwrap returns what the attempt panicked with, if that is an error.
+// Unwrap returns the value of the panic if it is an error; otherwise nil.
 func (p *Panic) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
@@ -204,7 +202,7 @@ type attempt struct {
 // most.
 //
 // If all attempts fail, the primary's value and error are returned as they are. A primary that fails while no hedge runs is
-// returned at once, unless the schedule has one start. It is also returned when parent ends, see [Style].Leave.
+// returned at once, unless the schedule has one start. It is also returned when parent ends, see [Style].TryAbandon.
 //
 // If hedges run when the primary fails, its failure is held until they have failed as well, for as long as
 // [Schedule].HedgeTimeout allows. Then they are cancelled.
@@ -384,8 +382,8 @@ func (r *Race[T]) isIdle() bool {
 	return true
 }
 
-// admitHedge asks the operation. One that panics does not admit: the timer's goroutine has nobody
-// to raise the panic in.
+// admitHedge reports whether the operation admits the hedge. It reports false if Admit panics: the goroutine of the timer has no
+// caller to rethrow the panic to.
 func (r *Race[T]) admitHedge(index int) (ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -421,7 +419,7 @@ func (r *Race[T]) runAttempt(a *Attempt, n int) {
 	}
 }
 
-// OutcomeOf returns what becomes of an attempt that somebody waits for and that returns err.
+// OutcomeOf returns the outcome of an attempt that returns err while the race is open.
 func OutcomeOf(err error) Outcome {
 	switch err {
 	case nil:
@@ -462,7 +460,7 @@ func (r *Race[T]) finishAttempt(n int, v T, err error) {
 	}
 }
 
-// settleResult does with the result of attempt n as the table of finish says. The caller holds mu, which settle unlocks.
+// settleResult keeps or discards the result of attempt n as the table of finishAttempt says. The caller holds mu, which settleResult unlocks.
 func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	if open && err != nil {
 		r.reschedule(n, err)
@@ -545,10 +543,10 @@ func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 	return a, ended
 }
 
-// discardResult releases what a loser or a failed attempt returned, and the attempt with it.
+// discardResult releases the result of a loser or a failed attempt, and then the attempt.
 func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	defer func() {
-		_ = recover() // of what belongs to nobody any more: it must not end the process
+		_ = recover() // Discard has no caller; its panic must not end the process
 		a.Release()
 		if ended != nil {
 			ended()
@@ -557,8 +555,8 @@ func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	op.Discard(v, err)
 }
 
-// setWinner makes attempt n, which returned v, the winner. It returns what the primary has
-// returned if that has failed. The caller holds mu.
+// setWinner makes attempt n, which returned v, the winner. It returns the result of the primary
+// if that has failed. The caller holds mu.
 func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
@@ -645,7 +643,7 @@ func (r *Race[T]) awaitResult() Result[T] {
 	for !r.isSettled() && !left {
 		ended := done
 		if !r.primaryDone && stays {
-			ended = nil // the primary knows that the caller is gone, and will say it in its own words
+			ended = nil // the primary observes the end of the context itself, and returns its own error
 		}
 		if hold == nil {
 			if hold = r.holdTimer(); hold != nil {
@@ -692,7 +690,7 @@ func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, la
 	return gone, late
 }
 
-// end ends the race, and returns or raises its outcome. The caller holds mu, which end unlocks.
+// endRace ends the race, and returns its result or rethrows its panic. The caller holds mu, which endRace unlocks.
 func (r *Race[T]) endRace() Result[T] {
 	r.phase = finished
 	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.startedCount()}
@@ -760,7 +758,7 @@ func (r *Race[T]) Winner() (v T, ok bool) {
 	return r.value, r.winner >= 0 && r.phase != abandoned
 }
 
-// abandon ends the race when the caller leaves Run by a panic or runtime.Goexit.
+// abandonRace ends the race when the caller leaves Run by a panic or runtime.Goexit.
 func (r *Race[T]) abandonRace() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

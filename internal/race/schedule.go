@@ -13,7 +13,7 @@ type Schedule interface {
 	// the next hedge, whose index is given.
 	Failed(n, next int, err error) Reschedule
 
-	// HedgeTimeout returns how long the youngest hedge may take once the primary has failed, which took so long.
+	// HedgeTimeout returns how long the youngest hedge may take once the primary has failed after the time took.
 	HedgeTimeout(took time.Duration) time.Duration
 }
 
@@ -45,7 +45,7 @@ func (s *FixedSchedule) Next(index int) (wait time.Duration, ok bool) {
 // Failed stops hedging if the primary has failed.
 func (s *FixedSchedule) Failed(n, _ int, _ error) Reschedule { return Reschedule{Stop: n == 0} }
 
-// HedgeTimeout is [Bound] of the usual time.
+// HedgeTimeout is [BoundHedgeTimeout] of the usual time.
 func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
 	return BoundHedgeTimeout(s.Usual, took)
 }
@@ -73,7 +73,7 @@ type failureHold struct {
 	ended    bool      // the failure is not held any longer
 }
 
-// end returns until when the failure of the primary is held. A hedge has started.
+// holdUntil returns the time until which the failure of the primary is held. A hedge has started.
 func (w *failureHold) holdUntil(s Schedule) time.Time {
 	return w.youngest.Add(s.HedgeTimeout(w.failed.Sub(w.began)))
 }

@@ -40,7 +40,7 @@ func readsByName(name string) (reads bool, why string) {
 }
 
 // splitName splits a CamelCase name into its first word, which may be two, as BatchGet, and the
-// others. It reports false if a part of the name is no word.
+// others. It reports false if a part of the name is not a word.
 func splitName(name string) (first string, others []string, ok bool) {
 	first, rest := nextWord(name)
 	if first == "Batch" || first == "Aggregated" {
@@ -59,7 +59,7 @@ func splitName(name string) (first string, others []string, ok bool) {
 }
 
 // nextWord splits off the first word of a CamelCase name: Item, HTTP, IDs or 2. An underscore
-// is a word as well. The word is empty if what is there is nothing of these.
+// is a word as well. The word is empty if the name begins with another character.
 func nextWord(name string) (word, rest string) {
 	end := prefixLength(name, isUpper)
 	capitals := strings.ToLower(name[:end])

@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// A Classification says whether a method only reads, as far as can be known without its service.
+// A Classification states whether a method only reads, as far as its descriptor and name show.
 type Classification struct {
 	Reads    bool
 	Declared bool   // by options of its descriptor; else it is a guess
 	Reason   string // a clause: "it is bound to HTTP GET"
 }
 
-// ClassifyMethod judges the method with a full name such as "/pkg.Service/Method": by its declaration, or else by
+// ClassifyMethod classifies the method with a full name such as "/pkg.Service/Method": by its declaration, or else by
 // the shape of its service, or else by its name.
 func ClassifyMethod(full string) Classification {
 	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")

@@ -56,7 +56,7 @@ func namesItsObject(request protoreflect.MessageDescriptor, object []string) boo
 	return false
 }
 
-// returnsObject reports whether a method of the name hands back what a Get of the object in the same service gave: FinishTask beside
+// returnsObject reports whether a method of the name hands back the object that a Get in the same service gave: FinishTask beside
 // GetTask, Ack beside Get, SubmitResult beside GetTask, but not Submit beside GetPrice.
 func returnsObject(name string, object []string) bool {
 	verb, handed, ok := splitName(name)
@@ -67,7 +67,7 @@ func returnsObject(name string, object []string) bool {
 	return slices.Equal(got, handed) || mayNameQueueElement(got) && (mayNameQueueElement(handed) || handed[len(handed)-1] == "result")
 }
 
-// mayNameQueueElement reports whether the name of an object may be that of an element of a queue. It is true for a method name without an object.
+// mayNameQueueElement reports whether the name of an object may name an element of a queue. It is true for a method name without an object.
 func mayNameQueueElement(object []string) bool {
 	return len(object) == 0 || queuedNouns[object[len(object)-1]]
 }

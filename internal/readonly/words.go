@@ -7,7 +7,7 @@ import (
 
 // readingWords begin the names of methods that read, by the published conventions for
 // API design. Check is not among them: CheckAndMutateRow, CheckIn and CheckOut write. Nor is
-// Fetch, which brings something here, nor Show, which may show it to somebody.
+// Fetch, which may import its object, nor Show, which may display it to a user.
 // The doc comment of WithMethods and docs/protocols.md list them.
 var readingWords = []string{
 	"Get", "BatchGet", "List", "AggregatedList", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Find", "Is", "Has", "Exists", "Estimate", "Stat",
@@ -17,7 +17,7 @@ var readingWords = []string{
 // which documents list them. The caller may change the slice.
 func ReadingWords() []string { return slices.Clone(readingWords) }
 
-// A wordRole is what a word says about a method whose name holds it after the reading word.
+// A wordRole is the meaning of a word that follows the reading word in the name of a method.
 type wordRole uint8
 
 const (
@@ -37,8 +37,8 @@ type wordClass struct {
 }
 
 // wordClasses are the words that keep a method from being hedged by its name. A word that is missing
-// can run somebody's write twice; one too many costs a hedge, and a line in the log says how to allow it.
-// So what is a verb and a noun is here (Lock, Lease, Grant), but for what is nearly always the thing that
+// can run a write twice; one too many costs a hedge, and a line in the log says how to allow it.
+// So words that are a verb and a noun are here (Lock, Lease, Grant), except for words that nearly always name the object that
 // is read: Order, Post, Book, Record, Log, Link, Report, Issue, Block, Tag, Index, Build, Run.
 var wordClasses = []wordClass{
 	{linkingWord, "They join a second action to the first, which can be anything: GetOrCreate, FindAndX, ReadThenX", `
@@ -122,7 +122,7 @@ var misleadingNames = map[string]string{
 	"GetContainerEvents": "it can take the events",       // of Kubernetes' CRI
 }
 
-// returningVerbs are the verbs of methods that hand back what another method of their service gave: an element of a queue that is
+// returningVerbs are the verbs of methods that hand back an object that another method of their service gave: an element of a queue that is
 // done, the answer to a challenge.
 var returningVerbs = wordSet(`Ack Nack Acknowledge Finish Complete Submit Push Answer Solve Redeem Confirm Verify Authenticate`)
 

@@ -225,7 +225,7 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	return n, err
 }
 
-// awaitRemainder waits for the remainder after the source has failed. It waits as long as a call waits for a hedge, see [race.Bound].
+// awaitRemainder waits for the remainder after the source has failed. It waits as long as a call waits for a hedge, see [race.BoundHedgeTimeout].
 func (b *Body) awaitRemainder(p []byte) (int, error) {
 	b.mu.Lock()
 	r := b.remainder

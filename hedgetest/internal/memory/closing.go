@@ -8,7 +8,7 @@ import (
 // A CloseSignal is closed when a server closes, so that no attempt waits longer than that.
 type CloseSignal chan struct{}
 
-// Pause waits for d, and reports whether anybody is still there after it.
+// Pause waits for d, and reports whether the client and the server are still there after it.
 func (c CloseSignal) Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -21,7 +21,7 @@ func (c CloseSignal) Pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// Wait waits until nobody is there any more.
+// Wait waits until the client has gone or the server closes.
 func (c CloseSignal) Wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -1,4 +1,4 @@
-// Package memory is connections without sockets. Who waits for one is durably blocked, as bubbles of testing/synctest need it.
+// Package memory provides connections without sockets. A goroutine that waits for one is durably blocked, as bubbles of testing/synctest need it.
 package memory
 
 import (
@@ -73,7 +73,7 @@ func (l *Listener) removeConn(name string) {
 	delete(l.conns, name)
 }
 
-// CutConn closes the connection that comes from an address, without a word to either side.
+// CutConn closes the connection that comes from an address, without notice to either side.
 func (l *Listener) CutConn(from net.Addr) {
 	l.mu.Lock()
 	c := l.conns[from.String()]

@@ -1,4 +1,4 @@
-// Package twin makes a call more often than asked, and finds out whether that can be noticed.
+// Package twin makes each call several times, and checks that the results and the state are those of one call.
 package twin
 
 import (
@@ -11,7 +11,7 @@ import (
 type Judge struct {
 	T       testing.TB
 	state   func() any    // nil: the state is not compared
-	calling chan struct{} // full while a call is made. Who waits for a Mutex would keep the time of a bubble from going on
+	calling chan struct{} // full while a call is made. A goroutine that waits for a Mutex is not durably blocked, and would stop the time of a bubble
 }
 
 // NewJudge returns a Judge that tells t how calls change the state.
@@ -57,7 +57,7 @@ func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(
 	return answers[0]
 }
 
-// stateText returns the state in words, because the value itself may change.
+// stateText returns the state as text, because the value itself may change. It returns "" if the state is not compared.
 func (j *Judge) stateText() (string, error) {
 	if j.state == nil {
 		return "", nil
