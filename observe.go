@@ -27,7 +27,7 @@ type (
 	EndpointKind = observe.EndpointKind
 	// A Reason is why a hedge, or any hedge of a call, was not sent.
 	Reason = observe.Reason
-	// A Verdict is the result of an audit of a host.
+	// A Verdict says whether hedging helps a host, as [WithAudit] has measured.
 	Verdict = observe.Verdict
 	// An Audit is the effect of hedging on the calls to a host, as measured by switching hedging off and on, see [WithAudit].
 	Audit = observe.Audit
