@@ -112,8 +112,8 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// readRData reads the names in the data of a record, which matches its layout. The data begins at off. ok reports
-// whether all names are valid and fit the table.
+// readRData reads the names in the data of a record, which matches its layout. off is the offset of
+// the first string or name. ok reports whether all names are valid and the table has added them.
 func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
