@@ -163,8 +163,8 @@ type DueHedge struct {
 }
 
 // Admit selects the connection of the next hedge of call c, and reports whether the hedge is admitted. The index is that of the hedge in the schedule
-// of the call, from 0. The argument due holds the reason for a denial that the caller knows already, and whether the target of the call is paused. If
-// the hedge is denied, no connection is selected: c counts the denial, and the Selection stays as it is.
+// of the call, from 0. The argument due holds the reason for a denial that the caller knows already, and whether the target of the call is paused. With
+// that reason, no connection is selected. If the hedge is denied later, the selected connection is not used. The call counts each denial.
 func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	selected, denial := Attempt{}, due.Denial
 	if s.set != nil && denial == policy.None {
