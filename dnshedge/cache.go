@@ -279,7 +279,7 @@ type cachedAnswer struct {
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.timeAt(now), domain)
+	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.sinceStart(now), domain)
 	if f.freshness == missing || f.below {
 		return f
 	}
@@ -421,7 +421,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
-		c.store.Set(hash, &entry{Answer: a, stored: c.clock.timeAt(now), ttl: ttl, bits: key[len(key)-1], answerOrigin: from})
+		c.store.Set(hash, &entry{Answer: a, stored: c.clock.sinceStart(now), ttl: ttl, bits: key[len(key)-1], answerOrigin: from})
 	} else {
 		c.store.Invalidate(hash)
 	}
@@ -451,7 +451,7 @@ func (c *Cache) markNameExists(key []byte) {
 // the servers have decided that there is none. domain is as for getAnswer.
 func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep retryBackoff, from answerOrigin) {
 	c.init()
-	at := c.clock.timeAt(now)
+	at := c.clock.sinceStart(now)
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]

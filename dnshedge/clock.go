@@ -27,8 +27,10 @@ func (c *coarseClock) startClock() { c.epoch = time.Now() }
 // currentTime returns the time since start.
 func (c *coarseClock) currentTime() time.Duration { return c.durationSince(time.Since(c.epoch)) }
 
-// timeAt returns the time since start of a moment that is not long ago.
-func (c *coarseClock) timeAt(now time.Time) time.Duration { return c.durationSince(now.Sub(c.epoch)) }
+// sinceStart returns the time since start of a moment that is not long ago.
+func (c *coarseClock) sinceStart(now time.Time) time.Duration {
+	return c.durationSince(now.Sub(c.epoch))
+}
 
 // durationSince adds the time that the machine has slept to a time of the monotonic clock.
 func (c *coarseClock) durationSince(awake time.Duration) time.Duration {

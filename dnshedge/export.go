@@ -83,7 +83,7 @@ func (c *core) exportState(now time.Time) []byte {
 // their number.
 func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n uint64) {
 	c.init()
-	at := c.clock.timeAt(now)
+	at := c.clock.sinceStart(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
 		if !c.canServeStale(e, at) || e.member != 0 && (e.member != of || of == notExported) {
@@ -209,7 +209,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 // older as has passed.
 func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
-	at, limits := c.clock.timeAt(now), c.ttlLimits()
+	at, limits := c.clock.sinceStart(now), c.ttlLimits()
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
 		e.ttl = min(e.ttl, e.Limit(limits))

@@ -23,7 +23,7 @@ import (
 const ms = time.Millisecond
 
 func TestMain(m *testing.M) {
-	doubles.PrepareBubbles()
+	doubles.PreloadNetConfig()
 	code := m.Run()
 	if forwarderDir != "" {
 		_ = os.RemoveAll(forwarderDir)

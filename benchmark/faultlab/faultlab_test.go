@@ -20,7 +20,7 @@ var world = flag.String("world", "refuses", "that is measured over kernel socket
 
 func TestMain(m *testing.M) {
 	faultlab.Resolve()
-	doubles.PrepareBubbles()
+	doubles.PreloadNetConfig()
 	os.Exit(m.Run())
 }
 

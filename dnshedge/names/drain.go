@@ -92,17 +92,17 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	}
 	own := req.WithContext(ctx)
 	own.Close = closes
-	var b *drainingBody
+	var b *retryableBody
 	var resp *http.Response
 	var err error
 	if once {
-		b = &drainingBody{ReadCloser: req.Body}
+		b = &retryableBody{ReadCloser: req.Body}
 		own.Body = b
 		defer func() { b.recordReturned(err) }() // also if rt panics
 	}
 	resp, err = d.rt.RoundTrip(own)
-	for again := 0; once && again < resends && b.recordRefusal(err); again++ {
-		b = &drainingBody{ReadCloser: req.Body}
+	for again := 0; once && again < resends && b.resetIfRetryable(err); again++ {
+		b = &retryableBody{ReadCloser: req.Body}
 		own = own.WithContext(ctx)
 		own.Body = b
 		resp, err = d.rt.RoundTrip(own)
@@ -113,11 +113,11 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return resp, err
 }
 
-// drainingBody is a request's body that can be read only once. A draining connection may refuse the request. Then
+// retryableBody is a request's body that can be read only once. A draining connection may refuse the request. Then
 // net/http closes the unread body, and needs it again for another connection (HTTP/2, Go 1.26). So until RoundTrip
 // returns, Close does nothing to an unread body, and the request is sent again. It gets no GetBody, because lower
 // RoundTrippers would rely on that.
-type drainingBody struct {
+type retryableBody struct {
 	io.ReadCloser
 
 	mu     sync.Mutex // guards the fields below, and that above
@@ -126,7 +126,7 @@ type drainingBody struct {
 	over   bool // RoundTrip has returned
 }
 
-func (b *drainingBody) Read(p []byte) (int, error) {
+func (b *retryableBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	b.read = true
 	from := b.ReadCloser
@@ -134,7 +134,7 @@ func (b *drainingBody) Read(p []byte) (int, error) {
 	return from.Read(p)
 }
 
-func (b *drainingBody) Close() error {
+func (b *retryableBody) Close() error {
 	b.mu.Lock()
 	later := !b.read && !b.over
 	b.closed = b.closed || later
@@ -146,9 +146,9 @@ func (b *drainingBody) Close() error {
 	return from.Close()
 }
 
-// recordRefusal reports whether err is net/http's for a request that could be sent again if it had its
+// resetIfRetryable reports whether err is net/http's for a request that could be sent again if it had its
 // body, and the body has not been read. Then b is another, empty body.
-func (b *drainingBody) recordRefusal(err error) bool {
+func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
 	}
@@ -162,7 +162,7 @@ func (b *drainingBody) recordRefusal(err error) bool {
 }
 
 // recordReturned makes up for a Close without effect, and for one that was forgotten after an error.
-func (b *drainingBody) recordReturned(err error) {
+func (b *retryableBody) recordReturned(err error) {
 	b.mu.Lock()
 	b.over = true
 	closes := b.closed || err != nil && !b.read

@@ -269,20 +269,20 @@ func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) 
 	case turn <- struct{}{}:
 		over := sync.OnceFunc(func() { <-turn })
 		defer over()
-		if h.canStart(l) {
+		if h.tryStart(l) {
 			defer time.AfterFunc(turnTime, over).Stop()
 			h.lookupBoth(ctx)
 		}
 	case <-l.left:
 	case <-ctx.Done():
-		if h.canStart(l) {
+		if h.tryStart(l) {
 			h.endLookup([2]*lookupResult{})
 		}
 	}
 }
 
-// canStart marks a lookup as started, and reports whether a caller waits for it.
-func (h *host) canStart(l *lookupState) bool {
+// tryStart marks a lookup as started, and reports whether a caller waits for it.
+func (h *host) tryStart(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	if h.look != l {

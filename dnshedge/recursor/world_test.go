@@ -29,7 +29,7 @@ import (
 const ms = time.Millisecond
 
 func TestMain(m *testing.M) {
-	doubles.PrepareBubbles()
+	doubles.PreloadNetConfig()
 	os.Exit(m.Run())
 }
 

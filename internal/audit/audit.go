@@ -60,7 +60,7 @@ type Audit struct {
 	changedSlots   int             // number of consecutive slots whose mean latency differs from verdictLatency
 }
 
-// New returns the audit of a host.
+// New returns an Audit that has measured nothing yet. It measures whether hedging helps calls to the host.
 func New(host string) *Audit {
 	h := fnv.New64a()
 	h.Write([]byte(host))

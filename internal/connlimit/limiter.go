@@ -24,13 +24,13 @@ type Limiter struct {
 	heldSlots    int
 	evictedSlots int
 	clients      map[netip.Addr]*client
-	ranks        []*rank       // clients by their number of slots
+	ranks        []*slotBucket // clients by their number of slots
 	highestRank  int           // index of the last rank with a client
 	slotReleased chan struct{} // closed when a slot is released; nil: no AcquireSlot waits
 }
 
-// A rank holds the clients with the same number of slots, in the order in which they entered the list.
-type rank struct {
+// A slotBucket holds the clients with the same number of slots, in the order in which they entered the list.
+type slotBucket struct {
 	idle list.List // of *client: clients with an idle connection
 	busy list.List // of *client: clients whose connections are all in use
 }
@@ -58,7 +58,7 @@ type Slot struct {
 // New returns a Limiter of n slots. While an evicted connection is still open, the new connection gets an additional slot. There are at
 // most n/8 additional slots, and at least one.
 func New(n int) *Limiter {
-	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*rank{new(rank)}}
+	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*slotBucket{new(slotBucket)}}
 }
 
 // ClientAddress returns the address that identifies a client: an IPv4 address, or the /64 network of an IPv6 address, all of which one
@@ -176,7 +176,7 @@ func (t *Slot) currentList() *list.List {
 func (s *Limiter) updateRank(c *client) {
 	n := c.slotCount()
 	if n == len(s.ranks) {
-		s.ranks = append(s.ranks, new(rank))
+		s.ranks = append(s.ranks, new(slotBucket))
 	}
 	to := &s.ranks[n].idle
 	if c.idle.Len() == 0 {

@@ -259,7 +259,7 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	}
 	go func() {
 		defer s.remove(l)
-		_ = h.Serve(tls.NewListener(&counted{l, s}, h.TLSConfig))
+		_ = h.Serve(tls.NewListener(&trackingListener{l, s}, h.TLSConfig))
 		_ = h.Close()
 	}()
 }
@@ -267,13 +267,13 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 // connKey is the context key of a request's connection.
 type connKey struct{}
 
-// counted counts what it accepts, and has it closed with the server.
-type counted struct {
+// A trackingListener counts the connections that it accepts, and the server closes them when it is closed.
+type trackingListener struct {
 	net.Listener
 	s *Server
 }
 
-func (l *counted) Accept() (net.Conn, error) {
+func (l *trackingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err

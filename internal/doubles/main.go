@@ -29,9 +29,9 @@ func RunWithoutLeaks(m *testing.M, clean func()) {
 	os.Exit(code)
 }
 
-// PrepareBubbles makes package net read the system's configuration, outside of all bubbles: net
+// PreloadNetConfig makes package net read the system's configuration, outside of all bubbles: net
 // keeps a channel for it, and a channel made in one bubble cannot be used in another.
-func PrepareBubbles() {
+func PreloadNetConfig() {
 	own := net.Resolver{PreferGo: true}
 	_, _ = own.LookupHost(context.Background(), "localhost")
 }

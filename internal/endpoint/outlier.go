@@ -292,8 +292,8 @@ func (d *Detector) recordProbe(i int) {
 	d.endpoints[i].lastProbe = d.calls
 }
 
-// firstOf returns the first endpoint that is not ejected and, of the ejected endpoints before it, the one with the fewest consecutive bad outcomes;
-// -1 stands for none. The caller holds mu.
+// findFirst returns the index of the first endpoint among the given ones that is not ejected, and the index of the ejected endpoint before it with the
+// fewest consecutive bad outcomes; -1 if there is none. The caller holds mu.
 func (d *Detector) findFirst(among Mask) (available, ejected int) {
 	available, ejected = -1, -1
 	for i := range MaxEndpoints {
@@ -398,7 +398,7 @@ func (d *Detector) isHealthy(i int) bool {
 	return !d.endpoints[i].ejected && d.endpoints[i].badRun == 0 && !d.endpoints[i].suspected
 }
 
-// markSuspected records that a hedge at endpoint i, where its primary was, did not help the call.
+// markSuspected records that a hedge at endpoint i did not win, where the primary was sent to endpoint i as well: i may be unhealthy.
 func (d *Detector) markSuspected(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

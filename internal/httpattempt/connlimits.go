@@ -29,9 +29,9 @@ var errTooManyConns = errors.New("hedge: there are as many connections for hedge
 // dialWithSlot calls dial when the host has a free slot, or at once if limit is not positive. While no slot is free, it calls closeIdle, which closes idle
 // connections of other pools, every closeIdleInterval. After fallbackDelay without a slot it returns errTooManyConns: net/http does not stop a dial
 // when its request is cancelled.
-func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, closeIdle func(), dialWithSlot func() (net.Conn, error)) (conn net.Conn, err error) {
+func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, closeIdle func(), dial func() (net.Conn, error)) (conn net.Conn, err error) {
 	if limit <= 0 {
-		return dialWithSlot()
+		return dial()
 	}
 	to := h.addUser(addr, limit)
 	if err := to.acquireSlot(ctx, closeIdle); err != nil {
@@ -47,13 +47,13 @@ func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, c
 			free()
 		}
 	}()
-	if conn, err = dialWithSlot(); err != nil || conn == nil {
+	if conn, err = dial(); err != nil || conn == nil {
 		return nil, err
 	}
 	return &limitedConn{conn, free}, nil
 }
 
-// acquireSlot takes a slot.
+// acquireSlot waits for a free slot, and calls closeIdle meanwhile. It returns errTooManyConns after fallbackDelay, or the cause of ctx.
 func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	begun := time.Now()
 	for {

@@ -102,15 +102,15 @@ func (l *Link) getConn(string) {
 }
 
 func (l *Link) gotConn(info httptrace.GotConnInfo) {
-	l.guard.GotConn(l.Attempt, info.Reused && l.canHarm(info.Conn), info.IdleTime)
+	l.guard.GotConn(l.Attempt, info.Reused && l.cancelAffectsConn(info.Conn), info.IdleTime)
 	if !info.Reused {
 		l.setup.Store(int64(time.Since(l.getConnAt)))
 	}
 }
 
-// canHarm reports whether the cancellation of the attempt can harm the last request on conn. Over HTTP/2 a cancellation ends one stream. An attempt
-// that was cancelled before it was sent gets a connection only over HTTP/2: for HTTP/1.1, net/http checks the context first.
-func (l *Link) canHarm(conn net.Conn) bool {
+// cancelAffectsConn reports whether the cancellation of the attempt can make the request before it on conn fail. Over HTTP/2 it cannot: a cancellation
+// ends one stream. An attempt that is already cancelled gets a connection only over HTTP/2: for HTTP/1.1, net/http checks the context first.
+func (l *Link) cancelAffectsConn(conn net.Conn) bool {
 	if !l.guarded || l.Attempt.Err() == nil {
 		return l.guarded
 	}

@@ -52,7 +52,7 @@ type resumption struct {
 // Enabled reports whether hedging is switched on.
 func (r *resumption) Enabled() bool { return r.t.Enabled() }
 
-// RecordPause records the longest pause of a body.
+// RecordPause records the longest pause between two parts of a body, from which the time is learned after which a body has stalled.
 func (r *resumption) RecordPause(longest time.Duration) { r.key.Paused(longest) }
 
 // RecordObstacle counts a body that stalled and was not resumed, and the obstacle. A stall shorter than [policy.MinStall] does not count.
@@ -93,7 +93,7 @@ func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error)
 	return r.Attempt(a, number)
 }
 
-// RecordDecision ends the call. It has won if the body goes on with its response.
+// RecordDecision ends the call for the remainder. won reports whether the body continues with the response of that call.
 func (r remainderCall) RecordDecision(won bool) {
 	r.EndRest(won)
 	if won {

@@ -16,7 +16,7 @@ import (
 
 // A Log logs the changes of state of one client or Limiter. It is safe for concurrent use.
 type Log struct {
-	out          *slog.Logger  // nil: only warnings of logOnce and panics are logged, to slog.Default
+	out          *slog.Logger  // nil: only warnings of logWarning and panics are logged, to slog.Default
 	prefix       string        // of messages
 	panics       *atomic.Int64 // number of panics of observers and loggers
 	panicLogged  atomic.Bool   // a panic was logged
@@ -55,7 +55,7 @@ func (l *Log) LogEnvironment(e Environment) {
 }
 
 func (l *Log) warnOfInvalidVariable(name, value string) {
-	l.logOnce(name+"="+value, "a variable of the environment cannot be understood, so no hedge is sent",
+	l.logWarning(name+"="+value, "a variable of the environment cannot be understood, so no hedge is sent",
 		slog.String("variable", name), slog.String("value", sanitize.CleanText(value)))
 }
 
@@ -64,7 +64,7 @@ func (l *Log) warnOfInvalidVariable(name, value string) {
 func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 	switch {
 	case maxHedges == 0 || budgetPercent == 0:
-		l.logOnce(fmt.Sprintf("means %d %v", maxHedges, budgetPercent), "the settings allow no hedge, so none is ever sent",
+		l.logWarning(fmt.Sprintf("means %d %v", maxHedges, budgetPercent), "the settings allow no hedge, so none is ever sent",
 			slog.Int("max_hedges", maxHedges), slog.Float64("budget_percent", budgetPercent))
 	case budgetPercent < 1:
 		l.Log(slog.LevelInfo, "the budget is less than 1 % of the calls", slog.String("budget", fmt.Sprintf("%v %%", budgetPercent)))
@@ -82,7 +82,7 @@ func (l *Log) WarnOfSmallRouteBudget(route string, budgetPercent float64) {
 // WarnOfNestedHedging warns of the first call that is within a hedged call to the same target.
 func (l *Log) WarnOfNestedHedging(call string) {
 	if !l.nestedLogged.Swap(true) {
-		l.logOnce("again", "hedging around hedging: what is hedged above is sent once here", slog.String("call", sanitize.CleanText(call)))
+		l.logWarning("again", "hedging around hedging: what is hedged above is sent once here", slog.String("call", sanitize.CleanText(call)))
 	}
 }
 
@@ -92,7 +92,7 @@ var onceLogged sync.Map
 // WarnOfPrepareError warns of the first error of a Prepare function.
 func (l *Log) WarnOfPrepareError(err error) {
 	if !l.prepareErrorLogged.Swap(true) {
-		l.logOnce("unprepared", "a request was not prepared for an endpoint; later ones are not logged", slog.String("error", sanitize.CleanText(err.Error())))
+		l.logWarning("unprepared", "a request was not prepared for an endpoint; later ones are not logged", slog.String("error", sanitize.CleanText(err.Error())))
 	}
 }
 
@@ -102,7 +102,7 @@ func (l *Log) WarnOfBoundRequest(with string) {
 		return
 	}
 	if _, known := l.boundParts.LoadOrStore(with, true); !known && l.boundPartCount.Add(1) <= 8 {
-		l.logOnce("stays "+with, "calls with something that no endpoint keeps or drops stay where they are made for", slog.String("with", sanitize.CleanText(with)))
+		l.logWarning("stays "+with, "calls with something that no endpoint keeps or drops stay where they are made for", slog.String("with", sanitize.CleanText(with)))
 	}
 }
 
@@ -117,8 +117,8 @@ func (l *Log) LogHeldBack(key string) {
 	}
 }
 
-// logOnce logs a warning to the logger. Without a logger, it logs the first warning of each name to slog.Default.
-func (l *Log) logOnce(name, message string, attrs ...slog.Attr) {
+// logWarning logs a warning to the logger. Without a logger, it logs the first warning of each name to slog.Default.
+func (l *Log) logWarning(name, message string, attrs ...slog.Attr) {
 	if l.IsDiscarded() {
 		if _, known := onceLogged.LoadOrStore(l.prefix+name, true); known {
 			return

@@ -50,7 +50,7 @@ func (m *Mux[T]) Add(pattern, at string, value T) error {
 	}
 	e := &entry[T]{value, at}
 	if err := registerPattern(m.mux, pattern, e); err != nil {
-		return m.placed(err, pattern, e)
+		return m.withSourceLine(err, pattern, e)
 	}
 	m.all[pattern] = e
 	return nil
@@ -67,9 +67,9 @@ func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err er
 	return nil
 }
 
-// placed returns the error of a ServeMux about a pattern. If the pattern conflicts with another pattern, the text names the source lines of
+// withSourceLine returns the error of a ServeMux about a pattern. If the pattern conflicts with another pattern, the text names the source lines of
 // both, in place of lines of this package.
-func (m *Mux[T]) placed(err error, pattern string, e *entry[T]) error {
+func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 	_, details, conflict := strings.Cut(err.Error(), "):\n")
 	if !conflict {
 		return err

@@ -11,7 +11,7 @@ import (
 type brakes struct {
 	outage   outageCheck
 	pushback pushbackCheck
-	yield    hedgeYield
+	yield    winRateThrottle
 
 	budgetExhausted bool                 // the budget did not pay for a hedge, and has not been half full since
 	notices         *[changeKinds]Notice // nil: no change was reported
@@ -19,7 +19,7 @@ type brakes struct {
 
 // resetResults forgets the results of calls. An exhausted budget stays exhausted.
 func (b *brakes) resetResults() {
-	b.yield = hedgeYield{}
+	b.yield = winRateThrottle{}
 	b.setState(&brakeState{scale: 1})
 }
 

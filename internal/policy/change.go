@@ -36,7 +36,8 @@ const (
 	BudgetEvery = 10 * time.Minute
 )
 
-// A Notice holds the current and the last reported state of one kind. The zero value is a good state. It is not safe for concurrent use.
+// A Notice decides when a state that is good or bad, such as an exhausted budget, is reported. It holds the present state and the last one reported. The
+// zero value is good. It is not safe for concurrent use.
 type Notice struct {
 	bad, reported bool
 	changes       int          // since the last that was reported

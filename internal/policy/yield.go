@@ -9,18 +9,18 @@ const (
 	minBudgetScale = 0.1 // of the budget remains, however few hedges win
 )
 
-// A hedgeYield reduces the budget while few hedges win.
-type hedgeYield struct {
+// A winRateThrottle reduces the budget while few hedges win.
+type winRateThrottle struct {
 	scale  float64 // factor of the budget, in [minBudgetScale, 1]
 	hedges int     // since scale was last judged
 	wins   int     // of these hedges
 }
 
 // withdrawHedge removes a hedge that was not sent. The hedge may have been judged in the meantime.
-func (y *hedgeYield) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
+func (y *winRateThrottle) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
 // record updates the scale when enough hedges or wins were counted.
-func (y *hedgeYield) record(*Result) {
+func (y *winRateThrottle) record(*Result) {
 	switch {
 	case y.wins >= restoreWins:
 		y.scale, y.hedges, y.wins = min(1, 2*y.scale), 0, 0

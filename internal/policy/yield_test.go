@@ -7,11 +7,11 @@ import (
 )
 
 func TestHedgeYieldHalvesTheBudgetOfHedgesThatDoNotWin(t *testing.T) {
-	y := hedgeYield{scale: 1}
+	y := winRateThrottle{scale: 1}
 	for _, want := range []float64{0.5, 0.25, 0.125, minBudgetScale, minBudgetScale} {
 		y.hedges, y.wins = judgedHedges, minWins-1
 		y.record(nil)
-		assert.Equal(t, hedgeYield{scale: want}, y)
+		assert.Equal(t, winRateThrottle{scale: want}, y)
 	}
 	y.hedges, y.wins = judgedHedges, minWins
 	y.record(nil)

@@ -47,9 +47,9 @@ type Attempt struct {
 	async    bool  // may outlive the caller's context, see ignoreCaller
 	detaches bool  // may outlive its call, see [Detachment]
 
-	mu    sync.Mutex            // guards guard, and the creation of in
-	in    atomic.Pointer[inner] // nil: not created; released: never created
-	guard Guard                 // nil: the attempt is cancelled at once
+	mu    sync.Mutex                   // guards guard, and the creation of in
+	in    atomic.Pointer[innerContext] // nil: not created; released: never created
+	guard Guard                        // nil: the attempt is cancelled at once
 }
 
 // NewAttempt returns attempt n of a race that has ended, for hedges that continue the result of its winner. n is at most MaxHedges.
@@ -63,8 +63,8 @@ func (a *Attempt) CancelAndDetach() {
 	a.detach(a.recordedValues())
 }
 
-// inner is the cancellable context of an attempt.
-type inner struct {
+// innerContext is the cancellable context of an attempt.
+type innerContext struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	caller callerContext // of an attempt that may outlive its call; otherwise its Context is nil
@@ -74,10 +74,10 @@ type inner struct {
 }
 
 // released stands for the inner context of an attempt that was released before it had one.
-var released = new(inner)
+var released = new(innerContext)
 
 // loadInner returns the inner context; nil if it was not created.
-func (a *Attempt) loadInner() *inner {
+func (a *Attempt) loadInner() *innerContext {
 	if in := a.in.Load(); in != released {
 		return in
 	}
@@ -85,7 +85,7 @@ func (a *Attempt) loadInner() *inner {
 }
 
 // endContext cancels the inner context. After it has returned, another end does not use the context of the caller.
-func (in *inner) endContext(cause error) {
+func (in *innerContext) endContext(cause error) {
 	in.ending.Lock()
 	defer in.ending.Unlock()
 	if in.stop != nil {
@@ -136,7 +136,7 @@ func (a *Attempt) Value(key any) any {
 		from = in
 	}
 	if key == (overridesKey{}) {
-		return overridesBelow(from, int(a.n), a.Call)
+		return attemptOverrides(from, int(a.n), a.Call)
 	}
 	return from.Value(key)
 }
@@ -144,7 +144,7 @@ func (a *Attempt) Value(key any) any {
 func (*Attempt) attemptContext() {}
 
 // AdoptedContext is the memory of a context that an attempt adopts.
-type AdoptedContext struct{ inner }
+type AdoptedContext struct{ innerContext }
 
 // AdoptContext makes ctx the inner context of the attempt. It reports false if the attempt has one. ctx must end with the context of the caller, and by
 // cancel, before which stop is called. The attempt refers to own from then on.
@@ -154,12 +154,12 @@ func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel 
 	if a.in.Load() != nil {
 		return false
 	}
-	own.inner = inner{Context: ctx, cancel: cancel, stop: stop}
-	return a.in.CompareAndSwap(nil, &own.inner) // false if the attempt was released at the same time
+	own.innerContext = innerContext{Context: ctx, cancel: cancel, stop: stop}
+	return a.in.CompareAndSwap(nil, &own.innerContext) // false if the attempt was released at the same time
 }
 
 // ensureInner returns the cancellable context of the attempt, and creates it in the first call; nil if the attempt was released before.
-func (a *Attempt) ensureInner() *inner {
+func (a *Attempt) ensureInner() *innerContext {
 	if a.in.Load() != nil {
 		return a.loadInner()
 	}
@@ -168,7 +168,7 @@ func (a *Attempt) ensureInner() *inner {
 	if a.in.Load() != nil {
 		return a.loadInner()
 	}
-	in, parent := new(inner), a.Context
+	in, parent := new(innerContext), a.Context
 	if a.async || a.detaches {
 		in.caller.Context, in.caller.recordsValues = parent, a.detaches && a.n > 0
 		in.caller.canEnd = parent.Done() != nil && parent.Err() == nil
@@ -202,7 +202,7 @@ func (o *Origin) Value(key any) any {
 	case numberKey{}:
 		return uint8(0)
 	case overridesKey{}:
-		return overridesBelow(o.Context, 0, o.Call)
+		return attemptOverrides(o.Context, 0, o.Call)
 	}
 	return o.Context.Value(key)
 }
@@ -262,12 +262,12 @@ func (a *Attempt) recordedValues() []contextValue {
 
 // NeedsRelease reports whether Release must be called to detach the attempt from the context of the caller. If not, the attempt stays without an inner
 // context: Done returns the channel of the caller's context.
-func (a *Attempt) NeedsRelease() bool { return a.freezeInner() != nil && a.Context.Done() != nil }
+func (a *Attempt) NeedsRelease() bool { return a.sealInnerContext() != nil && a.Context.Done() != nil }
 
 // Release cancels the attempt and detaches it from the context of the caller. If NeedsRelease reports true, it must be called when the result of the attempt
 // is no longer needed. Further calls have no effect.
 func (a *Attempt) Release() {
-	if in := a.freezeInner(); in != nil {
+	if in := a.sealInnerContext(); in != nil {
 		in.endContext(nil)
 	}
 }
@@ -278,8 +278,8 @@ func (a *Attempt) Abandon() {
 	a.Release()
 }
 
-// freezeInner prevents that an inner context is created later, and returns the existing one; nil: there is none.
-func (a *Attempt) freezeInner() *inner {
+// sealInnerContext prevents that an inner context is created later, and returns the existing one; nil: there is none.
+func (a *Attempt) sealInnerContext() *innerContext {
 	if a.in.CompareAndSwap(nil, released) {
 		return nil
 	}

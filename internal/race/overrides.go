@@ -38,9 +38,9 @@ func OverridesFrom(ctx context.Context) Overrides {
 	return o
 }
 
-// overridesBelow returns the Overrides in the context of attempt n of a call, as a context value. The parent is the context of the caller. The zero
-// call leaves Parent as it is.
-func overridesBelow(parent context.Context, n int, call CallTarget) any {
+// attemptOverrides returns the context value with the Overrides of attempt n, made from the Overrides in the context of the caller, parent. A zero
+// call does not change the field Parent.
+func attemptOverrides(parent context.Context, n int, call CallTarget) any {
 	v := parent.Value(overridesKey{})
 	o, _ := v.(Overrides)
 	if !o.Allow && o.Delay == 0 && n == 0 && (call == CallTarget{} || call == o.Parent) {
@@ -67,12 +67,12 @@ func SingleAttemptContext(ctx context.Context) (once context.Context, changed bo
 	if o := OverridesFrom(ctx); !o.Allow && o.Delay == 0 {
 		return ctx, false
 	}
-	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, 0, CallTarget{})), true
+	return context.WithValue(ctx, overridesKey{}, attemptOverrides(ctx, 0, CallTarget{})), true
 }
 
 // HedgeContext returns a context for work that serves hedge n of another process.
 func HedgeContext(ctx context.Context, n int) context.Context {
-	return context.WithValue(ctx, overridesKey{}, overridesBelow(ctx, n, CallTarget{}))
+	return context.WithValue(ctx, overridesKey{}, attemptOverrides(ctx, n, CallTarget{}))
 }
 
 // HedgeNumber parses the number of a hedge from the values of a header or metadata key. It is 0 if there is none, and 1 if a value is invalid.

@@ -155,7 +155,7 @@ func signsRange(req *http.Request) bool {
 			return true
 		case hasSuffixFold(name, "Authorization") && (slices.ContainsFunc(values, mayCoverRange) || slices.ContainsFunc(values, listsRange)):
 			return true
-		case hasSuffixFold(name, "Headers") && isSignedHeadersName(name) && slices.ContainsFunc(values, namesRange):
+		case hasSuffixFold(name, "Headers") && isSignedHeadersName(name) && slices.ContainsFunc(values, mentionsRange):
 			return true
 		}
 	}
@@ -164,7 +164,7 @@ func signsRange(req *http.Request) bool {
 	}
 	q, _ := url.ParseQuery(strings.ReplaceAll(req.URL.RawQuery, ";", "%3B")) // ParseQuery drops parameters with a raw semicolon
 	for name, values := range q {
-		if isSignedHeadersName(name) && slices.ContainsFunc(values, namesRange) || slices.ContainsFunc(values, listsRange) {
+		if isSignedHeadersName(name) && slices.ContainsFunc(values, mentionsRange) || slices.ContainsFunc(values, listsRange) {
 			return true
 		}
 	}
@@ -198,22 +198,22 @@ func listsRange(credentials string) bool {
 		return false
 	}
 	if strings.HasPrefix(lower, "bce-auth-v") {
-		return namesRange(lower)
+		return mentionsRange(lower)
 	}
 	headers := false
 	for param := range strings.FieldsFuncSeq(lower, func(r rune) bool { return r == ',' || r == '&' }) {
 		if strings.ContainsAny(param, "=:") { // otherwise the list continues
 			headers = strings.Contains(param, "header")
 		}
-		if headers && namesRange(param) {
+		if headers && mentionsRange(param) {
 			return true
 		}
 	}
 	return false
 }
 
-// namesRange reports whether a list of header names, with any separators, has Range or If-Range.
-func namesRange(list string) bool {
+// mentionsRange reports whether a list of header names, with any separators, has Range or If-Range.
+func mentionsRange(list string) bool {
 	for name := range strings.FieldsFuncSeq(list, func(r rune) bool {
 		return r != '-' && r != '_' && r != '.' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 	}) {

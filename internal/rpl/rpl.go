@@ -727,7 +727,7 @@ func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 			n.asking++
 			go func() { n.answers <- ask(m) }()
 		case "CHECK_ANSWER":
-			err = n.check(s.entry)
+			err = n.expectAnswer(s.entry)
 		case "CHECK_OUT_QUERY":
 			if !n.sent(s) {
 				err = errors.New("no such query")
@@ -792,9 +792,9 @@ func (n *Network) await() {
 	}
 }
 
-// check waits for an answer like an entry. Answers to several questions may come in any
+// expectAnswer waits for an answer like an entry. Answers to several questions may come in any
 // order.
-func (n *Network) check(e *entry) error {
+func (n *Network) expectAnswer(e *entry) error {
 	why, late := errors.New("no answer"), time.After(time.Minute)
 	for i := 0; ; i++ {
 		if i == len(n.unchecked) {

@@ -67,7 +67,7 @@ func TestPlayer(t *testing.T) {
 	if os.Getenv("WORLDS_PLAYER") == "" {
 		t.Skip("it is started by the other tests")
 	}
-	doubles.PrepareBubbles()
+	doubles.PreloadNetConfig()
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		ps, err := parse(in.Text())
 		if err != nil {
@@ -93,7 +93,7 @@ func TestOneWorld(t *testing.T) {
 	if words == "" {
 		t.Skip("WORLDS_ONLY is not set")
 	}
-	doubles.PrepareBubbles()
+	doubles.PreloadNetConfig()
 	var d *draw
 	var number uint64
 	ps, err := parse(words)

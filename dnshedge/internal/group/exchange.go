@@ -59,7 +59,7 @@ type Exchange struct {
 	hasCheckedLate bool                         // once
 	selection      serverSelection
 	hedges         hedgeTimes
-	retransmission retransmission
+	retransmission retransmissionTimer
 	failures       failures
 }
 

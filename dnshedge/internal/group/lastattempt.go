@@ -16,7 +16,7 @@ import (
 type lastAttempt struct {
 	mu             *sync.Mutex // of the exchange: it guards the fields below
 	selection      *serverSelection
-	retransmission *retransmission
+	retransmission *retransmissionTimer
 	counters       *Counters
 }
 

@@ -19,9 +19,9 @@ const (
 // errLost is the cause by which a query is cancelled that counts as lost.
 var errLost = errors.New("dnshedge: query is lost")
 
-// A retransmission decides when the last query of an exchange counts as lost (RFC 6298). The last query is the primary or the last
+// A retransmissionTimer decides when the last query of an exchange counts as lost (RFC 6298). The last query is the primary or the last
 // retransmission: hedges do not count. The lock of the exchange guards it.
-type retransmission struct {
+type retransmissionTimer struct {
 	selection  *serverSelection
 	connection [1 + MaxHedges]transport.QueryPath // of each attempt; they have locks of their own
 	deadline   time.Time                          // no query is sent after it; zero: the message is sent once
@@ -39,7 +39,7 @@ type retransmission struct {
 // lostAt returns the time at which the last query counts as lost, by present knowledge. That is the retransmission timeout of its server, doubled for
 // each retransmission, and not before the loss delay of a hedge that is under way. If another server is next, it gets half of the time
 // that was left, unless its answers are known to take longer.
-func (r *retransmission) lostAt() time.Time {
+func (r *retransmissionTimer) lostAt() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
 	wait := server.rto.currentTimeout(r.count, next == server || next.IsSilent())
@@ -72,7 +72,7 @@ func (r *retransmission) lostAt() time.Time {
 //
 // But a server may drop one question and answer others. So the wait takes at most half of the time that was left, and a second at least, because
 // queries may wait for their turn.
-func (r *retransmission) patienceEnd(attempt int, sent time.Time, patience time.Duration) time.Time {
+func (r *retransmissionTimer) patienceEnd(attempt int, sent time.Time, patience time.Duration) time.Time {
 	at := sent.Add(patience)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
 		at = carried.Add(patience)
@@ -84,12 +84,12 @@ func (r *retransmission) patienceEnd(attempt int, sent time.Time, patience time.
 }
 
 // lastPatience returns how long the last attempt waits, by present knowledge, for a query that it sent to a server at the given time.
-func (r *retransmission) lastPatience(s *Server, sent time.Time) time.Duration {
+func (r *retransmissionTimer) lastPatience(s *Server, sent time.Time) time.Duration {
 	return max(s.rto.currentTimeout(r.count, true), r.minLastPatience(s, sent))
 }
 
 // minLastPatience returns how long the last attempt, and the wait before it, last at least: up to half of the time that was left.
-func (r *retransmission) minLastPatience(s *Server, sent time.Time) time.Duration {
+func (r *retransmissionTimer) minLastPatience(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
 	timeout := min(r.timeout, servers[0].rto.currentTimeout(0, isAlone), s.rto.currentTimeout(0, isAlone))
@@ -97,19 +97,19 @@ func (r *retransmission) minLastPatience(s *Server, sent time.Time) time.Duratio
 }
 
 // backOff doubles the timeout of the last query's server, unless the server has answered another query since.
-func (r *retransmission) backOff(now time.Time) {
+func (r *retransmissionTimer) backOff(now time.Time) {
 	if s := r.selection.servers[r.lastServer]; !s.AnsweredSince(r.lastSent) {
 		s.rto.backOff(r.lastSent, now)
 	}
 }
 
 // recordQuery stores the last query: its attempt and its server.
-func (r *retransmission) recordQuery(attempt, server int, now time.Time) {
+func (r *retransmissionTimer) recordQuery(attempt, server int, now time.Time) {
 	r.lastAttempt, r.lastServer, r.lastSent = attempt, server, now
 }
 
 // recordUnpaid postpones the retransmission, for which no budget paid.
-func (r *retransmission) recordUnpaid(now time.Time) {
+func (r *retransmissionTimer) recordUnpaid(now time.Time) {
 	r.unpaidUntil = now.Add(alignCheck(max(minRTO, now.Sub(r.lastSent)/2)))
 }
 

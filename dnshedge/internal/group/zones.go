@@ -123,8 +123,8 @@ func (z *silentZones) removeZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets how many misses a zone has. The caller holds mu.
-func (z *silentZones) setMisses(one *suspectZone, misses int) {
+// setUnanswered sets how many misses a zone has. The caller holds mu.
+func (z *silentZones) setUnanswered(one *suspectZone, misses int) {
 	if (misses == minSilentChildren) == one.isSilent() {
 		one.misses = misses
 		return
@@ -154,7 +154,7 @@ func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time
 		one.lastMiss = now
 		if !one.isSilent() && !one.lastAnswer.After(sent) && !slices.Contains(one.missedChildren[:one.misses], l.child) {
 			one.missedChildren[one.misses] = l.child
-			z.setMisses(one, one.misses+1)
+			z.setUnanswered(one, one.misses+1)
 			if one.isSilent() {
 				one.silentSince = now
 			}
@@ -183,7 +183,7 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 			z.removeZone(one)
 			continue
 		}
-		z.setMisses(one, 0)
+		z.setUnanswered(one, 0)
 		one.silentSince, one.lastAnswer = time.Time{}, now
 	}
 }

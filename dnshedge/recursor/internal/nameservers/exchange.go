@@ -76,7 +76,7 @@ func (q *query) recordFailure() {
 	if q.stopped {
 		q.err = errEvicted
 	} else if !q.tcp && q.err != errTooManyForgeries && (!q.wrote.IsZero() || isUnreachable(q.err)) {
-		q.recordMiss()
+		q.recordTimeout()
 	}
 	q.releaseSlots()
 }
@@ -205,7 +205,7 @@ func (q *query) extendWait() bool {
 	case q.stopped:
 		return false
 	case !q.countedAsMissed:
-		q.recordMiss()
+		q.recordTimeout()
 		return q.conn.SetDeadline(end) == nil
 	case q.abandoned || slices.ContainsFunc(needs[:], func(n slotNeed) bool { return n.last != nil }):
 		return false

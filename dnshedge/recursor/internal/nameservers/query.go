@@ -291,8 +291,8 @@ func (q *query) abandonQuery() {
 	}
 }
 
-// recordMiss counts q as unanswered, once. The caller holds mu.
-func (q *query) recordMiss() {
+// recordTimeout counts q as unanswered, once. The caller holds mu.
+func (q *query) recordTimeout() {
 	if q.countedAsMissed {
 		return
 	}
