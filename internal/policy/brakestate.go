@@ -12,7 +12,7 @@ import (
 type brakeState struct {
 	outage   outageCheck
 	pushback pushbackCheck
-	scale    float64 // see [hedgeYield]
+	scale    float64 // see [winRateThrottle]
 }
 
 // isNotable reports whether the state restrains hedging enough to be kept. That of a key with few calls does not.
