@@ -221,8 +221,8 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {
-		case interface{ of() *connTracking }:
-			return t.of()
+		case interface{ self() *connTracking }:
+			return t.self()
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()
 		default:
