@@ -202,14 +202,23 @@ type served struct {
 	listeners map[string]*listener
 }
 
+// listen listens on a port that is free at both addresses.
 func listen(t *testing.T) *served {
-	s := &served{port: freePort(t), listeners: make(map[string]*listener)}
-	for _, ip := range []string{"127.0.0.1", "127.0.0.2"} {
-		l, err := net.Listen("tcp", ip+":"+s.port)
-		require.NoError(t, err)
-		s.listeners[ip] = &listener{Listener: l}
+	for range 100 {
+		port := freePort(t)
+		first, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			continue
+		}
+		second, err := net.Listen("tcp", "127.0.0.2:"+port)
+		if err != nil {
+			_ = first.Close()
+			continue
+		}
+		return &served{port, map[string]*listener{"127.0.0.1": {Listener: first}, "127.0.0.2": {Listener: second}}}
 	}
-	return s
+	t.Fatal("no port is free at both addresses")
+	return nil
 }
 
 // load is a client that calls without a pause.
