@@ -167,7 +167,7 @@ func play(ctx context.Context, all []*client, learns int, bad bool) {
 }
 
 // TestTwoNginx prints a table, as docs/endpoints.md has it, in about a minute. However busy the machine is, hedges stay within the budget. Unless it is so busy that the
-// far endpoint takes three times as long as it does, WithEndpoints is as good as the best choice that does not change, or is when it is tried again.
+// far endpoint takes half as long again as it does, WithEndpoints is as good as the best choice that does not change, or is when it is tried again.
 func TestTwoNginx(t *testing.T) {
 	var table strings.Builder
 	again := 2 // tries that a busy machine may have in all
@@ -209,7 +209,7 @@ func TestTwoNginx(t *testing.T) {
 				row += fmt.Sprintf(" %.2f (%s) | %.1f %% | %d |\n", ratio, best.name, 100*float64(hedges)/float64(calls), endpoints.failed)
 				t.Log(row)
 				assert.LessOrEqual(t, float64(hedges), 0.1*float64(calls)+2*20, "the budget, and what two keys begin with")
-				busy := all[1].p99() > 3*away // far is well in each condition
+				busy := all[1].p99() > away*3/2 // far is well in each condition
 				if c.far && !busy {
 					assert.Greater(t, endpoints.sent.faraway.Load(), calls/2, "the calls go where they are answered well")
 				}
