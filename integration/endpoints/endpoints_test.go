@@ -42,7 +42,8 @@ type client struct {
 	took   []time.Duration // of those that count
 	failed int
 
-	sent counter // requests
+	sent             counter // requests
+	farWhileLearning int64   // requests to the far host before calls count
 }
 
 // A counter counts requests, and those to the far host.
@@ -159,6 +160,9 @@ func play(ctx context.Context, all []*client, learns int, bad bool) {
 		most *= 3
 	}
 	phase(learns, most, learning, false)
+	for _, c := range all {
+		c.farWhileLearning = c.sent.faraway.Load()
+	}
 	counted := int(lasts.Seconds() * rate)
 	phase(counted, counted, rate, true)
 	for _, c := range all {
@@ -167,7 +171,7 @@ func play(ctx context.Context, all []*client, learns int, bad bool) {
 }
 
 // TestTwoNginx prints a table, as docs/endpoints.md has it, in about a minute. However busy the machine is, hedges stay within the budget. Unless it is so busy that the
-// far endpoint takes half as long again as it does, WithEndpoints is as good as the best choice that does not change, or is when it is tried again.
+// far endpoint takes three times as long as it does, WithEndpoints is as good as the best choice that does not change, or is when it is tried again.
 func TestTwoNginx(t *testing.T) {
 	var table strings.Builder
 	again := 2 // tries that a busy machine may have in all
@@ -209,14 +213,12 @@ func TestTwoNginx(t *testing.T) {
 				row += fmt.Sprintf(" %.2f (%s) | %.1f %% | %d |\n", ratio, best.name, 100*float64(hedges)/float64(calls), endpoints.failed)
 				t.Log(row)
 				assert.LessOrEqual(t, float64(hedges), 0.1*float64(calls)+2*20, "the budget, and what two keys begin with")
-				busy := all[1].p99() > away*3/2 // far is well in each condition
-				if c.far && !busy {
-					assert.Greater(t, endpoints.sent.faraway.Load(), calls/2, "the calls go where they are answered well")
-				}
+				busy := all[1].p99() > 3*away // far is well in each condition
+				far, counted := endpoints.sent.faraway.Load()-endpoints.farWhileLearning, int64(len(endpoints.took))
 				noise := 2 * (all[1].p99() - away) // what the machine adds to a call; one that is hedged meets it at both endpoints
-				good := float64(endpoints.p99()) <= slack*float64(best.p99())+float64(noise)
+				good := float64(endpoints.p99()) <= slack*float64(best.p99())+float64(noise) && (!c.far || far > counted/2)
 				if good || busy || again == 0 || t.Failed() || time.Now().After(late) {
-					assert.True(t, good || busy, "p99 %v, and %v of %s", endpoints.p99(), best.p99(), best.name)
+					assert.True(t, good || busy, "p99 %v, and %v of %s; %d of %d calls go to the far endpoint", endpoints.p99(), best.p99(), best.name, far, counted)
 					table.WriteString(row)
 					return
 				}
