@@ -13,22 +13,7 @@ import (
 // The servers of a zone and of the zone below it, which has the only trust anchor, are the same and have no glue. The address that is known may be
 // that of the server without signatures.
 func TestResolverLooksUpOtherServersOfAZoneWhoseAnchorIsBelow(t *testing.T) {
-	bubble(t, `
-. served 198.41.0.4
-tld. delegated 192.0.2.1
-  example NS ns0.other.
-  example NS ns1.other.
-  example NS ns2.other.
-other. delegated 192.0.5.1
-  ns0 A 192.0.6.1
-  ns1 A 192.0.6.2
-  ns2 A 192.0.6.3
-example.tld. served 192.0.6.1 192.0.6.2 192.0.6.3
-  @ NS ns0.other.
-  @ NS ns1.other.
-  @ NS ns2.other.
-  www A 192.0.2.80
-sub.example.tld. delegated 192.0.6.1 192.0.6.2 192.0.6.3
+	bubble(t, threeServersWithoutGlue+`sub.example.tld. delegated 192.0.6.1 192.0.6.2 192.0.6.3
   www A 192.0.2.81
 `, func(t *testing.T, w *world) {
 		w.fault("192.0.6.3", onlyFor(dns.TypeA, stripped(dns.TypeRRSIG)))

@@ -150,5 +150,5 @@ func Crowded(most int64, n int, before, after time.Time) (known int) {
 	return known
 }
 
-// PackProof is packProof for tests.
+// PackProof is packRecords for tests.
 var PackProof = packRecords

@@ -9,6 +9,24 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
+// threeServersWithoutGlue has a zone whose three servers have names in another zone.
+const threeServersWithoutGlue = `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+  example NS ns0.other.
+  example NS ns1.other.
+  example NS ns2.other.
+other. delegated 192.0.5.1
+  ns0 A 192.0.6.1
+  ns1 A 192.0.6.2
+  ns2 A 192.0.6.3
+example.tld. served 192.0.6.1 192.0.6.2 192.0.6.3
+  @ NS ns0.other.
+  @ NS ns1.other.
+  @ NS ns2.other.
+  www A 192.0.2.80
+`
+
 // The servers of a zone have no glue. A server with good keys may have the name that is looked up last.
 func TestResolverLooksUpAllServersUntilOneHasGoodKeys(t *testing.T) {
 	unsigned, forgedKeys, staleKeys := stripped(dns.TypeRRSIG), onlyFor(dns.TypeDNSKEY, forged), onlyFor(dns.TypeDNSKEY, stale)
@@ -26,22 +44,7 @@ func TestResolverLooksUpAllServersUntilOneHasGoodKeys(t *testing.T) {
 		"REFUSED for keys":              {onlyFor(dns.TypeDNSKEY, rcode(dns.RcodeRefused)), onlyFor(dns.TypeDNSKEY, unsigned)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, `
-. served 198.41.0.4
-tld. delegated 192.0.2.1
-  example NS ns0.other.
-  example NS ns1.other.
-  example NS ns2.other.
-other. delegated 192.0.5.1
-  ns0 A 192.0.6.1
-  ns1 A 192.0.6.2
-  ns2 A 192.0.6.3
-example.tld. served 192.0.6.1 192.0.6.2 192.0.6.3
-  @ NS ns0.other.
-  @ NS ns1.other.
-  @ NS ns2.other.
-  www A 192.0.2.80
-`, func(t *testing.T, w *world) {
+			bubble(t, threeServersWithoutGlue, func(t *testing.T, w *world) {
 				w.fault("192.0.6.2", faults[0])
 				w.fault("192.0.6.3", faults[1])
 				w.sign("other.")
