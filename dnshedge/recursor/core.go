@@ -186,7 +186,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
 	conf := nameservers.Config{
-		Hedge: r.Hedge.poolHedge(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
+		Hedge: r.Hedge.nameserversHedge(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
 		PerServer: c.limits.InFlight, PerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
 	}
 	if t := r.Trace; t != nil {

@@ -88,9 +88,9 @@ func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	return nil
 }
 
-// poolHedge returns the settings in the form of package nameservers, whose Percentile is in percent.
-func (h Hedge) poolHedge() nameservers.Hedge {
-	c := nameservers.Hedge{Off: h.Off, Percentile: 100 * h.Percentile, BudgetPercent: h.BudgetPercent, MaxPerSecond: h.MaxPerSecond}
+// nameserversHedge returns the settings in the form of package nameservers, which has no NoBudget.
+func (h Hedge) nameserversHedge() nameservers.Hedge {
+	c := nameservers.Hedge(h)
 	if h.BudgetPercent == NoBudget {
 		c.Off, c.BudgetPercent = true, 0
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	Ended func(context.Context, Attempt, time.Duration, error)
 }
 
-// Hedge configures hedges. The fields and defaults are those of recursor.Hedge, but Percentile is in percent.
+// Hedge configures hedges. The fields and defaults are those of recursor.Hedge.
 type Hedge struct {
 	Off           bool
 	Percentile    float64

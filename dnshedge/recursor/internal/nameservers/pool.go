@@ -62,7 +62,7 @@ type counters struct {
 
 // NewPool returns a Pool, which must be closed.
 func NewPool(conf Config) *Pool {
-	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 65) / 100)}
+	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 0.65))}
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
 		f.conf.Dialer = nil // a plain Dialer is not needed to open sockets
 	}
