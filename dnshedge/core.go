@@ -612,7 +612,7 @@ type sharedFlight struct {
 
 // flightGroup is the set of running flights. It is safe for concurrent use.
 type flightGroup struct {
-	mu      sync.Mutex               // guards underWay, and the shared of those in it
+	mu      sync.Mutex               // guards running, and the field shared of its flights
 	running map[string]*sharedFlight // by question, and whether it may be hedged
 }
 

@@ -237,11 +237,11 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 
 // followAliases returns the parts of a response about the question's name and the targets of its aliases. It asks the same
 // upstream for a target that the response lacks.
-func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (followAliases []*aliasLink, err error) {
+func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (links []*aliasLink, err error) {
 	names := []string{q.name}
 	for name := q.name; ; {
 		l := newAliasLink(r, name, q.qtype)
-		if l.isEmpty && len(followAliases) > 0 {
+		if l.isEmpty && len(links) > 0 {
 			next := question{name, q.qtype}
 			if err := b.spendQuery(next); err != nil {
 				return nil, err
@@ -253,13 +253,13 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 				return nil, fmt.Errorf("dnssec: the upstream answers %s for %s, an alias of %s", dns.RcodeToString[r.Rcode], q.name, name)
 			}
 		}
-		followAliases = append(followAliases, l)
+		links = append(links, l)
 		if l.Zone = c.validator.AnchorZone(name, q.qtype); l.Zone != nil {
 			c.validator.PrefetchChain(b, &l.Response)
 		}
 		switch {
 		case l.aliasTarget == "":
-			return followAliases, nil
+			return links, nil
 		case len(names) > maxAliases, slices.Contains(names, l.aliasTarget):
 			return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: "aliases do not end", Name: q.name, Type: q.qtype, Limit: "Aliases"}
 		}

@@ -175,7 +175,7 @@ func (b *retryableBody) recordReturned(err error) {
 
 // shouldClose reports whether a host has connections that are to be drained, and whether a
 // request to it should close its own.
-func (n *Names) shouldClose(name string) (shouldClose, ok bool) {
+func (n *Names) shouldClose(name string) (closes, ok bool) {
 	if n.leaving.Load() == 0 {
 		return false, false
 	}

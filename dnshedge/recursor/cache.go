@@ -183,8 +183,6 @@ func (c *cache) addFailure(q question, now time.Time) {
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }
 
-// addStays keeps for a while that the parent of a zone was asked again where the zone is served, and stays reports that.
-
 // addConfirmedReferral caches for a while that the parent has confirmed the servers of a zone.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, failed: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)

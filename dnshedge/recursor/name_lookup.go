@@ -47,7 +47,7 @@ func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.Loc
 // A lookupGroup shares running server name lookups and zone queries between callers (single flight). It refuses a wait
 // that would close a cycle of waiting lookups.
 type lookupGroup struct {
-	mu          sync.Mutex // guards the fields below, and waitNodes
+	mu          sync.Mutex // guards the fields below, and the graph of waitNode
 	lookups     map[cacheKey]*nameLookup
 	zoneQueries map[zoneQueryKey]*zoneQuery
 }

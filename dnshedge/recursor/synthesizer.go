@@ -45,11 +45,11 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 
 // canSkipLabel reports whether a minimised question needs no query: its name is proven to have no address and no
 // delegation, but may have names below.
-func (k *synthesizer) canSkipLabel(canSkipLabel question, z *delegation) bool {
+func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	if k.chains == nil {
 		return false
 	}
-	found, ok := k.chains.Synthesize(k.validationBudget.Validation(), z.zone, canSkipLabel.name, canSkipLabel.qtype)
+	found, ok := k.chains.Synthesize(k.validationBudget.Validation(), z.zone, part.name, part.qtype)
 	return ok && found.Kind == validate.NoData
 }
 

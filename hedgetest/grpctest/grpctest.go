@@ -111,15 +111,15 @@ func (s *Server) interceptUnary(ctx context.Context, req any, _ *grpc.UnaryServe
 	return handler(ctx, req)
 }
 
-func (s *Server) interceptStream(srv any, interceptStream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) interceptStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	f := s.Arrive()
-	if err := s.applyFault(interceptStream.Context(), f); err != errThrough {
+	if err := s.applyFault(stream.Context(), f); err != errThrough {
 		return err
 	}
 	if f.Stall || f.Reset {
-		interceptStream = &cutter{interceptStream, f.After, func() error { return s.endAttempt(interceptStream.Context(), f) }}
+		stream = &cutter{stream, f.After, func() error { return s.endAttempt(stream.Context(), f) }}
 	}
-	return handler(srv, interceptStream)
+	return handler(srv, stream)
 }
 
 // A cutter passes the first messages of a stream, as many as left says, and then ends the attempt.

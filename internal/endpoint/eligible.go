@@ -36,7 +36,7 @@ func headerSet(names string) map[string]bool {
 	return all
 }
 
-// names are names of headers and parameters in lower case. A name that ends in * stands for all names with that prefix.
+// namePatterns are names of headers and parameters in lower case. A name that ends in * stands for all names with that prefix.
 type namePatterns []string
 
 // parseNames validates the names in Keep or Drop of a [Config].

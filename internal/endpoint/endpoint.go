@@ -113,7 +113,7 @@ func parseConfig(c Config) (e endpoint, err error) {
 	return e, err
 }
 
-// add appends an endpoint, or returns an error if it contradicts the endpoints before it.
+// addEndpoint appends an endpoint, or returns an error if it contradicts the endpoints before it.
 func (s *Set) addEndpoint(e endpoint, c Config) error {
 	if len(s.endpoints) == 0 {
 		if c.Prepare != nil || len(c.Keep) > 0 || len(c.Drop) > 0 || c.Cost > 1 {

@@ -84,7 +84,7 @@ func (d *HedgePick) IsRefused() bool {
 
 // usageRank returns 0 if no other attempt of the call uses backend b, 1 if only hedges do, and 2 if the primary does. It also returns the use of the
 // backend by the other attempt, or nil.
-func (d *HedgePick) usageRank(b *backend) (usageRank int, at *backendUse) {
+func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
 	if p := d.primary.use.Load(); p != nil && p.addr == b.addr {
 		return 2, p
 	}
@@ -92,10 +92,10 @@ func (d *HedgePick) usageRank(b *backend) (usageRank int, at *backendUse) {
 	defer d.picks.mu.Unlock()
 	for n, other := range d.picks.uses {
 		if n != d.hedge && other != nil && other.addr == b.addr {
-			usageRank, at = 1, other
+			rank, at = 1, other
 		}
 	}
-	return usageRank, at
+	return rank, at
 }
 
 // recordPick stores the result of the pick for the hedge: u, or a refusal if u is nil. A hedge that gRPC retries is not refused: its first try was

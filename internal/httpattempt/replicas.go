@@ -130,17 +130,17 @@ func dialOf(t *http.Transport) dialFunc {
 }
 
 // dialReplica connects to an address of the host in addr, for pool p. It tries the address avoid last, and before it those that were unreachable lately.
-func (r *replicas) dialReplica(ctx context.Context, dialReplica dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
+func (r *replicas) dialReplica(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return dialReplica(ctx, network, addr)
+		return dial(ctx, network, addr)
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return dialReplica(ctx, network, addr)
+		return dial(ctx, network, addr)
 	}
 	found, err := r.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil || len(found) == 0 {
-		return dialReplica(ctx, network, addr) // it resolves the host itself, or returns its own error
+		return dial(ctx, network, addr) // it resolves the host itself, or returns its own error
 	}
 	ips := make([]netip.Addr, len(found))
 	for i, ip := range found {
@@ -157,7 +157,7 @@ func (r *replicas) dialReplica(ctx context.Context, dialReplica dialFunc, networ
 		others = i
 	}
 	dialOne := func(ctx context.Context, ip netip.Addr) (net.Conn, error) {
-		return dialReplica(ctx, network, net.JoinHostPort(ip.String(), port))
+		return dial(ctx, network, net.JoinHostPort(ip.String(), port))
 	}
 	if others == 0 {
 		return r.dialFirst(ctx, dialOne, ips)

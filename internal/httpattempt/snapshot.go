@@ -116,7 +116,7 @@ func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
 	return r
 }
 
-// header returns a copy of the header with room for more fields.
+// newHeader returns a copy of the header with room for more fields.
 func (s *Snapshot) newHeader(extra int) http.Header {
 	if s.nilHeader {
 		return nil

@@ -79,7 +79,7 @@ func (s *replicaSet) pauses(addr netip.Addr) {
 	clear(s.hits)
 }
 
-// dialer dials catalog.test at the n-th address, as a base would at the first.
+// transport dials catalog.test at the n-th address, as a base would at the first.
 func (s *replicaSet) transport(t *testing.T, n int) *http.Transport {
 	tr := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, port, _ := net.SplitHostPort(addr)

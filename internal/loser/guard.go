@@ -30,7 +30,7 @@ const (
 type Guard struct {
 	mu       sync.Mutex    // guards the fields below, but for conn
 	returned bool          // see Returned
-	conn     atomic.Uint32 // a connState
+	conn     atomic.Uint32 // one of the states below
 
 	responseAt time.Time     // when the response began to arrive; zero: it has not
 	settledAt  time.Time     // when the last user of the connection has its response

@@ -30,7 +30,7 @@ func (s *brakeState) mergeState(other *brakeState) {
 	}
 }
 
-// append appends the slow share, the scale and the pushback share as IEEE 754 numbers; then whether pushback has stopped hedges, as 0 or 1;
+// appendTo appends the slow share, the scale and the pushback share as IEEE 754 numbers; then whether pushback has stopped hedges, as 0 or 1;
 // then the rest of the pause in nanoseconds.
 func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	for _, x := range [...]float64{s.outage.slowShare, s.scale, s.pushback.share} {

@@ -280,7 +280,7 @@ func (k *Key) copyBrakeState() brakeState {
 	return k.brakes.copyState()
 }
 
-// reset forgets the latencies and the state of the brakes. Counters and budgets stay.
+// resetLearned forgets the latencies and the state of the brakes. Counters and budgets stay.
 func (k *Key) resetLearned() {
 	k.scheduleMu.Lock() // or a schedule that is being made would survive
 	defer k.scheduleMu.Unlock()

@@ -32,7 +32,7 @@ func ForbiddenWords() []string {
 // IsDescribingNoun reports whether a word makes a noun of the verb before it.
 func IsDescribingNoun(word string) bool { return describingNouns[strings.ToLower(word)] }
 
-// DescribingNouns, HandingBack and MisleadingNames are for docs/methods.md.
+// DescribingNouns, ReturningVerbs and MisleadingNames are for docs/methods.md.
 const DescribingNouns = describingNounList
 
 var (
@@ -40,13 +40,13 @@ var (
 	MisleadingNames = misleadingNames
 )
 
-// ReturnsObject is handsBack for tests.
+// ReturnsObject is returnsObject for tests.
 func ReturnsObject(sibling, name string) bool {
 	first, object, ok := splitName(name)
 	return ok && (first == "Get" || first == "Read") && returnsObject(sibling, object)
 }
 
-// SplitName is split for tests.
+// SplitName is splitName for tests.
 var SplitName = splitName
 
 // ClassifyDescriptor is judge for tests.

@@ -120,7 +120,7 @@ func (c *Chain) closestEncloser(name string) (above, next string) {
 	}
 }
 
-// covers returns the record in whose span a name lies that does not exist.
+// coveringRecord returns the record that covers a name which does not exist.
 func (c *Chain) coveringRecord(name string) dns.RR {
 	switch {
 	case c.usesNSEC3():

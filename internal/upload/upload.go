@@ -108,7 +108,7 @@ func (b *BufferedBody) Read(p []byte) (int, error) {
 	return b.source.Read(p)
 }
 
-// give reports false if all of what was read ahead has been given.
+// readBuffer reads from the bytes that were read ahead. It reports false if all of them have been read.
 func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -168,7 +168,7 @@ func newGRPCCall(d *draw, i int) *grpcCall {
 	return c
 }
 
-// declared reports whether the call may be sent twice: its name says that it only reads, or the user says so.
+// mayRepeat reports whether the call may be sent twice: its name says that it only reads, or the user says so.
 func (w *grpcWorld) mayRepeat(c *grpcCall) bool {
 	return w.client.declared || c.allowed || c.method == "GetItem" || c.method == "ListItems"
 }

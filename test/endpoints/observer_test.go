@@ -41,7 +41,7 @@ func (e *endpointEvents) of(endpoint string, kind hedge.EndpointKind) int64 {
 	return e.n[hedge.EndpointEvent{Endpoint: endpoint, Kind: kind}]
 }
 
-// ejected returns how many keys have ejected the endpoint, as events say.
+// out returns how many keys have ejected the endpoint, as events say.
 func (e *endpointEvents) out(endpoint string) int64 {
 	return e.of(endpoint, hedge.EndpointEjected) - e.of(endpoint, hedge.EndpointRestored)
 }

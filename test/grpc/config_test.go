@@ -517,7 +517,7 @@ func experiment(t *testing.T, warm int, opts []grpc.DialOption) (requests int) {
 
 const experimental = `{"methodConfig": [{"name": [{"service": "grpc.testing.TestService"}], "hedgingPolicy": {"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// The day this fails, grpc-go obeys hedging policies. Then name that version in serviceconfig.ObeyedSince.
+// The day this fails, grpc-go obeys hedging policies. Then name that version in serviceconfig.NativeHedgingSince.
 func TestGRPCIgnoresWhatWeObey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		assert.Equal(t, 5, experiment(t, 0, []grpc.DialOption{grpc.WithDefaultServiceConfig(experimental)}))

@@ -72,7 +72,7 @@ func openTimed(t *testing.T, ctx context.Context, h *hedge.Interceptor, streamer
 	return s
 }
 
-// readAll reads a stream of one message to its end.
+// readTimed reads a stream of one message to its end.
 func readTimed(t *testing.T, s grpc.ClientStream) {
 	require.NoError(t, s.RecvMsg(new(wrapperspb.StringValue)))
 	require.Equal(t, io.EOF, s.RecvMsg(new(wrapperspb.StringValue)))

@@ -132,7 +132,7 @@ func serveObject(rt *doubles.RoundTripper, req *http.Request, gaps ...gap) *http
 	return resp
 }
 
-// pauses answers request n with the n-th pauses, and those after the last with none.
+// gaps answers request n with the n-th pauses, and those after the last with none.
 func gaps(rt *doubles.RoundTripper, all ...[]gap) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		if err := doubles.Sleep(req.Context(), usual); err != nil {

@@ -643,14 +643,14 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 
 // signerZone returns the zone with the name signer that signed data of a server of z: z itself or a zone between it and
 // name.
-func (c *Validator) signerZone(z *Zone, signerZone, name string) *Zone {
-	if a := c.anchors.closestTo(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signerZone, a.zone) {
-		signerZone = a.zone // an island of security
+func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
+	if a := c.anchors.closestTo(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
+		signer = a.zone // an island of security
 	}
-	if signerZone == z.Name {
+	if signer == z.Name {
 		return z
 	}
-	return z.childZone(signerZone, true)
+	return z.childZone(signer, true)
 }
 
 // childZone returns a zone below z without a referral. Its servers are those of z.

@@ -166,7 +166,7 @@ func (p *Pool) Close() []*Server {
 	return all
 }
 
-// list returns the servers. The caller holds mu.
+// listServers returns the servers. The caller holds mu.
 func (p *Pool) listServers() []*Server {
 	all := make([]*Server, 0, len(p.servers))
 	for _, s := range p.servers {

@@ -96,7 +96,7 @@ func (s *Server) Close() {
 // isReady reports whether a first query needs no handshake.
 func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load()].Ready() }
 
-// ask asks the server, which was asked the same question n times before: each time
+// queryAddresses asks the server, which was asked the same question n times before: each time
 // another of its addresses, and if one cannot be reached, at once the next. The
 // address that answers is preferred from then on. While it runs, w tells of the connection.
 func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
@@ -362,7 +362,7 @@ func (h *health) AnsweredSince(t time.Time) bool {
 	return h.lastAnswer.After(t)
 }
 
-// answered is called when the server has answered: it is not silent.
+// recordAnswer is called when the server has answered: it is not silent.
 func (h *health) recordAnswer() {
 	now := time.Now()
 	defer h.logChange(now)

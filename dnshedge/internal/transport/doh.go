@@ -303,7 +303,7 @@ func (d *httpsTransport) probeSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer makes one request. sent.at becomes the time when it is written. The error is a connError if the server has ended a connection that has
+// fetchAnswer makes one request. sent.at becomes the time when it is written. The error is a connectionError if the server has ended a connection that has
 // carried an answer, or other requests.
 func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	defer h.releaseRequest()

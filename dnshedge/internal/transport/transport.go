@@ -87,7 +87,7 @@ type Owner interface {
 	RecordRetry()
 
 	// BeginAbandoned reports whether one more query may run on without a caller. If so,
-	// AbandonEnded is called once when it has ended.
+	// EndAbandoned is called once when it has ended.
 	BeginAbandoned() bool
 	EndAbandoned()
 	// AbandonedLifetime is how long an abandoned query runs on.

@@ -61,6 +61,6 @@ func (s *signature) secondsSince(date uint32, now time.Time) int64 {
 }
 
 // nearestTime returns the time nearest to now that a date of a signature can mean.
-func (s *signature) nearestTime(nearestTime uint32, now time.Time) time.Time {
-	return time.Unix(now.Unix()-s.secondsSince(nearestTime, now), 0).UTC()
+func (s *signature) nearestTime(date uint32, now time.Time) time.Time {
+	return time.Unix(now.Unix()-s.secondsSince(date, now), 0).UTC()
 }

@@ -28,7 +28,7 @@ func newFirstRTTs(percentile float64) *firstRTTs {
 	return &firstRTTs{percentile: percentile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }
 
-// add takes a sample.
+// addSample adds a sample.
 func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	c.window.Add(now, took)
 	c.newSamples++
