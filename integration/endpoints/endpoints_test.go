@@ -139,7 +139,7 @@ func (c *client) leaves() bool {
 }
 
 // play has all clients call at the same time, so that what disturbs the machine disturbs each. If the near endpoint is bad, clients learn
-// until it is left, for three times as long at most: a busy machine makes it hard to tell from the other one.
+// until it is left, for four times as long at most: a busy machine makes it hard to tell from the other one.
 func play(ctx context.Context, all []*client, learns int, bad bool) {
 	var wg sync.WaitGroup
 	phase := func(calls, most, perSecond int, counts bool) {
@@ -157,7 +157,7 @@ func play(ctx context.Context, all []*client, learns int, bad bool) {
 	}
 	most := learns
 	if bad {
-		most *= 3
+		most *= 4
 	}
 	phase(learns, most, learning, false)
 	for _, c := range all {

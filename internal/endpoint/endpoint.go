@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/redact"
 )
 
-// Max is the largest number of endpoints: a [Mask] has a bit for each.
+// MaxEndpoints is the largest number of endpoints: a [Mask] has a bit for each.
 const MaxEndpoints = 8
 
 // MaxCost is the largest cost of a hedge, in tokens.

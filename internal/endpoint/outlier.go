@@ -20,10 +20,11 @@ const (
 
 // Intervals of trials, each a number of calls or hedges.
 const (
-	probeInterval         = 100 // calls between two probes of an ejected endpoint: 1 % of the calls
-	promisingInterval     = 20  // calls between two probes if the last one succeeded, or if few latencies of the endpoint are known
-	unpaidProbeInterval   = 7   // calls between two probes if the first was denied: no multiple of the 10 calls in which a budget earns a token
-	hedgesPerEjectedTrial = 10  // one hedge in so many is sent to an ejected endpoint
+	probeInterval         = 100  // calls between two probes of an ejected endpoint: 1 % of the calls
+	promisingInterval     = 20   // calls between two probes if the last one succeeded, or if few latencies of the endpoint are known
+	measureInterval       = 1000 // calls between two probes that measure again an endpoint to which no primaries go
+	unpaidProbeInterval   = 7    // calls between two probes if the first was denied: no multiple of the 10 calls in which a budget earns a token
+	hedgesPerEjectedTrial = 10   // one hedge in so many is sent to an ejected endpoint
 )
 
 // Factors of a latency.
@@ -272,10 +273,12 @@ func (d *Detector) selectProbe(among Mask, primary int, median time.Duration) (i
 			if limit = lateAnswerFactor * s.expectedLatency; s.goodRun > 0 {
 				interval = promisingInterval
 			}
-		case s.ejected || j < primary || s.samples >= minLatencies || s.expectedLatency >= median:
+		case s.ejected || j < primary:
 			continue
-		default:
+		case s.needsLatencies(median):
 			interval = promisingInterval
+		default:
+			interval = measureInterval
 		}
 		if d.calls-s.lastProbe >= interval {
 			s.lastProbe = d.calls - interval + unpaidProbeInterval // recordProbe corrects it if the probe is paid for
@@ -285,11 +288,21 @@ func (d *Detector) selectProbe(among Mask, primary int, median time.Duration) (i
 	return -1, 0
 }
 
-// recordProbe records that a probe was sent to endpoint i.
-func (d *Detector) recordProbe(i int) {
+// needsLatencies reports whether more probes of the endpoint are necessary: few of its latencies are known, and it may be faster than median.
+func (s *endpointState) needsLatencies(median time.Duration) bool {
+	return s.samples < minLatencies && s.expectedLatency < median
+}
+
+// recordProbe records that the probe of a call was sent to endpoint i. If the probe measures the latency of i again, the endpoint has no
+// latencies until it answers, and hedges of calls to endpoint primary are no longer known to lose: both may have been exceptions.
+func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.endpoints[i].lastProbe = d.calls
+	s := &d.endpoints[i]
+	s.lastProbe = d.calls
+	if !s.ejected && !s.needsLatencies(median) {
+		s.samples, d.endpoints[primary].hedgesFutile = 0, false
+	}
 }
 
 // findFirst returns the index of the first endpoint among the given ones that is not ejected, and the index of the ejected endpoint before it with the

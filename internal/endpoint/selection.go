@@ -59,7 +59,7 @@ func (s *Selection) Primary() *Attempt { return &s.attempts[0] }
 
 // SelectProbe decides whether the call has a probe: a copy of the call that tests whether an ejected endpoint has recovered, or measures the
 // latency of an endpoint. The median is the median latency of calls to the endpoint of the primary. An endpoint that is known to be slower
-// gets no probe.
+// is only measured again after many calls.
 func (s *Selection) SelectProbe(median time.Duration) {
 	s.median = median
 	s.probe.target, s.probe.lateAfter = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)
@@ -109,7 +109,7 @@ func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 	s.hedges, s.used = hedge.number, s.used.With(hedge.endpoint)
 	if isProbe {
 		s.probe.sent = hedge
-		s.detector.recordProbe(hedge.endpoint)
+		s.detector.recordProbe(hedge.endpoint, s.attempts[0].endpoint, s.median)
 	} else {
 		if s.firstHedge == nil {
 			s.firstHedge = hedge
@@ -182,7 +182,7 @@ func (a *Attempt) RecordResult(answered, excused bool) {
 	}
 }
 
-// An End describes how a call ended.
+// A CallEnd describes how a call ended.
 type CallEnd struct {
 	Winner         int           // number of the attempt that answered; -1: none
 	HedgeDenied    bool          // a hedge was due and was not sent

@@ -319,6 +319,53 @@ func TestAnEndpointThatIsSlowFromTheStartIsLeft(t *testing.T) {
 	})
 }
 
+// TestEndpointMeasuredAtABusyTimeIsMeasuredAgain has a far endpoint that is much faster than the near one, except during the first calls.
+func TestEndpointMeasuredAtABusyTimeIsMeasuredAgain(t *testing.T) {
+	for _, busy := range []time.Duration{140 * ms, 2 * time.Second} {
+		t.Run(busy.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+				var stats *hedge.Stats
+				tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithStats(&stats))
+				for i := range 4000 {
+					far := busy
+					if i >= 300 {
+						far = 80 * ms
+					}
+					rt.Answer = inEndpoints(rt, after(rt, 220*ms), after(rt, far))
+					resp, err := get(t, tr, site)
+					require.NoError(t, err)
+					text(t, resp)
+				}
+				assert.True(t, firstEndpoint(tr).Ejected)
+				assert.LessOrEqual(t, float64(stats.HedgesSent.Load()), 0.02*float64(stats.TotalRequests.Load()))
+			})
+		})
+	}
+}
+
+// TestOneHedgeInVainDoesNotExcuseSlowCallsForEver has one call that is slow at both endpoints, before the far one becomes much faster.
+func TestOneHedgeInVainDoesNotExcuseSlowCallsForEver(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		var stats *hedge.Stats
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1), hedge.WithStats(&stats))
+		call := func(calls int, near, far time.Duration) {
+			rt.Answer = inEndpoints(rt, after(rt, near), after(rt, far))
+			for range calls {
+				resp, err := get(t, tr, site)
+				require.NoError(t, err)
+				text(t, resp)
+			}
+		}
+		call(500, 220*ms, 120*ms)
+		require.False(t, firstEndpoint(tr).Ejected)
+		sent := stats.HedgesSent.Load()
+		call(1, 600*ms, time.Second)
+		require.Equal(t, sent+1, stats.HedgesSent.Load())
+		call(4000, 220*ms, 80*ms)
+		assert.True(t, firstEndpoint(tr).Ejected)
+	})
+}
+
 func TestANearEndpointThatIsQuickerStays(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, quick(rt), after(rt, 80*ms))
