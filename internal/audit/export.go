@@ -23,7 +23,7 @@ type State struct {
 	Report observe.Audit // with the verdict
 }
 
-// State returns the state to export. ok is false if hedging was found neither to help nor to harm.
+// ExportState returns the state to export. ok is false if hedging was found neither to help nor to harm.
 // The time is by the engine's clock.
 func (a *Audit) ExportState(now time.Time) (j State, ok bool) {
 	a.mu.Lock()

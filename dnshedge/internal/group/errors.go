@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
-// Refused reports whether err is ECONNREFUSED: no process listens at the address, for instance because the server restarts.
+// IsRefused reports whether err is ECONNREFUSED: no process listens at the address, for instance because the server restarts.
 func IsRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // IsUnavailable reports whether an error is that of a server that may be asked again soon, and how long it wants to be left alone: it has refused

@@ -346,10 +346,10 @@ func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
 
 func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures }
 
-// Silent reports whether queries in a row had no answer, and none came since.
+// IsSilent reports whether queries in a row had no answer, and none came since.
 func (h *health) IsSilent() bool { return h.isSilent.Load() }
 
-// Down reports whether the server was in doubt, and has failed a probe as well.
+// IsDown reports whether the server was in doubt, and has failed a probe as well.
 func (h *health) IsDown() bool { return h.isDown.Load() }
 
 // HasAnswered reports whether the server has ever answered with more than a failure.
