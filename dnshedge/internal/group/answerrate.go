@@ -10,26 +10,26 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// answerRate is the share of the recent questions that a server has answered, of the questions that this server or
-// another one answered. It is counted by type of question. It is safe for concurrent use.
+// An answerRate holds the outcomes of recent questions to a server, by question type. It counts questions that the
+// server answered, and questions that it left unanswered and another server answered. It is safe for concurrent use.
 type answerRate struct {
-	mu     sync.Mutex // guards kinds
+	mu     sync.Mutex // guards byType
 	byType [4]recentQuestions
 }
 
-// recentQuestions is a ring of the outcomes of recent questions. Several outcomes of one name count once.
+// recentQuestions is a ring buffer of the outcomes of recent questions. Equal outcomes of one name are stored once.
 type recentQuestions struct {
 	outcomes [8]questionOutcome
 	next     int
 }
 
 type questionOutcome struct {
-	name       string // in wire format; empty: there was none yet
+	name       string // in wire format; empty: unused element
 	isAnswered bool
 }
 
-// typeIndex returns the index of a question's type. Servers and middleboxes may drop queries of types that they do not
-// know.
+// typeIndex returns the index in answerRate.byType of the question's type. Types are kept apart because servers and
+// middleboxes may drop queries of types that they do not know.
 func typeIndex(q *wire.Query) int {
 	switch q.Type {
 	case dns.TypeA:
@@ -42,7 +42,7 @@ func typeIndex(q *wire.Query) int {
 	return 3
 }
 
-// recordQuestion adds the outcome of a question.
+// recordQuestion stores whether the server answered q.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,8 @@ func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	r.next = (r.next + 1) % len(r.outcomes)
 }
 
-// answersMost reports whether most questions of q's kind were answered. One of which nothing is known has answered none.
+// answersMost reports whether the server answered more than half of the recent questions with q's type. It is false if
+// there were none.
 func (s *answerRate) answersMost(q *wire.Query) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,13 +9,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An eventReporter reports the events of an exchange to observers. Each element of attempts is used by the goroutine of that attempt alone; the
-// delay is written before the race begins. A nil eventReporter reports nothing.
+// An eventReporter reports the events of an exchange to observers. A nil eventReporter reports nothing.
+//
+// Only the goroutine of an attempt uses its element of attempts. delay is set before the race begins.
 type eventReporter struct {
 	watcher  *observers.Notifier
 	ctx      context.Context
-	first    *Server       // whose latency key observers get
-	delay    time.Duration // of the first hedge; 0: no hedge is due
+	first    *Server       // first server of the group; its latency key stands for the exchange
+	delay    time.Duration // hedge delay of the first hedge; 0: no hedge is due
 	attempts [1 + MaxHedges]struct {
 		to     *Server // nil: no server was asked yet
 		began  time.Time
@@ -25,7 +26,8 @@ type eventReporter struct {
 
 var _ race.AttemptObserver = (*eventReporter)(nil)
 
-// newEventReporter returns a reporter; nil if there are no observers.
+// newEventReporter returns a reporter of events to w for an exchange whose first server is first. It returns nil if w
+// is nil.
 func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server) *eventReporter {
 	if w == nil {
 		return nil
@@ -33,7 +35,7 @@ func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server)
 	return &eventReporter{watcher: w, ctx: ctx, first: first}
 }
 
-// raceWatch returns t as the observer of a race; nil if there are no observers.
+// raceWatch returns t as the observer of a race. It returns a nil interface if t is nil.
 func (t *eventReporter) raceWatch() race.AttemptObserver {
 	if t == nil {
 		return nil
@@ -41,15 +43,15 @@ func (t *eventReporter) raceWatch() race.AttemptObserver {
 	return t
 }
 
-// reportDenied reports why a hedge, or any hedge of the exchange, is not sent.
+// reportDenied reports the reason why a hedge, or every hedge of the exchange, is not sent.
 func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {
 		t.watcher.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
 	}
 }
 
-// reportAttempt reports that attempt n, which has another number for observers, asks a server, and that a server before in the same attempt has
-// failed.
+// reportAttempt reports that attempt n sends a query to s. number is the attempt's number for observers. If the attempt
+// has sent a query to another server before, it first reports that query as failed.
 func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Server) {
 	if t == nil {
 		return
@@ -60,10 +62,11 @@ func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Ser
 	t.watcher.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
 }
 
-// AttemptStarted does nothing, because the server is not chosen yet.
+// AttemptStarted implements race.AttemptObserver. It does nothing, because the server is not selected yet; see
+// reportAttempt.
 func (t *eventReporter) AttemptStarted(context.Context, int) {}
 
-// AttemptEnded reports the outcome of attempt n.
+// AttemptEnded implements race.AttemptObserver. It reports the outcome of attempt n and of the query that it sent last.
 func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if a := &t.attempts[n]; a.to != nil {
 		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: a.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(a.began)}
@@ -71,7 +74,7 @@ func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcom
 	}
 }
 
-// reportEnd reports the end of an exchange that the policy does not report.
+// reportEnd reports the end of an exchange without a latency key; policy.Call reports that of the others.
 func (t *eventReporter) reportEnd(winner, hedges int, took time.Duration) {
 	r := observe.RequestResult{Attempts: 1 + hedges, Winner: winner, Latency: took, Delay: t.delay}
 	t.watcher.Notify(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })

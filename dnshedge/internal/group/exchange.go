@@ -17,61 +17,64 @@ import (
 )
 
 const (
-	maxInitialHedges = 4 // to a single server without learned delays: they may all be useless
+	maxInitialHedges = 4 // maxInitialHedges limits the hedges of a single server while its delays are not learned. Such hedges may all be useless.
 
-	// maxTimerLag is how late a timer may fire. A timer that fires later shows that this process or machine was slow, not the network, and
-	// the answer may wait to be read. readGrace is the time for reading it.
+	// maxTimerLag is the usual maximum delay of a timer. A later timer shows that this process or machine was slow, not
+	// the network, and that the answer may wait to be read. readGrace is the extra time for reading it.
 	maxTimerLag = 3 * time.Millisecond
 	readGrace   = 2 * time.Millisecond
 )
 
 // Result is the outcome of an exchange.
 type Result struct {
-	Answer   *wire.Answer // the response of a server, even if that is a failure; nil: there is none
-	Err      error        // if there is no response
-	Server   *Server      // that sent the answer, or that the error is about
-	IsHedged bool         // the answer is that of a hedge
-	Attempts int          // attempts made
+	Answer   *wire.Answer // the response of a server, even if it is a failure; nil: no response
+	Err      error        // the error if there is no response
+	Server   *Server      // the server that sent Answer or caused Err
+	IsHedged bool         // Answer is the response to a hedge
+	Attempts int          // number of attempts made
 
-	HasRefused bool // there is an error, and a server has refused a connection
+	HasRefused bool // Err is set, and a server has refused a connection
 }
 
-// An Exchange asks a group of equal servers one question. The zero value is ready for Ask, and it is used once.
+// An Exchange sends one question to a group of equal servers. The zero value is ready for Ask, which may be called
+// once.
 //
-// Besides the primary it starts two kinds of attempts. A hedge is due at a time that was learned before the exchange began, and is sent
-// while the primary may still be answered. A retransmission is due when the last query that is no hedge counts as lost. The race
-// checks at the earlier time whether an attempt is due.
+// Besides the primary there are two kinds of attempts. A hedge is due after a delay that was computed before the
+// exchange began, and starts while the primary may still be answered. A retransmission is due when the last primary or
+// retransmission is presumed lost.
+//
+// The race calls Admit at the earliest time at which an attempt may be due.
 type Exchange struct {
 	conf           *Config
-	events         *eventReporter // nil: there are no observers
+	events         *eventReporter // nil: no observers
 	query          *wire.Query
 	start          time.Time
 	call           policy.Call
-	key            *policy.Key     // of the primary's server; nil if no latency is learned
-	primaryContext *transport.Span // which costs less to wait for than the context of the attempt
+	key            *policy.Key     // latency key of the first server; nil if the exchange records no latency
+	primaryContext *transport.Span // context of the primary; cheaper to wait for than that of race.Attempt
 
-	mu             sync.Mutex                   // guards the fields below, but for admitted attempts: they do not change
-	attempts       [1 + MaxHedges]attemptTarget // of admitted attempts
-	admitted       int                          // attempts, the primary included
-	running        int                          // attempts besides the primary that have not ended
-	idle           chan struct{}                // closed when running is 0; nil: the primary does not wait for that
-	checkAt        time.Time                    // when the race checks whether an attempt is due
-	hasCheckedLate bool                         // once
+	mu             sync.Mutex                   // guards the fields below; elements of attempts below admitted never change
+	attempts       [1 + MaxHedges]attemptTarget // the first admitted elements are in use
+	admitted       int                          // number of attempts started, with the primary
+	running        int                          // attempts other than the primary that have not ended
+	idle           chan struct{}                // closed when running becomes 0; nil: the primary does not wait for that
+	checkAt        time.Time                    // time of the next call of Admit
+	hasCheckedLate bool                         // Admit was called late, and readGrace was granted; this happens once
 	selection      serverSelection
 	hedges         hedgeTimes
 	retransmission retransmissionTimer
 	failures       failures
 }
 
-// hedgeTimes are the times of an exchange's hedges.
+// hedgeTimes holds the delays of an exchange's hedges.
 type hedgeTimes struct {
-	due        []time.Duration // since the exchange began
-	areGuesses bool            // no delays are learned yet
-	next       int             // index of the first hedge that is not due yet
-	room       [MaxHedges]time.Duration
+	due        []time.Duration          // delay of each hedge since the start of the exchange
+	areGuesses bool                     // the delays are the initial ones, because none are learned yet
+	next       int                      // index of the next hedge that is to be due
+	room       [MaxHedges]time.Duration // memory for due
 }
 
-// A primaryRun is the race of an exchange and its primary, in one piece of memory.
+// A primaryRun holds the race of an exchange and the state of its primary, so that they need one allocation.
 type primaryRun struct {
 	race    race.Race[reply]
 	attempt race.Attempt
@@ -79,14 +82,14 @@ type primaryRun struct {
 	span    transport.Span
 }
 
-// An attemptTarget is the kind of an attempt and its first query.
+// An attemptTarget is the kind of an attempt and the server of its first query.
 type attemptTarget struct {
 	kind    attemptKind
-	server  int
-	earlier int // queries to that server
+	server  int // index of the server
+	earlier int // number of earlier queries of the exchange to that server
 }
 
-// An attemptKind is the reason for an attempt.
+// An attemptKind tells why an attempt was started.
 type attemptKind int8
 
 const (
@@ -95,12 +98,12 @@ const (
 	retransmittedAttempt
 )
 
-// A reply is the answer to an attempt.
+// A reply is the result of an attempt that was answered.
 type reply struct {
 	*wire.Answer
-	from          *Server
+	from          *Server // the server that answered
 	kind          attemptKind
-	handshakeTime time.Duration // how long the answer waited for a handshake
+	handshakeTime time.Duration // part of the latency that a handshake took
 }
 
 var (
@@ -108,7 +111,8 @@ var (
 	_ race.Schedule  = (*Exchange)(nil)
 )
 
-// Ask sends a question to a group of servers of p, with hedges.
+// Ask sends the question q to a group of servers of p, with hedges, and returns the first answer that is no failure.
+// Servers that come earlier in group are preferred; group must not be empty.
 func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
 	x.selection.init(q, group)
@@ -137,22 +141,25 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	return Result{Answer: out.Value.Answer, Server: out.Value.from, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
 }
 
-// UnableServers returns the number of servers that could not answer, or refused a connection. It may be called at any time.
+// UnableServers returns the number of servers that could not answer the question or refused a connection. It may be
+// called during Ask.
 func (x *Exchange) UnableServers() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.unable
 }
 
-// FirstFailure returns the response of the first server that could not answer, or of the first healthy one that decided so, and that server; nil: there
-// is none yet. It may be called at any time.
+// FirstFailure returns the failure response that stands for the question, with its server. That is the first one that
+// is a decision of a healthy server (see Server.IsDecision), or else the first one. Both results are nil if there is
+// none. It may be called during Ask.
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.response, x.failures.responseServer
 }
 
-// failureResult returns the response of a server that could not answer, or else the error of the primary.
+// failureResult returns the Result of an exchange without an answer: the failure response of a server, or else err, the
+// error of the primary.
 func (x *Exchange) failureResult(err error, tries int) Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -163,7 +170,8 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 	return Result{Err: err, Server: cmp.Or(f.primaryServer, x.selection.servers[0]), Attempts: tries, HasRefused: f.hasRefused}
 }
 
-// recordOutcome learns from the exchange and reports its end to observers. The winner is -1 if there is none.
+// recordOutcome records the latency of the exchange for the latency key and reports the end of the exchange to
+// observers. winner is the number of the attempt that was answered, or -1.
 func (x *Exchange) recordOutcome(winner int, r *reply) {
 	isAnswered := winner >= 0
 	if x.key != nil {
@@ -182,7 +190,8 @@ func (x *Exchange) recordOutcome(winner int, r *reply) {
 	}
 }
 
-// observedNumber returns the number of attempt n for observers: the number of the hedge, or 0.
+// observedNumber converts the attempt number n to the number for observers, who see no retransmissions. A hedge has the
+// number of the hedge; the primary and retransmissions have 0. Negative n remains.
 func (x *Exchange) observedNumber(n int) int {
 	if n < 0 || x.attempts[n].kind != hedgeAttempt {
 		return min(n, 0)
@@ -190,7 +199,7 @@ func (x *Exchange) observedNumber(n int) int {
 	return x.countHedges(n)
 }
 
-// countHedges counts the hedges among the attempts up to n.
+// countHedges returns the number of hedges among attempts 0 to n.
 func (x *Exchange) countHedges(n int) (hedges int) {
 	for _, a := range x.attempts[:n+1] {
 		if a.kind == hedgeAttempt {
@@ -200,7 +209,8 @@ func (x *Exchange) countHedges(n int) (hedges int) {
 	return hedges
 }
 
-// scheduleAttempts computes when attempts besides the primary are due.
+// scheduleAttempts computes the delays of hedges and retransmissions before the primary starts. A message with an
+// opcode other than QUERY gets neither.
 func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	if !x.query.Standard() {
 		x.events.reportDenied(observe.DeniedMethod) // not known to be safe to repeat
@@ -230,7 +240,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	x.checkAt, r.deadline = x.start.Add(wait), x.start.Add(left)
 }
 
-// scheduleHedges computes when hedges are due.
+// scheduleHedges computes the delay of each hedge, or reports to observers why there are none.
 func (x *Exchange) scheduleHedges(ctx context.Context) {
 	first, conf := x.selection.servers[0], &x.conf.Hedging
 	x.hedges.due = x.hedges.room[:0]
@@ -256,7 +266,8 @@ func (x *Exchange) scheduleHedges(ctx context.Context) {
 	}
 }
 
-// Admit starts the attempt that is due: a retransmission or a hedge.
+// Admit implements race.Op. It reports whether an attempt is due and admitted, a retransmission or a hedge, and sets
+// the time of the next call.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -278,7 +289,8 @@ func (x *Exchange) Admit(int) bool {
 	return isAdmitted
 }
 
-// Next returns the time until Admit is called next. Admit must have been called for the index before.
+// Next implements race.Schedule. It returns the time until the next call of Admit, and false if there is none: all
+// attempts are used up, or the deadline comes first. The race calls Admit before it calls Next for the next index.
 func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -290,13 +302,14 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	return wait, x.admitted <= MaxHedges && x.checkAt.Before(x.retransmission.deadline)
 }
 
-// Failed stops hedging if the primary has failed. The primary fails after the other attempts, see waitForOthers.
+// Failed implements race.Schedule. The failure of the primary ends hedging. A primary that fails reports that only when
+// no other attempt runs, see waitForOthers.
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
-// HedgeTimeout sets no limit: the timeouts of servers end every attempt.
+// HedgeTimeout implements race.Schedule without a limit: the timeouts of servers end every attempt.
 func (x *Exchange) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
-// recordAttempt counts an attempt that starts now. The caller holds mu.
+// recordAttempt stores the kind and the server of an attempt that starts now. The caller holds mu.
 func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	n := x.admitted
 	x.admitted++
@@ -310,7 +323,8 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	x.retransmission.isLastAttempt = x.admitted == MaxHedges
 }
 
-// admitRetransmission admits a query in place of the last one, if that counts as lost and a budget pays for another. The caller holds mu.
+// admitRetransmission admits a retransmission if the last query is presumed lost and a budget pays for it. The caller
+// holds mu.
 func (x *Exchange) admitRetransmission(now time.Time) bool {
 	r := &x.retransmission
 	if now.Before(r.lostAt()) {
@@ -334,7 +348,8 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	return true
 }
 
-// admitHedge admits the next hedge, if it is due, allowed and paid for. A hedge that is not admitted is not due again. The caller holds mu.
+// admitHedge admits the next hedge if its delay is over, hedging is allowed and the budget pays for it. A denied hedge
+// is not tried again. The caller holds mu.
 func (x *Exchange) admitHedge(now time.Time) bool {
 	n := x.hedges.next
 	if n == len(x.hedges.due) || now.Sub(x.start) < x.hedges.due[n] {
@@ -369,7 +384,7 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 	return true
 }
 
-// Ended counts the end of attempt n, a hedge or a retransmission.
+// Ended implements race.Op. It records the end of attempt n, which is a hedge or a retransmission.
 func (x *Exchange) Ended(n int) {
 	if x.attempts[n].kind == hedgeAttempt && x.key != nil {
 		x.call.Ended(n)
@@ -382,8 +397,8 @@ func (x *Exchange) Ended(n int) {
 	}
 }
 
-// waitForOthers returns when no other attempt runs, or ctx ends. A primary that has failed calls it: the race starts no attempt after
-// that failure, and lost queries of the others must be sent again.
+// waitForOthers waits until no attempt besides the primary runs, or ctx ends. A primary that has failed calls it,
+// because the race starts no attempt after that failure, and queries of other attempts may still need a retransmission.
 func (x *Exchange) waitForOthers(ctx context.Context) {
 	x.mu.Lock()
 	var idle chan struct{}
@@ -401,7 +416,8 @@ func (x *Exchange) waitForOthers(ctx context.Context) {
 	}
 }
 
-// Attempt asks one server, and if that server cannot answer, at once the next.
+// Attempt implements race.Op. It sends the question to the server of attempt n, and if that server cannot answer, at
+// once to the next.
 func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	kind, i, earlier := x.attempts[n].kind, x.attempts[n].server, x.attempts[n].earlier
 	var refused uint64 // bit set of the servers that refused in a row
@@ -452,7 +468,8 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	}
 }
 
-// askServer sends the question to a server in attempt n, and reports that to observers. The attempt is the last one if last is not nil.
+// askServer sends the question to s in attempt n and reports that to observers and the tracer. earlier is the number of
+// earlier queries to s. last is nil unless n is the last attempt.
 func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, last *lastAttempt) (answer *wire.Answer, setup time.Duration, err error) {
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
@@ -473,7 +490,8 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 	return answer, setup, err
 }
 
-// isFailure reports whether a response of s does not answer the question, and records it. Responses to other messages count as answers.
+// isFailure records a response of s, and reports whether it is a failure, so that another server must be asked.
+// Responses to opcodes other than QUERY never are. A bogus answer is a failure only if the server cannot validate.
 func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer) bool {
 	isStandard := x.query.Standard()
 	isBogus := isStandard && answer.Bogus()
@@ -484,8 +502,9 @@ func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer
 	return isStandard && answer.Outcome == wire.Failure
 }
 
-// replaceRefused returns another server for attempt n, a hedge or a retransmission, if s has refused it, as the servers before it in the same
-// attempt. No budget pays for it: the query that was paid for has reached no server.
+// replaceRefused returns another server for attempt n, a hedge or a retransmission, after s has refused the connection.
+// refused collects the servers that did so in this attempt. No budget is spent, because the query that was paid for has
+// reached no server. ok is false if no server is left.
 func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
 	if n == 0 || !x.query.Standard() || !IsRefused(err) {
 		return 0, 0, false
@@ -499,7 +518,8 @@ func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) 
 	return server, x.changeServer(n, server), true
 }
 
-// changeServer counts a query of attempt n to another server, and returns the number of earlier queries to that server. The caller holds mu.
+// changeServer records that attempt n continues with another server. It returns the number of earlier queries to that
+// server. The caller holds mu.
 func (x *Exchange) changeServer(n, server int) (earlier int) {
 	now := time.Now()
 	if x.retransmission.lastAttempt == n {
@@ -509,14 +529,14 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// othersRun reports whether attempts besides the last one run: meanwhile the last one goes on.
+// othersRun reports whether the last attempt is not the only one that runs. Only then may it continue after a failure.
 func (x *Exchange) othersRun() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.running > 1 || x.idle == nil
 }
 
-// recordError returns the error of attempt n, which is about s.
+// recordError returns err, the error of attempt n. If n is the primary, it stores the server s that caused err.
 func (x *Exchange) recordError(n int, s *Server, err error) error {
 	if n == 0 {
 		x.mu.Lock()
@@ -526,11 +546,14 @@ func (x *Exchange) recordError(n int, s *Server, err error) error {
 	return err
 }
 
-// failOver records that a server could not answer, and returns another server that has not been asked.
+// failOver records that a server could not answer attempt n, by a failure response a or an error. It selects a server
+// that was not asked yet. ok is false if the attempt must end.
 //
-// It costs no budget, unless a server has responded with a failure and the next one is silent, or two have responded so: a
-// question that fails everywhere must not be sent everywhere. A server that closes or refuses a connection has not
-// responded. SERVFAIL may be the failure of a zone, and so three servers with it are enough (RFC 9520 §3.1).
+// The first failure response costs no token. The next query costs a token after two failure responses. It costs a token
+// after one if the next server is silent: a question that fails everywhere must not be sent everywhere. A server that
+// closes or refuses a connection has not responded.
+//
+// SERVFAIL may be the failure of a zone, so three servers with it are enough (RFC 9520 §3.1).
 func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -554,8 +577,9 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	return server, x.changeServer(n, server), true
 }
 
-// replaceFailed returns a server without failures for attempt n, a hedge or a retransmission, if its server has failed before and has failed again.
-// The caller holds mu.
+// replaceFailed returns a server without failures for attempt n, a hedge or a retransmission, whose server has failed a
+// second time. earlierFailures counts the earlier failures of that server. ok is false if no server is left or no
+// budget pays. The caller holds mu.
 func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false
@@ -567,5 +591,5 @@ func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, o
 	return server, x.changeServer(n, server), true
 }
 
-// Discard does nothing, because a reply holds nothing that must be released.
+// Discard implements race.Op. A reply holds nothing that must be released.
 func (x *Exchange) Discard(reply, error) {}

@@ -9,14 +9,14 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// LearnedLatencies are the latencies of a server in an export.
+// LearnedLatencies are the latencies of a server as stored in an export of learned state.
 type LearnedLatencies struct {
 	Name                    string
 	srtt, handshake         time.Duration
 	answerTimes, roundTrips *sketch.Window
 }
 
-// AppendLatencies appends the latencies of the server.
+// AppendLatencies appends the learned latencies of the server to b, in the format that DecodeLatencies reads.
 func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	l := &s.latencyEstimator
 	l.mu.Lock()
@@ -28,7 +28,8 @@ func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, l.roundTrips.Append(nil, now))
 }
 
-// DecodeLatencies reads the latencies that AppendLatencies has appended. Fields are limit bytes long at most.
+// DecodeLatencies reads the result of AppendLatencies from d. limit is the maximum length of a field in bytes. The
+// error wraps decode.ErrDamaged; d records faults of its own.
 func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedLatencies, err error) {
 	l = LearnedLatencies{Name: string(d.Bytes(limit)), srtt: d.Duration(), handshake: d.Duration()}
 	for _, w := range [...]**sketch.Window{&l.answerTimes, &l.roundTrips} {
@@ -39,7 +40,7 @@ func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedL
 	return l, nil
 }
 
-// MergeLatencies adds the latencies of an export.
+// MergeLatencies adds imported latencies to the learned latencies of the server.
 func (s *Server) MergeLatencies(from LearnedLatencies) {
 	l := &s.latencyEstimator
 	l.mu.Lock()

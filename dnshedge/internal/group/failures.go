@@ -9,23 +9,24 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-const maxServfails = 3 // servers with SERVFAIL after which no further server is asked
+const maxServfails = 3 // number of servers with SERVFAIL after which no further server is asked
 
-// errNoAnswer is the error of an attempt whose servers responded with failures.
+// errNoAnswer is the error of an attempt whose servers all responded with failures.
 var errNoAnswer = errors.New("dnshedge: no server answered the question")
 
-// failures are the responses and errors of an exchange by which servers could not answer. The lock of the exchange guards them.
+// failures holds the failure responses and errors of an exchange. The lock of the exchange guards it.
 type failures struct {
-	unable         int          // servers that could not answer, or refused a connection
-	responses      int          // servers that responded with a failure
-	servfails      int          // servers whose first response was SERVFAIL
-	response       *wire.Answer // the first failure, or the first that is the decision of a healthy server; nil: there is none
-	responseServer *Server      // of response
-	primaryServer  *Server      // that the error of the primary is about
+	unable         int          // number of servers that could not answer or refused a connection
+	responses      int          // number of servers that responded with a failure
+	servfails      int          // number of servers whose first response was SERVFAIL
+	response       *wire.Answer // see Exchange.FirstFailure; nil: none
+	responseServer *Server      // server of response
+	primaryServer  *Server      // server that caused the error of the primary
 	hasRefused     bool         // a server has refused a connection
 }
 
-// record stores the failure of a server: a response, which may be nil, or an error. It returns the number of earlier failures of that server.
+// record stores a failure of the server from: a failure response or, if response is nil, an error. It returns the
+// number of earlier failure responses of that server.
 func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsOnlyTruncated(err)
 	if (isResponse || IsRefused(err)) && !use.isUnable {

@@ -11,16 +11,17 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A lastAttempt is the attempt after which a race starts no other. When its query is lost or fails, it sends another one, while the
-// queries of the other attempts are still waited for.
+// A lastAttempt is the attempt that uses up the race's limit of attempts. When its query is lost or fails, it sends
+// further queries itself, because the race starts no other attempt. The queries of the other attempts remain in flight.
 type lastAttempt struct {
-	mu             *sync.Mutex // of the exchange: it guards the fields below
+	mu             *sync.Mutex // lock of the exchange; guards selection and retransmission
 	selection      *serverSelection
 	retransmission *retransmissionTimer
 	counters       *Counters
 }
 
-// askServer sends the query to a server, and cancels it with errLost when it counts as lost.
+// askServer sends the question to s. It cancels the query with errLost when the query is presumed lost. earlier is the
+// number of earlier queries to s.
 func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	queryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -28,15 +29,15 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
 }
 
-// patience returns how long a query that was sent to a server at the given time is waited for, by present knowledge, after the last answer over its
-// connection.
+// patience returns how long to wait for the answer to a query that was sent to s at the given time. The value may
+// change while the query waits, as latencies are learned.
 func (l *lastAttempt) patience(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.retransmission.lastPatience(s, sent)
 }
 
-// startLossTimer calls onLost when the query that is sent to a server now counts as lost, unless stop is called before.
+// startLossTimer calls onLost when a query that is sent to s now is presumed lost. A call of stop cancels the timer.
 func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
 	sent, isDoubled := time.Now(), s.rto.isDoubled()
 	longest := l.patience(s, sent)
@@ -57,8 +58,8 @@ func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// limitToCheck returns the time until a query is checked again: the time that is left, or less if the timeout was doubled when the query was
-// sent, because only that timeout can become shorter.
+// limitToCheck returns the time until the wait of a query is examined again: the time that is left. It is less if the
+// timeout was doubled when the query was sent, because an answer to another question ends the doubling.
 func limitToCheck(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
@@ -66,8 +67,9 @@ func limitToCheck(isDoubled bool, waited, left time.Duration) time.Duration {
 	return min(left, nextCheck(waited))
 }
 
-// waitForServer waits until another query may be sent in place of the one to s, which was sent at the given time and ended with err. It returns the
-// server of the next query and the number of earlier queries to that server. ok is false if ctx ends first.
+// waitForServer waits until a further query may be sent after the query to s, sent at the given time, has ended with
+// err. It returns the index of the server for that query and the number of earlier queries to that server. ok is false
+// if ctx ends first.
 func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
 	other, otherSent := l.serverAfter(s)
 	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // no answer of s can come any more
@@ -94,7 +96,8 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	}
 }
 
-// serverAfter returns the best server besides s and servers that could not answer, and when it was last asked; nil: there is none.
+// serverAfter returns the best server other than s that has not failed, and the time of the last query to it. other is
+// nil if there is none.
 func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +108,8 @@ func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time)
 	return l.selection.servers[i], l.selection.uses[i].lastSent
 }
 
-// payRetransmission counts another retransmission, if the budget of the best server pays for it.
+// payRetransmission spends tokens for a retransmission to the best server, and records its query. It returns the
+// server's index and the number of earlier queries to it. ok is false if no budget pays.
 func (l *lastAttempt) payRetransmission() (server, earlier int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +122,7 @@ func (l *lastAttempt) payRetransmission() (server, earlier int, ok bool) {
 	return server, l.selection.recordQuery(server, time.Now()), true
 }
 
-// isTimeout reports whether a connection was not opened in time.
+// isTimeout reports whether err is a timeout of the network, for example while a connection was opened.
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()

@@ -13,39 +13,40 @@ import (
 )
 
 const (
-	initialDelay         = 100 * time.Millisecond // before anything is learned
-	initialHandshakeTime = 200 * time.Millisecond // added to initialDelay if a handshake comes first
+	initialDelay         = 100 * time.Millisecond // hedge delay before any is learned
+	initialHandshakeTime = 200 * time.Millisecond // added to initialDelay if the query needs a handshake
 	maxLossDelay         = 500 * time.Millisecond // the longest loss delay
 
-	maxRTTFactor     = 4   // answers within so many times the fastest measure the path
-	minRTTSamples    = 8   // before the path is known
-	answersPerUpdate = 16  // after so many answers the delays are computed anew
-	lossWindow       = 256 // queries over which losses are counted, and as many before
+	maxRTTFactor     = 4   // answers at most so many times slower than the round trip time are samples of it
+	minRTTSamples    = 8   // round trip times before the loss delay is computed
+	answersPerUpdate = 16  // answers after which the delays are computed again
+	lossWindow       = 256 // the loss rate covers the last lossWindow to 2*lossWindow queries
 )
 
-// latencyEstimator learns from a server's answers how long an answer may take before a query is hedged. It is safe for
-// concurrent use.
+// A latencyEstimator learns from a server's answers when to hedge a query. The loss delay is the time after which a
+// packet is probably lost. The slow delay is the time after which the budget pays for a hedge of every late answer. It
+// is safe for concurrent use.
 type latencyEstimator struct {
 	hedging      *Hedging      // never changes
-	key          *policy.Key   // never changes; it knows which part of the budget is worth spending
-	minLossDelay time.Duration // of the loss delay; never changes
+	key          *policy.Key   // never changes; its BudgetScale limits the share of the budget that is used
+	minLossDelay time.Duration // shortest loss delay; never changes
 
-	learnedLossDelay atomic.Int64 // the loss delay; 0: not known; stored under mu
-	learnedSlowDelay atomic.Int64 // the slow delay; 0: not known; stored under mu
+	learnedLossDelay atomic.Int64 // 0: not known; stored under mu
+	learnedSlowDelay atomic.Int64 // 0: not known; stored under mu
 
 	mu            sync.Mutex    // guards the fields below
-	answerTimes   sketch.Window // how long answers took
-	roundTrips    sketch.Window // how long answers took that the server did not have to look for
+	answerTimes   sketch.Window // latencies of all answers
+	roundTrips    sketch.Window // latencies of fast answers, which approximate the network's round trip time
 	newAnswers    int           // answers since the delays were computed
-	recentQueries float64       // queries, of late
-	recentAnswers float64       // answers to them
+	recentQueries float64       // queries in the loss window
+	recentAnswers float64       // answers in the loss window
 	fastestAnswer time.Duration
-	rttP99        time.Duration // of path
-	srtt          float64       // ns; 0: not known
-	handshakeTime float64       // ns that a handshake takes, smoothed; 0: not known
+	rttP99        time.Duration // 99th percentile of roundTrips
+	srtt          float64       // smoothed round trip time in ns; 0: not known
+	handshakeTime float64       // smoothed duration of a handshake in ns; 0: not known
 }
 
-// lossDelay is how long to wait before a packet is considered lost.
+// lossDelay returns the time after which a packet is probably lost, learned or initial.
 func (l *latencyEstimator) lossDelay() time.Duration {
 	if d := l.learnedLossDelay.Load(); d > 0 {
 		return time.Duration(d)
@@ -53,8 +54,8 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 	return max(initialDelay, l.minLossDelay)
 }
 
-// slowDelay is how long to wait until the budget pays for hedging all answers that
-// are still to come.
+// slowDelay returns the time after which the budget pays for a hedge of every answer that has not arrived, learned or
+// initial.
 func (l *latencyEstimator) slowDelay() time.Duration {
 	if d := l.learnedSlowDelay.Load(); d > 0 {
 		return time.Duration(d)
@@ -62,10 +63,10 @@ func (l *latencyEstimator) slowDelay() time.Duration {
 	return initialDelay
 }
 
-// hasInitialDelay reports whether the slow delay is the initial one, because too few answers are known.
+// hasInitialDelay reports whether the slow delay is the initial one, because there are too few answers to learn it.
 func (l *latencyEstimator) hasInitialDelay() bool { return l.learnedSlowDelay.Load() == 0 }
 
-// handshakeAllowance is how much longer an answer takes if a handshake comes first.
+// handshakeAllowance returns the additional time to wait for an answer if the query needs a handshake.
 func (l *latencyEstimator) handshakeAllowance() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,21 +76,21 @@ func (l *latencyEstimator) handshakeAllowance() time.Duration {
 	return initialHandshakeTime
 }
 
-// StallTimeout is how long a connection may be silent while queries wait.
+// StallTimeout returns how long a connection with waiting queries may receive nothing before it is given up.
 func (l *latencyEstimator) StallTimeout() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(3*l.rttP99, minStallTimeout)
 }
 
-// smoothedRTT returns the smoothed round trip time in ns; 0: it is not known.
+// smoothedRTT returns the smoothed round trip time in ns, or 0 if it is not known.
 func (l *latencyEstimator) smoothedRTT() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.srtt
 }
 
-// countQuery counts a query.
+// countQuery counts a query for the loss rate.
 func (l *latencyEstimator) countQuery() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,14 +99,15 @@ func (l *latencyEstimator) countQuery() {
 	}
 }
 
-// RecordHandshake learns how long a handshake takes.
+// RecordHandshake adds the duration of a handshake.
 func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds the latency of a response and the round trip time of its path.
+// recordLatency adds the latency of an answer and the round trip time of its network path, or 0 if that was not
+// measured.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -137,7 +139,7 @@ func (l *latencyEstimator) recordRTT(now time.Time, d time.Duration) {
 	l.srtt = rtt.SmoothRTT(l.srtt, d)
 }
 
-// updateDelays computes the delays anew. The caller holds mu.
+// updateDelays computes the loss delay and the slow delay from the recorded latencies. The caller holds mu.
 func (l *latencyEstimator) updateDelays() {
 	l.fastestAnswer, _ = l.answerTimes.Quantile(0)
 	if l.answerTimes.Len() >= policy.MinSamples {
@@ -155,9 +157,8 @@ func (l *latencyEstimator) updateDelays() {
 	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay), max(maxLossDelay, l.minLossDelay))))
 }
 
-// affordableDelay returns the slow delay. Lost queries must be hedged however long
-// the delay is; the rest of the budget pays for hedging the answers that take longer
-// than the delay. The caller holds mu.
+// affordableDelay computes the slow delay. Hedges of lost queries use a part of the budget at any delay. The rest of
+// the budget must pay for hedging the answers that are slower than the result. The caller holds mu.
 func (l *latencyEstimator) affordableDelay() time.Duration {
 	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
 	room := max(budget-l.lossRate(), budget/4)
@@ -166,7 +167,7 @@ func (l *latencyEstimator) affordableDelay() time.Duration {
 	return min(d, l.hedging.MaxDelay)
 }
 
-// lossRate returns the share of recent queries without an answer. The caller holds mu.
+// lossRate returns the share of recent queries that had no answer. The caller holds mu.
 func (l *latencyEstimator) lossRate() float64 {
 	return max(1-l.recentAnswers/max(l.recentQueries, 1), 0)
 }

@@ -1,9 +1,12 @@
-// Package group asks groups of equal servers, hedged: a question goes to the best of a group, a second time if the answer is
-// late (a hedge), again if it is lost (a resend), and at once to the next server if one cannot answer (a failover).
+// Package group sends a DNS question to a group of servers that can answer it equally well, with hedges.
 //
-// A [Pool] has the servers of one Client. A [Server] is a server and its state: its latencies, its
-// health, and the budget for further queries. An [Exchange] is one question on its way through a group.
-// Caches, names of upstreams and the order of groups are the caller's.
+// A question goes to the best server of the group. It is sent a second time when the answer is late (a hedge), and
+// again when the query is presumed lost (a retransmission). It goes to the next server at once when a server cannot
+// answer (a failover).
+//
+// A [Pool] holds the servers of one Client. A [Server] is a DNS server with its learned state: its latencies, its
+// health, and the budget for further queries. An [Exchange] sends one question to a group. Caching, the names of
+// upstreams and the order of groups are up to the caller.
 package group
 
 import (
@@ -21,36 +24,41 @@ import (
 )
 
 const (
-	// MaxServers is how many servers a Pool remembers, besides those that are being asked.
+	// MaxServers is the number of servers that a Pool remembers. Servers that are in use by a caller of UseOnce may exceed
+	// it.
 	MaxServers = 256
 
-	minIdleTime = 30 * time.Second // a server that is wanted now and then may be forgotten if no question could go to it for so long
+	// minIdleTime is the shortest time without questions for a server after which the Pool may forget it
+	// (UseForQuestions).
+	minIdleTime = 30 * time.Second
 )
 
 // Config is the configuration that all servers of a Pool share.
 type Config struct {
 	Hedging  Hedging
 	Timeout  time.Duration // bounds an exchange with all its attempts
-	IsOff    func() bool   // reports whether hedging is switched off; queries that are lost are still sent again
-	IsShadow bool          // hedges are only counted
+	IsOff    func() bool   // reports whether hedging is switched off; lost queries are retransmitted nevertheless
+	IsShadow bool          // shadow mode: hedges are counted and not sent
 	Engine   *policy.Engine
 	Counters *Counters
-	Watcher  *observers.Notifier // nil: there are no observers
+	Watcher  *observers.Notifier // nil: no observers
 	Log      *ops.Log
-	Tracer   AttemptTracer // nil: nobody is told
+	Tracer   AttemptTracer // nil: no tracing
 
-	// Spawn calls f in a goroutine that ends with the context it is given, or reports false if no more may begin. No lock of
-	// a Server is held while it is called.
+	// Spawn calls f in a new goroutine. It reports false, without a call, if no further goroutine may start. f must return
+	// when its context ends. No lock of a Server is held during the call.
 	Spawn func(f func(context.Context)) bool
 }
 
-// An AttemptTracer observes each attempt of a question, with its number and whether it is a hedge.
+// An AttemptTracer is called at the start and at the end of each attempt of a question. n is the attempt's number: 0 is
+// the primary. hedge reports whether the attempt is a hedge.
 type AttemptTracer interface {
 	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
 	AttemptEnded(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
 }
 
-// A Pool has the servers of a Client, which it remembers by their names. It is safe for concurrent use.
+// A Pool holds the servers of a Client by their names, and forgets servers that are no longer used. It is safe for
+// concurrent use.
 type Pool struct {
 	conf         Config         // never changes
 	sharedBucket *budget.Bucket // pays for hedges to all servers
@@ -64,26 +72,28 @@ func NewPool(conf Config) *Pool {
 	return &Pool{conf: conf, sharedBucket: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*pooledServer)}
 }
 
-// A Usage is the purpose of a server in a Pool.
+// A Usage tells the Pool how long to remember a server.
 type Usage int
 
-// The uses.
 const (
-	UsePermanently  Usage = iota // it is never forgotten
-	UseForQuestions              // questions come now and then that may be put to it
-	UseOnce                      // it is asked by its address; the caller calls Release
+	UsePermanently  Usage = iota // the Pool never forgets the server
+	UseForQuestions              // the Pool may forget the server after minIdleTime without a question that it could be asked
+	UseOnce                      // the Pool may forget the server as soon as the caller has called Release
 )
 
-// A pooledServer is a server and the reasons to remember it. The lock of the Pool guards it.
+// A pooledServer is a server with the data by which the Pool decides how long to remember it. The lock of the Pool
+// guards it.
 type pooledServer struct {
 	*Server
-	isPermanent bool      // it is never forgotten
-	callers     int       // that ask it by its address now
-	onlyOnce    bool      // it was asked by its address alone
-	lastWanted  time.Time // when a question last came that may be sent to it, unless onlyOnce
+	isPermanent bool      // UsePermanently: never forgotten
+	callers     int       // number of UseOnce callers that have not called Release
+	onlyOnce    bool      // all calls of Pool.Server for it had UseOnce
+	lastWanted  time.Time // time of the last call of Pool.Server without UseOnce; zero if onlyOnce
 }
 
-// Server returns the server of that name, which target describes if it is new.
+// Server returns the server with the given name. If the Pool has none, it adds a server for the result of target. A
+// full Pool then forgets its least recently used server. The error is that of target, or transport.ErrClosed after
+// Close.
 func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +120,7 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 	return s.Server, nil
 }
 
-// Release ends the use of a server that was asked by its address.
+// Release ends the use of a server that Pool.Server returned for UseOnce.
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,8 +129,9 @@ func (p *Pool) Release(s *Server) {
 	}
 }
 
-// forgetOldest closes the least recently used server. It skips servers that a caller waits for, permanent servers, and
-// servers with a question within minIdleTime. It reports false if there is none. The caller holds mu.
+// forgetOldest closes and forgets the server whose last query is oldest. It skips permanent servers, servers with
+// UseOnce callers, and servers that were wanted for a question within minIdleTime or the configured timeout. It reports
+// false if no server is left. The caller holds mu.
 func (p *Pool) forgetOldest() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)
@@ -140,7 +151,7 @@ func (p *Pool) forgetOldest() bool {
 	return true
 }
 
-// FindServer returns the server of that name, or nil.
+// FindServer returns the server with the given name, or nil if the Pool has none.
 func (p *Pool) FindServer(name string) *Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,14 +161,14 @@ func (p *Pool) FindServer(name string) *Server {
 	return nil
 }
 
-// AllServers returns the servers that are remembered, in no order.
+// AllServers returns the servers of the Pool in random order.
 func (p *Pool) AllServers() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.listServers()
 }
 
-// Close forgets all servers and returns them. There are no new ones after it.
+// Close removes all servers from the Pool and returns them without closing them. Later calls of Pool.Server fail.
 func (p *Pool) Close() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +177,7 @@ func (p *Pool) Close() []*Server {
 	return all
 }
 
-// listServers returns the servers. The caller holds mu.
+// listServers returns the servers of the Pool in random order. The caller holds mu.
 func (p *Pool) listServers() []*Server {
 	all := make([]*Server, 0, len(p.servers))
 	for _, s := range p.servers {
@@ -175,9 +186,9 @@ func (p *Pool) listServers() []*Server {
 	return all
 }
 
-// Counters count the events of a Pool. They are safe for concurrent use.
+// Counters count the events of all servers of a Pool. They are safe for concurrent use.
 type Counters struct {
-	Queries   atomic.Int64 // queries that were sent
+	Queries   atomic.Int64 // queries sent
 	Hedges    atomic.Int64
 	HedgeWins atomic.Int64
 	Denied    atomic.Int64 // hedges that were due and not sent
@@ -186,7 +197,7 @@ type Counters struct {
 	RetransmissionWins atomic.Int64
 	Failovers          atomic.Int64
 
-	Retries   atomic.Int64 // queries that were sent again because their connection had been closed
-	Ignored   atomic.Int64 // messages that were no query's response
-	Abandoned atomic.Int64 // queries that ran on without a caller
+	Retries   atomic.Int64 // queries repeated because their connection had been closed
+	Ignored   atomic.Int64 // received messages that answered no query
+	Abandoned atomic.Int64 // queries that kept waiting for their answer after their caller had left
 }

@@ -8,37 +8,40 @@ import (
 )
 
 const (
-	// lastAttemptTimeouts is the number of timeouts for which the last attempt waits at least. It is for short outages of the network, in which
-	// hedges have used up the other attempts.
+	// lastAttemptTimeouts is the number of timeouts for which the last attempt waits at least. It bridges short outages of
+	// the network in which hedges have used up the other attempts.
 	lastAttemptTimeouts = 4
 
-	// checkInterval is the grid of the times at which exchanges check their timers. Exchanges that wake up together cost less.
+	// checkInterval aligns the times at which exchanges call Admit. Exchanges that wake up together cost less.
 	checkInterval = 16 * time.Millisecond
 )
 
-// errLost is the cause by which a query is cancelled that counts as lost.
+// errLost is the cause of the cancellation of a query that is presumed lost.
 var errLost = errors.New("dnshedge: query is lost")
 
-// A retransmissionTimer decides when the last query of an exchange counts as lost (RFC 6298). The last query is the primary or the last
-// retransmission: hedges do not count. The lock of the exchange guards it.
+// A retransmissionTimer computes when the last query of an exchange is presumed lost (RFC 6298). The last query is the
+// primary or the last retransmission; hedges do not count. The lock of the exchange guards it.
 type retransmissionTimer struct {
 	selection  *serverSelection
-	connection [1 + MaxHedges]transport.QueryPath // of each attempt; they have locks of their own
+	connection [1 + MaxHedges]transport.QueryPath // connection of each attempt; has locks of its own
 	deadline   time.Time                          // no query is sent after it; zero: the message is sent once
 
-	setupTime     time.Duration // of the primary's connection
-	timeout       time.Duration // of the primary's server
-	count         int           // retransmissions so far
-	lastServer    int           // of the last query
-	lastAttempt   int           // that sent the last query
-	lastSent      time.Time     // when the last query was sent
-	unpaidUntil   time.Time     // there is no retransmission before this time, because no budget paid for it
-	isLastAttempt bool          // the next attempt is the last one
+	setupTime     time.Duration // expected time of the primary's handshake; 0: none is needed
+	timeout       time.Duration // retransmission timeout of the first server when the exchange began
+	count         int           // number of retransmissions
+	lastServer    int           // index of the server of the last query
+	lastAttempt   int           // number of the attempt that sent the last query
+	lastSent      time.Time     // time of the last query
+	unpaidUntil   time.Time     // no retransmission before this time, because no budget paid for one
+	isLastAttempt bool          // only one further attempt is allowed
 }
 
-// lostAt returns the time at which the last query counts as lost, by present knowledge. That is the retransmission timeout of its server, doubled for
-// each retransmission, and not before the loss delay of a hedge that is under way. If another server is next, it gets half of the time
-// that was left, unless its answers are known to take longer.
+// lostAt returns the time at which the last query is presumed lost, given the present state. That is after the
+// retransmission timeout of its server, doubled for each retransmission. It is not before the loss delay of a later
+// hedge.
+//
+// If another server is next, the wait is at most half of the time that was left. This limit does not apply if that
+// server is known to need longer for an answer.
 func (r *retransmissionTimer) lostAt() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
@@ -67,11 +70,11 @@ func (r *retransmissionTimer) lostAt() time.Time {
 	return at
 }
 
-// patienceEnd returns when the wait for the query of an attempt ends: the patience after it was sent, or after its connection last carried
-// another answer, because a connection loses no packets.
+// patienceEnd returns when the wait for the query of an attempt ends: the patience after the query was sent. If its
+// connection has carried another answer since, the patience counts from then, because a connection loses no packets.
 //
-// But a server may drop one question and answer others. So the wait takes at most half of the time that was left, and a second at least, because
-// queries may wait for their turn.
+// A server may drop one question and answer others. So the wait takes at most half of the time that was left, but at
+// least a second, because servers queue queries.
 func (r *retransmissionTimer) patienceEnd(attempt int, sent time.Time, patience time.Duration) time.Time {
 	at := sent.Add(patience)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
@@ -83,12 +86,14 @@ func (r *retransmissionTimer) patienceEnd(attempt int, sent time.Time, patience 
 	return at
 }
 
-// lastPatience returns how long the last attempt waits, by present knowledge, for a query that it sent to a server at the given time.
+// lastPatience returns how long the last attempt waits for the answer to a query that it sent to s at the given time.
 func (r *retransmissionTimer) lastPatience(s *Server, sent time.Time) time.Duration {
 	return max(s.rto.currentTimeout(r.count, true), r.minLastPatience(s, sent))
 }
 
-// minLastPatience returns how long the last attempt, and the wait before it, last at least: up to half of the time that was left.
+// minLastPatience returns the least time that the last attempt waits for a query sent to s at the given time. The
+// exchange also waits that long before the last attempt. The result is lastAttemptTimeouts timeouts, or half of the
+// time that was left if that is less.
 func (r *retransmissionTimer) minLastPatience(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
@@ -96,28 +101,30 @@ func (r *retransmissionTimer) minLastPatience(s *Server, sent time.Time) time.Du
 	return min(lastAttemptTimeouts*timeout, r.deadline.Sub(sent)/2)
 }
 
-// backOff doubles the timeout of the last query's server, unless the server has answered another query since.
+// backOff doubles the timeout of the last query's server, unless that server has answered any query since.
 func (r *retransmissionTimer) backOff(now time.Time) {
 	if s := r.selection.servers[r.lastServer]; !s.AnsweredSince(r.lastSent) {
 		s.rto.backOff(r.lastSent, now)
 	}
 }
 
-// recordQuery stores the last query: its attempt and its server.
+// recordQuery stores the attempt and the server of the last query, sent at now.
 func (r *retransmissionTimer) recordQuery(attempt, server int, now time.Time) {
 	r.lastAttempt, r.lastServer, r.lastSent = attempt, server, now
 }
 
-// recordUnpaid postpones the retransmission, for which no budget paid.
+// recordUnpaid postpones the next retransmission because no budget paid for it.
 func (r *retransmissionTimer) recordUnpaid(now time.Time) {
 	r.unpaidUntil = now.Add(alignCheck(max(minRTO, now.Sub(r.lastSent)/2)))
 }
 
-// nextCheck returns the time until the next check of a query that has waited for the given time. In between, a failure may change the
-// server that is next, and an answer to another question ends the doubling of the timeout.
+// nextCheck returns the time until the wait of a query is examined again. waited is the time since the query was sent.
+// A regular check is needed because a failure may change the next server, and an answer to another question ends the
+// doubling of the timeout.
 func nextCheck(waited time.Duration) time.Duration { return alignCheck(max(minRTO, waited/4)) }
 
-// alignCheck rounds the time until a check up to the next check of other exchanges.
+// alignCheck lengthens d so that it ends at a multiple of checkInterval, at the same time as the checks of other
+// exchanges.
 func alignCheck(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

@@ -9,21 +9,21 @@ import (
 
 const (
 	firstRTO = time.Second            // RFC 6298 §2.1
-	minRTO   = 200 * time.Millisecond // the RFC's second would make a lost packet cost as much
+	minRTO   = 200 * time.Millisecond // RFC 6298 recommends a second, which is too long for DNS
 	maxRTO   = time.Minute            // §2.5
 )
 
-// rtoEstimator computes a server's retransmission timeout by RFC 6298. Karn's rule (§3) holds without further code:
-// every query has its own ID and socket or connection, and so an answer is never attributed to another query. The zero
-// value has no sample. It is safe for concurrent use.
+// An rtoEstimator computes a server's retransmission timeout (RFC 6298). Karn's rule (§3) always holds: every query has
+// its own ID and socket or connection, so no answer is attributed to the wrong query. The zero value has no sample. It
+// is safe for concurrent use.
 type rtoEstimator struct {
 	mu          sync.Mutex // guards the fields below
 	estimate    rtt.Estimate[float64]
-	doublings   int       // how often the timeout was doubled since the last answer
-	lastDoubled time.Time // the last time
+	doublings   int       // number of doublings since the last answer
+	lastDoubled time.Time // time of the last doubling
 }
 
-// recordRTT takes a measurement, which ends the back-off.
+// recordRTT adds the latency of an answer and ends the doubling of the timeout.
 func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,9 +31,8 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.estimate.AddSample(took, 1./2)
 }
 
-// backOff doubles the timeout: a query that was sent at that time had no answer, and
-// nor had any other since. Queries that were sent before the last doubling do not count:
-// there is one timer for all that is under way, as there is for a connection (§5).
+// backOff doubles the timeout after a query, sent at the given time, had no answer. It does nothing if that query was
+// sent before the last doubling: all queries in flight share one timer, like the segments of a connection (§5).
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +48,9 @@ func (r *rtoEstimator) isDoubled() bool {
 	return r.doublings > 0
 }
 
-// currentTimeout returns how long to wait for an answer to a question that was sent again
-// so often, before the same server is asked again, or another.
+// currentTimeout returns how long to wait for an answer before the next retransmission of a question. resends is the
+// number of retransmissions so far. same is set if the next one goes to the same server: then doublings because of
+// other questions count as well.
 func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 	return r.doubledTimeout(resends)
 }
 
-// doubledTimeout returns the timeout that was doubled so often. The caller holds mu.
+// doubledTimeout returns the timeout after the given number of doublings, at most maxRTO. The caller holds mu.
 func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	d := firstRTO
 	if r.estimate.SRTT > 0 {
@@ -72,8 +72,8 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// canAnswerWithin reports whether an answer may be expected within d, if one comes at all: by the times that answers have taken, or if there was none, how
-// long one was waited for.
+// canAnswerWithin reports whether the server can be expected to answer within d if it works. The estimate is the
+// timeout without doublings, or without samples, the doubled initial timeout. It reports true if nothing is known.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,29 +23,30 @@ import (
 )
 
 const (
-	maxAbandoned         = 256             // abandoned queries that may run on, per server
-	maxAbandonedLifetime = 2 * time.Second // how long they may
+	maxAbandoned         = 256             // abandoned queries of one server that may wait for their answer at a time
+	maxAbandonedLifetime = 2 * time.Second // how long an abandoned query may wait
 	minStallTimeout      = time.Second
 	probeTimeout         = 2 * time.Second
 )
 
-// Target says where a server is, and how it is asked.
+// A Target describes a DNS server: its addresses and the transport to it.
 type Target struct {
-	Upstream  any // what the Client knows the server by
+	Upstream  any // the Client's value for the server; this package does not use it
 	Scheme    transport.Scheme
-	Transport transport.Config // without Owner and Addrs
-	Addresses []netip.Addr     // which are asked in turn; none: Transport.Addr is
-	IsLocal   bool             // it is on this machine
+	Transport transport.Config // configuration of the transport, without Owner and Addrs
+	Addresses []netip.Addr     // the server's addresses, used in turn; none: Transport dials its own address
+	IsLocal   bool             // the server runs on this machine
 }
 
-// Server is a DNS server and its state. It is safe for concurrent use: fields without a lock of their own never change.
+// A Server is a DNS server with its learned state. It is safe for concurrent use: fields without a lock of their own
+// never change.
 type Server struct {
-	Name     string // by which the Pool knows it
-	Upstream any    // see Target
+	Name     string // its name in the Pool
+	Upstream any    // Target.Upstream
 
 	pool               *Pool
-	transports         []transport.Transport // one, or one for each of Target.Addrs
-	preferredTransport atomic.Int32          // of transports, which first queries go over
+	transports         []transport.Transport // one, or one for each of Target.Addresses
+	preferredTransport atomic.Int32          // index in transports for the first query of a question
 
 	account serverAccount
 	rto     rtoEstimator
@@ -54,16 +55,17 @@ type Server struct {
 	answerRate  answerRate
 	silentZones silentZones
 
-	lastAsked        atomic.Int64 // when last asked, Unix ns
-	runningAbandoned atomic.Int64 // abandoned queries that still run
-	queryCount       atomic.Int64 // sent to it
-	hedgeCount       atomic.Int64 // sent to it
-	hedgeWinCount    atomic.Int64
-	hedgesWhenLate   atomic.Int64 // sent to any server because this one was late
+	lastAsked        atomic.Int64 // time of the last query, in Unix ns
+	runningAbandoned atomic.Int64 // abandoned queries that still wait for their answer
+	queryCount       atomic.Int64 // queries sent to this server
+	hedgeCount       atomic.Int64 // hedges sent to this server
+	hedgeWinCount    atomic.Int64 // hedges to this server that won
+	hedgesWhenLate   atomic.Int64 // hedges sent to any server because this one had not answered in time
 }
 
 var _ transport.Owner = (*Server)(nil)
 
+// newServer returns a server of the Pool for the target. It opens no connection.
 func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
 	s := &Server{Name: name, Upstream: t.Upstream, pool: p}
@@ -86,19 +88,21 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// Close ends all queries.
+// Close closes the server's transports, which ends all queries in flight.
 func (s *Server) Close() {
 	for _, t := range s.transports {
 		t.Close()
 	}
 }
 
-// isReady reports whether a first query needs no handshake.
+// isReady reports whether a query over the preferred transport needs no handshake.
 func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load()].Ready() }
 
-// queryAddresses asks the server, which was asked the same question n times before: each time
-// another of its addresses, and if one cannot be reached, at once the next. The
-// address that answers is preferred from then on. While it runs, w tells of the connection.
+// queryAddresses sends q to the server. n is the number of times that the same question was sent to it before: each
+// time another address comes first. If an address cannot be reached, the next one is used at once.
+//
+// The address that answers becomes the preferred one. w records the connection in use. The error is that of the first
+// address.
 func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	s.lastAsked.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferredTransport.Load())
@@ -121,21 +125,24 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 	return nil, 0, failed
 }
 
-// recordResponse is called for each response to a question of a caller, which is a failure or not.
+// recordResponse records a response to a caller's question. failure reports whether the response is a failure or bogus.
 func (s *Server) recordResponse(q *wire.Query, failure bool) {
 	s.silentZones.recordAnswer(q)
 	s.countResponse(q, failure)
 }
 
-// recordMiss counts a question, sent then, that has no answer. If the server has answered anything since it is silent about the question's
-// zone, that says no more about it.
+// recordMiss records that the query of a question, sent at the given time, had no answer. The miss does not count
+// against the server if only the question's domain is silent: the server has answered other questions since that
+// silence began.
 func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
 	if since := s.silentZones.recordMiss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
 		s.countMiss(sent)
 	}
 }
 
-// payRetransmission pays for sending q again. If the server is silent about q's zone only, that leaves plenty to other zones.
+// payRetransmission spends tokens for a retransmission of q, and reports false if the server's account lacks them. If
+// the server is silent about q's domain and not in general, only surplus tokens are spent, so that retransmissions for
+// other domains remain possible. first is for the first retransmission of a question.
 func (s *Server) payRetransmission(q *wire.Query, first bool) bool {
 	silent := s.IsSilent()
 	if !silent && s.silentZones.isSilent(q) {
@@ -144,14 +151,15 @@ func (s *Server) payRetransmission(q *wire.Query, first bool) bool {
 	return s.account.payRetransmission(first, silent)
 }
 
-// RecordQuery counts a query.
+// RecordQuery counts a query that was sent to the server.
 func (s *Server) RecordQuery() {
 	s.queryCount.Add(1)
 	s.pool.conf.Counters.Queries.Add(1)
 	s.countQuery()
 }
 
-// RecordAnswer learns from a response.
+// RecordAnswer records the arrival of a response: its latency, and the round trip time of the network path, or 0 if
+// that was not measured.
 func (s *Server) RecordAnswer(took, path time.Duration) {
 	s.health.recordAnswer()
 	s.rto.recordRTT(took)
@@ -159,13 +167,14 @@ func (s *Server) RecordAnswer(took, path time.Duration) {
 	s.latencyEstimator.recordLatency(took, path)
 }
 
-// RecordIgnored counts a message.
+// RecordIgnored counts a received message that answered no query.
 func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 
-// RecordRetry counts a query.
+// RecordRetry counts a query that is repeated because its connection had been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// BeginAbandoned counts an abandoned query, or reports false if there are too many.
+// BeginAbandoned counts a query that keeps waiting for its answer although its caller has left. It reports false, and
+// counts nothing, if maxAbandoned queries already do.
 func (s *Server) BeginAbandoned() bool {
 	if s.runningAbandoned.Add(1) > maxAbandoned {
 		s.runningAbandoned.Add(-1)
@@ -175,17 +184,20 @@ func (s *Server) BeginAbandoned() bool {
 	return true
 }
 
-// EndAbandoned ends the counting of an abandoned query.
+// EndAbandoned must be called when a query ends for which BeginAbandoned returned true.
 func (s *Server) EndAbandoned() { s.runningAbandoned.Add(-1) }
 
-// AbandonedLifetime is how long abandoned queries run on.
+// AbandonedLifetime returns how long an abandoned query may wait for its answer.
 func (s *Server) AbandonedLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }
 
-// Probe probes the server in the background, unless it was probed a moment ago. Probes find out whether a server is
-// down, and whether one is back that callers' queries do not reach because another server answers them. The question q is
-// one of a caller that this server may be asked; nil: the probe has only questions that every resolver or this server was asked before.
+// Probe starts a probe of the server in the background (see RunProbe), unless one is running or the last one was a
+// moment ago. A probe finds out whether a doubtful server is down, and whether a server that gets no queries works
+// again.
+//
+// q is a caller's question that may be sent to this server. If q is nil, the probe only uses questions that the server
+// was asked before, and the root's NS.
 func (s *Server) Probe(now time.Time, q *wire.Query) {
 	if s.beginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
 		failed, err := s.RunProbe(ctx, q)
@@ -195,8 +207,9 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
-// sendTrial asks the server a caller's question in the background, unless there was a trial a moment ago. The response counts like one to the
-// caller. No probe can tell that a server works if it refuses the root and was asked only for broken names.
+// sendTrial sends a caller's question to the server in the background, unless the last trial was a moment ago. The
+// response counts like that to a caller. Trials are for servers that refuse questions about the root and were asked
+// only for broken names: no probe can show that these work.
 func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	if q.Standard() && s.beginTrial(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
@@ -209,10 +222,12 @@ func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	}
 }
 
-// RunProbe reports whether the server fails all questions of a probe: for the root's servers, which every resolver
-// has at hand, a question that it has answered before, and a caller's question q. Not every server is a resolver for
-// the root, and a name that it knew may be broken now. If q is nil, a question that it has failed before takes its place.
-// If the first query is not answered, there is a second one.
+// RunProbe sends probe questions to the server until one is answered without a failure, and reports whether all failed.
+// The questions are the NS of the root, a question that the server has answered before, and q. If q is nil, a question
+// that the server failed before takes its place.
+//
+// Several questions are needed because a server need not resolve the root, and a name that it once resolved may be
+// broken now. The error is nil if the server has responded to any question.
 func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
@@ -239,8 +254,9 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 	return true, err
 }
 
-// canValidate reports whether the server may be believed that a name is bogus. One that has answered nothing but with failures yet,
-// or several names in a row, may have a wrong clock or an old trust anchor: it is asked for the root's servers.
+// canValidate reports whether the server's verdict that a name is bogus can be trusted. A wrong clock or an old trust
+// anchor makes all names bogus. So a server that is failing, or that has only ever answered with failures, is first
+// asked for the NS of the root.
 func (s *Server) canValidate(ctx context.Context) bool {
 	if s.HasAnswered() && !s.isFailing() {
 		return true
@@ -255,8 +271,12 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDecision reports whether a failure that the server answers with is the decision of a healthy server, which no other kind of server must
-// undo. A filter says REFUSED or SERVFAIL, and a validating server SERVFAIL, and not all of them say why. One that says why has been looked at.
+// IsDecision reports whether a failure response is a deliberate decision of a healthy server, so that no server of
+// another kind may be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL,
+// often without an extended error.
+//
+// A failure that an extended error attributes to DNSSEC is no decision here: it only counts as a failure if the server
+// cannot validate, see canValidate.
 func (s *Server) IsDecision(failure *wire.Answer) bool {
 	if s.IsDown() || failure.Bogus() {
 		return false
@@ -264,7 +284,8 @@ func (s *Server) IsDecision(failure *wire.Answer) bool {
 	return failure.Rcode() == dns.RcodeServerFailure || s.HasAnswered()
 }
 
-// probeQuestions returns the questions of Reach. A server that has never answered anything but with failures is asked one of them.
+// probeQuestions returns the questions for the next RunProbe. A server that has only ever answered with failures gets a
+// single kind of question per probe: q and the NS of the root in turn.
 func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {
@@ -281,7 +302,8 @@ func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	return []*wire.Query{q}
 }
 
-// SplitDeadline returns a context that ends after the n-th part of the time that is left of ctx.
+// SplitDeadline returns a context that ends after 1/n of the time that is left until the deadline of ctx. Without a
+// deadline, or if n is at most 1, it returns ctx.
 func SplitDeadline(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || n <= 1 {
@@ -310,59 +332,65 @@ func (s *Server) Stats() observe.DNSUpstreamStats {
 }
 
 const (
-	maxMisses   = 3 // queries in a row without an answer
-	maxFailures = 3 // different names in a row that a server fails
-	minProbeGap = 500 * time.Millisecond
-	maxProbeGap = 10 * time.Second
+	maxMisses   = 3                      // queries without an answer, one after the other, after which a server is silent
+	maxFailures = 3                      // different names with a failure, one after the other, after which a server is failing
+	minProbeGap = 500 * time.Millisecond // shortest time between two probes
+	maxProbeGap = 10 * time.Second       // longest time between two probes
 )
 
-// health is whether a server answers, and answers with more than failures. It is safe for concurrent use.
+// health records whether a server answers, and whether its answers are more than failures. It is safe for concurrent
+// use.
+//
+// A server is silent after maxMisses unanswered queries, and failing after failures for maxFailures names. It is
+// doubtful if it is silent or failing, and down if it is doubtful and has failed a probe.
 type health struct {
-	host string   // as the log has it; never changes
+	host string   // the server's name in log messages; never changes
 	log  *ops.Log // never changes
 
 	isSilent         atomic.Bool                // maxMisses was reached, and no answer came since; stored under mu
-	failureCount     atomic.Int64               // names in a row that it failed; stored under mu
-	answeredQuestion atomic.Pointer[wire.Query] // a question that it has answered with more than a failure; nil: there is none
-	isDown           atomic.Bool                // it was in doubt, and failed a probe as well
-	probeCount       atomic.Int64               // how often
+	failureCount     atomic.Int64               // different names that had a failure since the last success; stored under mu
+	answeredQuestion atomic.Pointer[wire.Query] // a question that was answered without a failure; nil: none
+	isDown           atomic.Bool                // the server is doubtful and has failed a probe; stored under mu
+	probeCount       atomic.Int64               // number of probes
 
 	mu              sync.Mutex // guards the fields below
-	lastAnswer      time.Time  // the last time
+	lastAnswer      time.Time  // time of the last answer
 	refusals        refusals
-	misses          int                      // queries without an answer since then
-	failedQuestions [maxFailures]*wire.Query // the questions about names in a row that it failed
-	probeGap        time.Duration            // between probes
-	nextProbe       time.Time                // of the next probe
-	nextTrial       time.Time                // of the next trial
-	isProbing       bool
-	hasFailedProbe  bool          // and nothing was answered since
-	notice          policy.Notice // what was logged
+	misses          int                      // unanswered queries since the last answer
+	failedQuestions [maxFailures]*wire.Query // questions about the names that failureCount counts
+	probeGap        time.Duration            // time between two probes
+	nextProbe       time.Time                // earliest time of the next probe
+	nextTrial       time.Time                // earliest time of the next trial
+	isProbing       bool                     // a probe is running
+	hasFailedProbe  bool                     // the last probe failed, and no answer came since
+	notice          policy.Notice            // decides which changes are logged
 }
 
-// isDoubtful reports whether the server is silent or fails all queries. The names may be slow or unresolvable; a probe
-// finds out.
+// isDoubtful reports whether the server is silent or failing. The cause may be the names that were asked; a probe finds
+// out.
 func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
 
+// isFailing reports whether the server has responded with failures for maxFailures different names since its last
+// success.
 func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures }
 
-// IsSilent reports whether queries in a row had no answer, and none came since.
+// IsSilent reports whether the last maxMisses queries to the server, or more, had no answer.
 func (h *health) IsSilent() bool { return h.isSilent.Load() }
 
-// IsDown reports whether the server was in doubt, and has failed a probe as well.
+// IsDown reports whether the server is silent or failing and has failed a probe as well.
 func (h *health) IsDown() bool { return h.isDown.Load() }
 
-// HasAnswered reports whether the server has ever answered with more than a failure.
+// HasAnswered reports whether the server has ever responded with an answer that was no failure.
 func (h *health) HasAnswered() bool { return h.answeredQuestion.Load() != nil }
 
-// AnsweredSince reports whether the server has answered any query after t.
+// AnsweredSince reports whether any response of the server arrived after t.
 func (h *health) AnsweredSince(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lastAnswer.After(t)
 }
 
-// recordAnswer is called when the server has answered: it is not silent.
+// recordAnswer records that a response, of any kind, has arrived: the server is not silent.
 func (h *health) recordAnswer() {
 	now := time.Now()
 	defer h.logChange(now)
@@ -375,13 +403,14 @@ func (h *health) recordAnswer() {
 	}
 }
 
-// refusalLifetime is how long a refused connection counts, if no query follows.
+// refusalLifetime is the time between two refused connections after which the second one starts a new series.
 const refusalLifetime = time.Minute
 
-// refusals are the times of the refused connections since the last answer.
+// refusals holds the times of the first and the last of a series of refused connections. Both are zero if none was
+// refused since the last answer.
 type refusals struct{ first, last time.Time } // zero: there are none
 
-// recordRefusal is called when the server has refused a connection.
+// recordRefusal records that the server has refused a connection.
 func (h *health) recordRefusal() {
 	now := time.Now()
 	h.mu.Lock()
@@ -392,15 +421,16 @@ func (h *health) recordRefusal() {
 	h.refusals.last = now
 }
 
-// refusingSince returns when the server began to refuse connections; zero: it does not.
+// refusingSince returns the time at which the server began to refuse connections, or zero if it has answered since.
 func (h *health) refusingSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.refusals.first
 }
 
-// countResponse is called for each response to a message of a caller, which is a failure or not. Failures of one name are one: it
-// may be the name's own. A response to a message that is no question says nothing about names, and no probe may repeat the message.
+// countResponse records a response to a caller's message. failure reports whether it is a failure or bogus. Several
+// failures for one name count once, because that name may be broken. A response to a message that is no question only
+// shows that the server is not silent.
 func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.recordAnswer()
 	if !q.Standard() {
@@ -427,7 +457,8 @@ func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.logChange(time.Now())
 }
 
-// failedQuestion returns one of the questions that the server has failed, by n; nil: it has answered since.
+// failedQuestion returns one of the questions that failed since the last success, chosen by n. It returns nil if there
+// are none.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -437,7 +468,7 @@ func (h *health) failedQuestion(n int64) *wire.Query {
 	return nil
 }
 
-// recordRecovery is called when the server has answered q with more than a failure, for the first time or after failures.
+// recordRecovery records that the server has answered q without a failure, for the first time or after failures.
 func (h *health) recordRecovery(q *wire.Query) {
 	h.mu.Lock()
 	h.answeredQuestion.Store(q)
@@ -448,8 +479,8 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countMiss counts a query without an answer. If the server has answered another query
-// since this one was sent, only a packet was lost, and it does nothing.
+// countMiss counts a query, sent at the given time, that had no answer. It does nothing if the server has answered
+// another query since that time: then only a packet was lost.
 func (h *health) countMiss(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
@@ -465,7 +496,8 @@ func (h *health) countMiss(sent time.Time) {
 	}
 }
 
-// beginProbe reports whether the server is to be probed now. The caller then calls endProbe.
+// beginProbe reports whether a probe is due and none is running. If it reports true, the caller must probe the server
+// and call endProbe.
 func (h *health) beginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -474,7 +506,8 @@ func (h *health) beginProbe(now time.Time) bool {
 	return due
 }
 
-// beginTrial reports whether a trial is due, and schedules the next one. Trials are as far apart as probes.
+// beginTrial reports whether a trial is due, and if so, schedules the next one. The time between trials is that between
+// probes.
 func (h *health) beginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -485,6 +518,8 @@ func (h *health) beginTrial(now time.Time) bool {
 	return true
 }
 
+// endProbe records the result of a probe that beginProbe allowed. The time to the next probe doubles, up to
+// maxProbeGap, while probes or questions fail.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -502,8 +537,7 @@ func (h *health) endProbe(failed bool) {
 	h.isDown.Store(h.hasFailedProbe && h.isDoubtful())
 }
 
-// logChange logs that the server is silent or fails, or answers again, if that is news.
-// The caller must not hold mu when it is called.
+// logChange logs a change between doubtful and healthy, if it was not logged yet. The caller must not hold mu.
 func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return

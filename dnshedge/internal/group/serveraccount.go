@@ -9,30 +9,34 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Burst is the most hedges that the budget can hold, and the most retransmissions.
+// Burst is the capacity of the hedge buckets, and the least capacity of the retransmission buckets, in tokens.
 const Burst = 20
 
-// serverAccount pays for further queries of one question to a server. It is safe for concurrent use.
+// A serverAccount holds the token buckets that pay for hedges, retransmissions and failovers to a server. It is safe
+// for concurrent use.
 type serverAccount struct {
-	sharedBucket    *budget.Bucket       // of all servers
-	serverBucket    *budget.Bucket       // of hedges to this one
-	retransmissions retransmissionBucket // of resends that cost no budget
+	sharedBucket    *budget.Bucket       // hedge budget of all servers of the Pool
+	serverBucket    *budget.Bucket       // hedge budget of this server
+	retransmissions retransmissionBucket // pays for retransmissions without the hedge budget
 }
 
+// init sets the buckets. common is the shared one, share the refill for each query, and key the latency key of the
+// server.
 func (p *serverAccount) init(common *budget.Bucket, share float64, key *policy.Key) {
 	p.sharedBucket, p.serverBucket = common, budget.NewBucket(share, Burst)
 	p.retransmissions.tokens = Burst
 	key.AddBuckets(common, p.serverBucket)
 }
 
-// earnTokens refills the buckets with their share of a query to the server.
+// earnTokens adds the share of one query to the server to both hedge buckets.
 func (p *serverAccount) earnTokens() {
 	p.sharedBucket.Earn()
 	p.serverBucket.Earn()
 }
 
-// payHedge admits hedge n of a call, if the buckets pay for it and the call's key has no other reason to deny it. A hedge that
-// is only counted (observe.DeniedShadow) is paid for by the server's own bucket alone: the common one pays for hedges that are sent.
+// payHedge spends a token of both hedge buckets for hedge n of a call. It reports false if one bucket is empty or the
+// policy denies the hedge. In shadow mode (observe.DeniedShadow), the token of the shared bucket is returned, because
+// no hedge is sent.
 func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
@@ -46,33 +50,36 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	return admitted
 }
 
-// payRetransmission pays for a retransmission. The server's answers pay for the first one of a question. Later ones
-// need the budget or a surplus of answers, which shows packet loss and not an overloaded server. A silent server gets
-// retransmissions from the budget alone, because an outage must not double the load.
+// payRetransmission spends a token for a retransmission, and reports false if no bucket pays. The server's answers pay
+// for the first retransmission of a question. Later ones need the hedge budget or a surplus of answers: a surplus
+// indicates packet loss and not an overloaded server.
+//
+// A silent server gets retransmissions from the hedge budget only, because an outage must not double the load.
 func (p *serverAccount) payRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.payFailover() || !silent && p.payFromSurplus()
 }
 
-// payFromSurplus pays for a retransmission if the bucket holds at least half of Burst.
+// payFromSurplus spends a retransmission token if the bucket holds at least half of Burst.
 func (p *serverAccount) payFromSurplus() bool { return p.retransmissions.spendToken(Burst / 2) }
 
-// payFailover pays for asking this server because another one could not answer, if that is to cost anything.
+// payFailover spends a token of the shared bucket for a query to this server after another server could not answer. It
+// reports false if the bucket is empty.
 func (p *serverAccount) payFailover() bool {
 	return p.sharedBucket.Spend()
 }
 
-// retransmissionPeriod is longer than most timeouts, so that the answers to some of a burst pay
-// for the others.
+// retransmissionPeriod is the time over which a retransmissionBucket counts answers. It is longer than most timeouts,
+// so that the first answers of a burst of queries pay for retransmissions of the others.
 const retransmissionPeriod = 2 * time.Second
 
-// retransmissionBucket pays for retransmissions to a server: one for each answer. It holds Burst tokens, and one for
-// each answer of this period and the previous one, because many answers at a time mean many losses at a time. It begins
-// with Burst tokens. It is safe for concurrent use.
+// A retransmissionBucket is a token bucket for retransmissions to a server, refilled with one token by each answer. Its
+// capacity is Burst, plus one for each answer of the current and the previous period, because more traffic means more
+// losses at a time. It starts with Burst tokens. It is safe for concurrent use.
 type retransmissionBucket struct {
 	mu        sync.Mutex // guards the fields below
 	tokens    int
-	periodEnd time.Time // of the period
-	answers   [2]int    // in the period, and in the one before
+	periodEnd time.Time // end of the current period
+	answers   [2]int    // in the current period and in the previous one
 }
 
 // earnToken adds a token for an answer.
@@ -84,8 +91,7 @@ func (b *retransmissionBucket) earnToken() {
 	b.tokens++
 }
 
-// spendToken takes a token for one retransmission if the bucket has the given number at least. Otherwise it reports
-// false.
+// spendToken takes one token. It reports false, and takes none, if the bucket holds fewer than least.
 func (b *retransmissionBucket) spendToken(least int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,8 +103,8 @@ func (b *retransmissionBucket) spendToken(least int) bool {
 	return true
 }
 
-// updatePeriod begins a new period if it is time to, and drops the tokens that the bucket no
-// longer holds. The caller holds mu.
+// updatePeriod begins a new period if the current one is over, and drops the tokens above the new capacity. The caller
+// holds mu.
 func (b *retransmissionBucket) updatePeriod() {
 	now := time.Now()
 	if now.Before(b.periodEnd) {

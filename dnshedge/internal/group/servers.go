@@ -11,17 +11,18 @@ import (
 )
 
 const (
-	measurementLifetime = 5 * time.Minute // after which a server's round trip time is measured anew
-	minQueriesToMeasure = 8               // queries to a group, after which it is worth while to know all its servers
+	measurementLifetime = 5 * time.Minute // after this time without an answer, a server's round trip time is measured again
+	minQueriesToMeasure = 8               // queries to a group before its unused servers are measured
 )
 
-// Servers is a group of servers, in an order.
+// Servers is an ordered group of servers that can answer the same questions.
 type Servers []*Server
 
-// SortByRTT returns the servers in the order of preference: by smoothed round trip time, roughly, and for similar times
-// in their configured order. Doubtful servers, and servers that are silent about q's zone, come last. Of these the
-// least recently asked one is first, so that callers' queries find a server that is back. With explore no caller waits,
-// and any server may come first.
+// SortByRTT returns the servers in the order of preference for q: by smoothed round trip time, and in configured order
+// if the times are similar. Doubtful servers, and servers that are silent about q's domain, come last. The least
+// recently asked of these comes first, so that each is tried in turn.
+//
+// explore puts a random server first. It is for queries that no caller waits for.
 func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	if len(g) < 2 {
 		return g
@@ -50,11 +51,11 @@ func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	return out
 }
 
+// worstRank is the preferenceRank of servers that come last.
 const worstRank = math.MaxInt32
 
-// preferenceRank orders servers by the logarithm of the smoothed round trip time, so that
-// small differences do not matter. Servers without one come after them, and doubtful
-// servers last.
+// preferenceRank returns the rank of the server for q; lower is better. It is the logarithm of the smoothed round trip
+// time, so that small differences do not matter. Servers without a known time, and then doubtful servers, come last.
 func (s *Server) preferenceRank(q *wire.Query) int {
 	if s.isDoubtful() || s.silentZones.isSilent(q) {
 		return worstRank
@@ -66,7 +67,7 @@ func (s *Server) preferenceRank(q *wire.Query) int {
 	return int(math.Log(max(srtt, 1e5)) / math.Log(1.3))
 }
 
-// SortDownLast returns the servers in their configured order, with servers that are down last.
+// SortDownLast returns the servers in their present order, except that servers that are down come last.
 func (g Servers) SortDownLast() Servers {
 	up := make(Servers, 0, len(g))
 	var down Servers
@@ -80,23 +81,23 @@ func (g Servers) SortDownLast() Servers {
 	return append(up, down...)
 }
 
-// AreSilent reports whether all are silent.
+// AreSilent reports whether all servers of the group are silent.
 func (g Servers) AreSilent() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsSilent() })
 }
 
-// AreDown reports whether all are down.
+// AreDown reports whether all servers of the group are down.
 func (g Servers) AreDown() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsDown() })
 }
 
-// AnsweredSince reports whether a server has answered any query after t.
+// AnsweredSince reports whether a response of any server of the group arrived after t.
 func (g Servers) AnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
 }
 
-// RefusingSince returns the latest time at which a server began to refuse connections, of the servers that still refuse
-// them. It is zero if no server refuses.
+// RefusingSince returns the time at which the most recent of the refusing servers began to refuse connections. It is
+// zero if no server refuses them.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -106,19 +107,21 @@ func (g Servers) RefusingSince() (last time.Time) {
 	return last
 }
 
-// AnswerMost reports whether one of the servers answers most questions of q's kind.
+// AnswerMost reports whether any server of the group answered more than half of its recent questions with q's type.
 func (g Servers) AnswerMost(q *wire.Query) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.answerRate.answersMost(q) })
 }
 
-// RecordAnsweredElsewhere is called when the servers have not answered q, and others have.
+// RecordAnsweredElsewhere records for each server that it has left q unanswered, and that a server outside of the group
+// has answered q.
 func (g Servers) RecordAnsweredElsewhere(q *wire.Query) {
 	for _, s := range g {
 		s.answerRate.recordQuestion(q, false)
 	}
 }
 
-// ProbeDoubtful probes the servers that are silent or fail. First is the one that is asked q anyway; nil: none is.
+// ProbeDoubtful starts a probe of each server that is silent or failing. first is the server that is sent q anyway, or
+// nil.
 func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	for _, s := range g {
 		if s.isDoubtful() {
@@ -127,7 +130,7 @@ func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	}
 }
 
-// SendTrials asks the servers that are down q in the background, to find out which of them is back.
+// SendTrials sends q in the background to each server that is down, to find out which of them work again.
 func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	for _, s := range g {
 		if s.IsDown() {
@@ -136,8 +139,7 @@ func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe is Probe, and if the server is asked q anyway, because it is the first, with other questions: the same question is asked once
-// at a time.
+// startProbe starts a probe with the question q, or without it if s is first, the server that is sent q anyway.
 func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	if s == first {
 		q = nil
@@ -145,8 +147,8 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	s.Probe(now, q)
 }
 
-// ProbeUnmeasured probes the servers without a recent measurement, because one of them may be faster than the servers
-// in use. Callers do not wait for that. first is the server that gets q.
+// ProbeUnmeasured starts a probe of each server without a response within measurementLifetime, because it may be faster
+// than the servers in use. first is the server that is sent q anyway, or nil.
 func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return

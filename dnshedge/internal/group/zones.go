@@ -12,57 +12,58 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// silentZones are the domains that a server is silent about, as a resolver is if a domain's own servers are dead. Their
-// questions are no evidence against the server, and do not take time from other servers. The zero value is ready. It is
-// safe for concurrent use.
+// silentZones records the domains about which a server is silent. A resolver leaves questions about a domain unanswered
+// if the domain's authoritative servers are dead. These questions must not count against the resolver, and must not
+// take time from other servers. The zero value is ready. It is safe for concurrent use.
 //
-// Silence does not show where a zone begins, so the names of questions do. A question without an answer counts for each
-// domain above its name, and an answer clears each of them. The server is silent about a domain if questions below
-// minSilentChildren of its children were unanswered, and none was answered since.
+// Silence does not show where a zone begins. So an unanswered question counts for each domain that contains its name,
+// and an answer resets each of these domains. The server is silent about a domain after unanswered questions below
+// minSilentChildren of its children in a row.
 type silentZones struct {
-	zoneCount atomic.Int32 // how many; stored under mu
+	zoneCount atomic.Int32 // length of byHash; stored under mu
 
 	mu       sync.Mutex // guards the fields below
 	seed     maphash.Seed
 	byHash   map[uint64]*suspectZone // nil before first use
-	suspects []*suspectZone          // with fewer misses than minSilentChildren
-	silent   []*suspectZone          // the others
+	suspects []*suspectZone          // domains with fewer than minSilentChildren misses
+	silent   []*suspectZone          // the other domains
 }
 
 const (
-	// maxZones is how many suspects are known at a time, and how many others. Another one takes the place of any: where there are more in
-	// turn than that, some are known. They take less than 500 KiB for each server.
+	// maxZones is the maximum number of suspect domains, and of silent domains. A new domain replaces a random one.
+	// Together they take less than 500 KiB for each server.
 	maxZones          = 1024
-	minSilentChildren = 3 // different children of a domain, in a row, without an answer
-	minZoneLabels     = 2 // of a domain: those above have many servers, and most names
+	minSilentChildren = 3 // different children of a domain with unanswered questions, in a row, that make it silent
+	minZoneLabels     = 2 // least labels of a recorded domain; domains above have many servers and contain most names
 )
 
-// zoneSilenceLifetime is how long a server is silent about a zone after the last question that it did not answer. Then it is asked again, even if
-// others answer.
+// zoneSilenceLifetime is the time after the last unanswered question for which a server counts as silent about a
+// domain.
 const zoneSilenceLifetime = 10 * time.Second
 
-// suspectZone is a domain of which questions were not answered.
+// A suspectZone is a domain with unanswered questions.
 type suspectZone struct {
-	hash           uint64
-	index          int                       // position among the suspect or silent zones
-	missedChildren [minSilentChildren]uint64 // hashes of different children in a row
-	misses         int                       // of missed
-	silentSince    time.Time                 // when misses became minSilentChildren
-	lastMiss       time.Time                 // when there was a miss
-	lastAnswer     time.Time                 // the last time; zero: not since it is known
+	hash           uint64                    // of the domain's name
+	index          int                       // position in silentZones.suspects or silentZones.silent
+	missedChildren [minSilentChildren]uint64 // hashes of the different children that were missed in a row
+	misses         int                       // number of missedChildren
+	silentSince    time.Time                 // time at which misses reached minSilentChildren
+	lastMiss       time.Time                 // time of the last unanswered question
+	lastAnswer     time.Time                 // time of the last answer; zero: none since the domain was recorded
 }
 
-// isSilent reports whether enough questions were not answered.
+// isSilent reports whether the number of misses has reached minSilentChildren.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
-// enclosingDomain is a domain that a name is in.
+// An enclosingDomain is a domain that contains a name, or the name itself.
 type enclosingDomain struct {
-	domain uint64 // its hash
-	child  uint64 // the hash of the child that the name is in; domain itself if that is the name
-	isName bool   // it is the name, and has a parent that may be a zone
+	domain uint64 // hash of the domain
+	child  uint64 // hash of the domain's child that contains the name; domain if the domain is the name
+	isName bool   // the domain is the name, and it has a parent with minZoneLabels labels or more
 }
 
-// enclosingDomains are the domains that q's name is in, the largest first. The caller holds mu.
+// enclosingDomains yields the domains that contain q's name, from minZoneLabels labels to the name itself. The caller
+// holds mu.
 func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] {
 	return func(yield func(enclosingDomain) bool) {
 		var buf [wire.MaxName]byte
@@ -91,7 +92,7 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// listOf returns the list that a zone is in: the suspect or the silent zones. The caller holds mu.
+// listOf returns the list that contains a domain: suspects or silent. The caller holds mu.
 func (z *silentZones) listOf(one *suspectZone) *[]*suspectZone {
 	if one.isSilent() {
 		return &z.silent
@@ -99,7 +100,7 @@ func (z *silentZones) listOf(one *suspectZone) *[]*suspectZone {
 	return &z.suspects
 }
 
-// addZone adds a zone. The caller holds mu.
+// addZone adds a domain to its list. If the list is full, it removes a random one first. The caller holds mu.
 func (z *silentZones) addZone(one *suspectZone) {
 	in := z.listOf(one)
 	if len(*in) == maxZones {
@@ -111,7 +112,7 @@ func (z *silentZones) addZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// removeZone removes a zone. The caller holds mu.
+// removeZone removes a domain from its list. The caller holds mu.
 func (z *silentZones) removeZone(one *suspectZone) {
 	in := z.listOf(one)
 	end := len(*in) - 1
@@ -123,7 +124,7 @@ func (z *silentZones) removeZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setUnanswered sets how many misses a zone has. The caller holds mu.
+// setUnanswered sets the number of misses of a domain and moves it to the right list. The caller holds mu.
 func (z *silentZones) setUnanswered(one *suspectZone, misses int) {
 	if (misses == minSilentChildren) == one.isSilent() {
 		one.misses = misses
@@ -134,8 +135,9 @@ func (z *silentZones) setUnanswered(one *suspectZone, misses int) {
 	z.addZone(one)
 }
 
-// recordMiss counts a question, sent then, that has no answer. It returns since when the server has been silent about a domain that it is in;
-// zero: it is not.
+// recordMiss records that a question, sent at the given time, had no answer. It returns the time since which the server
+// has been silent about a domain that contains the name, the earliest of several. It returns zero if the server is
+// silent about none.
 func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time.Time) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -166,7 +168,7 @@ func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time
 	return since
 }
 
-// recordAnswer is called when a question was answered.
+// recordAnswer records that a question was answered, which ends the silence about all domains that contain its name.
 func (z *silentZones) recordAnswer(q *wire.Query) {
 	if z.zoneCount.Load() == 0 {
 		return
@@ -188,7 +190,7 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 	}
 }
 
-// isSilent reports whether the server is silent about a domain that q is in.
+// isSilent reports whether the server is silent about a domain that contains the name of q.
 func (z *silentZones) isSilent(q *wire.Query) bool {
 	if z.zoneCount.Load() == 0 {
 		return false
