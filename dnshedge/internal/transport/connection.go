@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// maxPending is how many queries a connection may have in flight. It is half of
-	// the IDs there are, so that a free one is soon found at random.
+	// maxPending is the maximum number of queries in flight on a connection. It is half of the ID space, so that a random
+	// ID is soon free.
 	maxPending = 1 << 15
 
-	// maxAbandoned is how many of them may be abandoned. There are servers that never
-	// answer some queries, and the IDs of those are not free while the connection lives.
+	// maxAbandoned is the maximum number of abandoned queries among them. Some servers never answer certain queries, and
+	// the IDs of these are in use until the connection ends.
 	maxAbandoned = 4096
 
-	// lastRead is how long answers are read from a connection that cannot be written to.
+	// lastRead is how long a connection is read after a write has failed.
 	lastRead = time.Second
 )
 
@@ -32,79 +32,80 @@ var (
 	errShort  = errors.New("dnshedge: message shorter than a header")
 	errFrame  = errors.New("dnshedge: frame shorter than a header")
 	errIdle   = errors.New("dnshedge: connection was idle")
-	errForged = errors.New("dnshedge: message that no query asked for")
+	errForged = errors.New("dnshedge: message that no query asked for") // message with an ID of no query
 
-	// errRetired is why a query was not written: its connection takes no more.
+	// errRetired is the error of a query that was not written, because its connection accepts no further queries.
 	errRetired = errors.New("dnshedge: connection takes no more queries")
 )
 
-// connectionError is a failure of a connection, and says nothing about the server.
+// A connectionError is the failure of a connection. It does not mean that the server fails.
 type connectionError struct {
 	err     error
 	sent    bool // the server may have received the query
-	answers int  // that came over the connection before
-	others  bool // queries were under way besides, when it ended
-	probed  bool // one of those that were under way was a probe, and the server has ended it
+	answers int  // number of answers over the connection before
+	others  bool // other queries were in flight on the connection when it ended
+	probed  bool // the server has ended the connection while a probe was in flight
 }
 
 func (e *connectionError) Error() string { return e.err.Error() }
 func (e *connectionError) Unwrap() error { return e.err }
 
-// MayBeClosedByQuery reports whether an error says that the server has ended a connection after it may have got a query over it: then the query may
-// be the reason.
+// MayBeClosedByQuery reports whether err means that the server has ended a connection after it may have received the
+// query. The query may then be the reason.
 func MayBeClosedByQuery(err error) bool {
 	var broken *connectionError
 	var ended *closedByServerError
 	return IsClosedByServer(err) && (errors.As(err, &broken) || errors.As(err, &ended))
 }
 
-// An closedByServerError is why a request has failed whose connection the server has ended.
+// A closedByServerError is the error of an HTTP request whose connection or stream the server has ended.
 type closedByServerError struct{ err error }
 
 func (e *closedByServerError) Error() string        { return e.err.Error() }
 func (e *closedByServerError) Unwrap() error        { return e.err }
 func (e *closedByServerError) Is(target error) bool { return target == io.ErrUnexpectedEOF }
 
-// connection is one connection of a stream. It ends by fail, for whatever reason.
+// A connection is a TCP or TLS connection that several queries share. failQueries ends it.
 type connection struct {
 	stream *streamTransport
-	owner  Owner // the stream's
-	lane   *streamLane
+	owner  Owner       // owner of the transport
+	lane   *streamLane // the pool that it belongs to
 	conn   net.Conn
-	tcp    net.Conn      // below TLS, or conn
-	write  chan struct{} // capacity 1: full while somebody writes
-	dead   chan struct{} // closed when the connection is
+	tcp    net.Conn      // connection below TLS, or conn
+	write  chan struct{} // write lock; capacity 1, full while a query is written
+	dead   chan struct{} // closed when the connection has ended
 
-	carried atomic.Int64 // when the last answer came, Unix ns; 0: none has
+	carried atomic.Int64 // time of the last answer, Unix ns; 0: none
 
-	mu      sync.Mutex // guards the fields below
-	err     error      // why the connection is dead
-	crowded bool       // more than one query waited then
-	probed  bool       // a probe did, and the server has ended it
-	waiting map[uint16]*pendingQuery
-	live    int           // how many of waiting are not abandoned
-	queries int           // that it got
-	answers int           // that came
-	probes  int           // sent since the last answer to a caller
-	probing bool          // nothing arrived since the last of them
-	silence *time.Timer   // runs while queries wait and nothing arrives
-	rest    *time.Timer   // runs since no query waits
-	idle    time.Duration // after which it is closed
-	retired bool          // the lane has let go of it, and it takes no more queries
-	unwatch func() bool   // ends waiting for the end of the stream
+	mu      sync.Mutex               // guards the fields below
+	err     error                    // why the connection has ended; nil: it has not
+	crowded bool                     // more than one query was in flight when it ended
+	probed  bool                     // the server has ended it while a probe was in flight
+	waiting map[uint16]*pendingQuery // queries in flight by ID, with abandoned queries
+	live    int                      // queries in waiting that are not abandoned
+	queries int                      // number of queries so far
+	answers int                      // number of answers so far
+	probes  int                      // number of probes since the last answer to a caller
+	probing bool                     // a probe was sent, and nothing has arrived since
+	silence *time.Timer              // runs while queries wait and nothing arrives
+	rest    *time.Timer              // idle timer; runs while no query waits
+	idle    time.Duration            // idle timeout
+	retired bool                     // detached from its pool; accepts no further queries
+	unwatch func() bool              // stops watching the context of the transport
 }
 
-// pendingQuery is a query in flight. It stays in waiting when it is abandoned, so that
-// its ID is not given to another (RFC 7766 §6.2.1).
+// A pendingQuery is a query in flight. An abandoned query keeps its ID, so that no other query gets the ID (RFC 7766
+// §6.2.1).
 type pendingQuery struct {
 	q         *wire.Query
-	sent      time.Time
+	sent      time.Time   // time of the query
 	answer    chan []byte // capacity 1, so that the reader never waits
 	abandoned bool        // guarded by connection.mu
-	probe     bool        // no caller waits or ever did
-	counted   bool        // the owner counts it as abandoned; guarded by connection.mu
+	probe     bool        // a probe: no caller waits
+	counted   bool        // BeginAbandoned was called; guarded by connection.mu
 }
 
+// newConnection returns the state of a connection that was opened for a pool. The caller must run readMessages.
 func newConnection(s *streamTransport, l *streamLane, conn net.Conn) *connection {
 	c := &connection{
 		stream: s, owner: s.Owner, lane: l, conn: conn, tcp: conn,
@@ -121,7 +122,8 @@ func newConnection(s *streamTransport, l *streamLane, conn net.Conn) *connection
 	return c
 }
 
-// sendAndWait sends q and returns the message that answers it.
+// sendAndWait sends q and returns the message that answers it. The error is errRetired if q was not sent, because the
+// connection accepts no further queries.
 func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, error) {
 	p := &pendingQuery{q: q, answer: make(chan []byte, 1)}
 	id, queries, err := c.registerQuery(p)
@@ -163,7 +165,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	}
 }
 
-// writeQuery writes a query. The caller holds write.
+// writeQuery writes a query. The caller holds the write lock.
 func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	frame := make([]byte, 2, 512)
 	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
@@ -175,8 +177,8 @@ func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	return err
 }
 
-// registerQuery finds an ID for a query that is about to be written, and returns how many
-// the connection has got by now.
+// registerQuery assigns an ID to a query that is about to be written. It returns the ID and the number of queries of
+// the connection so far. The error is errRetired if the connection accepts no further queries.
 func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,8 +196,8 @@ func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err
 	return id, c.queries, nil
 }
 
-// assignID finds an ID for a query, or returns errRetired if the connection takes no
-// more, or must not from now on. The caller holds mu.
+// assignID assigns a free ID to a query. The error is a connectionError if the connection has ended, and errRetired if
+// it accepts no further queries. The caller holds mu.
 func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	if c.err != nil {
 		return 0, &connectionError{c.err, false, c.answers, c.crowded, c.probed}
@@ -212,7 +214,7 @@ func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	return id, nil
 }
 
-// releaseID takes back an ID that was never written.
+// releaseID frees the ID of a query that was not written.
 func (c *connection) releaseID(id uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +224,7 @@ func (c *connection) releaseID(id uint16) {
 	}
 }
 
-// removeQuery counts a live query less. The caller holds mu.
+// removeQuery decrements live and starts the idle timer when no query is left. The caller holds mu.
 func (c *connection) removeQuery() {
 	if c.live--; c.live == 0 {
 		c.silence.Stop()
@@ -230,8 +232,8 @@ func (c *connection) removeQuery() {
 	}
 }
 
-// abandonQuery leaves a query without a caller. If the owner allows, its answer is
-// still measured.
+// abandonQuery marks a query as abandoned, because its caller has left. If the owner allows, the query waits on, and
+// its answer is measured.
 func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,8 +253,8 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	}
 }
 
-// endAbandoned tells the owner that an abandoned query has ended, with or without an
-// answer. Only the first call for a query does anything.
+// endAbandoned reports to the owner that an abandoned query has ended, with or without an answer. Only the first call
+// for a query has an effect.
 func (c *connection) endAbandoned(p *pendingQuery) {
 	c.mu.Lock()
 	counted := p.counted
@@ -263,7 +265,7 @@ func (c *connection) endAbandoned(p *pendingQuery) {
 	}
 }
 
-// readMessages takes the messages that the server sends, until the connection ends.
+// readMessages delivers the messages of the server to their queries until the connection ends.
 func (c *connection) readMessages() {
 	defer c.failQueries(errFrame) // unless it has failed, if Read ends the goroutine
 	in := bufio.NewReaderSize(c.conn, 4096)
@@ -290,7 +292,7 @@ func (c *connection) readMessages() {
 	}
 }
 
-// deliverMessage hands a message to the query that it answers, or returns why there is none.
+// deliverMessage delivers a message to the query that it answers. The error says why it answers none.
 func (c *connection) deliverMessage(frame []byte) error {
 	now := time.Now()
 	id := binary.BigEndian.Uint16(frame)
@@ -346,7 +348,7 @@ func (c *connection) applyKeepalive(d time.Duration) {
 	}
 }
 
-// closeIfIdle closes the connection if no query uses it.
+// closeIfIdle closes the connection if no query waits on it.
 func (c *connection) closeIfIdle() {
 	c.mu.Lock()
 	busy := c.live > 0
@@ -356,9 +358,9 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeSilent is called when queries have waited for half of the stall timeout and nothing arrived. The server may only
-// be slow, so a probe asks a question that every resolver can answer at once. If the probe is not answered in the other
-// half, the connection is retired. A connection that must not be probed is retired as well.
+// probeSilent is called when nothing has arrived for half of the stall timeout while queries wait. It sends a probe,
+// the NS of the root, which every resolver can answer at once. If nothing arrives in the other half, it is called again
+// and retires the connection. If probes are disabled, it retires the connection then without a probe.
 func (c *connection) probeSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
@@ -393,8 +395,8 @@ func (c *connection) probeSilent() {
 	}
 }
 
-// endWriting ends a connection after a write error. If the server has closed the connection, it first reads the answers
-// that were sent before.
+// endWriting ends a connection after a write error. If the server has closed the connection, the answers that it sent
+// before are read first.
 func (c *connection) endWriting(err error) {
 	if !isClosedByPeer(err) {
 		c.failQueries(err)
@@ -404,9 +406,8 @@ func (c *connection) endWriting(err error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(lastRead))
 }
 
-// stopQueries makes the lane open another connection for the next query. This one is
-// closed when the queries in flight have ended, each at the end of its context at
-// the latest.
+// stopQueries retires the connection: the pool opens another one for the next query. It is closed when the queries in
+// flight have ended, each at the end of its context at the latest.
 func (c *connection) stopQueries() {
 	c.detachFromLane() // first, or a query that finds it retired would find it again
 	c.mu.Lock()
@@ -426,7 +427,7 @@ func (c *connection) stopQueries() {
 	}
 }
 
-// detachFromLane takes the connection out of its lane.
+// detachFromLane removes the connection from its pool.
 func (c *connection) detachFromLane() {
 	c.lane.mu.Lock()
 	defer c.lane.mu.Unlock()
@@ -435,7 +436,7 @@ func (c *connection) detachFromLane() {
 	}
 }
 
-// failQueries closes the connection, and ends the queries that wait with err.
+// failQueries closes the connection and ends the waiting queries with err. Only the first call has an effect.
 func (c *connection) failQueries(err error) {
 	c.detachFromLane()
 	c.mu.Lock()
@@ -469,13 +470,15 @@ func (c *connection) failQueries(err error) {
 	}
 }
 
-// isClosedByPeer reports whether a connection that ended with err was closed by the server.
+// isClosedByPeer reports whether err, the end of a connection, was caused by the server. It was not if this side closed
+// the connection or a timeout expired.
 func isClosedByPeer(err error) bool {
 	var t net.Error
 	return err != errIdle && err != errFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
-// closeReason returns why the connection is dead, for a query that may have been sent.
+// closeReason returns the connectionError for a query on the connection, which has ended. sent reports whether the
+// query may have been written.
 func (c *connection) closeReason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,44 +14,46 @@ import (
 )
 
 const (
-	crowdSize = 32              // sockets that take queries at a time
-	crowdTime = 2 * time.Second // how long they do
-	maxCrowd  = 4 * crowdSize   // sockets
+	crowdSize = 32              // shared sockets that accept queries at a time
+	crowdTime = 2 * time.Second // how long a shared socket accepts queries
+	maxCrowd  = 4 * crowdSize   // maximum number of shared sockets
 )
 
-// socketPool is the sockets that queries share when many are waiting. Its limits maxOwn and maxCrowd bound the file
-// descriptors of a server.
+// A socketPool holds the sockets that queries share when many wait. Its limit maxCrowd, together with maxOwn, limits
+// the file descriptors for a server.
 //
-// Guessing an answer is not easier than with one socket per query (RFC 5452 §9.2). A query has a random port of the
-// pool and a random ID, and a response must repeat its question. An attacker that knows all ports must still guess 21
-// bits within two seconds, before the sockets change. After maxWrong wrong messages a socket is closed, and its queries
-// go over TCP.
+// A response is as hard to guess as with one socket for each query (RFC 5452 §9.2). A query has the random port of a
+// socket in the pool and a random ID, and a response must repeat its question. An attacker that knows all ports must
+// still guess 21 bits within two seconds, before the sockets change.
+//
+// After maxWrong wrong messages a socket is closed, and its queries go over TCP.
 type socketPool struct {
 	mu      sync.Mutex      // guards the fields below
-	sockets []*sharedSocket // that take queries
-	opening int             // sockets that are being opened
-	open    int             // sockets, those included that take no more queries
-	turning bool            // a timer runs that replaces sockets
+	sockets []*sharedSocket // sockets that accept queries
+	opening int             // number of sockets that are being opened
+	open    int             // number of sockets, with those that accept no further queries or are being opened
+	turning bool            // the timer that replaces the sockets runs
 
-	opened chan struct{} // closed when opening changes; nil: nobody waits for that
+	opened chan struct{} // closed when opening changes; nil: no query waits for that
 }
 
-// sharedSocket is a socket with many queries.
+// A sharedSocket is a UDP socket with several queries.
 type sharedSocket struct {
 	u    *udpTransport
 	conn net.Conn
 
 	mu      sync.Mutex           // guards the fields below
-	waiting map[uint16]*udpQuery // nil for those that have ended: their IDs are not given to others
-	live    int                  // that have not ended
-	wrong   int                  // messages that answered no query
-	old     bool                 // takes no more queries
+	waiting map[uint16]*udpQuery // by ID; nil: the query has ended, and its ID must not be used again
+	live    int                  // number of queries that have not ended
+	wrong   int                  // number of messages that answered no query
+	old     bool                 // accepts no further queries
 	closed  bool
 }
 
+// errNoSocket is the error of a query if no shared socket can accept it.
 var errNoSocket = errors.New("dnshedge: no socket for another query")
 
-// exchangeShared is udp.ask over a shared socket.
+// exchangeShared sends the query over a shared socket and waits for its outcome.
 func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Answer, error) {
 	d.done = make(chan udpResult, 1)
 	s, err := c.joinSocket(ctx, d)
@@ -77,7 +79,7 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, causeOf(ctx)
 }
 
-// joinSocket gives a query an ID and one of the sockets.
+// joinSocket adds a query to a random socket of the pool, or to a new one while the pool has fewer than crowdSize.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -125,7 +127,7 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 	}
 }
 
-// rotateSockets lets the sockets take no more queries. The next query opens another one.
+// rotateSockets retires all sockets that accept queries. The next queries open others.
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+crowdSize > maxCrowd { // too many wait for their last answers
@@ -141,7 +143,8 @@ func (c *socketPool) rotateSockets() {
 	}
 }
 
-// addSocket opens a socket, or takes another one if there is none to be had.
+// addSocket opens a socket and adds it to the pool. If that fails, it returns a random socket of the pool, if there is
+// one.
 func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
 	conn, err := u.openSocket(ctx)
 	c.mu.Lock()
@@ -167,7 +170,7 @@ func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSoc
 	return s, nil
 }
 
-// removeSocket takes a socket out of the sockets that accept queries.
+// removeSocket removes a socket from the sockets that accept queries.
 func (c *socketPool) removeSocket(s *sharedSocket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +184,7 @@ func (c *socketPool) removeSocket(s *sharedSocket) {
 	}
 }
 
-// addQuery gives a query an ID, or reports false if the socket takes no more.
+// addQuery assigns a free ID to a query. It reports false if the socket accepts no further queries.
 func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +202,7 @@ func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	return true
 }
 
-// endQuery ends a query. Only the first call for it does anything.
+// endQuery ends a query with the given outcome. Only the first call for a query has an effect.
 func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +217,7 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	}
 }
 
-// stopQueries lets the socket take no more queries. It is closed when its last one ends.
+// stopQueries retires the socket: it accepts no further queries, and is closed when the last one ends.
 func (s *sharedSocket) stopQueries() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +228,7 @@ func (s *sharedSocket) stopQueries() {
 	}
 }
 
-// readMessages takes the messages that the server sends, until the socket is closed.
+// readMessages delivers the messages of the server to their queries until the socket is closed.
 func (s *sharedSocket) readMessages() {
 	stop := context.AfterFunc(s.u.tcp.ctx, func() { _ = s.conn.Close() })
 	defer stop()
@@ -246,8 +249,8 @@ func (s *sharedSocket) readMessages() {
 	}
 }
 
-// deliverMessage hands a message to the query that it answers. It returns an error if too
-// many answered none.
+// deliverMessage delivers a message to the query that it answers. It returns an error after maxWrong messages that
+// answered none.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {
@@ -277,7 +280,7 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 	return nil
 }
 
-// failQueries closes the socket, and ends its queries with err.
+// failQueries closes the socket and ends its queries with err.
 func (s *sharedSocket) failQueries(err error) {
 	c := &s.u.crowd
 	c.removeSocket(s)

@@ -31,42 +31,42 @@ const (
 	dohPort   = "443"
 	mediaType = "application/dns-message"
 
-	// Windows that hold a few of the longest messages. Larger ones let a server queue
-	// megabytes before an answer.
+	// streamWindow and connWindow are the HTTP/2 flow control windows in bytes. They hold a few DNS messages of maximum
+	// size. Larger windows would let a server queue megabytes before an answer.
 	streamWindow = 1 << 17
 	connWindow   = 1 << 18
 
-	serialConns = 8 // of a lane, if the server speaks HTTP/1.1, where each answers one request at a time
+	serialConns = 8 // HTTP/1.1 connections of an httpConn; each carries one request at a time
 
-	ownLane = -1 // of a query that has a connection for itself, after two have ended that it shared
+	ownLane = -1 // pool index of a query that uses a connection of its own
 
-	maxStreams = 100 // requests in flight on a connection; every server should allow that (RFC 9113 §6.5.2)
+	maxStreams = 100 // maximum requests in flight on a connection; every server should allow that (RFC 9113 §6.5.2)
 
-	pingAfter = 5 * time.Second // of silence on a connection with queries
-	pingWait  = 2 * time.Second // for the answer to a ping
+	pingAfter = 5 * time.Second // time without a frame, on a connection with requests, after which a ping is sent
+	pingWait  = 2 * time.Second // timeout of the ping
 )
 
-// errStreams is why no second connection is opened while a first one is in use: the
-// server allows fewer streams than there are requests.
+// errStreams is the error of a dial for a connection that is in use: the server allows fewer streams than there are
+// requests.
 var errStreams = errors.New("dnshedge: server allows no more streams")
 
-// A StatusError is the HTTP status of a response, if that is not 200.
+// A StatusError is the HTTP status code of a response other than 200.
 type StatusError int
 
 func (e StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: HTTP status %d %s", int(e), http.StatusText(int(e)))
 }
 
-// A PushbackError is why there is no answer if the server asks for less load: 429 or 503.
+// A PushbackError is the error of a query whose server asks for less load by HTTP status 429 or 503.
 type PushbackError struct {
 	Status StatusError
-	Pause  time.Duration // Retry-After (RFC 9110 §10.2.3); 0: the server does not say
+	Pause  time.Duration // Retry-After (RFC 9110 §10.2.3); 0: none
 }
 
 func (e *PushbackError) Error() string { return e.Status.Error() }
 func (e *PushbackError) Unwrap() error { return e.Status }
 
-// statusError returns the error of a response that is no answer.
+// statusError returns the error for a response with an HTTP status other than 200.
 func statusError(resp *http.Response) error {
 	status := StatusError(resp.StatusCode)
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
@@ -75,7 +75,8 @@ func statusError(resp *http.Response) error {
 	return &PushbackError{status, parseRetryAfter(resp.Header.Get("Retry-After"), time.Now())}
 }
 
-// parseRetryAfter returns the time from now that a Retry-After header names, in seconds or as a date; 0: none.
+// parseRetryAfter returns the time from now until the time of a Retry-After header, which has seconds or a date. It
+// returns 0 if the header is empty or invalid.
 func parseRetryAfter(header string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(header); err == nil {
 		return max(at.Sub(now), 0)
@@ -84,26 +85,29 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// httpsTransport asks over HTTPS (RFC 8484), with GET by default, and with ID 0,
-// so that HTTP caches work. It has
-// two lanes, one for first queries and one for repetitions, and a third one for probes, see probePolicy. A lane has one
-// connection, and further ones while that has not enough streams; when it falls silent, the next query goes over a new one.
+// An httpsTransport sends queries over HTTPS (RFC 8484), with GET by default, and with ID 0, so that HTTP caches can
+// answer.
+//
+// It has one connection pool for first queries, one for repetitions, and one for probes that need a connection of their
+// own (see probePolicy). A pool has one connection, and further ones while that has too few streams. When a connection
+// falls silent, the next query uses a new one.
 type httpsTransport struct {
 	Config
 	url     url.URL
 	lanes   [sharedLanes]httpLane
 	probing probePolicy
-	own     chan struct{} // full while there are as many as may be of the queries that share no connection
+	own     chan struct{} // semaphore of queries with a connection of their own
 
-	ctx    context.Context // of all requests
+	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	mu     sync.Mutex // makes reading closed and adding to wg one step
+	mu     sync.Mutex // guards closed, and makes the check of closed and wg.Add atomic
 	closed bool
-	wg     sync.WaitGroup // of requests
+	wg     sync.WaitGroup // counts requests
 }
 
 var _ sender = (*httpsTransport)(nil)
 
+// newDoH returns the transport for an HTTPS server. It opens no connection.
 func newDoH(c Config) sender {
 	d := &httpsTransport{Config: c, own: make(chan struct{}, ownLanes)}
 	host := c.Addr
@@ -124,11 +128,13 @@ func newDoH(c Config) sender {
 	return d
 }
 
+// Ready implements Transport.
 func (d *httpsTransport) Ready() bool {
 	h := d.lanes[0].oldestConn()
 	return h != nil && h.used.Load()
 }
 
+// Close implements Transport.
 func (d *httpsTransport) Close() {
 	d.mu.Lock()
 	d.closed = true
@@ -140,6 +146,8 @@ func (d *httpsTransport) Close() {
 	}
 }
 
+// Exchange implements Transport. It repeats a query whose connection the server has ended over the same pool. If other
+// requests were in flight, the next repetition uses a connection of its own.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.IsAlone() {
 		return d.exchangeAlone(ctx, q, w)
@@ -165,7 +173,7 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 	}
 }
 
-// exchangeAlone is Exchange over a connection that q has for itself.
+// exchangeAlone is Exchange over a connection that no other query uses.
 func (d *httpsTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.own <- struct{}{}:
@@ -177,7 +185,7 @@ func (d *httpsTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *Qu
 	}
 }
 
-// SendOnce makes one request, and another one as long as none was written.
+// SendOnce implements sender over the pool of first queries. It retries while the request was not written.
 func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, setup, written, err = d.sendRequest(ctx, q, 0, w)
@@ -188,7 +196,8 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 	}
 }
 
-// sendRequest makes one request over a lane's connections. If there is an error, written says whether the request was written, or is about to be.
+// sendRequest makes one request over a connection of the pool with the given index. If it returns an error, written
+// reports whether the request was written or may still be.
 func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, lane int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
@@ -211,7 +220,8 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, lane in
 	}
 }
 
-// requestOver makes one request over h, which it leaves. It is counted in wg.
+// requestOver makes one request over h, which the caller has counted in wg and added to h. If ctx ends first and the
+// owner allows, the request continues, so that its latency is measured.
 func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own: servers take a client that cancels
 	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
@@ -260,14 +270,14 @@ func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Q
 	return nil, 0, true, causeOf(ctx)
 }
 
-// requestProgress is how far a request has come. It is safe for concurrent use.
+// A requestProgress records how far a request has come. It is safe for concurrent use.
 type requestProgress struct {
-	at        atomic.Int64 // when it was written, Unix ns; 0: it was not
+	at        atomic.Int64 // time at which the request was written, Unix ns; 0: not written
 	abandoned atomic.Bool  // no caller waits for the response
-	cancel    func()       // ends the request; nil for a request that is never abandoned
+	cancel    func()       // cancels the request; nil for a request that is never abandoned
 }
 
-// acquireConn returns a connection of the lane for one request, which must call release and leave.
+// acquireConn returns a connection of the pool with the given index for one request. fetchAnswer releases it.
 func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, lane int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case lane == ownLane:
@@ -281,8 +291,8 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, lane in
 	return d.lanes[lane].acquireConn(ctx, w)
 }
 
-// probeSilent is called when requests have waited for half of the owner's patience and
-// nothing arrived, as connection.silent.
+// probeSilent is called when nothing has arrived on h for half of the stall timeout while requests wait. It sends a
+// probe, unless probes are disabled. If an earlier probe has no answer yet, it retires h.
 func (d *httpsTransport) probeSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.beginProbe(wait) {
@@ -303,8 +313,10 @@ func (d *httpsTransport) probeSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer makes one request. sent.at becomes the time when it is written. The error is a connectionError if the server has ended a connection that has
-// carried an answer, or other requests.
+// fetchAnswer makes one request over h and releases it. sent records when the request is written.
+//
+// If the server has ended a connection that has carried an answer or other requests, the error is a connectionError:
+// the query may be repeated.
 func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	defer h.releaseRequest()
 	if h.lane != nil && q != wire.RootServers {
@@ -349,8 +361,8 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	return a, setup, err
 }
 
-// A streamError has the fields of the error of an HTTP/2 stream that net/http returns: errors.As converts that to any structure with the
-// same fields.
+// A streamError has the fields of net/http's error for an HTTP/2 stream. errors.As converts that error to any struct
+// with the same fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -361,8 +373,8 @@ func (e streamError) Error() string {
 	return fmt.Sprintf("HTTP/2 stream %d: error code %d", e.StreamID, e.Code)
 }
 
-// isStreamReset reports whether the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a reason that may pass, as a proxy does whose own
-// server ends the connection. Over HTTP/1.1 the connection ends then.
+// isStreamReset reports whether the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a temporary reason. Proxies
+// do so when their own server ends the connection. Over HTTP/1.1 the connection ends instead.
 func isStreamReset(err error) bool {
 	var reset streamError
 	if !errors.As(err, &reset) {
@@ -376,7 +388,8 @@ func isStreamReset(err error) bool {
 	return false
 }
 
-// roundTrip is fetch, and its error is as it came.
+// roundTrip makes one request over h, and returns its answer and the time that the handshake took. It does not classify
+// the error.
 func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
@@ -436,7 +449,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	return a, setup, nil
 }
 
-// readAnswer returns the answer to q that resp carries.
+// readAnswer parses the answer to q in the HTTP response resp.
 func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp)
@@ -461,8 +474,8 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 	return a, nil
 }
 
-// newRequest returns the request for a query. net/http may repeat it if the server closes
-// the connection or resets the stream, but only if the query is safe to repeat: without GetBody it cannot.
+// newRequest returns the HTTP request for the message b. If repeat is set, net/http may repeat it when the server
+// closes the connection or resets the stream. Otherwise it has a body without GetBody, which prevents that.
 func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
@@ -483,6 +496,7 @@ func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	return r
 }
 
+// parseBody parses the answer to q in the body of an HTTP response.
 func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	if len(b) > wire.MaxMsg {
 		return nil, errors.New("dnshedge: response longer than a message")
@@ -493,41 +507,43 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// httpConn is one connection, opened by its first request, or some, if the server
-// speaks HTTP/1.1. net/http may replace it if the server closes it.
+// An httpConn is one HTTP/2 connection, which its first request opens. With an HTTP/1.1 server it is up to limit
+// connections. net/http may replace a connection that the server closes.
 type httpConn struct {
-	limit int // of the connections
+	limit int // maximum number of connections
 	http  *http.Transport
-	stall func() time.Duration // the owner's
+	stall func() time.Duration // Owner.StallTimeout
 	used  atomic.Bool          // a request was answered
-	ready atomic.Bool          // a request had a connection
+	ready atomic.Bool          // a request has got a connection
 
-	lane     *httpLane // nil: it is for one request only
-	added    time.Time // to the lane; never changes
-	capacity int       // streams for requests, probes excepted; guarded by the lane's lock
-	taken    int       // of them; guarded by the lane's lock
+	lane     *httpLane // nil: the connection is for a single request
+	added    time.Time // when it was added to the pool; never changes
+	capacity int       // streams for requests other than probes; guarded by the pool's lock
+	taken    int       // streams in use; guarded by the pool's lock
 
-	// holders is how many requests have a stream. One has it before it is written: if those counted that are written,
-	// the first that finds no stream left could open a second connection.
+	// holders is the number of requests that have a connection of net/http, written or not. If only written requests
+	// counted, the first one without a free stream could open a second connection.
 	holders atomic.Int32
 
-	// carried is when the last answer came, Unix ns; 0: none has, or each request has an HTTP/1.1 connection for itself.
+	// carried is the time of the last HTTP/2 answer, Unix ns; 0: none. HTTP/1.1 answers do not count, because each request
+	// has a connection of its own.
 	carried atomic.Int64
 
 	mu      sync.Mutex  // guards the fields below
-	conns   []net.Conn  // that are open, in the order they were opened; rarely more than one
-	busy    int         // requests in flight
+	conns   []net.Conn  // open connections, oldest first; rarely more than one
+	busy    int         // number of requests in flight
 	silence *time.Timer // runs while requests wait and nothing arrives
-	probes  int         // sent since the last answer to a caller
-	probing bool        // nothing arrived since the last of them
-	retired bool        // no request follows; the last one in flight closes the connection
+	probes  int         // number of probes since the last answer to a caller
+	probing bool        // a probe was sent, and nothing has arrived since
+	retired bool        // accepts no further requests; closed after the last one in flight
 
-	cut   time.Time // when the server last ended a connection
-	begun int       // requests, also those that have ended
-	asked int       // probes under way, whoever sent them
-	ended time.Time // when the connection last ended under one
+	cut   time.Time // time at which the server last ended a connection
+	begun int       // number of requests so far
+	asked int       // number of probes in flight, with callers' queries for the NS of the root
+	ended time.Time // time at which the connection last ended with a probe in flight
 }
 
+// newConn returns an httpConn of at most limit connections, none of which is open.
 func (d *httpsTransport) newConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stall: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
@@ -565,8 +581,8 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 	return h
 }
 
-// initialCapacity returns for how many requests there is room before the server says how many streams it allows, which shows when net/http
-// wants another connection. One of maxStreams is for probes.
+// initialCapacity returns the number of requests that h accepts before the server's limit of streams is known. That
+// limit shows when net/http wants another connection. One of maxStreams is reserved for probes.
 func (h *httpConn) initialCapacity() int {
 	if h.limit > 1 {
 		return h.limit
@@ -574,34 +590,35 @@ func (h *httpConn) initialCapacity() int {
 	return maxStreams - 1
 }
 
-// recordOpened is called when a request has a connection.
+// recordOpened records that a request has got a connection, and admits waiting requests when it is the first.
 func (h *httpConn) recordOpened() {
 	if h.ready.CompareAndSwap(false, true) && h.lane != nil {
 		h.lane.serveWaiting()
 	}
 }
 
-// isRetired reports whether no other request enters.
+// isRetired reports whether h accepts no further requests.
 func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.retired
 }
 
-// isClosed reports whether the connection was open and is not any more.
+// isClosed reports whether h has had a connection and has none now, and no request is in flight.
 func (h *httpConn) isClosed() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ready.Load() && h.busy == 0 && len(h.conns) == 0
 }
 
+// connected reports whether h has an open connection.
 func (h *httpConn) connected() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.conns) > 0
 }
 
-// addRequest counts a request, or reports false if the connection takes no more.
+// addRequest counts a request. It reports false, and counts nothing, if h accepts no further requests.
 func (h *httpConn) addRequest() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -615,8 +632,8 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// beginProbe reports whether the connection, which is silent, is to be probed. If the
-// last probe has no answer yet, the connection is retired instead.
+// beginProbe reports whether h must be probed, because requests wait and nothing arrives. If the last probe has no
+// answer yet, it retires h instead. wait is the time until the next call.
 func (h *httpConn) beginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -633,7 +650,8 @@ func (h *httpConn) beginProbe(wait time.Duration) bool {
 	return true
 }
 
-// beginRequest is called before a request, which has entered and may be a probe. It returns its number, and whether no other one is under way.
+// beginRequest records the start of a request that addRequest has counted. probe reports whether it asks for the NS of
+// the root. It returns the number of the request, and whether no other one is in flight.
 func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -644,8 +662,9 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	return h.begun, h.busy == 1
 }
 
-// endRequest is called after a request that began at start with that number, and has ended with its connection or otherwise. It reports whether a probe was under way with it when
-// its connection ended, and whether another request has begun since.
+// endRequest records the end of the request with the given number, which began at start. connection reports whether the
+// server has ended its connection. probed reports whether a probe was in flight during the request. others reports
+// whether another request has begun since.
 func (h *httpConn) endRequest(probe, connection bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -659,17 +678,18 @@ func (h *httpConn) endRequest(probe, connection bool, number int, start time.Tim
 	return probed, h.begun > number
 }
 
-// stopRequests lets no other request enter.
+// stopRequests makes h accept no further requests.
 func (h *httpConn) stopRequests() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.retired = true
 }
 
-// recordAnswer ends a silence. After each probe that was answered, the next one comes
-// twice as late.
+// recordAnswer records an HTTP response, which ends a silence. After each answered probe, the time until the next one
+// doubles, starting with wait. probe reports whether the response is that to a probe.
 //
-// A server that speaks HTTP/1.1 gets more connections from then on.
+// serial reports whether the server uses HTTP/1.1. An httpConn with a limit of one connection is then retired, and its
+// pool opens several.
 func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	h.used.Store(true)
 	if !serial {
@@ -690,7 +710,7 @@ func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	h.silence.Reset(wait << min(h.probes, 8))
 }
 
-// releaseRequest ends a request.
+// releaseRequest ends a request that addRequest has counted. The last request of a retired httpConn closes it.
 func (h *httpConn) releaseRequest() {
 	h.mu.Lock()
 	h.busy--
@@ -704,7 +724,7 @@ func (h *httpConn) releaseRequest() {
 	}
 }
 
-// closeConns closes all opened sockets. No request may be in flight, and none may follow.
+// closeConns closes all connections. No request may be in flight, and none may follow.
 func (h *httpConn) closeConns() {
 	h.http.CloseIdleConnections()
 	h.mu.Lock()
@@ -715,7 +735,7 @@ func (h *httpConn) closeConns() {
 	}
 }
 
-// connectionRTT returns the round trip time of the newest connection, or 0.
+// connectionRTT returns the kernel's round trip time of the newest connection, or 0.
 func (h *httpConn) connectionRTT() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -725,7 +745,7 @@ func (h *httpConn) connectionRTT() time.Duration {
 	return kernelRTT(h.conns[len(h.conns)-1])
 }
 
-// trackConn keeps c in conns until it is closed.
+// trackConn adds c to conns and returns a net.Conn that removes it when it is closed.
 func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	if h.lane != nil {
 		h.lane.resetCapacity(h)
@@ -736,14 +756,15 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// cutSince reports whether the server has ended a connection after start. Of the requests on it, only some may have an error that says so: net/http closes
-// a connection on which one has failed.
+// cutSince reports whether the server has ended a connection after start. The errors of requests do not always tell:
+// net/http closes a connection on which one request has failed.
 func (h *httpConn) cutSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.cut.Before(start)
 }
 
+// A trackedConn is a net.Conn that records in h when the server ends it and when it is closed.
 type trackedConn struct {
 	net.Conn
 	h *httpConn
@@ -761,7 +782,8 @@ func (t *trackedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// recordReadError remembers if err says that the server has ended the connection.
+// recordReadError stores the time if err means that the server has ended the connection. It is called for read and
+// write errors.
 func (t *trackedConn) recordReadError(err error) {
 	if !IsClosedByServer(err) {
 		return

@@ -10,42 +10,44 @@ import (
 )
 
 const (
-	// maxSockets is how many connections a lane opens: they have streams for as many requests as a Client has questions.
+	// maxSockets is the maximum number of connections of a pool. With it, a pool has a stream for every question that a
+	// Client may have at a time.
 	maxSockets = 32
 
-	growAfter = 50 * time.Millisecond // that a request is expected to wait for a stream, before another connection is opened
-	growPause = 5 * time.Second       // after another connection could not be opened or was ended unused
-	lookEvery = 50 * time.Millisecond // while requests wait
+	growAfter = 50 * time.Millisecond // expected wait for a stream, from which on another connection is opened
+	growPause = 5 * time.Second       // time without further connections after one could not be opened or ended unused
+	lookEvery = 50 * time.Millisecond // time between two checks of the waiting requests
 )
 
-// An httpLane is the connections for one kind of requests. Requests use the first connection with a free stream, so
-// that connections that a burst has opened become idle and are closed. If no stream is free and the wait would be long,
-// one further connection is opened at a time. The most recent request gets the first free stream, because an old
-// request may end before its answer.
+// An httpLane is a connection pool of an httpsTransport. A request uses the first connection with a free stream, so
+// that connections opened for a burst become idle and are closed. If no stream is free and the expected wait is long,
+// another connection is opened, one at a time.
+//
+// The most recent request gets the first free stream, because the time of an old request may end before its answer.
 type httpLane struct {
-	open func(sockets int) *httpConn
-	done <-chan struct{} // closed when the transport is
+	open func(sockets int) *httpConn // makes an httpConn; it does not dial
+	done <-chan struct{}             // closed when the transport is closed
 
 	mu       sync.Mutex    // guards the fields below; a connection's lock is taken after it, never before
-	conns    []*httpConn   // that take requests, in the order they were opened
-	waiting  []*httpWaiter // the one that has waited longest is first
-	limit    int           // sockets of a new connection: more than one if the server speaks HTTP/1.1
-	inUse    int           // streams
-	took     time.Duration // by answers, smoothed; 0: not known
-	progress time.Time     // when the last answer came, or the first request began
-	growAt   time.Time     // no further connection is opened before
-	looking  bool          // a timer runs that looks after those who wait
+	conns    []*httpConn   // connections that accept requests, oldest first
+	waiting  []*httpWaiter // oldest request first
+	limit    int           // httpConn.limit of a new connection: 0 and 1 mean 1; more for an HTTP/1.1 server
+	inUse    int           // number of streams in use
+	took     time.Duration // smoothed latency of answers; 0: not known
+	progress time.Time     // time of the last answer, or of the first request after none was in flight
+	growAt   time.Time     // no further connection before this time
+	looking  bool          // the timer that calls checkWaiting runs
 }
 
 // An httpWaiter is a request that waits for a stream.
 type httpWaiter struct {
-	end  time.Time      // of its time; zero: it has no end
-	conn chan *httpConn // capacity 1: the connection that it got, or nil if there is none in time
+	end  time.Time      // deadline of the request; zero: none
+	conn chan *httpConn // capacity 1: receives the connection, or nil if none is free in time
 }
 
-// acquireConn returns a connection with a stream for one request. It waits for a stream until ctx ends, and returns localerror.ErrBusy if none is free in
-// time. The request must call release and leave. While it waits, w.carried is the time of the last
-// answer over the first connection.
+// acquireConn returns a connection with a stream for one request. It waits until a stream is free or ctx ends, and
+// returns localerror.ErrBusy if none will be free in time. Meanwhile w records the oldest connection. The caller must
+// call releaseStream and releaseRequest.
 func (l *httpLane) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
@@ -94,7 +96,8 @@ func (l *httpLane) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, er
 	return nil, causeOf(ctx)
 }
 
-// takeConn returns a connection with a free stream, or nil. The caller holds mu.
+// takeConn returns a connection with a free stream, which it reserves, or nil. It makes a connection if the pool has
+// none, and removes retired and closed ones. The caller holds mu.
 func (l *httpLane) takeConn(now time.Time) *httpConn {
 	for i := 0; i < len(l.conns); {
 		h := l.conns[i]
@@ -119,7 +122,8 @@ func (l *httpLane) takeConn(now time.Time) *httpConn {
 	return h
 }
 
-// reserveStream takes a stream of h for a request. It reports false if h takes no further requests. The caller holds mu.
+// reserveStream reserves a stream of h for a request. It reports false if h accepts no further requests. The caller
+// holds mu.
 func (l *httpLane) reserveStream(h *httpConn, now time.Time) bool {
 	if !h.addRequest() {
 		return false
@@ -132,7 +136,7 @@ func (l *httpLane) reserveStream(h *httpConn, now time.Time) bool {
 	return true
 }
 
-// addConn appends a connection to conns. Its first request dials. The caller holds mu.
+// addConn adds a connection to the pool. Its first request dials. The caller holds mu.
 func (l *httpLane) addConn() *httpConn {
 	h := l.open(max(l.limit, 1))
 	h.lane, h.added = l, time.Now()
@@ -140,8 +144,8 @@ func (l *httpLane) addConn() *httpConn {
 	return h
 }
 
-// openAnother opens another connection for a request if that is to wait for long, and no other is being opened; otherwise it returns nil. The caller
-// holds mu.
+// openAnother adds another connection if the expected wait is long and no other connection is being opened. It reserves
+// and returns it; otherwise it returns nil. The caller holds mu.
 func (l *httpLane) openAnother(now time.Time) *httpConn {
 	if l.isFull(now) || l.expectedWait(now) < growAfter {
 		return nil
@@ -154,12 +158,12 @@ func (l *httpLane) openAnother(now time.Time) *httpConn {
 	return h
 }
 
-// isFull reports whether no other connection may be opened. The caller holds mu.
+// isFull reports whether the pool may open no further connection now. The caller holds mu.
 func (l *httpLane) isFull(now time.Time) bool {
 	return now.Before(l.growAt) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
 }
 
-// expectedWait returns how long one more request would wait for a stream. The caller holds mu.
+// expectedWait returns the expected time for which one more request would wait for a stream. The caller holds mu.
 func (l *httpLane) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
@@ -168,7 +172,8 @@ func (l *httpLane) expectedWait(now time.Time) time.Duration {
 	return max(l.took, now.Sub(l.progress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
 }
 
-// isHopeless reports whether a request that waits so long would have no answer in time. The caller holds mu.
+// isHopeless reports whether a request would miss its deadline after the given wait. The wait counts as 0 if another
+// connection may be opened. The caller holds mu.
 func (l *httpLane) isHopeless(w *httpWaiter, now time.Time, wait time.Duration) bool {
 	if !l.isFull(now) {
 		wait = 0
@@ -176,7 +181,7 @@ func (l *httpLane) isHopeless(w *httpWaiter, now time.Time, wait time.Duration) 
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.took/2
 }
 
-// serveRequests gives free streams to waiting requests, the newest first. The caller holds mu.
+// serveRequests assigns free streams to waiting requests, the newest first. The caller holds mu.
 func (l *httpLane) serveRequests(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.takeConn(now)
@@ -195,7 +200,7 @@ func (l *httpLane) serveRequests(now time.Time) {
 	}
 }
 
-// checkWaiting ends the wait of requests whose time is nearly over. It opens another connection if the wait is too
+// checkWaiting ends the wait of requests that would miss their deadline, and opens another connection if the wait is
 // long.
 func (l *httpLane) checkWaiting() {
 	l.mu.Lock()
@@ -212,14 +217,15 @@ func (l *httpLane) checkWaiting() {
 	l.serveRequests(now)
 }
 
-// serveWaiting gives free streams to waiting requests. It is called when a connection has been opened, has ended or has more streams.
+// serveWaiting assigns free streams to waiting requests. It is called when a connection was opened, has ended or has
+// more streams.
 func (l *httpLane) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serveRequests(time.Now())
 }
 
-// releaseStream gives back the stream of a request.
+// releaseStream frees the stream of a request, and assigns it to a waiting one.
 func (l *httpLane) releaseStream(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -228,7 +234,7 @@ func (l *httpLane) releaseStream(h *httpConn) {
 	l.serveRequests(time.Now())
 }
 
-// recordAnswerTime updates took and progress with the duration of an answer.
+// recordAnswerTime adds the latency of an answer.
 func (l *httpLane) recordAnswerTime(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,9 +245,12 @@ func (l *httpLane) recordAnswerTime(took time.Duration) {
 	l.took += (took - l.took) / 8
 }
 
-// recordFailure is called when a request over h has failed or was canceled. It reports whether h was opened besides others and has answered nothing: the
-// server may not want it, and the request may be made over another one. A canceled request counts only after half of the owner's patience: a hedge
-// may have been answered before the handshake ended.
+// recordFailure records that a request over h has failed or was canceled. It reports whether h is an additional
+// connection that has answered nothing. The server may not accept that connection, and the request may be repeated over
+// another one. The pool then opens no connection for growPause.
+//
+// A canceled request counts only after half of the stall timeout. Before, a hedge may have been answered during the
+// handshake.
 func (l *httpLane) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,8 +263,8 @@ func (l *httpLane) recordFailure(h *httpConn, canceled bool) bool {
 	return true
 }
 
-// lowerCapacity lowers the capacity of h by one stream, after the server has refused one. It reports false, and lowers nothing, if the capacity
-// is one stream. widen sets the capacity of a new connection again.
+// lowerCapacity lowers the capacity of h by one stream, because the server has refused one. It reports false, and
+// changes nothing, if the capacity is 1. resetCapacity undoes it for a new connection.
 func (l *httpLane) lowerCapacity(h *httpConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -266,8 +275,8 @@ func (l *httpLane) lowerCapacity(h *httpConn) bool {
 	return true
 }
 
-// resetCapacity sets the capacity of h after a new connection has been opened for it: to the number of streams that its server allows, or to that
-// of the lane's first connection if that is less.
+// resetCapacity sets the capacity of h when a new connection was opened for it. The capacity is the initial one, or
+// that of the pool's oldest connection if that is less.
 func (l *httpLane) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,7 +286,7 @@ func (l *httpLane) resetCapacity(h *httpConn) {
 	}
 }
 
-// allowMoreConns is called when the server speaks HTTP/1.1: new connections are several.
+// allowMoreConns gives the next httpConn several connections, because the server uses HTTP/1.1.
 func (l *httpLane) allowMoreConns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,7 +303,8 @@ func (l *httpLane) oldestConn() *httpConn {
 	return l.conns[0]
 }
 
-// enterFirst returns the connection that is asked first for a probe, which takes no stream of others, and must call leave.
+// enterFirst returns the oldest connection that accepts requests, or a new one, for a probe. A probe needs no reserved
+// stream. The caller must call releaseRequest.
 func (l *httpLane) enterFirst() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -308,7 +318,7 @@ func (l *httpLane) enterFirst() *httpConn {
 	return h
 }
 
-// closeConns closes the connections. No request must be in flight.
+// closeConns closes the connections of the pool. No request may be in flight.
 func (l *httpLane) closeConns() {
 	l.mu.Lock()
 	conns := slices.Clone(l.conns)

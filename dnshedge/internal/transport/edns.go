@@ -10,21 +10,22 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// ednsOff is how long a server that does not understand EDNS is asked without.
+// ednsOff is the time for which a server that does not support EDNS gets queries without it.
 const ednsOff = 15 * time.Minute
 
-// ednsFallback asks over another transport, and again without EDNS if the server seems not to
-// understand that (RFC 6891 §7): if it answers FORMERR, or NOTIMP without an OPT
-// record. If it then answers otherwise, it is asked without EDNS for a while.
+// An ednsFallback is a Transport that repeats a query without EDNS if the server seems not to support EDNS (RFC 6891
+// §7). That is the case if the response is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
+// queries to the server have no EDNS for the time ednsOff.
 //
-// DO and options of a caller are wishes (RFC 3225 §3): a question with them is asked with EDNS first each time, and without if
-// the server has not shown lately that it understands EDNS. A forged FORMERR thus takes no signatures out of answers.
+// A query with DO or options (RFC 3225 §3) always tries EDNS first. It is repeated without EDNS only if no recent
+// response of the server had an OPT record. Thus a forged FORMERR cannot remove signatures from answers.
 type ednsFallback struct {
 	Transport
-	until atomic.Int64 // when the server is asked with EDNS again, Unix ns
-	shown atomic.Int64 // when a response last had an OPT record, Unix ns; 0: none has
+	until atomic.Int64 // no EDNS before this time, Unix ns
+	shown atomic.Int64 // time of the last response with an OPT record, Unix ns; 0: none
 }
 
+// Exchange implements Transport.
 func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if !q.Standard() {
 		return e.Transport.Exchange(ctx, q, n, w)
@@ -59,7 +60,8 @@ func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *Qu
 	return again, setup + more, nil
 }
 
-// isRejected reports whether the server did not understand the query.
+// isRejected reports whether the response code says that the server did not understand the query: FORMERR, or NOTIMP
+// without an OPT record.
 func isRejected(a *wire.Answer) bool {
 	return a.Rcode() == dns.RcodeFormatError || a.Rcode() == dns.RcodeNotImplemented && !a.EDNS
 }

@@ -14,26 +14,29 @@ import (
 )
 
 const (
-	guardTime = 10 * time.Minute // after the last wrong message
+	guardTime = 10 * time.Minute // how long queries are protected after a wrong message
 
-	clientCookie = 8  // bytes (RFC 7873 §4)
-	shortCookie  = 16 // both cookies, the server's as short as it may be
-	longCookie   = 40
+	clientCookie = 8  // length of a client cookie (RFC 7873 §4)
+	shortCookie  = 16 // least length of client and server cookie together
+	longCookie   = 40 // maximum length of client and server cookie together
 )
 
+// errCookie is the error of a message whose client cookie differs from that of the query.
 var errCookie = errors.New("dnshedge: message without our cookie")
 
-// spoofGuard makes queries to one server harder to guess while an attacker sends wrong messages. Queries then have a
-// random spelling, which most servers repeat (up to one bit for each letter), and a cookie (RFC 7873), if the server
-// supports cookies. The zero value is inactive. It is safe for concurrent use.
+// A spoofGuard makes queries to one server harder to guess while an attacker sends spoofed messages. It randomizes the
+// case of the letters of the name, which most servers copy to the response (up to one bit of entropy for each letter).
+// It also sends a cookie (RFC 7873), if the server supports cookies.
+//
+// The zero value is inactive. It is safe for concurrent use.
 type spoofGuard struct {
-	until atomic.Int64 // when it is at ease again, Unix ns
+	until atomic.Int64 // end of the protection, Unix ns
 
 	mu     sync.Mutex // guards cookie
-	cookie []byte     // the client's and the server's, if that is known; replaced as a whole
+	cookie []byte     // client cookie, and server cookie if known; never modified in place
 }
 
-// recordWrongMessage is called for each wrong message.
+// recordWrongMessage starts or extends the protection, because a message arrived that answers no query.
 func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
 	if g.until.Swap(now.Add(guardTime).UnixNano()) > now.UnixNano() {
@@ -46,7 +49,7 @@ func (g *spoofGuard) recordWrongMessage() {
 	g.cookie = c
 }
 
-// protectQuery returns the query to send in place of q, and the cookie to send with it.
+// protectQuery returns the query to send in place of q, and the cookie for it. It returns q and nil without protection.
 func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	until := g.until.Load()
 	if until == 0 || time.Now().UnixNano() >= until || !q.Standard() {
@@ -60,9 +63,9 @@ func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	return q.Spelled(), g.cookie
 }
 
-// verifyCookie checks the cookie of the answer to a query with the given one. An answer
-// without any is right if the server has never sent one; otherwise it is asked for
-// over TCP.
+// verifyCookie checks the cookie of a response to a query with the cookie sent. The error is nil if the response has no
+// cookie and no server cookie is known. It is errUnsure if a known server does not return the cookie, and errTruncated
+// for BADCOOKIE: the question must be asked over TCP.
 func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {

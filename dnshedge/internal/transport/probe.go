@@ -8,27 +8,26 @@ import (
 )
 
 const (
-	noProbes  = 10 * time.Minute // for which it is known that a server ends connections on probes
-	probeLane = 2                // of probes that would end the connection of others
+	noProbes  = 10 * time.Minute // how long probes are disabled after one was followed by the end of its connection
+	probeLane = 2                // index of the pool for probes that would end a connection of other queries
 )
 
-// probePolicy decides whether a server's connections may be probed while queries wait on them. Some servers close the
-// connection on a question that they reject, and the question of probes may be one. Other queries on the connection
-// would then be lost. In that case no probe goes over a connection with waiting queries, and a silent connection is
-// only retired.
+// A probePolicy decides whether a server's connections may be probed while queries wait on them. Some servers close the
+// connection when they reject a question, and may reject the probe's. Other queries on the connection would then be
+// lost. With such a server, probes use a connection of their own, and a silent connection is retired without a probe.
 //
 // The zero value allows probes. It is safe for concurrent use.
 type probePolicy struct {
-	until atomic.Int64 // when it may be probed again, Unix ns
+	until atomic.Int64 // end of the time without probes, Unix ns
 }
 
-// recordConnEnd is called when a connection has ended while a probe was under way.
+// recordConnEnd disables probes for a while, because the server has ended a connection while a probe was in flight.
 func (p *probePolicy) recordConnEnd() { p.until.Store(time.Now().Add(noProbes).UnixNano()) }
 
-// endsConnections reports whether a probe ends the connection that it goes over.
+// endsConnections reports whether probes are disabled, because they may end the connection.
 func (p *probePolicy) endsConnections() bool { return time.Now().UnixNano() < p.until.Load() }
 
-// laneFor returns the shared lane of the nth query for q: 0 is the first one.
+// laneFor returns the index of the pool for q. n is the number of earlier queries with the same question.
 func (p *probePolicy) laneFor(q *wire.Query, n int) int {
 	if isProbe(q) && p.endsConnections() {
 		return probeLane
@@ -36,7 +35,7 @@ func (p *probePolicy) laneFor(q *wire.Query, n int) int {
 	return min(n, 1)
 }
 
-// isProbe reports whether q has the question of probes, also if a caller asks it.
+// isProbe reports whether q is the question of probes, the NS of the root. A caller may ask the same question.
 func isProbe(q *wire.Query) bool {
 	return q.Name == wire.RootServers.Name && q.Type == wire.RootServers.Type && q.Standard()
 }

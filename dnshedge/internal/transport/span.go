@@ -7,29 +7,30 @@ import (
 	"time"
 )
 
-// A Span is a context that can be embedded in another struct, which saves a dozen allocations per query. It ends once:
-// by End, with its parent or at its deadline. The zero Span must begin before use, and must end. It must not be copied.
+// A Span is a context.Context that can be embedded in another struct, which saves a dozen allocations for each query.
+// It ends by End, with its parent, or at its deadline.
+//
+// Begin must be called before use, and End or Cancel afterwards. A Span must not be copied.
 type Span struct {
 	parent       context.Context
-	end          time.Time   // zero: it has no deadline of its own
-	timer        *time.Timer // nil: it has no deadline of its own
-	stopWatching func() bool // from the parent; nil if that is a Span, or never ends
+	end          time.Time   // the Span's own deadline; zero: none
+	timer        *time.Timer // ends the Span at its deadline; nil: no deadline of its own
+	stopWatching func() bool // stops context.AfterFunc of the parent; nil if the parent is a Span or never ends
 
 	mu       sync.Mutex // guards the fields below
-	err      error      // nil: it has not ended
+	err      error      // nil: the Span has not ended
 	cause    error
-	done     chan struct{} // nil: nobody has asked for it
+	done     chan struct{} // nil: Done was not called
 	watchers []watcher
-	room     [2]watcher // what watchers has at first
+	room     [2]watcher // initial memory of watchers
 }
 
 var _ context.Context = (*Span)(nil)
 
-// A watcher is notified when a Span ends, with the Span locked. It must not block.
+// A watcher is notified by endWith when a Span ends. endWith is called with the Span locked and must not block.
 type watcher interface{ endWith(err, cause error) }
 
-// Begin begins the Span. It ends with its parent, or when the time is up: zero means
-// that there is no deadline but the parent's.
+// Begin starts the Span. It ends with its parent, or after the timeout; 0 means no deadline but the parent's.
 func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 	s.parent = parent
 	s.watchers = s.room[:0]
@@ -47,9 +48,11 @@ func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 	}
 }
 
+// endAtDeadline ends the Span with context.DeadlineExceeded.
 func (s *Span) endAtDeadline() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) }
 
-// End ends the Span, unless it has ended. It has been cancelled for the given cause.
+// End cancels the Span with the given cause, unless it has ended, and releases its timer. A nil cause is
+// context.Canceled.
 func (s *Span) End(cause error) {
 	if cause == nil {
 		cause = context.Canceled
@@ -65,9 +68,10 @@ func (s *Span) End(cause error) {
 	}
 }
 
-// Cancel is End without a cause.
+// Cancel is End with the cause context.Canceled.
 func (s *Span) Cancel() { s.End(nil) }
 
+// endWith ends the Span and notifies the watchers. Only the first call has an effect.
 func (s *Span) endWith(err, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +88,7 @@ func (s *Span) endWith(err, cause error) {
 	s.watchers = nil
 }
 
-// addWatcher adds a watcher, or tells it at once.
+// addWatcher adds a watcher. If the Span has ended, it notifies the watcher at once.
 func (s *Span) addWatcher(w watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +99,8 @@ func (s *Span) addWatcher(w watcher) {
 	s.watchers = append(s.watchers, w)
 }
 
-// removeWatcher removes a watcher, and reports whether it was there. It is not notified any more.
+// removeWatcher removes a watcher, so that it is not notified. It reports false if the watcher was not found, for
+// example because the Span has ended.
 func (s *Span) removeWatcher(w watcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +111,7 @@ func (s *Span) removeWatcher(w watcher) bool {
 	return i >= 0
 }
 
-// Deadline returns when the Span ends at the latest.
+// Deadline implements context.Context.
 func (s *Span) Deadline() (time.Time, bool) {
 	if s.timer != nil {
 		return s.end, true
@@ -114,7 +119,7 @@ func (s *Span) Deadline() (time.Time, bool) {
 	return s.parent.Deadline()
 }
 
-// Done returns a channel that is closed when the Span ends.
+// Done implements context.Context.
 func (s *Span) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,28 +132,29 @@ func (s *Span) Done() <-chan struct{} {
 	return s.done
 }
 
-// Err returns nil while the Span has not ended.
+// Err implements context.Context.
 func (s *Span) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Value returns the parent's value.
+// Value implements context.Context. A Span has no values of its own.
 func (s *Span) Value(key any) any { return s.parent.Value(key) }
 
-// AfterFunc implements the method that package context uses in place of a goroutine, see context.AfterFunc.
+// AfterFunc implements the method that context.AfterFunc uses, so that it needs no goroutine that waits.
 func (s *Span) AfterFunc(f func()) (stop func() bool) {
 	w := &afterFunc{f}
 	s.addWatcher(w)
 	return func() bool { return s.removeWatcher(w) }
 }
 
+// An afterFunc is a watcher that calls f in a goroutine of its own.
 type afterFunc struct{ f func() }
 
 func (a *afterFunc) endWith(error, error) { go a.f() }
 
-// causeOf is context.Cause, also for a Span.
+// causeOf returns the cause of the end of ctx. context.Cause does not know the cause of a Span.
 func causeOf(ctx context.Context) error {
 	s, ok := ctx.(*Span)
 	if !ok {

@@ -21,54 +21,57 @@ func init() {
 }
 
 const (
-	idleTime = 10 * time.Second // of a connection without queries, unless the server says otherwise
-	maxIdle  = 2 * time.Minute  // whatever the server says: routers forget connections
-	dialTime = 5 * time.Second  // for a connection and its handshake
+	idleTime = 10 * time.Second // default idle timeout of a connection
+	maxIdle  = 2 * time.Minute  // maximum idle timeout, because routers forget idle connections
+	dialTime = 5 * time.Second  // timeout of a dial and its handshake
 
-	maxRetries = 8                // of one query, because connections ended before its answer
-	maxOpen    = 16               // connections of a lane, before a learned limit is ignored
-	limitLife  = 10 * time.Minute // of a learned limit
+	maxRetries = 8                // maximum number of repetitions of a query because its connections have ended
+	maxOpen    = 16               // connections of a pool from which on a learned query limit is ignored
+	limitLife  = 10 * time.Minute // how long a learned query limit holds
 
-	sharedLanes = probeLane + 1 // for first queries, for repetitions, and for probes
-	ownLanes    = 8             // for queries that share no connection
+	sharedLanes = probeLane + 1 // pools for first queries, for repetitions, and for probes
+	ownLanes    = 8             // pools for queries that share no connection
 )
 
-// streamTransport asks over TCP (RFC 7766) or TLS (RFC 7858). It has three lanes: for first queries, for repeated
-// queries, and for probes, see probePolicy. A lane has one connection, which its queries share, with answers in any
-// order. The connection is opened on demand, and closed when it is idle.
+// A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). The queries of a pool share one connection and
+// are answered in any order. The connection is opened on demand and closed when it is idle. There are pools for first
+// queries, for repetitions, and for probes that need a connection of their own (see probePolicy).
 //
-// Some servers close the connection on a question that they reject. The rejected question is unknown, so all queries in
-// flight are asked again one at a time, each in its own lane.
+// Some servers close the connection when they reject a question. The rejected question is unknown, so all queries in
+// flight are repeated one at a time, each on a connection of its own.
 type streamTransport struct {
 	Config
-	security *tls.Config // nil: none
+	security *tls.Config // nil: no TLS
 	lanes    [sharedLanes + ownLanes]streamLane
-	own      chan *streamLane // those of lanes that are for one query at a time and have none
+	own      chan *streamLane // pools for one query at a time that are free
 	probing  probePolicy
 
-	ctx    context.Context // of the connections
+	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // of the goroutines that open connections, read or await abandoned answers
+	wg     sync.WaitGroup // goroutines that open or read connections, or await abandoned answers
 }
 
 var _ sender = (*streamTransport)(nil)
 
+// A streamLane is a connection pool of a streamTransport. It has at most one connection that accepts queries.
 type streamLane struct {
 	mu      sync.Mutex   // guards the fields below
-	conn    *connection  // nil: none
-	opening *openingConn // the last one that is being opened; nil: none is
-	open    int          // connections, those included that the lane has let go of or opens
+	conn    *connection  // accepts queries; nil: none
+	opening *openingConn // the last connection that is being opened; nil: none
+	open    int          // number of connections, with those that are retired or being opened
 	closed  bool
 
-	// Many servers close a connection after so many queries, whatever is in flight.
-	// If that happens to two connections in a row, the next ones get no more queries
-	// than the better of them had answered. Once may be a restart.
-	cut      int       // answers of the last connection, if it ended with queries in flight; else 0
-	limit    int       // queries of a connection; 0: not known
-	limitEnd time.Time // when the limit is forgotten
+	// Many servers close a connection after a fixed number of queries, even with queries in flight. After two such
+	// connections in a row, the next ones get only as many queries as the better of these had answers. One alone may be a
+	// restart.
+	//
+	// cut is the number of answers of the last connection if it ended with queries in flight, else 0.
+	cut      int
+	limit    int       // maximum number of queries of a connection; 0: not known
+	limitEnd time.Time // end of the limit's lifetime
 }
 
-// isFull reports whether a connection with that many queries should get no more of them.
+// isFull reports whether a connection has reached the learned limit after the given number of queries.
 func (l *streamLane) isFull(queries int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,8 +84,8 @@ func (l *streamLane) isFull(queries int) bool {
 	return l.limit > 0
 }
 
-// recordEnd counts a connection that has ended, after so many answers. It was cut if
-// queries were in flight.
+// recordEnd records the end of a connection after the given number of answers. cut reports whether the server has ended
+// it with queries in flight.
 func (l *streamLane) recordEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,15 +100,16 @@ func (l *streamLane) recordEnd(answers int, cut bool) {
 	l.cut = answers
 }
 
-// openingConn is a connection that is being opened, for all queries that wait for it.
+// An openingConn is a connection that is being opened, for all queries that wait for it.
 type openingConn struct {
 	began   time.Time
-	queries int // that wait for it; guarded by lane.mu
+	queries int // number of queries that wait; guarded by the pool's lock
 	done    chan struct{}
 	conn    *connection
 	err     error
 }
 
+// newStream returns a transport over TLS, or over TCP if security is nil.
 func newStream(c Config, security *tls.Config) *streamTransport {
 	s := &streamTransport{Config: c, security: security}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -116,6 +120,7 @@ func newStream(c Config, security *tls.Config) *streamTransport {
 	return s
 }
 
+// Ready implements Transport.
 func (s *streamTransport) Ready() bool {
 	l := &s.lanes[0]
 	l.mu.Lock()
@@ -123,6 +128,7 @@ func (s *streamTransport) Ready() bool {
 	return l.conn != nil
 }
 
+// Close implements Transport.
 func (s *streamTransport) Close() {
 	s.cancel()
 	for i := range s.lanes {
@@ -138,8 +144,8 @@ func (s *streamTransport) Close() {
 	s.wg.Wait()
 }
 
-// spawnGoroutine calls f in a goroutine that Close waits for, or reports false if the
-// stream is closed.
+// spawnGoroutine calls f in a goroutine that Close waits for. It reports false, without a call, if the transport is
+// closed.
 func (s *streamTransport) spawnGoroutine(f func()) bool {
 	l := &s.lanes[0]
 	l.mu.Lock()
@@ -151,6 +157,8 @@ func (s *streamTransport) spawnGoroutine(f func()) bool {
 	return true
 }
 
+// Exchange implements Transport. If the server ends the connection with other queries in flight, it repeats q on a
+// connection of its own.
 func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.IsAlone() {
 		return s.exchangeAlone(ctx, q, w)
@@ -163,7 +171,7 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return s.exchangeAlone(ctx, q, w)
 }
 
-// exchangeAlone is Exchange in a lane that q has for itself.
+// exchangeAlone is Exchange over a connection that no other query uses.
 func (s *streamTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.own:
@@ -174,7 +182,7 @@ func (s *streamTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *Q
 	}
 }
 
-// exchangeInLane is Exchange in a lane.
+// exchangeInLane is Exchange over the connection of a given pool.
 func (s *streamTransport) exchangeInLane(ctx context.Context, q *wire.Query, l *streamLane, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
@@ -194,7 +202,8 @@ func (s *streamTransport) exchangeInLane(ctx context.Context, q *wire.Query, l *
 	}
 }
 
-// SendOnce sends q over the connection of first queries, and over another one as long as it was not written.
+// SendOnce implements sender over the pool of first queries. It retries on another connection while the message was not
+// written.
 func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, over, err := s.sendQuery(ctx, q, &s.lanes[0], w)
@@ -207,14 +216,14 @@ func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryP
 	}
 }
 
-// A sendState says how a query was sent over a stream.
+// A sendState describes how a query was sent over a stream.
 type sendState struct {
-	setup     time.Duration // of connections that were opened for it
-	connected bool          // there was a connection
-	reused    bool          // it was open before
+	setup     time.Duration // time to open the connections that the query waited for
+	connected bool          // the query had a connection
+	reused    bool          // the connection was open before
 }
 
-// sendQuery writes q once, to the connection of a lane, and returns its answer.
+// sendQuery writes q at most once, to the connection of a pool, and returns its answer.
 func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamLane, w *QueryPath) (a *wire.Answer, over sendState, err error) {
 	for {
 		start := time.Now()
@@ -246,8 +255,9 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 	}
 }
 
-// laneConnection returns the lane's connection, a new one if there is none. One that is being opened and silent for as long as others
-// may be is not waited for.
+// laneConnection returns the connection of a pool that accepts queries, and whether it was open before. It dials if
+// there is none. It dials again if an earlier dial takes longer than the stall timeout, or if as many queries wait for
+// it as the learned limit allows.
 func (s *streamTransport) laneConnection(ctx context.Context, l *streamLane) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -275,8 +285,8 @@ func (s *streamTransport) laneConnection(ctx context.Context, l *streamLane) (c 
 	}
 }
 
-// openConnection opens a lane's connection. It continues after all waiting callers have given up, because the next
-// query needs the connection as well.
+// openConnection opens a connection of a pool. It continues when all waiting callers have left, because the next query
+// needs the connection as well.
 func (s *streamTransport) openConnection(l *streamLane, o *openingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
@@ -294,10 +304,11 @@ func (s *streamTransport) openConnection(l *streamLane, o *openingConn) {
 	}
 }
 
-// errGoexit is why there is no connection if the Dialer ends the goroutine.
+// errGoexit is the error of a connection whose Dialer has called runtime.Goexit.
 var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 
-// finishOpening ends the opening of a connection, or of an error.
+// finishOpening stores the opened connection c, or err, and wakes the queries that wait for it. took is the duration of
+// the dial and its handshake.
 func (s *streamTransport) finishOpening(l *streamLane, o *openingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()

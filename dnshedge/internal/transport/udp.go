@@ -21,66 +21,70 @@ func init() {
 }
 
 const (
-	// MaxDatagrams is how often one question is sent to one server over UDP before
-	// it goes over TCP (RFC 9520 §3.1). Not every server speaks TCP, and so it goes over UDP again after that.
+	// MaxDatagrams is the number of queries over UDP for one question to one server, before one goes over TCP (RFC 9520
+	// §3.1). UDP follows again, because not every server supports TCP.
 	MaxDatagrams = 3
 
-	// MaxDatagram is the longest datagram that is read, in bytes: a server may send
-	// more than it was told to.
+	// MaxDatagram is the size in bytes of the receive buffer for a datagram. A server may send more than the OPT record
+	// allows.
 	MaxDatagram = 4096
 
-	maxOwn   = 128 // queries with a socket of their own, before others share
-	maxWrong = 3   // messages that answer no query, before a socket is given up
+	maxOwn   = 128 // queries with a socket of their own, before further ones share sockets
+	maxWrong = 3   // messages that answer no query, after which a socket is closed
 
-	// maxWrongOnce is maxWrong for a message that must not be repeated: there is no other way to its response.
+	// maxWrongOnce replaces maxWrong for a message that must not be repeated, because there is no other way to its
+	// response.
 	maxWrongOnce = 1024
 )
 
 var (
-	// errTruncated is why a question is asked again over TCP: the server cut its answer, or
-	// the answer cannot be read or trusted.
+	// errTruncated means that the question must be asked over TCP, because the response is truncated or cannot be parsed.
 	errTruncated = errors.New("dnshedge: answer has to be asked for over TCP")
-	// errUnsure is why as well: the answer does not repeat what makes the query hard to guess. Many servers
-	// never do.
+	// errUnsure means that the question must be asked over TCP, because the response lacks the query's spelling or cookie.
+	// Many servers never copy these.
 	errUnsure = errors.New("dnshedge: answer without the query's spelling or cookie")
-	// errForgers is why a question is asked over TCP as well: somebody guesses IDs.
+	// errForgers means that the question must be asked over TCP, because too many messages with wrong IDs or questions
+	// arrived.
 	errForgers = errors.New("dnshedge: too many messages that answer no query")
 )
 
-// A truncatedError is why an answer that was cut could not be had over TCP. The server is there: whatever err says of the
-// connection, it is no reason to take it for one that restarts.
+// A truncatedError is the error of a truncated response whose repetition over TCP failed with err. It does not unwrap
+// to err: the server works, so that err must not count as a restart.
 type truncatedError struct{ err error }
 
 func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
 
-// IsOnlyTruncated reports whether an error says that the server has answered, and that its answer could not be had over TCP.
+// IsOnlyTruncated reports whether err means that the server has sent a truncated response and refuses TCP connections.
 func IsOnlyTruncated(err error) bool {
 	var cut *truncatedError
 	return errors.As(err, &cut)
 }
 
-// udpTransport asks over UDP. A query has its own socket, with a random port and a random ID. When there are many
-// queries, further ones share sockets, see socketPool. A truncated response is asked for again over TCP, in the same
-// exchange.
+// A udpTransport sends queries over UDP. A query has a socket of its own, with a random port and a random ID. When
+// there are many queries, further ones share sockets, see socketPool. A truncated response is repeated over TCP in the
+// same exchange.
 //
-// After a few wrong messages for a query its socket is closed, and the query goes over TCP. From the first wrong
-// message on, queries to the server are harder to guess for a while, see spoofGuard.
+// After a few wrong messages for a query, its socket is closed, and the query goes over TCP. After the first wrong
+// message, queries to the server are harder to guess for a while, see spoofGuard.
 type udpTransport struct {
 	Config
 	tcp   *streamTransport
-	to    *net.UDPAddr // nil: only the Dialer knows
-	own   atomic.Int64 // sockets with one query
+	to    *net.UDPAddr // server's address; nil: only the Dialer knows it
+	own   atomic.Int64 // number of sockets with a single query
 	crowd socketPool
 	guard spoofGuard
 }
 
 var _ sender = (*udpTransport)(nil)
 
+// Ready implements Transport. UDP has no handshake.
 func (u *udpTransport) Ready() bool { return true }
-func (u *udpTransport) Close()      { u.tcp.Close() }
 
-// fixedAddress returns the server's address if a plain net.Dialer dials that and nothing else;
-// otherwise nil.
+// Close implements Transport.
+func (u *udpTransport) Close() { u.tcp.Close() }
+
+// fixedAddress returns the server's address if the Dialer is a plain net.Dialer and the server has a single IP address.
+// Otherwise it returns nil.
 func (c *Config) fixedAddress() *net.UDPAddr {
 	d, ok := c.Dialer.(*net.Dialer)
 	if !ok || d.LocalAddr != nil || d.Control != nil || d.ControlContext != nil || len(c.Addrs) > 1 {
@@ -97,7 +101,7 @@ func (c *Config) fixedAddress() *net.UDPAddr {
 	return net.UDPAddrFromAddrPort(at)
 }
 
-// openSocket returns a new socket, connected to the server.
+// openSocket returns a new socket that is connected to the server.
 func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 	if u.to == nil {
 		return u.dialServer(ctx, "udp")
@@ -109,9 +113,11 @@ func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
+// datagrams holds buffers of MaxDatagram bytes.
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-// Exchange leaves Way empty, also over TCP: the next query may be a datagram again, which is lost or not whatever TCP carries.
+// Exchange implements Transport. The QueryPath stays empty, even over TCP: the next query may be a datagram again, and
+// answers over TCP do not show whether datagrams are lost.
 func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
@@ -143,7 +149,8 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 	return a, 0, err
 }
 
-// SendOnce sends one datagram over a socket of its own. A response that was cut is the response.
+// SendOnce implements sender. It sends one datagram over a socket of its own. A truncated response is returned as it
+// is.
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
 	u.own.Add(1)
@@ -152,8 +159,9 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
 
-// exchangeDatagram sends one datagram and returns its response. An alone one has a socket of its own, a new port and ID, and no guard: its
-// response is not believed if any other message comes before it.
+// exchangeDatagram sends one datagram and returns its response. alone is for a server that has shown to lack the means
+// of the spoofGuard: the query has a socket of its own and no protection. Then any wrong message before the response
+// ends the wait.
 func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
 	d := &udpQuery{udpTransport: u, q: q, alone: alone}
 	if !alone {
@@ -169,7 +177,7 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 	return d.exchangeOwn(ctx)
 }
 
-// exchangeOwn sends the datagram over a socket of its own, which is counted.
+// exchangeOwn sends the query over a socket of its own. The caller has counted the socket in udpTransport.own.
 func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	conn, err := d.openSocket(ctx)
@@ -212,26 +220,26 @@ func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 type udpQuery struct {
 	*udpTransport
 	q      *wire.Query
-	cookie []byte // that it was sent with; nil: none
+	cookie []byte // cookie in the query; nil: none
 	id     uint16
-	alone  bool // see udp.ask
-	sent   time.Time
+	alone  bool      // see exchangeDatagram
+	sent   time.Time // time of the query
 
-	written bool // over a socket of its own
+	written bool // the query was written to a socket of its own
 
-	conn   net.Conn    // of its own, or nil
-	closed atomic.Bool // conn is
+	conn   net.Conn    // socket of its own, or nil
+	closed atomic.Bool // conn is closed
 
-	done chan udpResult // of a shared socket; capacity 1
+	done chan udpResult // outcome over a shared socket; capacity 1
 }
 
-// udpResult is the outcome of a udpQuery.
+// A udpResult is the outcome of a udpQuery over a shared socket.
 type udpResult struct {
 	a   *wire.Answer
 	err error
 }
 
-// closeSocket closes the query's own socket.
+// closeSocket closes the query's own socket. Only the first call has an effect.
 func (d *udpQuery) closeSocket() {
 	if d.closed.CompareAndSwap(false, true) {
 		_ = d.conn.Close()
@@ -239,9 +247,10 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endWith ends read.
+// endWith implements watcher: the end of the context ends a pending read of the socket.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
+// write writes the query to the socket c.
 func (d *udpQuery) write(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
@@ -251,9 +260,10 @@ func (d *udpQuery) write(c net.Conn) error {
 	return err
 }
 
-// parseResponse reads a message. It returns the answer, or errTruncated or errUnsure if the question is to be asked
-// over TCP. A message that must not be repeated is never asked again: its response is the answer or a
-// wire.MalformedError. Any other error means that the message does not answer the query.
+// parseResponse parses a received message. The error is errTruncated or errUnsure if the question must be asked over
+// TCP. Any other error means that the message does not answer the query.
+//
+// A message that must not be repeated never gets these two errors: its response is the answer or a wire.MalformedError.
 func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
 		return nil, errUnsure // the server may change the spelling, or a forger does not know it
@@ -276,7 +286,7 @@ func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	return a, d.guard.verifyCookie(d.cookie, a)
 }
 
-// isConclusive reports whether judge has found the response, be it of use or not.
+// isConclusive reports whether err, a result of parseResponse, means that the response has arrived, usable or not.
 func isConclusive(err error) bool {
 	if err == nil || err == errTruncated || err == errUnsure {
 		return true
@@ -285,7 +295,8 @@ func isConclusive(err error) bool {
 	return errors.As(err, &malformed)
 }
 
-// readResponse returns the response. Other messages that arrive before it are ignored.
+// readResponse reads the socket until the response arrives. It ignores other messages, and returns errForgers after too
+// many of them.
 func (d *udpQuery) readResponse() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
@@ -320,8 +331,7 @@ func (d *udpQuery) readResponse() (*wire.Answer, error) {
 // wsaEMSGSIZE is the error of Windows for a datagram that is longer than the buffer.
 const wsaEMSGSIZE = syscall.Errno(10040)
 
-// ReceiveDatagram reads a datagram. Of one that is longer than b the beginning is read, which is
-// no whole message.
+// ReceiveDatagram reads a datagram into b. A datagram that is longer than b is cut to the length of b.
 func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	n, err := c.Read(b)
 	if errors.Is(err, wsaEMSGSIZE) {
@@ -330,15 +340,16 @@ func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
+// ignore records a message that answers no query.
 func (u *udpTransport) ignore(err error) {
 	u.Owner.RecordIgnored(err)
 	u.guard.recordWrongMessage()
 }
 
-// abandonQuery keeps the socket open for a while, to measure when the answer comes,
-// and so that the answer does not reach the next owner of the port. If expiring,
-// the function that runs when the context ends may still be about to set the
-// deadline.
+// abandonQuery keeps the socket open for a while after the caller has left. The answer can then be measured, and cannot
+// reach the next owner of the port.
+//
+// expiring reports that the function that watches the context may still be about to set the read deadline.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.BeginAbandoned() {
