@@ -133,7 +133,7 @@ func (j *httpJudge) patience(c *httpCall) (d time.Duration) {
 		}
 	}
 	if j.w.client.warm > 0 {
-		d += 300 * ms
+		d += 300*ms + time.Duration(j.w.client.warm)*j.w.way.dialling
 	}
 	if j.w.past.outage > 0 {
 		d += after
@@ -209,7 +209,8 @@ func (j *httpJudge) ending(c *httpCall, a, b *httpResult, say verdict) {
 		if endedHedged > ended+allowed && !unread && !(patience > 0 && endedHedged <= j.bySelf(c)+allowed) {
 			say("2 held", fmt.Sprintf("the failure is held, for %v at most", bound))
 		}
-		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0 || j.w.elsewhere.down || j.w.elsewhere.quicker)) && !(j.w.client.judges && b.answered()) {
+		farther := j.w.elsewhere.down || j.w.elsewhere.quicker || j.w.client.judges && j.w.elsewhere.away > 0 // all endpoints may be ejected
+		if a.err != b.err && !((stopped || j.w.way.headerTimeout > 0) && (patience > 0 || j.w.way.dialling > 0 || farther)) && !(j.w.client.judges && b.answered()) {
 			say("2 error", "it is another one")
 		} else if a.answered() && b.answered() && a.status != b.status && !j.w.client.judges {
 			say("2 status", "it is another failure")
@@ -398,7 +399,11 @@ func (j *httpJudge) whole() {
 	if h.connsEnd > p.connsEnd {
 		j.add("5 connections", "%d are left, plainly %d", h.connsEnd, p.connsEnd)
 	}
-	if a, b := p.next, h.next; a.good() && !j.w.client.judges && (!b.good() || b.header > a.header+j.slack()) {
+	warming := time.Duration(0)
+	if j.w.way.bulkhead > 0 {
+		warming = time.Duration(j.w.client.warm) * j.w.way.dialling // requests of Warm are before it
+	}
+	if a, b := p.next, h.next; a.good() && !j.w.client.judges && (!b.good() || b.header > a.header+j.slack()+warming) {
 		j.add("5 next call", "plain %v, hedged %v", a, b)
 	}
 	if limit := j.w.way.maxConns; limit > 0 {

@@ -250,6 +250,7 @@ func (p *httpPlay) dial(ctx context.Context, network, address string) (net.Conn,
 	if err != nil {
 		return nil, err
 	}
+	time.Sleep(time.Nanosecond) // net/http dials for a free place of MaxConnsPerHost before it closes the connection that had the place
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := &clientConn{Conn: inner, p: p, host: "shop"}
