@@ -2,34 +2,35 @@ package observe
 
 import "time"
 
-// A Verdict says whether hedging helps a host, as hedge.WithAudit has measured.
+// A Verdict is the result of an audit: whether hedging helps a host, see hedge.WithAudit.
 type Verdict string
 
 // The verdicts of an audit.
 const (
-	AuditTrying  Verdict = "trying"  // nothing yet: calls are hedged, except in half of all slots of 20 s
+	AuditTrying  Verdict = "trying"  // no result yet: calls are hedged, except in half of all slots of 20 s
 	AuditOn      Verdict = "on"      // hedging helps: calls are hedged
 	AuditOff     Verdict = "off"     // hedging harms: calls are not hedged
-	AuditSame    Verdict = "same"    // no difference was found in an hour: calls are hedged, except in a quarter of all slots
-	AuditUnclear Verdict = "unclear" // more than 1 % of the calls take longer than 6 s, with hedging and without, which is too long to tell: as AuditSame
+	AuditSame    Verdict = "same"    // an hour has shown no difference: calls are hedged, except in a quarter of all slots
+	AuditUnclear Verdict = "unclear" // more than 1 % of the calls take longer than 6 s, with and without hedging, so the effect cannot be measured: hedged as with AuditSame
 )
 
-// An Audit is the effect of hedging on the calls to a host, as measured by switching hedging off
-// and on, see hedge.WithAudit. The zero value says that the host is not audited.
+// An Audit is the measured effect of hedging on the calls to a host, see hedge.WithAudit. The zero value means that the
+// host is not audited.
 type Audit struct {
 	Verdict Verdict `json:"verdict"`
-	// Confidence, in [0.5, 1], is one less the probability that luck alone would ever show as much, in this direction,
-	// however often one looks: at least 0.985 when a verdict of on or off is found. 0: nothing is known.
+	// Confidence is one minus the probability that chance alone ever shows such an effect, in this direction, in a test
+	// that is repeated without end. It is in [0.5, 1], and at least 0.985 when a verdict of on or off is reached. 0:
+	// unknown.
 	Confidence float64 `json:"confidence"`
-	Pairs      int     `json:"pairs"` // of times with and without hedging that were compared
+	Pairs      int     `json:"pairs"` // compared pairs of time slots with and without hedging
 
-	P99       time.Duration `json:"p99"`        // of calls without hedging; 0: not known
-	Saved     time.Duration `json:"saved"`      // of it by hedging; negative: hedging costs so much
-	PlusMinus time.Duration `json:"plus_minus"` // half of the 95 % interval of Saved
+	P99       time.Duration `json:"p99"`        // 99th percentile of latency without hedging; 0: unknown
+	Saved     time.Duration `json:"saved"`      // reduction of P99 by hedging; negative: hedging increases it
+	PlusMinus time.Duration `json:"plus_minus"` // half the width of the 95 % confidence interval of Saved
 
-	FailureShare      float64 `json:"failure_share"`       // of the calls, without hedging
-	FailuresSaved     float64 `json:"failures_saved"`      // of it by hedging; negative: hedging causes so many
-	FailuresPlusMinus float64 `json:"failures_plus_minus"` // half of the 95 % interval of FailuresSaved
+	FailureShare      float64 `json:"failure_share"`       // share of failed calls without hedging
+	FailuresSaved     float64 `json:"failures_saved"`      // reduction of FailureShare by hedging; negative: hedging increases it
+	FailuresPlusMinus float64 `json:"failures_plus_minus"` // half the width of the 95 % confidence interval of FailuresSaved
 
 	Extra float64 `json:"extra"` // hedges per call while calls are hedged
 }

@@ -2,69 +2,70 @@ package observe
 
 import "time"
 
-// DNSStats has the settings of a dnshedge.Client, and its counters since it was first used. In JSON,
-// durations are numbers of nanoseconds.
+// DNSStats holds the settings of a dnshedge.Client, and its counters since it was first used. In JSON, durations are
+// numbers of nanoseconds.
 type DNSStats struct {
 	Name    string `json:"name,omitempty"`   // as in [KeyInfo]
-	Enabled bool   `json:"enabled"`          // false: SetEnabled, Hedge.Off or the environment has switched hedging off
-	Shadow  bool   `json:"shadow,omitempty"` // hedges are only counted
+	Enabled bool   `json:"enabled"`          // false: hedging is disabled by SetEnabled, Hedge.Off or the environment
+	Shadow  bool   `json:"shadow,omitempty"` // shadow mode: hedges are only counted
 
-	Queries   int64 `json:"queries"`   // questions asked of the Client
-	Hits      int64 `json:"hits"`      // answered from the cache
-	Stale     int64 `json:"stale"`     // answered with an expired answer
-	Local     int64 `json:"local"`     // answered without cache and servers: hosts, special-use names
-	Shared    int64 `json:"shared"`    // answered by another caller's exchange
-	Refreshes int64 `json:"refreshes"` // asked for before the answer expired
-	Failures  int64 `json:"failures"`  // exchanges without any answer
-	Dropped   int64 `json:"dropped"`   // questions that ended because there were too many
+	Queries   int64 `json:"queries"`   // questions from callers
+	Hits      int64 `json:"hits"`      // questions answered from the cache
+	Stale     int64 `json:"stale"`     // questions answered with an expired answer
+	Local     int64 `json:"local"`     // questions answered without cache and servers: hosts file or special-use names
+	Shared    int64 `json:"shared"`    // questions answered by the exchange of another caller
+	Refreshes int64 `json:"refreshes"` // cached answers that were refreshed before they expired
+	Failures  int64 `json:"failures"`  // exchanges that ended without an answer
+	Dropped   int64 `json:"dropped"`   // questions rejected because too many were in progress
 
 	Wire       int64 `json:"wire"`        // queries sent to servers, for any reason
 	Hedges     int64 `json:"hedges"`      // queries sent because an answer was late
-	HedgeWins  int64 `json:"hedge_wins"`  // hedges that gave the answer
-	Denied     int64 `json:"denied"`      // hedges not sent: the budget or a brake forbade it, or in shadow mode
+	HedgeWins  int64 `json:"hedge_wins"`  // hedges that delivered the answer
+	Denied     int64 `json:"denied"`      // hedges not sent because of the budget, a pause of hedging, or shadow mode
 	Resends    int64 `json:"resends"`     // queries sent because the retransmission timeout had passed
-	ResendWins int64 `json:"resend_wins"` // resends that gave the answer
-	Failovers  int64 `json:"failovers"`   // queries sent because another server could not answer
-	Fallbacks  int64 `json:"fallbacks"`   // questions put to a fallback server
-	Retries    int64 `json:"retries"`     // queries sent again because the connection had been closed
-	Abandoned  int64 `json:"abandoned"`   // queries that ran on without a caller
-	Ignored    int64 `json:"ignored"`     // messages that answered no query: from strangers, damaged or forged
+	ResendWins int64 `json:"resend_wins"` // retransmissions that delivered the answer
+	Failovers  int64 `json:"failovers"`   // queries sent because another server had failed
+	Fallbacks  int64 `json:"fallbacks"`   // questions sent to a fallback server
+	Retries    int64 `json:"retries"`     // queries sent again because the connection was closed
+	Abandoned  int64 `json:"abandoned"`   // queries that continued after their caller had gone
+	Ignored    int64 `json:"ignored"`     // received messages that match no query: from unknown senders, damaged or forged
 
-	ObserverPanics int64 `json:"observer_panics"` // panics of an [Observer], a logger, a Trace or a Server's Admit, which were recovered
+	ObserverPanics int64 `json:"observer_panics"` // recovered panics of an [Observer], a logger, a Trace or a Server's Admit
 
-	Cache     *DNSCacheStats     `json:"cache,omitempty"` // nil: there is no cache
-	Upstreams []DNSUpstreamStats `json:"upstreams"`       // by name
+	Cache     *DNSCacheStats     `json:"cache,omitempty"` // nil: no cache
+	Upstreams []DNSUpstreamStats `json:"upstreams"`       // sorted by name
 }
 
-// DNSCacheStats is how full a cache is.
+// DNSCacheStats is the fill level of a cache.
 type DNSCacheStats struct {
-	Entries  int   `json:"entries"`   // kept; an estimate while they change
-	Bytes    int64 `json:"bytes"`     // that they take, estimated
-	MaxBytes int64 `json:"max_bytes"` // that they may take
+	Entries  int   `json:"entries"`   // cached answers; approximate while the cache changes
+	Bytes    int64 `json:"bytes"`     // estimated size of the entries
+	MaxBytes int64 `json:"max_bytes"` // limit of Bytes
 }
 
-// DNSUpstreamStats has the counters and estimates of one server.
+// DNSUpstreamStats holds the counters and estimates of one upstream server. The fields from Budget on refer to
+// questions for which this server was the first choice.
 type DNSUpstreamStats struct {
-	Upstream  string `json:"upstream"`   // as dnshedge.ParseUpstream reads it; " at " and its Addrs follow if there are any
-	Queries   int64  `json:"queries"`    // sent to it
-	Hedges    int64  `json:"hedges"`     // sent to it
-	HedgeWins int64  `json:"hedge_wins"` // hedges that gave the answer
-	Silent    bool   `json:"silent"`     // three queries in a row had no answer
-	Failing   bool   `json:"failing"`    // three responses in a row were failures
-	Down      bool   `json:"down"`       // it was silent or failing, and failed a probe as well
+	Upstream  string `json:"upstream"`   // as parsed by dnshedge.ParseUpstream; if there are Addrs, " at " and the addresses follow
+	Queries   int64  `json:"queries"`    // queries sent to the server
+	Hedges    int64  `json:"hedges"`     // hedges sent to the server
+	HedgeWins int64  `json:"hedge_wins"` // hedges to the server that delivered the answer
+	Silent    bool   `json:"silent"`     // the last three queries had no response
+	Failing   bool   `json:"failing"`    // the last three responses were failures
+	Down      bool   `json:"down"`       // silent or failing, and a probe has failed too
 
-	SRTT      time.Duration `json:"srtt"`       // smoothed round trip time; 0: not known
-	Loss      float64       `json:"loss"`       // share of the last 256 to 512 queries without an answer; hedges that lose count
-	LossDelay time.Duration `json:"loss_delay"` // after which a packet is considered lost
-	SlowDelay time.Duration `json:"slow_delay"` // after which the budget pays for hedging every answer still to come
-	Handshake time.Duration `json:"handshake"`  // how long a handshake takes, smoothed; 0: none was needed
-	P50       time.Duration `json:"p50"`        // of recent answers; 0: there were none
+	SRTT      time.Duration `json:"srtt"`       // smoothed round-trip time; 0: unknown
+	Loss      float64       `json:"loss"`       // share of the last 256 to 512 queries without a response, including hedges that lost
+	LossDelay time.Duration `json:"loss_delay"` // time after which a packet is presumed lost
+	SlowDelay time.Duration `json:"slow_delay"` // hedge delay: the budget can pay for hedging all answers slower than this
+	Handshake time.Duration `json:"handshake"`  // smoothed duration of a handshake; 0: none was needed
+	P50       time.Duration `json:"p50"`        // of recent answers; 0: none
 	P99       time.Duration `json:"p99"`
 
-	// What is said below is of the questions that this server was asked first.
+	// The fields below are about questions for which this server was the first choice.
 
-	Budget     float64          `json:"budget"`                // hedges that would be paid for now
+	Budget     float64          `json:"budget"`                // hedges that the budget can pay for now
 	Denied     map[Reason]int64 `json:"denied"`                // hedges that were due and not sent; reasons that never applied are missing
-	Saved      time.Duration    `json:"saved"`                 // by the wins of hedges, estimated as in [RequestResult]
-	ShadowWins int64            `json:"shadow_wins,omitempty"` // by hedges that were not sent
+	Saved      time.Duration    `json:"saved"`                 // time saved by hedges, estimated as in [RequestResult]
+	ShadowWins int64            `json:"shadow_wins,omitempty"` // questions that a hedge would have answered in shadow mode
 }
