@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// attemptHeaderWants returns the requirement that the name of an attempt header does not meet, in words; "" if it meets all. The name must be a token
-// (RFC 9110, section 5.1) without a meaning in HTTP, so that a request with the header means the same. The empty name is allowed.
+// attemptHeaderWants returns the violated requirement for the name of an attempt header, as text; "" if the name is
+// valid. A valid name is empty, or a token (RFC 9110, section 5.1) without a meaning in HTTP, so that the header does
+// not change the meaning of a request.
 func attemptHeaderWants(name string) (want string) {
 	switch lower := strings.ToLower(name); {
 	case strings.IndexFunc(name, func(r rune) bool { return !isTokenChar(r) }) >= 0:
@@ -22,7 +23,7 @@ func isTokenChar(r rune) bool {
 	return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
-// reservedHeaders are the names, in lower case, to which HTTP gives a meaning.
+// reservedHeaders are the header names, in lower case, that have a meaning in HTTP.
 var reservedHeaders = []string{
 	// RFC 9110, section 18.4, of requests and of answers
 	"accept", "allow", "authentication-info", "authorization", "connection",
@@ -41,6 +42,6 @@ var reservedHeaders = []string{
 	"x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url", // in the place of method and target
 }
 
-// reservedHeaderPrefixes begin the names of families, such as Accept-Encoding and Sec-WebSocket-Key. An object store refuses a signed
-// request that has an unsigned header of its family.
+// reservedHeaderPrefixes are the prefixes of families of reserved names, such as Accept-Encoding and Sec-WebSocket-Key.
+// Object stores reject a signed request that has an unsigned header of their family, such as x-amz-.
 var reservedHeaderPrefixes = []string{"accept-", "access-control-", "content-", "if-", "proxy-", "sec-", "want-", "x-amz-", "x-forwarded-", "x-goog-", "x-ms-"}

@@ -8,22 +8,19 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Budget pays for the hedges of everything that it is given to by [WithBudget]. It
-// earns a share of their requests. It is safe for concurrent use. The zero Budget pays
-// for nothing, and WithBudget panics if it is given one; NewBudget makes one.
+// A Budget is a token bucket that pays for the hedges of all clients and keys that share it by [WithBudget]. Their
+// requests refill it: over any period, hedges are at most percent/100 × requests + burst, independent of the request
+// rate.
 //
-// It is a token bucket whose clock is the number of
-// requests: hedges stay within percent/100 × requests + burst at one request
-// per second as at 100,000.
+// It is safe for concurrent use. The zero Budget is not usable; call NewBudget.
 type Budget struct {
 	bucket  *budget.Bucket
 	percent float64
 	burst   int
 }
 
-// NewBudget returns a full budget that earns percent hedges per 100 requests and can
-// save up burst hedges, but at least one. It panics unless percent is in
-// [0, 400] and burst is not negative.
+// NewBudget returns a full budget that earns percent hedges per 100 requests, and holds at most burst hedges, but at
+// least one. It panics unless percent is in [0, 400] and burst is not negative.
 func NewBudget(percent float64, burst int) *Budget {
 	if !(percent >= 0 && percent <= 100*race.MaxHedges) {
 		panic(fmt.Sprintf("hedge: NewBudget: percent %v is not in [0, %d]", percent, 100*race.MaxHedges))
@@ -34,7 +31,8 @@ func NewBudget(percent float64, burst int) *Budget {
 	return &Budget{bucket: budget.NewBucket(percent/100, float64(burst)), percent: percent, burst: burst}
 }
 
-// Tokens returns how many hedges the budget would pay for now, to a thousandth. It is 0 for a zero or nil Budget.
+// Tokens returns the number of hedges that the budget can pay for now, with a precision of 0.001. It is 0 for a zero or
+// nil Budget.
 func (b *Budget) Tokens() float64 {
 	if b == nil || b.bucket == nil {
 		return 0
@@ -42,5 +40,5 @@ func (b *Budget) Tokens() float64 {
 	return b.bucket.Tokens()
 }
 
-// describe returns the call that has made the budget.
+// describe returns the call that made the budget, such as "NewBudget(10, 5)", for error texts.
 func (b *Budget) describe() string { return fmt.Sprintf("NewBudget(%v, %d)", b.percent, b.burst) }

@@ -18,16 +18,15 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// A Config holds the settings that can come from outside a program. Start from
-// [DefaultConfig]: the zero value is not valid. The options of the same names say
-// what each setting does. In JSON and in YAML, durations are strings like "10ms".
+// A Config holds the settings that can be read from a file or flags. The options of the same names document them. Start
+// from [DefaultConfig]: the zero value is not valid. A setting of 0 means zero, not the default: 0 for MaxHedges,
+// BudgetPercent or MaxHedgesPerSecond sends no hedge.
 //
-// A name in JSON that is no setting is an error, and so is a duration without a unit.
-// Decoders of YAML report the line; they refuse unknown names if asked to, as
-// by KnownFields(true).
+// In JSON and YAML, durations are strings such as "10ms". An unknown name or a duration without a unit is an error in
+// JSON. YAML decoders report the line; they reject unknown names if told to, for example by KnownFields(true).
 //
-// A zero is zero: MaxHedges, BudgetPercent and MaxHedgesPerSecond of 0 send no hedge. [Unset] is the default of MaxDelay,
-// InitialDelay and MaxHedgesPerSecond; as text it is "-1ns", and -1 as a number.
+// [Unset] is the default of MaxDelay, InitialDelay and MaxHedgesPerSecond. In a file it is "-1ns" for durations, and -1
+// for MaxHedgesPerSecond.
 type Config struct {
 	Percentile         float64       `json:"percentile" yaml:"percentile"`
 	MaxHedges          int           `json:"max_hedges" yaml:"max_hedges"`
@@ -44,12 +43,14 @@ type Config struct {
 	AttemptHeader      string        `json:"attempt_header" yaml:"attempt_header"`
 }
 
-// Unset is the value of [Config].MaxDelay, InitialDelay and MaxHedgesPerSecond with which the setting has no effect.
+// Unset disables the setting if it is the value of [Config].MaxDelay, InitialDelay or MaxHedgesPerSecond.
 const Unset = -1
 
-// numbers are the fields of Config that are numbers: their defaults and bounds, and how the
-// configuration of the policy gets them, if it does. A new one needs a field of Config, a row here, an option, a row in
-// docs/options.md and, if the policy uses it, a field of policy.Config.
+// numbers describes the numeric fields of Config: default, bounds, and the function that copies the field to the
+// configuration of the policy; nil: the policy does not use it.
+//
+// A new setting needs a field of Config, a row here, an option, a row in docs/options.md and, if the policy uses it, a
+// field of policy.Config.
 var numbers = [...]struct {
 	field     string
 	byDefault any
@@ -70,7 +71,7 @@ var numbers = [...]struct {
 	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
 }
 
-// spots are where numbers stand in Config.
+// spots are the indexes of numbers among the fields of Config.
 var spots = func() (all [len(numbers)]int) {
 	for i, n := range numbers {
 		field, ok := reflect.TypeFor[Config]().FieldByName(n.field)
@@ -82,7 +83,7 @@ var spots = func() (all [len(numbers)]int) {
 	return all
 }()
 
-// delayOrUnset returns the delay of a policy, where 0 stands for [Unset].
+// delayOrUnset converts a delay of Config to one of package policy, where 0 means not set. A delay of 0 becomes 1ns.
 func delayOrUnset(d time.Duration) time.Duration {
 	if d == Unset {
 		return 0
@@ -90,7 +91,7 @@ func delayOrUnset(d time.Duration) time.Duration {
 	return max(d, 1)
 }
 
-// hedgesAllowed returns how many hedges a call may have: none if no hedge may be sent in any second.
+// hedgesAllowed returns the maximum number of hedges per call: 0 if the limit of hedges per second is 0.
 func (c *Config) hedgesAllowed() int {
 	if c.MaxHedgesPerSecond == 0 {
 		return 0
@@ -98,7 +99,7 @@ func (c *Config) hedgesAllowed() int {
 	return c.MaxHedges
 }
 
-// DefaultConfig returns the settings that are in force without any option.
+// DefaultConfig returns the settings that apply without options.
 func DefaultConfig() Config {
 	var c Config
 	fields := reflect.ValueOf(&c).Elem()
@@ -108,8 +109,8 @@ func DefaultConfig() Config {
 	return c
 }
 
-// Validate returns an error that names the first field whose value makes no sense, by
-// itself or beside another field. It says so if c seems not to come from [DefaultConfig].
+// Validate returns an error that names the first field with an invalid value, or with a value that conflicts with
+// another field. The error also mentions [DefaultConfig] if c does not seem to be derived from it.
 func (c Config) Validate() error {
 	err := c.validateFields()
 	if err == nil {
@@ -121,7 +122,7 @@ func (c Config) Validate() error {
 	return err
 }
 
-// validateTogether looks at fields beside others.
+// validateTogether returns an error if two valid fields conflict.
 func (c *Config) validateTogether() error {
 	switch {
 	case c.MaxDelay != Unset && c.MaxDelay < c.MinDelay:
@@ -134,8 +135,8 @@ func (c *Config) validateTogether() error {
 	return nil
 }
 
-// madeByHand reports whether several fields are zero that are not by default, and one of them must not be: who changes
-// [DefaultConfig] changes them one by one.
+// madeByHand reports whether c was probably not derived from [DefaultConfig]: MaxKeys and other fields are zero
+// although their defaults are not.
 func (c *Config) madeByHand() bool {
 	zeros, fields := 0, reflect.ValueOf(c).Elem()
 	for i, n := range numbers {
@@ -146,11 +147,12 @@ func (c *Config) madeByHand() bool {
 	return c.MaxKeys == 0 && zeros > 1
 }
 
+// fail returns the error for a field whose value does not meet the requirement want.
 func fail(field string, value any, want string) error {
 	return fmt.Errorf("hedge: Config.%s: %v is not %s", field, value, want)
 }
 
-// validateFields looks at each field alone.
+// validateFields returns an error for the first field that is invalid on its own.
 func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
 	for i, n := range numbers {
@@ -165,12 +167,12 @@ func (c *Config) validateFields() error {
 	return nil
 }
 
-// forCalls returns the settings that calls read.
+// forCalls returns the settings that package calls uses.
 func (c *Config) forCalls() calls.Settings {
 	return calls.Settings{MaxHedges: c.hedgesAllowed(), MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
 }
 
-// policyConfig returns the settings that package policy has.
+// policyConfig returns the settings that package policy uses.
 func (c *Config) policyConfig() policy.Config {
 	e := policy.Config{Short: true}
 	for _, n := range numbers {
@@ -181,7 +183,7 @@ func (c *Config) policyConfig() policy.Config {
 	return e
 }
 
-// MarshalJSON writes durations as strings.
+// MarshalJSON encodes c as a JSON object. Durations are strings such as "10ms".
 func (c Config) MarshalJSON() ([]byte, error) {
 	text, fields := []byte{'{'}, reflect.ValueOf(c)
 	for i, name := range settingNames {
@@ -201,13 +203,12 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return append(text, '}'), nil
 }
 
-// UnmarshalJSON reads durations from strings like "10ms"; the only number that it takes
-// for one is 0. Settings that are not mentioned stay as they are. Its error names the
-// setting and the value; after an error none is changed. A name that is no setting is
-// an error too.
+// UnmarshalJSON reads settings from a JSON object; the other settings of c keep their values. Durations are strings
+// such as "10ms", or the number 0. If a name is unknown or a value invalid, the error names both, and c does not
+// change.
 func (c *Config) UnmarshalJSON(b []byte) error { return c.read(b, true) }
 
-// read is UnmarshalJSON. If it is not strict, it leaves out what is no setting.
+// read implements UnmarshalJSON. If strict is false, unknown names are ignored.
 func (c *Config) read(b []byte, strict bool) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(b, &given); err != nil {
@@ -233,7 +234,7 @@ func (c *Config) read(b []byte, strict bool) error {
 	return nil
 }
 
-// settingNames are the names of Config's fields in JSON, in their order.
+// settingNames are the JSON names of the fields of Config, in their order.
 var settingNames = func() (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
 		names = append(names, f.Tag.Get("json"))
@@ -241,7 +242,7 @@ var settingNames = func() (names []string) {
 	return names
 }()
 
-// readSetting reads the field that a pointer is given to.
+// readSetting decodes text into the field of Config that field points to.
 func readSetting(field any, text json.RawMessage) error {
 	d, ok := field.(*time.Duration)
 	switch {
@@ -259,7 +260,7 @@ func readSetting(field any, text json.RawMessage) error {
 	return err
 }
 
-// kind says what the field that a pointer is given to can hold.
+// kind returns the kind of value that the field of Config accepts to which field points, as text for errors.
 func kind(field any) string {
 	switch field.(type) {
 	case *time.Duration:
@@ -272,33 +273,33 @@ func kind(field any) string {
 	return "an integer"
 }
 
-// A numberRange is the set of values that a number of [Config] may have. NaN is in none.
+// A numberRange is the set of valid values of a numeric field of [Config]. NaN is in no range.
 type numberRange struct {
-	want      string // the range in words: "in [0, 1)"
+	want      string // the range as text: "in [0, 1)"
 	low, high float64
-	open      bool // high itself is not in the range
-	unset     bool // Unset is in the range
+	open      bool // excludes high
+	unset     bool // includes Unset
 }
 
-// finite is the range of the finite numbers from 0 on.
+// finite is the range of the finite numbers that are at least 0.
 var finite = numberRange{want: "finite and at least 0", high: math.MaxFloat64}
 
-// atLeast returns the range of the numbers from low on.
+// atLeast returns the range of the numbers >= low.
 func atLeast(low float64) numberRange {
 	return numberRange{want: fmt.Sprintf("at least %v", low), low: low, high: math.Inf(1)}
 }
 
-// within returns the range of the numbers from low to high.
+// within returns the closed range [low, high].
 func within(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
 }
 
-// halfOpen returns the range [low, high).
+// halfOpen returns the range [low, high), without high.
 func halfOpen(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v)", low, high), low: low, high: high, open: true}
 }
 
-// orUnset returns the range r and [Unset].
+// orUnset returns r with [Unset] as an additional valid value.
 func (r numberRange) orUnset() numberRange {
 	r.want, r.unset = r.want+", or Unset", true
 	return r

@@ -20,18 +20,19 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// controls has the exported methods by which operators observe and change a Transport, Interceptor or Hedger. It is embedded, so that its methods are
-// theirs.
+// controls implements the methods to observe and change a Transport, Interceptor or Hedger at run time. These types
+// embed it to export the methods.
 type controls struct {
-	options  *config // as given; settings has the current Config
+	options  *config // the options of the constructor; settings holds the current Config
 	settings atomic.Pointer[Config]
-	updating sync.Mutex // makes the change of settings one step for the client and its policy
+	updating sync.Mutex // held while settings are changed in client and its policy
 	client   calls.Client
 	protocol string             // as in [KeyInfo]
-	describe func(*KeySnapshot) // adds the fields of the protocol to a KeySnapshot; nil: there are none
+	describe func(*KeySnapshot) // adds protocol-specific fields to a KeySnapshot; nil: none
 }
 
-// initControls makes the policy for the options. The error names an invalid setting, or options that contradict each other.
+// initControls validates the options, reads the environment, and creates the policy. The error names an invalid setting
+// or contradicting options.
 func (h *controls) initControls(protocol string, options *config) error {
 	h.protocol, h.options = protocol, options
 	if err := options.checkConflicts(); err != nil {
@@ -76,7 +77,7 @@ func (h *controls) initControls(protocol string, options *config) error {
 	return nil
 }
 
-// logSmallBudgets warns of budgets that are so small that a percentage was probably confused with a fraction.
+// logSmallBudgets logs a warning for budgets so small that a percentage was probably given as a fraction.
 func (h *controls) logSmallBudgets(settings *Config) {
 	percent := settings.BudgetPercent
 	if b := h.options.budget; b != nil {
@@ -88,7 +89,7 @@ func (h *controls) logSmallBudgets(settings *Config) {
 	}
 }
 
-// policyConfig returns the configuration of the policy for settings.
+// policyConfig converts settings and options to the configuration of package policy.
 func (h *controls) policyConfig(settings *Config) policy.Config {
 	c := settings.policyConfig()
 	c.PerHost, c.Shadow = h.options.routes != nil, h.options.shadow
@@ -100,15 +101,15 @@ func (h *controls) policyConfig(settings *Config) policy.Config {
 	return c
 }
 
-// mustBeInitialized panics with a helpful text if no constructor has run.
+// mustBeInitialized panics if the receiver was not made by a constructor.
 func (h *controls) mustBeInitialized() {
 	if h.client.Policy == nil {
 		panic("hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one")
 	}
 }
 
-// Format writes a short text that names no host, whatever the verb, such as
-// hedge.Transport("shop"), with the name of [WithName]. Only %s writes what String returns.
+// Format implements [fmt.Formatter]. It writes the type and the name of [WithName], such as hedge.Transport("shop"),
+// and no host names. The verb %s writes the result of String instead.
 func (h *controls) Format(f fmt.State, verb rune) {
 	if verb == 's' && h.client.Policy != nil {
 		_, _ = io.WriteString(f, h.String())
@@ -124,9 +125,8 @@ func (h *controls) Format(f fmt.State, verb rune) {
 // String returns the Snapshot as JSON, for expvar.Publish.
 func (h *controls) String() string { return h.Snapshot().json() }
 
-// SetEnabled switches hedging on or off, for calls that start from now on. What
-// was learned is kept, and learning goes on only while hedging is enabled. Switching
-// on what was off forgets that servers pushed back.
+// SetEnabled enables or disables hedging for calls that start afterwards. While hedging is disabled, latencies are
+// kept, but no new ones are measured. Enabling forgets earlier pushback from servers.
 func (h *controls) SetEnabled(on bool) {
 	if on && !h.client.Enabled() {
 		h.client.Policy.Resume()
@@ -136,21 +136,20 @@ func (h *controls) SetEnabled(on bool) {
 	}
 }
 
-// Reset forgets what was learned of a key, and what holds its hedges back: its
-// latencies, that it was slow, that its server pushed back, that its hedges did not
-// win, and which endpoints are ejected; and, for all routes of a host, what [WithAudit] has found. What was counted stays,
-// and so do the budgets. Host and route are those of [KeySnapshot]; an empty host stands
-// for all hosts, and an empty route for all routes.
-// Reset returns the number of keys that were reset. Calls under way still teach their latency.
+// Reset forgets what was learned about a key: its latencies, pauses of hedging because of slow calls or pushback,
+// reduced budgets, and ejected endpoints. It also forgets the audit of the host. Counters and budget tokens are kept.
+//
+// Host and route are those of [KeySnapshot]. An empty host selects all hosts, and an empty route all routes. Reset
+// returns the number of reset keys. Calls in flight still record their latency.
 func (h *controls) Reset(host, route string) (keys int) {
 	h.mustBeInitialized()
 	return h.client.Policy.Reset(host, route)
 }
 
-// Update changes the settings for calls that start from now on. What was learned
-// is kept. If f leaves the settings invalid, nothing changes and the error names
-// the field and the value. Updates that overlap lose no change: f is called again, with
-// the newer settings, if others came in between. A nil f is an error.
+// Update changes the settings for calls that start afterwards. Learned latencies are kept. If f makes the settings
+// invalid, nothing changes, and the error names the field and the value. A nil f is an error.
+//
+// Concurrent updates are not lost: if the settings have changed meanwhile, f is called again with the new ones.
 func (h *controls) Update(f func(*Config)) error {
 	h.mustBeInitialized()
 	if f == nil {
@@ -171,7 +170,7 @@ func (h *controls) Update(f func(*Config)) error {
 	}
 }
 
-// applySettings puts s in force in place of old. It reports false if old is not in force any more.
+// applySettings replaces the settings old by s. It reports false, and changes nothing, if old is no longer in force.
 func (h *controls) applySettings(old, s *Config) bool {
 	h.updating.Lock()
 	defer h.updating.Unlock()
@@ -183,9 +182,8 @@ func (h *controls) applySettings(old, s *Config) bool {
 	return true
 }
 
-// Export writes what was learned of latencies, what holds hedges back, and the verdicts of [WithAudit], for Import
-// in another process or after a restart: a few hundred bytes per key and at most 64 MiB,
-// the most recently used keys first.
+// Export writes learned latencies, pauses of hedging, and verdicts of [WithAudit], for Import after a restart or in
+// another process. It writes a few hundred bytes per key, the most recently used keys first, and at most 64 MiB.
 func (h *controls) Export(w io.Writer) error {
 	h.mustBeInitialized()
 	if err := h.client.Policy.Export(w, time.Now()); err != nil {
@@ -194,15 +192,15 @@ func (h *controls) Export(w io.Writer) error {
 	return nil
 }
 
-// Import learns what another process has exported, so that calls are hedged from
-// the first one on instead of the eleventh. It adds to what is known, and may be
-// called several times, with the exports of several processes; what is measured
-// from then on soon outweighs it. A verdict counts for a host that has none yet, and what held hedges
-// back for a key that has had no call yet. Keys for
-// which there is no room (see [WithMaxKeys]) are left out.
+// Import loads what Export has written, so that the first ten calls of a key are hedged too. It may be called several
+// times with exports of different processes. Imported latencies are added to the measured ones, and soon outweighed by
+// new ones.
 //
-// Import returns an error and changes nothing if the export is damaged, was not
-// written by Export, has another version, is larger than 64 MiB or is older than a day.
+// A verdict is only imported for a host without a verdict, and a pause only for a key without calls. Keys beyond the
+// limit of [WithMaxKeys] are skipped.
+//
+// Import returns an error, and changes nothing, if the export is damaged, was not written by Export, has another
+// version, is larger than 64 MiB, or is older than a day.
 func (h *controls) Import(r io.Reader) error {
 	h.mustBeInitialized()
 	share := func(n policy.Name) float64 {
@@ -216,8 +214,7 @@ func (h *controls) Import(r io.Reader) error {
 	return nil
 }
 
-// Snapshot returns what is known and what was done. It is a copy: changing it
-// changes nothing else.
+// Snapshot returns a copy of the current settings, counters and state of all keys.
 func (h *controls) Snapshot() Snapshot {
 	h.mustBeInitialized()
 	s := Snapshot{Name: h.options.name, Protocol: h.protocol, Shadow: h.options.shadow, Stats: (*Stats)(h.client.Counters).Snapshot(), Config: *h.settings.Load(), Enabled: h.client.Enabled()}
@@ -238,7 +235,7 @@ func (h *controls) Snapshot() Snapshot {
 	return s
 }
 
-// logSettingsChange logs the settings that have changed, by their names in JSON.
+// logSettingsChange logs the changed settings with old and new values, under their names in JSON.
 func (h *controls) logSettingsChange(old, now *Config) {
 	if h.client.Log.IsDiscarded() || *old == *now {
 		return
@@ -254,14 +251,14 @@ func (h *controls) logSettingsChange(old, now *Config) {
 	h.client.Log.Log(slog.LevelInfo, "settings changed", attrs...)
 }
 
-// enableAudit switches the audit on in c if the options ask for it.
+// enableAudit enables the audit in c if the options do, except in shadow mode.
 func (h *controls) enableAudit(c *policy.Config) {
 	if h.options.audit && !h.options.shadow {
 		c.Audit, c.Wall = true, time.Now
 	}
 }
 
-// auditOf returns the audit of a host; nil if it has none.
+// auditOf returns a pointer to v, or nil if v is zero: the host has no audit.
 func auditOf(v Audit) *Audit {
 	if v.Verdict == "" {
 		return nil

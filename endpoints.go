@@ -6,50 +6,73 @@ import (
 	"github.com/gohedge/hedge/internal/endpoint"
 )
 
-// An Endpoint is where HTTP calls can go, see [WithEndpoints].
+// An Endpoint is a host that can answer HTTP calls in place of another host, see [WithEndpoints].
 type Endpoint struct {
-	// URL is scheme://host of the endpoint, and a path if all that it serves is below one.
+	// URL is "scheme://host" of the endpoint, followed by its base path, if it has one.
 	URL string
 
-	// Cost is how many hedges one to this endpoint counts as in the budget: for egress, tokens or a quota. 0 is 1, and 100 the most.
+	// Cost is the number of budget tokens that a hedge to this endpoint costs, for example because of egress charges or
+	// a quota. 0 means 1. The maximum is 100.
 	Cost int
 
-	// Prepare makes a request fit for the endpoint: keys, signature, cookies, another body. It gets a copy that nobody else has, with the
-	// endpoint's URL and Host, and without what is another host's. What it leaves is sent as it is. It may read Body, which is
-	// then sent all the same; if it sets another one, it sets ContentLength as well. It runs once for each attempt, also while other attempts
-	// run, and must be safe for concurrent use. An error, which fails the attempt, counts as a failure of the endpoint,
-	// unless the attempt was cancelled before.
+	// Prepare changes a request before it is sent to the endpoint, for example to add credentials, a signature or
+	// cookies. The request is a copy for this attempt. It has the endpoint's URL and Host, and no credentials of
+	// another host.
+	//
+	// Prepare may read Body, which is sent nevertheless. If it replaces Body, it must also set ContentLength. It runs
+	// once per attempt, possibly concurrently, and must be safe for concurrent use. An error fails the attempt and
+	// counts as a failure of the endpoint, unless the attempt was cancelled before.
 	Prepare func(*http.Request) error
 
-	// Keep names headers, and parameters of the query, that are sent to this endpoint as well, Drop those without which a request means the same. A
-	// name that ends in * stands for all that begin so. In Keep it does not stand for the headers with credentials that are known,
-	// see [WithEndpoints], but for others that have some: "X-*" keeps X-Auth-Token, and not X-Api-Key. What is in both is dropped.
+	// Keep lists headers and query parameters that are also sent to this endpoint. Drop lists those that are removed,
+	// because a request has the same meaning without them. A name that ends in * is a prefix. A name in both is
+	// dropped.
+	//
+	// A prefix in Keep does not match the known credential headers (see [WithEndpoints]), but may match other
+	// credentials: "X-*" keeps X-Auth-Token, but not X-Api-Key.
 	Keep, Drop []string
 }
 
-// WithEndpoints sends HTTP hedges to other endpoints that answer alike: regions, providers, copies. The first endpoint is where
-// calls go; they are made for it, so it has nothing but a URL. The others come in order of preference. There may be eight.
+// WithEndpoints sends HTTP hedges to other endpoints with the same content: regions, providers, copies. The first
+// endpoint is the one that calls are made for; only its URL is set. The other endpoints follow in order of preference.
+// The maximum is eight.
 //
-// It concerns calls that may be hedged and whose URL is below that of the first endpoint. All others are sent as without it. A hedge goes to
-// the next endpoint that its call has not been to; but while that is known to take a quarter longer than calls take, and hedges at the endpoint of the
-// primary win, it goes there. An endpoint is ejected if 8 % of its last calls, or six in a row, failed or were overtaken by a
-// hedge elsewhere. Then calls go to the next endpoint that is not ejected, until 32 in a row of those that
-// try it again are good: one call in a hundred, five while it looks well, is sent to both, which is a hedge. Every
-// endpoint has a latency and a budget of its own, by the name of its host, for the calls that go there first. Brakes of an endpoint do not hold back
-// hedges to another one.
+// It applies to calls that may be hedged and whose URL is below that of the first endpoint. A hedge goes to the next
+// endpoint that its call has not used. Exception: if that endpoint is known to be 25 % slower, and hedges at the
+// primary's endpoint win, the hedge goes to the primary's endpoint.
 //
-// To another endpoint goes the method, the path below that of the first endpoint, the body, and headers that are known to be harmless, such as Accept,
-// Content-Type, Range, User-Agent and those of traces. Referer and From are left out. So are credentials and signatures (Authorization, Cookie,
-// Proxy-Authorization, Signature, Signature-Input, Api-Key, X-Api-Key, X-Goog-Api-Key, Ocp-Apim-Subscription-Key, X-Amz-Content-Sha256, X-Amz-Date, X-Amz-Security-Token, X-Ms-Date, user and password in the URL), but a call that has some goes only to endpoints with a Prepare, which sets those of the
-// endpoint. A call with any other header, such as If-None-Match or X-Tenant, or with a parameter in its query does not go to an endpoint where
-// neither Keep nor Drop names it, and one with a ; in its path or query goes to none. A log says of the first eight names that keep calls from an endpoint.
+// An endpoint is ejected if 8 % of its recent calls, or six in a row, failed or were overtaken by a hedge to another
+// endpoint. Then calls go to the next endpoint that is not ejected.
 //
-// Response.Request is what was sent to the endpoint that answered. A cookie that another endpoint sets is left out. A redirect to one of the endpoints leads to the first one, and
-// one that leaves them is a failure. [WithResume] is for bodies of the first endpoint;
-// [WithReplicas] and [WithHedgeTransport] are for hedges that stay at an endpoint. In shadow mode, and where no hedge is allowed, calls go where they are made for.
+// While an endpoint is ejected, one call in a hundred is sent to it as well, as a hedge; five in a hundred while it
+// seems healthy. It is restored after 32 successes in a row.
 //
-// It panics if there are less than two endpoints or more than eight, a URL is not one, has credentials or a query, is given twice, or is http beside a first one that is https,
-// a Cost is not in [0, 100], a name in Keep or Drop is none, or the first endpoint has more than a URL.
+// Each endpoint has its own latency and budget, under the name of its host, for calls whose primary goes there. A pause
+// of hedging for one endpoint does not affect hedges to other ones. In shadow mode, and if a call must not be hedged,
+// calls go to the endpoint that they are made for.
+//
+// A request to another endpoint has the same method, body, path below the base path, and harmless headers, such as
+// Accept, Content-Type, Range, User-Agent and trace headers. Referer and From are removed. A call with any other
+// header, such as If-None-Match or X-Tenant, or with a query parameter, needs its name in the endpoint's Keep or Drop;
+// otherwise it is not sent there. A ";" in the path or query excludes all other endpoints. The first eight names that
+// exclude an endpoint are logged.
+//
+// Credentials and signatures are removed: Authorization, Cookie, Proxy-Authorization, Signature, Signature-Input,
+// Api-Key, X-Api-Key, X-Goog-Api-Key, Ocp-Apim-Subscription-Key, X-Amz-Content-Sha256, X-Amz-Date,
+// X-Amz-Security-Token, X-Ms-Date, and userinfo in the URL. A call that has one of them is only sent to endpoints with
+// a Prepare, which sets the endpoint's own credentials.
+//
+// Response.Request is the request that was sent to the endpoint that answered. Cookies set by another endpoint are
+// removed. A redirect to one of the endpoints is rewritten to the first endpoint. A redirect from another endpoint to
+// any other host is a failure.
+//
+// [WithResume] applies to bodies of the first endpoint. [WithReplicas] and [WithHedgeTransport] apply to hedges to the
+// primary's endpoint.
+//
+// It panics if there are fewer than two or more than eight endpoints, or if one is invalid. An endpoint is invalid if
+// its URL is not a URL, has credentials or a query, is given twice, or has scheme http while the first has https. It is
+// also invalid if its Cost is not in [0, 100] or a name in Keep or Drop is malformed. The first endpoint may only have
+// a URL.
 func WithEndpoints(all ...Endpoint) HTTPOption {
 	given := make([]endpoint.Config, len(all))
 	for i, p := range all {
@@ -62,7 +85,7 @@ func WithEndpoints(all ...Endpoint) HTTPOption {
 	return optionFunc(func(c *config) { c.endpoints = set })
 }
 
-// endpointSnapshots returns the state of each endpoint of a key.
+// endpointSnapshots converts the state of the endpoints of a key to the exported type.
 func endpointSnapshots(d *endpoint.Detector) (all []EndpointSnapshot) {
 	for _, s := range d.Snapshots() {
 		all = append(all, EndpointSnapshot{s.Name, s.Calls, s.Hedges, s.Failures, s.Overtaken, s.BadShare, s.Ejected, s.Slow})

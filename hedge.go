@@ -6,8 +6,14 @@
 //	conn, err := grpc.NewClient(target, creds,
 //		grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor()))
 //
-// Both need no options. They learn the latency of each host (HTTP) or method (gRPC). They hedge the slowest tenth of the
-// calls, within a budget of 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS.
+// Neither needs options. They measure the latency of each host (HTTP) or method (gRPC), and hedge the slowest tenth of the
+// calls: at most 10 % more requests. [Do] hedges any function, and package dnshedge hedges DNS.
+//
+// # Terms
+//
+// A call is sent as one or several attempts. The first attempt is the primary. A hedge is a further attempt, which starts
+// after a hedge delay while the call is unanswered. The attempt whose result the caller gets is the winner; the other ones
+// are losers, and are cancelled. Latency is measured per key: a host, a route or a method.
 //
 // # Options
 //
@@ -15,16 +21,16 @@
 //   - [WithBudgetPercent]: hedges per 100 calls; the default is 10
 //   - [WithMaxHedges]: hedges per call; the default is 2
 //   - [WithHedgeable]: HTTP requests that are safe to send twice
-//   - [WithRoute]: a latency and a [Policy] of their own for some calls of a host
+//   - [WithRoute]: a separate latency and [Policy] for some calls of a host
 //   - [WithShadow]: a dry run, which decides and counts, and sends no hedge
-//   - [WithName]: the name of the client in metrics, logs and the debug page
-//   - [WithLogger]: a log of pauses, spent budgets and changed settings
+//   - [WithName]: a name of the client, for metrics, logs and the debug page
+//   - [WithLogger]: a log of pauses of hedging, exhausted budgets and changed settings
 //   - [WithObserver]: metrics and traces, such as those of hedgeprom and hedgeotel
 //
 // Advanced:
 //   - delays: [WithPercentile], [WithMinDelay], [WithMaxDelay], [WithInitialDelay]
 //   - budgets: [WithBudget], [WithBurst], [WithEstimatedRPS], [WithMaxHedgesPerSecond]
-//   - keys, for which latency is learned: [WithKeyFunc], [WithMaxKeys]
+//   - latency keys: [WithKeyFunc], [WithMaxKeys]
 //   - results: [WithAudit], [WithStats]
 //   - many settings at once: [WithConfig], [WithOptions]
 //   - HTTP answers: [WithFailureStatus], [WithAnswerStatus], [WithFailureFunc]
@@ -37,41 +43,42 @@
 //
 // Servers: [NewLimiter] takes [WithUnlimited], [WithLimitedHealthChecks], [WithName], [WithObserver] and [WithLogger].
 //
-// An option in a wrong place does not compile. Options that contradict each other are an error.
+// An option that a constructor does not support does not compile. Options that contradict each other are an error.
 //
 // # What is hedged
 //
 // Only calls that are safe to send twice at the same time: HTTP requests with GET, HEAD, OPTIONS, TRACE and QUERY, and gRPC
-// methods that declare to only read or have the name of a read. [WithoutHedging], [AllowHedging] and [WithDelay] decide for
-// single calls. A hedge starts at the earliest delay whose cost fits the budget. Nothing is hedged until ten calls are known,
-// while most calls are slow (an outage), or while the server pushes back.
+// methods that are declared as read-only or have the name of a read. [WithoutHedging], [AllowHedging] and [WithDelay] change
+// this for single calls. The hedge delay is the shortest one for which the budget suffices. Hedging is paused until ten calls
+// of a key have been measured, while most calls are slow (an outage), and while the server pushes back (429, 503).
 //
 // # What wins
 //
-// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never beats the primary. A failed primary waits for
-// its hedges, for as long as they usually take. If every attempt fails, the caller gets the result of the primary. A call
-// that fails before a hedge was due is not repeated: hedging is not retrying.
+// The first success: status 2xx or 3xx, OK, a nil error. A failed hedge never beats the primary. If the primary fails, the
+// call waits for its hedges, as long as they usually take. If every attempt fails, the caller gets the result of the primary.
+// A call that fails before a hedge was due is not repeated: hedging does not replace retries.
 //
 // # Chains and servers
 //
-// [Middleware] and [NewUnaryServerInterceptor] mark the calls that a server makes for a hedge: they are sent once. Of clients around clients, the outer one hedges. A server
-// above 60 % load that keeps working on cancelled calls needs a [Limiter], or clients with a budget of 2 %. See
+// A server that receives a hedge should not hedge the calls that it makes for it; [Middleware] and
+// [NewUnaryServerInterceptor] ensure that. If one hedged client uses another one, only the outer client hedges. A server above
+// 60 % load that continues to work on cancelled calls needs a [Limiter], or clients with a budget of 2 %. See
 // [Roll out and run].
 //
 // # Operating it
 //
-// Two variables of the environment are read once, when a Transport, Interceptor or Hedger is made; neither upper case nor
-// spaces around the value matter:
+// Two environment variables are read when a Transport, Interceptor or Hedger is made. Upper case and surrounding spaces are
+// ignored:
 //
-//	HEDGE_DISABLED  true, 1, t, yes, y or on   starts switched off, as by SetEnabled(false)
-//	                false, 0, f, no, n or off  as the program says
+//	HEDGE_DISABLED  true, 1, t, yes, y or on   starts disabled, as by SetEnabled(false)
+//	                false, 0, f, no, n or off  no effect
 //	HEDGE_MODE      shadow or observe          does what [WithShadow] does
 //	                audit                      does what [WithAudit] does
-//	                off or disabled            starts switched off
-//	                normal, on or hedge        as the program says
+//	                off or disabled            starts disabled
+//	                normal, on or hedge        no effect
 //
-// Any other value sends no hedges, and is logged. A call that needs no hedge costs half a microsecond over HTTP/2 and gRPC,
-// and one and a half over HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
+// Any other value disables hedging, and is logged. Without a hedge, the overhead per call is 0.5 µs over HTTP/2 and gRPC, and
+// 1.5 µs over HTTP/1.1. With -tags hedge_nogrpc, a program is built without grpc.
 //
 // [Roll out and run]: https://github.com/gohedge/hedge/blob/main/docs/rollout.md
 package hedge
@@ -83,41 +90,41 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// ErrLost is why an attempt was cancelled that another one beat: the cause of its context
-// (see [context.Cause]), and over HTTP/1.1 its error. errors.Is(ErrLost, context.Canceled)
-// holds. Callers never see it. What stands below the hedging does, and should not count it
-// as a failure: circuit breakers, retries, outlier detection and traces. HTTP/2 and gRPC
-// return an error of their own for a cancelled context, so look at the cause:
+// ErrLost is the cause of the context (see [context.Cause]) of an attempt that was cancelled because another attempt
+// won. Over HTTP/1.1, it is also the error of the attempt. errors.Is(ErrLost, context.Canceled) is true.
+//
+// Callers never get it. Code below the hedging, such as circuit breakers, retries, outlier detection and traces, should
+// not count it as a failure. HTTP/2 and gRPC return their own error for a cancelled context, so check the cause:
 //
 //	lost := errors.Is(context.Cause(req.Context()), hedge.ErrLost)
 var ErrLost = race.ErrLost
 
-// WithoutHedging returns a context whose calls are sent once. It works for HTTP,
-// gRPC, [Do], and DNS without a cache: a question whose answer goes into a cache is
-// asked for other callers as well.
+// WithoutHedging returns a context whose calls are not hedged. It applies to HTTP, gRPC, [Do], and DNS without a cache.
+// It does not apply to DNS with a cache, because the answer may serve several callers.
 func WithoutHedging(ctx context.Context) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never = true })
 }
 
-// AllowHedging returns a context whose calls are declared safe to send twice,
-// whatever their method. It undoes [WithoutHedging]. It holds for the calls that are
-// made with this context, not for those made in their course, by the function of [Do],
-// or by a transport, interceptor or credentials below; [WithoutHedging] holds for those as well.
+// AllowHedging returns a context whose calls are declared safe to send twice, whatever their method. It cancels the
+// effect of [WithoutHedging] on ctx.
+//
+// It applies only to calls made directly with the context. It does not apply to calls that the function of [Do], or a
+// transport, interceptor or credentials below, makes with the context of an attempt. [WithoutHedging] applies to these
+// too.
 func AllowHedging(ctx context.Context) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Never, o.Allow = false, true })
 }
 
-// WithDelay returns a context whose calls are hedged after d, and again after
-// each further d, instead of after the learned delays; the budget still decides
-// whether. A d of 0 or less returns to the learned delays. Like [AllowHedging], it
-// does not hold for calls that are made in the course of these.
+// WithDelay returns a context whose calls are hedged after d, 2d and so on, in place of the learned delays, if the
+// budget allows. A d of 0 or less restores the learned delays. Like [AllowHedging], it applies only to calls made
+// directly with the context.
 func WithDelay(ctx context.Context, d time.Duration) context.Context {
 	return race.WithOverrides(ctx, func(o *race.Overrides) { o.Delay = max(d, 0) })
 }
 
-// AttemptFromContext returns the attempt that ctx belongs to. It is for transports,
-// interceptors and functions below. If one hedged call is made within another, it
-// is the inner one's attempt. It reports false for calls that are sent once.
+// AttemptFromContext returns the attempt that ctx belongs to, for transports, interceptors and functions below the
+// hedging. If a hedged call is made within an attempt of another one, it is the inner attempt. It reports false if the
+// call is not hedged.
 func AttemptFromContext(ctx context.Context) (AttemptInfo, bool) {
 	n, ok := race.AttemptNumber(ctx)
 	return AttemptInfo{Number: n}, ok

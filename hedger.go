@@ -6,14 +6,14 @@ import (
 	"github.com/gohedge/hedge/internal/funccall"
 )
 
-// A Hedger keeps what is learned of the calls of [Do] and [DoDetached], and their
-// budgets. It is safe for concurrent use. The zero Hedger is not usable; NewHedger makes one.
+// A Hedger holds the learned latencies and the budgets of the calls of [Do] and [DoDetached]. It is safe for concurrent
+// use. The zero Hedger is not usable; call NewHedger.
 type Hedger struct {
 	controls
 	calls funccall.Client
 }
 
-// NewHedger returns a Hedger. It panics if options contradict each other.
+// NewHedger returns a Hedger with the default settings and the options. It panics if options contradict each other.
 func NewHedger(opts ...FuncOption) *Hedger {
 	h := new(Hedger)
 	if err := h.init(DefaultConfig(), opts); err != nil {
@@ -22,8 +22,8 @@ func NewHedger(opts ...FuncOption) *Hedger {
 	return h
 }
 
-// NewHedgerWithConfig is [NewHedger] for settings that come from outside the
-// program, as [NewWithConfig] is New.
+// NewHedgerWithConfig returns a Hedger with the settings c, for example from a file. It returns an error if c or an
+// option is invalid, or if options contradict each other.
 func NewHedgerWithConfig(c Config, opts ...FuncOption) (*Hedger, error) {
 	h := new(Hedger)
 	if err := h.init(c, opts); err != nil {
@@ -32,7 +32,7 @@ func NewHedgerWithConfig(c Config, opts ...FuncOption) (*Hedger, error) {
 	return h, nil
 }
 
-// init applies the settings and the options.
+// init applies the settings and the options to a zero Hedger.
 func (h *Hedger) init(settings Config, opts []FuncOption) error {
 	c := &config{Config: settings}
 	applyOptions(c, opts, FuncOption.applyFunc)
@@ -40,20 +40,19 @@ func (h *Hedger) init(settings Config, opts []FuncOption) error {
 	return h.initControls("func", c)
 }
 
-// Do calls f, and if that takes longer than usual for key, calls it again at the same
-// time. It returns the first result without an error. If every call fails, or the others take
-// longer than usual once the first one has failed, it returns what the first one returned. With
-// a nil h, it calls f once.
+// Do calls f and, if the call takes longer than usual for key, calls f again concurrently. It returns the first result
+// without an error. If all calls fail, it returns the result of the first call. It does so too if the first call has
+// failed and the other calls take longer than usual. With a nil h, it calls f once.
 //
-// f must be safe to run twice at once. It must return soon after its context is done:
-// Do returns only when the first call has returned, even if another one answered. So Do
-// gains nothing where f ignores its context, as some database clients do; see [DoDetached]. That is logged once for each key, and counted in
-// Stats.HeldBack instead of HedgeWins.
+// f must be safe to run twice at the same time, and must return soon after its context is done. Do returns only when
+// the first call has returned, even if another call succeeded earlier. So Do gains nothing if f ignores its context, as
+// some database clients do; see [DoDetached]. Such a call is logged once per key, and counted in Stats.HeldBack in
+// place of Stats.HedgeWins.
 //
-// The context of the call that wins ends when ctx does, not before, so that rows or
-// a body can be read after Do. Those of the others end when Do returns. A value that
-// comes too late is closed if it is an [io.Closer], unless it is nil or equal (==) to the value that Do returns.
-// Where each value is to be closed, return pointers: structs of the same content are equal.
+// The context of the winning call stays alive until ctx ends, so that the caller can read rows or a body after Do. The
+// contexts of the other calls end when Do returns. Unused values are closed if they implement [io.Closer], except nil
+// and values equal (==) to the returned value. Return pointers if each value must be closed: structs with the same
+// content are equal.
 func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error)) (T, error) {
 	if h == nil {
 		return funccall.CallOnce(ctx, f)
@@ -62,27 +61,27 @@ func Do[T any](ctx context.Context, h *Hedger, key string, f func(context.Contex
 	return funccall.Do(ctx, &h.calls, key, f)
 }
 
-// MaxDetached is how many attempts of a Hedger's [DoDetached] calls there can be
-// beside the one of each call that its caller waits for.
+// MaxDetached is the maximum number of concurrent calls of f in the [DoDetached] calls of one Hedger, hedges included.
+// The first call of f does not count while its caller waits.
 const MaxDetached = funccall.MaxDetached
 
-// DoDetached is [Do] for an f that ignores its context. Every call of f runs in a goroutine
-// of its own. DoDetached returns with the first result without an error, or as soon as ctx
-// is done: with the error of the first call of f if that has failed already, and else with
-// ctx.Err(). It leaves behind what still runs, to finish by itself. There are at most
-// [MaxDetached] such calls of f and hedges in flight. Beyond that limit no hedge is sent, with
-// the reason [DeniedInFlight], and a caller that gives up still waits for the first call of f. So
-// does the caller of a call that is not to be hedged: h is nil or disabled, or ctx is that of a
-// hedge or of [WithoutHedging]. Then f runs in the caller's goroutine.
+// DoDetached is [Do] for a function f that ignores its context. Each call of f runs in its own goroutine. DoDetached
+// returns with the first result without an error, or when ctx is done. In the latter case the error is that of the
+// first call of f, if it has failed, or ctx.Err(). Calls of f that are still running continue in the background.
 //
-// What comes too late is given to discard, if it came without an error, also if it is the very
-// value that DoDetached returns. A nil discard closes it as [Do] does. discard is called in other goroutines, also after
-// DoDetached has returned. Panics in it, and in what is left behind, are counted in
-// Stats.HedgePanics. A panic in the first call of f is raised by DoDetached, unless another
-// call answers, or it has returned.
+// At most [MaxDetached] hedges and background calls of a Hedger run at the same time. Beyond that limit no hedge is
+// sent, with the reason [DeniedInFlight], and DoDetached waits for the first call of f even if ctx is done.
 //
-// Each call that is left behind holds what f holds, such as a connection of a
-// pool: make pools larger by that.
+// A call that is not hedged runs f in the caller's goroutine, and DoDetached waits for it. This applies if h is nil or
+// disabled, and if ctx is from [WithoutHedging] or belongs to a hedge.
+//
+// A value without an error that arrives too late is passed to discard, even if it is equal to the returned value. A nil
+// discard closes it as [Do] does. discard runs in other goroutines, also after DoDetached has returned.
+//
+// Panics in discard and in background calls are recovered, and counted in Stats.HedgePanics. A panic in the first call
+// of f is raised again by DoDetached, unless another call has succeeded or DoDetached has returned.
+//
+// A background call keeps the resources of f, such as a database connection. Make pools larger accordingly.
 func DoDetached[T any](ctx context.Context, h *Hedger, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
 	if h == nil {
 		return funccall.CallOnce(ctx, f)

@@ -7,9 +7,10 @@ import (
 	"google.golang.org/grpc/resolver"
 )
 
-// DialOptions returns options for grpc.NewClient with a service config: gRPC has it as its default, and an
-// Interceptor obeys what it says of hedging, which grpc-go takes and ignores, see [WithServiceConfig]. The options of
-// hedge are those of the Interceptor. The error names the path in the config, and the value.
+// DialOptions returns options for grpc.NewClient that set the default service config of the connection and hedge its
+// calls accordingly. The hedging part of the config, which grpc-go ignores, applies to a new Interceptor with the
+// options opts; see [WithServiceConfig]. If the config is invalid, the error names the path in the config and the
+// value.
 func DialOptions(config string, opts ...GRPCOption) ([]grpc.DialOption, error) {
 	c, err := readConfig(config)
 	if err != nil {
@@ -24,8 +25,8 @@ func DialOptions(config string, opts ...GRPCOption) ([]grpc.DialOption, error) {
 	}, nil
 }
 
-// UpdateServiceConfig obeys another config from now on, in place of that of [WithServiceConfig]; "{}" says nothing. What was learned is
-// kept. If the config is invalid nothing changes, and the error names the path in it and the value.
+// UpdateServiceConfig replaces the config of [WithServiceConfig]; "{}" removes it. Learned latencies are kept. If the
+// config is invalid, nothing changes, and the error names the path in the config and the value.
 func (in *Interceptor) UpdateServiceConfig(config string) error {
 	in.mustBeInitialized()
 	c, err := readConfig(config)
@@ -36,9 +37,12 @@ func (in *Interceptor) UpdateServiceConfig(config string) error {
 	return nil
 }
 
-// Resolver returns b, whose service configs the Interceptor obeys as well: pass it to grpc.WithResolvers. As in gRPC, a
-// config that b sends for a target counts more than that of [WithServiceConfig], and if it is invalid, the old one stays and b
-// is given the error. A config that gRPC accepts is invalid only if a hedgingPolicy in it is. The first call over a connection may be made before b has sent one.
+// Resolver wraps b so that the Interceptor also applies the hedging policies in the service configs of b. Pass the
+// result to grpc.WithResolvers.
+//
+// As in gRPC, a config of b takes precedence over that of [WithServiceConfig]. If a hedgingPolicy in a config of b is
+// invalid, the previous config stays in force and b gets the error. The first call over a connection may start before b
+// has sent a config.
 func (in *Interceptor) Resolver(b resolver.Builder) resolver.Builder {
 	in.mustBeInitialized()
 	return in.calls.Resolver(b)

@@ -19,15 +19,15 @@ import (
 	"github.com/gohedge/hedge/internal/limit"
 )
 
-// What the trailer says of a Limiter. It is not in the header: with a header a call is
-// committed, and gRPC does not retry it any more (gRFC A6).
+// Trailers of responses from behind a Limiter. They are not headers: a call with a header is committed, and gRPC does
+// not retry it any more (gRFC A6).
 var (
 	limitTrailer   = metadata.Pairs(limit.LimitHeader, "1")
 	refusedTrailer = metadata.Pairs(limit.RefusedHeader, "1")
 )
 
-// UnaryServer returns an interceptor that lets unary calls through. It belongs before
-// interceptors that do work, and after those that measure latency.
+// UnaryServer returns an interceptor that applies the limit to unary calls. Install it before interceptors that do
+// work, and after interceptors that measure latency.
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeInitialized()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
@@ -50,10 +50,14 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServer is [Limiter.UnaryServer] for streams of all kinds. A stream takes its slot when its handler has received the first message, or
-// the end of them, and before it sends anything. So clients that send nothing hold no slot. It has the slot until its handler
-// returns, or calls [Limiter.Release]. A handler that releases before the first message needs no slot. What the
-// handler of a stream of several requests does before it receives or sends is not limited.
+// StreamServer returns an interceptor that applies the limit to streams of all kinds.
+//
+// A stream takes its slot when its handler has received the first message or the end of the messages, and in any case
+// before the handler sends anything. So clients that send nothing hold no slot. Work of the handler before that is not
+// limited.
+//
+// The stream holds the slot until its handler returns or calls [Limiter.Release]. A handler that calls Release before
+// the first message needs no slot.
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeInitialized()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
@@ -82,21 +86,21 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	}
 }
 
-// A limitedStream is a stream that takes its slot with its first message.
+// A limitedStream is a server stream that takes its slot of the Limiter with its first message.
 type limitedStream struct {
 	grpc.ServerStream
-	ctx     context.Context // has slot
+	ctx     context.Context // contains the admission of the stream
 	limiter *Limiter
 	hedge   bool
 	slot    *limit.Slot
 
 	taking  sync.Once
-	refused atomic.Pointer[error] // why the stream got no slot; nil: it has got its slot, or needs none yet
+	refused atomic.Pointer[error] // why the stream got no slot; nil: it has a slot, or needs none yet
 }
 
 func (s *limitedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message, and then takes the slot. It does so at the end of the messages too, because the handler goes on.
+// RecvMsg receives a message or io.EOF, and then takes the slot, because the handler starts to work in either case.
 func (s *limitedStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err != nil && err != io.EOF {
@@ -116,7 +120,8 @@ func (s *limitedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// SendHeader takes the slot, and then sends the header: a stream that is refused after its header is not retried (gRFC A6).
+// SendHeader takes the slot, and then sends the header. The order matters: gRPC does not retry a stream that was
+// rejected after its header (gRFC A6).
 func (s *limitedStream) SendHeader(md metadata.MD) error {
 	if err := s.takeSlot(); err != nil {
 		return statusOf(err)
@@ -124,7 +129,8 @@ func (s *limitedStream) SendHeader(md metadata.MD) error {
 	return s.ServerStream.SendHeader(md)
 }
 
-// takeSlot takes the slot unless that was tried, or the slot was released. It returns why the stream got no slot, each time it is called.
+// takeSlot waits for the slot of the stream on its first call, unless the handler has released it. It returns the
+// reason why the stream got no slot; later calls return the same.
 func (s *limitedStream) takeSlot() error {
 	s.taking.Do(func() {
 		if s.slot.IsReleased() {
@@ -141,7 +147,7 @@ func (s *limitedStream) takeSlot() error {
 	return nil
 }
 
-// callPasses reports whether a Limiter lets a call of a method pass.
+// callPasses reports whether a call of a method is exempt from the limit.
 func (l *Limiter) callPasses(ctx context.Context, method string) bool {
 	if l.unlimited == nil || l.isUnlimitedMethod(method) {
 		return l.isUnlimitedMethod(method)
@@ -150,7 +156,7 @@ func (l *Limiter) callPasses(ctx context.Context, method string) bool {
 	return l.unlimited.MatchCall(method, httpattempt.HostName("", authority))
 }
 
-// trailerFor returns what else the trailer of a call says that a Limiter answered with err.
+// trailerFor returns the additional trailer of a call that was rejected with err: a mark for a refused hedge, or nil.
 func trailerFor(err error) metadata.MD {
 	if err == errRefused {
 		return refusedTrailer
@@ -158,7 +164,7 @@ func trailerFor(err error) metadata.MD {
 	return nil
 }
 
-// statusOf returns the status of a call that got no slot.
+// statusOf returns the gRPC status of a call that got no slot because of err.
 func statusOf(err error) error {
 	if err == errRefused {
 		return status.Error(codes.Unavailable, err.Error())

@@ -19,7 +19,7 @@ func newGRPCOption(set func(*grpccall.Options)) GRPCOption {
 	return optionFunc(func(c *config) { c.grpcSettings = append(c.grpcSettings, set) })
 }
 
-// grpccallOptions returns the options of gRPC calls.
+// grpccallOptions converts the options in c to the options of package grpccall.
 func grpccallOptions(c *config) grpccall.Options {
 	g := grpccall.Options{KeyFunc: c.key, Routes: c.routes, Methods: c.methods}
 	for _, set := range c.grpcSettings {
@@ -28,20 +28,18 @@ func grpccallOptions(c *config) grpccall.Options {
 	return g
 }
 
-// WithHedgeConn sends gRPC hedges over cc: another connection to the same
-// target, or another set of replicas. cc connects when the interceptor is made,
-// and again when a hedge finds that it has become idle; no hedge is sent while it
-// is not connected. It panics if cc is nil.
+// WithHedgeConn sends gRPC hedges over cc, which may lead to another set of replicas. The Interceptor connects cc when
+// it is made, and again if a hedge finds it idle. While cc is not connected, no hedge is sent. It panics if cc is nil.
 //
-// The Interceptor then hedges calls to the target of cc, and to those targets that are given: they are the
-// same service by another name, as another set of replicas or another way to it has one. A given target is the Target or the
-// CanonicalTarget of a ClientConn. If it has a query, as in "dns:///orders:443?zone=a", the given target must include the query.
-// The target of cc is compared by its canonical name, with the query: for another spelling of it, nothing needs to be given.
-// Calls to other targets are sent once, and the log says so.
+// Only calls to the target of cc and to the given targets are hedged; calls to other targets are sent once, which is
+// logged. The given targets must name the same service as cc, for example another set of replicas or another network
+// path.
 //
-// Without it, hedges go over the primary's ClientConn, where round_robin often picks
-// another backend for them, hedge_elsewhere always does (see [Interceptor]), and
-// pick_first never.
+// A given target is the Target or the CanonicalTarget of a ClientConn, including its query, as in
+// "dns:///orders:443?zone=a". The target of cc itself matches in any spelling.
+//
+// Without this option, a hedge uses the ClientConn of the primary. There, round_robin often picks another backend for
+// it, hedge_elsewhere always does (see [Interceptor]), and pick_first never does.
 func WithHedgeConn(cc *grpc.ClientConn, targets ...string) GRPCOption {
 	if cc == nil {
 		panic("hedge: WithHedgeConn: *ClientConn is nil")
@@ -49,31 +47,40 @@ func WithHedgeConn(cc *grpc.ClientConn, targets ...string) GRPCOption {
 	return withConns("WithHedgeConn", targets, HedgeConn{Conn: cc})
 }
 
-// A HedgeConn is a connection for gRPC hedges, see [WithHedgeConns]. Cost is how many hedges one over Conn counts as in the budget; 0 is 1, and
-// 100 the most.
+// A HedgeConn is a connection for gRPC hedges, see [WithHedgeConns].
 type HedgeConn struct {
 	Conn *grpc.ClientConn
+	// Cost is the number of budget tokens that a hedge over Conn costs, at most 100. 0 means 1.
 	Cost int
 }
 
-// WithHedgeConns is [WithHedgeConn] for up to seven connections, in order of preference, as to other regions. It hedges calls to the targets of
-// all, and to those that are given. Primaries stay on the ClientConn that they are made with. If they are to go
-// elsewhere while their target is down, its resolver must return the addresses of several.
+// WithHedgeConns is [WithHedgeConn] for up to seven connections in order of preference, for example to other regions.
+// Calls to the targets of all connections and to the given targets are hedged. Primaries stay on the caller's
+// ClientConn. To let primaries fail over, its resolver must return addresses of several regions.
 //
-// A hedge goes over the next connection that its call has not been to, that is READY and does not fail, and over such a one again if the call has been to
-// all. If there is none it is not sent, and counts as [DeniedNotReady]. A connection fails if 8 % of its last hedges, or six in a row, ended with a status that
-// is no answer, or Unauthenticated, unless they were cancelled. One in ten of the hedges that pass it over tries it; if primaries fail as often, all do that have no
-// other. Brakes of a target do not hold back hedges to another one, and a hedge that was pushed back is the last of its call there. KeySnapshot.Endpoints tells how the connections fare, of which the first is the caller's.
+// A hedge uses the first connection that is READY, is not ejected, and has no attempt of its call; if all have one, it
+// uses one of them again. If no connection qualifies, the hedge is not sent, with the reason [DeniedNotReady].
 //
-// What the caller gives a call goes over every connection: metadata, such as authorization, and call options, such as [grpc.PerRPCCredentials]. Interceptors,
-// [grpc.WithDefaultCallOptions] and [grpc.WithPerRPCCredentials] are those of each connection (docs/protocols.md has a table). So give no
-// connection to those that must not have a call's credentials, nor one without TLS beside one with it.
+// A connection is ejected if 8 % of its recent hedges, or six in a row, ended with a failure status or Unauthenticated.
+// Cancelled hedges do not count. One in ten of the hedges that skip the connection tries it again. If primaries fail as
+// often, all hedges without another connection use it.
 //
-// It panics if there are no connections or more than seven, a Conn is nil or given twice, or a Cost is not in [0, 100].
+// A pause of hedging for one target does not affect hedges to other targets. If a hedge is pushed back, its call sends
+// no more hedges to that target. KeySnapshot.Endpoints shows the state of the caller's connection and of these
+// connections.
+//
+// The metadata of a call, such as authorization, and its call options, such as [grpc.PerRPCCredentials], go over every
+// connection. So do not add a connection to a server that must not get them, or one without TLS next to one with TLS.
+// Interceptors, [grpc.WithDefaultCallOptions] and [grpc.WithPerRPCCredentials] are those of each connection.
+// docs/protocols.md has a table.
+//
+// It panics if there are no connections or more than seven, if a Conn is nil or given twice, or if a Cost is not in [0,
+// 100].
 func WithHedgeConns(targets []string, conns ...HedgeConn) GRPCOption {
 	return withConns("WithHedgeConns", targets, conns...)
 }
 
+// withConns returns the option with the given name, which sends hedges over the given connections.
 func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	all := make([]conns.Config, len(given))
 	for i, g := range given {
@@ -93,43 +100,47 @@ func withConns(name string, targets []string, given ...HedgeConn) GRPCOption {
 	})
 }
 
-// WithDeclaredMethods hedges no method because of its name. The default trusts names
-// where nothing is declared, which [WithMethods] describes. What [WithMethods], a route or
-// [AllowHedging] allows is hedged as ever.
+// WithDeclaredMethods disables the guess by which a method without any declaration is hedged because of its name (see
+// [WithMethods]). Methods that [WithMethods], a route or [AllowHedging] allows are still hedged.
 func WithDeclaredMethods() GRPCOption {
 	return newGRPCOption(func(c *grpccall.Options) { c.DeclaredOnly = true })
 }
 
-// WithNonFatalCodes says with which gRPC codes a primary that failed waits for
-// a hedge that is out. The default is Unavailable, ResourceExhausted, Aborted,
-// Internal and Unknown, as in gRFC A6, and what a server that is stuck or shuts down says:
-// DeadlineExceeded, Canceled and DataLoss. Any other code of the primary ends the call. A
-// hedge's ends no call, see [WithAnswerCodes]. It panics if a code is OK.
+// WithNonFatalCodes sets the gRPC codes with which a failed primary waits for the hedges in flight. Any other code of
+// the primary ends the call. A failed hedge never ends the call, see [WithAnswerCodes].
+//
+// The default is Unavailable, ResourceExhausted, Aborted, Internal and Unknown, as in gRFC A6, and DeadlineExceeded,
+// Canceled and DataLoss, which stalled or stopping servers return. It panics if a code is OK.
 func WithNonFatalCodes(cs ...codes.Code) GRPCOption {
 	set := codeSet("WithNonFatalCodes", cs)
 	return newGRPCOption(func(c *grpccall.Options) { c.NonFatalCodes = set })
 }
 
-// WithAnswerCodes says which gRPC codes are an answer from every attempt, besides OK: a hedge
-// that ends with one of them ends its call. The default is none, because a code may be true of
-// one attempt alone: NotFound of a replica that lags, Unauthenticated where a token may be used
-// once. Where all backends know the same, NotFound is a code to add; Stats.AnswersNotTaken
-// counts what it would help. It counts more than [WithNonFatalCodes]. It panics if a code is OK.
+// WithAnswerCodes sets additional gRPC codes with which a hedge wins, as it does with OK. It takes precedence over
+// [WithNonFatalCodes].
+//
+// The default is none, because a code may depend on the attempt: NotFound from a replica that lags, Unauthenticated for
+// a token that may be used once. If all backends give the same response, add NotFound. Stats.AnswersNotTaken counts the
+// hedges that would have won. It panics if a code is OK.
 func WithAnswerCodes(cs ...codes.Code) GRPCOption {
 	set := codeSet("WithAnswerCodes", cs)
 	return newGRPCOption(func(c *grpccall.Options) { c.AnswerCodes = set })
 }
 
-// WithServiceConfig obeys what a gRPC service config says of hedging (gRFC A6): hedgingPolicy and retryThrottling, for all
-// targets whose resolvers send none, see [Interceptor.Resolver]. The default is no config. The rest of it is gRPC's; [DialOptions] gives
-// it both parts. It panics if the config is invalid.
+// WithServiceConfig applies the hedging part of a gRPC service config (gRFC A6): hedgingPolicy and retryThrottling. It
+// applies to all targets whose resolvers send no config, see [Interceptor.Resolver]. The default is no config. The
+// other parts must be passed to gRPC; [DialOptions] does both. It panics if the config is invalid.
 //
-// A method with a policy may be hedged, whatever its name: up to maxAttempts attempts, after each hedgingDelay. Where that is
-// absent, after the learned delays; A6 says at once, which is "0s" here. A failure with one of
-// nonFatalStatusCodes has the next hedge sent at once, and the delays go on from there; with any other code the primary ends the call.
-// grpc-retry-pushback-ms puts the next hedge off, or forbids all further ones. What is above the config: [WithRoute], [AllowHedging],
-// [WithoutHedging], SetEnabled and HEDGE_DISABLED. Budget, brakes, audit and the first ten calls hold as
-// for other methods, and so does what a hedge may win with.
+// A method with a hedgingPolicy may be hedged whatever its name, with up to maxAttempts attempts, one after each
+// hedgingDelay. Without hedgingDelay the learned delays apply. This differs from A6, where hedges then start at once;
+// use "0s" for that.
+//
+// A failure with one of nonFatalStatusCodes starts the next hedge at once, and the following delays count from there.
+// Any other code of the primary ends the call. grpc-retry-pushback-ms delays the next hedge, or forbids all further
+// ones.
+//
+// [WithRoute], [AllowHedging], [WithoutHedging], SetEnabled and HEDGE_DISABLED take precedence over the config. The
+// budget, pauses, the audit, the first ten calls, and the codes with which a hedge wins are as for other methods.
 func WithServiceConfig(config string) GRPCOption {
 	c, err := readConfig(config)
 	if err != nil {
@@ -138,13 +149,13 @@ func WithServiceConfig(config string) GRPCOption {
 	return withParsedConfig(c)
 }
 
-// withParsedConfig is [WithServiceConfig] for a config that is valid.
+// withParsedConfig is [WithServiceConfig] for a parsed config.
 func withParsedConfig(c *serviceconfig.Config) GRPCOption {
 	return newGRPCOption(func(g *grpccall.Options) { g.ServiceConfig = c })
 }
 
-// readConfig reads a config that the program gives, in which a field that hedging policies do not have is an error. One of
-// a resolver may be newer than the program.
+// readConfig parses a service config from the program. An unknown field in a hedgingPolicy is an error. Configs of
+// resolvers do not use readConfig, because they may be newer than the program.
 func readConfig(config string) (*serviceconfig.Config, error) {
 	c, err := serviceconfig.Parse(config)
 	switch {
@@ -156,7 +167,7 @@ func readConfig(config string) (*serviceconfig.Config, error) {
 	return c, nil
 }
 
-// codeSet returns the codes that an option of that name was given.
+// codeSet returns the set of the codes that were passed to the named option. It panics if a code is OK.
 func codeSet(option string, cs []codes.Code) map[codes.Code]bool {
 	set := make(map[codes.Code]bool)
 	for _, c := range cs {

@@ -11,9 +11,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// NewUnaryServerInterceptor returns an interceptor that recognises calls that are
-// hedges by grpc-previous-rpc-attempts, as [Middleware] does for HTTP. gRPC's own
-// retries carry the same metadata: calls made for them are not hedged either.
+// NewUnaryServerInterceptor returns an interceptor that marks the context of a call that is a hedge, so that calls made
+// with this context are not hedged; see [Middleware] for HTTP. It recognises hedges by grpc-previous-rpc-attempts.
+// gRPC's own retries carry the same metadata, and are treated alike.
 func NewUnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if n := grpccall.IncomingAttempt(ctx); n > 0 {
@@ -33,7 +33,7 @@ func NewStreamServerInterceptor() grpc.StreamServerInterceptor {
 	}
 }
 
-// contextStream is a stream with a context of its own.
+// A contextStream is a server stream with another context.
 type contextStream struct {
 	grpc.ServerStream
 	ctx context.Context

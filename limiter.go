@@ -19,58 +19,55 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// hedgesRefusedAbove times the limit is how many requests there may be, at work and in the queue,
-// before a Limiter turns hedges away. It bounds what the hedges of clients that do not
-// cancel can add to the queue. Where losers leave the queue it costs little: simulated at 80 %
-// load, p99 is 182 ms with 1, 161 with 4 and 155 without such a bound.
+// hedgesRefusedAbove is the number of requests, relative to the limit, above which a Limiter refuses hedges. Requests
+// in the queue and in handlers count.
+//
+// It bounds the queue if clients do not cancel losing hedges. Otherwise it has little effect: in a simulation at 80 %
+// load, p99 is 182 ms with 1, 161 ms with 4, and 155 ms without this bound.
 const hedgesRefusedAbove = 4
 
-// A Limiter stands before the handlers of a server, and lets them work on a number of
-// requests at a time. The others wait in a queue, first come first served. A request whose
-// caller goes away while it waits never reaches the handler. That is what makes hedging
-// cheap for a busy server: it works on hedges that nobody waits for any more only if they
-// had reached the handler before.
+// A Limiter limits how many requests the handlers of a server work on at the same time. The other requests wait in a
+// first-in, first-out queue. A request whose caller cancels it while it waits never reaches the handler. This makes
+// hedging cheap for a busy server: most losing hedges are cancelled in the queue, before they cause work.
 //
-// Hedges are turned away while more than four times as many requests are there as are worked
-// on at a time. HTTP hedges are recognised by [AttemptHeader], gRPC's by grpc-previous-rpc-attempts,
-// which gRPC's retries carry as well. A client that marks all that it sends does that at its
-// own cost. Over HTTP the answer is 503 with "Hedge-Refused: 1", and over gRPC UNAVAILABLE
-// with that in the trailer. To clients of this package such a hedge has [Lost]: their call goes on,
-// it is no push-back, and no latency is learned from it. It has spent its part of their
-// budget, and counts as a hedge that did not win.
+// A Limiter refuses hedges while there are more than four times as many requests, waiting ones included, as the limit.
+// HTTP hedges are recognised by [AttemptHeader], gRPC hedges by grpc-previous-rpc-attempts, which gRPC's own retries
+// carry as well. Primaries are never refused, so the queue can be as long as it would be without a Limiter. If that is
+// too long, limit the requests before the Limiter.
 //
-// Nothing else is turned away, so the queue can be as long as it would be without a Limiter.
-// Where that is too long, bound what comes to the Limiter.
+// A refused HTTP hedge gets status 503 with the header "Hedge-Refused: 1". A refused gRPC hedge gets UNAVAILABLE with
+// that pair in the trailer. Clients of this package treat it as [Lost]: the call goes on, the refusal is no pushback,
+// and its latency is not measured. It has used budget, and counts as a hedge that did not win.
 //
-// Answers say "Hedge-Limit: 1", over gRPC in the trailer. A [Transport] then marks its hedges to that host, and over HTTP/1.1 cancels those
-// losers there that can be cancelled at once, instead of leaving them to finish, see [WithLinger]. Each of them costs a connection, and spares
-// the server the work if it was in the queue.
+// Responses carry "Hedge-Limit: 1" in the header, for gRPC in the trailer. A [Transport] that sees it marks its hedges
+// to that host. Over HTTP/1.1, it cancels losers there at once where that is safe, and does not let them linger (see
+// [WithLinger]). Each cancellation costs a connection, but saves the server the work if the loser was in the queue.
 //
-// A request is worked on until its handler returns. A handler that goes on for hours and does
-// little, such as that of a WebSocket, an event stream or a gRPC watch, calls
-// [Limiter.Release]. gRPC's health checks and reflection need no slot, see
-// [WithLimitedHealthChecks]. [WithUnlimited] names others. A server whose handlers call the server itself may need a slot for each
-// of those calls as well: its limit must leave room for those calls.
+// A request occupies its slot until its handler returns. A handler that runs for a long time with little work, such as
+// for WebSockets, event streams or gRPC watches, can call [Limiter.Release]. Requests of [WithUnlimited] need no slot,
+// nor do gRPC health checks and reflection, see [WithLimitedHealthChecks].
 //
-// A Limiter is safe for concurrent use, by any number of handlers and by HTTP and gRPC
-// together. A request that meets the same Limiter twice takes one slot, until the handlers of
-// both have returned, but one that has given its slot back takes another. The zero Limiter is not usable; NewLimiter makes one.
+// If handlers call their own server, these calls may need slots as well; choose the limit accordingly. A request that
+// passes the same Limiter twice takes one slot until both handlers have returned. If it has released the slot before
+// the second pass, it takes another one.
+//
+// A Limiter is safe for concurrent use, by several handlers and by HTTP and gRPC together. The zero Limiter is not
+// usable; call NewLimiter.
 type Limiter struct {
 	name      string
 	slots     *limit.ConcurrencyLimit
-	unlimited *pattern.Set        // what passes; nil: nothing
-	watcher   *observers.Notifier // nil: there are no observers
+	unlimited *pattern.Set        // requests without limit; nil: none
+	watcher   *observers.Notifier // notifies observers; nil: there are none
 	uploads   upload.MemoryPool
 
 	limitsHealthChecks bool // see WithLimitedHealthChecks
 
 	worked, left, refused atomic.Int64
-	panics                atomic.Int64 // of observers
+	panics                atomic.Int64 // recovered panics of observers
 }
 
-// NewLimiter returns a Limiter that lets n requests be worked on at a time: as many as the
-// server can work on at full speed, such as a few for each of its processors where they
-// compute. NewLimiter panics if n is not positive.
+// NewLimiter returns a Limiter with a limit of n requests at the same time. Choose the number that the server can work
+// on at full speed: for handlers that compute, a few per processor. NewLimiter panics if n is not positive.
 func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 	if n <= 0 {
 		panic(fmt.Sprintf("hedge: NewLimiter: n is %d, and must be at least 1", n))
@@ -89,10 +86,10 @@ func NewLimiter(n int, opts ...LimiterOption) *Limiter {
 	return l
 }
 
-// A LimiterSnapshot is what a [Limiter] is doing and has done.
+// A LimiterSnapshot is the state of a [Limiter] at one time: its name, limit and counters.
 type LimiterSnapshot = observe.LimiterSnapshot
 
-// Snapshot returns what the Limiter is doing and has done.
+// Snapshot returns the current state and counters of the Limiter.
 func (l *Limiter) Snapshot() LimiterSnapshot {
 	l.mustBeInitialized()
 	s := LimiterSnapshot{
@@ -103,35 +100,39 @@ func (l *Limiter) Snapshot() LimiterSnapshot {
 	return s
 }
 
+// mustBeInitialized panics if l was not made by NewLimiter.
 func (l *Limiter) mustBeInitialized() {
 	if l.slots == nil {
 		panic("hedge: a zero Limiter is not usable: NewLimiter makes one")
 	}
 }
 
-// Release gives back the slot of the request that ctx belongs to, before its handler
-// returns, for handlers that go on for long and do little. Called again, or with the context
-// of a request that has no slot, it does nothing.
+// Release releases the slot of the request that ctx belongs to before its handler returns. Use it in handlers that run
+// for a long time with little work. It does nothing if the request has no slot, or has released it.
 func (l *Limiter) Release(ctx context.Context) {
 	if a := l.admissionOf(ctx); a != nil {
 		a.slot.Release()
 	}
 }
 
-// Handler lets requests through to next. It panics if next is nil.
+// Handler returns a handler that calls next for each request that gets a slot. It panics if next is nil.
 //
-// A body of known length up to 64 KiB, whose client does not wait for a 100 (Continue), is read before its request gets into the
-// queue, so that clients that send slowly hold no slot. next reads the same bytes and the same error. Only a caller that
-// breaks off, so that the context of its request ends, never reaches next, and counts as Left. Until its body is read, a request is not Waiting. A handler that hijacks the connection finds
-// the body in the returned buffer, if w is net/http's own before the Limiter. Requests for an upgrade are not read ahead. A Limiter holds 64 MiB of such bodies, as far as
-// they have come and next has not read them; what does not fit in, and larger and chunked bodies, next reads itself. So a client that
-// sends the end of its body only when it has a part of the answer must send it chunked, and what next does
-// before it reads, such as SetReadDeadline, comes too late: do that in a handler before the Limiter, or use [WithUnlimited].
-// A handler before the Limiter that reads r.Body afterwards gets what next has left, of the request that it gave to the Limiter.
+// A body of known length up to 64 KiB is read before the request enters the queue, so that a slow upload holds no slot.
+// Exceptions are upgrades, and requests with "Expect: 100-continue". The bodies that are read ahead take up to 64 MiB
+// of memory per Limiter; beyond that, and for larger or chunked bodies, next reads the body itself.
 //
-// The server notices over HTTP/2 that a caller has gone at any time, and over HTTP/1.1 once
-// it has read the request's body, or if there is none: see [http.Request.Context]. A request
-// over HTTP/1.1 with a larger body that nobody has read waits for its turn, gone or not.
+// next sees the same bytes and the same error as without a Limiter. A request whose caller cancels it during the upload
+// never reaches next, and counts as Left. During the upload a request does not count as Waiting. A handler that hijacks
+// the connection gets the unread body in the returned buffer, if w is net/http's own.
+//
+// Some uses need a chunked body, [WithUnlimited], or a handler before the Limiter. A client that sends the end of its
+// body only after it has received a part of the response must send it chunked. If next prepares for reading, for
+// example by SetReadDeadline, it is too late: do so in a handler before the Limiter. A handler before the Limiter that
+// reads r.Body afterwards gets the bytes that next has not read.
+//
+// Over HTTP/2 the server detects at any time that a caller has gone. Over HTTP/1.1 it detects that only after the body
+// of the request has been read (see [http.Request.Context]). So an HTTP/1.1 request with a body that is not read ahead
+// waits for its slot even if its caller has gone.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	l.mustBeInitialized()
 	if next == nil {
@@ -166,7 +167,8 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// serveLimited lets a request through to next once it has a slot, unless caller ends before. Its body is body; nil: its own.
+// serveLimited waits for a slot, unless the context caller ends before, and then calls next. The argument body is the
+// body that was read ahead; nil: next reads the original body.
 func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, hedge bool, body *upload.BufferedBody) {
 	p := l.slots.NewSlot()
 	if err := l.acquireSlot(caller, p, hedge); err != nil {
@@ -185,7 +187,7 @@ func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r 
 	p.RunHandler(func() { next.ServeHTTP(w, inner) })
 }
 
-// rejectRequest answers a request that gets no slot because of err.
+// rejectRequest responds to a request that gets no slot because of err.
 func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	if err == errRefused {
 		w.Header().Set(limit.RefusedHeader, "1")
@@ -198,9 +200,11 @@ func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// copyRequestResults copies the pattern, the forms and the path values that handlers have set in inner, the copy of r, to r. Handlers before the
-// Limiter read them when the handler has returned, and net/http removes the files of a form. If body has unread bytes, it becomes the Body of r; nil:
-// the body was not read ahead. No other field of r is written, because other goroutines may be reading it.
+// copyRequestResults copies the pattern, forms and path values that handlers have set in inner, a copy of r, to r.
+// Handlers before the Limiter read them afterwards, and net/http removes the temporary files of a form.
+//
+// If body has unread bytes, it becomes the Body of r; a nil body was not read ahead. Other fields of r are not written,
+// because other goroutines may be reading them.
 func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 	if body != nil && body.HasUnread() {
 		r.Body = body
@@ -214,10 +218,11 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 	}
 }
 
-// errRefused is the error of a hedge that gets no slot because of the load.
+// errRefused is the error of a hedge that gets no slot because the server is overloaded.
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
-// isCrowded reports whether so many requests inside are too many for a hedge: more than hedgesRefusedAbove times the limit, which may overflow.
+// isCrowded reports whether a hedge is refused while the given number of requests is in the queue and in handlers: more
+// than hedgesRefusedAbove times the limit. The comparison cannot overflow.
 func (l *Limiter) isCrowded(inside int64) bool {
 	return (inside-1)/hedgesRefusedAbove >= l.slots.Capacity()
 }
@@ -229,7 +234,8 @@ func (l *Limiter) refuseHedge(ctx context.Context) error {
 	return errRefused
 }
 
-// acquireSlot waits until p can be taken. The error is errRefused, or that of ctx if it ended before.
+// acquireSlot waits for the slot p. It returns errRefused if the request is a hedge and the Limiter is crowded, or the
+// error of ctx if that ends first.
 func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) error {
 	if before := l.slots.AddRequest(); hedge && l.isCrowded(before) {
 		l.slots.RemoveRequest()
@@ -256,7 +262,8 @@ func (l *Limiter) acquireSlot(ctx context.Context, p *limit.Slot, hedge bool) er
 	return nil
 }
 
-// notifyObservers reports the outcome of a request that began to wait at begun to observers; zero: it did not wait.
+// notifyObservers reports the outcome of a request to observers. The argument begun is the time when the request
+// started to wait; zero: it did not wait.
 func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcome, begun time.Time) {
 	if l.watcher == nil {
 		return
@@ -268,35 +275,38 @@ func (l *Limiter) notifyObservers(ctx context.Context, how observe.LimiterOutcom
 	l.watcher.Notify(func(o observe.Observer) { o.Limited(ctx, l.name, r) })
 }
 
-// admission is the slot of a request at a Limiter, in the context of the request.
+// An admission holds the slot of a request at a Limiter. It is a value of the request's context.
 type admission struct {
 	slot    *limit.Slot
-	acquire func() error // takes the slot of a stream, once, and returns why it got none; nil: the slot is taken
+	acquire func() error // takes the slot of a stream, once, and returns the reason why it got none; nil: the slot is already taken
 }
 
-// admissionKey is the key of the admission by a Limiter.
+// An admissionKey is the context key of the admission by a Limiter.
 type admissionKey struct{ *Limiter }
 
-// withAdmission returns the context of a request that has the admission a.
+// withAdmission returns a context that contains the admission a.
 func (l *Limiter) withAdmission(ctx context.Context, a *admission) context.Context {
 	return context.WithValue(ctx, admissionKey{l}, a)
 }
 
-// admissionOf returns the admission of the request that ctx belongs to, or nil.
+// admissionOf returns the admission in ctx; nil if the request has none at this Limiter.
 func (l *Limiter) admissionOf(ctx context.Context) *admission {
 	a, _ := ctx.Value(admissionKey{l}).(*admission)
 	return a
 }
 
-// willTakeSlot reports whether ctx belongs to a stream that takes its slot with its first message.
+// willTakeSlot reports whether ctx belongs to a stream that has not taken its slot yet, and takes it with the first
+// message.
 func (l *Limiter) willTakeSlot(ctx context.Context) bool {
 	a := l.admissionOf(ctx)
 	return a != nil && a.acquire != nil && a.slot.IsPending()
 }
 
-// joinRequest returns the slot of the request that ctx belongs to, with one more handler that works on it. The slot of a stream is taken
-// first. It returns nil if there is no slot, if it was given back, or if the handler is free, that is, needs none. The error says why a
-// stream got no slot.
+// joinRequest adds a handler to the slot of the request that ctx belongs to, and returns the slot. The slot of a stream
+// is taken first; the error is the reason why it got none.
+//
+// It returns nil without an error if the request has no slot or has released it, or if free is true: the handler needs
+// no slot.
 func (l *Limiter) joinRequest(ctx context.Context, free bool) (*limit.Slot, error) {
 	a := l.admissionOf(ctx)
 	if a == nil || free {
@@ -313,18 +323,19 @@ func (l *Limiter) joinRequest(ctx context.Context, free bool) (*limit.Slot, erro
 	return nil, nil
 }
 
-// isUnlimited reports whether a Limiter lets a request pass.
+// isUnlimited reports whether an HTTP request is exempt from the limit.
 func (l *Limiter) isUnlimited(r *http.Request) bool {
 	return isGRPC(r) && r.Method == http.MethodPost && r.URL.RawPath == "" && l.isUnlimitedMethod(r.URL.Path) ||
 		l.unlimited != nil && l.unlimited.Match(r.Method, httpattempt.HostName("", r.Host), r.URL)
 }
 
-// isUnlimitedMethod reports whether a Limiter lets calls of a gRPC method pass, whichever server they are sent to.
+// isUnlimitedMethod reports whether calls of a gRPC method to any authority are exempt from the limit.
 func (l *Limiter) isUnlimitedMethod(method string) bool {
 	return !l.limitsHealthChecks && limit.IsExemptMethod(method) || l.unlimited.MatchMethod(method)
 }
 
-// isGRPC reports whether grpc.Server.ServeHTTP takes a request for a gRPC call, but for its method. gRPC-Web is none.
+// isGRPC reports whether grpc.Server.ServeHTTP accepts a request as a gRPC call; the HTTP method is not checked.
+// gRPC-Web requests are not gRPC calls.
 func isGRPC(r *http.Request) bool {
 	subtype, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	return r.ProtoMajor == 2 && ok && (subtype == "" || subtype[0] == '+' || subtype[0] == ';')

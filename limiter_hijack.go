@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/upload"
 )
 
-// A serverWriter is the ResponseWriter of net/http over HTTP/1.1.
+// A serverWriter has the methods of net/http's ResponseWriter for HTTP/1.1.
 type serverWriter interface {
 	http.ResponseWriter
 	http.Flusher
@@ -21,8 +21,9 @@ type serverWriter interface {
 	CloseNotify() <-chan bool
 }
 
-// withBodyForHijack returns w with a Hijack that hands over the unread bytes of body, which were read ahead, before those of the connection. It returns w itself
-// if w is not net/http's own: handlers may ask for the type of a middleware's ResponseWriter.
+// withBodyForHijack returns w with a Hijack that first delivers the unread bytes of body, which was read ahead. If w is
+// not net/http's own ResponseWriter, it returns w itself, because handlers may depend on the type of a middleware's
+// writer.
 func withBodyForHijack(w http.ResponseWriter, body *upload.BufferedBody) http.ResponseWriter {
 	own, ok := w.(serverWriter)
 	if t := reflect.TypeOf(w); !ok || t.Kind() != reflect.Pointer || t.Elem().PkgPath() != "net/http" {
@@ -31,19 +32,20 @@ func withBodyForHijack(w http.ResponseWriter, body *upload.BufferedBody) http.Re
 	return &hijackWriter{own, body}
 }
 
-// A hijackWriter is a ResponseWriter whose Hijack returns the unread bytes of body.
+// A hijackWriter is a ResponseWriter whose Hijack also returns the unread bytes of a body that was read ahead.
 type hijackWriter struct {
 	serverWriter
 	body *upload.BufferedBody
 }
 
-// Unwrap returns the ResponseWriter that [http.ResponseController] sets deadlines of.
+// Unwrap returns the underlying ResponseWriter, on which [http.ResponseController] sets deadlines.
 func (w *hijackWriter) Unwrap() http.ResponseWriter { return w.serverWriter }
 
-// FlushError flushes the ResponseWriter.
+// FlushError flushes the underlying ResponseWriter.
 func (w *hijackWriter) FlushError() error { return http.NewResponseController(w.serverWriter).Flush() }
 
-// Hijack takes over the connection. Its reader has the unread bytes of the body and those that the server has buffered, in its buffer.
+// Hijack takes over the connection. The buffer of the returned reader holds the unread bytes of the body, followed by
+// the bytes that the server has buffered.
 func (w *hijackWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := w.serverWriter.Hijack()
 	if err != nil {

@@ -7,22 +7,21 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// AttemptHeader is the customary name for [WithAttemptHeader] and [Middleware], and the
-// one that a [Limiter] knows: "Hedge-Attempt".
+// AttemptHeader is the recommended header name for [WithAttemptHeader] and [Middleware], "Hedge-Attempt". A [Limiter]
+// recognises only this name.
 const AttemptHeader = limit.AttemptHeader
 
-// Middleware recognises requests that are hedges by the header of the given name,
-// see [WithAttemptHeader]. What the server does with the request's context is then
-// made for a hedge: everything of this module (Transport, Interceptor, [Do], and
-// dnshedge without a cache) sends it once, with reason [DeniedNested], and tells the
-// next server. Otherwise hedging multiplies: with three layers that send two
-// requests for one, the last gets 2 × 2 × 2 = 8.
+// Middleware marks the context of a request that is a hedge, so that calls made with this context are not hedged. It
+// recognises hedges by the header of the given name, see [WithAttemptHeader]. If the name is empty, no request is a
+// hedge.
 //
-// [AllowHedging] does not change that. The header comes from whoever sends the
-// request, and can only turn hedging off: a client that sets it only opts itself
-// out. A value of 0 says that the request is no hedge.
+// The mark applies to every client of this module: Transport, Interceptor, [Do], and dnshedge without a cache. They
+// send such a call once, with the reason [DeniedNested], and pass the mark to the next server. Otherwise hedging
+// multiplies: if each of three layers sends two requests for one, the last server gets 2 × 2 × 2 = 8.
 //
-// It panics if HTTP does not allow the name, or gives it a meaning. If the name is empty, no request is a hedge.
+// [AllowHedging] does not override the mark. A client that sets the header itself only disables hedging of its own
+// requests. A value of 0 means that the request is not a hedge. It panics if name is not a valid header name, or has a
+// meaning in HTTP.
 func Middleware(header string) func(http.Handler) http.Handler {
 	c := DefaultConfig()
 	c.AttemptHeader = header

@@ -4,79 +4,79 @@ package hedge
 
 import "github.com/gohedge/hedge/observe"
 
-// What observers are told. The types are those of package observe, which package
-// dnshedge has as well: one Observer serves HTTP, gRPC, functions and DNS.
+// The events that observers receive. The types are those of package observe, which package
+// dnshedge uses as well: one Observer serves HTTP, gRPC, functions and DNS.
 type (
-	// An Observer receives the events of every call, see [WithObserver] and the field Observers of a dnshedge.Client.
+	// An Observer receives the events of every call of a client, see [WithObserver] and the field Observers of a dnshedge.Client.
 	Observer = observe.Observer
-	// NopObserver is an Observer that does nothing, for others to embed.
+	// NopObserver is an Observer that does nothing.
 	NopObserver = observe.NopObserver
 	// A KeyInfo identifies the client, the host and the route of a call.
 	KeyInfo = observe.KeyInfo
-	// An AttemptInfo identifies an attempt of a call.
+	// An AttemptInfo identifies an attempt of a call by its number.
 	AttemptInfo = observe.AttemptInfo
-	// An AttemptResult is how an attempt ended.
+	// An AttemptResult is the outcome and the latency of an attempt that has ended.
 	AttemptResult = observe.AttemptResult
-	// An Outcome is how an attempt ended: [Won], [Lost] or [Failed].
+	// An Outcome is the way in which an attempt ended: [Won], [Lost] or [Failed].
 	Outcome = observe.Outcome
-	// A RequestResult is how a call ended.
+	// A RequestResult describes a call that has ended: its attempts, winner, latency and saved time.
 	RequestResult = observe.RequestResult
-	// An EndpointEvent is something that happened at an endpoint.
+	// An EndpointEvent reports that an endpoint was used, has failed, was overtaken, or was ejected or restored.
 	EndpointEvent = observe.EndpointEvent
 	// An EndpointKind is the kind of an [EndpointEvent].
 	EndpointKind = observe.EndpointKind
-	// A Reason is why a hedge, or any hedge of a call, was not sent.
+	// A Reason is the reason why a hedge was not sent, or why a call could not be hedged.
 	Reason = observe.Reason
-	// A Verdict says whether hedging helps a host, as [WithAudit] has measured.
+	// A Verdict is the result of an audit: whether hedging helps a host, see [WithAudit].
 	Verdict = observe.Verdict
-	// An Audit is the effect of hedging on the calls to a host, as measured by switching hedging off and on, see [WithAudit].
+	// An Audit is the measured effect of hedging on the calls to a host, see [WithAudit].
 	Audit = observe.Audit
 )
 
-// The outcomes.
+// The outcomes of attempts.
 const (
-	Won    = observe.Won    // the caller got its answer; a gRPC status that ended the call is one if it is the primary's
-	Lost   = observe.Lost   // another attempt had won; its own error, if any, is mostly the cancellation. Or it was not sent, see [DeniedSameBackend], or a [Limiter] turned it away
-	Failed = observe.Failed // by itself, also if that ended the call, or because the caller gave up
+	Won    = observe.Won    // the caller got the result of this attempt; for a primary, this includes a gRPC status that ended the call
+	Lost   = observe.Lost   // another attempt has won, and this one was mostly cancelled; or the hedge was not sent (see [DeniedSameBackend]), or a [Limiter] refused it
+	Failed = observe.Failed // the attempt failed by itself, even if that ended the call, or the caller gave up
 )
 
-// What happens at endpoints.
+// The kinds of events of endpoints.
 const (
-	EndpointCalled    = observe.EndpointCalled    // a primary goes there
-	EndpointHedged    = observe.EndpointHedged    // a hedge goes there
-	EndpointFailed    = observe.EndpointFailed    // one of these has failed there
-	EndpointOvertaken = observe.EndpointOvertaken // one of these was too slow: an attempt at another endpoint was quicker, or the caller's deadline passed
+	EndpointCalled    = observe.EndpointCalled    // a primary was sent to the endpoint
+	EndpointHedged    = observe.EndpointHedged    // a hedge was sent to the endpoint
+	EndpointFailed    = observe.EndpointFailed    // a primary or hedge at the endpoint failed
+	EndpointOvertaken = observe.EndpointOvertaken // a primary or hedge at the endpoint was too slow: a later attempt at another endpoint won, or the caller's deadline passed
 	EndpointEjected   = observe.EndpointEjected   // calls go to other endpoints from now on
-	EndpointRestored  = observe.EndpointRestored  // and no longer do
+	EndpointRestored  = observe.EndpointRestored  // calls go to the endpoint again
 )
 
 // Reasons why a hedge that was due was not sent.
 const (
-	DeniedBudget      = observe.DeniedBudget      // the budget or MaxHedgesPerSecond was spent
-	DeniedSlow        = observe.DeniedSlow        // most calls are slow: an outage, not a tail
-	DeniedPaused      = observe.DeniedPaused      // the server pushed back; not over DNS
-	DeniedDeadline    = observe.DeniedDeadline    // too little time was left for a hedge to answer
-	DeniedInFlight    = observe.DeniedInFlight    // a thousand hedges of the key were in flight, or [MaxDetached] of a Hedger's DoDetached
-	DeniedNotReady    = observe.DeniedNotReady    // no connection could carry it, or no copy could be made; not over DNS
-	DeniedSameBackend = observe.DeniedSameBackend // gRPC's balancer hedge_elsewhere had no other backend for it, see [Interceptor]
-	DeniedAudit       = observe.DeniedAudit       // hedging rests to be measured, or was measured to harm, see [WithAudit]
-	DeniedShadow      = observe.DeniedShadow      // it would have been sent, but hedges are only counted, see [WithShadow]
+	DeniedBudget      = observe.DeniedBudget      // the budget or MaxHedgesPerSecond was exhausted
+	DeniedSlow        = observe.DeniedSlow        // most calls are slow, which is an outage and not a slow tail
+	DeniedPaused      = observe.DeniedPaused      // the server pushed back; never over DNS
+	DeniedDeadline    = observe.DeniedDeadline    // too little time was left before the deadline for a hedge to succeed
+	DeniedInFlight    = observe.DeniedInFlight    // the limit of concurrent hedges was reached: a thousand per key, or [MaxDetached] for DoDetached
+	DeniedNotReady    = observe.DeniedNotReady    // no connection was ready, or the request could not be copied; never over DNS
+	DeniedSameBackend = observe.DeniedSameBackend // the gRPC balancer hedge_elsewhere had no other backend for the hedge, see [Interceptor]
+	DeniedAudit       = observe.DeniedAudit       // the audit has paused hedging to measure its effect, or has found that it harms, see [WithAudit]
+	DeniedShadow      = observe.DeniedShadow      // shadow mode: the hedge was only counted, see [WithShadow]
 )
 
-// Reasons why no hedge of a call could be sent.
+// Reasons why a call could not be hedged.
 const (
-	DeniedWarming  = observe.DeniedWarming  // too little is known
-	DeniedDisabled = observe.DeniedDisabled // by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
-	DeniedMethod   = observe.DeniedMethod   // nothing says that it is safe to send twice
-	DeniedNested   = observe.DeniedNested   // it is made for a hedge, see [Middleware], or hedged above
-	DeniedBody     = observe.DeniedBody     // it cannot be sent twice, see [Transport] and [Interceptor.Stream]; not over DNS
+	DeniedWarming  = observe.DeniedWarming  // too few calls of the key were measured
+	DeniedDisabled = observe.DeniedDisabled // hedging was disabled by SetEnabled, WithoutHedging, a Policy, or settings that allow no hedge
+	DeniedMethod   = observe.DeniedMethod   // nothing declares the call safe to send twice
+	DeniedNested   = observe.DeniedNested   // the call is made for a hedge, see [Middleware], or an outer client hedges it already
+	DeniedBody     = observe.DeniedBody     // the request cannot be sent twice, see [Transport] and [Interceptor.Stream]; never over DNS
 )
 
 // The verdicts of an audit.
 const (
-	AuditTrying  = observe.AuditTrying  // nothing yet: calls are hedged, except in half of all slots of 20 s
+	AuditTrying  = observe.AuditTrying  // no result yet: calls are hedged, except in half of all slots of 20 s
 	AuditOn      = observe.AuditOn      // hedging helps: calls are hedged
 	AuditOff     = observe.AuditOff     // hedging harms: calls are not hedged
-	AuditSame    = observe.AuditSame    // no difference was found in an hour: calls are hedged, except in a quarter of all slots
-	AuditUnclear = observe.AuditUnclear // more than 1 % of the calls take longer than 6 s, with hedging and without, which is too long to tell: as AuditSame
+	AuditSame    = observe.AuditSame    // an hour has shown no difference: calls are hedged, except in a quarter of all slots
+	AuditUnclear = observe.AuditUnclear // more than 1 % of the calls take longer than 6 s, with and without hedging, so the effect cannot be measured: hedged as with AuditSame
 )

@@ -7,34 +7,33 @@ import (
 	"time"
 )
 
-// Stats counts calls. It is safe for concurrent use; the zero value is ready.
+// Stats counts calls and attempts. It is safe for concurrent use. The zero value is ready for use.
 type Stats struct {
-	TotalRequests   atomic.Int64 // calls
-	HedgedRequests  atomic.Int64 // calls for which a hedge was sent
-	HedgeWins       atomic.Int64 // hedged calls that a hedge answered
-	PrimaryWins     atomic.Int64 // hedged calls that the primary answered
-	BudgetExhausted atomic.Int64 // calls whose last refused hedge was refused by the budget
-	WarmupRequests  atomic.Int64 // calls without a delay to hedge after, mostly because too little was known
+	TotalRequests   atomic.Int64 // all calls
+	HedgedRequests  atomic.Int64 // calls for which at least one hedge was sent
+	HedgeWins       atomic.Int64 // hedged calls that were answered by a hedge
+	PrimaryWins     atomic.Int64 // hedged calls that were answered by the primary
+	BudgetExhausted atomic.Int64 // calls whose last denied hedge was denied because of the budget
+	WarmupRequests  atomic.Int64 // calls without a hedge delay, mostly because too few calls were measured
 
-	HedgesSent atomic.Int64 // hedges; a call can have several
-	Resumes    atomic.Int64 // hedges for the rest of a body that stalled, see [WithResume]
-	ResumeWins atomic.Int64 // of those, the ones that the body went on with
-	// AnswersNotTaken counts hedges that had an answer which ends a call only if it is the
-	// primary's, such as 404 or NOT_FOUND. See [WithAnswerStatus] and [WithAnswerCodes].
+	HedgesSent atomic.Int64 // hedges; a call may have several
+	Resumes    atomic.Int64 // hedges for the remaining bytes of a stalled body, see [WithResume]
+	ResumeWins atomic.Int64 // resumes whose response the body continued with
+	// AnswersNotTaken counts hedges whose status would have ended the call if the primary had returned it, such as 404
+	// or NOT_FOUND. See [WithAnswerStatus] and [WithAnswerCodes].
 	AnswersNotTaken atomic.Int64
 
-	HeldBack   atomic.Int64 // calls of [Do] that a hedge had answered, and whose first call of the function went on: no wins
-	ShadowWins atomic.Int64 // calls that a hedge would have won, see [WithShadow]
+	HeldBack   atomic.Int64 // calls of [Do] in which a hedge succeeded, but the first call of the function did not return; not counted as wins
+	ShadowWins atomic.Int64 // calls that a hedge would have won in shadow mode, see [WithShadow]
 
 	NotHedgeable atomic.Int64 // calls that must not, or cannot, be sent twice
-	HedgePanics  atomic.Int64 // attempts lost to a panic without failing their call
+	HedgePanics  atomic.Int64 // attempts that panicked without failing their call
 
-	ObserverPanics atomic.Int64 // panics of an [Observer] or a logger, which were recovered
+	ObserverPanics atomic.Int64 // recovered panics of an [Observer] or a logger
 }
 
-// A StatsSnapshot holds the values of [Stats]. Each is exact; as they are read
-// one after another, a call that ends meanwhile may be counted in some only. No part
-// is larger than its whole, such as HedgeWins than HedgedRequests.
+// A StatsSnapshot holds the values of [Stats] at one time. The counters are read one after another, so a call that ends
+// meanwhile may be counted in some of them only. A part never exceeds its whole, such as HedgeWins and HedgedRequests.
 type StatsSnapshot struct {
 	TotalRequests   int64 `json:"total_requests"`
 	HedgedRequests  int64 `json:"hedged_requests"`
@@ -53,7 +52,7 @@ type StatsSnapshot struct {
 	ObserverPanics  int64 `json:"observer_panics"`
 }
 
-// Snapshot returns the present values. That of nil is zero.
+// Snapshot returns the current values. It returns the zero value if s is nil.
 func (s *Stats) Snapshot() StatsSnapshot {
 	if s == nil {
 		return StatsSnapshot{}
@@ -79,10 +78,10 @@ func (s *Stats) Snapshot() StatsSnapshot {
 	return snap
 }
 
-// HedgeRate returns the share of calls that were hedged, in [0, 1]; 0 if there were none.
+// HedgeRate returns the share of hedged calls among all calls, in [0, 1]; 0 if there are no calls.
 func (s *Stats) HedgeRate() float64 { return s.Snapshot().HedgeRate() }
 
-// HedgeRate returns the share of calls that were hedged, in [0, 1]; 0 if there were none.
+// HedgeRate returns the share of hedged calls among all calls, in [0, 1]; 0 if there are no calls.
 func (s StatsSnapshot) HedgeRate() float64 {
 	if s.TotalRequests == 0 {
 		return 0
@@ -90,84 +89,85 @@ func (s StatsSnapshot) HedgeRate() float64 {
 	return float64(s.HedgedRequests) / float64(s.TotalRequests)
 }
 
-// A Snapshot is what a Transport, Interceptor or Hedger knows and has done. In JSON the
-// durations of keys are numbers of nanoseconds, with which monitoring can compute; those
-// of Config are text, as in a file of settings.
+// A Snapshot is the state of a Transport, Interceptor or Hedger at one time: settings, counters and keys. In JSON,
+// durations of keys are numbers of nanoseconds, and durations of Config are strings, as in a configuration file.
 type Snapshot struct {
-	Name     string        `json:"name,omitempty"`     // see [WithName]
+	Name     string        `json:"name,omitempty"`     // as set by [WithName]
 	Protocol string        `json:"protocol,omitempty"` // as in [KeyInfo]
 	Stats    StatsSnapshot `json:"stats"`
 	Config   Config        `json:"config"`
 	Enabled  bool          `json:"enabled"`
-	Shadow   bool          `json:"shadow,omitempty"` // see [WithShadow]
-	Keys     []KeySnapshot `json:"keys"`             // by host and route
+	Shadow   bool          `json:"shadow,omitempty"` // shadow mode, see [WithShadow]
+	Keys     []KeySnapshot `json:"keys"`             // sorted by host and route
 }
 
-// A KeySnapshot is what is known of one key.
+// A KeySnapshot is the state of one latency key: counters, latencies, hedge delays and budget.
 type KeySnapshot struct {
-	Host  string `json:"host"`            // or target, or the key that was asked for
-	Route string `json:"route,omitempty"` // the method, for gRPC
+	Host  string `json:"host"`            // host, gRPC target, or key of [Do]
+	Route string `json:"route,omitempty"` // pattern of [WithRoute], or gRPC method
 
 	Requests int64 `json:"requests"` // calls that may be hedged
 	Hedges   int64 `json:"hedges"`
-	Wins     int64 `json:"wins"` // by hedges
+	Wins     int64 `json:"wins"` // calls won by hedges
 
-	// Denied says how often a hedge was due and not sent, by reason. Reasons that
-	// never applied are missing.
+	// Denied is the number of hedges that were due and not sent, by reason. Reasons that never applied are missing.
 	Denied map[Reason]int64 `json:"denied"`
 
-	ShadowWins int64         `json:"shadow_wins,omitempty"` // by hedges that were not sent, see [WithShadow]
-	Saved      time.Duration `json:"saved"`                 // by the wins of either, estimated as in [RequestResult]; 0 with [WithAudit]
+	ShadowWins int64         `json:"shadow_wins,omitempty"` // calls that a hedge would have won, see [WithShadow]
+	Saved      time.Duration `json:"saved"`                 // time saved by Wins or ShadowWins, estimated as in [RequestResult]; 0 with [WithAudit]
 
 	Samples int             `json:"samples"` // latencies in the window
-	P50     time.Duration   `json:"p50"`     // of what callers waited; 0 if nothing is known
+	P50     time.Duration   `json:"p50"`     // of latencies as seen by callers; 0: none measured
 	P90     time.Duration   `json:"p90"`
 	P99     time.Duration   `json:"p99"`
-	Delays  []time.Duration `json:"delays"` // after which the next call will be hedged; empty: it will not be
+	Delays  []time.Duration `json:"delays"` // hedge delays of the next call; empty: it will not be hedged
 
-	Budget      float64   `json:"budget"`       // number of hedges that it would pay for now, to a thousandth
-	BudgetScale float64   `json:"budget_scale"` // below 1 while hedges do not win
-	PausedUntil time.Time `json:"paused_until"` // because the server asked to wait; a past time: not paused for that
+	Budget      float64   `json:"budget"`       // hedges that the budget can pay for now, with a precision of 0.001
+	BudgetScale float64   `json:"budget_scale"` // factor on the budget; below 1 while hedges do not win
+	PausedUntil time.Time `json:"paused_until"` // end of a pause that the server asked for; in the past: no such pause
 
-	// PushBackShare is the share of the last answers that pushed back. Above 0.05 no hedge
-	// is sent, until it is below 0.025.
+	// PushBackShare is the share of recent responses that pushed back. Above 0.05, hedging is paused until the share is
+	// below 0.025.
 	PushBackShare float64 `json:"push_back_share"`
 
-	SlowShare float64 `json:"slow_share"` // of the last calls; no hedges above 0.75
+	SlowShare float64 `json:"slow_share"` // share of slow calls among recent calls; above 0.75, hedging is paused
 
-	Stall time.Duration `json:"stall,omitempty"` // after which the rest of a body is asked for, see [WithResume]; 0: not known
+	Stall time.Duration `json:"stall,omitempty"` // wait after which a body has stalled, see [WithResume]; 0: not known
 
-	// Unresumed says how many bodies were not resumed, by reason, see [WithResume]; nil: none. That a
-	// request for the rest was denied stands in Denied.
+	// Unresumed is the number of stalled bodies that were not resumed, by reason (see [WithResume]); nil: none. A
+	// denied range request is counted in Denied instead.
 	Unresumed map[string]int64 `json:"unresumed,omitempty"`
 
-	Policy string `json:"policy,omitempty"` // where hedging is configured, if not here: a path in a service config, and who gave that
+	Policy string `json:"policy,omitempty"` // path and source of the service config whose hedgingPolicy applies; "": none
 
 	Audit *Audit `json:"audit,omitempty"` // of the host, see [WithAudit]; nil: there is none
 
-	// Endpoints are those that the calls have a choice of, in order of preference, see [WithEndpoints]. They stand at the key of the
-	// first one; the key of another has what calls wait that go there. Nil: no call had a choice.
+	// Endpoints are the endpoints that the calls can use, in order of preference (see [WithEndpoints]). Only the key of
+	// the first endpoint has them; nil: no call had a choice. The key of another endpoint has the latencies of calls
+	// that go there.
 	Endpoints []EndpointSnapshot `json:"endpoints,omitempty"`
 }
 
-// An EndpointSnapshot is what is known of one endpoint.
+// An EndpointSnapshot is the state of one endpoint: its calls, failures, and whether it is ejected.
 type EndpointSnapshot struct {
-	Endpoint string `json:"endpoint"` // its URL or target, as it was given
+	Endpoint string `json:"endpoint"` // URL or target, as configured
 
-	Calls    int64 `json:"calls"` // whose primary went there, of those that had a choice
+	Calls int64 `json:"calls"` // calls with a choice of endpoints whose primary went there
+	// hedges that went there
 	Hedges   int64 `json:"hedges"`
-	Failures int64 `json:"failures"` // of either
+	Failures int64 `json:"failures"` // failed primaries and hedges
 
-	// Overtaken is how many were too slow: a hedge that started later at another endpoint was quicker, or the caller's deadline passed.
+	// Overtaken is the number of attempts that were too slow: a later hedge to another endpoint won, or the caller's
+	// deadline passed.
 	Overtaken int64 `json:"overtaken"`
 
-	BadShare float64 `json:"bad_share"` // failed or overtaken, of the last outcomes, about 256
+	BadShare float64 `json:"bad_share"` // share of failed or overtaken attempts among about the last 256
 	Ejected  bool    `json:"ejected"`   // calls go to other endpoints
-	Slower   bool    `json:"slower"`    // it is ejected for calls that were overtaken, and for no failure
+	Slower   bool    `json:"slower"`    // ejected because attempts were overtaken, not because they failed
 }
 
-// UnmarshalJSON reads a Snapshot that another version may have written. It leaves out
-// settings that are unknown here, which are an error in a [Config] alone.
+// UnmarshalJSON reads a Snapshot, which another version may have written: unknown settings in its Config are ignored.
+// For a [Config] on its own, they are an error.
 func (s *Snapshot) UnmarshalJSON(b []byte) error {
 	type plain Snapshot
 	text := struct {
@@ -181,7 +181,7 @@ func (s *Snapshot) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// lenient is a Config that leaves out what is no setting.
+// A lenient is a Config that ignores unknown settings when it is decoded.
 type lenient Config
 
 func (l *lenient) UnmarshalJSON(b []byte) error { return (*Config)(l).read(b, false) }

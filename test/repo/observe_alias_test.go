@@ -27,8 +27,8 @@ package hedge
 
 import "github.com/gohedge/hedge/observe"
 
-// What observers are told. The types are those of package observe, which package
-// dnshedge has as well: one Observer serves HTTP, gRPC, functions and DNS.
+// The events that observers receive. The types are those of package observe, which package
+// dnshedge uses as well: one Observer serves HTTP, gRPC, functions and DNS.
 `
 
 // TestObserveHasTheNamesOfPackageObserve holds observe.go to what package observe says of
