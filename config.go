@@ -174,7 +174,7 @@ func (c *Config) forCalls() calls.Settings {
 
 // policyConfig returns the settings that package policy uses.
 func (c *Config) policyConfig() policy.Config {
-	e := policy.Config{Short: true}
+	e := policy.Config{HasShortBucket: true}
 	for _, n := range numbers {
 		if n.tell != nil {
 			n.tell(&e, c)

@@ -64,7 +64,7 @@ func (h *controls) initControls(protocol string, options *config) error {
 	h.client.Log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &stats.ObserverPanics)
 	h.client.SetSettings(settings.forCalls())
 	c := h.policyConfig(&settings)
-	c.Client, c.Protocol, c.Watcher = h.options.name, protocol, observers.NewNotifier(h.options.observers, h.client.Log.LogObserverPanic)
+	c.Client, c.Protocol, c.Notifier = h.options.name, protocol, observers.NewNotifier(h.options.observers, h.client.Log.LogObserverPanic)
 	if !h.client.Log.IsDiscarded() {
 		c.Changed = h.client.Log.LogChange
 	}
@@ -129,7 +129,7 @@ func (h *controls) String() string { return h.Snapshot().json() }
 // kept, but no new ones are measured. Enabling forgets earlier pushback from servers.
 func (h *controls) SetEnabled(on bool) {
 	if on && !h.client.Enabled() {
-		h.client.Policy.Resume()
+		h.client.Policy.ClearPushback()
 	}
 	if h.client.SetEnabled(on) && h.client.Log != nil {
 		h.client.Log.LogSwitch(on, "SetEnabled")

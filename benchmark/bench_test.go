@@ -367,7 +367,7 @@ func overGRPC(tb testing.TB, contender string, stats **hedge.Stats) func() error
 
 // BenchmarkDelay reads the delay that a key has published.
 func BenchmarkDelay(b *testing.B) {
-	key := policy.New(policy.Config{Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: time.Millisecond, MaxKeys: 4096, Short: true}).Key(policy.Name{Host: "host.test"})
+	key := policy.New(policy.Config{Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: time.Millisecond, MaxKeys: 4096, HasShortBucket: true}).Key(policy.Name{Host: "host.test"})
 	now := time.Now()
 	for i := range learned {
 		key.Begin(now)

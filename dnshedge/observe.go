@@ -41,7 +41,7 @@ func (o *clientSettings) init(conf policy.Config, name string, all []observe.Obs
 		conf.Changed = o.log.LogChange
 	}
 	o.watcher = observers.NewNotifier(all, o.log.LogObserverPanic)
-	conf.Client, conf.Protocol, conf.Watcher = name, protocol, o.watcher
+	conf.Client, conf.Protocol, conf.Notifier = name, protocol, o.watcher
 	o.log.LogEnvironment(environment)
 	o.engine = policy.New(conf)
 	return nil

@@ -29,7 +29,7 @@ func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged 
 	if hedged {
 		answered := out.Winner >= 0
 		o.End(policy.Outcome{
-			Answered: answered, Winner: out.Winner, NotTaken: out.NotTaken,
+			Answered: answered, Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken,
 			LatencyUnknown: answered && (out.Value.err != nil || out.Value.stream.isEmpty()), // no first byte came
 		})
 	}

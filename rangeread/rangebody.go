@@ -94,9 +94,9 @@ func (f *rangeBody) openResponse() error {
 		return err
 	}
 	if f.responses == 0 && f.hedged {
-		f.hedgesLeft, f.nextAttempt, f.stall = maxHedges, started, f.request.key.Stall()
+		f.hedgesLeft, f.nextAttempt, f.stall = maxHedges, started, f.request.key.StallThreshold()
 		if p := f.request.key.Schedule(); p != nil {
-			f.usual = p.Usual
+			f.usual = p.UsualLatency
 		}
 	}
 	f.responses, f.opened = f.responses+1, f.offset
@@ -291,7 +291,7 @@ func (f *rangeBody) close() {
 		f.source.attempt.CancelAndDetach()
 	}
 	if f.responses > 0 && (f.offset == f.end || f.stall > 0 && f.longest > f.stall) {
-		f.request.key.Paused(f.longest)
+		f.request.key.RecordPause(f.longest)
 	}
 	f.request.store.bytes.EarnN(f.offset - f.start)
 	f.request.removeUser()

@@ -24,7 +24,7 @@ type remainder struct {
 // requestRemainder sends attempt n for the bytes [from, to). It returns nil if the hedge is denied; later reports whether it may be requested again.
 func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, later bool) {
 	r = &remainder{request: t}
-	r.BeginRest(t.ctx, t.key)
+	r.BeginResumption(t.ctx, t.key)
 	if !t.admitHedge(&r.Call, 0, from, to) {
 		return nil, r.Denied != observe.DeniedShadow
 	}
@@ -64,11 +64,11 @@ func (r *remainder) sendRequest(from, to int64) {
 // recordWin counts a hedge that has won: the rest of the range is read from its response.
 func (r *remainder) recordWin() {
 	r.request.store.stallWins.Add(1)
-	r.EndRest(true)
+	r.EndResumption(true)
 }
 
 // cancelRequest cancels the request, whose response is no longer needed.
 func (r *remainder) cancelRequest() {
-	r.EndRest(false)
+	r.EndResumption(false)
 	r.attempt.CancelAndDetach()
 }

@@ -188,6 +188,6 @@ func usualConfig() hedging.Config {
 	c := hedge.DefaultConfig()
 	return hedging.Config{
 		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Share: c.BudgetPercent / 100, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst,
-		MinDelay: c.MinDelay, MaxDelay: c.MaxDelay, InitialDelay: c.InitialDelay, MaxPerSecond: c.MaxHedgesPerSecond, MaxKeys: c.MaxKeys, Short: true,
+		MinDelay: c.MinDelay, MaxDelay: c.MaxDelay, InitialDelay: c.InitialDelay, MaxPerSecond: c.MaxHedgesPerSecond, MaxKeys: c.MaxKeys, HasShortBucket: true,
 	}
 }

@@ -105,11 +105,11 @@ func (c *Client) EndCall(call *policy.Call, o policy.Outcome) {
 	if o.HeldBack {
 		c.Counters.HeldBack.Add(1)
 	}
-	if sent := call.Sent(); sent > 0 {
+	if sent := call.SentHedges(); sent > 0 {
 		c.Counters.HedgedRequests.Add(1)
 		c.Counters.HedgesSent.Add(int64(sent))
-		if o.NotTaken > 0 {
-			c.Counters.AnswersNotTaken.Add(int64(o.NotTaken))
+		if o.AnswersNotTaken > 0 {
+			c.Counters.AnswersNotTaken.Add(int64(o.AnswersNotTaken))
 		}
 		switch {
 		case o.HeldBack:

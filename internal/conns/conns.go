@@ -189,7 +189,7 @@ func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 // addHedge records that a hedge of a call of key k was admitted. If an observer ends the goroutine, the hedge is not in flight any more.
 func (s *Selection) addHedge(k *policy.Key, i int) {
 	added := false
-	defer k.EndedUnless(&added)
+	defer k.HedgeEndedUnless(&added)
 	s.rotation.AddHedge(i)
 	added = true
 }

@@ -90,7 +90,7 @@ type unanswered struct {
 
 // ejectionLog is the state of an endpoint that was logged last.
 type ejectionLog struct {
-	notice policy.Notice
+	notice policy.ReportThrottle
 	logged bool // the last log record was that of an ejection
 }
 
@@ -112,7 +112,7 @@ func LoadDetector(k *policy.Key, names []string) *Detector {
 	}
 	k.Extension.CompareAndSwap(nil, &Detector{key: k, names: names})
 	d := k.Extension.Load().(*Detector)
-	if k.Forgotten() { // before d was stored, so the table has not called Forget
+	if k.IsEvicted() { // before d was stored, so the table has not called Forget
 		if report := d.Forget(); report != nil {
 			report()
 		}
@@ -193,7 +193,7 @@ func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
 // reportEvent reports an event of endpoint i to observers. The caller does not hold mu.
 func (d *Detector) reportEvent(i int, kind observe.EndpointKind) {
 	if d.key != nil {
-		d.key.EndpointEvent(observe.EndpointEvent{Endpoint: d.endpointName(i), Kind: kind})
+		d.key.ReportEndpointEvent(observe.EndpointEvent{Endpoint: d.endpointName(i), Kind: kind})
 	}
 }
 
@@ -207,9 +207,9 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 		s.lastProbe = d.calls
 	}
 	ejected, changed, isLogged := s.ejected, s.ejected != before && !d.forgotten, false
-	entry := policy.Change{Kind: policy.Ejecting, Bad: ejected, Endpoint: d.endpointName(i)}
-	if (ejected != before || ejected != s.logged) && !d.forgotten { // otherwise the Notice has no change to record or to report
-		if entry.Dropped, isLogged = s.notice.Update(time.Now(), policy.ChangeEvery, ejected); isLogged {
+	entry := policy.Change{Kind: policy.KindEndpoint, Bad: ejected, Endpoint: d.endpointName(i)}
+	if (ejected != before || ejected != s.logged) && !d.forgotten { // otherwise the ReportThrottle has no change to record or to report
+		if entry.Dropped, isLogged = s.notice.Update(time.Now(), policy.MinChangeInterval, ejected); isLogged {
 			s.logged = ejected
 			if s.ejectedAsSlow {
 				entry.Reason = observe.DeniedSlow
@@ -224,7 +224,7 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 		d.reportEvent(i, observe.EndpointRestored)
 	}
 	if isLogged && d.key != nil {
-		d.key.Changed(entry)
+		d.key.ReportChange(entry)
 	}
 }
 

@@ -32,7 +32,7 @@ func (o *recorder) take() (all []string) {
 
 // keyObservedBy returns a key that reports to o.
 func keyObservedBy(o *recorder) *policy.Key {
-	setup := policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c policy.Change) {
+	setup := policy.Setup{Notifier: observers.NewNotifier([]observe.Observer{o}, nil), Changed: func(_ observe.KeyInfo, c policy.Change) {
 		o.changes = append(o.changes, fmt.Sprintf("%s ejected=%t dropped=%d", c.Endpoint, c.Bad, c.Dropped))
 	}}
 	return policy.New(policy.Config{Setup: setup, MaxKeys: 1}).Key(policy.Name{Host: "near"})
@@ -79,10 +79,10 @@ func TestDetectorLogsEndpointOnceInTenSeconds(t *testing.T) {
 // TestDetectorOfEvictedKeyEjectsNoEndpoint: calls that still run report to that Detector.
 func TestDetectorOfEvictedKeyEjectsNoEndpoint(t *testing.T) {
 	o := new(recorder)
-	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{o}, nil)}, MaxKeys: 1})
+	e := policy.New(policy.Config{Setup: policy.Setup{Notifier: observers.NewNotifier([]observe.Observer{o}, nil)}, MaxKeys: 1})
 	k := e.Key(policy.Name{Host: "near"})
 	require.NotNil(t, e.Key(policy.Name{Host: "other"}))
-	require.True(t, k.Forgotten())
+	require.True(t, k.IsEvicted())
 	d := LoadDetector(k, []string{"near", "far"})
 	for range ejectRun {
 		d.recordFailure(0)
@@ -112,7 +112,7 @@ func TestObserverOfEndpointsMayCallEngine(t *testing.T) {
 		"no room":   func(e *policy.Engine) { e.SetConfig(policy.Config{MaxKeys: 1}, time.Now()) },
 	} {
 		o := new(resetter)
-		setup := policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{o}, nil)}
+		setup := policy.Setup{Notifier: observers.NewNotifier([]observe.Observer{o}, nil)}
 		e := policy.New(policy.Config{Setup: setup, MaxKeys: 2})
 		o.reset = func() { e.Reset("", "") }
 		d := LoadDetector(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
@@ -136,7 +136,7 @@ func TestObserverOfEndpointsMayCallEngine(t *testing.T) {
 }
 
 func BenchmarkRecordSuccess(b *testing.B) {
-	e := policy.New(policy.Config{Setup: policy.Setup{Watcher: observers.NewNotifier([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
+	e := policy.New(policy.Config{Setup: policy.Setup{Notifier: observers.NewNotifier([]observe.Observer{observe.NopObserver{}}, nil)}, MaxKeys: 1})
 	observed := LoadDetector(e.Key(policy.Name{Host: "near"}), []string{"near", "far"})
 	for name, d := range map[string]*Detector{"no observer": new(Detector), "one observer": observed} {
 		b.Run(name, func(b *testing.B) {

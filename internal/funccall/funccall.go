@@ -66,7 +66,7 @@ func CallOnce[T any](ctx context.Context, f func(context.Context) (T, error)) (T
 func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.Policy.BeginUnhedged(ctx, policy.Name{Host: key}, reason)
 	v, err := CallOnce(ctx, f)
-	p.Done(err == nil)
+	p.End(err == nil)
 	return v, err
 }
 
@@ -88,7 +88,7 @@ type call[T any] struct {
 // beginCall begins the call and returns its hedge schedule; nil: no hedge can become due.
 func (c *call[T]) beginCall(ctx context.Context, key string) *policy.Schedule {
 	h := c.client
-	if name := (policy.Name{Host: key}); !c.Key.Is(name) {
+	if name := (policy.Name{Host: key}); !c.Key.IsCurrent(name) {
 		c.Key = h.Policy.Key(name)
 	}
 	schedule := c.Begin(ctx, c.Key, race.OverridesFrom(ctx).Delay)
@@ -112,7 +112,7 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
-	style.Observer, style.Primary, style.FreshTimer = c.Watch(), c.contexts[0].Attempt(), c.InBubble()
+	style.Observer, style.Primary, style.FreshTimer = c.AttemptObserver(), c.contexts[0].Attempt(), c.InBubble()
 	out := c.race.Run(ctx, op, c.RaceSchedule())
 	outcome := policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, HeldBack: out.Winner > 0 && c.isDelayedByPrimary()}
 	if outcome.HeldBack {
@@ -143,7 +143,7 @@ func (c *call[T]) isDetached() bool { return c.race.Style.Async }
 
 // freeCall clears the call and puts it back into the pool.
 func (c *call[T]) freeCall() {
-	c.Forget()
+	c.ClearReferences()
 	c.primarySucceeded = false
 	c.hedgeSucceededAfter.Store(0)
 	c.f, c.contexts = nil, [1 + race.MaxHedges]*attemptctx.Context{}

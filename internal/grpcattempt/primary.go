@@ -37,7 +37,7 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 
 // An Origin is the context of a primary that starts before its race, as the primary of a stream does.
 type Origin struct {
-	race.Origin
+	race.PrimaryContext
 	hedgebalancer.PrimaryPick
 }
 
@@ -46,5 +46,5 @@ func (o *Origin) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &o.PrimaryPick
 	}
-	return o.Origin.Value(key)
+	return o.PrimaryContext.Value(key)
 }

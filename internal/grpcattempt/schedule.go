@@ -31,7 +31,7 @@ func (*NonFatal) Error() string { return "hedge: the attempt failed with a non-f
 
 // SetDelays makes s the schedule of a call that is to be hedged after the delays. Usual is as in [race.FixedSchedule].
 func (s *Schedule) SetDelays(delays []time.Duration, usual time.Duration) {
-	s.fixed.Delays, s.fixed.Usual, s.moved = delays, usual, nil
+	s.fixed.Delays, s.fixed.UsualLatency, s.moved = delays, usual, nil
 }
 
 // Next returns the time between two delays, one or both of which may have moved.

@@ -110,7 +110,7 @@ func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 	if !rule.hedgeable {
 		return 0, rule.why
 	}
-	if most = rule.terms.Most(in.Settings().MaxHedges); most == 0 {
+	if most = rule.terms.MaxHedges(in.Settings().MaxHedges); most == 0 {
 		return 0, "MaxHedges is 0"
 	}
 	return most, rule.why
@@ -169,7 +169,7 @@ func callTargetOf(cc *grpc.ClientConn, method string) race.CallTarget {
 
 // beginUnhedged reports the start of a call that is sent once to observers, if there are any.
 func (in *Client) beginUnhedged(ctx context.Context, c race.CallTarget, reason observe.Reason) policy.Unhedged {
-	if !in.Policy.Observed() {
+	if !in.Policy.HasObservers() {
 		return policy.Unhedged{}
 	}
 	return in.Policy.BeginUnhedged(ctx, in.keyName(ctx, c), reason)

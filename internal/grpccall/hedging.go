@@ -105,7 +105,7 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 	}
 	if wait, pushed := grpcattempt.ReadPushback(err, trailer); pushed {
 		if !h.selection.Attempt(n).IsOtherTarget() {
-			h.Key.PushBack(time.Now(), wait)
+			h.Key.RecordPushback(time.Now(), wait)
 		}
 		if h.rule.hedging == nil {
 			h.stopHedges(n)

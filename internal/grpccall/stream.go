@@ -49,11 +49,11 @@ func (in *Client) openWithoutHedges(args streamArgs, desc *grpc.StreamDesc, m *m
 	if m.countsForThrottling() {
 		args.opts = append(slices.Clip(args.opts), grpc.OnFinish(func(err error) { m.recordSuccess(args.callTarget.Target, err) }))
 	}
-	if !in.Policy.Observed() {
+	if !in.Policy.HasObservers() {
 		return args.streamer(contextWithoutHedges(args.ctx, args.callTarget), desc, args.cc, args.callTarget.Method, args.opts...)
 	}
 	var once grpcattempt.UnhedgedReport
-	once.Begin(in.beginUnhedged(args.ctx, args.callTarget, reason).Done)
+	once.Begin(in.beginUnhedged(args.ctx, args.callTarget, reason).End)
 	done := func(err error) { once.Done(err == io.EOF || in.isAnswer(err)) }
 	opened, err := args.streamer(contextWithoutHedges(args.ctx, args.callTarget), desc, args.cc, args.callTarget.Method, append(slices.Clip(args.opts), grpc.OnFinish(done))...)
 	if err != nil {
@@ -192,7 +192,7 @@ func (s *stream) choosePrimary(reason observe.Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
 	}
-	s.unhedged.Begin(s.in.beginUnhedged(s.args.ctx, s.args.callTarget, reason).Done) // before another goroutine receives
+	s.unhedged.Begin(s.in.beginUnhedged(s.args.ctx, s.args.callTarget, reason).End) // before another goroutine receives
 	s.chooseAttempt(0, s.endPrimary)
 	return true
 }
@@ -316,15 +316,15 @@ func (s *stream) receiveFirst(m any) error {
 	delays := s.beginCall(s.args.ctx, s.args.cc, s.givenDelay)
 	late := !sent.IsZero() && receiving.Sub(sent) > grpcattempt.ReceiveTime
 	if late { // the call began when the request was sent, and the message may be there
-		s.Began(sent)
+		s.SetStart(sent)
 		delays = grpcattempt.RemainingDelays(delays, receiving.Sub(sent))
 	}
 	var r struct { // in one allocation
 		race.Race[error]
 		schedule grpcattempt.Schedule
 	}
-	r.Style = race.Style[error]{Observer: s.Watch(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.origin.Call}}
-	r.schedule.SetDelays(delays, s.Usual())
+	r.Style = race.Style[error]{Observer: s.AttemptObserver(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.origin.Call}}
+	r.schedule.SetDelays(delays, s.P99Latency())
 	out := r.Run(s.args.ctx, s, &r.schedule)
 	s.hedgePicks.ReleaseUnused(&s.origin.PrimaryPick)
 	return s.deliverFirst(out, late && time.Since(receiving) < grpcattempt.ReceiveTime)
@@ -334,7 +334,7 @@ func (s *stream) receiveFirst(m any) error {
 // caller asked for it.
 func (s *stream) deliverFirst(out race.Result[error], early bool) error {
 	err := out.Value
-	s.in.EndCall(&s.Call, policy.Outcome{Answered: err == io.EOF || s.in.isAnswer(err), Winner: out.Winner, NotTaken: out.NotTaken, LatencyUnknown: early})
+	s.in.EndCall(&s.Call, policy.Outcome{Answered: err == io.EOF || s.in.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken, LatencyUnknown: early})
 	if out.Winner <= 0 {
 		out.Attempt.Release()
 		return err

@@ -66,7 +66,7 @@ func (c *rpc) sendOnce(ctx context.Context, reason observe.Reason) error {
 	args := &c.args
 	report := c.in.beginUnhedged(ctx, args.callTarget, reason)
 	err := args.invoker(contextWithoutHedges(ctx, args.callTarget), args.callTarget.Method, args.req, args.reply, args.cc, args.opts...)
-	report.Done(c.in.isAnswer(err))
+	report.End(c.in.isAnswer(err))
 	c.freeCall()
 	return err
 }
@@ -91,7 +91,7 @@ func (c *rpc) applyRule(ctx context.Context, m *methodRule) {
 	if opts, finish := grpcattempt.SplitFinishFuncs(c.args.opts); len(finish) > 0 {
 		c.args.opts, c.finish = opts, &grpcattempt.UnaryFinish{Finish: grpcattempt.Finish{Functions: finish}}
 	}
-	if name := c.in.keyName(ctx, c.args.callTarget); !c.Key.Is(name) {
+	if name := c.in.keyName(ctx, c.args.callTarget); !c.Key.IsCurrent(name) {
 		c.Key = c.in.Policy.RouteKey(name, m.policy.BudgetPercent/100)
 	}
 }
@@ -137,8 +137,8 @@ func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[e
 	defer c.releaseRequest()
 	c.primary = new(grpcattempt.Primary)
 	style := &c.race.Style
-	c.schedule.SetDelays(delays, c.Usual())
-	style.Observer, style.Primary, style.Detach, style.FreshTimer = c.Watch(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
+	c.schedule.SetDelays(delays, c.P99Latency())
+	style.Observer, style.Primary, style.Detach, style.FreshTimer = c.AttemptObserver(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
 	if len(delays) > 0 {
 		c.primary.Call = c.in.NestingMark(c.args.callTarget)
 	}
@@ -175,7 +175,7 @@ func (c *rpc) deliverResult(out race.Result[error]) error {
 			deliver()
 		}
 	}
-	c.in.EndCall(&c.Call, policy.Outcome{Answered: c.in.isAnswer(err), Winner: out.Winner, NotTaken: out.NotTaken})
+	c.in.EndCall(&c.Call, policy.Outcome{Answered: c.in.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken})
 	out.Attempt.Release()
 	if c.finish != nil {
 		c.finish.Choose(max(out.Winner, 0))
@@ -188,7 +188,7 @@ func (c *rpc) freeCall() {
 	if !c.race.Reset() {
 		return
 	}
-	c.Forget()
+	c.ClearReferences()
 	c.selection.Clear()
 	c.args.req, c.args.reply, c.args.invoker, c.args.opts = nil, nil, nil, nil
 	c.finish, c.primary = nil, nil

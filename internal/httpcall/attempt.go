@@ -145,7 +145,7 @@ func (c *call) classifyResponse(req *http.Request, resp *http.Response, err erro
 	}
 	if (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) && !c.attempts[n].endpoint.IsOtherEndpoint() {
 		now := time.Now()
-		c.Key.PushBack(now, parseRetryAfter(resp.Header.Get("Retry-After"), now))
+		c.Key.RecordPushback(now, parseRetryAfter(resp.Header.Get("Retry-After"), now))
 	}
 	verdict := c.t.options.classifyResponse(req, resp)
 	if c.firstByte && verdict != httpattempt.ErrFailure {
@@ -233,7 +233,7 @@ func (c *call) admitAtEndpoint(index int) bool {
 		return false
 	}
 	added := false
-	defer c.Key.EndedUnless(&added)
+	defer c.Key.HedgeEndedUnless(&added)
 	a := &c.attempts[c.Hedges]
 	a.endpoint, a.usesHedgeConns = hedge, !hedge.IsOtherEndpoint()
 	c.selection().AddHedge(hedge, isProbe)

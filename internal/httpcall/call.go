@@ -174,7 +174,7 @@ func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 
 // setKey sets the latency key of the call to that of req.
 func (c *call) setKey(req *http.Request) {
-	if name := c.t.keyName(req, c.route.Pattern); !c.Key.Is(name) {
+	if name := c.t.keyName(req, c.route.Pattern); !c.Key.IsCurrent(name) {
 		c.Key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}
 }
@@ -190,11 +190,11 @@ func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Respo
 	t.freeCall(c)
 	p := t.Policy.BeginUnhedged(req.Context(), name, observe.DeniedBody)
 	if replay == nil {
-		p.Done(false)
+		p.End(false)
 		return nil, err
 	}
 	resp, err := sendRequest(t.pools.Primary(), replay)
-	p.Done(t.options.isAnswer(req, resp, err))
+	p.End(t.options.isAnswer(req, resp, err))
 	return restoreRequest(req, replay, resp), err
 }
 
@@ -225,7 +225,7 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 // sendHedged sends a call, and hedges it at the delays of its schedule.
 func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	style := &c.race.Style
-	style.Observer, style.Detach, style.FreshTimer = c.Watch(), race.DetachAll, c.InBubble()
+	style.Observer, style.Detach, style.FreshTimer = c.AttemptObserver(), race.DetachAll, c.InBubble()
 	schedule, canHedge := c.raceSchedule()
 	if canHedge || c.t.pools.NeedsPeer() {
 		c.hooks = httpattempt.HooksFrom(req.Context())
@@ -244,7 +244,7 @@ func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 		setup = c.attempts[out.Winner].setup
 	}
 	c.recordOutcome(req.Context(), out.Winner)
-	c.t.EndCall(&c.Call, policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, NotTaken: out.NotTaken, Setup: setup})
+	c.t.EndCall(&c.Call, policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken, Setup: setup})
 	return c.deliverResult(req, &out)
 }
 
@@ -253,7 +253,7 @@ func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 // for it.
 func (c *call) configureRace() {
 	style := &c.race.Style
-	style.Losers = c
+	style.LoserPolicy = c
 	c.guarded = c.mayBeHTTP1()
 	style.Async = c.guarded || c.hooks != nil
 	if c.version != http1 {
@@ -315,12 +315,12 @@ func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Rea
 
 // sendObserved sends req and reports it to observers.
 func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
-	if !t.Policy.Observed() || req.URL == nil {
+	if !t.Policy.HasObservers() || req.URL == nil {
 		return sendRequest(t.pools.Primary(), req)
 	}
 	p := t.Policy.BeginUnhedged(req.Context(), t.keyName(req, to.Pattern), reason)
 	resp, err := sendRequest(t.pools.Primary(), req)
-	p.Done(t.options.isAnswer(req, resp, err))
+	p.End(t.options.isAnswer(req, resp, err))
 	return resp, err
 }
 
@@ -337,7 +337,7 @@ func (t *Client) keyName(req *http.Request, route string) policy.Name {
 func (t *Client) freeCall(c *call) {
 	clear(c.attempts[:1+c.Hedges])
 	c.requests.Reset()
-	c.Forget()
+	c.ClearReferences()
 	c.hooks, c.grace, c.guarded, c.prompt = nil, 0, false, false
 	if t.pools.NeedsPeer() {
 		c.peer.Store(nil)
@@ -356,7 +356,7 @@ func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	primary := selection.Primary()
 	c.attempts[0].endpoint = primary
 	if !primary.IsFirstEndpoint() {
-		c.Key.Use(time.Now()) // the key of the first endpoint keeps the detector
+		c.Key.MarkUsed(time.Now()) // the key of the first endpoint keeps the detector
 		there := req.WithContext(req.Context())
 		there.URL = &url.URL{Host: primary.Host(), Path: req.URL.Path}
 		c.setKey(there)
@@ -408,7 +408,7 @@ func (c *call) recordOutcome(ctx context.Context, winner int) {
 	}
 	c.selection().RecordCallEnd(endpoint.CallEnd{
 		Winner: winner, HedgeDenied: c.Denied != policy.None, DeadlinePassed: errors.Is(ctx.Err(), context.DeadlineExceeded),
-		Latency: c.Elapsed(), P99: c.Usual(),
+		Latency: c.Elapsed(), P99: c.P99Latency(),
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Attempt, number, started int) (_ *http.Response, ok bool) {
 	part, why := resume.ByteRangeOf(req, resp)
 	if why != "" {
-		c.Key.Unresumed(string(why))
+		c.Key.CountUnresumed(string(why))
 		return resp, false
 	}
 	r := &resumption{t: c.t, key: c.Key, hostVersion: c.hostVersion, peer: c.peer.Load()}
@@ -27,10 +27,10 @@ func (c *call) makeResumable(req *http.Request, resp *http.Response, a *race.Att
 		first.HedgesLeft = max(c.t.Settings().MaxHedges+1-started, 0)
 	}
 	if first.HedgesLeft > 0 {
-		first.StallTimeout = r.key.Stall()
+		first.StallTimeout = r.key.StallThreshold()
 	}
 	if schedule := r.key.Schedule(); schedule != nil {
-		first.UsualTime = schedule.Usual
+		first.UsualTime = schedule.UsualLatency
 	}
 	if first.StallTimeout > 0 {
 		r.sent = c.requests.TakeSnapshot(req)
@@ -53,12 +53,12 @@ type resumption struct {
 func (r *resumption) Enabled() bool { return r.t.Enabled() }
 
 // RecordPause records the longest pause between two parts of a body, from which the time is learned after which a body has stalled.
-func (r *resumption) RecordPause(longest time.Duration) { r.key.Paused(longest) }
+func (r *resumption) RecordPause(longest time.Duration) { r.key.RecordPause(longest) }
 
 // RecordObstacle counts a body that stalled and was not resumed, and the obstacle. A stall shorter than [policy.MinStall] does not count.
 func (r *resumption) RecordObstacle(why resume.Obstacle, waited time.Duration) {
 	if why == resume.NotRemainder || waited >= policy.MinStall {
-		r.key.Unresumed(string(why))
+		r.key.CountUnresumed(string(why))
 	}
 }
 
@@ -70,7 +70,7 @@ func (r *resumption) CountPanic() { r.t.Counters.HedgePanics.Add(1) }
 func (r *resumption) RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (ask resume.Request, later bool) {
 	c := &call{t: r.t, hostVersion: r.hostVersion, guarded: r.hostVersion.mayBeHTTP1()}
 	c.peer.Store(r.peer)
-	c.BeginRest(ctx, r.key)
+	c.BeginResumption(ctx, r.key)
 	if !c.Call.Admit(0) {
 		return nil, c.Denied != observe.DeniedShadow
 	}
@@ -95,7 +95,7 @@ func (r remainderCall) Send(a *race.Attempt, number int) (*http.Response, error)
 
 // RecordDecision ends the call for the remainder. won reports whether the body continues with the response of that call.
 func (r remainderCall) RecordDecision(won bool) {
-	r.EndRest(won)
+	r.EndResumption(won)
 	if won {
 		r.t.Counters.ResumeWins.Add(1)
 	}

@@ -153,9 +153,9 @@ func (l *Log) LogPanicIn(observer string, value any) {
 
 // changeMessages are the log messages for the start and the end of a condition.
 var changeMessages = [...]struct{ bad, good string }{
-	policy.Pausing:    {"paused", "resumed"},
-	policy.Exhausting: {"budget exhausted", "budget refilled"},
-	policy.Ejecting:   {"endpoint ejected", "endpoint restored"},
+	policy.KindPause:    {"paused", "resumed"},
+	policy.KindBudget:   {"budget exhausted", "budget refilled"},
+	policy.KindEndpoint: {"endpoint ejected", "endpoint restored"},
 }
 
 // logVerdict logs the verdict of an audit.
@@ -182,7 +182,7 @@ func (l *Log) logVerdict(key observe.KeyInfo, v observe.Audit) {
 
 // LogChange logs a change of the state of a key.
 func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
-	if change.Kind == policy.Judging {
+	if change.Kind == policy.KindVerdict {
 		l.logVerdict(key, change.Audit)
 		return
 	}
@@ -190,7 +190,7 @@ func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 	if change.Bad {
 		message = changeMessages[change.Kind].bad
 	}
-	if change.Bad && change.Kind != policy.Exhausting { // a spent budget is no fault
+	if change.Bad && change.Kind != policy.KindBudget { // a spent budget is no fault
 		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(key.Host))}

@@ -35,7 +35,7 @@ func (x *experiment) takeNewResults() (report func(observe.Observer, observe.Key
 		return nil, nil
 	}
 	if changed {
-		change = &Change{Kind: Judging, Bad: v.Verdict == observe.AuditOff, Audit: v}
+		change = &Change{Kind: KindVerdict, Bad: v.Verdict == observe.AuditOff, Audit: v}
 	}
 	return func(o observe.Observer, host observe.KeyInfo) { o.Audited(host, v) }, change
 }

@@ -20,7 +20,7 @@ import (
 // audited returns settings with an audit.
 func audited() policy.Config {
 	c := defaults()
-	c.Short = true
+	c.HasShortBucket = true
 	c.Audit = true
 	return c
 }
@@ -60,7 +60,7 @@ func (w *simClient) call() {
 		took *= 10
 		reason := k.Admit(w.now, false, time.Time{}, policy.HedgeRequest{})
 		if reason == policy.None {
-			k.Ended()
+			k.HedgeEnded()
 		}
 		if w.dark != nil {
 			w.dark(w.now, reason == observe.DeniedAudit)
@@ -142,7 +142,7 @@ func TestVerdictIsReportedOnce(t *testing.T) {
 	c := audited()
 	var all []policy.Change
 	c.Changed = func(key observe.KeyInfo, change policy.Change) {
-		if change.Kind == policy.Judging {
+		if change.Kind == policy.KindVerdict {
 			assert.Equal(t, observe.KeyInfo{Host: "a"}, key)
 			all = append(all, change)
 		}

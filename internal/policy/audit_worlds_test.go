@@ -216,7 +216,7 @@ func (e *playedEvents) Pop() any {
 // newPlayedHost returns a host of a world, for an arm: none, hedged or audited.
 func newPlayedHost(world, arm string, number int) *playedHost {
 	c := defaults()
-	c.Short = true
+	c.HasShortBucket = true
 	switch arm {
 	case "none":
 		c.MaxHedges = 0
@@ -298,7 +298,7 @@ func (h *playedHost) endOf(c *playedCall) time.Duration {
 	if c.answer == math.MaxInt64 || c.answer > c.primary {
 		end = c.primary
 		if c.fails && c.hedges > 0 {
-			end = min(c.answer, max(c.primary, c.youngest+race.BoundHedgeTimeout(c.plan.Usual, c.primary-c.began)))
+			end = min(c.answer, max(c.primary, c.youngest+race.BoundHedgeTimeout(c.plan.UsualLatency, c.primary-c.began)))
 		}
 		if !c.fails {
 			end = min(c.answer, c.primary)
@@ -363,7 +363,7 @@ func (h *playedHost) deadlineOf(c *playedCall) time.Time {
 func (h *playedHost) finish(c *playedCall, at time.Duration) {
 	c.over = true
 	for range c.hedges {
-		h.key.Ended()
+		h.key.HedgeEnded()
 	}
 	took := at - c.began
 	gone := h.deadline > 0 && took >= h.deadline

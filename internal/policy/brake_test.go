@@ -29,10 +29,10 @@ func answers(k *policy.Key, now time.Time, n, every int) (admitted int) {
 		k.Begin(now)
 		if k.Admit(now, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			admitted++
-			k.Ended()
+			k.HedgeEnded()
 		}
 		if every > 0 && i%every == every-1 {
-			k.PushBack(now, 0)
+			k.RecordPushback(now, 0)
 			k.RecordCall(now, policy.Result{Latency: ms, Learned: true})
 		} else {
 			k.RecordCall(now, policy.Result{Latency: ms, Answered: true, Learned: true})
@@ -63,11 +63,11 @@ func TestPauseOfServerHoldsWhileManyAnswersPushBack(t *testing.T) {
 	k := newKey(rich)
 	now := epoch
 	admits := func() bool { return answers(k, now, 1, 0) == 1 }
-	k.PushBack(now, time.Hour)
+	k.RecordPushback(now, time.Hour)
 	assert.True(t, admits(), "one answer says little")
 	assert.Zero(t, k.Snapshot().PausedUntil)
 	for range 3 {
-		k.PushBack(now, time.Hour)
+		k.RecordPushback(now, time.Hour)
 	}
 	assert.False(t, admits(), "above 2.5 %")
 	assert.Equal(t, now.Add(10*time.Second), k.Snapshot().PausedUntil, "not for an hour")
@@ -75,7 +75,7 @@ func TestPauseOfServerHoldsWhileManyAnswersPushBack(t *testing.T) {
 	assert.True(t, admits())
 
 	for range 3 {
-		k.PushBack(now, 5*time.Second)
+		k.RecordPushback(now, 5*time.Second)
 	}
 	now = now.Add(10 * time.Second)
 	assert.False(t, admits(), "above 5 %")
@@ -93,12 +93,12 @@ func TestResumeAndResetEndPause(t *testing.T) {
 		for _, k := range []*policy.Key{a, b} {
 			learn(k, 100, constant(5*ms))
 			for range 20 {
-				k.PushBack(epoch, time.Minute)
+				k.RecordPushback(epoch, time.Minute)
 			}
 		}
 	}
 	push()
-	e.Resume()
+	e.ClearPushback()
 	assert.False(t, a.Snapshot().PushbackStopped || b.Snapshot().PushbackStopped)
 	assert.Zero(t, a.Snapshot().PausedUntil)
 	assert.Equal(t, 100, a.Snapshot().Samples)
@@ -133,7 +133,7 @@ func calls(t *testing.T, k *policy.Key, n int, d, given time.Duration) int {
 				}
 				time.Sleep(at - time.Since(start))
 				if c.Admit(i) {
-					k.Ended()
+					k.HedgeEnded()
 				}
 			}
 			time.Sleep(d - time.Since(start))
@@ -192,7 +192,7 @@ func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 				continue // 20 s of computing, in one goroutine
 			}
 			c := defaults()
-			c.Short = true
+			c.HasShortBucket = true
 			e := policy.New(c)
 			all := make([]*policy.Key, keys)
 			for i := range all {
@@ -210,7 +210,7 @@ func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 						}
 						for range 2 {
 							if k.Admit(now, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
-								k.Ended()
+								k.HedgeEnded()
 							}
 						}
 					}
@@ -241,7 +241,7 @@ func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 
 func TestMeasuredRateReplacesEstimate(t *testing.T) {
 	for rps, want := range map[int]float64{1: 3, 20: 4, 100: 20, 1000: 200} {
-		k := newKey(func(c *policy.Config) { c.Short, c.EstimatedRPS = true, 10_000 })
+		k := newKey(func(c *policy.Config) { c.HasShortBucket, c.EstimatedRPS = true, 10_000 })
 		assert.InDelta(t, 1000, k.Snapshot().Tokens, 1e-9)
 		for i := range 5 * max(rps, 20) {
 			now := epoch.Add(time.Duration(i) * time.Second / time.Duration(rps))
@@ -253,7 +253,7 @@ func TestMeasuredRateReplacesEstimate(t *testing.T) {
 }
 
 func TestLargeBudgetRaisesTheShortShare(t *testing.T) {
-	k := newKey(func(c *policy.Config) { c.Short, c.Share = true, 1 })
+	k := newKey(func(c *policy.Config) { c.HasShortBucket, c.Share = true, 1 })
 	assert.InDelta(t, 200+1000, hedgesOf(k, 1000), 200)
 	assert.Equal(t, 1000, hedgesOf(k, 1000))
 }

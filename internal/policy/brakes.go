@@ -11,39 +11,39 @@ import (
 type brakes struct {
 	outage   outageCheck
 	pushback pushbackCheck
-	yield    winRateThrottle
+	winRate  winRateThrottle
 
-	budgetExhausted bool                 // the budget did not pay for a hedge, and has not been half full since
-	notices         *[changeKinds]Notice // nil: no change was reported
+	budgetExhausted bool                         // the budget did not pay for a hedge, and has not been half full since
+	throttles       *[changeKinds]ReportThrottle // nil: no change was reported
 }
 
 // resetResults forgets the results of calls. An exhausted budget stays exhausted.
 func (b *brakes) resetResults() {
-	b.yield = winRateThrottle{}
+	b.winRate = winRateThrottle{}
 	b.setState(&brakeState{scale: 1})
 }
 
 // copyState returns the state that outlives the key.
-func (b *brakes) copyState() brakeState { return brakeState{b.outage, b.pushback, b.yield.scale} }
+func (b *brakes) copyState() brakeState { return brakeState{b.outage, b.pushback, b.winRate.scale} }
 
 func (b *brakes) setState(s *brakeState) {
-	b.outage, b.pushback, b.yield.scale = s.outage, s.pushback, s.scale
+	b.outage, b.pushback, b.winRate.scale = s.outage, s.pushback, s.scale
 }
 
 // takeChanges returns the changes to report.
 func (b *brakes) takeChanges(now time.Time) (all []Change) {
-	if b.notices == nil {
-		b.notices = new([changeKinds]Notice)
+	if b.throttles == nil {
+		b.throttles = new([changeKinds]ReportThrottle)
 	}
 	isPaused := b.pushback.isPaused(now)
-	every := [changeKinds]time.Duration{Pausing: ChangeEvery, Exhausting: BudgetEvery}
-	for topic, bad := range [changeKinds]bool{Pausing: isPaused || b.outage.isOutage(), Exhausting: b.budgetExhausted} {
-		dropped, report := b.notices[topic].Update(now, every[topic], bad)
+	every := [changeKinds]time.Duration{KindPause: MinChangeInterval, KindBudget: MinBudgetInterval}
+	for topic, bad := range [changeKinds]bool{KindPause: isPaused || b.outage.isOutage(), KindBudget: b.budgetExhausted} {
+		dropped, report := b.throttles[topic].Update(now, every[topic], bad)
 		if !report {
 			continue
 		}
 		change := Change{Kind: ChangeKind(topic), Bad: bad, Dropped: dropped}
-		if change.Kind == Pausing && bad {
+		if change.Kind == KindPause && bad {
 			if change.Reason = observe.DeniedSlow; isPaused {
 				change.Reason = observe.DeniedPaused
 			}

@@ -38,13 +38,13 @@ type Call struct {
 
 // An Outcome is how a call has ended for its caller.
 type Outcome struct {
-	Answered       bool          // the caller gets an answer; otherwise the call has failed, or its caller has given up
-	Winner         int           // number of the attempt whose result the caller gets; -1: none, or a failure of the primary
-	HeldBack       bool          // the answer of the winner, a hedge, came much earlier than the caller got it
-	LatencyUnknown bool          // the answer arrived before the caller asked for it, or has no first byte
-	NotTaken       int           // hedges whose answer ends a call only if the primary gives it
-	Setup          time.Duration // time in which the winner set up a connection; it is no part of the latency
-	Delay          time.Duration // before the first hedge, if it is not that of the schedule; 0: it is
+	Answered        bool          // the caller gets an answer; otherwise the call has failed, or its caller has given up
+	Winner          int           // number of the attempt whose result the caller gets; -1: none, or a failure of the primary
+	HeldBack        bool          // the answer of the winner, a hedge, came much earlier than the caller got it
+	LatencyUnknown  bool          // the answer arrived before the caller asked for it, or has no first byte
+	AnswersNotTaken int           // hedges whose answer ends a call only if the primary gives it
+	Setup           time.Duration // time in which the winner set up a connection; it is no part of the latency
+	Delay           time.Duration // before the first hedge, if it is not that of the schedule; 0: it is
 }
 
 // hedgeWon reports whether a hedge has saved time.
@@ -62,19 +62,19 @@ func (c *Call) BeginOn(ctx context.Context, k *Key, delay time.Duration, t *Poli
 	p := k.Begin(c.start)
 	switch {
 	case delay > 0:
-		p = NewFixedSchedule(delay, t.Most(k.engine.Config().MaxHedges)).copyLatencyMarks(p)
+		p = NewFixedSchedule(delay, t.MaxHedges(k.engine.Config().MaxHedges)).copyLatencyMarks(p)
 	case t != nil:
 		p = t.adjustSchedule(p, k.engine.Config())
 	}
 	c.schedule = p
-	if c.watcher() != nil && len(p.hedgeDelays()) == 0 {
+	if c.notifier() != nil && len(p.hedgeDelays()) == 0 {
 		c.reportDenied(k.engine.Config().unscheduledReason())
 	}
 	return p
 }
 
-// watcher returns the observers; nil: there are none.
-func (c *Call) watcher() *observers.Notifier { return c.Key.engine.setup.Watcher }
+// notifier returns the observers; nil: there are none.
+func (c *Call) notifier() *observers.Notifier { return c.Key.engine.setup.Notifier }
 
 // initialize makes c a call that begins now. It writes the fields one by one: while the garbage collector runs, that costs a fraction of
 // the price of writing the whole struct.
@@ -90,8 +90,8 @@ func (c *Call) initialize(ctx context.Context, k *Key) {
 	}
 }
 
-// Usual returns the 99th percentile of the latencies of the key; 0 if it is not known.
-func (c *Call) Usual() time.Duration { return c.RaceSchedule().Usual }
+// P99Latency returns the 99th percentile of the latencies of the key; 0 if it is not known.
+func (c *Call) P99Latency() time.Duration { return c.RaceSchedule().UsualLatency }
 
 // noHedges is the schedule of calls without hedges.
 var noHedges race.FixedSchedule
@@ -111,8 +111,8 @@ func (c *Call) InBubble() bool {
 	return e.inBubble || c.start.Before(e.startedAt)
 }
 
-// Began sets the start of a call that started before Begin.
-func (c *Call) Began(at time.Time) {
+// SetStart sets the start of a call that started before Begin.
+func (c *Call) SetStart(at time.Time) {
 	begin := c.start
 	c.start = c.Key.engine.engineTime(at)
 	c.startedBefore = begin.Sub(c.start)
@@ -174,7 +174,7 @@ func (c *Call) AdmitRequest(index int, request HedgeRequest, denial observe.Reas
 	if denial != None && index != Immediate {
 		c.Denied = denial
 	}
-	if c.watcher() != nil {
+	if c.notifier() != nil {
 		c.reportDecision(denial)
 	}
 	if denial != None {
@@ -209,10 +209,10 @@ func (c *Call) recordSlowCall(index int, isBefore bool) {
 // reportDecision reports to observers whether the hedge that was due is admitted.
 func (c *Call) reportDecision(denial observe.Reason) {
 	reported := denial != None // a hedge that is denied is not in flight
-	defer c.Key.EndedUnless(&reported)
+	defer c.Key.HedgeEndedUnless(&reported)
 	if denial == None || denial == observe.DeniedBudget || denial == observe.DeniedShadow {
 		tokens := c.Key.Tokens()
-		c.watcher().Notify(func(o observe.Observer) { o.Budget(c.Key.Info, tokens) })
+		c.notifier().Notify(func(o observe.Observer) { o.Budget(c.Key.Info, tokens) })
 	}
 	if denial != None {
 		c.reportDenied(denial)
@@ -225,22 +225,22 @@ func (c *Call) reportDecision(denial observe.Reason) {
 func (c *Call) Withdraw(ctx context.Context, reason observe.Reason, request HedgeRequest) {
 	c.withdrawnHedges.Add(1)
 	c.Key.Withdraw(time.Now(), reason, request)
-	c.watcher().Notify(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
+	c.notifier().Notify(func(o observe.Observer) { o.Denied(ctx, c.Key.Info, reason) })
 }
 
 // reportDenied reports to observers why a hedge, or any hedge of the call, is not sent.
 func (c *Call) reportDenied(reason observe.Reason) {
-	c.watcher().Notify(func(o observe.Observer) { o.Denied(c.ctx, c.Key.Info, reason) })
+	c.notifier().Notify(func(o observe.Observer) { o.Denied(c.ctx, c.Key.Info, reason) })
 }
 
-// Sent returns the number of hedges that were sent. It is complete when the race is over.
-func (c *Call) Sent() int { return c.Hedges - int(c.withdrawnHedges.Load()) }
+// SentHedges returns the number of hedges that were sent. It is complete when the race is over.
+func (c *Call) SentHedges() int { return c.Hedges - int(c.withdrawnHedges.Load()) }
 
-// Ended records that hedge n has ended.
-func (c *Call) Ended(int) { c.Key.Ended() }
+// HedgeEnded records that hedge n has ended.
+func (c *Call) Ended(int) { c.Key.HedgeEnded() }
 
-// Forget drops the references to objects of the caller, once the call has ended.
-func (c *Call) Forget() { c.ctx, c.schedule = nil, nil }
+// ClearReferences drops the references to objects of the caller, once the call has ended.
+func (c *Call) ClearReferences() { c.ctx, c.schedule = nil, nil }
 
 // End records the outcome of the call, which ends for its caller now. It reports whether a hedge that shadow mode did not send would have won.
 func (c *Call) End(o Outcome) (shadowWon bool) {
@@ -256,14 +256,14 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 		LatencyUnknown:    o.LatencyUnknown,
 		Abandoned:         gone != nil,
 		Canceled:          errors.Is(gone, context.Canceled),
-		Hedges:            c.Sent(),
+		Hedges:            c.SentHedges(),
 		ReachedFirstDelay: c.reachedFirstDelay,
 		Learned:           c.schedule != nil && c.schedule.slowMarkerIndex >= 0,
 		Slow:              c.slow,
 		HedgeWon:          o.hedgeWon(),
 		PredictedHedgeEnd: c.predictedHedgeEnd,
 	})
-	if c.watcher() != nil {
+	if c.notifier() != nil {
 		c.reportEnd(&o, took, saved)
 	}
 	return shadowWon
@@ -272,7 +272,7 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 // reportEnd reports the outcome of the call to observers.
 func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 	r := observe.RequestResult{
-		Attempts: 1 + c.Sent(), Winner: -1, Latency: took, Delay: o.Delay, AnswersNotTaken: o.NotTaken, Saved: saved, HeldBack: o.HeldBack,
+		Attempts: 1 + c.SentHedges(), Winner: -1, Latency: took, Delay: o.Delay, AnswersNotTaken: o.AnswersNotTaken, Saved: saved, HeldBack: o.HeldBack,
 		Share: c.Key.account.EffectiveShare(c.Key.engine.Config().Share),
 	}
 	if o.Answered {
@@ -282,12 +282,12 @@ func (c *Call) reportEnd(o *Outcome, took, saved time.Duration) {
 		r.Delay = delays[0]
 	}
 	c.Key.experiment.addVerdict(&r)
-	c.watcher().Notify(func(o observe.Observer) { o.RequestDone(c.ctx, c.Key.Info, r) })
+	c.notifier().Notify(func(o observe.Observer) { o.RequestDone(c.ctx, c.Key.Info, r) })
 }
 
-// Watch returns c if there are observers, to whom the race then reports through it; otherwise nil.
-func (c *Call) Watch() race.AttemptObserver {
-	if c.watcher() == nil {
+// AttemptObserver returns c if there are observers, to whom the race then reports through it; otherwise nil.
+func (c *Call) AttemptObserver() race.AttemptObserver {
+	if c.notifier() == nil {
 		return nil
 	}
 	return c
@@ -295,36 +295,36 @@ func (c *Call) Watch() race.AttemptObserver {
 
 // AttemptStarted reports to observers that attempt n begins.
 func (c *Call) AttemptStarted(ctx context.Context, n int) {
-	if c.watcher() == nil {
+	if c.notifier() == nil {
 		return
 	}
 	if n > 0 {
 		c.attemptStarts[n] = time.Since(c.start)
 	}
-	c.watcher().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
+	c.notifier().Notify(func(o observe.Observer) { o.AttemptStart(ctx, c.Key.Info, observe.AttemptInfo{Number: n}) })
 }
 
 // AttemptEnded reports to observers that attempt n has ended, and its outcome.
 func (c *Call) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
-	if c.watcher() == nil {
+	if c.notifier() == nil {
 		return
 	}
 	r := observe.AttemptResult{
 		AttemptInfo: observe.AttemptInfo{Number: n}, Outcome: observe.Outcome(how.String()), Latency: time.Since(c.start) - c.attemptStarts[n],
 	}
-	c.watcher().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
+	c.notifier().Notify(func(o observe.Observer) { o.AttemptDone(ctx, c.Key.Info, r) })
 }
 
-// BeginRest makes c the request for the rest of an answer that is being read. It is a hedge of a call that has ended: it earns no budget,
+// BeginResumption makes c the request for the rest of an answer that is being read. It is a hedge of a call that has ended: it earns no budget,
 // and its latency is not recorded. It is admitted, started and finished as other hedges are. EndRest ends it.
-func (c *Call) BeginRest(ctx context.Context, k *Key) {
+func (c *Call) BeginResumption(ctx context.Context, k *Key) {
 	c.initialize(ctx, k)
 }
 
-// EndRest ends the request for the rest. Won reports whether its answer is read.
-func (c *Call) EndRest(won bool) {
-	c.Key.Ended()
+// EndResumption ends the request for the rest. Won reports whether its answer is read.
+func (c *Call) EndResumption(won bool) {
+	c.Key.HedgeEnded()
 	if won {
-		c.Key.recordRestWin()
+		c.Key.recordResumptionWin()
 	}
 }

@@ -12,9 +12,9 @@ type Change struct {
 	Bad      bool           // hedging is paused, or the budget is exhausted; false: no longer
 	Reason   observe.Reason // reason for which hedging is paused: DeniedSlow or DeniedPaused
 	Until    time.Time      // end of the pause, if the server has named a time
-	Audit    observe.Audit  // result of the audit, if Kind is Judging
+	Audit    observe.Audit  // result of the audit, if Kind is KindVerdict
 	Dropped  int            // number of changes of this kind that were not reported since the last report
-	Endpoint string         // endpoint that is ejected or restored, if Kind is Ejecting
+	Endpoint string         // endpoint that is ejected or restored, if Kind is KindEndpoint
 }
 
 // A ChangeKind is the kind of state that changed.
@@ -22,23 +22,23 @@ type ChangeKind int
 
 // The kinds.
 const (
-	Pausing    ChangeKind = iota // hedging pauses, and resumes
-	Exhausting                   // the budget is exhausted, and is at least half full again
+	KindPause  ChangeKind = iota // hedging pauses, and resumes
+	KindBudget                   // the budget is exhausted, and is at least half full again
 	changeKinds
 
-	Judging  = changeKinds     // a verdict changes; it is reported at once
-	Ejecting = changeKinds + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
+	KindVerdict  = changeKinds     // a verdict changes; it is reported at once
+	KindEndpoint = changeKinds + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
 )
 
 // The least times between two equal reports. A busy budget is exhausted and refilled all the time, which needs no action.
 const (
-	ChangeEvery = 10 * time.Second
-	BudgetEvery = 10 * time.Minute
+	MinChangeInterval = 10 * time.Second
+	MinBudgetInterval = 10 * time.Minute
 )
 
-// A Notice decides when a state that is good or bad, such as an exhausted budget, is reported. It holds the present state and the last one reported. The
+// A ReportThrottle decides when a state that is good or bad, such as an exhausted budget, is reported. It holds the present state and the last one reported. The
 // zero value is good. It is not safe for concurrent use.
-type Notice struct {
+type ReportThrottle struct {
 	bad, reported bool
 	changes       int          // since the last that was reported
 	last          [2]time.Time // when it was reported to be good, and bad
@@ -46,7 +46,7 @@ type Notice struct {
 
 // Update stores the present state, and returns whether to report it now. A change sooner than every after the last equal report is reported
 // later, if it lasts. Dropped is the number of changes since the last report that were not reported.
-func (n *Notice) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
+func (n *ReportThrottle) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad
 		n.changes++

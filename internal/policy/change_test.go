@@ -24,7 +24,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 		k := newKey(func(c *policy.Config) {
 			c.Changed = func(key observe.KeyInfo, change policy.Change) {
 				require.Equal(t, observe.KeyInfo{Host: "h"}, key)
-				require.Equal(t, policy.Pausing, change.Kind, "no hedge was due")
+				require.Equal(t, policy.KindPause, change.Kind, "no hedge was due")
 				require.NotEqual(t, bad, change.Bad, "the same is not told twice running")
 				at := &last[0]
 				if bad = change.Bad; bad {
@@ -34,7 +34,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 						require.True(t, change.Until.IsZero() || change.Until.After(now))
 					}
 				}
-				require.True(t, at.IsZero() || now.Sub(*at) >= policy.ChangeEvery)
+				require.True(t, at.IsZero() || now.Sub(*at) >= policy.MinChangeInterval)
 				*at = now
 				told, dropped = told+1, dropped+change.Dropped
 			}
@@ -56,7 +56,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 			now = now.Add(upTo(2 * time.Second))
 			if rng.IntN(2) == 0 {
 				for range 8 {
-					k.PushBack(now, 1+upTo(5*time.Second))
+					k.RecordPushback(now, 1+upTo(5*time.Second))
 				}
 			}
 			done(rng.IntN(200))
@@ -66,7 +66,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 		assert.False(t, bad)
 		now = now.Add(time.Minute)
 		for range 20 {
-			k.PushBack(now, time.Second)
+			k.RecordPushback(now, time.Second)
 		}
 		done(1)
 		assert.True(t, bad)

@@ -39,7 +39,7 @@ const routeShare = 0.01
 func newLife(seed uint64) *life {
 	l := &life{Rand: rand.New(rand.NewPCG(5, seed)), config: defaults(), now: epoch}
 	l.config.MaxKeys = 1 + l.IntN(24)
-	l.config.Short, l.config.PerHost = l.IntN(2) > 0, l.IntN(2) > 0
+	l.config.HasShortBucket, l.config.PerHost = l.IntN(2) > 0, l.IntN(2) > 0
 	l.config.InitialDelay = 10 * ms
 	if l.IntN(4) == 0 {
 		l.config.Audit = true
@@ -88,7 +88,7 @@ func (l *life) call() {
 		if k.Admit(l.now, l.IntN(4) == 0, time.Time{}, policy.HedgeRequest{}) != policy.None {
 			continue
 		}
-		k.Ended()
+		k.HedgeEnded()
 		if l.IntN(10) == 0 {
 			k.Withdraw(l.now, observe.DeniedSameBackend, policy.HedgeRequest{})
 			continue
@@ -122,7 +122,7 @@ func (l *life) step(t *testing.T) {
 	case 2:
 		l.engine.Reset("", "")
 	case 3:
-		l.engine.Resume()
+		l.engine.ClearPushback()
 	case 4:
 		l.names = 1 + l.IntN(64)
 	default:
@@ -158,7 +158,7 @@ func TestR5HoldsForConcurrentCalls(t *testing.T) {
 				k := e.Key(policy.Name{Host: fmt.Sprint((n + i) % 6)})
 				k.Begin(epoch)
 				if k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
-					k.Ended()
+					k.HedgeEnded()
 					hedges.Add(1)
 				}
 				k.RecordCall(epoch, policy.Result{Latency: ms, Answered: true})
@@ -210,7 +210,7 @@ func TestOverflowOfFullBucketsRefillsReserve(t *testing.T) {
 // The reserve is one burst at the rate of all keys: ten hosts at 100 per second have begun with 20 each.
 func TestReserveAdaptsToRateOfAllKeys(t *testing.T) {
 	c := defaults()
-	c.Short = true
+	c.HasShortBucket = true
 	e := policy.New(c)
 	hedges := 0
 	for n := range 10_000 {
@@ -219,7 +219,7 @@ func TestReserveAdaptsToRateOfAllKeys(t *testing.T) {
 		k.Begin(now)
 		if k.Admit(now, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			hedges++
-			k.Ended()
+			k.HedgeEnded()
 		}
 		k.RecordCall(now, policy.Result{Latency: 5 * ms, Answered: true, Learned: true})
 	}
@@ -256,7 +256,7 @@ func TestBrakeStateSurvivesEviction(t *testing.T) {
 		observe.DeniedPaused: func(k *policy.Key) {
 			for range 100 {
 				k.Begin(epoch)
-				k.PushBack(epoch, time.Second)
+				k.RecordPushback(epoch, time.Second)
 			}
 		},
 	} {
@@ -289,7 +289,7 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 			there := epoch.Add(ahead)
 			for range 100 {
 				old.Key(name).Begin(there)
-				old.Key(name).PushBack(there, 8*time.Second)
+				old.Key(name).RecordPushback(there, 8*time.Second)
 			}
 			var b bytes.Buffer
 			require.NoError(t, old.Export(&b, there))
@@ -311,13 +311,13 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 func TestResetAndResumeClearStatesOfEvictedKeys(t *testing.T) {
 	name := policy.Name{Host: "h"}
 	for _, forget := range []func(*policy.Engine){
-		func(e *policy.Engine) { e.Resume() },
+		func(e *policy.Engine) { e.ClearPushback() },
 		func(e *policy.Engine) { e.Reset("h", "") },
 		func(e *policy.Engine) { e.Reset("", "") },
 	} {
 		e := small(nil)
 		for range 100 {
-			e.Key(name).PushBack(epoch, 0)
+			e.Key(name).RecordPushback(epoch, 0)
 		}
 		pass(e, 1)
 		forget(e)
@@ -365,7 +365,7 @@ func TestRouteBudgetIsNotRefilledByEviction(t *testing.T) {
 		for range 10 {
 			k.Begin(epoch)
 			if k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
-				k.Ended()
+				k.HedgeEnded()
 				hedged++
 			}
 		}

@@ -225,7 +225,7 @@ func hedgesOf(k *policy.Key, n int) (hedged int) {
 		k.Begin(epoch)
 		if k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			hedged++
-			k.Ended()
+			k.HedgeEnded()
 		}
 	}
 	return hedged
@@ -311,7 +311,7 @@ func reach(k *policy.Key, n int) (hedged int) {
 		k.Begin(epoch)
 		if k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}) == policy.None {
 			hedged++
-			k.Ended()
+			k.HedgeEnded()
 		}
 	}
 	return hedged
@@ -394,7 +394,7 @@ func TestWithdrawnHedgeRefundsTokens(t *testing.T) {
 		for range 100 { // more than any bucket holds
 			require.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 			k.Withdraw(epoch, observe.DeniedSameBackend, policy.HedgeRequest{})
-			k.Ended()
+			k.HedgeEnded()
 		}
 		v := k.Snapshot()
 		assert.EqualValues(t, 100, v.Denied[observe.DeniedSameBackend])
@@ -415,7 +415,7 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	}
 	k.Begin(epoch)
 	assert.Equal(t, observe.DeniedInFlight, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
-	k.Ended()
+	k.HedgeEnded()
 	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 }
 
@@ -426,7 +426,7 @@ func (leaver) Budget(observe.KeyInfo, float64) { runtime.Goexit() }
 
 func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
 	k := newKey(func(c *policy.Config) {
-		c.Share, c.Watcher = 1, observers.NewNotifier([]observe.Observer{leaver{}}, nil)
+		c.Share, c.Notifier = 1, observers.NewNotifier([]observe.Observer{leaver{}}, nil)
 	})
 	for range policy.MaxInFlight {
 		ended := make(chan struct{})
@@ -466,11 +466,11 @@ func TestEvictedKeyIsNotKeyOfItsName(t *testing.T) {
 	e := policy.New(c)
 	a, b := policy.Name{Host: "a"}, policy.Name{Host: "b"}
 	first := e.Key(a)
-	assert.True(t, first.Is(a))
-	assert.False(t, first.Is(b))
-	assert.False(t, (*policy.Key)(nil).Is(a))
-	assert.True(t, e.Key(b).Is(b))
-	assert.False(t, first.Is(a), "there is room for one")
+	assert.True(t, first.IsCurrent(a))
+	assert.False(t, first.IsCurrent(b))
+	assert.False(t, (*policy.Key)(nil).IsCurrent(a))
+	assert.True(t, e.Key(b).IsCurrent(b))
+	assert.False(t, first.IsCurrent(a), "there is room for one")
 	assert.NotSame(t, first, e.Key(a))
 }
 
@@ -543,7 +543,7 @@ func TestCallRecordsLatencyOfCaller(t *testing.T) {
 		p := c.Begin(ctx, k, 0)
 		time.Sleep(p.Delays[0])
 		require.True(t, c.Admit(0))
-		k.Ended()
+		k.HedgeEnded()
 		time.Sleep(time.Hour)
 		c.End(policy.Outcome{})
 		assert.Equal(t, 101, k.Snapshot().Samples)

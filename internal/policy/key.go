@@ -53,18 +53,18 @@ type EvictionListener interface {
 	Forget() (report func())
 }
 
-// Forgotten reports whether the table has evicted k.
-func (k *Key) Forgotten() bool { return k.evicted.Load() }
+// IsEvicted reports whether the table has evicted k.
+func (k *Key) IsEvicted() bool { return k.evicted.Load() }
 
-// EndpointEvent reports an event at an endpoint of the key's calls to observers.
-func (k *Key) EndpointEvent(p observe.EndpointEvent) {
-	if w := k.engine.setup.Watcher; w != nil {
+// ReportEndpointEvent reports an event at an endpoint of the key's calls to observers.
+func (k *Key) ReportEndpointEvent(p observe.EndpointEvent) {
+	if w := k.engine.setup.Notifier; w != nil {
 		w.Notify(func(o observe.Observer) { o.EndpointEvent(k.Info, p) })
 	}
 }
 
-// Changed reports a change that the adapter has found.
-func (k *Key) Changed(c Change) {
+// ReportChange reports a change that the adapter has found.
+func (k *Key) ReportChange(c Change) {
 	if f := k.engine.setup.Changed; f != nil {
 		f(k.Info, c)
 	}
@@ -103,8 +103,8 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	return k
 }
 
-// Is reports whether the engine returns k for the name. It is false for a nil k. It is cheaper than Lookup.
-func (k *Key) Is(name Name) bool { return k != nil && k.Name == name && !k.evicted.Load() }
+// IsCurrent reports whether the engine returns k for the name. It is false for a nil k. It is cheaper than Lookup.
+func (k *Key) IsCurrent(name Name) bool { return k != nil && k.Name == name && !k.evicted.Load() }
 
 // Schedule returns the current schedule; nil means that calls are not hedged.
 func (k *Key) Schedule() *Schedule { return k.schedule.Load() }
@@ -133,7 +133,7 @@ func (k *Key) totalRequests() int64 {
 
 // Begin counts a call that starts now and returns its schedule.
 func (k *Key) Begin(now time.Time) *Schedule {
-	k.Use(now)
+	k.MarkUsed(now)
 	if k.experiment.isAudited() {
 		k.experiment.BeginCall(now.UnixNano(), k.engine.timeOfDay)
 	}
@@ -144,8 +144,8 @@ func (k *Key) Begin(now time.Time) *Schedule {
 	return k.schedule.Load()
 }
 
-// Use records that a call needs k now. The call may begin on another key.
-func (k *Key) Use(now time.Time) {
+// MarkUsed records that a call needs k now. The call may begin on another key.
+func (k *Key) MarkUsed(now time.Time) {
 	if age := k.engine.advanceAge(now); k.lastUsed.Load() != age {
 		k.lastUsed.Store(age)
 	}
@@ -165,7 +165,7 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 		reason = observe.DeniedBudget
 	}
 	if reason == None {
-		k.brakes.yield.hedges++
+		k.brakes.winRate.hedges++
 		reason = k.shadow.deny()
 	}
 	if reason != None {
@@ -199,7 +199,7 @@ func (k *Key) denyAdmission(a admission) observe.Reason {
 func (k *Key) recordResult(r *Result) {
 	k.brakes.outage.record(r)
 	k.brakes.pushback.record(r)
-	k.brakes.yield.record(r)
+	k.brakes.winRate.record(r)
 }
 
 // wouldBeDenied predicts whether a request for a hedge at the given time will be denied.
@@ -243,24 +243,24 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	defer k.mu.Unlock()
 	k.countDenied(reason)
 	k.counters.Hedges--
-	k.brakes.yield.withdrawHedge()
+	k.brakes.winRate.withdrawHedge()
 	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 
-// Ended records that an admitted hedge has ended: it is no longer in flight.
-func (k *Key) Ended() { k.inFlight.hedges.Add(-1) }
+// HedgeEnded records that an admitted hedge has ended: it is no longer in flight.
+func (k *Key) HedgeEnded() { k.inFlight.hedges.Add(-1) }
 
-// EndedUnless is [Key.Ended] unless an admitted hedge was reported. Callers that report to observers defer it: an observer may end the
+// HedgeEndedUnless is [Key.Ended] unless an admitted hedge was reported. Callers that report to observers defer it: an observer may end the
 // goroutine that would start the hedge.
-func (k *Key) EndedUnless(reported *bool) {
+func (k *Key) HedgeEndedUnless(reported *bool) {
 	if !*reported {
-		k.Ended()
+		k.HedgeEnded()
 	}
 }
 
-// PushBack records an answer that asked for less load: by its status, and if d is not 0, by asking to wait for d.
+// RecordPushback records an answer that asked for less load: by its status, and if d is not 0, by asking to wait for d.
 // [Key.RecordCall] counts the answers without pushback. See [pushbackCheck].
-func (k *Key) PushBack(now time.Time, d time.Duration) {
+func (k *Key) RecordPushback(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.pushback.recordPushback(now, d)
@@ -294,8 +294,8 @@ func (k *Key) resetLearned() {
 	k.schedule.Store(k.engine.Config().initialSchedule())
 }
 
-// Unresumed counts a body that was not resumed.
-func (k *Key) Unresumed(obstacle string) {
+// CountUnresumed counts a body that was not resumed.
+func (k *Key) CountUnresumed(obstacle string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.counters.Unresumed == nil {
@@ -304,10 +304,10 @@ func (k *Key) Unresumed(obstacle string) {
 	k.counters.Unresumed[obstacle]++
 }
 
-// recordRestWin counts a request for the rest of an answer whose answer was read, see [Call.BeginRest].
-func (k *Key) recordRestWin() {
+// recordResumptionWin counts a request for the rest of an answer whose answer was read, see [Call.BeginRest].
+func (k *Key) recordResumptionWin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.counters.Wins++
-	k.brakes.yield.wins++
+	k.brakes.winRate.wins++
 }

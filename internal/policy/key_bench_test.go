@@ -12,7 +12,7 @@ import (
 
 // latencies returns a warm key and calls for it.
 func latencies() (*policy.Key, []time.Duration) {
-	k := newKey(func(c *policy.Config) { c.Short = true })
+	k := newKey(func(c *policy.Config) { c.HasShortBucket = true })
 	rng := rand.New(rand.NewPCG(1, 2))
 	all := make([]time.Duration, 4096)
 	for i := range all {

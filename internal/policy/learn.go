@@ -49,7 +49,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 		if shadowWon = k.shadow.wouldHaveWon(r, k.schedule.Load()); shadowWon {
 			saved = max(r.Latency-r.PredictedHedgeEnd, 0)
 			k.counters.ShadowWins++
-			k.brakes.yield.wins++
+			k.brakes.winRate.wins++
 			index, isKnown = sketch.Index(r.PredictedHedgeEnd), true // as the caller would have observed
 		}
 	case r.ReachedFirstDelay && (isKnown || r.hasFailed()) && !k.experiment.isAudited(): // an experiment measures what this estimates
@@ -58,7 +58,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 	k.counters.Saved += saved
 	if r.HedgeWon {
 		k.counters.Wins++
-		k.brakes.yield.wins++
+		k.brakes.winRate.wins++
 	}
 	k.recordResult(r)
 	if isKnown {
@@ -75,7 +75,7 @@ func (k *Key) reportVerdict() {
 		return
 	}
 	host := k.engine.keyInfo(Name{Host: k.Name.Host})
-	k.engine.setup.Watcher.Notify(func(o observe.Observer) { report(o, host) })
+	k.engine.setup.Notifier.Notify(func(o observe.Observer) { report(o, host) })
 	if f := k.engine.setup.Changed; f != nil && change != nil {
 		f(host, *change)
 	}
@@ -98,7 +98,7 @@ func (k *Key) updateSchedule(now time.Time) {
 	defer distributionPool.Put(d)
 	k.mu.Lock()
 	k.latency.window.Distribution(d)
-	scale := k.brakes.yield.scale
+	scale := k.brakes.winRate.scale
 	k.latency.newCalls, k.latency.dueCalls = 0, callsUntilDue(d)
 	k.mu.Unlock()
 
@@ -125,8 +125,8 @@ func (k *Key) observedWindow() *sketch.Window {
 	return &k.latency.window
 }
 
-// Paused records the longest time for which a reader of one response body waited for data.
-func (k *Key) Paused(d time.Duration) {
+// RecordPause records the longest time for which a reader of one response body waited for data.
+func (k *Key) RecordPause(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.latency.pauses == nil {
@@ -135,17 +135,17 @@ func (k *Key) Paused(d time.Duration) {
 	k.latency.pauses.Add(d)
 }
 
-// Stall returns the length of a pause from which a body counts as stalled: twice the longest pause of 95 % of the bodies, at least 50 ms, and
+// StallThreshold returns the length of a pause from which a body counts as stalled: twice the longest pause of 95 % of the bodies, at least 50 ms, and
 // at least the first hedge delay. It is 0 until ten bodies and ten calls are known.
-func (k *Key) Stall() time.Duration {
+func (k *Key) StallThreshold() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.stallTime()
+	return k.stallThreshold()
 }
 
-// stallTime is Stall for a caller that holds mu.
-func (k *Key) stallTime() time.Duration {
-	s, d := k.schedule.Load(), k.latency.pauses.Stall()
+// stallThreshold is Stall for a caller that holds mu.
+func (k *Key) stallThreshold() time.Duration {
+	s, d := k.schedule.Load(), k.latency.pauses.StallThreshold()
 	if s == nil || d == 0 {
 		return 0
 	}

@@ -45,7 +45,7 @@ func TestPolicyOverrideAppliesToItsCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := policy.Config{Percentile: 0.9, MaxHedges: test.maxHedges, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, Short: true, MinDelay: ms, MaxKeys: 9}
+				c := policy.Config{Percentile: 0.9, MaxHedges: test.maxHedges, Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second, HasShortBucket: true, MinDelay: ms, MaxKeys: 9}
 				k := termed(t, c, test.calls)
 				var call policy.Call
 				p := call.BeginOn(t.Context(), k, test.asked, test.terms)

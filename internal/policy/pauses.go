@@ -33,8 +33,8 @@ func (p *pauseLengths) Add(d time.Duration) {
 	p.total++
 }
 
-// Stall returns twice the longest pause of 95 % of the bodies, and at least MinStall. It is 0 until ten bodies are recorded.
-func (p *pauseLengths) Stall() time.Duration {
+// StallThreshold returns twice the longest pause of 95 % of the bodies, and at least MinStall. It is 0 until ten bodies are recorded.
+func (p *pauseLengths) StallThreshold() time.Duration {
 	if p == nil || p.total < minBodies {
 		return 0
 	}

@@ -224,8 +224,8 @@ func (e *Engine) evictKey(k *Key, bound int) {
 	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
 
-// Resume ends all pauses after pushback, for all keys.
-func (e *Engine) Resume() {
+// ClearPushback ends all pauses after pushback, for all keys.
+func (e *Engine) ClearPushback() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for k := range e.allKeys() {

@@ -57,7 +57,7 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 // the key to p. It returns p.
 func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	if own != nil && own.usualDelay > 0 && len(p.Delays) > 0 {
-		p.Usual = own.Usual
+		p.UsualLatency = own.UsualLatency
 		p.setSlowMarker(own.usualDelay)
 	}
 	return p
@@ -97,8 +97,8 @@ type PolicyOverride struct {
 	Delay  time.Duration // between attempts, if it is fixed
 }
 
-// Most returns the maximum of hedges per call if the configuration allows the given number. A nil override changes nothing.
-func (t *PolicyOverride) Most(allowed int) int {
+// MaxHedges returns the maximum of hedges per call if the configuration allows the given number. A nil override changes nothing.
+func (t *PolicyOverride) MaxHedges(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed
 	}
@@ -130,7 +130,7 @@ func (p *Schedule) withHedgeCount(n int) *Schedule {
 	if len(p.hedgeDelays()) == 0 {
 		return p
 	}
-	out := &Schedule{FixedSchedule: race.FixedSchedule{Delays: ResizeDelays(p.hedgeDelays(), n), Usual: p.Usual}, Median: p.Median, slowMarkerIndex: p.slowMarkerIndex}
+	out := &Schedule{FixedSchedule: race.FixedSchedule{Delays: ResizeDelays(p.hedgeDelays(), n), UsualLatency: p.UsualLatency}, Median: p.Median, slowMarkerIndex: p.slowMarkerIndex}
 	if p.usualDelay > 0 {
 		out.setSlowMarker(p.usualDelay)
 	}
@@ -199,7 +199,7 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 		n = t.placeDelaysBeforeGap(delays[:hedges], first, budget)
 	}
 	median, _ := w.Quantile(0.5)
-	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: c.clampDelays(delays[:n]), Usual: p99}, Median: median}
+	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: c.clampDelays(delays[:n]), UsualLatency: p99}, Median: median}
 	p.setSlowMarker(max(delays[0], c.MinDelay))
 	return p
 }

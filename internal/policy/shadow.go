@@ -43,7 +43,7 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 func (s *shadowStats) wouldHaveWon(r *Result, schedule *Schedule) bool {
 	limit := r.Latency
 	if r.hasFailed() && schedule != nil {
-		limit += race.BoundHedgeTimeout(schedule.Usual, r.Latency)
+		limit += race.BoundHedgeTimeout(schedule.UsualLatency, r.Latency)
 	}
 	return r.PredictedHedgeEnd > 0 && r.PredictedHedgeEnd < limit
 }

@@ -36,8 +36,8 @@ func (k *Key) Snapshot() Snapshot {
 	window, b := k.observedWindow(), &k.brakes
 	v := Snapshot{
 		Name: k.Name, Requests: k.totalRequests(), Counters: k.counters, Samples: window.Len(), Tokens: k.account.Tokens(),
-		BudgetScale: b.yield.scale, SlowShare: b.outage.slowShare, PushbackShare: b.pushback.share, PushbackStopped: b.pushback.stopped, PausedUntil: b.pushback.pausedUntil(),
-		Stall: k.stallTime(), Extension: k.Extension.Load(),
+		BudgetScale: b.winRate.scale, SlowShare: b.outage.slowShare, PushbackShare: b.pushback.share, PushbackStopped: b.pushback.stopped, PausedUntil: b.pushback.pausedUntil(),
+		Stall: k.stallThreshold(), Extension: k.Extension.Load(),
 	}
 	if v.Denied = maps.Clone(k.counters.Denied); v.Denied == nil {
 		v.Denied = make(map[observe.Reason]int64)

@@ -10,40 +10,40 @@ import (
 
 // Unhedged is a call that is sent once. It is reported to observers, and its latency is not recorded.
 type Unhedged struct {
-	watcher *observers.Notifier // nil: there are no observers
-	ctx     context.Context
-	key     observe.KeyInfo
-	start   time.Time
+	notifier *observers.Notifier // nil: there are no observers
+	ctx      context.Context
+	key      observe.KeyInfo
+	start    time.Time
 }
 
-// Observed reports whether there are observers.
-func (e *Engine) Observed() bool { return e.setup.Watcher != nil }
+// HasObservers reports whether there are observers.
+func (e *Engine) HasObservers() bool { return e.setup.Notifier != nil }
 
 // BeginUnhedged begins a call that is not hedged for the given reason.
 func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) Unhedged {
-	if !e.Observed() {
+	if !e.HasObservers() {
 		return Unhedged{}
 	}
-	u := Unhedged{watcher: e.setup.Watcher, ctx: ctx, key: e.keyInfo(name)}
-	u.watcher.Notify(func(o observe.Observer) { o.Denied(ctx, u.key, reason) })
-	u.watcher.Notify(func(o observe.Observer) { o.AttemptStart(ctx, u.key, observe.AttemptInfo{}) })
+	u := Unhedged{notifier: e.setup.Notifier, ctx: ctx, key: e.keyInfo(name)}
+	u.notifier.Notify(func(o observe.Observer) { o.Denied(ctx, u.key, reason) })
+	u.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, u.key, observe.AttemptInfo{}) })
 	u.start = time.Now()
 	return u
 }
 
-// Done ends the call.
-func (u Unhedged) Done(answered bool) {
-	if u.watcher == nil {
+// End ends the call.
+func (u Unhedged) End(answered bool) {
+	if u.notifier == nil {
 		return
 	}
 	took, how, winner := time.Since(u.start), observe.Won, 0
 	if !answered {
 		how, winner = observe.Failed, -1
 	}
-	u.watcher.Notify(func(o observe.Observer) {
+	u.notifier.Notify(func(o observe.Observer) {
 		o.AttemptDone(u.ctx, u.key, observe.AttemptResult{Outcome: how, Latency: took})
 	})
-	u.watcher.Notify(func(o observe.Observer) {
+	u.notifier.Notify(func(o observe.Observer) {
 		o.RequestDone(u.ctx, u.key, observe.RequestResult{Attempts: 1, Winner: winner, Latency: took})
 	})
 }

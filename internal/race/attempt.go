@@ -76,8 +76,8 @@ type innerContext struct {
 // released stands for the inner context of an attempt that was released before it had one.
 var released = new(innerContext)
 
-// loadInner returns the inner context; nil if it was not created.
-func (a *Attempt) loadInner() *innerContext {
+// loadInnerContext returns the inner context; nil if it was not created.
+func (a *Attempt) loadInnerContext() *innerContext {
 	if in := a.in.Load(); in != released {
 		return in
 	}
@@ -97,7 +97,7 @@ func (in *innerContext) endContext(cause error) {
 // Done returns the channel that is closed when the attempt is cancelled. The first call makes the attempt cancellable, unless it was released before;
 // then the channel is that of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
-	if in := a.ensureInner(); in != nil {
+	if in := a.ensureInnerContext(); in != nil {
 		return in.Done()
 	}
 	return a.Context.Done()
@@ -105,7 +105,7 @@ func (a *Attempt) Done() <-chan struct{} {
 
 // Deadline returns the deadline of the caller's context.
 func (a *Attempt) Deadline() (time.Time, bool) {
-	if in := a.loadInner(); in != nil {
+	if in := a.loadInnerContext(); in != nil {
 		return in.Deadline()
 	}
 	return a.Context.Deadline()
@@ -113,7 +113,7 @@ func (a *Attempt) Deadline() (time.Time, bool) {
 
 // Err returns the error of the attempt: that of the caller's context, until the attempt is cancelled or detached.
 func (a *Attempt) Err() error {
-	in := a.loadInner()
+	in := a.loadInnerContext()
 	if in == nil {
 		return a.Context.Err()
 	}
@@ -128,9 +128,9 @@ func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
 	}
-	in, from := a.loadInner(), a.Context
+	in, from := a.loadInnerContext(), a.Context
 	if a.detaches && a.n > 0 {
-		in = a.ensureInner() // records the values that are asked for
+		in = a.ensureInnerContext() // records the values that are asked for
 	}
 	if in != nil {
 		from = in
@@ -158,15 +158,15 @@ func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel 
 	return a.in.CompareAndSwap(nil, &own.innerContext) // false if the attempt was released at the same time
 }
 
-// ensureInner returns the cancellable context of the attempt, and creates it in the first call; nil if the attempt was released before.
-func (a *Attempt) ensureInner() *innerContext {
+// ensureInnerContext returns the cancellable context of the attempt, and creates it in the first call; nil if the attempt was released before.
+func (a *Attempt) ensureInnerContext() *innerContext {
 	if a.in.Load() != nil {
-		return a.loadInner()
+		return a.loadInnerContext()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.in.Load() != nil {
-		return a.loadInner()
+		return a.loadInnerContext()
 	}
 	in, parent := new(innerContext), a.Context
 	if a.async || a.detaches {
@@ -190,14 +190,14 @@ func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	return int(v), ok
 }
 
-// An Origin is the context of a primary that begins before its race does.
-type Origin struct {
+// An PrimaryContext is the context of a primary that begins before its race does.
+type PrimaryContext struct {
 	context.Context
 	Call CallTarget // as in [Attempt]
 }
 
 // Value returns the values that an [Attempt] of the primary has.
-func (o *Origin) Value(key any) any {
+func (o *PrimaryContext) Value(key any) any {
 	switch key {
 	case numberKey{}:
 		return uint8(0)
@@ -223,7 +223,7 @@ func (a *Attempt) Guard() Guard {
 
 // Cancel ends the context of an attempt that has lost, with the cause [ErrLost], as soon as its guard allows.
 func (a *Attempt) Cancel() {
-	in := a.ensureInner()
+	in := a.ensureInnerContext()
 	if in == nil {
 		return
 	}
@@ -238,14 +238,14 @@ func (a *Attempt) Cancel() {
 
 // ignoreCaller lets an asynchronous attempt run on when the caller's context ends.
 func (a *Attempt) ignoreCaller() {
-	if in := a.ensureInner(); in != nil { // created now: an inner context that is created later would end with the caller's context
+	if in := a.ensureInnerContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
 
 // detach ends all use of the caller's context, see [Detachment]. From now on, Value returns the given values.
 func (a *Attempt) detach(values []contextValue) {
-	if in := a.ensureInner(); in != nil && in.caller.Context != nil {
+	if in := a.ensureInnerContext(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
 		defer in.ending.Unlock()
 		in.caller.detach(values)
@@ -254,7 +254,7 @@ func (a *Attempt) detach(values []contextValue) {
 
 // recordedValues returns the values of the caller's context that were looked up through the attempt.
 func (a *Attempt) recordedValues() []contextValue {
-	if in := a.loadInner(); in != nil {
+	if in := a.loadInnerContext(); in != nil {
 		return in.caller.recordedValues()
 	}
 	return nil
@@ -283,5 +283,5 @@ func (a *Attempt) sealInnerContext() *innerContext {
 	if a.in.CompareAndSwap(nil, released) {
 		return nil
 	}
-	return a.loadInner()
+	return a.loadInnerContext()
 }

@@ -83,7 +83,7 @@ type Style[T any] struct {
 	// hedges have been asked for before, and no others.
 	Detach Detachment
 	// LoserPolicy decides how losers of an asynchronous race end; nil: they are cancelled at once.
-	Losers LoserPolicy[T]
+	LoserPolicy LoserPolicy[T]
 	// TryAbandon is called, with the race locked, when the caller's context ends and the primary of an asynchronous race has not
 	// returned. If it reports true, Run returns with the context's error at once, and the results of the attempts are discarded
 	// when they end. Otherwise, or if TryAbandon is nil, Run waits for the primary.
@@ -100,12 +100,12 @@ type Style[T any] struct {
 
 // A Result is how a race ended.
 type Result[T any] struct {
-	Value    T
-	Err      error    // the primary's, if every attempt failed
-	Winner   int      // the attempt that gave Value; -1 if all failed
-	Started  int      // attempts started, the primary included
-	NotTaken int      // hedges that came with ErrAnswer while the race was open
-	Attempt  *Attempt // of Value; release it if it holds its caller's context; nil if the caller left it behind
+	Value           T
+	Err             error    // the primary's, if every attempt failed
+	Winner          int      // the attempt that gave Value; -1 if all failed
+	Started         int      // attempts started, the primary included
+	AnswersNotTaken int      // hedges that came with ErrAnswer while the race was open
+	Attempt         *Attempt // of Value; release it if it holds its caller's context; nil if the caller left it behind
 }
 
 // A Panic is the error of an attempt that panicked, or left its goroutine.
@@ -182,13 +182,13 @@ const (
 
 // A hedgeState is the part of a race that is needed once a hedge was due. The race's mu guards it.
 type hedgeState struct {
-	attempts   [1 + MaxHedges]attempt // 0 is the primary
-	started    int                    // attempts, the primary included
-	index      int                    // of the hedge that the timer is set for
-	isDue      bool                   // a hedge is to start though the primary has failed
-	staleFires int                    // calls of fire for a time that has changed since
-	notTaken   int                    // see Result
-	hold       failureHold            // of the failure of the primary
+	attempts        [1 + MaxHedges]attempt // 0 is the primary
+	started         int                    // attempts, the primary included
+	index           int                    // of the hedge that the timer is set for
+	isDue           bool                   // a hedge is to start though the primary has failed
+	staleFires      int                    // calls of fire for a time that has changed since
+	answersNotTaken int                    // see Result
+	hold            failureHold            // of the failure of the primary
 }
 
 type attempt struct {
@@ -273,7 +273,7 @@ func (r *Race[T]) Reset() bool {
 	r.op, r.schedule = nil, nil
 	s := &r.Style // each field alone: while the garbage collector marks, that costs a fifth of clearing it as a whole
 	s.Async, s.FreshTimer, s.Detach = false, false, DetachNone
-	s.Losers, s.TryAbandon, s.Observer, s.Primary = nil, nil, nil, nil
+	s.LoserPolicy, s.TryAbandon, s.Observer, s.Primary = nil, nil, nil, nil
 	r.phase, r.primaryDone, r.value, r.err, r.hedges = racing, false, *new(T), nil, nil
 	return true
 }
@@ -477,7 +477,7 @@ func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 		r.holdFailure()
 		loser = -1
 	case open && err == ErrAnswer:
-		r.hedges.notTaken++
+		r.hedges.answersNotTaken++
 	}
 	op, a, ended := r.op, (*Attempt)(nil), (func())(nil)
 	if loser >= 0 {
@@ -529,7 +529,7 @@ func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 			return a, ended
 		}
 	}
-	switch losers := r.Style.Losers; {
+	switch losers := r.Style.LoserPolicy; {
 	case losers != nil:
 		if ended = losers.Lost(a, n, running); ended != nil {
 			a.ignoreCaller()
@@ -577,7 +577,7 @@ func (r *Race[T]) holdFailure() {
 		return
 	}
 	r.hedges.hold.failed = time.Now()
-	losers := r.Style.Losers
+	losers := r.Style.LoserPolicy
 	if losers == nil {
 		return
 	}
@@ -695,7 +695,7 @@ func (r *Race[T]) endRace() Result[T] {
 	r.phase = finished
 	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.startedCount()}
 	if r.hedges != nil {
-		out.NotTaken = r.hedges.notTaken
+		out.AnswersNotTaken = r.hedges.answersNotTaken
 	}
 	if r.winner >= 0 || r.primaryDone {
 		out.Attempt, _ = r.attemptAt(max(r.winner, 0))

@@ -57,7 +57,7 @@ func (s *script) gone() []string {
 	return slices.Sorted(slices.Values(s.discarded))
 }
 
-// lingering is a Losers that cancels losers after a grace period. It holds every failure.
+// lingering is a LoserPolicy that cancels losers after a grace period. It holds every failure.
 type lingering struct {
 	grace time.Duration
 	count atomic.Int32 // losers that run on
@@ -75,7 +75,7 @@ func (*lingering) Failed(_ *race.Attempt, v string, _ error, _ func()) (string, 
 
 // after returns a schedule with one delay.
 func after(d time.Duration) *race.FixedSchedule {
-	return &race.FixedSchedule{Delays: []time.Duration{d}, Usual: time.Second}
+	return &race.FixedSchedule{Delays: []time.Duration{d}, UsualLatency: time.Second}
 }
 
 // takes returns an attempt that answers after the n-th duration, unless cancelled before.
@@ -102,7 +102,7 @@ func runIn(ctx context.Context, s *script, style setup, delays ...time.Duration)
 	var r race.Race[string]
 	start := time.Now()
 	r.Style = style.Style
-	out := r.Run(ctx, s, &race.FixedSchedule{Delays: delays, Usual: style.usual})
+	out := r.Run(ctx, s, &race.FixedSchedule{Delays: delays, UsualLatency: style.usual})
 	return out, time.Since(start)
 }
 
@@ -115,7 +115,7 @@ var (
 func styles(t *testing.T, f func(t *testing.T, style setup)) {
 	for name, style := range map[string]setup{
 		"in place": inPlace, "detached": detached,
-		"lingering": {race.Style[string]{Async: true, Losers: &lingering{grace: time.Second}}, time.Second},
+		"lingering": {race.Style[string]{Async: true, LoserPolicy: &lingering{grace: time.Second}}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { f(t, style) })
@@ -413,7 +413,7 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 
 func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
 	for name, style := range map[string]setup{"in place": inPlace, "detached": detached,
-		"lingering": {race.Style[string]{Async: true, Losers: &lingering{grace: time.Hour}}, time.Second}} {
+		"lingering": {race.Style[string]{Async: true, LoserPolicy: &lingering{grace: time.Hour}}, time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
@@ -607,7 +607,7 @@ func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
 	})
 }
 
-// leaver is a Watch that ends the goroutine in which attempt n has ended.
+// leaver is an AttemptObserver that ends the goroutine in which attempt n has ended.
 type leaver int
 
 func (leaver) AttemptStarted(context.Context, int) {}
@@ -858,7 +858,7 @@ func TestR2NoHedgeStartsOnceThePrimaryHasFailed(t *testing.T) {
 	})
 }
 
-// keeper is a Losers that keeps another value in place of the one that a failed primary has returned.
+// keeper is a LoserPolicy that keeps another value in place of the one that a failed primary has returned.
 type keeper func(release func()) (wait bool)
 
 func (keeper) Lost(a *race.Attempt, _ int, running bool) func() {
@@ -895,8 +895,8 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 				return "", context.Cause(a)
 			}}
 			r.Style = style.Style
-			r.Style.Losers = c.hold
-			out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
+			r.Style.LoserPolicy = c.hold
+			out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, UsualLatency: style.usual})
 			assert.Same(t, errDown, out.Err)
 			assert.Equal(t, "held primary", out.Value, name)
 			assert.Equal(t, c.want, time.Since(start), name)
@@ -912,8 +912,8 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 		}}
 		var r race.Race[string]
 		r.Style = style.Style
-		r.Style.Losers = keeper(func(func()) bool { return true })
-		out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, Usual: style.usual})
+		r.Style.LoserPolicy = keeper(func(func()) bool { return true })
+		out := r.Run(t.Context(), h, &race.FixedSchedule{Delays: []time.Duration{10 * ms}, UsualLatency: style.usual})
 		assert.Equal(t, "hedge", out.Value)
 		synctest.Wait()
 		assert.Equal(t, []string{"held primary"}, h.gone())
@@ -934,14 +934,14 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 			out, took := run(s, style, 10*ms)
 			if bad == 0 {
 				assert.Equal(t, "answer 1", out.Value)
-				assert.Zero(t, out.NotTaken)
+				assert.Zero(t, out.AnswersNotTaken)
 				time.Sleep(time.Minute)
 				continue
 			}
 			assert.Equal(t, "answer 0", out.Value)
 			assert.NoError(t, out.Err)
 			assert.Equal(t, 50*ms, took)
-			assert.Equal(t, 1, out.NotTaken)
+			assert.Equal(t, 1, out.AnswersNotTaken)
 		}
 		out, _ := run(&script{attempt: func(*race.Attempt, int) (string, error) { return "not found", race.ErrAnswer }}, style, 10*ms)
 		assert.NoError(t, out.Err)
@@ -952,7 +952,7 @@ func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
 func TestResetClearsEveryFieldOfStyle(t *testing.T) {
 	var r race.Race[string]
 	s := &script{attempt: func(*race.Attempt, int) (string, error) { return "", nil }}
-	r.Style = race.Style[string]{Async: true, Detach: race.DetachAll, FreshTimer: true, Losers: new(lingering),
+	r.Style = race.Style[string]{Async: true, Detach: race.DetachAll, FreshTimer: true, LoserPolicy: new(lingering),
 		TryAbandon: func() bool { return true }, Observer: leaver(race.MaxHedges + 1), Primary: new(race.Attempt)}
 	style := reflect.ValueOf(&r.Style).Elem()
 	for i := range style.NumField() {

@@ -27,8 +27,8 @@ type Reschedule struct {
 
 // A FixedSchedule is a list of delays. No hedge starts once the primary has failed.
 type FixedSchedule struct {
-	Delays []time.Duration // since the race began, rising
-	Usual  time.Duration   // the longest time that a success usually takes, such as the 99th percentile; 0: it is not known
+	Delays       []time.Duration // since the race began, rising
+	UsualLatency time.Duration   // the longest time that a success usually takes, such as the 99th percentile; 0: it is not known
 }
 
 // Next returns the distance between two delays.
@@ -47,7 +47,7 @@ func (s *FixedSchedule) Failed(n, _ int, _ error) Reschedule { return Reschedule
 
 // HedgeTimeout is [BoundHedgeTimeout] of the usual time.
 func (s *FixedSchedule) HedgeTimeout(took time.Duration) time.Duration {
-	return BoundHedgeTimeout(s.Usual, took)
+	return BoundHedgeTimeout(s.UsualLatency, took)
 }
 
 const (

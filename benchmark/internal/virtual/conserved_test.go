@@ -44,7 +44,7 @@ func TestFiftyHostsDoNotPayForOneAnother(t *testing.T) {
 	for i, was := range fiftyBefore {
 		calls := fiftyHosts().Run(context.Background(), uint64(i+1), func() virtual.Policy {
 			return virtual.NewOurs(policy.Config{
-				Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096, Short: true,
+				Percentile: 0.90, MaxHedges: 2, Share: 0.10, EstimatedRPS: 100, Burst: 2 * time.Second, MinDelay: ms, MaxKeys: 4096, HasShortBucket: true,
 			})
 		}, nil)
 		groups := map[string][]latency.Call{}

@@ -18,7 +18,7 @@ func (None) Begin(time.Duration, int) []time.Duration { return nil }
 // Admit is never asked.
 func (None) Admit(time.Duration, int, int) bool { return false }
 
-// Done learns nothing.
+// End learns nothing.
 func (None) Done(time.Duration, int, End) {}
 
 // Static hedges every call at the same times, without a budget.
@@ -30,7 +30,7 @@ func (s Static) Begin(time.Duration, int) []time.Duration { return s }
 // Admit always hedges.
 func (Static) Admit(time.Duration, int, int) bool { return true }
 
-// Done learns nothing.
+// End learns nothing.
 func (Static) Done(time.Duration, int, End) {}
 
 // Ours is this library's engine itself, driven by the simulation's clock.
@@ -68,11 +68,11 @@ func (o *Ours) Admit(now time.Duration, host, index int) bool {
 	return o.key(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// Done records the call. Losers are cancelled at once, so that no hedge is in flight any more.
+// End records the call. Losers are cancelled at once, so that no hedge is in flight any more.
 func (o *Ours) Done(now time.Duration, host int, e End) {
 	k := o.key(host)
 	for range len(e.Starts) - 1 {
-		k.Ended()
+		k.HedgeEnded()
 	}
 	k.RecordCall(epoch.Add(now), policy.Result{
 		Latency:           e.Latency,
@@ -86,7 +86,7 @@ func (o *Ours) Done(now time.Duration, host int, e End) {
 }
 
 // PushedBack tells the key.
-func (o *Ours) PushedBack(now time.Duration, host int) { o.key(host).PushBack(epoch.Add(now), 0) }
+func (o *Ours) PushedBack(now time.Duration, host int) { o.key(host).RecordPushback(epoch.Add(now), 0) }
 
 // Published is the published adaptive policy, see package published.
 type Published struct{ policy *published.Policy }
@@ -104,7 +104,7 @@ func (p *Published) Begin(now time.Duration, host int) []time.Duration {
 // Admit asks its bucket.
 func (p *Published) Admit(now time.Duration, _, _ int) bool { return p.policy.Admit(now) }
 
-// Done records the winner's latency, or the time until the caller gave up.
+// End records the winner's latency, or the time until the caller gave up.
 func (p *Published) Done(now time.Duration, host int, e End) {
 	if !e.Refused {
 		p.policy.Learn(now, strconv.Itoa(host), e.Latency)
@@ -155,7 +155,7 @@ func (f *Failsafe) Admit(time.Duration, int, int) bool {
 	return true
 }
 
-// Done records what every attempt took; for a cancelled one, the time until then.
+// End records what every attempt took; for a cancelled one, the time until then.
 func (f *Failsafe) Done(_ time.Duration, _ int, e End) {
 	f.calls--
 	f.hedges -= len(e.Starts) - 1

@@ -363,7 +363,7 @@ type health struct {
 	nextTrial       time.Time                // earliest time of the next trial
 	isProbing       bool                     // a probe is running
 	hasFailedProbe  bool                     // the last probe failed, and no answer came since
-	notice          policy.Notice            // decides which changes are logged
+	notice          policy.ReportThrottle    // decides which changes are logged
 }
 
 // isDoubtful reports whether the server is silent or failing. The cause may be the names that were asked; a probe finds
@@ -544,7 +544,7 @@ func (h *health) logChange(now time.Time) {
 	}
 	h.mu.Lock()
 	doubtful, silent := h.isDoubtful(), h.IsSilent()
-	dropped, news := h.notice.Update(now, policy.ChangeEvery, doubtful)
+	dropped, news := h.notice.Update(now, policy.MinChangeInterval, doubtful)
 	h.mu.Unlock()
 	if !news {
 		return
