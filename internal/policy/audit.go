@@ -9,10 +9,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An experiment is the audit of a key's host, as an admission check and as an observer of calls. That of a host without audit is nil.
+// An experiment connects a key to the audit of its host: it denies hedges in control slots, and passes results of calls to the audit. The
+// embedded pointer is nil if the host is not audited.
 type experiment struct{ *audit.Audit }
 
-// isAudited reports whether the host is audited: hedging is off in some time slots, for comparison.
+// isAudited reports whether the host has an audit.
 func (x *experiment) isAudited() bool { return x.Audit != nil }
 
 func (x *experiment) deny(admission) observe.Reason {
@@ -22,13 +23,14 @@ func (x *experiment) deny(admission) observe.Reason {
 	return None
 }
 
-// endCall records the result of a call that ends now.
+// endCall passes the result of a call that ends now to the audit.
 func (x *experiment) endCall(now time.Time, r *Result) {
 	waited := cmp.Or(r.Waited, r.Latency)
 	x.EndCall(now.Add(-waited).UnixNano(), audit.Result{Latency: waited, Failed: !r.Answered && !r.Canceled, Hedges: r.Hedges})
 }
 
-// takeNewResults returns a function that reports new results to an observer, and the change of the verdict. Both are nil if there is none.
+// takeNewResults returns a function that reports the new results of the audit to an observer, and the change of the verdict. The function
+// is nil if there are no new results. The change is nil if the verdict stays.
 func (x *experiment) takeNewResults() (report func(observe.Observer, observe.KeyInfo), change *Change) {
 	v, changed, isNew := x.TakeNewResults()
 	if !isNew {
@@ -40,10 +42,10 @@ func (x *experiment) takeNewResults() (report func(observe.Observer, observe.Key
 	return func(o observe.Observer, host observe.KeyInfo) { o.Audited(host, v) }, change
 }
 
-// addVerdict adds the verdict to the result of a call.
+// addVerdict adds the current verdict to the result of a call for observers.
 func (x *experiment) addVerdict(r *observe.RequestResult) { r.Audit = string(x.Verdict()) }
 
-// experiments are the audits of the hosts of an engine; nil: they are not audited.
+// experiments is the table of the audits of the engine's hosts; nil if hosts are not audited.
 type experiments = audit.Hosts
 
 func newExperiments(s *Setup) *experiments {

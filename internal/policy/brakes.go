@@ -6,8 +6,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// brakes stop the hedges of a key where they would do harm. They are the admission checks with state, and the yield of the hedges.
-// [Key].mu guards them.
+// brakes deny hedges of a key where hedges would do harm: in an outage, after pushback, and while few hedges win. They hold the state of
+// these three checks. [Key].mu guards them.
 type brakes struct {
 	outage   outageCheck
 	pushback pushbackCheck
@@ -17,20 +17,20 @@ type brakes struct {
 	throttles       *[changeKinds]ReportThrottle // nil: no change was reported
 }
 
-// resetResults forgets the results of calls. An exhausted budget stays exhausted.
+// resetResults resets the state that results of calls have changed. An exhausted budget stays exhausted.
 func (b *brakes) resetResults() {
 	b.winRate = winRateThrottle{}
 	b.setState(&brakeState{scale: 1})
 }
 
-// copyState returns the state that outlives the key.
+// copyState returns the part of the state that is kept when the key is evicted.
 func (b *brakes) copyState() brakeState { return brakeState{b.outage, b.pushback, b.winRate.scale} }
 
 func (b *brakes) setState(s *brakeState) {
 	b.outage, b.pushback, b.winRate.scale = s.outage, s.pushback, s.scale
 }
 
-// takeChanges returns the changes to report.
+// takeChanges returns the changes that are due to be reported, and marks them as reported.
 func (b *brakes) takeChanges(now time.Time) (all []Change) {
 	if b.throttles == nil {
 		b.throttles = new([changeKinds]ReportThrottle)

@@ -8,19 +8,19 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// A brakeState is the part of a key's brakes that is kept when the key is evicted, and that is exported.
+// A brakeState is the part of the brakes that is kept after the key is evicted, and that is exported.
 type brakeState struct {
 	outage   outageCheck
 	pushback pushbackCheck
 	scale    float64 // see [winRateThrottle]
 }
 
-// isNotable reports whether the state restrains hedging enough to be kept. That of a key with few calls does not.
+// isNotable reports whether the state must be kept, because it restrains hedging, or nearly does.
 func (s *brakeState) isNotable() bool {
 	return s.outage.slowShare > SlowLimit/2 || s.pushback.share > PushResume || s.pushback.stopped || s.scale < 1
 }
 
-// mergeState makes s at least as restrictive as other.
+// mergeState combines s with other: for each field, s gets the more restrictive value.
 func (s *brakeState) mergeState(other *brakeState) {
 	p, o := &s.pushback, &other.pushback
 	s.outage.slowShare, s.scale = max(s.outage.slowShare, other.outage.slowShare), min(s.scale, other.scale)
@@ -30,8 +30,8 @@ func (s *brakeState) mergeState(other *brakeState) {
 	}
 }
 
-// appendTo appends the slow share, the scale and the pushback share as IEEE 754 numbers; then whether pushback has stopped hedges, as 0 or 1;
-// then the rest of the pause in nanoseconds.
+// appendTo appends the encoded state to b: slow share, scale and pushback share as bits of a float64; 1 if PushbackStopped, otherwise 0;
+// the remaining pause in nanoseconds. Each is a Uvarint.
 func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	for _, x := range [...]float64{s.outage.slowShare, s.scale, s.pushback.share} {
 		b = binary.AppendUvarint(b, math.Float64bits(x))
@@ -44,7 +44,7 @@ func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	return binary.AppendUvarint(b, uint64(min(max(s.pushback.waitUntil.Sub(now), 0), maxPause)))
 }
 
-// decodeBrakeState reads a state that was appended at the time then, and reports whether it is valid.
+// decodeBrakeState decodes a state that appendTo has encoded at the time then. It reports false if the state is invalid.
 func decodeBrakeState(d *decode.Decoder, then time.Time) (s brakeState, ok bool) {
 	for _, x := range [...]*float64{&s.outage.slowShare, &s.scale, &s.pushback.share} {
 		if *x = math.Float64frombits(d.Uvarint()); !(*x >= 0 && *x <= 1) { // written so that NaN fails

@@ -6,46 +6,46 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Change is a change of a key's state.
+// A Change reports that a condition of a key has begun or ended.
 type Change struct {
 	Kind     ChangeKind
-	Bad      bool           // hedging is paused, or the budget is exhausted; false: no longer
-	Reason   observe.Reason // reason for which hedging is paused: DeniedSlow or DeniedPaused
-	Until    time.Time      // end of the pause, if the server has named a time
-	Audit    observe.Audit  // result of the audit, if Kind is KindVerdict
+	Bad      bool           // true if the condition begins, such as a pause of hedging; false if it ends
+	Reason   observe.Reason // reason of a pause: DeniedSlow or DeniedPaused
+	Until    time.Time      // end of the pause, if the server has named a time; otherwise zero
+	Audit    observe.Audit  // results of the audit, if Kind is KindVerdict
 	Dropped  int            // number of changes of this kind that were not reported since the last report
-	Endpoint string         // endpoint that is ejected or restored, if Kind is KindEndpoint
+	Endpoint string         // the ejected or restored endpoint, if Kind is KindEndpoint
 }
 
-// A ChangeKind is the kind of state that changed.
+// A ChangeKind is the kind of a condition that begins or ends.
 type ChangeKind int
 
-// The kinds.
+// The kinds. Changes of the kinds from KindVerdict on are reported at once.
 const (
-	KindPause  ChangeKind = iota // hedging pauses, and resumes
-	KindBudget                   // the budget is exhausted, and is at least half full again
+	KindPause  ChangeKind = iota // hedging is paused
+	KindBudget                   // the budget is exhausted; this ends when the budget is half full
 	changeKinds
 
-	KindVerdict  = changeKinds     // a verdict changes; it is reported at once
-	KindEndpoint = changeKinds + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another, and is restored
+	KindVerdict  = changeKinds     // the verdict of an audit has changed
+	KindEndpoint = changeKinds + 1 // an endpoint is ejected, because it fails or, if Reason is DeniedSlow, is slower than another endpoint
 )
 
-// The least times between two equal reports. A busy budget is exhausted and refilled all the time, which needs no action.
+// Minimum times between two equal reports. That of the budget is long, because a busy budget is often exhausted and needs no action.
 const (
 	MinChangeInterval = 10 * time.Second
 	MinBudgetInterval = 10 * time.Minute
 )
 
-// A ReportThrottle decides when a state that is good or bad, such as an exhausted budget, is reported. It holds the present state and the last one reported. The
-// zero value is good. It is not safe for concurrent use.
+// A ReportThrottle limits how often the begin and the end of a condition, such as an exhausted budget, are reported. It holds the current
+// state and the last reported state. The zero value is for a condition that has not begun. It is not safe for concurrent use.
 type ReportThrottle struct {
 	bad, reported bool
-	changes       int          // since the last that was reported
-	last          [2]time.Time // when it was reported to be good, and bad
+	changes       int          // number of changes since the last report
+	last          [2]time.Time // times of the last reports of its end, and of its begin
 }
 
-// Update stores the present state, and returns whether to report it now. A change sooner than every after the last equal report is reported
-// later, if it lasts. Dropped is the number of changes since the last report that were not reported.
+// Update stores the current state, and reports whether to report it now. It delays a report until the time every has passed since the last
+// equal report, and drops it if the state changes back before. The number of dropped changes since the last report is returned as well.
 func (n *ReportThrottle) Update(now time.Time, every time.Duration, bad bool) (dropped int, report bool) {
 	if bad != n.bad {
 		n.bad = bad

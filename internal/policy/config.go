@@ -8,44 +8,44 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// MinSamples is the number of latencies that a key must know before its calls are hedged. A guessed delay would double the load of every
+// MinSamples is the number of latencies that a key records before its calls are hedged. A guessed delay would double the load of every
 // service that is slower.
 const MinSamples = 10
 
-// None is no reason to deny: a hedge may start.
+// None means that there is no reason to deny a hedge.
 const None observe.Reason = ""
 
-// A Config holds the settings of an Engine. Each adapter has defaults of its own.
+// A Config holds the settings of an Engine. Each adapter has its own defaults.
 type Config struct {
-	Percentile     float64       // never hedge before this quantile, in [0, 1)
-	MaxHedges      int           // per call
+	Percentile     float64       // the first delay is at least this quantile of the latencies, in [0, 1)
+	MaxHedges      int           // maximum per call
 	Share          float64       // hedges per request
-	EstimatedRPS   float64       // sizes the burst until the rate is measured; without HasShortBucket, the rate counts as this at least
-	Burst          time.Duration // for which the budget of that rate may be saved up
-	HasShortBucket bool          // a key's bucket has a second limiter, see [budget.Bucket]
-	MinDelay       time.Duration // before the first hedge, and between two
+	EstimatedRPS   float64       // request rate that sizes the burst until the rate is measured; without HasShortBucket, also the least rate
+	Burst          time.Duration // the burst is the budget that requests at that rate earn in this time
+	HasShortBucket bool          // the bucket of a key has a short token bucket as well, see [budget.Bucket]
+	MinDelay       time.Duration // minimum of the first delay and of the time between two hedges
 	MaxDelay       time.Duration // no hedge is due later; 0: no limit
-	InitialDelay   time.Duration // before anything is learned; 0: do not hedge then
-	MaxPerSecond   float64       // hedges of all keys per second; 0: no limit
-	MaxKeys        int           // keys remembered; the least recently used go first
+	InitialDelay   time.Duration // delay while too few latencies are known; 0: calls are not hedged then
+	MaxPerSecond   float64       // maximum of hedges per second, of all keys together; 0: no limit
+	MaxKeys        int           // maximum number of keys; the least recently used keys are evicted
 
 	Setup
 }
 
-// A Setup holds the settings that never change.
+// A Setup holds the settings that cannot change after New.
 type Setup struct {
 	Client, Protocol string                        // as in [observe.KeyInfo]
-	Notifier         *observers.Notifier           // of observers; nil: there are none
-	Changed          func(observe.KeyInfo, Change) // is called with changes of state, see [MinChangeInterval]; may be nil
-	Shared           *budget.Bucket                // pays for all keys; nil: each key has its own
-	PerHost          bool                          // keys of one host share its bucket, whatever their route
-	Shadow           bool                          // learn, decide and count, but start no hedge
-	Audit            bool                          // measure whether hedging helps, see package audit
-	Wall             func() time.Time              // the time of day; nil: calls begin at the time of day
-	MaxHedgeCost     int                           // tokens; 0: every hedge costs one token
+	Notifier         *observers.Notifier           // notifies the observers; nil: there are no observers
+	Changed          func(observe.KeyInfo, Change) // is called with each reported change of a key's state; may be nil
+	Shared           *budget.Bucket                // bucket that pays for the hedges of all keys; nil: each key has its own bucket
+	PerHost          bool                          // all keys of a host share one bucket
+	Shadow           bool                          // shadow mode: hedges are decided and counted, but not sent
+	Audit            bool                          // audit each host, see package audit
+	Wall             func() time.Time              // returns the time of day, for audits; nil: the engine's clock shows the time of day
+	MaxHedgeCost     int                           // highest cost of a hedge in tokens; 0: every hedge costs one token
 }
 
-// bucketSizing returns the sizes of the buckets of keys, hosts and routes.
+// bucketSizing returns the settings for the sizes of the buckets of keys, hosts and routes.
 func (c *Config) bucketSizing() budget.Sizing {
 	s := budget.Sizing{Share: c.Share, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst, HasShortBucket: c.HasShortBucket}
 	if c.MaxHedgeCost > 1 {

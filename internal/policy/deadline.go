@@ -2,7 +2,7 @@ package policy
 
 import "github.com/gohedge/hedge/observe"
 
-// A deadlineCheck denies hedges of calls whose deadline is nearer than the median latency.
+// A deadlineCheck denies a hedge if less time than the median latency remains before the deadline of the call.
 type deadlineCheck struct{}
 
 func (deadlineCheck) deny(a admission) observe.Reason {

@@ -16,19 +16,21 @@ import (
 // Limits of an export.
 const (
 	maxExport        = 64 << 20 // bytes
-	maxNameBytes     = 8 << 10  // bytes of a host or route; written ones are short
-	maxExportedCalls = 1 << 50  // from which a state is believed to be learned
+	maxNameBytes     = 8 << 10  // bytes of a host or route; Export writes shortened names
+	maxExportedCalls = 1 << 50  // maximum number of calls of a state; larger numbers count as this
 )
 
-// The content of an export is three lists, each with its length in front: for each key its host, its route and its window,
-// with their lengths in front; each host that has a verdict, and the verdict as [hostVerdict] has it; each key
-// that has a notable state of its brakes: host, route, number of calls, state ([brakeState.append]).
+// envelope frames an export. Its content is three lists, each preceded by its length:
+//
+//   - for each key: host, route and window, each preceded by its length;
+//   - for each host with a verdict: the host and the verdict, see [hostVerdict];
+//   - for each key with a notable brake state: host, route, number of calls and state, see [brakeState.appendTo].
 var envelope = decode.Envelope{Name: "hedge windows ", Foreign: errForeign, Max: maxExport}
 
 var errForeign = errors.New("this is no export of learned latencies")
 
-// Export writes what the keys learned, the most recently used first, as many as
-// Import would read. Keys without a sample are left out.
+// Export writes the latencies of the keys, the states of their brakes and the verdicts of the audits. If the export would be larger than
+// Import accepts, it leaves out the least recently used keys. Keys without latencies are left out.
 func (e *Engine) Export(w io.Writer, now time.Time) error {
 	type aged struct {
 		*Key
@@ -59,7 +61,7 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 	return err
 }
 
-// appendWindow appends the key's name and window; nothing if the window is empty.
+// appendWindow appends the name and the latency window of the key to b. It appends nothing if the window is empty.
 func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,11 +73,11 @@ func (k *Key) appendWindow(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, k.latency.window.Append(nil, now))
 }
 
-// Import adds the latencies and states that another Engine has exported. It makes new keys while there is room, and evicts none for them. The
-// function share returns the share of a route, see [Engine.RouteKey]. Brake states apply to keys without calls. It returns the number of
-// keys that got latencies.
+// Import adds the latencies, brake states and verdicts that another Engine has exported. It adds keys while there is room, and evicts none.
+// A brake state only applies to a key without calls. Import returns the number of keys that got latencies.
 //
-// If the export is invalid, nothing changes. Windows of keys for which there is no room are not decoded, and take no memory.
+// The function share returns the share of a new route key, see [Engine.RouteKey]. If the export is invalid, nothing changes. Windows of
+// keys for which there is no room are not decoded, so they use no memory.
 func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (keys int, err error) {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -110,7 +112,7 @@ func (e *Engine) Import(r io.Reader, now time.Time, share func(Name) float64) (k
 	return keys, nil
 }
 
-// acceptsKey returns a function that reports whether to import a key: the key exists, or there is room for it.
+// acceptsKey returns a function that reports whether to import a key: the key exists, or the table has room for it.
 func (e *Engine) acceptsKey() func(Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -127,7 +129,7 @@ func (e *Engine) acceptsKey() func(Name) bool {
 	}
 }
 
-// hasRoom reports whether a key, and the key of its host if that is missing, can be made without an eviction.
+// hasRoom reports whether the table has room for a key, and for the key of its host if that is missing.
 func (e *Engine) hasRoom(name Name) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,7 +145,7 @@ type importedWindow struct {
 	window *sketch.Window
 }
 
-// decodeWindows reads all windows, and returns those of the keys for which wanted returns true.
+// decodeWindows decodes the list of windows, and returns the windows of the keys for which wanted returns true.
 func decodeWindows(d *decode.Decoder, now time.Time, wanted func(Name) bool) (all []importedWindow, err error) {
 	seen := make(map[Name]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
@@ -171,15 +173,15 @@ func decodeName(d *decode.Decoder) Name {
 	return Name{Host: string(d.Bytes(maxNameBytes)), Route: string(d.Bytes(maxNameBytes))}.shortened()
 }
 
-// A keyBrakeState is the state of the brakes of a key in an export. Brakes deny hedges for a time: after pushback, in an outage, or while hedges do not win.
+// A keyBrakeState is the exported brake state of a key.
 type keyBrakeState struct {
 	name  Name
 	calls int64
 	brakeState
 }
 
-// encodeStates returns, in the format of an export, the verdicts of the audits of all hosts and the brake states of all keys, evicted ones included,
-// and the number of each.
+// encodeStates returns the encoded verdicts of all hosts, and the encoded brake states of all keys, including evicted keys. It also returns
+// the number of verdicts (judged) and of states (braked).
 func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, brakes []byte, braked uint64) {
 	add := func(name Name, s *brakeState, calls int64) bool {
 		if s.isNotable() && len(brakes) < maxExport/8 {
@@ -200,13 +202,14 @@ func (e *Engine) encodeStates(now time.Time) (verdicts []byte, judged uint64, br
 	return verdicts, judged, brakes, braked
 }
 
-// decodeBrakeStates reads the states that were written at the given time, and returns the first ones, at most so many.
+// decodeBrakeStates decodes the list of brake states that was encoded at the time then. It returns the first states, for at most the given
+// number of keys.
 func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBrakeState, err error) {
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		k := keyBrakeState{name: decodeName(d), calls: int64(min(d.Uvarint(), maxExportedCalls))}
 		var ok bool
 		if k.brakeState, ok = decodeBrakeState(d, then); !ok {
-			return nil, fmt.Errorf("%w: what holds hedges back makes no sense", decode.ErrDamaged)
+			return nil, fmt.Errorf("%w: a brake state has invalid values", decode.ErrDamaged)
 		}
 		if len(all) < keys {
 			all = append(all, k)
@@ -215,8 +218,8 @@ func decodeBrakeStates(d *decode.Decoder, then time.Time, keys int) (all []keyBr
 	return all, nil
 }
 
-// importBrakeStates merges the states into keys without calls, and stores the states of keys that do not exist. Of several states of a key,
-// the most restrictive values apply.
+// importBrakeStates merges the states into keys without calls. It stores the states of keys that do not exist, merged with states that are
+// stored already.
 func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -234,7 +237,7 @@ func (e *Engine) importBrakeStates(all []keyBrakeState) {
 	}
 }
 
-// importBrakeState merges the state of another key of the same name into that of k, unless k has had calls.
+// importBrakeState merges s into the state of k. It does nothing if k has had calls.
 func (k *Key) importBrakeState(s brakeState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// MaxInFlight bounds the hedges of one key in flight.
+// MaxInFlight is the maximum number of hedges of one key in flight.
 const MaxInFlight = 1000
 
-// An inFlightCheck counts the hedges in flight, and denies more than MaxInFlight.
+// An inFlightCheck denies hedges while MaxInFlight hedges of the key are in flight.
 type inFlightCheck struct{ hedges atomic.Int64 }
 
 func (c *inFlightCheck) deny(admission) observe.Reason {

@@ -10,19 +10,19 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// A Key is a latency key: the state of the calls to a host, a route or a method. Its methods are safe for concurrent use. They get the time as
-// an argument, so that a simulation can use its own clock.
+// A Key is the learned state of the calls with one latency key: a host, a route or a method. Its methods are safe for concurrent use. They
+// get the time as an argument, so that a simulation can use its own clock.
 type Key struct {
-	// These never change once the key is in the table.
+	// These fields never change after the key was added to the table.
 	Name         Name
 	Info         observe.KeyInfo // the same for observers
 	engine       *Engine
-	host         *Key            // whose bucket this key shares; nil: it shares none
-	account      *budget.Account // pays for its hedges
+	host         *Key            // key of the host, whose bucket this key shares; nil: the key shares no bucket
+	account      *budget.Account // pays for the hedges of the key
 	experiment   experiment      // of the host
-	earlierCalls int64           // calls of the key of this name before it was evicted
+	earlierCalls int64           // number of calls of an evicted key with this name
 
-	schedule     atomic.Pointer[Schedule] // stored with scheduleMu held; nil: do not hedge
+	schedule     atomic.Pointer[Schedule] // stored with scheduleMu held; nil: calls are not hedged
 	lastUsed     atomic.Int64             // the engine's age when a call last began, see [Engine]
 	inFlight     inFlightCheck
 	evicted      atomic.Bool // the engine's table has evicted the key
@@ -30,7 +30,7 @@ type Key struct {
 	AdapterState             // written by the adapter
 
 	_            [64]byte     // keeps fields that every call writes out of the cache line of fields that it only reads
-	requestCount atomic.Int64 // requests; not used if the account counts them
+	requestCount atomic.Int64 // number of calls; not used if the account counts them
 
 	mu       sync.Mutex // guards the fields below, and payments of the account
 	brakes   brakes
@@ -39,48 +39,51 @@ type Key struct {
 	shadow   *shadowStats // nil unless in shadow mode
 }
 
-// An AdapterState is state that an adapter stores beside a key. The engine reads TypicalCost alone.
+// An AdapterState is state that an adapter stores with a key. The engine itself only reads TypicalCost, and calls an Extension that is an
+// [EvictionListener].
 type AdapterState struct {
-	Features    atomic.Int32 // bits of the adapter; 0 at first
+	Features    atomic.Int32 // bits that the adapter defines; 0 at first
 	Extension   atomic.Value // empty at first; an [EvictionListener] is called when the key changes
 	TypicalCost atomic.Int32 // tokens that a hedge usually costs; 0: one
 }
 
-// An EvictionListener is an Extension that is called when its key is reset or evicted. The Engine is locked during the call. The
-// function that is returned is called when the Engine is unlocked, and may call observers; nil: there is none.
+// An EvictionListener is an Extension with hooks: Reset is called when its key is reset, and Forget when the key is evicted. The engine is
+// locked during the call. After the engine is unlocked, it calls the returned function, which may call observers. A nil function is not
+// called.
 type EvictionListener interface {
 	Reset() (report func())
 	Forget() (report func())
 }
 
-// IsEvicted reports whether the table has evicted k.
+// IsEvicted reports whether the engine has evicted k.
 func (k *Key) IsEvicted() bool { return k.evicted.Load() }
 
-// ReportEndpointEvent reports an event at an endpoint of the key's calls to observers.
+// ReportEndpointEvent reports an event at an endpoint, such as its ejection, to observers.
 func (k *Key) ReportEndpointEvent(p observe.EndpointEvent) {
 	if w := k.engine.setup.Notifier; w != nil {
 		w.Notify(func(o observe.Observer) { o.EndpointEvent(k.Info, p) })
 	}
 }
 
-// ReportChange reports a change that the adapter has found.
+// ReportChange reports a change of state that the adapter has detected to [Setup].Changed.
 func (k *Key) ReportChange(c Change) {
 	if f := k.engine.setup.Changed; f != nil {
 		f(k.Info, c)
 	}
 }
 
-// Counters count events since a key was made.
+// Counters count events since the key was made.
 type Counters struct {
 	Hedges     int64
 	Wins       int64
-	ShadowWins int64                    // by hedges that were not sent
-	Saved      time.Duration            // by the wins of either, estimated
+	ShadowWins int64                    // hedges that shadow mode did not send and that would have won
+	Saved      time.Duration            // estimated time that Wins and ShadowWins have saved
 	Denied     map[observe.Reason]int64 // hedges that were due and not sent
-	Unresumed  map[string]int64         // bodies that were not resumed, by obstacle; nil: there is none
+	Unresumed  map[string]int64         // stalled bodies that could not be resumed, by obstacle; nil: there is none
 }
 
-// newKey returns a key that is not in the table yet. The caller holds the Engine's mu.
+// newKey returns a new key, which the caller adds to the table. If host is not nil, the key shares the bucket of host. If share is
+// positive, the key also gets a route bucket with that share. The caller holds the engine's mu.
 func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	c := e.Config()
 	k := &Key{Name: name, Info: e.keyInfo(name), engine: e, host: host, latency: newLatencies()}
@@ -103,27 +106,28 @@ func newKey(e *Engine, name Name, host *Key, share float64) *Key {
 	return k
 }
 
-// IsCurrent reports whether the engine returns k for the name. It is false for a nil k. It is cheaper than Lookup.
+// IsCurrent reports whether k is the key that the engine has for the name. It is false if k is nil or was evicted. It is faster than
+// Lookup.
 func (k *Key) IsCurrent(name Name) bool { return k != nil && k.Name == name && !k.evicted.Load() }
 
 // Schedule returns the current schedule; nil means that calls are not hedged.
 func (k *Key) Schedule() *Schedule { return k.schedule.Load() }
 
-// AddBuckets adds buckets from which each hedge of the key takes tokens as well. The caller counts the requests of these buckets.
+// AddBuckets adds buckets from which each hedge of the key takes tokens as well. The caller counts the requests that refill these buckets.
 func (k *Key) AddBuckets(buckets ...*budget.Bucket) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.account.AddBuckets(buckets...)
 }
 
-// Tokens returns how many hedges the budget would pay for now.
+// Tokens returns the number of tokens that the budget has for hedges.
 func (k *Key) Tokens() float64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.account.Tokens()
 }
 
-// totalRequests returns the number of calls that have begun.
+// totalRequests returns the number of calls that have begun on the key.
 func (k *Key) totalRequests() int64 {
 	if k.account.IsExclusive() {
 		return k.account.Requests()
@@ -131,7 +135,7 @@ func (k *Key) totalRequests() int64 {
 	return k.requestCount.Load()
 }
 
-// Begin counts a call that starts now and returns its schedule.
+// Begin counts a call that starts now, and returns the schedule of the key; nil: the call is not hedged.
 func (k *Key) Begin(now time.Time) *Schedule {
 	k.MarkUsed(now)
 	if k.experiment.isAudited() {
@@ -144,16 +148,17 @@ func (k *Key) Begin(now time.Time) *Schedule {
 	return k.schedule.Load()
 }
 
-// MarkUsed records that a call needs k now. The call may begin on another key.
+// MarkUsed records that k is in use, which delays its eviction.
 func (k *Key) MarkUsed(now time.Time) {
 	if age := k.engine.advanceAge(now); k.lastUsed.Load() != age {
 		k.lastUsed.Store(age)
 	}
 }
 
-// Admit decides whether a hedge may start. If it may, Admit returns None: the budget has paid for the hedge, which counts as in flight until
-// Ended. Slow reports that the call has just reached the delay by which it counts as slow, see [Schedule]. In shadow mode, Admit returns
-// DeniedShadow in place of None.
+// Admit decides whether a hedge may start. If Admit returns None, the hedge may start: the budget has paid for it, and it counts as in
+// flight until HedgeEnded. In shadow mode, Admit returns DeniedShadow in place of None.
+//
+// If slow is true, the call has just reached the slow marker of its schedule, see [Schedule].
 func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeRequest) observe.Reason {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -177,8 +182,8 @@ func (k *Key) Admit(now time.Time, slow bool, deadline time.Time, request HedgeR
 	return None
 }
 
-// denyAdmission asks the admission checks in their order, and returns the first reason to deny the hedge; None if there is none. The account
-// pays after these checks, and shadow mode comes last. The caller holds mu.
+// denyAdmission returns the reason of the first admission check that denies the hedge; None if all checks pass. Budget and shadow mode are
+// not among these checks. The caller holds mu.
 func (k *Key) denyAdmission(a admission) observe.Reason {
 	for _, check := range [...]admissionCheck{
 		&k.experiment,
@@ -194,15 +199,15 @@ func (k *Key) denyAdmission(a admission) observe.Reason {
 	return None
 }
 
-// recordResult updates the checks with the result of a call. The caller holds mu. Every call is recorded, so this is no list of
-// interfaces: that would cost each call a few nanoseconds.
+// recordResult passes the result of a call to the checks that learn from results. A list of interfaces would cost each call a few
+// nanoseconds more. The caller holds mu.
 func (k *Key) recordResult(r *Result) {
 	k.brakes.outage.record(r)
 	k.brakes.pushback.record(r)
 	k.brakes.winRate.record(r)
 }
 
-// wouldBeDenied predicts whether a request for a hedge at the given time will be denied.
+// wouldBeDenied predicts whether Admit will deny a hedge at the given time to a call with the given deadline.
 func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -210,7 +215,7 @@ func (k *Key) wouldBeDenied(then, deadline time.Time, request HedgeRequest) bool
 		k.denyAdmission(admission{request, then, deadline, k.schedule.Load()}) != None
 }
 
-// recordDenied counts a hedge that its adapter denied. Slow is as for Admit.
+// recordDenied counts a hedge that the adapter denied. The argument slow has the meaning that it has for Admit.
 func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,7 +225,7 @@ func (k *Key) recordDenied(slow bool, reason observe.Reason) {
 	k.countDenied(reason)
 }
 
-// countDenied counts a hedge that was due and is not sent. The caller holds mu.
+// countDenied counts a hedge that was due and is not sent. If the budget is the reason, it counts as exhausted. The caller holds mu.
 func (k *Key) countDenied(reason observe.Reason) {
 	k.brakes.budgetExhausted = k.brakes.budgetExhausted || reason == observe.DeniedBudget
 	if k.counters.Denied == nil {
@@ -229,15 +234,15 @@ func (k *Key) countDenied(reason observe.Reason) {
 	k.counters.Denied[reason]++
 }
 
-// recordSlowCall counts a call as slow when no hedge is due.
+// recordSlowCall counts a slow call for the outage check.
 func (k *Key) recordSlowCall() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.outage.recordSlowCall()
 }
 
-// Withdraw takes back the admission of a hedge that was not sent, for the given reason. It returns the tokens to the budget and counts the
-// hedge as denied. Ended must be called as well.
+// Withdraw takes back the admission of a hedge that was not sent. It returns the tokens to the budget, and counts the hedge as denied for
+// the given reason. The caller calls HedgeEnded as well.
 func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeRequest) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,42 +252,41 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 	k.account.Refund(now, k.engine.limit.Load(), request.tokens())
 }
 
-// HedgeEnded records that an admitted hedge has ended: it is no longer in flight.
+// HedgeEnded records that an admitted hedge is no longer in flight.
 func (k *Key) HedgeEnded() { k.inFlight.hedges.Add(-1) }
 
-// HedgeEndedUnless is [Key.Ended] unless an admitted hedge was reported. Callers that report to observers defer it: an observer may end the
-// goroutine that would start the hedge.
+// HedgeEndedUnless calls [Key.HedgeEnded] unless *reported is true. Functions that call observers between Admit and the start of the hedge
+// defer it: if an observer ends the goroutine, the hedge never starts.
 func (k *Key) HedgeEndedUnless(reported *bool) {
 	if !*reported {
 		k.HedgeEnded()
 	}
 }
 
-// RecordPushback records an answer that asked for less load: by its status, and if d is not 0, by asking to wait for d.
-// [Key.RecordCall] counts the answers without pushback. See [pushbackCheck].
+// RecordPushback records an answer with pushback that asks for a pause of d; 0 if the answer names no time. [Key.RecordCall] counts answers
+// without pushback. See [pushbackCheck].
 func (k *Key) RecordPushback(now time.Time, d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.pushback.recordPushback(now, d)
 }
 
-// clearPushback ends the pause after pushback.
+// clearPushback ends a pause after pushback at once.
 func (k *Key) clearPushback() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.brakes.pushback = pushbackCheck{}
 }
 
-// copyBrakeState returns a copy of the state of the key's brakes.
 func (k *Key) copyBrakeState() brakeState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.brakes.copyState()
 }
 
-// resetLearned forgets the latencies and the state of the brakes. Counters and budgets stay.
+// resetLearned deletes the learned latencies and the state of the brakes. Counters and budgets stay.
 func (k *Key) resetLearned() {
-	k.scheduleMu.Lock() // or a schedule that is being made would survive
+	k.scheduleMu.Lock() // otherwise updateSchedule could store a schedule of the old latencies afterwards
 	defer k.scheduleMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -294,7 +298,7 @@ func (k *Key) resetLearned() {
 	k.schedule.Store(k.engine.Config().initialSchedule())
 }
 
-// CountUnresumed counts a body that was not resumed.
+// CountUnresumed counts a stalled response body that could not be resumed because of the obstacle.
 func (k *Key) CountUnresumed(obstacle string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -304,7 +308,7 @@ func (k *Key) CountUnresumed(obstacle string) {
 	k.counters.Unresumed[obstacle]++
 }
 
-// recordResumptionWin counts a request for the rest of an answer whose answer was read, see [Call.BeginRest].
+// recordResumptionWin counts a hedge of [Call.BeginResumption] whose bytes the caller got.
 func (k *Key) recordResumptionWin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// RecordCall records the result of a call that has ended. It returns the estimated time that the winning hedge saved, and whether a hedge that shadow
-// mode did not send would have won.
+// RecordCall records the result of a call that has ended. It returns the estimated time that the winning hedge saved, and whether a hedge
+// that shadow mode did not send would have won.
 //
-// The latency of an abandoned call is recorded only if it exceeds the first delay, as a lower bound; a shorter one has no information. New schedules
-// are made, and changes of state reported, without a lock that another call waits for.
+// The latency of an abandoned call is a lower bound. It is recorded only if the call reached its first delay, because a shorter bound has
+// no information. RecordCall makes schedules and reports changes after it unlocks mu, so that other calls do not wait.
 func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWon bool) {
 	index := sketch.Index(r.Latency)
 	k.mu.Lock()
@@ -40,7 +40,8 @@ func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWo
 	return saved, shadowWon
 }
 
-// recordCall is RecordCall without schedules and changes. Index is that of the latency in the window. The caller holds mu.
+// recordCall is the part of RecordCall that needs mu: it makes no schedule and reports no change. The index is that of the latency in the
+// window. The caller holds mu.
 func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Duration, shadowWon bool) {
 	isKnown := r.isTimed()
 	switch {
@@ -68,7 +69,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 	return saved, shadowWon
 }
 
-// reportVerdict reports new results of the experiment, and changes of its verdict.
+// reportVerdict reports new results of the audit to observers, and a change of its verdict to [Setup].Changed.
 func (k *Key) reportVerdict() {
 	report, change := k.experiment.takeNewResults()
 	if report == nil {
@@ -81,7 +82,7 @@ func (k *Key) reportVerdict() {
 	}
 }
 
-// takeChanges returns the changes to report. The caller holds mu.
+// takeChanges returns the changes of the brakes that are due to be reported. The caller holds mu.
 func (k *Key) takeChanges(now time.Time) []Change {
 	if k.brakes.budgetExhausted && k.account.IsHalfFull(now, k.engine.limit.Load()) {
 		k.brakes.budgetExhausted = false
@@ -110,14 +111,15 @@ func (k *Key) updateSchedule(now time.Time) {
 	}
 }
 
-// Quantile returns a quantile of the latencies as callers observed them. It reports false if no latency is known.
+// Quantile returns the quantile q of the latencies that callers observed. It reports false if no latency is known.
 func (k *Key) Quantile(q float64) (time.Duration, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.observedWindow().Quantile(q)
 }
 
-// observedWindow returns the window of latencies as callers observed them. The caller holds mu.
+// observedWindow returns the window of the latencies that callers observed. In shadow mode, that is not the window from which schedules are
+// made. The caller holds mu.
 func (k *Key) observedWindow() *sketch.Window {
 	if k.shadow != nil {
 		return &k.shadow.observedWindow
@@ -125,7 +127,7 @@ func (k *Key) observedWindow() *sketch.Window {
 	return &k.latency.window
 }
 
-// RecordPause records the longest time for which a reader of one response body waited for data.
+// RecordPause records d, the longest time for which the reader of one response body waited for data.
 func (k *Key) RecordPause(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -135,15 +137,15 @@ func (k *Key) RecordPause(d time.Duration) {
 	k.latency.pauses.Add(d)
 }
 
-// StallThreshold returns the length of a pause from which a body counts as stalled: twice the longest pause of 95 % of the bodies, at least 50 ms, and
-// at least the first hedge delay. It is 0 until ten bodies and ten calls are known.
+// StallThreshold returns the length from which a pause of a response body is a stall: twice the 95th percentile of the longest pauses, at
+// least 50 ms, and at least the first hedge delay. It is 0 until ten bodies and ten calls are known.
 func (k *Key) StallThreshold() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stallThreshold()
 }
 
-// stallThreshold is Stall for a caller that holds mu.
+// stallThreshold is StallThreshold for a caller that holds mu.
 func (k *Key) stallThreshold() time.Duration {
 	s, d := k.schedule.Load(), k.latency.pauses.StallThreshold()
 	if s == nil || d == 0 {
@@ -152,14 +154,14 @@ func (k *Key) stallThreshold() time.Duration {
 	return max(d, s.usualDelay)
 }
 
-// reconfigure applies a changed configuration at once.
+// reconfigure makes a new schedule after a change of the configuration.
 func (k *Key) reconfigure(now time.Time) {
 	k.scheduleMu.Lock()
 	defer k.scheduleMu.Unlock()
 	k.updateSchedule(now)
 }
 
-// importWindow adds the latencies of an exported key to those of k.
+// importWindow adds imported latencies to those of k.
 func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 	k.scheduleMu.Lock()
 	defer k.scheduleMu.Unlock()
@@ -172,8 +174,8 @@ func (k *Key) importWindow(w *sketch.Window, now time.Time) {
 	k.updateSchedule(now)
 }
 
-// RandomLatency predicts the latency of a hedge that shadow mode does not send: that of a random known call. It is 0 for a hedge that fails,
-// which is as frequent as a failed call, and if no call is known.
+// RandomLatency predicts the latency of a hedge that shadow mode does not send. It returns the latency of a random recorded call, or 0 if
+// the hedge would fail or no call is recorded. Hedges fail as often as calls.
 func (k *Key) RandomLatency() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

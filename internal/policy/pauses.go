@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	minBodies      = 10                    // must be known
+	minBodies      = 10                    // fewer bodies give no threshold
 	MinStall       = 50 * time.Millisecond // shortest pause that counts as a stall
-	usualShare     = 0.95                  // share of the bodies whose longest pause is usual
-	stallFactor    = 2                     // a pause that is so many times as long as the usual pause is a stall
+	usualShare     = 0.95                  // percentile of the longest pauses that is the usual pause
+	stallFactor    = 2                     // a stall is this many times as long as the usual pause
 	maxBodySamples = 500
 )
 
-// A pauseLengths is a histogram of the longest pause of each of the last few hundred response bodies, by fourths of an octave.
-// A pause is the time that a reader waits for more of a body.
+// A pauseLengths is a histogram of the longest pause in each of the latest few hundred response bodies. A pause is the time for which a
+// Read waits for data. A bucket spans a quarter of an octave.
 type pauseLengths struct {
 	longest [octaveCount * 4]float32
 	total   float32
 }
 
-// Add records d, the longest time for which a Read of one body waited for data.
+// Add records the longest pause of one body.
 func (p *pauseLengths) Add(d time.Duration) {
 	if p.total >= maxBodySamples {
 		p.total = 0
@@ -33,7 +33,8 @@ func (p *pauseLengths) Add(d time.Duration) {
 	p.total++
 }
 
-// StallThreshold returns twice the longest pause of 95 % of the bodies, and at least MinStall. It is 0 until ten bodies are recorded.
+// StallThreshold returns the length from which a pause is a stall: twice the 95th percentile of the longest pauses, and at least MinStall.
+// It is 0 until ten bodies are recorded.
 func (p *pauseLengths) StallThreshold() time.Duration {
 	if p == nil || p.total < minBodies {
 		return 0

@@ -21,41 +21,43 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Name names a key: a host, and a route of the host or "". Names come from outside. The engine stores them as [sanitize.ShortenText] returns
-// them.
+// A Name identifies a key by its host and its route. Route is "" for the key of the host itself. Names come from untrusted sources: the
+// engine shortens them with [sanitize.ShortenText].
 type Name struct{ Host, Route string }
 
 func (n Name) shortened() Name {
 	return Name{sanitize.ShortenText(n.Host), sanitize.ShortenText(n.Route)}
 }
 
-// An Engine is a bounded table of keys under one configuration. It is safe for concurrent use.
+// An Engine is a bounded table of keys with one configuration. It is safe for concurrent use.
 //
-// Names come from outside, so keys are made and evicted at any rate. Tokens are conserved: all keys together hedge no more than the share
-// of their calls and one burst, see [budget.SharedReserve]. When a key is evicted, the state of its brakes is kept, and so is
-// the verdict of its host, of as many keys and hosts as the table holds.
+// Names come from untrusted sources, so keys can be made and evicted at any rate. The total number of tokens stays limited: all keys
+// together send at most the configured share of their calls as hedges, and one burst. See [budget.SharedReserve].
 //
-// Each key stores the engine's age at its last use, for finding the least recently used keys. The age grows with the clock, in
-// milliseconds, and by one with each new key. It never falls, though the clock may be set back.
+// When a key is evicted, the engine keeps the state of its brakes. When the last key of a host is evicted, it keeps the verdict of its
+// audit. It keeps at most as many states and verdicts as the table can hold keys.
+//
+// Each key stores the engine's age at its last use, which orders keys for eviction. The age grows with the clock, in milliseconds, and by
+// one with each new key. It never decreases, even if the clock is set back.
 type Engine struct {
 	setup     Setup     // never changes
 	startedAt time.Time // never changes
-	inBubble  bool      // born in a bubble of testing/synctest; never changes
+	inBubble  bool      // made in a bubble of testing/synctest; never changes
 
 	age    atomic.Int64
-	config atomic.Pointer[Config]           // stored by SetConfig with mu held, as limit is
-	limit  atomic.Pointer[budget.RateLimit] // nil: there is none
+	config atomic.Pointer[Config]           // stored with mu held
+	limit  atomic.Pointer[budget.RateLimit] // stored with mu held; nil: no limit
 	keys   sync.Map                         // Name to *Key; stored and deleted with mu held
 
 	mu             sync.Mutex                       // guards the fields below; locked before the mutex of a key or an experiment
 	size           int                              // number of keys
-	reserves       budget.Reserves                  // initial tokens of the keys
-	experiments    *experiments                     // of the hosts; nil: there are none
+	reserves       budget.Reserves                  // supply the initial tokens of keys
+	experiments    *experiments                     // audits of the hosts; nil: hosts are not audited
 	brakeStates    evicted.States[Name, brakeState] // of evicted keys
-	pendingReports []func()                         // called when mu is unlocked, as observers may call the engine
+	pendingReports []func()                         // called after mu is unlocked, because observers may call the engine
 }
 
-// unlockAndReport unlocks mu, and calls the pending reports.
+// unlockAndReport unlocks mu, and then calls the pending reports.
 func (e *Engine) unlockAndReport() {
 	reports := e.pendingReports
 	e.pendingReports = nil
@@ -65,7 +67,8 @@ func (e *Engine) unlockAndReport() {
 	}
 }
 
-// notifyExtension calls f for the Extension of k, if it is an EvictionListener. The caller holds mu, and unlocks it by unlock.
+// notifyExtension calls the method f of the key's Extension, if that is an [EvictionListener]. It adds the returned function to the pending
+// reports. The caller holds mu, and must unlock it by unlockAndReport.
 func (e *Engine) notifyExtension(k *Key, f func(EvictionListener) func()) {
 	if n, ok := k.Extension.Load().(EvictionListener); ok {
 		if report := f(n); report != nil {
@@ -83,11 +86,11 @@ func New(c Config) *Engine {
 	return e
 }
 
-// advanceAge advances the engine's age to the time now, and returns it in milliseconds.
+// advanceAge sets the engine's age to the time since its start, unless the age is higher. It returns the age in milliseconds.
 func (e *Engine) advanceAge(now time.Time) int64 {
 	age := e.age.Load()
 	if t := now.Sub(e.startedAt).Milliseconds(); t > age {
-		e.age.CompareAndSwap(age, t) // a call at the same time may have done that
+		e.age.CompareAndSwap(age, t) // fails if a concurrent call has advanced the age
 		return t
 	}
 	return age
@@ -96,14 +99,14 @@ func (e *Engine) advanceAge(now time.Time) int64 {
 // ageDuration returns the engine's age as a duration.
 func (e *Engine) ageDuration() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
-// now returns the time by the engine's own clock, for half the price of time.Now. This clock starts at the time of day at which the engine
-// was made, and is never set. It serves for time differences alone.
+// now returns the time by the engine's clock, which takes half as long as time.Now. The clock starts at the time of day at which the engine
+// is made. It ignores later changes of the system clock, so it only serves to measure durations.
 func (e *Engine) now() time.Time { return e.startedAt.Add(time.Since(e.startedAt)) }
 
-// engineTime converts a time of time.Now to the engine's clock.
+// engineTime converts a time from time.Now to the engine's clock.
 func (e *Engine) engineTime(now time.Time) time.Time { return e.startedAt.Add(now.Sub(e.startedAt)) }
 
-// timeOfDay returns the time of day by Setup.Wall. Without it, the time now by the engine's clock is the time of day.
+// timeOfDay returns the time of day: the result of Setup.Wall, or the argument now if Wall is nil.
 func (e *Engine) timeOfDay(now time.Time) time.Time {
 	if f := e.setup.Wall; f != nil {
 		return f()
@@ -111,10 +114,11 @@ func (e *Engine) timeOfDay(now time.Time) time.Time {
 	return now
 }
 
-// Config returns the configuration. It must not be changed.
+// Config returns the current configuration. The caller must not modify it.
 func (e *Engine) Config() *Config { return e.config.Load() }
 
-// SetConfig applies another configuration, also to existing keys, whose latencies and states stay. The Setup of c is ignored.
+// SetConfig replaces the configuration, except for its Setup, which stays. Existing keys keep their latencies and states, and get new
+// schedules.
 func (e *Engine) SetConfig(c Config, now time.Time) {
 	e.mu.Lock()
 	defer e.unlockAndReport()
@@ -130,17 +134,17 @@ func (e *Engine) SetConfig(c Config, now time.Time) {
 	}
 }
 
-// keyInfo returns the labels of a key for observers.
+// keyInfo returns the description of a key for observers.
 func (e *Engine) keyInfo(name Name) observe.KeyInfo {
 	name = name.shortened()
 	return observe.KeyInfo{Client: e.setup.Client, Protocol: e.setup.Protocol, Host: name.Host, Route: name.Route}
 }
 
-// Key returns the key of the given name, a new one if there is none.
+// Key returns the key with the given name, and adds it if it is missing.
 func (e *Engine) Key(name Name) *Key { return e.RouteKey(name, 0) }
 
-// RouteKey is Key for a route whose hedges must not exceed a share of its own requests, besides the budget of its host; 0 sets no limit. An
-// existing key keeps its share.
+// RouteKey does the same as Key for a route. If share is positive, the hedges of a new key are also limited to that share of the key's own
+// requests. An existing key keeps its share.
 func (e *Engine) RouteKey(name Name, share float64) *Key {
 	if k := e.Lookup(name); k != nil {
 		return k
@@ -150,8 +154,8 @@ func (e *Engine) RouteKey(name Name, share float64) *Key {
 	return e.addKey(name.shortened(), share)
 }
 
-// addKey returns the key of a name, and adds it if it is missing. The name is short, see Name.short. Hedges of a new key are limited to a share of
-// its requests, if share is not 0. The caller holds mu.
+// addKey returns the key with the given name, and adds it if it is missing. The name must be shortened. If share is positive, the hedges of
+// a new key are limited to that share of its requests. The caller holds mu.
 func (e *Engine) addKey(name Name, share float64) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
@@ -166,14 +170,14 @@ func (e *Engine) addKey(name Name, share float64) *Key {
 		k.earlierCalls = calls
 	}
 	k.experiment = experiment{e.experiments.AddKey(name.Host)}
-	k.lastUsed.Store(e.age.Add(1)) // or it would be the first to go
+	k.lastUsed.Store(e.age.Add(1)) // otherwise it would be evicted first
 	e.keys.Store(name, k)
 	e.size++
 	e.evictLeastUsed()
 	return k
 }
 
-// Lookup returns the key of the given name, or nil if there is none.
+// Lookup returns the key with the given name; nil if it is not in the table.
 func (e *Engine) Lookup(name Name) *Key {
 	if k, ok := e.keys.Load(name); ok {
 		return k.(*Key)
@@ -186,7 +190,7 @@ func (e *Engine) Lookup(name Name) *Key {
 	return nil
 }
 
-// evictLeastUsed evicts the least recently used keys if the table exceeds its bound. It evicts a sixteenth of the table at once, because the
+// evictLeastUsed evicts the least recently used keys if the table is too large. It evicts a sixteenth of the table at once, because the
 // search for these keys is expensive. The caller holds mu.
 func (e *Engine) evictLeastUsed() {
 	bound := max(e.Config().MaxKeys, 1)
@@ -195,9 +199,9 @@ func (e *Engine) evictLeastUsed() {
 	}
 	used := make(map[*Key]int64, e.size)
 	for k := range e.allKeys() {
-		age := k.lastUsed.Load() // may change while we sort
+		age := k.lastUsed.Load() // one value for the sort, because it may change meanwhile
 		used[k] = max(used[k], age)
-		if k.host != nil { // a host is used when a route of it is, and stays as long
+		if k.host != nil { // a host counts as used when its routes are
 			used[k.host] = max(used[k.host], age)
 		}
 	}
@@ -209,8 +213,8 @@ func (e *Engine) evictLeastUsed() {
 	}
 }
 
-// evictKey evicts a key, and returns its tokens to the reserve. It keeps the state of the key's brakes, and the verdict of the host if the host
-// has no other key; each for at most bound keys or hosts. The caller holds mu.
+// evictKey removes a key from the table, and returns its tokens to the reserve. It keeps the state of the key's brakes, and the verdict of
+// its host if this was the last key of the host. At most bound states and bound verdicts are kept. The caller holds mu.
 func (e *Engine) evictKey(k *Key, bound int) {
 	e.keys.Delete(k.Name)
 	k.evicted.Store(true)
@@ -224,7 +228,7 @@ func (e *Engine) evictKey(k *Key, bound int) {
 	e.experiments.RemoveKey(k.Name.Host, calls, at, bound)
 }
 
-// ClearPushback ends all pauses after pushback, for all keys.
+// ClearPushback ends all pauses after pushback, for all keys and for the states of evicted keys.
 func (e *Engine) ClearPushback() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -237,8 +241,8 @@ func (e *Engine) ClearPushback() {
 	})
 }
 
-// Reset clears the latencies and the states of the keys of a host and route; "" matches any host or route. It returns the number of these
-// keys.
+// Reset deletes what was learned about the keys of the given host and route. The value "" matches any host or any route. It returns the
+// number of matching keys.
 func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.shortened()
 	e.mu.Lock()
@@ -258,7 +262,7 @@ func (e *Engine) Reset(host, route string) (keys int) {
 	return keys
 }
 
-// matchesName reports whether n matches other. Empty parts of n match any.
+// matchesName reports whether n, as a pattern, matches other. An empty Host or Route of n matches any.
 func (n Name) matchesName(other Name) bool {
 	return (n.Host == "" || n.Host == other.Host) && (n.Route == "" || n.Route == other.Route)
 }

@@ -7,19 +7,20 @@ import (
 )
 
 const (
-	// PushStop is the share of answers with pushback above which no hedge starts until the share is below PushResume.
+	// PushStop is the share of answers with pushback above which hedging pauses. It pauses until the share is below PushResume.
 	PushStop   = 0.05
 	PushResume = 0.025
 
-	pushWeight = 1.0 / 128        // of an answer in the share of answers with pushback
-	maxPause   = 10 * time.Second // for which one answer can stop hedges
+	pushWeight = 1.0 / 128        // weight of one answer in the moving average of answers with pushback
+	maxPause   = 10 * time.Second // longest pause that one answer can cause
 )
 
-// A pushbackCheck denies hedges to a backend whose answers ask for less load.
+// A pushbackCheck denies hedges to a server that answers with pushback: for the time that an answer names, and while the share of such
+// answers is high.
 type pushbackCheck struct {
 	share     float64   // moving average of the answers with pushback
 	stopped   bool      // share exceeded PushStop, and has not been below PushResume since
-	waitUntil time.Time // until when an answer asked to wait
+	waitUntil time.Time // latest end of a pause that an answer asked for; zero: there was none
 }
 
 func (c *pushbackCheck) deny(a admission) observe.Reason {
@@ -29,7 +30,7 @@ func (c *pushbackCheck) deny(a admission) observe.Reason {
 	return None
 }
 
-// recordPushback counts an answer with pushback, which asked to wait for d; 0: it named no time.
+// recordPushback counts an answer with pushback, which asks for a pause of d; 0 if it names no time.
 func (c *pushbackCheck) recordPushback(now time.Time, d time.Duration) {
 	c.share += (1 - c.share) * pushWeight
 	c.stopped = c.stopped || c.share > PushStop
@@ -46,10 +47,11 @@ func (c *pushbackCheck) record(r *Result) {
 	}
 }
 
-// isPaused reports whether hedges are to wait.
+// isPaused reports whether hedging pauses at the given time.
 func (c *pushbackCheck) isPaused(now time.Time) bool { return c.stopped || now.Before(c.pausedUntil()) }
 
-// pausedUntil returns until when an answer asked to wait; zero if none did, or too few of the answers push back.
+// pausedUntil returns the end of the pause that an answer asked for. It is zero if no answer asked for a pause, or if so few answers have
+// pushback that the pause does not apply.
 func (c *pushbackCheck) pausedUntil() time.Time {
 	if c.share <= PushResume {
 		return time.Time{}

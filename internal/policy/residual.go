@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A residualTime estimates the further time that an unanswered primary takes. The latency of a primary that was cancelled, because a hedge won,
-// is right-censored. So the estimate is the Kaplan-Meier estimator (Kaplan, Meier: "Nonparametric Estimation from Incomplete Observations",
-// 1958).
+// A residualTime estimates the remaining time of a primary that has not answered yet. A primary that was cancelled because a hedge won has
+// a right-censored latency. So the estimate is the Kaplan-Meier estimator (Kaplan, Meier: "Nonparametric Estimation from Incomplete
+// Observations", 1958).
 //
-// It is a histogram of the last thousand or two primaries that reached their first delay, by fourths of an octave. The zero
-// value is ready.
+// It holds a histogram of about the latest 1000 to 2000 primaries that reached their first delay. A bucket spans a quarter of an octave.
+// The zero value is empty.
 type residualTime struct {
 	ended, cancelled [octaveCount * 4]float32
 	total            float32
@@ -21,18 +21,19 @@ const (
 	maxResidualSamples = 2000
 )
 
-// bucketIndex returns the index of d in a histogram by fourths of an octave.
+// bucketIndex returns the index of the histogram bucket for d. A bucket spans a quarter of an octave, and the first one begins at a
+// microsecond.
 func bucketIndex(d time.Duration) int {
 	i := int(4 * math.Log2(float64(max(d, time.Microsecond))/float64(time.Microsecond)))
 	return min(i, octaveCount*4-1)
 }
 
-// bucketMiddle returns the geometric mean of a slot's ends.
+// bucketMiddle returns the geometric mean of the ends of bucket i.
 func bucketMiddle(i int) time.Duration {
 	return time.Duration(float64(time.Microsecond) * math.Exp2((float64(i)+0.5)/4))
 }
 
-// Add records a primary that ended by itself after d, or was cancelled then.
+// Add records the latency d of a primary. If ended is false, the primary was cancelled after d.
 func (r *residualTime) Add(d time.Duration, ended bool) {
 	if r.total >= maxResidualSamples {
 		r.total = 0
@@ -50,8 +51,8 @@ func (r *residualTime) Add(d time.Duration, ended bool) {
 	r.total++
 }
 
-// After returns the mean further time of a primary that is unanswered after d. It is 0 if d exceeds each recorded latency, and for a nil
-// residualTime.
+// After returns the mean remaining time of a primary that has not answered after d. It is 0 if d exceeds every recorded latency, or r is
+// nil.
 func (r *residualTime) After(d time.Duration) time.Duration {
 	if r == nil {
 		return 0

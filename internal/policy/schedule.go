@@ -13,27 +13,27 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// nextShare is the share of the calls still unanswered at one hedge that may be
-// unanswered at the next: a tenth.
+// nextShare limits the calls that a further hedge is for: at most this share of the calls that had no answer at the hedge before.
 const nextShare = 0.1
 
-// A Schedule holds the delays after which a call is hedged, since the start of its primary. It is published whole and never changed.
+// A Schedule holds the hedge delays of a call, each counted from the start of its primary. It is immutable after it was published, except
+// for its cache.
 //
-// Where most calls reach a delay they need not be slow: the user may have set a delay that is shorter than the usual one. So a schedule also has
-// a slow marker: the delay by which a call counts as slow, see [outageCheck]. If it is no delay of a hedge, it is a further delay at the end.
+// A Schedule also has a slow marker: the delay from which a call counts as slow, see [outageCheck]. Hedge delays alone do not show that: a
+// user can set a delay that most calls reach. A slow marker that is not a hedge delay is appended as the last delay.
 type Schedule struct {
-	race.FixedSchedule               // Usual is the 99th percentile of the latencies from which the schedule was made; 0 if unknown
-	Median             time.Duration // of the same latencies; 0 if unknown
+	race.FixedSchedule               // its UsualLatency is the 99th percentile of the learned latencies; 0 if unknown
+	Median             time.Duration // of the learned latencies; 0 if unknown
 
-	usualDelay      time.Duration // the first delay without limits of a user; 0 if unknown
+	usualDelay      time.Duration // the learned first delay; MaxDelay and delays that the user sets do not change it; 0 if unknown
 	slowMarkerIndex int           // index of the slow marker; -1: there is none
-	hasOwnMarker    bool          // the last delay is only a slow marker
+	hasOwnMarker    bool          // the last delay is the slow marker and no hedge delay
 
-	override *PolicyOverride          // for which the schedule was made; nil: the configuration holds
-	adjusted atomic.Pointer[Schedule] // this schedule for the override of the latest call that had one; nil: there was none
+	override *PolicyOverride          // the override for which the schedule was made; nil: there is none
+	adjusted atomic.Pointer[Schedule] // cache: the schedule for the latest override; nil: there was no override yet
 }
 
-// hedgeDelays returns the delays after which calls are hedged. A nil schedule has none.
+// hedgeDelays returns the delays at which hedges are due; none for a nil Schedule.
 func (p *Schedule) hedgeDelays() []time.Duration {
 	switch {
 	case p == nil:
@@ -44,7 +44,7 @@ func (p *Schedule) hedgeDelays() []time.Duration {
 	return p.Delays
 }
 
-// setSlowMarker sets the delay by which a call counts as slow.
+// setSlowMarker makes the first delay of at least usual the slow marker. If there is none, it appends usual as a delay of its own.
 func (p *Schedule) setSlowMarker(usual time.Duration) {
 	p.usualDelay = usual
 	if p.slowMarkerIndex = slices.IndexFunc(p.Delays, func(d time.Duration) bool { return d >= usual }); p.slowMarkerIndex < 0 {
@@ -53,8 +53,7 @@ func (p *Schedule) setSlowMarker(usual time.Duration) {
 	}
 }
 
-// copyLatencyMarks copies the slow marker, which is the delay at which a call counts as slow, and the 99th percentile from the learned schedule of
-// the key to p. It returns p.
+// copyLatencyMarks copies the slow marker and the 99th percentile from own, the learned schedule of the key, to p. It returns p.
 func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	if own != nil && own.usualDelay > 0 && len(p.Delays) > 0 {
 		p.UsualLatency = own.UsualLatency
@@ -63,7 +62,7 @@ func (p *Schedule) copyLatencyMarks(own *Schedule) *Schedule {
 	return p
 }
 
-// unscheduledReason returns why a key has no schedule.
+// unscheduledReason returns the reason why a call without a schedule is not hedged: hedging is disabled, or too few latencies are known.
 func (c *Config) unscheduledReason() observe.Reason {
 	if c.MaxHedges == 0 || c.Share <= 0 {
 		return observe.DeniedDisabled
@@ -71,7 +70,7 @@ func (c *Config) unscheduledReason() observe.Reason {
 	return observe.DeniedWarming
 }
 
-// NewFixedSchedule returns a schedule that hedges after d, and again after each further d.
+// NewFixedSchedule returns a schedule of the given number of hedges at the delays d, 2d, 3d and so on.
 func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
 	p := &Schedule{FixedSchedule: race.FixedSchedule{Delays: make([]time.Duration, hedges, hedges+1)}, slowMarkerIndex: -1}
 	for k := range p.Delays {
@@ -80,7 +79,7 @@ func NewFixedSchedule(d time.Duration, hedges int) *Schedule {
 	return p
 }
 
-// initialSchedule returns the schedule of a key that knows too few latencies; nil: its calls are not hedged.
+// initialSchedule returns the schedule of a key for which too few latencies are known; nil if the calls of such keys are not hedged.
 func (c *Config) initialSchedule() *Schedule {
 	if c.InitialDelay <= 0 || c.MaxHedges == 0 {
 		return nil
@@ -90,14 +89,15 @@ func (c *Config) initialSchedule() *Schedule {
 	return p
 }
 
-// A PolicyOverride replaces settings of the configuration for some calls of a key.
+// A PolicyOverride replaces the configured number of hedges, and possibly the learned delays, for some calls of a key.
 type PolicyOverride struct {
-	Hedges int           // at most, per call
-	Fixed  bool          // hedges start after each Delay; otherwise after the learned delays
-	Delay  time.Duration // between attempts, if it is fixed
+	Hedges int           // maximum per call
+	Fixed  bool          // hedges are due at multiples of Delay; otherwise at the learned delays
+	Delay  time.Duration // time between attempts, if Fixed is true
 }
 
-// MaxHedges returns the maximum of hedges per call if the configuration allows the given number. A nil override changes nothing.
+// MaxHedges returns the maximum number of hedges per call: that of the override, or the configured number if the override is nil or the
+// configuration allows no hedges.
 func (t *PolicyOverride) MaxHedges(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed
@@ -105,8 +105,8 @@ func (t *PolicyOverride) MaxHedges(allowed int) int {
 	return t.Hedges
 }
 
-// adjustSchedule returns the schedule of a call with the override, where own is the schedule of the key. It caches the result in own. It
-// returns nil if the configuration allows no hedges or the key has no schedule.
+// adjustSchedule returns the schedule of a call with the override. The argument own is the schedule of the key, which caches the result. It
+// returns nil if own is nil or the configuration allows no hedges.
 func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	if c.MaxHedges == 0 || own == nil {
 		return nil
@@ -125,7 +125,7 @@ func (t *PolicyOverride) adjustSchedule(own *Schedule, c *Config) *Schedule {
 	return p
 }
 
-// withHedgeCount returns a copy of p with delays for n hedges.
+// withHedgeCount returns a copy of p with n hedge delays. A schedule without hedge delays is returned unchanged.
 func (p *Schedule) withHedgeCount(n int) *Schedule {
 	if len(p.hedgeDelays()) == 0 {
 		return p
@@ -137,8 +137,8 @@ func (p *Schedule) withHedgeCount(n int) *Schedule {
 	return out
 }
 
-// ResizeDelays returns n delays: the first of the given delays, or all of them and further delays at the distance of the last two.
-// Without a delay it returns nil.
+// ResizeDelays returns n delays. It drops surplus delays, or adds delays at the distance of the last two. It returns nil if delays is
+// empty.
 func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	d := slices.Clone(delays[:min(n, len(delays))])
 	if len(d) == 0 {
@@ -154,19 +154,19 @@ func ResizeDelays(delays []time.Duration, n int) []time.Duration {
 	return d
 }
 
-// tailDistribution is a distribution's tail in two columns, from the slowest bucket down.
+// A tailDistribution is the slow part of a latency distribution: bucket edges, slowest first, and the share of the calls above each edge.
 type tailDistribution struct {
-	edges       []time.Duration // falling
-	sharesAbove []float64       // share of the calls above that edge; rising
+	edges       []time.Duration // in descending order
+	sharesAbove []float64       // share of the calls that are slower than the edge with the same index; in ascending order
 }
 
 var tailPool = sync.Pool{New: func() any { return new(tailDistribution) }}
 
-// makeSchedule returns the schedule for a latency distribution and a budget in hedges per call. It chooses the shortest first delay for which
-// all hedges together cost no more than the budget.
+// makeSchedule returns the schedule for a latency distribution and a budget in hedges per call. It chooses the shortest first delay for
+// which all hedges together cost at most the budget. It returns nil if no hedge is allowed or w has too few latencies.
 //
-// The distribution is that of the latencies as callers observed them, with hedges. So a hedge at x is sent for P(L > x) of the calls, even if
-// the latencies of the attempts are correlated.
+// The distribution holds the latencies that callers observed, with hedges. So a hedge at x is sent for P(L > x) of the calls, even if the
+// latencies of the attempts are correlated.
 func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule {
 	hedges := min(c.MaxHedges, race.MaxHedges)
 	if hedges == 0 || budget <= 0 || w.Len() < MinSamples {
@@ -175,7 +175,7 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	t := tailPool.Get().(*tailDistribution)
 	defer tailPool.Put(t)
 	t.edges, t.sharesAbove = t.edges[:0], t.sharesAbove[:0]
-	most := min(1-c.Percentile, budget) + 1e-9 // of the calls to hedge at all
+	most := min(1-c.Percentile, budget) + 1e-9 // largest share of the calls that may be hedged
 	var p99 time.Duration
 	for edge, above := range w.Tail() {
 		if above <= 0.01+1e-9 {
@@ -192,8 +192,8 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	i := sort.Search(len(t.edges), func(i int) bool { return t.placeDelays(delays[:hedges], i) > budget+1e-9 })
 	n := hedges
 	t.placeDelays(delays[:hedges], i-1)
-	// In a tail without gaps the first hedge gets its part of the budget at least,
-	// and that costs it no multiple of the time.
+	// In a tail without gaps, the first hedge gets at least its part of the budget,
+	// and its delay does not become a multiple of the shortest one.
 	first := len(t.edges) - 1
 	if float64(hedges+1)*t.sharesAbove[i-1] < t.sharesAbove[first] || delays[0] > 4*t.edges[first] {
 		n = t.placeDelaysBeforeGap(delays[:hedges], first, budget)
@@ -204,16 +204,16 @@ func (c *Config) makeSchedule(w *sketch.Distribution, budget float64) *Schedule 
 	return p
 }
 
-// placeDelays writes the delays that follow from a first delay at edge i. It returns their cost in hedges per call.
+// placeDelays fills delays for a first delay at edge i. It returns their cost in hedges per call.
 func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost float64) {
-	open := t.sharesAbove[i] // share of the calls unanswered at the hedge before
+	open := t.sharesAbove[i] // share of the calls without an answer at the previous hedge
 	delays[0], cost = t.edges[i], open
 	for k := 1; k < len(delays); k++ {
-		// Give every attempt the time that the first one got …
+		// The next hedge is due when the previous attempt had as much time as the first one,
 		at := time.Duration(k+1) * t.edges[i]
 		j := sort.Search(i, func(j int) bool { return t.edges[j] <= at })
 		left := t.sharesAbove[j]
-		// … or hedge as soon as only a tenth of the calls is still open.
+		// or earlier, when only a tenth of the calls still has no answer.
 		if open > 0 {
 			m := sort.Search(i, func(m int) bool { return t.sharesAbove[m] > nextShare*open }) - 1
 			if m >= 0 && t.edges[m] < at {
@@ -227,8 +227,9 @@ func (t *tailDistribution) placeDelays(delays []time.Duration, i int) (cost floa
 	return cost
 }
 
-// placeDelaysBeforeGap writes the delays for a distribution with a gap, beyond which there are too many calls for a second hedge each. The
-// first hedge is due before the gap. Further hedges are due where the rest of the budget pays for them. It returns the number of delays.
+// placeDelaysBeforeGap fills delays for a distribution with a gap: more calls lie beyond the gap than the budget can pay two hedges for.
+// The first hedge is due at edge first, before the gap. Further hedges are due where the rest of the budget pays for them. It returns the
+// number of delays.
 func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first int, budget float64) (n int) {
 	open := t.sharesAbove[first]
 	delays[0] = t.edges[first]
@@ -246,8 +247,7 @@ func (t *tailDistribution) placeDelaysBeforeGap(delays []time.Duration, first in
 	return n
 }
 
-// clampDelays raises each delay, and each distance between two delays, to MinDelay, and limits delays to MaxDelay. It drops delays for which
-// there is no room.
+// clampDelays enforces MinDelay, for the first delay and between delays, and MaxDelay. It drops delays that do not fit.
 func (c *Config) clampDelays(delays []time.Duration) []time.Duration {
 	var kept []time.Duration
 	var last time.Duration

@@ -8,17 +8,17 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// failureWindowCalls is the number of last calls whose share of failures shadow mode expects of hedges.
+// failureWindowCalls is the length, in calls, of the moving average of failures. Shadow mode predicts the same share of failures for hedges.
 const failureWindowCalls = 256
 
-// A shadowStats predicts the results of hedges that shadow mode does not send. [Key].mu guards it. A nil one is that of a key that is not
-// in shadow mode.
+// A shadowStats predicts the results of hedges that shadow mode does not send. It is nil if the key is not in shadow mode. [Key].mu guards
+// it.
 type shadowStats struct {
-	observedWindow sketch.Window // latencies of the calls, as their callers observed them
-	failureShare   float64       // share of the last calls that failed
+	observedWindow sketch.Window // latencies of the calls without hedges, as callers observed them
+	failureShare   float64       // moving average of the failed calls
 }
 
-// deny returns the reason why a hedge that the budget has paid for is not sent; None if there is no shadow mode.
+// deny returns DeniedShadow in shadow mode, and otherwise None.
 func (s *shadowStats) deny() observe.Reason {
 	if s != nil {
 		return observe.DeniedShadow
@@ -26,7 +26,7 @@ func (s *shadowStats) deny() observe.Reason {
 	return None
 }
 
-// record records the result of a call, whose latency has the given index in the window.
+// record records the result of a call. The index is that of its latency in the window.
 func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	failed := 0.0
 	if r.hasFailed() {
@@ -38,8 +38,8 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	}
 }
 
-// wouldHaveWon reports whether a hedge that was not sent would have given the call its result: sooner than the primary's
-// answer or the caller's end, or while the primary's failure waits for it.
+// wouldHaveWon reports whether a hedge that was not sent would have given the call its result: before the primary answered or the caller
+// gave up, or during the time for which the failure of the primary would have waited for hedges.
 func (s *shadowStats) wouldHaveWon(r *Result, schedule *Schedule) bool {
 	limit := r.Latency
 	if r.hasFailed() && schedule != nil {

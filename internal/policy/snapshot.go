@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Snapshot is the state of a key at one moment.
+// A Snapshot is a copy of the state of a key at one moment.
 type Snapshot struct {
 	Name            Name
 	Requests        int64

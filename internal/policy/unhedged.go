@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Unhedged is a call that is sent once. It is reported to observers, and its latency is not recorded.
+// An Unhedged is a call that is sent only once. It is reported to observers, and nothing is learned from it.
 type Unhedged struct {
 	notifier *observers.Notifier // nil: there are no observers
 	ctx      context.Context
@@ -16,10 +16,10 @@ type Unhedged struct {
 	start    time.Time
 }
 
-// HasObservers reports whether there are observers.
+// HasObservers reports whether the engine has observers.
 func (e *Engine) HasObservers() bool { return e.setup.Notifier != nil }
 
-// BeginUnhedged begins a call that is not hedged for the given reason.
+// BeginUnhedged begins a call that is sent only once, and reports the reason to observers. The caller must call End.
 func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Reason) Unhedged {
 	if !e.HasObservers() {
 		return Unhedged{}
@@ -31,7 +31,7 @@ func (e *Engine) BeginUnhedged(ctx context.Context, name Name, reason observe.Re
 	return u
 }
 
-// End ends the call.
+// End reports the end of the call to observers. The argument answered reports whether the call succeeded.
 func (u Unhedged) End(answered bool) {
 	if u.notifier == nil {
 		return

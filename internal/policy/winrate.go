@@ -1,25 +1,25 @@
 package policy
 
 const (
-	// The scale of the budget is doubled, up to 1, after restoreWins wins. It is halved if fewer than minWins of judgedHedges hedges win.
+	// After restoreWins wins, the scale of the budget doubles, up to 1. If fewer than minWins of judgedHedges hedges win, it is halved.
 	judgedHedges = 100
 	minWins      = 2
 	restoreWins  = 5
 
-	minBudgetScale = 0.1 // of the budget remains, however few hedges win
+	minBudgetScale = 0.1 // the least scale, even if no hedge wins
 )
 
-// A winRateThrottle reduces the budget while few hedges win.
+// A winRateThrottle reduces the budget by a scale while few hedges win.
 type winRateThrottle struct {
 	scale  float64 // factor of the budget, in [minBudgetScale, 1]
-	hedges int     // since scale was last judged
-	wins   int     // of these hedges
+	hedges int     // number of hedges since the last decision about scale
+	wins   int     // number of wins since then
 }
 
-// withdrawHedge removes a hedge that was not sent. The hedge may have been judged in the meantime.
+// withdrawHedge uncounts a hedge that was not sent, unless a decision about scale has reset the count.
 func (y *winRateThrottle) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
-// record updates the scale when enough hedges or wins were counted.
+// record changes the scale if enough hedges or wins were counted for a decision.
 func (y *winRateThrottle) record(*Result) {
 	switch {
 	case y.wins >= restoreWins:
