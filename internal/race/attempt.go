@@ -8,24 +8,25 @@ import (
 	"time"
 )
 
-// errLost is the type of ErrLost. Traces record the type of an error.
+// errLost is the type of ErrLost. It has a name of its own because traces record the type of an error.
 type errLost struct{}
 
 func (errLost) Error() string        { return "hedge: another attempt won" }
 func (errLost) Is(target error) bool { return target == context.Canceled }
 
-// ErrLost is the cancellation cause of an attempt that lost.
+// ErrLost is the cancellation cause of an attempt that lost its race.
 // errors.Is(ErrLost, context.Canceled) holds.
 var ErrLost error = errLost{}
 
-// ErrRefused is the error of a hedge that was not sent, or that its server refused. For an [AttemptObserver], the hedge has lost.
+// ErrRefused is the error of a hedge that was not sent, or that the server refused. Its outcome is [Lost].
 var ErrRefused = errors.New("hedge: the hedge was refused")
 
-// ErrAnswer is the error of an attempt with an answer that is not a success, such as "not found". From the primary it ends the call, and is a success
-// for Run. From a hedge it is a failure: the primary may still succeed.
+// ErrAnswer is the error of an attempt whose answer is not a success, such as "not found". From the primary, the answer ends the call and counts as success
+// for Run. From a hedge, it counts as failure, because the primary may still succeed.
 var ErrAnswer = errors.New("hedge: the answer is no success")
 
-// PrimaryError returns nil if err is ErrAnswer, and otherwise err: an answer of the primary ends its call.
+// PrimaryError converts the error of a primary to that of its call: nil for [ErrAnswer], because the answer of a primary ends its call, and
+// otherwise err.
 func PrimaryError(err error) error {
 	if err == ErrAnswer {
 		return nil
@@ -33,42 +34,46 @@ func PrimaryError(err error) error {
 	return err
 }
 
-// An Attempt is one attempt of a race and, as a [context.Context], the context of that attempt. It has the values and the deadline of the caller's
-// context, without the [Overrides] that hold for the call alone, and the race can cancel it. It costs one allocation until Done is called: then it makes a context of package context, to which derived
-// contexts attach without a goroutine.
+// An Attempt is one attempt of a race. It is also the [context.Context] of the attempt: it has the values and the deadline of the caller's
+// context, and the race can cancel it. The [Overrides] that apply to a single call are missing in it.
+//
+// The first call of Done makes a cancellable inner context, to which derived contexts attach without a goroutine. An attempt without that
+// call costs one allocation.
 type Attempt struct {
-	context.Context // of the caller
+	context.Context // the caller's context
 
-	// Call is the host or the method that is called. The context of the attempt has it, so that hedging below recognises a call that is
-	// hedged already. The zero value: it has not. An adapter sets that of the primary before the race.
+	// Call is the target of the call. Hedging in nested calls reads it from the context, to recognise a call that is hedged already. The
+	// zero value has no effect. The adapter sets it in the primary before the race.
 	Call CallTarget
 
 	n        uint8 // 0 is the primary
-	async    bool  // may outlive the caller's context, see ignoreCaller
-	detaches bool  // may outlive its call, see [Detachment]
+	async    bool  // the attempt may outlive the caller's context, see ignoreCaller
+	detaches bool  // the attempt may outlive its call, see [Detachment]
 
-	mu    sync.Mutex                   // guards guard, and the creation of in
-	in    atomic.Pointer[innerContext] // nil: not created; released: never created
-	guard Guard                        // nil: the attempt is cancelled at once
+	mu    sync.Mutex                   // guards the field guard and the creation of in
+	in    atomic.Pointer[innerContext] // nil: not created yet; released: never created
+	guard Guard                        // may delay cancellation; nil: there is no delay
 }
 
-// NewAttempt returns attempt n of a race that has ended, for hedges that continue the result of its winner. n is at most MaxHedges.
+// NewAttempt returns attempt n outside of a race, for a hedge that resumes the response of a call that has ended. The number n is at most
+// MaxHedges.
 func NewAttempt(parent context.Context, n int) *Attempt {
 	return &Attempt{Context: parent, n: uint8(n), detaches: true}
 }
 
-// CancelAndDetach cancels the attempt because another one has won, as soon as its guard allows. A hedge does not use the context of the caller any more.
+// CancelAndDetach cancels an attempt that has lost, as soon as its guard allows. An attempt that may outlive its call also stops using the
+// caller's context.
 func (a *Attempt) CancelAndDetach() {
 	a.Cancel()
 	a.detach(a.recordedValues())
 }
 
-// innerContext is the cancellable context of an attempt.
+// An innerContext is the cancellable context of an attempt.
 type innerContext struct {
 	context.Context
 	cancel context.CancelCauseFunc
-	caller callerContext // of an attempt that may outlive its call; otherwise its Context is nil
-	stop   func() bool   // of an adopted context; otherwise nil
+	caller callerContext // parent of the context, if the attempt may outlive its call; otherwise zero
+	stop   func() bool   // argument of AdoptContext; nil for other contexts
 
 	ending sync.Mutex // held while the context is detached from that of the caller
 }
@@ -84,7 +89,7 @@ func (a *Attempt) loadInnerContext() *innerContext {
 	return nil
 }
 
-// endContext cancels the inner context. After it has returned, another end does not use the context of the caller.
+// endContext cancels the inner context with the given cause, and detaches it from the caller's context.
 func (in *innerContext) endContext(cause error) {
 	in.ending.Lock()
 	defer in.ending.Unlock()
@@ -94,8 +99,8 @@ func (in *innerContext) endContext(cause error) {
 	in.cancel(cause)
 }
 
-// Done returns the channel that is closed when the attempt is cancelled. The first call makes the attempt cancellable, unless it was released before;
-// then the channel is that of the caller's context.
+// Done returns the channel that is closed when the attempt is cancelled. The first call creates the inner context. After Release without an
+// earlier call, Done returns the channel of the caller's context.
 func (a *Attempt) Done() <-chan struct{} {
 	if in := a.ensureInnerContext(); in != nil {
 		return in.Done()
@@ -111,7 +116,7 @@ func (a *Attempt) Deadline() (time.Time, bool) {
 	return a.Context.Deadline()
 }
 
-// Err returns the error of the attempt: that of the caller's context, until the attempt is cancelled or detached.
+// Err returns the error of the inner context, or that of the caller's context if there is no inner context.
 func (a *Attempt) Err() error {
 	in := a.loadInnerContext()
 	if in == nil {
@@ -120,17 +125,18 @@ func (a *Attempt) Err() error {
 	if err := in.Err(); err != nil || !in.caller.canEnd {
 		return err
 	}
-	return in.caller.endError() // in gets the same error a moment later
+	return in.caller.endError() // the inner context gets the same error a moment later
 }
 
-// Value returns a value of the caller's context, the number of the attempt, or the inner context, for which package context asks after Done or Err.
+// Value returns values of the caller's context, the number of the attempt, and its Overrides. After Done, package context also gets the
+// inner context by it.
 func (a *Attempt) Value(key any) any {
 	if key == (numberKey{}) {
 		return a.n
 	}
 	in, from := a.loadInnerContext(), a.Context
 	if a.detaches && a.n > 0 {
-		in = a.ensureInnerContext() // records the values that are asked for
+		in = a.ensureInnerContext() // records the values that are looked up
 	}
 	if in != nil {
 		from = in
@@ -143,11 +149,14 @@ func (a *Attempt) Value(key any) any {
 
 func (*Attempt) attemptContext() {}
 
-// AdoptedContext is the memory of a context that an attempt adopts.
+// An AdoptedContext is memory that the caller of [Attempt.AdoptContext] allocates.
 type AdoptedContext struct{ innerContext }
 
-// AdoptContext makes ctx the inner context of the attempt. It reports false if the attempt has one. ctx must end with the context of the caller, and by
-// cancel, before which stop is called. The attempt refers to own from then on.
+// AdoptContext makes ctx the inner context of the attempt, which keeps its state in own. It reports false if the attempt has an inner
+// context or was released.
+//
+// The context ctx must end when the caller's context ends, and when cancel is called. To cancel the attempt, the race first calls stop and
+// then cancel.
 func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel context.CancelCauseFunc, stop func() bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,7 +167,7 @@ func (a *Attempt) AdoptContext(own *AdoptedContext, ctx context.Context, cancel 
 	return a.in.CompareAndSwap(nil, &own.innerContext) // false if the attempt was released at the same time
 }
 
-// ensureInnerContext returns the cancellable context of the attempt, and creates it in the first call; nil if the attempt was released before.
+// ensureInnerContext returns the inner context, and creates it at the first call. It returns nil if the attempt was released without one.
 func (a *Attempt) ensureInnerContext() *innerContext {
 	if a.in.Load() != nil {
 		return a.loadInnerContext()
@@ -184,19 +193,20 @@ func (a *Attempt) ensureInnerContext() *innerContext {
 
 type numberKey struct{}
 
-// AttemptNumber returns the number of the attempt to which ctx belongs; 0 is a primary. Of nested races, the innermost counts. ok is false outside of attempts.
+// AttemptNumber returns the number of the attempt that ctx belongs to; 0 is a primary. In nested races, the innermost counts. It reports
+// false if ctx belongs to no attempt.
 func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	v, ok := ctx.Value(numberKey{}).(uint8)
 	return int(v), ok
 }
 
-// An PrimaryContext is the context of a primary that begins before its race does.
+// A PrimaryContext is the context of a primary that starts before its race.
 type PrimaryContext struct {
 	context.Context
 	Call CallTarget // as in [Attempt]
 }
 
-// Value returns the values that an [Attempt] of the primary has.
+// Value returns the same values as an [Attempt] of the primary.
 func (o *PrimaryContext) Value(key any) any {
 	switch key {
 	case numberKey{}:
@@ -207,7 +217,7 @@ func (o *PrimaryContext) Value(key any) any {
 	return o.Context.Value(key)
 }
 
-// SetGuard sets the guard of the attempt, which may put off its cancellation.
+// SetGuard sets the guard, which may delay the cancellation of the attempt.
 func (a *Attempt) SetGuard(g Guard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -221,13 +231,13 @@ func (a *Attempt) Guard() Guard {
 	return a.guard
 }
 
-// Cancel ends the context of an attempt that has lost, with the cause [ErrLost], as soon as its guard allows.
+// Cancel cancels an attempt that has lost, with the cause [ErrLost], as soon as its guard allows.
 func (a *Attempt) Cancel() {
 	in := a.ensureInnerContext()
 	if in == nil {
 		return
 	}
-	a.mu.Lock() // SetGuard waits until in is cancelled
+	a.mu.Lock() // SetGuard waits until the inner context is cancelled
 	defer a.mu.Unlock()
 	if a.guard != nil {
 		a.guard.Cancel(func() { in.endContext(ErrLost) })
@@ -236,14 +246,14 @@ func (a *Attempt) Cancel() {
 	}
 }
 
-// ignoreCaller lets an asynchronous attempt run on when the caller's context ends.
+// ignoreCaller keeps an asynchronous attempt alive when the caller's context ends.
 func (a *Attempt) ignoreCaller() {
 	if in := a.ensureInnerContext(); in != nil { // created now: an inner context that is created later would end with the caller's context
 		in.caller.ignoreEnd()
 	}
 }
 
-// detach ends all use of the caller's context, see [Detachment]. From now on, Value returns the given values.
+// detach stops the use of the caller's context, if the attempt may outlive its call. After that, Value only finds the given values.
 func (a *Attempt) detach(values []contextValue) {
 	if in := a.ensureInnerContext(); in != nil && in.caller.Context != nil {
 		in.ending.Lock()
@@ -260,25 +270,25 @@ func (a *Attempt) recordedValues() []contextValue {
 	return nil
 }
 
-// NeedsRelease reports whether Release must be called to detach the attempt from the context of the caller. If not, the attempt stays without an inner
-// context: Done returns the channel of the caller's context.
+// NeedsRelease reports whether the attempt has an inner context that is attached to the caller's context, so that Release must be called.
+// It also prevents that an inner context is created later.
 func (a *Attempt) NeedsRelease() bool { return a.sealInnerContext() != nil && a.Context.Done() != nil }
 
-// Release cancels the attempt and detaches it from the context of the caller. If NeedsRelease reports true, it must be called when the result of the attempt
-// is no longer needed. Further calls have no effect.
+// Release cancels the attempt and detaches it from the caller's context. If NeedsRelease reports true, the owner of the result must call
+// Release when it no longer needs the result. Further calls have no effect.
 func (a *Attempt) Release() {
 	if in := a.sealInnerContext(); in != nil {
 		in.endContext(nil)
 	}
 }
 
-// Abandon releases an attempt whose result is not needed, and ends its use of the caller's context.
+// Abandon releases an attempt whose result is not needed. If the attempt may outlive its call, it also stops using the caller's context.
 func (a *Attempt) Abandon() {
 	a.detach(nil)
 	a.Release()
 }
 
-// sealInnerContext prevents that an inner context is created later, and returns the existing one; nil: there is none.
+// sealInnerContext returns the inner context, or nil if there is none. In the latter case no inner context can be created later.
 func (a *Attempt) sealInnerContext() *innerContext {
 	if a.in.CompareAndSwap(nil, released) {
 		return nil

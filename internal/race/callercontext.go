@@ -8,34 +8,34 @@ import (
 	"time"
 )
 
-// A callerContext is the caller's context as the parent of the own context of an attempt that may outlive its call. Derived
-// contexts end with the caller's context, by the same error and cause, until ignoreEnd is called.
+// A callerContext stands between the caller's context and the inner context of an attempt that may outlive its call. Contexts that are
+// derived from it end together with the caller's context, with the same error and cause, until ignoreEnd is called.
 //
-// Once it is detached it does not use the caller's context any more: the caller may have given that to another owner. Values
-// that hedges have been asked for are then found in a copy, as one attempt asks for the same values as another.
+// After detach, it does not use the caller's context any more, because the caller may reuse that for another call. It then finds copies of
+// the values that hedges have looked up before, because attempts look up the same values.
 //
-// The goroutine that makes the attempt's own context writes all fields above mu, before other goroutines have them.
+// The fields above mu are written before other goroutines get the inner context.
 type callerContext struct {
 	context.Context
-	canEnd        bool        // the caller's context can end, and has not
-	recordsValues bool        // the values that it is asked for
-	stop          func() bool // of the AfterFunc of the caller's context; nil: there is none
+	canEnd        bool        // the caller's context can end, and had not ended when c was made
+	recordsValues bool        // whether Value records the values that it finds
+	stop          func() bool // stops the AfterFunc of the caller's context; nil: there is none
 
 	mu         sync.RWMutex // guards the fields below; held for reading while the caller's context is used
-	ignoresEnd bool         // the end of the caller's context
+	ignoresEnd bool         // ignoreEnd was called
 	detached   bool
 	values     []contextValue
-	deadline   time.Time // of the caller's context; zero: none; known once it is detached, as is err
-	err        error
+	deadline   time.Time // deadline of the caller's context, set by detach; zero: none
+	err        error     // result of Err after detach
 }
 
-// A contextValue is a value of the caller's context.
+// A contextValue is a key of the caller's context with its value.
 type contextValue struct{ key, value any }
 
-// maxRecordedValues is the most values that an attempt records.
+// maxRecordedValues is the maximum number of values that an attempt records.
 const maxRecordedValues = 32
 
-// neverClosed is the channel of a context for which package context calls AfterFunc instead.
+// neverClosed is the Done channel of a callerContext. Package context uses AfterFunc of such a context, and never waits for the channel.
 var neverClosed = make(chan struct{})
 
 func (c *callerContext) Done() <-chan struct{} {
@@ -45,13 +45,14 @@ func (c *callerContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// AfterFunc is called once, by the context that is derived from c.
+// AfterFunc arranges that f is called when the caller's context ends. Package context calls it once, for the inner context that is derived
+// from c.
 func (c *callerContext) AfterFunc(f func()) func() bool {
 	c.stop = context.AfterFunc(c.Context, f)
 	return c.stop
 }
 
-// ignoreEnd lets derived contexts go on when the caller's context ends.
+// ignoreEnd keeps derived contexts alive when the caller's context ends.
 func (c *callerContext) ignoreEnd() {
 	if c.stop != nil {
 		c.stop()
@@ -61,7 +62,7 @@ func (c *callerContext) ignoreEnd() {
 	c.ignoresEnd = true
 }
 
-// endError returns the error of the caller's context; nil if it has not ended, or if that is ignored.
+// endError returns the error of the caller's context. It is nil if that has not ended, or c ignores its end.
 func (c *callerContext) endError() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -96,7 +97,7 @@ func (c *callerContext) recordValue(key, value any) {
 	}
 }
 
-// findValue returns the value of key; nil if it is not among the values.
+// findValue returns the value of key in values; nil if it is missing.
 func findValue(values []contextValue, key any) any {
 	for _, v := range values {
 		if v.key == key {
@@ -106,7 +107,7 @@ func findValue(values []contextValue, key any) any {
 	return nil
 }
 
-// recordedValues returns the values that c has been asked for.
+// recordedValues returns the values that were looked up through c.
 func (c *callerContext) recordedValues() []contextValue {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -131,9 +132,10 @@ func (c *callerContext) Err() error {
 	return c.Context.Err()
 }
 
-// detach ends the use of the caller's context, and returns when no goroutine uses it. Only the given values are found then.
+// detach stops the use of the caller's context: it returns when no goroutine uses it any more. After that, Value only finds the given
+// values.
 func (c *callerContext) detach(values []contextValue) {
-	if c.Context.Err() == nil { // or derived contexts are about to end
+	if c.Context.Err() == nil { // otherwise derived contexts end, and must get the error
 		c.ignoreEnd()
 	}
 	c.mu.Lock()

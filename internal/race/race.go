@@ -16,102 +16,98 @@ import (
 	"time"
 )
 
-// MaxHedges is the most hedges that one race can start.
+// MaxHedges is the maximum number of hedges in a race.
 const MaxHedges = 4
 
-// An Op is what is raced. Its methods are called from several goroutines.
+// An Op is the operation that a [Race] runs. Its methods are called from several goroutines.
 type Op[T any] interface {
-	// Attempt makes attempt n; attempt 0 is the primary. A nil error means that
-	// v is a success, and [ErrAnswer] that it is an answer if this is the primary. With
-	// any other error, v is returned only if every attempt fails and this is the primary.
-	// It must return soon after a is done.
+	// Attempt makes attempt n and returns its result; attempt 0 is the primary. A nil error means success, and the first success wins. The
+	// error [ErrAnswer] means success for the primary, and failure for a hedge. After any other error, v is used only if n is 0 and every
+	// attempt fails. Attempt must return soon after a is done.
 	Attempt(a *Attempt, n int) (v T, err error)
 
-	// Discard releases the result of an attempt that Run does not return. It is called
-	// once for each attempt but the one that Run returns, never in the goroutine
-	// that called Run, and maybe after Run has returned. The error is a *Panic if
-	// the attempt did not return.
+	// Discard releases the result of an attempt that Run does not return. It is called once for each attempt except the one that Run
+	// returns, and never in the goroutine that called Run. It may be called after Run has returned. The error is a *Panic if the attempt
+	// panicked or ended its goroutine.
 	Discard(v T, err error)
 
-	// Admit reports whether the hedge of the given index of the [Schedule] may start.
-	// It is called with the race locked and must not block. If it panics, or ends its
-	// goroutine, the hedge is not admitted.
+	// Admit reports whether the hedge of the given index of the [Schedule] may start. It is called with the race locked and must not block.
+	// A hedge does not start if Admit panics or ends its goroutine.
 	Admit(index int) bool
 
-	// Ended is called once for each hedge that was admitted, when its Attempt has
-	// returned. n is the number of the attempt.
+	// Ended is called once for each admitted hedge, with the number n of its attempt, after Attempt has returned.
 	Ended(n int)
 }
 
-// An Outcome is how an attempt ended.
+// An Outcome says how an attempt ended.
 type Outcome int
 
 // The outcomes.
 const (
 	Won    Outcome = iota
-	Lost           // another attempt had won before, or it was not sent, or its server turned it away
-	Failed         // by itself, or because the caller gave up
+	Lost           // another attempt had won before, or the hedge was not sent, or the server refused it
+	Failed         // the attempt failed, or the caller canceled the call
 )
 
-// String returns the word that package observe has for it.
+// String returns the corresponding Outcome of package observe.
 func (o Outcome) String() string { return [...]string{Won: "won", Lost: "lost", Failed: "failed"}[o] }
 
-// An AttemptObserver observes every attempt. The goroutine of the attempt calls it. It must not
-// block: Finished may be called with the race locked. A loser may finish after
-// Run has returned. An AttemptObserver may end the goroutine by runtime.Goexit, but must not panic.
+// An AttemptObserver is notified of the start and the end of every attempt, in the goroutine of the attempt. A loser may end after Run has
+// returned. AttemptEnded may be called with the race locked, so it must not block. The methods may end the goroutine by runtime.Goexit, but
+// must not panic.
 type AttemptObserver interface {
 	AttemptStarted(ctx context.Context, n int)
 	AttemptEnded(ctx context.Context, n int, how Outcome)
 }
 
-// A Detachment says which attempts stop using the caller's context when Run returns.
+// A Detachment selects the attempts that stop using the caller's context when Run returns.
 type Detachment uint8
 
-// The detachments. DetachHedges is enough if the primary uses nothing of the caller once it has returned.
+// The detachments. DetachHedges suffices if the primary does not use its context after it has returned.
 const (
 	DetachNone Detachment = iota
 	DetachHedges
 	DetachAll
 )
 
-// Style is how the attempts of a race run and end. The zero Style runs the
-// primary in the caller's goroutine, cancels losers and does not wait for hedges.
+// A Style holds the settings of a race. The zero Style runs the primary in the caller's goroutine, cancels losers and does not wait for
+// hedges.
 type Style[T any] struct {
-	// Async runs the primary in a goroutine of its own, so that Run can return without it when a hedge wins.
+	// Async runs the primary in a goroutine of its own, so that Run can return before the primary does.
 	Async bool
-	// Detach is for attempts that still run when Run returns. A detached attempt finds the values of the caller's context that
-	// hedges have been asked for before, and no others.
+	// Detach selects the attempts that stop using the caller's context when Run returns. After that, they only find the values of that
+	// context that were looked up through a hedge before.
 	Detach Detachment
-	// LoserPolicy decides how losers of an asynchronous race end; nil: they are cancelled at once.
+	// LoserPolicy decides how losers of an asynchronous race end. If it is nil, they are cancelled at once.
 	LoserPolicy LoserPolicy[T]
-	// TryAbandon is called, with the race locked, when the caller's context ends and the primary of an asynchronous race has not
-	// returned. If it reports true, Run returns with the context's error at once, and the results of the attempts are discarded
-	// when they end. Otherwise, or if TryAbandon is nil, Run waits for the primary.
+	// TryAbandon is called, with the race locked, when the caller's context ends before the primary of an asynchronous race has returned.
+	// If it reports true, Run returns the context's error at once, and discards the results of attempts when they end. If it reports false
+	// or is nil, Run waits for the primary.
 	TryAbandon func() bool
-	// Observer observes every attempt; nil: there is none.
+	// Observer is notified of every attempt. It may be nil.
 	Observer AttemptObserver
-	// Primary is the Attempt of the primary, zero but for Call and in memory of the adapter; nil: a new one. It is not used
-	// again, also after the race.
+	// Primary is memory for the [Attempt] of the primary, which must be zero except for Call. It must not be used for another race. If it
+	// is nil, Run allocates an Attempt.
 	Primary *Attempt
-	// FreshTimer makes a timer and a channel for this run alone. A bubble of testing/synctest needs that: timers
-	// and channels of other bubbles do not work there, and its own do not work outside.
+	// FreshTimer makes a new timer and a new channel for this run. A race in a bubble of testing/synctest needs them, because timers and
+	// channels belong to their bubble.
 	FreshTimer bool
 }
 
-// A Result is how a race ended.
+// A Result is the result of a race.
 type Result[T any] struct {
 	Value           T
-	Err             error    // the primary's, if every attempt failed
-	Winner          int      // the attempt that gave Value; -1 if all failed
-	Started         int      // attempts started, the primary included
-	AnswersNotTaken int      // hedges that came with ErrAnswer while the race was open
-	Attempt         *Attempt // of Value; release it if it holds its caller's context; nil if the caller left it behind
+	Err             error    // error of the primary, if every attempt failed
+	Winner          int      // number of the attempt that returned Value; -1 if all attempts failed
+	Started         int      // number of started attempts, including the primary
+	AnswersNotTaken int      // number of hedges that returned ErrAnswer before an attempt won
+	Attempt         *Attempt // attempt that returned Value or Err; see [Attempt.NeedsRelease]; nil if the primary was abandoned
 }
 
-// A Panic is the error of an attempt that panicked, or left its goroutine.
+// A Panic is the error of an attempt that panicked or called runtime.Goexit.
 type Panic struct {
 	Value any    // nil if the attempt called runtime.Goexit
-	Stack []byte // of the panic
+	Stack []byte // stack trace of the panic
 }
 
 func (p *Panic) Error() string {
@@ -124,8 +120,9 @@ func (p *Panic) Unwrap() error {
 	return err
 }
 
-// Rethrow panics in the caller's goroutine. The stack of the attempt is lost there, so it is in the text. An error that the
-// runtime did not make is not wrapped: callers that recover compare it, as with [http.ErrAbortHandler].
+// Rethrow panics in the goroutine of the caller, or ends it if the attempt called runtime.Goexit. It panics with p, whose text has the
+// stack trace of the attempt. An error other than a [runtime.Error] is not wrapped in p, because recovering callers compare it, for example
+// with [http.ErrAbortHandler].
 func (p *Panic) Rethrow() {
 	if p.Value == nil {
 		runtime.Goexit()
@@ -136,7 +133,7 @@ func (p *Panic) Rethrow() {
 	panic(p)
 }
 
-// RecoverPanic returns the error of f, or a *Panic if f panics: for a goroutine whose owner calls Rethrow.
+// RecoverPanic returns the error of f, or a *Panic if f panics. It serves goroutines whose panics another goroutine rethrows.
 func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -146,32 +143,32 @@ func RecoverPanic(f func() error) (err error) {
 	return f()
 }
 
-// A Race is one run of an operation. The zero value is ready. After Run it may
-// be used again if Reset reports true. It must not be copied.
+// A Race runs one operation at a time. The zero value is ready. After Run, it can be used again if Reset reports true. It must not be
+// copied.
 type Race[T any] struct {
 	op       Op[T]
 	schedule Schedule
 
-	// Style is set before Run, in place: a copy of a struct that has just been written makes the processor wait. Reset clears it.
+	// Style is set before Run, field by field, because copying a struct that was just written stalls the processor. Reset clears it.
 	Style Style[T]
 
-	timer       *time.Timer   // calls fire; kept when the race is used again
-	wake        chan struct{} // capacity 1: something happened that Run may wait for; kept as well
-	runPrimary  func()        // runs an asynchronous primary; kept as well, so that go needs no closure
-	notReusable atomic.Bool   // fire was called, or may still be called after Run has returned: the race is not used again
+	timer       *time.Timer   // calls onTimer; Reset keeps it
+	wake        chan struct{} // wakes Run; its capacity is 1; Reset keeps it
+	runPrimary  func()        // runs an asynchronous primary; Reset keeps it, to save the allocation of a closure
+	notReusable atomic.Bool   // the race must not be used again, because onTimer was called or may still be called
 
 	mu          sync.Mutex // guards the fields below
 	phase       phase
-	armed       bool          // the timer is set for a hedge; false: no hedge starts any more
-	due         time.Duration // when that hedge is due, after the start
+	armed       bool          // the timer is set for a hedge; false: no further hedge starts
+	due         time.Duration // time from the start of the race to that hedge
 	primaryDone bool          // the primary has returned
-	winner      int           // -1: none yet
-	value       T             // the winner's, or else the primary's
-	err         error
-	hedges      *hedgeState // nil: no hedge was due yet
+	winner      int           // number of the winner; -1: no attempt has won yet
+	value       T             // value of the winner; without a winner, that of the primary
+	err         error         // of the failed primary
+	hedges      *hedgeState   // nil: no hedge was due yet
 }
 
-// A phase is how far a race is.
+// A phase is the progress of a race.
 type phase uint8
 
 const (
@@ -180,35 +177,35 @@ const (
 	abandoned       // the caller has left Run by a panic or runtime.Goexit
 )
 
-// A hedgeState is the part of a race that is needed once a hedge was due. The race's mu guards it.
+// A hedgeState is the part of the state of a race that exists after a hedge was due. The race's mu guards it.
 type hedgeState struct {
 	attempts        [1 + MaxHedges]attempt // 0 is the primary
-	started         int                    // attempts, the primary included
-	index           int                    // of the hedge that the timer is set for
-	isDue           bool                   // a hedge is to start though the primary has failed
-	staleFires      int                    // calls of fire for a time that has changed since
+	started         int                    // number of started attempts, including the primary
+	index           int                    // index in the schedule of the hedge that the timer is set for
+	isDue           bool                   // the next hedge starts even if the primary has failed
+	staleFires      int                    // number of calls of onTimer to ignore, because the time of the hedge has changed
 	answersNotTaken int                    // see Result
-	hold            failureHold            // of the failure of the primary
+	hold            failureHold            // time for which the failure of the primary is held
 }
 
 type attempt struct {
 	*Attempt
-	running bool   // has not returned; not used for the primary, see [Race].primaryDone
-	ended   func() // to be called when its result has been discarded, see [LoserPolicy]; may be nil
+	running bool   // the attempt has not returned; not used for the primary, see [Race].primaryDone
+	ended   func() // is called after the result was discarded, see [LoserPolicy]; may be nil
 }
 
-// Run races op until an attempt succeeds, the primary has an answer, or all have failed. The primary
-// starts at once. A hedge starts when the schedule says, if no attempt has succeeded and op admits it, [MaxHedges] at
-// most.
+// Run races op until an attempt succeeds or all attempts have failed. The primary starts at once. Hedges start at the times of the
+// schedule, if op admits them, until an attempt succeeds. At most [MaxHedges] hedges start.
 //
-// If all attempts fail, the primary's value and error are returned as they are. A primary that fails while no hedge runs is
-// returned at once, unless the schedule has one start. It is also returned when parent ends, see [Style].TryAbandon.
+// If all attempts fail, Run returns the value and the error of the primary. A primary that fails while no hedge runs ends the race at once,
+// unless the schedule moves the next hedge, see [Reschedule].
 //
-// If hedges run when the primary fails, its failure is held until they have failed as well, for as long as
-// [Schedule].HedgeTimeout allows. Then they are cancelled.
+// If hedges run when the primary fails, Run holds the failure: it waits until the hedges have failed as well, or until the time of
+// [Schedule].HedgeTimeout has passed. Then it cancels the hedges and returns the failure. If parent ends in the meantime, Run returns the
+// failure at once. If parent ends while the primary runs, see [Style].TryAbandon.
 //
-// A panic in the primary is raised in the caller's goroutine (a detached one's only if no hedge won, as a *Panic unless it
-// is an error of its own). A panic in a hedge is a failed attempt.
+// Run rethrows a panic of the primary by [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won. A panic of a hedge
+// is a failure of that attempt.
 func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out Result[T]) {
 	r.op, r.schedule = op, schedule
 	style := &r.Style
@@ -261,8 +258,8 @@ func (r *Race[T]) Run(parent context.Context, op Op[T], schedule Schedule) (out 
 	return out
 }
 
-// Reset makes the race ready for another Run and reports true, or reports
-// false if something may still refer to it. Call it at most once after Run.
+// Reset prepares the race for another Run and reports true. It reports false if the race must not be used again, because its timer or an
+// attempt may still refer to it. It may be called once after Run.
 func (r *Race[T]) Reset() bool {
 	if r.notReusable.Load() {
 		return false
@@ -271,15 +268,15 @@ func (r *Race[T]) Reset() bool {
 		r.timer, r.wake = nil, nil
 	}
 	r.op, r.schedule = nil, nil
-	s := &r.Style // each field alone: while the garbage collector marks, that costs a fifth of clearing it as a whole
+	s := &r.Style // cleared field by field: during garbage collection, that takes a fifth of the time
 	s.Async, s.FreshTimer, s.Detach = false, false, DetachNone
 	s.LoserPolicy, s.TryAbandon, s.Observer, s.Primary = nil, nil, nil, nil
 	r.phase, r.primaryDone, r.value, r.err, r.hedges = racing, false, *new(T), nil, nil
 	return true
 }
 
-// armNext sets the timer for the hedge of the given index, and reports whether the schedule has one. The caller holds mu,
-// unless the race begins.
+// armNext sets the timer for the hedge with the given index, and reports whether the schedule has such a hedge. The caller holds mu, except
+// at the start of the race.
 func (r *Race[T]) armNext(index int) bool {
 	wait, ok := r.schedule.Next(index)
 	if r.armed = ok; !ok {
@@ -287,13 +284,13 @@ func (r *Race[T]) armNext(index int) bool {
 	}
 	r.due += wait
 	if r.timer == nil {
-		r.timer = time.AfterFunc(math.MaxInt64, r.onTimer) // not yet wait: fire reads timer
+		r.timer = time.AfterFunc(math.MaxInt64, r.onTimer) // started by Reset below, because onTimer reads r.timer
 	}
 	r.timer.Reset(wait)
 	return true
 }
 
-// disarm stops the timer: no hedge starts any more. The caller holds mu.
+// disarm stops the timer, so that no further hedge starts. The caller holds mu.
 func (r *Race[T]) disarm() {
 	if r.armed && !r.timer.Stop() {
 		r.notReusable.Store(true)
@@ -304,7 +301,7 @@ func (r *Race[T]) disarm() {
 	}
 }
 
-// onTimer is called by the timer when a delay has passed.
+// onTimer starts the hedge that is due. The timer calls it.
 func (r *Race[T]) onTimer() {
 	r.notReusable.Store(true)
 	if a, n := r.nextDueHedge(); a != nil {
@@ -312,7 +309,8 @@ func (r *Race[T]) onTimer() {
 	}
 }
 
-// nextDueHedge arms the timer again, and returns the attempt to make now, if any.
+// nextDueHedge creates the attempt of the hedge that is due, and returns it with its number. It also sets the timer for the next hedge. It
+// returns nil if the hedge must not start.
 func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,7 +323,7 @@ func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 		return nil, 0
 	}
 	if h.isDue = false; r.primaryDone {
-		defer r.wakeRun() // Run waits for this hedge, or returns if there is none
+		defer r.wakeRun() // Run waits for this hedge, and must return if the hedge does not start
 	}
 	index, due := h.index, r.due
 	h.index++
@@ -343,7 +341,7 @@ func (r *Race[T]) nextDueHedge() (a *Attempt, n int) {
 	return a, n
 }
 
-// initHedges returns the state of the hedges, which begins now if no hedge was due before. The caller holds mu.
+// initHedges returns the state of the hedges, and creates it at the first call. The caller holds mu.
 func (r *Race[T]) initHedges() *hedgeState {
 	if r.hedges == nil {
 		r.hedges = &hedgeState{started: 1}
@@ -355,7 +353,7 @@ func (r *Race[T]) initHedges() *hedgeState {
 	return r.hedges
 }
 
-// startedCount returns how many attempts were started. The caller holds mu.
+// startedCount returns the number of started attempts, including the primary. The caller holds mu.
 func (r *Race[T]) startedCount() int {
 	if r.hedges == nil {
 		return 1
@@ -363,7 +361,7 @@ func (r *Race[T]) startedCount() int {
 	return r.hedges.started
 }
 
-// attemptAt returns attempt n, and whether it has not returned yet. The caller holds mu.
+// attemptAt returns attempt n, and whether it is still running. The caller holds mu.
 func (r *Race[T]) attemptAt(n int) (a *Attempt, running bool) {
 	if n == 0 {
 		return r.Style.Primary, !r.primaryDone
@@ -382,8 +380,8 @@ func (r *Race[T]) isIdle() bool {
 	return true
 }
 
-// admitHedge reports whether the operation admits the hedge. It reports false if Admit panics: the goroutine of the timer has no
-// caller to rethrow the panic to.
+// admitHedge returns the result of Admit; false if Admit panics. The goroutine of the timer has no caller to which the panic could be
+// rethrown.
 func (r *Race[T]) admitHedge(index int) (ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -396,7 +394,7 @@ func (r *Race[T]) admitHedge(index int) (ok bool) {
 // errExited is the error of an attempt that called runtime.Goexit.
 var errExited = new(Panic)
 
-// runAttempt makes attempt n in the goroutine it was called in.
+// runAttempt runs attempt n in the current goroutine, and settles its result.
 func (r *Race[T]) runAttempt(a *Attempt, n int) {
 	var (
 		v   T
@@ -419,7 +417,7 @@ func (r *Race[T]) runAttempt(a *Attempt, n int) {
 	}
 }
 
-// OutcomeOf returns the outcome of an attempt that returns err while the race is open.
+// OutcomeOf returns the outcome of an attempt that ended with err before any attempt won.
 func OutcomeOf(err error) Outcome {
 	switch err {
 	case nil:
@@ -434,13 +432,13 @@ func OutcomeOf(err error) Outcome {
 // finishAttempt settles the result of attempt n:
 //
 //	the race      the attempt            the result
-//	is open       succeeded              wins; the result of a failed primary is discarded
-//	is open       failed, the primary    is kept, in case every hedge fails as well, or takes too long
-//	is open       failed, a hedge        is discarded; it may move the next hedge, see [Reschedule]
+//	is open       succeeded              wins; the kept result of a failed primary is discarded
+//	is open       failed, the primary    is kept, in case every hedge fails or takes too long
+//	is open       failed, a hedge        is discarded; the next hedge may be rescheduled, see [Reschedule]
 //	has a winner  any                    is discarded
 //	is over       any                    is discarded
 //
-// Open means that Run waits for a result and has none.
+// A race is open while Run waits and no attempt has won.
 func (r *Race[T]) finishAttempt(n int, v T, err error) {
 	r.mu.Lock()
 	a, _ := r.attemptAt(n)
@@ -450,8 +448,8 @@ func (r *Race[T]) finishAttempt(n int, v T, err error) {
 		r.hedges.attempts[n].running = false
 	}
 	open := r.phase == racing && r.winner < 0
-	defer r.settleResult(n, v, err, open) // also if the watch ends the goroutine
-	if w := r.Style.Observer; w != nil {  // before Run can return: the watch may be used again then
+	defer r.settleResult(n, v, err, open) // also if the observer ends the goroutine
+	if w := r.Style.Observer; w != nil {  // before Run can return, because the observer may be used for another race then
 		how := OutcomeOf(err)
 		if !open && (err == nil || r.winner >= 0) {
 			how = Lost
@@ -460,7 +458,8 @@ func (r *Race[T]) finishAttempt(n int, v T, err error) {
 	}
 }
 
-// settleResult keeps or discards the result of attempt n as the table of finishAttempt says. The caller holds mu, which settleResult unlocks.
+// settleResult keeps or discards the result of attempt n, according to the table of finishAttempt. The caller holds mu, and settleResult
+// unlocks it.
 func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	if open && err != nil {
 		r.reschedule(n, err)
@@ -494,8 +493,7 @@ func (r *Race[T]) settleResult(n int, v T, err error, open bool) {
 	}
 }
 
-// reschedule changes the time of the next hedge as the schedule says, because attempt n has failed with err. The race is open.
-// The caller holds mu.
+// reschedule lets the schedule change the time of the next hedge after the failure of attempt n. The race is open. The caller holds mu.
 func (r *Race[T]) reschedule(n int, err error) {
 	next := 0
 	if h := r.hedges; h != nil {
@@ -517,11 +515,11 @@ func (r *Race[T]) reschedule(n int, err error) {
 	}
 }
 
-// hasScheduledHedge reports whether no attempt runs, but one is to start. The caller holds mu.
+// hasScheduledHedge reports whether no attempt is running but another hedge will start. The caller holds mu.
 func (r *Race[T]) hasScheduledHedge() bool { return r.hedges != nil && r.hedges.isDue && r.isIdle() }
 
-// endLoser ends attempt n, which has lost, as [LoserPolicy] decides. It returns the attempt, and the function to be called when the
-// result has been discarded; nil: there is none. The caller holds mu.
+// endLoser cancels attempt n, which has lost, or ends it as the [LoserPolicy] decides. It returns the attempt and the function to call
+// after the result was discarded, which may be nil. The caller holds mu.
 func (r *Race[T]) endLoser(n int) (a *Attempt, ended func()) {
 	a, running := r.attemptAt(n)
 	if r.hedges != nil {
@@ -555,8 +553,8 @@ func discardResult[T any](op Op[T], v T, err error, a *Attempt, ended func()) {
 	op.Discard(v, err)
 }
 
-// setWinner makes attempt n, which returned v, the winner. It returns the result of the primary
-// if that has failed. The caller holds mu.
+// setWinner makes attempt n, which returned v, the winner, and ends the running attempts. It returns the kept result of a failed primary,
+// which is to be discarded. The caller holds mu.
 func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	kept, err := r.value, r.err
 	r.winner, r.value, r.err = n, v, nil
@@ -571,7 +569,7 @@ func (r *Race[T]) setWinner(n int, v T) (T, error) {
 	return kept, err
 }
 
-// holdFailure begins to hold the failure of the primary if hedges run or are due. The caller holds mu.
+// holdFailure begins to hold the failure of the primary, if hedges run or are due. The caller holds mu.
 func (r *Race[T]) holdFailure() {
 	if r.isIdle() && !r.hasScheduledHedge() {
 		return
@@ -592,7 +590,7 @@ func (r *Race[T]) holdFailure() {
 	}
 }
 
-// releaseFailure returns the failure of the primary that is held.
+// releaseFailure stops holding the failure of the primary, so that Run returns it.
 func (r *Race[T]) releaseFailure() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -600,7 +598,7 @@ func (r *Race[T]) releaseFailure() {
 	r.wakeRun()
 }
 
-// stopHolding ends the wait for hedges, which are cancelled. The caller holds mu.
+// stopHolding stops holding the failure of the primary, and cancels the running hedges. The caller holds mu.
 func (r *Race[T]) stopHolding() {
 	if r.phase == racing && r.winner < 0 && !r.hedges.hold.ended {
 		r.hedges.hold.ended = true
@@ -609,7 +607,7 @@ func (r *Race[T]) stopHolding() {
 	}
 }
 
-// holdTimer returns the timer of a failure that is held while hedges run; nil if none is held. The caller holds mu.
+// holdTimer returns a timer for the end of the time for which a failure is held; nil if no failure is held. The caller holds mu.
 func (r *Race[T]) holdTimer() *time.Timer {
 	h := r.hedges
 	if h == nil || h.hold.failed.IsZero() || r.winner >= 0 || h.hold.ended || r.hasScheduledHedge() {
@@ -618,7 +616,7 @@ func (r *Race[T]) holdTimer() *time.Timer {
 	return time.NewTimer(time.Until(h.hold.holdUntil(r.schedule)))
 }
 
-// cancelRunning cancels the attempts that run. The caller holds mu.
+// cancelRunning cancels all running attempts. The caller holds mu.
 func (r *Race[T]) cancelRunning() {
 	for n := range r.startedCount() {
 		if a, running := r.attemptAt(n); running {
@@ -635,7 +633,7 @@ func (r *Race[T]) wakeRun() {
 	}
 }
 
-// awaitResult waits for the outcome. The primary has returned, or is detached.
+// awaitResult waits until the race is settled, and returns its result. The primary has returned, or runs in a goroutine of its own.
 func (r *Race[T]) awaitResult() Result[T] {
 	done, left, stays := r.Style.Primary.Context.Done(), false, r.Style.TryAbandon == nil
 	var hold *time.Timer
@@ -656,12 +654,12 @@ func (r *Race[T]) awaitResult() Result[T] {
 		switch {
 		case r.isSettled():
 		case late && (r.hasScheduledHedge() || time.Now().Before(r.hedges.hold.holdUntil(r.schedule))):
-			hold = nil // another hedge is to start, or has started
+			hold = nil // another hedge has started or will start, so the failure is held longer
 		case late:
 			r.stopHolding()
 		case !gone:
 		case r.primaryDone:
-			left = true // the hedges that are out end with the caller's context as well
+			left = true // running hedges end with the caller's context as well
 		default:
 			left = r.Style.TryAbandon()
 			stays = !left
@@ -670,7 +668,7 @@ func (r *Race[T]) awaitResult() Result[T] {
 	return r.endRace()
 }
 
-// waitForWake waits until notify is called, the caller's context ends, or the timer fires.
+// waitForWake waits until wakeRun is called, the channel ended is closed (gone), or the timer hold expires (late).
 func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, late bool) {
 	if ended == nil && hold == nil {
 		<-r.wake // cheaper than a select
@@ -690,7 +688,7 @@ func (r *Race[T]) waitForWake(ended <-chan struct{}, hold *time.Timer) (gone, la
 	return gone, late
 }
 
-// endRace ends the race, and returns its result or rethrows its panic. The caller holds mu, which endRace unlocks.
+// endRace ends the race, and returns its result or rethrows the panic of the primary. The caller holds mu, and endRace unlocks it.
 func (r *Race[T]) endRace() Result[T] {
 	r.phase = finished
 	out := Result[T]{Value: r.value, Err: r.err, Winner: r.winner, Started: r.startedCount()}
@@ -707,13 +705,13 @@ func (r *Race[T]) endRace() Result[T] {
 	r.mu.Unlock()
 	r.detachAllBut(max(out.Winner, 0))
 	if p, ok := out.Err.(*Panic); ok {
-		out.Attempt.Release() // the caller gets no result to release it by
+		out.Attempt.Release() // the caller gets no Result, so it cannot release the attempt
 		p.Rethrow()
 	}
 	return out
 }
 
-// detachAllBut detaches all attempts but attempt n from the caller's context, see [Detachment]. The race is over.
+// detachAllBut detaches all attempts except attempt n from the caller's context, as [Style].Detach says. The race is over.
 func (r *Race[T]) detachAllBut(n int) {
 	if r.Style.Detach == DetachNone {
 		return
@@ -721,7 +719,7 @@ func (r *Race[T]) detachAllBut(n int) {
 	r.mu.Lock()
 	attempts := [1 + MaxHedges]attempt{{Attempt: r.Style.Primary}}
 	if r.hedges != nil {
-		attempts = r.hedges.attempts // no more start
+		attempts = r.hedges.attempts // no further hedge starts
 	}
 	r.mu.Unlock()
 	var all []contextValue
@@ -730,7 +728,7 @@ func (r *Race[T]) detachAllBut(n int) {
 			all = append(all, a.recordedValues()...)
 		}
 	}
-	for i, a := range attempts { // without the lock: detach waits for a context of the caller
+	for i, a := range attempts { // without the lock, because detach waits for uses of the caller's context
 		switch {
 		case i == n || a.Attempt == nil:
 		case a.detaches:
@@ -741,7 +739,7 @@ func (r *Race[T]) detachAllBut(n int) {
 	}
 }
 
-// isSettled reports whether Run can return. The caller holds mu.
+// isSettled reports whether the result of the race is final, so that Run can return. The caller holds mu.
 func (r *Race[T]) isSettled() bool {
 	if r.winner >= 0 {
 		return r.primaryDone || r.Style.Async
@@ -750,15 +748,15 @@ func (r *Race[T]) isSettled() bool {
 	return r.primaryDone && (h == nil || h.hold.ended || r.isIdle() && !h.isDue)
 }
 
-// Winner returns the value of the attempt that has won; false: there is none, or the caller has left Run by a panic. Discard
-// may call it: a loser may have returned the same value, as calls of a cache do.
+// Winner returns the value of the winner. It reports false if no attempt has won, or the caller has left Run by a panic. Discard may call
+// it to find out whether a loser returned the same value as the winner.
 func (r *Race[T]) Winner() (v T, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.value, r.winner >= 0 && r.phase != abandoned
 }
 
-// abandonRace ends the race when the caller leaves Run by a panic or runtime.Goexit.
+// abandonRace ends the race after the caller has left Run by a panic or runtime.Goexit. It cancels the attempts and discards their results.
 func (r *Race[T]) abandonRace() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
