@@ -2,9 +2,10 @@ package budget
 
 import "time"
 
-// An Account is the hedge budget of a key: one or more token buckets. A hedge takes its tokens from every bucket and from the rate
-// limit, or from none of them. Accounts may share buckets. The owner of an Account guards it: AddBuckets and AddRouteBucket must not
-// run at the same time as other methods.
+// An Account is the hedge budget of a key: one or more token buckets. A hedge takes tokens from every bucket and from the rate limit, or
+// from none of them. Accounts may share buckets.
+//
+// Methods are safe for concurrent use, except AddBuckets and AddRouteBucket: the owner must not call them while another method runs.
 type Account struct {
 	buckets       []*Bucket // all buckets, in the order in which Spend locks them: added buckets, main, route
 	main          *Bucket   // bucket of the key, of its host, or of several clients
@@ -20,14 +21,14 @@ func NewAccount(b *Bucket) *Account {
 	return &Account{buckets: []*Bucket{b}, main: b, fixedSize: true}
 }
 
-// NewAccount returns an Account with a new main bucket, whose initial tokens come from the reserve. If exclusive is false, other
-// accounts may share the bucket.
+// NewAccount returns an Account with a new main bucket, whose initial tokens come from the reserve. Exclusive means that no other account
+// will share the main bucket.
 func (r *Reserves) NewAccount(s Sizing, exclusive bool) *Account {
 	b := newSharingBucket(s, r.keyReserve)
 	return &Account{buckets: []*Bucket{b}, main: b, ownsMain: true, exclusiveMain: exclusive}
 }
 
-// ShareMain returns an Account that spends from the main bucket of a.
+// ShareMain returns a new Account that spends from the main bucket of a. The bucket belongs to a.
 func (a *Account) ShareMain() *Account {
 	return &Account{buckets: []*Bucket{a.main}, main: a.main}
 }
@@ -52,17 +53,17 @@ func (a *Account) EarnAt(now time.Time) {
 	}
 }
 
-// Earn is EarnAt for an account whose buckets keep their size and so measure no rate.
+// Earn counts a request in the main bucket, for an account that never adapts the size of its buckets.
 func (a *Account) Earn() { a.main.Earn() }
 
-// IsExclusive reports whether no other account uses the main bucket. Requests then counts the requests of this account alone.
+// IsExclusive reports whether no other account uses the main bucket, so that Requests only counts requests of this account.
 func (a *Account) IsExclusive() bool { return a.exclusiveMain }
 
-// Requests returns the number of requests of the main bucket.
+// Requests returns the number of requests that the main bucket has counted.
 func (a *Account) Requests() int64 { return a.main.Requests() }
 
-// Spend pays for one hedge: n tokens from each bucket and one token from limit. If one of them has too few, Spend takes no token and
-// reports false.
+// Spend pays for one hedge: it takes n tokens from each bucket and one token from limit. If one of them has too few tokens, Spend takes
+// none and reports false.
 func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
 	limit.lock()
 	defer limit.unlock()
@@ -83,7 +84,7 @@ func (a *Account) Spend(now time.Time, limit *RateLimit, n int64) bool {
 	return canPay
 }
 
-// Refund returns the tokens that Spend took for a hedge that was not sent. The arguments are those of Spend.
+// Refund returns the tokens that Spend took for a hedge that was not sent. It gets the same arguments as Spend.
 func (a *Account) Refund(now time.Time, limit *RateLimit, n int64) {
 	for _, b := range a.buckets {
 		b.RefundN(n)
@@ -93,7 +94,7 @@ func (a *Account) Refund(now time.Time, limit *RateLimit, n int64) {
 	limit.spendTokens(now, -1)
 }
 
-// Tokens returns the tokens of the emptiest bucket, rounded to a thousandth. The bucket of the route does not count.
+// Tokens returns the number of tokens in the emptiest bucket, rounded to a thousandth. It ignores the bucket of the route.
 func (a *Account) Tokens() float64 {
 	n := a.main.Tokens()
 	for _, b := range a.buckets {
@@ -114,7 +115,7 @@ func (a *Account) IsHalfFull(now time.Time, limit *RateLimit) bool {
 	return limit.isHalfFull(now)
 }
 
-// AdaptSize resizes the buckets for their measured request rates, and returns the effective share.
+// AdaptSize adapts the sizes of the buckets to their measured request rates, and returns the effective share.
 func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	if !a.fixedSize {
 		a.main.AdaptSize(s, s.Share, now)
@@ -125,8 +126,8 @@ func (a *Account) AdaptSize(s Sizing, now time.Time) (share float64) {
 	return a.EffectiveShare(s.Share)
 }
 
-// EffectiveShare returns the hedges per request that the account pays for: the configured share, or the share of the route if that
-// is smaller.
+// EffectiveShare returns the hedges per request that the account can pay for: the smaller one of the configured share and the share of the
+// route.
 func (a *Account) EffectiveShare(configured float64) float64 {
 	if a.route == nil {
 		return configured
@@ -134,7 +135,7 @@ func (a *Account) EffectiveShare(configured float64) float64 {
 	return min(configured, a.routeShare)
 }
 
-// Close returns the tokens of the buckets that the account owns to their reserves. These buckets pay for no further hedge.
+// Close closes the buckets that the account owns: their tokens return to the reserves, and they pay for no further hedge.
 func (a *Account) Close() {
 	if a.ownsMain {
 		a.main.Close()

@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// A Bucket is a token bucket that pays for hedges. Requests refill it, instead of time. So the number of hedges is at most
-// share × requests + burst at any request rate, and the rate need not be known. It is safe for concurrent use.
+// A Bucket is a token bucket that pays for hedges. Requests refill it, not time. So the number of hedges is at most share × requests +
+// burst at any request rate, and the rate need not be known. It is safe for concurrent use.
 //
-// The bucket of a key or host may consist of two token buckets, long and short: a hedge takes a token from both. The long bucket
-// holds the tokens for the pause of a replica. The short bucket limits how fast these tokens are spent in an outage.
+// The bucket of a key or host may consist of two token buckets, long and short. A hedge takes its tokens from both. The long bucket holds
+// tokens for the time in which a replica pauses. The short bucket limits how fast these tokens are spent in an outage.
 //
 // A Bucket with a [SharedReserve] takes its initial tokens from the reserve, and returns surplus tokens. Other buckets start full.
 type Bucket struct {
 	requests atomic.Int64
 	reserve  *SharedReserve // nil: there is none; never changes
 
-	mu               sync.Mutex // guards the fields below; must be held when requests is read to earn tokens, as a smaller number would earn twice
+	mu               sync.Mutex // guards the fields below; held while requests is read to earn tokens, so that no request earns twice
 	long             tokenBucket
 	short            *tokenBucket // nil: there is none
-	owedTokens       int64        // initial tokens that the reserve has not supplied yet; with them, long is at most full
+	owedTokens       int64        // initial tokens that the reserve has not supplied yet; at most the free space of long
 	overflow         int64        // tokens that did not fit into long and were not returned to the reserve yet
 	reportedRequests int64        // number of requests that were reported to the reserve
 	closed           bool
 	meter            rateMeter
 }
 
-// NewBucket returns a full bucket that earns share tokens per request and holds burst tokens at most.
+// NewBucket returns a full bucket that earns share tokens per request and holds at most burst tokens.
 func NewBucket(share, burst float64) *Bucket {
 	return &Bucket{long: newTokenBucket(share, burst)}
 }
@@ -70,7 +70,7 @@ func (b *Bucket) refillFromReserve() {
 	}
 }
 
-// Close returns all tokens to the reserve. The bucket pays for no further hedge. It must have a reserve.
+// Close returns all tokens to the reserve, which the bucket must have. After that, Spend reports false.
 func (b *Bucket) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,7 +102,7 @@ func (b *Bucket) takeUnreported() (overflow, requests int64) {
 // Earn counts a request, which earns the share of a token.
 func (b *Bucket) Earn() { b.requests.Add(1) }
 
-// EarnN counts n requests at once, at most 1<<28. In a budget of bytes, each byte counts as a request.
+// EarnN counts n requests at once; n is at most 1<<28. In a budget of bytes, each byte counts as a request.
 func (b *Bucket) EarnN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +110,7 @@ func (b *Bucket) EarnN(n int64) {
 	b.earnTokens()
 }
 
-// EarnAt is Earn for a bucket whose size adapts to its request rate. The measurement starts with the first request.
+// EarnAt does the same as Earn for a bucket that adapts its size. The first request starts the measurement of the request rate.
 func (b *Bucket) EarnAt(now time.Time) {
 	if b.requests.Add(1) == 1 {
 		b.startMeter(now)
@@ -127,7 +127,7 @@ func (b *Bucket) startMeter(now time.Time) {
 	}
 }
 
-// Requests returns the number of requests that were counted.
+// Requests returns the number of counted requests.
 func (b *Bucket) Requests() int64 { return b.requests.Load() }
 
 // Spend takes one token. It reports false if there is none. A bucket with share 0 never pays.
@@ -147,7 +147,7 @@ func (b *Bucket) SpendN(n int64) bool {
 // Refund puts back the token that Spend took for a hedge that was not sent.
 func (b *Bucket) Refund() { b.RefundN(1) }
 
-// RefundN puts back n of the tokens that SpendN took.
+// RefundN puts back n tokens that SpendN took.
 func (b *Bucket) RefundN(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 type RateLimit struct {
 	mu         sync.Mutex // held while an account spends; locked before the mutex of a bucket; guards latestTime
 	limiter    *rate.Limiter
-	latestTime time.Time // latest time that an account has passed
+	latestTime time.Time // latest time that a method was called with
 }
 
-// NewRateLimit returns a RateLimit of the given number of hedges per second. If the number is not positive, it returns nil: no limit.
+// NewRateLimit returns a limit of perSecond hedges per second. It returns nil, which sets no limit, if perSecond is not positive.
 func NewRateLimit(perSecond float64) *RateLimit {
 	if perSecond <= 0 {
 		return nil
@@ -35,8 +35,8 @@ func (l *RateLimit) unlock() {
 	}
 }
 
-// monotonicTime returns now, or the latest earlier argument if that is later: with a time that steps back, the limiter would earn the
-// tokens of the time between twice. The caller holds mu.
+// monotonicTime returns the latest time that it was called with, including now. If time went back, the limiter would earn tokens twice. If
+// now is more than a second earlier, the clock was set back, and monotonicTime returns now. The caller holds mu.
 func (l *RateLimit) monotonicTime(now time.Time) time.Time {
 	if late := l.latestTime.Sub(now); late <= 0 || late >= time.Second { // or the clock was set back
 		l.latestTime = now
@@ -49,14 +49,14 @@ func (l *RateLimit) canSpend(now time.Time) bool {
 	return l == nil || l.limiter.TokensAt(l.monotonicTime(now)) >= 1
 }
 
-// spendTokens takes one token for each hedge; a negative number puts tokens back. The caller holds mu.
+// spendTokens takes one token for each hedge. A negative number of hedges puts tokens back. The caller holds mu.
 func (l *RateLimit) spendTokens(now time.Time, hedges int) {
 	if l != nil {
 		l.limiter.AllowN(l.monotonicTime(now), hedges)
 	}
 }
 
-// isHalfFull reports whether the limiter holds at least half of its burst, and at least one token. The caller does not hold mu.
+// isHalfFull reports whether the limiter holds at least half of its burst, and at least one token. It locks mu.
 func (l *RateLimit) isHalfFull(now time.Time) bool {
 	if l == nil {
 		return true

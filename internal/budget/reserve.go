@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Reserves are the reserves of all buckets of an engine. The owner guards them.
+// Reserves are the reserves for all buckets of an engine. They are not safe for concurrent use.
 type Reserves struct {
 	keyReserve    *SharedReserve             // for the buckets of keys and hosts
 	routeReserves map[float64]*SharedReserve // for the buckets of routes, by their share
 }
 
-// NewReserves returns full Reserves.
+// NewReserves returns Reserves with a full reserve for keys.
 func NewReserves(s Sizing) Reserves {
 	return Reserves{keyReserve: newSharedReserve(s, s.Share), routeReserves: make(map[float64]*SharedReserve)}
 }
 
-// routeReserve returns the reserve for the buckets of all routes with the given share, and makes it if it is missing.
+// routeReserve returns the reserve for the buckets of all routes with the given share, and creates it if it is missing.
 func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
 	if r.routeReserves[share] == nil {
 		r.routeReserves[share] = newSharedReserve(s, share)
@@ -24,15 +24,13 @@ func (r *Reserves) routeReserve(s Sizing, share float64) *SharedReserve {
 	return r.routeReserves[share]
 }
 
-// A SharedReserve supplies new buckets with their initial tokens. Without it, each new bucket would add a burst. With it, any number
-// of buckets together spends at most the share of all their requests and one burst. A reserve starts with one burst, and grows at most
-// to a burst at the request rate of all its buckets.
+// A SharedReserve supplies new buckets with their initial tokens, so that all its buckets together spend at most the share of their
+// requests and one burst. Without a reserve, each new bucket would add another burst. It is safe for concurrent use.
 //
-// A new bucket gets at most half of the tokens of the reserve at a time. A closed bucket returns its tokens, and a full bucket the
-// tokens that overflow. A SharedReserve is safe for concurrent use. Buckets use it when they are made, resized and closed, but not for
-// each call.
+// A reserve starts with one burst. It grows to at most a burst at the request rate of all its buckets. A new bucket gets at most half of
+// the tokens at a time. Closed buckets return their tokens, and full buckets their overflow.
 type SharedReserve struct {
-	mu           sync.Mutex // guards the fields below; locked after a bucket's
+	mu           sync.Mutex // guards the fields below; locked after the mutex of a bucket
 	tokens       int64
 	size         int64
 	issuedTokens int64 // tokens that were added without a request
@@ -47,14 +45,14 @@ func newSharedReserve(s Sizing, share float64) *SharedReserve {
 	return &SharedReserve{tokens: n, size: n, issuedTokens: n}
 }
 
-// startMeter starts to measure the request rate, unless it is measured already.
+// startMeter starts the measurement of the request rate, unless it runs already.
 func (r *SharedReserve) startMeter(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.meter.startAt(now, 0)
 }
 
-// takeTokens removes up to n tokens, but at most half of the tokens, and returns their number in units.
+// takeTokens removes up to n units, but at most half of the reserve, and returns the number of removed units.
 func (r *SharedReserve) takeTokens(n int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +61,7 @@ func (r *SharedReserve) takeTokens(n int64) int64 {
 	return n
 }
 
-// returnTokens adds tokens that a bucket returns, and the number of requests since the last report of the bucket.
+// returnTokens adds the units that a bucket returns. It also counts the requests of the bucket since its last report.
 func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +69,8 @@ func (r *SharedReserve) returnTokens(tokens, requests int64) {
 	r.tokens = min(r.tokens+tokens, r.size)
 }
 
-// resize sets the size to a burst at the request rate of all buckets. The first time that it grows to a size, it adds the tokens.
+// resize sets the size to a burst at the request rate of all buckets. When the size exceeds all earlier sizes, it adds the difference in
+// tokens.
 func (r *SharedReserve) resize(s Sizing, share float64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -3,17 +3,17 @@ package budget
 import "time"
 
 const (
-	// minShortShare and minShortBurst are the least share and burst of a short bucket. With larger numbers, a thousand quiet
-	// clients of one busy server can cause an overload by hedges that does not end.
+	// minShortShare and minShortBurst are the least share and burst of a short bucket. With higher values, the hedges of a thousand quiet
+	// clients could keep a busy server overloaded for ever.
 	minShortShare = 0.17
 	minShortBurst = 3
 
-	// minSizingRate is the least request rate for which a long bucket is sized. The slow calls of a quiet key come in clusters,
-	// for which the bucket must hold enough tokens.
+	// minSizingRate is the least request rate for which a long bucket is sized. The slow calls of a quiet key come in clusters, for which
+	// the bucket must hold enough tokens.
 	minSizingRate = 100
 )
 
-// A Sizing holds the settings for the sizes of buckets.
+// A Sizing holds the settings from which the sizes of buckets are computed.
 type Sizing struct {
 	Share          float64       // hedges per request
 	EstimatedRPS   float64       // request rate until the rate is measured; without HasShortBucket, also the least request rate
@@ -22,8 +22,8 @@ type Sizing struct {
 	MinBurst       float64       // least burst of every bucket, in tokens
 }
 
-// burstSizes returns the bursts, in tokens, of the long and the short bucket for a share and a request rate. If the rate is not
-// known, EstimatedRPS takes its place.
+// burstSizes returns the bursts of the long and the short bucket, in tokens, for a share and a request rate. If known is false,
+// EstimatedRPS replaces rps.
 func (s Sizing) burstSizes(share, rps float64, known bool) (long, short float64) {
 	sized := rps
 	switch {
