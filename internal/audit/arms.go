@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	minReportCalls = 300 // calls of each arm without which no p99 is reported
-	minReportPairs = 4   // pairs without which no p99 is reported
-	maxArmPairs    = 256 // after so many pairs, the arms are deleted and start again
+	minReportCalls = 300 // minimum of calls in each arm for a report of the p99
+	minReportPairs = 4   // minimum of pairs for a report of the p99
+	maxArmPairs    = 256 // number of pairs after which the arms are deleted and start again
 
 	zScore95 = 1.96 // standard errors on each side of an estimate, for an interval of 95 %
 )
 
-// arms are the two arms of the experiment. They only serve the report; the verdict does not depend on them.
+// arms are the statistics of the two arms of the experiment, control and treatment, for the report. The verdict does not depend on them.
 type arms struct {
 	openLatencies      slotLatencies // of the open slot
 	control, treatment arm
@@ -26,7 +26,7 @@ type arms struct {
 	failureDifferenceSquares float64 // sum of the squares
 }
 
-// An arm holds sums over all compared slots in which hedging is off, or over all in which it is on.
+// An arm holds sums over the compared slots of one arm: control, in which hedging is off, or treatment.
 type arm struct {
 	latencies                    histogram
 	slots, calls, failed, hedges float64
@@ -34,15 +34,15 @@ type arm struct {
 	aboveP99, aboveP99Squares    float64 // number of calls that were slower than the p99 of the arm, and its squares
 }
 
-// armOf returns the arm of the slots in which hedging is off, or on.
-func (a *arms) armOf(dark bool) *arm {
-	if dark {
+// armOf returns the control arm if hedgingOff is true, and otherwise the treatment arm.
+func (a *arms) armOf(hedgingOff bool) *arm {
+	if hedgingOff {
 		return &a.control
 	}
 	return &a.treatment
 }
 
-// addSlot adds the open slot to its arm.
+// addSlot adds the open slot with its summary to its arm.
 func (a *arms) addSlot(s *slot, sum *summary) {
 	slot, m, above := a.openLatencies.answers, a.armOf(s.hedgingOff), 0.0
 	for i, n := range a.openLatencies.failures {
@@ -61,21 +61,21 @@ func (a *arms) addSlot(s *slot, sum *summary) {
 	m.aboveP99Squares += above * above
 }
 
-// addPair adds a compared pair to the statistics of failures.
-func (a *arms) addPair(dark, lit *summary) {
-	d := dark.failureShare - lit.failureShare
+// addPair adds the difference in failures between the two slots of a pair.
+func (a *arms) addPair(control, treatment *summary) {
+	d := control.failureShare - treatment.failureShare
 	a.pairs, a.failureDifferences, a.failureDifferenceSquares = a.pairs+1, a.failureDifferences+d, a.failureDifferenceSquares+d*d
 }
 
-// writeReport writes the latencies and failures of both arms to r, if they have enough calls and pairs.
+// writeReport writes latencies and failures of both arms to r, if there are enough calls and pairs.
 func (a *arms) writeReport(r *observe.Audit) {
 	r.Pairs = max(r.Pairs, a.pairs)
 	if a.pairs < minReportPairs || min(a.control.calls, a.treatment.calls) < minReportCalls {
 		return
 	}
-	dark, darkError := a.control.estimateP99()
-	lit, litError := a.treatment.estimateP99()
-	r.Pairs, r.P99, r.Saved, r.PlusMinus = a.pairs, dark, dark-lit, time.Duration(math.Hypot(darkError, litError))
+	control, controlError := a.control.estimateP99()
+	treatment, treatmentError := a.treatment.estimateP99()
+	r.Pairs, r.P99, r.Saved, r.PlusMinus = a.pairs, control, control-treatment, time.Duration(math.Hypot(controlError, treatmentError))
 	n := float64(a.pairs)
 	mean := a.failureDifferences / n
 	r.FailureShare, r.FailuresSaved = a.control.failed/a.control.calls, mean
@@ -83,8 +83,8 @@ func (a *arms) writeReport(r *observe.Audit) {
 	r.Extra = a.treatment.hedges / a.treatment.calls
 }
 
-// estimateP99 returns the 99th percentile of the latencies of an arm, and half the width of its 95 % confidence interval. The
-// ends of the interval are quantiles. Slow calls come in clusters, so their variance is estimated from their number in each slot.
+// estimateP99 returns the 99th percentile of the latencies of an arm, and half the width of its 95 % confidence interval. Slow calls come
+// in clusters, so their variance is estimated from their number in each slot.
 func (m *arm) estimateP99() (p99 time.Duration, plusMinus float64) {
 	mean, cluster := m.aboveP99/m.slots, 1.0
 	if mean > 0 && m.slots > 1 {

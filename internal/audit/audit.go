@@ -20,47 +20,47 @@ import (
 )
 
 const (
-	fullTrialPeriod = time.Hour      // start of a trial, in which every pair is compared; without a verdict, half of the pairs are compared later
-	verdictLifetime = 24 * time.Hour // a verdict ends when no pair was compared for this long
+	fullTrialPeriod = time.Hour      // first part of a trial, in which every pair is compared; later, half of the pairs are
+	verdictLifetime = 24 * time.Hour // time without a compared pair after which a verdict ends
 	retestBits      = 6              // after a verdict, one pair in 2^retestBits is compared: one every 43 minutes on average
-	retestPairs     = 16             // after so many pairs without another verdict, the test of a verdict starts again
+	retestPairs     = 16             // number of pairs without another verdict after which the test of a verdict starts again
 
-	minPairCalls       = 28 // calls in the measured parts of a pair; after a pair with fewer calls, the next pair has no control slot
-	latencyChangeSlots = 10 // a new trial starts when the mean latency of so many consecutive slots differs by 30 % from that at the verdict
+	minPairCalls       = 28 // if a pair has fewer calls in its measured parts, the next pair has no control slot
+	latencyChangeSlots = 10 // number of consecutive slots whose mean latency must differ by 30 % from that at the verdict to start a new trial
 
 	never = math.MaxInt64 // a time that no call reaches
 )
 
-// An Audit is the experiment for one host. It is safe for concurrent use. Times are nanoseconds by the engine's clock. Slots
-// are computed from the time of day.
+// An Audit is the experiment for one host. It is safe for concurrent use. Times are nanoseconds of the engine's clock, but slots are
+// computed from the time of day.
 type Audit struct {
-	hash uint64 // of the host; never changes
+	hash uint64 // hash of the host; never changes
 
 	// Written with mu held, and read by calls without it.
 	nextChange    atomic.Int64 // time at which changeSlot is due
 	measuredFrom  atomic.Int64 // start of the measured part of the open slot
 	inFlightFrom  atomic.Int64 // measuredFrom if the calls in flight of the open slot are counted; otherwise never
 	hedgingOff    atomic.Bool  // no hedge may start now
-	hasNewResults atomic.Bool  // there is a result that TakeNewResults has not returned
+	hasNewResults atomic.Bool  // there are results that TakeNewResults has not returned
 
 	mu            sync.Mutex // guards the fields below
 	slot          int64      // number of the current slot, counted since 1970
 	compared      bool       // the current pair has a control slot
 	previousCalls int        // measured calls of the slot before the open slot
 	open          slot       // the slot whose calls are measured; it is closed 6 s after its end
-	first         summary    // of the first slot of the pair
+	first         summary    // summary of the first slot of the pair
 
 	verdict        observe.Verdict
 	reported       observe.Verdict // verdict that TakeNewResults has returned last
 	report         *observe.Audit  // all results except the verdict
-	trial          *evidence       // of the trial that looks for a verdict, or tests it
-	arms           *arms           // nil: no pair had a control slot yet
+	trial          *evidence       // evidence of the current trial, which looks for a verdict or tests it
+	arms           *arms           // statistics for the report; nil: no pair had a control slot yet
 	lastPairAt     int64           // time at which a pair was compared last
 	verdictLatency float64         // mean latency at the verdict, as log2 of the nanoseconds minus lowestExponent; 0: not known
 	changedSlots   int             // number of consecutive slots whose mean latency differs from verdictLatency
 }
 
-// New returns an Audit that has measured nothing yet. It measures whether hedging helps calls to the host.
+// New returns an Audit for the host, without any result.
 func New(host string) *Audit {
 	h := fnv.New64a()
 	h.Write([]byte(host))
@@ -72,10 +72,10 @@ func New(host string) *Audit {
 	return a
 }
 
-// IsHedgingOff reports whether no hedge may start now. It is false for a nil Audit.
+// IsHedgingOff reports whether no hedge may start now. It is false if a is nil.
 func (a *Audit) IsHedgingOff() bool { return a != nil && a.hedgingOff.Load() }
 
-// BeginCall records a call that begins at now. The function wall converts a time by the engine's clock to the time of day.
+// BeginCall records a call that begins at the time now. The function wall converts a time of the engine's clock to the time of day.
 func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	if now >= a.nextChange.Load() {
 		a.mu.Lock()
@@ -89,7 +89,7 @@ func (a *Audit) BeginCall(now int64, wall func(now time.Time) time.Time) {
 	}
 }
 
-// EndCall records the result of a call, which began at the time that BeginCall got as now.
+// EndCall records the result of a call. The argument began is the time that was passed to BeginCall.
 func (a *Audit) EndCall(began int64, r Result) {
 	if uint64(began-a.measuredFrom.Load()) < uint64(measuredLength) {
 		a.mu.Lock()
@@ -98,7 +98,7 @@ func (a *Audit) EndCall(began int64, r Result) {
 	}
 }
 
-// openLatencies returns the latencies of the open slot; nil if no slot was compared yet. The caller holds mu.
+// openLatencies returns the latencies of the open slot; nil if no slot is compared. The caller holds mu.
 func (a *Audit) openLatencies() *slotLatencies {
 	if a.arms == nil {
 		return nil
@@ -106,8 +106,8 @@ func (a *Audit) openLatencies() *slotLatencies {
 	return &a.arms.openLatencies
 }
 
-// changeSlot starts the next slot, or the measured part of the current slot, if that is due. The argument wall is the time of
-// day in nanoseconds. The caller holds mu.
+// changeSlot starts the next slot, or the measured part of the current slot, if its time has come. The argument wall is the time of day in
+// nanoseconds. The caller holds mu.
 func (a *Audit) changeSlot(now, wall int64) {
 	if now < a.nextChange.Load() {
 		return
@@ -138,8 +138,8 @@ func (a *Audit) changeSlot(now, wall int64) {
 	a.nextChange.Store(now - at + int64(slotLength))
 }
 
-// beginSlot starts a slot, and decides whether hedging is off in it. InTime is true if the measured part of the slot has not
-// started yet. The caller holds mu.
+// beginSlot starts a slot, and decides whether hedging is off in it. The argument inTime is true if the measured part has not started yet.
+// The caller holds mu.
 func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
 	follows := inTime && number == a.slot+1 && a.open.number == a.slot
 	a.open.invalid = a.open.invalid || !follows
@@ -155,18 +155,18 @@ func (a *Audit) beginSlot(number int64, inTime bool, now int64) {
 	a.updateHedgingOff()
 }
 
-// updateHedgingOff stores whether hedging is off: in the control slot of a compared pair, and by the verdict in other pairs. The
-// caller holds mu.
+// updateHedgingOff stores whether hedging is off. In a compared pair, it is off in the control slot. In other pairs, it is off if the
+// verdict is AuditOff. The caller holds mu.
 func (a *Audit) updateHedgingOff() {
-	dark := a.verdict == observe.AuditOff
+	isOff := a.verdict == observe.AuditOff
 	if a.compared {
-		dark = a.pairHash(a.slot>>1)>>32&1 == uint64(a.slot&1)
+		isOff = a.pairHash(a.slot>>1)>>32&1 == uint64(a.slot&1)
 	}
-	a.hedgingOff.Store(dark)
+	a.hedgingOff.Store(isOff)
 }
 
-// shouldComparePair reports whether a pair has a control slot: each pair at first, half of them after fullTrialPeriod, and few
-// after a verdict. The result is the same for both slots of a pair.
+// shouldComparePair reports whether the pair has a control slot. At first every pair has one, after fullTrialPeriod half of the pairs, and
+// after a verdict a few.
 func (a *Audit) shouldComparePair(pair int64) bool {
 	bits := 1
 	switch {
@@ -178,8 +178,8 @@ func (a *Audit) shouldComparePair(pair int64) bool {
 	return a.pairHash(pair)&(1<<bits-1) == 0
 }
 
-// pairHash returns the hash of the host and a pair (SplitMix64). It must be the same in every version: clients of different
-// versions would otherwise choose different control slots.
+// pairHash returns a hash of the host and the pair (SplitMix64). It must be the same in every version of this package, because all clients
+// must choose the same control slots.
 func (a *Audit) pairHash(pair int64) uint64 {
 	z := a.hash + uint64(pair)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -187,7 +187,8 @@ func (a *Audit) pairHash(pair int64) uint64 {
 	return z ^ z>>31
 }
 
-// closeSlot evaluates the open slot, which has ended, and the pair if this was its second slot. The caller holds mu.
+// closeSlot evaluates the open slot, which has ended. If it was the second slot of a compared pair, it evaluates the pair. The caller holds
+// mu.
 func (a *Audit) closeSlot(now int64) {
 	first, s := a.first, a.open.makeSummary(a.openLatencies())
 	a.first, a.previousCalls = s, a.open.calls
@@ -206,8 +207,8 @@ func (a *Audit) closeSlot(now int64) {
 	}
 }
 
-// hasLatencyChanged reports whether the mean latency has changed by 30 % since the verdict, in latencyChangeSlots consecutive
-// slots. With hedging on, only a rise counts; with hedging off, only a fall. The caller holds mu.
+// hasLatencyChanged reports whether the mean latency differs by 30 % from that at the verdict, in latencyChangeSlots consecutive slots.
+// With hedging on, only an increase counts; with hedging off, only a decrease. The caller holds mu.
 func (a *Audit) hasLatencyChanged(s *summary) bool {
 	isOff, changed := a.verdict == observe.AuditOff, s.meanLatency-a.verdictLatency
 	if isOff {
@@ -223,16 +224,15 @@ func (a *Audit) hasLatencyChanged(s *summary) bool {
 	return a.changedSlots >= latencyChangeSlots
 }
 
-// comparePair adds the difference between the control and the treatment slot of a pair to the evidence, and sets the verdict
-// that follows. The caller holds mu.
-func (a *Audit) comparePair(dark, lit *summary, now int64) {
+// comparePair adds the difference between the two slots of a pair to the evidence, and updates the verdict. The caller holds mu.
+func (a *Audit) comparePair(control, treatment *summary, now int64) {
 	a.lastPairAt = now
 	a.hasNewResults.Store(true)
-	if min(dark.unendedShare, lit.unendedShare) > maxUnendedShare {
+	if min(control.unendedShare, treatment.unendedShare) > maxUnendedShare {
 		a.trial.slowPairs++ // calls of one slot end in later slots
 	} else {
-		a.trial.addPair(dark.tailLatency - lit.tailLatency)
-		a.arms.addPair(dark, lit)
+		a.trial.addPair(control.tailLatency - treatment.tailLatency)
+		a.arms.addPair(control, treatment)
 	}
 	a.arms.writeReport(a.report)
 	v := a.trial.verdict()
@@ -255,7 +255,7 @@ func (a *Audit) comparePair(dark, lit *summary, now int64) {
 	}
 }
 
-// beginTrial sets a verdict, and starts a trial that tests it. For AuditTrying it also deletes all results. The caller holds mu.
+// beginTrial sets the verdict v, and starts a trial that tests it. The verdict AuditTrying also deletes all results. The caller holds mu.
 func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.trial = &evidence{number: a.trial.number + 1, startedAt: now}
 	if v == observe.AuditTrying {
@@ -264,8 +264,7 @@ func (a *Audit) beginTrial(v observe.Verdict, now int64) {
 	a.setVerdict(v, now)
 }
 
-// setVerdict sets the verdict. The slots of the current pair are not compared, because they started under another verdict. The
-// caller holds mu.
+// setVerdict sets the verdict. The current pair does not count, because it started under another verdict. The caller holds mu.
 func (a *Audit) setVerdict(v observe.Verdict, now int64) {
 	a.verdict, a.lastPairAt, a.verdictLatency, a.changedSlots = v, now, 0, 0
 	if a.arms != nil {
@@ -285,7 +284,7 @@ func (a *Audit) Reset() {
 	a.beginTrial(observe.AuditTrying, a.nextChange.Load())
 }
 
-// TakeNewResults returns the results if they are new since the last call, and whether the verdict has changed.
+// TakeNewResults returns the results, and whether the verdict has changed since the last call. ok is false if there are no new results.
 func (a *Audit) TakeNewResults() (v observe.Audit, changed, ok bool) {
 	if !a.hasNewResults.Load() || !a.hasNewResults.Swap(false) {
 		return v, false, false
@@ -297,7 +296,7 @@ func (a *Audit) TakeNewResults() (v observe.Audit, changed, ok bool) {
 	return a.currentReport(), changed, true
 }
 
-// Verdict returns the verdict; "" for a nil Audit.
+// Verdict returns the current verdict; "" if a is nil.
 func (a *Audit) Verdict() observe.Verdict {
 	if a == nil {
 		return ""
@@ -307,7 +306,7 @@ func (a *Audit) Verdict() observe.Verdict {
 	return a.verdict
 }
 
-// Report returns the current results and the verdict.
+// Report returns the current results with the verdict.
 func (a *Audit) Report() observe.Audit {
 	a.mu.Lock()
 	defer a.mu.Unlock()

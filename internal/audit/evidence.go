@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// A verdict is false with a probability of at most maxErrorProbability, for any number of pairs and trials: that of trial k
-	// is at most maxErrorProbability * 6 / (π²k²).
+	// maxErrorProbability is the maximum probability that a verdict is false, for any number of pairs and trials. The maximum for trial k
+	// is maxErrorProbability * 6 / (π²k²).
 	maxErrorProbability = 0.03
 
 	maxStake = 0.95 // largest share of its wealth that a bettor stakes
 )
 
-// betScales are the differences, in octaves, from which the bettors of each side stake maxStake. Rare stalls and failures cause
-// large differences, and slower servers cause small differences. Each side has one bettor for each scale.
+// betScales holds the difference, in octaves, from which each bettor stakes maxStake. The small scale serves differences from slower
+// servers, and the large one differences from rare stalls and failures. Each side has one bettor for each scale.
 var betScales = [...]float64{0.4, 4}
 
 // evidence is the result of the compared pairs of a trial: a sequential test by betting. One side bets that hedging helps, the other
@@ -32,7 +32,7 @@ type evidence struct {
 	wealth    [2][len(betScales)]float64 // logarithm of the wealth, by side (helps, harms) and bettor; 0 is the initial wealth
 }
 
-// addPair adds a pair. The difference d says how much slower the slowest calls are without hedging, in octaves: 1 is twice as slow.
+// addPair adds a pair. The difference d is the slowdown of the slowest calls without hedging, in octaves: 1 means twice as slow.
 func (e *evidence) addPair(d float64) {
 	e.pairs++
 	for i, scale := range betScales {
@@ -42,8 +42,8 @@ func (e *evidence) addPair(d float64) {
 	}
 }
 
-// pValue returns an upper bound of the probability that a side ever gets its wealth by chance. It is corrected for the number of
-// the trial, and valid after any number of pairs.
+// pValue returns an upper bound of the probability that a side reaches its wealth by chance. The bound is valid after any number of pairs,
+// and corrected for the number of trials.
 func (e *evidence) pValue(side int) float64 {
 	wealth, k := 0.0, float64(e.number)
 	for _, w := range e.wealth[side] {
@@ -52,7 +52,7 @@ func (e *evidence) pValue(side int) float64 {
 	return k * k * math.Pi * math.Pi / 6 / wealth
 }
 
-// verdict returns the verdict that the evidence proves; AuditTrying if it proves none.
+// verdict returns AuditOn or AuditOff if the evidence proves that hedging helps or harms, and otherwise AuditTrying.
 func (e *evidence) verdict() observe.Verdict {
 	switch {
 	case e.pValue(0) <= maxErrorProbability/2:
@@ -67,5 +67,5 @@ func (e *evidence) verdict() observe.Verdict {
 // isDecided reports whether v says that hedging helps or harms.
 func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
 
-// confidence returns 1 minus the smaller p-value, in [0.5, 1]: the certainty of the direction to which the evidence points.
+// confidence returns 1 minus the smaller p-value of the two sides. It is in [0.5, 1].
 func (e *evidence) confidence() float64 { return max(1-min(e.pValue(0), e.pValue(1)), 0.5) }

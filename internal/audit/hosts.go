@@ -13,24 +13,24 @@ import (
 // maxHostBytes limits the name of a host in an import. Exported names are shorter.
 const maxHostBytes = 8 << 10
 
-// Hosts is a table of the audits of an engine's hosts. All keys of a host share its audit. The owner guards the table. In a nil
-// table, hosts are not audited.
+// Hosts is the table of the audits of an engine's hosts. All keys of a host share its audit. It is not safe for concurrent use. Without a
+// table (nil), hosts are not audited.
 type Hosts struct {
 	active  map[string]*hostAudit
-	evicted evicted.States[string, *hostAudit] // audits with a verdict, of hosts without keys
+	evicted evicted.States[string, *hostAudit] // audits that have a verdict, of hosts without keys
 }
 
-// A hostAudit is the audit of a host, with the number of its keys in the engine.
+// A hostAudit is the audit of a host with the number of its keys.
 type hostAudit struct {
 	*Audit
 	keys  int
 	calls int64 // number of calls of evicted keys
 }
 
-// NewHosts returns empty Hosts.
+// NewHosts returns an empty table.
 func NewHosts() *Hosts { return &Hosts{active: make(map[string]*hostAudit)} }
 
-// AddKey returns the audit of the host of a new key; nil if hosts are not audited.
+// AddKey records a new key of the host, and returns the host's audit; nil if hosts are not audited.
 func (hs *Hosts) AddKey(host string) *Audit {
 	if hs == nil {
 		return nil
@@ -46,8 +46,8 @@ func (hs *Hosts) AddKey(host string) *Audit {
 	return h.Audit
 }
 
-// RemoveKey removes an evicted key, which has had the given number of calls. If it was the last key of its host, the verdict is kept,
-// for at most limit hosts. The time at may be from any monotonic clock.
+// RemoveKey records the eviction of a key that has had the given number of calls. After the last key of a host, the table keeps the
+// verdict, and at most limit such verdicts. The argument at is the time of any monotonic clock.
 func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int) {
 	if hs == nil {
 		return
@@ -63,15 +63,15 @@ func (hs *Hosts) RemoveKey(host string, calls int64, at time.Duration, limit int
 	}
 }
 
-// ForgetEvicted deletes the verdicts of the hosts without keys for which matches returns true.
+// ForgetEvicted deletes the verdicts of hosts without keys, if matches returns true for the host.
 func (hs *Hosts) ForgetEvicted(matches func(host string) bool) {
 	if hs != nil {
 		hs.evicted.Each(func(host string, _ **hostAudit, _ int64) bool { return !matches(host) })
 	}
 }
 
-// AppendVerdicts appends the verdicts to an export until it has limit bytes, and returns their number. The time is by the engine's
-// clock.
+// AppendVerdicts appends encoded verdicts to b until it has limit bytes, and returns their number. The argument now is a time of the
+// engine's clock.
 func (hs *Hosts) AppendVerdicts(b []byte, now time.Time, limit int) (_ []byte, n uint64) {
 	if hs == nil {
 		return b, 0
@@ -96,14 +96,14 @@ type HostVerdict struct {
 	State
 }
 
-// DecodeVerdicts reads all verdicts of an export, and returns the first verdict of each host, for at most limit hosts.
+// DecodeVerdicts decodes a list of verdicts. It returns the first verdict of each host, for at most limit hosts.
 func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error) {
 	seen := make(map[string]bool)
 	for n := d.Uvarint(); n > 0 && *d != nil; n-- {
 		host := sanitize.ShortenText(string(d.Bytes(maxHostBytes)))
 		j, ok := DecodeState(d)
 		if !ok {
-			return nil, fmt.Errorf("%w: a verdict makes no sense", decode.ErrDamaged)
+			return nil, fmt.Errorf("%w: a verdict has invalid values", decode.ErrDamaged)
 		}
 		if !seen[host] && len(all) < limit {
 			seen[host] = true
@@ -113,8 +113,8 @@ func DecodeVerdicts(d *decode.Decoder, limit int) (all []HostVerdict, err error)
 	return all, nil
 }
 
-// ImportVerdicts stores verdicts for hosts that have no verdict. The time now is by the engine's clock; at and limit are as for
-// RemoveKey.
+// ImportVerdicts stores imported verdicts for hosts that have none. The argument now is a time of the engine's clock. The arguments at and
+// limit have the meaning that they have for RemoveKey.
 func (hs *Hosts) ImportVerdicts(all []HostVerdict, now time.Time, at time.Duration, limit int) {
 	if hs == nil {
 		return

@@ -7,12 +7,12 @@ import (
 
 const (
 	slotLength     = 20 * time.Second
-	washout        = 6 * time.Second // start of a slot, in which queues drain; calls that begin in it are not measured
+	washout        = 6 * time.Second // first part of a slot, in which queues drain; calls that begin in it are not measured
 	measuredLength = slotLength - washout
 
-	minSlotCalls    = 10   // calls in each slot of a compared pair
+	minSlotCalls    = 10   // minimum of calls in each slot of a compared pair
 	tailShare       = 0.1  // share of the slowest calls of a slot, which hedging can make faster
-	maxUnendedShare = 0.01 // if more of the calls of both slots have not ended when their slot is closed, the pair does not count
+	maxUnendedShare = 0.01 // if in both slots a larger share of the calls has not ended when the slot is closed, the pair does not count
 
 	measuredSeconds = int(measuredLength / time.Second)
 
@@ -21,10 +21,10 @@ const (
 	binCount       = 22 * binsPerOctave // up to 68 s
 )
 
-// failureBin is the bin in which a failure counts: that of a minute, so a failure counts as slower than an answer.
+// failureBin is the bin of failures. It is that of a minute, so that a failure counts as slower than a success.
 var failureBin = binOf(time.Minute)
 
-// A histogram counts latencies. Between a power of two of nanoseconds and the next power are eight bins of equal width.
+// A histogram counts latencies. An octave, from one power of two of nanoseconds to the next, has eight bins of equal width.
 type histogram [binCount]uint32
 
 // binOf returns the index of the bin that counts d.
@@ -34,7 +34,7 @@ func binOf(d time.Duration) int {
 	return min((octave-lowestExponent)*binsPerOctave+int(n>>(octave-3)&(binsPerOctave-1)), binCount-1)
 }
 
-// durationAt is the inverse of binOf. The position may lie within a bin: 8.5 is the middle of bin 8.
+// durationAt converts a position in bins to a duration; it is the inverse of binOf. The position 8.5 is the middle of bin 8.
 func durationAt(position float64) time.Duration {
 	octave := int(position) / binsPerOctave
 	return time.Duration(float64(int64(1)<<(lowestExponent+octave)) * (1 + position/binsPerOctave - float64(octave)))
@@ -55,14 +55,14 @@ func (h *histogram) quantile(share float64) float64 {
 	return 0
 }
 
-// A Result is how a call ended.
+// A Result is the result of a call.
 type Result struct {
-	Latency time.Duration // for which the caller waited
+	Latency time.Duration // time for which the caller waited
 	Failed  bool
 	Hedges  int // number of hedges that were sent
 }
 
-// A slot holds the calls that began in the measured part of a time slot.
+// A slot holds the statistics of the calls that began in the measured part of a time slot.
 type slot struct {
 	number         int64
 	measuredFrom   int64 // start of the measured part, by the engine's clock
@@ -71,14 +71,14 @@ type slot struct {
 	invalid        bool // the process missed a part of the slot, or the verdict changed in it
 	countsInFlight bool // calls are counted when they begin; otherwise when they end
 
-	calls      int                    // calls
+	calls      int                    // number of calls
 	inFlight   [measuredSeconds]int32 // number of calls that have not ended, by the second in which they began
 	failures   int
 	hedges     int
 	latencySum int // sum of the bin indexes of the calls
 }
 
-// slotLatencies are the latencies of the calls of a compared slot: of calls that were answered, and of calls that failed.
+// slotLatencies are the latencies of the calls of a compared slot, separately for successes and failures.
 type slotLatencies struct{ answers, failures histogram }
 
 // beginCall records a call that begins at the given time.
@@ -89,7 +89,7 @@ func (s *slot) beginCall(at int64) {
 	}
 }
 
-// endCall records the result of a call that began at the given time. If the slot is compared, it adds the latency to l.
+// endCall records the result of a call that began at the given time. In a compared slot, it adds the latency to l.
 func (s *slot) endCall(began int64, r Result, l *slotLatencies) {
 	i, bin := uint64(began-s.measuredFrom)/1e9, binOf(r.Latency)
 	switch {
@@ -122,8 +122,8 @@ type summary struct {
 	unendedShare, failureShare float64 // shares of the calls
 }
 
-// makeSummary returns the summary of s. Calls in flight count as if they ended now, 6 s after the end of the slot. If the slot is
-// compared, makeSummary adds their latencies to l.
+// makeSummary returns the summary of s, which is closed 6 s after its end. A call in flight counts with the time that it has taken so far.
+// In a compared slot, makeSummary adds that time to l.
 func (s *slot) makeSummary(l *slotLatencies) summary {
 	sum := summary{number: s.number, hedgingOff: s.hedgingOff, compared: s.compared && !s.invalid && s.calls >= minSlotCalls}
 	n := max(float64(s.calls), 1)
@@ -144,8 +144,8 @@ func (s *slot) makeSummary(l *slotLatencies) summary {
 	return sum
 }
 
-// tailMean returns the mean latency of the slowest calls of a slot, in the unit of [summary]. The histogram holds the calls that
-// did not fail.
+// tailMean returns the mean latency of the slowest tenth of the calls of a slot, in the unit of [summary]. Failures count as slowest; the
+// histogram only holds successes.
 func (h *histogram) tailMean(calls, failures float64) float64 {
 	most := tailShare * calls
 	left := max(most-failures, 0)
