@@ -19,35 +19,35 @@ const (
 	settleTime = 100 * time.Millisecond
 )
 
-// A Guard observes the connection of one attempt, and puts off the cancellation of the attempt where that would harm
-// others. net/http (Go 1.26) may pass a connection on before its last user has its response in hand. Cancelling one of the
-// two then fails the other.
+// A Guard observes the connection of one attempt. It delays the cancellation of the attempt while that would harm another request. net/http
+// (Go 1.26) may give a connection to the next request before the previous one has its response. Cancelling one of the two then fails the
+// other.
 //
-// So the attempt is not cancelled for [settleTime] after it has got a connection that others have used, nor between the
-// arrival of its response and its return. Only the attempt itself waits for that.
+// So the attempt is not cancelled for [settleTime] after it has got a used connection, and not between the arrival of its response and its
+// return. Only the attempt itself waits for that.
 //
-// The methods are hooks: each is called when its event happens. The zero Guard is ready for Attach. It must not be copied.
+// The methods are hooks that report events of the attempt. The zero Guard is ready for Attach. It must not be copied.
 type Guard struct {
 	mu       sync.Mutex    // guards the fields below, but for conn
-	returned bool          // see Returned
+	returned bool          // Returned was called
 	conn     atomic.Uint32 // one of the states below
 
-	responseAt time.Time     // when the response began to arrive; zero: it has not
-	settledAt  time.Time     // when the last user of the connection has its response
-	done       chan struct{} // closed by Returned; nil: no ResponseStarted waits for it
+	responseAt time.Time     // arrival of the response; zero: it has not arrived
+	settledAt  time.Time     // time from which the previous request of the connection surely has its response
+	done       chan struct{} // closed by Returned; nil: no ResponseStarted waits
 	cancel     func()        // cancels the attempt; nil: Cancel has not been called
-	timer      *time.Timer   // cancels the attempt later; nil: the cancellation is not put off
+	timer      *time.Timer   // cancels the attempt later; nil: no cancellation is delayed
 }
 
 // The states of the connection of an attempt.
 const (
 	connUnknown uint32 = iota // the attempt has not reached net/http, or is sent by another RoundTripper
-	connReady                 // it has one
-	connQueued                // it waits for one that other requests use
-	connDialing               // one is being made for it
+	connReady                 // the attempt has a connection
+	connQueued                // the attempt waits for a connection that another request uses
+	connDialing               // a connection is being made for the attempt
 )
 
-// Attach makes g the guard of a, in place of another one that a may have.
+// Attach makes g the guard of a. It replaces an earlier guard, whose connection state g takes over.
 func (g *Guard) Attach(a *race.Attempt) {
 	if before := guardOf(a); before != nil {
 		g.conn.Store(before.conn.Load())
@@ -55,16 +55,16 @@ func (g *Guard) Attach(a *race.Attempt) {
 	a.SetGuard(g)
 }
 
-// guardOf returns the guard of a; nil if it has none.
+// guardOf returns the guard of a; nil if a has none.
 func guardOf(a *race.Attempt) *Guard {
 	g, _ := a.Guard().(*Guard)
 	return g
 }
 
-// ReportsConn reports whether net/http has called a hook of the guard of a, so that the state of its connection is known.
+// ReportsConn reports whether the state of the connection of a is known, because net/http has called a hook of its guard.
 func ReportsConn(a *race.Attempt) bool { return connOf(a) != connUnknown }
 
-// IsQueued reports whether a waits for a connection that other requests use, and none is being made for it.
+// IsQueued reports whether a waits for a connection that another request uses, while no connection is being made for a.
 func IsQueued(a *race.Attempt) bool { return connOf(a) == connQueued }
 
 // connOf returns the state of the connection of a.
@@ -75,7 +75,8 @@ func connOf(a *race.Attempt) uint32 {
 	return connUnknown
 }
 
-// GetConn is called when a begins to wait for a connection, also if it is sent again after its first connection was closed.
+// GetConn is called when the attempt begins to wait for a connection. It is called again if net/http sends the request again on another
+// connection.
 func (g *Guard) GetConn() {
 	g.conn.Store(connQueued)
 	g.mu.Lock()
@@ -86,8 +87,9 @@ func (g *Guard) GetConn() {
 // Dialing is called when a connection is being made for an attempt that waits for one.
 func (g *Guard) Dialing() { g.conn.CompareAndSwap(connQueued, connDialing) }
 
-// GotConn is called when a has a connection. If others have used it, idle is the time since then. If a has been
-// cancelled already, which it notices when it uses the connection, GotConn first waits until the connection has settled.
+// GotConn is called when a gets a connection. If used is true, other requests have used the connection, and it was idle for the given time.
+// If a is cancelled already, GotConn first waits until the previous request surely has its response: a closes the connection when it uses
+// it.
 func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	g.conn.Store(connReady)
 	g.mu.Lock()
@@ -102,8 +104,8 @@ func (g *Guard) GotConn(a *race.Attempt, used bool, idle time.Duration) {
 	}
 }
 
-// ResponseStarted is called when the response to a begins to arrive. The attempt is not cancelled until Returned is called,
-// for [MaxCancelDelay] at most. If a has been cancelled already, ResponseStarted returns after Returned, or after that time.
+// ResponseStarted is called when the response to a begins to arrive. It delays cancellation until Returned is called, but for at most
+// [MaxCancelDelay]. If a is cancelled already, ResponseStarted waits for Returned, or for that time.
 func (g *Guard) ResponseStarted(a *race.Attempt) {
 	g.mu.Lock()
 	g.responseAt = time.Now()
@@ -124,8 +126,8 @@ func (g *Guard) ResponseStarted(a *race.Attempt) {
 	}
 }
 
-// Got1xx is called when the response that has started is a status of 1xx: the final one is still to come, and net/http does
-// not announce it. The attempt may be cancelled as before.
+// Got1xx is called when the response that has started has a 1xx status. The final response is still to come, so the attempt can be
+// cancelled again.
 func (g *Guard) Got1xx() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -136,7 +138,7 @@ func (g *Guard) Got1xx() {
 	}
 }
 
-// Returned is called when the RoundTrip of the attempt has returned. From now on a cancellation harms no other request.
+// Returned is called when the RoundTrip of the attempt has returned. From then on, cancellation harms no other request.
 func (g *Guard) Returned() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -151,7 +153,7 @@ func (g *Guard) Returned() {
 	}
 }
 
-// Cancel implements [race.Guard]: it calls cancel, which ends the attempt, as soon as that harms no other request.
+// Cancel implements [race.Guard]. It calls cancel, which cancels the attempt, as soon as that harms no other request.
 func (g *Guard) Cancel(cancel func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -161,14 +163,14 @@ func (g *Guard) Cancel(cancel func()) {
 	}
 }
 
-// canCancelNow reports whether Cancel would cancel the attempt at once.
+// canCancelNow reports whether Cancel would cancel the attempt without delay.
 func (g *Guard) canCancelNow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.cancelDelay() <= 0
 }
 
-// cancelDelay returns how long a cancellation is put off. The caller holds mu.
+// cancelDelay returns the time for which cancellation must still be delayed; 0 or less if it need not. The caller holds mu.
 func (g *Guard) cancelDelay() time.Duration {
 	switch {
 	case g.returned:
@@ -180,7 +182,7 @@ func (g *Guard) cancelDelay() time.Duration {
 	}
 }
 
-// cancelOrDelay cancels the attempt, now or later. The caller holds mu.
+// cancelOrDelay cancels the attempt now, or starts a timer that does. The caller holds mu.
 func (g *Guard) cancelOrDelay() {
 	wait := g.cancelDelay()
 	if wait <= 0 {

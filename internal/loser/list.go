@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A List holds the losers that may finish. When it has more than Max, the oldest is cancelled. It is safe for concurrent
-// use; Max must not be changed once it is in use.
+// A List holds the losers that may finish. When there are more than Max, the oldest loser is cancelled. It is safe for concurrent use; Max
+// must not change after the first use.
 type List struct {
 	Max int
 
@@ -23,18 +23,19 @@ type entry struct {
 	timer   *time.Timer // cancels the attempt
 }
 
-// EndOptions say whether a loser is cancelled at once or may finish.
+// EndOptions decide whether a loser is cancelled at once or may finish.
 type EndOptions struct {
-	// Grace is the time that the loser has to finish; 0: it is cancelled at once.
+	// Grace is the time that the loser has to finish; 0 means that it is cancelled at once.
 	Grace time.Duration
-	// ReportsConn is true if the [Guard] of the attempt observes its connection. Then an attempt without an observed connection has
-	// none, and Grace would save nothing.
+	// ReportsConn means that the [Guard] observes the connection of the attempt. If so, an attempt without an observed connection has none,
+	// and is cancelled at once.
 	ReportsConn bool
-	// Prompt cancels the loser at once if its [Guard] allows that, because a server behind a Limiter then does not start its request.
+	// Prompt cancels the loser at once if its [Guard] allows it. A server behind a Limiter then need not start to work on the request.
 	Prompt bool
 }
 
-// EndLoser ends a, which has lost. It cancels a and returns nil, or lets a run on and returns a function that the caller calls when a has ended.
+// EndLoser ends a, which has lost. It either cancels a and returns nil, or lets a finish and returns a function that must be called when a
+// has ended.
 func (l *List) EndLoser(a *race.Attempt, t EndOptions) (ended func()) {
 	if t.Grace <= 0 || hasNoConn(a, t.ReportsConn) || t.Prompt && canCancelNow(a) {
 		a.Cancel()
@@ -43,7 +44,8 @@ func (l *List) EndLoser(a *race.Attempt, t EndOptions) (ended func()) {
 	return l.Add(a, t.Grace)
 }
 
-// hasNoConn reports whether a waits for a connection. An attempt whose state is not known waits if its guard would report one.
+// hasNoConn reports whether a still waits for a connection. If the state of the connection is not known, it returns reports: a guard that
+// reports connections has seen none.
 func hasNoConn(a *race.Attempt, reports bool) bool {
 	switch connOf(a) {
 	case connUnknown:
@@ -55,13 +57,14 @@ func hasNoConn(a *race.Attempt, reports bool) bool {
 	}
 }
 
-// canCancelNow reports whether cancelling a would end it at once.
+// canCancelNow reports whether a would be cancelled without delay.
 func canCancelNow(a *race.Attempt) bool {
 	g := guardOf(a)
 	return g == nil || g.canCancelNow()
 }
 
-// Add lets a run on for the given time, or until its deadline, or until the returned function is called.
+// Add lets a run until it has run for grace, until its deadline, or until more than Max losers run. The caller calls the returned function
+// when a has ended.
 func (l *List) Add(a *race.Attempt, grace time.Duration) (remove func()) {
 	if at, ok := a.Deadline(); ok {
 		grace = min(grace, time.Until(at))
