@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/internal/semaphore"
 )
 
-// ConcurrencyLimit lets a fixed number of requests be worked on at a time, first come first served. It is safe for concurrent use. Use [New] to make it.
+// A ConcurrencyLimit limits the number of requests that a server works on at a time. Further requests wait in the order of their arrival.
+// It is safe for concurrent use. Use [New] to make one.
 type ConcurrencyLimit struct {
 	semaphore *semaphore.Semaphore
 	capacity  int64
@@ -17,7 +18,7 @@ type ConcurrencyLimit struct {
 	requests, activeRequests atomic.Int64
 }
 
-// New returns a limit of n slots.
+// New returns a ConcurrencyLimit with n slots.
 func New(n int) *ConcurrencyLimit {
 	return &ConcurrencyLimit{semaphore: semaphore.New(n), capacity: int64(n)}
 }
@@ -25,11 +26,11 @@ func New(n int) *ConcurrencyLimit {
 // Capacity returns the number of slots.
 func (p *ConcurrencyLimit) Capacity() int64 { return p.capacity }
 
-// AddRequest counts a request that has arrived, and returns the number of requests before it. The caller must call
+// AddRequest counts a request that has arrived. It returns the number of requests that were counted before. The caller must call
 // [ConcurrencyLimit.RemoveRequest] or [Slot.Acquire] next.
 func (p *ConcurrencyLimit) AddRequest() (before int64) { return p.requests.Add(1) - 1 }
 
-// RemoveRequest uncounts a request that leaves without a slot.
+// RemoveRequest uncounts a request that gets no slot.
 func (p *ConcurrencyLimit) RemoveRequest() { p.requests.Add(-1) }
 
 // RequestCount returns the number of requests that wait for a slot or hold a slot.
@@ -38,11 +39,13 @@ func (p *ConcurrencyLimit) RequestCount() int64 { return p.requests.Load() }
 // ActiveCount returns the number of requests that hold a slot.
 func (p *ConcurrencyLimit) ActiveCount() int64 { return p.activeRequests.Load() }
 
-// A Slot is the permission to work on one request. Several handlers may share it, for example an outer handler that returns before the inner
-// handler. The slot is returned when the last handler ends. A nil Slot is that of an exempt request. Use [ConcurrencyLimit.NewSlot] to make one.
+// A Slot is the permission to work on one request. Several handlers may share it, such as an outer handler that returns before the inner
+// handler. The slot is free again when the last handler has returned. Requests that need no slot have a nil Slot.
+//
+// Use [ConcurrencyLimit.NewSlot] to make one.
 type Slot struct {
 	limit    *ConcurrencyLimit
-	handlers atomic.Int32 // handlers that work on the request; 0: the slot was returned; notAcquired: before Acquire
+	handlers atomic.Int32 // number of handlers that share the slot; 0: it was released; notAcquired: before Acquire
 }
 
 // notAcquired is the value of Slot.handlers before [Slot.Acquire].
@@ -55,8 +58,8 @@ func (p *ConcurrencyLimit) NewSlot() *Slot {
 	return slot
 }
 
-// Acquire waits for a free slot. If ctx ends first, Acquire removes the request and returns the error of ctx. The caller must have called
-// [ConcurrencyLimit.AddRequest]. If Release was called in the meantime, the slot is returned at once.
+// Acquire waits for a free slot. If ctx ends first, Acquire uncounts the request and returns the error of ctx. If Release was called in the
+// meantime, the slot is free again at once. The caller must have called [ConcurrencyLimit.AddRequest].
 func (p *Slot) Acquire(ctx context.Context) error {
 	if err := p.limit.semaphore.Acquire(ctx); err != nil {
 		p.limit.RemoveRequest()
@@ -69,13 +72,14 @@ func (p *Slot) Acquire(ctx context.Context) error {
 	return nil
 }
 
-// IsPending reports whether the slot was neither acquired nor released.
+// IsPending reports whether the slot was neither acquired nor released yet.
 func (p *Slot) IsPending() bool { return p.handlers.Load() == notAcquired }
 
-// IsReleased reports whether the slot was returned.
+// IsReleased reports whether the slot was released, by Release or by the last handler.
 func (p *Slot) IsReleased() bool { return p.handlers.Load() == 0 }
 
-// AddHandler adds a handler that shares the slot and must call [Slot.RunHandler]. It reports false if the slot is not acquired, or was returned.
+// AddHandler adds a handler that shares the slot; the handler must be run by [Slot.RunHandler]. It reports false if the slot is not
+// acquired, or was released.
 func (p *Slot) AddHandler() bool {
 	for {
 		n := p.handlers.Load()
@@ -88,8 +92,8 @@ func (p *Slot) AddHandler() bool {
 	}
 }
 
-// RunHandler runs a handler that shares the slot. The slot is returned after the last handler, even if the handler panics. A nil Slot only runs
-// work.
+// RunHandler calls work, which is a handler that shares the slot. When the last handler returns or panics, the slot is released. With a nil
+// Slot, RunHandler only calls work.
 func (p *Slot) RunHandler(work func()) {
 	if p != nil {
 		defer p.removeHandler()
@@ -112,8 +116,8 @@ func (p *Slot) removeHandler() {
 	}
 }
 
-// Release returns the slot, even if handlers still run, unless it was returned before. A slot that is not acquired yet cannot be acquired
-// afterwards.
+// Release releases the slot even if handlers still run. Before Acquire, it makes a later Acquire release the slot at once. Further calls
+// have no effect.
 func (p *Slot) Release() {
 	if p.handlers.Swap(0) > 0 {
 		p.returnSlot()
