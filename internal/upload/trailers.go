@@ -5,15 +5,15 @@ import (
 	"net/http"
 )
 
-// CopyTrailers sets undeclared trailers of an HTTP/1 request in a copy of the request, when the body of the copy has been read. Without it,
-// net/http sets these trailers only in the request that it has made.
+// CopyTrailers makes the trailers of an HTTP/1 request available in a copy of the request. The argument made is the request that net/http
+// has made, and copied the copy. Without CopyTrailers, net/http sets undeclared trailers only in made.
 func CopyTrailers(made, copied *http.Request) {
 	if made.ProtoMajor == 1 && made.ContentLength < 0 && made.Trailer == nil && made.Body != nil {
 		copied.Body = &trailerBody{made.Body, made, copied}
 	}
 }
 
-// A trailerBody is the body of a copy. At its end, it copies the trailers.
+// A trailerBody is the body of a copied request. At its end, it copies the trailers.
 type trailerBody struct {
 	io.ReadCloser
 	made, copied *http.Request

@@ -18,7 +18,8 @@ const (
 	firstBufferBytes = 4 << 10  // first buffer of a body; a client that sends nothing takes no more memory
 )
 
-// A MemoryPool limits the memory of all bodies that are read ahead to 64 MiB. The zero MemoryPool is unused. It is safe for concurrent use.
+// A MemoryPool limits the total memory for bodies that are read ahead to 64 MiB. The zero value is a pool from which nothing is reserved.
+// It is safe for concurrent use.
 type MemoryPool struct{ used atomic.Int64 }
 
 func (m *MemoryPool) reserveBytes(n int) bool {
@@ -29,9 +30,11 @@ func (m *MemoryPool) reserveBytes(n int) bool {
 	return true
 }
 
-// ShouldReadAhead reports whether to read the body of a request ahead: its length is known and at most 64 KiB, and no header says that the
-// client waits for 100 (Continue). Over HTTP/2, net/http removes that header. A body of an upgrade request is not read ahead, because
-// its handler reads it from the connection.
+// ShouldReadAhead reports whether to read the body of a request before the request gets a slot. The length must be known and at most 64
+// KiB.
+//
+// A body is not read ahead if the client waits for the status 100 (Continue), as HTTP/1 requests with the header Expect do. Neither is the
+// body of an upgrade request, which its handler reads from the connection.
 func ShouldReadAhead(r *http.Request) bool {
 	if r.ContentLength <= 0 || r.ContentLength > maxBodyBytes || r.Body == nil || len(r.Header["Expect"]) > 0 || len(r.Header["Upgrade"]) > 0 {
 		return false
@@ -40,11 +43,11 @@ func ShouldReadAhead(r *http.Request) bool {
 	return !again
 }
 
-// A BufferedBody is a request body of which the beginning, or all of it, has been read ahead. Its readers get the same bytes and the same
-// error as from the source. After the buffered bytes, it reads from the source. It may be closed during a Read, like a body of net/http.
+// A BufferedBody is a request body whose beginning, or whole content, was read ahead into a buffer. Read returns the same bytes and the
+// same error as the source: first from the buffer, then from the source itself. It may be closed during a Read, like a body of net/http.
 //
-// After net/http has closed its body, by Close or because the response has started, a Read returns the error of net/http. If the source is
-// a body of another package, the Read returns the rest of the buffer.
+// After Close, or when net/http has closed the body because the response has started, Read returns the error of net/http. If the source is
+// a body of another package, Read returns the rest of the buffer.
 type BufferedBody struct {
 	source io.ReadCloser
 	length int // Content-Length
@@ -53,18 +56,18 @@ type BufferedBody struct {
 
 	mu          sync.Mutex // guards the fields below
 	buffer      []byte     // bytes that were read ahead and not returned by Read yet
-	err         error      // error after these bytes; nil: the source has more bytes, or Read has returned the error
+	err         error      // error that follows the buffer; nil: the source has more bytes, or Read has returned the error
 	errWithData bool       // the source returned err together with its last bytes
 	closed      bool
 	reserved    int // number of bytes that are reserved from memory
 }
 
-// NewBody returns the body of a request, of which nothing is read yet. The caller must call ReleaseMemory.
+// NewBody returns a BufferedBody for the body of r. Nothing is read yet. The caller must call ReleaseMemory.
 func NewBody(r *http.Request, memory *MemoryPool) *BufferedBody {
 	return &BufferedBody{source: r.Body, length: int(r.ContentLength), http2: r.ProtoMajor == 2, memory: memory}
 }
 
-// ReadAhead reads until the body ends or fails, the memory is used up, or there are more bytes than Content-Length.
+// ReadAhead reads into the buffer until the body ends or fails, the memory pool is exhausted, or the body is longer than Content-Length.
 func (b *BufferedBody) ReadAhead() {
 	for len(b.buffer) < cap(b.buffer) || b.growBuffer() {
 		n, err := b.source.Read(b.buffer[len(b.buffer):cap(b.buffer)])
@@ -79,7 +82,8 @@ func (b *BufferedBody) ReadAhead() {
 	}
 }
 
-// growBuffer enlarges the buffer, at most to one byte more than Content-Length: the last Read then gets the end of the body.
+// growBuffer enlarges the buffer. Its maximum is one byte more than Content-Length, so that the last Read gets io.EOF. It reports false at
+// the maximum, or if the memory pool is exhausted.
 func (b *BufferedBody) growBuffer() bool {
 	size := min(max(2*cap(b.buffer), firstBufferBytes), b.length+1)
 	more := size - cap(b.buffer)
@@ -91,8 +95,8 @@ func (b *BufferedBody) growBuffer() bool {
 	return true
 }
 
-// CallerContext returns the context with which the request waits for a slot. If ctx ended because the body did not arrive in time, it
-// returns a context that does not end: the caller is still there, and the handler gets the error when it reads.
+// CallerContext returns the context in which the request waits for a slot. If ctx ended because the body did not arrive in time, the result
+// does not end: the client is still connected, and the handler gets the error from Read.
 func (b *BufferedBody) CallerContext(ctx context.Context) context.Context {
 	if errors.Is(b.err, os.ErrDeadlineExceeded) {
 		return context.WithoutCancel(ctx)
@@ -108,7 +112,7 @@ func (b *BufferedBody) Read(p []byte) (int, error) {
 	return b.source.Read(p)
 }
 
-// readBuffer reads from the bytes that were read ahead. It reports false if all of them have been read.
+// readBuffer reads from the buffer. ok is false if the buffer and the error after it were read.
 func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,8 +135,8 @@ func (b *BufferedBody) readBuffer(p []byte) (n int, ok bool, err error) {
 
 func (b *BufferedBody) hasUnread() bool { return len(b.buffer) > 0 || b.err != nil }
 
-// closedError returns the error of a Read after the source was closed; nil if the source can be read. It calls the source's Read only if
-// that cannot block: the source has ended, or was closed.
+// closedError returns the error that Read must return because the source was closed; nil if the source can be read. It calls the source's
+// Read only if that cannot block, because the source has ended or was closed.
 func (b *BufferedBody) closedError() error {
 	if !b.closed && b.err != io.EOF {
 		return nil
@@ -155,14 +159,14 @@ func (b *BufferedBody) Close() error {
 	return b.source.Close()
 }
 
-// HasUnread reports whether buffered bytes, or the error after them, were not returned by Read yet.
+// HasUnread reports whether Read has still to return buffered bytes, or the error after them.
 func (b *BufferedBody) HasUnread() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.hasUnread()
 }
 
-// TakeUnread removes the buffered bytes and the error, and returns a copy of the bytes.
+// TakeUnread empties the buffer and returns a copy of the bytes that Read has not returned yet. It drops the error after them.
 func (b *BufferedBody) TakeUnread() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
