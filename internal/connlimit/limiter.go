@@ -29,41 +29,41 @@ type Limiter struct {
 	slotReleased chan struct{} // closed when a slot is released; nil: no AcquireSlot waits
 }
 
-// A slotBucket holds the clients with the same number of slots, in the order in which they entered the list.
+// A slotBucket holds the clients with one number of slots, in the order in which they reached it.
 type slotBucket struct {
 	idle list.List // of *client: clients with an idle connection
 	busy list.List // of *client: clients whose connections are all in use
 }
 
-// A client is a client with at least one slot.
+// A client is the state of a client with at least one slot.
 type client struct {
 	address    netip.Addr
-	idle, busy list.List // of *Slot, in the order in which they became idle, or came into use
-	rank       *list.List
+	idle, busy list.List     // of *Slot, in the order in which they became idle or busy
+	rank       *list.List    // idle or busy list of a slotBucket
 	element    *list.Element // position in rank
 }
 
 func (c *client) slotCount() int { return c.idle.Len() + c.busy.Len() }
 
-// A Slot is the permission of a connection to be open. A nil Slot is that of a nil Limiter. It is safe for concurrent use.
+// A Slot is the permission to keep a connection open. A nil Slot belongs to a nil Limiter. It is safe for concurrent use.
 type Slot struct {
 	limiter *Limiter
 	onEvict func(inUse bool)
 	client  *client       // nil: the slot was evicted
 	element *list.Element // position in the client's idle or busy list
-	uses    int
+	uses    int           // number of requests in progress
 	release sync.Once
 }
 
-// New returns a Limiter of n slots. While an evicted connection is still open, the new connection gets an additional slot. There are at
-// most n/8 additional slots, and at least one.
+// New returns a Limiter with n slots. While an evicted connection is still open, its successor uses an additional slot. There are at most
+// n/8 additional slots, and at least one.
 func New(n int) *Limiter {
 	return &Limiter{maxSlots: n, maxEvicted: max(1, n/8), clients: make(map[netip.Addr]*client), ranks: []*slotBucket{new(slotBucket)}}
 }
 
-// ClientAddress returns the address that identifies a client: an IPv4 address, or the /64 network of an IPv6 address, all of which one
-// client can use. A link-local address is not shortened, since other clients share its network. All addresses without an IP address
-// are one client.
+// ClientAddress returns the address that identifies a client. For IPv4, that is the address itself. For IPv6, it is the /64 network,
+// because one client can use all its addresses; a link-local address is not shortened, because other clients share its network. All
+// addresses other than TCP and UDP addresses are one client.
 func ClientAddress(at net.Addr) netip.Addr {
 	var ip netip.Addr
 	switch at := at.(type) {
@@ -80,12 +80,12 @@ func ClientAddress(at net.Addr) netip.Addr {
 	return ip
 }
 
-// AcquireSlot returns a slot for a new, idle connection of a client. If the limit is reached, it evicts the slot of another connection and
-// calls that slot's leave, which must not block or use s. The evicted connection must close: at once if it is idle, otherwise when it
-// becomes idle.
+// AcquireSlot returns a slot for a new, idle connection of the client with the address key. If no slot is free, it evicts another
+// connection and calls the function leave of its slot, which must not block or use s. The evicted connection must close: at once if it is
+// idle (inUse is false), otherwise when it becomes idle.
 //
-// AcquireSlot reports false if the client itself has the most slots and all are in use. While too many evicted connections are still open,
-// it waits. It reports false if closing is closed in this time.
+// AcquireSlot reports false if the client itself has the most slots and all of them are in use. If too many evicted connections are still
+// open, it waits. It also reports false if the channel closing is closed while it waits.
 func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave func(inUse bool)) (*Slot, bool) {
 	if s == nil {
 		return nil, true
@@ -126,7 +126,7 @@ func (s *Limiter) AcquireSlot(key netip.Addr, closing <-chan struct{}, leave fun
 	return t, true
 }
 
-// selectVictim returns the slot to evict for a new connection of a client; nil if there is none. The caller holds mu.
+// selectVictim returns the slot to evict for a new connection of the client; nil if there is none. The caller holds mu.
 func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	r := s.ranks[s.highestRank]
 	c := s.clients[key]
@@ -148,7 +148,7 @@ func (s *Limiter) selectVictim(key netip.Addr) *Slot {
 	return c.busy.Front().Value.(*Slot)
 }
 
-// evictSlot takes a slot away from its connection, and calls onEvict. The caller holds mu.
+// evictSlot removes a slot from its client, and calls its onEvict. The caller holds mu.
 func (s *Limiter) evictSlot(t *Slot) {
 	s.removeSlot(t)
 	s.evictedSlots++
@@ -164,7 +164,7 @@ func (s *Limiter) removeSlot(t *Slot) {
 	s.updateRank(c)
 }
 
-// currentList returns the client's list that contains t. The caller holds mu.
+// currentList returns the list of its client that contains t: idle or busy. The caller holds mu.
 func (t *Slot) currentList() *list.List {
 	if t.uses > 0 {
 		return &t.client.busy
@@ -172,7 +172,7 @@ func (t *Slot) currentList() *list.List {
 	return &t.client.idle
 }
 
-// updateRank moves a client to the rank of its number of slots, which has changed by at most one. The caller holds mu.
+// updateRank moves a client to the rank for its number of slots, which has changed by at most one. The caller holds mu.
 func (s *Limiter) updateRank(c *client) {
 	n := c.slotCount()
 	if n == len(s.ranks) {
@@ -198,21 +198,21 @@ func (s *Limiter) updateRank(c *client) {
 	}
 }
 
-// BeginUse records that the connection got a request. The connection is in use until each request has its EndUse.
+// BeginUse records that a request on the connection begins. The connection is busy until EndUse was called for each request.
 func (t *Slot) BeginUse() { t.addUses(1) }
 
-// EndUse records that a request has ended.
+// EndUse records that a request on the connection has ended.
 func (t *Slot) EndUse() { t.addUses(-1) }
 
-// addUses adds to the number of uses, which may be negative, and moves the slot to the idle or busy list.
-func (t *Slot) addUses(by int) {
+// addUses adds n, which may be negative, to the number of requests in progress. It moves the slot between the idle and the busy list.
+func (t *Slot) addUses(n int) {
 	if t == nil {
 		return
 	}
 	t.limiter.mu.Lock()
 	defer t.limiter.mu.Unlock()
 	before := t.uses
-	t.uses += by
+	t.uses += n
 	if t.client == nil || before > 0 && t.uses > 0 {
 		return
 	}
@@ -225,7 +225,7 @@ func (t *Slot) addUses(by int) {
 	t.limiter.updateRank(t.client)
 }
 
-// Release returns the slot when the connection has closed. Further calls have no effect.
+// Release frees the slot. It must be called when the connection has closed. Further calls have no effect.
 func (t *Slot) Release() {
 	if t == nil {
 		return
