@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Client holds the state that the calls of one Transport, Interceptor or Hedger share. The clients of the call packages contain it. Its exported
-// fields are set before the first call and not replaced. It is safe for concurrent use.
+// A Client holds the state that the calls of one Transport, Interceptor or Hedger share. The clients of the call packages embed it. Its
+// exported fields must be set before the first call and not changed. It is safe for concurrent use.
 type Client struct {
 	Policy   *policy.Engine
 	Counters *Counters
@@ -24,7 +24,7 @@ type Client struct {
 	settings atomic.Pointer[Settings]
 }
 
-// Counters count calls and attempts. The fields are those of the public type Stats, which documents them: a pointer to one type converts to a
+// Counters count calls and attempts. The public type Stats documents the fields. A pointer to one of the two types can be converted to a
 // pointer to the other.
 type Counters struct {
 	TotalRequests   atomic.Int64
@@ -48,35 +48,35 @@ type Counters struct {
 	ObserverPanics atomic.Int64
 }
 
-// Settings are the settings that calls read. Package policy has the others.
+// Settings are the settings that calls read. Package policy has the other settings.
 type Settings struct {
 	MaxHedges      int
 	MaxReplayBytes int64         // size of the largest request body that is kept for hedges
-	Linger         time.Duration // during which the loser of a call may finish; 0: it is cancelled at once
-	AttemptHeader  string        // header with the number of a hedge, in canonical form; "": none
+	Linger         time.Duration // time that losers have to finish; 0: losers are cancelled at once
+	AttemptHeader  string        // canonical name of the header with the number of a hedge; "": no header is sent
 }
 
 // Settings returns the current settings. The caller must not change them.
 func (c *Client) Settings() *Settings { return c.settings.Load() }
 
-// SetSettings replaces the settings for calls that start from now on.
+// SetSettings replaces the settings. They apply to calls that start later.
 func (c *Client) SetSettings(s Settings) { c.settings.Store(&s) }
 
 // Enabled reports whether hedging is switched on.
 func (c *Client) Enabled() bool { return !c.disabled.Load() }
 
-// SetEnabled switches hedging on or off for calls that start from now on, and reports whether that is a change. Hedging is on at first.
+// SetEnabled switches hedging on or off for calls that start later, and reports whether that is a change. Hedging is on at first.
 func (c *Client) SetEnabled(on bool) (changed bool) { return c.disabled.Swap(!on) == on }
 
-// CountCall counts a call and returns the facts about its eligibility that hold for every protocol. If hedging is switched off, the caller need not
-// add others.
+// CountCall counts a call. It returns an Eligibility with the facts that apply to every protocol, to which the caller adds its own. If
+// SwitchedOff is true, the caller can omit them.
 func (c *Client) CountCall() policy.Eligibility {
 	c.Counters.TotalRequests.Add(1)
 	return policy.Eligibility{SwitchedOff: c.disabled.Load()}
 }
 
-// IneligibleReason returns the reason for which a call is sent once, or [policy.None] if hedges may be sent. It counts calls that are not eligible,
-// unless hedging is switched off.
+// IneligibleReason returns the reason why a call is sent only once, or [policy.None] if it may be hedged. It counts calls that may not be
+// hedged, unless hedging is switched off, and logs the first nested call.
 func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observe.Reason {
 	reason := f.Reason(o)
 	if reason != policy.None && !f.SwitchedOff {
@@ -88,8 +88,8 @@ func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observ
 	return reason
 }
 
-// NestingMark returns the mark by which hedging below recognises that a call is hedged already: the call itself, or the zero value if this client
-// never sends a hedge.
+// NestingMark returns the [race.CallTarget] for the context of the call, by which nested calls recognise that it is hedged. It returns zero
+// if the client never sends a hedge, so nested calls may be hedged.
 func (c *Client) NestingMark(call race.CallTarget) race.CallTarget {
 	if p := c.Policy.Config(); p.Shadow || p.MaxHedges == 0 || p.Share == 0 {
 		return race.CallTarget{}
@@ -97,7 +97,7 @@ func (c *Client) NestingMark(call race.CallTarget) race.CallTarget {
 	return call
 }
 
-// EndCall records and counts the outcome of a call that was eligible for hedging.
+// EndCall records the outcome of a call that was eligible for hedging, and updates the counters.
 func (c *Client) EndCall(call *policy.Call, o policy.Outcome) {
 	if call.End(o) {
 		c.Counters.ShadowWins.Add(1)

@@ -16,18 +16,18 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Client makes calls of functions. It is safe for concurrent use. Its Client is set before the first call.
+// A Client makes calls of functions. It is safe for concurrent use. The embedded Client must be set before the first call.
 type Client struct {
 	*calls.Client
-	calls    sync.Pool    // of *call[T], for any T
-	detached atomic.Int64 // hedges of DoDetached in flight, or attempts left behind in exchange for one
+	calls    sync.Pool    // of *call[T], for every T
+	detached atomic.Int64 // slots in use, see [MaxDetached]
 }
 
-// MaxDetached is the most hedges and abandoned attempts of DoDetached that a Client has in flight.
+// MaxDetached is the number of slots of a Client, which limit the hedges and the abandoned attempts of DoDetached in flight.
 const MaxDetached = 64
 
-// Do calls f, and calls it again at the same time if it takes longer than usual for the key. It returns the first result without an error, but not
-// before the first call of f has returned.
+// Do calls f, and calls it again concurrently if the first call takes longer than usual for the key. It returns the first result without an
+// error, but waits for the first call of f to return.
 func Do[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
@@ -43,8 +43,8 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 	return c.sendHedged(ctx, c)
 }
 
-// DoDetached is Do that does not wait for the first call of f: it returns with the first result without an error, or at the end of ctx. It passes
-// later results to discard; nil: it closes them if they are io.Closers.
+// DoDetached does the same as Do, but does not wait for the first call of f: it returns with the first result without an error, or when ctx
+// ends. Later results go to discard. If discard is nil, they are closed if they are io.Closers.
 func DoDetached[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
 		return sendOnce(ctx, h, key, reason, f)
@@ -56,13 +56,13 @@ func DoDetached[T any](ctx context.Context, h *Client, key string, f func(contex
 	return c.sendHedged(ctx, c)
 }
 
-// CallOnce calls f once. Overrides that the caller has set for the call do not hold for calls that f makes.
+// CallOnce calls f once. The context of f lacks the Overrides that apply to a single call.
 func CallOnce[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
 	once, _ := race.SingleAttemptContext(ctx)
 	return f(once)
 }
 
-// sendOnce makes a call that is not eligible for hedging.
+// sendOnce makes a call that may not be hedged for the given reason.
 func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.Reason, f func(context.Context) (T, error)) (T, error) {
 	p := h.Policy.BeginUnhedged(ctx, policy.Name{Host: key}, reason)
 	v, err := CallOnce(ctx, f)
@@ -70,13 +70,13 @@ func sendOnce[T any](ctx context.Context, h *Client, key string, reason observe.
 	return v, err
 }
 
-// A call is one call in flight. It implements [race.Op].
+// A call is one call of Do in flight. It implements [race.Op].
 //
-// The goroutine of Do writes its fields before the race begins, and attempts read them. Each hedge writes its own element of contexts before it can
-// win; Do reads the element of the winner.
+// Do writes the fields before the race begins, and attempts read them. Each hedge writes its own element of contexts before it returns. Do
+// only reads the element of the winner.
 type call[T any] struct {
 	policy.Call
-	race     race.Race[T] // asynchronous if the call is detached: it is not used again, as attempts may outlive it
+	race     race.Race[T] // asynchronous if the call is detached; a detached call is not used again, because attempts may outlive it
 	client   *Client
 	f        func(context.Context) (T, error)
 	contexts [1 + race.MaxHedges]*attemptctx.Context
@@ -85,7 +85,7 @@ type call[T any] struct {
 	hedgeSucceededAfter atomic.Int64 // time from the start to the first success of a hedge, in nanoseconds; 0: none
 }
 
-// beginCall begins the call and returns its hedge schedule; nil: no hedge can become due.
+// beginCall begins the call and returns its hedge schedule; nil if no hedge can become due.
 func (c *call[T]) beginCall(ctx context.Context, key string) *policy.Schedule {
 	h := c.client
 	if name := (policy.Name{Host: key}); !c.Key.IsCurrent(name) {
@@ -98,7 +98,7 @@ func (c *call[T]) beginCall(ctx context.Context, key string) *policy.Schedule {
 	return schedule
 }
 
-// sendWithoutHedges makes a call for which no hedge can become due, and records its latency.
+// sendWithoutHedges makes a call that has no schedule, and records its latency.
 func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	c.AttemptStarted(ctx, 0)
 	v, err := CallOnce(ctx, c.f)
@@ -108,7 +108,7 @@ func (c *call[T]) sendWithoutHedges(ctx context.Context) (T, error) {
 	return v, err
 }
 
-// sendHedged makes the call, and hedges it as its schedule says.
+// sendHedged makes the call, and hedges it according to its schedule.
 func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.contexts[0] = attemptctx.NewPrimary()
 	style := &c.race.Style
@@ -131,14 +131,15 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	return out.Value, out.Err
 }
 
-// isDelayedByPrimary reports whether the first call of f has delayed the result of the winning hedge: it took twice as long as the hedge, or succeeded itself a
-// quarter later than the hedge. The race is over.
+// isDelayedByPrimary reports whether the result of the winning hedge was delayed by the wait for the first call of f. That is the case if
+// the call took twice as long as the hedge, or if the first call also succeeded and took a quarter longer than the hedge. It must be called
+// after the race.
 func (c *call[T]) isDelayedByPrimary() bool {
 	answered, took := time.Duration(c.hedgeSucceededAfter.Load()), c.Elapsed()
 	return !c.isDetached() && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)
 }
 
-// isDetached reports whether the call is one of DoDetached.
+// isDetached reports whether DoDetached made the call.
 func (c *call[T]) isDetached() bool { return c.race.Style.Async }
 
 // freeCall clears the call and puts it back into the pool.
@@ -150,7 +151,7 @@ func (c *call[T]) freeCall() {
 	c.client.calls.Put(c)
 }
 
-// Attempt makes attempt n.
+// Attempt calls f with the context of attempt n.
 func (c *call[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
 		v, err := c.f(c.contexts[0])
@@ -167,7 +168,7 @@ func (c *call[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	return v, err
 }
 
-// Discard closes the result of a loser if it is an io.Closer and not the result of the winner.
+// Discard closes the result of a loser if it is an io.Closer and differs from the result of the winner.
 func (c *call[T]) Discard(v T, err error) {
 	if _, ok := err.(*race.Panic); ok {
 		c.client.Counters.HedgePanics.Add(1)
@@ -181,14 +182,14 @@ func (c *call[T]) Discard(v T, err error) {
 	_ = closer.Close() // the call is over, so no caller can get the error
 }
 
-// isWinner reports whether v is equal (==) to the value of the winner. A value of a type that cannot be compared is not.
+// isWinner reports whether v equals the value of the winner. It is false for types that are not comparable.
 func (c *call[T]) isWinner(v any) (same bool) {
 	defer func() { _ = recover() }() // a runtime error, if the type cannot be compared
 	won, ok := c.race.Winner()
 	return ok && v == any(won)
 }
 
-// isNil reports whether v is a nil of any type.
+// isNil reports whether v is a nil pointer, map, slice, function or channel.
 func isNil(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
@@ -197,23 +198,24 @@ func isNil(v any) bool {
 	return false
 }
 
-// countPanic is deferred around functions of the program on goroutines of this package, where a panic would end the process. It counts the panic.
+// countPanic recovers a panic of a function of the program and counts it. It must be deferred: on a goroutine of this package, the panic
+// would end the process.
 func (c *call[T]) countPanic() {
 	if recover() != nil {
 		c.client.Counters.HedgePanics.Add(1)
 	}
 }
 
-// A detachedCall is a call of DoDetached: its attempts may run on after it.
+// A detachedCall is a call of DoDetached. Its attempts may outlive it.
 type detachedCall[T any] struct {
 	call[T]
 	discard func(T)
-	ended   atomic.Int32 // attempts that have ended, and the caller if it has left the call
+	ended   atomic.Int32 // number of calls of releaseSlot
 }
 
-// Admit decides whether a hedge starts. An attempt that runs on after its caller has returned holds one of MaxDetached slots. A call with n hedges
-// has n+1 attempts and takes n slots: the first attempt that ends frees none, and each later one frees one. A caller that returns before its attempts
-// counts as the first end.
+// Admit decides whether a hedge starts, which needs one of the MaxDetached slots. A call with n hedges holds n slots for its n+1 attempts,
+// because the caller waits for one of them. So the first attempt that ends frees no slot, and each further one frees a slot. If the caller
+// returns before any attempt has ended, its return counts as the first end.
 func (c *detachedCall[T]) Admit(index int) bool {
 	slots, reason, admitted := &c.client.detached, policy.None, false
 	if slots.Add(1) > MaxDetached {
@@ -228,13 +230,13 @@ func (c *detachedCall[T]) Admit(index int) bool {
 	return admitted
 }
 
-// Ended frees the slot of a hedge, including a hedge whose Attempt was not called.
+// Ended frees the slot of a hedge, even if its Attempt was not called.
 func (c *detachedCall[T]) Ended(n int) {
 	c.call.Ended(n)
 	c.releaseSlot()
 }
 
-// Attempt makes attempt n.
+// Attempt calls f with the context of attempt n. After the first call of f, it releases a slot.
 func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	if n == 0 {
 		defer c.releaseSlot()
@@ -242,8 +244,8 @@ func (c *detachedCall[T]) Attempt(a *race.Attempt, n int) (T, error) {
 	return c.call.Attempt(a, n)
 }
 
-// tryAbandon takes a slot for the attempt that the caller leaves behind, unless an attempt has ended before. It reports false if no slot is free: the caller
-// then waits.
+// tryAbandon takes a slot for the primary when the caller returns before it, unless another attempt has ended before. It reports false if
+// no slot is free. The caller must wait then.
 func (c *detachedCall[T]) tryAbandon() bool {
 	if slots := &c.client.detached; slots.Add(1) > MaxDetached && c.ended.Load() == 0 {
 		slots.Add(-1)
@@ -253,14 +255,14 @@ func (c *detachedCall[T]) tryAbandon() bool {
 	return true
 }
 
-// releaseSlot counts the end of an attempt, or the return of the caller before its attempts. It frees a slot for each but the first.
+// releaseSlot records that an attempt has ended or that the caller has returned early. It frees a slot, except at the first call.
 func (c *detachedCall[T]) releaseSlot() {
 	if c.ended.Add(1) > 1 {
 		c.client.detached.Add(-1)
 	}
 }
 
-// Discard passes the result of a loser to the function of the caller.
+// Discard passes the result of a loser to the discard function of the caller, or closes it if there is none.
 func (c *detachedCall[T]) Discard(v T, err error) {
 	if err != nil || c.discard == nil {
 		c.call.Discard(v, err)
