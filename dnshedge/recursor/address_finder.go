@@ -25,26 +25,26 @@ const nameHedgeDelay = 150 * time.Millisecond
 // where a lookup would start. Glue is in the bailiwick of its server and is never an answer. If the glue is wrong, the
 // name is looked up.
 type addressFinder struct {
-	lookup *lookup
-	zone   *delegation
-	judge  *responseSelector // of the task; selected is not read
-	node   *waitNode         // waits for the names
+	lookup   *lookup
+	zone     *delegation
+	selector *responseSelector // of the task; selected is not read
+	node     *waitNode         // waits for the names
 
 	// The fields from unglued on belong to newAddressFinder, then to the goroutine of findMore; only results is sent to by
 	// others. unglued has the names without glue of this zone, in the order of lookup.
-	unglued     []string
-	seen        map[string]bool   // names whose lookup was planned
-	pending     []question        // not started yet
-	retried     map[question]bool // put back because glue had come
-	askedOwnNS  bool              // the zone's own NS records were asked for
-	limit       error             // why some names are not looked up
-	localErr    error             // the local error of a lookup
-	returned    []netip.AddrPort  // all addresses returned so far
-	inProgress  []question        // running lookups
-	nameResults map[string]int    // results of finished names, see countEmptyName
-	results     chan lookupResult
-	hedge       bool // lookups are hedges: no address is needed yet
-	budgetSpent bool // the hedge budget has refused a lookup
+	gluelessNames []string
+	plannedNames  map[string]bool   // names whose lookup was planned
+	pending       []question        // not started yet
+	retried       map[question]bool // put back because glue had come
+	queriedApexNS bool              // the zone's own NS records were asked for
+	limit         error             // why some names are not looked up
+	localErr      error             // the local error of a lookup
+	returned      []netip.AddrPort  // all addresses returned so far
+	inProgress    []question        // running lookups
+	nameResults   map[string]int    // results of finished names, see countEmptyName
+	results       chan lookupResult
+	hedge         bool // lookups are hedges: no address is needed yet
+	budgetSpent   bool // the hedge budget has refused a lookup
 }
 
 // A lookupResult is the result of a server name lookup.
@@ -57,53 +57,53 @@ type lookupResult struct {
 
 // newAddressFinder returns a finder for a task with the cached addresses.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
-	f := &addressFinder{lookup: l, zone: z, judge: j, node: n, unglued: z.names[:z.withoutGlue], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
-	f.knownAddresses()
+	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
+	f.cachedAddresses()
 	return f
 }
 
-// knownAddresses returns new cached addresses of names without glue.
-func (f *addressFinder) knownAddresses() []netip.AddrPort {
+// cachedAddresses returns new cached addresses of names without glue.
+func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
-	for _, name := range f.unglued {
+	for _, name := range f.gluelessNames {
 		for _, t := range c.types {
 			rrs, _, _ := c.cache.lookUpRecords(c.serverQuestion(name, t), now)
-			addrs = append(addrs, f.addAddresses(addressesOf(rrs))...)
+			addrs = append(addrs, f.addAddresses(extractAddresses(rrs))...)
 		}
-		if z := c.cache.closestZone(name, now); z != nil {
+		if z := c.cache.lookUpClosestDelegation(name, now); z != nil {
 			addrs = append(addrs, f.addAddresses(z.glueAddresses(name))...)
 		}
 	}
 	return addrs
 }
 
-// findMore implements Task.FindMore. Until the addresses are needed, lookups are hedges, for which the hedge budget pays.
-func (f *addressFinder) findMore(ctx context.Context, e nameservers.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
-	if f.hasEnough() {
+// findServers implements Task.FindMore. Until the addresses are needed, lookups are hedges, for which the hedge budget pays.
+func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
+	if f.hasEnoughAddresses() {
 		return nil, nil
 	}
 	if f.results == nil {
 		f.results = make(chan lookupResult, maxParallelLookups)
-		f.seen, f.retried = make(map[string]bool), make(map[question]bool)
+		f.plannedNames, f.retried = make(map[string]bool), make(map[question]bool)
 		f.nameResults = make(map[string]int)
-		f.unglued = slices.Clone(f.unglued)
-		rand.Shuffle(len(f.unglued), func(i, j int) { f.unglued[i], f.unglued[j] = f.unglued[j], f.unglued[i] })
-		f.planLookups(f.unglued)
+		f.gluelessNames = slices.Clone(f.gluelessNames)
+		rand.Shuffle(len(f.gluelessNames), func(i, j int) { f.gluelessNames[i], f.gluelessNames[j] = f.gluelessNames[j], f.gluelessNames[i] })
+		f.planLookups(f.gluelessNames)
 	}
 	f.hedge, f.budgetSpent = true, false
 	for {
 		if isClosed(needed) {
-			f.markNeeded()
+			f.promoteHedges()
 		}
-		if addrs := f.knownAddresses(); len(addrs) > 0 {
+		if addrs := f.cachedAddresses(); len(addrs) > 0 {
 			return addrs, nil
 		}
 		if len(f.inProgress) == 0 && !f.startLookup(ctx, e, f.hedge) {
 			if f.hasServerAnswered() || f.budgetSpent {
 				return nil, nil
 			}
-			if addrs, more := f.planLastResorts(e); len(addrs) > 0 || !more {
+			if addrs, more := f.planFallbackLookups(e); len(addrs) > 0 || !more {
 				return addrs, cmp.Or(f.localErr, f.limit)
 			}
 			continue
@@ -116,7 +116,7 @@ func (f *addressFinder) findMore(ctx context.Context, e nameservers.Effort, need
 
 // awaitResult waits until a lookup has ended, addresses are needed, or the lookup is late. Then it starts the next lookup
 // as a hedge.
-func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.Effort, needed <-chan struct{}) ([]netip.AddrPort, error) {
+func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if !f.hedge {
 		needed = nil
 	}
@@ -131,11 +131,11 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.Effort, n
 		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.isOnlyHedged(f.node):
 			return nil, r.err // only hedges wait for this lookup
 		default:
-			f.markNeeded() // running lookups replace the failed one
+			f.promoteHedges() // running lookups replace the failed one
 		}
 		return addrs, nil
 	case <-timer.C:
-		if len(f.inProgress) < maxParallelLookups && f.nextLookup(e) >= 0 && f.lookup.core.pool.HasHedgeBudget() {
+		if len(f.inProgress) < maxParallelLookups && f.nextPendingLookup(e) >= 0 && f.lookup.core.pool.HasHedgeBudget() {
 			f.startLookup(ctx, e, true)
 		}
 	case <-needed:
@@ -145,10 +145,10 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.Effort, n
 	return nil, nil
 }
 
-// markNeeded turns running hedges into necessary lookups.
-func (f *addressFinder) markNeeded() {
+// promoteHedges turns running hedges into necessary lookups.
+func (f *addressFinder) promoteHedges() {
 	f.hedge, f.budgetSpent = false, false
-	f.lookup.core.markNeeded(f.node)
+	f.lookup.core.promoteLookups(f.node)
 }
 
 // isClosed reports whether a channel without senders is closed.
@@ -161,20 +161,20 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnough reports whether more addresses are not worth a lookup: there is a usable fallback, or a minimised question has
+// hasEnoughAddresses reports whether more addresses are not worth a lookup: there is a usable fallback, or a minimised question has
 // addresses.
-func (f *addressFinder) hasEnough() bool {
-	if r := f.judge.fallback.Load(); r != nil && !r.nonAuthoritative && !r.badlySigned && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
+func (f *addressFinder) hasEnoughAddresses() bool {
+	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
 	}
-	return !f.judge.wholeName && len(f.returned) > 0
+	return !f.selector.fullName && len(f.returned) > 0
 }
 
 // hasServerAnswered reports whether a server of the zone has answered, so that better addresses of known servers are not
 // needed. An unproven denial of DS affects a whole zone; then all addresses are worth a query.
 func (f *addressFinder) hasServerAnswered() bool {
-	r := f.judge.fallback.Load()
-	return r != nil && !(r.badlySigned && f.judge.q.qtype == dns.TypeDS)
+	r := f.selector.fallback.Load()
+	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
 }
 
 // planLookups plans the lookups of names: first all of one address type, then of the other.
@@ -185,51 +185,51 @@ func (f *addressFinder) planLookups(names []string) {
 			if _, _, ok := f.lookup.core.cache.lookUpRecords(q, time.Now()); ok || slices.Contains(f.pending, q) {
 				continue
 			}
-			if limit := f.lookup.budget.limits.ServerNamesPerZone; !f.seen[name] && len(f.seen) >= limit {
+			if limit := f.lookup.budget.limits.ServerNamesPerZone; !f.plannedNames[name] && len(f.plannedNames) >= limit {
 				f.limit = &limitError{"ServerNamesPerZone", limit}
 				continue
 			}
-			f.seen[name] = true
+			f.plannedNames[name] = true
 			f.pending = append(f.pending, q)
 		}
 	}
 }
 
-// planLastResorts plans lookups of names whose glue may be wrong, then of the zone's own NS records. It reports whether
+// planFallbackLookups plans lookups of names whose glue may be wrong, then of the zone's own NS records. It reports whether
 // there was more to plan. It returns older glue from other cached referrals if nothing else is left.
-func (f *addressFinder) planLastResorts(e nameservers.Effort) (addrs []netip.AddrPort, more bool) {
-	if e == nameservers.Glueless {
+func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
+	if e == nameservers.GluelessNames {
 		return nil, false
 	}
 	c, now := f.lookup.core, time.Now()
-	if glued := f.zone.names[f.zone.withoutGlue:]; len(f.unglued) < len(f.zone.names) {
-		f.unglued = append(f.unglued, glued...)
+	if glued := f.zone.names[f.zone.gluelessCount:]; len(f.gluelessNames) < len(f.zone.names) {
+		f.gluelessNames = append(f.gluelessNames, glued...)
 		f.planLookups(glued)
 		return nil, true
 	}
 	for _, name := range f.zone.names {
 		for zone := name; zone != "."; zone = dnsname.Parent(zone) {
-			if z := c.cache.lookUpZone(zone, now); z != nil {
+			if z := c.cache.lookUpDelegation(zone, now); z != nil {
 				addrs = append(addrs, f.addAddresses(z.glueAddresses(name))...)
 			}
 		}
 	}
-	if len(addrs) > 0 || f.askedOwnNS || e < nameservers.Everything {
+	if len(addrs) > 0 || f.queriedApexNS || e < nameservers.AllNames {
 		return addrs, false
 	}
-	f.askedOwnNS = true
+	f.queriedApexNS = true
 	f.pending = append(f.pending, f.lookup.core.serverQuestion(f.zone.zone, dns.TypeNS))
 	return nil, true
 }
 
-// nextLookup returns the index of the next pending lookup, or -1.
-func (f *addressFinder) nextLookup(e nameservers.Effort) int {
-	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.Everything || !dnsname.IsWithin(q.name, f.zone.zone) })
+// nextPendingLookup returns the index of the next pending lookup, or -1.
+func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
+	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.AllNames || !dnsname.IsWithin(q.name, f.zone.zone) })
 }
 
 // startLookup starts the next lookup. It reports false if there is none or the hedge budget is empty.
-func (f *addressFinder) startLookup(ctx context.Context, e nameservers.Effort, hedge bool) bool {
-	i := f.nextLookup(e)
+func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchScope, hedge bool) bool {
+	i := f.nextPendingLookup(e)
 	if i < 0 || hedge && f.budgetSpent {
 		return false
 	}
@@ -251,49 +251,49 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	}
 	if isLocalFailure(r.err) { // the name may have addresses
 		f.localErr = r.err
-		return f.knownAddresses()
+		return f.cachedAddresses()
 	}
 	if errors.Is(r.err, errCycle) || errors.Is(r.err, errTooDeep) {
-		f.judge.ownFailure.Store(true)
+		f.selector.lookupSpecific.Store(true)
 	}
-	if errors.Is(r.err, errTooManyEmptyNames) || isQueryLocal(r.err) {
-		f.judge.queryLocal.Store(true)
+	if errors.Is(r.err, errTooManyUnresolvedNames) || isQuestionSpecific(r.err) {
+		f.selector.questionSpecific.Store(true)
 	}
 	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // retry it once it is needed
 		f.budgetSpent = f.hedge
 		f.pending = append(f.pending, r.question)
-		return f.knownAddresses()
+		return f.cachedAddresses()
 	}
 	if r.qtype == dns.TypeNS { // the last resort, for this task alone
 		var names []string
 		for _, rr := range r.rrs {
-			if ns, ok := rr.(*dns.NS); ok && len(names) < nameservers.MaxNames && !slices.Contains(f.unglued, dnsname.ToLower(ns.Ns)) {
+			if ns, ok := rr.(*dns.NS); ok && len(names) < nameservers.MaxNames && !slices.Contains(f.gluelessNames, dnsname.ToLower(ns.Ns)) {
 				names = append(names, dnsname.ToLower(ns.Ns))
 			}
 		}
-		f.unglued = append(f.unglued, names...)
+		f.gluelessNames = append(f.gluelessNames, names...)
 		f.planLookups(names)
 		return nil
 	}
 	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue is wrong, the second lookup ignores it
 		f.retried[r.question] = true
 		f.pending = append(f.pending, r.question)
-		return f.knownAddresses()
+		return f.cachedAddresses()
 	}
-	addrs := f.addAddresses(addressesOf(r.rrs))
-	f.countEmptyName(r, len(addrs) > 0)
+	addrs := f.addAddresses(extractAddresses(r.rrs))
+	f.countUnresolvedName(r, len(addrs) > 0)
 	return addrs
 }
 
-// countEmptyName counts a name without an address: it does not exist, or has an address of neither type.
-func (f *addressFinder) countEmptyName(r lookupResult, found bool) {
+// countUnresolvedName counts a name without an address: it does not exist, or has an address of neither type.
+func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const gave, counted = 1, 2
 	switch {
 	case found:
 		f.nameResults[r.name] = gave
 	case f.nameResults[r.name] == 0 && (r.nxdomain || !f.isLookupPending(r.name)):
 		f.nameResults[r.name] = counted
-		f.lookup.budget.emptyNames.Add(1)
+		f.lookup.budget.unresolvedNames.Add(1)
 	}
 }
 

@@ -76,7 +76,7 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*result, error)
 			return nil, &aliasLoopError{r.aliasTarget}
 		}
 		l.core.releaseMemory(held)
-		if held = memoryOfRecords(res.answer, res.authority); !l.core.reserveMemory(held) {
+		if held = estimateRecordMemory(res.answer, res.authority); !l.core.reserveMemory(held) {
 			held = 0
 			return nil, errTooLarge
 		}

@@ -43,7 +43,7 @@ func cacheKeyOf(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qt
 // A cacheEntry is a delegation, an answer, or neither for a failure. Only lastUsed changes once it is cached.
 type cacheEntry struct {
 	zone     *delegation
-	reply    *parsedResponse
+	answer   *parsedResponse
 	added    time.Time    // by wall clock, without monotonic time
 	expires  time.Time    // by wall clock, which continues while the machine sleeps
 	size     int64        // without that of zones
@@ -52,8 +52,8 @@ type cacheEntry struct {
 
 // referencedZone returns the zone that the entry refers to, or nil.
 func (e *cacheEntry) referencedZone() *delegation {
-	if e.reply != nil {
-		return e.reply.zone
+	if e.answer != nil {
+		return e.answer.zone
 	}
 	return e.zone
 }
@@ -85,31 +85,31 @@ func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 // maxClockSkew is how much later than a question's start an entry for it may have been added.
 const maxClockSkew = 10 * time.Second
 
-// lookUpZone returns the cached delegation of a zone, or nil.
-func (c *cache) lookUpZone(name string, now time.Time) *delegation {
+// lookUpDelegation returns the cached delegation of a zone, or nil.
+func (c *cache) lookUpDelegation(name string, now time.Time) *delegation {
 	if e := c.lookUpEntry(cacheKey{name: name, zone: true}, now); e != nil {
 		return e.zone
 	}
 	return nil
 }
 
-// closestZone returns the cached delegation closest to a name, or nil.
-func (c *cache) closestZone(name string, now time.Time) *delegation {
+// lookUpClosestDelegation returns the cached delegation closest to a name, or nil.
+func (c *cache) lookUpClosestDelegation(name string, now time.Time) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
-		if z := c.lookUpZone(name, now); z != nil {
+		if z := c.lookUpDelegation(name, now); z != nil {
 			return z
 		}
 	}
 	return nil
 }
 
-// lookUpReply returns a copy of the cached answer with the remaining TTLs, or nil.
-func (c *cache) lookUpReply(q question, now time.Time) *parsedResponse {
+// lookUpAnswer returns a copy of the cached answer with the remaining TTLs, or nil.
+func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	e := c.lookUpEntry(cacheKeyOf(q), now)
 	if e == nil {
 		return nil
 	}
-	r := *e.reply
+	r := *e.answer
 	passed := max(0, r.ttl-e.expires.Sub(now)+time.Second-1)
 	r.cached = true
 	age := uint32(passed / time.Second)
@@ -122,8 +122,8 @@ func (c *cache) lookUpReply(q question, now time.Time) *parsedResponse {
 // answer nor a failure is cached. The records have their original TTLs and must not be changed.
 func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, gone, ok bool) {
 	k := cacheKeyOf(q)
-	if e := c.lookUpEntry(k, now); e != nil && e.reply.aliasTarget == "" {
-		return e.reply.answer, e.reply.rcode == dns.RcodeNameError, true
+	if e := c.lookUpEntry(k, now); e != nil && e.answer.aliasTarget == "" {
+		return e.answer.answer, e.answer.rcode == dns.RcodeNameError, true
 	}
 	k.failed = true
 	return nil, false, c.lookUpEntry(k, now) != nil
@@ -143,14 +143,14 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	return out
 }
 
-func (c *cache) addZone(z *delegation, now time.Time) {
+func (c *cache) addDelegation(z *delegation, now time.Time) {
 	if now.Before(z.expires) && !z.chain.HasMoved() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
 	}
 }
 
-// addReply caches a copy of the answer to q.
-func (c *cache) addReply(q question, r *parsedResponse, now time.Time) {
+// addAnswer caches a copy of the answer to q.
+func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	if r.ttl <= 0 {
 		return
 	}
@@ -159,11 +159,11 @@ func (c *cache) addReply(q question, r *parsedResponse, now time.Time) {
 	if kept.status == validate.Unchecked { // any of its signatures may be verified later
 		kept.ttl = min(kept.ttl, limitTTLsBySignatures(now, chooseShortest, kept.answer, kept.authority))
 	}
-	size := int64(cacheEntrySize+len(q.name)) + memoryOfRecords(kept.answer, kept.authority)
+	size := int64(cacheEntrySize+len(q.name)) + estimateRecordMemory(kept.answer, kept.authority)
 	if kept.status != validate.Unchecked || !q.do {
 		kept.zone = nil // not needed after validation, and possibly large
 	}
-	c.insertEntry(cacheKeyOf(q), &cacheEntry{reply: &kept, expires: now.Add(kept.ttl), size: size}, now)
+	c.insertEntry(cacheKeyOf(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
 // dropEntry removes an entry that turned out to be wrong.

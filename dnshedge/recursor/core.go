@@ -39,7 +39,7 @@ type core struct {
 	// Safe for concurrent use.
 	cache     *cache
 	lookups   lookupGroup
-	counters  counters
+	counters  resolverCounters
 	heldBytes atomic.Int64 // memory of waiting questions
 
 	tracePanicked atomic.Bool
@@ -56,8 +56,8 @@ type core struct {
 	primingDone chan struct{} // closed when priming has ended; nil: it is not running
 }
 
-// counters are counted for Stats.
-type counters struct {
+// resolverCounters are counted for Stats.
+type resolverCounters struct {
 	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
 	limited                                              sync.Map // *atomic.Int64 by field of Limits
 	events                                               chain.EventLog
@@ -127,7 +127,7 @@ func (c *core) applyConfig(r *Resolver) error {
 	}
 	c.pool = nameservers.NewPool(c.poolConfig())
 	c.hintsZone = newEmptyDelegation(".")
-	c.hintsZone.addrs, c.hintsZone.anyAddress = c.hints, true
+	c.hintsZone.addrs, c.hintsZone.privateOK = c.hints, true
 	if r.Trust.Off {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 			}
 		}
 		z := newEmptyDelegation(name)
-		z.addrs, z.stub, z.anyAddress, z.chain.Stub = addrs, true, true, true
+		z.addrs, z.stub, z.privateOK, z.chain.Stub = addrs, true, true, true
 		c.stubs[name] = z
 	}
 	return nil
@@ -187,18 +187,18 @@ func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
 	conf := nameservers.Config{
 		Hedge: r.Hedge.nameserversHedge(), NoIPv4: r.NoIPv4, NoIPv6: r.NoIPv6, PrivateOK: r.PrivateOK,
-		PerServer: c.limits.InFlight, PerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
+		MaxPerServer: c.limits.InFlight, MaxPerZone: c.limits.ZoneInFlight, MaxBytes: c.maxBytes / 4, Dialer: r.Dialer,
 	}
 	if t := r.Trace; t != nil {
 		if t.Attempt != nil {
-			conf.Began = func(ctx context.Context, a nameservers.Attempt) {
-				defer c.recoverTrace()
+			conf.OnQueryStart = func(ctx context.Context, a nameservers.Attempt) {
+				defer c.recoverTracePanic()
 				t.Attempt(ctx, AttemptInfo(a))
 			}
 		}
 		if t.Done != nil {
-			conf.Ended = func(ctx context.Context, a nameservers.Attempt, took time.Duration, err error) {
-				defer c.recoverTrace()
+			conf.OnQueryEnd = func(ctx context.Context, a nameservers.Attempt, took time.Duration, err error) {
+				defer c.recoverTracePanic()
 				t.Done(ctx, AttemptInfo(a), took, err)
 			}
 		}
@@ -206,8 +206,8 @@ func (c *core) poolConfig() nameservers.Config {
 	return conf
 }
 
-// recoverTrace recovers a panic of Trace, which may run on a goroutine where nothing else does. It logs the first.
-func (c *core) recoverTrace() {
+// recoverTracePanic recovers a panic of Trace, which may run on a goroutine where nothing else does. It logs the first.
+func (c *core) recoverTracePanic() {
 	p := recover()
 	if p == nil || c.tracePanicked.Swap(true) {
 		return

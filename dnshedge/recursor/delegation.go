@@ -20,17 +20,17 @@ const maxTTL = 7 * 24 * time.Hour
 
 // A delegation has the servers of a zone according to its parent. It is immutable once made.
 type delegation struct {
-	zone        string
-	names       []string         // of its servers; names without glue first
-	withoutGlue int              // number of names without glue
-	addrs       []netip.AddrPort // glue, or configured addresses
-	glueOwners  []string         // owner name of each glue record
+	zone          string
+	names         []string         // of its servers; names without glue first
+	gluelessCount int              // number of names without glue
+	addrs         []netip.AddrPort // glue, or configured addresses
+	glueOwners    []string         // owner name of each glue record
 	// expires is when the parent has to be asked again, by wall clock. Zero: never.
 	expires time.Time
 
-	chain      *chain.Zone // its place in the chain of trust; not nil
-	stub       bool        // of Resolver.Zones: the servers need no authority
-	anyAddress bool        // private addresses are allowed
+	chain     *chain.Zone // its place in the chain of trust; not nil
+	stub      bool        // of Resolver.Zones: the servers need no authority
+	privateOK bool        // private addresses are allowed
 }
 
 // newEmptyDelegation returns a delegation without servers.
@@ -82,7 +82,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	slices.SortStableFunc(z.names, func(a, b string) int { return compareTrueFirst(!glued[a], !glued[b]) })
 	for _, name := range z.names {
 		if !glued[name] {
-			z.withoutGlue++
+			z.gluelessCount++
 		}
 	}
 	z.expires = now.Add(time.Duration(max(ttl, minZoneTTL)) * time.Second).Round(0)
@@ -155,5 +155,5 @@ func (z *delegation) memorySize() int64 {
 			n += 32 + int64(len(name))
 		}
 	}
-	return n + memoryOfRecords(z.chain.DSEvidence)
+	return n + estimateRecordMemory(z.chain.DSEvidence)
 }

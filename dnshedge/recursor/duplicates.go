@@ -11,7 +11,7 @@ const maxLinearRecords = 8
 
 // removeDuplicates removes duplicate records (RFC 2181 §5) and keeps their lowest TTL. It reuses the slice.
 func removeDuplicates(rrs []dns.RR) []dns.RR {
-	before := findAmongFew
+	before := findDuplicate
 	if len(rrs) > maxLinearRecords {
 		before = newDuplicateFinder(len(rrs))
 	}
@@ -28,8 +28,8 @@ func removeDuplicates(rrs []dns.RR) []dns.RR {
 	return kept
 }
 
-// findAmongFew returns the index of the duplicate of rr, or the number of records.
-func findAmongFew(kept []dns.RR, rr dns.RR) int {
+// findDuplicate returns the index of the duplicate of rr, or the number of records.
+func findDuplicate(kept []dns.RR, rr dns.RR) int {
 	for i, old := range kept {
 		if dns.IsDuplicate(old, rr) {
 			return i

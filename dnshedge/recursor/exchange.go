@@ -63,7 +63,7 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	asked.do = q.do || c.wantsSignatures()
 	var res *result
 	var err error
-	if r := c.specialAnswer(q); r != nil {
+	if r := c.answerSpecialUseName(q); r != nil {
 		c.counters.localAnswers.Add(1)
 		res = &result{rcode: r.rcode, answer: r.answer, authority: r.authority}
 		res.mergeStatus(r)
@@ -94,7 +94,7 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 			info.Rcode = resp.Rcode
 		}
 		func() {
-			defer c.recoverTrace()
+			defer c.recoverTracePanic()
 			t.Answer(ctx, info)
 		}()
 	}
@@ -109,7 +109,7 @@ func (c *core) countSecurity(q question, b *questionBudget, res *result, err err
 	if c.validator == nil {
 		return dnssec.Unchecked, err
 	}
-	defer c.checkRootKeys()
+	defer c.logRootKeyEvents()
 	spent, _, _ := b.validation.Spent()
 	c.validator.Counts.Verifications.Add(int64(spent))
 	c.validator.Counts.Synthesized.Add(int64(b.synthesized.Load()))

@@ -22,7 +22,7 @@ func (r *Resolver) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.pool.Export(w, r.zoneSource(), c.exportZones())
+	return c.pool.Export(w, r.hashServers(), c.exportZones())
 }
 
 // Identity returns a string that identifies the root servers, the Zones, Trust and Limits.NSEC3Iterations: Resolvers with
@@ -43,9 +43,9 @@ func (r *Resolver) identifyServers() string {
 	return fmt.Sprintf("%s %q %v", r.identifyRoot(), zones, r.PrivateOK)
 }
 
-// zoneSource returns a hash of identifyServers. Exported delegations are valid only for Resolvers with the same configured
+// hashServers returns a hash of identifyServers. Exported delegations are valid only for Resolvers with the same configured
 // servers.
-func (r *Resolver) zoneSource() string {
+func (r *Resolver) hashServers() string {
 	h := sha256.Sum256([]byte(r.identifyServers()))
 	return string(h[:])
 }
@@ -64,7 +64,7 @@ func (r *Resolver) Import(rd io.Reader) error {
 	if err != nil {
 		return err
 	}
-	zones, err := c.pool.Import(rd, r.zoneSource())
+	zones, err := c.pool.Import(rd, r.hashServers())
 	c.importZones(zones)
 	return err
 }
@@ -103,10 +103,10 @@ func (c *core) importZones(zones []nameservers.Delegation) {
 			continue
 		}
 		if len(z.addrs) == 0 {
-			z.withoutGlue = len(z.names)
+			z.gluelessCount = len(z.names)
 		}
 		if z.zone == "." {
-			z.anyAddress = true
+			z.privateOK = true
 			c.primeMu.Lock()
 			if c.rootZone == nil && len(z.addrs) > 0 {
 				c.rootZone = z
@@ -115,8 +115,8 @@ func (c *core) importZones(zones []nameservers.Delegation) {
 			continue
 		}
 		z.chain.Parent, z.chain.DSEvidence, z.chain.ReceivedAt = c.hintsZone.chain, unpackRecords(x.DSEvidence), now.Add(-time.Minute) // the time is unknown, but not recent
-		if dnsname.Parent(z.zone) == "." && c.cache.lookUpZone(z.zone, now) == nil {
-			c.cache.addZone(z, now)
+		if dnsname.Parent(z.zone) == "." && c.cache.lookUpDelegation(z.zone, now) == nil {
+			c.cache.addDelegation(z, now)
 		}
 	}
 }

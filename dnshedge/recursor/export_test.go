@@ -49,8 +49,8 @@ func Read(b []byte, zone, name string, typ uint16) (believed int) {
 
 // WithoutSpecialNames runs f while names that mean something on one machine only are names as others.
 func WithoutSpecialNames(f func()) {
-	defer func() { findSpecial = special.FindZone }()
-	findSpecial = func([]byte, bool) *special.Zone { return nil }
+	defer func() { findSpecialUseZone = special.FindZone }()
+	findSpecialUseZone = func([]byte, bool) *special.Zone { return nil }
 	f()
 }
 
@@ -125,7 +125,7 @@ func CacheBytes(r *Resolver) (counted, most int64) {
 
 // Knows reports whether it is known where a zone is served, if the clock shows that time.
 func Knows(r *Resolver, zone string, at time.Time) bool {
-	return r.core.cache.lookUpZone(zone, at) != nil
+	return r.core.cache.lookUpDelegation(zone, at) != nil
 }
 
 // Crowded adds so many zones that are known for an hour to a cache of that many bytes, at one time, and then as many others at another one. It returns how many
@@ -140,10 +140,10 @@ func Crowded(most int64, n int, before, after time.Time) (known int) {
 		}
 		z := newEmptyDelegation(name(i))
 		z.expires = now.Add(time.Hour)
-		c.addZone(z, now)
+		c.addDelegation(z, now)
 	}
 	for i := 3 * n / 2; i < 2*n; i++ {
-		if c.lookUpZone(name(i), after) != nil {
+		if c.lookUpDelegation(name(i), after) != nil {
 			known++
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 const (
 	maxLookupDepth     = 4   // depth of server names that depend on server names
-	maxEmptyNames      = 5   // server names of a question without an address
+	maxUnresolvedNames = 5   // server names of a question without an address
 	maxNSEC3Iterations = 500 // highest Limits.NSEC3Iterations
 
 	maxParallelLookups = 2 // server name lookups for one zone
@@ -59,13 +59,13 @@ func (e *limitError) Error() string {
 
 // A questionBudget counts the cost of a client's question, including lookups for it. It is safe for concurrent use.
 type questionBudget struct {
-	limits      *Limits
-	validation  validate.Validation // limits of cryptographic work
-	queries     atomic.Int32        // without hedges
-	hedges      atomic.Int32
-	serverNames atomic.Int32 // looked up
-	emptyNames  atomic.Int32 // server names without an address
-	synthesized atomic.Int32 // answers made from proofs
+	limits          *Limits
+	validation      validate.Validation // limits of cryptographic work
+	queries         atomic.Int32        // without hedges
+	hedges          atomic.Int32
+	serverNames     atomic.Int32 // looked up
+	unresolvedNames atomic.Int32 // server names without an address
+	synthesized     atomic.Int32 // answers made from proofs
 }
 
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }

@@ -6,24 +6,24 @@ import (
 	"github.com/miekg/dns"
 )
 
-// memoryOfRecords estimates the memory of records, in bytes.
-func memoryOfRecords(sections ...[]dns.RR) (n int64) {
+// estimateRecordMemory estimates the memory of records, in bytes.
+func estimateRecordMemory(sections ...[]dns.RR) (n int64) {
 	for _, rrs := range sections {
 		for _, rr := range rrs {
-			n += 32 + memoryOfValue(reflect.ValueOf(rr))
+			n += 32 + estimateValueMemory(reflect.ValueOf(rr))
 		}
 	}
 	return n
 }
 
-// memoryOfValue estimates the memory that v refers to, in bytes. Data that is small in a message may be large here, such
+// estimateValueMemory estimates the memory that v refers to, in bytes. Data that is small in a message may be large here, such
 // as many empty strings.
-func memoryOfValue(v reflect.Value) int64 {
+func estimateValueMemory(v reflect.Value) int64 {
 	var n int64
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			n = int64(v.Elem().Type().Size()) + memoryOfValue(v.Elem())
+			n = int64(v.Elem().Type().Size()) + estimateValueMemory(v.Elem())
 		}
 	case reflect.String:
 		n = int64(v.Len())
@@ -32,12 +32,12 @@ func memoryOfValue(v reflect.Value) int64 {
 		switch v.Type().Elem().Kind() {
 		case reflect.String, reflect.Slice, reflect.Struct, reflect.Pointer, reflect.Interface:
 			for i := range v.Len() {
-				n += memoryOfValue(v.Index(i))
+				n += estimateValueMemory(v.Index(i))
 			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			n += memoryOfValue(v.Field(i))
+			n += estimateValueMemory(v.Field(i))
 		}
 	}
 	return n

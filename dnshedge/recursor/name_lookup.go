@@ -28,17 +28,17 @@ var errGlueArrived = errors.New("recursor: there is glue for the server's name")
 // errTooDeep means that server names depend on other server names too deeply.
 var errTooDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
 
-// errTooManyEmptyNames means that too many server names of the question have no address.
-var errTooManyEmptyNames = errors.New("recursor: too many names of servers have no address")
+// errTooManyUnresolvedNames means that too many server names of the question have no address.
+var errTooManyUnresolvedNames = errors.New("recursor: too many names of servers have no address")
 
-// A queryLocalError is the failure of a zone for a reason in the question that asked. It says nothing of the zone for
+// A questionSpecificError is the failure of a zone for a reason in the question that asked. It says nothing of the zone for
 // other questions.
-type queryLocalError struct{ error }
+type questionSpecificError struct{ error }
 
-func (e *queryLocalError) Unwrap() error { return e.error }
+func (e *questionSpecificError) Unwrap() error { return e.error }
 
-// isQueryLocal reports whether an error is a queryLocalError.
-func isQueryLocal(err error) bool { return errors.As(err, new(*queryLocalError)) }
+// isQuestionSpecific reports whether an error is a queryLocalError.
+func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
 
 // isLocalFailure reports whether no query could leave this machine, as without a network or descriptors. This error is not
 // cached.
@@ -109,8 +109,8 @@ func (n *waitNode) markNeeded() {
 	}
 }
 
-// markWaitsNeeded turns the hedged waits of n into necessary ones.
-func (n *waitNode) markWaitsNeeded() {
+// promoteHedgedWaits turns the hedged waits of n into necessary ones.
+func (n *waitNode) promoteHedgedWaits() {
 	for o, w := range n.waitsFor {
 		n.waitsFor[o] = waitCount{all: w.all}
 		if n.needed {
@@ -162,8 +162,8 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q q
 		if rrs, gone, ok := c.cache.lookUpRecords(q, time.Now()); ok {
 			return rrs, gone, nil
 		}
-		if l.budget.emptyNames.Load() >= maxEmptyNames {
-			return nil, false, errTooManyEmptyNames
+		if l.budget.unresolvedNames.Load() >= maxUnresolvedNames {
+			return nil, false, errTooManyUnresolvedNames
 		}
 		f, mine, err := c.joinNameLookup(l, n, q, hedge)
 		if err != nil {
@@ -177,7 +177,7 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q q
 			return nil, false, context.Cause(ctx)
 		}
 		var limit *limitError
-		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !isQueryLocal(f.err) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
+		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !isQuestionSpecific(f.err) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
 			return f.rrs, f.nxdomain, f.err
 		}
 		// It failed for a reason of the question that started it. This question may succeed.
@@ -230,7 +230,7 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 			f.rrs, f.nxdomain = r.answer, r.rcode == dns.RcodeNameError
 		}
 		f.err = err
-		if errors.Is(err, nameservers.ErrNoServers) && !isQueryLocal(err) && !isLocalFailure(err) {
+		if errors.Is(err, nameservers.ErrNoServers) && !isQuestionSpecific(err) && !isLocalFailure(err) {
 			c.cache.addFailure(q, time.Now())
 		}
 		c.lookups.mu.Lock()
@@ -251,10 +251,10 @@ func (c *core) isOnlyHedged(n *waitNode) bool {
 }
 
 // markNeeded turns the hedged waits of n into necessary ones.
-func (c *core) markNeeded(n *waitNode) {
+func (c *core) promoteLookups(n *waitNode) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
-	n.markWaitsNeeded()
+	n.promoteHedgedWaits()
 }
 
 // leaveNameLookup ends n's wait for f. The last waiter cancels the lookup with the cause why.
@@ -271,8 +271,8 @@ func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, why error) {
 	}
 }
 
-// addressesOf returns the addresses in A and AAAA records.
-func addressesOf(rrs []dns.RR) []netip.Addr {
+// extractAddresses returns the addresses in A and AAAA records.
+func extractAddresses(rrs []dns.RR) []netip.Addr {
 	var addrs []netip.Addr
 	for _, rr := range rrs {
 		if a, ok := recordAddress(rr); ok && len(addrs) < nameservers.MaxAddrs {
@@ -286,7 +286,7 @@ func addressesOf(rrs []dns.RR) []netip.Addr {
 type zoneQueryKey struct {
 	zone string
 	question
-	wholeName bool // the question is not minimised
+	fullName bool // the question is not minimised
 }
 
 // A zoneQuery is a running query to a zone's servers. Callers that need the same answer wait for the leader, which sends
@@ -301,9 +301,9 @@ type zoneQuery struct {
 	awaitUntil time.Time // the latest lookup.awaitUntil of all callers; guarded by lookupGroup.mu
 
 	// Written before done is closed.
-	answer     zoneAnswer
-	ownFailure bool // err is specific to the leader; others may succeed
-	err        error
+	answer         zoneAnswer
+	leaderSpecific bool // err is specific to the leader; others may succeed
+	err            error
 }
 
 // A zoneAnswer is the answer of a zone's servers.
@@ -335,7 +335,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole
 			return l.queryServers(ctx, z, q, whole, &zoneQuery{awaitUntil: l.awaitUntil}, l.waitNode())
 		}
 		if leads {
-			return l.leadZoneQuery(ctx, z, s)
+			return l.runZoneQuery(ctx, z, s)
 		}
 		select {
 		case <-s.done:
@@ -344,7 +344,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole
 			c.leaveZoneQuery(l, s)
 			return zoneAnswer{}, context.Cause(ctx)
 		}
-		if s.err != nil && s.ownFailure || s.zone.HasMovedFor(z.chain) {
+		if s.err != nil && s.leaderSpecific || s.zone.HasMovedFor(z.chain) {
 			continue
 		}
 		if s.err == nil && slices.Contains(l.avoid, s.answer.server) && alone < maxAvoidedAnswers { // the leader did not avoid this server
@@ -368,11 +368,11 @@ func (c *core) zoneQueryDeadline(s *zoneQuery) time.Time {
 	return s.awaitUntil
 }
 
-// leadZoneQuery sends the query for all that wait.
-func (l *lookup) leadZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) (r zoneAnswer, err error) {
+// runZoneQuery sends the query for all that wait.
+func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) (r zoneAnswer, err error) {
 	err = errTimeout // if this function does not return
 	defer func() { l.core.finishZoneQuery(l, s, r, err, ctx.Err() != nil || err == errTimeout) }()
-	r, err = l.queryServers(ctx, z, s.key.question, s.key.wholeName, s, &s.waitNode)
+	r, err = l.queryServers(ctx, z, s.key.question, s.key.fullName, s, &s.waitNode)
 	return r, err
 }
 
@@ -424,7 +424,7 @@ func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error,
 		s.answer = r.clone() // the caller may change its response
 	}
 	s.err = err
-	s.ownFailure = s.ownFailure || left || errors.As(err, new(*limitError)) || errors.Is(err, nameservers.ErrNoHedgeBudget)
+	s.leaderSpecific = s.leaderSpecific || left || errors.As(err, new(*limitError)) || errors.Is(err, nameservers.ErrNoHedgeBudget)
 	close(s.done)
 }
 
@@ -440,7 +440,7 @@ func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedR
 	if l.core.wantsSignatures() {
 		h.ttl = min(h.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, h.answer, h.authority))
 	}
-	if h.kind != kindAnswer || len(h.answer) == 0 || memoryOfRecords(h.answer, h.authority) > uncountedBytes {
+	if h.kind != kindAnswer || len(h.answer) == 0 || estimateRecordMemory(h.answer, h.authority) > uncountedBytes {
 		return nil
 	}
 	return h

@@ -23,23 +23,23 @@ const (
 
 // A parsedResponse has the trusted part of a response.
 type parsedResponse struct {
-	kind             responseKind
-	status           validate.Status
-	keys             *validate.Keys   // of a DNSKEY question
-	reason           *validate.Reason // why it is insecure; may be nil
-	badlySigned      bool             // found without a query to be signed wrongly
-	zone             *delegation      // zone that was asked
-	server           netip.AddrPort   // sender of the response
-	fallback         bool             // the server is lame or incomplete; used if no better response comes
-	nonAuthoritative bool             // a fallback of a recursive server, or one without NS and SOA
-	rcode            int
-	answer           []dns.RR // records of the question's name, or its alias
-	authority        []dns.RR // SOA record and, with DO, denial records
-	aliasTarget      string   // the name to resolve next; or ""
-	ttl              time.Duration
-	referral         *delegation // the delegation of a referral
-	scrubbed         int         // records that were ignored
-	cached           bool        // it is from the cache
+	kind              responseKind
+	status            validate.Status
+	keys              *validate.Keys   // of a DNSKEY question
+	reason            *validate.Reason // why it is insecure; may be nil
+	invalidSignatures bool             // found without a query to be signed wrongly
+	zone              *delegation      // zone that was asked
+	server            netip.AddrPort   // sender of the response
+	fallback          bool             // the server is lame or incomplete; used if no better response comes
+	nonAuthoritative  bool             // a fallback of a recursive server, or one without NS and SOA
+	rcode             int
+	answer            []dns.RR // records of the question's name, or its alias
+	authority         []dns.RR // SOA record and, with DO, denial records
+	aliasTarget       string   // the name to resolve next; or ""
+	ttl               time.Duration
+	referral          *delegation // the delegation of a referral
+	scrubbed          int         // records that were ignored
+	cached            bool        // it is from the cache
 }
 
 // isEmpty reports whether the response has neither records nor an SOA record.
@@ -48,7 +48,7 @@ func (r *parsedResponse) isEmpty() bool { return len(r.answer)+len(r.authority) 
 // fallbackRank orders fallbacks; more is better.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
-	case r.badlySigned:
+	case r.invalidSignatures:
 		return -2
 	case r.nonAuthoritative:
 		return -1

@@ -93,16 +93,16 @@ func (c *core) primeRoot(b primingBudget) {
 	defer cancel()
 	z := c.hintsDelegation()
 	var said *chain.Response // the response to validate; nil: validation is off
-	m, err := c.pool.Query(ctx, &nameservers.Task{
-		Name: ".", Type: dns.TypeNS, DO: c.wantsSignatures(), Zone: ".", Minimised: true, Servers: c.hints, AnyAddress: true,
-		Judge: func(m *dns.Msg, from netip.AddrPort) (err error) {
+	m, err := c.pool.QueryServers(ctx, &nameservers.Task{
+		Name: ".", Type: dns.TypeNS, DO: c.wantsSignatures(), Zone: ".", Minimised: true, Servers: c.hints, PrivateOK: true,
+		CheckResponse: func(m *dns.Msg, from netip.AddrPort) (err error) {
 			if m.Rcode != dns.RcodeSuccess {
 				return nameservers.ErrLame
 			}
 			said, err = c.checkPriming(b, m, from)
 			return err
 		},
-		Spend: b.spendQuery,
+		SpendQuery: b.spendQuery,
 	})
 	now := parsePriming(m)
 	if err != nil || now == nil {
@@ -146,7 +146,7 @@ const primingKeysTimeout = 250 * time.Millisecond
 // hintsDelegation returns the root with the hints as servers, for a while.
 func (c *core) hintsDelegation() *delegation {
 	z := newEmptyDelegation(".")
-	z.addrs, z.expires, z.anyAddress = c.hints, time.Now().Add(primingRetryTime), true
+	z.addrs, z.expires, z.privateOK = c.hints, time.Now().Add(primingRetryTime), true
 	return z
 }
 
@@ -175,6 +175,6 @@ func parsePriming(m *dns.Msg) *delegation {
 	if z == nil || len(z.addrs) == 0 {
 		return nil
 	}
-	z.anyAddress = true
+	z.privateOK = true
 	return z
 }

@@ -36,11 +36,11 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 		return &parsedResponse{kind: kindLame}
 	}
 	switch {
-	case r.takeAlias(m, z, q):
-	case m.Rcode != dns.RcodeYXDomain && r.takeRecords(m, q): // a name with records is not too long
+	case r.addAlias(m, z, q):
+	case m.Rcode != dns.RcodeYXDomain && r.addAnswerRecords(m, q): // a name with records is not too long
 	case m.Rcode == dns.RcodeYXDomain:
 		return &parsedResponse{kind: kindFailed}
-	case r.takeReferredDS(m, z, q):
+	case r.addReferralDS(m, z, q):
 	default:
 		soa := findSOA(m.Ns, z.zone, q.name)
 		switch {
@@ -48,7 +48,7 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 			r.rcode = m.Rcode
 			r.authority = append(r.authority, soa)
 		case !m.Authoritative && !z.stub:
-			if !whole || !mayBeEmptyAnswer(m, z.zone) {
+			if !whole || !mayBeNoData(m, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
 			r.rcode, r.nonAuthoritative = m.Rcode, true
@@ -56,7 +56,7 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 			r.rcode = m.Rcode
 			r.fallback = r.fallback || whole && !z.stub && hasSOA(m.Ns) // of another zone
 		default:
-			if namesOtherZone(m.Ns, z.zone) {
+			if hasNSOfOtherZone(m.Ns, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
 			r.fallback = whole && !z.stub
@@ -70,9 +70,9 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 	return r
 }
 
-// takeRecords adds the records that answer q, and reports whether there are any. For ANY, which may be answered partially
+// addAnswerRecords adds the records that answer q, and reports whether there are any. For ANY, which may be answered partially
 // (RFC 8482 §4.1), it takes no more types than are validated.
-func (r *parsedResponse) takeRecords(m *dns.Msg, q question) bool {
+func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
 	var types []uint16
 	for _, rr := range m.Answer {
 		h := rr.Header()
@@ -95,9 +95,9 @@ func (r *parsedResponse) takeRecords(m *dns.Msg, q question) bool {
 	return true
 }
 
-// takeReferredDS takes DS records, or their denial, from a referral to the zone whose DS records are asked for. Some
+// addReferralDS takes DS records, or their denial, from a referral to the zone whose DS records are asked for. Some
 // servers send it in place of the answer. It reports whether there is something.
-func (r *parsedResponse) takeReferredDS(m *dns.Msg, z *delegation, q question) bool {
+func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bool {
 	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || parseDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
 		return false
 	}
@@ -112,10 +112,10 @@ func (r *parsedResponse) takeReferredDS(m *dns.Msg, z *delegation, q question) b
 	return true
 }
 
-// takeAlias adds the RRset that makes q's name an alias, and reports whether there is one. Of an unsigned RRset it takes
+// addAlias adds the RRset that makes q's name an alias, and reports whether there is one. Of an unsigned RRset it takes
 // only the record to follow, because no name can have two aliases (RFC 2181 §10.1). For DNAME it also adds the CNAME
 // record. Records of the target are ignored, because the servers closest to it are asked.
-func (r *parsedResponse) takeAlias(m *dns.Msg, z *delegation, q question) bool {
+func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
 	if a == nil {
 		return false
@@ -150,11 +150,11 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
 	return m.Answer, true
 }
 
-// mayBeEmptyAnswer reports whether a response without authority and SOA may mean that there is no data. With NS records it
+// mayBeNoData reports whether a response without authority and SOA may mean that there is no data. With NS records it
 // is a useless referral, unless a recursor names the servers that it would have asked.
-func mayBeEmptyAnswer(m *dns.Msg, zone string) bool {
+func mayBeNoData(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
-	return len(ns) == 0 || m.RecursionAvailable && !namesOtherZone(ns, zone)
+	return len(ns) == 0 || m.RecursionAvailable && !hasNSOfOtherZone(ns, zone)
 }
 
 // readReferral returns the delegation in a response, or nil: of a zone below the zone asked that contains q's name. mixed
@@ -200,8 +200,8 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 	return cut, mixed
 }
 
-// namesOtherZone reports whether there are NS records of a zone that is not at or below the zone asked.
-func namesOtherZone(rrs []dns.RR, zone string) bool {
+// hasNSOfOtherZone reports whether there are NS records of a zone that is not at or below the zone asked.
+func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
 		h := rr.Header()
 		return h.Rrtype == dns.TypeNS && !dnsname.IsWithin(dnsname.ToLower(h.Name), zone)

@@ -47,11 +47,11 @@ func (l *lookup) waitNode() *waitNode {
 // questions need. An answer without TTL is always cached, because the client cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
-	if r := c.cache.lookUpReply(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
+	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
 		return r, nil
 	}
 	if shared {
-		if r := c.specialAnswer(q); r != nil {
+		if r := c.answerSpecialUseName(q); r != nil {
 			return r, nil
 		}
 	}
@@ -64,7 +64,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 		return r, nil
 	}
 	l.prefetchKeys(q, z)
-	parts := &minimiser{q: q, do: c.wantsSignatures(), off: c.conf.NoMinimise || c.hasAskedWholeName(z, q)}
+	parts := &minimiser{q: q, do: c.wantsSignatures(), off: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for {
 		step, whole := parts.nextQuestion(z.zone)
 		if !whole && known.canSkipLabel(step, z) {
@@ -98,7 +98,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 			parts.off = r.kind == kindMinimisedRefused || r.rcode != dns.RcodeSuccess // otherwise, one label more
 		default:
 			if (shared || r.isEmpty()) && (c.validator == nil || l.nameLookup != nil) {
-				c.cache.addReply(q, r.parsedResponse, time.Now())
+				c.cache.addAnswer(q, r.parsedResponse, time.Now())
 			}
 			l.cnameHint = r.cnameHint
 			return r.parsedResponse, nil
@@ -106,12 +106,12 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasAskedWholeName reports whether a server of z has answered for the other address type of q's name. Then a minimised
+// hasQueriedFullName reports whether a server of z has answered for the other address type of q's name. Then a minimised
 // question hides nothing.
-func (c *core) hasAskedWholeName(z *delegation, q question) bool {
+func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(cacheKeyOf(c.serverQuestion(q.name, t)), time.Now())
-		return e != nil && slices.Contains(z.addrs, e.reply.server)
+		return e != nil && slices.Contains(z.addrs, e.answer.server)
 	})
 }
 
@@ -119,13 +119,13 @@ func (c *core) hasAskedWholeName(z *delegation, q question) bool {
 func (l *lookup) newSynthesizer(q question) *synthesizer {
 	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
 	if l.nameLookup == nil && !q.cd {
-		k.chains = l.core.validator
+		k.validator = l.core.validator
 	}
 	return k
 }
 
 func (c *core) cacheDelegation(z *delegation) *delegation {
-	c.cache.addZone(z, time.Now())
+	c.cache.addDelegation(z, time.Now())
 	return z
 }
 
@@ -141,7 +141,7 @@ func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation
 		if z := c.stubs[name]; z != nil {
 			return z, nil
 		}
-		if z := c.cache.lookUpZone(name, now); z != nil {
+		if z := c.cache.lookUpDelegation(name, now); z != nil {
 			return z, nil
 		}
 	}
@@ -161,25 +161,25 @@ var errMinimisedUnanswered = errors.New("recursor: no answer to a minimised ques
 // queryServers sends q to the servers of a zone. n waits for server name lookups.
 func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, whole bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
 	var tries atomic.Int32
-	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, wholeName: whole}
+	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: whole}
 	t := &nameservers.Task{
-		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Signed: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, AnyAddress: z.anyAddress, Avoid: l.avoid,
-		Minimised: !whole, Brief: !whole, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, Judge: j.selectResponse,
-		Hedge: func() bool { return l.core.isOnlyHedged(n) },
-		Spend: func(hedge bool) error {
+		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, RequireSignatures: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoid,
+		Minimised: !whole, EndEarly: !whole, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, CheckResponse: j.selectResponse,
+		IsHedge: func() bool { return l.core.isOnlyHedged(n) },
+		SpendQuery: func(hedge bool) error {
 			if tries.Add(1) > maxMinimisedAttempts && !whole {
 				return errMinimisedUnanswered
 			}
 			return l.spendQuery(hedge)
 		},
 	}
-	if !z.anyAddress {
+	if !z.privateOK {
 		f := newAddressFinder(l, z, j, n)
-		t.Servers, t.FindMore = f.returned, f.findMore
+		t.Servers, t.FindServers = f.returned, f.findServers
 	}
 	j.task = t
 	defer j.releaseMemory()
-	m, err := l.core.pool.Query(ctx, t)
+	m, err := l.core.pool.QueryServers(ctx, t)
 	var r zoneAnswer
 	switch {
 	case err == nil:
@@ -190,13 +190,13 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, wh
 	case ctx.Err() == nil && j.fallback.Load() != nil:
 		r.parsedResponse = j.fallback.Load()
 	default:
-		s.ownFailure = j.ownFailure.Load() || j.queryLocal.Load()
+		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
 		err = fmt.Errorf("%w: zone %s", err, z.zone)
 		if z.stub && j.refused {
 			err = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", err)
 		}
-		if j.queryLocal.Load() {
-			err = &queryLocalError{err}
+		if j.questionSpecific.Load() {
+			err = &questionSpecificError{err}
 		}
 		return zoneAnswer{}, err
 	}
@@ -245,7 +245,7 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	switch {
 	case errors.As(err, &limit):
 		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: limit.field}
-	case isQueryLocal(err):
+	case isQuestionSpecific(err):
 		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: "ServerNames"}
 	case err != nil:
 		return nil, err
@@ -254,7 +254,7 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	}
 	s := r.chainResponse(name, qtype)
 	s.Zone = z
-	if r.badlySigned {
+	if r.invalidSignatures {
 		s.Status = validate.Bogus
 	}
 	return s, nil

@@ -15,7 +15,7 @@ import (
 
 // keepFallback keeps a response as the fallback, if there is memory for it.
 func (j *responseSelector) keepFallback(r *parsedResponse) {
-	n := memoryOfRecords(r.answer, r.authority)
+	n := estimateRecordMemory(r.answer, r.authority)
 	if !j.core.reserveMemory(n) {
 		return
 	}
@@ -33,31 +33,31 @@ func (j *responseSelector) releaseMemory() {
 	}
 }
 
-// errUnexplainedDenial leads to the next server because the response is empty. It says nothing of other questions.
-var errUnexplainedDenial = errors.New("recursor: denial without a reason")
+// errUnprovenDenial leads to the next server because the response is empty. It says nothing of other questions.
+var errUnprovenDenial = errors.New("recursor: denial without a reason")
 
 // A responseSelector evaluates the responses to one task and selects the best.
 type responseSelector struct {
-	core      *core
-	budget    *questionBudget
-	zone      *delegation
-	q         question
-	wholeName bool
+	core     *core
+	budget   *questionBudget
+	zone     *delegation
+	q        question
+	fullName bool
 
-	selected   *parsedResponse                // belongs to the goroutine of the task
-	fallback   atomic.Pointer[parsedResponse] // the first of the best fallbacks
-	heldBytes  int64                          // of fallback; belongs to the goroutine of the task
-	ownFailure atomic.Bool                    // a server name lookup failed for a reason in this lookup
-	queryLocal atomic.Bool                    // a server name lookup failed for a reason in the question
-	bogusCount int                            // responses rejected for their signatures
-	refused    bool                           // a server has answered REFUSED
-	task       *nameservers.Task              // that it is of
+	selected         *parsedResponse                // belongs to the goroutine of the task
+	fallback         atomic.Pointer[parsedResponse] // the first of the best fallbacks
+	heldBytes        int64                          // of fallback; belongs to the goroutine of the task
+	lookupSpecific   atomic.Bool                    // a server name lookup failed for a reason in this lookup
+	questionSpecific atomic.Bool                    // a server name lookup failed for a reason in the question
+	bogusCount       int                            // responses rejected for their signatures
+	refused          bool                           // a server has answered REFUSED
+	task             *nameservers.Task              // that it is of
 }
 
 // checkSignatures checks the signatures of a response, as far as that needs no query. After an error, another server must
 // be asked.
 func (j *responseSelector) checkSignatures(r *parsedResponse) error {
-	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.wholeName || j.q.cd) {
+	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
 		return nil
 	}
 	s := r.chainResponse(j.q.name, j.q.qtype)
@@ -75,19 +75,19 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	unsigned := errors.Is(err, chain.ErrUnsigned)
 	// On a retry, agreeing servers have already been found bogus.
 	repeated := len(j.task.Avoid) > 0
-	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.badlySigned && p.rcode == r.rcode && p.kind == r.kind { // two servers agree
+	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.invalidSignatures && p.rcode == r.rcode && p.kind == r.kind { // two servers agree
 		return nil
 	}
 	if j.bogusCount++; j.bogusCount > maxBogusRetries {
 		return nil
 	}
-	r.badlySigned = true
+	r.invalidSignatures = true
 	if p := j.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
 		j.keepFallback(r)
 	}
 	if unsigned {
-		j.task.Brief = true // it may be right below an insecure cut without a referral, which is looked up next
-		return errUnexplainedDenial
+		j.task.EndEarly = true // it may be right below an insecure cut without a referral, which is looked up next
+		return errUnprovenDenial
 	}
 	return nameservers.ErrUnsigned
 }
@@ -95,7 +95,7 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 // selectResponse implements Task.Judge.
 func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
-	r := readResponse(m, j.zone, j.q, j.wholeName, time.Now())
+	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())
 	r.zone, r.server = j.zone, from
 	if j.core.wantsSignatures() {
 		r.ttl = min(r.ttl, limitTTLsBySignatures(time.Now(), chooseLongest, r.answer, r.authority))
@@ -120,7 +120,7 @@ func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error
 		case r.nonAuthoritative:
 			return nameservers.ErrLame
 		case r.isEmpty():
-			return errUnexplainedDenial
+			return errUnprovenDenial
 		}
 		return nameservers.ErrFailed
 	case r.kind == kindLame:

@@ -9,12 +9,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// findSpecial is special.Find. Tests replace it for special names of their own.
-var findSpecial = special.FindZone
+// findSpecialUseZone is special.Find. Tests replace it for special names of their own.
+var findSpecialUseZone = special.FindZone
 
-// specialAnswer returns the answer to a question with a special-use name, or nil. These names are not queried, unless they
+// answerSpecialUseName returns the answer to a question with a special-use name, or nil. These names are not queried, unless they
 // are in one of Zones.
-func (c *core) specialAnswer(q question) *parsedResponse {
+func (c *core) answerSpecialUseName(q question) *parsedResponse {
 	top := q.name[strings.LastIndexByte(q.name[:len(q.name)-1], '.')+1:]
 	switch top {
 	case "arpa.", "localhost.", "invalid.", "onion.", "alt.", "test.", "local.":
@@ -26,7 +26,7 @@ func (c *core) specialAnswer(q question) *parsedResponse {
 	if err != nil {
 		return nil
 	}
-	z := findSpecial(b[:n], true)
+	z := findSpecialUseZone(b[:n], true)
 	if z == nil {
 		return nil
 	}

@@ -44,7 +44,7 @@ func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
 	})
 }
 
-// checkRootKeys logs the observations of the root's keys if that is due.
-func (c *core) checkRootKeys() {
+// logRootKeyEvents logs the observations of the root's keys if that is due.
+func (c *core) logRootKeyEvents() {
 	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.Fill)
 }

@@ -13,7 +13,7 @@ import (
 
 // A synthesizer answers a question from the proofs of other answers (RFC 8198).
 type synthesizer struct {
-	chains           *chain.Validator // nil: nothing is synthesized
+	validator        *chain.Validator // nil: nothing is synthesized
 	validationBudget chain.WorkBudget
 	questionBudget   *questionBudget
 	q                question
@@ -22,11 +22,11 @@ type synthesizer struct {
 
 // synthesizeAnswer answers the question from proofs of z and the zones below it, or returns nil.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
-	if k.chains == nil {
+	if k.validator == nil {
 		return nil
 	}
 	q := k.q
-	found, ok := k.chains.Synthesize(k.validationBudget.Validation(), z.zone, q.name, q.qtype)
+	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, q.name, q.qtype)
 	if !ok {
 		return nil
 	}
@@ -46,20 +46,20 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 // canSkipLabel reports whether a minimised question needs no query: its name is proven to have no address and no
 // delegation, but may have names below.
 func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
-	if k.chains == nil {
+	if k.validator == nil {
 		return false
 	}
-	found, ok := k.chains.Synthesize(k.validationBudget.Validation(), z.zone, part.name, part.qtype)
+	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, part.name, part.qtype)
 	return ok && found.Kind == validate.NoData
 }
 
 // learnFromMinimised caches the proofs in the answer to a minimised question. It returns the answer to the whole question
 // if it follows: below a name that does not exist there is none (RFC 8020).
 func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
-	if k.chains == nil || k.badSignatures || r.kind != kindAnswer {
+	if k.validator == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil
 	}
-	if k.badSignatures = !k.chains.LearnFromMinimised(ctx, k.validationBudget, r.chainResponse(part.name, part.qtype)); k.badSignatures || r.rcode != dns.RcodeNameError {
+	if k.badSignatures = !k.validator.LearnFromMinimised(ctx, k.validationBudget, r.chainResponse(part.name, part.qtype)); k.badSignatures || r.rcode != dns.RcodeNameError {
 		return nil
 	}
 	return k.synthesizeAnswer(z)

@@ -51,7 +51,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 			return nil, err
 		}
 		if (shared || r.isEmpty()) && r.zone != nil {
-			c.cache.addReply(q, r, time.Now())
+			c.cache.addAnswer(q, r, time.Now())
 		}
 		return r, nil
 	}
@@ -63,7 +63,7 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	switch {
 	case !errors.As(err, &why) || why.Limit != "" || again >= maxBogusRetries:
 		return false
-	case r.badlySigned:
+	case r.invalidSignatures:
 		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, r.zone)
 	case r.server.IsValid():
 		l.core.pool.ReportBogus(r.zone.zone, r.server, q.name)
@@ -105,12 +105,12 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	if z = c.validator.BogusOrigin(z.chain).Servers.(*delegation); z.chain.Parent == nil && z.zone != "." {
 		return false
 	}
-	if now := c.cache.lookUpZone(z.zone, time.Now()); now != nil && now.chain != z.chain { // the parent has sent a newer referral
+	if now := c.cache.lookUpDelegation(z.zone, time.Now()); now != nil && now.chain != z.chain { // the parent has sent a newer referral
 		z.chain.MarkMoved()
 		return true
 	}
 	for a := z.parentDelegation(); a != nil; a = a.parentDelegation() {
-		if now := c.cache.lookUpZone(a.zone, time.Now()); now != nil && !now.hasSameServers(a) { // an ancestor has newer servers
+		if now := c.cache.lookUpDelegation(a.zone, time.Now()); now != nil && !now.hasSameServers(a) { // an ancestor has newer servers
 			a.chain.MarkMoved()
 			return true
 		}
@@ -172,7 +172,7 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 		return err
 	}
 	if s.Status == validate.Bogus {
-		r.badlySigned = r.badlySigned || s.Final
+		r.invalidSignatures = r.invalidSignatures || s.Final
 		return &dnssec.Error{EDE: s.Reason.EDE, Text: reasonText(s.Reason), Zone: s.Reason.Zone, Name: s.Reason.Name, Type: s.Reason.Type, Server: s.Reason.Server, Limit: s.Reason.Limit}
 	}
 	r.applyValidation(s)

@@ -6,26 +6,26 @@ import (
 )
 
 const (
-	maxSilentZones = 8           // consecutive zones without an answer before an address family is avoided
-	familyBackoff  = time.Minute // how long the other family is preferred
+	familyBackoffThreshold = 8           // consecutive zones without an answer before an address family is avoided
+	familyBackoff          = time.Minute // how long the other family is preferred
 )
 
 // familyHealth is the observed health of IPv4 or IPv6. Pool.mu guards it.
 type familyHealth struct {
-	hasAnswered bool          // an answer has come over the family
-	silentZones int           // consecutive zones whose servers have not answered
-	lastZone    string        // the last of these zones
-	avoidUntil  time.Duration // until when the other family is asked first, since Pool.epoch
+	hasAnswered     bool          // an answer has come over the family
+	unansweredCount int           // consecutive zones whose servers have not answered
+	lastZone        string        // the last of these zones
+	avoidUntil      time.Duration // until when the other family is asked first, since Pool.epoch
 }
 
-// recordMiss counts a missing answer from a server of a zone. Once the family works, only servers that have answered for
+// recordUnansweredZone counts a missing answer from a server of a zone. Once the family works, only servers that have answered for
 // the zone count (known), because a zone may have many silent servers.
-func (y *familyHealth) recordMiss(now time.Duration, zone string, known bool) {
+func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, known bool) {
 	if y.hasAnswered && !known || zone == y.lastZone {
 		return
 	}
 	y.lastZone = zone
-	if y.silentZones++; y.silentZones >= maxSilentZones && now >= y.avoidUntil {
+	if y.unansweredCount++; y.unansweredCount >= familyBackoffThreshold && now >= y.avoidUntil {
 		y.avoidUntil = now + familyBackoff
 	}
 }

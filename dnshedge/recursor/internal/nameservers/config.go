@@ -17,9 +17,9 @@ type Config struct {
 	// PrivateOK allows servers at addresses that are meaningful only in one network.
 	PrivateOK bool
 
-	// PerServer and PerZone limit the queries in flight to one server and to all servers of one zone. Further queries
+	// MaxPerServer and PerZone limit the queries in flight to one server and to all servers of one zone. Further queries
 	// wait. Zero: 64 and 256.
-	PerServer, PerZone int
+	MaxPerServer, MaxPerZone int
 
 	// MaxBytes limits the estimated memory of the tables. Zero: 16 MiB.
 	MaxBytes int64
@@ -27,10 +27,10 @@ type Config struct {
 	// Dialer opens connections over "udp" and "tcp". Nil: a net.Dialer.
 	Dialer Dialer
 
-	// Began is called before a query is sent, and Ended when it was answered or abandoned, both on the goroutine of Query.
+	// OnQueryStart is called before a query is sent, and Ended when it was answered or abandoned, both on the goroutine of Query.
 	// They may be nil.
-	Began func(context.Context, Attempt)
-	Ended func(context.Context, Attempt, time.Duration, error)
+	OnQueryStart func(context.Context, Attempt)
+	OnQueryEnd   func(context.Context, Attempt, time.Duration, error)
 }
 
 // Hedge configures hedges. The fields and defaults are those of recursor.Hedge.

@@ -204,10 +204,10 @@ func (q *query) extendWait() bool {
 	switch end := q.loserDeadline(); {
 	case q.stopped:
 		return false
-	case !q.countedAsMissed:
+	case !q.countedAsTimeout:
 		q.recordTimeout()
 		return q.conn.SetDeadline(end) == nil
-	case q.abandoned || slices.ContainsFunc(needs[:], func(n slotNeed) bool { return n.last != nil }):
+	case q.abandoned || slices.ContainsFunc(needs[:], func(n slotLimit) bool { return n.last != nil }):
 		return false
 	}
 	return q.conn.SetDeadline(time.Time{}) == nil

@@ -160,7 +160,7 @@ func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delega
 	if d == nil || len(d) > 0 {
 		return nil, decode.ErrDamaged
 	}
-	f.mergeServers(servers, window, passed, now)
+	f.importServers(servers, window, passed, now)
 	return zones, nil
 }
 
@@ -204,19 +204,19 @@ func decodeRTT(d *decode.Decoder) float32 {
 	return float32(t)
 }
 
-// mergeServers adds the servers of an export that are not better known already.
-func (f *Pool) mergeServers(servers []exportedServer, window *sketch.Window, passed time.Duration, now time.Time) {
+// importServers adds the servers of an export that are not better known already.
+func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, passed time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.firstRTTs.mergeWindow(window)
+	f.firstRTTs.mergeSamples(window)
 	for _, x := range servers {
 		if s := f.servers.all[x.addr]; s != nil && s.hasAnswered() {
 			continue
 		} else if s == nil && len(f.servers.all) >= f.servers.max {
 			break
 		}
-		s := f.servers.lookUpServer(x.addr, at)
+		s := f.servers.getOrCreateServer(x.addr, at)
 		s.rtt, s.lastAnswer = x.rtt, at-passed-min(x.age, decode.MaxAge)
 		if left := min(x.noEDNS, noEDNSTime) - passed; left > 0 {
 			s.noEDNSUntil = at + left

@@ -37,8 +37,8 @@ func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	}
 }
 
-// mergeWindow adds the samples of another window, unless the own window has as many.
-func (c *firstRTTs) mergeWindow(window *sketch.Window) {
+// mergeSamples adds the samples of another window, unless the own window has as many.
+func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 	if c.window.Len() >= window.Len() {
 		return
 	}

@@ -12,34 +12,34 @@ import (
 // server that is silent about one zone is avoided for that zone. One that is silent about several zones is avoided for all
 // zones that it has not answered for. If it has answered for the silent zones before, it is avoided for all.
 type zoneServerHealth struct {
-	silence
+	backoffState
 	lastAnswer  time.Duration
 	lastQuery   time.Duration
 	hasAnswered bool
 }
 
 // recordMiss counts a missing answer.
-func (s *zoneServerHealth) recordMiss(now time.Duration) {
-	s.silentCount = min(s.silentCount+1, maxSilence)
-	if s.silentCount == maxSilence || !s.hasAnswered {
-		s.backOff(now)
+func (s *zoneServerHealth) recordUnansweredQuery(now time.Duration) {
+	s.unansweredCount = min(s.unansweredCount+1, backoffThreshold)
+	if s.unansweredCount == backoffThreshold || !s.hasAnswered {
+		s.startBackoff(now)
 	}
 }
 
 // A healthKey identifies a zoneServerHealth.
 type healthKey struct {
-	addr  netip.AddrPort
-	topic topicID
+	addr      netip.AddrPort
+	zoneQtype zoneQtypeID
 }
 
-// A topicID identifies a zone and a kind of question.
-type topicID uint64
+// A zoneQtypeID identifies a zone and a kind of question.
+type zoneQtypeID uint64
 
-// zoneID identifies the zone alone.
-func (t topicID) zoneID() uint32 { return uint32(t >> 32) }
+// zoneHash identifies the zone alone.
+func (t zoneQtypeID) zoneHash() uint32 { return uint32(t >> 32) }
 
-// otherZones is the topic of all zones that a server has not answered for. Its health counts zones in place of queries.
-const otherZones = topicID(kindCount)
+// unansweredZones is the topic of all zones that a server has not answered for. Its health counts zones in place of queries.
+const unansweredZones = zoneQtypeID(groupCount)
 
 // healthTable has the health by server and topic. Pool.mu guards all. A removed entry counts as not asked yet.
 type healthTable struct {
@@ -48,13 +48,13 @@ type healthTable struct {
 	all  map[healthKey]*zoneServerHealth
 }
 
-// newTopicID returns the ID of a zone and a kind. The random seed prevents deliberate collisions.
-func (t *healthTable) newTopicID(zone string, k topicKind) topicID {
-	return topicID(maphash.String(t.seed, zone))&^3 | topicID(k)
+// newZoneQtypeID returns the ID of a zone and a kind. The random seed prevents deliberate collisions.
+func (t *healthTable) newZoneQtypeID(zone string, k qtypeGroup) zoneQtypeID {
+	return zoneQtypeID(maphash.String(t.seed, zone))&^3 | zoneQtypeID(k)
 }
 
-// useHealth returns the health of a key for a further query. It adds a missing one.
-func (t *healthTable) useHealth(k healthKey, now time.Duration) *zoneServerHealth {
+// getOrCreateHealth returns the health of a key for a further query. It adds a missing one.
+func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneServerHealth {
 	s := t.all[k]
 	if s == nil {
 		if len(t.all) >= t.max {
@@ -67,9 +67,9 @@ func (t *healthTable) useHealth(k healthKey, now time.Duration) *zoneServerHealt
 	return s
 }
 
-// clearOtherZones removes the health for otherZones, because the server has answered.
-func (t *healthTable) clearOtherZones(addr netip.AddrPort) {
-	k := healthKey{addr, otherZones}
+// removeUnansweredZones removes the health for otherZones, because the server has answered.
+func (t *healthTable) removeUnansweredZones(addr netip.AddrPort) {
+	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {
 		*s = zoneServerHealth{} // candidates may point to it
 		delete(t.all, k)

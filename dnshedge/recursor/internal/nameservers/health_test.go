@@ -95,13 +95,13 @@ func TestForeignZonesCauseNoFamilyBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		four, six := n.serveBoth(f)
-		for i := range 3 * maxSilentZones {
+		for i := range 3 * familyBackoffThreshold {
 			zone := fmt.Sprintf("z%d.", i)
 			at := n.serve(fmt.Sprintf("198.51.100.%d", i), strict(zone, 10*ms))
 			_, _, err := n.ask(f, about(zone, "www."+zone, dns.TypeA, at))
 			require.NoError(t, err)
 		}
-		for i := range 3 * maxSilentZones { // their servers are named by others
+		for i := range 3 * familyBackoffThreshold { // their servers are named by others
 			zone := fmt.Sprintf("evil%d.", i)
 			_, _, err := n.ask(f, about(zone, "www."+zone, dns.TypeA, netip.MustParseAddrPort(fmt.Sprintf("198.51.100.%d:53", i))))
 			require.ErrorIs(t, err, ErrNoServers)
@@ -182,7 +182,7 @@ func TestHealthTableIsBounded(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 3000 {
 			zone := fmt.Sprintf("z%d.", i)
-			wg.Go(func() { _, _ = f.Query(context.Background(), about(zone, "www."+zone, dns.TypeA, a)) })
+			wg.Go(func() { _, _ = f.QueryServers(context.Background(), about(zone, "www."+zone, dns.TypeA, a)) })
 			if i%50 == 49 {
 				wg.Wait()
 			}

@@ -31,16 +31,16 @@ const (
 // A Pool holds the known name servers and sends queries to them. It is safe for concurrent use.
 type Pool struct {
 	// Set by New.
-	conf      *Config
-	perServer int32
-	perZone   int32
-	epoch     time.Time
-	ctx       context.Context    // of all queries
-	cancel    context.CancelFunc // ends them
+	conf         *Config
+	maxPerServer int32
+	maxPerZone   int32
+	epoch        time.Time
+	ctx          context.Context    // of all queries
+	cancel       context.CancelFunc // ends them
 
 	// Safe for concurrent use.
 	hedgeBudget *hedgeBudget
-	counters    counters
+	counters    queryCounters
 	wg          sync.WaitGroup // of query goroutines and searches
 
 	mu              sync.Mutex // guards the fields below, and what they point to
@@ -56,7 +56,7 @@ type Pool struct {
 }
 
 // counters are counted for Stats.
-type counters struct {
+type queryCounters struct {
 	wire, tcp, hedges, hedgeWins, timeouts, failovers, lame, ignored atomic.Int64
 }
 
@@ -66,8 +66,8 @@ func NewPool(conf Config) *Pool {
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
 		f.conf.Dialer = nil // a plain Dialer is not needed to open sockets
 	}
-	f.perServer = int32(min(cmp.Or(conf.PerServer, 64), math.MaxInt32))
-	f.perZone = int32(min(cmp.Or(conf.PerZone, 256), math.MaxInt32))
+	f.maxPerServer = int32(min(cmp.Or(conf.MaxPerServer, 64), math.MaxInt32))
+	f.maxPerZone = int32(min(cmp.Or(conf.MaxPerZone, 256), math.MaxInt32))
 	bytes := cmp.Or(conf.MaxBytes, 16<<20)
 	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // of lame records and of zones
 	f.servers = serverTable{int(min(bytes*3/4/serverBytes, math.MaxInt32)), make(map[netip.AddrPort]*server)}
@@ -85,7 +85,7 @@ func (f *Pool) Close() {
 	f.closed = true
 	f.cancel()
 	for q := range f.sockets.open {
-		q.stop()
+		q.stopExchange()
 	}
 	f.mu.Unlock()
 	f.wg.Wait()

@@ -42,10 +42,10 @@ func BenchmarkAsk(b *testing.B) {
 	f := NewPool(Config{})
 	defer f.Close()
 	t := plain(netip.MustParseAddrPort(pc.LocalAddr().String()))
-	t.AnyAddress = true
+	t.PrivateOK = true
 	b.ReportAllocs()
 	for b.Loop() {
-		_, err := f.Query(context.Background(), t)
+		_, err := f.QueryServers(context.Background(), t)
 		require.NoError(b, err)
 	}
 }

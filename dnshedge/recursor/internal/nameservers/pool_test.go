@@ -37,7 +37,7 @@ func plain(servers ...netip.AddrPort) *Task {
 		Type:    dns.TypeA,
 		Zone:    "example.com.",
 		Servers: servers,
-		Judge: func(m *dns.Msg, _ netip.AddrPort) error {
+		CheckResponse: func(m *dns.Msg, _ netip.AddrPort) error {
 			if m.Rcode != dns.RcodeSuccess {
 				return ErrLame
 			}
@@ -50,7 +50,7 @@ func plain(servers ...netip.AddrPort) *Task {
 func (n *network) ask(f *Pool, t *Task) (*dns.Msg, time.Duration, error) {
 	n.Helper()
 	start := time.Now()
-	m, err := f.Query(context.Background(), t)
+	m, err := f.QueryServers(context.Background(), t)
 	return m, time.Since(start), err
 }
 
@@ -112,7 +112,7 @@ func TestPoolAsksNextServerAfterTimeout(t *testing.T) {
 		a := n.serve("192.0.2.1", dead)
 		b := n.serve("192.0.2.2", good(30*ms))
 		x := plain(a)
-		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 			return []netip.AddrPort{b}, nil
 		}
 		_, took, err := n.ask(f, x)
@@ -325,8 +325,8 @@ func TestLateTimerSendsNoHedge(t *testing.T) {
 		f := n.fleet(Config{})
 		h := turns(good(130*ms), says(dns.RcodeRefused, 20*ms), good(10*ms))
 		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h))
-		judge := x.Judge
-		x.Judge = func(m *dns.Msg, at netip.AddrPort) error {
+		judge := x.CheckResponse
+		x.CheckResponse = func(m *dns.Msg, at netip.AddrPort) error {
 			if m.Rcode != dns.RcodeSuccess {
 				time.Sleep(200 * ms) // the third query is due, and its answer is there
 			}
@@ -340,7 +340,7 @@ func TestLateTimerSendsNoHedge(t *testing.T) {
 }
 
 func TestPoolLimitsQueriesInFlight(t *testing.T) {
-	for _, conf := range []Config{{PerServer: 7}, {PerZone: 7}} {
+	for _, conf := range []Config{{MaxPerServer: 7}, {MaxPerZone: 7}} {
 		inBubble(t, func(n *network) {
 			f := n.fleet(conf)
 			at, most := 0, 0
@@ -359,7 +359,7 @@ func TestPoolLimitsQueriesInFlight(t *testing.T) {
 			order := make(chan int, 70)
 			for i := range 70 {
 				go func() {
-					_, err := f.Query(context.Background(), plain(a))
+					_, err := f.QueryServers(context.Background(), plain(a))
 					assert.NoError(t, err)
 					order <- i
 				}()
@@ -376,13 +376,13 @@ func TestPoolLimitsQueriesInFlight(t *testing.T) {
 
 func TestWaitingQueryCanBeCanceled(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{PerServer: 1})
+		f := n.fleet(Config{MaxPerServer: 1})
 		a := n.serve("192.0.2.1", good(500*ms))
-		go func() { _, _ = f.Query(context.Background(), plain(a)) }()
+		go func() { _, _ = f.QueryServers(context.Background(), plain(a)) }()
 		time.Sleep(ms)
 		ctx, cancel := context.WithTimeout(context.Background(), 100*ms)
 		defer cancel()
-		_, err := f.Query(ctx, plain(a))
+		_, err := f.QueryServers(ctx, plain(a))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		_, took, err := n.ask(f, plain(a))
 		require.NoError(t, err)
@@ -402,7 +402,7 @@ func TestDeadZonesUseFewSockets(t *testing.T) {
 					x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
 				}
 				x.Zone = x.Servers[0].String()
-				_, _ = f.Query(context.Background(), x)
+				_, _ = f.QueryServers(context.Background(), x)
 			}()
 			time.Sleep(2 * ms)
 		}
@@ -457,7 +457,7 @@ func TestPoolAsksPrivateAddressesOnlyIfAllowed(t *testing.T) {
 			assert.ErrorIs(t, err, ErrNoServers, a)
 			assert.Empty(t, n.queries(), a)
 			x := plain(at)
-			x.AnyAddress = true
+			x.PrivateOK = true
 			_, _, err = n.ask(f, x)
 			assert.NoError(t, err, a)
 			_, _, err = n.ask(n.fleet(Config{PrivateOK: true}), plain(at))
@@ -491,7 +491,7 @@ func TestPoolFailsOverFromUnreachableNetworkAtOnce(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("2001:db8::1", good(ms)))
 		four := n.serve("192.0.2.1", good(ms))
-		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 			return []netip.AddrPort{four}, nil
 		}
 		_, took, err := n.ask(f, x)
@@ -516,7 +516,7 @@ func TestPoolEvictsOverdueQueriesWithoutDescriptors(t *testing.T) {
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.2", good(10*ms))))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
-		go func() { _, _ = f.Query(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
+		go func() { _, _ = f.QueryServers(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
 		time.Sleep(ms)
 		before := f.counters.wire.Load()
 		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
@@ -531,7 +531,7 @@ func TestPoolEvictsOverdueQueriesWithoutDescriptors(t *testing.T) {
 func TestPoolAvoidsSilentFamily(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
-		for i := range maxSilentZones {
+		for i := range familyBackoffThreshold {
 			six := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)}), 53)
 			x := plain(six)
 			x.Zone = fmt.Sprintf("z%d.", i)
@@ -606,16 +606,16 @@ func TestPoolUsesNewSocketAndIDForEachQuery(t *testing.T) {
 
 func TestClosedPoolLeavesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{PerServer: 3})
+		f := n.fleet(Config{MaxPerServer: 3})
 		a := n.serve("192.0.2.1", dead)
 		for range 10 {
 			go func() {
 				x := plain(a)
-				x.FindMore = func(ctx context.Context, _ Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
+				x.FindServers = func(ctx context.Context, _ SearchScope, _ <-chan struct{}) ([]netip.AddrPort, error) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
-				_, err := f.Query(context.Background(), x)
+				_, err := f.QueryServers(context.Background(), x)
 				assert.ErrorIs(t, err, net.ErrClosed)
 			}()
 		}
@@ -636,7 +636,7 @@ func TestContextEndsQuery(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		mine := errors.New("mine")
 		time.AfterFunc(30*ms, func() { cancel(mine) })
-		_, err := f.Query(ctx, plain(n.serve("192.0.2.1", good(100*ms))))
+		_, err := f.QueryServers(ctx, plain(n.serve("192.0.2.1", good(100*ms))))
 		assert.ErrorIs(t, err, mine)
 		assert.Equal(t, 30*ms, time.Since(n.start))
 	})
@@ -648,7 +648,7 @@ func TestPoolSendsNothingAfterSpendFails(t *testing.T) {
 		limit := errors.New("limit")
 		left := 2
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
-		x.Spend = func(bool) error {
+		x.SpendQuery = func(bool) error {
 			if left == 0 {
 				return limit
 			}
@@ -674,8 +674,8 @@ func TestPoolTablesAreBounded(t *testing.T) {
 			time.Sleep(time.Microsecond)
 			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
 			f.mu.Lock()
-			f.servers.lookUpServer(at, f.elapsed())
-			f.servers.lookUpServer(kept, f.elapsed()).lastQuery = f.elapsed()
+			f.servers.getOrCreateServer(at, f.elapsed())
+			f.servers.getOrCreateServer(kept, f.elapsed()).lastQuery = f.elapsed()
 			f.lame.recordResponse(lameKey{"example.", at}, "www.example.", ErrLame, f.elapsed())
 			f.zones.releaseZone(f.zones.acquireZone(at.String()), f.elapsed())
 			f.mu.Unlock()
@@ -727,8 +727,8 @@ func TestPoolHedgesOnlyServerByServerSearch(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead))
 		b := n.serve("192.0.2.2", good(30*ms))
-		x.FindMore = func(_ context.Context, e Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
-			assert.Equal(t, Glueless, e)
+		x.FindServers = func(_ context.Context, e SearchScope, _ <-chan struct{}) ([]netip.AddrPort, error) {
+			assert.Equal(t, GluelessNames, e)
 			time.Sleep(40 * ms)
 			return []netip.AddrPort{b}, nil
 		}
@@ -744,7 +744,7 @@ func TestServerSearchWithoutResultRefundsHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
-		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) { return nil, nil }
+		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) { return nil, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.Equal(t, 100*ms, took)
@@ -757,7 +757,7 @@ func TestServerSearchMayOutliveTask(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", good(100*ms)))
 		ended := make(chan time.Duration, 1)
-		x.FindMore = func(ctx context.Context, _ Effort, _ <-chan struct{}) ([]netip.AddrPort, error) {
+		x.FindServers = func(ctx context.Context, _ SearchScope, _ <-chan struct{}) ([]netip.AddrPort, error) {
 			<-ctx.Done()
 			ended <- time.Since(n.start)
 			return nil, ctx.Err()
@@ -773,7 +773,7 @@ func TestPoolAsksEveryFoundServer(t *testing.T) {
 		f := n.fleet(Config{})
 		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
 		found := 0
-		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 			if found++; found < 8 {
 				return []netip.AddrPort{n.serve(fmt.Sprintf("192.0.2.%d", 10+found), dead)}, nil
 			}
@@ -794,7 +794,7 @@ func TestPoolSearchesAlternativesToSlowServer(t *testing.T) {
 			_, _, err := n.ask(f, x)
 			require.NoError(t, err)
 		}
-		x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 			return []netip.AddrPort{fast}, nil
 		}
 		_, took, err := n.ask(f, x)
@@ -885,7 +885,7 @@ func TestPoolGivesUpConnectionThatDoesNotOpen(t *testing.T) {
 				return []reply{{r, 10 * ms}}
 			}))
 			b := n.serve("192.0.2.2", good(30*ms))
-			x.FindMore = func(context.Context, Effort, <-chan struct{}) ([]netip.AddrPort, error) {
+			x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 				return []netip.AddrPort{b}, nil
 			}
 			_, took, err := n.ask(f, x)
@@ -901,12 +901,12 @@ func TestPoolGivesUpConnectionThatDoesNotOpen(t *testing.T) {
 
 func TestPoolSpreadsLoadOverServers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{PerServer: 10})
+		f := n.fleet(Config{MaxPerServer: 10})
 		x := plain(n.serve("192.0.2.1", good(100*ms)), n.serve("192.0.2.2", good(100*ms)), n.serve("192.0.2.3", good(100*ms)))
 		var wg sync.WaitGroup
 		for range 30 {
 			wg.Go(func() {
-				_, err := f.Query(context.Background(), x)
+				_, err := f.QueryServers(context.Background(), x)
 				assert.NoError(t, err)
 			})
 		}
@@ -921,12 +921,12 @@ func TestPoolReportsAllQueries(t *testing.T) {
 		var told []Attempt
 		var ends []error
 		f := n.fleet(Config{
-			Began: func(_ context.Context, i Attempt) {
+			OnQueryStart: func(_ context.Context, i Attempt) {
 				mu.Lock()
 				defer mu.Unlock()
 				told = append(told, i)
 			},
-			Ended: func(_ context.Context, _ Attempt, _ time.Duration, err error) {
+			OnQueryEnd: func(_ context.Context, _ Attempt, _ time.Duration, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				ends = append(ends, err)
@@ -1033,7 +1033,7 @@ func FuzzImport(f *testing.F) {
 	g := NewPool(Config{})
 	defer g.Close()
 	at := netip.MustParseAddrPort("[2001:db8::1]:53")
-	*g.servers.lookUpServer(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
+	*g.servers.getOrCreateServer(at, 0) = server{rtt: rtt.Estimate[float32]{SRTT: 1e6, RTTVAR: 1e5}}
 	f.Add(g.encodeExport("", []Delegation{{"com.", []string{"a."}, []netip.AddrPort{at}, time.Now().Add(time.Hour), [][]byte{{1}}}}, time.Now()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 4 {

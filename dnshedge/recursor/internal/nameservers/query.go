@@ -22,8 +22,8 @@ const (
 type query struct {
 	// Set before it is started.
 	*Pool
-	queryForm
-	queryTopic
+	queryOptions
+	queryZoneState
 	server          *server
 	addr            netip.AddrPort // the server's
 	wire            *wire.Query
@@ -41,25 +41,25 @@ type query struct {
 	msg   *dns.Msg
 	err   error
 
-	hasSlots        bool
-	expendable      *list.Element // element of sockets.expendable; nil: not expendable
-	conn            net.Conn
-	cancel          context.CancelFunc // cancels opening a connection
-	stopped         bool
-	abandoned       bool // its task has ended
-	countedAsMissed bool // it counts as unanswered
+	hasSlots         bool
+	expendable       *list.Element // element of sockets.expendable; nil: not expendable
+	conn             net.Conn
+	cancel           context.CancelFunc // cancels opening a connection
+	stopped          bool
+	abandoned        bool // its task has ended
+	countedAsTimeout bool // it counts as unanswered
 }
 
-// A queryTopic is the zone and the kind of question of a query, with the state kept for them.
-type queryTopic struct {
+// A queryZoneState is the zone and the kind of question of a query, with the state kept for them.
+type queryZoneState struct {
 	zone       *zoneState
-	topic      topicID
+	zoneQtype  zoneQtypeID
 	backoff    *zoneBackoff      // of the zone, for this kind of question
 	zoneHealth *zoneServerHealth // of the server, for this topic
 }
 
-// A queryForm is the form of a query. A repetition changes one field.
-type queryForm struct {
+// A queryOptions is the form of a query. A repetition changes one field.
+type queryOptions struct {
 	number       int  // of the attempt
 	hedge        bool // sent because an answer was late
 	tcp          bool
@@ -133,14 +133,14 @@ type socketLimiter struct {
 	expendable list.List           // queries unlikely to be answered, the oldest first; their sockets are taken first
 }
 
-// A slotNeed is a slot that a query needs, and the number of slots of its kind.
-type slotNeed struct {
+// A slotLimit is a slot that a query needs, and the number of slots of its kind.
+type slotLimit struct {
 	*slots
 	max int32
 }
 
-func (q *query) neededSlots() [3]slotNeed {
-	return [...]slotNeed{{&q.zone.slots, q.perZone}, {&q.server.slots, q.perServer}, {&q.sockets.slots, maxSockets}}
+func (q *query) neededSlots() [3]slotLimit {
+	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
 
 // tryAcquireSlots acquires the slots that q needs if all are free. The caller holds mu.
@@ -156,12 +156,12 @@ func (q *query) tryAcquireSlots() bool {
 	for _, p := range q.neededSlots() {
 		p.used++
 	}
-	q.recordPlacement()
+	q.recordSlots()
 	return true
 }
 
-// recordPlacement records that q has its slots. The caller holds mu.
-func (q *query) recordPlacement() {
+// recordSlots records that q has its slots. The caller holds mu.
+func (q *query) recordSlots() {
 	q.hasSlots = true
 	q.sent = time.Now()
 	q.zone.users++
@@ -171,14 +171,14 @@ func (q *query) recordPlacement() {
 // awaitSlots waits for the slots that q needs, one after the other. It reports false if gone is closed, the task has
 // ended, or the zone is in backoff.
 func (q *query) awaitSlots(gone <-chan struct{}) bool {
-	var has []slotNeed
+	var has []slotLimit
 	ok := true
 	for _, s := range q.neededSlots() {
 		q.mu.Lock()
 		if s.used >= s.max {
 			q.evictQuery(s.slots)
 		}
-		w := s.acquireOrWait(s.max)
+		w := s.acquireOrEnqueue(s.max)
 		q.mu.Unlock()
 		if w != nil {
 			select {
@@ -205,7 +205,7 @@ func (q *query) awaitSlots(gone <-chan struct{}) bool {
 		}
 		return false
 	}
-	q.recordPlacement()
+	q.recordSlots()
 	return true
 }
 
@@ -225,8 +225,8 @@ func (q *query) releaseSlots() {
 	q.zones.releaseZone(q.zone, q.elapsed())
 }
 
-// stop closes the connection of q. The caller holds mu.
-func (q *query) stop() {
+// stopExchange closes the connection of q. The caller holds mu.
+func (q *query) stopExchange() {
 	q.stopped = true
 	if q.cancel != nil {
 		q.cancel()
@@ -243,7 +243,7 @@ func (f *Pool) evictQuery(s *slots) {
 		q := e.Value.(*query)
 		if s == &f.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.isDropped() {
 			q.releaseSlots()
-			q.stop()
+			q.stopExchange()
 			return
 		}
 	}
@@ -260,8 +260,8 @@ func (q *query) markExpendable() {
 	}
 }
 
-// isOvertaken reports whether the server has answered a query sent after q. The caller holds mu.
-func (q *query) isOvertaken() bool { return q.wasSentBefore(q.server.lastAnswer) }
+// hasLaterAnswer reports whether the server has answered a query sent after q. The caller holds mu.
+func (q *query) hasLaterAnswer() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
 // wasSentBefore reports whether q was sent before the query whose answer came at lastAnswer. The caller holds mu.
 func (q *query) wasSentBefore(seen time.Duration) bool {
@@ -271,11 +271,11 @@ func (q *query) wasSentBefore(seen time.Duration) bool {
 // isDropped reports whether q was probably dropped by the server or the network. The caller holds mu.
 func (q *query) isDropped() bool {
 	passed := time.Since(q.sent)
-	return passed >= answerTimeout || passed >= q.rto && q.isOvertaken()
+	return passed >= answerTimeout || passed >= q.rto && q.hasLaterAnswer()
 }
 
-// abandonQuery lets q go on after its task: a late answer still tells the RTT of the server. The caller holds mu.
-func (q *query) abandonQuery() {
+// abandonByTask lets q go on after its task: a late answer still tells the RTT of the server. The caller holds mu.
+func (q *query) abandonByTask() {
 	q.abandoned = true
 	if !q.hasSlots {
 		return
@@ -283,27 +283,27 @@ func (q *query) abandonQuery() {
 	q.markExpendable()
 	if q.tcp || q.sockets.expendable.Len() > maxExpendable {
 		q.releaseSlots()
-		q.stop()
+		q.stopExchange()
 		return
 	}
-	if q.countedAsMissed && q.conn != nil {
+	if q.countedAsTimeout && q.conn != nil {
 		_ = q.conn.SetDeadline(q.loserDeadline()) // extendWait has removed it
 	}
 }
 
 // recordTimeout counts q as unanswered, once. The caller holds mu.
 func (q *query) recordTimeout() {
-	if q.countedAsMissed {
+	if q.countedAsTimeout {
 		return
 	}
-	q.countedAsMissed = true
+	q.countedAsTimeout = true
 	now, known := q.elapsed(), q.zoneHealth.hasAnswered
 	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise the server is not silent
-		q.zoneHealth.recordMiss(now)
-		if !q.isOvertaken() {
-			q.healthByZone.useHealth(healthKey{q.addr, otherZones}, now).recordMissedZone(now, q.topic.zoneID())
+		q.zoneHealth.recordUnansweredQuery(now)
+		if !q.hasLaterAnswer() {
+			q.healthByZone.getOrCreateHealth(healthKey{q.addr, unansweredZones}, now).recordUnansweredZone(now, q.zoneQtype.zoneHash())
 			if known {
-				q.server.recordMissedZone(now, q.topic.zoneID())
+				q.server.recordUnansweredZone(now, q.zoneQtype.zoneHash())
 			}
 		}
 	}
@@ -311,7 +311,7 @@ func (q *query) recordTimeout() {
 		q.zone.outageReported = now + outageInterval
 		q.recordForOutage(false)
 	}
-	q.families[familyIndex(q.addr)].recordMiss(now, q.zone.name, known)
+	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, known)
 }
 
 // recordAnswer records the RTT of an answer, and reports whether it is still needed.
@@ -324,9 +324,9 @@ func (q *query) recordAnswer() bool {
 	*q.backoff = zoneBackoff{}
 	s, st := q.server, q.zoneHealth
 	*st = zoneServerHealth{lastAnswer: at, lastQuery: st.lastQuery, hasAnswered: true}
-	q.healthByZone.clearOtherZones(q.addr)
+	q.healthByZone.removeUnansweredZones(q.addr)
 	if q.tcp {
-		s.silence = silence{}
+		s.backoffState = backoffState{}
 	} else {
 		if !s.hasAnswered() {
 			q.firstRTTs.addSample(now, took)

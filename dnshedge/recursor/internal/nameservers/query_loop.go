@@ -18,37 +18,37 @@ const (
 	maxQueries          = 8                       // of a task, unless it has more servers
 	maxUnansweredHedges = 2                       // hedges of a task without any response
 	maxQueryTime        = 4500 * time.Millisecond // after which a task sends no more queries
-	briefTime           = time.Second             // after which a Brief task sends no more queries
+	earlyEndTime        = time.Second             // after which a Brief task sends no more queries
 
 	noEDNSTime       = time.Hour            // how long a server that rejects EDNS is asked without it
 	maxTimerLateness = 5 * time.Millisecond // a timer that fires later means that the process is busy; the answer may be unread
 )
 
-// Query asks the servers of a zone the question of t. It returns the first response that Judge accepts, unchanged. The
+// QueryServers asks the servers of a zone the question of t. It returns the first response that Judge accepts, unchanged. The
 // error is that of Spend or FindMore, ErrNoServers, or the cause of ctx.
 //
 // It does not use package race: the next server and its delay depend on the responses so far, there are more than four
 // attempts, and the answers of losers are of use.
-func (f *Pool) Query(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
+func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
 		return nil, err
 	}
 	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, began: f.elapsed()}
 	a.inbox.wake = make(chan struct{}, 1)
-	a.search = serverSearch{fleet: f, more: t.FindMore}
+	a.search = serverSearch{pool: f, findServers: t.FindServers}
 	if err := a.enterZone(); err != nil {
 		return nil, err
 	}
 	a.candidates = f.addCandidates(t, nil, t.Servers)
 	a.timer = time.NewTimer(time.Hour)
 	err = ErrNoServers // unless this function returns
-	defer func() { a.releaseQueries(err) }()
-	a.queryNext(reasonFirst)
+	defer func() { a.abandonQueries(err) }()
+	a.queryNextServer(reasonFirst)
 	var events []queryEvent
 	for {
 		if a.isFinished() {
-			return nil, a.failureReason()
+			return nil, a.taskError()
 		}
 		a.setTimer()
 		select {
@@ -108,7 +108,7 @@ func (a *queryLoop) enterZone() error {
 	if a.closed {
 		return net.ErrClosed
 	}
-	if z := a.zones.all[a.Zone]; z != nil && a.began < z.backoffs[kindOfType(a.Type)].avoidUntil {
+	if z := a.zones.all[a.Zone]; z != nil && a.began < z.backoffs[groupQtype(a.Type)].avoidUntil {
 		return ErrNoServers
 	}
 	a.zone = a.zones.acquireZone(a.Zone)
@@ -126,9 +126,9 @@ const (
 	reasonRepeat              // the previous query was rejected, or its answer truncated
 )
 
-// queryNext sends a query to the next server, or searches for more servers.
-func (a *queryLoop) queryNext(why queryReason) {
-	if a.isExhausted() {
+// queryNextServer sends a query to the next server, or searches for more servers.
+func (a *queryLoop) queryNextServer(why queryReason) {
+	if a.hasStoppedSending() {
 		return
 	}
 	a.mu.Lock()
@@ -139,9 +139,9 @@ func (a *queryLoop) queryNext(why queryReason) {
 	}
 	switch {
 	case c == nil || c.attempts > 0:
-		a.search.requestServers(a.ctx, a.searchEffort())
+		a.search.requireServers(a.ctx, a.selectSearchScope())
 	case c.avoided:
-		a.search.requestServers(a.ctx, Glueless)
+		a.search.requireServers(a.ctx, GluelessNames)
 	}
 	switch {
 	case c == nil, why == reasonFailure && c.attempts > 0 && a.latestQuery() != nil:
@@ -152,18 +152,18 @@ func (a *queryLoop) queryNext(why queryReason) {
 	a.sendQuery(c, why, nil)
 }
 
-// searchEffort returns how far to search for more servers.
-func (a *queryLoop) searchEffort() Effort {
+// selectSearchScope returns how far to search for more servers.
+func (a *queryLoop) selectSearchScope() SearchScope {
 	if a.outcome.gotResponse || len(a.candidates) == 0 {
-		return Everything
+		return AllNames
 	}
-	return Outside
+	return OutOfDomainNames
 }
 
-// isExhausted reports whether no more queries may be sent.
-func (a *queryLoop) isExhausted() bool {
+// hasStoppedSending reports whether no more queries may be sent.
+func (a *queryLoop) hasStoppedSending() bool {
 	passed := a.elapsed() - a.began
-	return a.outcome.fatal != nil || passed > maxQueryTime || a.Brief && passed >= briefTime
+	return a.outcome.fatal != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
 }
 
 // isFinished reports whether no answer can be expected any more.
@@ -173,11 +173,11 @@ func (a *queryLoop) isFinished() bool {
 		return true
 	case a.latestQuery() != nil:
 		return false
-	case a.isExhausted():
+	case a.hasStoppedSending():
 		return true
 	case a.search.running:
 		return false
-	case a.Brief:
+	case a.EndEarly:
 		return true
 	case time.Now().Before(a.lastDeadline()):
 		return false
@@ -246,13 +246,13 @@ func (a *queryLoop) handleTimer() {
 		q.hedgeable = false
 		a.sendHedge()
 	default:
-		a.markOverdue()
-		a.queryNext(reasonTimeout)
+		a.markQueriesOverdue()
+		a.queryNextServer(reasonTimeout)
 	}
 }
 
-// markOverdue marks all queries as overdue. Their answers are still accepted.
-func (a *queryLoop) markOverdue() {
+// markQueriesOverdue marks all queries as overdue. Their answers are still accepted.
+func (a *queryLoop) markQueriesOverdue() {
 	var ended []*query
 	a.mu.Lock()
 	left := a.queries[:0]
@@ -277,30 +277,30 @@ func (a *queryLoop) markOverdue() {
 
 // sendHedge asks another server because the latest answer is late.
 func (a *queryLoop) sendHedge() {
-	if a.isExhausted() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
+	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
 		return // hedges do not help, and other tasks share the budget
 	}
 	c := a.selectHedgeServer(a.candidates)
-	looks := (c == nil || c.attempts > 0) && a.search.canFind(Glueless)
+	looks := (c == nil || c.attempts > 0) && a.search.canSearch(GluelessNames)
 	switch {
 	case c == nil && !looks || !a.hedgeBudget.spendToken():
 	case looks:
-		a.search.paidByBudget = a.search.startSearch(a.ctx, Glueless)
+		a.search.paidByBudget = a.search.startSearch(a.ctx, GluelessNames)
 	default:
 		a.sendQuery(c, reasonHedge, nil)
 	}
 }
 
 // sendQuery sends a query to c. A repetition has the form again.
-func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryForm) {
+func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryOptions) {
 	paid := why == reasonHedge // by the budget
-	if !paid && a.Hedge != nil && a.Hedge() {
+	if !paid && a.IsHedge != nil && a.IsHedge() {
 		if paid = a.hedgeBudget.spendToken(); !paid {
 			a.outcome.fatal = ErrNoHedgeBudget
 			return
 		}
 	}
-	if !a.spendTask(why, paid) {
+	if !a.spendQuery(why, paid) {
 		return
 	}
 	c, q := a.acquireSlots(c, why, again)
@@ -322,17 +322,17 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryForm) {
 	}
 	a.queries = append(a.queries, q)
 	defer func() { go q.sendAndReceive(gone) }() // also if Config.Began panics
-	if began := a.conf.Began; began != nil {
+	if began := a.conf.OnQueryStart; began != nil {
 		began(a.ctx, a.attemptInfo(q))
 	}
 }
 
-// spendTask calls Task.Spend. If it refuses, the task sends nothing more; a refused hedge is only left out.
-func (a *queryLoop) spendTask(why queryReason, paid bool) bool {
-	if a.Task.Spend == nil {
+// spendQuery calls Task.Spend. If it refuses, the task sends nothing more; a refused hedge is only left out.
+func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
+	if a.Task.SpendQuery == nil {
 		return true
 	}
-	err := a.Task.Spend(paid)
+	err := a.Task.SpendQuery(paid)
 	if err != nil && paid {
 		a.hedgeBudget.refundToken()
 	}
@@ -344,11 +344,11 @@ func (a *queryLoop) spendTask(why queryReason, paid bool) bool {
 
 // acquireSlots returns a query with slots or one that waits for them, and its candidate. That is c, unless other tasks
 // have taken its last slots. A hedge does not wait. The query is nil if none can be sent.
-func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryForm) (*candidate, *query) {
+func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryOptions) (*candidate, *query) {
 	now := a.elapsed()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if why != reasonHedge && why != reasonRepeat && !c.slots.isFree(a.perServer) {
+	if why != reasonHedge && why != reasonRepeat && !c.slots.isFree(a.maxPerServer) {
 		c = a.selectServer(a.candidates, now)
 	}
 	q := a.newQuery(c, why, again)
@@ -370,18 +370,18 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryForm
 }
 
 // newQuery returns a query to c. The caller holds mu.
-func (a *queryLoop) newQuery(c *candidate, why queryReason, again *queryForm) *query {
-	about := a.healthByZone.newTopicID(a.Zone, kindOfType(a.Type))
+func (a *queryLoop) newQuery(c *candidate, why queryReason, again *queryOptions) *query {
+	about := a.healthByZone.newZoneQtypeID(a.Zone, groupQtype(a.Type))
 	q := &query{
-		Pool: a.Pool, queryForm: queryForm{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.Signed && a.elapsed() < c.server.noEDNSUntil},
-		queryTopic: queryTopic{a.zone, about, &a.zone.backoffs[kindOfType(a.Type)], a.healthByZone.useHealth(healthKey{c.addr, about}, a.elapsed())},
-		server:     c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
+		Pool: a.Pool, queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && a.elapsed() < c.server.noEDNSUntil},
+		queryZoneState: queryZoneState{a.zone, about, &a.zone.backoffs[groupQtype(a.Type)], a.healthByZone.getOrCreateHealth(healthKey{c.addr, about}, a.elapsed())},
+		server:         c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
 		started: time.Now(), hedgeDelay: c.hedgeDelay,
 	}
 	if again != nil {
-		q.queryForm = *again
+		q.queryOptions = *again
 	}
-	if c.slow && len(a.candidates) == 1 && a.search.canFind(Glueless) {
+	if c.slow && len(a.candidates) == 1 && a.search.canSearch(GluelessNames) {
 		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // FindMore may return a faster server
 	}
 	if q.tcp {
@@ -450,7 +450,7 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	err := q.err
 	if q.msg != nil {
 		a.outcome.gotResponse = true
-		err = a.judgeResponse(c, q)
+		err = a.evaluateResponse(c, q)
 	}
 	m := q.msg
 	q.msg = nil // it may be large, and abandoned queries keep it reachable
@@ -462,30 +462,30 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 		}
 		return m
 	case err == errEDNSRejected && (q.tcp || c.attempts < maxAttempts):
-		again := q.queryForm
+		again := q.queryOptions
 		again.withoutEDNS = true
 		a.sendQuery(c, reasonRepeat, &again)
 	case err == errTruncated && !q.tcp:
 		a.outcome.gotResponse = true
-		again := q.queryForm
+		again := q.queryOptions
 		again.tcp = true
 		a.sendQuery(c, reasonRepeat, &again)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errTooManyForgeries || err == errEvicted:
 		if a.latestQuery() == nil && q.state != stateOverdue {
-			a.queryNext(reasonTimeout)
+			a.queryNextServer(reasonTimeout)
 		}
 	default:
 		c.failed = true
-		a.queryNext(reasonFailure)
+		a.queryNextServer(reasonFailure)
 	}
 	return nil
 }
 
-// judgeResponse returns nil if the response is accepted, otherwise why not.
-func (a *queryLoop) judgeResponse(c *candidate, q *query) error {
+// evaluateResponse returns nil if the response is accepted, otherwise why not.
+func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	switch {
 	case q.withoutEDNS || !isEDNSRejected(q.msg):
-	case a.Signed:
+	case a.RequireSignatures:
 		return a.updateLameness(c, ErrUnsigned)
 	default:
 		return errEDNSRejected
@@ -498,7 +498,7 @@ func (a *queryLoop) judgeResponse(c *candidate, q *query) error {
 		}
 		a.mu.Unlock()
 	}
-	err := a.Judge(q.msg, c.addr)
+	err := a.CheckResponse(q.msg, c.addr)
 	if err == ErrLame {
 		a.counters.lame.Add(1)
 	}
@@ -538,7 +538,7 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	case err != ErrNoServers: // ErrNoServers: it has waited for a slot in vain
 		a.outcome.localErr = err
 	}
-	if ended := a.conf.Ended; ended != nil {
+	if ended := a.conf.OnQueryEnd; ended != nil {
 		ended(a.ctx, a.attemptInfo(q), time.Since(q.started), err)
 	}
 }
@@ -550,9 +550,9 @@ func (a *queryLoop) addServers(x searchResult) {
 	a.candidates = a.addCandidates(a.Task, a.candidates, x.servers)
 	switch {
 	case len(x.servers) == 0:
-		s.exhaustedEffort, s.err = x.effort, x.err
+		s.exhaustedScope, s.err = x.scope, x.err
 	case len(a.candidates) == n: // no allowed address
-		if s.startSearch(a.ctx, x.effort) {
+		if s.startSearch(a.ctx, x.scope) {
 			return
 		}
 	}
@@ -562,9 +562,9 @@ func (a *queryLoop) addServers(x searchResult) {
 		a.hedgeBudget.refundToken()
 	}
 	switch {
-	case a.isExhausted():
+	case a.hasStoppedSending():
 	case needed && (len(a.candidates) > n || len(a.queries) == 0):
-		a.queryNext(reasonFailure)
+		a.queryNextServer(reasonFailure)
 	case paid && len(a.candidates) > n:
 		if c := a.selectHedgeServer(a.candidates); c != nil {
 			a.sendQuery(c, reasonHedge, nil)
@@ -572,8 +572,8 @@ func (a *queryLoop) addServers(x searchResult) {
 	}
 }
 
-// failureReason returns the error of a task without an accepted response.
-func (a *queryLoop) failureReason() error {
+// taskError returns the error of a task without an accepted response.
+func (a *queryLoop) taskError() error {
 	if a.outcome.fatal == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
 		return ErrNoHedgeBudget // it says nothing of the servers
 	}
@@ -593,7 +593,7 @@ func (a *queryLoop) failureReason() error {
 // backOffZone records that all servers of the zone are silent, which may put the zone into backoff. It reports whether
 // they are.
 func (a *queryLoop) backOffZone() bool {
-	if !a.areAllSilent() {
+	if !a.areAllUnresponsive() {
 		return false
 	}
 	if a.Minimised {
@@ -601,19 +601,19 @@ func (a *queryLoop) backOffZone() bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, r := a.elapsed(), &a.zone.backoffs[kindOfType(a.Type)]
+	now, r := a.elapsed(), &a.zone.backoffs[groupQtype(a.Type)]
 	switch {
 	case !a.outcome.backedOff:
 		a.outcome.backedOff = true
-		r.recordSilence(a.Name, slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.hasAnswered }), now)
+		r.recordUnansweredName(a.Name, slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.hasAnswered }), now)
 	case r.avoidUntil > now:
 		r.avoidUntil = now + zoneBackoffTime // all are still silent
 	}
 	return true
 }
 
-// areAllSilent reports whether all servers were asked and none has answered this task or another one since.
-func (a *queryLoop) areAllSilent() bool {
+// areAllUnresponsive reports whether all servers were asked and none has answered this task or another one since.
+func (a *queryLoop) areAllUnresponsive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if slices.ContainsFunc(a.queries, func(q *query) bool { return q.conn != nil }) {
@@ -631,8 +631,8 @@ func (a *queryLoop) areAllSilent() bool {
 	return true
 }
 
-// releaseQueries abandons the queries in flight at the end of the task.
-func (a *queryLoop) releaseQueries(err error) {
+// abandonQueries abandons the queries in flight at the end of the task.
+func (a *queryLoop) abandonQueries(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paidByBudget {
 		a.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
@@ -644,11 +644,11 @@ func (a *queryLoop) releaseQueries(err error) {
 	now := a.elapsed()
 	a.mu.Lock()
 	for _, q := range a.queries {
-		q.abandonQuery()
+		q.abandonByTask()
 	}
 	a.zones.releaseZone(a.zone, now)
 	a.mu.Unlock()
-	if ended := a.conf.Ended; ended != nil {
+	if ended := a.conf.OnQueryEnd; ended != nil {
 		if err == nil {
 			err = race.ErrLost
 		}

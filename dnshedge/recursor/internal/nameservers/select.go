@@ -21,16 +21,16 @@ const (
 // A candidate is a server that a task may ask.
 type candidate struct {
 	*server
-	zoneHealth       *zoneServerHealth // nil: not asked about the zone yet
-	otherZonesHealth *zoneServerHealth // for zones that it has not answered for; may be nil
-	addr             netip.AddrPort
-	lame             bool    // known to be lame for the name
-	hasLameRecord    bool    // it has an entry in the lame table
-	hasAnswered      bool    // an answer has come from it before
-	failed           bool    // not asked again for this task
-	avoided          bool    // asked after all others
-	attempts         int     // queries over UDP
-	expectedRTT      float32 // in ns
+	zoneHealth            *zoneServerHealth // nil: not asked about the zone yet
+	unansweredZonesHealth *zoneServerHealth // for zones that it has not answered for; may be nil
+	addr                  netip.AddrPort
+	lame                  bool    // known to be lame for the name
+	hasLameRecord         bool    // it has an entry in the lame table
+	hasAnswered           bool    // an answer has come from it before
+	failed                bool    // not asked again for this task
+	avoided               bool    // asked after all others
+	attempts              int     // queries over UDP
+	expectedRTT           float32 // in ns
 
 	hedgeDelay time.Duration // after which its answer is late
 	rto        time.Duration // retransmission timeout
@@ -47,11 +47,11 @@ func (f *Pool) addCandidates(t *Task, old []candidate, all []netip.AddrPort) []c
 	if old == nil {
 		old = make([]candidate, 0, len(all))
 	}
-	about := f.healthByZone.newTopicID(t.Zone, kindOfType(t.Type))
+	about := f.healthByZone.newZoneQtypeID(t.Zone, groupQtype(t.Type))
 next:
 	for _, at := range all {
 		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-		if !f.conf.isAllowedAddress(at, t.AnyAddress) {
+		if !f.conf.isAllowedAddress(at, t.PrivateOK) {
 			continue
 		}
 		for i := range old {
@@ -59,9 +59,9 @@ next:
 				continue next
 			}
 		}
-		s := f.servers.lookUpServer(at, now)
+		s := f.servers.getOrCreateServer(at, now)
 		c := candidate{server: s, addr: at, hasAnswered: s.hasAnswered(), avoided: slices.Contains(t.Avoid, at)}
-		c.zoneHealth, c.otherZonesHealth = f.healthByZone.all[healthKey{at, about}], f.healthByZone.all[healthKey{at, otherZones}]
+		c.zoneHealth, c.unansweredZonesHealth = f.healthByZone.all[healthKey{at, about}], f.healthByZone.all[healthKey{at, unansweredZones}]
 		c.hasLameRecord, c.lame = f.lame.lookUpLame(lameKey{t.Zone, at}, t.Name, now)
 		prior := f.firstRTTs.median
 		c.firstHedgeDelay = f.firstRTTs.hedgeDelay
@@ -115,10 +115,10 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	for i := range all {
 		c := &all[i]
 		r := f.rankCandidate(c, now)
-		r.met = c.hasAnswered
+		r.answeredBefore = c.hasAnswered
 		switch {
 		case c.failed || r.class > least || r.class == classFull:
-		case c.attempts > 1 || c.attempts == 1 && (!c.hasAnswered || c.zoneHealth != nil && c.zoneHealth.silentCount > 0):
+		case c.attempts > 1 || c.attempts == 1 && (!c.hasAnswered || c.zoneHealth != nil && c.zoneHealth.unansweredCount > 0):
 		case best == nil || r.isBetterThan(bestRank):
 			best, bestRank = c, r
 		}
@@ -128,11 +128,11 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 
 // candidateRank orders candidates; less is better.
 type candidateRank struct {
-	round       int // times asked; plus 1 if unlikely to answer, plus 2 if avoided
-	class       serverClass
-	met         bool // only for hedges
-	expectedRTT float32
-	rttvar      float32
+	round          int // times asked; plus 1 if unlikely to answer, plus 2 if avoided
+	class          serverClass
+	answeredBefore bool // only for hedges
+	expectedRTT    float32
+	rttvar         float32
 }
 
 // serverClass is the likelihood of an answer; less is likelier.
@@ -151,8 +151,8 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 		return r.round < o.round
 	case r.class != o.class:
 		return r.class < o.class
-	case r.met != o.met:
-		return o.met
+	case r.answeredBefore != o.answeredBefore:
+		return o.answeredBefore
 	case r.expectedRTT != o.expectedRTT:
 		return r.expectedRTT < o.expectedRTT
 	}
@@ -163,7 +163,7 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	r := candidateRank{round: c.attempts, expectedRTT: c.expectedRTT, rttvar: c.rtt.RTTVAR}
 	switch {
-	case !c.slots.isFree(f.perServer):
+	case !c.slots.isFree(f.maxPerServer):
 		r.class = classFull
 	case c.lame:
 		r.class = classLame
@@ -182,7 +182,7 @@ func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 // isBackedOff reports whether the server is asked last because it was silent.
 func (c *candidate) isBackedOff(now time.Duration) bool {
 	known := c.zoneHealth != nil && c.zoneHealth.hasAnswered
-	return now < c.avoidUntil || c.zoneHealth != nil && now < c.zoneHealth.avoidUntil || !known && c.otherZonesHealth != nil && now < c.otherZonesHealth.avoidUntil
+	return now < c.avoidUntil || c.zoneHealth != nil && now < c.zoneHealth.avoidUntil || !known && c.unansweredZonesHealth != nil && now < c.unansweredZonesHealth.avoidUntil
 }
 
 // findCandidate returns the candidate with an address. It exists, because candidates are never removed.

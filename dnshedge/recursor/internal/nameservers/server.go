@@ -18,12 +18,12 @@ const (
 // server is the state of one address, in 64 bytes. The zero server has never answered. Pool.mu guards it. Times are since
 // Pool.epoch.
 type server struct {
-	rtt         rtt.Estimate[float32] // zero: no answer has come
-	lastAnswer  time.Duration
-	lastQuery   time.Duration
-	noEDNSUntil time.Duration // until when it is asked without EDNS
-	slots       slots         // queries in flight
-	silence                   // in zones that it has answered for
+	rtt          rtt.Estimate[float32] // zero: no answer has come
+	lastAnswer   time.Duration
+	lastQuery    time.Duration
+	noEDNSUntil  time.Duration // until when it is asked without EDNS
+	slots        slots         // queries in flight
+	backoffState               // in zones that it has answered for
 }
 
 // serverTable has the known servers. Pool.mu guards it.
@@ -32,14 +32,14 @@ type serverTable struct {
 	all map[netip.AddrPort]*server
 }
 
-// lookUpServer returns the server with an address. It adds a missing one.
-func (t *serverTable) lookUpServer(at netip.AddrPort, now time.Duration) *server {
+// getOrCreateServer returns the server with an address. It adds a missing one.
+func (t *serverTable) getOrCreateServer(at netip.AddrPort, now time.Duration) *server {
 	s := t.all[at]
 	if s == nil {
 		if len(t.all) >= t.max {
 			// Evict a server without observations, or else the least recently asked.
 			evictOldest(t.all, func(s *server) (time.Duration, bool) {
-				if !s.hasAnswered() && s.silentCount == 0 {
+				if !s.hasAnswered() && s.unansweredCount == 0 {
 					return -1, s.slots.used == 0
 				}
 				return s.lastQuery, s.slots.used == 0
@@ -61,7 +61,7 @@ func (s *server) recordRTT(now, took, prior time.Duration) {
 	}
 	s.rtt.AddSample(min(max(took, 1), answerTimeout), 1./4)
 	s.lastAnswer = now
-	s.silence = silence{}
+	s.backoffState = backoffState{}
 }
 
 // expectedRTT returns the expected RTT in ns of a server that has answered. While the server is idle, it approaches prior,

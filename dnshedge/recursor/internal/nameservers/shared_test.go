@@ -65,7 +65,7 @@ func TestForeignZonesOccupyNoSlotsOfSilentServers(t *testing.T) {
 		for i := range 1000 {
 			zone := fmt.Sprintf("z%d.evil.", i%8)
 			time.AfterFunc(time.Duration(i)*10*ms, func() {
-				_, _ = f.Query(context.Background(), about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
+				_, _ = f.QueryServers(context.Background(), about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
 			})
 		}
 		for i := range 200 {
@@ -90,7 +90,7 @@ func TestServerThatAnsweredSinceIsNotSilent(t *testing.T) {
 		n.serve("192.0.2.1", unless(func(q dns.Question) bool { return dns.IsSubDomain("lost.example.", q.Name) }, 30*ms))
 		for i := range 3 {
 			go func() {
-				_, _ = f.Query(n.Context(), about("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
+				_, _ = f.QueryServers(n.Context(), about("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
 			}()
 		}
 		time.Sleep(ms)
@@ -126,7 +126,7 @@ func TestImportAcceptsAnyRTT(t *testing.T) {
 		require.NoError(t, err)
 		for _, took := range []time.Duration{0, time.Hour} {
 			f.mu.Lock()
-			s := f.servers.lookUpServer(at, f.elapsed())
+			s := f.servers.getOrCreateServer(at, f.elapsed())
 			for range 200 {
 				s.recordRTT(f.elapsed(), took, f.firstRTTs.median)
 			}
@@ -136,14 +136,14 @@ func TestImportAcceptsAnyRTT(t *testing.T) {
 			g := n.fleet(Config{})
 			_, err := g.Import(&b, "")
 			require.NoError(t, err, took)
-			assert.Positive(t, g.servers.lookUpServer(at, g.elapsed()).rtt.SRTT, took)
+			assert.Positive(t, g.servers.getOrCreateServer(at, g.elapsed()).rtt.SRTT, took)
 		}
 		stranger := n.serve("192.0.2.2", good(0))
 		for range 2 {
 			_, _, err = n.ask(f, plain(stranger))
 			require.NoError(t, err)
 		}
-		assert.EqualValues(t, 1, f.servers.lookUpServer(stranger, f.elapsed()).rtt.SRTT, "it is no stranger any more")
+		assert.EqualValues(t, 1, f.servers.getOrCreateServer(stranger, f.elapsed()).rtt.SRTT, "it is no stranger any more")
 	})
 }
 
@@ -154,7 +154,7 @@ func TestWaitingQueryGetsExpendableSocket(t *testing.T) {
 		for i := range maxSockets {
 			x := plain(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 1}), 53))
 			x.Zone = x.Servers[0].String()
-			go func() { _, _ = f.Query(context.Background(), x) }()
+			go func() { _, _ = f.QueryServers(context.Background(), x) }()
 		}
 		time.Sleep(ms)
 		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(10*ms))))
@@ -170,8 +170,8 @@ func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 	inBubble(t, func(n *network) {
 		var begun, done atomic.Int64
 		f := n.fleet(Config{
-			Began: func(context.Context, Attempt) { begun.Add(1) },
-			Ended: func(context.Context, Attempt, time.Duration, error) { done.Add(1) },
+			OnQueryStart: func(context.Context, Attempt) { begun.Add(1) },
+			OnQueryEnd:   func(context.Context, Attempt, time.Duration, error) { done.Add(1) },
 		})
 		for i := range 3 * maxSockets {
 			x := plain()
@@ -179,7 +179,7 @@ func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 				x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
 			}
 			x.Zone = x.Servers[0].String()
-			go func() { _, _ = f.Query(context.Background(), x) }()
+			go func() { _, _ = f.QueryServers(context.Background(), x) }()
 			if i%1000 == 999 {
 				time.Sleep(250 * ms) // then the second queries of the thousand are under way
 			}
@@ -192,7 +192,7 @@ func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 // A Dialer may have to open a tunnel.
 func TestHangingDialerHoldsSlotBriefly(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{PerServer: 1})
+		f := n.fleet(Config{MaxPerServer: 1})
 		a := n.serve("192.0.2.1", good(10*ms))
 		f.conf.Dialer = hanging{}
 		_, _, err := n.ask(f, plain(a))
@@ -268,11 +268,11 @@ func TestUnaskedAddressesEvictFewServers(t *testing.T) {
 			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{net, byte(i >> 16), byte(i >> 8), byte(i)}), 53)
 		}
 		for i := range f.servers.max {
-			f.servers.lookUpServer(at(198, i), f.elapsed()).recordRTT(f.elapsed(), 10*ms, initialMedian)
+			f.servers.getOrCreateServer(at(198, i), f.elapsed()).recordRTT(f.elapsed(), 10*ms, initialMedian)
 		}
 		time.Sleep(time.Hour)
 		for i := range 20 * f.servers.max {
-			f.servers.lookUpServer(at(203, i), f.elapsed())
+			f.servers.getOrCreateServer(at(203, i), f.elapsed())
 		}
 		met := 0
 		for _, s := range f.servers.all {

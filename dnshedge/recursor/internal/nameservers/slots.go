@@ -17,8 +17,8 @@ type waiter struct {
 // isFree reports whether one of max slots is available at once.
 func (s *slots) isFree(max int32) bool { return s.used < max && s.last == nil }
 
-// acquireOrWait acquires a slot, or returns a waiter for it.
-func (s *slots) acquireOrWait(max int32) *waiter {
+// acquireOrEnqueue acquires a slot, or returns a waiter for it.
+func (s *slots) acquireOrEnqueue(max int32) *waiter {
 	if s.isFree(max) {
 		s.used++
 		return nil

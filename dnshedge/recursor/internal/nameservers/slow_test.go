@@ -59,7 +59,7 @@ func TestZoneBacksOffWhileTaskWaits(t *testing.T) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", dead)
 		done := make(chan error, 1)
-		go func() { _, err := f.Query(context.Background(), until(4300*ms, a)); done <- err }()
+		go func() { _, err := f.QueryServers(context.Background(), until(4300*ms, a)); done <- err }()
 		time.Sleep(2601 * ms) // the third query was sent after 600 ms
 		before := len(n.queries())
 		assert.Equal(t, maxAttempts, before)
@@ -104,7 +104,7 @@ func TestBriefTaskEndsWithoutMoreQueries(t *testing.T) {
 		f := n.fleet(Config{})
 		a := n.serve("192.0.2.1", good(3*time.Second))
 		x := plain(a)
-		x.Minimised, x.Brief = true, true
+		x.Minimised, x.EndEarly = true, true
 		_, took, err := n.ask(f, x)
 		require.ErrorIs(t, err, ErrNoServers)
 		assert.Equal(t, 7*initialRTO, took)
@@ -120,13 +120,13 @@ func TestBriefTaskEndsWithoutMoreQueries(t *testing.T) {
 // Queries that are hardly answered any more leave their places to others.
 func TestLongAwaitedQueryYieldsItsSlot(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{PerServer: 12, Hedge: Hedge{Off: true}})
+		f := n.fleet(Config{MaxPerServer: 12, Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", unless(func(q dns.Question) bool { return q.Name == "www.evil." }, 10*ms))
 		for i := range 4 { // of three queries each
 			x := about(fmt.Sprintf("z%d.", i), "www.evil.", dns.TypeA, a)
 			until := time.Now().Add(4300 * ms)
 			x.AwaitUntil = func() time.Time { return until }
-			go func() { _, _ = f.Query(context.Background(), x) }()
+			go func() { _, _ = f.QueryServers(context.Background(), x) }()
 		}
 		time.Sleep(2700 * ms)
 		_, took, err := n.ask(f, plain(a))

@@ -16,17 +16,17 @@ type Task struct {
 	DO   bool // signatures are requested
 	CD   bool
 
-	// Signed rejects answers without signatures. A server that does not understand EDNS cannot send signatures: it counts
+	// RequireSignatures rejects answers without signatures. A server that does not understand EDNS cannot send signatures: it counts
 	// as lame and is not asked without EDNS.
-	Signed bool
+	RequireSignatures bool
 
-	Zone       string // absolute, in lower case
-	AnyAddress bool   // servers may have private addresses
-	Minimised  bool   // a longer question follows if none answers; silence causes no backoff of the zone
+	Zone      string // absolute, in lower case
+	PrivateOK bool   // servers may have private addresses
+	Minimised bool   // a longer question follows if none answers; silence causes no backoff of the zone
 
-	// Brief ends the task early if no response comes or all servers were asked often enough: another question is likelier
+	// EndEarly ends the task early if no response comes or all servers were asked often enough: another question is likelier
 	// to succeed. Judge may set it.
-	Brief bool
+	EndEarly bool
 	// AwaitUntil returns until when answers are awaited after all queries were sent without a response. It may become
 	// later. Nil, and the zero time: until the queries end as losers.
 	AwaitUntil func() time.Time
@@ -38,41 +38,41 @@ type Task struct {
 	// FindMore runs on its own goroutine, once at a time and concurrently with the functions below. All calls get the same
 	// context, which ends some time after the task. needed is closed when the task cannot do without the servers; before,
 	// the search is a hedge. Nil: there are no more.
-	Servers  []netip.AddrPort
-	FindMore func(ctx context.Context, e Effort, needed <-chan struct{}) ([]netip.AddrPort, error)
+	Servers     []netip.AddrPort
+	FindServers func(ctx context.Context, e SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error)
 
-	// Judge evaluates a response, which has the ID and the question of the query and is not truncated. Nil accepts it.
+	// CheckResponse evaluates a response, which has the ID and the question of the query and is not truncated. Nil accepts it.
 	// After an error the next server is asked at once.
 	//
 	// ErrLame means that the server does not serve the zone. Other servers are preferred for the name for a while, and for
 	// the zone after two names in a row. ErrFailed means that the server cannot answer; other servers are preferred for
 	// the zone after four names.
-	Judge func(m *dns.Msg, server netip.AddrPort) error
+	CheckResponse func(m *dns.Msg, server netip.AddrPort) error
 
 	// Avoid are servers whose answers to the question were bogus. They are asked last, also after servers that FindMore
 	// finds.
 	Avoid []netip.AddrPort
 
-	// Hedge reports whether the task still serves only a hedge. Then the hedge budget pays for each query, or the task
+	// IsHedge reports whether the task still serves only a hedge. Then the hedge budget pays for each query, or the task
 	// ends with ErrNoHedgeBudget. Nil: it does not.
-	Hedge func() bool
+	IsHedge func() bool
 
-	// Spend is called before each query. After an error, the task sends nothing more and ends with that error, unless an
+	// SpendQuery is called before each query. After an error, the task sends nothing more and ends with that error, unless an
 	// answer comes in time. An error for a hedge only prevents the hedge. Nil: no limit.
-	Spend func(hedge bool) error
+	SpendQuery func(hedge bool) error
 }
 
-// Effort says where FindMore looks for servers. Each value includes those before.
-type Effort int
+// SearchScope says where FindMore looks for servers. Each value includes those before.
+type SearchScope int
 
 const (
-	// Glueless looks up server names without a known address, because an answer is late.
-	Glueless Effort = 1 + iota
-	// Outside looks up all names outside of the zone. If all servers are silent, names within the zone would be asked of
+	// GluelessNames looks up server names without a known address, because an answer is late.
+	GluelessNames SearchScope = 1 + iota
+	// OutOfDomainNames looks up all names outside of the zone. If all servers are silent, names within the zone would be asked of
 	// the same servers.
-	Outside
-	// Everything looks up all names.
-	Everything
+	OutOfDomainNames
+	// AllNames looks up all names.
+	AllNames
 )
 
 // ErrLame rejects a response of a server that does not serve the zone, see Task.Judge.

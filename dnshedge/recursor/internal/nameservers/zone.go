@@ -16,54 +16,54 @@ type zoneState struct {
 	slots          slots
 	users          int           // tasks and queries in flight
 	outageReported time.Duration // when the next miss may count for an outage, since Pool.epoch
-	backoffs       [kindCount]zoneBackoff
+	backoffs       [groupCount]zoneBackoff
 }
 
-// topicKind is a kind of question. Many servers drop queries of one kind: of unknown types, or AAAA (RFC 4074 §4.1).
-type topicKind int
+// qtypeGroup is a kind of question. Many servers drop queries of one kind: of unknown types, or AAAA (RFC 4074 §4.1).
+type qtypeGroup int
 
 const (
-	kindA topicKind = iota
-	kindAAAA
-	kindOther
-	kindCount
+	groupA qtypeGroup = iota
+	groupAAAA
+	groupOther
+	groupCount
 )
 
-func kindOfType(qtype uint16) topicKind {
+func groupQtype(qtype uint16) qtypeGroup {
 	switch qtype {
 	case dns.TypeA:
-		return kindA
+		return groupA
 	case dns.TypeAAAA:
-		return kindAAAA
+		return groupAAAA
 	}
-	return kindOther
+	return groupOther
 }
 
 // zoneBackoff is the backoff of a zone for one kind of question.
 type zoneBackoff struct {
-	avoidUntil time.Duration // until when the zone is not asked, since Pool.epoch
-	name       string        // the last name without an answer; "": the servers have answered since
-	since      time.Duration // when that was
+	avoidUntil   time.Duration // until when the zone is not asked, since Pool.epoch
+	name         string        // the last name without an answer; "": the servers have answered since
+	unansweredAt time.Duration // when that was
 }
 
 const (
-	zoneBackoffTime = 5 * time.Second // of a zone whose servers are all silent (RFC 9520 §3.2)
-	silenceMemory   = time.Minute     // how long a silent name counts
+	zoneBackoffTime    = 5 * time.Second // of a zone whose servers are all silent (RFC 9520 §3.2)
+	unansweredNameTime = time.Minute     // how long a silent name counts
 )
 
-// recordSilence records that all servers were silent about a name. If a server has answered before (met), backoff begins
+// recordUnansweredName records that all servers were silent about a name. If a server has answered before (met), backoff begins
 // with the second name, because a working server may drop one.
-func (r *zoneBackoff) recordSilence(name string, met bool, now time.Duration) {
-	if !met || r.name != "" && r.name != name && now-r.since < silenceMemory {
+func (r *zoneBackoff) recordUnansweredName(name string, met bool, now time.Duration) {
+	if !met || r.name != "" && r.name != name && now-r.unansweredAt < unansweredNameTime {
 		r.avoidUntil = now + zoneBackoffTime
 	}
-	r.name, r.since = name, now
+	r.name, r.unansweredAt = name, now
 }
 
 // isIdle reports whether an unused zone has no state worth keeping.
 func (z *zoneState) isIdle(now time.Duration) bool {
 	for i := range z.backoffs {
-		if r := &z.backoffs[i]; r.avoidUntil > now || r.name != "" && now-r.since < silenceMemory {
+		if r := &z.backoffs[i]; r.avoidUntil > now || r.name != "" && now-r.unansweredAt < unansweredNameTime {
 			return false
 		}
 	}
@@ -82,7 +82,7 @@ func (t *zoneTable) acquireZone(name string) *zoneState {
 	if z == nil {
 		if len(t.all) >= t.max {
 			evictOldest(t.all, func(z *zoneState) (time.Duration, bool) {
-				return max(z.backoffs[kindA].since, z.backoffs[kindAAAA].since, z.backoffs[kindOther].since), z.users == 0
+				return max(z.backoffs[groupA].unansweredAt, z.backoffs[groupAAAA].unansweredAt, z.backoffs[groupOther].unansweredAt), z.users == 0
 			})
 		}
 		z = &zoneState{name: name}
@@ -114,12 +114,12 @@ type lameTable struct {
 // lameRecord counts the failures of a server in a zone. A single name may fail for its own reason. The server is lame
 // after several names without an answer in between: two that it does not serve or sign, or four that it fails for.
 type lameRecord struct {
-	avoidUntil time.Duration           // until when other servers are preferred, since Pool.epoch; 0: it is asked
-	since      time.Duration           // of the last failure
-	answered   bool                    // since the last failure
-	failed     [maxFailures - 1]string // consecutive names that it failed for
-	refused    string                  // last name that it does not serve or sign; others are preferred for it
-	denied     time.Duration           // when that was
+	avoidUntil  time.Duration           // until when other servers are preferred, since Pool.epoch; 0: it is asked
+	lastFailure time.Duration           // of the last failure
+	answered    bool                    // since the last failure
+	failed      [maxFailures - 1]string // consecutive names that it failed for
+	refused     string                  // last name that it does not serve or sign; others are preferred for it
+	refusedAt   time.Duration           // when that was
 }
 
 // maxFailures is the number of failed names after which a server is lame.
@@ -136,13 +136,13 @@ func (t *lameTable) lookUpLame(k lameKey, name string, now time.Duration) (marke
 }
 
 func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
-	return now < m.avoidUntil || m.refused == name && now-m.denied < lameTime
+	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }
 
 // recordResponse records a result of Task.Judge for a name, and reports whether the server is lame for it.
 func (t *lameTable) recordResponse(k lameKey, name string, said error, now time.Duration) bool {
 	m := t.all[k]
-	if now-m.since >= lameTime {
+	if now-m.lastFailure >= lameTime {
 		m = lameRecord{}
 	}
 	switch said {
@@ -168,12 +168,12 @@ func (m *lameRecord) recordRefusal(name string, now time.Duration) {
 	if m.refused != "" && m.refused != name && !m.answered {
 		m.avoidUntil = now + lameTime
 	}
-	m.refused, m.denied, m.since, m.answered = name, now, now, false
+	m.refused, m.refusedAt, m.lastFailure, m.answered = name, now, now, false
 }
 
 // recordFailure counts a name that the server failed for.
 func (m *lameRecord) recordFailure(name string, now time.Duration) {
-	m.since, m.answered = now, false
+	m.lastFailure, m.answered = now, false
 	for i, old := range m.failed {
 		switch {
 		case old == name:
@@ -188,7 +188,7 @@ func (m *lameRecord) recordFailure(name string, now time.Duration) {
 
 func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
 	if _, ok := t.all[k]; !ok && len(t.all) >= t.max {
-		evictOldest(t.all, func(m lameRecord) (time.Duration, bool) { return m.since, true })
+		evictOldest(t.all, func(m lameRecord) (time.Duration, bool) { return m.lastFailure, true })
 	}
 	t.all[k] = m
 }
