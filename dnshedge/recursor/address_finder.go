@@ -15,30 +15,31 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// nameHedgeDelay is the delay before the next server name is looked up in parallel.
+// nameHedgeDelay is how long the lookup of a server name may take before the next name is looked up in parallel.
 const nameHedgeDelay = 150 * time.Millisecond
 
-// An addressFinder finds addresses of a zone's servers by their names when the glue of the referral does not suffice. It
-// serves one task.
+// An addressFinder finds further addresses of a zone's servers for one task, when the glue of the referral does not
+// suffice.
 //
-// It returns cached addresses of the name first, then the glue of the current referral to the name's own zone, which is
-// where a lookup would start. Glue is in the bailiwick of its server and is never an answer. If the glue is wrong, the
-// name is looked up.
+// For a name without glue, it returns cached addresses first, then the glue in the closest cached delegation to the
+// name. Glue is used only as a server address, never as an answer. Otherwise it looks up the name. A name with glue
+// is looked up if the glue does not work.
 type addressFinder struct {
 	lookup   *lookup
 	zone     *delegation
-	selector *responseSelector // of the task; selected is not read
-	node     *waitNode         // waits for the names
+	selector *responseSelector // selects the responses of the task; selected is not read
+	node     *waitNode         // waits for the lookups
 
-	// The fields from unglued on belong to newAddressFinder, then to the goroutine of findMore; only results is sent to by
-	// others. unglued has the names without glue of this zone, in the order of lookup.
+	// The fields below belong to newAddressFinder, then to the goroutine of findServers. Other goroutines only send
+	// to results. gluelessNames are the names without glue in the order of lookup, and later also the names with
+	// glue.
 	gluelessNames []string
 	plannedNames  map[string]bool   // names whose lookup was planned
-	pending       []question        // not started yet
-	retried       map[question]bool // put back because glue had come
-	queriedApexNS bool              // the zone's own NS records were asked for
-	limit         error             // why some names are not looked up
-	localErr      error             // the local error of a lookup
+	pending       []question        // lookups that are not started yet
+	retried       map[question]bool // lookups that are pending again after errGlueArrived
+	queriedApexNS bool              // the lookup of the zone's own NS records was planned
+	limit         error             // limit because of which names are not looked up; nil: none
+	localErr      error             // nameservers.LocalError of a lookup; nil: none
 	returned      []netip.AddrPort  // all addresses returned so far
 	inProgress    []question        // running lookups
 	nameResults   map[string]int    // results of finished names, see countEmptyName
@@ -55,14 +56,15 @@ type lookupResult struct {
 	err      error
 }
 
-// newAddressFinder returns a finder for a task with the cached addresses.
+// newAddressFinder returns an addressFinder for one task. Its field returned has the glue and the cached addresses
+// of the servers. n is the node that waits for lookups.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitNode) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.cachedAddresses()
 	return f
 }
 
-// cachedAddresses returns new cached addresses of names without glue.
+// cachedAddresses returns the cached addresses of gluelessNames that were not returned before.
 func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
@@ -78,7 +80,8 @@ func (f *addressFinder) cachedAddresses() []netip.AddrPort {
 	return addrs
 }
 
-// findServers implements Task.FindMore. Until the addresses are needed, lookups are hedges, for which the hedge budget pays.
+// findServers implements nameservers.Task.FindServers. Until needed is closed, lookups are hedges, which the hedge
+// budget pays for.
 func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if f.hasEnoughAddresses() {
 		return nil, nil
@@ -114,8 +117,8 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 	}
 }
 
-// awaitResult waits until a lookup has ended, addresses are needed, or the lookup is late. Then it starts the next lookup
-// as a hedge.
+// awaitResult waits until a lookup has ended and returns its new addresses. After nameHedgeDelay, it starts the next
+// lookup as a hedge and returns. It also returns when needed is closed or ctx ends.
 func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if !f.hedge {
 		needed = nil
@@ -129,7 +132,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 		switch {
 		case f.hedge:
 		case errors.Is(r.err, nameservers.ErrNoHedgeBudget) && len(f.inProgress) == 0 && f.lookup.core.isOnlyHedged(f.node):
-			return nil, r.err // only hedges wait for this lookup
+			return nil, r.err // only hedges wait for f.node
 		default:
 			f.promoteHedges() // running lookups replace the failed one
 		}
@@ -145,13 +148,13 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	return nil, nil
 }
 
-// promoteHedges turns running hedges into necessary lookups.
+// promoteHedges records that addresses are needed. Running lookups are no longer hedges.
 func (f *addressFinder) promoteHedges() {
 	f.hedge, f.budgetSpent = false, false
 	f.lookup.core.promoteLookups(f.node)
 }
 
-// isClosed reports whether a channel without senders is closed.
+// isClosed reports whether a channel that carries no values is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -161,8 +164,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnoughAddresses reports whether more addresses are not worth a lookup: there is a usable fallback, or a minimised question has
-// addresses.
+// hasEnoughAddresses reports whether further addresses are not worth a lookup: a usable fallback response has come,
+// or the question is minimised and an address is known.
 func (f *addressFinder) hasEnoughAddresses() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
@@ -170,14 +173,16 @@ func (f *addressFinder) hasEnoughAddresses() bool {
 	return !f.selector.fullName && len(f.returned) > 0
 }
 
-// hasServerAnswered reports whether a server of the zone has answered, so that better addresses of known servers are not
-// needed. An unproven denial of DS affects a whole zone; then all addresses are worth a query.
+// hasServerAnswered reports whether a server of the zone has answered, so that further addresses of known names are
+// not needed. An answer for DS with invalid signatures does not count: it affects a whole zone, so all addresses are
+// worth a query.
 func (f *addressFinder) hasServerAnswered() bool {
 	r := f.selector.fallback.Load()
 	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
 }
 
-// planLookups plans the lookups of names: first all of one address type, then of the other.
+// planLookups adds the lookups of names to pending, first all of one address type, then all of the other. It omits
+// cached names, and names above Limits.ServerNamesPerZone.
 func (f *addressFinder) planLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
@@ -195,8 +200,9 @@ func (f *addressFinder) planLookups(names []string) {
 	}
 }
 
-// planFallbackLookups plans lookups of names whose glue may be wrong, then of the zone's own NS records. It reports whether
-// there was more to plan. It returns older glue from other cached referrals if nothing else is left.
+// planFallbackLookups plans lookups when pending has none. First it plans the lookups of names whose glue may be
+// wrong. Then it returns glue from other cached delegations. Last it plans the lookup of the zone's own NS records.
+// more reports whether it has planned a lookup.
 func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
 	if e == nameservers.GluelessNames {
 		return nil, false
@@ -222,12 +228,13 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 	return nil, true
 }
 
-// nextPendingLookup returns the index of the next pending lookup, or -1.
+// nextPendingLookup returns the index in pending of the next lookup within the scope, or -1.
 func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
 	return slices.IndexFunc(f.pending, func(q question) bool { return e == nameservers.AllNames || !dnsname.IsWithin(q.name, f.zone.zone) })
 }
 
-// startLookup starts the next lookup. It reports false if there is none or the hedge budget is empty.
+// startLookup starts the next lookup within the scope. It reports false if there is none, or if hedge is set and the
+// hedge budget has refused a lookup.
 func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchScope, hedge bool) bool {
 	i := f.nextPendingLookup(e)
 	if i < 0 || hedge && f.budgetSpent {
@@ -238,13 +245,14 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	f.inProgress = append(f.inProgress, q)
 	c := f.lookup.core
 	c.running.Go(func() {
-		rrs, gone, err := c.lookUpServerName(ctx, f.lookup, f.node, q, hedge)
-		f.results <- lookupResult{q, rrs, gone, err}
+		rrs, nxdomain, err := c.lookUpServerName(ctx, f.lookup, f.node, q, hedge)
+		f.results <- lookupResult{q, rrs, nxdomain, err}
 	})
 	return true
 }
 
-// processResult records the result of a lookup of addresses, and returns the addresses in it that f has not returned before.
+// processResult processes the result of a lookup. It returns the addresses that were not returned before. It may
+// plan further lookups.
 func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
@@ -259,12 +267,12 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if errors.Is(r.err, errTooManyUnresolvedNames) || isQuestionSpecific(r.err) {
 		f.selector.questionSpecific.Store(true)
 	}
-	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // retry it once it is needed
+	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // the lookup is repeated once it is needed
 		f.budgetSpent = f.hedge
 		f.pending = append(f.pending, r.question)
 		return f.cachedAddresses()
 	}
-	if r.qtype == dns.TypeNS { // the last resort, for this task alone
+	if r.qtype == dns.TypeNS { // last resort; the answer serves this task only
 		var names []string
 		for _, rr := range r.rrs {
 			if ns, ok := rr.(*dns.NS); ok && len(names) < nameservers.MaxNames && !slices.Contains(f.gluelessNames, dnsname.ToLower(ns.Ns)) {
@@ -275,7 +283,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 		f.planLookups(names)
 		return nil
 	}
-	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue is wrong, the second lookup ignores it
+	if errors.Is(r.err, errGlueArrived) && !f.retried[r.question] { // if the glue does not work, the second lookup ignores it
 		f.retried[r.question] = true
 		f.pending = append(f.pending, r.question)
 		return f.cachedAddresses()
@@ -285,25 +293,26 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	return addrs
 }
 
-// countUnresolvedName counts a name without an address: it does not exist, or has an address of neither type.
+// countUnresolvedName counts the name of r as unresolved, once, if the name does not exist or has no address of
+// either type. found means that r has a new address.
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
-	const gave, counted = 1, 2
+	const resolved, unresolved = 1, 2
 	switch {
 	case found:
-		f.nameResults[r.name] = gave
+		f.nameResults[r.name] = resolved
 	case f.nameResults[r.name] == 0 && (r.nxdomain || !f.isLookupPending(r.name)):
-		f.nameResults[r.name] = counted
+		f.nameResults[r.name] = unresolved
 		f.lookup.budget.unresolvedNames.Add(1)
 	}
 }
 
-// isLookupPending reports whether the other address type of a name is or will be looked up.
+// isLookupPending reports whether a lookup of a name is pending or running.
 func (f *addressFinder) isLookupPending(name string) bool {
-	is := func(q question) bool { return q.name == name }
-	return slices.ContainsFunc(f.pending, is) || slices.ContainsFunc(f.inProgress, is)
+	hasName := func(q question) bool { return q.name == name }
+	return slices.ContainsFunc(f.pending, hasName) || slices.ContainsFunc(f.inProgress, hasName)
 }
 
-// addAddresses returns the addresses that were not returned before.
+// addAddresses adds addresses to returned. It returns the added ones, with the port of DNS.
 func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range addrs {

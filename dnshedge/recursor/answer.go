@@ -15,7 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// resolveQuestion resolves a client's question. It ends a little before ctx does.
+// resolveQuestion resolves a client's question. Its deadline is a little earlier than that of ctx, so that a
+// response can be sent in time.
 func (c *core) resolveQuestion(ctx context.Context, q question, b *questionBudget) (*result, error) {
 	stack.GrowTo16KiB()
 	ctx, limit, stop := chain.WithQuestionDeadline(ctx, c.ctx, errTimeout)
@@ -27,31 +28,31 @@ func (c *core) resolveQuestion(ctx context.Context, q question, b *questionBudge
 type result struct {
 	rcode             int
 	answer, authority []dns.RR
-	status            validate.Status  // the lowest of all parts
-	reason            *validate.Reason // why it is insecure; may be nil
+	status            validate.Status  // the lowest status of all parts
+	reason            *validate.Reason // why the answer is insecure; may be nil
 }
 
-// mergeStatus lowers the status to that of a part of the answer.
+// mergeStatus lowers the security status of r to that of v, a part of the answer.
 func (r *result) mergeStatus(v *parsedResponse) {
 	if v.status != validate.Secure && r.status != validate.Insecure || r.status == validate.Unchecked {
 		r.status, r.reason = v.status, v.reason
 	}
 }
 
-// followAliases answers q and the targets of its aliases.
+// followAliases resolves q and the targets of its CNAME and DNAME records, and returns the merged answer.
 func (l *lookup) followAliases(ctx context.Context, q question) (*result, error) {
 	res := new(result)
 	names := []string{q.name}
-	var held int64
-	defer func() { l.core.releaseMemory(held) }()
+	var heldBytes int64
+	defer func() { l.core.releaseMemory(heldBytes) }()
 	for {
-		hearsay := l.cnameHint
-		if l.cnameHint = nil; hearsay != nil {
+		hint := l.cnameHint
+		if l.cnameHint = nil; hint != nil {
 			l.awaitUntil = time.Time{}
 		}
 		r, err := l.resolveAndValidate(ctx, q, l.nameLookup != nil || len(names) > 1)
-		if hearsay != nil && errors.Is(err, nameservers.ErrNoServers) {
-			r, err = hearsay, l.validateHint(ctx, q, hearsay) // no other server answers for the target
+		if hint != nil && errors.Is(err, nameservers.ErrNoServers) {
+			r, err = hint, l.validateHint(ctx, q, hint) // no server answers for the target
 		}
 		if err != nil {
 			return nil, err
@@ -75,9 +76,9 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*result, error)
 		if slices.Contains(names, r.aliasTarget) {
 			return nil, &aliasLoopError{r.aliasTarget}
 		}
-		l.core.releaseMemory(held)
-		if held = estimateRecordMemory(res.answer, res.authority); !l.core.reserveMemory(held) {
-			held = 0
+		l.core.releaseMemory(heldBytes)
+		if heldBytes = estimateRecordMemory(res.answer, res.authority); !l.core.reserveMemory(heldBytes) {
+			heldBytes = 0
 			return nil, errTooLarge
 		}
 		names = append(names, r.aliasTarget)
@@ -86,26 +87,28 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*result, error)
 	}
 }
 
-// errTooLarge ends a question whose answer exceeds a message, or whose aliases exceed the memory of waiting questions.
-// Each alias may fill a message. One message may also grow, because the names that its sender compressed must not all be
-// compressed again (RFC 3597 §4).
+// errTooLarge ends a question whose answer does not fit a DNS message, or whose aliases exceed the memory for
+// waiting questions.
+//
+// The answer for each alias may fill a message. Even one message may grow when it is packed again, because not all
+// names that its sender compressed may be compressed (RFC 3597 §4).
 var errTooLarge = errors.New("recursor: the answer does not fit a message")
 
-// fitsMessage reports whether a message can hold the result, a question and an OPT record.
+// fitsMessage reports whether a DNS message can hold the result with a question and an OPT record.
 func (r *result) fitsMessage() bool {
-	const most = dns.MaxMsgSize - 512
+	const maxSize = dns.MaxMsgSize - 512
 	n := 0
 	for _, rrs := range [...][]dns.RR{r.answer, r.authority} {
 		for _, rr := range rrs {
 			n += dns.Len(rr)
 		}
 	}
-	return n <= most || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= most
+	return n <= maxSize || (&dns.Msg{Compress: true, Answer: r.answer, Ns: r.authority}).Len() <= maxSize
 }
 
 // An aliasLoopError ends a question whose aliases form a loop.
 type aliasLoopError struct{ name string }
 
 func (e *aliasLoopError) Error() string {
-	return fmt.Sprintf("recursor: aliases of %s lead back to it", e.name)
+	return fmt.Sprintf("recursor: aliases of %s form a loop", e.name)
 }

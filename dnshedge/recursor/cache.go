@@ -12,45 +12,46 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A cache has delegations, and answers that several questions need: of server names and alias targets. It is safe for
-// concurrent use.
+// A cache has delegations, and answers that other questions may need: addresses of servers, and alias targets. It is
+// safe for concurrent use.
 //
-// A delegation is as its parent sent it, and an answer as a server of its zone sent it. Data of other servers is not
-// cached. A cached question is not asked again. So data of lower rank (RFC 2181 §5.4.1) never replaces data of higher
-// rank.
+// It has only delegations as received from the parent zone, and answers as received from a server of their zone. A
+// question is not queried again while its answer is cached. So data of lower rank (RFC 2181 §5.4.1) never replaces
+// data of higher rank.
 type cache struct {
-	maxBytes int64 // bytes
+	maxBytes int64
 
 	mu       sync.RWMutex // guards the fields below
 	entries  map[cacheKey]*cacheEntry
 	zoneRefs zoneReferences
-	bytes    int64 // of both
-	zones    int
+	bytes    int64 // estimated memory of entries and zoneRefs
+	zones    int   // delegations in entries
 }
 
-// A cacheKey identifies a delegation or a question.
+// A cacheKey identifies a delegation (zone is set), a failure (failed is set), or an answer.
 type cacheKey struct {
 	name   string
 	qtype  uint16
 	do     bool
-	zone   bool // name is a zone
-	failed bool // no server has answered the question
+	zone   bool // the delegation of zone name
+	failed bool // a failure: no server has answered the question
 }
 
 // cacheKeyOf returns the key of the answer to q.
 func cacheKeyOf(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
-// A cacheEntry is a delegation, an answer, or neither for a failure. Only lastUsed changes once it is cached.
+// A cacheEntry is a delegation, an answer, or a failure, which has neither. Once it is cached, only lastUsed
+// changes.
 type cacheEntry struct {
 	zone     *delegation
 	answer   *parsedResponse
-	added    time.Time    // by wall clock, without monotonic time
-	expires  time.Time    // by wall clock, which continues while the machine sleeps
-	size     int64        // without that of zones
-	lastUsed atomic.Int64 // in seconds
+	added    time.Time    // wall clock time
+	expires  time.Time    // wall clock time, because the monotonic clock may stop while the machine sleeps
+	size     int64        // estimated memory in bytes, without the delegation
+	lastUsed atomic.Int64 // Unix time in seconds
 }
 
-// referencedZone returns the zone that the entry refers to, or nil.
+// referencedZone returns the delegation that the entry keeps in memory, or nil.
 func (e *cacheEntry) referencedZone() *delegation {
 	if e.answer != nil {
 		return e.answer.zone
@@ -58,17 +59,17 @@ func (e *cacheEntry) referencedZone() *delegation {
 	return e.zone
 }
 
-// cacheEntrySize is the size of an entry without its content.
+// cacheEntrySize is the estimated memory of an entry without its content, in bytes.
 const cacheEntrySize = 184
 
-// isCurrent reports whether the entry may be used. An entry from the future was added while the clock was wrong. An entry
-// of a moved zone is outdated.
+// isCurrent reports whether the entry may be used. It rejects an entry from the future, which was added while the
+// clock was wrong. It rejects an entry of a zone whose delegation has changed since, see chain.Zone.HasMoved.
 func (e *cacheEntry) isCurrent(now time.Time) bool {
 	z := e.referencedZone()
 	return now.Before(e.expires) && !now.Before(e.added.Add(-maxClockSkew)) && (z == nil || !z.chain.HasMoved())
 }
 
-// lookUpEntry returns a current entry, or nil.
+// lookUpEntry returns the current entry with a key, or nil, and updates lastUsed.
 func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	c.mu.RLock()
 	e := c.entries[k]
@@ -82,7 +83,8 @@ func (c *cache) lookUpEntry(k cacheKey, now time.Time) *cacheEntry {
 	return e
 }
 
-// maxClockSkew is how much later than a question's start an entry for it may have been added.
+// maxClockSkew is how far in the future an entry may have been added. A question reads the clock before it looks up
+// an entry, and another question may add the entry in between.
 const maxClockSkew = 10 * time.Second
 
 // lookUpDelegation returns the cached delegation of a zone, or nil.
@@ -93,7 +95,7 @@ func (c *cache) lookUpDelegation(name string, now time.Time) *delegation {
 	return nil
 }
 
-// lookUpClosestDelegation returns the cached delegation closest to a name, or nil.
+// lookUpClosestDelegation returns the cached delegation of the closest zone that contains a name, or nil.
 func (c *cache) lookUpClosestDelegation(name string, now time.Time) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.lookUpDelegation(name, now); z != nil {
@@ -103,7 +105,7 @@ func (c *cache) lookUpClosestDelegation(name string, now time.Time) *delegation 
 	return nil
 }
 
-// lookUpAnswer returns a copy of the cached answer with the remaining TTLs, or nil.
+// lookUpAnswer returns a copy of the cached answer to q with the remaining TTLs, or nil.
 func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	e := c.lookUpEntry(cacheKeyOf(q), now)
 	if e == nil {
@@ -118,9 +120,11 @@ func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	return &r
 }
 
-// lookUpRecords returns the cached records that answer q, and whether the name does not exist. ok is false if neither an
-// answer nor a failure is cached. The records have their original TTLs and must not be changed.
-func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, gone, ok bool) {
+// lookUpRecords returns the cached records that answer q. They have their original TTLs and must not be changed.
+//
+// nxdomain means that the name does not exist. ok is false if neither an answer nor a failure is cached. A failure
+// has no records.
+func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain, ok bool) {
 	k := cacheKeyOf(q)
 	if e := c.lookUpEntry(k, now); e != nil && e.answer.aliasTarget == "" {
 		return e.answer.answer, e.answer.rcode == dns.RcodeNameError, true
@@ -129,7 +133,7 @@ func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, gone, ok
 	return nil, false, c.lookUpEntry(k, now) != nil
 }
 
-// copyWithAge returns copies of records with TTLs lowered by age seconds.
+// copyWithAge returns copies of records with TTLs lowered by age, in seconds.
 func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	if len(rrs) == 0 {
 		return nil
@@ -143,13 +147,15 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	return out
 }
 
+// addDelegation caches a delegation, unless it has expired or changed.
 func (c *cache) addDelegation(z *delegation, now time.Time) {
 	if now.Before(z.expires) && !z.chain.HasMoved() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
 	}
 }
 
-// addAnswer caches a copy of the answer to q.
+// addAnswer caches a copy of r, the answer to q. An answer that is not validated yet expires with the first of its
+// signatures.
 func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	if r.ttl <= 0 {
 		return
@@ -166,34 +172,34 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	c.insertEntry(cacheKeyOf(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
-// dropEntry removes an entry that turned out to be wrong.
+// dropEntry removes the entry with a key, because it has turned out to be wrong.
 func (c *cache) dropEntry(k cacheKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removeLocked(k)
 }
 
-// failureTTL is how long a failed server name lookup is not repeated (RFC 9520 §3.2).
+// failureTTL is how long a failure is cached (RFC 9520 §3.2).
 const failureTTL = 5 * time.Second
 
-// addFailure caches that no server has answered q.
+// addFailure caches for failureTTL that no server has answered q.
 func (c *cache) addFailure(q question, now time.Time) {
 	k := cacheKeyOf(q)
 	k.failed = true
 	c.insertEntry(k, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(q.name))}, now)
 }
 
-// addConfirmedReferral caches for a while that the parent has confirmed the servers of a zone.
+// addConfirmedReferral caches for failureTTL that the parent has confirmed the delegation of a zone.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, failed: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
-// isReferralConfirmed reports whether addConfirmedReferral has been called a short time ago.
+// isReferralConfirmed reports whether the parent has confirmed the delegation of a zone within failureTTL.
 func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
 	return c.lookUpEntry(cacheKey{name: zone, failed: true}, now) != nil
 }
 
-// insertEntry caches an entry, unless it is too large. It evicts entries that were not used for longer.
+// insertEntry caches an entry, unless it is too large. It evicts entries until the new one fits.
 func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	e.lastUsed.Store(now.Unix())
 	e.added, e.expires = now.Round(0), e.expires.Round(0)
@@ -221,7 +227,7 @@ func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	}
 }
 
-// evictEntry removes, of a few random entries, the least recently used.
+// evictEntry compares a few random entries and removes the least recently used.
 func (c *cache) evictEntry(now time.Time) {
 	const sample = 8
 	var worst cacheKey
@@ -242,6 +248,7 @@ func (c *cache) evictEntry(now time.Time) {
 	c.removeLocked(worst)
 }
 
+// removeLocked removes the entry with a key, if there is one. The caller holds mu.
 func (c *cache) removeLocked(k cacheKey) {
 	e := c.entries[k]
 	if e == nil {
@@ -254,7 +261,7 @@ func (c *cache) removeLocked(k cacheKey) {
 	}
 }
 
-// fillStats sets the statistics of the cache.
+// fillStats sets the statistics of the cache in s.
 func (c *cache) fillStats(s *observe.RecursorStats) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -21,55 +21,55 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// core is the state of a Resolver.
+// core is the state of a Resolver. The first use of the Resolver creates it.
 type core struct {
-	err error // why the Resolver cannot be used
+	err error // error of an invalid field; nil: the Resolver can be used
 
 	conf         *Resolver
 	maxBytes     int64
-	maxHeldBytes int64    // limit of heldBytes
-	types        []uint16 // A and AAAA, if the address family is enabled
-	limits       *Limits  // without zero values
+	maxHeldBytes int64    // largest heldBytes
+	types        []uint16 // A, AAAA, or both: the enabled address families
+	limits       *Limits  // with defaults in place of zero values
 	hints        []netip.AddrPort
-	stubs        map[string]*delegation // zones of Resolver.Zones
+	stubs        map[string]*delegation // Resolver.Zones by zone name
 	validator    *chain.Validator       // nil: validation is off
-	hintsZone    *delegation            // the root with the hints as servers, for key queries during priming
+	hintsZone    *delegation            // delegation of the root to the hints, for key queries during priming
 	pool         *nameservers.Pool
 
 	// Safe for concurrent use.
 	cache     *cache
 	lookups   lookupGroup
 	counters  resolverCounters
-	heldBytes atomic.Int64 // memory of waiting questions
+	heldBytes atomic.Int64 // memory that waiting questions hold, see reserveMemory
 
-	tracePanicked atomic.Bool
+	tracePanicked atomic.Bool // a panic of Trace was logged
 
-	ctx     context.Context // ends with Close
+	ctx     context.Context // canceled by Close
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup // questions and their goroutines
 
 	closeMu sync.RWMutex // guards closed
-	closed  bool         // no question may begin
+	closed  bool         // Close was called
 
 	primeMu     sync.Mutex    // guards the fields below
-	rootZone    *delegation   // the primed root
-	primingDone chan struct{} // closed when priming has ended; nil: it is not running
+	rootZone    *delegation   // delegation of the root; nil: not primed yet
+	primingDone chan struct{} // closed when the running priming ends; nil: priming is not running
 }
 
-// resolverCounters are counted for Stats.
+// resolverCounters are the counters of Stats that concern questions.
 type resolverCounters struct {
 	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
-	limited                                              sync.Map // *atomic.Int64 by field of Limits
+	limited                                              sync.Map // questions that ended at a limit: *atomic.Int64 by field of Limits
 	events                                               chain.EventLog
 }
 
 // errPanicked is the error of a Resolver whose first use has panicked.
 var errPanicked = errors.New("recursor: Resolver panicked when it was first used")
 
-// setUpOnce returns the state, which the first call makes.
+// setUpOnce returns the state of r, which the first call creates. The error names an invalid field of r.
 func (r *Resolver) setUpOnce() (*core, error) {
 	r.once.Do(func() {
-		r.core = &core{err: errPanicked, cache: new(cache)} // the error remains if applyConfig panics: no answer may pass unvalidated
+		r.core = &core{err: errPanicked, cache: new(cache)} // remains if applyConfig panics, because no answer may be returned without validation
 		r.core.err = r.core.applyConfig(r)
 	})
 	return r.core, r.core.err
@@ -78,7 +78,7 @@ func (r *Resolver) setUpOnce() (*core, error) {
 // minBytes is the lowest Resolver.MaxBytes.
 const minBytes = 1 << 20
 
-// applyConfig checks the Resolver's fields and makes the state.
+// applyConfig validates the fields of r and sets up the state.
 func (c *core) applyConfig(r *Resolver) error {
 	c.conf = r
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -115,7 +115,7 @@ func (c *core) applyConfig(r *Resolver) error {
 		c.maxBytes = r.MaxBytes
 	}
 	c.maxHeldBytes = c.maxBytes / 8
-	c.cache.maxBytes = c.maxBytes - c.maxBytes/4 - c.maxHeldBytes // the Pool has the rest
+	c.cache.maxBytes = c.maxBytes - c.maxBytes/4 - c.maxHeldBytes // the remaining quarter is for the Pool
 	if r.NoIPv4 && r.NoIPv6 {
 		return fmt.Errorf("recursor: Resolver.NoIPv4 and NoIPv6 are both set; want one at most")
 	}
@@ -134,10 +134,10 @@ func (c *core) applyConfig(r *Resolver) error {
 	return c.startValidation(r.Trust)
 }
 
-// wantsSignatures reports whether all queries have DO and signatures are kept.
+// wantsSignatures reports whether validation is on. Then all queries have DO, and signatures are kept.
 func (c *core) wantsSignatures() bool { return c.validator != nil }
 
-// startValidation makes the validator.
+// startValidation creates the validator. It gives the validator a part of the cache's memory.
 func (c *core) startValidation(t dnssec.Trust) error {
 	conf, err := readTrust(t, *c.limits)
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *core) startValidation(t dnssec.Trust) error {
 	return nil
 }
 
-// readZones checks Resolver.Zones and sets stubs.
+// readZones validates Resolver.Zones and stores them in stubs.
 func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
@@ -172,7 +172,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 		}
 		for _, a := range addrs {
 			if !a.IsValid() || a.Port() == 0 {
-				return fmt.Errorf("recursor: Resolver.Zones has address %q for zone %q; want one as 192.0.2.1:53", a, zone)
+				return fmt.Errorf("recursor: Resolver.Zones has address %q for zone %q; want an address such as 192.0.2.1:53", a, zone)
 			}
 		}
 		z := newEmptyDelegation(name)
@@ -182,7 +182,7 @@ func (c *core) readZones(zones map[string][]netip.AddrPort) error {
 	return nil
 }
 
-// poolConfig returns the configuration of the Pool. The Resolver's fields are valid.
+// poolConfig returns the configuration of the Pool. The Resolver's fields must be valid.
 func (c *core) poolConfig() nameservers.Config {
 	r := c.conf
 	conf := nameservers.Config{
@@ -206,7 +206,8 @@ func (c *core) poolConfig() nameservers.Config {
 	return conf
 }
 
-// recoverTracePanic recovers a panic of Trace, which may run on a goroutine where nothing else does. It logs the first.
+// recoverTracePanic recovers a panic of a Trace function, and logs the first. It must be deferred. The function may
+// run on a goroutine that no other code recovers.
 func (c *core) recoverTracePanic() {
 	p := recover()
 	if p == nil || c.tracePanicked.Swap(true) {
@@ -217,7 +218,7 @@ func (c *core) recoverTracePanic() {
 	})
 }
 
-// stubZone returns the zone of Resolver.Zones that contains a name, or nil.
+// stubZone returns the closest zone of Resolver.Zones that contains a name, or nil.
 func (c *core) stubZone(name string) *delegation {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if z := c.stubs[name]; z != nil {
@@ -227,13 +228,14 @@ func (c *core) stubZone(name string) *delegation {
 	return c.stubs["."]
 }
 
-// Validate returns an error that names an invalid field. It sends nothing.
+// Validate returns an error that names an invalid field, or nil. It sends nothing.
 func (r *Resolver) Validate() error {
 	_, err := r.setUpOnce()
 	return err
 }
 
-// Close ends all questions with net.ErrClosed, waits for all goroutines, and returns nil. Exchanges after Close fail.
+// Close ends all questions with net.ErrClosed, waits for all goroutines, and returns nil. Exchanges after Close
+// fail.
 func (r *Resolver) Close() error {
 	c, err := r.setUpOnce()
 	c.closeMu.Lock()

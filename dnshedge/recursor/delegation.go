@@ -18,19 +18,20 @@ const dnsPort = 53
 // maxTTL is the longest time that data is cached (RFC 8767 §4).
 const maxTTL = 7 * 24 * time.Hour
 
-// A delegation has the servers of a zone according to its parent. It is immutable once made.
+// A delegation has the name servers of a zone as received from its parent zone, or as configured. It does not change
+// once it is shared.
 type delegation struct {
 	zone          string
-	names         []string         // of its servers; names without glue first
+	names         []string         // NS names; names without glue first
 	gluelessCount int              // number of names without glue
-	addrs         []netip.AddrPort // glue, or configured addresses
-	glueOwners    []string         // owner name of each glue record
-	// expires is when the parent has to be asked again, by wall clock. Zero: never.
+	addrs         []netip.AddrPort // addresses of servers: glue, or as configured
+	glueOwners    []string         // owner name of the glue record of each address
+	// expires is the wall clock time when the parent has to be queried again. Zero: never.
 	expires time.Time
 
-	chain     *chain.Zone // its place in the chain of trust; not nil
-	stub      bool        // of Resolver.Zones: the servers need no authority
-	privateOK bool        // private addresses are allowed
+	chain     *chain.Zone // the zone in the chain of trust; never nil
+	stub      bool        // from Resolver.Zones: the servers need not be authoritative
+	privateOK bool        // servers may have private addresses
 }
 
 // newEmptyDelegation returns a delegation without servers.
@@ -40,8 +41,8 @@ func newEmptyDelegation(name string) *delegation {
 	return z
 }
 
-// parseDelegation returns the delegation in the NS records of a zone, with the glue in extra. Glue must lie at or below
-// the delegating zone; other records are ignored. It returns nil if there is no server.
+// parseDelegation returns the delegation of a zone. ns has its NS records, and extra the glue. It ignores glue whose
+// owner is not at or below parent, the delegating zone. It returns nil if there is no NS record.
 func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *delegation {
 	z := newEmptyDelegation(zone)
 	glued := make(map[string]bool)
@@ -50,7 +51,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && dnsname.ToLower(s.Hdr.Name) == zone {
 			ttl = min(ttl, validTTL(rr))
 			name := dnsname.ToLower(s.Ns)
-			if _, twice := glued[name]; !twice && len(z.names) < maxNSRecords {
+			if _, listed := glued[name]; !listed && len(z.names) < maxNSRecords {
 				z.names = append(z.names, name)
 				glued[name] = false
 			}
@@ -63,7 +64,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 			continue
 		}
 		name := dnsname.ToLower(h.Name)
-		if _, ours := glued[name]; !ours || !dnsname.IsWithin(name, parent) {
+		if _, listed := glued[name]; !listed || !dnsname.IsWithin(name, parent) {
 			continue
 		}
 		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
@@ -89,7 +90,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	return z
 }
 
-// hasSameServers reports whether two delegations are of the same zone to the same servers.
+// hasSameServers reports whether two delegations have the same zone, server names and addresses.
 func (z *delegation) hasSameServers(o *delegation) bool {
 	same := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
@@ -100,7 +101,7 @@ func (z *delegation) hasSameServers(o *delegation) bool {
 	return z.zone == o.zone && same(z.names, o.names) && slices.Equal(addrs(z), addrs(o))
 }
 
-// glueAddresses returns the glue of a server name.
+// glueAddresses returns the addresses in the glue of a server name.
 func (z *delegation) glueAddresses(name string) []netip.Addr {
 	var addrs []netip.Addr
 	for i, owner := range z.glueOwners {
@@ -112,11 +113,11 @@ func (z *delegation) glueAddresses(name string) []netip.Addr {
 }
 
 const (
-	maxNSRecords = 256 // NS records of one response that are read
-	minZoneTTL   = 1   // seconds: a referral lasts for the question that it came with
+	maxNSRecords = 256 // largest number of NS records of a response that are read
+	minZoneTTL   = 1   // shortest lifetime in seconds, so that a delegation lasts for the current question
 )
 
-// compareTrueFirst orders true before false.
+// compareTrueFirst is a comparison function for sorting true before false.
 func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:
@@ -127,7 +128,7 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-// recordAddress returns the address in an A or AAAA record of class IN.
+// recordAddress returns the address in an A or AAAA record of class IN, and false for any other record.
 func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	switch rr := rr.(type) {
 	case *dns.A:
@@ -140,7 +141,7 @@ func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// validTTL returns the TTL of a record in seconds, and 0 in place of a value from 2^31 on (RFC 2181 §8).
+// validTTL returns the TTL of a record in seconds. A value from 2^31 on counts as 0 (RFC 2181 §8).
 func validTTL(rr dns.RR) uint32 {
 	if ttl := rr.Header().Ttl; ttl < 1<<31 {
 		return ttl
@@ -148,6 +149,7 @@ func validTTL(rr dns.RR) uint32 {
 	return 0
 }
 
+// memorySize estimates the memory of the delegation, in bytes.
 func (z *delegation) memorySize() int64 {
 	n := 256 + int64(len(z.zone)) + 48*int64(cap(z.addrs))
 	for _, names := range [...][]string{z.names, z.glueOwners} {

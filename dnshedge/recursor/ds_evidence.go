@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// readDSEvidence returns the DS records of a referral, or their denial, with signatures. It omits records that the proof
-// does not need.
+// readDSEvidence returns the records in a referral that prove whether the child zone (name) is signed. These are its
+// DS records, or else the NSEC and NSEC3 records that deny them, with signatures. parent is the delegating zone.
 func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 	var ds, denial []dns.RR
 	for _, rr := range ns {
@@ -39,7 +39,7 @@ func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 
 func isDS(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDS }
 
-// coveredType returns the type of a record, or the type that a signature covers.
+// coveredType returns the type that an RRSIG record covers, and for any other record its own type.
 func coveredType(rr dns.RR) uint16 {
 	if sig, ok := rr.(*dns.RRSIG); ok {
 		return sig.TypeCovered
@@ -53,9 +53,11 @@ type rrsetKey struct {
 	typ  uint16
 }
 
-// limitTTLsBySignatures lowers TTLs of unverified records to the lifetime of their signatures: the RRSIG's TTL, the
-// original TTL, and the seconds until it expires, at least 1. choose selects one of several signatures of an RRset. It
-// returns the lowest TTL of signed records, or maxTTL.
+// limitTTLsBySignatures lowers the TTLs of unverified records to the lifetime of their signatures. It returns the
+// lowest TTL of signed records, or maxTTL if there are none.
+//
+// The lifetime is the least of the RRSIG's TTL, its original TTL, and the time until it expires (at least 1 s). If
+// an RRset has several signatures, choose selects one of two lifetimes.
 func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, sections ...[]dns.RR) time.Duration {
 	ends := make(map[rrsetKey]uint32)
 	for _, rrs := range sections {
@@ -89,8 +91,8 @@ func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, secti
 func chooseLongest(a, b uint32) uint32  { return max(a, b) }
 func chooseShortest(a, b uint32) uint32 { return min(a, b) }
 
-// packRecords returns records in wire format. It copies them first, because others read them and PackRR writes to its
-// argument.
+// packRecords returns records in wire format. It packs copies, because dns.PackRR changes its argument and other
+// goroutines read the records. It omits records that cannot be packed.
 func packRecords(rrs []dns.RR) (all [][]byte) {
 	for _, rr := range rrs {
 		rr = dns.Copy(rr)
@@ -102,6 +104,7 @@ func packRecords(rrs []dns.RR) (all [][]byte) {
 	return all
 }
 
+// unpackRecords parses records in wire format. It omits invalid ones.
 func unpackRecords(all [][]byte) (rrs []dns.RR) {
 	for _, b := range all {
 		if rr, n, err := dns.UnpackRR(b, 0); err == nil && n == len(b) {

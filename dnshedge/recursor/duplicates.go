@@ -6,10 +6,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// maxLinearRecords is the number of records that are compared with each other; more are indexed.
+// maxLinearRecords is the largest number of records that removeDuplicates compares with each other. More records are
+// indexed.
 const maxLinearRecords = 8
 
-// removeDuplicates removes duplicate records (RFC 2181 §5) and keeps their lowest TTL. It reuses the slice.
+// removeDuplicates removes duplicate records (RFC 2181 §5) and keeps the lowest TTL of each. It reuses the slice.
 func removeDuplicates(rrs []dns.RR) []dns.RR {
 	before := findDuplicate
 	if len(rrs) > maxLinearRecords {
@@ -28,7 +29,7 @@ func removeDuplicates(rrs []dns.RR) []dns.RR {
 	return kept
 }
 
-// findDuplicate returns the index of the duplicate of rr, or the number of records.
+// findDuplicate returns the index in kept of a duplicate of rr, or len(kept) if there is none.
 func findDuplicate(kept []dns.RR, rr dns.RR) int {
 	for i, old := range kept {
 		if dns.IsDuplicate(old, rr) {
@@ -38,8 +39,9 @@ func findDuplicate(kept []dns.RR, rr dns.RR) int {
 	return len(kept)
 }
 
-// newDuplicateFinder returns a function like findAmongFew that takes constant time. It must be called for the records in
-// order. A name in the data with other letter case makes another record.
+// newDuplicateFinder returns a function like findDuplicate that takes constant time, for about n records. It must be
+// called for the records in order. Unlike findDuplicate, it does not ignore the letter case of names in the data of
+// records.
 func newDuplicateFinder(n int) func(kept []dns.RR, rr dns.RR) int {
 	seen := make(map[string]int, n)
 	owners := make(map[string]uint32)

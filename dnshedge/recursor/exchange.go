@@ -18,16 +18,19 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// ExchangeContext answers the question of m, which it does not change. The address must be empty. The response has m's ID
-// and RA, never AA, and an OPT record if m has one. It has AD if the whole answer was validated, m has DO or AD, and not
-// CD (RFC 6840 §5.8). The duration is the time that it took.
+// ExchangeContext resolves the question of m and returns the response, and the time that it took. It does not change
+// m. The address must be empty.
 //
-// The response is SERVFAIL with an extended error, without an error, if the question cannot be answered within 4.5 s or
-// nine tenths of the time that ctx leaves, or if the answer does not fit a message.
+// The response has the ID of m and RA, never AA, and an OPT record if m has one. It has AD if the whole answer was
+// validated, and m has DO or AD, and not CD (RFC 6840 §5.8). EDNS options do not change the answer.
 //
-// It returns an error if ctx ends, if nothing can be sent to a zone's servers, as without a network, if the Resolver is
-// closed or has an invalid field, or if m is not a question. A question has opcode QUERY and one entry, of a data type or
-// ANY. In a class other than IN it is REFUSED. EDNS options do not change an answer.
+// If the question cannot be resolved in time, the response is SERVFAIL with an extended error (RFC 8914), and the
+// error is nil. The time is 4.5 s, or nine tenths of the time that ctx leaves if that is less. The same holds if the
+// answer does not fit a DNS message. A class other than IN is answered with REFUSED.
+//
+// It returns an error if ctx ends, or if no query can be sent to the servers of a zone, for example without a
+// network. It also returns an error if the Resolver is closed or has an invalid field, or if m is not a valid
+// question: opcode QUERY with one entry, whose type is ANY or a type of data.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -48,7 +51,7 @@ func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address stri
 	return resp, time.Since(start), err
 }
 
-// answerQuestion answers the question q of m.
+// answerQuestion resolves q, the question of m, with statistics and trace. Its results are those of ExchangeContext.
 func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns.Msg, error) {
 	if !c.beginQuestion() {
 		return nil, net.ErrClosed
@@ -104,7 +107,8 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	return resp, err
 }
 
-// countSecurity returns the security status of an answer, and counts it.
+// countSecurity counts the security status of an answer and returns it. err is the error of the question. The
+// returned error is err, or errRootKeySentinel.
 func (c *core) countSecurity(q question, b *questionBudget, res *result, err error) (dnssec.Security, error) {
 	if c.validator == nil {
 		return dnssec.Unchecked, err
@@ -135,7 +139,8 @@ func (c *core) countSecurity(q question, b *questionBudget, res *result, err err
 	return dnssec.Insecure, nil
 }
 
-// beginQuestion reports whether a question may begin. Then running.Done must follow.
+// beginQuestion registers a question and reports true. Then the caller must call running.Done. After Close, it
+// reports false.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -145,7 +150,7 @@ func (c *core) beginQuestion() bool {
 	return !c.closed
 }
 
-// countLimit counts a question that ended at a limit.
+// countLimit counts a question that has reached a limit. field is the name of the limit in Limits.
 func (c *core) countLimit(field string) {
 	n, ok := c.counters.limited.Load(field)
 	if !ok {
@@ -154,10 +159,12 @@ func (c *core) countLimit(field string) {
 	n.(*atomic.Int64).Add(1)
 }
 
-// udpSize is the UDP payload size in responses, in bytes. A server that sends one goes by the client's size.
+// udpSize is the UDP payload size in the OPT record of responses, in bytes. A server that sends a response to a
+// client must use the client's payload size.
 const udpSize = 1232
 
-// buildResponse returns the response to m with question q.
+// buildResponse returns the response to m, whose question is q. res is the answer. If err is not nil, the response
+// is SERVFAIL.
 func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	resp := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled,
@@ -192,7 +199,7 @@ func buildResponse(m *dns.Msg, q question, res *result, err error) *dns.Msg {
 	return resp
 }
 
-// extendedError returns the extended error (RFC 8914) of a failed question.
+// extendedError returns the extended error (RFC 8914) that describes err.
 func extendedError(err error) *dns.EDNS0_EDE {
 	code := dns.ExtendedErrorCodeOther
 	if bogus := (*dnssec.Error)(nil); errors.As(err, &bogus) {
@@ -207,12 +214,13 @@ func extendedError(err error) *dns.EDNS0_EDE {
 	return &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.TrimPrefix(err.Error(), "recursor: ")}
 }
 
-// IgnoresOptions tells a Client that EDNS options do not change answers. The Client then shares exchanges between callers
-// that differ only in options, and caches the answers.
+// IgnoresOptions marks that EDNS options do not change answers. A dnshedge.Client then shares exchanges between
+// callers that differ only in options, and caches the answers.
 func (r *Resolver) IgnoresOptions() {}
 
-// NothingBelow reports whether no names exist below a name that a response with AD denies (RFC 8020). The Resolver must
-// validate, and neither Zones nor Trust have a name below. A Client above it does not ask for these names then.
+// NothingBelow reports whether a validated NXDOMAIN response for a name means that no names exist below it (RFC
+// 8020). Then a dnshedge.Client does not ask for names below it. The result is false without validation, or if Zones
+// or Trust has a zone at or below the name.
 func (r *Resolver) NothingBelow(name string) bool {
 	c, err := r.setUpOnce()
 	name, ok := dnsname.ParseCanonical(name)

@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// Export writes learned data that stays valid for a while, for Import in another process or after a restart: round trip
-// times of servers, and the delegations and DS records of the root and its child zones.
+// Export writes learned data, for Import in another process or after a restart. It has the data that stays valid for
+// a while: round trip times of servers, and the delegations and DS records of the root and its child zones.
 func (r *Resolver) Export(w io.Writer) error {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -25,15 +25,16 @@ func (r *Resolver) Export(w io.Writer) error {
 	return c.pool.Export(w, r.hashServers(), c.exportZones())
 }
 
-// Identity returns a string that identifies the root servers, the Zones, Trust and Limits.NSEC3Iterations: Resolvers with
-// equal strings give equal answers. Import of a dnshedge.Client compares these strings.
+// Identity returns a string of the fields that change answers: Hints, Zones, PrivateOK, Trust and
+// Limits.NSEC3Iterations. Resolvers with equal strings give equal answers. Import of a dnshedge.Client compares the
+// strings.
 func (r *Resolver) Identity() string {
 	t := r.Trust
 	return fmt.Sprintf("%s %d %s", r.identifyServers(), r.Limits.withDefaults().NSEC3Iterations,
 		chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
-// identifyServers returns a string that identifies the configured servers.
+// identifyServers returns a string of Hints, Zones and PrivateOK, which identifies the configured servers.
 func (r *Resolver) identifyServers() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
@@ -43,22 +44,24 @@ func (r *Resolver) identifyServers() string {
 	return fmt.Sprintf("%s %q %v", r.identifyRoot(), zones, r.PrivateOK)
 }
 
-// hashServers returns a hash of identifyServers. Exported delegations are valid only for Resolvers with the same configured
-// servers.
+// hashServers returns a hash of identifyServers. Exported delegations are valid only for Resolvers with an equal
+// hash.
 func (r *Resolver) hashServers() string {
 	h := sha256.Sum256([]byte(r.identifyServers()))
 	return string(h[:])
 }
 
-// identifyRoot returns a string that identifies the configured root servers.
+// identifyRoot returns a string of Hints, which identifies the configured root servers.
 func (r *Resolver) identifyRoot() string {
 	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
 	return fmt.Sprint(r.Hints == nil, hints)
 }
 
-// Import adds the data of Export that is not better known already. The time that has passed counts against TTLs. If Hints,
-// Zones or PrivateOK differ, only round trip times are added. It returns an error and changes nothing if the export is
-// damaged, has another version, is larger than 16 MiB, or is older than a day.
+// Import adds the data of an export, except data that the Resolver has already. The age of the export shortens TTLs.
+// If Hints, Zones or PrivateOK differ, it adds only round trip times.
+//
+// It returns an error and changes nothing if the export is damaged, has another version, is larger than 16 MiB, or
+// is older than a day.
 func (r *Resolver) Import(rd io.Reader) error {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -92,14 +95,15 @@ func (c *core) exportZones() []nameservers.Delegation {
 	return zones
 }
 
-// importZones adds delegations that are not cached. It skips invalid ones.
+// importZones adds imported delegations of the root and its child zones, unless there is one already. It skips
+// invalid delegations.
 func (c *core) importZones(zones []nameservers.Delegation) {
 	now := time.Now()
 	for _, x := range zones {
 		z := newEmptyDelegation(x.Zone)
 		z.names, z.addrs, z.expires = x.Names, x.Addrs, x.Expires
 		if len(z.names) == 0 || len(z.names) > nameservers.MaxNames || len(z.addrs) > nameservers.MaxAddrs || z.expires.After(now.Add(maxTTL)) ||
-			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { same, ok := dnsname.ParseCanonical(name); return !ok || same != name }) {
+			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { canonical, ok := dnsname.ParseCanonical(name); return !ok || canonical != name }) {
 			continue
 		}
 		if len(z.addrs) == 0 {
@@ -114,7 +118,7 @@ func (c *core) importZones(zones []nameservers.Delegation) {
 			c.primeMu.Unlock()
 			continue
 		}
-		z.chain.Parent, z.chain.DSEvidence, z.chain.ReceivedAt = c.hintsZone.chain, unpackRecords(x.DSEvidence), now.Add(-time.Minute) // the time is unknown, but not recent
+		z.chain.Parent, z.chain.DSEvidence, z.chain.ReceivedAt = c.hintsZone.chain, unpackRecords(x.DSEvidence), now.Add(-time.Minute) // the time of the referral is unknown, but not recent
 		if dnsname.Parent(z.zone) == "." && c.cache.lookUpDelegation(z.zone, now) == nil {
 			c.cache.addDelegation(z, now)
 		}

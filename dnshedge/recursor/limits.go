@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	maxLookupDepth     = 4   // depth of server names that depend on server names
-	maxUnresolvedNames = 5   // server names of a question without an address
+	maxLookupDepth     = 4   // server name lookups that may depend on each other
+	maxUnresolvedNames = 5   // server names without an address after which a question looks up no more names
 	maxNSEC3Iterations = 500 // highest Limits.NSEC3Iterations
 
-	maxParallelLookups = 2 // server name lookups for one zone
+	maxParallelLookups = 2 // server name lookups in parallel for one zone
 )
 
-// withDefaults returns the limits without zero values.
+// withDefaults returns the limits with defaults in place of zero values.
 func (l Limits) withDefaults() Limits {
 	return Limits{
 		Queries: cmp.Or(l.Queries, 64), ChainQueries: cmp.Or(l.ChainQueries, 32),
@@ -28,6 +28,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
+// checkValues returns an error that names an invalid limit, or nil.
 func (l Limits) checkValues() error {
 	for _, f := range [...]struct {
 		name  string
@@ -47,7 +48,7 @@ func (l Limits) checkValues() error {
 	return nil
 }
 
-// A limitError ends a question that has reached a limit.
+// A limitError ends a question that would exceed a limit.
 type limitError struct {
 	field string // of Limits
 	value int
@@ -57,20 +58,23 @@ func (e *limitError) Error() string {
 	return fmt.Sprintf("recursor: limit %s of %d reached", e.field, e.value)
 }
 
-// A questionBudget counts the cost of a client's question, including lookups for it. It is safe for concurrent use.
+// A questionBudget counts the cost of a client's question, with all lookups for it, and enforces Limits. It is safe
+// for concurrent use.
 type questionBudget struct {
 	limits          *Limits
 	validation      validate.Validation // limits of cryptographic work
-	queries         atomic.Int32        // without hedges
+	queries         atomic.Int32        // queries sent, without hedges
 	hedges          atomic.Int32
-	serverNames     atomic.Int32 // looked up
+	serverNames     atomic.Int32 // server names looked up
 	unresolvedNames atomic.Int32 // server names without an address
-	synthesized     atomic.Int32 // answers made from proofs
+	synthesized     atomic.Int32 // synthesized answers
 }
 
+// Validation implements chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts a query. A hedge never fails, because the hedge budget pays for it.
+// spendQuery counts a query. It returns a limitError above Limits.Queries. For a hedge, the error is always nil,
+// because the hedge budget pays.
 func (b *questionBudget) spendQuery(hedge bool) error {
 	if hedge {
 		b.hedges.Add(1)
@@ -79,7 +83,8 @@ func (b *questionBudget) spendQuery(hedge bool) error {
 	return countWithinLimit(&b.queries, "Queries", b.limits.Queries)
 }
 
-// countWithinLimit increments the count, or returns an error if that exceeds the limit.
+// countWithinLimit increments a count. If the count would exceed the limit, it does not, and returns a limitError
+// with the field of Limits.
 func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	if int(count.Add(1)) > limit {
 		count.Add(-1)
@@ -88,7 +93,7 @@ func countWithinLimit(count *atomic.Int32, field string, limit int) error {
 	return nil
 }
 
-// nameserversHedge returns the settings in the form of package nameservers, which has no NoBudget.
+// nameserversHedge converts h for package nameservers, which has no NoBudget.
 func (h Hedge) nameserversHedge() nameservers.Hedge {
 	c := nameservers.Hedge(h)
 	if h.BudgetPercent == NoBudget {
@@ -97,6 +102,7 @@ func (h Hedge) nameserversHedge() nameservers.Hedge {
 	return c
 }
 
+// checkValues returns an error that names an invalid field, or nil.
 func (h Hedge) checkValues() error {
 	switch {
 	case !(h.Percentile >= 0 && h.Percentile < 1): // rejects NaN

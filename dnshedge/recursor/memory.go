@@ -16,8 +16,8 @@ func estimateRecordMemory(sections ...[]dns.RR) (n int64) {
 	return n
 }
 
-// estimateValueMemory estimates the memory that v refers to, in bytes. Data that is small in a message may be large here, such
-// as many empty strings.
+// estimateValueMemory estimates the memory that v refers to, in bytes. A record that is small in a message may be
+// large in memory, for example if it has many empty strings.
 func estimateValueMemory(v reflect.Value) int64 {
 	var n int64
 	switch v.Kind() {

@@ -7,21 +7,22 @@ import (
 )
 
 const (
-	maxMinimisedQueries  = 10 // minimised questions for a name (RFC 9156 §2.3)
-	singleLabelQueries   = 4  // of these, questions with one label more
-	maxMinimisedAttempts = 3  // queries for a minimised question before the whole name is asked
+	maxMinimisedQueries  = 10 // MAX_MINIMISE_COUNT of RFC 9156 §2.3: minimised questions for a name
+	singleLabelQueries   = 4  // MINIMISE_ONE_LAB of RFC 9156 §2.3: minimised questions with one more label each
+	maxMinimisedAttempts = 3  // queries for a minimised question before the full question is sent
 )
 
-// A minimiser sends servers no more of a name than they need (RFC 9156).
+// A minimiser shortens the name of a question, so that each zone's servers learn no more labels than they need (RFC
+// 9156).
 type minimiser struct {
 	q             question
-	do            bool // set DO for minimised questions too
-	off           bool // ask the whole name
-	queries       int
-	exposedLabels int // labels of the longest minimised name or zone
+	do            bool // DO bit of minimised questions
+	off           bool // send the full question
+	queries       int  // minimised questions so far
+	exposedLabels int  // number of labels of the longest minimised name or zone so far
 }
 
-// nextQuestion returns the question for the servers of a zone, and whether it is the whole question.
+// nextQuestion returns the next question for the servers of a zone, and whether it is the full question.
 func (m *minimiser) nextQuestion(zone string) (question, bool) {
 	m.exposedLabels = max(m.exposedLabels, dnsname.CountLabels(zone))
 	left := dnsname.CountLabels(m.q.name) - m.exposedLabels

@@ -16,55 +16,57 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// maxNameLookupTime is the maximum time of a server name lookup.
+// maxNameLookupTime is the time limit of a server name lookup.
 const maxNameLookupTime = 10 * time.Second
 
 // errCycle means that a server name lookup would wait for itself.
-var errCycle = errors.New("recursor: looking up a server's name needs itself")
+var errCycle = errors.New("recursor: the lookup of a server name depends on itself")
 
-// errGlueArrived ends a server name lookup before it asks the name's own zone, because a referral has had glue for it.
-var errGlueArrived = errors.New("recursor: there is glue for the server's name")
+// errGlueArrived ends a server name lookup before it queries the zone of the name, because the referral to that zone
+// has glue for the name.
+var errGlueArrived = errors.New("recursor: a referral has glue for the server name")
 
-// errTooDeep means that server names depend on other server names too deeply.
-var errTooDeep = errors.New("recursor: too many names of servers are served by servers whose names have to be looked up")
+// errTooDeep means that more than maxLookupDepth server name lookups depend on each other.
+var errTooDeep = errors.New("recursor: too many lookups of server names depend on each other")
 
-// errTooManyUnresolvedNames means that too many server names of the question have no address.
-var errTooManyUnresolvedNames = errors.New("recursor: too many names of servers have no address")
+// errTooManyUnresolvedNames means that maxUnresolvedNames server names of a question have no address.
+var errTooManyUnresolvedNames = errors.New("recursor: too many server names have no address")
 
-// A questionSpecificError is the failure of a zone for a reason in the question that asked. It says nothing of the zone for
-// other questions.
+// A questionSpecificError is the failure to reach a zone because of the limits of one question. Other questions may
+// reach the zone.
 type questionSpecificError struct{ error }
 
 func (e *questionSpecificError) Unwrap() error { return e.error }
 
-// isQuestionSpecific reports whether an error is a queryLocalError.
+// isQuestionSpecific reports whether an error is a questionSpecificError.
 func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
 
-// isLocalFailure reports whether no query could leave this machine, as without a network or descriptors. This error is not
-// cached.
+// isLocalFailure reports whether an error is a nameservers.LocalError: no query could leave this machine. This error
+// is not cached.
 func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
 
-// A lookupGroup shares running server name lookups and zone queries between callers (single flight). It refuses a wait
-// that would close a cycle of waiting lookups.
+// A lookupGroup shares running server name lookups and zone queries between callers (single flight). It refuses a
+// wait that would close a cycle of lookups that wait for each other.
 type lookupGroup struct {
 	mu          sync.Mutex // guards the fields below, and the graph of waitNode
 	lookups     map[cacheKey]*nameLookup
 	zoneQueries map[zoneQueryKey]*zoneQuery
 }
 
-// A waitNode is a node of the graph of waiting lookups: a nameLookup or a zoneQuery. lookupGroup.mu guards it. A nil node
-// is a client's question, for which nothing waits.
+// A waitNode is a node in the graph of lookups that wait for each other: a nameLookup or a zoneQuery. A nil node is
+// a client's question, for which no lookup waits. lookupGroup.mu guards it.
 //
-// A lookup may wait as a hedge: it would not need the result if a server were not late. The hedge budget, and not the
-// question, pays for lookups that are only needed by hedges.
+// A wait may be a hedge: the result is of use only because a server is late. The hedge budget pays for lookups that
+// only hedges wait for. The budget of the question pays for all other lookups.
 type waitNode struct {
 	waitsFor map[*waitNode]waitCount
-	needed   bool // a client's question waits for it, directly or not, and not as a hedge
+	needed   bool // a client's question waits for it, directly or through other nodes, and not as a hedge
 }
 
-// waitCount counts the waits of one node for another.
+// waitCount counts the waits of one node for another: all waits, and the hedges among them.
 type waitCount struct{ all, hedges int }
 
+// addWait adds a wait of n for o.
 func (n *waitNode) addWait(o *waitNode, hedge bool) {
 	if n == nil {
 		o.markNeeded()
@@ -83,6 +85,7 @@ func (n *waitNode) addWait(o *waitNode, hedge bool) {
 	n.waitsFor[o] = w
 }
 
+// removeWait removes a wait of n for o.
 func (n *waitNode) removeWait(o *waitNode) {
 	if n == nil {
 		return
@@ -96,7 +99,7 @@ func (n *waitNode) removeWait(o *waitNode) {
 	n.waitsFor[o] = w
 }
 
-// markNeeded records that a client's question needs n, and all that n waits for.
+// markNeeded records that a client's question needs n, and all nodes that n waits for other than as a hedge.
 func (n *waitNode) markNeeded() {
 	if n.needed {
 		return
@@ -109,7 +112,7 @@ func (n *waitNode) markNeeded() {
 	}
 }
 
-// promoteHedgedWaits turns the hedged waits of n into necessary ones.
+// promoteHedgedWaits records that n needs all nodes that it waits for. Its waits are no longer hedges.
 func (n *waitNode) promoteHedgedWaits() {
 	for o, w := range n.waitsFor {
 		n.waitsFor[o] = waitCount{all: w.all}
@@ -119,25 +122,27 @@ func (n *waitNode) promoteHedgedWaits() {
 	}
 }
 
-// waitsForNode reports whether n is o or waits for it, directly or not. seen has the visited nodes.
-func (n *waitNode) waitsForNode(o *waitNode, seen map[*waitNode]bool) bool {
+// waitsForNode reports whether n is o, or waits for o directly or through other nodes. visited has the nodes already
+// visited.
+func (n *waitNode) waitsForNode(o *waitNode, visited map[*waitNode]bool) bool {
 	if n == o {
 		return true
 	}
-	seen[n] = true
+	visited[n] = true
 	for next := range n.waitsFor {
-		if !seen[next] && next.waitsForNode(o, seen) {
+		if !visited[next] && next.waitsForNode(o, visited) {
 			return true
 		}
 	}
 	return false
 }
 
-// A nameLookup is a running lookup of a server's address. It is canceled when its last waiter leaves.
+// A nameLookup is a running lookup of a server name, for one address type. It is canceled when no caller waits for
+// it any more.
 type nameLookup struct {
 	waitNode
 	key    cacheKey
-	lookup *lookup // of its own goroutine
+	lookup *lookup // resolves the name on a goroutine of its own
 	done   chan struct{}
 	cancel context.CancelCauseFunc
 
@@ -148,24 +153,26 @@ type nameLookup struct {
 	err      error
 }
 
-// hasGlueIn reports whether a referral has glue that makes the lookup unnecessary.
+// hasGlueIn reports whether a delegation has glue that makes the lookup unnecessary.
 func (f *nameLookup) hasGlueIn(z *delegation) bool {
 	return slices.ContainsFunc(z.glueAddresses(f.key.name), func(a netip.Addr) bool {
 		return f.key.qtype == dns.TypeA && a.Is4() || f.key.qtype == dns.TypeAAAA && a.Is6()
 	})
 }
 
-// lookUpServerName returns the records that answer q, from the cache or a shared lookup. nxdomain means that the name does
-// not exist. n is the waiting node of l. The records must not be changed.
-func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q question, hedge bool) (rrs []dns.RR, gone bool, err error) {
+// lookUpServerName returns the records that answer q, from the cache or a shared lookup. nxdomain means that the
+// name does not exist. The records must not be changed.
+//
+// n is the node of l that waits for the lookup. hedge means that n waits as a hedge.
+func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q question, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
 	for try := 0; ; try++ {
-		if rrs, gone, ok := c.cache.lookUpRecords(q, time.Now()); ok {
-			return rrs, gone, nil
+		if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok {
+			return rrs, nxdomain, nil
 		}
 		if l.budget.unresolvedNames.Load() >= maxUnresolvedNames {
 			return nil, false, errTooManyUnresolvedNames
 		}
-		f, mine, err := c.joinNameLookup(l, n, q, hedge)
+		f, started, err := c.joinNameLookup(l, n, q, hedge)
 		if err != nil {
 			return nil, false, err
 		}
@@ -177,20 +184,21 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitNode, q q
 			return nil, false, context.Cause(ctx)
 		}
 		var limit *limitError
-		if f.err == nil || mine || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !isQuestionSpecific(f.err) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
+		if f.err == nil || started || try == 2 || !errors.Is(f.err, errCycle) && !errors.As(f.err, &limit) && !isQuestionSpecific(f.err) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
 			return f.rrs, f.nxdomain, f.err
 		}
-		// It failed for a reason of the question that started it. This question may succeed.
+		// The lookup has failed for a reason in the question that started it. This question may succeed.
 	}
 }
 
-// joinNameLookup makes n, a node of l, wait for the lookup of q. mine reports whether l has started it.
-func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f *nameLookup, mine bool, err error) {
+// joinNameLookup makes n, a node of l, wait for the running lookup of q. If there is none, it starts one, and
+// started is true. It fails with errCycle, errTooDeep or a limitError.
+func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f *nameLookup, started bool, err error) {
 	k := cacheKeyOf(q)
-	fs := &c.lookups
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	f = fs.lookups[k]
+	group := &c.lookups
+	group.mu.Lock()
+	defer group.mu.Unlock()
+	f = group.lookups[k]
 	if f == nil {
 		if l.depth >= maxLookupDepth {
 			return nil, false, errTooDeep
@@ -200,16 +208,16 @@ func (c *core) joinNameLookup(l *lookup, n *waitNode, q question, hedge bool) (f
 				return nil, false, err
 			}
 		}
-		f, mine = c.startNameLookup(l, k), true
+		f, started = c.startNameLookup(l, k), true
 	} else if n != nil && f.waitsForNode(n, make(map[*waitNode]bool)) {
 		return nil, false, errCycle
 	}
 	f.waiters++
 	n.addWait(&f.waitNode, hedge)
-	return f, mine, nil
+	return f, started, nil
 }
 
-// startNameLookup starts a lookup. The caller holds the lock.
+// startNameLookup starts a lookup on the budget of l. The caller holds lookupGroup.mu.
 func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	f := &nameLookup{key: k, done: make(chan struct{}), cancel: cancel}
@@ -243,35 +251,36 @@ func (c *core) startNameLookup(l *lookup, k cacheKey) *nameLookup {
 	return f
 }
 
-// isOnlyHedged reports whether only hedges wait for n.
+// isOnlyHedged reports whether only hedges wait for n, directly or through other nodes.
 func (c *core) isOnlyHedged(n *waitNode) bool {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return !n.needed
 }
 
-// markNeeded turns the hedged waits of n into necessary ones.
+// promoteLookups records that n needs the lookups that it waits for. They are no longer hedges.
 func (c *core) promoteLookups(n *waitNode) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	n.promoteHedgedWaits()
 }
 
-// leaveNameLookup ends n's wait for f. The last waiter cancels the lookup with the cause why.
-func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, why error) {
-	fs := &c.lookups
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+// leaveNameLookup ends the wait of n for f. If no other caller waits and cause is not nil, it cancels the lookup
+// with cause.
+func (c *core) leaveNameLookup(n *waitNode, f *nameLookup, cause error) {
+	group := &c.lookups
+	group.mu.Lock()
+	defer group.mu.Unlock()
 	n.removeWait(&f.waitNode)
-	if f.waiters--; f.waiters == 0 && why != nil {
-		if fs.lookups[f.key] == f {
-			delete(fs.lookups, f.key)
+	if f.waiters--; f.waiters == 0 && cause != nil {
+		if group.lookups[f.key] == f {
+			delete(group.lookups, f.key)
 		}
-		f.cancel(why)
+		f.cancel(cause)
 	}
 }
 
-// extractAddresses returns the addresses in A and AAAA records.
+// extractAddresses returns the addresses in A and AAAA records, at most nameservers.MaxAddrs.
 func extractAddresses(rrs []dns.RR) []netip.Addr {
 	var addrs []netip.Addr
 	for _, rr := range rrs {
@@ -282,41 +291,45 @@ func extractAddresses(rrs []dns.RR) []netip.Addr {
 	return addrs
 }
 
-// A zoneQueryKey identifies queries to a zone's servers with the same answer.
+// A zoneQueryKey identifies the zone queries that have the same answer.
 type zoneQueryKey struct {
 	zone string
 	question
-	fullName bool // the question is not minimised
+	fullName bool // false: the question is minimised
 }
 
-// A zoneQuery is a running query to a zone's servers. Callers that need the same answer wait for the leader, which sends
-// it. So a forger has one query to answer (RFC 5452 §5), and many clients cost a zone and its parents as much as one.
+// A zoneQuery is a running question to the servers of a zone, which callers share (single flight). The first caller
+// is the leader: it sends the queries, and the other callers wait.
+//
+// So an attacker can forge the response to one query only (RFC 5452 §5), and many clients cause no more queries than
+// one client.
 type zoneQuery struct {
 	waitNode
 	key  zoneQueryKey
-	zone *chain.Zone // of the leader
+	zone *chain.Zone // zone as known to the leader
 	done chan struct{}
 
-	waiters    int       // without the leader; guarded by lookupGroup.mu
-	awaitUntil time.Time // the latest lookup.awaitUntil of all callers; guarded by lookupGroup.mu
+	waiters    int       // callers that wait, without the leader; guarded by lookupGroup.mu
+	awaitUntil time.Time // latest lookup.awaitUntil of all callers; guarded by lookupGroup.mu
 
 	// Written before done is closed.
 	answer         zoneAnswer
-	leaderSpecific bool // err is specific to the leader; others may succeed
+	leaderSpecific bool // err concerns only the leader; the other callers try again
 	err            error
 }
 
 // A zoneAnswer is the answer of a zone's servers.
 type zoneAnswer struct {
 	*parsedResponse
-	cnameHint *parsedResponse // records of the alias target in the same response; nil: none may be believed
+	cnameHint *parsedResponse // records of the alias target in the same response, see readCNAMEHint; may be nil
 }
 
-// clone returns a copy without shared mutable data.
+// clone returns a copy whose records may be changed.
 func (s zoneAnswer) clone() zoneAnswer {
 	return zoneAnswer{s.parsedResponse.clone(), s.cnameHint.clone()}
 }
 
+// clone returns a copy whose records may be changed, or nil for nil.
 func (r *parsedResponse) clone() *parsedResponse {
 	if r == nil {
 		return nil
@@ -326,13 +339,14 @@ func (r *parsedResponse) clone() *parsedResponse {
 	return &c
 }
 
-// queryZone sends q to the servers of a zone, or waits for a running query.
-func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole bool) (zoneAnswer, error) {
+// queryZone returns the answer of a zone's servers to q. If the same question is running, it waits for that answer.
+// full is false for a minimised question.
+func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, full bool) (zoneAnswer, error) {
 	c := l.core
-	for alone := 0; ; {
-		s, leads := c.joinZoneQuery(l, z, zoneQueryKey{z.zone, q, whole})
+	for rejected := 0; ; {
+		s, leads := c.joinZoneQuery(l, z, zoneQueryKey{z.zone, q, full})
 		if s == nil { // the leader waits for this lookup
-			return l.queryServers(ctx, z, q, whole, &zoneQuery{awaitUntil: l.awaitUntil}, l.waitNode())
+			return l.queryServers(ctx, z, q, full, &zoneQuery{awaitUntil: l.awaitUntil}, l.waitNode())
 		}
 		if leads {
 			return l.runZoneQuery(ctx, z, s)
@@ -347,8 +361,8 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole
 		if s.err != nil && s.leaderSpecific || s.zone.HasMovedFor(z.chain) {
 			continue
 		}
-		if s.err == nil && slices.Contains(l.avoid, s.answer.server) && alone < maxAvoidedAnswers { // the leader did not avoid this server
-			alone++
+		if s.err == nil && slices.Contains(l.avoid, s.answer.server) && rejected < maxAvoidedAnswers { // the leader has not avoided this server
+			rejected++
 			continue
 		}
 		if s.err != nil {
@@ -358,38 +372,39 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, whole
 	}
 }
 
-// maxAvoidedAnswers is the number of shared answers of avoided servers that a lookup rejects.
+// maxAvoidedAnswers is the number of shared answers that a lookup rejects because their server is in lookup.avoid.
 const maxAvoidedAnswers = 4
 
-// zoneQueryDeadline returns until when a query awaits slow servers. A waiter with a later deadline extends it.
+// zoneQueryDeadline returns the time until which s waits for slow servers. A caller with a later deadline extends
+// it.
 func (c *core) zoneQueryDeadline(s *zoneQuery) time.Time {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
 	return s.awaitUntil
 }
 
-// runZoneQuery sends the query for all that wait.
+// runZoneQuery sends the queries of s as its leader, and passes the result to the waiting callers.
 func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery) (r zoneAnswer, err error) {
-	err = errTimeout // if this function does not return
+	err = errTimeout // remains if queryServers panics
 	defer func() { l.core.finishZoneQuery(l, s, r, err, ctx.Err() != nil || err == errTimeout) }()
 	r, err = l.queryServers(ctx, z, s.key.question, s.key.fullName, s, &s.waitNode)
 	return r, err
 }
 
-// joinZoneQuery returns the running query with a key, and whether l is its leader. It returns nil if the leader waits for
-// l.
+// joinZoneQuery returns the running zoneQuery with a key, or a new one whose leader is l. leads reports whether l is
+// the leader. It returns nil if l cannot wait, because the leader waits for l.
 func (c *core) joinZoneQuery(l *lookup, z *delegation, k zoneQueryKey) (s *zoneQuery, leads bool) {
-	fs := &c.lookups
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	s = fs.zoneQueries[k]
+	group := &c.lookups
+	group.mu.Lock()
+	defer group.mu.Unlock()
+	s = group.zoneQueries[k]
 	switch {
 	case s == nil, s.zone.HasMovedFor(z.chain):
 		s, leads = &zoneQuery{key: k, zone: z.chain, done: make(chan struct{})}, true
-		if fs.zoneQueries == nil {
-			fs.zoneQueries = make(map[zoneQueryKey]*zoneQuery)
+		if group.zoneQueries == nil {
+			group.zoneQueries = make(map[zoneQueryKey]*zoneQuery)
 		}
-		fs.zoneQueries[k] = s
+		group.zoneQueries[k] = s
 	case l.nameLookup != nil && s.waitsForNode(&l.nameLookup.waitNode, make(map[*waitNode]bool)):
 		return nil, false
 	default:
@@ -402,7 +417,7 @@ func (c *core) joinZoneQuery(l *lookup, z *delegation, k zoneQueryKey) (s *zoneQ
 	return s, leads
 }
 
-// leaveZoneQuery ends l's wait for s.
+// leaveZoneQuery ends the wait of l for s.
 func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	c.lookups.mu.Lock()
 	defer c.lookups.mu.Unlock()
@@ -410,26 +425,28 @@ func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	l.waitNode().removeWait(&s.waitNode)
 }
 
-// finishZoneQuery publishes the leader's result. left reports that the leader was canceled.
-func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error, left bool) {
-	fs := &c.lookups
-	fs.mu.Lock()
-	if fs.zoneQueries[s.key] == s {
-		delete(fs.zoneQueries, s.key)
+// finishZoneQuery ends s and passes the result of its leader l to the waiting callers. canceled means that the
+// leader was canceled, so that the callers try again.
+func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error, canceled bool) {
+	group := &c.lookups
+	group.mu.Lock()
+	if group.zoneQueries[s.key] == s {
+		delete(group.zoneQueries, s.key)
 	}
 	l.waitNode().removeWait(&s.waitNode)
 	shared := s.waiters > 0
-	fs.mu.Unlock()
+	group.mu.Unlock()
 	if err == nil && shared {
 		s.answer = r.clone() // the caller may change its response
 	}
 	s.err = err
-	s.leaderSpecific = s.leaderSpecific || left || errors.As(err, new(*limitError)) || errors.Is(err, nameservers.ErrNoHedgeBudget)
+	s.leaderSpecific = s.leaderSpecific || canceled || errors.As(err, new(*limitError)) || errors.Is(err, nameservers.ErrNoHedgeBudget)
 	close(s.done)
 }
 
-// readCNAMEHint returns the records of an alias target in the response with the alias, if the target is in the same zone.
-// They are used if no server answers for the target. It returns nil if there are none, or too many to keep.
+// readCNAMEHint returns the records of the alias target in m, the response with the alias. They are used if no
+// server answers for the target. It returns nil if there are none, if they are too large to keep, or if the target
+// is outside of the zone.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
 	if r.aliasTarget == "" || !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.stubZone(r.aliasTarget) != l.core.stubZone(z.zone) {
 		return nil

@@ -16,36 +16,37 @@ type responseKind int8
 const (
 	kindLame             responseKind = iota // the server does not serve the zone
 	kindFailed                               // the server cannot answer
-	kindMinimisedRefused                     // to a minimised question: ask the whole name
-	kindReferral                             // to another zone's servers
-	kindAnswer                               // records, an alias, or a denial
+	kindMinimisedRefused                     // error RCODE for a minimised question: the full question is to be sent
+	kindReferral                             // referral to the servers of another zone
+	kindAnswer                               // answer: records, an alias, or a denial
 )
 
-// A parsedResponse has the trusted part of a response.
+// A parsedResponse has the records of a response that answer its question and that the server may provide: the
+// records within its zone. All other records are ignored.
 type parsedResponse struct {
 	kind              responseKind
 	status            validate.Status
-	keys              *validate.Keys   // of a DNSKEY question
-	reason            *validate.Reason // why it is insecure; may be nil
-	invalidSignatures bool             // found without a query to be signed wrongly
-	zone              *delegation      // zone that was asked
+	keys              *validate.Keys   // the keys in the answer to a DNSKEY question
+	reason            *validate.Reason // why the response is insecure; may be nil
+	invalidSignatures bool             // signatures were found to be invalid without a query
+	zone              *delegation      // zone whose server was queried
 	server            netip.AddrPort   // sender of the response
-	fallback          bool             // the server is lame or incomplete; used if no better response comes
-	nonAuthoritative  bool             // a fallback of a recursive server, or one without NS and SOA
+	fallback          bool             // the response is dubious: it is used only if no better response comes
+	nonAuthoritative  bool             // a fallback from a recursive server, or without NS and SOA records
 	rcode             int
-	answer            []dns.RR // records of the question's name, or its alias
+	answer            []dns.RR // records of the question's name, or of its alias
 	authority         []dns.RR // SOA record and, with DO, denial records
-	aliasTarget       string   // the name to resolve next; or ""
+	aliasTarget       string   // the name to resolve next; "": no alias
 	ttl               time.Duration
 	referral          *delegation // the delegation of a referral
-	scrubbed          int         // records that were ignored
+	scrubbed          int         // number of ignored records
 	cached            bool        // it is from the cache
 }
 
-// isEmpty reports whether the response has neither records nor an SOA record.
+// isEmpty reports whether the response has neither answer records nor an SOA record.
 func (r *parsedResponse) isEmpty() bool { return len(r.answer)+len(r.authority) == 0 }
 
-// fallbackRank orders fallbacks; more is better.
+// fallbackRank returns the preference of a response as a fallback. A higher rank is better.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
 	case r.invalidSignatures:
@@ -62,17 +63,18 @@ func (r *parsedResponse) fallbackRank() int {
 	return 0
 }
 
-// agreesWith reports whether two authoritative fallbacks are equal in rank and rcode: a third server is not asked.
+// agreesWith reports whether two authoritative fallbacks have the same rank and RCODE. Then no third server is
+// queried.
 func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.rcode == o.rcode
 }
 
-// chainResponse returns the response for validation.
+// chainResponse converts the response for validation by package chain. name and qtype are its question.
 func (r *parsedResponse) chainResponse(name string, qtype uint16) *chain.Response {
 	return &chain.Response{Zone: r.zone.chain, From: r.server, Name: name, Type: qtype, Rcode: r.rcode, Answer: r.answer, Authority: r.authority, Status: r.status, Keys: r.keys}
 }
 
-// applyValidation takes the status and the verified records of a validated response.
+// applyValidation sets the security status and the verified records of r to those of s, its validated response.
 func (r *parsedResponse) applyValidation(s *chain.Response) {
 	r.keys = s.Keys
 	r.status, r.reason, r.rcode, r.answer, r.authority = s.Status, s.Reason, s.Rcode, s.Answer, s.Authority

@@ -37,17 +37,17 @@ var rootServers = sync.OnceValue(func() []netip.Addr {
 	return addrs
 })
 
-// A primingBudget is the budget of the question that pays for priming.
+// A primingBudget is the budget of the question that starts priming. It pays for the priming query.
 type primingBudget interface {
 	chain.WorkBudget
 	spendQuery(hedge bool) error
 }
 
-// primingRetryTime is how long the hints are used after priming has failed.
+// primingRetryTime is the time from failed priming to the next try. Until then the hints are used.
 const primingRetryTime = time.Minute
 
-// rootDelegation returns the primed root. The first caller waits for priming (RFC 9609 §3). An expired root is used until
-// it is primed again.
+// rootDelegation returns the delegation of the root from the priming response (RFC 9609 §3). The first callers wait
+// for priming. An expired delegation is used until the root is primed again.
 func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation, error) {
 	c.primeMu.Lock()
 	now := time.Now()
@@ -76,7 +76,8 @@ func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation
 	return c.rootZone, nil
 }
 
-// expireRoot expires the root z, because its servers do not answer: the priming response or the import may be wrong.
+// expireRoot makes the next question prime the root again, because the servers in z, its delegation, do not answer.
+// The priming response or the import may be wrong.
 func (c *core) expireRoot(z *delegation) {
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()
@@ -87,41 +88,42 @@ func (c *core) expireRoot(z *delegation) {
 	}
 }
 
-// primeRoot sends the priming query and validates the response.
+// primeRoot sends the priming query, validates the response, and sets rootZone. If that fails, it uses the previous
+// servers or the hints for primingRetryTime.
 func (c *core) primeRoot(b primingBudget) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxNameLookupTime)
 	defer cancel()
 	z := c.hintsDelegation()
-	var said *chain.Response // the response to validate; nil: validation is off
+	var unvalidated *chain.Response // the response to validate; nil: validation is off
 	m, err := c.pool.QueryServers(ctx, &nameservers.Task{
 		Name: ".", Type: dns.TypeNS, DO: c.wantsSignatures(), Zone: ".", Minimised: true, Servers: c.hints, PrivateOK: true,
 		CheckResponse: func(m *dns.Msg, from netip.AddrPort) (err error) {
 			if m.Rcode != dns.RcodeSuccess {
 				return nameservers.ErrLame
 			}
-			said, err = c.checkPriming(b, m, from)
+			unvalidated, err = c.checkPriming(b, m, from)
 			return err
 		},
 		SpendQuery: b.spendQuery,
 	})
-	now := parsePriming(m)
-	if err != nil || now == nil {
-		said = nil
+	primed := parsePriming(m)
+	if err != nil || primed == nil {
+		unvalidated = nil
 	}
-	if said != nil { // the keys are queried in parallel
+	if unvalidated != nil { // the keys are already being queried
 		short, stop := context.WithTimeout(ctx, primingKeysTimeout)
-		_ = c.validator.ValidateResponse(short, b, said) // without keys, nothing is known yet
-		switch end := time.Now().Add(time.Duration(said.TTL) * time.Second).Round(0); {
-		case said.Status == validate.Bogus:
-			now = nil
-		case said.Status == validate.Secure && end.Before(now.expires):
-			now.expires = end
+		_ = c.validator.ValidateResponse(short, b, unvalidated) // if the keys come later, the response is validated below
+		switch end := time.Now().Add(time.Duration(unvalidated.TTL) * time.Second).Round(0); {
+		case unvalidated.Status == validate.Bogus:
+			primed = nil
+		case unvalidated.Status == validate.Secure && end.Before(primed.expires):
+			primed.expires = end
 		}
 		stop()
 	}
 	c.primeMu.Lock()
-	if err == nil && now != nil {
-		z = now
+	if err == nil && primed != nil {
+		z = primed
 	} else if c.rootZone != nil {
 		z.addrs = c.rootZone.addrs // the previous servers are better than hints
 	}
@@ -129,7 +131,7 @@ func (c *core) primeRoot(b primingBudget) {
 	close(c.primingDone)
 	c.primingDone = nil
 	c.primeMu.Unlock()
-	if said == nil || said.Status != validate.Unchecked || c.validator.ValidateResponse(ctx, b, said) != nil || said.Status != validate.Bogus {
+	if unvalidated == nil || unvalidated.Status != validate.Unchecked || c.validator.ValidateResponse(ctx, b, unvalidated) != nil || unvalidated.Status != validate.Bogus {
 		return
 	}
 	c.primeMu.Lock()
@@ -139,19 +141,20 @@ func (c *core) primeRoot(b primingBudget) {
 	}
 }
 
-// primingKeysTimeout is how long a priming response waits for the root's keys. If they come later, it is believed until
-// then.
+// primingKeysTimeout is how long a priming response waits for the root's keys. If they come later, it is used
+// without validation until then.
 const primingKeysTimeout = 250 * time.Millisecond
 
-// hintsDelegation returns the root with the hints as servers, for a while.
+// hintsDelegation returns a delegation of the root to the hints. It expires after primingRetryTime.
 func (c *core) hintsDelegation() *delegation {
 	z := newEmptyDelegation(".")
 	z.addrs, z.expires, z.privateOK = c.hints, time.Now().Add(primingRetryTime), true
 	return z
 }
 
-// checkPriming verifies the signature of the root's NS records, as far as that needs no query. The addresses are unsigned
-// (RFC 9609 §3.3). It returns the response to validate later, or an error if another server must be asked.
+// checkPriming verifies the signature of the root's NS records in m, as far as that needs no query. Addresses are
+// unsigned (RFC 9609 §3.3). It returns the response for validation later, or nil if validation is off. An error
+// means that another server must be queried.
 func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
 	if c.validator == nil {
 		return nil, nil
@@ -166,7 +169,8 @@ func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*
 	return s, nil
 }
 
-// parsePriming returns the root in a priming response, or nil.
+// parsePriming returns the delegation of the root in a priming response. It returns nil if m is nil or has no
+// addresses.
 func parsePriming(m *dns.Msg) *delegation {
 	if m == nil {
 		return nil

@@ -13,16 +13,16 @@ import (
 type question struct {
 	name  string // absolute, in lower case, as from dns.CanonicalName
 	qtype uint16
-	do    bool // signatures are requested
-	cd    bool
+	do    bool // DO bit: signatures are requested
+	cd    bool // CD bit: validation is disabled
 }
 
-// serverQuestion returns a question for a lookup of servers.
+// serverQuestion returns the question with which the Resolver looks up servers, in contrast to a client's question.
 func (c *core) serverQuestion(name string, qtype uint16) question {
 	return question{name: name, qtype: qtype, do: c.wantsSignatures()}
 }
 
-// parseQuestion returns the question of m.
+// parseQuestion returns the question of m, or an error if m is not a valid question.
 func parseQuestion(m *dns.Msg) (question, error) {
 	if m.Response || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
 		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))
@@ -33,7 +33,7 @@ func parseQuestion(m *dns.Msg) (question, error) {
 	case !ok:
 		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)
 	case !wire.Askable(ask.Qtype):
-		return question{}, fmt.Errorf("recursor: question %s has type %s, which no data has", ask.Name, dns.Type(ask.Qtype))
+		return question{}, fmt.Errorf("recursor: question %s has type %s, which is no type of data", ask.Name, dns.Type(ask.Qtype))
 	}
 	q := question{name: name, qtype: ask.Qtype, cd: m.CheckingDisabled}
 	if opt := m.IsEdns0(); opt != nil {

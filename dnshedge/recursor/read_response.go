@@ -12,13 +12,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// readResponse extracts the trusted part of a response of a server of zone z to q (scrubbing). For a minimised question,
-// an error rcode does not lead to the next server.
-func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Time) *parsedResponse {
+// readResponse classifies a response from a server of zone z to q, and extracts the records that answer q
+// (scrubbing).
+//
+// full is false for a minimised question. An error RCODE then means that the full question is to be sent, not that
+// the next server is to be queried.
+func readResponse(m *dns.Msg, z *delegation, q question, full bool, now time.Time) *parsedResponse {
 	switch m.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
 	default:
-		if !whole && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
+		if !full && (m.Rcode == dns.RcodeServerFailure || m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) {
 			return &parsedResponse{kind: kindMinimisedRefused}
 		}
 		if m.Rcode == dns.RcodeRefused || m.Rcode == dns.RcodeNotAuth {
@@ -26,18 +29,18 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 		}
 		return &parsedResponse{kind: kindFailed}
 	}
-	if ns, odd := findReferralSection(m, q); ns != nil {
+	if ns, inAnswer := findReferralSection(m, q); ns != nil {
 		if cut, mixed := readReferral(m, ns, z, q, now); cut != nil {
-			return &parsedResponse{kind: kindReferral, fallback: m.Authoritative || mixed || odd, referral: cut}
+			return &parsedResponse{kind: kindReferral, fallback: m.Authoritative || mixed || inAnswer, referral: cut}
 		}
 	}
-	r := &parsedResponse{kind: kindAnswer, fallback: whole && !m.Authoritative && !z.stub}
-	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.stub; r.nonAuthoritative && !whole {
+	r := &parsedResponse{kind: kindAnswer, fallback: full && !m.Authoritative && !z.stub}
+	if r.nonAuthoritative = !m.Authoritative && m.RecursionAvailable && !z.stub; r.nonAuthoritative && !full {
 		return &parsedResponse{kind: kindLame}
 	}
 	switch {
 	case r.addAlias(m, z, q):
-	case m.Rcode != dns.RcodeYXDomain && r.addAnswerRecords(m, q): // a name with records is not too long
+	case m.Rcode != dns.RcodeYXDomain && r.addAnswerRecords(m, q): // with YXDOMAIN, records cannot be an answer
 	case m.Rcode == dns.RcodeYXDomain:
 		return &parsedResponse{kind: kindFailed}
 	case r.addReferralDS(m, z, q):
@@ -48,18 +51,18 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 			r.rcode = m.Rcode
 			r.authority = append(r.authority, soa)
 		case !m.Authoritative && !z.stub:
-			if !whole || !mayBeNoData(m, z.zone) {
+			if !full || !mayBeNoData(m, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
 			r.rcode, r.nonAuthoritative = m.Rcode, true
 		case m.Rcode == dns.RcodeNameError:
 			r.rcode = m.Rcode
-			r.fallback = r.fallback || whole && !z.stub && hasSOA(m.Ns) // of another zone
+			r.fallback = r.fallback || full && !z.stub && hasSOA(m.Ns) // the SOA record is of another zone
 		default:
 			if hasNSOfOtherZone(m.Ns, z.zone) {
 				return &parsedResponse{kind: kindLame}
 			}
-			r.fallback = whole && !z.stub
+			r.fallback = full && !z.stub
 		}
 	}
 	if q.do {
@@ -70,8 +73,8 @@ func readResponse(m *dns.Msg, z *delegation, q question, whole bool, now time.Ti
 	return r
 }
 
-// addAnswerRecords adds the records that answer q, and reports whether there are any. For ANY, which may be answered partially
-// (RFC 8482 §4.1), it takes no more types than are validated.
+// addAnswerRecords adds the records that answer q, with signatures, and reports whether there are any. For ANY,
+// which may be answered partially (RFC 8482 §4.1), it adds at most as many types as the validator accepts.
 func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
 	var types []uint16
 	for _, rr := range m.Answer {
@@ -95,8 +98,8 @@ func (r *parsedResponse) addAnswerRecords(m *dns.Msg, q question) bool {
 	return true
 }
 
-// addReferralDS takes DS records, or their denial, from a referral to the zone whose DS records are asked for. Some
-// servers send it in place of the answer. It reports whether there is something.
+// addReferralDS handles a referral in response to a DS question, which some servers send in place of the answer. It
+// adds the DS records of the referral. It reports whether the referral has DS records or their denial.
 func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bool {
 	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || parseDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
 		return false
@@ -112,9 +115,11 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 	return true
 }
 
-// addAlias adds the RRset that makes q's name an alias, and reports whether there is one. Of an unsigned RRset it takes
-// only the record to follow, because no name can have two aliases (RFC 2181 §10.1). For DNAME it also adds the CNAME
-// record. Records of the target are ignored, because the servers closest to it are asked.
+// addAlias adds the CNAME or DNAME RRset for q's name, and reports whether there is one. For DNAME it also adds the
+// synthesized CNAME record. It ignores records of the target, because the servers closest to the target are queried.
+//
+// If the RRset is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181
+// §10.1).
 func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
 	if a == nil {
@@ -134,9 +139,9 @@ func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	return true
 }
 
-// findReferralSection returns the section of a response that may have a referral, or nil. odd is set for the answer
-// section, where only a server without authority can mean a referral.
-func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
+// findReferralSection returns the section of a response that may have a referral, or nil. inAnswer is set for the
+// answer section, which has a referral only if the server is not authoritative.
+func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	switch {
 	case m.Rcode != dns.RcodeSuccess:
 		return nil, false
@@ -150,19 +155,19 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, odd bool) {
 	return m.Answer, true
 }
 
-// mayBeNoData reports whether a response without authority and SOA may mean that there is no data. With NS records it
-// is a useless referral, unless a recursor names the servers that it would have asked.
+// mayBeNoData reports whether a non-authoritative response without SOA may mean that there is no data. A response
+// with NS records is a useless referral. But a recursive server may add the NS records of the zone that it has
+// queried.
 func mayBeNoData(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
 	return len(ns) == 0 || m.RecursionAvailable && !hasNSOfOtherZone(ns, zone)
 }
 
-// readReferral returns the delegation in a response, or nil: of a zone below the zone asked that contains q's name. mixed
-// is set if there are NS records of other zones too. They are ignored: the server does not delegate them, or the servers
-// of the upper zone know about the lower.
+// readReferral returns the delegation in a response: of a zone below z that contains q's name. It returns nil if
+// there is none. mixed is set if there are also NS records of other zones. These are ignored.
 //
-// The delegation expires no later than that of its parent, so that a removed zone keeps no zone below it alive. It must
-// not change afterwards, because all callers share it.
+// The delegation expires no later than z, so that a zone that its parent has removed does not keep its child zones.
+// It must not be changed, because all callers share it.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range ns {
@@ -185,7 +190,7 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 			}
 		}
 	}
-	if name == "" || q.qtype == dns.TypeDS && q.name == name { // DS belongs to the zone asked
+	if name == "" || q.qtype == dns.TypeDS && q.name == name { // DS records are in the parent zone
 		return nil, false
 	}
 	if cut = parseDelegation(name, z.zone, ns, m.Extra, now); cut == nil {
@@ -200,7 +205,7 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 	return cut, mixed
 }
 
-// hasNSOfOtherZone reports whether there are NS records of a zone that is not at or below the zone asked.
+// hasNSOfOtherZone reports whether there are NS records whose owner is not at or below zone.
 func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool {
 		h := rr.Header()
@@ -208,8 +213,8 @@ func hasNSOfOtherZone(rrs []dns.RR, zone string) bool {
 	})
 }
 
-// findSOA returns the SOA record that denies a name: of a zone at or below the zone asked that contains the name. It sets
-// its TTL to the negative TTL (RFC 2308 §5).
+// findSOA returns the SOA record of a negative answer for a name, or nil. Its owner must be at or below zone and
+// contain the name. Its TTL is set to the TTL of the negative answer (RFC 2308 §5).
 func findSOA(rrs []dns.RR, zone, name string) dns.RR {
 	for _, rr := range rrs {
 		soa, ok := rr.(*dns.SOA)
@@ -227,11 +232,13 @@ func findSOA(rrs []dns.RR, zone, name string) dns.RR {
 	return nil
 }
 
+// hasSOA reports whether there is an SOA record.
 func hasSOA(rrs []dns.RR) bool {
 	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
 }
 
-// addDenialRecords adds the records that prove a denial or a wildcard answer.
+// addDenialRecords adds the NSEC and NSEC3 records that prove a denial or a wildcard answer, and the signatures of
+// these and of the SOA record.
 func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	for _, rr := range m.Ns {
 		h := rr.Header()
@@ -251,12 +258,12 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 	}
 }
 
-// addSignatures adds the signatures of an RRset of the answer, if DO is set.
+// addSignatures adds the signatures of an RRset of the answer, given by its name and type. Without DO it adds none.
 func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, covered uint16) {
 	if !q.do || covered == dns.TypeANY || covered == dns.TypeRRSIG {
 		return
 	}
-	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some servers put signatures there
+	for _, rrs := range [...][]dns.RR{m.Answer, m.Extra} { // some servers put signatures into the additional section
 		for _, rr := range rrs {
 			if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == covered && sig.Hdr.Class == dns.ClassINET && strings.EqualFold(sig.Hdr.Name, name) {
 				sig.Hdr.Ttl = validTTL(sig)
@@ -266,7 +273,8 @@ func (r *parsedResponse) addSignatures(m *dns.Msg, q question, name string, cove
 	}
 }
 
-// equalizeTTLs sets the TTLs of each RRset to its lowest (RFC 2181 §5.2). Signatures covering one type are an RRset.
+// equalizeTTLs sets the TTLs of each RRset to the lowest of them (RFC 2181 §5.2). The signatures that cover one type
+// count as one RRset.
 func equalizeTTLs(rrs []dns.RR) {
 	type set struct{ typ, covered uint16 }
 	setOf := func(rr dns.RR) set {
@@ -288,10 +296,11 @@ func equalizeTTLs(rrs []dns.RR) {
 	}
 }
 
-// emptyAnswerTTL is how long an answer without records and SOA is cached (RFC 2308 §5). A client cannot cache it longer.
+// emptyAnswerTTL is how long an answer without records and SOA is cached here. A client cannot cache it, because it
+// has no TTL (RFC 2308 §5).
 const emptyAnswerTTL = 5 * time.Second
 
-// finishParsing removes duplicate records (RFC 2181 §5) and sets the TTL of the answer.
+// finishParsing removes duplicate records (RFC 2181 §5) and sets the TTL of the answer to the lowest of its records.
 func (r *parsedResponse) finishParsing() {
 	for _, rrs := range [...]*[]dns.RR{&r.answer, &r.authority} {
 		*rrs = removeDuplicates(*rrs)

@@ -1,13 +1,11 @@
 package recursor
 
-// Whoever answers a question chooses how large an answer is, and how long the next server takes. So what a question
-// holds while it waits is small, or is counted.
-
-// uncountedBytes is the memory of one kind that a question may hold without accounting. More is counted, because servers
-// choose the size of answers and the time until the next one comes.
+// uncountedBytes is the largest memory that a waiting question holds for one purpose without counting it in
+// core.heldBytes. Servers choose the size of their answers, and how long the question waits for the next one.
 const uncountedBytes = 4 << 10
 
-// reserveMemory reports whether a waiting question may hold so many bytes. Then releaseMemory must follow.
+// reserveMemory counts memory that a waiting question holds, in bytes, and reports whether the limit allows it. If
+// it does, the caller must call releaseMemory.
 func (c *core) reserveMemory(bytes int64) bool {
 	if bytes <= uncountedBytes {
 		return true
@@ -19,6 +17,7 @@ func (c *core) reserveMemory(bytes int64) bool {
 	return false
 }
 
+// releaseMemory ends the effect of reserveMemory with the same argument.
 func (c *core) releaseMemory(bytes int64) {
 	if bytes > uncountedBytes {
 		c.heldBytes.Add(-bytes)

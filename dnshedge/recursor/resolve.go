@@ -19,23 +19,23 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// A lookup resolves one question, of a client or for another lookup.
+// A lookup resolves one question: of a client, or of the Resolver itself for a server name or for keys.
 type lookup struct {
 	// Not changed once it runs.
 	core       *core
 	budget     *questionBudget
-	nameLookup *nameLookup // the nameLookup that it serves; nil: a client's question
-	depth      int         // number of lookups that wait for it in sequence
-	awaitUntil time.Time   // until when slow servers are awaited; zero: no longer than losers
+	nameLookup *nameLookup // the nameLookup that it resolves; nil: it belongs to a client's question
+	depth      int         // number of nameLookups that depend on it, one on the next
+	awaitUntil time.Time   // time until which it waits for slow servers; zero: as long as losers, see nameservers.Task.AwaitUntil
 
-	queries            atomic.Int32 // for its own name, or the current alias
-	referrals          int
+	queries            atomic.Int32     // queries for the current name in the chain of aliases
+	referrals          int              // referrals followed
 	avoid              []netip.AddrPort // servers with bogus answers to the question
 	cnameHint          *parsedResponse  // records of the current alias target that came with the alias; nil: none
-	hasRecheckedParent bool             // a parent was asked again for a delegation
+	hasRecheckedParent bool             // recheckDelegation has queried a parent
 }
 
-// waitNode returns the node that waits for the lookup's needs.
+// waitNode returns the node of l in the graph of waiting lookups. It is nil for a client's question.
 func (l *lookup) waitNode() *waitNode {
 	if l.nameLookup == nil {
 		return nil
@@ -43,8 +43,10 @@ func (l *lookup) waitNode() *waitNode {
 	return &l.nameLookup.waitNode
 }
 
-// followReferrals answers q from the closest cached zone down. shared enables the cache, for questions whose answers other
-// questions need. An answer without TTL is always cached, because the client cannot cache it.
+// followReferrals resolves q from the closest cached delegation down, up to the next alias.
+//
+// shared enables the cache, for questions whose answers other questions need. An empty answer is always cached here,
+// because a client cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
@@ -59,21 +61,21 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	if err != nil {
 		return nil, err
 	}
-	known := l.newSynthesizer(q)
-	if r := known.synthesizeAnswer(z); r != nil {
+	synth := l.newSynthesizer(q)
+	if r := synth.synthesizeAnswer(z); r != nil {
 		return r, nil
 	}
 	l.prefetchKeys(q, z)
-	parts := &minimiser{q: q, do: c.wantsSignatures(), off: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
+	minimised := &minimiser{q: q, do: c.wantsSignatures(), off: c.conf.NoMinimise || c.hasQueriedFullName(z, q)}
 	for {
-		step, whole := parts.nextQuestion(z.zone)
-		if !whole && known.canSkipLabel(step, z) {
+		part, full := minimised.nextQuestion(z.zone)
+		if !full && synth.canSkipLabel(part, z) {
 			continue
 		}
-		r, err := l.queryZone(ctx, z, step, whole)
+		r, err := l.queryZone(ctx, z, part, full)
 		switch {
-		case err != nil && !whole && (errors.Is(err, errMinimisedUnanswered) || errors.Is(err, nameservers.ErrNoServers)):
-			parts.off = true
+		case err != nil && !full && (errors.Is(err, errMinimisedUnanswered) || errors.Is(err, nameservers.ErrNoServers)):
+			minimised.off = true
 		case err != nil:
 			if errors.Is(err, nameservers.ErrNoServers) && !isLocalFailure(err) || errors.Is(err, errTimeout) {
 				c.expireRoot(z)
@@ -84,18 +86,18 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 				return nil, &limitError{"Referrals", l.budget.limits.Referrals}
 			}
 			z = c.cacheDelegation(r.referral)
-			if r := known.synthesizeAnswer(z); r != nil {
+			if r := synth.synthesizeAnswer(z); r != nil {
 				return r, nil
 			}
 			l.prefetchKeys(q, z)
 			if f := l.nameLookup; f != nil && f.hasGlueIn(z) {
 				return nil, errGlueArrived
 			}
-		case !whole:
-			if r := known.learnFromMinimised(ctx, step, z, r.parsedResponse); r != nil {
+		case !full:
+			if r := synth.learnFromMinimised(ctx, part, z, r.parsedResponse); r != nil {
 				return r, nil
 			}
-			parts.off = r.kind == kindMinimisedRefused || r.rcode != dns.RcodeSuccess // otherwise, one label more
+			minimised.off = r.kind == kindMinimisedRefused || r.rcode != dns.RcodeSuccess // false: the next question has more labels
 		default:
 			if (shared || r.isEmpty()) && (c.validator == nil || l.nameLookup != nil) {
 				c.cache.addAnswer(q, r.parsedResponse, time.Now())
@@ -106,8 +108,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasQueriedFullName reports whether a server of z has answered for the other address type of q's name. Then a minimised
-// question hides nothing.
+// hasQueriedFullName reports whether a server of z has answered a question for the addresses of q's name. Then
+// minimising q hides nothing from the servers.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(cacheKeyOf(c.serverQuestion(q.name, t)), time.Now())
@@ -115,7 +117,7 @@ func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	})
 }
 
-// newSynthesizer returns a synthesizer for q. It answers only validated questions of clients.
+// newSynthesizer returns a synthesizer for q. It synthesizes only answers to client questions that are validated.
 func (l *lookup) newSynthesizer(q question) *synthesizer {
 	k := &synthesizer{validationBudget: validationBudget{l.budget, l.core}, questionBudget: l.budget, q: q}
 	if l.nameLookup == nil && !q.cd {
@@ -124,13 +126,14 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 	return k
 }
 
+// cacheDelegation caches z and returns it.
 func (c *core) cacheDelegation(z *delegation) *delegation {
 	c.cache.addDelegation(z, time.Now())
 	return z
 }
 
-// closestDelegation returns the cached delegation closest to the question. DS records are asked of the parent zone (RFC
-// 4035 §3.1.4.1).
+// closestDelegation returns the delegation closest to the name of q, among stub zones, cached zones and the root.
+// For DS it starts at the parent zone, which has the DS records (RFC 4035 §3.1.4.1).
 func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation, error) {
 	c, now := l.core, time.Now()
 	name := q.name
@@ -155,19 +158,20 @@ func (l *lookup) closestDelegation(ctx context.Context, q question) (*delegation
 // errTimeout ends a question that takes too long.
 var errTimeout = errors.New("recursor: no answer in time")
 
-// errMinimisedUnanswered means that too many queries for a minimised question are unanswered.
-var errMinimisedUnanswered = errors.New("recursor: no answer to a minimised question")
+// errMinimisedUnanswered ends a minimised question after maxMinimisedAttempts queries without an answer.
+var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
 
-// queryServers sends q to the servers of a zone. n waits for server name lookups.
-func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, whole bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
+// queryServers sends q to the servers of z and returns the best response. full is false for a minimised question. s
+// is the zoneQuery that it runs for, and n the node that waits for server name lookups.
+func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, full bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
 	var tries atomic.Int32
-	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: whole}
+	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
 	t := &nameservers.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, RequireSignatures: l.core.expectsSignatures(z), Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoid,
-		Minimised: !whole, EndEarly: !whole, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, CheckResponse: j.selectResponse,
+		Minimised: !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueryDeadline(s) }, CheckResponse: j.selectResponse,
 		IsHedge: func() bool { return l.core.isOnlyHedged(n) },
 		SpendQuery: func(hedge bool) error {
-			if tries.Add(1) > maxMinimisedAttempts && !whole {
+			if tries.Add(1) > maxMinimisedAttempts && !full {
 				return errMinimisedUnanswered
 			}
 			return l.spendQuery(hedge)
@@ -184,7 +188,7 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, wh
 	switch {
 	case err == nil:
 		r.parsedResponse = j.selected
-		if whole {
+		if full {
 			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
 		}
 	case ctx.Err() == nil && j.fallback.Load() != nil:
@@ -204,6 +208,8 @@ func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, wh
 	return r, nil
 }
 
+// spendQuery counts a query. It returns a limitError above Limits.ChainQueries or Limits.Queries. For a hedge, the
+// error is always nil.
 func (l *lookup) spendQuery(hedge bool) error {
 	if !hedge {
 		if err := countWithinLimit(&l.queries, "ChainQueries", l.budget.limits.ChainQueries); err != nil {
@@ -213,19 +219,21 @@ func (l *lookup) spendQuery(hedge bool) error {
 	return l.budget.spendQuery(hedge)
 }
 
-// prefetchKeys starts the lookup of a zone's keys in parallel with a question that will be validated.
+// prefetchKeys starts the lookup of a zone's keys, in parallel with the lookup of q. It does nothing if q will not
+// be validated.
 func (l *lookup) prefetchKeys(q question, z *delegation) {
 	if c := l.core; c.validator != nil && l.nameLookup == nil && !q.cd && c.validator.ShouldValidate(q.name, q.qtype) {
 		c.validator.PrefetchKeys(validationBudget{l.budget, c}, z.chain)
 	}
 }
 
-// expectsSignatures reports whether the parent of a zone says that it is signed.
+// expectsSignatures reports whether a zone is synth to be signed, from its parent.
 func (c *core) expectsSignatures(z *delegation) bool {
 	return c.validator != nil && c.validator.ExpectsSignatures(z.chain)
 }
 
-// A validationBudget is the chain.WorkBudget of a client's question.
+// A validationBudget lets the validator query servers on the budget of a client's question. It implements
+// chain.WorkBudget.
 type validationBudget struct {
 	*questionBudget
 	core *core
@@ -260,5 +268,5 @@ func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	return s, nil
 }
 
-// keyQueryTimeout is how long keys of slow servers are awaited.
+// keyQueryTimeout is how long a query of the validator waits for slow servers.
 const keyQueryTimeout = 4500 * time.Millisecond

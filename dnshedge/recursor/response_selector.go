@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// keepFallback keeps a response as the fallback, if there is memory for it.
+// keepFallback makes r the fallback, in place of the previous one, if there is memory for it.
 func (j *responseSelector) keepFallback(r *parsedResponse) {
 	n := estimateRecordMemory(r.answer, r.authority)
 	if !j.core.reserveMemory(n) {
@@ -24,7 +24,7 @@ func (j *responseSelector) keepFallback(r *parsedResponse) {
 	j.fallback.Store(r)
 }
 
-// releaseMemory releases the responses. Losing queries may refer to the selector for a while.
+// releaseMemory releases the memory of the responses when the task has ended. Losing queries may still refer to j.
 func (j *responseSelector) releaseMemory() {
 	j.core.releaseMemory(j.heldBytes)
 	j.selected = nil
@@ -33,10 +33,12 @@ func (j *responseSelector) releaseMemory() {
 	}
 }
 
-// errUnprovenDenial leads to the next server because the response is empty. It says nothing of other questions.
-var errUnprovenDenial = errors.New("recursor: denial without a reason")
+// errUnprovenDenial rejects a denial without SOA record or without proof. The next server is queried. It has no
+// effect on other questions.
+var errUnprovenDenial = errors.New("recursor: denial without proof")
 
-// A responseSelector evaluates the responses to one task and selects the best.
+// A responseSelector evaluates the responses to one task. It accepts a response or rejects it, and keeps the best
+// rejected response as a fallback.
 type responseSelector struct {
 	core     *core
 	budget   *questionBudget
@@ -44,18 +46,21 @@ type responseSelector struct {
 	q        question
 	fullName bool
 
-	selected         *parsedResponse                // belongs to the goroutine of the task
-	fallback         atomic.Pointer[parsedResponse] // the first of the best fallbacks
-	heldBytes        int64                          // of fallback; belongs to the goroutine of the task
+	selected         *parsedResponse                // accepted response; belongs to the goroutine of the task
+	fallback         atomic.Pointer[parsedResponse] // best rejected response
+	heldBytes        int64                          // memory of fallback; belongs to the goroutine of the task
 	lookupSpecific   atomic.Bool                    // a server name lookup failed for a reason in this lookup
 	questionSpecific atomic.Bool                    // a server name lookup failed for a reason in the question
 	bogusCount       int                            // responses rejected for their signatures
 	refused          bool                           // a server has answered REFUSED
-	task             *nameservers.Task              // that it is of
+	task             *nameservers.Task              // the task whose responses it selects
 }
 
-// checkSignatures checks the signatures of a response, as far as that needs no query. After an error, another server must
-// be asked.
+// checkSignatures checks the signatures of a response, as far as that needs no query. An error means that another
+// server must be queried.
+//
+// It returns nil for invalid signatures if two servers agree that there are none, or after maxBogusRetries rejected
+// responses. Validation then decides.
 func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	if j.core.validator == nil || r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
 		return nil
@@ -73,7 +78,7 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		return nil
 	}
 	unsigned := errors.Is(err, chain.ErrUnsigned)
-	// On a retry, agreeing servers have already been found bogus.
+	// After a retry, the answers of agreeing servers were already bogus.
 	repeated := len(j.task.Avoid) > 0
 	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.invalidSignatures && p.rcode == r.rcode && p.kind == r.kind { // two servers agree
 		return nil
@@ -86,13 +91,13 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		j.keepFallback(r)
 	}
 	if unsigned {
-		j.task.EndEarly = true // it may be right below an insecure cut without a referral, which is looked up next
+		j.task.EndEarly = true // the response may be right below an insecure zone cut that no referral has shown; validation searches for it next
 		return errUnprovenDenial
 	}
 	return nameservers.ErrUnsigned
 }
 
-// selectResponse implements Task.Judge.
+// selectResponse implements nameservers.Task.CheckResponse. It stores an accepted response in selected.
 func (j *responseSelector) selectResponse(m *dns.Msg, from netip.AddrPort) error {
 	j.refused = j.refused || m.Rcode == dns.RcodeRefused
 	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())

@@ -9,11 +9,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// errRootKeySentinel ends a root key sentinel question whose answer is SERVFAIL.
-var errRootKeySentinel = errors.New("recursor: answer to a question of a root key sentinel")
+// errRootKeySentinel makes SERVFAIL the answer to a root key sentinel question (RFC 8509).
+var errRootKeySentinel = errors.New("recursor: root key sentinel question is answered with SERVFAIL")
 
-// checkRootKeySentinel returns errRootKeySentinel if q asks for the trust in a root key and the answer is no (RFC 8509
-// §3). The answer to q must be secure.
+// checkRootKeySentinel returns errRootKeySentinel if q is a root key sentinel question whose statement about the
+// trusted keys is false (RFC 8509 §3). trusted has the key tags of the root's trust anchors. The answer to q must be
+// secure.
 func checkRootKeySentinel(q question, trusted []uint16) error {
 	const prefix, digits = "root-key-sentinel-", 5
 	rest, ok := strings.CutPrefix(q.name, prefix)

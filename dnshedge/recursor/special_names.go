@@ -9,11 +9,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// findSpecialUseZone is special.Find. Tests replace it for special names of their own.
+// findSpecialUseZone is special.FindZone. Tests replace it.
 var findSpecialUseZone = special.FindZone
 
-// answerSpecialUseName returns the answer to a question with a special-use name, or nil. These names are not queried, unless they
-// are in one of Zones.
+// answerSpecialUseName returns the local answer to a question with a special-use name, or nil if q must be resolved.
+// A special-use name in one of Resolver.Zones is resolved.
 func (c *core) answerSpecialUseName(q question) *parsedResponse {
 	top := q.name[strings.LastIndexByte(q.name[:len(q.name)-1], '.')+1:]
 	switch top {

@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Stats are the statistics of a Resolver. observe.RecursorStats documents the fields, so that debug and hedgeprom need not
-// import package recursor.
+// Stats are the statistics of a Resolver. observe.RecursorStats documents the fields, so that packages debug and
+// hedgeprom need not import package recursor.
 type Stats = observe.RecursorStats
 
 // Stats returns the statistics of the Resolver. If its fields are invalid, only Name is set.
@@ -37,14 +37,14 @@ func (r *Resolver) Stats() Stats {
 	return s
 }
 
-// recordBogus stores and logs the reason of a bogus answer.
+// recordBogus adds a bogus answer and its reason to Stats, and logs it.
 func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
 	c.counters.events.RecordBogus(c.conf.Logger, "recursor", observe.RecursorBogus{
 		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,
 	})
 }
 
-// logRootKeyEvents logs the observations of the root's keys if that is due.
+// logRootKeyEvents logs unknown keys of the root and a wrong clock, no more often than Resolver.Logger states.
 func (c *core) logRootKeyEvents() {
 	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.Fill)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A synthesizer answers a question from the proofs of other answers (RFC 8198).
+// A synthesizer answers a question from cached proofs in the answers to other questions, without a query (aggressive
+// use of DNSSEC-validated cache, RFC 8198).
 type synthesizer struct {
 	validator        *chain.Validator // nil: nothing is synthesized
 	validationBudget chain.WorkBudget
@@ -20,7 +21,7 @@ type synthesizer struct {
 	badSignatures    bool // the answer to a minimised question had invalid signatures
 }
 
-// synthesizeAnswer answers the question from proofs of z and the zones below it, or returns nil.
+// synthesizeAnswer returns an answer to the question from the proofs of z and the zones below it, or nil.
 func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	if k.validator == nil {
 		return nil
@@ -43,8 +44,8 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether a minimised question needs no query: its name is proven to have no address and no
-// delegation, but may have names below.
+// canSkipLabel reports whether a minimised question needs no query, because a cached proof shows NODATA: its name is
+// no zone cut, and names may exist below it.
 func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	if k.validator == nil {
 		return false
@@ -53,8 +54,8 @@ func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	return ok && found.Kind == validate.NoData
 }
 
-// learnFromMinimised caches the proofs in the answer to a minimised question. It returns the answer to the whole question
-// if it follows: below a name that does not exist there is none (RFC 8020).
+// learnFromMinimised caches the proofs in r, the answer to a minimised question. If its name does not exist, no name
+// below it does (RFC 8020). Then it returns the answer to the full question, otherwise nil.
 func (k *synthesizer) learnFromMinimised(ctx context.Context, part question, z *delegation, r *parsedResponse) *parsedResponse {
 	if k.validator == nil || k.badSignatures || r.kind != kindAnswer {
 		return nil

@@ -13,8 +13,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// resolveAndValidate answers q up to the next alias and validates the answer. Addresses of servers are not validated,
-// because a wrong server cannot sign.
+// resolveAndValidate resolves q up to the next alias, and validates the answer. After a bogus answer, it tries other
+// servers.
+//
+// Addresses of servers are not validated, because a wrong server cannot sign.
 func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if c.validator == nil || l.nameLookup != nil {
@@ -23,10 +25,10 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	if q.cd {
 		return l.followReferrals(ctx, q, false)
 	}
-	var bad *parsedResponse // the first bogus answer, with Trust.Report
-	var why error
+	var bad *parsedResponse // first bogus answer; used only with Trust.Report
+	var badErr error        // error of bad
 	defer func() { l.avoid = nil }()
-	for again := 0; ; again++ {
+	for retries := 0; ; retries++ {
 		r, err := l.followReferrals(ctx, q, shared)
 		if err == nil {
 			if r.status != validate.Unchecked && r.cached {
@@ -35,14 +37,14 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 			err = l.validateAnswer(ctx, q, r)
 		}
 		if err != nil && bad != nil && !errors.As(err, new(*dnssec.Error)) {
-			r, err = bad, why
+			r, err = bad, badErr
 		} else if err != nil && r != nil {
 			c.cache.dropEntry(cacheKeyOf(q))
-			if l.shouldTryAnotherServer(ctx, q, r, err, again) {
+			if l.shouldTryAnotherServer(ctx, q, r, err, retries) {
 				if c.conf.Trust.Report && bad == nil {
-					hurried, stop := withPartialDeadline(ctx)
+					short, stop := withPartialDeadline(ctx)
 					defer stop()
-					ctx, bad, why = hurried, r, err
+					ctx, bad, badErr = short, r, err
 				}
 				continue
 			}
@@ -57,11 +59,13 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 }
 
-// shouldTryAnotherServer reports whether another server may have a valid answer after a bogus one.
-func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, again int) bool {
+// shouldTryAnotherServer reports whether another server may have a valid answer after r, which is bogus with error
+// err. The lookup then avoids the server of r, or has found new servers. retries is the number of earlier calls for
+// q.
+func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, retries int) bool {
 	why := (*dnssec.Error)(nil)
 	switch {
-	case !errors.As(err, &why) || why.Limit != "" || again >= maxBogusRetries:
+	case !errors.As(err, &why) || why.Limit != "" || retries >= maxBogusRetries:
 		return false
 	case r.invalidSignatures:
 		return !l.core.conf.Trust.Report && l.recheckDelegation(ctx, q, r.zone)
@@ -72,8 +76,8 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	return true
 }
 
-// applyReportMode returns the error of a bogus answer. With Trust.Report, it counts and logs the error and makes the
-// answer insecure.
+// applyReportMode returns err, the error of a bogus answer r. With Trust.Report, it counts and logs err in place of
+// returning it, and makes r insecure.
 func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error {
 	why := (*dnssec.Error)(nil)
 	if err == nil || r == nil || !l.core.conf.Trust.Report || !errors.As(err, &why) {
@@ -85,7 +89,8 @@ func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error
 	return nil
 }
 
-// withPartialDeadline returns a context with a quarter of the remaining time.
+// withPartialDeadline returns a context with a quarter of the time that ctx leaves. Without a deadline, it returns
+// ctx.
 func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -94,12 +99,14 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, time.Until(end)/4)
 }
 
-// recheckDelegation reports whether a zone without valid answers has other servers now. A forged referral leads to wrong
-// servers with valid signatures of the parent, because NS records of a delegation are unsigned. A forged priming response
-// does the same. The parent is asked again once for a question, and not again for a while if it confirms the referral.
+// recheckDelegation reports whether z, a zone without valid answers, has other servers now. It queries the parent at
+// most once for a question, and not for failureTTL after the parent has confirmed the delegation.
+//
+// NS records of a delegation are unsigned. So a forged referral or priming response may lead to wrong servers,
+// although the signatures of the parent are valid.
 func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
 	c := l.core
-	if z.chain.HasMoved() { // another question has found the new servers
+	if z.chain.HasMoved() { // another question has found new servers
 		return true
 	}
 	if z = c.validator.BogusOrigin(z.chain).Servers.(*delegation); z.chain.Parent == nil && z.zone != "." {
@@ -127,18 +134,18 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 		c.expireRoot(z)
 		return false
 	}
-	whole := c.conf.NoMinimise || z.zone == q.name
-	if !whole {
+	full := c.conf.NoMinimise || z.zone == q.name
+	if !full {
 		q = question{name: z.zone, qtype: dns.TypeA, do: c.wantsSignatures()}
 	}
-	above := z.parentDelegation()
-	r, err := l.queryZone(ctx, above, q, whole)
+	parent := z.parentDelegation()
+	r, err := l.queryZone(ctx, parent, q, full)
 	if isLocalFailure(err) {
 		return false
 	}
 	if err != nil || r.kind != kindReferral || r.referral.hasSameServers(z) {
 		c.cache.addConfirmedReferral(z.zone, time.Now())
-		c.expireRoot(above)
+		c.expireRoot(parent)
 		return false
 	}
 	z.chain.MarkMoved()
@@ -147,7 +154,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	return true
 }
 
-// validateHint validates a CNAME hint, if validation is on.
+// validateHint validates r, a CNAME hint for q. It does nothing if q is not validated.
 func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse) error {
 	if l.core.validator == nil || l.nameLookup != nil || q.cd {
 		return nil
@@ -155,13 +162,13 @@ func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse
 	return l.applyReportMode(q, r, l.validateAnswer(ctx, q, r))
 }
 
-// maxBogusRetries is the number of times that a question is asked again after a bogus answer.
+// maxBogusRetries is the number of times that a question is sent retries after a bogus answer.
 const maxBogusRetries = 4
 
-// validateAnswer sets the security status of r, the answer to q. The error is a *dnssec.Error if it is bogus.
+// validateAnswer sets the security status of r, the answer to q. The error is a *dnssec.Error if r is bogus.
 func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedResponse) error {
 	switch {
-	case r.status != validate.Unchecked: // verified on arrival
+	case r.status != validate.Unchecked: // verified when it was received
 		return nil
 	case r.zone == nil: // a local answer
 		r.status = validate.Insecure
@@ -179,7 +186,8 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	return nil
 }
 
-// validateInTime validates a response. With Trust.Report, it limits the wait for keys.
+// validateInTime validates a response. With Trust.Report, it waits for keys for a quarter of the remaining time, and
+// then makes the response bogus.
 func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.Response) error {
 	if !c.conf.Trust.Report {
 		return c.validator.ValidateResponse(ctx, p, s)
@@ -195,5 +203,5 @@ func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.
 	return err
 }
 
-// reasonText returns a reason in one line.
+// reasonText returns the text of a reason, without the prefix of package dnssec.
 func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }

@@ -18,8 +18,8 @@ func readTrust(t dnssec.Trust, l Limits) (conf chain.Config, err error) {
 	return conf, nil
 }
 
-// disableAggressiveUse turns off synthesized answers, for tests.
+// disableAggressiveUse turns off synthesized answers, in tests.
 var disableAggressiveUse bool
 
-// adjustPolicy changes the policy of Resolvers, for tests. It may be nil.
+// adjustPolicy changes the policy of Resolvers, in tests. It may be nil.
 var adjustPolicy func(*validate.Policy)

@@ -6,22 +6,26 @@ import (
 )
 
 const (
-	familyBackoffThreshold = 8           // consecutive zones without an answer before an address family is avoided
+	familyBackoffThreshold = 8           // consecutive unanswered zones after which the other family is preferred
 	familyBackoff          = time.Minute // how long the other family is preferred
 )
 
-// familyHealth is the observed health of IPv4 or IPv6. Pool.mu guards it.
+// familyHealth is the observed health of one address family, IPv4 or IPv6. It detects a family without connectivity.
+// Pool.mu guards it.
 type familyHealth struct {
 	hasAnswered     bool          // an answer has come over the family
-	unansweredCount int           // consecutive zones whose servers have not answered
-	lastZone        string        // the last of these zones
-	avoidUntil      time.Duration // until when the other family is asked first, since Pool.epoch
+	unansweredCount int           // consecutive unanswered zones
+	lastZone        string        // the zone counted last
+	avoidUntil      time.Duration // the other family is preferred until then, since Pool.epoch
 }
 
-// recordUnansweredZone counts a missing answer from a server of a zone. Once the family works, only servers that have answered for
-// the zone count (known), because a zone may have many silent servers.
-func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, known bool) {
-	if y.hasAnswered && !known || zone == y.lastZone {
+// recordUnansweredZone counts a zone as unanswered over this address family, unless it is the zone counted last. At
+// familyBackoffThreshold zones, servers of the other family are preferred for familyBackoff.
+//
+// hasAnsweredZone reports whether the server has answered for the zone before. Once the family has answered, only
+// timeouts of servers with hasAnsweredZone count, because one zone may list many unresponsive servers.
+func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasAnsweredZone bool) {
+	if y.hasAnswered && !hasAnsweredZone || zone == y.lastZone {
 		return
 	}
 	y.lastZone = zone
@@ -30,7 +34,7 @@ func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, know
 	}
 }
 
-// familyIndex returns the index of an address's family in Pool.families.
+// familyIndex returns the index of an address's family in Pool.families: 0 for IPv4, 1 for IPv6.
 func familyIndex(a netip.AddrPort) int {
 	if a.Addr().Is4() {
 		return 0
@@ -38,8 +42,9 @@ func familyIndex(a netip.AddrPort) int {
 	return 1
 }
 
-// isAllowedAddress reports whether a server at this address may be asked. anywhere allows private addresses.
-func (c *Config) isAllowedAddress(at netip.AddrPort, anywhere bool) bool {
+// isAllowedAddress reports whether a server address may be queried: it is valid, its family is enabled, and it is
+// public. With privateOK, private addresses are allowed too.
+func (c *Config) isAllowedAddress(at netip.AddrPort, privateOK bool) bool {
 	a := at.Addr()
 	switch {
 	case !a.IsValid() || at.Port() == 0:
@@ -47,11 +52,12 @@ func (c *Config) isAllowedAddress(at netip.AddrPort, anywhere bool) bool {
 	case a.Is4() && c.NoIPv4 || a.Is6() && c.NoIPv6:
 		return false
 	}
-	return anywhere || c.PrivateOK || !isPrivateAddress(a)
+	return privateOK || c.PrivateOK || !isPrivateAddress(a)
 }
 
-// isPrivateAddress reports whether an address is meaningful only in one network or on one machine, or is not unicast. It
-// must not be an IPv4-mapped IPv6 address.
+// isPrivateAddress reports whether an address is multicast, or meaningful only in one network or on one machine. An
+// address with an embedded IPv4 address (NAT64, 6to4) is private if the embedded address is. The argument must not
+// be an IPv4-mapped IPv6 address.
 func isPrivateAddress(a netip.Addr) bool {
 	for _, p := range specialNetworks {
 		if p.Contains(a) {
@@ -68,7 +74,7 @@ func isPrivateAddress(a netip.Addr) bool {
 	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
 
-// specialNetworks are networks with local meaning that package netip does not know.
+// specialNetworks are special-purpose networks (RFC 6890) that the methods of netip.Addr do not recognize.
 var specialNetworks = [...]netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"), // RFC 6598
@@ -78,8 +84,8 @@ var specialNetworks = [...]netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879
 }
 
-// nat64 and sixToFour are networks whose addresses have an IPv4 address in them.
+// nat64 and sixToFour are networks whose addresses embed an IPv4 address.
 var (
-	nat64     = netip.MustParsePrefix("64:ff9b::/96") // nat64 and sixToFour are networks whose addresses embed an IPv4 address.
+	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixToFour = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )

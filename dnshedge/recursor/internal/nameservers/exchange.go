@@ -25,28 +25,29 @@ import (
 const (
 	dialTimeout = 2 * time.Second
 
-	maxMismatched = 3 // messages that match no query before a socket is closed
+	maxMismatched = 3 // messages that do not match a query before its socket is closed
 )
 
 var (
-	// errTruncated leads to a repetition over TCP: the answer was truncated.
-	errTruncated = errors.New("recursor: answer was cut")
-	// errTruncatedTCP rejects a response that is truncated even over TCP.
-	errTruncatedTCP = errors.New("recursor: answer over TCP was cut")
-	// errEDNSRejected leads to a repetition without EDNS: the server does not understand it.
-	errEDNSRejected = errors.New("recursor: server does not understand EDNS")
-	// errEvicted ends a query whose socket another query needs.
+	// errTruncated reports a truncated response over UDP. The query is repeated over TCP.
+	errTruncated = errors.New("recursor: response is truncated")
+	// errTruncatedTCP reports a response that is truncated even over TCP. The next server is queried.
+	errTruncatedTCP = errors.New("recursor: response over TCP is truncated")
+	// errEDNSRejected reports that a server does not support EDNS. The query is repeated without EDNS.
+	errEDNSRejected = errors.New("recursor: server does not support EDNS")
+	// errEvicted reports that a query was stopped because another query needs its socket or slot.
 	errEvicted = errors.New("recursor: socket was needed for another query")
-	// errTooManyForgeries ends a query because of many messages with wrong IDs.
+	// errTooManyForgeries reports that a query received maxMismatched messages that do not match it.
 	errTooManyForgeries = errors.New("recursor: too many messages that answer no query")
 )
 
-// sendAndReceive sends q and waits for its answer. Without slots, it first waits for them until gone is closed.
-func (q *query) sendAndReceive(gone <-chan struct{}) {
+// sendAndReceive sends q, receives the response, and reports the end of q to its inbox. If taskDone is not nil, q
+// has no slots yet: sendAndReceive waits for them first, until taskDone is closed.
+func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 	defer q.wg.Done()
 	stack.GrowTo8KiB()
-	if gone != nil {
-		if !q.awaitSlots(gone) {
+	if taskDone != nil {
+		if !q.awaitSlots(taskDone) {
 			q.err = ErrNoServers
 			q.inbox.pushEvent(queryEvent{q, true})
 			return
@@ -69,7 +70,8 @@ func (q *query) sendAndReceive(gone <-chan struct{}) {
 	q.inbox.pushEvent(queryEvent{q, true})
 }
 
-// recordFailure ends q with an error.
+// recordFailure handles the error of q and releases its slots. It counts a timeout if q was sent over UDP or its
+// server is unreachable. It counts none after stopExchange or errTooManyForgeries.
 func (q *query) recordFailure() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -81,10 +83,11 @@ func (q *query) recordFailure() {
 	q.releaseSlots()
 }
 
+// bufferPool has buffers for UDP messages.
 var bufferPool = sync.Pool{New: func() any { return new([transport.MaxDatagram]byte) }}
 
-// exchangeUDP sends q over UDP from a socket and thus a port of its own. It returns nothing if the answer is not needed
-// any more.
+// exchangeUDP sends q over UDP from a new socket and returns the response. It returns nil and no error if the task
+// of q has ended.
 func (q *query) exchangeUDP() (*dns.Msg, error) {
 	conn, err := q.openSocket()
 	if isOutOfDescriptors(err) {
@@ -127,6 +130,7 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 	}
 }
 
+// openSocket opens a UDP socket that is connected to the server.
 func (q *query) openSocket() (net.Conn, error) {
 	if d := q.conf.Dialer; d != nil {
 		return q.dialWithTimeout(d, "udp", answerTimeout)
@@ -135,12 +139,12 @@ func (q *query) openSocket() (net.Conn, error) {
 }
 
 const (
-	firstPort = 1024 // lower ports are reserved for the system
-	portTries = 5    // ports in use before the system chooses
+	firstPort = 1024 // lower ports are reserved
+	portTries = 5    // random ports to try before the operating system selects one
 )
 
-// dialRandomPort opens a socket with a random port of all unreserved ports (RFC 5452 §9.2). The system chooses among
-// fewer: 28,232 on Linux. It chooses only if all tries are in use or forbidden.
+// dialRandomPort opens a UDP socket with a random port of all unreserved ports (RFC 5452 §9.2). If all tries are in
+// use or forbidden, the operating system selects the port. It selects from fewer ports: 28,232 on Linux.
 func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 	remote := net.UDPAddrFromAddrPort(to)
 	for range portTries {
@@ -160,9 +164,9 @@ func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 	return c, nil
 }
 
-// dialWithTimeout opens a connection. Stopping q ends it.
-func (q *query) dialWithTimeout(d Dialer, network string, most time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(q.ctx, most)
+// dialWithTimeout opens a connection to the server. stopExchange cancels it.
+func (q *query) dialWithTimeout(d Dialer, network string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(q.ctx, timeout)
 	defer cancel()
 	q.mu.Lock()
 	q.cancel = cancel
@@ -174,29 +178,32 @@ func (q *query) dialWithTimeout(d Dialer, network string, most time.Duration) (n
 	return usercode.DialGuarded(ctx, d, network, q.addr.String())
 }
 
-// isOutOfDescriptors reports whether too many files are open.
+// isOutOfDescriptors reports whether an error means that no file descriptor is free.
 func isOutOfDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// isUnreachable reports whether this machine has no route to the server.
+// isUnreachable reports whether an error means that there is no route to the server.
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// setConn makes conn the connection of q, with a deadline after d. It fails if q is stopped.
-func (q *query) setConn(conn net.Conn, d time.Duration) error {
+// setConn stores the connection of q and sets its deadline to timeout from now. It returns net.ErrClosed if q is
+// stopped.
+func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopped {
 		return net.ErrClosed
 	}
 	q.conn = conn
-	return conn.SetDeadline(time.Now().Add(d)) // dialing may have taken longer
+	return conn.SetDeadline(time.Now().Add(timeout)) // dialing may have taken longer
 }
 
-// extendWait is called when a deadline of q has passed, and reports whether its answer is still awaited. The first call counts a timeout of the server
-// and waits until loserDeadline. A later call waits as long as the task runs and no other query waits for the slots of q.
+// extendWait reports whether q still waits for its answer after a deadline has passed, and sets the next deadline.
+//
+// The first call counts a timeout of the server and extends the wait until loserDeadline. A later call removes the
+// deadline while the task runs, unless another query waits for a slot of q.
 func (q *query) extendWait() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -213,20 +220,22 @@ func (q *query) extendWait() bool {
 	return q.conn.SetDeadline(time.Time{}) == nil
 }
 
-// parseResponse parses a response that is still needed.
+// parseResponse records the answer of the server and parses it. It returns nil and no error if the task has ended,
+// and errTruncated or errTruncatedTCP if the response is truncated.
 func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	if !q.recordAnswer() {
 		return nil, nil
 	}
-	if cut := b[2]&2 != 0; cut && q.tcp {
+	if truncated := b[2]&2 != 0; truncated && q.tcp {
 		return nil, errTruncatedTCP
-	} else if cut {
+	} else if truncated {
 		return nil, errTruncated
 	}
 	return wire.ParseMsg(b)
 }
 
-// exchangeTCP sends q over a new TCP connection.
+// exchangeTCP sends q over a new TCP connection and returns the response. It returns nil and no error if the task of
+// q has ended.
 func (q *query) exchangeTCP() (*dns.Msg, error) {
 	d := q.conf.Dialer
 	if d == nil {

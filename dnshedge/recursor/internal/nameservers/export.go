@@ -16,34 +16,35 @@ import (
 
 const (
 	maxExport    = 16 << 20 // bytes
-	maxZoneBytes = 64 << 10 // of a zone in an export; larger ones are left out
-	maxSource    = 64       // bytes of the source of zones
+	maxZoneBytes = 64 << 10 // limit of a zone in an export, in bytes
+	maxSource    = 64       // limit of the source of zones, in bytes
 )
 
-// exportEnvelope surrounds an export: first round trip times, a count and the servers, the source of the zones, a count
-// and the zones. Numbers are varints; byte strings are prefixed by their length.
+// exportEnvelope frames an export. The content is the window of first round trip times, the number of servers, the
+// servers, the source, the number of zones, and the zones. Numbers are varints. Byte strings have a length prefix.
 var exportEnvelope = decode.Envelope{Name: "hedge recursor ", Foreign: errNotExport, Max: maxExport}
 
 var errNotExport = errors.New("this is no export of a Resolver")
 
-// Limits of a Delegation.
+// Limits of the fields of a Delegation.
 const (
 	MaxNames    = 20 // server names
 	MaxAddrs    = 64
 	MaxEvidence = 64 // records
 )
 
-// A Delegation has the servers of a zone according to its parent.
+// A Delegation has the name servers of a zone, and the proof whether the zone is signed, as its parent zone has sent
+// them.
 type Delegation struct {
 	Zone       string
-	Names      []string // server names
-	Addrs      []netip.AddrPort
+	Names      []string         // NS names
+	Addrs      []netip.AddrPort // glue
 	Expires    time.Time
-	DSEvidence [][]byte // DS records or their denial, with signatures, in wire format
+	DSEvidence [][]byte // DS records, or the records that deny them, with signatures, in wire format
 }
 
-// Export writes the servers' round trip times and the zones. source, of at most 64 bytes, identifies the origin of the
-// zones.
+// Export writes the round trip times of servers, and zones. source identifies the configuration that the zones are
+// valid for. It has at most 64 bytes.
 func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	if _, err := w.Write(f.encodeExport(source, zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
@@ -51,6 +52,8 @@ func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 	return nil
 }
 
+// encodeExport returns an export. It omits expired zones, zones larger than maxZoneBytes, and zones that do not fit
+// maxExport.
 func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []byte {
 	b := decode.AppendBytes(f.appendServers(exportEnvelope.Begin(now), now), source)
 	var all []byte
@@ -68,7 +71,8 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 	return decode.End(append(b, all...))
 }
 
-// appendServers appends the first round trip times and the servers that have answered within decode.MaxAge.
+// appendServers appends the window of first round trip times, and the servers that have answered within
+// decode.MaxAge.
 func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
@@ -91,6 +95,7 @@ func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	return append(b, all...)
 }
 
+// appendZone appends a zone with its remaining lifetime.
 func appendZone(b []byte, z Delegation, left time.Duration) []byte {
 	b = decode.AppendBytes(b, z.Zone)
 	b = binary.AppendUvarint(b, uint64(max(left, 0)))
@@ -114,16 +119,16 @@ func appendAddr(b []byte, at netip.AddrPort) []byte {
 	return binary.AppendUvarint(b, uint64(at.Port()))
 }
 
-// An exportedServer is a server in an export.
+// An exportedServer is the state of a server in an export.
 type exportedServer struct {
 	addr   netip.AddrPort
 	rtt    rtt.Estimate[float32]
 	age    time.Duration // since the last answer, at the time of the export
-	noEDNS time.Duration // remaining time without EDNS, at the time of the export
+	noEDNS time.Duration // how long it is still queried without EDNS, at the time of the export
 }
 
-// Import adds the unknown servers of an export. It returns the zones, or none if their source differs. After an error
-// nothing has changed.
+// Import adds the servers of an export that have not answered this Pool yet. It returns the zones of the export, or
+// none if they have another source. An invalid or outdated export returns an error and changes nothing.
 func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 	zones, err := f.decodeImport(r, source, time.Now())
 	if err != nil {
@@ -132,8 +137,9 @@ func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 	return zones, nil
 }
 
+// decodeImport decodes an export, adds its servers, and returns its unexpired zones if they have the given source.
 func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delegation, error) {
-	passed, d, err := exportEnvelope.Open(r, now)
+	age, d, err := exportEnvelope.Open(r, now)
 	if err != nil {
 		return nil, err
 	}
@@ -149,43 +155,45 @@ func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delega
 		}
 		servers = append(servers, s)
 	}
-	same := string(d.Bytes(maxSource)) == source
+	sameSource := string(d.Bytes(maxSource)) == source
 	var zones []Delegation
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
-		z := decodeZone(&d, now.Add(-passed))
-		if same && z.Expires.After(now) {
+		z := decodeZone(&d, now.Add(-age))
+		if sameSource && z.Expires.After(now) {
 			zones = append(zones, z)
 		}
 	}
 	if d == nil || len(d) > 0 {
 		return nil, decode.ErrDamaged
 	}
-	f.importServers(servers, window, passed, now)
+	f.importServers(servers, window, age, now)
 	return zones, nil
 }
 
-// decodeZone decodes a zone of an export made at the given time.
-func decodeZone(d *decode.Decoder, at time.Time) Delegation {
+// decodeZone decodes a zone. exported is the time of the export: the lifetime of the zone counts from then.
+func decodeZone(d *decode.Decoder, exported time.Time) Delegation {
 	z := Delegation{Zone: string(d.Bytes(maxZoneBytes))}
-	z.Expires = at.Add(d.Duration())
+	z.Expires = exported.Add(d.Duration())
 	z.Names = decodeList(d, MaxNames, func() string { return string(d.Bytes(maxZoneBytes)) })
 	z.Addrs = decodeList(d, MaxAddrs, func() netip.AddrPort { return decodeAddr(d) })
 	z.DSEvidence = decodeList(d, MaxEvidence, func() []byte { return d.Bytes(maxZoneBytes) })
 	return z
 }
 
-// decodeList decodes a count and as many values. It fails if there are more than most.
-func decodeList[T any](d *decode.Decoder, most uint64, take func() T) (all []T) {
+// decodeList decodes a count and as many values, each by decodeValue. It marks the input as damaged (*d is nil) if
+// there are more than limit.
+func decodeList[T any](d *decode.Decoder, limit uint64, decodeValue func() T) (all []T) {
 	n := d.Uvarint()
-	if n > most {
+	if n > limit {
 		*d = nil
 	}
 	for ; n > 0 && *d != nil; n-- {
-		all = append(all, take())
+		all = append(all, decodeValue())
 	}
 	return all
 }
 
+// decodeAddr decodes an address with its port. It marks invalid input as damaged (*d is nil).
 func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	a, ok := netip.AddrFromSlice(d.Bytes(16))
 	port := d.Uvarint()
@@ -195,7 +203,7 @@ func decodeAddr(d *decode.Decoder) netip.AddrPort {
 	return netip.AddrPortFrom(a, uint16(port))
 }
 
-// decodeRTT decodes a round trip time in ns.
+// decodeRTT decodes a round trip time in ns. It marks a value above tcpTimeout as damaged (*d is nil).
 func decodeRTT(d *decode.Decoder) float32 {
 	t := d.Duration()
 	if t > tcpTimeout {
@@ -204,8 +212,9 @@ func decodeRTT(d *decode.Decoder) float32 {
 	return float32(t)
 }
 
-// importServers adds the servers of an export that are not better known already.
-func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, passed time.Duration, now time.Time) {
+// importServers adds the servers of an export that have not answered this Pool yet, until the table is full. age is
+// the time since the export.
+func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,8 +226,8 @@ func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, pa
 			break
 		}
 		s := f.servers.getOrCreateServer(x.addr, at)
-		s.rtt, s.lastAnswer = x.rtt, at-passed-min(x.age, decode.MaxAge)
-		if left := min(x.noEDNS, noEDNSTime) - passed; left > 0 {
+		s.rtt, s.lastAnswer = x.rtt, at-age-min(x.age, decode.MaxAge)
+		if left := min(x.noEDNS, noEDNSTime) - age; left > 0 {
 			s.noEDNSUntil = at + left
 		}
 	}

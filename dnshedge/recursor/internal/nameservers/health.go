@@ -6,19 +6,22 @@ import (
 	"time"
 )
 
-// zoneServerHealth is the state of a server for one kind of question in one zone. Pool.mu guards it.
+// zoneServerHealth is the health of one server for one zone and one qtypeGroup. Pool.mu guards it.
 //
-// Anybody can name foreign servers for a zone, and many servers drop questions about zones that they do not have. So a
-// server that is silent about one zone is avoided for that zone. One that is silent about several zones is avoided for all
-// zones that it has not answered for. If it has answered for the silent zones before, it is avoided for all.
+// A zone may list servers that do not serve it, and many servers drop queries about zones that they do not serve. So
+// an unresponsive server is avoided for that zone only.
+//
+// A server that is unresponsive for several zones is avoided for all zones that it has never answered for. If it has
+// answered for the unresponsive zones before, it is avoided for all zones.
 type zoneServerHealth struct {
 	backoffState
-	lastAnswer  time.Duration
-	lastQuery   time.Duration
+	lastAnswer  time.Duration // since Pool.epoch
+	lastQuery   time.Duration // since Pool.epoch
 	hasAnswered bool
 }
 
-// recordMiss counts a missing answer.
+// recordUnansweredQuery counts an unanswered query. It starts a backoff at backoffThreshold queries, or at once if
+// the server has never answered for the zone.
 func (s *zoneServerHealth) recordUnansweredQuery(now time.Duration) {
 	s.unansweredCount = min(s.unansweredCount+1, backoffThreshold)
 	if s.unansweredCount == backoffThreshold || !s.hasAnswered {
@@ -32,28 +35,32 @@ type healthKey struct {
 	zoneQtype zoneQtypeID
 }
 
-// A zoneQtypeID identifies a zone and a kind of question.
+// A zoneQtypeID identifies a zone and a qtypeGroup. It is a hash of the zone name, with the group in its lowest two
+// bits.
 type zoneQtypeID uint64
 
-// zoneHash identifies the zone alone.
+// zoneHash returns the upper 32 bits of the hash of the zone name.
 func (t zoneQtypeID) zoneHash() uint32 { return uint32(t >> 32) }
 
-// unansweredZones is the topic of all zones that a server has not answered for. Its health counts zones in place of queries.
+// unansweredZones stands for all zones that a server has never answered for. Its health counts zones in place of
+// queries.
 const unansweredZones = zoneQtypeID(groupCount)
 
-// healthTable has the health by server and topic. Pool.mu guards all. A removed entry counts as not asked yet.
+// healthTable has the zoneServerHealth of at most max keys. A missing entry counts as a server that was not queried
+// yet. Pool.mu guards all.
 type healthTable struct {
 	seed maphash.Seed
 	max  int
 	all  map[healthKey]*zoneServerHealth
 }
 
-// newZoneQtypeID returns the ID of a zone and a kind. The random seed prevents deliberate collisions.
+// newZoneQtypeID returns the ID of a zone and a qtypeGroup. The random seed of the hash prevents deliberate
+// collisions.
 func (t *healthTable) newZoneQtypeID(zone string, k qtypeGroup) zoneQtypeID {
 	return zoneQtypeID(maphash.String(t.seed, zone))&^3 | zoneQtypeID(k)
 }
 
-// getOrCreateHealth returns the health of a key for a further query. It adds a missing one.
+// getOrCreateHealth returns the health with a key, which it adds if there is none, and sets its lastQuery to now.
 func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneServerHealth {
 	s := t.all[k]
 	if s == nil {
@@ -67,7 +74,7 @@ func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneSer
 	return s
 }
 
-// removeUnansweredZones removes the health for otherZones, because the server has answered.
+// removeUnansweredZones resets and removes the unansweredZones health of a server, because the server has answered.
 func (t *healthTable) removeUnansweredZones(addr netip.AddrPort) {
 	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {

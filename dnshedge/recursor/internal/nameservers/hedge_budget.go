@@ -10,13 +10,14 @@ import (
 
 const hedgeBurst = 20 // hedgeBurst is the maximum number of tokens in the hedge budget.
 
-// hedgeBudget decides whether a hedge may be sent. It is safe for concurrent use.
+// hedgeBudget decides whether a hedge may be sent. It has tokens, a rate limit, and a switch for outages. It is safe
+// for concurrent use.
 type hedgeBudget struct {
 	off     bool
 	account *budget.Account
 	limit   *budget.RateLimit
-	outage  atomic.Bool // more than half of the recent queries are unanswered
-	denied  atomic.Int64
+	outage  atomic.Bool  // more than half of the recent queries are unanswered
+	denied  atomic.Int64 // hedges that were not sent because a token or slot was missing
 }
 
 func newHedgeBudget(conf Hedge) *hedgeBudget {
@@ -27,10 +28,10 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 	}
 }
 
-// isStopped reports whether hedging is off or suspended by an outage.
+// isStopped reports whether hedging is off, or suspended by an outage.
 func (h *hedgeBudget) isStopped() bool { return h.off || h.outage.Load() }
 
-// hasToken reports whether a hedge could be paid for. It counts a denial if not.
+// hasToken reports whether a token is available. It does not spend it. If there is none, it counts a denied hedge.
 func (h *hedgeBudget) hasToken() bool {
 	if h.isStopped() {
 		return false
@@ -42,7 +43,8 @@ func (h *hedgeBudget) hasToken() bool {
 	return true
 }
 
-// spendToken spends a token for a hedge, or reports false.
+// spendToken spends a token for a hedge, and reports whether there was one. If there was none, it counts a denied
+// hedge.
 func (h *hedgeBudget) spendToken() bool {
 	if h.isStopped() {
 		return false
@@ -54,5 +56,5 @@ func (h *hedgeBudget) spendToken() bool {
 	return true
 }
 
-// refundToken returns the token of a hedge that was not sent. The rate limit keeps its token.
+// refundToken returns the token of a hedge that was not sent. The token of the rate limit is not returned.
 func (h *hedgeBudget) refundToken() { h.account.Refund(time.Now(), nil, 1) }

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	outageQueries = 32 // recent queries that determine an outage
+	outageQueries = 32 // number of recent queries that determine an outage
 
-	outageInterval = time.Second // between the misses of one zone that count for an outage
+	outageInterval = time.Second // least time between two timeouts of one zone that count for an outage
 
-	serverBytes = 160 // of a server and its table entry
-	lameBytes   = 640 // of a lame record or a zone, with its name
+	serverBytes = 160 // estimated memory of a server and its table entry
+	lameBytes   = 640 // estimated memory of a lameRecord or a zoneState, with its name
 
-	healthBytes = 160 // of a zoneServerHealth and its table entry
+	healthBytes = 160 // estimated memory of a zoneServerHealth and its table entry
 )
 
-// A Pool holds the known name servers and sends queries to them. It is safe for concurrent use.
+// A Pool sends queries to name servers, and stores the health of the servers. It is safe for concurrent use.
 type Pool struct {
-	// Set by New.
+	// Set by NewPool.
 	conf         *Config
 	maxPerServer int32
 	maxPerZone   int32
 	epoch        time.Time
-	ctx          context.Context    // of all queries
-	cancel       context.CancelFunc // ends them
+	ctx          context.Context    // context of all queries
+	cancel       context.CancelFunc // cancels ctx
 
 	// Safe for concurrent use.
 	hedgeBudget *hedgeBudget
 	counters    queryCounters
-	wg          sync.WaitGroup // of query goroutines and searches
+	wg          sync.WaitGroup // goroutines of queries and searches
 
 	mu              sync.Mutex // guards the fields below, and what they point to
 	closed          bool
@@ -52,15 +52,15 @@ type Pool struct {
 	families        [2]familyHealth // IPv4 and IPv6
 	sockets         socketLimiter
 	firstRTTs       *firstRTTs
-	unansweredShare float64 // of recent queries, as a moving average
+	unansweredShare float64 // share of unanswered queries among the recent ones, as a moving average
 }
 
-// counters are counted for Stats.
+// queryCounters are the counters of observe.RecursorStats that concern queries.
 type queryCounters struct {
 	wire, tcp, hedges, hedgeWins, timeouts, failovers, lame, ignored atomic.Int64
 }
 
-// NewPool returns a Pool, which must be closed.
+// NewPool returns a Pool. The caller must call Close.
 func NewPool(conf Config) *Pool {
 	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 0.65))}
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
@@ -79,7 +79,7 @@ func NewPool(conf Config) *Pool {
 	return f
 }
 
-// Close ends all queries and waits for their goroutines.
+// Close ends all queries and searches, and waits for their goroutines.
 func (f *Pool) Close() {
 	f.mu.Lock()
 	f.closed = true
@@ -91,7 +91,8 @@ func (f *Pool) Close() {
 	f.wg.Wait()
 }
 
-// addGoroutine registers a goroutine, which must end with wg.Done. It reports false after Close. The caller holds mu.
+// addGoroutine adds a goroutine to wg and reports true. The goroutine must call wg.Done. After Close, addGoroutine
+// reports false and adds none. The caller holds mu.
 func (f *Pool) addGoroutine() bool {
 	if !f.closed {
 		f.wg.Add(1)
@@ -99,15 +100,17 @@ func (f *Pool) addGoroutine() bool {
 	return !f.closed
 }
 
-// elapsed returns the time since epoch.
+// elapsed returns the time since Pool.epoch.
 func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 
-// HasHedgeBudget reports whether a hedge could be paid for.
+// HasHedgeBudget reports whether the hedge budget has a token. If there is none, it counts a denied hedge.
 func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
 
-// recordForOutage counts a query as answered or not. While more than half are unanswered, hedges would only add load and
-// are suspended. One zone counts at most once in outageInterval, because its owner can name silent servers. The caller
-// holds mu.
+// recordForOutage counts a query as answered or unanswered. While more than half of the recent queries are
+// unanswered, hedges would only add load and are suspended. The caller holds mu.
+//
+// The caller counts at most one unanswered query of a zone per outageInterval, because a zone may list many
+// unresponsive servers.
 func (f *Pool) recordForOutage(answered bool) {
 	f.unansweredShare -= f.unansweredShare / outageQueries
 	if !answered {
@@ -116,7 +119,7 @@ func (f *Pool) recordForOutage(answered bool) {
 	f.hedgeBudget.outage.Store(f.unansweredShare > 0.5)
 }
 
-// FillStats adds the Pool's statistics to s.
+// FillStats sets the statistics of the Pool in s, and adds its memory to s.Bytes.
 func (f *Pool) FillStats(s *observe.RecursorStats) {
 	c := &f.counters
 	s.Wire, s.TCP = c.wire.Load(), c.tcp.Load()
@@ -131,24 +134,24 @@ func (f *Pool) FillStats(s *observe.RecursorStats) {
 	defer f.mu.Unlock()
 	s.InFlight = len(f.sockets.open)
 	s.Servers = len(f.servers.all)
-	resting := make(map[netip.AddrPort]bool)
+	backedOff := make(map[netip.AddrPort]bool)
 	for at, v := range f.servers.all {
 		if v.avoidUntil > now {
-			resting[at] = true
+			backedOff[at] = true
 		}
 	}
 	for k, v := range f.healthByZone.all {
 		if v.avoidUntil > now {
-			resting[k.addr] = true
+			backedOff[k.addr] = true
 		}
 	}
-	s.Resting = len(resting)
+	s.Resting = len(backedOff)
 	s.Bytes += int64(len(f.servers.all)*serverBytes + len(f.healthByZone.all)*healthBytes + (len(f.lame.all)+len(f.zones.all))*lameBytes)
 	s.FirstContact = f.firstRTTs.hedgeDelay
 }
 
-// ReportBogus records that a server of a zone has sent invalid signatures for a name, as if Task.Judge had returned
-// ErrUnsigned.
+// ReportBogus records that a server of a zone has sent invalid signatures for a name. It has the effect of
+// ErrUnsigned, see Task.CheckResponse.
 func (f *Pool) ReportBogus(zone string, server netip.AddrPort, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

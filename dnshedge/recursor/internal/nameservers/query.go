@@ -14,70 +14,71 @@ import (
 )
 
 const (
-	maxSockets    = 1024 // open at a time
-	maxExpendable = 512  // expendable queries; with more, a losing query ends at once
+	maxSockets    = 1024 // limit of open sockets
+	maxExpendable = 512  // expendable queries above which a query stops with its task
 )
 
-// A query is one message to one server and the wait for its answer.
+// A query is one message to one server, and the wait for its answer.
 type query struct {
 	// Set before it is started.
 	*Pool
 	queryOptions
 	queryZoneState
 	server          *server
-	addr            netip.AddrPort // the server's
+	addr            netip.AddrPort // address of server
 	wire            *wire.Query
-	inbox           *eventQueue // of the goroutine that runs the queryLoop
+	inbox           *eventQueue // events for the queryLoop
 	started         time.Time
 	hedgeDelay, rto time.Duration
 
-	// Of the goroutine that asks.
+	// Only the goroutine of the queryLoop uses these fields.
 	state        queryState
-	processDelay time.Duration // by which timers were late
-	hedgeable    bool          // no hedge was considered yet
+	processDelay time.Duration // added to the timers because they have fired too late
+	hedgeable    bool          // whether a hedge may be sent; false once it was considered
 
 	sent  time.Time // when it got its slots
-	wrote time.Time // when it left this machine; zero: it has not
+	wrote time.Time // when it was sent; zero: not yet
 	msg   *dns.Msg
 	err   error
 
 	hasSlots         bool
-	expendable       *list.Element // element of sockets.expendable; nil: not expendable
+	expendable       *list.Element // its element in sockets.expendable; nil: not expendable
 	conn             net.Conn
 	cancel           context.CancelFunc // cancels opening a connection
 	stopped          bool
-	abandoned        bool // its task has ended
-	countedAsTimeout bool // it counts as unanswered
+	abandoned        bool // the task has ended
+	countedAsTimeout bool // recordTimeout was called
 }
 
-// A queryZoneState is the zone and the kind of question of a query, with the state kept for them.
+// queryZoneState is the state of the zone that a query is about.
 type queryZoneState struct {
 	zone       *zoneState
 	zoneQtype  zoneQtypeID
-	backoff    *zoneBackoff      // of the zone, for this kind of question
-	zoneHealth *zoneServerHealth // of the server, for this topic
+	backoff    *zoneBackoff      // of the zone, for this qtypeGroup
+	zoneHealth *zoneServerHealth // of the server, for this zone and qtypeGroup
 }
 
-// A queryOptions is the form of a query. A repetition changes one field.
+// queryOptions are the properties of a query. A repetition of the query has the same properties, except one.
 type queryOptions struct {
-	number       int  // of the attempt
-	hedge        bool // sent because an answer was late
+	number       int  // Attempt.Attempt
+	hedge        bool // sent because an earlier answer was late
 	tcp          bool
 	withoutEDNS  bool
-	paidByBudget bool // by the hedge budget
+	paidByBudget bool // the hedge budget has paid for it
 }
 
-// queryState is the progress of a query as seen by the queryLoop.
+// queryState is the progress of a query as known to the queryLoop.
 type queryState int8
 
 const (
-	stateWaiting queryState = iota // for slots
-	stateSent                      // or about to be
-	stateEvicted                   // its socket was needed; until it is overdue, it counts as sent
+	stateWaiting queryState = iota // waits for slots
+	stateSent                      // has its slots: it was sent, or will be at once
+	stateEvicted                   // stopped because another query needed its socket; counts as sent until its retransmission timeout
 	stateOverdue                   // the retransmission timeout has passed
 )
 
-// nextTimer returns when the hedge or, after that, the next server is due.
+// nextTimer returns the time when an action for the unanswered q is due: its hedge, or its retransmission timeout
+// once the hedge was considered.
 func (q *query) nextTimer() time.Time {
 	if q.hedgeable {
 		return q.sent.Add(q.hedgeDelay + q.processDelay)
@@ -85,7 +86,7 @@ func (q *query) nextTimer() time.Time {
 	return q.sent.Add(q.rto + q.processDelay)
 }
 
-// loserDeadline returns when q ends if its task has ended.
+// loserDeadline returns the time until which q waits for its answer after its task has ended.
 func (q *query) loserDeadline() time.Time {
 	if q.tcp {
 		return q.sent.Add(tcpTimeout)
@@ -93,20 +94,21 @@ func (q *query) loserDeadline() time.Time {
 	return q.sent.Add(answerTimeout)
 }
 
-// A queryEvent reports the progress of a query to the queryLoop.
+// A queryEvent tells the queryLoop that a query has ended, or that it was sent after a wait for slots.
 type queryEvent struct {
 	*query
-	ended bool // otherwise it was sent after a wait
+	ended bool // false: it was sent after a wait for slots
 }
 
-// An eventQueue has the events of a task's queries. It is safe for concurrent use.
+// An eventQueue passes the events of a task's queries to the queryLoop. It is safe for concurrent use.
 type eventQueue struct {
-	wake chan struct{} // capacity 1: there are events
+	wake chan struct{} // has an element if there are events; capacity 1
 
-	mu     sync.Mutex // guards events; Fleet.mu is not locked while it is
+	mu     sync.Mutex // guards events; Pool.mu is not locked while mu is
 	events []queryEvent
 }
 
+// pushEvent adds an event and wakes the queryLoop.
 func (b *eventQueue) pushEvent(e queryEvent) {
 	b.mu.Lock()
 	b.events = append(b.events, e)
@@ -117,7 +119,7 @@ func (b *eventQueue) pushEvent(e queryEvent) {
 	}
 }
 
-// takeEvents returns the events since the last call. It reuses the memory of last.
+// takeEvents removes all events and returns them. It reuses the memory of last for later events.
 func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,24 +128,26 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 	return events
 }
 
-// A socketLimiter limits the sockets that are open to all servers. Pool.mu guards it.
+// A socketLimiter limits the number of open sockets. Pool.mu guards it.
 type socketLimiter struct {
 	slots
-	open       map[*query]struct{} // queries with a slot and thus possibly a socket
-	expendable list.List           // queries unlikely to be answered, the oldest first; their sockets are taken first
+	open       map[*query]struct{} // queries with slots, and thus possibly with a socket
+	expendable list.List           // *query values that are unlikely to be answered, oldest first; evicted when sockets are short
 }
 
-// A slotLimit is a slot that a query needs, and the number of slots of its kind.
+// A slotLimit is a semaphore with its number of slots.
 type slotLimit struct {
 	*slots
 	max int32
 }
 
+// neededSlots returns the semaphores of the zone, the server and the sockets. A query needs a slot of each.
 func (q *query) neededSlots() [3]slotLimit {
 	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
 
-// tryAcquireSlots acquires the slots that q needs if all are free. The caller holds mu.
+// tryAcquireSlots acquires all slots that q needs and reports true, or acquires none and reports false. It first
+// evicts an expendable query from each semaphore without free slots. The caller holds mu.
 func (q *query) tryAcquireSlots() bool {
 	for _, p := range q.neededSlots() {
 		if p.used >= p.max {
@@ -160,7 +164,7 @@ func (q *query) tryAcquireSlots() bool {
 	return true
 }
 
-// recordSlots records that q has its slots. The caller holds mu.
+// recordSlots records that q has its slots, and that it is sent now. The caller holds mu.
 func (q *query) recordSlots() {
 	q.hasSlots = true
 	q.sent = time.Now()
@@ -168,9 +172,9 @@ func (q *query) recordSlots() {
 	q.sockets.open[q] = struct{}{}
 }
 
-// awaitSlots waits for the slots that q needs, one after the other. It reports false if gone is closed, the task has
-// ended, or the zone is in backoff.
-func (q *query) awaitSlots(gone <-chan struct{}) bool {
+// awaitSlots waits for the slots that q needs, one after the other, and reports whether q has them. It reports false
+// if taskDone is closed, the Pool is closed, the task has ended, or the zone is in backoff.
+func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	var has []slotLimit
 	ok := true
 	for _, s := range q.neededSlots() {
@@ -183,7 +187,7 @@ func (q *query) awaitSlots(gone <-chan struct{}) bool {
 		if w != nil {
 			select {
 			case <-w.ready:
-			case <-gone:
+			case <-taskDone:
 				ok = false
 			case <-q.ctx.Done():
 				ok = false
@@ -209,7 +213,7 @@ func (q *query) awaitSlots(gone <-chan struct{}) bool {
 	return true
 }
 
-// releaseSlots returns the slots of q. Further calls have no effect. The caller holds mu.
+// releaseSlots releases the slots of q, if it has them. The caller holds mu.
 func (q *query) releaseSlots() {
 	if !q.hasSlots {
 		return
@@ -225,7 +229,7 @@ func (q *query) releaseSlots() {
 	q.zones.releaseZone(q.zone, q.elapsed())
 }
 
-// stopExchange closes the connection of q. The caller holds mu.
+// stopExchange closes the connection of q, or cancels opening it. The caller holds mu.
 func (q *query) stopExchange() {
 	q.stopped = true
 	if q.cancel != nil {
@@ -236,8 +240,8 @@ func (q *query) stopExchange() {
 	}
 }
 
-// evictQuery ends the oldest expendable query that occupies a slot of s. For a slot of a server or a zone, that query must
-// have been dropped. The caller holds mu.
+// evictQuery stops the oldest expendable query that has a slot of s. If s limits a server or a zone, it stops only a
+// query that was probably lost. The caller holds mu.
 func (f *Pool) evictQuery(s *slots) {
 	for e := f.sockets.expendable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
@@ -249,7 +253,8 @@ func (f *Pool) evictQuery(s *slots) {
 	}
 }
 
-// markExpendable lets q end when another query needs its socket. The caller holds mu.
+// markExpendable lets other queries evict q when they need its socket. If a query waits for a socket already, it
+// evicts an expendable query at once. The caller holds mu.
 func (q *query) markExpendable() {
 	if !q.hasSlots || q.expendable != nil {
 		return
@@ -260,21 +265,25 @@ func (q *query) markExpendable() {
 	}
 }
 
-// hasLaterAnswer reports whether the server has answered a query sent after q. The caller holds mu.
+// hasLaterAnswer reports whether the server has answered a query that was sent after q. The caller holds mu.
 func (q *query) hasLaterAnswer() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
-// wasSentBefore reports whether q was sent before the query whose answer came at lastAnswer. The caller holds mu.
-func (q *query) wasSentBefore(seen time.Duration) bool {
-	return seen-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
+// wasSentBefore reports whether q was sent before the query whose answer came at the given time. It estimates when
+// that query was sent by the server's RTT. The caller holds mu.
+func (q *query) wasSentBefore(answered time.Duration) bool {
+	return answered-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
-// isDropped reports whether q was probably dropped by the server or the network. The caller holds mu.
+// isDropped reports whether q was probably lost. That is so after answerTimeout, or after its retransmission timeout
+// if the server has answered a later query. The caller holds mu.
 func (q *query) isDropped() bool {
 	passed := time.Since(q.sent)
 	return passed >= answerTimeout || passed >= q.rto && q.hasLaterAnswer()
 }
 
-// abandonByTask lets q go on after its task: a late answer still tells the RTT of the server. The caller holds mu.
+// abandonByTask records that the task of q has ended. A query over UDP continues, because a late answer still shows
+// the RTT of the server. It stops at once if there are more than maxExpendable, as a query over TCP does. The caller
+// holds mu.
 func (q *query) abandonByTask() {
 	q.abandoned = true
 	if !q.hasSlots {
@@ -291,18 +300,19 @@ func (q *query) abandonByTask() {
 	}
 }
 
-// recordTimeout counts q as unanswered, once. The caller holds mu.
+// recordTimeout counts q as unanswered, in the health of its server, zone and address family. Further calls have no
+// effect. The caller holds mu.
 func (q *query) recordTimeout() {
 	if q.countedAsTimeout {
 		return
 	}
 	q.countedAsTimeout = true
-	now, known := q.elapsed(), q.zoneHealth.hasAnswered
-	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise the server is not silent
+	now, hasAnsweredZone := q.elapsed(), q.zoneHealth.hasAnswered
+	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise the server has answered since
 		q.zoneHealth.recordUnansweredQuery(now)
 		if !q.hasLaterAnswer() {
 			q.healthByZone.getOrCreateHealth(healthKey{q.addr, unansweredZones}, now).recordUnansweredZone(now, q.zoneQtype.zoneHash())
-			if known {
+			if hasAnsweredZone {
 				q.server.recordUnansweredZone(now, q.zoneQtype.zoneHash())
 			}
 		}
@@ -311,10 +321,11 @@ func (q *query) recordTimeout() {
 		q.zone.outageReported = now + outageInterval
 		q.recordForOutage(false)
 	}
-	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, known)
+	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
 
-// recordAnswer records the RTT of an answer, and reports whether it is still needed.
+// recordAnswer records that the server has answered q and how long that took. It releases the slots of q, and
+// reports whether the task still needs the answer.
 func (q *query) recordAnswer() bool {
 	now := time.Now()
 	took := min(now.Sub(q.wrote), answerTimeout)

@@ -15,20 +15,23 @@ import (
 )
 
 const (
-	maxQueries          = 8                       // of a task, unless it has more servers
-	maxUnansweredHedges = 2                       // hedges of a task without any response
-	maxQueryTime        = 4500 * time.Millisecond // after which a task sends no more queries
-	earlyEndTime        = time.Second             // after which a Brief task sends no more queries
+	maxQueries          = 8                       // queries of a task, unless it has more servers
+	maxUnansweredHedges = 2                       // hedges of a task before its first response
+	maxQueryTime        = 4500 * time.Millisecond // time after which a task sends no more queries
+	earlyEndTime        = time.Second             // the same for a task with EndEarly
 
-	noEDNSTime       = time.Hour            // how long a server that rejects EDNS is asked without it
-	maxTimerLateness = 5 * time.Millisecond // a timer that fires later means that the process is busy; the answer may be unread
+	noEDNSTime       = time.Hour            // how long a server that rejects EDNS is queried without it
+	maxTimerLateness = 5 * time.Millisecond // if a timer fires later, the process is busy and the answer may be unread
 )
 
-// QueryServers asks the servers of a zone the question of t. It returns the first response that Judge accepts, unchanged. The
-// error is that of Spend or FindMore, ErrNoServers, or the cause of ctx.
+// QueryServers sends the question of a task to the servers of its zone. It returns the first response that
+// CheckResponse accepts, unchanged.
 //
-// It does not use package race: the next server and its delay depend on the responses so far, there are more than four
-// attempts, and the answers of losers are of use.
+// The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
+// after Close, or the cause of ctx.
+//
+// It does not use package race: the next server and its delay depend on the responses so far, a task may have more
+// than four attempts, and the answers of losers show the health of their servers.
 func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
@@ -72,7 +75,8 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	}
 }
 
-// A queryLoop is the state of one Query call. Its fields belong to the goroutine of Query; inbox has its own lock.
+// A queryLoop is the state of one QueryServers call. Only the goroutine of that call uses its fields. inbox has its
+// own lock.
 type queryLoop struct {
 	*Pool
 	*Task
@@ -83,25 +87,26 @@ type queryLoop struct {
 	began      time.Duration
 	candidates []candidate
 	queries    []*query // in flight or overdue, in the order of sending
-	attempts   int      // queries sent, without repetitions in another form
-	hedgesSent int      // of these, hedges
+	attempts   int      // queries sent, without repetitions
+	hedgesSent int      // hedges among attempts
 	timer      *time.Timer
-	ended      chan struct{} // closed at the end; nil: no query waits for a slot
+	ended      chan struct{} // closed when the task ends; nil: no query has waited for a slot
 	inbox      eventQueue
 	search     serverSearch
 	outcome    loopOutcome
 }
 
-// loopOutcome collects the facts that determine the error of a task.
+// loopOutcome has the facts that determine the error of a task.
 type loopOutcome struct {
 	sentAny     bool  // a query has left this machine
-	localErr    error // why a query could not be sent
-	gotResponse bool  // a response came
-	fatal       error // why no more queries are sent
-	backedOff   bool  // the silence of the zone's servers is recorded
+	localErr    error // error of a query that could not be sent
+	gotResponse bool  // a response has come
+	fatal       error // error after which no more queries are sent
+	backedOff   bool  // backOffZone has recorded the name
 }
 
-// enterZone registers the task as a user of its zone. It returns ErrNoServers while the zone is in backoff.
+// enterZone starts the use of the zone. It returns ErrNoServers while the zone is in backoff, and net.ErrClosed
+// after Close.
 func (a *queryLoop) enterZone() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -115,18 +120,19 @@ func (a *queryLoop) enterZone() error {
 	return nil
 }
 
-// queryReason says why a query is sent.
+// queryReason is the reason for sending a query.
 type queryReason int
 
 const (
-	reasonFirst   queryReason = iota
-	reasonFailure             // a server cannot answer
-	reasonTimeout             // no answer before the retransmission timeout
-	reasonHedge               // an answer is late
-	reasonRepeat              // the previous query was rejected, or its answer truncated
+	reasonFirst   queryReason = iota // the task begins
+	reasonFailure                    // a server has failed, or a search has found servers
+	reasonTimeout                    // no answer within the retransmission timeout
+	reasonHedge                      // an answer is late
+	reasonRepeat                     // the server has rejected EDNS or truncated its response
 )
 
-// queryNextServer sends a query to the next server, or searches for more servers.
+// queryNextServer sends a query to the best server. It starts a search for further servers if no server is left that
+// the task has not queried.
 func (a *queryLoop) queryNextServer(why queryReason) {
 	if a.hasStoppedSending() {
 		return
@@ -146,13 +152,14 @@ func (a *queryLoop) queryNextServer(why queryReason) {
 	switch {
 	case c == nil, why == reasonFailure && c.attempts > 0 && a.latestQuery() != nil:
 		return
-	case c.avoided && a.search.running: // a server that is looked up now comes before it
+	case c.avoided && a.search.running: // servers found by the search are preferred
 		return
 	}
 	a.sendQuery(c, why, nil)
 }
 
-// selectSearchScope returns how far to search for more servers.
+// selectSearchScope returns the scope of a search for further servers. If all known servers are unresponsive, it
+// excludes names within the zone, because their lookup needs these servers.
 func (a *queryLoop) selectSearchScope() SearchScope {
 	if a.outcome.gotResponse || len(a.candidates) == 0 {
 		return AllNames
@@ -160,13 +167,14 @@ func (a *queryLoop) selectSearchScope() SearchScope {
 	return OutOfDomainNames
 }
 
-// hasStoppedSending reports whether no more queries may be sent.
+// hasStoppedSending reports whether the task sends no more queries, because of an error or because its time is over.
 func (a *queryLoop) hasStoppedSending() bool {
 	passed := a.elapsed() - a.began
 	return a.outcome.fatal != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
 }
 
-// isFinished reports whether no answer can be expected any more.
+// isFinished reports whether the task ends, because no answer can be expected any more. Before it waits for overdue
+// queries beyond their loserDeadline, it calls backOffZone.
 func (a *queryLoop) isFinished() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
@@ -186,7 +194,7 @@ func (a *queryLoop) isFinished() bool {
 	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
 }
 
-// awaitDeadline returns the time of Task.AwaitUntil.
+// awaitDeadline returns the result of Task.AwaitUntil, or the zero time if it is nil.
 func (a *queryLoop) awaitDeadline() time.Time {
 	if a.AwaitUntil == nil {
 		return time.Time{}
@@ -194,7 +202,7 @@ func (a *queryLoop) awaitDeadline() time.Time {
 	return a.AwaitUntil()
 }
 
-// lastDeadline returns when the last of the queries ends as a loser.
+// lastDeadline returns the latest loserDeadline of the task's queries.
 func (a *queryLoop) lastDeadline() (last time.Time) {
 	for _, q := range a.queries {
 		if at := q.loserDeadline(); at.After(last) {
@@ -204,7 +212,7 @@ func (a *queryLoop) lastDeadline() (last time.Time) {
 	return last
 }
 
-// latestQuery returns the last sent query that is not overdue, or nil.
+// latestQuery returns the latest query that is not overdue, or nil.
 func (a *queryLoop) latestQuery() *query {
 	for i := len(a.queries) - 1; i >= 0; i-- {
 		if q := a.queries[i]; q.state != stateOverdue {
@@ -214,7 +222,7 @@ func (a *queryLoop) latestQuery() *query {
 	return nil
 }
 
-// setTimer sets the timer for the next event without a response.
+// setTimer sets the timer to the next action that is due if no response comes.
 func (a *queryLoop) setTimer() {
 	q := a.latestQuery()
 	switch {
@@ -231,7 +239,8 @@ func (a *queryLoop) setTimer() {
 	}
 }
 
-// handleTimer hedges the latest query or, after its retransmission timeout, asks the next server.
+// handleTimer sends a hedge when the hedge delay of the latest query is over, and queries the next server after its
+// retransmission timeout. It waits longer if the timer has fired too late, because the answer may be unread.
 func (a *queryLoop) handleTimer() {
 	q := a.latestQuery()
 	if q == nil || q.state == stateWaiting {
@@ -251,7 +260,8 @@ func (a *queryLoop) handleTimer() {
 	}
 }
 
-// markQueriesOverdue marks all queries as overdue. Their answers are still accepted.
+// markQueriesOverdue marks all sent queries as overdue, and removes evicted ones. Answers to overdue queries are
+// still accepted.
 func (a *queryLoop) markQueriesOverdue() {
 	var ended []*query
 	a.mu.Lock()
@@ -275,25 +285,27 @@ func (a *queryLoop) markQueriesOverdue() {
 	}
 }
 
-// sendHedge asks another server because the latest answer is late.
+// sendHedge starts a hedge because the latest answer is late. The hedge is a query to another server, or a search
+// for servers without a known address if that finds more. It needs a token of the hedge budget.
 func (a *queryLoop) sendHedge() {
 	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
 		return // hedges do not help, and other tasks share the budget
 	}
 	c := a.selectHedgeServer(a.candidates)
-	looks := (c == nil || c.attempts > 0) && a.search.canSearch(GluelessNames)
+	searches := (c == nil || c.attempts > 0) && a.search.canSearch(GluelessNames)
 	switch {
-	case c == nil && !looks || !a.hedgeBudget.spendToken():
-	case looks:
+	case c == nil && !searches || !a.hedgeBudget.spendToken():
+	case searches:
 		a.search.paidByBudget = a.search.startSearch(a.ctx, GluelessNames)
 	default:
 		a.sendQuery(c, reasonHedge, nil)
 	}
 }
 
-// sendQuery sends a query to c. A repetition has the form again.
-func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryOptions) {
-	paid := why == reasonHedge // by the budget
+// sendQuery sends a query to c, if SpendQuery and the budgets allow it. repeated has the options of a repetition, or
+// is nil.
+func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
+	paid := why == reasonHedge // by the hedge budget
 	if !paid && a.IsHedge != nil && a.IsHedge() {
 		if paid = a.hedgeBudget.spendToken(); !paid {
 			a.outcome.fatal = ErrNoHedgeBudget
@@ -303,7 +315,7 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryOptions
 	if !a.spendQuery(why, paid) {
 		return
 	}
-	c, q := a.acquireSlots(c, why, again)
+	c, q := a.acquireSlots(c, why, repeated)
 	if q == nil {
 		if paid {
 			a.hedgeBudget.refundToken()
@@ -313,21 +325,22 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, again *queryOptions
 	}
 	q.paidByBudget = paid
 	a.countQuery(c, q, why)
-	var gone chan struct{}
+	var taskDone chan struct{}
 	if q.state == stateWaiting {
 		if a.ended == nil {
 			a.ended = make(chan struct{})
 		}
-		gone = a.ended
+		taskDone = a.ended
 	}
 	a.queries = append(a.queries, q)
-	defer func() { go q.sendAndReceive(gone) }() // also if Config.Began panics
+	defer func() { go q.sendAndReceive(taskDone) }() // even if Config.OnQueryStart panics
 	if began := a.conf.OnQueryStart; began != nil {
 		began(a.ctx, a.attemptInfo(q))
 	}
 }
 
-// spendQuery calls Task.Spend. If it refuses, the task sends nothing more; a refused hedge is only left out.
+// spendQuery calls Task.SpendQuery and reports whether the query may be sent. If not, it refunds the token of a paid
+// query. Unless the query is a hedge, the task sends nothing more.
 func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	if a.Task.SpendQuery == nil {
 		return true
@@ -342,16 +355,18 @@ func (a *queryLoop) spendQuery(why queryReason, paid bool) bool {
 	return err == nil
 }
 
-// acquireSlots returns a query with slots or one that waits for them, and its candidate. That is c, unless other tasks
-// have taken its last slots. A hedge does not wait. The query is nil if none can be sent.
-func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryOptions) (*candidate, *query) {
+// acquireSlots returns a new query and its candidate. The query has its slots, or is in stateWaiting.
+//
+// The candidate is c, unless its server has no free slot and another candidate is better. The query is nil if it is
+// a hedge without free slots, or after Close.
+func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryOptions) (*candidate, *query) {
 	now := a.elapsed()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if why != reasonHedge && why != reasonRepeat && !c.slots.isFree(a.maxPerServer) {
 		c = a.selectServer(a.candidates, now)
 	}
-	q := a.newQuery(c, why, again)
+	q := a.newQuery(c, why, repeated)
 	c.lastQuery = now
 	c.zoneHealth = q.zoneHealth
 	switch {
@@ -360,7 +375,7 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryOpti
 	case q.tryAcquireSlots():
 		q.state = stateSent
 		if why == reasonTimeout {
-			q.markExpendable() // it will probably be lost like the query before
+			q.markExpendable() // it will probably be lost like the previous query
 		}
 	case why == reasonHedge:
 		return c, nil
@@ -369,23 +384,24 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, again *queryOpti
 	return c, q
 }
 
-// newQuery returns a query to c. The caller holds mu.
-func (a *queryLoop) newQuery(c *candidate, why queryReason, again *queryOptions) *query {
-	about := a.healthByZone.newZoneQtypeID(a.Zone, groupQtype(a.Type))
+// newQuery returns a query to c without slots. repeated has the options of a repetition, or is nil. The caller holds
+// mu.
+func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
+	zoneQtype := a.healthByZone.newZoneQtypeID(a.Zone, groupQtype(a.Type))
 	q := &query{
 		Pool: a.Pool, queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && a.elapsed() < c.server.noEDNSUntil},
-		queryZoneState: queryZoneState{a.zone, about, &a.zone.backoffs[groupQtype(a.Type)], a.healthByZone.getOrCreateHealth(healthKey{c.addr, about}, a.elapsed())},
+		queryZoneState: queryZoneState{a.zone, zoneQtype, &a.zone.backoffs[groupQtype(a.Type)], a.healthByZone.getOrCreateHealth(healthKey{c.addr, zoneQtype}, a.elapsed())},
 		server:         c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox,
 		started: time.Now(), hedgeDelay: c.hedgeDelay,
 	}
-	if again != nil {
-		q.queryOptions = *again
+	if repeated != nil {
+		q.queryOptions = *repeated
 	}
 	if c.slow && len(a.candidates) == 1 && a.search.canSearch(GluelessNames) {
 		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // FindMore may return a faster server
 	}
 	if q.tcp {
-		q.hedgeDelay, q.rto = 3*q.hedgeDelay, min(max(3*c.rto, initialRTO), 3*maxRTO) // a connection takes two round trips more
+		q.hedgeDelay, q.rto = 3*q.hedgeDelay, min(max(3*c.rto, initialRTO), 3*maxRTO) // opening a connection takes further round trips
 	} else {
 		q.rto = min(c.rto<<c.attempts, max(maxRTO, c.rto))
 	}
@@ -399,7 +415,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, again *queryOptions)
 	return q
 }
 
-// countQuery counts a query in the task and in Stats.
+// countQuery counts a query for the limits of the task, for Stats, and for the hedge budget.
 func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	if why != reasonRepeat {
 		a.attempts++
@@ -422,6 +438,7 @@ func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	}
 }
 
+// attemptInfo returns the description of q for OnQueryStart and OnQueryEnd.
 func (a *queryLoop) attemptInfo(q *query) Attempt {
 	return Attempt{
 		Name: a.Name, Type: a.Type, Zone: a.Zone, Server: q.addr,
@@ -429,7 +446,8 @@ func (a *queryLoop) attemptInfo(q *query) Attempt {
 	}
 }
 
-// handleEvent processes an event and returns the accepted response, if it has one.
+// handleEvent processes an event. It returns the response if the task accepts it. Otherwise it returns nil, after it
+// has sent the next query if that is due.
 func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	q := e.query
 	if !e.ended {
@@ -462,14 +480,14 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 		}
 		return m
 	case err == errEDNSRejected && (q.tcp || c.attempts < maxAttempts):
-		again := q.queryOptions
-		again.withoutEDNS = true
-		a.sendQuery(c, reasonRepeat, &again)
+		repeated := q.queryOptions
+		repeated.withoutEDNS = true
+		a.sendQuery(c, reasonRepeat, &repeated)
 	case err == errTruncated && !q.tcp:
 		a.outcome.gotResponse = true
-		again := q.queryOptions
-		again.tcp = true
-		a.sendQuery(c, reasonRepeat, &again)
+		repeated := q.queryOptions
+		repeated.tcp = true
+		a.sendQuery(c, reasonRepeat, &repeated)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errTooManyForgeries || err == errEvicted:
 		if a.latestQuery() == nil && q.state != stateOverdue {
 			a.queryNextServer(reasonTimeout)
@@ -481,7 +499,8 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	return nil
 }
 
-// evaluateResponse returns nil if the response is accepted, otherwise why not.
+// evaluateResponse returns nil if the task accepts the response to q, and otherwise the reason for its rejection. It
+// records servers that are lame or do not support EDNS.
 func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	switch {
 	case q.withoutEDNS || !isEDNSRejected(q.msg):
@@ -508,8 +527,8 @@ func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	return a.updateLameness(c, err)
 }
 
-// updateLameness records err, the result of Task.Judge for a response of the server, and returns it. After ErrLame, ErrUnsigned
-// or ErrFailed the server is asked for the name later than others, and after several names it is lame for the zone. After nil it is lame no more.
+// updateLameness records err, the result of Task.CheckResponse for a response of c, and returns err. Afterwards
+// c.lame reports whether other servers are preferred for the name, see Task.CheckResponse.
 func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
 	a.mu.Lock()
@@ -519,7 +538,7 @@ func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	return err
 }
 
-// isEDNSRejected reports whether a server did not understand a query with EDNS (RFC 6891 §7).
+// isEDNSRejected reports whether the RCODE of a response means that the server does not support EDNS (RFC 6891 §7).
 func isEDNSRejected(m *dns.Msg) bool {
 	switch m.Rcode {
 	case dns.RcodeFormatError, dns.RcodeBadVers:
@@ -530,12 +549,12 @@ func isEDNSRejected(m *dns.Msg) bool {
 	return false
 }
 
-// reportEnd records the end of a query and calls Config.Ended.
+// reportEnd records whether q was sent, and calls Config.OnQueryEnd.
 func (a *queryLoop) reportEnd(q *query, err error) {
 	switch {
 	case !q.wrote.IsZero():
 		a.outcome.sentAny = true
-	case err != ErrNoServers: // ErrNoServers: it has waited for a slot in vain
+	case err != ErrNoServers: // ErrNoServers: it has waited for slots without success
 		a.outcome.localErr = err
 	}
 	if ended := a.conf.OnQueryEnd; ended != nil {
@@ -543,7 +562,8 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	}
 }
 
-// addServers adds the servers that a search has found, and asks one if that is needed.
+// addServers adds the servers that a search has found to the candidates. It queries one of them if the task needs it
+// or has paid for a hedge. If no found address is allowed, it searches repeated.
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
@@ -551,7 +571,7 @@ func (a *queryLoop) addServers(x searchResult) {
 	switch {
 	case len(x.servers) == 0:
 		s.exhaustedScope, s.err = x.scope, x.err
-	case len(a.candidates) == n: // no allowed address
+	case len(a.candidates) == n: // no new allowed address
 		if s.startSearch(a.ctx, x.scope) {
 			return
 		}
@@ -572,17 +592,17 @@ func (a *queryLoop) addServers(x searchResult) {
 	}
 }
 
-// taskError returns the error of a task without an accepted response.
+// taskError returns the error of a task that has not accepted a response.
 func (a *queryLoop) taskError() error {
 	if a.outcome.fatal == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
-		return ErrNoHedgeBudget // it says nothing of the servers
+		return ErrNoHedgeBudget // it does not concern the servers
 	}
-	silent := a.backOffZone()
+	unresponsive := a.backOffZone()
 	o := &a.outcome
 	switch {
 	case o.fatal != nil:
 		return o.fatal
-	case a.search.err != nil && !silent:
+	case a.search.err != nil && !unresponsive:
 		return a.search.err
 	case o.localErr != nil && !o.sentAny:
 		return &LocalError{o.localErr}
@@ -590,8 +610,8 @@ func (a *queryLoop) taskError() error {
 	return ErrNoServers
 }
 
-// backOffZone records that all servers of the zone are silent, which may put the zone into backoff. It reports whether
-// they are.
+// backOffZone reports whether all servers of the zone are unresponsive. If so, and if the question is not minimised,
+// it records that for the zone, which may start a backoff of the zone.
 func (a *queryLoop) backOffZone() bool {
 	if !a.areAllUnresponsive() {
 		return false
@@ -607,12 +627,13 @@ func (a *queryLoop) backOffZone() bool {
 		a.outcome.backedOff = true
 		r.recordUnansweredName(a.Name, slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.hasAnswered }), now)
 	case r.avoidUntil > now:
-		r.avoidUntil = now + zoneBackoffTime // all are still silent
+		r.avoidUntil = now + zoneBackoffTime // all are still unresponsive
 	}
 	return true
 }
 
-// areAllUnresponsive reports whether all servers were asked and none has answered this task or another one since.
+// areAllUnresponsive reports whether the task has queried all candidates, and none of them has answered this or
+// another task since the start of this one.
 func (a *queryLoop) areAllUnresponsive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -631,7 +652,7 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// abandonQueries abandons the queries in flight at the end of the task.
+// abandonQueries ends the task: its queries in flight become losers, and its zone is released.
 func (a *queryLoop) abandonQueries(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paidByBudget {

@@ -10,36 +10,36 @@ import (
 )
 
 const (
-	minHedgeDelay  = 20 * time.Millisecond  // of servers that have answered before
+	minHedgeDelay  = 20 * time.Millisecond  // lowest hedge delay of servers that have answered
 	rttGranularity = 5 * time.Millisecond   // lower bound of the deviation (RFC 6298 §2.3)
 	initialRTO     = 200 * time.Millisecond // retransmission timeout of unknown servers, unless most are slower
 	maxRTO         = time.Second            // maximum retransmission timeout
 
-	maxAttempts = 3 // of a question at one server over UDP (RFC 9520 §3.1)
+	maxAttempts = 3 // queries for one question to one server over UDP (RFC 9520 §3.1)
 )
 
-// A candidate is a server that a task may ask.
+// A candidate is a server that a task may query.
 type candidate struct {
 	*server
-	zoneHealth            *zoneServerHealth // nil: not asked about the zone yet
-	unansweredZonesHealth *zoneServerHealth // for zones that it has not answered for; may be nil
+	zoneHealth            *zoneServerHealth // nil: not queried for the zone yet
+	unansweredZonesHealth *zoneServerHealth // for zones that it has never answered for; may be nil
 	addr                  netip.AddrPort
-	lame                  bool    // known to be lame for the name
+	lame                  bool    // other servers are preferred for the name, see lameRecord
 	hasLameRecord         bool    // it has an entry in the lame table
-	hasAnswered           bool    // an answer has come from it before
-	failed                bool    // not asked again for this task
-	avoided               bool    // asked after all others
-	attempts              int     // queries over UDP
+	hasAnswered           bool    // server.hasAnswered when the candidate was added
+	failed                bool    // not queried again for this task
+	avoided               bool    // in Task.Avoid: queried after all others
+	attempts              int     // queries sent over UDP
 	expectedRTT           float32 // in ns
 
-	hedgeDelay time.Duration // after which its answer is late
+	hedgeDelay time.Duration // time after which its answer is late
 	rto        time.Duration // retransmission timeout
 
 	slow            bool          // its expected RTT exceeds the hedge delay of unknown servers
 	firstHedgeDelay time.Duration // hedge delay of an unknown server
 }
 
-// addCandidates appends the addresses in all that may be asked and are not in old.
+// addCandidates appends to old a candidate for each allowed address in all that old does not have yet.
 func (f *Pool) addCandidates(t *Task, old []candidate, all []netip.AddrPort) []candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -47,7 +47,7 @@ func (f *Pool) addCandidates(t *Task, old []candidate, all []netip.AddrPort) []c
 	if old == nil {
 		old = make([]candidate, 0, len(all))
 	}
-	about := f.healthByZone.newZoneQtypeID(t.Zone, groupQtype(t.Type))
+	zoneQtype := f.healthByZone.newZoneQtypeID(t.Zone, groupQtype(t.Type))
 next:
 	for _, at := range all {
 		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
@@ -61,17 +61,17 @@ next:
 		}
 		s := f.servers.getOrCreateServer(at, now)
 		c := candidate{server: s, addr: at, hasAnswered: s.hasAnswered(), avoided: slices.Contains(t.Avoid, at)}
-		c.zoneHealth, c.unansweredZonesHealth = f.healthByZone.all[healthKey{at, about}], f.healthByZone.all[healthKey{at, unansweredZones}]
+		c.zoneHealth, c.unansweredZonesHealth = f.healthByZone.all[healthKey{at, zoneQtype}], f.healthByZone.all[healthKey{at, unansweredZones}]
 		c.hasLameRecord, c.lame = f.lame.lookUpLame(lameKey{t.Zone, at}, t.Name, now)
-		prior := f.firstRTTs.median
+		unknownRTT := f.firstRTTs.median
 		c.firstHedgeDelay = f.firstRTTs.hedgeDelay
 		if c.hasAnswered {
-			c.expectedRTT = s.expectedRTT(now, prior)
+			c.expectedRTT = s.expectedRTT(now, unknownRTT)
 			c.hedgeDelay = rtt.Estimate[float32]{SRTT: c.expectedRTT, RTTVAR: s.rtt.RTTVAR}.UpperBound(float32(rttGranularity), minHedgeDelay)
 			c.rto = min(2*c.hedgeDelay, maxRTO)
 			c.slow = c.expectedRTT > float32(f.firstRTTs.hedgeDelay)
 		} else {
-			c.expectedRTT = float32(prior) * (0.8 + 0.4*rand.Float32())
+			c.expectedRTT = float32(unknownRTT) * (0.8 + 0.4*rand.Float32())
 			if s.slots.used > 0 {
 				c.expectedRTT = max(c.expectedRTT, float32(now-s.lastQuery)) // its first answer takes at least this long
 			}
@@ -82,8 +82,9 @@ next:
 	return old
 }
 
-// selectServer returns the server to ask next, or nil if all have been asked maxAttempts times. Each server is asked once
-// before one is asked again, except servers that are unlikely to answer. The caller holds mu.
+// selectServer returns the candidate to query next. It is nil if every candidate has failed or was queried
+// maxAttempts times. Each is queried once before one is queried again, except candidates that are unlikely to
+// answer. The caller holds mu.
 func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank candidateRank
@@ -97,9 +98,11 @@ func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	return best
 }
 
-// selectHedgeServer returns the server of a hedge, or nil. It prefers a server that this task has not asked, as likely to
-// answer as any, and among these one that has never answered. Otherwise it is a reliable server that was asked once: the
-// query was probably lost.
+// selectHedgeServer returns the candidate for a hedge, or nil. Only candidates of the likeliest available
+// serverClass qualify.
+//
+// It prefers candidates that the task has not queried, and among these a server that has never answered. Otherwise
+// it returns a reliable server that the task has queried once, because that query was probably lost.
 func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -126,25 +129,26 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
-// candidateRank orders candidates; less is better.
+// candidateRank orders candidates by preference. The fields are compared in their order. A lower value is better.
 type candidateRank struct {
-	round          int // times asked; plus 1 if unlikely to answer, plus 2 if avoided
+	round          int // number of queries to the server; plus 1 if it is unlikely to answer, plus 2 if it is avoided
 	class          serverClass
-	answeredBefore bool // only for hedges
+	answeredBefore bool // set only for hedges: servers that have never answered come first
 	expectedRTT    float32
 	rttvar         float32
 }
 
-// serverClass is the likelihood of an answer; less is likelier.
+// serverClass is the likelihood that a server answers. A lower value is likelier.
 type serverClass int
 
 const (
 	classUsual serverClass = iota
 	classBackedOff
 	classLame
-	classFull // all its slots are taken
+	classFull // no slot of the server is free
 )
 
+// isBetterThan reports whether a candidate of rank r is preferred to one of rank o.
 func (r candidateRank) isBetterThan(o candidateRank) bool {
 	switch {
 	case r.round != o.round:
@@ -159,7 +163,7 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 	return r.rttvar < o.rttvar
 }
 
-// rankCandidate returns the rank of c. The caller holds mu.
+// rankCandidate returns the rank of c for the next query. The caller holds mu.
 func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	r := candidateRank{round: c.attempts, expectedRTT: c.expectedRTT, rttvar: c.rtt.RTTVAR}
 	switch {
@@ -179,13 +183,14 @@ func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	return r
 }
 
-// isBackedOff reports whether the server is asked last because it was silent.
+// isBackedOff reports whether the server is in backoff for all zones, for this zone, or for all zones that it has
+// never answered for.
 func (c *candidate) isBackedOff(now time.Duration) bool {
-	known := c.zoneHealth != nil && c.zoneHealth.hasAnswered
-	return now < c.avoidUntil || c.zoneHealth != nil && now < c.zoneHealth.avoidUntil || !known && c.unansweredZonesHealth != nil && now < c.unansweredZonesHealth.avoidUntil
+	hasAnsweredZone := c.zoneHealth != nil && c.zoneHealth.hasAnswered
+	return now < c.avoidUntil || c.zoneHealth != nil && now < c.zoneHealth.avoidUntil || !hasAnsweredZone && c.unansweredZonesHealth != nil && now < c.unansweredZonesHealth.avoidUntil
 }
 
-// findCandidate returns the candidate with an address. It exists, because candidates are never removed.
+// findCandidate returns the candidate with an address. There must be one.
 func findCandidate(all []candidate, addr netip.AddrPort) *candidate {
 	return &all[slices.IndexFunc(all, func(c candidate) bool { return c.addr == addr })]
 }

@@ -9,35 +9,36 @@ import (
 )
 
 const (
-	answerTimeout = 2 * time.Second // of an answer that no task needs
-	tcpTimeout    = 4 * time.Second // of a query over TCP, with its connection
+	answerTimeout = 2 * time.Second // wait for an answer over UDP that no task waits for
+	tcpTimeout    = 4 * time.Second // time limit of a query over TCP, including its connection
 
-	rttHalfLife = 10 * time.Minute // after which an idle server's RTT has moved halfway to that of unknown servers
+	rttHalfLife = 10 * time.Minute // idle time after which the expected RTT is halfway between the measured RTT and that of unknown servers
 )
 
-// server is the state of one address, in 64 bytes. The zero server has never answered. Pool.mu guards it. Times are since
-// Pool.epoch.
+// server is the state of one server address, in 64 bytes. The zero value has never answered. Times are durations
+// since Pool.epoch. Pool.mu guards it.
 type server struct {
-	rtt          rtt.Estimate[float32] // zero: no answer has come
+	rtt          rtt.Estimate[float32] // zero: it has never answered
 	lastAnswer   time.Duration
 	lastQuery    time.Duration
-	noEDNSUntil  time.Duration // until when it is asked without EDNS
-	slots        slots         // queries in flight
-	backoffState               // in zones that it has answered for
+	noEDNSUntil  time.Duration // it is queried without EDNS until then
+	slots        slots         // limit of queries in flight
+	backoffState               // counts zones that it has answered for before
 }
 
-// serverTable has the known servers. Pool.mu guards it.
+// serverTable has the servers by address. Pool.mu guards it.
 type serverTable struct {
 	max int
 	all map[netip.AddrPort]*server
 }
 
-// getOrCreateServer returns the server with an address. It adds a missing one.
+// getOrCreateServer returns the server with an address, which it adds if there is none. If the table is full, it
+// evicts a server without queries in flight.
 func (t *serverTable) getOrCreateServer(at netip.AddrPort, now time.Duration) *server {
 	s := t.all[at]
 	if s == nil {
 		if len(t.all) >= t.max {
-			// Evict a server without observations, or else the least recently asked.
+			// Evict a server without observations, or else the least recently queried.
 			evictOldest(t.all, func(s *server) (time.Duration, bool) {
 				if !s.hasAnswered() && s.unansweredCount == 0 {
 					return -1, s.slots.used == 0
@@ -51,25 +52,26 @@ func (t *serverTable) getOrCreateServer(at netip.AddrPort, now time.Duration) *s
 	return s
 }
 
-// hasAnswered reports whether an answer has come from the server.
+// hasAnswered reports whether the RTT of the server is known, from an answer over UDP or an import.
 func (s *server) hasAnswered() bool { return s.rtt.SRTT > 0 }
 
-// recordRTT updates the RTT estimate. It counts at least a nanosecond, because a coarse clock may measure none.
-func (s *server) recordRTT(now, took, prior time.Duration) {
+// recordRTT adds a sample to the RTT estimate and ends the backoff. unknownRTT is the expected RTT of servers that
+// have never answered. The sample is at least 1 ns, because an estimate of zero means that no answer has come.
+func (s *server) recordRTT(now, took, unknownRTT time.Duration) {
 	if s.hasAnswered() {
-		s.rtt.SRTT = s.expectedRTT(now, prior)
+		s.rtt.SRTT = s.expectedRTT(now, unknownRTT)
 	}
 	s.rtt.AddSample(min(max(took, 1), answerTimeout), 1./4)
 	s.lastAnswer = now
 	s.backoffState = backoffState{}
 }
 
-// expectedRTT returns the expected RTT in ns of a server that has answered. While the server is idle, it approaches prior,
-// the RTT of unknown servers.
-func (s *server) expectedRTT(now, prior time.Duration) float32 {
+// expectedRTT returns the expected RTT, in ns, of a server that has answered. The longer the server is idle, the
+// closer the result is to unknownRTT, the expected RTT of servers that have never answered.
+func (s *server) expectedRTT(now, unknownRTT time.Duration) float32 {
 	idle := now - s.lastAnswer
 	if idle < rttHalfLife/8 {
 		return s.rtt.SRTT
 	}
-	return float32(prior) + (s.rtt.SRTT-float32(prior))*float32(math.Exp2(-float64(idle)/float64(rttHalfLife)))
+	return float32(unknownRTT) + (s.rtt.SRTT-float32(unknownRTT))*float32(math.Exp2(-float64(idle)/float64(rttHalfLife)))
 }

@@ -6,38 +6,41 @@ import (
 	"time"
 )
 
+// maxSearches is the largest number of FindServers calls of a task.
 const maxSearches = 16 // maxSearches is the number of FindMore calls of a task.
 
-// A serverSearch looks for more servers of a task. Its fields belong to the goroutine of the queryLoop.
+// A serverSearch runs the FindServers calls of a task. Only the goroutine of the queryLoop uses its fields.
 type serverSearch struct {
 	pool        *Pool
 	findServers func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindMore
 
 	running        bool
-	calls          int               // of more
-	needed         bool              // the servers are to be asked at once
-	neededAtOnce   chan struct{}     // argument of the last call of more; closed when needed
-	paidByBudget   bool              // a hedge to a found server is paid for
-	exhaustedScope SearchScope       // with which more has found none
+	calls          int               // number of calls
+	needed         bool              // the found servers are queried at once
+	neededAtOnce   chan struct{}     // argument of the last call; closed when needed is set
+	paidByBudget   bool              // the hedge budget has paid for a query to a found server
+	exhaustedScope SearchScope       // widest scope that has found no server
 	err            error             // of more, for exhaustedEffort
-	results        chan searchResult // capacity 1; nil: more was never called
-	ctx            context.Context   // of more
-	stop           func()            // ends ctx
+	results        chan searchResult // capacity 1; nil: no call yet
+	ctx            context.Context   // context of the calls
+	stop           func()            // cancels ctx
 }
 
-// A searchResult is the result of Task.FindMore.
+// A searchResult is the result of a FindServers call.
 type searchResult struct {
 	servers []netip.AddrPort
 	err     error
 	scope   SearchScope
 }
 
-// canSearch reports whether a search with this effort may find servers and none is running.
+// canSearch reports whether a search with a scope can start: none is running, no search with that scope has found
+// nothing, and calls are left.
 func (s *serverSearch) canSearch(e SearchScope) bool {
 	return s.findServers != nil && e > s.exhaustedScope && !s.running && s.calls < maxSearches
 }
 
-// startSearch calls FindMore, and reports whether a search is running. It continues after ctx.
+// startSearch calls FindServers on a new goroutine, unless a search is running. It reports whether a search is
+// running now. The search does not end with ctx, see stopLater.
 func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	if s.running {
 		return true
@@ -73,7 +76,7 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	return true
 }
 
-// requireServers starts a search for servers that are to be asked at once.
+// requireServers starts a search whose servers are queried at once, or turns the running search into one.
 func (s *serverSearch) requireServers(ctx context.Context, e SearchScope) {
 	switch {
 	case s.needed:
@@ -87,7 +90,8 @@ func (s *serverSearch) requireServers(ctx context.Context, e SearchScope) {
 	}
 }
 
-// stopLater ends a running search after a while, because its result is of use for other tasks.
+// stopLater stops a running search after answerTimeout. Until then it continues, because its result is of use for
+// other tasks.
 func (s *serverSearch) stopLater() {
 	if s.stop != nil {
 		time.AfterFunc(answerTimeout, s.stop)

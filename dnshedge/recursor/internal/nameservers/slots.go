@@ -1,12 +1,13 @@
 package nameservers
 
-// slots limits queries in flight, with a queue of waiting queries. Pool.mu guards it.
+// slots is a semaphore that limits queries in flight. Waiting queries get slots in the order of their arrival. The
+// methods get the number of slots as max. Pool.mu guards it.
 type slots struct {
 	used int32
-	last *waiter // its next is the first; nil: the queue is empty
+	last *waiter // end of the circular queue: last.next is the first waiter; nil: the queue is empty
 }
 
-// A waiter is a queued query. Pool.mu guards it; other goroutines only receive from ready.
+// A waiter is a query in the queue of a semaphore. Pool.mu guards it. Other goroutines only receive from ready.
 type waiter struct {
 	ready    chan struct{} // closed when the slot is granted
 	granted  bool
@@ -14,10 +15,10 @@ type waiter struct {
 	next     *waiter
 }
 
-// isFree reports whether one of max slots is available at once.
+// isFree reports whether a slot is free and no query waits for it.
 func (s *slots) isFree(max int32) bool { return s.used < max && s.last == nil }
 
-// acquireOrEnqueue acquires a slot, or returns a waiter for it.
+// acquireOrEnqueue acquires a slot and returns nil. If none is free, it adds a waiter to the queue and returns it.
 func (s *slots) acquireOrEnqueue(max int32) *waiter {
 	if s.isFree(max) {
 		s.used++
@@ -33,7 +34,7 @@ func (s *slots) acquireOrEnqueue(max int32) *waiter {
 	return w
 }
 
-// releaseSlot returns a slot or passes it to the first waiter.
+// releaseSlot grants a slot to the first waiter that is not canceled, or frees the slot.
 func (s *slots) releaseSlot() {
 	for s.last != nil {
 		w := s.last.next
@@ -51,7 +52,7 @@ func (s *slots) releaseSlot() {
 	s.used--
 }
 
-// cancelWait removes w from the queue. If w was just granted the slot, it passes it on.
+// cancelWait cancels the wait of w. If w was granted a slot already, cancelWait releases it.
 func (s *slots) cancelWait(w *waiter) {
 	if w.granted {
 		s.releaseSlot()

@@ -13,87 +13,91 @@ import (
 type Task struct {
 	Name string // absolute, in lower case, as from dns.CanonicalName
 	Type uint16
-	DO   bool // signatures are requested
-	CD   bool
+	DO   bool // DO bit: signatures are requested
+	CD   bool // CD bit
 
-	// RequireSignatures rejects answers without signatures. A server that does not understand EDNS cannot send signatures: it counts
-	// as lame and is not asked without EDNS.
+	// RequireSignatures is set for a signed zone. Then a server that does not support EDNS counts as lame, because
+	// it cannot send signatures. It is not queried without EDNS.
 	RequireSignatures bool
 
 	Zone      string // absolute, in lower case
-	PrivateOK bool   // servers may have private addresses
-	Minimised bool   // a longer question follows if none answers; silence causes no backoff of the zone
+	PrivateOK bool   // private addresses are allowed
+	Minimised bool   // the name is minimised (RFC 9156): unresponsive servers cause no backoff of the zone
 
-	// EndEarly ends the task early if no response comes or all servers were asked often enough: another question is likelier
-	// to succeed. Judge may set it.
+	// EndEarly shortens the task if no response comes, because another question is likelier to succeed. The task
+	// sends no query after earlyEndTime, and does not wait for overdue queries. CheckResponse may set it.
 	EndEarly bool
-	// AwaitUntil returns until when answers are awaited after all queries were sent without a response. It may become
-	// later. Nil, and the zero time: until the queries end as losers.
+	// AwaitUntil returns the time until which the task waits for answers when all queries are overdue and no
+	// response has come. The time may become later. If it is zero or the function is nil, each query waits until its
+	// loserDeadline.
 	AwaitUntil func() time.Time
 
-	// Servers are the addresses known at first, in any order. FindMore is called when none is known or all have failed. It
-	// blocks until it has further addresses. It returns none if there are no more with that effort, or an error that ends
-	// the task.
+	// Servers are the addresses known at first, in any order.
 	//
-	// FindMore runs on its own goroutine, once at a time and concurrently with the functions below. All calls get the same
-	// context, which ends some time after the task. needed is closed when the task cannot do without the servers; before,
-	// the search is a hedge. Nil: there are no more.
+	// FindServers returns further addresses. It blocks until it has found some. It returns none if there are no more
+	// within the scope, or an error with which the task may end. Nil: there are no more.
+	//
+	// FindServers runs on a goroutine of its own, one call at a time and concurrently with the functions below. All
+	// calls get the same context, which ends some time after the task. needed is closed when the task has no other
+	// server to query. Until then, the search is a hedge.
 	Servers     []netip.AddrPort
 	FindServers func(ctx context.Context, e SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error)
 
-	// CheckResponse evaluates a response, which has the ID and the question of the query and is not truncated. Nil accepts it.
-	// After an error the next server is asked at once.
+	// CheckResponse returns nil to accept a response, or an error to reject it. Then the next server is queried at
+	// once. The response has the ID and the question of the query, and is not truncated. CheckResponse must not be
+	// nil.
 	//
-	// ErrLame means that the server does not serve the zone. Other servers are preferred for the name for a while, and for
-	// the zone after two names in a row. ErrFailed means that the server cannot answer; other servers are preferred for
-	// the zone after four names.
+	// After ErrLame or ErrUnsigned, other servers are preferred for the name for a while, and for the zone after two
+	// names in a row. After ErrFailed, other servers are preferred for the zone after four names in a row. Other
+	// errors have no later effect.
 	CheckResponse func(m *dns.Msg, server netip.AddrPort) error
 
-	// Avoid are servers whose answers to the question were bogus. They are asked last, also after servers that FindMore
-	// finds.
+	// Avoid are servers that have sent bogus answers to the question. They are queried last, also after servers that
+	// FindServers returns.
 	Avoid []netip.AddrPort
 
-	// IsHedge reports whether the task still serves only a hedge. Then the hedge budget pays for each query, or the task
-	// ends with ErrNoHedgeBudget. Nil: it does not.
+	// IsHedge reports whether only hedges wait for the task. Then each query needs a token of the hedge budget, and
+	// without a token the task ends with ErrNoHedgeBudget. Nil: always false.
 	IsHedge func() bool
 
-	// SpendQuery is called before each query. After an error, the task sends nothing more and ends with that error, unless an
-	// answer comes in time. An error for a hedge only prevents the hedge. Nil: no limit.
+	// SpendQuery is called before each query and counts it. hedge means that the hedge budget pays. After an error,
+	// the task sends nothing more and ends with that error, unless an answer comes in time. An error for a hedge
+	// only prevents the hedge. Nil: no limit.
 	SpendQuery func(hedge bool) error
 }
 
-// SearchScope says where FindMore looks for servers. Each value includes those before.
+// SearchScope selects the names of servers that FindServers looks up. Each value includes the values before it.
 type SearchScope int
 
 const (
-	// GluelessNames looks up server names without a known address, because an answer is late.
+	// GluelessNames are the names outside the zone without a known address. A hedge looks them up because an answer
+	// is late.
 	GluelessNames SearchScope = 1 + iota
-	// OutOfDomainNames looks up all names outside of the zone. If all servers are silent, names within the zone would be asked of
-	// the same servers.
+	// OutOfDomainNames are all names outside the zone. To look up a name within the zone, the servers of the zone
+	// would be queried, which are unresponsive.
 	OutOfDomainNames
-	// AllNames looks up all names.
+	// AllNames are all names, including the names in the NS records that the zone itself sends.
 	AllNames
 )
 
-// ErrLame rejects a response of a server that does not serve the zone, see Task.Judge.
+// ErrLame rejects a response of a server that does not serve the zone. See Task.CheckResponse.
 var ErrLame = errors.New("recursor: server does not serve the zone")
 
-// ErrFailed rejects a response of a server that cannot answer the question, see Task.Judge.
+// ErrFailed rejects a response of a server that cannot answer the question. See Task.CheckResponse.
 var ErrFailed = errors.New("recursor: server cannot answer")
 
-// ErrUnsigned rejects a response without valid signatures in a signed zone. Other servers are preferred for the zone for a
-// while.
-var ErrUnsigned = errors.New("recursor: server has no signatures that fit")
+// ErrUnsigned rejects a response of a signed zone without valid signatures. See Task.CheckResponse.
+var ErrUnsigned = errors.New("recursor: server has no valid signatures")
 
-// ErrNoHedgeBudget is the error of a task that serves a hedge when the hedge budget is empty.
-var ErrNoHedgeBudget = errors.New("recursor: no hedge is left to pay for more queries")
+// ErrNoHedgeBudget ends a task that only hedges wait for, because the hedge budget is empty.
+var ErrNoHedgeBudget = errors.New("recursor: hedge budget is empty")
 
 // ErrNoServers is the error of a task whose servers have all failed.
 var ErrNoServers = errors.New("recursor: no server answers")
 
-// A LocalError is ErrNoServers if no query could leave this machine, as without a network or descriptors. It says nothing
-// of the question.
+// A LocalError means that no query could leave this machine, for example because it has no network or no free file
+// descriptor. It wraps ErrNoServers and the cause. It does not concern the zone or its servers.
 type LocalError struct{ err error }
 
-func (e *LocalError) Error() string   { return "recursor: no server can be asked: " + e.err.Error() }
+func (e *LocalError) Error() string   { return "recursor: no query can be sent: " + e.err.Error() }
 func (e *LocalError) Unwrap() []error { return []error{ErrNoServers, e.err} }
