@@ -11,45 +11,43 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Answer is a response without the parts that belong to one caller or one path. It has no ID and no OPT record, and its
-// flags do not depend on the caller's. After Limit it may be shared, and must not be changed.
+// An Answer is a response that can be served to several callers. It has no ID and no OPT record, and its flags do not
+// depend on the caller. After Limit it may be shared and must not be changed.
 type Answer struct {
 	EDE []EDE // extended errors (RFC 8914)
 	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Limit.
 	Cookie []byte
-	// Keepalive is how long the server lets a connection be idle (RFC 7828), if
-	// HasKeepalive is set.
+	// Keepalive is the server's idle timeout of the connection (RFC 7828). It is valid if HasKeepalive is set.
 	Keepalive time.Duration
 
-	options []byte   // EDNS options that are passed to a caller who sent some, in wire format
+	options []byte   // EDNS options for callers that sent some, in wire format
 	packed  []byte   // the message; its question is in lower case
-	ttls    []uint16 // offsets of the TTLs in packed
+	ttls    []uint16 // offset in packed of the TTL of each record
 
 	// The small fields stand together: there is an Answer for each entry of a cache.
 
 	Outcome      Outcome
 	HasKeepalive bool
-	// EDNS says that the response had an OPT record: the server understands EDNS.
+	// EDNS reports that the response had an OPT record: the server supports EDNS.
 	EDNS bool
-	name uint8 // length of the question's name
+	name uint8 // length of the question's name in bytes
 	set  rrset
-	// Extended is the response code if it is above 15. Such a code is about the path
-	// (RFC 6891 §6.1.3, RFC 7873 §5.3); for callers it is SERVFAIL.
+	// Extended is the response code if it is above 15, else 0. Such a code concerns the hop to the server (RFC 6891
+	// §6.1.3, RFC 7873 §5.3). Callers get SERVFAIL.
 	Extended uint16
 }
 
-// rrset is the addresses of an answer, in the order of its records.
+// An rrset locates the address records of an answer that are rotated.
 type rrset struct{ first, n uint8 } // index of the first one in ttls, and their number
 
-// EDE is an extended DNS error (RFC 8914).
+// An EDE is an extended DNS error (RFC 8914): the info code and the extra text.
 type EDE struct {
 	Code uint16
 	Text string
 }
 
-// ParseDatagram reads the response to q, which was sent over UDP, and for which Check
-// must have returned nil. It returns nil and no error if the server cut the response
-// (TC): then the whole one has to be asked for over a stream. It does not keep b.
+// ParseDatagram parses the response to q over UDP; q.Check must have returned nil. It returns nil and no error if the
+// response is truncated (TC): the question must be asked over TCP. It does not keep b.
 func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	if b[2]&(flagTC>>8) != 0 {
 		return nil, nil
@@ -57,8 +55,8 @@ func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	return ParseAnswer(b, q)
 }
 
-// ParseAnswer reads the response to q, for which Check must have returned nil. It does
-// not keep b. If q is nil, any response with one question is read.
+// ParseAnswer parses the response to q; q.Check must have returned nil. If q is nil, any response with one question is
+// accepted. The error is a *MalformedError. It does not keep b.
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	if len(b) > MaxMsg {
 		return nil, &MalformedError{fmt.Errorf("%d bytes do not fit a message", len(b))}
@@ -104,8 +102,8 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	return a, nil
 }
 
-// rewriteMessage reads a message with package dns and writes it again, without OPT record and without unrelated
-// records. foreign reports whether there were unrelated records.
+// rewriteMessage parses a message and packs it again with package dns, without OPT and unrelated records. foreign
+// reports whether there were unrelated records, see removeUnrelated.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	m, err := unpackMessage(b)
 	if err != nil {
@@ -125,7 +123,7 @@ func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	return out, foreign, err
 }
 
-// packMessage writes a message.
+// packMessage returns m in wire format, compressed and with ID 0.
 func packMessage(m *dns.Msg) ([]byte, error) {
 	m.Id, m.Compress = 0, true
 	buf := shown.Get().(*[]byte)
@@ -140,6 +138,7 @@ func packMessage(m *dns.Msg) ([]byte, error) {
 	return append(make([]byte, 0, len(b)), b...), nil
 }
 
+// extendedName returns the mnemonic of an extended response code.
 func extendedName(code int) string {
 	if code == dns.RcodeBadVers {
 		return "BADVERS" // package dns calls it BADSIG, as in TSIG records
@@ -147,14 +146,14 @@ func extendedName(code int) string {
 	return dns.RcodeToString[code]
 }
 
-// A MalformedError is why a response that came for a query cannot be read.
+// A MalformedError is the error of a response that answers the query but cannot be parsed.
 type MalformedError struct{ err error }
 
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
 func (e *MalformedError) Unwrap() error { return e.err }
 
-// takeOPT reads the OPT records of a message, whose options it keeps if they are asked
-// for and pass. It returns the upper bits of the response code.
+// takeOPT stores the contents of the OPT record. asked is set if the caller has sent EDNS options; then the server's
+// end-to-end options are kept. It returns the upper bits of the response code, shifted to their place.
 func (a *Answer) takeOPT(b []byte, asked bool) (code uint16, err error) {
 	err = walkRecords(b, func(r messageRecord) {
 		if r.typ != dns.TypeOPT || r.section != additional {
@@ -182,7 +181,7 @@ func (a *Answer) takeOPT(b []byte, asked bool) (code uint16, err error) {
 	return code, err
 }
 
-// indexMessage makes the answer that of a message, which it keeps.
+// indexMessage sets the message of the answer to m, which it keeps, and computes the offsets into it.
 func (a *Answer) indexMessage(m []byte) error {
 	end, err := skipName(m, HeaderLen)
 	if err != nil || end-HeaderLen > MaxName {
@@ -213,29 +212,29 @@ func (a *Answer) indexMessage(m []byte) error {
 	return err
 }
 
-// hasSameOwner reports whether b follows a in a set of records, with a compressed name.
+// hasSameOwner reports whether two consecutive address records have the same owner, which b compresses to a pointer.
 func hasSameOwner(m []byte, a, b messageRecord) bool {
 	owner := binary.BigEndian.Uint16(m[b.name:])
 	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || int(owner) == 0xc000+a.name)
 }
 
-// Packed returns the message. It must not be changed.
+// Packed returns the message in wire format. It must not be modified.
 func (a *Answer) Packed() []byte { return a.packed }
 
-// Rcode returns the response code.
+// Rcode returns the response code of the header.
 func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
 
-// Authentic reports whether the server says that it has validated the answer (AD, RFC 4035 §3.2.3).
+// Authentic reports whether AD is set: the server says that it has validated the answer (RFC 4035 §3.2.3).
 func (a *Answer) Authentic() bool { return a.packed[3]&flagAD != 0 }
 
+// isTruncated reports whether TC is set.
 func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 
-// Question returns the question in wire format, its name in lower case.
-// It must not be changed.
+// Question returns the question in wire format, with the name in lower case. It must not be modified.
 func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.name)+4] }
 
-// NoName reports whether the answer says that the name of the question does not
-// exist: not one that it is an alias of.
+// NoName reports whether the answer is a name error for the name of the question itself, and not for the target of an
+// alias.
 func (a *Answer) NoName() bool {
 	return a.Outcome == NXDomain && binary.BigEndian.Uint16(a.packed[6:]) == 0
 }
@@ -243,8 +242,8 @@ func (a *Answer) NoName() bool {
 // Len returns the number of records.
 func (a *Answer) Len() int { return len(a.ttls) }
 
-// Edit has f change the records of the answer, before Limit. They stay as they are if it
-// reports false. The Outcome is for f to change.
+// Edit parses the records, calls f to change them, and stores the result. Nothing changes if f returns false. The
+// Outcome is not updated. Edit must not be called after Limit.
 func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	m, err := unpackMessage(a.packed)
 	if err != nil || !f(m) {
@@ -257,8 +256,8 @@ func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	return a.indexMessage(b)
 }
 
-// Below returns the answer to q, whose name is below that of the question, if a says
-// that the name does not exist: then there is nothing below it (RFC 8020 §2).
+// Below returns the answer to q from a, a name error for a name above q's name. Nothing exists below a name that does
+// not exist (RFC 8020 §2). a does not change.
 func (a *Answer) Below(q *Query) (*Answer, error) {
 	b := &Answer{packed: a.packed, Outcome: a.Outcome, EDE: a.EDE}
 	err := b.Edit(func(m *dns.Msg) bool {
@@ -268,15 +267,15 @@ func (a *Answer) Below(q *Query) (*Answer, error) {
 	return b, err
 }
 
-// View is how an answer is shown to a caller. The zero View shows it as it came.
+// A View describes how an answer is adapted for a caller. The zero View changes nothing.
 type View struct {
-	Age   time.Duration // taken off the TTLs, which stay at least 1 s, unless they were 0
-	Stale time.Duration // if not 0, every TTL is this, and Age has no effect
-	Turn  uint32        // by how many places the addresses are rotated
-	EDE   []EDE         // extended errors, besides the answer's own
+	Age   time.Duration // subtracted from the TTLs; a TTL above 0 stays at least 1 s
+	Stale time.Duration // if not 0, every TTL becomes this value, and Age has no effect
+	Turn  uint32        // number of positions by which the addresses are rotated
+	EDE   []EDE         // extended errors in addition to the answer's
 }
 
-// ttlShown returns the TTL to show in place of t.
+// ttlShown returns the TTL for the caller in place of t.
 func (v *View) ttlShown(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:
@@ -292,7 +291,7 @@ func (v *View) ttlShown(t uint32) uint32 {
 	return t - up
 }
 
-// appendShown appends the message as the sender of q gets it, without OPT.
+// appendShown appends the message adapted to q and v, without an OPT record.
 func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 	start := len(b)
 	b = append(b, a.packed...)
@@ -319,8 +318,8 @@ func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 	return b
 }
 
-// rotateAddresses moves the addresses of a packed message by turn places. Their records are of
-// one owner, type and TTL; so it is enough to move the data, all of one length.
+// rotateAddresses rotates the address records of m, a copy of the packed message, by turn positions. It moves only the
+// addresses: owner, type, TTL and length of the records are equal.
 func (a *Answer) rotateAddresses(m []byte, turn int) {
 	ttls := a.ttls[a.set.first:][:a.set.n]
 	for i, to := range ttls {
@@ -329,9 +328,8 @@ func (a *Answer) rotateAddresses(m []byte, turn int) {
 	}
 }
 
-// Append appends the response to q in wire format. A response of more
-// than limit bytes loses the texts of its extended errors, and if that is not enough
-// it is cut to its question, and TC is set; 0 means no limit but that of messages.
+// Append appends the response to q in wire format. If it exceeds limit bytes, first the texts of the extended errors
+// are dropped. Then the message is truncated to its question, with TC set. A limit of 0 means MaxMsg.
 func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
 	if limit <= 0 {
 		limit = MaxMsg
@@ -353,19 +351,19 @@ func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
 	return q.appendOPT(b, start, limit, a.options, a.EDE, v.EDE)
 }
 
-// Forwarded marks a packed response as a forwarder's: it has RA, because it
-// recurses for its clients, and not AA, because it has authority over no zone.
+// Forwarded sets the flags of a packed response to those of a forwarder. RA is set, because a forwarder recurses for
+// its clients. AA is cleared, because it is authoritative for no zone.
 func Forwarded(b []byte) {
 	b[2] &^= flagAA >> 8
 	b[3] |= flagRA
 }
 
-// optLen is the length of an OPT record without options.
+// optLen is the length of an OPT record without options, in bytes.
 const optLen = 11
 
-// appendOPT appends an OPT record to the message that begins at start, with the
-// server's options if the caller sent some and they fit, and with as much of the
-// extended errors as fits: all, without their texts, or none.
+// appendOPT appends an OPT record to the message that begins at start and has at most limit bytes. It includes options,
+// the server's EDNS options, if the caller sent some and they fit. It includes the extended errors that fit: all, all
+// without texts, or none.
 func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]EDE) []byte {
 	codes, texts := 0, 0
 	for _, e := range errs {
@@ -401,11 +399,10 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]
 	return b
 }
 
-// shown holds memory for messages that are read or copied at once.
+// shown holds buffers for messages that are in use only briefly.
 var shown = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// Message returns the response to m, from which q was read. It shares no
-// memory with the answer.
+// Message returns the response to m as a dns.Msg. q was made from m. The result shares no memory with the answer.
 func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 	buf := shown.Get().(*[]byte)
 	defer shown.Put(buf)
@@ -468,9 +465,10 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
 	return r
 }
 
-// unpackRecord unpacks the record at off of a message that walkRecords has accepted, and returns the offset behind it.
-// owner is the name of the question. seen saves reading the same owner again. A record that package dns cannot read is
-// returned as a record of an unknown type (RFC 3597).
+// unpackRecord parses the record at off of a message that walkRecords has accepted. It returns the record and the
+// offset after it. owner is the name of the question. seen caches owner names.
+//
+// A record that package dns cannot parse becomes a record of unknown type (RFC 3597).
 func unpackRecord(b []byte, off int, owner string, seen ownerNames) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {

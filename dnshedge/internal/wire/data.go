@@ -7,21 +7,24 @@ import (
 	"github.com/miekg/dns"
 )
 
-// isKnownType reports whether package dns has a place for the data of a type, which needs
-// some.
+// isKnownType reports whether package dns parses record data of this type, and the data may not be empty.
 func isKnownType(typ uint16) bool {
 	_, ok := dns.TypeToRR[typ]
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// layout describes the data of a record type: some bytes, strings, names and bytes, and perhaps more.
+// A layout describes the record data of a type: fixed bytes, character-strings, names, fixed bytes, and further data if
+// more is set.
 type layout struct {
-	before, strings, names, after int
-	more                          bool
+	before  int // number of fixed bytes before the strings
+	strings int
+	names   int
+	after   int  // number of fixed bytes after the names
+	more    bool // further data may follow
 }
 
-// layouts has the types whose data is always read: addresses, and types whose data may hold compressed names (RFC 1035
-// §3.3, RFC 3597 §4). Package dns accepts data that ends early, and then writes different data.
+// layouts holds the types whose data is always checked: addresses, and types whose data may contain compressed names
+// (RFC 1035 §3.3, RFC 3597 §4). Package dns accepts truncated data of these types, and then writes different data.
 var layouts = map[uint16]layout{
 	dns.TypeA: {before: 4}, dns.TypeAAAA: {before: 16}, dns.TypeOPT: {more: true},
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeMB: {names: 1},
@@ -32,8 +35,8 @@ var layouts = map[uint16]layout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isDataChanged reports whether package dns reads the data of a record and writes different data, or none. For common
-// types the result follows from known rules. Records of other types are written and compared.
+// isDataChanged reports whether package dns would write different data for a record than it has parsed, or none. For
+// common types the result follows from known rules. Records of other types are parsed, written and compared.
 func isDataChanged(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT:
@@ -69,14 +72,14 @@ func isDataChanged(b []byte, r messageRecord) bool {
 	return !bytes.Equal(buf[owner:end], r.data)
 }
 
-// fields has the parts of record data that package dns fills with zero bytes, for types whose data is not always
-// compared.
+// fields holds the leading parts of record data that package dns fills with zero bytes if they are missing. It has the
+// types whose data is not always compared.
 var fields = map[uint16]layout{
 	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
 	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
 }
 
-// endsEarly reports whether data has not all bytes and strings.
+// endsEarly reports whether data ends before the fixed bytes and the strings are complete.
 func (l layout) endsEarly(data []byte) bool {
 	off := l.before
 	for range l.strings {
@@ -88,8 +91,8 @@ func (l layout) endsEarly(data []byte) bool {
 	return off > len(data)
 }
 
-// findTypeBitmap returns the offset of the type bitmap in the data of an NSEC or NSEC3 record. A compressed name is
-// invalid there (RFC 4034 §4.1.1), and data after one is not checked.
+// findTypeBitmap returns the offset of the type bitmap in the data of an NSEC or NSEC3 record. If the data ends before,
+// or has a compressed name, which is invalid (RFC 4034 §4.1.1), it returns an offset at or beyond the end.
 func findTypeBitmap(typ uint16, data []byte) int {
 	off := 0
 	switch typ {
@@ -113,8 +116,8 @@ func findTypeBitmap(typ uint16, data []byte) int {
 	return 6
 }
 
-// hasOddParameters reports whether data of an SVCB or HTTPS record has an empty identifier of a protocol, which package dns does
-// not write, or mandatory keys that are not sorted, which it sorts (RFC 9460 §7.1.1, §8).
+// hasOddParameters reports whether package dns would change the data of an SVCB or HTTPS record (RFC 9460 §7.1.1, §8).
+// It drops empty protocol identifiers (ALPN) and sorts mandatory keys.
 func hasOddParameters(data []byte) bool {
 	off, err := skipName(data, 2)
 	for err == nil && off+4 <= len(data) {
@@ -140,8 +143,8 @@ func hasOddParameters(data []byte) bool {
 	return false
 }
 
-// hasCompressedName reports whether one of the names in data from off on is compressed. There may be thousands in one HIP record, in which
-// none may be (RFC 8005 §5): they are not followed.
+// hasCompressedName reports whether the sequence of names in data from off on contains a compressed or malformed name.
+// It follows no pointers: a HIP record may have thousands of names, none of which may be compressed (RFC 8005 §5).
 func hasCompressedName(data []byte, off int) bool {
 	for off < len(data) {
 		end, err := skipName(data, off)
@@ -153,7 +156,8 @@ func hasCompressedName(data []byte, off int) bool {
 	return false
 }
 
-// hasSuperfluous reports whether some block of the bitmap at off ends with a zero byte, which it should not (RFC 4034 §4.1.2).
+// hasSuperfluous reports whether a block of the type bitmap at off ends with a zero byte, which is not allowed (RFC
+// 4034 §4.1.2).
 func hasSuperfluous(data []byte, off int) bool {
 	for off+2 <= len(data) {
 		off += 2 + int(data[off+1])
@@ -164,7 +168,7 @@ func hasSuperfluous(data []byte, off int) bool {
 	return false
 }
 
-// matchesRecord reports whether the data of a record of a message is as the layout says.
+// matchesRecord reports whether the data of a record of message b has this layout.
 func (l layout) matchesRecord(b []byte, r messageRecord) bool {
 	end := r.ttl + 6 + len(r.data)
 	off := end - len(r.data) + l.before
@@ -188,8 +192,8 @@ func (l layout) matchesRecord(b []byte, r messageRecord) bool {
 	return off == end || l.more && off < end
 }
 
-// isSelfContained reports whether the data of a record refers to nothing outside. The type is not in layouts. Names in
-// its data must not be compressed (RFC 3597 §4), but package dns expands compressed names.
+// isSelfContained reports whether the data of a record has no compressed name. The type must not be in layouts. Names
+// in the data of other types must not be compressed (RFC 3597 §4), but package dns would expand them.
 func isSelfContained(r messageRecord) bool {
 	off := 0
 	switch r.typ {

@@ -1,8 +1,8 @@
-// Package wire reads and writes DNS messages: the question of a [Query], its messages on
-// the wire, the check that a message is its response, and the outcome of the response.
+// Package wire reads and writes DNS messages. A [Query] is a question, from which the message to send is made. An
+// [Answer] is a parsed response with its [Outcome].
 //
-// It knows no sockets, no servers and no cache. Most of it works on bytes, because
-// a hedged query is written several times and a cached answer is read often.
+// It does not know sockets, servers or caches. Most functions work on bytes, because a hedged query is written several
+// times and a cached answer is read often.
 package wire
 
 import (
@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// HeaderLen is the length of the shortest message, a header.
+	// HeaderLen is the length of a header in bytes, and thus of the shortest message.
 	HeaderLen = 12
-	// MaxName is the length of the longest name in wire format.
+	// MaxName is the maximum length of a name in wire format.
 	MaxName = 255
-	// MaxMsg is the length of the longest message.
+	// MaxMsg is the maximum length of a message.
 	MaxMsg = 1<<16 - 1
-	// DefaultUDPSize is the length of the longest datagram that every path carries
-	// without fragments (DNS flag day 2020).
+	// DefaultUDPSize is the maximum size of a UDP message that every path carries without fragments (DNS flag day 2020).
 	DefaultUDPSize = 1232
 
 	flagQR = 1 << 15
@@ -33,7 +32,7 @@ const (
 	flagCD = 1 << 4
 )
 
-// Why a message was not taken for the response to a query.
+// The reasons why a message is not accepted as the response to a query.
 var (
 	errShort    = errors.New("dnshedge: message shorter than a header")
 	errID       = errors.New("dnshedge: message with another ID")
@@ -45,22 +44,22 @@ var (
 	errOPT      = errors.New("dnshedge: message with two OPT records, or one that is not in the additional section")
 )
 
-// ErrVersion is why a query with another version of EDNS than 0 is not read. Its
-// response code is BADVERS (RFC 6891 §6.1.3).
+// ErrVersion is the error of a query with an EDNS version other than 0. Its response code is BADVERS (RFC 6891 §6.1.3).
 var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
 
-// ErrSigned is why a message with a signature is not read: TSIG (RFC 8945) and SIG(0) (RFC 2931) cover the ID, and each attempt has
-// an ID of its own.
+// ErrSigned is the error of a message with a TSIG (RFC 8945) or SIG(0) record (RFC 2931). Its signature covers the ID,
+// and each attempt has an ID of its own.
 var ErrSigned = errors.New("dnshedge: message with a TSIG or SIG(0) record, which covers the message's ID; want none, or a dns.Client")
 
-// errRecords is why a query is not read that has records besides its question and an OPT record: they would not be sent.
+// errRecords is the error of a query with records other than its question and an OPT record. Such records would not be
+// sent.
 var errRecords = errors.New("dnshedge: query with records; want none but OPT")
 
-// ErrSpelling is why a message is not taken for the response to a query with a
-// spelling of its own: all else is right.
+// ErrSpelling is the error of a response that is right except for the case of letters in its name, which the query has
+// chosen at random.
 var ErrSpelling = errors.New("dnshedge: response with another spelling of the name")
 
-// messageRecord is one resource record of a message.
+// A messageRecord locates one resource record in a message.
 type messageRecord struct {
 	typ, class uint16
 	name, ttl  int // offsets of the owner and the TTL
@@ -68,7 +67,7 @@ type messageRecord struct {
 	section    section
 }
 
-// section is a section of a message.
+// A section is the section of a message that a record is in.
 type section uint8
 
 const (
@@ -77,7 +76,8 @@ const (
 	additional
 )
 
-// walkRecords calls f for every record of a message, in its order. Questions are skipped.
+// walkRecords calls f for each record of a message in order, OPT records included. It skips the questions. It returns
+// an error if the message is malformed; f was then called for the records before the fault.
 func walkRecords(b []byte, f func(messageRecord)) error {
 	if len(b) < HeaderLen {
 		return errShort
@@ -111,7 +111,8 @@ func walkRecords(b []byte, f func(messageRecord)) error {
 	return nil
 }
 
-// FindOPT reports whether a message has an OPT record, as far as its records can be read, and its DO bit.
+// FindOPT reports whether a message has an OPT record, and its DO bit. In a malformed message it finds only records
+// before the fault.
 func FindOPT(b []byte) (has, do bool) {
 	_ = walkRecords(b, func(r messageRecord) {
 		if r.typ == dns.TypeOPT {
@@ -121,7 +122,7 @@ func FindOPT(b []byte) (has, do bool) {
 	return has, do
 }
 
-// skipName returns the offset behind the name that begins at off.
+// skipName returns the offset after the name at off. It does not follow compression pointers.
 func skipName(b []byte, off int) (int, error) {
 	for off < len(b) {
 		switch n := int(b[off]); {
@@ -141,8 +142,7 @@ func skipName(b []byte, off int) (int, error) {
 	return 0, errRecord
 }
 
-// isUncompressed reports whether a name that skipName accepted holds no compression
-// pointer.
+// isUncompressed reports whether a name that skipName has accepted contains no compression pointer.
 func isUncompressed(name []byte) bool {
 	if name[len(name)-1] != 0 {
 		return false
@@ -155,8 +155,8 @@ func isUncompressed(name []byte) bool {
 	return true
 }
 
-// AppendLower appends a name in wire format in lower case. A label's length is
-// below 64 and so is no letter.
+// AppendLower appends a name in wire format, converted to lower case. Label lengths are below 64 and thus are no
+// letters.
 func AppendLower(b []byte, name string) []byte {
 	start := len(b)
 	b = append(b, name...)
@@ -166,6 +166,7 @@ func AppendLower(b []byte, name string) []byte {
 	return b
 }
 
+// lowerByte converts an ASCII letter to lower case.
 func lowerByte(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		c += 'a' - 'A'
@@ -173,7 +174,7 @@ func lowerByte(c byte) byte {
 	return c
 }
 
-// equalFold reports whether two names in wire format are the same but for case.
+// equalFold reports whether two names in wire format are equal, ignoring case.
 func equalFold(a []byte, b string) bool {
 	if len(a) != len(b) {
 		return false

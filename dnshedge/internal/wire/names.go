@@ -7,17 +7,16 @@ import (
 	"sync"
 )
 
-// nameNumbers numbers the names of one message: two names have the same number if they are the
-// same but for case. A label is read once, however many names refer to it, and so the work
-// is bounded by the length of the message.
+// A nameNumbers assigns IDs to the names of a message. Two names have the same ID if they are equal, ignoring case.
+// Each label is read once, however many names refer to it, so that the work is linear in the length of the message.
 type nameNumbers struct {
-	known []uint64 // the offsets of the labels whose numbers are set
-	ids   []uint64 // the numbers of the names that begin there
+	known []uint64 // bit set of the offsets with an ID
+	ids   []uint64 // ID of the name that begins at an offset
 }
 
 var nameSets = sync.Pool{New: func() any { return new(nameNumbers) }}
 
-// numberNames returns the numbers of the names of a message. They are given back by free.
+// numberNames returns an empty nameNumbers for a message. freeNumbers must be called after use.
 func numberNames(m []byte) *nameNumbers {
 	s := nameSets.Get().(*nameNumbers)
 	n := min(len(m), 1<<14) // names refer to no offset behind that
@@ -27,9 +26,10 @@ func numberNames(m []byte) *nameNumbers {
 	return s
 }
 
+// freeNumbers returns the memory to a pool.
 func (s *nameNumbers) freeNumbers() { nameSets.Put(s) }
 
-// numberAt returns the number of the name at off, which must be a name.
+// numberAt returns the ID of the name at off, which must be valid.
 func (s *nameNumbers) numberAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels that have no number yet
 	n, id := 0, rootID
@@ -57,15 +57,16 @@ func (s *nameNumbers) numberAt(m []byte, off int) uint64 {
 	return id
 }
 
-// maxLabels is the number of labels of a name at most, without the root's.
+// maxLabels is the maximum number of labels of a name, without the root label.
 const maxLabels = MaxName / 2
 
+// rootID is the ID of the root.
 const rootID = uint64(0)
 
 var nameSeed = maphash.MakeSeed()
 
-// childID returns the number of the name that has one label more than its parent. The hash is seeded, so that an
-// attacker cannot find two names with the same number.
+// childID returns the ID of a label's name below the name with the ID parent. The ID is a hash with a random seed, so
+// that an attacker cannot construct collisions.
 func childID(parent uint64, label []byte) uint64 {
 	var b [8 + 63]byte
 	binary.NativeEndian.PutUint64(b[:], parent)
@@ -75,7 +76,7 @@ func childID(parent uint64, label []byte) uint64 {
 	return maphash.Bytes(nameSeed, b[:8+len(label)])
 }
 
-// numbersAbove returns the numbers of the name at off and of all that it is below.
+// numbersAbove returns the IDs of the name at off and of all its ancestors, with the root.
 func (s *nameNumbers) numbersAbove(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
@@ -88,7 +89,8 @@ func (s *nameNumbers) numbersAbove(m []byte, off int) []uint64 {
 	}
 }
 
-// A lineage is a name, label by label: itself, its parent and so on, without the root.
+// A lineage is a name as a list of its labels, without the root label. Each element also has the ID of the name that
+// begins with this label.
 type lineage []labelID
 
 type labelID struct {
@@ -106,7 +108,7 @@ func (s *nameNumbers) lineageAt(m []byte, off int) lineage {
 	return l
 }
 
-// nameID returns the number of the name.
+// nameID returns the ID of the whole name.
 func (l lineage) nameID() uint64 {
 	if len(l) == 0 {
 		return rootID
@@ -114,8 +116,8 @@ func (l lineage) nameID() uint64 {
 	return l[0].id
 }
 
-// replaceSuffix returns the name with its first n labels in front of another name (RFC 6672 §2.2),
-// and reports whether that is short enough for a name.
+// replaceSuffix returns the first n labels followed by the name to, as a DNAME record does (RFC 6672 §2.2). It reports
+// false if the result is too long for a name.
 func (l lineage) replaceSuffix(n int, to lineage) (lineage, bool) {
 	out := append(make(lineage, n, n+len(to)), to...)
 	id, size := to.nameID(), 1

@@ -6,19 +6,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Outcome is the class of a response, for example an answer, a denial or a failure.
+// An Outcome classifies a response, for example as an answer, a denial or a failure.
 type Outcome int8
 
-// The outcomes. FinalFailure and Failure are failures, the others are not.
+// The outcomes. Failure and FinalFailure are failures.
 const (
-	Positive     Outcome = iota // there are records of the name and type
-	NoData                      // the name exists, but not with this type
-	NXDomain                    // the name does not exist
-	FinalFailure                // DNSSEC or a policy forbids the answer, and so no other server must be asked
-	Failure                     // the server could not or would not answer; another server may
+	Positive     Outcome = iota // the response has records of the question's name and type
+	NoData                      // the name exists without records of the type (RFC 2308 §2.2)
+	NXDomain                    // the name does not exist (RFC 2308 §2.1)
+	FinalFailure                // DNSSEC or a policy forbids the answer; no other server may be asked
+	Failure                     // the server could not or would not answer; another server may be asked
 )
 
-// classifyResponse returns the outcome of a response with one question.
+// classifyResponse returns the outcome of a response with one question and the extended errors errs.
 func classifyResponse(m []byte, errs []EDE) Outcome {
 	switch int(m[3] & 15) {
 	case dns.RcodeSuccess:
@@ -66,8 +66,8 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 	return Failure
 }
 
-// Bogus reports whether the answer is a failure because of DNSSEC. Of one name that is a decision; a server that says it of all
-// names, the root included, has a wrong clock or an old trust anchor.
+// Bogus reports whether the answer is SERVFAIL with an extended error about DNSSEC. For a single name that is a valid
+// decision. A server that responds so for all names, the root included, has a wrong clock or an old trust anchor.
 func (a *Answer) Bogus() bool {
 	if a.Rcode() != dns.RcodeServerFailure {
 		return false
@@ -80,8 +80,8 @@ func (a *Answer) Bogus() bool {
 	return false
 }
 
-// isFinal reports whether the error stands for a decision: DNSSEC (1, 2, 5 to 12,
-// 27) or a policy (15 to 17).
+// isFinal reports whether the error means that no other server may be asked. DNSSEC has failed (codes 1, 2, 5 to 12,
+// 27), or a policy blocks the name (15 to 17).
 func (e EDE) isFinal() bool {
 	switch c := e.Code; {
 	case c == 1, c == 2, 5 <= c && c <= 12, 15 <= c && c <= 17, c == 27:

@@ -8,15 +8,14 @@ import (
 
 const optPadding = 12 // RFC 7830
 
-// The blocks to a multiple of whose bytes messages are padded (RFC 8467 §4.1).
+// Messages are padded to multiples of these lengths in bytes (RFC 8467 §4.1).
 const (
 	queryBlock    = 128
 	responseBlock = 468
 )
 
-// PadResponse pads the response that begins at start to a multiple of 468 bytes, the block size of RFC 8467 §4.1. So
-// its length does not reveal the question. The OPT record must be the last record. A response without one is unchanged,
-// because its client does not use EDNS.
+// PadResponse pads the response that begins at start to a multiple of 468 bytes (RFC 8467 §4.1), so that its length
+// does not reveal the question. The OPT record must be the last record. A response without one is unchanged.
 func PadResponse(b []byte, start int) []byte {
 	m := b[start:]
 	size := 0
@@ -36,11 +35,11 @@ func PadResponse(b []byte, start int) []byte {
 	return b
 }
 
-// paddingLen returns how many bytes of padding bring a message, with the option's head, to
-// a multiple of a block.
+// paddingLen returns the length of the padding that extends a message of size bytes, plus the header of the padding
+// option, to a multiple of block.
 func paddingLen(size, block int) int { return (block - (size+4)%block) % block }
 
-// appendPadding appends the option (RFC 7830 §3).
+// appendPadding appends a padding option with n zero bytes (RFC 7830 §3).
 func appendPadding(b []byte, n int) []byte {
 	b = append(b, 0, optPadding)
 	b = binary.BigEndian.AppendUint16(b, uint16(n))

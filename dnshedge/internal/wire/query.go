@@ -18,13 +18,14 @@ const (
 	optKeepalive = 11
 )
 
-// Query is one question as a caller asked it. It is not changed once it is made.
+// A Query is a question of a caller, with the flags and EDNS options of its message. It does not change once it is in
+// use.
 type Query struct {
-	Name  string // in wire format, spelled as the caller did
+	Name  string // wire format, in the caller's spelling
 	Type  uint16
 	Class uint16
 	ID    uint16
-	Size  int // the longest datagram that the caller takes, in bytes
+	Size  int // maximum size of a UDP response that the caller accepts, in bytes
 
 	rd  bool
 	ad  bool
@@ -32,31 +33,32 @@ type Query struct {
 	opt bool // the caller sent an OPT record
 	do  bool
 
-	options []byte // EDNS options of the caller that are passed on, in wire format
-	plain   bool   // sent without EDNS
-	direct  bool   // to servers with authority
-	spelled bool   // the spelling was chosen at random, and the response must repeat it
+	options []byte // EDNS options of the caller that are sent to servers, in wire format
+	plain   bool   // sent without an OPT record
+	direct  bool   // sent to authoritative servers
+	spelled bool   // letters have random case, which the response must copy
 	alone   bool   // shares no connection with other queries
 
-	raw []byte // the whole message, if the opcode is not QUERY; never changed
+	raw []byte // the message, if the opcode is not QUERY; never modified
 }
 
-// Alone returns the query as it is sent over a connection that carries no other query meanwhile.
+// Alone returns a copy of the query that must be sent over a connection of its own.
 func (q *Query) Alone() *Query {
 	r := *q
 	r.alone = true
 	return &r
 }
 
-// IsAlone reports whether the query may share no connection with other queries.
+// IsAlone reports whether the query must be sent over a connection of its own.
 func (q *Query) IsAlone() bool { return q.alone }
 
-// RootServers asks for the root's name servers, which every resolver has at hand.
+// RootServers is the question for the NS records of the root, which every resolver can answer from its cache or hints.
+// Probes use it.
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
 
-// NewQuery reads a query from a message, which it does not keep. It returns an error for messages that cannot be
-// hedged: zone transfers, signed messages, and queries with records other than OPT. It keeps the EDNS options of the
-// message, except options of one path: cookies, padding and the idle timeout.
+// NewQuery converts a message to a Query. It returns an error for messages that cannot be hedged: zone transfers,
+// signed messages, and queries with records other than OPT. It drops the EDNS options that are hop-by-hop: cookies,
+// padding, keepalive and extended errors. It does not keep m.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
 	if err := q.Read(m); err != nil {
@@ -65,7 +67,7 @@ func NewQuery(m *dns.Msg) (*Query, error) {
 	return q, nil
 }
 
-// Read is NewQuery for a Query that is not in use any more.
+// Read is NewQuery into an existing Query that is not in use.
 func (q *Query) Read(m *dns.Msg) error {
 	if len(m.Question) != 1 {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
@@ -121,7 +123,7 @@ func (q *Query) Read(m *dns.Msg) error {
 	return nil
 }
 
-// checkRecords returns an error if a query has records other than OPT.
+// checkRecords returns an error if a query has records other than OPT: ErrSigned for a signature, otherwise errRecords.
 func checkRecords(m *dns.Msg) error {
 	err := error(nil)
 	if len(m.Answer)+len(m.Ns) > 0 {
@@ -139,8 +141,8 @@ func checkRecords(m *dns.Msg) error {
 	return err
 }
 
-// NewDirect returns a query as servers with authority are asked: for records of class IN,
-// without RD and AD. The name is absolute. If do is set, signatures are asked for as well.
+// NewDirect returns a query for authoritative servers: of class IN, without RD and AD. name must be absolute. do asks
+// for DNSSEC records; cd sets CD.
 func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
 	var buf [MaxName]byte
 	n := packName(buf[:], name)
@@ -156,8 +158,8 @@ func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
 	}, nil
 }
 
-// packName writes a complete name without escapes in wire format, and returns its length. For other names it returns 0.
-// It takes a third of dns.PackDomainName's time.
+// packName writes an absolute name in presentation format to b in wire format. It returns the length, or 0 if the name
+// has escapes or is invalid. It takes a third of the time of dns.PackDomainName.
 func packName(b []byte, name string) int {
 	if len(name) < 2 || len(name)+1 > len(b) || name[len(name)-1] != '.' {
 		return 0
@@ -181,9 +183,8 @@ func packName(b []byte, name string) int {
 	return start + 1
 }
 
-// Forwarded returns the query as a forwarder sends it: of the EDNS options only the
-// client subnet (RFC 7871) goes on, because the others are for the next server alone
-// (RFC 6891 §6.2.6). A subnet that is malformed, or a second one, is an error.
+// Forwarded returns the query as a forwarder sends it. Of the EDNS options it keeps the client subnet (RFC 7871); all
+// others are meant for the next server only (RFC 6891 §6.2.6). A malformed or second client subnet is an error.
 func (q *Query) Forwarded() (*Query, error) {
 	if q.options == nil {
 		return q, nil
@@ -202,7 +203,7 @@ func (q *Query) Forwarded() (*Query, error) {
 	return &f, nil
 }
 
-// WithoutOptions returns the query without the caller's EDNS options, for an Exchanger that ignores them.
+// WithoutOptions returns the query without the caller's EDNS options.
 func (q *Query) WithoutOptions() *Query {
 	if q.options == nil {
 		return q
@@ -212,16 +213,17 @@ func (q *Query) WithoutOptions() *Query {
 	return &f
 }
 
-// isEndToEnd reports whether an EDNS option is forwarded between the caller and the server. Cookies, keepalive, padding
-// and extended errors belong to one connection, and are not forwarded.
+// isEndToEnd reports whether an EDNS option is passed on between caller and server. Cookies, keepalive, padding and
+// extended errors are hop-by-hop.
 func isEndToEnd(code uint16) bool {
 	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
 }
 
+// isForwardedOption reports whether a forwarder passes on an EDNS option.
 func isForwardedOption(code uint16) bool { return code == optECS }
 
-// isClientSubnet reports whether an option is a client subnet as queries have it (RFC 7871 §6): of 20 bytes at most, and no two of
-// them with one meaning.
+// isClientSubnet reports whether o is a valid client subnet option of a query (RFC 7871 §6). Such an option has at most
+// 20 bytes, and two different options never mean the same subnet.
 func isClientSubnet(o []byte) bool {
 	data := o[4:]
 	if len(data) < 4 {
@@ -235,8 +237,8 @@ func isClientSubnet(o []byte) bool {
 	return prefix%8 == 0 || address[len(address)-1]<<(prefix%8) == 0
 }
 
-// eachOption yields the EDNS options in the data of an OPT record: the code, and the
-// whole option in wire format.
+// eachOption yields the EDNS options in the data of an OPT record: the option code, and the whole option in wire
+// format.
 func eachOption(data []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(data) >= 4 {
@@ -249,7 +251,7 @@ func eachOption(data []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// unpackOptions reads EDNS options.
+// unpackOptions parses EDNS options in wire format. It returns nil if they are malformed.
 func unpackOptions(b []byte) []dns.EDNS0 {
 	h := dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Rdlength: uint16(len(b))}
 	rr, _, err := dns.UnpackRRWithHeader(h, b, 0)
@@ -259,7 +261,7 @@ func unpackOptions(b []byte) []dns.EDNS0 {
 	return nil
 }
 
-// ParseQuery reads a forwarder's query from its wire format, which it does not keep.
+// ParseQuery parses the query of a forwarder's client. It does not keep b.
 func ParseQuery(b []byte) (*Query, error) {
 	q := new(Query)
 	if err := q.Parse(b); err != nil {
@@ -268,8 +270,8 @@ func ParseQuery(b []byte) (*Query, error) {
 	return q, nil
 }
 
-// Parse is ParseQuery for a Query that is not in use any more. After an error the Query either has no Name, or its
-// question has been read and AppendFailure may respond to it.
+// Parse is ParseQuery into an existing Query that is not in use. After an error, AppendFailure may be called if Name is
+// not empty.
 func (q *Query) Parse(b []byte) error {
 	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
 		return err
@@ -281,7 +283,8 @@ func (q *Query) Parse(b []byte) error {
 	return err
 }
 
-// parseMessage reads a query, with the options for which pass returns true.
+// parseMessage parses a query and keeps the EDNS options for which pass returns true. If it fails before the question
+// was read, Name is empty.
 func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 	q.Name = "" // until the question has been read
 	if len(b) < HeaderLen {
@@ -339,26 +342,27 @@ func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 	return err
 }
 
-// isSignature reports whether a record signs the message that it is in. An update may have signatures of records, which cover a type.
+// isSignature reports whether the record is a signature of the whole message: TSIG or SIG(0). A SIG record with a
+// covered type, for example in an UPDATE, is not.
 func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
-// Askable reports whether a question may have the type t: a data type, or ANY. OPT and the other types from 128 to 255
-// are no data types (RFC 6895 §3.1), for example zone transfers and signatures of messages.
+// Askable reports whether t may be the type of a question: a data type, or ANY. OPT and the types from 128 to 255 are
+// not (RFC 6895 §3.1), for example zone transfers and TSIG.
 func Askable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
 
-// Standard reports whether the opcode is QUERY. Messages with another opcode, for example updates and notifications,
-// are sent unchanged and only once, because they may not be safe to repeat.
+// Standard reports whether the query is a standard query: its opcode is QUERY (RFC 1035 §4.1.1). Messages with another
+// opcode, for example UPDATE and NOTIFY, are sent unchanged and only once, because they may not be safe to repeat.
 func (q *Query) Standard() bool { return q.raw == nil }
 
-// Text returns the name as text.
+// Text returns the name in presentation format.
 func (q *Query) Text() string {
 	name, _, _ := dns.UnpackDomainName([]byte(q.Name), 0) // was packed or parsed before
 	return name
 }
 
-// Zone returns the last two labels of the name, in lower case and wire format: the domain that most owners have.
+// Zone returns the last two labels of the name, in lower case and wire format. Most zones are registered there.
 func (q *Query) Zone() string {
 	last, next := 0, 0
 	for off := 0; off < len(q.Name)-1; off += 1 + int(q.Name[off]) {
@@ -374,40 +378,38 @@ func (q *Query) Zone() string {
 	return zone
 }
 
-// Recursive reports whether the query asks for recursion (RD).
+// Recursive reports whether RD is set.
 func (q *Query) Recursive() bool { return q.rd }
 
-// HasOptions reports whether the query has EDNS options of the caller.
+// HasOptions reports whether the query carries EDNS options of the caller.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
-// Cacheable reports whether the cache may store and serve answers to q, because the key identifies them. Answers to
-// questions without RD are not stored: a server answers them from the data that it happens to have.
+// Cacheable reports whether a cache may store and serve answers to the query. The answer must only depend on the key.
+// Queries without RD are excluded, because a server answers them from the data that it happens to have.
 func (q *Query) Cacheable() bool {
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 
-// KeyLen is how much longer a key is than its name, and MaxKey the length of the
-// longest key.
+// KeyLen is the number of bytes in a key besides the name. MaxKey is the maximum length of a key.
 const (
 	KeyLen = 5
 	MaxKey = MaxName + KeyLen
 )
 
-// The bits of a key's last byte.
+// The bits of the last byte of a key.
 const (
-	KeyDO      = 1 << iota // the caller understands DNSSEC
-	KeyCD                  // the caller validates by itself
-	KeyAnyType             // that the name does not exist, for all types; the key's type is 0, or DS for that one
+	KeyDO      = 1 << iota // the caller set DO
+	KeyCD                  // the caller set CD
+	KeyAnyType             // the entry is a name error, which holds for all types; see AnyType
 )
 
-// Key returns a string that differs for questions with different answers: the name in lower case, type, class, DO and
-// CD.
+// Key returns the cache key of the query. Keys are equal if the name, ignoring case, type, class, DO and CD are equal.
 func (q *Query) Key() string {
 	var buf [MaxKey]byte
 	return string(q.AppendKey(buf[:0]))
 }
 
-// AppendKey appends the key.
+// AppendKey appends the result of Key to b.
 func (q *Query) AppendKey(b []byte) []byte {
 	var bits byte
 	if q.do {
@@ -419,7 +421,8 @@ func (q *Query) AppendKey(b []byte) []byte {
 	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
 }
 
-// AppendTask appends a key that differs for questions which cannot share one exchange: the key, RD and EDNS options.
+// AppendTask appends a key that is equal for two queries if one exchange can serve both. It consists of Key, RD and the
+// EDNS options.
 func (q *Query) AppendTask(b []byte) []byte {
 	b = q.AppendKey(b)
 	var rd byte
@@ -429,8 +432,8 @@ func (q *Query) AppendTask(b []byte) []byte {
 	return append(append(b, rd), q.options...)
 }
 
-// AnyType turns a key into the key of an entry which denies the name for all types except DS. DS records belong to the
-// zone above (RFC 4035 §3.1.4.1), and servers of that zone may not know the name.
+// AnyType changes a key in place into that of a name error, which holds for all types but DS. The key of type DS stays
+// separate, because DS records belong to the parent zone (RFC 4035 §3.1.4.1), whose servers may not know the name.
 func AnyType(key []byte) {
 	n := len(key)
 	if binary.BigEndian.Uint16(key[n-KeyLen:]) != dns.TypeDS {
@@ -439,22 +442,22 @@ func AnyType(key []byte) {
 	key[n-1] |= KeyAnyType
 }
 
-// NotDS turns a key that AnyType has made into that for all types but DS.
+// NotDS changes a key from AnyType in place into that of all types but DS.
 func NotDS(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
-// Shape is how a query is sent.
+// A Shape holds the parts of a query message that depend on the transport and not on the question.
 type Shape struct {
-	Size      int    // the longest datagram that the sender takes, in bytes
-	Keepalive bool   // ask how long the connection may be idle (RFC 7828)
-	Pad       bool   // to a multiple of 128 bytes (RFC 7830, RFC 8467)
+	Size      int    // maximum size of a UDP response, in bytes
+	Keepalive bool   // send a keepalive option (RFC 7828)
+	Pad       bool   // pad to a multiple of 128 bytes (RFC 7830, RFC 8467)
 	Cookie    []byte // data of a COOKIE option (RFC 7873); nil: none
 }
 
-// WantsDNSSEC reports whether the caller understands DNSSEC (DO).
+// WantsDNSSEC reports whether DO is set.
 func (q *Query) WantsDNSSEC() bool { return q.do }
 
-// Plain returns the query as it is sent to a server that does not understand EDNS: without an OPT record, and without AD and CD, which
-// older servers take for bits that must be zero (RFC 1035 §4.1.1).
+// Plain returns the query for a server that does not support EDNS: without an OPT record, AD and CD. For older servers
+// the bits of AD and CD must be zero (RFC 1035 §4.1.1).
 func (q *Query) Plain() *Query {
 	p := *q
 	p.plain = true
@@ -464,8 +467,8 @@ func (q *Query) Plain() *Query {
 // IsPlain reports whether the query is sent without EDNS.
 func (q *Query) IsPlain() bool { return q.plain }
 
-// Spelled returns the query with each letter of its name in upper or lower case, at
-// random (draft-vixie-dnsext-dns0x20).
+// Spelled returns the query with a random case of each letter of the name (draft-vixie-dnsext-dns0x20). Check then
+// demands the same case in the response.
 func (q *Query) Spelled() *Query {
 	p := *q
 	name := []byte(q.Name)
@@ -527,8 +530,8 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 	return b
 }
 
-// appendOPTHead appends an OPT record up to its options, whose length, in the last
-// two bytes, is to be filled in (RFC 6891 §6.1).
+// appendOPTHead appends an OPT record without options (RFC 6891 §6.1). Its last two bytes are the length of the
+// options, which the caller sets.
 func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	b = append(b, 0, 0, byte(dns.TypeOPT))
 	b = binary.BigEndian.AppendUint16(b, size)
@@ -539,8 +542,7 @@ func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	return append(b, 0, 0, do, 0, 0, 0)
 }
 
-// Check returns why a message is not the response to q, sent with the given ID,
-// or nil if it is.
+// Check returns nil if b is the response to q, sent with the given ID. Otherwise it returns the reason why it is not.
 func (q *Query) Check(b []byte, id uint16) error {
 	if len(b) < HeaderLen {
 		return errShort
@@ -583,7 +585,7 @@ func (q *Query) Check(b []byte, id uint16) error {
 	return nil
 }
 
-// isUnread reports whether a response code may say that the server has not looked at the question.
+// isUnread reports whether a response with this code may lack the question, because the server may not have read it.
 func isUnread(rcode int) bool {
 	switch rcode {
 	case dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused, dns.RcodeNotAuth:
@@ -592,7 +594,7 @@ func isUnread(rcode int) bool {
 	return false
 }
 
-// isQuestionPrefix reports whether b is the beginning of the question, and not all of it.
+// isQuestionPrefix reports whether b is a proper prefix of the question.
 func (q *Query) isQuestionPrefix(b []byte) bool {
 	if len(b) >= len(q.Name)+4 {
 		return false
@@ -602,15 +604,15 @@ func (q *Query) isQuestionPrefix(b []byte) bool {
 	return equalFold(b[:n], q.Name[:n]) && bytes.HasPrefix(rest[:], b[n:])
 }
 
-// RandomID returns an ID that a forger cannot predict.
+// RandomID returns a random ID from a cryptographic source.
 func RandomID() uint16 {
 	var b [2]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// responseFlags returns a response's flags, adapted to the query. RD and CD are copied from the query. AD is set only
-// if the query asked for it (RFC 6840 §5.8).
+// responseFlags returns the flags of a response to the query. It copies RD and CD from the query, and clears AD unless
+// the query has AD or DO (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
 	bits &^= flagRD | flagCD
 	if q.rd {
@@ -625,8 +627,8 @@ func (q *Query) responseFlags(bits uint16) uint16 {
 	return bits
 }
 
-// AppendFailure appends a response of at most limit bytes without records: the
-// question, a response code and, if the caller speaks EDNS, the code's upper bits and extended errors.
+// AppendFailure appends a response of at most limit bytes with the response code and no records. If the caller uses
+// EDNS, it includes the upper bits of the code and the extended errors.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, q.ID)

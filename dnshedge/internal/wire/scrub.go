@@ -7,13 +7,12 @@ import (
 )
 
 const (
-	maxAliases = 16             // that are followed. Resolvers give up earlier
-	maxTargets = 4 * maxAliases // of aliases that are looked at: names in one subtree share it, and an owner may have several
+	maxAliases = 16             // maximum length of a chain of aliases that is followed; resolvers stop earlier
+	maxTargets = 4 * maxAliases // maximum number of alias targets that are examined; several names share a DNAME, and an owner may have several aliases
 )
 
-// removeUnrelated removes the records of the answer section of m that do not answer the question. These are records
-// whose owner is neither its name nor a target of its aliases (RFC 1034 §4.3.2). m was read from b. It reports whether
-// it removed records.
+// removeUnrelated removes records from the answer section of m whose owner is neither the question's name nor a target
+// of its aliases (RFC 1034 §4.3.2). m was parsed from b. It reports whether it removed any.
 func removeUnrelated(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
@@ -54,8 +53,9 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// followAliases returns the name of the question and the targets of its aliases, and the names above these whose
-// subtrees were searched. It follows maxTargets targets at most.
+// followAliases follows the aliases of the question's name. aliases and subtrees hold the offsets of the CNAME and
+// DNAME targets by owner. known holds the question's name and all targets, above the owners of the DNAME records that
+// apply. It examines at most maxTargets targets.
 func (s *nameNumbers) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []lineage
@@ -94,7 +94,7 @@ func (s *nameNumbers) followAliases(b []byte, aliases, subtrees map[uint64][]int
 	return known, above
 }
 
-// isDNAME reports whether a record is a DNAME or the signature of one.
+// isDNAME reports whether a record is a DNAME or a signature of DNAME records.
 func isDNAME(rr dns.RR) bool {
 	if sig, ok := rr.(*dns.RRSIG); ok {
 		return sig.TypeCovered == dns.TypeDNAME
@@ -102,9 +102,8 @@ func isDNAME(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypeDNAME
 }
 
-// isRelevant reports whether each record of the answer section of a tidy message is about
-// the name of the question, or about one that the records before it say it is an alias
-// of.
+// isRelevant reports whether the owner of each answer record of a tidy message is the question's name or the target of
+// an earlier CNAME record.
 func isRelevant(m []byte) bool {
 	plain := true
 	_ = walkRecords(m, func(r messageRecord) {

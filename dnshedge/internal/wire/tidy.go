@@ -7,11 +7,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkTidy reports whether a response can be stored unchanged, and where it ends without its final OPT record. Nearly
-// all can; package dns reads and rewrites the others.
+// checkTidy reports whether a response is tidy, so that it can be stored unchanged. end is its length without a final
+// OPT record. Nearly all responses are tidy; package dns parses and packs the others again.
 //
-// A tidy response has one question. All names are complete, and pointers refer to earlier names, so that changes of
-// TTLs and addresses do not change names. The owners of records are compressed.
+// A tidy response has one question. Compression pointers refer only to earlier labels of names, so that changes of TTLs
+// and addresses do not change names. The owners of records are compressed, or the root.
 func checkTidy(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
@@ -51,7 +51,7 @@ func checkTidy(b []byte) (end int, ok bool) {
 	return end, ok && err == nil
 }
 
-// isReadableOPT reports whether the data of an OPT record holds together.
+// isReadableOPT reports whether the options in the data of an OPT record are well-formed.
 func isReadableOPT(data []byte) bool {
 	n := 0
 	for code, o := range eachOption(data) {
@@ -63,17 +63,16 @@ func isReadableOPT(data []byte) bool {
 	return n == len(data)
 }
 
-// labelTable are where the labels of a message's names begin, as far as names may refer to them.
+// A labelTable holds the offsets in a message at which labels begin, and to which compression pointers may thus refer.
 type labelTable struct {
-	begin [1 << 14 / 64]uint64 // the offsets
-	sizes [1 << 13]uint8       // of the names that begin there. Labels take two bytes at least
+	begin [1 << 14 / 64]uint64 // bit set of the offsets
+	sizes [1 << 13]uint8       // by half of the offset, length of the name that begins there; labels take two bytes at least
 }
 
 var labelSets = sync.Pool{New: func() any { return new(labelTable) }}
 
-// readName reads the name at off, and returns the offset behind it and whether it is
-// compressed. It is not ok if it is longer than names are, or refers to something that is
-// not a label of a name before it.
+// readName checks the name at off and adds its labels. It returns the offset after the name and whether the name is
+// compressed. ok is false if the name is malformed, too long, or has a pointer that does not refer to an earlier label.
 func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) {
 	size, start := 0, off
 	for off < len(b) {
@@ -99,8 +98,8 @@ func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) 
 	return 0, false, false
 }
 
-// addLabels adds the labels from start to end of a name of the given size, unless that is too
-// long for a name.
+// addLabels adds the labels between the offsets start and end, which begin a name of size bytes. It reports false if
+// the name is too long.
 func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	if size >= MaxName {
 		return false
@@ -112,8 +111,8 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// readRData reads the names in the data of a record, which matches its layout. off is the offset of
-// the first string or name. ok reports whether all names are valid and the table has added them.
+// readRData checks the names in the data of a record, which matches the layout l, and adds their labels. off is the
+// offset of the first string or name. ok is false if a name is invalid.
 func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
@@ -127,8 +126,8 @@ func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 	return true
 }
 
-// labelAt returns the label at off of a message that is tidy or that package dns has
-// written, and the offset of the next one. The last label is empty.
+// labelAt returns the label at off, following a compression pointer, and the offset of the next label. The root label
+// is empty. The message must be tidy or packed by package dns.
 func labelAt(m []byte, off int) (l []byte, next int) {
 	for m[off] >= 0xc0 {
 		off = int(binary.BigEndian.Uint16(m[off:]) & 0x3fff)

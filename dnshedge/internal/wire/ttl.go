@@ -8,17 +8,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TTLLimits say how long answers may be kept at most, and positive ones at least.
-// They are rounded down to whole seconds.
+// TTLLimits are the limits of the time for which answers may be cached, rounded down to whole seconds.
 type TTLLimits struct {
-	Min         time.Duration // for positive answers, those with a TTL of 0 excepted
-	Max         time.Duration
-	MaxNegative time.Duration // for answers that a name or a type does not exist
+	Min         time.Duration // minimum for positive answers; a TTL of 0 stays 0
+	Max         time.Duration // maximum for all answers
+	MaxNegative time.Duration // maximum for negative answers
 }
 
-// Limit changes the answer's TTLs as the limits and the RFCs demand, and returns how
-// long the answer may be kept; 0 means not at all. Without limits (nil) the TTLs stay
-// as they are, and it returns 0.
+// Limit adapts the answer's TTLs to the limits and the RFCs. It returns how long the answer may be cached; 0 means not
+// at all. If l is nil, the TTLs do not change, and the result is 0.
 func (a *Answer) Limit(l *TTLLimits) time.Duration {
 	a.Cookie = nil
 	if l == nil || a.isTruncated() {
@@ -52,8 +50,8 @@ func (a *Answer) Limit(l *TTLLimits) time.Duration {
 	return 0
 }
 
-// equalizeTTLs gives the records of a set the lowest of their TTLs (RFC 2181 §5.2), and
-// to their signatures as well (RFC 4034 §3, RFC 4035 §5.3.3).
+// equalizeTTLs sets the TTLs of each RRset, and of its signatures, to the lowest one (RFC 2181 §5.2, RFC 4034 §3, RFC
+// 4035 §5.3.3).
 func (a *Answer) equalizeTTLs() {
 	if len(a.ttls) < 2 {
 		return
@@ -82,9 +80,8 @@ func (a *Answer) equalizeTTLs() {
 	_ = walkRecords(m, func(r messageRecord) { binary.BigEndian.PutUint32(m[r.ttl:], lowest[of(r)]) })
 }
 
-// findSOA returns the record that says how long a negative answer may be kept, and whether
-// there is one: the SOA of a zone that the name belongs to, or the name at the end of
-// its aliases.
+// findSOA returns the SOA record that determines the TTL of a negative answer. Its owner is at or above the question's
+// name, or the last target of its aliases. ok is false if there is none.
 func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
 	s := numberNames(m)
@@ -118,17 +115,16 @@ func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	return soa, ok
 }
 
-// soaLen is the length of the shortest data of a SOA record.
+// soaLen is the minimum length of the data of an SOA record.
 const soaLen = 2 + 20
 
-// negativeTTL returns how long a negative answer with this SOA record may be kept, in
-// seconds (RFC 2308 §5).
+// negativeTTL returns the TTL in seconds of a negative answer with this SOA record (RFC 2308 §5).
 func (r *messageRecord) negativeTTL(m []byte) uint32 {
 	return min(binary.BigEndian.Uint32(m[r.ttl:]), binary.BigEndian.Uint32(r.data[len(r.data)-4:]))
 }
 
-// SubtractTTL takes d off all TTLs, which do not fall below 0. It is for responses that
-// have been in another cache, and must come before Limit.
+// SubtractTTL subtracts d from all TTLs, down to 0. It is for responses from an HTTP cache, and must be called before
+// Limit.
 func (a *Answer) SubtractTTL(d time.Duration) {
 	n := toSeconds(d)
 	if n == 0 {
@@ -146,5 +142,5 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 	}
 }
 
-// toSeconds returns whole seconds, as many as a TTL can have.
+// toSeconds converts d to whole seconds, at most the maximum TTL.
 func toSeconds(d time.Duration) uint32 { return uint32(min(d/time.Second, 1<<31-1)) }

@@ -6,9 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseMsg reads a message from its wire format, which it does not keep. Records whose data package dns cannot read or
-// would change become records of an unknown type (RFC 3597). Invalid addresses, and invalid records whose data may hold
-// compressed names, are dropped.
+// ParseMsg parses a message. A record whose data package dns cannot parse or would change becomes a record of unknown
+// type (RFC 3597). Invalid addresses, and invalid records whose data may hold compressed names, are dropped. The error
+// is a *MalformedError. It does not keep b.
 func ParseMsg(b []byte) (*dns.Msg, error) {
 	m, err := readMessage(b, true)
 	if err != nil {
@@ -17,12 +17,10 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// unpackMessage reads a message. Records whose data package dns cannot read or would change become records of an
-// unknown type (RFC 3597), which the caller may interpret. Addresses of a wrong length, and invalid records whose data
-// may hold compressed names, are errors.
+// unpackMessage is ParseMsg, except that it returns an error for the records that ParseMsg drops.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage is unpack, but if drop, the records that would be errors are left out.
+// readMessage parses a message. If drop is set, it is ParseMsg, else unpackMessage.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
@@ -85,7 +83,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	return m, nil
 }
 
-// readQuestions returns the questions of a message, and where they end.
+// readQuestions returns the questions of a message and the offset after them.
 func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	off := HeaderLen
 	for range binary.BigEndian.Uint16(b[4:]) {
@@ -102,12 +100,11 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	return all, off, nil
 }
 
-// ownerNames maps the offset of a compression pointer to its name as text. A long name is read once, and not for each
-// of its records. Nil: the message is short, and each name is read.
+// An ownerNames caches owner names in presentation format by compression pointer, so that the long owner of many
+// records is read only once. A nil ownerNames caches nothing.
 type ownerNames map[uint16]string
 
-// newOwners returns an index of the owner names of a message, or nil if the message is so short that reading each name
-// costs less.
+// newOwners returns a cache for the owner names of a message, or nil if the message is too short to gain by one.
 func newOwners(b []byte) ownerNames {
 	if len(b) <= 4096 {
 		return nil
@@ -115,7 +112,7 @@ func newOwners(b []byte) ownerNames {
 	return make(ownerNames)
 }
 
-// ownerAt returns the name at off if it is a pointer that has been seen.
+// ownerAt returns the cached name at off. ok is false if there is no pointer at off or it is not cached.
 func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 	if o == nil || b[off] < 0xc0 {
 		return "", false
@@ -124,16 +121,17 @@ func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 	return name, ok
 }
 
-// addOwner remembers the name at off if it is a pointer.
+// addOwner caches the name at off if there is a pointer at off.
 func (o ownerNames) addOwner(b []byte, off int, name string) {
 	if o != nil && b[off] >= 0xc0 {
 		o[binary.BigEndian.Uint16(b[off:])] = name
 	}
 }
 
-// checkRecordData returns an error if a message is malformed, and the indexes of its records whose data does not match
-// their layout. odd reports whether a record lacks required data, or has data that package dns changes. Zone updates
-// have records without data (RFC 2136 §2.4).
+// checkRecordData returns the indexes of the records whose data does not match their layout. odd reports whether a
+// record lacks required data, or has data that package dns would change. The error means that the message is malformed.
+//
+// Data may be missing in an UPDATE (RFC 2136 §2.4).
 func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
