@@ -13,46 +13,46 @@ import (
 
 // Limits of an AggressiveCache.
 const (
-	maxCachedDenials    = 4096      // NSEC or NSEC3 records of a zone
+	maxCachedDenials    = 4096      // NSEC records of a zone, and also its NSEC3 records
 	maxCachedWildcards  = 256       // wildcard RRsets of a zone
-	maxCachedWire       = 4 << 10   // bytes of an RRset in wire format
+	maxCachedWire       = 4 << 10   // size of an RRset in wire format, in bytes
 	maxCachedTTL        = 3 * 3600  // seconds (RFC 8198 §5.4)
-	cachedRRsetOverhead = 400       // bytes of an RRset besides its wire format, by an estimate
-	unknownNegativeTTL  = 1<<31 - 1 // seconds; the negative TTL before an SOA record has come
+	cachedRRsetOverhead = 400       // estimated memory of an RRset in addition to its wire format, in bytes
+	unknownNegativeTTL  = 1<<31 - 1 // negative TTL in seconds before an SOA record was cached
 
-	// minParametersAge is the time for which NSEC3 records with other parameters are rejected after the parameters have
-	// changed. If the servers of a zone disagree about them, each answer would otherwise empty the cache.
+	// minParametersAge is the time after a change of NSEC3 parameters in which records with other parameters are rejected.
+	// If the servers of a zone disagree about the parameters, each answer would otherwise empty the cache.
 	minParametersAge = time.Minute
 )
 
-// AggressiveCache holds verified NSEC, NSEC3, SOA and wildcard records of one zone and synthesizes answers from them (RFC
-// 8198). Its conclusions are those of VerifyDenial and VerifyNoCloserName for a response with the same records.
+// An AggressiveCache holds verified NSEC, NSEC3, SOA and wildcard records of one zone and synthesizes answers from them
+// (RFC 8198). Its conclusions are those of VerifyDenial and VerifyNoCloserName for a response with the same records.
 //
-// It accepts only records verified with trusted keys. It rejects records with opt-out, records that were expanded from a
-// wildcard, and records with more iterations than the policy allows. It is safe for concurrent use.
+// It accepts only records verified with trusted keys. It rejects records with opt-out, records that were expanded from
+// a wildcard, and records with more iterations than the policy allows. It is safe for concurrent use.
 type AggressiveCache struct {
 	zone     name
-	maxBytes int64 // bytes
+	maxBytes int64 // limit of bytes
 
-	publishedBytes atomic.Int64 // bytes after the last Add; read without mu
+	publishedBytes atomic.Int64 // value of bytes after the last Add; read without mu
 
 	mu                sync.RWMutex // guards the fields below
 	nsecs             nsecSet
 	nsec3s            nsec3Set
-	parametersChanged time.Time // when the first record with the parameters of nsec3s came
+	parametersChanged time.Time // time at which the first record with the parameters of nsec3s was cached
 	wildcards         map[wildcardKey]*cachedRRset
 	soa               *cachedRRset
-	negativeTTL       uint32 // seconds that a denial may be cached (RFC 2308 §5, RFC 9077)
-	bytes             int64
+	negativeTTL       uint32 // maximum age of a denial in seconds (RFC 2308 §5, RFC 9077)
+	bytes             int64  // estimated memory
 }
 
-// A wildcardKey identifies a wildcard RRset.
+// A wildcardKey identifies an RRset of a wildcard.
 type wildcardKey struct {
 	owner name
 	typ   uint16
 }
 
-// cachedRRset is a verified RRset in the form of RRset.AuthenticRecords.
+// A cachedRRset is a verified RRset with its signatures, as RRset.AuthenticRecords returns them.
 type cachedRRset struct {
 	wire    []byte // a message whose answer section is the RRset
 	added   time.Time
@@ -68,17 +68,17 @@ func NewAggressiveCache(zone string, most int64) *AggressiveCache {
 	return &AggressiveCache{zone: n, maxBytes: most, nsecs: nsecSet{sorted: true}, nsec3s: nsec3Set{sorted: true}, wildcards: make(map[wildcardKey]*cachedRRset), negativeTTL: unknownNegativeTTL}
 }
 
-// Bytes returns the estimated memory in bytes, without waiting for a lock.
+// Bytes returns the estimated memory in bytes. It takes no lock.
 func (d *AggressiveCache) Bytes() int64 { return d.publishedBytes.Load() }
 
-// CanDeny reports whether negative answers are possible at now: the SOA record is cached.
+// CanDeny reports whether the SOA record is cached at now, without which no negative answer can be synthesized.
 func (d *AggressiveCache) CanDeny(now time.Time) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.soa.remainingTTL(now) > 0
 }
 
-// Add caches an RRset if it is of use for synthesis and verifies with k. Other RRsets are ignored.
+// Add verifies an RRset with k and caches it if it can be used for synthesis. It ignores other RRsets.
 func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	if k.zone != d.zone || s.Class != dns.ClassINET {
 		return
@@ -116,8 +116,8 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	d.publishedBytes.Store(d.bytes)
 }
 
-// newCachedRRset returns a verified RRset as a cache entry, or nil if it is too large or package dns would not write it as
-// it was read.
+// newCachedRRset returns the cache entry of a verified RRset. It returns nil if the RRset is too large, or if package
+// dns would not write it as it was read.
 func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 	now = now.Round(0)
 	e := &cachedRRset{added: now, expires: now.Add(time.Duration(min(v.TTL, maxCachedTTL)) * time.Second)}
@@ -139,10 +139,11 @@ func newCachedRRset(s *RRset, k *Keys, v Verified, now time.Time) *cachedRRset {
 	return e
 }
 
+// memorySize returns the estimated memory in bytes.
 func (e *cachedRRset) memorySize() int64 { return cachedRRsetOverhead + int64(len(e.wire)) }
 
-// remainingTTL returns the seconds until the RRset expires. It is 0 for an RRset from the future, which was cached while
-// the clock was wrong.
+// remainingTTL returns the seconds until the RRset expires. It is 0 if the RRset is nil, or was cached at a time after
+// now because the clock was wrong.
 func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 	now = now.Round(0)
 	if e == nil || now.Before(e.added) || !now.Before(e.expires) {
@@ -151,6 +152,7 @@ func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 	return uint32(e.expires.Sub(now) / time.Second)
 }
 
+// addSOA caches the SOA record of the zone. The caller holds mu.
 func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRRset) {
 	soa, ok := s.Records[0].(*dns.SOA)
 	if !ok || c.owner != d.zone || len(c.rdata) != 1 {
@@ -163,7 +165,8 @@ func (d *AggressiveCache) addSOA(c *canonical, s *RRset, v Verified, e *cachedRR
 	d.bytes += e.memorySize()
 }
 
-// addWildcard caches an RRset of the wildcard at the closest encloser with the given number of labels.
+// addWildcard caches an RRset that was expanded from the wildcard below the closest encloser, an ancestor of owner with
+// encloser labels. The caller holds mu.
 func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *cachedRRset) {
 	switch typ {
 	case dns.TypeNS, dns.TypeDS, dns.TypeDNAME, dns.TypeDNSKEY: // wildcards do not synthesize them (RFC 4592 §4)
@@ -185,6 +188,7 @@ func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *c
 	d.bytes += e.memorySize() + int64(len(wild))
 }
 
+// removeWildcard removes the RRset of a wildcard, if it is cached. The caller holds mu.
 func (d *AggressiveCache) removeWildcard(k wildcardKey) {
 	if e := d.wildcards[k]; e != nil {
 		delete(d.wildcards, k)
@@ -192,7 +196,7 @@ func (d *AggressiveCache) removeWildcard(k wildcardKey) {
 	}
 }
 
-// addNSEC caches a record. It removes the cached records of names that the record denies.
+// addNSEC caches an NSEC record, and removes the cached records of names that the record denies. The caller holds mu.
 func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 	var one nsecSet
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -219,10 +223,12 @@ func (d *AggressiveCache) addNSEC(c *canonical, v Verified, e *cachedRRset) {
 	d.bytes += n.memorySize()
 }
 
+// memorySize returns the estimated memory of a cached record in bytes.
 func (n *nsec) memorySize() int64 {
 	return n.cached.memorySize() + int64(len(n.owner)+len(n.next)+len(n.types))
 }
 
+// removeNSECs removes the NSEC records with indexes from i to j-1. The caller holds mu.
 func (d *AggressiveCache) removeNSECs(i, j int) {
 	for _, n := range d.nsecs.records[i:j] {
 		d.bytes -= n.memorySize()
@@ -230,8 +236,8 @@ func (d *AggressiveCache) removeNSECs(i, j int) {
 	d.nsecs.records = slices.Delete(d.nsecs.records, i, j)
 }
 
-// addNSEC3 caches a record. The zone has one set of parameters: those of the last record, unless they have changed within
-// minParametersAge.
+// addNSEC3 caches an NSEC3 record. All cached records have the same parameters. A record with other parameters replaces
+// them all, or is rejected within minParametersAge of the last change. The caller holds mu.
 func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
 	var one nsec3Set
 	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
@@ -263,8 +269,10 @@ func (d *AggressiveCache) addNSEC3(c *canonical, v Verified, e *cachedRRset) {
 	d.bytes += r.memorySize()
 }
 
+// memorySize returns the estimated memory of a cached record in bytes.
 func (r *nsec3) memorySize() int64 { return r.cached.memorySize() + int64(len(r.types)) }
 
+// removeNSEC3s removes the NSEC3 records with indexes from i to j-1. The caller holds mu.
 func (d *AggressiveCache) removeNSEC3s(i, j int) {
 	for _, r := range d.nsec3s.records[i:j] {
 		d.bytes -= r.memorySize()
@@ -272,7 +280,8 @@ func (d *AggressiveCache) removeNSEC3s(i, j int) {
 	d.nsec3s.records = slices.Delete(d.nsec3s.records, i, j)
 }
 
-// evictRandom removes a random entry of the largest kind. It reports false if the cache is empty.
+// evictRandom removes a random record of the kind with the most records: NSEC, NSEC3 or wildcard. It removes the SOA
+// record last. It reports false if the cache is empty. The caller holds mu.
 func (d *AggressiveCache) evictRandom() bool {
 	a, b, c := len(d.nsecs.records), len(d.nsec3s.records), len(d.wildcards)
 	switch most := max(a, b, c); {
@@ -296,14 +305,14 @@ func (d *AggressiveCache) evictRandom() bool {
 	return true
 }
 
-// A SynthesizedAnswer is an answer made from cached records. It is secure.
+// A SynthesizedAnswer is an answer made from cached records. Its status is secure.
 type SynthesizedAnswer struct {
-	Kind              DenialKind // Unproven: the answer has records or an alias
+	Kind              DenialKind // Unproven: the answer is positive, with records or an alias
 	Answer, Authority []dns.RR   // copies with the remaining TTLs
-	TTL               uint32     // seconds that the whole answer may be cached
+	TTL               uint32     // seconds for which the answer may be cached
 }
 
-// Synthesize answers a question at now. It reports false if the cached records do not answer it.
+// Synthesize answers a question at now from the cached records. It reports false if they do not determine the answer.
 func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	q, ok := parseName(qname)
 	if !ok || !q.isWithin(d.zone) || qtype == dns.TypeRRSIG || qtype == dns.TypeDS && q == d.zone && q != root {
@@ -320,7 +329,8 @@ func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, 
 	return d.synthesizeWildcard(w, q, qtype, now)
 }
 
-// findProof evaluates the cached NSEC records and, if they prove nothing, the NSEC3 records.
+// findProof returns the proof of the cached NSEC records by byNSEC. If they prove nothing, it returns that of the NSEC3
+// records by byNSEC3. The caller holds mu.
 func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
 	f := byNSEC(d.nsecs)
 	if f.kind == Unproven && len(d.nsec3s.records) > 0 {
@@ -333,7 +343,8 @@ func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofRes
 	return f
 }
 
-// synthesizeDenial returns a negative answer for a proof. It reports false if the proof does not suffice.
+// synthesizeDenial returns a negative answer for a proof. It reports false if f proves nothing, has opt-out or uses an
+// expired record. The caller holds mu.
 func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (SynthesizedAnswer, bool) {
 	k := SynthesizedAnswer{Kind: f.kind, TTL: d.soa.remainingTTL(now)}
 	if f.kind == Unproven || f.optOut || !d.appendProof(&k, f, now) {
@@ -344,8 +355,8 @@ func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (Synthe
 	return k, true
 }
 
-// appendProof appends the records of the proof to the authority section and lowers the TTL. It reports false if a record
-// has expired.
+// appendProof appends the records of the proof to the authority section of k, and lowers its TTL to theirs. It reports
+// false if a record has expired. The caller holds mu.
 func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
 	var used []*cachedRRset
 	for _, e := range f.used {
@@ -364,8 +375,8 @@ func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now t
 	return true
 }
 
-// unpackRecords returns the RRset with its signatures. If owner is not empty, the records get this owner name, as when a
-// wildcard is expanded.
+// unpackRecords returns the records and signatures with the given TTL. If owner is not empty, it replaces their owner
+// name, as in the expansion of a wildcard.
 func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	m := new(dns.Msg)
 	if err := m.Unpack(e.wire); err != nil {
@@ -380,7 +391,8 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	return m.Answer
 }
 
-// synthesizeWildcard expands a cached wildcard if the cached records prove that no closer name exists.
+// synthesizeWildcard returns the expansion of a cached wildcard for q, if the cached records prove that no closer name
+// exists. The caller holds mu.
 func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {
 	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // their rules for aliases differ

@@ -12,9 +12,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// supportsAlgorithm reports whether signatures of a DNSSEC algorithm are verified. The numbers are those of IANA's
-// registry "DNS Security Algorithm Numbers" as of 2026-11, with the columns for validators of RFC 9904. Go's library lacks
-// 12, 16, 17 and 23; 253 and 254 are private.
+// supportsAlgorithm reports whether signatures of a DNSSEC algorithm can be verified. The numbers are from IANA's
+// registry "DNS Security Algorithm Numbers" as of 2026-11, with the columns for validators of RFC 9904. Go's library
+// lacks 12, 16, 17 and 23; 253 and 254 are private.
 func (p Policy) supportsAlgorithm(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSASHA256, dns.RSASHA512, dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519:
@@ -25,7 +25,8 @@ func (p Policy) supportsAlgorithm(algorithm uint8) bool {
 	return p.skipsVerification(algorithm)
 }
 
-// skipsVerification reports whether FakeLegacy accepts signatures of the algorithm without verifying them.
+// skipsVerification reports whether signatures of the algorithm are accepted without verification, because of
+// FakeLegacy.
 func (p Policy) skipsVerification(algorithm uint8) bool {
 	switch algorithm {
 	case dns.RSAMD5, dns.DSA, dns.RSASHA1, dns.DSANSEC3SHA1, dns.RSASHA1NSEC3SHA1:
@@ -34,8 +35,8 @@ func (p Policy) skipsVerification(algorithm uint8) bool {
 	return false
 }
 
-// hashSignedData returns the hash that a signature of the algorithm is made of. For Ed25519, which signs the data itself,
-// it returns data.
+// hashSignedData returns the hash of data that the algorithm signs. Ed25519 signs data itself, which is then the
+// result.
 func hashSignedData(algorithm uint8, data []byte) []byte {
 	switch algorithm {
 	case dns.RSASHA1, dns.RSASHA1NSEC3SHA1:
@@ -54,7 +55,7 @@ func hashSignedData(algorithm uint8, data []byte) []byte {
 	return data
 }
 
-// newVerifier parses the public key b of a supported algorithm.
+// newVerifier parses the public key b of a supported algorithm. The error is errMalformed or errUnsupported.
 func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 	if p.skipsVerification(algorithm) {
 		return fakeKey{}, nil
@@ -78,10 +79,10 @@ func (p Policy) newVerifier(algorithm uint8, b []byte) (verifier, error) {
 	return nil, errMalformed
 }
 
-// ecdsaKey is a key of algorithm 13 or 14.
+// An ecdsaKey is a key of algorithm 13 or 14.
 type ecdsaKey struct{ key *ecdsa.PublicKey }
 
-// newECDSAKey parses an uncompressed point (RFC 6605 §4).
+// newECDSAKey parses the public key b, an uncompressed point without its prefix (RFC 6605 §4).
 func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	key, err := ecdsa.ParseUncompressedPublicKey(curve, append([]byte{4}, b...))
 	if err != nil {
@@ -90,6 +91,7 @@ func newECDSAKey(curve elliptic.Curve, b []byte) (verifier, error) {
 	return ecdsaKey{key}, nil
 }
 
+// verify implements verifier.
 func (k ecdsaKey) verify(digest, signature []byte) bool {
 	half := len(digest) // both curves have the size of their hash
 	if len(signature) != 2*half {
@@ -98,8 +100,8 @@ func (k ecdsaKey) verify(digest, signature []byte) bool {
 	return ecdsa.VerifyASN1(k.key, digest, encodeECDSASignature(signature[:half], signature[half:]))
 }
 
-// encodeECDSASignature encodes the numbers r and s, of 60 bytes at most, in DER for crypto/ecdsa: Ecdsa-Sig-Value of RFC
-// 3279 §2.2.3.
+// encodeECDSASignature returns the DER encoding of the signature r, s for crypto/ecdsa (Ecdsa-Sig-Value, RFC 3279
+// §2.2.3). Both have at most 60 bytes.
 func encodeECDSASignature(r, s []byte) []byte {
 	b := append(make([]byte, 0, 128), 0x30, 0)
 	for _, n := range [...][]byte{r, s} {
@@ -117,6 +119,7 @@ func encodeECDSASignature(r, s []byte) []byte {
 	return b
 }
 
+// cost implements verifier.
 func (k ecdsaKey) cost() int {
 	if k.key.Curve == elliptic.P384() {
 		return 10
@@ -124,17 +127,22 @@ func (k ecdsaKey) cost() int {
 	return 1
 }
 
-// edKey is a key of algorithm 15.
+// An edKey is an Ed25519 key, algorithm 15.
 type edKey ed25519.PublicKey
 
+// verify implements verifier.
 func (k edKey) verify(data, signature []byte) bool {
 	return ed25519.Verify(ed25519.PublicKey(k), data, signature)
 }
 
+// cost implements verifier.
 func (edKey) cost() int { return 1 }
 
-// fakeKey accepts every signature that is not empty. Policy.FakeLegacy uses it.
+// A fakeKey accepts every signature that is not empty, see Policy.FakeLegacy.
 type fakeKey struct{}
 
+// verify implements verifier.
 func (fakeKey) verify(_, signature []byte) bool { return len(signature) > 0 }
-func (fakeKey) cost() int                       { return 1 }
+
+// cost implements verifier.
+func (fakeKey) cost() int { return 1 }

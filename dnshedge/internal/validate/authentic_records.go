@@ -6,9 +6,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// AuthenticRecords returns copies of the records of an RRset that Verify has verified with the keys k, followed by its
-// RRSIG records. Every field is covered by a signature: the owner name is in lower case, and each TTL is the lower of ttl
-// and v.TTL. RRSIG records that the zone cannot have made are left out; the others may be invalid.
+// AuthenticRecords returns copies of the records of the RRset, followed by its RRSIG records. v is the result of Verify
+// with the keys k. The signature authenticates every field: the owner name is in lower case, and the TTL is at most
+// v.TTL and ttl.
+//
+// RRSIG records that the zone cannot have made are left out; other invalid ones may remain.
 func (s *RRset) AuthenticRecords(k *Keys, v Verified, ttl uint32) []dns.RR {
 	c := s.canonicalForm()
 	owner := c.owner.String()

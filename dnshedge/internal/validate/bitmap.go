@@ -2,7 +2,8 @@ package validate
 
 import "github.com/miekg/dns"
 
-// A typeBitmap is the Type Bit Maps field of an NSEC or NSEC3 record: the types that a name has (RFC 4034 §4.1.2).
+// A typeBitmap is the Type Bit Maps field of an NSEC or NSEC3 record: the record types at its owner name (RFC 4034
+// §4.1.2).
 type typeBitmap []byte
 
 // isWellFormed reports whether the window blocks are in order and have 1 to 32 bytes each. Trailing zero bytes of a block
@@ -28,8 +29,8 @@ func (b typeBitmap) hasType(typ uint16) bool {
 	return false
 }
 
-// deniesType reports whether the name has neither records of the type nor a CNAME record. ANY is denied if the name has no
-// types besides RRSIG, NSEC and NXNAME.
+// deniesType reports whether the bitmap has neither the type nor CNAME. ANY is denied if there are no types but RRSIG,
+// NSEC and NXNAME.
 func (b typeBitmap) deniesType(typ uint16) bool {
 	if typ == dns.TypeANY {
 		return !b.hasOrdinaryType()
@@ -50,17 +51,19 @@ func (b typeBitmap) hasOrdinaryType() bool {
 	return false
 }
 
-// isDelegation reports whether the name is a delegation point, so that the parent zone owns the record: it has NS and no
-// SOA.
+// isDelegation reports whether the owner name is a delegation point and the record is that of the parent zone: the
+// bitmap has NS and no SOA.
 func (b typeBitmap) isDelegation() bool { return b.hasType(dns.TypeNS) && !b.hasType(dns.TypeSOA) }
 
-// isDelegationOrDNAME reports whether the record proves nothing about names below its owner (RFC 6840 §4.1, RFC 6672
-// §5.3.4).
+// isDelegationOrDNAME reports whether the bitmap is that of a delegation point or has DNAME. Such a record proves
+// nothing about names below its owner (RFC 6840 §4.1, RFC 6672 §5.3.4).
 func (b typeBitmap) isDelegationOrDNAME() bool { return b.isDelegation() || b.hasType(dns.TypeDNAME) }
 
-// proofAtOwner returns the proof that the record of q itself gives for a question for q: NoData, NoDS or Unproven (RFC
-// 4035 §5.4, RFC 5155 §8.5, RFC 6840 §4.1 and 4.4). A record at a delegation belongs to the parent and denies only DS. A
-// record at an apex belongs to the zone and does not deny DS. The root has no parent.
+// proofAtOwner returns the proof about a type in a record whose owner is q: NoData, NoDS or Unproven (RFC 4035 §5.4,
+// RFC 5155 §8.5, RFC 6840 §4.1 and 4.4).
+//
+// A record at a delegation point belongs to the parent and denies only DS. A record at an apex belongs to the zone and
+// does not deny DS, except at the root, which has no parent.
 func (b typeBitmap) proofAtOwner(q name, typ uint16) DenialKind {
 	switch {
 	case !b.deniesType(typ):

@@ -2,11 +2,11 @@ package validate
 
 import "github.com/miekg/dns"
 
-// rdataLayout locates the domain names in record data: after a fixed prefix and some character-strings.
+// An rdataLayout locates the domain names in record data: after prefixLength bytes and a number of character-strings.
 type rdataLayout struct{ prefixLength, characterStrings, names int }
 
-// rdataNames has the types whose names are lower case in canonical form: RFC 4034 §6.2 without NSEC and HINFO (RFC 6840
-// §5.1).
+// rdataNames has the types whose names are converted to lower case in canonical form: RFC 4034 §6.2 without NSEC and
+// HINFO (RFC 6840 §5.1).
 var rdataNames = map[uint16]rdataLayout{
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeSOA: {names: 2},
 	dns.TypeMB: {names: 1}, dns.TypeMG: {names: 1}, dns.TypeMR: {names: 1}, dns.TypePTR: {names: 1}, dns.TypeMINFO: {names: 2},
@@ -19,8 +19,8 @@ var rdataNames = map[uint16]rdataLayout{
 // typeA6 is the type of A6 records, which package dns does not define (RFC 2874).
 const typeA6 = 38
 
-// lowercaseRdataNames makes the names in data of a type lower case where the canonical form demands it. It reports false
-// if the data is too short.
+// lowercaseRdataNames converts the names in record data to lower case, as far as the canonical form demands. It reports
+// false if the data is malformed.
 func lowercaseRdataNames(typ uint16, data []byte) bool {
 	l, ok := rdataNames[typ]
 	if typ == typeA6 && len(data) > 0 && data[0] > 0 && data[0] <= 128 { // prefix length, address suffix, name (RFC 2874 §3.1)

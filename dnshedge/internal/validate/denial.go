@@ -8,28 +8,29 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Denial is the result of verifying NSEC or NSEC3 records.
+// A Denial is the verified conclusion from the NSEC or NSEC3 records of a response.
 type Denial struct {
 	Kind DenialKind
-	// Status is Secure; Insecure if the proof has an opt-out span or more iterations than the policy allows; Unchecked if
-	// the keys are not trusted yet.
+	// Status is Secure with trusted keys, and Unchecked before the keys are trusted. It is Insecure if the proof has an
+	// opt-out span, or if Insecure is set.
 	Status Status
-	// OptOut is set if the next closer name lies in a span that may have insecure delegations (RFC 5155 §6). The answer
-	// has no AD.
+	// OptOut is set if the next closer name is in an opt-out span, which may contain insecure delegations (RFC 5155 §6).
+	// The answer must not have AD.
 	OptOut bool
-	// Insecure is the reason why the zone's denials are not evaluated, EDE 27. Kind is then Unproven, Status is Insecure,
-	// and the response is believed as insecure data, also for a delegation without DS.
+	// Insecure is the reason why the NSEC3 records of the zone are not evaluated, for example EDE 27. Kind is then
+	// Unproven. The response is accepted as insecure data, even if it denies DS.
 	Insecure *Reason
-	// TTL and Expires are the lowest of the records that the proof needs, as in Verified.
+	// TTL and Expires are the minimums of the records that the proof uses, see Verified.
 	TTL     uint32
 	Expires time.Time
 }
 
-// VerifyDenial returns the proof that the NSEC and NSEC3 records among sets give for a question, verified with the keys of
-// the zone that was asked. qname must be in this zone; for DS below it, except for the root's. Other records among sets
-// are ignored. The error is a *Reason: the proof is missing, EDE 12, or a signature that it needs is invalid.
+// VerifyDenial returns what the NSEC and NSEC3 records among sets prove about a question. k are the keys of the zone
+// that was asked. qname must be in this zone; for DS it must be below the apex, except for the root. Other records
+// among sets are ignored.
 //
-// The response's rcode is ignored, because no signature covers it: NameError means NXDOMAIN and NoData means NOERROR.
+// The error is a *Reason: the proof is missing (EDE 12), or a needed signature is invalid. The response code is not
+// considered, because no signature covers it: NameError corresponds to NXDOMAIN and NoData to NOERROR.
 func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname, qtype: qtype}
 	q, ok := parseName(qname)
@@ -41,9 +42,9 @@ func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *
 		func() proofResult { return p.nsec3s.proveDenial(q, qtype, k.zone) })
 }
 
-// VerifyNoCloserName verifies that an RRset named qname may have been expanded from a wildcard: no name closer than the
-// closest encloser exists. encloser is its number of labels, from Verified.Encloser. The kind is NoCloserName (RFC 4035
-// §5.3.4, RFC 5155 §8.8).
+// VerifyNoCloserName verifies that an RRset named qname may be the expansion of a wildcard. For that, no name closer to
+// qname than the closest encloser may exist (RFC 4035 §5.3.4, RFC 5155 §8.8). encloser is the number of labels of the
+// closest encloser, see Verified.Encloser. The Kind of the result is NoCloserName.
 func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname}
 	q, ok := parseName(qname)
@@ -55,7 +56,7 @@ func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRse
 		func() proofResult { return p.nsec3s.proveNoCloserName(q, encloser) })
 }
 
-// A denialProof collects the records of one Denial.
+// A denialProof collects the records for a Denial.
 type denialProof struct {
 	work   *Validation
 	keys   *Keys
@@ -63,11 +64,11 @@ type denialProof struct {
 	qtype  uint16
 	nsecs  nsecSet
 	nsec3s nsec3Set
-	reason Reason // why records were rejected; without text: no record was
+	reason Reason // why a record was rejected; Text is empty if none was
 }
 
-// evaluateRecords collects the verified records among sets and evaluates them, NSEC first: a zone that changes from one
-// type to the other has both.
+// evaluateRecords verifies the records among sets and evaluates them: first NSEC by byNSEC, then NSEC3 by byNSEC3. A
+// zone that changes from one kind to the other has both.
 func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
 	if limit := p.collectEvidence(sets, now); limit {
 		return Denial{}, &p.reason
@@ -105,7 +106,7 @@ func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNS
 	return d, nil
 }
 
-// limitLifetime lowers TTL and Expires to those of a record that the proof needs.
+// limitLifetime lowers TTL and Expires to those of a record that the proof uses.
 func (d *Denial) limitLifetime(v *Verified) {
 	d.TTL = min(d.TTL, v.TTL)
 	if d.Expires.IsZero() || v.Expires.Before(d.Expires) {
@@ -113,7 +114,7 @@ func (d *Denial) limitLifetime(v *Verified) {
 	}
 }
 
-// setStatus sets the security status of the denial.
+// setStatus sets d.Status from the trust in the keys, d.OptOut and d.Insecure.
 func (p *denialProof) setStatus(d *Denial) {
 	switch {
 	case !p.keys.Trusted():
@@ -125,8 +126,8 @@ func (p *denialProof) setStatus(d *Denial) {
 	}
 }
 
-// insecureDenial returns the denial of a zone whose NSEC3 records have valid signatures and must not be evaluated, with
-// the reason.
+// insecureDenial returns the Denial for NSEC3 records that have valid signatures and must not be evaluated. ede and
+// text are the reason.
 func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	p.setReason(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
@@ -137,6 +138,7 @@ func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 	return d
 }
 
+// setReason sets the reason for the question and the zone.
 func (p *denialProof) setReason(ede uint16, text string) {
 	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
 }
@@ -147,12 +149,13 @@ func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
 	return Denial{}, &p.reason
 }
 
-// maxNeededProofs is the number of NSEC or NSEC3 RRsets that an answer needs at most: for the closest encloser, the next
-// closer name, the wildcard, and an alias before them.
+// maxNeededProofs is the maximum number of NSEC or NSEC3 RRsets that an answer needs. They are for the closest
+// encloser, the next closer name, the wildcard, and an alias before them.
 const maxNeededProofs = 4
 
-// collectEvidence verifies the NSEC and NSEC3 records of the zone. It leaves out records that were expanded from a
-// wildcard or are malformed. It reports whether a limit was reached.
+// collectEvidence verifies the NSEC and NSEC3 RRsets among sets and adds their records. It skips records that were
+// expanded from a wildcard or are malformed. It reports whether a limit of the Validation was reached; reason is then
+// set.
 func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool) {
 	_, bogus := p.work.Policy.iterationLimits()
 	signed := 0

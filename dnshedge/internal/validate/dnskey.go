@@ -8,18 +8,18 @@ import (
 
 // A dnskey is a parsed record of a DNSKEY RRset.
 type dnskey struct {
-	data        []byte // in canonical form
+	data        []byte // record data in canonical form
 	tag         uint16
 	algorithm   uint8
 	verifier    verifier // nil: the key cannot verify signatures
-	unusableEDE uint16   // the extended error that says why not
-	unsupported bool     // its algorithm or its size is not supported
+	unusableEDE uint16   // extended error for the reason if verifier is nil
+	unsupported bool     // verifier is nil because the algorithm or the size is not supported
 }
 
 // isSameRecord reports whether two keys were parsed from the same record.
 func (k *dnskey) isSameRecord(other dnskey) bool { return &k.data[0] == &other.data[0] }
 
-// parseDNSKEY parses the data of a DNSKEY record (RFC 4034 §2.1).
+// parseDNSKEY parses the data of a DNSKEY record (RFC 4034 §2.1). Data that is too short yields a key without data.
 func (p Policy) parseDNSKEY(b []byte) (k dnskey) {
 	const fixed = 4
 	if len(b) < fixed {

@@ -13,17 +13,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A DSSet identifies the keys that may sign the DNSKEY RRset of a zone: by the DS records of the parent, or by trust
-// anchors. It is immutable.
+// A DSSet identifies the keys that may sign the DNSKEY RRset of a zone. It consists of DS records of the parent, or of
+// trust anchors. It is immutable.
 type DSSet struct {
 	zone    name
 	entries []keyDigest
-	trusted bool      // it is of trust anchors, or was verified
+	trusted bool      // trust anchors, or DS records verified with trusted keys
 	expires time.Time // zero: never
 	ttl     uint32
 }
 
-// A keyDigest identifies a DNSKEY record: by the fields of a DS record, or by the whole key of a trust anchor.
+// A keyDigest identifies a DNSKEY record, by the fields of a DS record or by the whole key of a trust anchor.
 type keyDigest struct {
 	tag        uint16
 	algorithm  uint8
@@ -31,7 +31,7 @@ type keyDigest struct {
 	digest     string
 }
 
-// parseDS parses the data of a DS record (RFC 4034 §5.1).
+// parseDS parses the data of a DS record (RFC 4034 §5.1). It reports false if the data is malformed.
 func parseDS(b []byte) (a keyDigest, ok bool) {
 	const fixed = 4
 	if len(b) < fixed || b[3] == 0 {
@@ -40,7 +40,7 @@ func parseDS(b []byte) (a keyDigest, ok bool) {
 	return keyDigest{tag: binary.BigEndian.Uint16(b), algorithm: b[2], digestType: b[3], digest: string(b[fixed:])}, true
 }
 
-// isDigestSupported reports whether the digest type is one that can be computed.
+// isDigestSupported reports whether digests of this type can be computed.
 func (a keyDigest) isDigestSupported() bool {
 	switch a.digestType {
 	case 0, dns.SHA256, dns.SHA384:
@@ -51,7 +51,7 @@ func (a keyDigest) isDigestSupported() bool {
 	return false
 }
 
-// matchesKey reports whether the digest is that of a zone's key with the same tag and algorithm.
+// matchesKey reports whether k, a key of the zone with the same tag and algorithm, has this digest.
 func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	owned := append([]byte(zone), k.data...)
 	switch a.digestType {
@@ -70,7 +70,7 @@ func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	return false
 }
 
-// TrustAnchors returns a trusted set of DS and DNSKEY records of one zone, which a user has configured.
+// TrustAnchors returns the trusted set of configured DS and DNSKEY records, which must belong to one zone.
 func TrustAnchors(records ...dns.RR) (*DSSet, error) {
 	if len(records) == 0 {
 		return nil, errors.New("dnssec: no anchor")
@@ -119,8 +119,8 @@ func RootTrustAnchors() *DSSet {
 	return d
 }
 
-// UnverifiedDS returns the DS records of a referral whose signatures cannot be verified yet. Keys that match them verify
-// signatures, but the data is secure only after Keys.WithTrustedDS has received the same DS records verified.
+// UnverifiedDS returns the set of a referral's DS records whose signatures cannot be verified yet. Keys that match it
+// can verify signatures. The data is secure only after Keys.WithTrustedDS was called with the verified DS records.
 func UnverifiedDS(s *RRset) *DSSet {
 	c := s.canonicalForm()
 	d := &DSSet{zone: c.owner, ttl: s.TTL}
@@ -135,19 +135,21 @@ func UnverifiedDS(s *RRset) *DSSet {
 	return d
 }
 
+// Zone returns the name of the zone in presentation format.
 func (d *DSSet) Zone() string { return d.zone.String() }
 
-// Trusted reports whether the set consists of trust anchors or was verified.
+// Trusted reports whether the set consists of trust anchors, or of DS records that were verified with trusted keys.
 func (d *DSSet) Trusted() bool { return d.trusted }
 
-// Expires returns the end of the verified signature of the set. Zero: the set has no signature and does not expire.
+// Expires returns the expiration time of the set's signature, or zero if there is none.
 func (d *DSSet) Expires() time.Time { return d.expires }
 
-// TTL returns the seconds that the set may be cached.
+// TTL returns the number of seconds for which the set may be cached.
 func (d *DSSet) TTL() uint32 { return d.ttl }
 
-// UnsupportedReason returns nil if the policy supports the algorithm and the digest type of at least one record. Otherwise
-// it returns the reason, and the zone is insecure if the set is trusted: its keys need not be queried (RFC 4035 §5.2).
+// UnsupportedReason returns nil if the policy supports the algorithm and digest type of at least one record. Otherwise
+// it returns the reason why not. A zone with a trusted set is then insecure, and its keys need not be queried (RFC 4035
+// §5.2).
 func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	if slices.ContainsFunc(d.entries, func(a keyDigest) bool { return p.supportsAlgorithm(a.algorithm) && a.isDigestSupported() }) {
 		return nil
@@ -162,9 +164,9 @@ func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	return r
 }
 
-// supportedEntries returns the records that the policy supports. The digest types are 2 and 4 of IANA's registry "DNSSEC
-// Delegation Signer (DS) Resource Record (RR) Type Digest Algorithms" as of 2026-11. Type 1 is used only without a record
-// of these (RFC 4509 §3).
+// supportedEntries returns the records with a supported algorithm and digest type, at most maxDS. The digest types are
+// 2 and 4 of IANA's registry "DNSSEC Delegation Signer (DS) Resource Record (RR) Type Digest Algorithms" as of 2026-11.
+// Records of type 1 are returned only if there are no others (RFC 4509 §3).
 func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	var strong, weak []keyDigest
 	for _, a := range d.entries {
@@ -184,7 +186,7 @@ func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	return strong[:min(len(strong), maxDS)]
 }
 
-// KeyTags returns the distinct key tags of the records, in their order.
+// KeyTags returns the distinct key tags of the records in their order.
 func (d *DSSet) KeyTags() (tags []uint16) {
 	for _, a := range d.entries {
 		if !slices.Contains(tags, a.tag) {

@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// IsMinimallyCovering reports whether an NSEC or NSEC3 RRset was made for one question: its span covers no other name that
-// a client would ask for (RFC 4470, RFC 9824, RFC 7129 appendix B).
+// IsMinimallyCovering reports whether an NSEC or NSEC3 RRset was made for a single question (RFC 4470, RFC 9824, RFC
+// 7129 appendix B). Its span then covers no other name that clients ask for.
 func (s *RRset) IsMinimallyCovering() bool {
 	if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
 		return false
@@ -27,9 +27,9 @@ func (s *RRset) IsMinimallyCovering() bool {
 	return len(one.records) == 1 && one.records[0].hasNarrowSpan()
 }
 
-// isAdjacentName reports whether an NSEC span is minimal as in RFC 4471: the next name is the successor of a name at or
-// right after the owner, or the owner is the predecessor of a name. A successor begins with a zero byte; a predecessor
-// ends with a byte of 255.
+// isAdjacentName reports whether an NSEC span is minimal in the sense of RFC 4471. The next name is then the successor
+// of a name at or right after the owner, or the owner is the predecessor of a name. Successors begin with a zero byte,
+// and predecessors end with a byte of 255.
 func isAdjacentName(owner, next name) bool {
 	if strings.HasPrefix(string(next), "\x01\x00") {
 		return true
@@ -41,7 +41,8 @@ func isAdjacentName(owner, next name) bool {
 	return strings.HasSuffix(string(a), "\xff") || strings.HasSuffix(string(b), "\x00")
 }
 
-// hasNarrowSpan reports whether the owner hash and the next hash are closer together than two names of any zone.
+// hasNarrowSpan reports whether owner hash and next hash are closer together than the hashes of two names of any real
+// zone.
 func (r *nsec3) hasNarrowSpan() bool {
 	const head = 12 // bytes that differ by one at most, of 20
 	if bytes.Equal(r.owner[:head], r.next[:head]) {

@@ -10,12 +10,13 @@ import (
 // maxName is the maximum length of a name in wire format (RFC 1035 §2.3.4).
 const maxName = 255
 
-// A name is an uncompressed domain name in wire format and lower case. It ends with the root label.
+// A name is a domain name in lower case and uncompressed wire format, with the root label.
 type name string
 
+// root is the name of the root.
 const root name = "\x00"
 
-// parseName parses a name in presentation format. It reports false if the name is invalid.
+// parseName converts a name from presentation format. It reports false if the name is invalid.
 func parseName(s string) (name, bool) {
 	var buf [maxName + 1]byte
 	if s == "" {
@@ -29,7 +30,7 @@ func parseName(s string) (name, bool) {
 	return name(buf[:n]), true
 }
 
-// lowercase makes a name lower case. Label lengths are at most 63 and thus never letters.
+// lowercase converts a name in wire format to lower case in place. Label lengths are at most 63 and thus never letters.
 func lowercase(b []byte) {
 	for i, c := range b {
 		if 'A' <= c && c <= 'Z' {
@@ -38,7 +39,7 @@ func lowercase(b []byte) {
 	}
 }
 
-// scanName returns the length of the uncompressed name at the start of b. It reports false if there is none.
+// scanName returns the length of the uncompressed name at the start of b. It reports false if the name is malformed.
 func scanName(b []byte) (n int, ok bool) {
 	for n < len(b) && n < maxName {
 		switch l := int(b[n]); {
@@ -62,7 +63,7 @@ func (n name) String() string {
 	return s
 }
 
-// labelCount returns the number of labels without the root label.
+// labelCount returns the number of labels, without the root label.
 func (n name) labelCount() (count int) {
 	for ; n != root; n = n.parent() {
 		count++
@@ -78,7 +79,7 @@ func (n name) parent() name {
 	return n[1+int(n[0]):]
 }
 
-// ancestorWithLabels returns the name's ancestor that has count labels.
+// ancestorWithLabels returns the ancestor with count labels, or the name itself if it has no more.
 func (n name) ancestorWithLabels(count int) name {
 	for skip := n.labelCount() - count; skip > 0; skip-- {
 		n = n.parent()
@@ -94,16 +95,17 @@ func (n name) isWithin(zone name) bool {
 	return n == zone
 }
 
-// isBelow reports whether the name is below another one.
+// isBelow reports whether the name is below other, and not equal to it.
 func (n name) isBelow(other name) bool { return n != other && n.isWithin(other) }
 
 // isWildcard reports whether the first label is an asterisk (RFC 4592 §2.1.1).
 func (n name) isWildcard() bool { return strings.HasPrefix(string(n), "\x01*") }
 
-// wildcardName returns the wildcard directly below the name. It reports false if that exceeds the maximum length.
+// wildcardName returns the wildcard directly below the name. It reports false if that is too long for a name.
 func (n name) wildcardName() (name, bool) { return "\x01*" + n, len(n)+2 <= maxName }
 
-// countCommonLabels returns the number of labels that two names share at their ends, without the root label.
+// countCommonLabels returns the number of labels that two names have in common, counted from the root, without the root
+// label.
 func countCommonLabels(a, b name) int {
 	la, lb := a.labelCount(), b.labelCount()
 	a, b = a.ancestorWithLabels(lb), b.ancestorWithLabels(la)
@@ -113,7 +115,8 @@ func countCommonLabels(a, b name) int {
 	return a.labelCount()
 }
 
-// compareCanonical compares two names in canonical order (RFC 4034 §6.1): a zone precedes the names below it.
+// compareCanonical compares two names in canonical order (RFC 4034 §6.1). A zone comes before the names below it. The
+// result is negative, zero or positive, as by strings.Compare.
 func compareCanonical(a, b name) int {
 	la, lb := a.labelCount(), b.labelCount()
 	c := countCommonLabels(a, b)

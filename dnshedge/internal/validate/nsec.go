@@ -9,19 +9,19 @@ type nsec struct {
 	evidence
 }
 
-// nsecSet holds the NSEC records of a response or of an AggressiveCache. Only the latter are sorted.
+// An nsecSet holds the NSEC records of a response, unsorted, or of an AggressiveCache, sorted by owner.
 type nsecSet struct {
 	records []*nsec
 	sorted  bool
 }
 
-// evidence is the lifetime of a record that a proof uses.
+// An evidence holds the lifetime of a record that a proof uses.
 type evidence struct {
 	verified Verified
-	cached   *cachedRRset // nil: the record is of a response
+	cached   *cachedRRset // nil: the record is from a response
 }
 
-// proofResult is the conclusion of a proof and the records that it needs.
+// A proofResult is the conclusion of a proof, with the records that it uses.
 type proofResult struct {
 	kind   DenialKind
 	optOut bool
@@ -41,8 +41,8 @@ func (s *nsecSet) addRecord(owner name, data []byte, zone name, v Verified) {
 	}
 }
 
-// coversName reports whether the record proves that the name q of its zone does not exist: q is between the owner and the
-// next name. The next name of the last record is the apex.
+// coversName reports whether the record proves that the name q of its zone does not exist: q is between the owner and
+// the next name. The next name of the last record is the apex.
 func (n *nsec) coversName(q, zone name) bool {
 	if compareCanonical(n.owner, q) >= 0 || n.next != zone && compareCanonical(q, n.next) >= 0 {
 		return false
@@ -50,12 +50,12 @@ func (n *nsec) coversName(q, zone name) bool {
 	return !q.isBelow(n.owner) || !n.types.isDelegationOrDNAME()
 }
 
-// encloserLabels returns the number of labels of the closest encloser of a name that the record covers.
+// encloserLabels returns the number of labels of the closest encloser of q, a name that the record covers.
 func (n *nsec) encloserLabels(q name) int {
 	return max(countCommonLabels(q, n.owner), countCommonLabels(q, n.next))
 }
 
-// recordsNear returns the records among which the matching or covering record of q is, if there is one.
+// recordsNear returns the records that may match or cover q. In a sorted set that is at most one.
 func (s nsecSet) recordsNear(q name) []*nsec {
 	if !s.sorted {
 		return s.records
@@ -64,7 +64,8 @@ func (s nsecSet) recordsNear(q name) []*nsec {
 	return s.records[max(0, i-1):i]
 }
 
-// searchOwner returns the number of sorted records with owners up to q, and whether the last of them is that of q.
+// searchOwner returns the number of records in the sorted set whose owner is q or comes before q. found reports whether
+// the last of these has the owner q.
 func (s nsecSet) searchOwner(q name) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, q, func(r *nsec, q name) int { return compareCanonical(r.owner, q) })
 	if found {
@@ -93,7 +94,7 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	return nil
 }
 
-// proveDenial returns the proof that the records give for a question (RFC 4035 §5.4).
+// proveDenial returns what the records prove about a question (RFC 4035 §5.4).
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
 		return proofResult{kind: n.types.proofAtOwner(q, qtype), used: []*evidence{&n.evidence}}
@@ -129,7 +130,8 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return f
 }
 
-// proveNoCloserName proves that no name closer to q exists than the encloser with the given number of labels.
+// proveNoCloserName returns a proof that no name closer to q exists than the closest encloser, which has encloser
+// labels. The kind is Unproven if there is no proof.
 func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult {
 	n := s.coveringRecord(q, zone)
 	if n == nil || n.encloserLabels(q) > encloser {

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An nsec3Hash is the hashed owner name of RFC 5155 §5.
+// An nsec3Hash is the hash of an owner name (RFC 5155 §5).
 type nsec3Hash [sha1.Size]byte
 
 // An nsec3 is a verified NSEC3 record of the zone that was not expanded from a wildcard.
@@ -21,22 +21,22 @@ type nsec3 struct {
 	evidence
 }
 
-// nsec3Set holds the NSEC3 records of a response or of an AggressiveCache, with their common parameters. Only the latter
-// are sorted.
+// An nsec3Set holds the NSEC3 records of a response, unsorted, or of an AggressiveCache, sorted by owner hash. All
+// records should have the same parameters.
 type nsec3Set struct {
 	records            []*nsec3
 	sorted             bool
 	salt               string
 	iterations         int
-	hasMixedParameters bool // the records have different parameters
+	hasMixedParameters bool // the parameters of the records differ
 	work               *Validation
-	onlySpare          bool   // hashing is limited to spareNSEC3Blocks
-	limit              string // the limit of work that was reached; "": none
+	onlySpare          bool   // work is limited to spareNSEC3Blocks
+	limit              string // name of the limit that hashing has reached; "": none
 }
 
-const nsec3Fixed = 5 // nsec3Fixed is the number of bytes before the salt (RFC 5155 §3.2).
+const nsec3Fixed = 5 // number of bytes of the record data before the salt (RFC 5155 §3.2)
 
-// maxNSEC3Iterations returns the highest number of iterations in an RRset, or 0 if it has no NSEC3 records.
+// maxNSEC3Iterations returns the maximum number of iterations in an RRset of type NSEC3, or 0 for another type.
 func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	for _, data := range c.rdata {
 		if typ == dns.TypeNSEC3 && len(data) >= nsec3Fixed {
@@ -46,8 +46,8 @@ func maxNSEC3Iterations(typ uint16, c *canonical) (most int) {
 	return most
 }
 
-// addRecord adds a verified record if it is well-formed (RFC 5155 §3.2): one label below the apex, SHA-1, and no flag but
-// opt-out. Others are ignored (§8.1 and 8.2).
+// addRecord adds a verified record. It ignores a record that is malformed or has unknown parameters (RFC 5155 §3.2,
+// §8.1 and 8.2). The owner must be one label below the apex, the hash SHA-1, and the only flag opt-out.
 func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
 	r := &nsec3{evidence: evidence{verified: v}}
 	if owner.parent() != zone || owner == root || !decodeOwnerHash(&r.owner, owner[1:1+owner[0]]) {
@@ -74,6 +74,7 @@ func (s *nsec3Set) addRecord(owner name, data []byte, zone name, v Verified) {
 
 var base32hex = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding) // base32hex is the encoding of hashed owner names, in lower case.
 
+// decodeOwnerHash decodes the first label of an NSEC3 owner name. It reports false if that is no hash.
 func decodeOwnerHash(h *nsec3Hash, label name) bool {
 	if len(label) != base32hex.EncodedLen(sha1.Size) {
 		return false
@@ -82,7 +83,7 @@ func decodeOwnerHash(h *nsec3Hash, label name) bool {
 	return err == nil && n == sha1.Size
 }
 
-// hashName returns the hash of a name. It reports false if a limit is reached.
+// hashName returns the NSEC3 hash of a name. It reports false if SHA-1 is not allowed or a limit was reached.
 func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	if s.limit != "" || !sha1Allowed() {
 		return nsec3Hash{}, false
@@ -105,11 +106,11 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	return h, true
 }
 
-// countSHA1Blocks returns the number of SHA-1 blocks of n bytes.
+// countSHA1Blocks returns the number of blocks that SHA-1 processes for n bytes.
 func countSHA1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
 
-// recordsNear returns the records among which the matching or covering record of a hash is, if there is one. The last
-// record covers the hashes before the first owner.
+// recordsNear returns the records that may match or cover a hash. In a sorted set that is at most one. The last record
+// covers the hashes before the first owner.
 func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	if !s.sorted || len(s.records) == 0 {
 		return s.records
@@ -121,7 +122,8 @@ func (s *nsec3Set) recordsNear(h nsec3Hash) []*nsec3 {
 	return s.records[i-1 : i]
 }
 
-// searchOwner returns the number of sorted records with owner hashes up to h, and whether the last of them is h.
+// searchOwner returns the number of records in the sorted set whose owner hash is at most h. found reports whether the
+// last of these has the owner hash h.
 func (s *nsec3Set) searchOwner(h nsec3Hash) (n int, found bool) {
 	n, found = slices.BinarySearchFunc(s.records, h, func(r *nsec3, h nsec3Hash) int { return bytes.Compare(r.owner[:], h[:]) })
 	if found {
@@ -144,8 +146,8 @@ func (s *nsec3Set) matchingRecord(q name) *nsec3 {
 	return nil
 }
 
-// coveringRecord returns a record that covers q: the hash of q is between the owner hash and the next hash. The next hash
-// of the last record is the first owner.
+// coveringRecord returns a record that covers q: the hash of q is between its owner hash and its next hash. The next
+// hash of the last record is the first owner hash. It returns nil if there is none.
 func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	h, ok := s.hashName(q)
 	if !ok {
@@ -160,8 +162,8 @@ func (s *nsec3Set) coveringRecord(q name) *nsec3 {
 	return nil
 }
 
-// findClosestEncloserProof returns the closest encloser of q, its record, and the record that covers the next closer name
-// (RFC 5155 §8.3). next is nil if there is no proof.
+// findClosestEncloserProof returns the closest encloser of q, the record at the encloser, and the record that covers
+// the next closer name (RFC 5155 §8.3). next is nil if there is no proof.
 func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, next *nsec3) {
 	for closer := q; closer != zone; closer = closer.parent() {
 		encloser = closer.parent()
@@ -179,7 +181,7 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 	return encloser, nil, nil
 }
 
-// proveDenial returns the proof that the records give for a question (RFC 5155 §8.4 to 8.7).
+// proveDenial returns what the records prove about a question (RFC 5155 §8.4 to 8.7).
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
 		return proofResult{kind: r.types.proofAtOwner(q, qtype), used: []*evidence{&r.evidence}}
@@ -216,7 +218,8 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return proofResult{}
 }
 
-// proveNoCloserName proves that no name closer to q exists than the encloser with the given number of labels.
+// proveNoCloserName returns a proof that no name closer to q exists than the closest encloser, which has encloser
+// labels. The kind is Unproven if there is no proof.
 func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
 	r := s.coveringRecord(q.ancestorWithLabels(encloser + 1))
 	if r == nil {

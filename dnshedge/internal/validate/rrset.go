@@ -9,18 +9,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// MaxSignedRRsets is the maximum number of signed RRsets in a response. ANY and long alias chains have most.
+// MaxSignedRRsets is the maximum number of signed RRsets in a response. Responses to ANY and long alias chains have the
+// most.
 const MaxSignedRRsets = 24
 
-// An RRset has the records of one name, class and type, and their signatures. NewRRset and GroupRRsets make it; afterwards
-// neither it nor its records change. It is safe for concurrent use.
+// An RRset holds the records of one name, class and type, with their signatures. NewRRset and GroupRRsets create it; it
+// does not change afterwards, nor may its records. It is safe for concurrent use.
 //
-// Data that package dns cannot read, or would not write as it was read, must be a *dns.RFC3597 of its type, because its
-// bytes were signed. wire.ParseMsg makes it so.
+// Signatures cover the received bytes. Data that package dns cannot parse, or would not write as it was read, must
+// therefore be a *dns.RFC3597, as wire.ParseMsg returns it.
 type RRset struct {
 	Name        string // as received
 	Type, Class uint16
-	TTL         uint32 // seconds, the lowest of the records
+	TTL         uint32 // minimum of the records, in seconds
 	Records     []dns.RR
 	Sigs        []*dns.RRSIG
 
@@ -28,15 +29,15 @@ type RRset struct {
 	canonical canonical
 }
 
-// canonical is the canonical form of an RRset (RFC 4034 §6).
+// A canonical is the canonical form of an RRset (RFC 4034 §6).
 type canonical struct {
 	owner name
-	rdata [][]byte // sorted and distinct
+	rdata [][]byte // sorted, without duplicates
 	sigs  []signature
-	ok    bool // false: there is no canonical form, and no signature can match
+	ok    bool // false: the RRset has no canonical form, and no signature can be valid
 }
 
-// NewRRset returns an RRset of at least one record and the signatures that cover it.
+// NewRRset returns the RRset of at least one record, with the signatures that cover it.
 func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	h := records[0].Header()
 	s := &RRset{Name: h.Name, Type: h.Rrtype, Class: h.Class, TTL: maxTTL, Records: records, Sigs: sigs}
@@ -46,8 +47,9 @@ func NewRRset(records []dns.RR, sigs ...*dns.RRSIG) *RRset {
 	return s
 }
 
-// GroupRRsets groups the records of each section into RRsets, in the order of the response. Signatures without records,
-// and OPT, are left out. The error means that the response has more than MaxSignedRRsets signed RRsets.
+// GroupRRsets groups the records of each section into RRsets, in the order of the response. It drops OPT records, and
+// signatures without the records that they cover. The error is a *Reason: the response has more than MaxSignedRRsets
+// signed RRsets.
 func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	type key struct {
 		owner      name
@@ -95,13 +97,14 @@ func GroupRRsets(sections ...[]dns.RR) ([][]*RRset, error) {
 	return all, nil
 }
 
-// nameParser parses names and remembers the last one, because most records repeat the name before.
+// A nameParser parses names and caches the last one, because most records have the owner name of the record before.
 type nameParser struct {
 	text string
 	name name
 	ok   bool
 }
 
+// parseRepeated is parseName with the cache.
 func (l *nameParser) parseRepeated(s string) (name, bool) {
 	if s != l.text {
 		l.text = s
@@ -110,8 +113,9 @@ func (l *nameParser) parseRepeated(s string) (name, bool) {
 	return l.name, l.ok
 }
 
-// SignerZones returns the distinct signer names of the signatures that the RRset's name is in. They are not verified. A
-// signer below the zone that was asked is a zone cut without a referral. No zone signs its own DS.
+// SignerZones returns the distinct signer names of the RRset's signatures, except impossible ones: the RRset's name
+// must be in the zone, and no zone signs its own DS. The signatures are not verified. A signer below the zone that was
+// asked shows a zone cut without a referral.
 func (s *RRset) SignerZones() []string {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return nil
@@ -128,13 +132,14 @@ func (s *RRset) SignerZones() []string {
 	return zones
 }
 
-// canonicalForm returns the canonical form, which the first call makes.
+// canonicalForm returns the canonical form, which it computes on the first call.
 func (s *RRset) canonicalForm() *canonical {
 	s.once.Do(func() { s.canonical.canonicalize(s) })
 	return &s.canonical
 }
 
-// canonicalize sets the canonical form of s. It packs all records as one message, because dns.PackRR writes to the record.
+// canonicalize computes the canonical form of s. It packs all records as one message, because dns.PackRR would write to
+// the record.
 func (c *canonical) canonicalize(s *RRset) {
 	var ok bool
 	if c.owner, ok = parseName(s.Name); !ok {
@@ -175,9 +180,9 @@ func (c *canonical) canonicalize(s *RRset) {
 	c.ok = len(c.rdata) > 0
 }
 
-const headerLen = 12 // headerLen is the length of a message header in bytes.
+const headerLen = 12 // length of a message header in bytes
 
-// A wireRecord is a record of an uncompressed message.
+// A wireRecord is a record in an uncompressed message.
 type wireRecord struct {
 	owner      []byte // in lower case
 	typ, class uint16
@@ -185,6 +190,8 @@ type wireRecord struct {
 	data       []byte
 }
 
+// parseRecord parses the record at off, whose owner it converts to lower case in place. end is the offset after it. It
+// reports false if the record is malformed.
 func parseRecord(b []byte, off int) (r wireRecord, end int, ok bool) {
 	n, ok := scanName(b[off:])
 	if !ok || off+n+10 > len(b) {

@@ -10,20 +10,21 @@ import (
 	"math/big"
 )
 
-// Sizes of RSA keys in bits (RFC 5702 §2). Keys for SHA-512 have at least 1,024.
+// Limits of RSA key sizes in bits (RFC 5702 §2).
 const (
 	minRSA       = 512
-	minRSASHA512 = 1024
+	minRSASHA512 = 1024 // minimum for algorithm 10, RSA/SHA-512
 	maxRSA       = 4096
 )
 
-// rsaPrefixes are the DER encodings before the hash in a signature (RFC 8017 §9.2).
+// rsaPrefixes holds the DER encodings that precede the hash in a signature (RFC 8017 §9.2).
 var rsaPrefixes = map[crypto.Hash][]byte{
 	crypto.SHA1:   decodeHex("3021300906052b0e03021a05000414"),
 	crypto.SHA256: decodeHex("3031300d060960864801650304020105000420"),
 	crypto.SHA512: decodeHex("3051300d060960864801650304020305000440"),
 }
 
+// decodeHex decodes a hexadecimal constant.
 func decodeHex(s string) []byte {
 	b, err := hex.DecodeString(s)
 	if err != nil {
@@ -32,8 +33,8 @@ func decodeHex(s string) []byte {
 	return b
 }
 
-// newRSAKey parses a key (RFC 3110 §2). A key that crypto/rsa rejects, for its size or its exponent, is used with
-// math/big.
+// newRSAKey parses a public key (RFC 3110 §2). If crypto/rsa rejects its size or exponent, the result uses math/big.
+// The error is errMalformed or errUnsupported.
 func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
 	if len(b) < 1 {
 		return nil, errMalformed
@@ -68,24 +69,26 @@ func newRSAKey(hash crypto.Hash, b []byte) (verifier, error) {
 	return &bigRSAKey{hash: hash, modulus: m, exponent: e}, nil
 }
 
+// An rsaKey is a key that crypto/rsa accepts.
 type rsaKey struct {
 	hash crypto.Hash
 	key  rsa.PublicKey
 }
 
-// isAcceptedSize reports whether crypto/rsa accepts keys of this size, which the GODEBUG setting rsa1024min decides. It
-// verifies an invented signature: rsa.ErrVerification means that the key was accepted.
+// isAcceptedSize reports whether crypto/rsa accepts keys of this size, which depends on the GODEBUG setting rsa1024min.
+// It verifies a signature of zero bytes: rsa.ErrVerification means that the key itself was accepted.
 func (k *rsaKey) isAcceptedSize() bool {
 	err := rsa.VerifyPKCS1v15(&k.key, k.hash, make([]byte, k.hash.Size()), make([]byte, k.key.Size()))
 	return errors.Is(err, rsa.ErrVerification)
 }
 
+// verify implements verifier.
 func (k *rsaKey) verify(digest, signature []byte) bool {
 	return rsa.VerifyPKCS1v15(&k.key, k.hash, digest, signature) == nil
 }
 
-// cost returns the cost of one verification, see [verifier]. It grows with the exponent: a key of 4,096 bits takes 0.27 ms
-// with the usual exponent 65,537, and 0.7 ms with 2³¹ - 1.
+// cost implements verifier. The time grows with the exponent: a verification with 4,096 bits takes 0.27 ms for the
+// usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
 func (k *rsaKey) cost() int {
 	switch long, slow := k.key.N.BitLen() > 2048, k.key.E > 1<<16+1; {
 	case long && slow:
@@ -98,13 +101,13 @@ func (k *rsaKey) cost() int {
 	return 1
 }
 
-// A bigRSAKey is a key that crypto/rsa rejects.
+// A bigRSAKey is a key that crypto/rsa rejects because of its size or exponent.
 type bigRSAKey struct {
 	hash              crypto.Hash
 	modulus, exponent *big.Int
 }
 
-// verify implements RFC 8017 §8.2.2.
+// verify implements verifier (RFC 8017 §8.2.2).
 func (k *bigRSAKey) verify(digest, signature []byte) bool {
 	size := (k.modulus.BitLen() + 7) / 8
 	prefix := rsaPrefixes[k.hash]
@@ -118,9 +121,8 @@ func (k *bigRSAKey) verify(digest, signature []byte) bool {
 	return bytes.Equal(want, s.Exp(s, k.exponent, k.modulus).FillBytes(make([]byte, size)))
 }
 
-// cost returns the cost of one verification, see [verifier]. It grows with the square of the modulus length and with the
-// exponent length: 35 ms if both have 4,096 bits. Two of these signatures, of keys and of an answer, leave a fifth of a
-// question's limit for the rest of the chain.
+// cost implements verifier. The time grows with the square of the modulus length and with the exponent length: it is 35
+// ms if both have 4,096 bits. Two of these verifications leave a fifth of a question's limit for the rest of the chain.
 func (k *bigRSAKey) cost() int {
 	n := k.modulus.BitLen()
 	return 1 + k.exponent.BitLen()*n*n/(160<<20)

@@ -7,8 +7,8 @@ import (
 
 // A signature is a parsed RRSIG record (RFC 4034 §3.1).
 type signature struct {
-	signedFields []byte // RDATA without the signature field, in canonical form; it is signed too
-	value        []byte // the signature field
+	signedFields []byte // record data without the signature field, in canonical form; the signature covers it
+	value        []byte // signature field
 	signer       name
 	typeCovered  uint16
 	algorithm    uint8
@@ -18,10 +18,11 @@ type signature struct {
 	expiration   uint32
 	inception    uint32
 	keyTag       uint16
-	index        int // in RRset.Sigs
+	index        int // index in RRset.Sigs
 }
 
-// parseSignature parses RDATA in canonical form. The result for data that is too short has no signer and matches nothing.
+// parseSignature parses the data of an RRSIG record in canonical form. ttl is the TTL of the record. Malformed data
+// yields a signature without a signer, which never matches a zone.
 func parseSignature(b []byte, ttl uint32) signature {
 	const fixed = 18
 	if len(b) < fixed {
@@ -38,14 +39,15 @@ func parseSignature(b []byte, ttl uint32) signature {
 	}
 }
 
-// Bounds of the clock skew in seconds. A signature is accepted for a tenth of its period more at either end.
+// Limits of the tolerated clock skew in seconds. Within them, a signature is accepted for a tenth of its validity
+// period before and after that period.
 const (
 	minSkew = int64(time.Hour / time.Second)
 	maxSkew = int64(24 * time.Hour / time.Second)
 )
 
-// checkValidityPeriod reports whether now is before or after the validity period, in serial arithmetic (RFC 4034 §3.1.5,
-// RFC 1982). Both are true if the signature ends before it begins.
+// checkValidityPeriod reports whether now is before or after the validity period, extended by the clock skew, in serial
+// number arithmetic (RFC 4034 §3.1.5, RFC 1982). Both are true if the expiration precedes the inception.
 func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	period := int64(int32(s.expiration - s.inception))
 	if period < 0 {
@@ -55,12 +57,12 @@ func (s *signature) checkValidityPeriod(now time.Time) (early, late bool) {
 	return s.secondsSince(s.inception, now)+skew < 0, s.secondsSince(s.expiration, now)-skew > 0
 }
 
-// secondsSince returns the seconds from a date of a signature to now.
+// secondsSince returns the seconds from date, an inception or expiration, to now, in serial number arithmetic.
 func (s *signature) secondsSince(date uint32, now time.Time) int64 {
 	return int64(int32(uint32(now.Unix()) - date))
 }
 
-// nearestTime returns the time nearest to now that a date of a signature can mean.
+// nearestTime converts date, an inception or expiration, to the time nearest to now that it can mean.
 func (s *signature) nearestTime(date uint32, now time.Time) time.Time {
 	return time.Unix(now.Unix()-s.secondsSince(date, now), 0).UTC()
 }

@@ -6,47 +6,49 @@ import (
 	"sync"
 )
 
-// Limits of a Validation. A Policy changes only the first.
+// Limits of a Validation. Only the first can be changed, by a Policy.
 const (
-	defaultVerifications = 128
-	maxFailures          = 16   // different invalid signatures of a question
-	maxSetFailures       = 8    // invalid signatures of an RRset
-	maxNSEC3Blocks       = 4096 // SHA-1 blocks for NSEC3 hashes of a question
-	spareNSEC3Blocks     = 1024 // of these, for answers from an AggressiveCache; later proofs need the rest
-	maxKeys              = 32   // records of a DNSKEY RRset that are read
-	maxDS                = 16   // records of a DS RRset that are read
-	maxMismatches        = 4    // DS digests that do not match a key with their tag
+	defaultVerifications = 128  // default of Policy.Verifications
+	maxFailures          = 16   // different invalid signatures of a question, after which all further verification fails
+	maxSetFailures       = 8    // invalid signatures of an RRset, after which its verification fails
+	maxNSEC3Blocks       = 4096 // SHA-1 blocks for the NSEC3 hashes of a question
+	spareNSEC3Blocks     = 1024 // part of these for answers from an AggressiveCache; later proofs need the rest
+	maxKeys              = 32   // records of a DNSKEY RRset that are used
+	maxDS                = 16   // records of a DS RRset that are used
+	maxMismatches        = 4    // DS digests that differ from that of a key with the same tag, after which no further key is tried
 )
 
-// A Validation limits the work of validating one question and remembers results. A key lookup that several questions share
-// has its own Validation. It is safe for concurrent use. The zero value has the default limits.
+// A Validation limits the work of validating one question, and caches the results of verification. A key lookup that
+// several questions share has a Validation of its own. The zero value has the default limits. It is safe for concurrent
+// use.
 type Validation struct {
 	Policy Policy // must not change after the first use
 
 	mu          sync.Mutex
-	spent       int // units of verification
-	wasted      int // of spent, for invalid or superfluous signatures
-	maxSpent    int // limit of spent; 0: maxTotalFactor times the limit of wasted
-	failures    int
-	nsec3Blocks int // SHA-1 blocks for NSEC3 hashes
-	verified    map[rrsetAndKeys]verificationResult
-	results     map[signatureHash]bool // whether the signature is valid
-	hashes      map[nsec3HashInput]nsec3Hash
-	signingKeys map[keyHint]int // index of the key that made the last signature
+	spent       int                                 // units of verification spent so far
+	wasted      int                                 // units of these for invalid or superfluous signatures
+	maxSpent    int                                 // limit of spent; 0: maxTotalFactor times wasteLimit
+	failures    int                                 // number of different invalid signatures
+	nsec3Blocks int                                 // SHA-1 blocks computed for NSEC3 hashes
+	verified    map[rrsetAndKeys]verificationResult // results of Verify
+	results     map[signatureHash]bool              // whether the signature is valid
+	hashes      map[nsec3HashInput]nsec3Hash        // NSEC3 hashes
+	signingKeys map[keyHint]int                     // index of the key that made the last valid signature
 }
 
-// Spent returns the units of verification, the invalid signatures and the SHA-1 blocks for NSEC3 so far.
+// Spent returns the work so far: units of verification, different invalid signatures, and SHA-1 blocks for NSEC3
+// hashes.
 func (w *Validation) Spent() (verifications, failures, blocks int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.spent, w.failures, w.nsec3Blocks
 }
 
-// maxTotalFactor times Policy.Verifications is the limit for all signatures of a question. 11 aliases through wildcards in
-// P-384 zones with NSEC3 need half of it.
+// maxTotalFactor times Policy.Verifications is the limit for all signatures of a question. A chain of 11 wildcard
+// aliases in P-384 zones with NSEC3 needs half of it.
 const maxTotalFactor = 8
 
-// wasteLimit returns the limit for invalid and superfluous signatures, in units.
+// wasteLimit returns the limit for invalid and superfluous signatures, in units of verification.
 func (w *Validation) wasteLimit() int {
 	if w.Policy.Verifications <= 0 {
 		return defaultVerifications
@@ -54,7 +56,8 @@ func (w *Validation) wasteLimit() int {
 	return w.Policy.Verifications
 }
 
-// payVerification spends units of verification. It returns the name of the limit that forbids it, or "".
+// payVerification spends units of verification. If a limit forbids that, it spends none and returns the name of the
+// limit. Otherwise it returns "".
 func (w *Validation) payVerification(units int) (limit string) {
 	wasted := w.wasteLimit()
 	all := maxTotalFactor * wasted
@@ -73,16 +76,16 @@ func (w *Validation) payVerification(units int) (limit string) {
 	return ""
 }
 
-// recordWaste counts spent units as those of an invalid or superfluous signature.
+// recordWaste counts units that were spent as waste: the signature was invalid or superfluous.
 func (w *Validation) recordWaste(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wasted += units
 }
 
-// SpareValidation returns a Validation of at most the given units for data that other questions need. It returns nil if w
-// has no units to spare: three quarters of its limit are reserved for the question's own proofs. Charge must be called
-// with the units spent.
+// SpareValidation returns a Validation of at most the given units for data that only other questions need. It returns
+// nil if w has no units to spare: three quarters of wasteLimit are reserved for the question's own proofs. The caller
+// must pass the spent units to Charge.
 func (w *Validation) SpareValidation(units int) *Validation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,7 +96,7 @@ func (w *Validation) SpareValidation(units int) *Validation {
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// Charge adds units of verification that were spent in a SpareValidation.
+// Charge adds the units that were spent in a Validation from SpareValidation. They count as waste.
 func (w *Validation) Charge(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,7 +104,7 @@ func (w *Validation) Charge(units int) {
 	w.wasted += units
 }
 
-// recordFailure counts an invalid signature on which units were spent.
+// recordFailure counts a new invalid signature. units is the cost of its verification.
 func (w *Validation) recordFailure(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,8 +112,8 @@ func (w *Validation) recordFailure(units int) {
 	w.wasted += units
 }
 
-// payNSEC3Blocks spends SHA-1 blocks. It returns the name of the limit that forbids it, or "". With spare, the limit is
-// spareNSEC3Blocks.
+// payNSEC3Blocks spends n SHA-1 blocks. If a limit forbids that, it spends none and returns the name of the limit.
+// Otherwise it returns "". If spare is set, the limit is spareNSEC3Blocks.
 func (w *Validation) payNSEC3Blocks(n int, spare bool) (limit string) {
 	most := maxNSEC3Blocks
 	if spare {
@@ -125,7 +128,7 @@ func (w *Validation) payNSEC3Blocks(n int, spare bool) (limit string) {
 	return ""
 }
 
-// lookUpMemo returns the remembered value for a key, and whether there is one. memo must belong to w.
+// lookUpMemo returns the value for a key in memo, a map of w, and whether there is one.
 func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +136,7 @@ func lookUpMemo[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bo
 	return v, ok
 }
 
-// storeMemo remembers a value for a key. memo must belong to w.
+// storeMemo stores a value for a key in memo, a map of w.
 func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,15 +146,16 @@ func storeMemo[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	(*memo)[key] = v
 }
 
-// A keyHint identifies the keys of a zone with one tag and algorithm.
+// A keyHint identifies the keys of a zone that share a key tag and an algorithm.
 type keyHint struct {
 	keys      *dnskey // the first key of the zone
 	tag       uint16
 	algorithm uint8
 }
 
-// firstKeyToTry returns the index of the key to try first for a signature: of several keys with its tag and algorithm, the
-// one that made the last signature. Otherwise each RRset of such a zone would count a failure.
+// firstKeyToTry returns the index of the key to try first for a signature. Of several keys with the signature's tag and
+// algorithm, that is the one that made the last valid signature. Otherwise each RRset of the zone would cost an invalid
+// signature.
 func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	if len(keys) == 0 {
 		return 0
@@ -160,30 +164,32 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	return i
 }
 
-// rememberKey stores that keys[i] made the signature g, so that firstKeyToTry returns i next time. It does nothing if i is first, the key that was
-// tried first.
+// rememberKey stores that keys[i] made the signature g, for firstKeyToTry. first is the key that was tried first; if i
+// is first, nothing is stored.
 func (w *Validation) rememberKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
 		storeMemo(w, &w.signingKeys, keyHint{&keys[0], g.keyTag, g.algorithm}, i)
 	}
 }
 
-// rrsetAndKeys is the key of the memo of Verify.
+// An rrsetAndKeys is the key of a cached result of Verify.
 type rrsetAndKeys struct {
 	set  *RRset
 	keys *Keys
 }
 
-// verificationResult is the value of the memo of Verify.
+// A verificationResult is a cached result of Verify.
 type verificationResult struct {
 	verified Verified
 	err      error
 }
 
-// A signatureHash is the hash of a key, a signed hash and a signature. The responses to several queries of a question have
-// the same proofs. A response is also verified twice: on arrival, and when its zone's keys are trusted.
+// A signatureHash identifies the verification of a signature: it is the hash of the key, the signed hash and the
+// signature. Verifications repeat, because responses to several queries of a question have the same proofs. A response
+// is also verified twice: on arrival, and when the keys of its zone are trusted.
 type signatureHash [sha256.Size]byte
 
+// hashSignatureCheck returns the signatureHash of a key, a signed hash and a signature.
 func hashSignatureCheck(k *dnskey, sum, signature []byte) (a signatureHash) {
 	h := sha256.New()
 	for _, b := range [...][]byte{k.data, sum, signature} {
@@ -196,7 +202,7 @@ func hashSignatureCheck(k *dnskey, sum, signature []byte) (a signatureHash) {
 	return a
 }
 
-// An nsec3HashInput has the inputs of an NSEC3 hash.
+// An nsec3HashInput identifies a cached NSEC3 hash.
 type nsec3HashInput struct {
 	name       name
 	salt       string

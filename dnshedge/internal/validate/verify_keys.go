@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// VerifyDS verifies a DS RRset with the keys of the parent zone. The result is trusted if the keys are.
+// VerifyDS verifies a DS RRset with the keys of the parent zone. The result is trusted if these keys are.
 func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
 	v, err := w.Verify(s, parent, now)
 	if err != nil {
@@ -24,14 +24,16 @@ func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, er
 	return d, nil
 }
 
-// VerifyDNSKEY returns the keys of a zone (RFC 4035 §5.2): a record of d matches a key of the DNSKEY RRset, and this key
-// signs the RRset at now. The status is that of data signed by the keys:
+// VerifyDNSKEY verifies the DNSKEY RRset of a zone (RFC 4035 §5.2): one key must match a record of d and must have
+// signed the RRset at now. The status is that of data signed by the keys:
 //
-//	Secure     d is trusted, and the keys are returned
-//	Unchecked  d is not trusted; the keys are returned and wait for Keys.WithTrustedDS
-//	Insecure   no record of d, or no key that matches, has a supported algorithm or digest.
-//	           The keys are nil, and the error is the reason, EDE 1 or 2. It holds only once d is trusted
-//	Bogus      the keys are nil, and the error is the reason
+//	Secure     d is trusted
+//	Unchecked  d is not trusted; call Keys.WithTrustedDS later
+//	Insecure   no record of d, or no key that matches one, has a supported algorithm or digest
+//	Bogus      no valid signature
+//
+// The keys are returned for Secure and Unchecked. Otherwise the error is a *Reason, EDE 1 or 2 for Insecure. Insecure
+// holds only once d is trusted.
 func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, error) {
 	c := dnskeys.canonicalForm()
 	r := &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no keys of the zone", Zone: d.Zone(), Name: dnskeys.Name, Type: dns.TypeDNSKEY}
@@ -66,9 +68,11 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 	return k, Unchecked, nil
 }
 
-// SigningKeyTags returns the tags of the keys that match a record of d and have signed the DNSKEY RRset at now. If no key
-// has, it returns the distance from now to the nearest time at which one key has: positive if now is too late. It reads a
-// few signatures at most and charges no question.
+// SigningKeyTags returns the tags of the keys that match a record of d and have signed the DNSKEY RRset at now. If
+// there are none, off is the time from the nearest validity period of such a signature to now. It is positive if the
+// clock is too late, and 0 if there is no such signature.
+//
+// It examines at most 8 signatures and counts against no Validation of a question.
 func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []uint16, off time.Duration) {
 	const most = 8 // signatures
 	w := &Validation{Policy: p}
@@ -106,8 +110,11 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	return tags, off
 }
 
-// findEntryPoints returns the usable keys whose digest is in a record of d, and these records. unsupported is true if every record matches a key and
-// at least one of the keys has an algorithm that is not supported: the zone is then insecure and not bogus. Without entry points, r is the reason.
+// findEntryPoints returns the usable keys whose digest is in a record of d, and these records. If there are none, r is
+// set to the reason.
+//
+// unsupported reports that every record matches a key, and that at least one of the keys has an unsupported algorithm.
+// The zone is then insecure and not bogus.
 func (w *Validation) findEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false

@@ -9,31 +9,31 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Verified describes an RRset with a valid signature.
+// A Verified is the result of verifying an RRset with a valid signature.
 type Verified struct {
 	// Status is Secure, or Unchecked if the keys are not trusted yet.
 	Status Status
-	// TTL is the number of seconds that the RRset may be cached: the lowest of its own TTL, the TTL and the original TTL
-	// of the verified RRSIG, and the seconds until that expires, at least 1 (RFC 4035 §5.3.3).
+	// TTL is the number of seconds for which the RRset may be cached, at least 1 (RFC 4035 §5.3.3). It is the minimum of
+	// the RRset's TTL, the TTL and the original TTL of the RRSIG, and the time until the signature expires.
 	TTL uint32
-	// Expires is the end of the signature, at least a second from now. An expired signature within the clock skew is
-	// accepted, and its RRset must last until it is used.
+	// Expires is the expiration time of the signature, but at least a second from now. An expired signature within the
+	// clock skew is accepted, and the RRset must last until it is used.
 	Expires time.Time
-	// Encloser is the number of labels of the closest encloser if the RRset was expanded from a wildcard. Then
-	// VerifyNoCloserName must confirm it (RFC 4035 §5.3.4). -1: it was not.
+	// Encloser is the number of labels of the closest encloser if the RRset was expanded from a wildcard.
+	// VerifyNoCloserName must then confirm the expansion (RFC 4035 §5.3.4). It is -1 for other RRsets.
 	Encloser int
 }
 
-// Verify verifies the signatures of an RRset with the keys of one zone until one is valid (RFC 4035 §5.3). The error is
-// the *Reason of the signature that passed most checks: EDE 10 without signatures, 9 without a key, 7 or 8 for its
-// validity period, 6.
+// Verify verifies the signatures of an RRset with the keys of a zone until one is valid (RFC 4035 §5.3). The error is
+// the *Reason of the signature that passed the most checks. Its EDE is 10 without signatures, 9 without a key, 7 or 8
+// outside of the validity period, and 6 otherwise.
 //
-// The result for an RRset and keys is remembered: a second call costs nothing.
+// The result for s and k is cached: a second call costs nothing.
 func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verified, error) {
 	return w.verifyRRset(s, k, now, false)
 }
 
-// verifyRRset is Verify. If superfluous is set, the response does not need the RRset, and its signatures count as waste.
+// verifyRRset is Verify. If superfluous is set, the response does not need the RRset, and the cost counts as waste.
 func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verified, error) {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return Verified{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
@@ -55,7 +55,7 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 	return o.verified, o.err
 }
 
-// verifiedResult returns the Verified of an RRset for a valid signature, with status Unchecked.
+// verifiedResult returns the Verified for s with this valid signature. Status is Unchecked.
 func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 	left := max(1, -g.secondsSince(g.expiration, now))
 	received := ValidTTL(g.recordTTL)
@@ -73,8 +73,8 @@ func (g *signature) verifiedResult(s *RRset, now time.Time) Verified {
 
 const textUnsigned = "there are no signatures"
 
-// countSignedLabels returns the value of the Labels field for a name that was not expanded from a wildcard (RFC 4034
-// §3.1.3).
+// countSignedLabels returns the value of the Labels field of a signature for an owner name that was not expanded from a
+// wildcard (RFC 4034 §3.1.3).
 func countSignedLabels(owner name) int {
 	n := owner.labelCount()
 	if owner.isWildcard() {
@@ -83,7 +83,7 @@ func countSignedLabels(owner name) int {
 	return n
 }
 
-// The checks that a signature has passed, in order. The reason of the highest stage is reported.
+// The stages of checking a signature, in order. The reason of the highest stage is reported.
 const (
 	stageUnsigned = iota
 	stageMismatched
@@ -97,15 +97,16 @@ type signatureSearch struct {
 	work      *Validation
 	rrset     *RRset
 	canonical *canonical
-	furthest  int
-	failures  int
+	furthest  int  // highest stage so far
+	failures  int  // number of invalid signatures
 	stopped   bool // a limit was reached
 
-	superfluous bool // the answer does not need the RRset
+	superfluous bool // the response does not need the RRset
 	reason      Reason
 }
 
-// findValidSignature returns a valid signature of the RRset by one of the keys of a zone, and the key.
+// findValidSignature returns the first valid signature of the RRset by one of the keys of a zone, and that key.
+// Otherwise it returns the reason why there is none.
 func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
 	t.recordStage(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
@@ -134,8 +135,7 @@ func (t *signatureSearch) failureReason(zone name) *Reason {
 	return &t.reason
 }
 
-// recordStage stores the stage that a signature has reached and the reason why it went no further, unless another reached
-// a higher stage.
+// recordStage stores the reason why a signature has failed at a stage, unless another signature reached a higher one.
 func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	if stage >= t.furthest {
 		t.furthest = stage
@@ -143,8 +143,8 @@ func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
 	}
 }
 
-// shouldTry reports whether the zone can have made the signature, its algorithm is supported, and now is in its validity
-// period.
+// shouldTry reports whether the zone may have made the signature, its algorithm is supported, and now is in its
+// validity period.
 func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool {
 	if !g.isAllowedFor(t.canonical.owner, t.rrset.Type, zone) || !t.work.Policy.supportsAlgorithm(g.algorithm) {
 		t.recordStage(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
@@ -163,7 +163,8 @@ func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool
 	return false
 }
 
-// findSigningKey returns the key that made a signature. It returns nil if no key did or the search has stopped.
+// findSigningKey returns the key that made a signature. It returns nil if none of the keys did, or if the search was
+// stopped.
 func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	t.recordStage(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
 	var sum []byte
@@ -216,7 +217,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 	return nil
 }
 
-// spendUnits spends units of verification. It stops the search and reports false if a limit is reached.
+// spendUnits spends units of verification. If a limit is reached, it stops the search and reports false.
 func (t *signatureSearch) spendUnits(units int) bool {
 	limit := t.work.payVerification(units)
 	if limit != "" {
@@ -226,6 +227,7 @@ func (t *signatureSearch) spendUnits(units int) bool {
 	return limit == ""
 }
 
+// untimelyEDE returns the extended error code for a signature outside of its validity period.
 func untimelyEDE(early, late bool) uint16 {
 	switch {
 	case early && late:
@@ -236,8 +238,9 @@ func untimelyEDE(early, late bool) uint16 {
 	return dns.ExtendedErrorCodeSignatureExpired
 }
 
-// isAllowedFor reports whether the zone may have made the signature for records of this owner and type (RFC 4035 §5.3.1).
-// The Labels field is not below the zone's label count, because a wildcard lies in the zone that signs it.
+// isAllowedFor reports whether the zone may have made the signature for records with this owner and type (RFC 4035
+// §5.3.1). The Labels field must be at least the zone's number of labels, because a wildcard is in the zone that signs
+// it.
 func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	if g.signer != zone || g.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
 		return false
@@ -249,11 +252,11 @@ func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	return lowest <= g.labels && g.labels <= countSignedLabels(owner)
 }
 
-// sizePerUnit is the number of hashed bytes that cost one unit of verification. A message with compressed names can expand
-// to thirty times its length for each signature.
+// sizePerUnit is the number of hashed bytes that cost one unit of verification. A message with compressed names can
+// expand to thirty times its length for each signature.
 const sizePerUnit = 32 << 10
 
-// maxSignedSize returns an upper bound of the length of signedData.
+// maxSignedSize returns an upper bound of the length of signedData in bytes.
 func (c *canonical) maxSignedSize(g *signature) int {
 	n := len(g.signedFields)
 	for _, data := range c.rdata {
@@ -262,7 +265,7 @@ func (c *canonical) maxSignedSize(g *signature) int {
 	return n
 }
 
-// signedData returns the bytes that are signed (RFC 4034 §3.1.8.1).
+// signedData returns the data that the signature g covers (RFC 4034 §3.1.8.1).
 func (c *canonical) signedData(g *signature, s *RRset) []byte {
 	owner := c.owner
 	if g.labels < countSignedLabels(owner) {
