@@ -1,6 +1,6 @@
-// Package dnsname compares and converts domain names. Names are in the presentation format of package dns, absolute and in
-// lower case, so that equal names are equal strings. A backslash precedes a byte without its special meaning, such as a
-// dot inside a label.
+// Package dnsname compares and converts domain names. Names are absolute, in lower case, and in the canonical
+// presentation format of package dns, so that equal names are equal strings. A backslash escapes a byte with a special
+// meaning, such as a dot inside a label.
 package dnsname
 
 import (
@@ -9,7 +9,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseCanonical returns a name in this form. It reports false if the name is invalid.
+// ParseCanonical converts a name to the format of this package. A missing final dot is added. It reports false if the
+// name is invalid.
 func ParseCanonical(name string) (string, bool) {
 	plain := name != ""
 	for i := 0; i < len(name) && plain; i++ {
@@ -30,7 +31,7 @@ func ParseCanonical(name string) (string, bool) {
 	return ToLower(name), true
 }
 
-// ToLower returns a name in lower case. The name must be in the presentation format of package dns.
+// ToLower converts a name to lower case. The name must be in the presentation format of package dns.
 func ToLower(name string) string {
 	for i := range len(name) {
 		if c := name[i]; 'A' <= c && c <= 'Z' {
@@ -53,7 +54,7 @@ func Parent(name string) string {
 	return "."
 }
 
-// CountLabels returns the number of labels without the root label.
+// CountLabels returns the number of labels of a name, without the root label.
 func CountLabels(name string) int {
 	n := 0
 	for ; name != "."; name = Parent(name) {
@@ -62,7 +63,7 @@ func CountLabels(name string) int {
 	return n
 }
 
-// TrimToLabels returns the last n labels of a name, which must have at least n.
+// TrimToLabels returns the ancestor of a name that has n labels, without the root label. The name must have at least n.
 func TrimToLabels(name string, n int) string {
 	for range CountLabels(name) - n {
 		name = Parent(name)
@@ -70,7 +71,7 @@ func TrimToLabels(name string, n int) string {
 	return name
 }
 
-// IsWithin reports whether a name is a zone's apex or below it.
+// IsWithin reports whether a name is equal to a zone's name or below it.
 func IsWithin(name, zone string) bool {
 	if zone == "." || name == zone {
 		return true
@@ -86,10 +87,10 @@ func IsWithin(name, zone string) bool {
 	return escapes%2 == 0
 }
 
-// IsBelow reports whether a name is below a zone's apex.
+// IsBelow reports whether a name is below a zone's name, and not equal to it.
 func IsBelow(name, zone string) bool { return name != zone && IsWithin(name, zone) }
 
-// WireLength returns the length of a name in uncompressed wire format.
+// WireLength returns the length in bytes of a name in uncompressed wire format.
 func WireLength(name string) int {
 	if name == "." {
 		return 1
@@ -108,8 +109,8 @@ func WireLength(name string) int {
 	return n
 }
 
-// ApplyDNAME replaces the suffix owner of a name by target. It returns "" if the result is too long for a name (RFC 6672
-// §2.2).
+// ApplyDNAME replaces the suffix owner of a name by target, as a DNAME record does. It returns "" if the result is too
+// long for a name (RFC 6672 §2.2). The name must be below owner.
 func ApplyDNAME(name, owner, target string) string {
 	prefix := name
 	if owner != "." {

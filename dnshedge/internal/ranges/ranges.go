@@ -1,5 +1,5 @@
-// Package ranges caches the verified denials and wildcards of zones and synthesizes answers from them (RFC 8198). Package
-// validate evaluates the records; the caller decides whether a zone is trusted.
+// Package ranges caches verified NSEC, NSEC3 and wildcard records of zones and synthesizes answers from them (RFC
+// 8198). Package validate evaluates the records. The caller decides whether a zone is trusted.
 package ranges
 
 import (
@@ -12,28 +12,30 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const zoneEntrySize = 256 // zoneEntrySize is the size of a zone without records, in bytes.
+const zoneEntrySize = 256 // estimated memory of an empty zoneEntry, in bytes
 
-// A Cache has a validate.AggressiveCache for each zone. Zone names are absolute and in lower case. It is safe for
-// concurrent use.
+// A Cache holds a validate.AggressiveCache for each zone and limits their memory. Zone names are absolute and in lower
+// case. It is safe for concurrent use.
 type Cache struct {
-	maxBytes int64
+	maxBytes int64 // 0: nothing is cached
 
 	mu    sync.Mutex // guards the fields below, and those of zoneEntry
 	zones map[string]*zoneEntry
-	bytes int64
+	bytes int64 // estimated memory of all zones
 }
 
-// NewCache returns a Cache with a limit of its estimated memory. Zero: nothing is cached.
+// NewCache returns an empty Cache whose estimated memory is at most most bytes. If most is 0, nothing is cached.
 func NewCache(most int64) *Cache { return &Cache{maxBytes: most, zones: make(map[string]*zoneEntry)} }
 
+// A zoneEntry is the cache of one zone. The lock of the Cache guards it.
 type zoneEntry struct {
 	cache *validate.AggressiveCache
-	used  time.Time
-	size  int64
+	used  time.Time // time of the last use
+	size  int64     // estimated memory in bytes
 }
 
-// zoneCache returns the cache of a zone, or nil. If wanted is set, it creates a missing one.
+// zoneCache returns the cache of a zone and records its use. If there is none, it creates one if wanted is set, and
+// otherwise returns nil. It returns nil if the Cache caches nothing.
 func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.AggressiveCache {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,13 +52,14 @@ func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.Agg
 	return z.cache
 }
 
-// setSize sets the size of a zone. The caller holds mu.
+// setSize sets the estimated memory of a zone to size bytes. The caller holds mu.
 func (r *Cache) setSize(z *zoneEntry, size int64) {
 	r.bytes += size - z.size
 	z.size = size
 }
 
-// updateSize accounts for records added to a zone and evicts zones if there are too many bytes.
+// updateSize computes the memory of a zone after records were added to its cache d. It evicts zones while the Cache
+// exceeds its limit.
 func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +73,7 @@ func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	}
 }
 
-// evictZone removes, of a few zones, the least recently used.
+// evictZone removes the least recently used of eight random zones. The caller holds mu.
 func (r *Cache) evictZone() {
 	const samples = 8
 	n, worst := 0, ""
@@ -86,11 +89,11 @@ func (r *Cache) evictZone() {
 	delete(r.zones, worst)
 }
 
-// IsReusable reports whether an RRset is of use for other questions. Some zones make each NSEC or NSEC3 record for one
-// question (RFC 4470, RFC 9824).
+// IsReusable reports whether an RRset can serve other questions than that of its response. NSEC and NSEC3 records that
+// a zone makes for a single question cannot (RFC 4470, RFC 9824).
 func (r *Cache) IsReusable(s *validate.RRset) bool { return r.maxBytes > 0 && !s.IsMinimallyCovering() }
 
-// HasZone reports whether records of a zone are cached.
+// HasZone reports whether the Cache has an entry for a zone.
 func (r *Cache) HasZone(zone string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,20 +101,21 @@ func (r *Cache) HasZone(zone string) bool {
 	return z != nil
 }
 
-// HasSOA reports whether the SOA record of the zone is cached.
+// HasSOA reports whether the SOA record of a zone is cached, without which no negative answer can be synthesized.
 func (r *Cache) HasSOA(zone string, now time.Time) bool {
 	d := r.zoneCache(zone, now, false)
 	return d != nil && d.CanDeny(now)
 }
 
-// Bytes returns the estimated memory.
+// Bytes returns the estimated memory in bytes.
 func (r *Cache) Bytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bytes
 }
 
-// AddVerified caches the RRsets that verify with the keys of a zone.
+// AddVerified caches the signed RRsets of the sections that are of use for synthesis and verify with the keys k of
+// their zone.
 func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.Time, sections ...[]*validate.RRset) {
 	zone := strings.ToLower(k.Zone())
 	d := r.zoneCache(zone, now, true)
@@ -128,7 +132,7 @@ func (r *Cache) AddVerified(w *validate.Validation, k *validate.Keys, now time.T
 	r.updateSize(zone, d)
 }
 
-// AddDenial caches the NSEC and NSEC3 RRsets among sets.
+// AddDenial caches the NSEC and NSEC3 RRsets among sets that verify with the keys k of their zone.
 func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Time, sets []*validate.RRset) {
 	var denials []*validate.RRset
 	for _, s := range sets {
@@ -139,7 +143,8 @@ func (r *Cache) AddDenial(w *validate.Validation, k *validate.Keys, now time.Tim
 	r.AddVerified(w, k, now, denials)
 }
 
-// Synthesize answers a question from the cached records of a zone. It reports false if they do not answer it.
+// Synthesize answers a question from the cached records of a zone. It reports false if the records do not determine the
+// answer.
 func (r *Cache) Synthesize(w *validate.Validation, zone, name string, qtype uint16, now time.Time) (validate.SynthesizedAnswer, bool) {
 	d := r.zoneCache(zone, now, false)
 	if d == nil {
