@@ -9,25 +9,25 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// An Alias is the RRset of a response that makes a name an alias: CNAME records of the name, or DNAME records of a name
-// above it.
+// An Alias is the RRset of a response that makes a name an alias: CNAME records at the name, or DNAME records at an
+// ancestor.
 type Alias struct {
-	Owner   string   // in lower case
+	Owner   string   // owner of the RRset, in lower case
 	Type    uint16   // CNAME or DNAME
 	Records []dns.RR // the whole RRset without signatures, in the order of the response
-	// Synthesized is the CNAME record made from the DNAME record (RFC 6672 §3.1). It is nil for CNAME records, and if the
-	// target is too long for a name.
+	// Synthesized is the CNAME record that the DNAME record synthesizes (RFC 6672 §3.1). It is nil for CNAME records, and
+	// if the target is too long for a name.
 	Synthesized *dns.CNAME
-	Target      string // in lower case; "": the answer ends here
+	Target      string // in lower case; "": the alias must not be followed
 	Rcode       int    // YXDOMAIN if the target is too long for a name
 }
 
-// FindAlias returns the alias that the answer section of a response makes of a name, or nil. The name is in lower case.
-// Records of names outside of the zone, and of other classes than IN, are ignored.
+// FindAlias returns the alias of a name in the answer section of a response, or nil if there is none. name is in lower
+// case. Records outside of the zone, and of classes other than IN, are ignored.
 //
-// A DNAME record above the name precedes CNAME records of the name, because nothing exists below a DNAME record (RFC 6672
-// §2.4). The nearest of several DNAME records counts. The first record of an RRset is followed. The RRset stays whole,
-// because its signature covers all records.
+// A DNAME record above the name precedes CNAME records at the name, because nothing exists below a DNAME record (RFC
+// 6672 §2.4). Of several DNAME records, the one nearest to the name applies. The target is that of the first record of
+// the RRset. Records has the whole RRset, because its signature covers all records.
 func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 	if first := nearestDNAME(answer, name, zone); first != nil {
 		a := newAlias(answer, dnsname.ToLower(first.Hdr.Name), dns.TypeDNAME)
@@ -47,7 +47,7 @@ func FindAlias(answer []dns.RR, name string, qtype uint16, zone string) *Alias {
 	return nil
 }
 
-// nearestDNAME returns the first record of the nearest DNAME RRset above a name, or nil.
+// nearestDNAME returns the first record of the DNAME RRset whose owner is the nearest ancestor of the name, or nil.
 func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 	for _, rr := range answer {
 		d, ok := rr.(*dns.DNAME)
@@ -62,6 +62,7 @@ func nearestDNAME(answer []dns.RR, name, zone string) (nearest *dns.DNAME) {
 	return nearest
 }
 
+// newAlias returns an Alias with the records of the given owner and type.
 func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	a := &Alias{Owner: owner, Type: typ, Rcode: dns.RcodeSuccess}
 	for _, rr := range answer {
@@ -72,8 +73,8 @@ func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	return a
 }
 
-// applyDNAME sets the CNAME record and the target that a DNAME record makes of a name. The CNAME record has the lowest TTL
-// of the RRset.
+// applyDNAME sets the target, and the CNAME record that the DNAME record d synthesizes for a name. The CNAME record has
+// the minimum TTL of the DNAME RRset.
 func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	target := dnsname.ApplyDNAME(name, a.Owner, dnsname.ToLower(d.Target))
 	if target == "" {
@@ -90,7 +91,7 @@ func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	}
 }
 
-// matchRecord returns a function that reports whether a record of class IN has a type and a name in lower case.
+// matchRecord returns a function that reports whether a record of class IN has the given type and name, in lower case.
 func matchRecord(name string, typ uint16) func(dns.RR) bool {
 	return func(rr dns.RR) bool {
 		h := rr.Header()
@@ -98,8 +99,8 @@ func matchRecord(name string, typ uint16) func(dns.RR) bool {
 	}
 }
 
-// canCoexistWithCNAME reports whether a name with a CNAME record can have records of a type. Only DNSSEC allows it (RFC
-// 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5, RFC 1034 §3.6.2).
+// canCoexistWithCNAME reports whether a name with a CNAME record may also have records of a type. Only types of DNSSEC
+// may (RFC 4034 §3, RFC 4035 §2.5, RFC 2535 §2.3.5, RFC 1034 §3.6.2).
 func canCoexistWithCNAME(qtype uint16) bool {
 	switch qtype {
 	case dns.TypeRRSIG, dns.TypeNSEC, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT:

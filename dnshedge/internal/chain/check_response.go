@@ -10,13 +10,15 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// ErrUnsigned rejects a response that lacks signatures although the zone is signed. The server may be right: an insecure
-// zone cut may exist below the zone.
+// ErrUnsigned is the error of a response that lacks signatures although its zone is signed. The response may be right:
+// an insecure zone cut may exist below the zone.
 var ErrUnsigned = errors.New("recursor: no signatures in a signed zone")
 
-// CheckResponse checks a response on arrival, as far as that needs no query. It is a referral if cut is not nil, otherwise
-// an answer. After an error the next server should be asked: ErrUnsigned, or a *validate.Reason if the server sent bogus
-// data.
+// CheckResponse checks a response on arrival, as far as that needs no query. The response is a referral to cut, or an
+// answer if cut is nil.
+//
+// After an error the next server should be asked. The error is ErrUnsigned, or a *validate.Reason if the response is
+// bogus.
 func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone) error {
 	now := time.Now()
 	switch {
@@ -48,7 +50,8 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	return c.countRejected(c.verifyAndLearn(s, w, sets, r.keys, now))
 }
 
-// countRejected counts a rejected response. It returns nil if a limit prevented the check.
+// countRejected counts a response that was rejected because of err, and returns err. It returns nil if err is nil or
+// means that a limit prevented the check.
 func (c *Validator) countRejected(err error) error {
 	if limitReason(err) != nil {
 		return nil
@@ -59,8 +62,8 @@ func (c *Validator) countRejected(err error) error {
 	return err
 }
 
-// checkKeys verifies the keys of a zone with the DS records of the referral, verified or not. If the DS records are
-// forged, the verified keys are discarded later.
+// checkKeys verifies the DNSKEY RRset in a response with the trust anchor, or with the DS records of the referral,
+// which may be unverified. If the DS records are forged, the keys are discarded later.
 func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time) error {
 	var d *validate.DSSet
 	if a := c.anchors.closestTo(s.Name); a.zone == s.Name {
@@ -89,7 +92,8 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 	return nil
 }
 
-// checkReferral verifies the DS records of a referral or their denial. An insecure delegation needs a proof.
+// checkReferral verifies the DS records of a referral from z to cut, or the proof that there are none. r are the keys
+// of z, or nil. An insecure delegation needs a proof.
 func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *zoneKeys, now time.Time) error {
 	evidence, err := cut.parseEvidence()
 	if err != nil {

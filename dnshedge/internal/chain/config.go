@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// IdentifyTrust returns a string that is equal for equal anchors, negative trust anchors and flags, in any order of the
-// former two.
+// IdentifyTrust returns a string that is equal for equal trust anchors, negative trust anchors and flags. The order of
+// the anchors does not matter.
 func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	records := make([]string, 0, len(anchors))
 	for _, rr := range anchors {
@@ -32,8 +32,8 @@ func IdentifyTrust(anchors []dns.RR, insecure []string, flags ...bool) string {
 	return fmt.Sprintf("%v %q %q %v", anchors == nil, slices.Compact(records), slices.Compact(names), flags)
 }
 
-// ReadTrust sets Anchors and Insecure from a user's records and names. Errors name the fields Anchors and Insecure of
-// field. Nil records select the built-in anchors of the root.
+// ReadTrust sets Anchors and Insecure from a user's records and names. Nil records select the built-in trust anchors of
+// the root. field is the user's name for the configuration, for error messages.
 func (conf *Config) ReadTrust(field string, records []dns.RR, names []string) error {
 	zones := make(map[string][]dns.RR)
 	for i, rr := range records {

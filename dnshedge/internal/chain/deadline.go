@@ -10,8 +10,9 @@ import (
 // receives the reason of a failure.
 const QuestionTimeout = 4500 * time.Millisecond
 
-// WithQuestionDeadline returns a context for a client's question and its time limit. It ends a little before ctx does,
-// with the cause long, and with net.ErrClosed when life ends. stop releases its resources.
+// WithQuestionDeadline returns a context for a client's question, and its time limit. The context ends before ctx does,
+// after nine tenths of its time or QuestionTimeout, with the cause long. It ends with net.ErrClosed when life ends.
+// stop releases its resources.
 func WithQuestionDeadline(ctx, life context.Context, long error) (_ context.Context, limit time.Duration, stop func()) {
 	limit = QuestionTimeout
 	if end, ok := ctx.Deadline(); ok {

@@ -16,27 +16,28 @@ import (
 // Limits and intervals of an EventLog.
 const (
 	maxLastBogus      = 20             // bogus answers that are kept
-	maxLoggedZones    = 256            // zones that are logged in an hour
-	rootCheckInterval = time.Minute    // between checks of the root's keys
-	zoneLogInterval   = time.Hour      // between warnings for one zone
-	clockLogInterval  = time.Hour      // between warnings about the clock
-	keysLogInterval   = 24 * time.Hour // between warnings about unknown keys of the root
+	maxLoggedZones    = 256            // zones in loggedZones
+	rootCheckInterval = time.Minute    // time between two checks of the root's keys
+	zoneLogInterval   = time.Hour      // time between two warnings about a zone
+	clockLogInterval  = time.Hour      // time between two warnings about the clock
+	keysLogInterval   = 24 * time.Hour // time between two warnings about the same unknown keys of the root
 )
 
-// An EventLog keeps the last bogus answers for Stats and logs warnings about validation. No lock is held while the logger
-// is called.
+// An EventLog stores the last bogus answers for Stats, and logs warnings about validation. No lock is held during a
+// call of the logger.
 type EventLog struct {
-	nextRootCheck atomic.Int64 // nanoseconds since 1970
+	nextRootCheck atomic.Int64 // Unix ns
 
 	mu          sync.Mutex              // guards the fields below
-	lastBogus   []observe.RecursorBogus // the oldest first
-	loggedZones map[string]time.Time    // when a warning was logged
-	clockLogged time.Time               // when the clock was logged as wrong
-	keysLogged  time.Time               // when loggedTags were logged
-	loggedTags  []uint16                // of the root's keys without a trust anchor
+	lastBogus   []observe.RecursorBogus // oldest first
+	loggedZones map[string]time.Time    // time of the last warning by zone
+	clockLogged time.Time               // time of the last warning about the clock
+	keysLogged  time.Time               // time of the last warning about loggedTags
+	loggedTags  []uint16                // key tags of the root's keys without a trust anchor
 }
 
-// RecordBogus stores a bogus answer and logs its zone if that is due. The log message begins with who.
+// RecordBogus stores a bogus answer, and logs a warning about its zone unless one was logged within zoneLogInterval.
+// The message begins with who. to may be nil.
 func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBogus) {
 	zone := b.Zone
 	if zone == "" {
@@ -59,13 +60,14 @@ func (n *EventLog) RecordBogus(to *slog.Logger, who string, b observe.RecursorBo
 	}
 }
 
-// logWarning logs a warning. It recovers a panic of the handler, because a question may be answered on a goroutine where
-// nothing else does.
+// logWarning logs a warning. It recovers a panic of the log handler, because the goroutine of a question may not
+// recover it.
 func logWarning(to *slog.Logger, message string, attrs ...slog.Attr) {
 	usercode.RunGuarded(func() { to.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }
 
-// shouldLogZone reports whether a zone is due to be logged, and records it as logged.
+// shouldLogZone reports whether a warning about a zone is due. If so, it records the warning as logged. The caller
+// holds mu.
 func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 	at, known := n.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
@@ -88,7 +90,9 @@ func (n *EventLog) shouldLogZone(zone string, now time.Time) bool {
 	return true
 }
 
-// CheckRoot logs what the root's keys reveal about the clock and the trust anchors, at most once in rootCheckInterval.
+// CheckRoot logs warnings if the root's keys show that the clock is wrong or that trust anchors are missing. It does so
+// at most once in rootCheckInterval. fill sets the statistics with these observations. The messages begin with who. to
+// may be nil.
 func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill func(*observe.RecursorStats)) {
 	next := n.nextRootCheck.Load()
 	if to == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
@@ -119,7 +123,7 @@ func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill fu
 	}
 }
 
-// Fill sets the last bogus answers in s.
+// Fill sets the last bogus answers in s, newest first.
 func (n *EventLog) Fill(s *observe.RecursorStats) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

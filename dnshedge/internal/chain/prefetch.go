@@ -8,11 +8,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// maxPrefetched is the number of zones that PrefetchChain queries in parallel. The others are queried one after the other.
+// maxPrefetched is the maximum number of key lookups that PrefetchChain starts in parallel. Further lookups follow one
+// after the other.
 const maxPrefetched = 12
 
-// AnchorZone returns the zone of the trust anchor nearest to a question, for a caller that follows no referrals and knows
-// no other zone. Nil: nothing is validated there.
+// AnchorZone returns the zone of the nearest trust anchor for a question. It is for a caller that follows no referrals
+// and thus knows no other zone. It returns nil if the answer needs no validation.
 func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	if !c.ShouldValidate(name, qtype) {
 		return nil
@@ -20,9 +21,9 @@ func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	return &Zone{Name: c.anchors.closestTo((&Response{Name: name, Type: qtype}).zoneLookupName()).zone, CutsUnknown: true}
 }
 
-// PrefetchChain starts the key lookups that may be needed to validate an answer, in parallel: of the zones between the one
-// from AnchorZone and the signer. For an answer without signatures these are the names down to its own, one of which must
-// be an insecure delegation.
+// PrefetchChain starts in parallel the key lookups that the validation of an answer may need. These are the zones from
+// s.Zone, the result of AnchorZone, to the signer. Without signatures they are all names down to the question's,
+// because one of them must be an insecure delegation.
 func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
 	if err != nil || s.Type == dns.TypeRRSIG { // which is never signed
@@ -51,7 +52,7 @@ func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
 	}
 }
 
-// CountZones returns the number of zones with cached keys.
+// CountZones returns the number of zones in the key cache.
 func (c *Validator) CountZones() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

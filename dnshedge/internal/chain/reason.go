@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// correctMissingEDE returns err with EDE 6 in place of 12, unless missing is set: no NSEC record is missing if there is
-// invalid evidence or a positive answer (RFC 8914 §4.13).
+// correctMissingEDE returns err with EDE 6 (DNSSEC Bogus) in place of 12 (NSEC Missing), unless missing is set. If
+// there are invalid NSEC records or a positive answer, no NSEC record is missing (RFC 8914 §4.13).
 func correctMissingEDE(err error, missing bool) error {
 	r, ok := err.(*validate.Reason)
 	if !ok || r.EDE != dns.ExtendedErrorCodeNSECMissing || missing {
@@ -22,12 +22,13 @@ func correctMissingEDE(err error, missing bool) error {
 	return &wrong
 }
 
-// hasDenialRecords reports whether there are NSEC or NSEC3 records.
+// hasDenialRecords reports whether there are NSEC or NSEC3 records among the sets.
 func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }
 
-// limitReason returns the reason in err if a limit of the question caused it, or nil. It says nothing of a zone.
+// limitReason returns the reason in err if the limit of a question caused it, else nil. Such a reason does not affect
+// the status of a zone.
 func limitReason(err error) *validate.Reason {
 	why := (*validate.Reason)(nil)
 	if errors.As(err, &why) && why.Limit != "" {
@@ -36,7 +37,8 @@ func limitReason(err error) *validate.Reason {
 	return nil
 }
 
-// asReason returns an error as a reason with the server that sent the data.
+// asReason converts err to a reason. server is the server that sent the data; it is not set if the reason already has
+// one.
 func asReason(err error, server netip.AddrPort) *validate.Reason {
 	if r, ok := err.(*validate.Reason); ok {
 		if r.Server.IsValid() {

@@ -10,17 +10,18 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// rootStatus has the observations of the root's keys about the trust anchors and the clock.
+// A rootStatus holds observations of the root's DNSKEY RRset: which keys have trust anchors, and whether the clock is
+// wrong.
 type rootStatus struct {
 	mu           sync.Mutex    // guards the fields below
-	unknownTags  []uint16      // SEP keys without a trust anchor
-	anchoredTags []uint16      // SEP keys with a trust anchor
-	signingTags  []uint16      // of these, keys that sign the DNSKEY RRset
+	unknownTags  []uint16      // key tags of SEP keys without a trust anchor
+	anchoredTags []uint16      // key tags of SEP keys with a trust anchor
+	signingTags  []uint16      // key tags of the anchored keys that sign the DNSKEY RRset
 	clockOff     time.Duration // see observe.RecursorStats.ClockOff
 }
 
-// observeKeys stores the observations of a DNSKEY RRset of the root. err is the result of its verification. Only
-// signatures that are valid, apart from their validity period, count.
+// observeKeys stores the observations of a DNSKEY RRset of the root. err is the result of its verification. It
+// considers only signatures that are valid except for their validity period.
 func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
 	signers, off := d.SigningKeyTags(p, set, now)
 	r.mu.Lock()
@@ -42,7 +43,7 @@ func (r *rootStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err err
 	}
 }
 
-// hasAnchorFor reports whether a trust anchor has the key's tag.
+// hasAnchorFor reports whether a trust anchor has the key tag of k.
 func hasAnchorFor(d *validate.DSSet, k *dns.DNSKEY) bool {
 	return slices.Contains(d.KeyTags(), k.KeyTag())
 }

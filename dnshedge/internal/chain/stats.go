@@ -7,7 +7,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// RootAnchors returns the key tags of the root's trust anchors.
+// RootAnchors returns the key tags of the root's trust anchors, or nil if it has none.
 func (c *Validator) RootAnchors() []uint16 {
 	if a := c.anchors["."]; a != nil && a.ds != nil {
 		return a.ds.KeyTags()
@@ -15,7 +15,7 @@ func (c *Validator) RootAnchors() []uint16 {
 	return nil
 }
 
-// Fill sets the statistics of validation in s.
+// Fill sets the statistics of the Validator in s, and adds the memory of its caches to s.Bytes.
 func (c *Validator) Fill(s *observe.RecursorStats) {
 	n := &c.Counts
 	s.Secure, s.Insecure, s.Bogus = n.Secure.Load(), n.Insecure.Load(), make(map[uint16]int64)

@@ -16,9 +16,9 @@ const (
 	maxMinimisedUnits = 20 // units of verification, if the question can spare them
 )
 
-// LearnFromMinimised caches the denial in the answer to a minimised question (RFC 9156). If the name does not exist, it
-// waits for the keys of the zone, because names below it need no query then. It reports whether the signatures are valid;
-// invalid ones cost little, once.
+// LearnFromMinimised caches the denial in the answer to a minimised question (RFC 9156), so that later questions may
+// need no query. For a name error it waits for the keys of the zone, because names below need no query then. It reports
+// false if a signature is invalid or the response has too many RRsets.
 func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Response) (right bool) {
 	if !s.isNegative() || !c.ShouldValidate(s.Name, s.Type) {
 		return true
@@ -61,8 +61,8 @@ func (c *Validator) LearnFromMinimised(ctx context.Context, b WorkBudget, s *Res
 	return failures == 0
 }
 
-// Synthesize answers a question from cached proofs of a zone and of the zones between it and the name, without a query
-// (RFC 8198). It reports false if they do not answer it.
+// Synthesize answers a question without a query, from cached proofs of zones between zone and the name (RFC 8198). It
+// reports false if they do not determine the answer.
 func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype uint16) (known validate.SynthesizedAnswer, ok bool) {
 	if qtype == dns.TypeRRSIG || !c.ShouldValidate(name, qtype) {
 		return known, false

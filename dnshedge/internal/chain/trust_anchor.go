@@ -5,16 +5,18 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A trustAnchor is a trust anchor, or a negative trust anchor (RFC 7646).
+// A trustAnchor is a trust anchor or a negative trust anchor (RFC 7646).
 type trustAnchor struct {
 	zone    string
 	ds      *validate.DSSet // nil: a negative trust anchor
-	builtIn bool            // it is the root's default
+	builtIn bool            // the default trust anchor of the root
 }
 
-// trustAnchors are the trust anchors by zone.
+// A trustAnchors holds the trust anchors by zone, in lower case.
 type trustAnchors map[string]*trustAnchor
 
+// newTrustAnchors returns the given trust anchors and negative trust anchors. If trusted is nil, it adds the built-in
+// ones of the root.
 func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors {
 	all := make(trustAnchors)
 	if trusted == nil {
@@ -30,7 +32,7 @@ func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors 
 	return all
 }
 
-// closestTo returns the nearest trust anchor at or above a name, or nil.
+// closestTo returns the nearest trust anchor at or above a name, or nil if there is none.
 func (all trustAnchors) closestTo(name string) *trustAnchor {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if a := all[name]; a != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// ValidateResponse determines the security status of an answer and reduces it to verified records. It waits for keys. The
-// error is that of ctx, or a local error.
+// ValidateResponse determines the security status of an answer and reduces it to verified records. It waits for the
+// keys of the zones. The error is the cause of ctx, or a local error (see Config.IsLocalError).
 func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Response) error {
 	if s.Status == validate.Secure {
 		return nil // CheckResponse has verified it
@@ -66,9 +66,11 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 	return nil
 }
 
+// setBogus sets the status Bogus and its reason.
 func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
 
-// verifyWithRenewal verifies an answer with the keys of its zone, and with new keys if these do not match.
+// verifyWithRenewal verifies an answer with the keys r of its zone. If they do not match, it verifies the answer with
+// newer keys.
 func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndLearn(s, b.Validation(), sets, keys, time.Now())
@@ -98,8 +100,7 @@ func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Resp
 	return nil
 }
 
-// hasSignedSOA reports whether the SOA record of a negative answer belongs to the zone and has a valid signature of its
-// keys.
+// hasSignedSOA reports whether the SOA record of a negative answer belongs to the zone of k and has a valid signature.
 func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Keys) bool {
 	return slices.ContainsFunc(sets, func(set *validate.RRset) bool {
 		if set.Type != dns.TypeSOA || dnsname.ToLower(set.Name) != k.Zone() {
@@ -110,8 +111,8 @@ func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Ke
 	})
 }
 
-// validateUnsigned searches for an insecure zone cut above an answer without signatures. Servers that serve both parent
-// and child send no referral.
+// validateUnsigned determines the status of an answer without signatures. It is insecure if there is an insecure zone
+// cut between zone and the question's name. A server of both parent and child zone sends no referral for the cut.
 func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Response, zone *Zone) error {
 	r, err := c.findInsecureCut(ctx, b, zone, s.zoneLookupName())
 	switch {
@@ -127,7 +128,8 @@ func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Respo
 	return nil
 }
 
-// zoneLookupName returns a name in the zone whose servers answer the question: the parent of the name for DS (RFC 4035 §3.1.4.1), else the name.
+// zoneLookupName returns a name in the zone whose servers answer the question: the parent of the name for DS (RFC 4035
+// §3.1.4.1), else the name.
 func (s *Response) zoneLookupName() string {
 	if s.Type == dns.TypeDS && s.Name != "." {
 		return dnsname.Parent(s.Name)
@@ -135,8 +137,9 @@ func (s *Response) zoneLookupName() string {
 	return s.Name
 }
 
-// findSigner returns the zone whose keys verify an answer: the zone that was asked or one below it. It also reports
-// whether the relevant RRsets have signatures: those of the answer, or of the denial.
+// findSigner returns the zone whose keys verify the answer: zone, or a zone below it that signed the relevant RRsets.
+// These are the answer, or the SOA and the denial of a negative answer. isSigned reports whether any relevant RRset has
+// a signature.
 func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer string, isSigned bool) {
 	relevant := sets[0]
 	if s.isNegative() {
@@ -157,7 +160,7 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndLearn verifies an answer and caches its proofs for other questions.
+// verifyAndLearn verifies an answer with the keys of a zone, and caches its proofs for the synthesis of other answers.
 func (c *Validator) verifyAndLearn(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err
@@ -168,8 +171,8 @@ func (c *Validator) verifyAndLearn(s *Response, w *validate.Validation, sets [][
 	return nil
 }
 
-// verifyResponse verifies an answer with the keys of a zone and reduces Answer and Authority to the verified records, as
-// RRset.AuthenticRecords returns them. If it fails, it changes only signedByZone.
+// verifyResponse verifies an answer with the keys of a zone, and reduces Answer and Authority to the verified records
+// (see RRset.AuthenticRecords). If it fails, it changes only signedByZone.
 func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.isNegative() {
 		return s.verifyDenial(w, sets[1], k, now)
@@ -228,7 +231,8 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 	return nil
 }
 
-// verifyDenial verifies a negative answer. It sets the rcode, which is not signed, according to the proof.
+// verifyDenial verifies a negative answer. It sets Rcode according to the proof, because no signature covers the
+// response code.
 func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
 	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
 	if err != nil {

@@ -8,20 +8,21 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// verifiedRecords collects the verified RRsets of an answer.
+// A verifiedRecords collects the verified RRsets of an answer.
 type verifiedRecords struct {
 	keys     *validate.Keys
 	sets     []*validate.RRset
 	verified []validate.Verified
-	ttl      uint32 // seconds that all may be cached (RFC 4035 §5.3.3)
+	ttl      uint32 // seconds for which all RRsets may be cached (RFC 4035 §5.3.3)
 }
 
+// addRRset adds an RRset with the result of its verification.
 func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verified) {
 	a.sets, a.verified = append(a.sets, set), append(a.verified, v)
 	a.ttl = min(a.ttl, v.TTL)
 }
 
-// authenticRecords returns the records and signatures that the client gets.
+// authenticRecords returns the records and signatures of the RRsets, see RRset.AuthenticRecords.
 func (a *verifiedRecords) authenticRecords() (rrs []dns.RR) {
 	for i, set := range a.sets {
 		rrs = append(rrs, set.AuthenticRecords(a.keys, a.verified[i], a.ttl)...)

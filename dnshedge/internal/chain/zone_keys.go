@@ -16,40 +16,40 @@ import (
 
 // Limits of key lookups and of the key cache.
 const (
-	maxLookupTime = 10 * time.Second // of a key lookup
-	maxServers    = 6                // servers that are asked while their data is bogus; as many as a dnssec.Validator has turns
-	minBackoff    = 5 * time.Second  // how long a zone stays bogus at first; it doubles each time (RFC 9520 §3.2)
-	maxBackoff    = 5 * time.Minute
-	anchorBackoff = 15 * time.Second // in place of maxBackoff for the zone of a trust anchor, on which all zones below depend
-	maxCacheTime  = 24 * time.Hour
+	maxLookupTime = 10 * time.Second // timeout of a key lookup
+	maxServers    = 6                // servers that are asked while their data is bogus; as many as a dnssec.Validator tries
+	minBackoff    = 5 * time.Second  // how long a zone stays bogus at first; doubles each time (RFC 9520 §3.2)
+	maxBackoff    = 5 * time.Minute  // maximum of the backoff
+	anchorBackoff = 15 * time.Second // replaces maxBackoff for the zone of a trust anchor, on which all zones below depend
+	maxCacheTime  = 24 * time.Hour   // maximum cache lifetime of an entry
 )
 
-// zoneKeys is the cached security status of a zone, with its keys. It is immutable.
+// A zoneKeys is an entry of the key cache: the security status of a zone, with its keys. It is immutable once cached.
 type zoneKeys struct {
 	status        validate.Status
-	keys          *validate.Keys   // if status is Secure
-	why           *validate.Reason // why it is bogus, or insecure for a special reason
-	noZone        bool             // the name is proven to be no zone
-	presumed      bool             // no referral led to the zone, and its servers may be others
-	established   time.Time
+	keys          *validate.Keys   // set if status is Secure
+	why           *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records
+	noZone        bool             // there is proof that no zone has this name
+	presumed      bool             // no referral led to the zone, so that it may have other servers
+	established   time.Time        // time at which the entry was made
 	expires       time.Time
-	backoff       time.Duration // time from established to expires, if bogus
-	referralID    uint64        // the referral for which it is bogus; through another one the zone may be valid; 0: none
+	backoff       time.Duration // time from established to expires if the zone is bogus
+	referralID    uint64        // referral for which the zone is bogus; 0: any
 	referralWrong bool          // that referral is bogus
-	size          int64         // bytes, by an estimate
+	size          int64         // estimated memory in bytes
 	unreachable   bool          // bogus because no server has answered
-	localErr      error         // bogus because of this error, see Config.IsLocalError; nil: it is not
-	inherited     bool          // status of the parent zone; its own DS records do not matter
+	localErr      error         // local error (see Config.IsLocalError) that makes the zone bogus, or nil
+	inherited     bool          // status of the parent zone; the zone's own DS records do not matter
 }
 
-// A keyLookup determines the zoneKeys of a zone for all callers that wait.
+// A keyLookup determines the zoneKeys of a zone for all questions that wait for them.
 type keyLookup struct {
 	zone   *Zone
 	done   chan struct{}
-	result *zoneKeys // written before done is closed
+	result *zoneKeys // set before done is closed
 }
 
-// cachedKeys returns the current cache entry of a zone, or nil.
+// cachedKeys returns the cache entry of a zone if it is current, else nil.
 func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,13 +59,13 @@ func (c *Validator) cachedKeys(zone string, now time.Time) *zoneKeys {
 	return nil
 }
 
-// isCurrent reports whether the entry is valid at now: it has not expired, and was not made after now, which happens if the clock was set back.
+// isCurrent reports whether the entry is valid at now. It is not if it has expired, or was made after now because the
+// clock was set back. A nil entry is not current.
 func (r *zoneKeys) isCurrent(now time.Time) bool {
 	return r != nil && now.Before(r.expires) && !now.Before(r.established)
 }
 
-// applicableKeys returns the current cache entry that applies to a zone, or nil. A negative result from before the
-// referral does not apply.
+// applicableKeys returns the cache entry of a zone if it is current and applies to its referral, else nil.
 func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	if r := c.cachedKeys(z.Name, now); r.appliesTo(z) {
 		return r
@@ -73,7 +73,8 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 	return nil
 }
 
-// appliesTo reports whether the entry applies to a zone found through its referral.
+// appliesTo reports whether the entry applies to a zone with the referral of z. A bogus status may hold only for
+// another referral. A nil entry does not apply.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.presumed && !z.presumed && (r.status == validate.Bogus || r.noZone):
@@ -82,7 +83,7 @@ func (r *zoneKeys) appliesTo(z *Zone) bool {
 	return r.status != validate.Bogus || z.presumed || r.referralID == 0 || r.referralID == z.referralID()
 }
 
-// PrefetchKeys starts the key lookup of a zone if its keys are needed and not cached.
+// PrefetchKeys starts the key lookup of a zone if the zone needs keys and they are not cached.
 func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableKeys(z, time.Now()) != nil {
 		return
@@ -97,8 +98,9 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 	c.joinLookup(b, z, nil)
 }
 
-// joinLookup returns the key lookup for a zone, and whether the caller started it. The lookup is already done if the cache
-// has an entry other than old, which the caller has seen. old is nil if there was none.
+// joinLookup returns the key lookup of a zone, and starts it if none is running. mine reports whether this call started
+// it. If the cache has a newer entry than old, the returned lookup is already done. old is the entry that the caller
+// has seen, or nil.
 func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLookup, mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +125,8 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 	return f, true
 }
 
-// storeResult caches the result of a lookup, except after a limit or a local error, or if the zone has moved.
+// storeResult caches the result of a lookup. It does not if a limit or a local error ended the lookup, or if the zone
+// has moved.
 func (c *Validator) storeResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
 	r.presumed = z.presumed
@@ -166,7 +169,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 	c.bytes += r.size
 }
 
-// backoffLimit returns the maximum time that a zone stays bogus before it is looked up again.
+// backoffLimit returns the maximum time for which a zone stays bogus before its keys are looked up again.
 func (c *Validator) backoffLimit(zone string) time.Duration {
 	if a := c.anchors.closestTo(zone); a != nil && a.zone == zone {
 		return anchorBackoff
@@ -174,9 +177,10 @@ func (c *Validator) backoffLimit(zone string) time.Duration {
 	return maxBackoff
 }
 
-// zoneKeysSize is the size of a cache entry without keys, in bytes.
+// zoneKeysSize is the estimated memory of a cache entry without keys, in bytes.
 const zoneKeysSize = 512
 
+// removeKeys removes the cache entry of a zone. The caller holds mu.
 func (c *Validator) removeKeys(zone string) {
 	if r := c.keyCache[zone]; r != nil {
 		delete(c.keyCache, zone)
@@ -184,7 +188,7 @@ func (c *Validator) removeKeys(zone string) {
 	}
 }
 
-// ForgetBogus removes the bogus status of a zone that has moved to other servers.
+// ForgetBogus removes the cache entry of a zone if it is bogus. It is called when the zone has moved to other servers.
 func (c *Validator) ForgetBogus(zone string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,8 +197,8 @@ func (c *Validator) ForgetBogus(zone string) {
 	}
 }
 
-// BogusOrigin returns the zone that makes z bogus: z itself or an ancestor. Cache entries for other referrals to these
-// zones count too.
+// BogusOrigin returns the zone that makes z bogus: z itself, or the ancestor from which it inherits that status. It
+// considers cache entries for all referrals.
 func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	for now := time.Now(); z.Parent != nil; z = z.Parent {
 		r, above := c.cachedKeys(z.Name, now), c.cachedKeys(z.Parent.Name, now)
@@ -205,7 +209,8 @@ func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	return z
 }
 
-// evictKeys removes an expired entry or, of a few entries, the one that expires first.
+// evictKeys removes an expired entry. If it finds none among eight random entries, it removes the one that expires
+// first. The caller holds mu.
 func (c *Validator) evictKeys(now time.Time) {
 	const samples = 8
 	n, worst := 0, ""
@@ -224,12 +229,13 @@ func (c *Validator) evictKeys(now time.Time) {
 	c.removeKeys(worst)
 }
 
-// isLocalFailure reports whether the status is bogus only because of a question's limit or a local error.
+// isLocalFailure reports whether the entry is bogus only because of a question's limit or a local error.
 func (r *zoneKeys) isLocalFailure() bool {
 	return r.status == validate.Bogus && (r.localErr != nil || r.why != nil && r.why.Limit != "")
 }
 
-// lookUpKeys returns the zoneKeys of a zone, from the cache or a lookup. The error is that of ctx, or a local error.
+// lookUpKeys returns the zoneKeys of a zone, from the cache or by a lookup. The error is the cause of ctx, or a local
+// error.
 func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zoneKeys, error) {
 	for again := false; ; again = true {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
@@ -248,7 +254,7 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*zon
 	}
 }
 
-// verifyOrRenew calls verify with the keys of a zone, and again with new keys if these do not match.
+// verifyOrRenew calls verify with the keys r of a zone. If they do not match, it calls verify again with newer keys.
 func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *zoneKeys, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdated(ctx, b, z, r, err)
@@ -261,8 +267,8 @@ func verifyOrRenew[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zo
 	return v, err
 }
 
-// renewOutdated returns newer zoneKeys after a verification has failed with err, or nil if there are none. The error is
-// that of ctx, or a local error.
+// renewOutdated returns newer keys of a zone after a verification with r has failed with err. It returns nil if there
+// are none. The error is the cause of ctx, or a local error.
 func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r *zoneKeys, err error) (*zoneKeys, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.established) < minBackoff {
 		return nil, nil
@@ -274,7 +280,7 @@ func (c *Validator) renewOutdated(ctx context.Context, b WorkBudget, z *Zone, r 
 	return renewed, nil
 }
 
-// cutCandidates returns the names below a zone down to name, each of which may be a zone cut.
+// cutCandidates returns the names from a child of zone down to name, each of which may be a zone cut.
 func cutCandidates(name, zone string) (names []string) {
 	for ; dnsname.IsBelow(name, zone); name = dnsname.Parent(name) {
 		names = append(names, name)
@@ -283,9 +289,9 @@ func cutCandidates(name, zone string) (names []string) {
 	return names
 }
 
-// findInsecureCut looks up the names between a zone and a name for an insecure delegation without a referral. It returns
-// the entry of the delegation, nil if there is none, or an entry that is a local failure. It looks up a few names in
-// parallel.
+// findInsecureCut looks for an insecure delegation between a zone and a name for which there was no referral. It
+// returns the entry of the delegation, or nil if there is none. If a limit or a local error prevents the search, it
+// returns that entry. It looks up several names in parallel.
 func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*zoneKeys, error) {
 	const atOnce = 4
 	names := cutCandidates(name, zone.Name)
@@ -308,18 +314,19 @@ func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zon
 	return nil, nil
 }
 
-// isProvenInsecure reports whether the zone is proven to be unsigned.
+// isProvenInsecure reports whether the entry is that of an existing zone that is proven to be insecure. It is false for
+// nil.
 func (r *zoneKeys) isProvenInsecure() bool {
 	return r != nil && r.status == validate.Insecure && !r.noZone
 }
 
-// isBelowInsecureCut reports whether the cache has an insecure zone at or above name and below zone.
+// isBelowInsecureCut reports whether the cache has an insecure zone below zone, at or above name.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 	return slices.ContainsFunc(cutCandidates(name, zone), func(cut string) bool { return c.cachedKeys(cut, now).isProvenInsecure() })
 }
 
-// refreshKeys returns zoneKeys newer than old, whose keys do not match the data of the zone's servers. It queries them
-// again unless old is recent.
+// refreshKeys returns newer zoneKeys than old, which do not match the data of the zone's servers. It queries the keys
+// again unless old is recent or no longer cached.
 func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *zoneKeys) (*zoneKeys, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
@@ -343,9 +350,10 @@ func (r *zoneKeys) forChild() *zoneKeys {
 	return &same
 }
 
-// The kinds of rings.
+// Constructors of the kinds of cache entries.
 
-// newSecureKeys returns the entry of a secure zone. It expires with the keys and after the seconds in most.
+// newSecureKeys returns the entry of a secure zone. It expires with the keys, and after each of the numbers of seconds
+// in most.
 func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
 	r := &zoneKeys{status: validate.Secure, keys: k, expires: now.Add(cacheLifetime(append(most, k.TTL())...))}
 	if end := k.Expires(); !end.IsZero() && end.Before(r.expires) {
@@ -354,22 +362,24 @@ func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
 	return r
 }
 
-// newInsecureKeys returns the entry of an insecure zone.
+// newInsecureKeys returns the entry of an insecure zone. It expires after the smallest number of seconds in most. why
+// is nil without a special reason.
 func newInsecureKeys(why *validate.Reason, now time.Time, most ...uint32) *zoneKeys {
 	return &zoneKeys{status: validate.Insecure, why: why, expires: now.Add(cacheLifetime(most...))}
 }
 
-// newNonexistentZone returns the entry of a name that is no zone.
+// newNonexistentZone returns the entry of a name that is proven to be no zone. It expires after most seconds.
 func newNonexistentZone(most uint32) *zoneKeys {
 	r := newInsecureKeys(nil, time.Now(), most)
 	r.noZone = true
 	return r
 }
 
-// newBogusKeys returns the entry of a bogus zone.
+// newBogusKeys returns the entry of a bogus zone. storeResult sets its expiration.
 func newBogusKeys(why *validate.Reason) *zoneKeys { return &zoneKeys{status: validate.Bogus, why: why} }
 
-// newFailedKeys returns the entry of a zone whose lookup has failed with err. server, if valid, sent the data.
+// newFailedKeys returns the bogus entry of a zone whose lookup has failed with err. server is the server that sent the
+// data, if valid.
 func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	r := newBogusKeys(asReason(err, server))
 	if c.conf.IsLocalError(err) {
@@ -378,8 +388,9 @@ func (c *Validator) newFailedKeys(err error, server netip.AddrPort) *zoneKeys {
 	return r
 }
 
-// unreachableEntry returns the cache entry of a zone whose servers, or whose parent's servers, have not answered. It is last, the entry made from an
-// earlier answer, or a new one with the reason and err if last is nil.
+// unreachableEntry returns the bogus entry of a zone when its servers, or those of its parent, have stopped answering
+// with err. It is last, the entry made from an earlier bogus answer. If last is nil, it is a new entry with the reason
+// why.
 func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err error) *zoneKeys {
 	if last == nil {
 		why.Text += ": " + err.Error()
@@ -392,7 +403,7 @@ func (c *Validator) unreachableEntry(last *zoneKeys, why validate.Reason, err er
 	return last
 }
 
-// cacheLifetime returns the lowest of some numbers of seconds, between 1 s and maxCacheTime.
+// cacheLifetime returns the smallest of the given numbers of seconds, between one second and maxCacheTime.
 func cacheLifetime(most ...uint32) time.Duration {
 	d := maxCacheTime
 	for _, n := range most {
@@ -401,7 +412,7 @@ func cacheLifetime(most ...uint32) time.Duration {
 	return max(d, time.Second)
 }
 
-// establishKeys determines the security status and the keys of a zone.
+// establishKeys determines the security status and the keys of a zone, by queries where needed.
 func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (ring *zoneKeys) {
 	now := time.Now()
 	a := c.anchors.closestTo(z.Name)
@@ -460,8 +471,9 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 	return r
 }
 
-// establishDS returns the verified DS records of a zone, from the referral or a DS query, and their age. Without DS
-// records it returns the zone's entry. wrong reports that the referral is bogus and was dropped.
+// establishDS returns the verified DS records of a zone, from the referral or a DS query, and the time since they were
+// received. If there are none, d is nil, and r is the entry of the zone. wrong reports that the referral was bogus and
+// was dropped.
 func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *zoneKeys) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
@@ -492,7 +504,8 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 	return d, 0, wrong, r
 }
 
-// queryDS sends a DS query to the servers of the parent zone.
+// queryDS queries the parent's servers for the DS records of a zone and verifies them. It returns the DS records, or
+// the entry of the zone if there are none. It tries other servers while the responses are bogus.
 func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*validate.DSSet, *zoneKeys) {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -533,7 +546,8 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 	return nil, last
 }
 
-// inheritBogusParent returns the entry of a zone whose parent is known to be bogus, or nil.
+// inheritBogusParent returns the entry that a zone inherits if its parent is bogus according to the cache, else nil. A
+// zone with a trust anchor of its own inherits nothing.
 func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	if a := c.anchors.closestTo(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
 		return nil // an island of security
@@ -544,8 +558,9 @@ func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
 	return nil
 }
 
-// verifyDSEvidence verifies the DS records of a zone, or their denial, received from a server some time ago. It returns
-// neither DS records nor an entry if the evidence has expired.
+// verifyDSEvidence verifies the DS records of a zone, or the proof that there are none. from is the server that sent
+// them; ago is the time since then. It returns the DS records, or the entry of the zone without DS records. Both are
+// nil if the records have expired.
 func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *zoneKeys) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
 	zone := c.signerZone(z.Parent, lowestSigner(evidence, z.Parent.Name, z.Name), z.Name)
@@ -602,8 +617,8 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	return nil, newNonexistentZone(den.TTL)
 }
 
-// verifyAliasEvidence verifies that a name is an alias and thus no zone (RFC 1034 §3.6.2). signer is the signing zone,
-// with the entry r.
+// verifyAliasEvidence verifies the CNAME records of a name, which show that the name is no zone (RFC 1034 §3.6.2).
+// signer is the signing zone, with the keys r. It returns the entry of the name.
 func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *zoneKeys, alias *validate.RRset, evidence []*validate.RRset) *zoneKeys {
 	ttl, err := verifyOrRenew(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
@@ -619,8 +634,8 @@ func (c *Validator) verifyAliasEvidence(ctx context.Context, b WorkBudget, z *Zo
 	return newNonexistentZone(ttl)
 }
 
-// keysAfterDSFailure returns the entry of a zone whose DS evidence is invalid. It is bogus, unless an insecure zone
-// between the parent and the name may have sent arbitrary signatures.
+// keysAfterDSFailure returns the entry of a zone after the verification of its DS records has failed with err. It is
+// bogus, unless there is an insecure zone between the parent and the name, which may have sent arbitrary signatures.
 func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *zoneKeys {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
@@ -632,8 +647,8 @@ func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zon
 	return c.newFailedKeys(err, from)
 }
 
-// findHiddenInsecureCut returns the entry of an insecure zone between z and a name after verification has failed with err.
-// It returns nil if all cuts are known, or if err is a limit or a local error.
+// findHiddenInsecureCut is findInsecureCut after a verification has failed with err. It returns nil if all zone cuts
+// below z are known, or if err is a limit or a local error.
 func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*zoneKeys, error) {
 	if !z.CutsUnknown || limitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
@@ -641,7 +656,7 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 	return c.findInsecureCut(ctx, b, z, name)
 }
 
-// signerZone returns the zone with the name signer that signed data of a server of z: z itself or a zone between it and
+// signerZone returns the Zone of the signer of data about name from a server of z: z itself, or a zone between z and
 // name.
 func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 	if a := c.anchors.closestTo(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
@@ -653,14 +668,15 @@ func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 	return z.childZone(signer, true)
 }
 
-// childZone returns a zone below z without a referral. Its servers are those of z.
+// childZone returns a zone below z for which there is no referral. It has the servers of z. claimed reports whether a
+// signature names it as the signer.
 func (z *Zone) childZone(name string, claimed bool) *Zone {
 	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, presumed: true, namedBySigner: claimed}
 }
 
-// lowestSigner returns the zone whose keys verify the RRsets that a server of zone sent about a name: the zone itself, or
-// the lowest signer below it that is above the name. A section may have RRsets of several zones if the name is the target
-// of an alias.
+// lowestSigner returns the zone whose keys verify RRsets about a name from a server of zone. That is the lowest signer
+// below zone and above name, or zone itself. A section may have RRsets of several zones if the name is the target of an
+// alias.
 func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, s := range sets {
@@ -671,7 +687,8 @@ func lowestSigner(sets []*validate.RRset, zone, name string) string {
 	return lowest
 }
 
-// rrsetSigner returns the signer of an RRset: zone if it signed it, or the lowest signer below it that is above the name.
+// rrsetSigner returns the signer of an RRset: zone if zone signed it, or else the lowest signer below zone and above
+// name. Without such a signer it returns zone.
 func rrsetSigner(s *validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, signer := range s.SignerZones() {
@@ -685,15 +702,17 @@ func rrsetSigner(s *validate.RRset, zone, name string) string {
 	return lowest
 }
 
+// errNoResponse is the result of a key query that has panicked.
 var errNoResponse = errors.New("no response has come")
 
-// keyResponse is the result of a DNSKEY query.
+// A keyResponse is the result of a DNSKEY query.
 type keyResponse struct {
 	said *Response
 	err  error
 }
 
-// queryKeys sends a DNSKEY query to a zone, to the servers in bad last.
+// queryKeys starts a DNSKEY query to the servers of a zone, to the servers in bad last. The channel receives one
+// result.
 func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ...netip.AddrPort) <-chan keyResponse {
 	done := make(chan keyResponse, 1)
 	c.Counts.KeyQueries.Add(1)
@@ -706,8 +725,8 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 	return done
 }
 
-// awaitKeys returns the entry of a zone whose keys must match d, once they have come. It queries further servers while the
-// keys are bogus.
+// awaitKeys waits for the result of a DNSKEY query and returns the entry of the zone, whose keys must match d. It
+// queries further servers while the keys are bogus.
 func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *zoneKeys {
 	var last *zoneKeys
 	var bad []netip.AddrPort
@@ -738,7 +757,7 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 	return last
 }
 
-// verifyKeyResponse returns the entry of a zone whose keys must match d.
+// verifyKeyResponse verifies a DNSKEY response and returns the entry of the zone, whose keys must match d.
 func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, said *Response) *zoneKeys {
 	now := time.Now()
 	sets, err := validate.GroupRRsets(said.Answer)
