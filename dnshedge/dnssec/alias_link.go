@@ -9,14 +9,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// An aliasLink is the part of a response about one name: records, an alias, or a denial.
+// An aliasLink is the part of a response about one name of a chain of aliases: records, an alias, or a denial.
 type aliasLink struct {
 	chain.Response
-	aliasTarget string // the name to resolve next; "": it is the end
-	isEmpty     bool   // neither records nor an SOA record
+	aliasTarget string // target of the alias, which is resolved next; "": this is the last link
+	isEmpty     bool   // the response has neither records nor an SOA record for the name
 }
 
-// newAliasLink returns the part of a response about a name, which need not be that of the question.
+// newAliasLink returns the part of a response about a name: the question's name, or a target of its aliases.
 func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	l := &aliasLink{Response: chain.Response{Name: name, Type: qtype, Rcode: dns.RcodeSuccess}}
 	if a := chain.FindAlias(r.Answer, name, qtype, "."); a != nil {
@@ -36,8 +36,8 @@ func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	return l
 }
 
-// selectRRset returns the records of a name and type, or of all types for ANY, with their signatures. It returns none if
-// there are only signatures that were not asked for.
+// selectRRset returns the records with the given name and type, or of all types for ANY, followed by their signatures.
+// It returns none if there are only signatures and the type is not RRSIG.
 func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 	var sigs []dns.RR
 	for _, rr := range rrs {
@@ -64,11 +64,11 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 	return append(set, sigs...)
 }
 
-// isOtherClass reports whether a record has another class than IN.
+// isOtherClass reports whether the class of a record is not IN.
 func isOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
 
-// isSOA reports whether a record is the SOA record of a negative answer (RFC 2308 §2). NSEC records alone may prove a
-// wildcard alias.
+// isSOA reports whether a record is an SOA record, which a negative answer has (RFC 2308 §2). NSEC records alone may
+// prove the expansion of a wildcard alias.
 func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
 
 // selectDenialRecords returns the NSEC and NSEC3 records, with their signatures.

@@ -14,14 +14,15 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-const maxAnchors = 1 << 20 // maxAnchors is the maximum size of a file of anchors in bytes.
+const maxAnchors = 1 << 20 // maximum size of a file of trust anchors in bytes
 
-// ReadAnchors reads trust anchors: the currently valid ones of IANA's root-anchors.xml (RFC 9718), or DS and DNSKEY
-// records of a zone file.
+// ReadAnchors reads trust anchors from IANA's root-anchors.xml (RFC 9718), or from a zone file with DS and DNSKEY
+// records. It skips anchors of root-anchors.xml that are not valid now. It is an error if there is no valid anchor.
 func ReadAnchors(r io.Reader) ([]dns.RR, error) {
 	return readAnchors(r, time.Now())
 }
 
+// readAnchors is ReadAnchors at the time now.
 func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxAnchors+1))
 	switch {
@@ -49,7 +50,7 @@ func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	return all, nil
 }
 
-// parseAnchorsXML parses root-anchors.xml.
+// parseAnchorsXML returns the anchors of root-anchors.xml that are valid at now.
 func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	var file struct {
 		XMLName xml.Name `xml:"TrustAnchor"`
@@ -90,7 +91,7 @@ func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	return all, nil
 }
 
-// parseZoneFile parses DS and DNSKEY records.
+// parseZoneFile returns the records of a zone file, which must be DS or DNSKEY records.
 func parseZoneFile(b []byte, _ time.Time) (all []dns.RR, err error) {
 	p := dns.NewZoneParser(bufio.NewReader(bytes.NewReader(b)), ".", "")
 	p.SetDefaultTTL(3600)

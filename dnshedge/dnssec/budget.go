@@ -15,25 +15,27 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// maxQueries is the number of messages to the Exchanger for one question, as with recursor.Limits.
+// maxQueries is the maximum number of messages to the Exchanger for one question, see recursor.Limits.
 const maxQueries = 64
 
-// A questionBudget counts the cost of a client's question. It is safe for concurrent use.
+// A questionBudget limits the cost of a client's question, and selects the upstreams for its key queries. It is safe
+// for concurrent use.
 type questionBudget struct {
 	core       *core
 	validation validate.Validation
 	queries    atomic.Int32
 
-	mu    sync.Mutex // guards tried
-	tried map[question]*triedUpstreams
+	mu    sync.Mutex                   // guards tried
+	tried map[question]*triedUpstreams // upstreams of each key query so far
 }
 
-// triedUpstreams are the upstreams that a question for keys was sent to.
+// A triedUpstreams records the upstreams that a key query was sent to.
 type triedUpstreams struct {
 	upstreams *upstreamTurns
 	unsigned  bool // the last response had no signatures
 }
 
+// newBudget returns the budget of a new question.
 func (c *core) newBudget() *questionBudget {
 	b := &questionBudget{core: c, tried: make(map[question]*triedUpstreams)}
 	b.validation.Policy = c.validator.Policy()
@@ -43,7 +45,7 @@ func (c *core) newBudget() *questionBudget {
 // Validation implements chain.WorkBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts a message to the Exchanger.
+// spendQuery counts a message to the Exchanger. It returns a *validate.Reason if that exceeds maxQueries.
 func (b *questionBudget) spendQuery(q question) error {
 	if b.queries.Add(1) > maxQueries {
 		return &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: fmt.Sprintf("limit Queries of %d reached", maxQueries), Name: q.name, Type: q.qtype, Limit: "Queries"}
@@ -51,10 +53,11 @@ func (b *questionBudget) spendQuery(q question) error {
 	return nil
 }
 
+// errNoOtherUpstream is the error of a key query after all upstreams were asked.
 var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 
-// Query implements chain.WorkBudget. A repeated question means that the last response was bogus: it goes to the next
-// upstream.
+// Query implements chain.WorkBudget. A second call with the same question means that the last response was bogus: it
+// goes to the next upstream.
 func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, _ []netip.AddrPort) (*chain.Response, error) {
 	q := question{name: name, qtype: qtype}
 	err := errNoOtherUpstream
@@ -87,8 +90,8 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 	}
 }
 
-// forgetLocalFailure resets the upstreams of a question for keys after a local error: none has answered, and all may be
-// asked again.
+// forgetLocalFailure resets the upstreams of a key query if err is a local error. No upstream has then answered, and
+// all may be asked again.
 func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	if !localerror.IsLocal(err) {
 		return
@@ -98,7 +101,8 @@ func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	delete(b.tried, q)
 }
 
-// nextUpstream returns the next upstream for a question for keys, and whether it is the first.
+// nextUpstream returns the turn of the next upstream for a key query, and whether it is the first turn. ok is false if
+// no upstream is left.
 func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +115,7 @@ func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bo
 	return at, first, ok
 }
 
-// isUsable reports whether a response is an answer, not a failure.
+// isUsable reports whether a response is a complete answer or denial, and no failure.
 func isUsable(r *dns.Msg) bool {
 	switch r.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:

@@ -1,16 +1,16 @@
-// Package dnssec validates the answers of other resolvers. It also defines the trust anchors of a validator and the error
-// of a bogus answer.
+// Package dnssec validates the answers of upstream resolvers with DNSSEC. It also defines the trust anchors of a
+// validator and the error of a bogus answer.
 //
-// A [recursor.Resolver] validates the answers of zones' servers, and a [Validator] the answers of the resolvers that a
-// forwarder asks:
+// A [Validator] validates the answers of a forwarder's upstreams. A [recursor.Resolver] validates the answers of
+// authoritative servers:
 //
 //	r := &recursor.Resolver{Trust: dnssec.Trust{Insecure: []string{"corp.example"}}}
 //	v := &dnssec.Validator{Exchanger: &dnshedge.Client{Upstreams: upstreams}, Trust: dnssec.Trust{Insecure: []string{"corp.example"}}}
 //
 // [docs/recursor.md] describes the checks, the meaning of AD, and the remedies for a wrong clock or anchor.
 //
-// [recursor.Resolver]: https://pkg.go.dev/github.com/gohedge/hedge/dnshedge/recursor#Resolver
-// [docs/recursor.md]: https://github.com/gohedge/hedge/blob/main/docs/recursor.md#what-is-signed
+// [recursor.Resolver]: https://pkg.go.dev/github.com/gohedge/hedge/dnshedge/recursor#Resolver [docs/recursor.md]:
+// https://github.com/gohedge/hedge/blob/main/docs/recursor.md#what-is-signed
 package dnssec
 
 import (
@@ -20,25 +20,25 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Trust configures a validator. The zero value validates with the built-in keys of the root.
+// A Trust configures validation. The zero value validates with the built-in trust anchors of the root.
 type Trust struct {
-	// Anchors are the trust anchors: DS or DNSKEY records of any zones. Nil: the built-in keys of the root zone, 20326 and
-	// 38696. Otherwise these are not used.
+	// Anchors are the trust anchors: DS or DNSKEY records of any zones. Nil means the built-in keys of the root zone,
+	// 20326 and 38696. Otherwise only Anchors are used.
 	Anchors []dns.RR
 
-	// Insecure are names at and below which nothing is validated (negative trust anchors, RFC 7646). The nearer of an
-	// anchor and a negative anchor counts. Nil: none.
+	// Insecure are negative trust anchors (RFC 7646): nothing is validated at and below these names. If a name is below
+	// both kinds of anchors, the nearer one applies. Nil means none.
 	Insecure []string
 
-	// AllowSHA1 accepts signatures made with SHA-1. Without it, zones with only these are insecure, like unsigned zones
-	// (RFC 9905).
+	// AllowSHA1 accepts signatures that use SHA-1. Without it, zones with only such signatures are insecure, like unsigned
+	// zones (RFC 9905).
 	AllowSHA1 bool
 
-	// Report validates and counts without failing: a bogus answer is returned without AD. It shows beforehand which
-	// answers would fail.
+	// Report validates answers and counts the results, but returns bogus answers without AD in place of a failure. It
+	// shows which answers would fail.
 	Report bool
 
-	// Off turns validation off: AD is never set, and DO, CD and signatures are passed on.
+	// Off disables validation. AD is never set, and DO, CD and signatures are passed on.
 	Off bool
 }
 
@@ -46,17 +46,18 @@ type Trust struct {
 type Security uint8
 
 const (
-	// Unchecked answers were not validated: validation is off, the question had CD, or it failed before.
+	// Unchecked answers were not validated: validation is off, the question had CD, or it failed before validation.
 	Unchecked Security = iota
-	// Secure answers are signed, in an unbroken chain from a trust anchor.
+	// Secure answers have valid signatures, in an unbroken chain from a trust anchor.
 	Secure
-	// Insecure answers are proven to be unsigned, signed with unsupported algorithms only, or outside of all trust
+	// Insecure answers are proven to be unsigned, are signed only with unsupported algorithms, or are outside of all trust
 	// anchors.
 	Insecure
 	// Bogus answers lack a valid signature although the zone is signed.
 	Bogus
 )
 
+// String returns the status in lower case, for example "secure".
 func (s Security) String() string {
 	switch s {
 	case Secure:
@@ -69,15 +70,15 @@ func (s Security) String() string {
 	return "unchecked"
 }
 
-// An Error is the reason why an answer is bogus.
+// An Error describes why an answer is bogus.
 type Error struct {
 	EDE    uint16         // info code of the extended error (RFC 8914)
-	Text   string         // the defect, in one line
-	Zone   string         // whose keys should have signed it; "": unknown
+	Text   string         // description of the fault, in one line
+	Zone   string         // zone whose keys should have signed the answer; "": unknown
 	Name   string         // owner of the invalid records
-	Type   uint16         // of the invalid records
+	Type   uint16         // type of the invalid records
 	Server netip.AddrPort // sender of the response; invalid: unknown
-	Limit  string         // limit that was reached; "": none
+	Limit  string         // name of the limit that was reached; "": none
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("dnssec: %s", e.Text) }

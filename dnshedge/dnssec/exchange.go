@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	maxAliases = 11   // of an answer
-	udpSize    = 1232 // UDP payload size in messages
+	maxAliases = 11   // maximum length of a chain of aliases
+	udpSize    = 1232 // UDP payload size in OPT records
 )
 
-// errTimeout ends a question that takes too long.
+// errTimeout is the cause of the end of a question that takes too long.
 var errTimeout = errors.New("no answer in time")
 
 // A question is a question of class IN.
@@ -31,7 +31,7 @@ type question struct {
 	qtype uint16
 }
 
-// newMessage returns a message with the question and DO. With cd, the upstream need not validate.
+// newMessage returns a query for the question, with RD and DO. cd sets CD, so that the upstream does not validate.
 func (q question) newMessage(cd bool) *dns.Msg {
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Id: dns.Id(), RecursionDesired: true, CheckingDisabled: cd}}
 	m.Question = []dns.Question{{Name: q.name, Qtype: q.qtype, Qclass: dns.ClassINET}}
@@ -39,7 +39,7 @@ func (q question) newMessage(cd bool) *dns.Msg {
 	return m
 }
 
-// newMessageLike returns a message with the question and the EDNS options and RD of the client's message m.
+// newMessageLike is newMessage with the RD flag and the EDNS options of the client's message m.
 func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	ask := q.newMessage(cd)
 	ask.RecursionDesired = m.RecursionDesired
@@ -49,25 +49,29 @@ func (q question) newMessageLike(m *dns.Msg, cd bool) *dns.Msg {
 	return ask
 }
 
-// An answer is the answer to a client's question.
+// An answer is the answer to a client's question, or the failure of an upstream.
 type answer struct {
 	rcode             int
 	answer, authority []dns.RR
 	options           []dns.EDNS0
-	status            validate.Status  // the lowest of all parts
-	reason            *validate.Reason // why it is insecure; may be nil
+	status            validate.Status  // lowest status of all links
+	reason            *validate.Reason // why the answer is insecure; may be nil
 	signed            bool             // the response had signatures
-	isUpstreamFailure bool             // the upstream reports a failure
+	isUpstreamFailure bool             // the upstream responded with a failure
 }
 
-// ExchangeContext answers the question of m, which it does not change. The address must be empty. The response has m's ID
-// and RA, never AA, and an OPT record if m has one. It has AD if the whole answer was validated, m has DO or AD, and not
-// CD (RFC 6840 §5.8). RRSIG, NSEC and NSEC3 records are included only if m has DO or asks for them (RFC 4035 §3.2.1).
+// ExchangeContext answers the question of m, which it does not modify. The address must be empty.
 //
-// The response is SERVFAIL with an extended error, without an error, if the answer is bogus, or if its keys do not come
-// within 4.5 s or nine tenths of the time that ctx leaves. If this machine cannot send queries for keys, as without a
-// network or descriptors, the error is the Exchanger's. The Exchanger's response to a message with CD, another class than
-// IN or another opcode than QUERY is passed on without AD.
+// The response has m's ID and RA, never AA, and an OPT record if m has one. AD is set if the whole answer is secure, m
+// has DO or AD, and m lacks CD (RFC 6840 §5.8). RRSIG, NSEC and NSEC3 records are included only if m has DO or asks for
+// them (RFC 4035 §3.2.1).
+//
+// If the answer is bogus, the response is SERVFAIL with an extended error, and the error is nil. The same holds if the
+// keys do not arrive within 4.5 s, or within nine tenths of the time that ctx leaves.
+//
+// If this machine cannot send queries, for example without a network or file descriptors, the error is that of the
+// Exchanger. A message with CD, a class other than IN or an opcode other than QUERY is not validated. The Exchanger's
+// response is returned without AD.
 func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := v.setUpOnce()
 	if err != nil {
@@ -89,7 +93,7 @@ func (v *Validator) ExchangeContext(ctx context.Context, m *dns.Msg, address str
 	return r, time.Since(start), err
 }
 
-// answerMessage answers the question of m.
+// answerMessage returns the response to m. Validation failures become SERVFAIL responses.
 func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	if c.validator == nil || m.CheckingDisabled || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 || m.Question[0].Qclass != dns.ClassINET {
 		return c.forwardUnvalidated(ctx, m)
@@ -124,8 +128,8 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	return nil, err
 }
 
-// sendToExchanger sends a message to the Exchanger and returns a copy of its response, which may be changed. It returns an
-// error for a nil record, and for a panic of the Exchanger or while a record is copied.
+// sendToExchanger sends a message to the Exchanger and returns a copy of its response, which the caller may change. It
+// returns an error for a nil response or record, and for a panic of the Exchanger or of a record's methods.
 func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	c.counters.asked.Add(1)
@@ -142,7 +146,7 @@ func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) 
 	return r, nil
 }
 
-// forwardUnvalidated passes a message on without validation.
+// forwardUnvalidated returns the Exchanger's response to m without validation and without AD.
 func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	r, err := c.sendToExchanger(ctx, m, "")
 	if err != nil {
@@ -152,7 +156,8 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 	return r, nil
 }
 
-// resolveQuestion answers q, which m asks, and asks others if what comes is bogus. The error is then a *validate.Reason.
+// resolveQuestion returns a validated answer to q, the question of m. While answers are bogus, it asks other upstreams.
+// If all are bogus, the error is a *validate.Reason. With Trust.Report it then returns the first bogus answer.
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
 	t := &upstreamTurns{core: c, name: q.name}
 	var bogus *validate.Reason // the first
@@ -193,8 +198,8 @@ func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Ms
 	return nil, c.explainBogus(ctx, q, bogus)
 }
 
-// tryUpstream sends q to one upstream and validates the response. If it is bogus, the error is a *validate.Reason, and the
-// answer is the response as it came.
+// tryUpstream sends q to the upstream of a turn and validates the response. If the response is bogus, the error is a
+// *validate.Reason, and the answer is the unvalidated response.
 func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q question, at upstreamTurn) (*answer, error) {
 	if err := b.spendQuery(q); err != nil {
 		return nil, err
@@ -235,8 +240,8 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	return a, nil
 }
 
-// followAliases returns the parts of a response about the question's name and the targets of its aliases. It asks the same
-// upstream for a target that the response lacks.
+// followAliases returns the links of the response r to q: one for the question's name, and one for each target of its
+// aliases. If the response lacks the records of a target, it asks the same upstream for them.
 func (c *core) followAliases(ctx context.Context, b *questionBudget, q question, r *dns.Msg, at upstreamTurn) (links []*aliasLink, err error) {
 	names := []string{q.name}
 	for name := q.name; ; {
@@ -268,7 +273,8 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 	}
 }
 
-// validateLinks validates the parts and reduces them to verified records. The error is a *validate.Reason if one is bogus.
+// validateLinks validates the links of an answer and reduces them to verified records. If a link is bogus, the error is
+// a *validate.Reason.
 func (c *core) validateLinks(ctx context.Context, b *questionBudget, links []*aliasLink) error {
 	if end, ok := ctx.Deadline(); ok && c.conf.Trust.Report { // leave time to answer without validation
 		var stop context.CancelFunc

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// mergeLink adds a part that is not bogus to the answer. spelled is the name in the client's spelling.
+// mergeLink adds a validated link to the answer. spelled is the question's name in the client's spelling.
 func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	if l.Status != validate.Secure && a.status != validate.Insecure || a.status == validate.Unchecked {
 		a.status, a.reason = l.Status, l.Reason
@@ -27,7 +27,7 @@ func (a *answer) mergeLink(l *aliasLink, q question, spelled string) {
 	a.answer, a.authority = append(a.answer, l.Answer...), append(a.authority, l.Authority...)
 }
 
-// buildResponse returns the response to m with question q.
+// buildResponse returns the response to m with the answer a to its question q.
 func buildResponse(m *dns.Msg, q question, a *answer) *dns.Msg {
 	r := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled, Rcode: a.rcode,
@@ -50,7 +50,7 @@ func buildResponse(m *dns.Msg, q question, a *answer) *dns.Msg {
 	return r
 }
 
-// ednsOptions returns the EDNS options of a response.
+// ednsOptions returns the EDNS options of a message, or nil if it has no OPT record.
 func ednsOptions(r *dns.Msg) []dns.EDNS0 {
 	if opt := r.IsEdns0(); opt != nil {
 		return opt.Option
@@ -58,15 +58,15 @@ func ednsOptions(r *dns.Msg) []dns.EDNS0 {
 	return nil
 }
 
-// extendedError returns a reason as an extended error (RFC 8914).
+// extendedError converts a reason to an extended error (RFC 8914).
 func extendedError(why *validate.Reason) *dns.EDNS0_EDE {
 	return &dns.EDNS0_EDE{InfoCode: why.EDE, ExtraText: reasonText(why)}
 }
 
-// reasonText returns a reason in one line.
+// reasonText returns the reason as one line of text.
 func reasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Error(), "dnssec: ") }
 
-// recordBogus counts and logs the reason of a bogus answer.
+// recordBogus counts a bogus answer to q and logs its reason.
 func (c *core) recordBogus(q question, why *validate.Reason) {
 	if why.Limit != "" {
 		c.countLimit(limitName(why.Limit))
@@ -77,7 +77,7 @@ func (c *core) recordBogus(q question, why *validate.Reason) {
 	})
 }
 
-// limitName returns the name of a limit in Stats: the field of recursor.Limits.
+// limitName returns the name of a limit for Stats, which is that of a field of recursor.Limits.
 func limitName(name string) string {
 	if name == "verifications" {
 		return "Verifications"
@@ -85,7 +85,7 @@ func limitName(name string) string {
 	return name
 }
 
-// countSecurity counts the security status of an answer.
+// countSecurity counts an answer by its security status.
 func (c *core) countSecurity(a *answer) {
 	switch a.status {
 	case validate.Secure:

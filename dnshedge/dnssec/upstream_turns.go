@@ -17,35 +17,36 @@ import (
 )
 
 const (
-	maxOtherUpstreams = 4               // upstreams that are asked individually because an answer is bogus
+	maxOtherUpstreams = 4               // upstreams that are asked by address while answers are bogus
 	maxSearched       = 16              // upstreams that are tested for DNSSEC
-	searchInterval    = time.Minute     // between tests of the upstreams
+	searchInterval    = time.Minute     // time between two tests of the upstreams
 	unableTime        = 5 * time.Minute // how long an upstream without DNSSEC is avoided
-	turnTimeout       = time.Second     // of an upstream that is asked individually while another remains
-	silentTime        = time.Minute     // how long an upstream that did not answer in time is avoided
+	turnTimeout       = time.Second     // timeout of an upstream that is asked by address, if another turn follows
+	silentTime        = time.Minute     // how long an upstream is avoided after turnTimeout
 )
 
-// errTurnTimeout ends the wait for an upstream that is asked individually.
+// errTurnTimeout is the cause of the end of a query after turnTimeout.
 var errTurnTimeout = errors.New("dnssec: the upstream does not answer in its turn")
 
-// An upstreamTurn is one of the attempts at a question, which go to one upstream after the other.
+// An upstreamTurn is one try of a question: its upstream and the CD flag.
 type upstreamTurn struct {
-	address string // empty: the Exchanger chooses
+	address string // empty: the Exchanger selects the upstream
 	cd      bool
 	more    bool // another turn follows
 }
 
-// upstreamTurns is the sequence of upstreams for a question, used while answers are bogus. It is for one goroutine at a
-// time.
+// An upstreamTurns is the sequence of tries of a question while answers are bogus. It must not be used by several
+// goroutines at a time.
 type upstreamTurns struct {
 	core    *core
-	name    string         // of the question
-	planned []upstreamTurn // nil: only the first turn was needed so far, where the Exchanger chooses
-	next    int
+	name    string         // name of the question
+	planned []upstreamTurn // nil: not planned yet, because only the first turn was needed
+	next    int            // number of turns so far
 }
 
-// nextTurn returns the next turn. After a response without signatures it skips the repetition without CD, unless no other
-// upstream is left: an upstream that passes signatures on only sometimes may do so then.
+// nextTurn returns the next turn, and false if there is none. unsigned reports that the last response had no
+// signatures. The turn without CD is then skipped, unless it is the last one: an upstream that includes signatures only
+// sometimes may do so then.
 func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	if t.planned == nil && t.next == 0 && !t.core.unable.hasUnable.Load() {
 		t.next = 1
@@ -66,10 +67,11 @@ func (t *upstreamTurns) nextTurn(unsigned bool) (upstreamTurn, bool) {
 	return at, true
 }
 
-// isExchangerWithoutCD reports whether the Exchanger chooses the upstream and CD is not set.
+// isExchangerWithoutCD reports whether the Exchanger selects the upstream and CD is not set.
 func (t upstreamTurn) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
-// planTurns plans all turns. Without CD, a validating upstream looks for a better answer than its cached one.
+// planTurns plans all turns. The turn without CD makes a validating upstream look for a better answer than a bogus one
+// in its cache.
 func (t *upstreamTurns) planTurns() {
 	named := t.core.upstreamAddresses(t.name)
 	able := t.core.unable.filterAble(named, time.Now())
@@ -84,7 +86,7 @@ func (t *upstreamTurns) planTurns() {
 	t.planned = append([]upstreamTurn{{cd: true}, {}}, each...)
 }
 
-// sendInTurn sends a message to the upstream of a turn, with a timeout if another turn follows.
+// sendInTurn sends a message to the upstream of a turn. If another turn follows, the wait is limited to turnTimeout.
 func (c *core) sendInTurn(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
 	if at.address == "" || !at.more {
 		return c.sendToExchanger(ctx, m, at.address)
@@ -98,7 +100,8 @@ func (c *core) sendInTurn(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dn
 	return r, err
 }
 
-// upstreamAddresses returns the Exchanger's upstreams for a name if there are several.
+// upstreamAddresses returns the addresses of the Exchanger's upstreams for a name. It returns nil if there is only one
+// or they are unknown.
 func (c *core) upstreamAddresses(name string) []string {
 	e, ok := c.conf.Exchanger.(interface{ Addresses(name string) []string })
 	if !ok {
@@ -112,24 +115,24 @@ func (c *core) upstreamAddresses(name string) []string {
 	return all
 }
 
-// unableUpstreams are the upstreams that lack DNSSEC or do not answer. The zero value is empty.
+// An unableUpstreams records the upstreams that lack DNSSEC or do not answer. The zero value is empty.
 type unableUpstreams struct {
-	hasUnable atomic.Bool // there may be upstreams without DNSSEC
+	hasUnable atomic.Bool // the last test has found upstreams without DNSSEC
 
 	mu          sync.Mutex           // guards the fields below
-	unableUntil map[string]time.Time // by address; until when they are assumed to lack DNSSEC
-	silentUntil map[string]time.Time // by address; until when silent upstreams are not asked individually
-	latest      *capabilitySearch    // nil: there was none
+	unableUntil map[string]time.Time // by address; end of the time for which an upstream without DNSSEC is avoided
+	silentUntil map[string]time.Time // by address; end of the time for which a silent upstream is avoided
+	latest      *capabilitySearch    // last test; nil: none
 }
 
-// A capabilitySearch tests upstreams for DNSSEC.
+// A capabilitySearch is a test of the upstreams for DNSSEC.
 type capabilitySearch struct {
 	at    time.Time
 	done  chan struct{}
-	found []string // upstreams without DNSSEC; written before done is closed; "": the only upstream
+	found []string // upstreams without DNSSEC, set before done is closed; "" is an upstream with unknown address
 }
 
-// filterAble returns the addresses that are not unable.
+// filterAble returns the addresses of the upstreams that are not avoided.
 func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -138,8 +141,8 @@ func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	})
 }
 
-// searchUnable tests the upstreams for a name, once in a while. An upstream lacks DNSSEC if it answers with an unsigned
-// SOA record of a zone that has a trust anchor.
+// searchUnable starts a test of the upstreams for a name, or returns the last one if that is recent. It asks for the
+// SOA record of zone, which has a trust anchor. An upstream without DNSSEC returns it unsigned.
 func (c *core) searchUnable(zone, name string) *capabilitySearch {
 	u, now := &c.unable, time.Now()
 	u.mu.Lock()
@@ -177,15 +180,15 @@ func (c *core) searchUnable(zone, name string) *capabilitySearch {
 	return l
 }
 
-// testUpstreamsAfterUnsigned starts a test, after an unsigned answer to q, of which upstreams return DNSSEC records. It does nothing if there
-// is one upstream.
+// testUpstreamsAfterUnsigned starts a test of the upstreams for DNSSEC, because the answer to q had no signatures. It
+// does nothing if there is only one upstream.
 func (c *core) testUpstreamsAfterUnsigned(q question) {
 	if zone := c.validator.AnchorZone(q.name, q.qtype); zone != nil && c.upstreamAddresses(q.name) != nil {
 		c.searchUnable(zone.Name, q.name)
 	}
 }
 
-// recordUnable stores the upstreams without DNSSEC.
+// recordUnable stores the upstreams that a test has found to lack DNSSEC, in place of those of the last test.
 func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -196,7 +199,7 @@ func (u *unableUpstreams) recordUnable(found []string, now time.Time) {
 	u.hasUnable.Store(len(found) > 0)
 }
 
-// recordSilent records that an upstream did not answer in its turn.
+// recordSilent records that an upstream did not answer within turnTimeout.
 func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -211,7 +214,8 @@ func (u *unableUpstreams) recordSilent(address string, now time.Time) {
 	u.silentUntil[address] = now.Add(silentTime)
 }
 
-// explainBogus returns the reason of a bogus answer, extended by the upstreams without DNSSEC if they may be the cause.
+// explainBogus returns the reason of a bogus answer. If upstreams without DNSSEC may be the cause, it adds their
+// addresses to the text.
 func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reason) *validate.Reason {
 	zone := c.validator.AnchorZone(q.name, q.qtype)
 	switch why.EDE {
@@ -238,7 +242,7 @@ func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reaso
 	return &named
 }
 
-// hasSignatures reports whether a response has signatures.
+// hasSignatures reports whether a response has RRSIG records.
 func hasSignatures(r *dns.Msg) bool {
 	signs := func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeRRSIG }
 	return slices.ContainsFunc(r.Answer, signs) || slices.ContainsFunc(r.Ns, signs)

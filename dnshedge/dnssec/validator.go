@@ -21,43 +21,48 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An Exchanger answers questions, like *dnshedge.Client. It equals the interface dnshedge.Exchanger, so that this package
-// need not import it.
+// An Exchanger answers questions, like *dnshedge.Client. It equals the interface dnshedge.Exchanger, so that this
+// package need not import that one.
 type Exchanger interface {
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 
-// Validator answers the questions of a forwarder and validates the answers of its upstreams. Neither these resolvers nor
-// the network to them need be trusted. It stands between two Clients. The upper Client has the cache and the answers
-// without servers: Hosts, Routes, special-use names.
+// A Validator validates the answers of a forwarder's upstreams. Neither the upstreams nor the network to them need be
+// trusted. It is used between two Clients. The outer Client has the cache, and answers from Hosts, Routes and
+// special-use names.
 //
 //	inner := &dnshedge.Client{Upstreams: upstreams}
 //	client := &dnshedge.Client{Exchanger: &dnssec.Validator{Exchanger: inner}, Cache: new(dnshedge.Cache)}
 //
-// It asks with DO and CD. After the answer has come, it asks for the missing keys in parallel: one more round trip at
-// most. A bogus answer is asked for again without CD, and then at up to four other upstreams. For these the Exchanger
-// needs a method Addresses(name string) []string with addresses for its ExchangeContext, as a Client has. If all answers
-// are bogus, the response is SERVFAIL with an extended error (RFC 8914), which also names upstreams without DNSSEC.
+// A Validator sends queries with DO and CD. When the answer has arrived, it queries all missing keys in parallel, which
+// takes at most one more round trip.
+//
+// A bogus answer is queried again without CD, and then at up to four other upstreams. For that, the Exchanger needs a
+// method Addresses(name string) []string, as a Client has, with addresses for its ExchangeContext. If all answers are
+// bogus, the response is SERVFAIL with an extended error (RFC 8914). The error also names upstreams without DNSSEC.
 //
 // A Validator is safe for concurrent use. Its fields must not be changed after first use.
 type Validator struct {
-	// Exchanger sends the queries. It must not be nil, and must accept an empty address. It should answer neither from a
-	// hosts file nor for special-use names, because unsigned answers are bogus outside of Trust.Insecure.
+	// Exchanger sends the queries. It must not be nil, and must accept an empty address. It should not answer from a hosts
+	// file or for special-use names, because unsigned answers are bogus outside of Trust.Insecure.
 	Exchanger Exchanger
 
-	// Trust configures the trust anchors. The zero value validates with the built-in keys of the root. Private domains of
-	// the Exchanger that the public DNS denies belong into Trust.Insecure.
+	// Trust configures the trust anchors. The zero value validates with the built-in trust anchors of the root. Private
+	// domains that do not exist in the public DNS must be in Trust.Insecure.
 	Trust Trust
 
-	// MaxBytes bounds the estimated memory of cached keys. Zero: 4 MiB. It must not be less than 64 KiB.
+	// MaxBytes limits the estimated memory of cached keys, in bytes. 0 means 4 MiB. It must not be less than 64 KiB
+	// otherwise.
 	MaxBytes int64
 
-	// Name names the Validator in Stats, for metrics and the debug page. Empty: no name.
+	// Name is the name of the Validator in Stats, for metrics and the debug page. It may be empty.
 	Name string
 
-	// Logger receives warnings: of a zone with bogus answers once an hour, of root keys without a trust anchor once a day,
-	// and of a wrong clock once an hour. The clock is wrong if the root's signatures are not valid at its time. A question
-	// waits until the handler has returned. Nil: nothing is logged.
+	// Logger receives warnings. It warns about a zone with bogus answers once an hour, about root keys without a trust
+	// anchor once a day, and about a wrong clock once an hour. The clock is wrong if the root's signatures are not valid
+	// at its time.
+	//
+	// A question waits for the return of the log handler. Nil means no log.
 	Logger *slog.Logger
 
 	core core
@@ -70,7 +75,7 @@ const (
 	minBytes     = 64 << 10
 )
 
-// core is the state of a Validator.
+// A core is the state of a Validator.
 type core struct {
 	once sync.Once // sets the fields below
 	err  error     // why the Validator cannot be used
@@ -87,19 +92,19 @@ type core struct {
 	running  sync.WaitGroup // questions and their goroutines
 
 	closeMu sync.RWMutex // guards closed
-	closed  bool         // no question may begin
+	closed  bool         // no further question may begin
 }
 
-// counters are counted for Stats.
+// counters count the events of a Validator, for Stats.
 type counters struct {
 	questions, failures, asked atomic.Int64
-	limited                    sync.Map // *atomic.Int64 by limit
+	limited                    sync.Map // number (*atomic.Int64) of questions by limit
 }
 
 // errPanicked is the error of a Validator whose first use has panicked.
 var errPanicked = errors.New("dnssec: Validator panicked when it was first used")
 
-// setUpOnce returns the state, which the first call makes.
+// setUpOnce returns the state, which the first call creates. The error is that of the first call.
 func (v *Validator) setUpOnce() (*core, error) {
 	c := &v.core
 	c.once.Do(func() {
@@ -109,10 +114,10 @@ func (v *Validator) setUpOnce() (*core, error) {
 	return c, c.err
 }
 
-// adjustPolicy changes the policy of Validators, for tests. It may be nil.
+// adjustPolicy changes the policy of Validators in tests. Nil: no change.
 var adjustPolicy func(*validate.Policy)
 
-// applyConfig checks the Validator's fields and makes the state.
+// applyConfig checks the Validator's fields and initializes the state.
 func (c *core) applyConfig(v *Validator) error {
 	c.conf = v
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
@@ -145,8 +150,8 @@ func (c *core) applyConfig(v *Validator) error {
 	return nil
 }
 
-// Validate returns an error that names an invalid field, or the error of the Exchanger's Validate method. It sends
-// nothing.
+// Validate checks the fields. The error names an invalid field, or is that of the Exchanger's Validate method. Validate
+// sends no query.
 func (v *Validator) Validate() error {
 	if _, err := v.setUpOnce(); err != nil {
 		return err
@@ -157,8 +162,8 @@ func (v *Validator) Validate() error {
 	return nil
 }
 
-// Close ends all questions with net.ErrClosed, waits for all goroutines, and returns nil. It does not close the Exchanger.
-// Exchanges after Close fail.
+// Close ends all questions with net.ErrClosed and waits for all goroutines. It does not close the Exchanger. Later
+// calls of ExchangeContext fail. Close returns nil.
 func (v *Validator) Close() error {
 	c, err := v.setUpOnce()
 	c.closeMu.Lock()
@@ -171,7 +176,7 @@ func (v *Validator) Close() error {
 	return nil
 }
 
-// beginQuestion reports whether a question may begin. Then running.Done must follow.
+// beginQuestion reports whether a question may begin. If so, the caller must call running.Done.
 func (c *core) beginQuestion() bool {
 	c.closeMu.RLock()
 	defer c.closeMu.RUnlock()
@@ -181,20 +186,22 @@ func (c *core) beginQuestion() bool {
 	return !c.closed
 }
 
-// NothingBelow reports whether no names exist below a name that a response with AD denies (RFC 8020). The Validator must
-// validate, and Trust must have no name below. A Client above it does not ask for these names then.
+// NothingBelow reports whether an NXDOMAIN response with AD for a name shows that no names exist below it (RFC 8020).
+// That is so if validation is on and there is no trust anchor or negative trust anchor at or below the name. The outer
+// Client then does not ask for these names.
 func (v *Validator) NothingBelow(name string) bool {
 	c, err := v.setUpOnce()
 	name, ok := dnsname.ParseCanonical(name)
 	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
 
-// Unwrap returns the Exchanger. A Client above needs it to clear its cache when the Exchanger uses the system's servers
-// and these change.
+// Unwrap returns the Exchanger. The outer Client uses it to clear its cache when the Exchanger uses the system's DNS
+// servers and these change.
 func (v *Validator) Unwrap() any { return v.Exchanger }
 
-// Identity returns a string that identifies the Exchanger and Trust: Validators with equal strings give equal answers. It
-// is empty if the Exchanger has no method Identity() string or that returns "". A Client's Import compares these strings.
+// Identity returns a string that identifies the Exchanger and Trust. Validators with equal strings give equal answers,
+// which Client.Import relies on. The string is empty if the Exchanger has no method Identity() string, or if that
+// returns "".
 func (v *Validator) Identity() (identity string) {
 	if e, ok := v.Exchanger.(interface{ Identity() string }); ok {
 		usercode.RunGuarded(func() { identity = e.Identity() })
@@ -206,9 +213,9 @@ func (v *Validator) Identity() (identity string) {
 	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.IdentifyTrust(t.Anchors, t.Insecure, t.AllowSHA1, t.Report, t.Off))
 }
 
-// Stats returns the statistics of the Validator, in the form of a recursor.Resolver, for the debug page and metrics of
-// both. Wire is the number of messages to the Exchanger, and Zones the number of zones with cached keys. Other fields
-// about servers are zero. If the Validator's fields are invalid, only Name is set.
+// Stats returns the statistics of the Validator in the form of a recursor.Resolver, so that metrics and the debug page
+// can show both. Wire is the number of messages to the Exchanger, and Zones the number of zones with cached keys. Other
+// fields about servers are zero. If the Validator's fields are invalid, only Name is set.
 func (v *Validator) Stats() observe.RecursorStats {
 	c, err := v.setUpOnce()
 	if err != nil {
@@ -230,7 +237,7 @@ func (v *Validator) Stats() observe.RecursorStats {
 	return s
 }
 
-// countLimit counts a question that ended at a limit.
+// countLimit counts a question that reached a limit.
 func (c *core) countLimit(limit string) {
 	n, ok := c.counters.limited.Load(limit)
 	if !ok {
