@@ -5,21 +5,22 @@ import (
 	"sync"
 )
 
-// A readAheadPart is a part of an object that is read into memory before the caller needs it. It is safe for concurrent use.
+// A readAheadPart is a part of an object that is read into memory before the caller needs it. It is safe for concurrent
+// use.
 type readAheadPart struct {
 	size   int64
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the reading has ended
+	done   chan struct{} // closed when the background goroutine has ended
 
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond  // signalled when they change; its lock is mu
-	bytes   []byte     // that were read; they are not written to again
+	bytes   []byte     // bytes read so far, which do not change
 	taken   int        // number of bytes that nextBytes has returned
-	err     error      // with which the reading ended; nil: it goes on
+	err     error      // error with which reading ended; nil: reading continues
 }
 
-// readAhead reads the n bytes from off on into memory that has room for them, in a goroutine of its own, until it is closed. A body that stalls may keep the
-// memory, so that the bytes go on in other memory.
+// readAhead starts a goroutine that reads the n bytes at offset off into memory, whose capacity is at least n. It ends
+// when the part is complete or closed. If a stalled body may still write to memory, the bytes move to new memory.
 func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *readAheadPart {
 	a := &readAheadPart{size: n, done: make(chan struct{}), bytes: memory[:0]}
 	a.changed.L = &a.mu
@@ -36,7 +37,7 @@ func readAhead(ctx context.Context, r *Reader, off, n int64, memory []byte) *rea
 	return a
 }
 
-// readAll reads f to its end.
+// readAll reads f to its end and publishes the bytes.
 func (a *readAheadPart) readAll(f *rangeBody) error {
 	for {
 		_, err := f.nextBytes()
@@ -50,7 +51,7 @@ func (a *readAheadPart) readAll(f *rangeBody) error {
 	}
 }
 
-// setError records the error with which the reading ended.
+// setError records the error with which reading ended.
 func (a *readAheadPart) setError(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,7 +59,7 @@ func (a *readAheadPart) setError(err error) {
 	a.changed.Signal()
 }
 
-// nextBytes waits for bytes that it has not returned, or for the end of the reading.
+// nextBytes waits for new bytes and returns them. After the last bytes it returns the error with which reading ended.
 func (a *readAheadPart) nextBytes() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,7 +73,8 @@ func (a *readAheadPart) nextBytes() ([]byte, error) {
 	return nil, a.err
 }
 
-// close ends the reading. Nothing writes to the memory of a part that was read to its end; a body that was broken off may.
+// close stops reading and waits for the background goroutine. The memory of a part that was read to its end can then be
+// reused.
 func (a *readAheadPart) close() {
 	a.cancel()
 	<-a.done

@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A firstByteRace is the race for the first byte of a range. It implements [race.Op].
+// A firstByteRace is a race of attempts for the first byte of a range. It implements [race.Op].
 type firstByteRace struct {
 	policy.Call
 	race     race.Race[openResult]
@@ -17,8 +17,8 @@ type firstByteRace struct {
 	from, to int64
 }
 
-// raceFirstByte requests the bytes [from, to) until an attempt has the first byte. It returns the response of that attempt and the number of attempts.
-// Only a hedged race may start more than one attempt.
+// raceFirstByte requests the bytes [from, to), with hedges if hedged is true, until an attempt has received its first
+// byte. It returns the response of that attempt, and the number of attempts.
 func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged bool) (s *response, started int, err error) {
 	o := &firstByteRace{request: t, from: from, to: to}
 	o.race.Style.Async, o.race.Style.TryAbandon = true, func() bool { return true }
@@ -45,7 +45,8 @@ func raceFirstByte(ctx context.Context, t *rangeRequest, from, to int64, hedged 
 	return out.Value.stream, out.Started, err
 }
 
-// Attempt sends a request and reads the first byte. The end of the object, another version and an empty body are answers of the store, not failures.
+// Attempt sends a request and reads the first byte. io.EOF, ErrChanged and an empty body are valid results that end the
+// race, not failures.
 func (o *firstByteRace) Attempt(a *race.Attempt, _ int) (openResult, error) {
 	s, err := o.request.openResponse(a, o.from, o.to)
 	if err == io.EOF || errors.Is(err, ErrChanged) {
@@ -67,7 +68,7 @@ func (o *firstByteRace) Discard(v openResult, err error) {
 	}
 }
 
-// Admit decides whether a hedge starts. It needs tokens of the budget of hedges and of the budget of bytes.
+// Admit reports whether a hedge may start. It takes tokens from the budgets of hedges and of bytes.
 func (o *firstByteRace) Admit(index int) bool {
 	if !o.request.admitHedge(&o.Call, index, o.from, o.to) {
 		return false

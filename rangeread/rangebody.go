@@ -9,34 +9,35 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A rangeBody returns the bytes of one range in order. It reads one response at a time, and goes on with the response to a hedge if that has the
-// next byte first. It is not safe for concurrent use.
+// A rangeBody returns the bytes of one range in order. It reads one response at a time, and switches to the response of
+// a hedge if that delivers the next byte first. It is not safe for concurrent use.
 type rangeBody struct {
 	request     *rangeRequest
 	caller      context.Context
 	hedged      bool
-	offset      int64  // of the next byte in the object
+	offset      int64  // offset in the object of the next byte
 	end         int64  // offset of the end of the range, or of the object
 	start       int64  // offset of the first byte of the range
-	opened      int64  // offset at which the last response was opened, if there was one
+	opened      int64  // offset at which the last response was opened
 	responses   int    // number of opened responses
-	destination []byte // memory for the whole range; nil: each chunk is valid until the next one
+	destination []byte // memory for the whole range; nil: each chunk is only valid until the next one
 
-	source      *response  // response that is read; nil: none is open
-	sourceErr   error      // with which the source failed while a request for the remainder is in progress
-	remainder   *remainder // request for the bytes that the source has not delivered; nil: there is none
-	hedgesLeft  int        // further requests for the remainder that may be sent
+	source      *response  // response that is being read; nil: none is open
+	sourceErr   error      // error of the failed source, while a request for the remainder is in progress
+	remainder   *remainder // hedge for the missing bytes; nil: there is none
+	hedgesLeft  int        // number of further hedges for the remainder
 	nextAttempt int        // number of the next attempt
 
 	began   time.Time     // when the range was requested
-	usual   time.Duration // 99th percentile of the time to the first byte; 0: not known
-	stall   time.Duration // shortest pause that counts as a stall; 0: not known, or the range is not hedged
-	retry   time.Duration // time until a denied hedge is requested again
+	usual   time.Duration // 99th percentile of the time to the first byte; 0: unknown
+	stall   time.Duration // pause after which a body has stalled; 0: unknown, or the range is not hedged
+	retry   time.Duration // time after which a denied hedge is tried again
 	longest time.Duration // longest pause so far
 	timer   *time.Timer
 }
 
-// newRangeBody returns the body of the n bytes from off on; n is at least 1. The caller closes it.
+// newRangeBody returns a body of the n bytes at offset off, where n is at least 1. It sends no request yet. The caller
+// closes it.
 func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	refused := policy.Eligibility{SwitchedOff: r.store.off}.Reason(race.OverridesFrom(ctx))
 	f := &rangeBody{
@@ -53,14 +54,15 @@ func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
 	return f
 }
 
-// limitToSize ends the range at the end of the object, if its size is known.
+// limitToSize moves the end of the range to the end of the object, if its size is known and smaller.
 func (f *rangeBody) limitToSize() {
 	if size, known := f.request.version.knownSize(); known {
 		f.end = max(min(f.end, size), f.offset)
 	}
 }
 
-// nextBytes returns the next bytes, which are valid until the next call, and io.EOF at the end of the range or of the object.
+// nextBytes returns the next bytes, which are valid until the next call. It returns io.EOF at the end of the range or
+// of the object.
 func (f *rangeBody) nextBytes() ([]byte, error) {
 	for f.offset < f.end {
 		if f.source == nil && f.sourceErr == nil {
@@ -77,8 +79,8 @@ func (f *rangeBody) nextBytes() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// openResponse opens the first response. If the response before it covers only a first part of the range, as its Info says, it opens the response
-// for the rest.
+// openResponse opens the first response. It opens another one if the previous response was shorter than the range
+// according to its Info.
 func (f *rangeBody) openResponse() error {
 	if f.responses > 0 && f.opened == f.offset {
 		return f.handleObjectEnd() // the last response had no bytes
@@ -109,7 +111,8 @@ func (f *rangeBody) openResponse() error {
 	return nil
 }
 
-// handleObjectEnd ends the range here, because the store has no further bytes. It returns an error if the object is known to be larger.
+// handleObjectEnd ends the range at the current offset, because the store has no further bytes. It returns
+// io.ErrUnexpectedEOF if the object is known to be larger.
 func (f *rangeBody) handleObjectEnd() error {
 	size, known := f.request.version.knownSize()
 	switch {
@@ -122,7 +125,7 @@ func (f *rangeBody) handleObjectEnd() error {
 	return nil
 }
 
-// switchTo goes on with the response s.
+// switchTo makes the response s the source, and starts to read it.
 func (f *rangeBody) switchTo(s *response) {
 	f.limitToSize()
 	s.chunks = make(chan chunk)
@@ -131,7 +134,8 @@ func (f *rangeBody) switchTo(s *response) {
 	go s.deliverChunks()
 }
 
-// awaitChunk waits for the next chunk, and sends a hedge for the remainder if the source stalls. It may return no bytes and no error.
+// awaitChunk waits for the next chunk of the source, and sends a hedge for the remainder if the source stalls. It may
+// return no bytes and a nil error; call it again.
 func (f *rangeBody) awaitChunk() ([]byte, error) {
 	var pieces chan chunk
 	if f.source != nil {
@@ -156,7 +160,8 @@ func (f *rangeBody) awaitChunk() ([]byte, error) {
 	}
 }
 
-// takeChunk returns the bytes of a chunk of the source. It cancels a request for the remainder: the source does not stall.
+// takeChunk returns the bytes of a chunk of the source. It cancels the hedge for the remainder, because the source has
+// not stalled.
 func (f *rangeBody) takeChunk(p chunk) []byte {
 	if len(p.bytes) == 0 {
 		return nil
@@ -181,7 +186,8 @@ func (f *rangeBody) copyToDestination(b []byte) []byte {
 	return to
 }
 
-// replaceDestination copies the destination to new memory, because a Read of a cancelled response may still write to the old one.
+// replaceDestination moves the destination to new memory, because a Read of a cancelled response may still write to the
+// old one.
 func (f *rangeBody) replaceDestination() {
 	if f.destination == nil {
 		return
@@ -191,7 +197,8 @@ func (f *rangeBody) replaceDestination() {
 	f.destination = place
 }
 
-// handleSourceEnd handles the error of a chunk: the source has ended, unless err is nil.
+// handleSourceEnd handles the error of a chunk. If the source has failed, it sends a hedge for the remainder. A nil
+// error is ignored.
 func (f *rangeBody) handleSourceEnd(err error) error {
 	if err == nil {
 		return nil
@@ -207,8 +214,8 @@ func (f *rangeBody) handleSourceEnd(err error) error {
 	return nil
 }
 
-// hedgeOrFail sends a hedge for the bytes that are not read yet. If it sends none, it returns the error of the response that has failed, or nil while
-// that response goes on.
+// hedgeOrFail sends a hedge for the missing bytes, or sets the time of the next try. If no hedge is in flight and the
+// source has failed, it returns the error of the source.
 func (f *rangeBody) hedgeOrFail() error {
 	if f.remainder == nil && f.hedgesLeft > 0 {
 		r, later := requestRemainder(f.request, f.offset, f.end, f.nextAttempt)
@@ -231,7 +238,8 @@ func (f *rangeBody) hedgeOrFail() error {
 	return nil
 }
 
-// handleRemainder handles the response to the request for the remainder: the range goes on with it.
+// handleRemainder handles the result of the hedge for the remainder: it makes the response the source. If the hedge has
+// failed, the source continues alone, or its error is returned.
 func (f *rangeBody) handleRemainder(a openResult) error {
 	if a.err == nil {
 		if a.err = f.request.version.adoptInfo(a.stream.info); a.err != nil {
@@ -254,7 +262,7 @@ func (f *rangeBody) handleRemainder(a openResult) error {
 	return nil
 }
 
-// cancelRemainder cancels the request for the remainder, if there is one.
+// cancelRemainder cancels the hedge for the remainder, if there is one.
 func (f *rangeBody) cancelRemainder() {
 	if f.remainder != nil {
 		f.remainder.cancelRequest()
@@ -262,7 +270,7 @@ func (f *rangeBody) cancelRemainder() {
 	}
 }
 
-// stallTimer returns a channel on which the time arrives at which hedgeOrFail must be called; nil: it need not be called.
+// stallTimer returns a channel that receives the time when hedgeOrFail must be called; nil: there is no such time.
 func (f *rangeBody) stallTimer() <-chan time.Time {
 	var d time.Duration
 	switch {

@@ -1,31 +1,34 @@
-// Package rangeread reads ranges of objects from an object store, and hedges the slow ones.
+// Package rangeread reads byte ranges of objects from an object store, and hedges slow ranges.
 //
-// A store is whatever answers "give me these bytes": S3, Google Cloud Storage, Azure, or any server of files over HTTP. How it
-// is asked, a [Fetch] says, which is a few lines around a client that exists; so requests are signed, retried and counted as
-// before. What is read is an [io.ReaderAt] or an [io.Reader]:
+// An object store is any server that supports range requests: S3, Google Cloud Storage, Azure, or a plain HTTP file
+// server. A [Fetch] sends one range request. It is a few lines around an existing client, so requests are signed,
+// retried and measured as before. Objects are read through [io.ReaderAt] and [io.Reader]:
 //
 //	store := rangeread.NewStore(rangeread.Options{})    // one for each bucket
 //	object := store.Open(fetch)                         // one for each object
 //	n, err := object.ReadAt(footer, size-int64(len(footer)))
 //	_, err = io.Copy(file, object.NewReader(ctx, 0, -1))
 //
-// # When a second request is sent
+// # When a hedge is sent
 //
-// A [Store] learns how long ranges take: those of 64 KiB other than those of 8 MiB. Two clocks run for each. The first one is the
-// time to the first byte: if that is longer than for most, the range is asked for once more, and who
-// has its first byte sooner is read. The second one is the longest pause in the body: if a body pauses for
-// twice as long as nineteen bodies in twenty ever do, or breaks off, what is missing of it is asked for, and if that comes first, reading goes on
-// with it. No delay is known, and nothing is hedged but a body that breaks off, until ten ranges of that size were read.
+// A [Store] measures the latency of ranges by size class, such as 64 KiB and 8 MiB. Two events cause a hedge:
 //
-// The second requests of a store are at most so many, in number and in bytes, as [Options].BudgetPercent allows, and a burst.
-// They stop while most requests are slow, as those of package hedge do, and where [hedge.WithoutHedging] or the variables HEDGE_MODE and
-// HEDGE_DISABLED say so.
+//   - The first byte takes longer than for most ranges. The hedge requests the whole range. The response that has its
+//     first byte first wins.
+//   - The body stalls or breaks off. The hedge requests the missing bytes. If they arrive first, reading continues with
+//     them. A body has stalled after twice the longest pause of 95 % of the bodies.
 //
-// # What is read
+// Until ten ranges of a size class have been measured, only bodies that break off are hedged.
 //
-// All bytes that a [Reader] returns are those of one version of its object, the one that was there at its first answer. Later
-// requests name it, and an answer of another version is [ErrChanged]. A store that names no versions must not change its objects
-// while they are read.
+// [Options].BudgetPercent limits the number and the bytes of the hedges of a store. As in package hedge, hedging is
+// paused while most requests are slow. [hedge.WithoutHedging] and the environment variables HEDGE_MODE and
+// HEDGE_DISABLED apply.
+//
+// # Consistency
+//
+// A [Reader] returns bytes of a single version of its object: the version of the first response. Later requests specify
+// it, and a response of another version is the error [ErrChanged]. If a store has no version tags, its objects must not
+// change while they are read.
 //
 // [hedge.WithoutHedging]: https://pkg.go.dev/github.com/gohedge/hedge#WithoutHedging
 package rangeread
@@ -37,38 +40,40 @@ import (
 	"io"
 )
 
-// A Range is what a [Fetch] is asked for.
+// A Range is a range of bytes of an object, which a [Fetch] requests.
 type Range struct {
-	Offset int64  // of the first byte
-	Length int64  // how many bytes, at least 1; there may be fewer in the object. -1: to the end, which a Reader does not ask for as yet
-	Match  string // the Tag of the version that is read; "": any version will do
+	Offset int64  // offset of the first byte
+	Length int64  // number of bytes, at least 1; the object may end before. -1 means up to the end of the object, which a Reader does not use yet
+	Match  string // Tag of the required version; "": any version
 }
 
-// An Info says what came.
+// An Info describes the response to a range request.
 type Info struct {
-	// Offset is where in the object the body starts: that of the Range, or 0 if the server has ignored the Range and sent the whole
-	// object. What comes before the Range is read and dropped.
+	// Offset is the offset in the object of the first byte of the body: that of the Range, or 0 if the server ignores
+	// ranges and sends the whole object. Bytes before the Range are read and discarded.
 	Offset int64
-	Length int64  // of the body; -1: not known
-	Size   int64  // of the whole object; -1: not known
-	Tag    string // of the version: a strong ETag, a generation; "": none
+	Length int64  // length of the body; -1: unknown
+	Size   int64  // size of the whole object; -1: unknown
+	Tag    string // tag of the version, such as a strong ETag or a generation; "": none
 }
 
-// A Fetch asks the store for a range, once. It is called by several goroutines at the same time. The context is that of one
-// attempt: it ends when the attempt has lost, and it must reach the request, as the body's Read must return soon after it has
-// ended. The body is closed once, after its last Read has returned.
+// A Fetch sends one request for a range and returns the body of the response. It is called concurrently. The context is
+// that of one attempt, and ends when the attempt has lost. The Fetch must pass it to the request, because the body's
+// Read must return soon after the context has ended. The body is closed once, after its last Read has returned.
 //
-// A Fetch returns an error that wraps [ErrChanged] if the version that Match names is there no more (status 412), and [io.EOF] itself, not
-// wrapped, if the object ends at or before Offset (status 416, unless its Content-Range says that the object is longer). Any other error fails the attempt, and a body beside it is closed. Retries are the Fetch's own business.
+// The error must wrap [ErrChanged] if the object no longer has the version in Match (status 412). It must be [io.EOF],
+// not wrapped, if the object ends at or before Offset (status 416, unless its Content-Range gives a larger size). Any
+// other error fails the attempt; a body returned with it is closed. Retries are left to the Fetch.
 //
-// A body that ends before Info.Length, or fails, has broken off. An error that comes with its last byte, or after that, is not looked at.
+// A body that fails, or ends before Info.Length, has broken off. An error returned with or after its last byte is
+// ignored.
 type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)
 
-// ErrChanged is wrapped by the errors of reads that found another version of the object than the one that is read. Once a read has returned it, all
-// later reads of the Reader return it as well, even if the object is again as it was: open the object anew.
+// ErrChanged is wrapped by errors of reads that found another version of the object than the one being read. Once a
+// read of a Reader has returned it, all later reads do so too. To read the new version, open the object again.
 var ErrChanged = errors.New("rangeread: the object has changed")
 
-// checkAgainst returns why what came cannot be what was asked for.
+// checkAgainst returns an error if the Info is inconsistent, or cannot describe a response to r.
 func (i Info) checkAgainst(r Range) error {
 	switch {
 	case i.Offset < 0 || i.Length < -1 || i.Size < -1 ||

@@ -8,26 +8,28 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A rangeRequest is the state that the attempts of one range share. It ends when its reader and all its attempts have ended.
+// A rangeRequest is the state that all attempts of one range share. It ends when its rangeBody and all attempts have
+// ended.
 type rangeRequest struct {
 	store       *Store
 	fetch       Fetch
 	version     *objectVersion
 	key         *policy.Key
-	ctx         context.Context // of the attempts
+	ctx         context.Context // context of the attempts
 	cancel      context.CancelCauseFunc
-	stopOnClose func() bool // stops the cancellation of ctx by Close of the Reader
+	stopOnClose func() bool // removes the callback that cancels ctx when the Reader is closed
 
-	users         atomic.Int32 // attempts that have not ended, and the reader
-	hedgedBytes   atomic.Int64 // bytes that hedges have requested
-	readBytes     atomic.Int64 // bytes of the range, by all attempts
-	returnedBytes atomic.Int64 // bytes of these that were returned to the caller
+	users         atomic.Int32 // running attempts, plus one for the rangeBody
+	hedgedBytes   atomic.Int64 // bytes requested by hedges
+	readBytes     atomic.Int64 // bytes of the range read by all attempts
+	returnedBytes atomic.Int64 // bytes of the range returned to the caller
 }
 
-// addUser counts an attempt, or the reader, that begins.
+// addUser counts a new attempt or rangeBody.
 func (t *rangeRequest) addUser() { t.users.Add(1) }
 
-// removeUser counts an attempt, or the reader, that has ended. The last one ends the request and counts the bytes that were read twice.
+// removeUser counts an attempt or rangeBody that has ended. The last one ends the request, and counts the bytes that
+// were read twice.
 func (t *rangeRequest) removeUser() {
 	if t.users.Add(-1) > 0 {
 		return
@@ -37,8 +39,9 @@ func (t *rangeRequest) removeUser() {
 	t.cancel(nil)
 }
 
-// admitHedge decides whether a hedge for the bytes [from, to) may start, at the delay of the given index. The budget of bytes pays for all requested
-// bytes: the number that the server has sent when an attempt is cancelled is not known.
+// admitHedge reports whether the hedge with the given index in the schedule may start, for the bytes [from, to). The
+// budget of bytes pays for all requested bytes, because the number of bytes that a cancelled attempt has caused is
+// unknown.
 func (t *rangeRequest) admitHedge(c *policy.Call, index int, from, to int64) bool {
 	reason, n := policy.None, t.store.responseBytes(from, to)
 	paid := t.store.bytes.SpendN(n)

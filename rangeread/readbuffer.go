@@ -1,20 +1,21 @@
 package rangeread
 
-// Sizes in bytes of one Read of a body.
+// Maximum number of bytes for one Read of a body.
 const (
 	chunkSize        = 64 << 10
-	destinationChunk = 1 << 20 // into the destination of a range
+	destinationChunk = 1 << 20 // when reading into the destination of a range
 )
 
-// A readBuffer is the memory that a response is read into: the destination of the whole range, or else two chunks in turn.
+// A readBuffer is the memory that a response is read into: the destination of the whole range, or two alternating
+// chunks.
 type readBuffer struct {
-	destination []byte // of the whole range; nil: the chunks are used
+	destination []byte // memory for the whole range; nil: chunks are used
 	from        int64  // offset in the object of the first byte of destination
 	chunks      [2][]byte
 	current     int // index of the chunk that was returned last
 }
 
-// nextBuffer returns memory for the first of the bytes [at, to). A chunk is returned again by the call after the next one.
+// nextBuffer returns memory for the beginning of the bytes [at, to). Each chunk is reused by every second call.
 func (m *readBuffer) nextBuffer(at, to int64) []byte {
 	if m.destination != nil {
 		return m.destination[at-m.from : min(to-m.from, int64(len(m.destination)), at-m.from+destinationChunk)]

@@ -17,23 +17,24 @@ var (
 	errUnknownSize = errors.New("rangeread: the store does not say how large the object is")
 )
 
-// A Reader reads one object: the version of it that was there at the first answer. It is safe for concurrent use.
-// The zero Reader is not usable; [New] and [Store.Open] make one.
+// A Reader reads one version of one object: the version of its first response. It is safe for concurrent use. The zero
+// Reader is not usable; call [New] or [Store.Open].
 type Reader struct {
 	store      *Store
 	fetch      Fetch
 	version    objectVersion
-	closed     context.Context // until Close
+	closed     context.Context // ends when the Reader is closed
 	closeReads context.CancelFunc
 }
 
 var _ io.ReaderAt = (*Reader)(nil)
 
-// New returns a Reader of one object in a store of its own. Who reads more than one object has [NewStore] and [Store.Open]: what is
-// learned of one object then counts for the others.
+// New returns a Reader of one object with its own Store. To read several objects, use [NewStore] and [Store.Open], so
+// that they share latencies and budgets.
 func New(fetch Fetch, o Options) *Reader { return NewStore(o).Open(fetch) }
 
-// Open returns a Reader of the object that fetch fetches. It asks for nothing yet. A Reader that nobody reads from needs no Close.
+// Open returns a Reader of the object that fetch requests. It sends no request. A Reader without reads in progress need
+// not be closed. Open panics if fetch is nil.
 func (s *Store) Open(fetch Fetch) *Reader {
 	if fetch == nil {
 		panic("rangeread: nil Fetch")
@@ -43,19 +44,21 @@ func (s *Store) Open(fetch Fetch) *Reader {
 	return r
 }
 
-// Store returns the store that the object is in.
+// Store returns the Store of the object.
 func (r *Reader) Store() *Store { return r.store }
 
-// ReadAt is ReadAtContext without a limit of time.
+// ReadAt is [Reader.ReadAtContext] with the background context.
 func (r *Reader) ReadAt(p []byte, off int64) (int, error) {
 	return r.ReadAtContext(context.Background(), p, off)
 }
 
-// ReadAtContext reads len(p) bytes of the object into p, from byte off on, as [io.ReaderAt] says: the error is nil only if it has read them
-// all, and [io.EOF] if the object ends before. What it returns with an error are the bytes up to there, in order. p is not used any more
-// once it has returned. If every attempt has failed, the error is that of the first one, as it is, or that of ctx if that has ended. To read no bytes asks for nothing.
+// ReadAtContext reads len(p) bytes at offset off into p, as specified by [io.ReaderAt]. The error is nil only if all
+// bytes were read, and [io.EOF] if the object ends before. The n bytes returned with an error are the first n of the
+// range. p is not used after it has returned. If p is empty, no request is sent.
 //
-// A panic of the Fetch, or of a body, is raised in the caller's goroutine, unless another attempt has what is missing.
+// If every attempt has failed, it returns the unchanged error of the first attempt, or the error of ctx if that has
+// ended. A panic in the Fetch or in a body is raised in the caller's goroutine, unless another attempt delivers the
+// bytes.
 func (r *Reader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
 	if err := r.checkReadable(ctx, off); err != nil || len(p) == 0 {
 		return 0, err
@@ -64,7 +67,8 @@ func (r *Reader) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 	return n, r.convertError(ctx, err)
 }
 
-// checkReadable returns an error if nothing can be read: the Reader is closed, the offset is negative, the context has ended, or a read has returned [ErrChanged].
+// checkReadable returns an error if no read is possible: the Reader is closed, off is negative, ctx has ended, or a
+// read has returned [ErrChanged].
 func (r *Reader) checkReadable(ctx context.Context, off int64) error {
 	switch {
 	case r.closed.Err() != nil:
@@ -78,8 +82,8 @@ func (r *Reader) checkReadable(ctx context.Context, off int64) error {
 	}
 }
 
-// convertError returns the error that a read under ctx returns for err. If an attempt has panicked, convertError panics in the goroutine of the caller.
-// For a context that has ended, the error is that of the context, whatever error the client has returned.
+// convertError converts the error of an attempt to the error that a read returns. If the Reader is closed or ctx has
+// ended, it returns that error, whatever err is. A panic of an attempt is raised in the caller's goroutine.
 func (r *Reader) convertError(ctx context.Context, err error) error {
 	if p, ok := err.(*race.Panic); ok {
 		p.Rethrow()
@@ -96,7 +100,8 @@ func (r *Reader) convertError(ctx context.Context, err error) error {
 	return err
 }
 
-// callRecovered calls f, and passes its error to then. If f panics, or ends the goroutine, the error is a [race.Panic].
+// callRecovered calls f, and then passes its error to then. If f panics or calls runtime.Goexit, the error is a
+// [race.Panic].
 func callRecovered(f func() error, then func(error)) {
 	var err error = new(race.Panic) // unless f returns
 	defer func() {
@@ -112,7 +117,7 @@ func callRecovered(f func() error, then func(error)) {
 	err = f()
 }
 
-// Size returns the size of the object. If no answer has said it, Size asks for the first byte.
+// Size returns the size of the object. If no response has contained it, Size requests the first byte.
 func (r *Reader) Size(ctx context.Context) (int64, error) {
 	if size, known := r.version.knownSize(); known && r.version.changeError() == nil {
 		return size, nil
@@ -132,7 +137,7 @@ func (r *Reader) Size(ctx context.Context) (int64, error) {
 	return 0, r.convertError(ctx, err)
 }
 
-// Close ends all reads, which then return an error that wraps [fs.ErrClosed], as all later ones do. It does not wait for them.
+// Close ends all reads without waiting for them. These and later reads return an error that wraps [fs.ErrClosed].
 func (r *Reader) Close() error {
 	r.closeReads()
 	return nil

@@ -21,7 +21,8 @@ type remainder struct {
 	answer  chan openResult
 }
 
-// requestRemainder sends attempt n for the bytes [from, to). It returns nil if the hedge is denied; later reports whether it may be requested again.
+// requestRemainder starts attempt n for the bytes [from, to). If the hedge is denied, it returns nil, and later reports
+// whether it may be requested again.
 func requestRemainder(t *rangeRequest, from, to int64, n int) (r *remainder, later bool) {
 	r = &remainder{request: t}
 	r.BeginResumption(t.ctx, t.key)
@@ -61,13 +62,13 @@ func (r *remainder) sendRequest(from, to int64) {
 	}
 }
 
-// recordWin counts a hedge that has won: the rest of the range is read from its response.
+// recordWin counts the hedge as won.
 func (r *remainder) recordWin() {
 	r.request.store.stallWins.Add(1)
 	r.EndResumption(true)
 }
 
-// cancelRequest cancels the request, whose response is no longer needed.
+// cancelRequest cancels the request and counts the hedge as lost.
 func (r *remainder) cancelRequest() {
 	r.EndResumption(false)
 	r.attempt.CancelAndDetach()

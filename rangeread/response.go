@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	maxEmptyReads = 100                   // Reads in a row that may return nothing
-	drainTime     = 50 * time.Millisecond // for the end of a body whose bytes are all read
+	maxEmptyReads = 100                   // consecutive Reads that return nothing
+	drainTime     = 50 * time.Millisecond // for reading the end of a body after its last byte
 )
 
 var (
@@ -19,26 +19,26 @@ var (
 	errBadRead = errors.New("rangeread: Read of a body returned an impossible count")
 )
 
-// A response is one answer of the store, with the bytes of a range in its body. The goroutine that opens it uses it first, and then the goroutine
-// of deliverChunks.
+// A response is one response of the store to a range request. Its opener uses it first, and afterwards only the
+// goroutine of deliverChunks.
 type response struct {
 	request *rangeRequest
 	attempt *race.Attempt
 	body    io.ReadCloser
 	info    Info
 	from    int64 // offset of the first byte of the range
-	to      int64 // offset of the end of the range, or of the body if its Info has a length
-	offset  int64 // of the next byte of the body in the object
+	to      int64 // offset of the end of the range, or of the body if its length is known and shorter
+	offset  int64 // offset in the object of the next byte of the body
 	eof     bool  // Read has returned io.EOF, or an error after the last byte
 	buffer  readBuffer
 	first   chunk
-	chunks  chan chunk // on which deliverChunks sends
+	chunks  chan chunk // channel of deliverChunks
 }
 
 // A chunk holds the next bytes of a response. They are valid until the next chunk is received.
 type chunk struct {
 	bytes []byte
-	err   error // why no chunk follows: io.EOF at the end of the range or of the body
+	err   error // error after the last chunk; io.EOF at the end of the range or of the body
 }
 
 // An openResult is the response that an attempt has opened, or its error.
@@ -47,7 +47,8 @@ type openResult struct {
 	err    error
 }
 
-// openResponse requests the bytes [from, to), and returns a response that has its first chunk. The caller calls deliverChunks or closeBody.
+// openResponse requests the bytes [from, to), and returns the response after its first chunk has been read. The caller
+// calls deliverChunks or closeBody.
 func (t *rangeRequest) openResponse(a *race.Attempt, from, to int64) (*response, error) {
 	t.addUser()
 	t.store.requests.Add(1)
@@ -76,7 +77,7 @@ func (t *rangeRequest) openResponse(a *race.Attempt, from, to int64) (*response,
 	return s, nil
 }
 
-// checkInfo returns an error if the response does not answer the request.
+// checkInfo returns an error if the response has no body, does not fit the requested range, or is of another version.
 func (s *response) checkInfo(asked Range) error {
 	if s.body == nil {
 		return errNoBody
@@ -93,7 +94,8 @@ func (s *response) checkInfo(asked Range) error {
 	return s.request.version.checkInfo(s.info)
 }
 
-// readFirstChunk reads up to the first chunk. It returns the error of the body if there is no chunk, except io.EOF.
+// readFirstChunk skips to the range and reads its first chunk. If there is no chunk, it returns the error of the body,
+// or nil for an empty range.
 func (s *response) readFirstChunk() error {
 	s.offset = s.info.Offset
 	switch {
@@ -111,7 +113,7 @@ func (s *response) readFirstChunk() error {
 	return nil
 }
 
-// skipToRange reads the bytes before the range.
+// skipToRange reads and discards the bytes before the range, using the buffer p.
 func (s *response) skipToRange(p []byte) error {
 	for s.offset < s.from {
 		if _, err := s.readBody(p, s.from); err != nil {
@@ -138,8 +140,7 @@ func (s *response) readChunk() chunk {
 	return chunk{p[:n], err}
 }
 
-// readBody reads into p, up to the offset end. Where the body ends, the error is endError's: io.EOF if that may be the end of the range or object,
-// else another one.
+// readBody reads into p, but not beyond the offset end. At the end of the body it returns the error of endError.
 func (s *response) readBody(p []byte, end int64) (int, error) {
 	p = p[:min(int64(len(p)), end-s.offset)]
 	for range maxEmptyReads {
@@ -159,7 +160,7 @@ func (s *response) readBody(p []byte, end int64) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// countBytes counts n bytes that were read.
+// countBytes adds n read bytes to the counters and to the offset.
 func (s *response) countBytes(n int64) {
 	s.request.store.read.Add(n)
 	if s.offset < s.from {
@@ -170,7 +171,8 @@ func (s *response) countBytes(n int64) {
 	s.offset += n
 }
 
-// endError returns the error for a body that ends here: io.EOF if it is complete.
+// endError returns the error for a body that ends at the current offset: io.EOF if the range or object can end there,
+// otherwise io.ErrUnexpectedEOF.
 func (s *response) endError() error {
 	if s.info.Length >= 0 {
 		if s.offset-s.info.Offset < s.info.Length && s.offset < s.to {
@@ -188,7 +190,7 @@ func (s *response) endError() error {
 	return io.EOF
 }
 
-// deliverChunks sends the chunks until the attempt ends or the body has no more.
+// deliverChunks sends all chunks, until the body or the attempt ends, and then closes the body.
 func (s *response) deliverChunks() {
 	done, returned := s.attempt.Done(), false
 	defer func() {
@@ -219,7 +221,7 @@ func (s *response) deliverChunk(p chunk, done <-chan struct{}) bool {
 	}
 }
 
-// drainBody reads the end of a body whose bytes are all read, so that its connection can be used again.
+// drainBody reads the io.EOF after the last byte of a body, so that its connection can be reused.
 func (s *response) drainBody() {
 	if s.eof || s.info.Length < 0 || s.offset-s.info.Offset != s.info.Length {
 		return
@@ -229,7 +231,7 @@ func (s *response) drainBody() {
 	_, _ = s.body.Read(one[:])
 }
 
-// closeBody closes the body, in the goroutine that read from it last.
+// closeBody closes the body. It must be called in the goroutine that has read from it last.
 func (s *response) closeBody() {
 	defer s.request.removeUser()
 	defer func() {

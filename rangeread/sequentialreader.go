@@ -10,31 +10,31 @@ import (
 
 var errBadWrite = errors.New("rangeread: Write returned an impossible count")
 
-// A sequentialReader reads a range of an object from its beginning to its end, part by part. It reads ahead as many parts as it has
-// read to their end, up to a limit, so that who reads little asks for little.
+// A sequentialReader reads a range of an object in order, part by part. With each part that is read to its end, it
+// reads one more part ahead, up to a limit. So a caller that reads little causes few requests.
 type sequentialReader struct {
 	reader *Reader
 	caller context.Context
-	ctx    context.Context // of all requests: the caller's, until there are none
+	ctx    context.Context // context of all requests
 	cancel context.CancelCauseFunc
 
-	mu         sync.Mutex       // held by who reads; guards the fields below
-	offset     int64            // the next byte
-	next       int64            // the first byte of the next part that is not asked for
-	end        int64            // no byte is wanted from there on
-	depth      int              // how many parts are read ahead
-	ahead      []*readAheadPart // in order
-	spare      [][]byte         // memory of parts that were read
-	reserved   int64            // bytes of memory, spare or not
-	current    byteSource       // the part that is read; nil: none
-	currentEnd int64            // where that part ends, unless the object does before
-	bytes      []byte           // of it, not returned yet
-	err        error            // why there are no more; nil: there are
+	mu         sync.Mutex       // held during reads; guards the fields below
+	offset     int64            // offset of the next byte
+	next       int64            // offset of the next part to request
+	end        int64            // offset of the end of the range
+	depth      int              // number of parts to read ahead
+	ahead      []*readAheadPart // parts being read ahead, in order
+	spare      [][]byte         // memory of completed parts, for reuse
+	reserved   int64            // bytes of memory reserved in the Store
+	current    byteSource       // part that is being read; nil: none
+	currentEnd int64            // offset of the end of that part
+	bytes      []byte           // received bytes that were not returned yet
+	err        error            // error after the last byte; nil: the reader is not at its end
 }
 
 // A byteSource returns the bytes of one part.
 type byteSource interface {
-	// nextBytes returns the next bytes, valid until it is called again, and io.EOF if there are no more.
+	// nextBytes returns the next bytes, which are valid until the next call, or io.EOF at the end.
 	nextBytes() ([]byte, error)
 
 	close()
@@ -47,11 +47,15 @@ var (
 	_ byteSource    = (*readAheadPart)(nil)
 )
 
-// NewReader returns a reader of the n bytes from off on, or of all to the end of the object if n is negative. It ends with io.EOF where the object
-// ends. It reads ahead: a part more with each part that was read to its end, up to Options.Parallel parts at the same time, within Options.MaxBytes. Who does not read on is not
-// read ahead for. It is an [io.WriterTo] as well.
+// NewReader returns a reader of the n bytes at offset off, or of all bytes to the end of the object if n is negative.
+// It also implements [io.WriterTo]. It returns io.EOF at the end of the range or of the object.
 //
-// The context is that of all requests. The reader must be closed, or read to its end or an error. One goroutine at a time reads from it; Close may be called at any time.
+// It reads ahead: with each part that was read to its end, it requests one more part in advance. The limits are
+// Options.Parallel parts at the same time and Options.MaxBytes. Nothing more is requested while the caller does not
+// read.
+//
+// The context applies to all requests. The caller must close the reader, or read until it returns an error such as
+// io.EOF. It is not safe for concurrent use, except that Close may be called at any time.
 func (r *Reader) NewReader(ctx context.Context, off, n int64) io.ReadCloser {
 	s := &sequentialReader{reader: r, caller: ctx, offset: off, next: off, end: math.MaxInt64}
 	if n >= 0 && off >= 0 {
@@ -64,7 +68,7 @@ func (r *Reader) NewReader(ctx context.Context, off, n int64) io.ReadCloser {
 	return s
 }
 
-// Read reads the next bytes.
+// Read implements [io.Reader]. It waits for at least one byte.
 func (s *sequentialReader) Read(p []byte) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +83,7 @@ func (s *sequentialReader) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo writes all that is left to w.
+// WriteTo writes all remaining bytes of the range to w.
 func (s *sequentialReader) WriteTo(w io.Writer) (n int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +101,7 @@ func (s *sequentialReader) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// writeBytes writes the bytes that are there to w, whose Write may close s. The caller holds mu.
+// writeBytes writes the received bytes to w, whose Write may close s. The caller holds mu, which is released meanwhile.
 func (s *sequentialReader) writeBytes(w io.Writer) (n int, err error) {
 	b := s.bytes
 	s.mu.Unlock()
@@ -122,7 +126,7 @@ func (s *sequentialReader) advanceBy(n int) {
 	s.offset += int64(n)
 }
 
-// fillBytes waits until there are bytes to return. The caller holds mu.
+// fillBytes waits until there are bytes to return, or returns the error that ends reading. The caller holds mu.
 func (s *sequentialReader) fillBytes() error {
 	for len(s.bytes) == 0 && s.err == nil {
 		var err error
@@ -150,14 +154,16 @@ func (s *sequentialReader) fillBytes() error {
 	return s.reader.convertError(s.caller, s.err)
 }
 
-// limitToSize ends the range at the end of the object, if its size is known. The caller holds mu.
+// limitToSize moves the end of the range to the end of the object, if its size is known and smaller. The caller holds
+// mu.
 func (s *sequentialReader) limitToSize() {
 	if size, known := s.reader.version.knownSize(); known {
 		s.end = min(s.end, size)
 	}
 }
 
-// startNextPart goes on with the next part, and requests the parts to be read ahead. It returns io.EOF if there is no further part. The caller holds mu.
+// startNextPart makes the next part the current one, and starts to read further parts ahead. It returns io.EOF if there
+// is no further part. The caller holds mu.
 func (s *sequentialReader) startNextPart() error {
 	if s.limitToSize(); s.offset >= s.end {
 		return io.EOF
@@ -185,12 +191,12 @@ func (s *sequentialReader) startNextPart() error {
 	return nil
 }
 
-// partLength returns the length of the part that begins at the given byte. The caller holds mu.
+// partLength returns the length of the part at the given offset. The caller holds mu.
 func (s *sequentialReader) partLength(at int64) int64 {
 	return min(s.reader.store.options.PartSize, s.end-at)
 }
 
-// closePart closes the part that is read. If it was read to its end, another part may use its memory. The caller holds mu.
+// closePart closes the current part, and keeps its memory for reuse. The caller holds mu.
 func (s *sequentialReader) closePart() {
 	if s.current == nil {
 		return
@@ -202,7 +208,7 @@ func (s *sequentialReader) closePart() {
 	s.current = nil
 }
 
-// allocateMemory returns memory for n bytes; nil: the store has reached its limit. The caller holds mu.
+// allocateMemory returns memory for n bytes; nil if the Store has reached its limit. The caller holds mu.
 func (s *sequentialReader) allocateMemory(n int64) []byte {
 	if i := len(s.spare) - 1; i >= 0 && int64(cap(s.spare[i])) >= n {
 		b := s.spare[i]
@@ -216,7 +222,7 @@ func (s *sequentialReader) allocateMemory(n int64) []byte {
 	return make([]byte, n)
 }
 
-// stopWith cancels all requests. Later reads return err. The caller holds mu.
+// stopWith cancels all requests and releases their memory. Later reads return err. The caller holds mu.
 func (s *sequentialReader) stopWith(err error) {
 	if context.Cause(s.ctx) == errClosed { // Close waits until mu is free
 		err = errClosed
@@ -231,7 +237,7 @@ func (s *sequentialReader) stopWith(err error) {
 	s.ahead, s.spare, s.reserved = nil, nil, 0
 }
 
-// Close ends all requests. A Read under way returns an error.
+// Close cancels all requests and releases their memory. A Read in progress returns an error.
 func (s *sequentialReader) Close() error {
 	s.cancel(errClosed) // or Read may hold mu for long
 	s.mu.Lock()

@@ -7,29 +7,31 @@ import (
 	"sync"
 )
 
-// splitRead are those of one read, which is longer than one part. They are numbered by their order in the object; part 0 is read by itself.
+// A splitRead is a read that is split into several parts, which are read concurrently. Parts are numbered by their
+// order in the object. Part 0 is read separately.
 type splitRead struct {
 	ctx    context.Context
 	reader *Reader
-	p      []byte // of all parts
-	off    int64  // of part 0 in the object
-	size   int64  // of each part but the last
+	p      []byte // memory for all parts
+	off    int64  // offset in the object of part 0
+	size   int64  // length of each part except the last
 
 	mu          sync.Mutex // guards the fields below
 	next        int        // number of the next part to read
-	firstFailed int        // the first part that has failed; the number of parts: none has
+	firstFailed int        // lowest number of a failed part; the number of parts if none has failed
 	parts       []partRead
 	workers     sync.WaitGroup
 }
 
-// A partRead is what became of one.
+// A partRead is the result of reading one part.
 type partRead struct {
 	n      int
 	err    error
-	cancel context.CancelFunc // cancels the reading; nil: the part is not being read
+	cancel context.CancelFunc // cancels reading; nil: the part is not being read
 }
 
-// readParts reads the len(p) bytes from off on into p; len(p) is at least 1.
+// readParts reads len(p) bytes at offset off into p; p is not empty. If they exceed the part size, they are read in
+// several parts.
 func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error) {
 	size := r.store.options.PartSize
 	whole := int64(len(p))
@@ -59,7 +61,8 @@ func readParts(ctx context.Context, r *Reader, p []byte, off int64) (int, error)
 	return n, err
 }
 
-// readTail reads the bytes of p after the first n, which f has returned: the remaining bytes of f, and the further parts.
+// readTail reads the bytes of p after the first n, which f has already returned: the remaining bytes of f, which is
+// part 0, and all further parts.
 func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64, n int) (int, error) {
 	size := r.store.options.PartSize
 	count := int((int64(len(p)) + size - 1) / size)
@@ -92,7 +95,7 @@ func readTail(ctx context.Context, r *Reader, f *rangeBody, p []byte, off int64,
 	return n, nil
 }
 
-// readPending reads parts until all are read or an earlier part has failed.
+// readPending reads parts until all are claimed or an earlier part has failed.
 func (a *splitRead) readPending() {
 	for {
 		ctx, i := a.claimPart()
@@ -111,7 +114,7 @@ func (a *splitRead) readPending() {
 	}
 }
 
-// claimPart returns the number of the next part to read, and its context; -1: there is none.
+// claimPart returns the number of the next part to read, and its context; -1 if there is none.
 func (a *splitRead) claimPart() (context.Context, int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,7 +140,7 @@ func (a *splitRead) recordPart(i, n int, err error) {
 	}
 }
 
-// cancelAfter says that part i has failed: nobody waits for those after it.
+// cancelAfter records that part i has failed, and cancels all later parts: their bytes are not needed.
 func (a *splitRead) cancelAfter(i int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,7 +152,7 @@ func (a *splitRead) cancelAfter(i int) {
 	}
 }
 
-// readFull fills p with bytes of f. It returns an error if f has fewer bytes.
+// readFull fills p with the next bytes of f. It returns an error if f has fewer bytes.
 func (f *rangeBody) readFull(p []byte) (n int, err error) {
 	for n < len(p) {
 		var b []byte

@@ -8,14 +8,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Stats is what a [Store] has done and knows. It is a copy. The fields are documented at [observe.StoreStats],
-// for which debug and hedgeprom need no package rangeread.
+// Stats holds the counters and estimates of a [Store] at one time. [observe.StoreStats] documents the fields. It is
+// defined there, so that packages debug and hedgeprom need not import rangeread.
 type Stats = observe.StoreStats
 
-// Class is what is known of the ranges of about one size.
+// Class holds the counters and estimates of one size class of ranges.
 type Class = observe.StoreClass
 
-// counters count the events of [Stats].
+// counters are the event counters in [Stats].
 type counters struct {
 	ranges, requests           atomic.Int64
 	firstByteHedges, firstWins atomic.Int64
@@ -26,14 +26,14 @@ type counters struct {
 	denied                     denials
 }
 
-// denials count the hedges that were due and not sent.
+// denials counts hedges that were due and not sent.
 type denials struct {
 	mu       sync.Mutex // guards the fields below
 	byReason map[observe.Reason]int64
-	bytes    int64 // number of these that the budget of bytes did not pay for
+	bytes    int64 // denials because of the budget of bytes
 }
 
-// countDenial counts a denied hedge. If bytes is true, the budget of bytes did not pay for it.
+// countDenial counts a denied hedge. If bytes is true, the budget of bytes was the reason.
 func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,7 +46,7 @@ func (d *denials) countDenial(reason observe.Reason, bytes bool) {
 	}
 }
 
-// addTo writes the present values to s.
+// addTo sets the fields of s about denials to the current values.
 func (d *denials) addTo(s *Stats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +57,8 @@ func (d *denials) addTo(s *Stats) {
 	}
 }
 
-// toStats returns the present values. It reads the counters in the reverse order of counting, so that no part is larger than its whole.
+// toStats returns the current values. It reads the counters in reverse order of their increments, so that a part never
+// exceeds its whole.
 func (c *counters) toStats() Stats {
 	s := Stats{
 		FirstByteWins: c.firstWins.Load(), StallWins: c.stallWins.Load(),

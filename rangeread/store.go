@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// The defaults of Options.
+// The defaults of [Options]. Sizes are in bytes.
 const (
 	DefaultPartSize      = 8 << 20
 	DefaultParallel      = 4
@@ -22,41 +22,43 @@ const (
 	DefaultMaxBytes      = 256 << 20
 )
 
-// NoBudget is the BudgetPercent of [Options] with which no hedge is sent, and NoReadAhead the MaxBytes with which nothing is read ahead.
+// Special values of [Options].
 const (
-	NoBudget    = -1
-	NoReadAhead = -1
+	NoBudget    = -1 // a BudgetPercent that sends no hedge
+	NoReadAhead = -1 // a MaxBytes that disables reading ahead
 )
 
-// The least and the largest part.
+// Bounds of Options.PartSize in bytes.
 const (
 	minPartSize = 4 << 10
 	maxPartSize = 256 << 20
 )
 
-// burstParts is how many parts the budget of bytes holds at most: hedges may cluster.
+// burstParts is the burst of the budget of bytes, in parts.
 const burstParts = 4
 
-// Options are the settings of a [Store]. A field that is zero has its default. The zero value suits most programs.
+// Options are the settings of a [Store]. A field that is zero has its default value.
 type Options struct {
-	// PartSize is how long a range is at most: longer reads are split. The default is [DefaultPartSize]. It is from 4 KiB to 256 MiB.
+	// PartSize is the maximum length of a range in bytes: longer reads are split into parts. The default is
+	// [DefaultPartSize]. Valid values are 4 KiB to 256 MiB.
 	PartSize int64
 
-	// Parallel is how many parts of one read, or of one sequential reader, are asked for at the same time. The default is
-	// [DefaultParallel]; 1 reads them one after another.
+	// Parallel is the maximum number of parts that one read or sequential reader requests at the same time. The default
+	// is [DefaultParallel]; 1 reads parts one after another.
 	Parallel int
 
-	// BudgetPercent is how many hedges are sent per 100 ranges at most, and how many bytes they ask for per 100 bytes that are read, besides a
-	// burst of four parts. The default is [DefaultBudgetPercent]. [NoBudget] sends no hedge. It is 400 at most.
+	// BudgetPercent limits hedges per 100 ranges, and bytes of hedges per 100 bytes that are read, each plus a burst.
+	// The burst of bytes is four parts. The default is [DefaultBudgetPercent], and the maximum 400. [NoBudget] sends no
+	// hedge.
 	BudgetPercent float64
 
-	// MaxBytes bounds the memory for what all sequential readers of the store have read ahead. A reader that gets none reads
-	// only what it is asked for. The default is [DefaultMaxBytes]. [NoReadAhead] reads nothing ahead. Besides, each range that is being read holds
-	// 128 KiB.
+	// MaxBytes limits the memory of all sequential readers of the store for reading ahead. At the limit, a reader
+	// requests only the part that is being read. The default is [DefaultMaxBytes]. [NoReadAhead] disables reading
+	// ahead. In addition, each range that is being read uses 128 KiB.
 	MaxBytes int64
 }
 
-// withDefaults returns o with the defaults of unset fields. It panics if a setting is invalid.
+// withDefaults returns o with the default values of unset fields. It panics if a setting is invalid.
 func (o Options) withDefaults() Options {
 	o.PartSize, o.Parallel = cmp.Or(o.PartSize, DefaultPartSize), cmp.Or(o.Parallel, DefaultParallel)
 	o.BudgetPercent, o.MaxBytes = cmp.Or(o.BudgetPercent, DefaultBudgetPercent), cmp.Or(o.MaxBytes, DefaultMaxBytes)
@@ -73,21 +75,21 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A Store is what is learned of one object store, or of one bucket, and what pays for the hedges of all its objects. It is safe for concurrent
-// use. The zero Store is not usable; NewStore makes one. It has no goroutines and needs no Close.
+// A Store holds the latencies and the budgets that all objects of one object store, or one bucket, share. It is safe
+// for concurrent use. The zero Store is not usable; call NewStore. It has no goroutines, and need not be closed.
 type Store struct {
 	options       Options // with defaults
-	off           bool    // no hedge is sent
+	off           bool    // hedging is disabled
 	shadow        bool    // shadow mode: hedges are only counted
 	engine        *policy.Engine
 	bytes         *budget.Bucket // pays for the bytes of hedges
 	reserved      atomic.Int64   // bytes read ahead
-	ignoresRanges atomic.Bool    // the last answer to a range behind byte 0 began at byte 0
+	ignoresRanges atomic.Bool    // the last response to a range with a positive offset started at offset 0
 	counters
 }
 
-// NewStore returns a Store. It panics if the options make no sense. The variables HEDGE_MODE and HEDGE_DISABLED of the environment count, as they do for
-// package hedge.
+// NewStore returns a Store. It panics if an option is invalid. The environment variables HEDGE_MODE and HEDGE_DISABLED
+// apply as in package hedge.
 func NewStore(o Options) *Store {
 	o = o.withDefaults()
 	environment := ops.ReadEnvironment()
@@ -105,10 +107,10 @@ func NewStore(o Options) *Store {
 	}
 }
 
-// maxHedges is how many hedges a range has at most, of each kind.
+// maxHedges is the maximum number of hedges of a range, separately for the first byte and for the body.
 const maxHedges = 2
 
-// Stats returns what the store has done and knows.
+// Stats returns the current counters and estimates of the store.
 func (s *Store) Stats() Stats {
 	all := s.toStats()
 	all.Enabled, all.Shadow = !s.off, s.shadow
@@ -128,20 +130,21 @@ func (s *Store) Stats() Stats {
 	return all
 }
 
-// keyForLength returns the latency key of ranges of about the given length.
+// keyForLength returns the latency key of the size class of a range length.
 func (s *Store) keyForLength(length int64) *policy.Key {
 	class := int64(1) << bits.Len64(uint64(length-1))
 	return s.engine.Key(policy.Name{Host: "store", Route: strconv.FormatInt(class, 10)})
 }
 
-// recordRangeSupport records whether the last response was the whole object in place of the range.
+// recordRangeSupport records whether the server supports ranges, or has sent the whole object.
 func (s *Store) recordRangeSupport(ranges bool) {
 	if s.ignoresRanges.Load() != ranges {
 		s.ignoresRanges.Store(ranges)
 	}
 }
 
-// responseBytes estimates the length of the response to a request for the bytes [from, to).
+// responseBytes estimates the length of the response to a request for the bytes [from, to). A server that ignores
+// ranges also sends the bytes before from.
 func (s *Store) responseBytes(from, to int64) int64 {
 	if s.ignoresRanges.Load() {
 		return to
@@ -149,7 +152,8 @@ func (s *Store) responseBytes(from, to int64) int64 {
 	return to - from
 }
 
-// reserveMemory counts n bytes that will be read ahead. It reports false, and counts nothing, beyond Options.MaxBytes.
+// reserveMemory reserves n bytes of Options.MaxBytes for reading ahead. It reports false, and reserves nothing, if they
+// exceed the limit.
 func (s *Store) reserveMemory(n int64) bool {
 	if s.reserved.Add(n) > s.options.MaxBytes {
 		s.reserved.Add(-n)
@@ -158,5 +162,5 @@ func (s *Store) reserveMemory(n int64) bool {
 	return true
 }
 
-// releaseMemory undoes reserveMemory.
+// releaseMemory releases n bytes that reserveMemory has reserved.
 func (s *Store) releaseMemory(n int64) { s.reserved.Add(-n) }

@@ -6,24 +6,25 @@ import (
 	"sync"
 )
 
-// A objectVersion is the one that a Reader reads: that of its first answer.
+// An objectVersion is the version of the object that a Reader reads: the version of its first response. It is safe for
+// concurrent use.
 type objectVersion struct {
 	mu        sync.Mutex // guards the fields below
-	known     bool       // a response was read
-	tag       string     // "": the store names no versions
-	size      int64      // of the object; not known unless sized
+	known     bool       // a response was received
+	tag       string     // "": the store has no version tags
+	size      int64      // size of the object; unknown unless sized is true
 	sized     bool
-	changeErr error // the ErrChanged that a read returned first; nil: no read did
+	changeErr error // first ErrChanged that a read has returned; nil: none
 }
 
-// changeError returns the [ErrChanged] that a read has returned, nil if there is none. Every later read returns it too.
+// changeError returns the [ErrChanged] that a read has returned; nil if there is none. Every later read returns it too.
 func (v *objectVersion) changeError() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.changeErr
 }
 
-// recordChange stores err, which a read is about to return, if it wraps [ErrChanged] and is the first error that does.
+// recordChange stores the error of a read if it wraps [ErrChanged], unless an earlier one is stored.
 func (v *objectVersion) recordChange(err error) {
 	if !errors.Is(err, ErrChanged) {
 		return
@@ -35,7 +36,7 @@ func (v *objectVersion) recordChange(err error) {
 	}
 }
 
-// currentTag returns the tag that requests must match; "": any version.
+// currentTag returns the tag that responses must have; "": any version.
 func (v *objectVersion) currentTag() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -49,14 +50,14 @@ func (v *objectVersion) knownSize() (size int64, known bool) {
 	return v.size, v.sized
 }
 
-// checkInfo returns an error if a response is of another version.
+// checkInfo returns an error if the response with Info i is of another version.
 func (v *objectVersion) checkInfo(i Info) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.checkLocked(i)
 }
 
-// checkLocked is checkInfo. The caller holds mu.
+// checkLocked implements checkInfo. The caller holds mu.
 func (v *objectVersion) checkLocked(i Info) error {
 	switch {
 	case v.changeErr != nil:
@@ -69,7 +70,8 @@ func (v *objectVersion) checkLocked(i Info) error {
 	return nil
 }
 
-// adoptInfo stores the tag and the size of a response that is read. It returns an error if the response is of another version.
+// adoptInfo checks the Info of a response that will be read, and stores its tag and size. It returns an error if the
+// response is of another version.
 func (v *objectVersion) adoptInfo(i Info) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -83,7 +85,8 @@ func (v *objectVersion) adoptInfo(i Info) error {
 	return nil
 }
 
-// recordEnd records that a response ended at the given byte. It reports whether that can be the end of the object.
+// recordEnd records that a response ended at the given offset; if the size is unknown, that offset is the size. It
+// reports whether the object can end there.
 func (v *objectVersion) recordEnd(at int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
