@@ -10,8 +10,8 @@ import (
 	"github.com/DataDog/sketches-go/ddsketch/store"
 )
 
-// Append appends the window at time t to b, and returns the result. The encoding has both halves with their ages at t, each as sketches-go encodes
-// it. [Decode] reads it.
+// Append appends an encoding of the window to b, and returns the result. The encoding contains both halves, as encoded
+// by sketches-go, with their ages at time t. [Decode] reads it.
 func (w *Window) Append(b []byte, t time.Time) []byte {
 	for _, h := range [...]struct {
 		half
@@ -38,11 +38,11 @@ const (
 	maxEncodedSize = 64 << 10         // bytes of a half, twice the size of a half with all buckets
 )
 
-// Decode decodes a window that [Window.Append] encoded. Its halves have the same ages at t as when they were encoded: the time in between does not
-// count.
+// Decode decodes a window that [Window.Append] has encoded. At time t, its halves have the ages that they had when they
+// were encoded.
 //
-// Decode returns an error if b is not a complete window, if a half is older than 1,000 hours, or if a half has more than 2⁴⁰ samples or 64 KiB. For
-// any b, the window takes at most about 40 KB: empty buckets between the fastest and the slowest sample take memory too.
+// Decode returns an error if b is not a complete window, or if a half is older than 1,000 hours, has more than 2⁴⁰
+// samples or is longer than 64 KiB. So b may come from an untrusted source: a decoded window takes at most about 40 KB.
 func Decode(b []byte, t time.Time) (*Window, error) {
 	w := new(Window)
 	for _, h := range [...]struct {
@@ -72,7 +72,8 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 	return w, nil
 }
 
-// decodeSketch adds the samples of an encoded sketch from an untrusted source.
+// decodeSketch adds the samples of an encoded sketch from an untrusted source. It returns an error if the encoding is
+// invalid.
 func (h *half) decodeSketch(b []byte) error {
 	// A sparse store takes memory only for buckets with samples, and not for the range between them.
 	s := ddsketch.NewDDSketch(nil, store.NewSparseStore(), store.NewSparseStore())
@@ -98,8 +99,8 @@ func (h *half) decodeSketch(b []byte) error {
 	return nil
 }
 
-// Merge adds the samples of from to the window, and does not change from. An empty window becomes a copy of from. Otherwise the samples of from join
-// the previous half, so that new samples soon outweigh them.
+// Merge adds the samples of from to the window, without changing from. An empty window becomes a copy of from.
+// Otherwise the samples are added to the previous half, so that new samples soon outweigh them.
 func (w *Window) Merge(from *Window) {
 	if w.currentStart.IsZero() && w.previousStart.IsZero() {
 		w.current.addSamples(from.current)
@@ -116,7 +117,7 @@ func (w *Window) Merge(from *Window) {
 	}
 }
 
-// addSamples adds the samples of another half.
+// addSamples adds the samples of from.
 func (h *half) addSamples(from half) {
 	if from.sketch == nil {
 		return

@@ -1,14 +1,15 @@
-// Package sketch keeps recent latencies, for example of a host, a route or a DNS
-// upstream, in constant memory and estimates their quantiles.
+// Package sketch stores recent latencies, for example of a host, a route or a DNS upstream, in constant memory, and
+// estimates their quantiles.
 //
-// A [Window] has two halves, the current one and the previous one; each is a
-// DDSketch. When the current half is 10 seconds old and holds 200 samples, the next
-// sample makes it the previous half, and the half before that is dropped. The window
-// needs no goroutine and no clock: the time is an argument. Therefore a window keeps
-// its samples until new ones come.
+// A [Window] has two halves, the current and the previous one. Each is a DDSketch. When the current half is 10 seconds
+// old and has 200 samples, the next sample starts a new half. The current half then becomes the previous one, and the
+// old previous half is dropped.
 //
-// Every quantile is within 1 % of the true one (Masson, Rim, Lee: "DDSketch: A Fast
-// and Fully-Mergeable Quantile Sketch with Relative-Error Guarantees", VLDB 2019).
+// The time is an argument, so a window needs no goroutine and no clock. A window keeps its samples as long as no new
+// ones are added.
+//
+// The relative error of a quantile is at most 1 % (Masson, Rim, Lee: "DDSketch: A Fast and Fully-Mergeable Quantile
+// Sketch with Relative-Error Guarantees", VLDB 2019).
 package sketch
 
 import (
@@ -23,23 +24,22 @@ import (
 )
 
 const (
-	// accuracy is the largest relative error of a quantile.
+	// accuracy is the maximum relative error of a quantile.
 	accuracy = 0.01
 
-	// The current half becomes the previous one when it has at least this age and
-	// at least this number of samples.
+	// A new half starts when the current one has at least this age and this number of samples.
 	minHalfAge  = 10 * time.Second
 	minHalfSize = 200
 
-	// maxPastWeight is the largest weight of the previous half, in samples. After a
-	// shift of the distribution the past counts as 500 samples, not as 30,000.
+	// maxPastWeight is the maximum weight of the previous half, in samples. It limits how long a shift of the
+	// distribution is hidden by many older samples.
 	maxPastWeight = 500
 
-	// maxBins is the largest number of buckets of a half. At 1 % they cover 17 decades,
-	// so that no buckets between 1 ns and a year are ever collapsed.
+	// maxBins is the maximum number of buckets of a half. With an accuracy of 1 % they cover 17 decades, so that no
+	// buckets between 1 ns and a year are collapsed.
 	maxBins = 2048
 
-	maxSample = 10_000 * time.Hour // longer samples count as this
+	maxSample = 10_000 * time.Hour // longer samples are counted as this
 )
 
 var indexMapping = func() mapping.IndexMapping {
@@ -50,8 +50,8 @@ var indexMapping = func() mapping.IndexMapping {
 	return m
 }()
 
-// lowerBound returns the smallest value of bucket i. It replaces LowerBound of the mapping, which is wrong where int has 32 bits: sketches-go 1.4.8
-// shifts an int by 52. Index of the mapping is right.
+// lowerBound returns the lower bound of bucket i. It replaces LowerBound of the mapping, which is wrong if int has 32
+// bits: sketches-go 1.4.8 shifts an int by 52. Index of the mapping is correct.
 func lowerBound(i int) float64 {
 	// Index approximates the logarithm to the base 2 by the exponent and a polynomial
 	// of the significand. Newton's method inverts the polynomial.
@@ -72,8 +72,8 @@ var bucketsPerOctave = 7 / (10 * math.Log((1+accuracy)/(1-accuracy)))
 var (
 	lowestIndex = indexMapping.Index(1)
 
-	// upperBounds[i] is the last whole nanosecond of bucket lowest+i: no sample of the
-	// bucket is above it. values[i] is the bucket's estimate.
+	// upperBounds[i] is the largest whole nanosecond in bucket lowestIndex+i. estimates[i] is the estimate for samples
+	// in that bucket.
 	upperBounds, estimates = func() (upperBounds, estimates []time.Duration) {
 		upperBounds = make([]time.Duration, indexMapping.Index(float64(maxSample))-lowestIndex+1)
 		estimates = make([]time.Duration, len(upperBounds))
@@ -92,19 +92,20 @@ var (
 	}()
 )
 
-// A Window holds the latencies of the last 10 to 20 seconds. If these are few, it holds the last 200 to 400 latencies of any age. The zero value is
-// an empty window, ready for use. A Window is not safe for concurrent use.
+// A Window holds the latencies of the last 10 to 20 seconds. If these are few, it holds the last 200 to 400 latencies
+// of any age. The zero value is an empty window, ready for use. A Window is not safe for concurrent use.
 type Window struct {
 	current, previous           half
 	currentStart, previousStart time.Time // time of the first sample of a half; zero if the half is empty
 }
 
-// A half is a sketch that allocates on its first sample.
+// A half is one of the two sketches of a Window. It allocates memory on its first sample.
 type half struct {
 	sketch *ddsketch.DDSketch
-	bins   *store.CollapsingLowestDenseStore // of sketch
+	bins   *store.CollapsingLowestDenseStore // the buckets of sketch
 }
 
+// init allocates the sketch, if it is not allocated yet.
 func (h *half) init() {
 	if h.sketch == nil {
 		h.bins = store.NewCollapsingLowestDenseStore(maxBins)
@@ -112,12 +113,13 @@ func (h *half) init() {
 	}
 }
 
-// addToBucket adds n samples to bucket i.
+// addToBucket adds n samples to the bucket with index i.
 func (h *half) addToBucket(i int, n float64) {
 	h.init()
 	h.bins.AddWithCount(i, n)
 }
 
+// samples returns the number of samples of the half.
 func (h *half) samples() float64 {
 	if h.sketch == nil {
 		return 0
@@ -125,17 +127,19 @@ func (h *half) samples() float64 {
 	return h.bins.TotalCount()
 }
 
-// Add adds the latency d, measured at time t. Latencies below one nanosecond count as one nanosecond, latencies above 10,000 hours as 10,000 hours.
-// Add takes constant time on average, and allocates only while the range of latencies grows.
+// Add adds the latency d, measured at time t. Latencies are limited to the range from one nanosecond to 10,000 hours.
+// Add takes amortized constant time, and allocates only while the range of latencies grows.
 func (w *Window) Add(t time.Time, d time.Duration) { w.AddIndex(t, Index(d)) }
 
-// Index returns the number of the bucket that counts the latency d, for [Window.AddIndex]. It is safe for concurrent use.
+// Index returns the index of the bucket for the latency d, as an argument of [Window.AddIndex]. It is safe for
+// concurrent use.
 func Index(d time.Duration) int {
 	// The smallest value of the mapping is below 1 ns: no sample counts as zero.
 	return indexMapping.Index(float64(min(max(d, 1), maxSample)))
 }
 
-// AddIndex is Add for a latency whose Index is known. It is faster, for callers that hold a lock. The index must be a result of Index.
+// AddIndex adds a latency by the result of [Index] for it. It is faster than Add, for callers that compute the Index
+// before they take a lock.
 func (w *Window) AddIndex(t time.Time, i int) {
 	switch {
 	case w.currentStart.IsZero():
@@ -152,10 +156,11 @@ func (w *Window) AddIndex(t time.Time, i int) {
 	w.current.bins.Add(i)
 }
 
-// Len returns the number of samples in the window. Samples of the previous half count in full.
+// Len returns the number of samples in both halves of the window.
 func (w *Window) Len() int { return int(w.current.samples() + w.previous.samples()) }
 
-// Rate returns the samples per second from the start of the window to t. It is zero for an empty window and within the first millisecond.
+// Rate returns the number of samples per second from the start of the window to t. It is zero for an empty window, and
+// within the first millisecond.
 func (w *Window) Rate(t time.Time) float64 {
 	since := w.previousStart
 	if since.IsZero() {
@@ -168,8 +173,8 @@ func (w *Window) Rate(t time.Time) float64 {
 	return float64(w.Len()) / age.Seconds()
 }
 
-// Quantile returns the estimate of the quantile q, which is clamped to [0, 1]. It reports false if the window has no samples. The previous half
-// counts as at most 500 samples.
+// Quantile returns the estimate of quantile q, which is clamped to [0, 1]. It reports false if the window is empty. The
+// previous half counts as at most 500 samples.
 func (w *Window) Quantile(q float64) (time.Duration, bool) {
 	d := distributions.Get().(*Distribution)
 	defer distributions.Put(d)
@@ -177,9 +182,11 @@ func (w *Window) Quantile(q float64) (time.Duration, bool) {
 	return d.Quantile(q)
 }
 
-// Tail returns the non-empty buckets of the window from the slowest to the fastest. The pairs are the upper edge of a bucket, and the share of
-// samples above that edge, in [0, 1). Choose a delay among these edges: the share of samples above an edge is known, but the share above a point
-// within a bucket is not.
+// Tail returns the non-empty buckets of the window, from the slowest to the fastest. A pair is the upper bound of a
+// bucket, and the share of samples above that bound, in [0, 1).
+//
+// Choose a delay among these bounds: the share of samples above a bound is exact, while the share above a value within
+// a bucket is unknown.
 func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 	return func(yield func(time.Duration, float64) bool) {
 		d := distributions.Get().(*Distribution)
@@ -189,10 +196,11 @@ func (w *Window) Tail() iter.Seq2[time.Duration, float64] {
 	}
 }
 
+// distributions are reusable copies, for calls without a Distribution of the caller.
 var distributions = sync.Pool{New: func() any { return new(Distribution) }}
 
-// A Distribution is a copy of the distribution of a [Window]. It combines both halves; the previous half counts as at most 500 samples. The zero
-// value is empty.
+// A Distribution is a copy of the samples of a [Window] in one histogram. The previous half counts as at most 500
+// samples. The zero value is empty.
 type Distribution struct {
 	weights     []float64 // weights[i] is the weight of bucket firstIndex+i
 	firstIndex  int
@@ -200,8 +208,8 @@ type Distribution struct {
 	samples     int
 }
 
-// Distribution copies the distribution of the window to d, and reuses the memory of d. It takes about a microsecond. Callers that hold a lock can
-// copy, and evaluate the copy without the lock.
+// Distribution copies the samples of the window to d, reusing the memory of d. It takes about a microsecond. A caller
+// that holds a lock can release it and evaluate the copy.
 func (w *Window) Distribution(d *Distribution) {
 	d.weights, d.totalWeight, d.samples = d.weights[:0], 0, w.Len()
 	lo, hi := math.MaxInt, math.MinInt
@@ -228,7 +236,7 @@ func (w *Window) Distribution(d *Distribution) {
 	}
 }
 
-// addHalf adds the samples of h, multiplied by weight.
+// addHalf adds the samples of h, each with the given weight.
 func (d *Distribution) addHalf(h *half, weight float64) {
 	if h.sketch == nil {
 		return
@@ -240,13 +248,13 @@ func (d *Distribution) addHalf(h *half, weight float64) {
 	d.totalWeight += h.samples() * weight
 }
 
-// Len is [Window.Len].
+// Len returns the number of samples of the window.
 func (d *Distribution) Len() int { return d.samples }
 
-// Weight returns the number of samples of both halves, after the weight of the previous half is limited.
+// Weight returns the number of samples of both halves, where the previous half counts as at most 500.
 func (d *Distribution) Weight() float64 { return d.totalWeight }
 
-// Quantile is [Window.Quantile].
+// Quantile returns the estimate of quantile q, as [Window.Quantile] does.
 func (d *Distribution) Quantile(q float64) (time.Duration, bool) {
 	if d.totalWeight == 0 {
 		return 0, false
@@ -261,8 +269,8 @@ func (d *Distribution) Quantile(q float64) (time.Duration, bool) {
 	return estimates[d.firstIndex+len(d.weights)-1-lowestIndex], true
 }
 
-// Tail returns the non-empty buckets from the slowest to the fastest, as [Window.Tail] does: the upper edge of each, and the share of samples above it,
-// in [0, 1).
+// Tail returns the non-empty buckets from the slowest to the fastest, as [Window.Tail] does: the upper bound of a
+// bucket, and the share of samples above that bound, in [0, 1).
 func (d *Distribution) Tail() iter.Seq2[time.Duration, float64] {
 	return func(yield func(time.Duration, float64) bool) {
 		var above float64
