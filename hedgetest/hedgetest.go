@@ -1,6 +1,6 @@
-// Package hedgetest is for tests of programs that hedge. It has servers in memory that go wrong as they are told, and answers
-// three questions: is this call hedged ([Recorder]), what happens when it is ([Server], [Warm]), and is it safe to
-// hedge ([Twice])?
+// Package hedgetest helps to test programs that hedge. It has in-memory servers with injectable faults. A [Recorder]
+// checks whether a call is hedged. A [Server] and [Warm] show how the program behaves with a hedge. [Twice] checks
+// whether a call is safe to hedge.
 //
 //	server := hedgetest.NewServer(t, handler)
 //	server.At(1, hedgetest.Fault{Stall: true})
@@ -10,8 +10,8 @@
 //	// … a call to http://shop.test …
 //	calls.Hedged(t, 1)
 //
-// All of it works in the fake time of testing/synctest, where a call that stalls costs no time; HTTP/2 there needs Go 1.26. It needs no sockets, and
-// neither gRPC nor package hedge: package grpctest, below this one, does the same for gRPC.
+// The package works in the fake time of testing/synctest, where a stalled call takes no real time; HTTP/2 needs Go 1.26
+// for that. It uses no sockets, and imports neither gRPC nor package hedge. Package grpctest does the same for gRPC.
 package hedgetest
 
 import (
@@ -19,47 +19,50 @@ import (
 	"time"
 )
 
-// A Fault is what goes wrong with one attempt at a server. The zero Fault is none. With a Delay and something else, the
-// Delay comes first.
+// A Fault is a failure that a server injects into one attempt. The zero Fault is none. A Delay comes before the other
+// effects.
 type Fault struct {
-	// Delay is how much later than usual the attempt is answered: the handler is called after it, and not at all if the
-	// client has gone by then. The default, 0, is none. Below 0 is 0.
+	// Delay is the time before the handler is called. If the client goes away meanwhile, the handler is not called.
+	// Values of 0 and less mean no delay.
 	Delay time.Duration
 
-	// Status is the HTTP status, or the gRPC code, with which the attempt is answered instead of by the handler. The
-	// default, 0, is the handler's. The body is empty.
+	// Status is the HTTP status or gRPC code of the response, which has no body. The handler is not called. The
+	// default, 0, calls the handler.
 	Status int
 
-	// Stall lets nothing come after what After says, until the client has gone or the server is closed.
+	// Stall stops the response after the part in After, until the client has gone or the server is closed.
 	Stall bool
 
-	// Reset ends the attempt after what After says: over HTTP/1.1 by closing the connection, over HTTP/2 by resetting the
-	// stream, over gRPC by closing the connection, which all of its calls share, or after messages with UNAVAILABLE. Where a
-	// connection had been used before, net/http itself sends a GET again that was reset without an answer; that is
-	// another attempt at the server. Reset counts more than Stall.
+	// Reset ends the attempt after the part in After. HTTP/1.1 closes the connection, and HTTP/2 resets the stream.
+	// gRPC closes the connection, which all its calls share, or after messages responds with UNAVAILABLE. Reset takes
+	// precedence over Stall.
+	//
+	// net/http retries a GET by itself if it was reset without a response on a reused connection. The retry is another
+	// attempt at the server.
 	Reset bool
 
-	// After is how much of the answer gets through before it stalls or is reset: bytes of an HTTP body, and
-	// messages of a gRPC stream. The default, 0, is nothing at all: no header either, and the handler is not called. An answer
-	// that has no more than After comes whole. Of one that has more, the handler's
-	// Write panics with http.ErrAbortHandler when the attempt has ended; over gRPC, Send returns an error then.
+	// After is the part of the response that is sent before a Stall or Reset: bytes of an HTTP body, or messages of a
+	// gRPC stream. With the default, 0, nothing is sent, not even a header, and the handler is not called.
+	//
+	// A shorter response is sent completely. For a longer one, the handler's Write panics with http.ErrAbortHandler
+	// after the attempt has ended; over gRPC, Send returns an error.
 	After int64
 }
 
-// cutsOff reports whether the fault cuts the answer off.
+// cutsOff reports whether the fault ends the response early.
 func (f Fault) cutsOff() bool { return f.Stall || f.Reset }
 
-// Faults says what goes wrong with which attempt at a server: with the first one that arrives, the second one, and so on,
-// whichever call they belong to. [Server] has it, and other servers may. The zero value lets all attempts through. It is safe for
-// concurrent use.
+// Faults assigns a [Fault] to attempts at a server, by the order of their arrival: the first attempt, the second one,
+// and so on, of any call. [Server] embeds it, and other servers can do so too. The zero value has no faults. It is safe
+// for concurrent use.
 type Faults struct {
 	mu      sync.Mutex // guards the fields below
 	arrived int
-	faults  map[int]Fault // by the number of the attempt, from 1 on
+	faults  map[int]Fault // by number of the attempt, from 1
 }
 
-// At has the nth attempt from now on meet f: 1 is the next attempt that arrives, 2 the one after it. The others are not
-// affected. At panics if n is below 1.
+// At assigns f to the nth attempt that arrives from now on, where 1 is the next one. Other attempts are not affected.
+// At panics if n is less than 1.
 func (s *Faults) At(n int, f Fault) {
 	if n < 1 {
 		panic("hedgetest: Faults.At: n is below 1")
@@ -72,15 +75,15 @@ func (s *Faults) At(n int, f Fault) {
 	s.faults[s.arrived+n] = f
 }
 
-// Attempts returns how many attempts have arrived so far: primaries, hedges and what transports repeat by themselves.
+// Attempts returns the number of attempts that have arrived so far: primaries, hedges and retries by transports.
 func (s *Faults) Attempts() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.arrived
 }
 
-// Arrive counts an attempt, and returns what goes wrong with it. It is for servers that are not of this package; they
-// do with the attempt what the Fault says.
+// Arrive counts an attempt and returns its Fault. Only servers outside this package need it; they must apply the Fault
+// themselves.
 func (s *Faults) Arrive() Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,20 +11,20 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Recorder observes calls, as an observer of hedge.WithObserver, and checks how often they were sent. The zero value is ready. It is safe for concurrent use; it must not
-// be copied.
+// A Recorder is an observer (see hedge.WithObserver) that records calls, and checks how often they were sent. The zero
+// value is ready for use. It is safe for concurrent use, and must not be copied.
 type Recorder struct {
 	observe.NopObserver
 
 	mu      sync.Mutex // guards the fields below
 	calls   []observe.RequestResult
-	checked int              // of them
-	denied  []observe.Reason // since they were
+	checked int              // number of calls that were checked
+	denied  []observe.Reason // reasons of denied hedges since the last check
 }
 
 var _ observe.Observer = (*Recorder)(nil)
 
-// RequestDone records a call. The hedging client calls it.
+// RequestDone records a call that has ended. The hedging client calls it.
 func (r *Recorder) RequestDone(_ context.Context, _ observe.KeyInfo, result observe.RequestResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,21 +40,22 @@ func (r *Recorder) Denied(_ context.Context, _ observe.KeyInfo, reason observe.R
 	}
 }
 
-// SentOnce fails the test unless at least one call has ended since the last SentOnce or Hedged, or since the beginning, and all these
-// calls were sent once.
+// SentOnce checks the calls that have ended since the last SentOnce or Hedged. It fails the test if there are none, or
+// if one of them was hedged.
 func (r *Recorder) SentOnce(t testing.TB) {
 	t.Helper()
 	r.checkAttempts(t, 1)
 }
 
-// Hedged fails the test unless at least one call has ended since the last SentOnce or Hedged, or since the beginning, and n hedges
-// were sent for each of these calls, whichever attempt answered. If they were not, it reports the reasons.
+// Hedged checks the calls that have ended since the last SentOnce or Hedged. It fails the test if there are none, or if
+// one of them had another number of hedges than n. The message includes the reasons for which hedges were denied.
 func (r *Recorder) Hedged(t testing.TB, n int) {
 	t.Helper()
 	r.checkAttempts(t, 1+n)
 }
 
-// checkAttempts checks the number of attempts of the calls that have not been checked.
+// checkAttempts fails the test unless each unchecked call had the given number of attempts. It then marks them as
+// checked.
 func (r *Recorder) checkAttempts(t testing.TB, attempts int) {
 	t.Helper()
 	r.mu.Lock()
@@ -71,7 +72,7 @@ func (r *Recorder) checkAttempts(t testing.TB, attempts int) {
 	r.checked, r.denied = len(r.calls), nil
 }
 
-// denialReasons returns the reasons for which hedges were not sent, as the end of an error text. The caller holds mu.
+// denialReasons returns the reasons for which hedges were not sent, as a suffix for an error text. The caller holds mu.
 func (r *Recorder) denialReasons() string {
 	if len(r.denied) == 0 {
 		return ""
@@ -83,7 +84,7 @@ func (r *Recorder) denialReasons() string {
 	return "; hedges were denied for " + strings.Join(all, ", ")
 }
 
-// Calls returns how all calls have ended so far, in that order: how many attempts were sent, and which one has answered.
+// Calls returns the results of all calls so far, in the order in which they ended.
 func (r *Recorder) Calls() []observe.RequestResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()

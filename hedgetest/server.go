@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/hedgetest/internal/memory"
 )
 
-// A Server is an HTTP server in memory, which clients reach by [Server.Transport]. It is closed when its test ends. Its
-// methods are safe for concurrent use.
+// A Server is an in-memory HTTP server, which clients reach through [Server.Transport]. It is closed when its test
+// ends. Its methods are safe for concurrent use.
 type Server struct {
 	Faults
 	handler   http.Handler
@@ -22,20 +22,22 @@ type Server struct {
 	closing   memory.CloseSignal
 }
 
-// NewServer starts a server that speaks HTTP/1.1, and answers by handler what its [Faults] let through. A nil handler
-// answers 200 without a body. A panic of the handler is logged, as by http.Server.
+// NewServer starts an HTTP/1.1 server. It applies the [Faults] and calls the handler for attempts without one. A nil
+// handler responds with status 200 and no body. A panic of the handler is logged, as by http.Server.
 func NewServer(t testing.TB, handler http.Handler) *Server {
 	t.Helper()
 	return newServer(t, handler, (*http.Protocols).SetHTTP1)
 }
 
-// NewHTTP2Server is [NewServer] for HTTP/2, without TLS. In bubbles of testing/synctest it needs Go 1.26: net/http of Go 1.25 keeps
-// channels of one bubble for the next, which then ends the process with "select on synctest channel from outside bubble".
+// NewHTTP2Server is [NewServer] for HTTP/2 without TLS. In a bubble of testing/synctest it needs Go 1.26: net/http of
+// Go 1.25 shares channels between bubbles, which ends the process with "select on synctest channel from outside
+// bubble".
 func NewHTTP2Server(t testing.TB, handler http.Handler) *Server {
 	t.Helper()
 	return newServer(t, handler, (*http.Protocols).SetUnencryptedHTTP2)
 }
 
+// newServer starts a server whose protocol is enabled by speak.
 func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, bool)) *Server {
 	t.Helper()
 	if handler == nil {
@@ -54,8 +56,9 @@ func newServer(t testing.TB, handler http.Handler, speak func(*http.Protocols, b
 	return s
 }
 
-// Transport returns a new *http.Transport whose connections lead to the server, whatever host is asked for: http://shop.test
-// is as good as any, and https is not served. In a bubble, bodies of answers must be closed before it ends. Its idle connections are closed when the server is.
+// Transport returns a new *http.Transport that connects to the server for every host name, such as http://shop.test.
+// The server has no https. Idle connections are closed when the server is. In a bubble of testing/synctest, response
+// bodies must be closed before the bubble ends.
 func (s *Server) Transport() *http.Transport {
 	return &http.Transport{
 		Protocols:           s.protocols,
@@ -64,7 +67,7 @@ func (s *Server) Transport() *http.Transport {
 	}
 }
 
-// serveAttempt answers an attempt as its fault says.
+// serveAttempt responds to an attempt according to its Fault.
 func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	f := s.Arrive()
 	if f.Delay > 0 || f.Stall {
@@ -84,8 +87,8 @@ func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readBody reads the body of a request, for the handler to read it again. Over HTTP/1.1, net/http notices that a client has gone only
-// once the body is read. A body that cannot be read is one whose client has gone.
+// readBody reads the body of an HTTP/1.1 request into memory, because net/http detects only after the body that a
+// client has gone. It panics with http.ErrAbortHandler if reading fails.
 func readBody(r *http.Request) {
 	if r.ProtoMajor > 1 {
 		return
@@ -97,7 +100,8 @@ func readBody(r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 }
 
-// endAttempt ends an attempt in the middle: at once, or when the client has gone or the server closes. It does not return.
+// endAttempt ends an attempt without a response. It waits until the client has gone or the server closes, unless f is a
+// Reset. It panics with http.ErrAbortHandler, and never returns.
 func (s *Server) endAttempt(ctx context.Context, f Fault) {
 	if !f.Reset {
 		s.closing.Wait(ctx)
@@ -107,16 +111,17 @@ func (s *Server) endAttempt(ctx context.Context, f Fault) {
 
 var _ http.Flusher = (*cutter)(nil)
 
-// A cutter passes the first bytes of a body, as many as left says, and then ends the attempt.
+// A cutter is a ResponseWriter that sends a limited number of bytes of the body, and then ends the attempt.
 type cutter struct {
 	http.ResponseWriter
+	// number of bytes still to send
 	left int64
-	end  func() // does not return
+	end  func() // ends the attempt; does not return
 }
 
 func (c *cutter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// Flush is for handlers that ask for an http.Flusher.
+// Flush implements [http.Flusher], because handlers may check for that type.
 func (c *cutter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
 
 func (c *cutter) Write(p []byte) (int, error) {

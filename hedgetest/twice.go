@@ -13,24 +13,26 @@ import (
 	"github.com/gohedge/hedge/internal/redact"
 )
 
-// Twice returns a RoundTripper that proves whether calls are safe to hedge. It sends each request through rt twice at once
-// and, when both are answered, once more; and returns the first one's answer. The test fails if
+// Twice returns a RoundTripper that checks whether requests are safe to hedge. It sends each request through rt twice
+// at the same time and, after both responses, a third time. It returns the first response. The test fails if
 //
-//   - answers differ: in status, body, Content-Type, ETag or Location, or because one is an error;
-//   - the last one changes the state, which state returns, of a server that the test has in hand.
+//   - responses differ in status, body, Content-Type, ETag or Location, or only some of them are errors;
+//   - the third request changes the result of the function state, which returns the state of the server under test.
 //
-// Requests whose effect comes twice, such as a counter that grows, an entry that is taken, a second entry that is made, or a
-// token that may be used once, differ in one of these. What two at once do to the state that one alone would not do, and that no
-// answer tells, Twice cannot see; the test's own checks of the state can, since they run after calls that were sent twice.
+// This detects effects that happen twice: a counter that grows, an entry that is removed, a duplicate entry, a token
+// that may be used once. It does not detect an effect on the state that only concurrent requests have. Check that state
+// in the test, after the calls.
 //
-// What state returns is written down at once, and may change later. That includes the content of a sync.Map and of the types of sync/atomic, and how many
-// elements a channel has. The test fails if state returns what cannot be read: a function, the elements of a channel, an unsafe.Pointer, a timer, an open
-// file or connection. With a nil state only answers are compared. A nil
-// rt is http.DefaultTransport. Put Twice where the hedging is to be, instead of it: below, hedges would be sent of
-// what is sent more often anyway. Where answers say what differs each time, such as the time, let rt leave that out.
+// The value that state returns is formatted as text immediately, including the contents of sync.Map, of types of
+// sync/atomic, and the number of elements in a channel. The test fails if a part of the value cannot be read: a
+// function, the elements of a channel, an unsafe.Pointer, a timer, an open file or connection. With a nil state only
+// responses are compared.
 //
-// The RoundTripper reads bodies of requests and answers whole, into memory. It may be used by several goroutines at once; calls then wait
-// for each other, so none may be made in the course of another.
+// A nil rt is http.DefaultTransport. Use Twice in place of hedging, not together with it. If responses contain values
+// that change each time, such as the time, remove them in rt.
+//
+// The RoundTripper reads the bodies of requests and responses into memory. Concurrent calls wait for each other, so a
+// call must not be made while another one of the same goroutine is in progress.
 func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripper {
 	if rt == nil {
 		rt = http.DefaultTransport
@@ -38,12 +40,13 @@ func Twice(t testing.TB, rt http.RoundTripper, state func() any) http.RoundTripp
 	return &twiceTransport{rt, twin.NewJudge(t, state)}
 }
 
+// A twiceTransport is the RoundTripper of Twice.
 type twiceTransport struct {
 	rt    http.RoundTripper
 	judge *twin.Judge
 }
 
-// answer is a response with the body that was read, up to err.
+// An answer is a response, its body as far as it could be read, and the error.
 type answer struct {
 	resp *http.Response
 	body []byte
@@ -72,7 +75,7 @@ func (w *twiceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.resp, nil
 }
 
-// bodyEnd is a reader that returns the end of a body that was read, or its error.
+// A bodyEnd is a reader without bytes that returns an error, or io.EOF if that is nil.
 type bodyEnd struct{ err error }
 
 func (f bodyEnd) Read([]byte) (int, error) {
@@ -82,7 +85,7 @@ func (f bodyEnd) Read([]byte) (int, error) {
 	return 0, f.err
 }
 
-// send sends a copy of the request, and reads the answer.
+// send sends a copy of the request, and reads the response.
 func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
 	one := req.Clone(req.Context())
 	if req.Body != nil && req.Body != http.NoBody {
@@ -101,7 +104,7 @@ func (w *twiceTransport) send(req *http.Request, body []byte) (a answer) {
 	return a
 }
 
-// describeDifference returns the difference between two answers as text; "": there is none.
+// describeDifference returns the first difference between two answers as text; "" if there is none.
 func describeDifference(a, b answer) string {
 	if how, decided := twin.CompareErrors(a.err, b.err); decided {
 		return how
@@ -120,7 +123,7 @@ func describeDifference(a, b answer) string {
 	return ""
 }
 
-// excerpt returns the beginning of a body.
+// excerpt returns the beginning of a body as quoted text.
 func excerpt(body []byte) string {
 	const most = 200 // bytes
 	if len(body) > most {
@@ -129,14 +132,17 @@ func excerpt(body []byte) string {
 	return fmt.Sprintf("%q", body)
 }
 
-// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Each call of the returned function calls f twice at once and, when both
-// calls have returned, once more. It returns the first result. The test t fails if another result differs, or if the last call changes the state.
+// TwiceFunc is [Twice] for a function that is to be hedged by hedge.Do. Each call of the returned function calls f
+// twice at the same time and, after both have returned, a third time. It returns the first result. The test t fails if
+// another result differs, or if the third call changes the state.
 //
-// The function state returns the state of the program that f may change, such as the rows of a table; nil: only results are compared. It is called
-// before and after the last call of f, and its value is read as [Twice] describes.
+// The function state returns the state of the program that f may change, such as the rows of a table. It is called
+// before and after the third call of f, and its value is read as [Twice] describes. With a nil state only results are
+// compared.
 //
-// Results are compared by their content when the call has ended, also behind pointers, and errors only by whether there is one. Content that is
-// still to be read from a result, such as the rows of a query, is neither compared nor closed: let f read it.
+// Results are compared by their content, including values behind pointers. Errors are not compared with each other:
+// either all calls or none must return one. Content that must still be read from a result, such as the rows of a query,
+// is neither compared nor closed; read it in f.
 func TwiceFunc[T any](t testing.TB, f func(context.Context) (T, error), state func() any) func(context.Context) (T, error) {
 	type result struct {
 		value  T

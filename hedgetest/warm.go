@@ -9,27 +9,30 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// An Importer learns what another process has learned. *hedge.Transport, *hedge.Interceptor and *hedge.Hedger are Importers. The
-// Transport of an http.Client that hedge.Wrap returns is a *hedge.Transport.
+// An Importer loads the export of another client. *hedge.Transport, *hedge.Interceptor and *hedge.Hedger are Importers.
+// The Transport of an http.Client from hedge.Wrap is a *hedge.Transport.
 type Importer interface {
 	Import(r io.Reader) error
 }
 
-// warmCalls is how many calls Warm pretends to have made: so many that a test's own slow calls are still a small part.
+// warmCalls is the number of calls that Warm simulates. It is large, so that slow calls of the test remain a small
+// share.
 const warmCalls = 500
 
-// Warm teaches c that 500 calls to a host have taken usual each. Without it, no call is hedged before ten are known. A call
-// is then hedged after usual, give or take 2 %, or after the time of hedge.WithMinDelay where that is longer (1 ms by default);
-// and again after as long. Nothing is sent.
+// Warm makes c learn 500 calls to a host with the latency usual, without sending them. Without Warm, the first ten
+// calls are not hedged. Afterwards, a call is hedged after usual, within 2 %, or after the time of hedge.WithMinDelay
+// (1 ms by default) if that is longer. A second hedge follows after the same time.
 //
-// The host is that of the URL, without the scheme's own port; the Target of a gRPC connection; what hedge.WithKeyFunc's
-// function returns; or the key that is given to hedge.Do. The routes are patterns of hedge.WithRoute, or full
-// methods of gRPC, such as "/pkg.Service/Method", for which latency is learned separately; without routes it is the host's own,
-// which calls over gRPC ask for only with hedge.WithKeyFunc.
+// The host is the host of the URL without a default port, the Target of a gRPC connection, the result of
+// hedge.WithKeyFunc's function, or the key passed to hedge.Do.
 //
-// Budget and brakes are those of c: by default, ten hedges of the first host are paid for at once, each ten calls earn another one,
-// and after 21 slow calls in a row no hedge is sent, as in an outage. The test fails at once if usual is not positive, or if c
-// refuses to learn.
+// The routes are patterns of hedge.WithRoute, or full gRPC method names such as "/pkg.Service/Method". Without routes,
+// the latency is that of the host itself, which gRPC calls only use with hedge.WithKeyFunc.
+//
+// The budget and the pauses of hedging are those of c. By default, the first host has a budget of ten hedges, and ten
+// calls earn another one. After 21 slow calls in a row, hedging is paused as in an outage.
+//
+// Warm stops the test with a failure if usual is not positive, or if the Import of c fails.
 func Warm(t testing.TB, c Importer, usual time.Duration, host string, routes ...string) {
 	t.Helper()
 	if usual <= 0 {

@@ -1,7 +1,7 @@
 //go:build !hedge_nogrpc
 
-// Package grpctest is package hedgetest for gRPC: a server in memory that goes wrong as it is told, and an interceptor that
-// proves whether calls are safe to hedge. hedgetest.Warm and hedgetest.Recorder serve a hedge.Interceptor as well.
+// Package grpctest is package hedgetest for gRPC: an in-memory server with injectable faults, and an interceptor that
+// checks whether calls are safe to hedge. Use hedgetest.Warm and hedgetest.Recorder with a hedge.Interceptor.
 //
 // It works in the fake time of testing/synctest.
 package grpctest
@@ -23,11 +23,11 @@ import (
 	"github.com/gohedge/hedge/hedgetest/internal/memory"
 )
 
-// Target is the Target of every connection that [Server.Dial] returns, as hedgetest.Warm needs it.
+// Target is the target of every connection that [Server.Dial] returns. Pass it to hedgetest.Warm.
 const Target = "passthrough:///hedgetest"
 
-// A Server is a gRPC server in memory, which clients reach by [Server.Dial]. It is closed when its test ends. Its methods
-// are safe for concurrent use.
+// A Server is an in-memory gRPC server, which clients reach through [Server.Dial]. It is closed when its test ends. Its
+// methods are safe for concurrent use.
 type Server struct {
 	hedgetest.Faults
 	t        testing.TB
@@ -35,8 +35,8 @@ type Server struct {
 	closing  memory.CloseSignal
 }
 
-// NewServer starts a server of the services that register registers, which answers what its Faults let through. Interceptors
-// among the options stand behind the Faults.
+// NewServer starts a server with the services that the function register registers. It applies the Faults before the
+// interceptors in opts.
 func NewServer(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) *Server {
 	t.Helper()
 	s := &Server{t: t, listener: memory.NewListener(), closing: make(memory.CloseSignal)}
@@ -53,8 +53,8 @@ func NewServer(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOpt
 	return s
 }
 
-// Dial returns a connection to the server, without encryption. It is closed when the test ends. The test fails at once if
-// the options make no sense.
+// Dial returns a connection to the server, without encryption. It is closed when the test ends. Invalid options stop
+// the test with a failure.
 func (s *Server) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	s.t.Helper()
 	cc, err := grpc.NewClient(Target, append([]grpc.DialOption{
@@ -68,7 +68,7 @@ func (s *Server) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	return cc
 }
 
-// cutOffError returns the error of an attempt that has no answer: that of ctx if it has ended, otherwise UNAVAILABLE.
+// cutOffError returns the error of an attempt that is ended early: that of ctx if ctx has ended, otherwise UNAVAILABLE.
 func cutOffError(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
@@ -76,10 +76,11 @@ func cutOffError(ctx context.Context) error {
 	return status.Error(codes.Unavailable, "hedgetest: cut off by a Fault")
 }
 
-// errThrough says that an attempt is for the handler.
+// errThrough is the result of applyFault for an attempt that the handler handles.
 var errThrough = errors.New("hedgetest: no fault")
 
-// applyFault delays an attempt as its fault says. It returns the error that ends the attempt, or errThrough if the handler is to be called.
+// applyFault delays an attempt according to its Fault. It returns the error that ends the attempt, or errThrough if the
+// handler must be called.
 func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	switch {
 	case f.Delay > 0 && !s.closing.Pause(ctx, f.Delay):
@@ -92,7 +93,8 @@ func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	return errThrough
 }
 
-// endAttempt ends an attempt in the middle: at once, or when the client has gone or the server closes.
+// endAttempt ends an attempt early, and returns its error. It waits until the client has gone or the server closes,
+// unless f is a Reset.
 func (s *Server) endAttempt(ctx context.Context, f hedgetest.Fault) error {
 	if f.Reset && f.After > 0 { // the end of the connection could overtake the messages before it
 		return cutOffError(ctx)
@@ -122,11 +124,13 @@ func (s *Server) interceptStream(srv any, stream grpc.ServerStream, _ *grpc.Stre
 	return handler(srv, stream)
 }
 
-// A cutter passes the first messages of a stream, as many as left says, and then ends the attempt.
+// A cutter is a stream that sends a limited number of messages, and then ends the attempt.
 type cutter struct {
 	grpc.ServerStream
+	// number of messages still to send
 	left int64
-	end  func() error
+	// ends the attempt and returns its error
+	end func() error
 }
 
 func (c *cutter) SendMsg(m any) error {

@@ -16,17 +16,17 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// A Method says whether calls of a method are hedged, and why.
+// A Method describes whether calls of a gRPC method are hedged, and why.
 type Method struct {
 	Name   string // such as "/pkg.Service/Method"
-	Hedges int    // how many a call gets at most; 0: it is sent once
-	Why    string // the rule: "WithMethods lists it"; its words can change with the version
+	Hedges int    // maximum number of hedges of a call; 0: calls are sent once
+	Why    string // reason, such as "WithMethods lists it"; the text may change between versions
 }
 
-// A Table says of each method whether it is hedged, in the order of the names.
+// A Table lists methods, sorted by name.
 type Table []Method
 
-// String returns a line for each method: its name, "once" or how many hedges a call gets at most, and why.
+// String returns one line per method: its name, "once" or the maximum number of hedges, and the reason.
 func (all Table) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -41,12 +41,14 @@ func (all Table) String() string {
 	return b.String()
 }
 
-// Methods returns what in does with the methods of all services whose descriptors are linked into the program: those of the generated
-// code that it imports. With patterns, such as "/shop.v1.Catalog/Get", "/shop.v1.Catalog/*" or "/shop.*", it is the methods that match one of
-// them; the test fails for each pattern that matches none. Streams from the client, which are never hedged, are in the table as well.
+// Methods returns a Table of the methods of all services whose descriptors are linked into the program, and how in
+// treats them. Client-streaming methods, which are never hedged, are included.
 //
-// It is for a test that compares the table with one that was read by people: then a new method, a new name or another
-// setting that has writes sent twice does not go unnoticed.
+// With patterns, such as "/shop.v1.Catalog/Get", "/shop.v1.Catalog/*" or "/shop.*", the Table contains only methods
+// that match one of them. The test fails for each pattern without a match.
+//
+// Use it in a test that compares the Table with a reviewed copy. The test then fails if a new method, a new name or a
+// changed setting would make writes be sent twice.
 func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	t.Helper()
 	var all Table
@@ -70,7 +72,8 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 	return all
 }
 
-// linkedFiles returns the descriptors of all files that are linked in. It copies them, because a reader inside the range could lock the registry again.
+// linkedFiles returns the descriptors of all files linked into the program. It returns a copy, because callers may use
+// the registry, which is locked while it is iterated.
 func linkedFiles() (files []protoreflect.FileDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
 		files = append(files, file)
@@ -79,12 +82,12 @@ func linkedFiles() (files []protoreflect.FileDescriptor) {
 	return files
 }
 
-// nameOf returns the name of a method as calls have it.
+// nameOf returns the full name of a method, such as "/pkg.Service/Method".
 func nameOf(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// newMethod returns the row of a method in the table.
+// newMethod returns the row of a method in a Table.
 func newMethod(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
 	name := nameOf(m)
 	if m.IsStreamingClient() {
@@ -94,7 +97,8 @@ func newMethod(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
 	return Method{name, most, why}
 }
 
-// matchesAny reports whether a name matches one of the patterns, or there are none. It notes which ones match.
+// matchesAny reports whether a name matches at least one of the patterns, or there are no patterns. It sets the
+// elements of matched for matching patterns.
 func matchesAny(name string, patterns []string, matched []bool) bool {
 	some := len(patterns) == 0
 	for i, p := range patterns {

@@ -15,13 +15,15 @@ import (
 	"github.com/gohedge/hedge/internal/grpcattempt"
 )
 
-// Twice returns an interceptor that proves whether unary calls are safe to hedge, as hedgetest.Twice does for HTTP: it makes
-// each call twice at once and, when both are answered, once more, and the caller gets the first one's answer. The test fails if
-// replies or codes differ, or the last one changes the state, which state returns. With a nil state only answers are
-// compared.
+// Twice returns an interceptor that checks whether unary calls are safe to hedge, as hedgetest.Twice does for HTTP. It
+// makes each call twice at the same time and, after both replies, a third time. The caller gets the first reply. The
+// test fails if replies or codes differ, or if the third call changes the result of state. With a nil state only
+// replies are compared.
 //
-// Requests and replies must be messages of package proto; a call with others is made once, and fails the test. Call options hold for each;
-// their targets get what the first one has received. Calls wait for each other, so none may be made in the course of another.
+// Requests and replies must be messages of package proto. A call with other types is made once, and fails the test.
+// Call options apply to each of the three calls; output variables of options get the values of the first one.
+// Concurrent calls wait for each other, so a call must not be made while another one of the same goroutine is in
+// progress.
 func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 	judge := twin.NewJudge(t, state)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -49,13 +51,13 @@ func Twice(t testing.TB, state func() any) grpc.UnaryClientInterceptor {
 	}
 }
 
-// answer is the result of a call: a reply, or an error.
+// An answer is the result of a call: a reply or an error.
 type answer struct {
 	reply proto.Message
 	err   error
 }
 
-// describeDifference says how two answers differ, "" if they do not.
+// describeDifference returns the difference between two answers as text; "" if there is none.
 func describeDifference(a, b answer) string {
 	if x, y := status.Code(a.err), status.Code(b.err); x != y {
 		return fmt.Sprintf("code %s and %s", x, y)

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A CloseSignal is closed when a server closes, so that no attempt waits longer than that.
+// A CloseSignal is a channel that is closed when the server closes, so that waiting attempts end.
 type CloseSignal chan struct{}
 
-// Pause waits for d, and reports whether the client and the server are still there after it.
+// Pause waits for d. It reports false if the client goes away or the server closes before.
 func (c CloseSignal) Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

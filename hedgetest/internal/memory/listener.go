@@ -1,4 +1,5 @@
-// Package memory provides connections without sockets. A goroutine that waits for one is durably blocked, as bubbles of testing/synctest need it.
+// Package memory provides network connections without sockets. A goroutine that waits for such a connection is durably
+// blocked, as the fake time of testing/synctest requires.
 package memory
 
 import (
@@ -7,29 +8,31 @@ import (
 	"sync"
 )
 
-// A Listener accepts connections that Dial makes. It is safe for concurrent use.
+// A Listener accepts in-memory connections made by Dial. It implements [net.Listener], and is safe for concurrent use.
 type Listener struct {
+	// connections waiting for Accept
 	made   chan net.Conn
 	closed chan struct{}
 	close  sync.Once
 
 	mu    sync.Mutex // guards the fields below
 	ports int
-	conns map[string]net.Conn // clients' ends of those that are open, by the address that the server sees
+	conns map[string]net.Conn // client ends of open connections, by the address that the server sees
 }
 
 var _ net.Listener = (*Listener)(nil)
 
-// NewListener returns a Listener.
+// NewListener returns an open Listener.
 func NewListener() *Listener {
 	return &Listener{made: make(chan net.Conn), closed: make(chan struct{}), conns: make(map[string]net.Conn)}
 }
 
-// conn is one end of a connection.
+// A conn is one end of a connection.
 type conn struct {
 	net.Conn
 	local, remote net.Addr
-	closed        func()
+	// called when this end is closed
+	closed func()
 }
 
 func (c *conn) LocalAddr() net.Addr  { return c.local }
@@ -40,10 +43,10 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// serverAddr is where the Listener listens (RFC 5737, section 3: an address for documentation).
+// serverAddr is the address of the Listener, which is reserved for documentation (RFC 5737, section 3).
 var serverAddr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80}
 
-// Dial connects to the Listener. Its error is that of ctx, or [net.ErrClosed].
+// Dial connects to the Listener. It returns the error of ctx if that ends first, or [net.ErrClosed].
 func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	l.mu.Lock()
 	l.ports++
@@ -67,13 +70,14 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
+// removeConn removes a closed connection, by the address of its client.
 func (l *Listener) removeConn(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, name)
 }
 
-// CutConn closes the connection that comes from an address, without notice to either side.
+// CutConn closes the connection of the client with the address from, without notice to either side.
 func (l *Listener) CutConn(from net.Addr) {
 	l.mu.Lock()
 	c := l.conns[from.String()]
@@ -83,7 +87,7 @@ func (l *Listener) CutConn(from net.Addr) {
 	}
 }
 
-// Accept waits for the next connection. Its error is [net.ErrClosed].
+// Accept waits for the next connection. It returns [net.ErrClosed] once the Listener is closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.made:
@@ -93,11 +97,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept and Dial. Connections stay.
+// Close makes Accept and Dial fail. Open connections stay open.
 func (l *Listener) Close() error {
 	l.close.Do(func() { close(l.closed) })
 	return nil
 }
 
-// Addr returns where the Listener listens.
+// Addr returns the address of the Listener.
 func (l *Listener) Addr() net.Addr { return serverAddr }

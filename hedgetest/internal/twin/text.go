@@ -10,23 +10,27 @@ import (
 	"time"
 )
 
-// FormatValue returns all that a value holds, also behind pointers and in fields that are not exported. Texts of two values are equal
-// if their contents are, and if the same of their parts share memory. It writes shared memory once. The error names the first part of the value that cannot be read: a function, the elements of a channel, an unsafe.Pointer,
-// a timer, an open file or connection.
+// FormatValue returns the complete content of a value as text, including unexported fields and values behind pointers.
+// Two texts are equal if the contents are equal and the same parts share memory. Shared memory is written once.
+//
+// The error names the first part of the value that cannot be read: a function, the elements of a channel, an
+// unsafe.Pointer, a timer, an open file or connection.
 func FormatValue(v any) (string, error) {
 	w := writer{path: "it", met: make(map[reference]meeting)}
 	w.write(addressable(reflect.ValueOf(v)))
 	return w.String(), w.unread
 }
 
+// A writer formats one value.
 type writer struct {
 	strings.Builder
-	path   string // of the value that is written
-	unread error  // about the first value that cannot be read
-	met    map[reference]meeting
+	path   string // path of the part being written, such as "it.Field[0]"
+	unread error  // error for the first part that cannot be read
+	// references written so far
+	met map[reference]meeting
 }
 
-// refuse notes that the value that is written cannot be read. It writes the type instead.
+// refuse records that the current part cannot be read, for the given reason. It writes the type of v in its place.
 func (w *writer) refuse(v reflect.Value, why string) {
 	if w.unread == nil {
 		w.unread = fmt.Errorf("%s is a %s, %s", w.path, v.Type(), why)
@@ -34,7 +38,7 @@ func (w *writer) refuse(v reflect.Value, why string) {
 	w.WriteString(v.Type().String())
 }
 
-// writePart writes a part of the value that is written: a field, an element, or the content of a pointer.
+// writePart writes a part of the current value: a field, an element, or the value behind a pointer.
 func (w *writer) writePart(name string, v reflect.Value) {
 	path := w.path
 	w.path += name
@@ -42,7 +46,7 @@ func (w *writer) writePart(name string, v reflect.Value) {
 	w.path = path
 }
 
-// addressable returns v, or a copy of it if it has no address, without the ban on fields that are not exported.
+// addressable returns v, or a copy of v if it has no address, such that unexported fields can be read.
 func addressable(v reflect.Value) reflect.Value {
 	switch {
 	case !v.IsValid():
@@ -55,21 +59,21 @@ func addressable(v reflect.Value) reflect.Value {
 	return p
 }
 
-// A reference is what a pointer, a map or a slice refers to.
+// A reference identifies the memory that a pointer, a map or a slice refers to.
 type reference struct {
 	at  uintptr
-	len int // of a slice
+	len int // length of a slice
 	of  reflect.Type
 }
 
-// A meeting is the first time that the writer met a reference.
+// A meeting is the first occurrence of a reference.
 type meeting struct {
 	number int
-	value  reflect.Value // keeps the memory from being used again while the writer works
+	value  reflect.Value // keeps the memory from being reused while the writer runs
 }
 
-// writeReferred calls write if v, a pointer, a map or a slice, is met for the first time. Otherwise it writes the number of that meeting. An
-// empty map or slice, nil or not, is written each time, and so is a pointer to nothing.
+// writeReferred calls write for the first occurrence of the pointer, map or slice v. For a later one, it writes the
+// number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
 func (w *writer) writeReferred(v reflect.Value, write func()) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -99,6 +103,7 @@ func (w *writer) writeReferred(v reflect.Value, write func()) {
 	write()
 }
 
+// write writes v according to its kind.
 func (w *writer) write(v reflect.Value) {
 	if v.IsValid() && w.writeKnown(v) {
 		return
@@ -134,7 +139,8 @@ func (w *writer) write(v reflect.Value) {
 	}
 }
 
-// writeKnown writes values whose fields do not tell their content, and reports whether v is one.
+// writeKnown writes a value of a known type whose fields do not represent its content, such as time.Time. It reports
+// false for any other type.
 func (w *writer) writeKnown(v reflect.Value) bool {
 	switch t := v.Type(); {
 	case t == reflect.TypeFor[time.Time](): // its fields say how it was made
@@ -164,7 +170,7 @@ func (w *writer) writeKnown(v reflect.Value) bool {
 	return true
 }
 
-// writePlain writes a value that consists of no others, whatever methods its type has: a String may leave out what changes.
+// writePlain writes a value without parts. It ignores a String method, which may omit something.
 func (w *writer) writePlain(v reflect.Value) {
 	switch {
 	case v.CanInt():
@@ -189,6 +195,7 @@ func (w *writer) writePlain(v reflect.Value) {
 	}
 }
 
+// writeList writes the elements of a slice or an array.
 func (w *writer) writeList(v reflect.Value) {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		var all []byte
@@ -208,6 +215,7 @@ func (w *writer) writeList(v reflect.Value) {
 	w.WriteString("]")
 }
 
+// writeStruct writes the fields of a struct.
 func (w *writer) writeStruct(v reflect.Value) {
 	w.WriteString("{")
 	for i := range v.NumField() {
@@ -220,7 +228,7 @@ func (w *writer) writeStruct(v reflect.Value) {
 	w.WriteString("}")
 }
 
-// writeMap writes the entries in the order of the texts of their keys, and of their values where those are equal.
+// writeMap writes the entries of a map, sorted by the texts of their keys and then of their values.
 func (w *writer) writeMap(v reflect.Value) {
 	type entry struct {
 		key, value reflect.Value
@@ -248,7 +256,7 @@ func (w *writer) writeMap(v reflect.Value) {
 	w.WriteString("]")
 }
 
-// textAlone returns the text of a value, whatever the writer has met before.
+// textAlone returns the text of a value, independent of references that were written before.
 func textAlone(v reflect.Value) string {
 	w := writer{met: make(map[reference]meeting)}
 	w.write(addressable(v))

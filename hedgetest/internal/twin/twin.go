@@ -1,4 +1,4 @@
-// Package twin makes each call several times, and checks that the results and the state are those of one call.
+// Package twin repeats calls, and checks that their results and their effect on the state are those of one call.
 package twin
 
 import (
@@ -7,21 +7,24 @@ import (
 	"testing"
 )
 
-// A Judge makes calls twice. It is safe for concurrent use; calls wait for each other.
+// A Judge repeats calls and reports unsafe ones to a test. It is safe for concurrent use; calls wait for each other.
 type Judge struct {
 	T       testing.TB
-	state   func() any    // nil: the state is not compared
-	calling chan struct{} // full while a call is made. A goroutine that waits for a Mutex is not durably blocked, and would stop the time of a bubble
+	state   func() any    // returns the state to compare; nil: the state is not compared
+	calling chan struct{} // a lock, held while calls are made. It is not a Mutex: a goroutine that waits for a Mutex is not durably blocked, and would stop the fake time of a bubble
 }
 
-// NewJudge returns a Judge that tells t how calls change the state.
+// NewJudge returns a Judge that fails t if a repeated call changes the result of state.
 func NewJudge(t testing.TB, state func() any) *Judge {
 	return &Judge{T: t, state: state, calling: make(chan struct{}, 1)}
 }
 
-// CompareCalls makes a call twice at once and, when both are answered, once more. It returns the first one's answer. The test
-// fails if another answer differs, or the last one changes the state, or the state cannot be read. Record, unless nil, notes in an answer what
-// a later call may change; no call is under way then. Differ says how two answers differ; "": not at all.
+// CompareCalls makes a call twice at the same time and, when both have returned, a third time. It returns the first
+// result. The test fails if another result differs, if the third call changes the state, or if the state cannot be
+// read.
+//
+// The function record, unless nil, stores parts of a result that a later call may change. It runs while no call is in
+// progress. The function differ returns the difference between two results as text; "" if there is none.
 func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(*T), differ func(a, b T) string) T {
 	j.T.Helper()
 	j.calling <- struct{}{}
@@ -57,7 +60,8 @@ func CompareCalls[T any](j *Judge, name string, call func(n int) T, record func(
 	return answers[0]
 }
 
-// stateText returns the state as text, because the value itself may change. It returns "" if the state is not compared.
+// stateText returns the state as text, because the value itself may change later. It returns "" if the state is not
+// compared.
 func (j *Judge) stateText() (string, error) {
 	if j.state == nil {
 		return "", nil
@@ -65,7 +69,8 @@ func (j *Judge) stateText() (string, error) {
 	return FormatValue(j.state())
 }
 
-// CompareErrors says how the outcomes of two calls differ of which at least one may be an error, and whether that decides.
+// CompareErrors compares the errors of two calls. The result how is the difference as text, "" if there is none. It
+// reports false if both errors are nil, so that the results must be compared.
 func CompareErrors(a, b error) (how string, decided bool) {
 	switch {
 	case a == nil && b == nil:
