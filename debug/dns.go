@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A DNSClient is a *dnshedge.Client, or any other type with its Stats method. This package does not import dnshedge: programs that do not use it need
-// not link it.
+// A DNSClient is a *dnshedge.Client, or another type with its Stats method. The interface avoids an import of dnshedge
+// in programs that do not use it.
 type DNSClient interface{ Stats() observe.DNSStats }
 
 // DNS returns a Source for a DNS client. It panics if c is nil.
@@ -23,23 +23,26 @@ func DNS(c DNSClient) Source {
 	return dnsSource{c}
 }
 
+// A dnsSource is the Source of a DNS client.
 type dnsSource struct{ DNSClient }
 
-// Snapshot returns only the fields that all sources have. The page shows the Stats.
+// Snapshot implements [Source]. It returns only the name and mode; the page uses the Stats.
 func (d dnsSource) Snapshot() hedge.Snapshot {
 	s := d.Stats()
 	return hedge.Snapshot{Name: s.Name, Protocol: "dns", Enabled: s.Enabled, Shadow: s.Shadow}
 }
 
+// A dnsView is the section of a DNS client on the page.
 type dnsView struct {
 	observe.DNSStats
 	Title     string
 	Totals    []labeledValue
-	Cache     []labeledValue // nil: there is no cache
+	Cache     []labeledValue // nil: no cache
 	Upstreams []upstreamView
-	More      int // upstreams that are not shown
+	More      int // number of upstreams that are not shown
 }
 
+// An upstreamView is the row of an upstream on the page.
 type upstreamView struct {
 	Name, State           string // the state is "" if it is not known
 	Bad                   bool
@@ -51,6 +54,7 @@ type upstreamView struct {
 	Denied                []namedValue
 }
 
+// renderDNS formats the statistics of a DNS client.
 func renderDNS(s observe.DNSStats) dnsView {
 	c := dnsView{DNSStats: s, Title: sanitize.CleanText(cmp.Or(s.Name, "dns"))}
 	var saved time.Duration
@@ -115,6 +119,7 @@ func renderDNS(s observe.DNSStats) dnsView {
 	return c
 }
 
+// renderUpstream formats the statistics of an upstream.
 func renderUpstream(u observe.DNSUpstreamStats, shadow bool) upstreamView {
 	hedges, wins := u.Hedges, u.HedgeWins
 	if shadow {

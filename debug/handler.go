@@ -1,14 +1,17 @@
-// Package debug serves a page that shows the state of hedging for each latency key:
-// delays, latencies, hedges, wins, denied hedges and the budget.
+// Package debug serves an HTML page that shows the state of hedging for each latency key: delays, latencies, hedges,
+// wins, denied hedges and the budget.
 //
 //	mux.Handle("/debug/hedge", debug.Handler(transport))
 //
-// A client of package dnshedge is shown by debug.Handler(transport, debug.DNS(client)):
-// its cache, and each upstream. A recursor is shown by debug.Handler(debug.Recursor(r)). A server's Limiter is shown by debug.Handler(debug.Limiter(l)), and
-// a store of package rangeread, which has no name of its own, by debug.Handler(debug.Store("tables", store)).
+// The page can also show
 //
-// The page reloads itself, and has no external resources and no scripts. It
-// names hosts and routes: serve it only where you would serve net/http/pprof.
+//   - a client of package dnshedge, with its cache and upstreams: debug.DNS(client);
+//   - a recursor: debug.Recursor(resolver);
+//   - the Limiter of a server: debug.Limiter(limiter);
+//   - a store of package rangeread, under a name: debug.Store("tables", store).
+//
+// The page reloads itself, and has no scripts and no external resources. It contains names of hosts and routes, so
+// restrict access to it as to net/http/pprof.
 package debug
 
 import (
@@ -33,8 +36,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Source is a *hedge.Transport, a *hedge.Interceptor, a *hedge.Hedger, any other type with a Snapshot method, or a result of [DNS], [Recursor],
-// [Limiter] or [Store].
+// A Source provides data for the page. It is a *hedge.Transport, *hedge.Interceptor, *hedge.Hedger, or a result of
+// [DNS], [Recursor], [Limiter] or [Store]. Any other type with a Snapshot method is shown like a Transport.
 type Source interface{ Snapshot() hedge.Snapshot }
 
 var (
@@ -42,13 +45,13 @@ var (
 	_ Source = (*hedge.Hedger)(nil)
 )
 
-// Handler returns a handler that serves the page. It only reads the sources, and panics if one of them is nil. The page shows the 100 busiest keys of
-// each source. Names are printed as [hedge.KeyInfo.Printable] returns them.
+// Handler returns an HTTP handler that serves the page. It only reads the sources, and panics if one of them is nil. It
+// accepts GET and HEAD, and is safe for concurrent use. The caller registers it with a ServeMux.
 //
-// With ?format=json, or with the header "Accept: application/json", the response is a [Page] with all keys. With ?refresh=N the page reloads every N
-// seconds; the default is 5, and 0 means never.
+// The page shows the 100 busiest keys of each source. Names are formatted as by [hedge.KeyInfo.Printable]. With
+// ?refresh=N the page reloads every N seconds; the default is 5, and 0 disables reloading.
 //
-// The handler accepts GET and HEAD, and is safe for concurrent use. Handler does not register it.
+// With ?format=json, or with the header "Accept: application/json", the response is a [Page] in JSON with all keys.
 func Handler(sources ...Source) http.Handler {
 	for i, s := range sources {
 		if isNil(s) {
@@ -58,25 +61,27 @@ func Handler(sources ...Source) http.Handler {
 	return pageHandler(slices.Clone(sources))
 }
 
+// isNil reports whether x is nil or a nil pointer.
 func isNil(x any) bool {
 	v := reflect.ValueOf(x)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
+// A pageHandler serves the page for its sources.
 type pageHandler []Source
 
-// A Page is the response to ?format=json.
+// A Page is the response to a request with ?format=json.
 type Page struct {
-	Time    time.Time        `json:"time"`    // when the snapshots were taken
-	Clients []hedge.Snapshot `json:"clients"` // one for each source except those of [DNS], [Recursor], [Limiter] and [Store], in their order
+	Time    time.Time        `json:"time"`    // time of the snapshots
+	Clients []hedge.Snapshot `json:"clients"` // one per source that is not in another field, in the order of the sources
 
-	DNS []observe.DNSStats `json:"dns,omitempty"` // one for each source of [DNS], in their order
+	DNS []observe.DNSStats `json:"dns,omitempty"` // one per source of [DNS], in order
 
-	Recursors []observe.RecursorStats `json:"recursors,omitempty"` // one for each source of [Recursor], in their order
+	Recursors []observe.RecursorStats `json:"recursors,omitempty"` // one per source of [Recursor], in order
 
-	Limiters []hedge.LimiterSnapshot `json:"limiters,omitempty"` // one for each source of [Limiter], in their order
+	Limiters []hedge.LimiterSnapshot `json:"limiters,omitempty"` // one per source of [Limiter], in order
 
-	Stores []StoreStats `json:"stores,omitempty"` // one for each source of [Store], in their order
+	Stores []StoreStats `json:"stores,omitempty"` // one per source of [Store], in order
 }
 
 func (h pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -131,15 +136,15 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// maxKeys is the most keys of a source on the page.
+// maxKeys is the maximum number of keys shown per source.
 const maxKeys = 100
 
-// pageView is the data of the template. Its numbers are formatted.
+// A pageView is the data of the HTML template, with formatted numbers.
 type pageView struct {
 	Time    string
 	Refresh int
-	Width   int // of the plots
-	Narrow  int // pixels; in narrower windows the rows of the table are cards
+	Width   int // width of the plots in pixels
+	Narrow  int // window width in pixels below which rows of the table are shown as cards
 	Clients []clientView
 	DNS     []dnsView
 
@@ -148,38 +153,41 @@ type pageView struct {
 	Stores    []storeView
 }
 
+// A clientView is the section of a client on the page.
 type clientView struct {
 	hedge.Snapshot
 	Title     string
 	Totals    []labeledValue
 	Keys      []keyView
-	More      int    // keys that are not shown
-	SlowLimit string // the slow share above which no hedge starts
+	More      int    // number of keys that are not shown
+	SlowLimit string // share of slow calls above which hedging is paused
 	Axis      []axisMark
 	Config    []namedValue
 }
 
-// A labeledValue is a number in large type, with its label and a note. ID is its name in JSON.
+// A labeledValue is a number shown in large type, with a label and a note. ID is its name in JSON.
 type labeledValue struct{ ID, Label, Value, Note string }
 
+// A namedValue is a name with a formatted value.
 type namedValue struct{ Name, Value string }
 
+// A keyView is the row of a latency key on the page.
 type keyView struct {
 	hedge.KeySnapshot
 	Requests, Samples, Hedges, Wins string
 	P50, P90, P99, Saved            string
 	Audit, Measured                 string // verdict, and the measured effect; "" if the host is not audited
 	Harmful                         bool
-	Delays                          string // "" if there is none
-	Load, WinRate                   string // hedges per request, wins per hedge; "" if there are none
+	Delays                          string // "" if there are none
+	Load, WinRate                   string // hedges per request, and wins per hedge; "" if there are none
 	LoadWidth                       float64
 	Budget, Scale                   string
-	Paused                          string // time until hedges are sent again; "" if they are not paused
+	Paused                          string // time until hedging resumes; "" if it is not paused
 	Slow                            string
 	SlowWidth                       float64
-	TooSlow                         bool   // no hedge is sent: Slow is above the limit
-	PushBack                        string // share of responses with pushback; "" if it is below 0.1 %
-	TooPushed                       bool   // no hedge is sent: PushBack is above the limit
+	TooSlow                         bool   // hedging is paused, because Slow exceeds the limit
+	PushBack                        string // share of responses that pushed back; "" if it is below 0.1 %
+	TooPushed                       bool   // hedging is paused, because PushBack exceeds the limit
 	Denied                          []namedValue
 	Unresumed                       string // number of bodies that were not resumed, by reason; "" if there are none
 	Endpoints                       []endpointView
@@ -188,7 +196,7 @@ type keyView struct {
 	Marks []axisMark
 }
 
-// endpointView is the state of one endpoint of a key, as the debug page shows it.
+// An endpointView is the row of an endpoint on the page.
 type endpointView struct {
 	hedge.EndpointSnapshot
 	State                              string
@@ -196,7 +204,7 @@ type endpointView struct {
 	Bad                                string // share of recent attempts that failed or were overtaken
 }
 
-// A latencyBox draws the range from the median to the 99th percentile.
+// A latencyBox draws the range from the median to the 99th percentile. Positions and widths are in pixels.
 type latencyBox struct{ X50, X90, X99, W, W90 float64 }
 
 // An axisMark is a labeled line across the latency axis.
@@ -205,9 +213,10 @@ type axisMark struct {
 	Label string
 }
 
-// plotWidth is the width of a latency plot, in pixels.
+// plotWidth is the width of a latency plot in pixels.
 const plotWidth = 200
 
+// newPageView formats p for the template. The page reloads every refresh seconds.
 func newPageView(p Page, refresh int) pageView {
 	v := pageView{Time: p.Time.Format("15:04:05"), Refresh: refresh, Width: plotWidth, Narrow: 1239}
 	for _, s := range p.Clients {
@@ -231,6 +240,7 @@ func newPageView(p Page, refresh int) pageView {
 	return v
 }
 
+// renderClient formats the snapshot of a client, taken at the time now.
 func renderClient(s hedge.Snapshot, now time.Time) clientView {
 	c := clientView{Snapshot: s, Title: sanitize.CleanText(cmp.Or(s.Name, s.Protocol, "hedge")), SlowLimit: formatShare(policy.SlowLimit)}
 	c.Totals = clientTotals(s)
@@ -255,7 +265,8 @@ func hasAudit(s hedge.Snapshot) bool {
 	return slices.ContainsFunc(s.Keys, func(k hedge.KeySnapshot) bool { return k.Audit != nil })
 }
 
-// clientTotals returns the totals of a client. A counter without a label here is shown by its name in JSON, unless it is 0.
+// clientTotals returns the totals of a client. A counter without a label is shown under its name in JSON, unless it is
+// 0.
 func clientTotals(s hedge.Snapshot) []labeledValue {
 	var hedges, wins, shadow, shadowWins int64
 	var saved time.Duration
@@ -317,8 +328,8 @@ func clientTotals(s hedge.Snapshot) []labeledValue {
 	return all
 }
 
-// newLatencyScale returns the function that maps a latency to its position on a logarithmic axis, in pixels. The axis covers all latencies and delays
-// of the keys. It returns nil if the keys have no latencies.
+// newLatencyScale returns a function that maps a latency to its position on a logarithmic axis, in pixels. The axis
+// covers all latencies and delays of the keys. It returns nil if the keys have no latencies.
 func newLatencyScale(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 	least, most := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, k := range keys {
@@ -338,7 +349,7 @@ func newLatencyScale(keys []hedge.KeySnapshot) func(time.Duration) float64 {
 	}
 }
 
-// chooseAxisMarks returns marks at round latencies, as many as there is room for.
+// chooseAxisMarks returns marks at round latencies: the densest set whose labels do not overlap.
 func chooseAxisMarks(at func(time.Duration) float64) (all []axisMark) {
 	for _, ruler := range []struct {
 		factor time.Duration
@@ -367,6 +378,7 @@ func chooseAxisMarks(at func(time.Duration) float64) (all []axisMark) {
 	return all
 }
 
+// renderKey formats one key of the snapshot s. The function at maps latencies to positions; nil: no latency is known.
 func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(time.Duration) float64) keyView {
 	hedges, wins := k.Hedges, k.Wins
 	if s.Shadow {
@@ -421,6 +433,7 @@ func renderKey(k hedge.KeySnapshot, s hedge.Snapshot, now time.Time, at func(tim
 	return v
 }
 
+// renderEndpoint formats the state of an endpoint.
 func renderEndpoint(p hedge.EndpointSnapshot) endpointView {
 	v := endpointView{
 		EndpointSnapshot: p, State: "ready",
@@ -435,7 +448,8 @@ func renderEndpoint(p hedge.EndpointSnapshot) endpointView {
 	return v
 }
 
-// countAuditedHosts returns the number of hosts for which an audit found that hedging helps.
+// countAuditedHosts returns the number of hosts for which an audit found that hedging helps, and those that it harms in
+// the note.
 func countAuditedHosts(s hedge.Snapshot) labeledValue {
 	verdicts := make(map[hedge.Verdict]map[string]bool) // the hosts of each
 	for _, k := range s.Keys {
@@ -481,7 +495,7 @@ func describeAudit(a *hedge.Audit) string {
 	}
 }
 
-// formatConfidence formats a confidence, which is always below 1.
+// formatConfidence formats a confidence between 0 and 1 as a percentage. It never returns 100 %.
 func formatConfidence(c float64) string {
 	if c > 0.99 {
 		return "more than 99 %"
@@ -489,7 +503,7 @@ func formatConfidence(c float64) string {
 	return formatShare(c)
 }
 
-// listDenied returns the number of denied hedges by reason. It omits the reason shadow, which has a column of its own.
+// listDenied returns the number of denied hedges by reason, without DeniedShadow, which has its own column.
 func listDenied(by map[hedge.Reason]int64) (all []namedValue) {
 	for _, reason := range slices.Sorted(maps.Keys(by)) {
 		if reason != hedge.DeniedShadow {
@@ -499,7 +513,7 @@ func listDenied(by map[hedge.Reason]int64) (all []namedValue) {
 	return all
 }
 
-// configValues returns the fields of a Config by their names in JSON.
+// configValues returns the fields of a Config by their JSON names.
 func configValues(c hedge.Config) []namedValue {
 	var all []namedValue
 	v := reflect.ValueOf(c)
@@ -513,7 +527,7 @@ func configValues(c hedge.Config) []namedValue {
 	return all
 }
 
-// formatCount formats n with commas.
+// formatCount formats n with commas as thousands separators.
 func formatCount(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -539,7 +553,7 @@ func formatShareOf(n, all int64, label string) string {
 	return strings.TrimSpace(formatShare(float64(n)/float64(all)) + " " + label)
 }
 
-// formatDuration formats d with three digits; from one hour on, in hours and minutes.
+// formatDuration formats d with three significant digits; from one hour on, in hours and minutes.
 func formatDuration(d time.Duration) string {
 	switch {
 	case d >= 100*time.Hour:

@@ -15,18 +15,21 @@ func Limiter(l *hedge.Limiter) Source {
 	return limiterSource{l}
 }
 
+// A limiterSource is the Source of a Limiter.
 type limiterSource struct{ limiter *hedge.Limiter }
 
-// Snapshot returns only the fields that all sources have. The page shows the snapshot of the Limiter.
+// Snapshot implements [Source]. It returns only the name; the page uses the snapshot of the Limiter.
 func (l limiterSource) Snapshot() hedge.Snapshot {
 	return hedge.Snapshot{Name: l.limiter.Snapshot().Name, Protocol: "limiter", Enabled: true}
 }
 
+// A limiterView is the section of a Limiter on the page.
 type limiterView struct {
 	Title  string
 	Totals []labeledValue
 }
 
+// renderLimiter formats the snapshot of a Limiter.
 func renderLimiter(s hedge.LimiterSnapshot) limiterView {
 	came := s.Worked + s.Left + s.Refused
 	return limiterView{

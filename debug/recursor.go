@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Resolver is a *recursor.Resolver, or any other type with its Stats method. This package does not import recursor: programs that do not use it
-// need not link it.
+// A Resolver is a *recursor.Resolver, or another type with its Stats method. The interface avoids an import of recursor
+// in programs that do not use it.
 type Resolver interface{ Stats() observe.RecursorStats }
 
 // Recursor returns a Source for a recursor. It panics if r is nil.
@@ -24,13 +24,15 @@ func Recursor(r Resolver) Source {
 	return recursorSource{r}
 }
 
+// A recursorSource is the Source of a recursor.
 type recursorSource struct{ resolver Resolver }
 
-// Snapshot returns only the fields that all sources have. The page shows the Stats.
+// Snapshot implements [Source]. It returns only the name; the page uses the Stats.
 func (r recursorSource) Snapshot() hedge.Snapshot {
 	return hedge.Snapshot{Name: r.resolver.Stats().Name, Protocol: "recursor", Enabled: true}
 }
 
+// A recursorView is the section of a recursor on the page.
 type recursorView struct {
 	Title   string
 	Totals  []labeledValue
@@ -39,7 +41,7 @@ type recursorView struct {
 	Trust   *trustView // nil: validation is off
 }
 
-// trustView shows the results of DNSSEC validation.
+// A trustView shows the results of DNSSEC validation.
 type trustView struct {
 	Totals  []labeledValue
 	Reasons []namedValue
@@ -47,9 +49,10 @@ type trustView struct {
 	Last    []bogusView
 }
 
-// bogusView shows a bogus answer.
+// A bogusView is the row of an answer that failed DNSSEC validation.
 type bogusView struct{ Time, Name, Type, Reason, Text, Zone, Server string }
 
+// renderRecursor formats the statistics of a recursor.
 func renderRecursor(s observe.RecursorStats) recursorView {
 	v := recursorView{
 		Title: sanitize.CleanText(cmp.Or(s.Name, "recursor")),
@@ -89,6 +92,7 @@ func renderRecursor(s observe.RecursorStats) recursorView {
 	return v
 }
 
+// renderTrust formats the results of DNSSEC validation; nil if validation is off.
 func renderTrust(s observe.RecursorStats) *trustView {
 	var bogus int64
 	v := new(trustView)
@@ -141,7 +145,7 @@ func renderTrust(s observe.RecursorStats) *trustView {
 	return v
 }
 
-// formatPerQuestion formats the number of queries for each question. It returns "" if there was no question.
+// formatPerQuestion formats the number of queries per question. It returns "" if there were no questions.
 func formatPerQuestion(queries, questions int64) string {
 	if questions <= 0 {
 		return ""

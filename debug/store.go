@@ -11,12 +11,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A RangeStore is a *rangeread.Store, or any other type with its Stats method. This package does not import rangeread: programs that do not use it
-// need not link it.
+// A RangeStore is a *rangeread.Store, or another type with its Stats method. The interface avoids an import of
+// rangeread in programs that do not use it.
 type RangeStore interface{ Stats() observe.StoreStats }
 
-// Store returns a Source for a store of ranges. The page shows the name, for example that of a bucket. The name may be empty. Store panics if s is
-// nil.
+// Store returns a Source for a store of package rangeread. The page shows it under the name, for example that of a
+// bucket, which may be empty. Store panics if s is nil.
 func Store(name string, s RangeStore) Source {
 	if isNil(s) {
 		panic("debug: Store: RangeStore is nil")
@@ -24,23 +24,25 @@ func Store(name string, s RangeStore) Source {
 	return storeSource{name, s}
 }
 
+// A storeSource is the Source of a store.
 type storeSource struct {
 	name   string
 	ranges RangeStore
 }
 
-// Snapshot returns only the fields that all sources have. The page shows the Stats.
+// Snapshot implements [Source]. It returns only the name and the mode; the page uses the Stats.
 func (s storeSource) Snapshot() hedge.Snapshot {
 	stats := s.ranges.Stats()
 	return hedge.Snapshot{Name: s.name, Protocol: "range", Enabled: stats.Enabled, Shadow: stats.Shadow}
 }
 
-// StoreStats has the name and the counters of a source of [Store].
+// StoreStats holds the name and the statistics of a source of [Store].
 type StoreStats struct {
-	Name string `json:"name,omitempty"` // the argument of Store
+	Name string `json:"name,omitempty"` // argument of Store
 	observe.StoreStats
 }
 
+// A storeView is the section of a store on the page.
 type storeView struct {
 	observe.StoreStats
 	Title   string
@@ -50,15 +52,16 @@ type storeView struct {
 	Classes []classView
 }
 
-// classView is a row with the counters and estimates of ranges of about one size.
+// A classView is the row of a size class of ranges.
 type classView struct {
-	Length         string // upper bound
+	Length         string // upper bound of the length
 	P50, P99       string // of the time to the first byte; "" if unknown
 	Delay, Stall   string // "" if there is none
 	Ranges, Hedges string
-	Load           string // hedges per range; "" if there were none
+	Load           string // hedges per range; "" if there are none
 }
 
+// renderStore formats the statistics of a store.
 func renderStore(s StoreStats) storeView {
 	v := storeView{StoreStats: s.StoreStats, Title: sanitize.CleanText(cmp.Or(s.Name, "ranges"))}
 	hedges, shadow := s.FirstByteHedges+s.StallHedges, s.DeniedBy[observe.DeniedShadow]
@@ -98,6 +101,7 @@ func renderStore(s StoreStats) storeView {
 	return v
 }
 
+// renderClass formats the statistics of a size class.
 func renderClass(c observe.StoreClass) classView {
 	known := func(d time.Duration) string {
 		if d == 0 {
