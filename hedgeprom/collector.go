@@ -5,45 +5,48 @@
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport,
 //		hedge.WithName("shop"), hedge.WithObserver(metrics))}
 //
-// A client of package dnshedge gets the Collector as one of its Observers, and may be given
-// to the Collector itself, which then shows its own numbers as well:
+// A client of package dnshedge reports its events to the Collector as one of its Observers. [Collector.AddDNS] also
+// exports its statistics:
 //
 //	client := &dnshedge.Client{Name: "resolver", Observers: []observe.Observer{metrics}}
 //	metrics.AddDNS(client)
 //
-// A store of package rangeread has no name of its own:
+// A store of package rangeread is exported under a name:
 //
 //	metrics.AddStore("tables", store)
 //
-// One Collector serves any number of clients, of all protocols, and the directory of this
-// package has a dashboard for Grafana (dashboard.json) and alerts (alerts.yaml), too.
+// One Collector serves any number of clients of all protocols. The directory of this package contains a Grafana
+// dashboard (dashboard.json) and alerts (alerts.yaml).
 //
 // # Metrics
 //
-// The [table of numbers] lists all metrics, says what is good, and how Prometheus is told to store hedge_request_seconds, a native
-// histogram. The help text of each says what it counts. Times are in seconds.
+// The [table of metrics] lists all metrics and their recommended ranges. It also explains how to configure Prometheus
+// for hedge_request_seconds, which is a native histogram. The help text describes each metric. Times are in seconds.
 //
-// Calls have the labels client (see hedge.WithName), host (for gRPC the target, for hedge.Do the key, for DNS the upstream) and
-// protocol. Their values are made printable, see [observe.KeyInfo.Printable]: hosts whose labels are then equal are counted
-// together. The label type is original or hedge; reason is one of observe.Reason; hedged is true if a hedge was sent.
+// Metrics of calls have the labels client (see hedge.WithName), host and protocol. The host is the gRPC target, the key
+// of hedge.Do, or the DNS upstream for these protocols. Values are formatted as by [observe.KeyInfo.Printable]; hosts
+// with equal labels are counted together. The label type is original or hedge, reason is an observe.Reason, and hedged
+// is true if a hedge was sent.
 //
-// What happens at endpoints (see hedge.WithEndpoints) has the host of the first one, and the label endpoint, which is a URL or target as it was given; outcome is then
-// failed or overtaken. The first eight endpoints of a host have labels of their own, all others share [Other].
+// Metrics of endpoints (see hedge.WithEndpoints) have the host of the first endpoint, and the label endpoint with the
+// URL or target as configured. The label outcome is failed or overtaken. The first eight endpoints of a host have their
+// own labels; all further ones share [Other].
 //
-// What [Collector.AddDNS] and [Collector.AddRecursor] add has the label client, and, where it is of one upstream, host. A client
-// remembers 256 upstreams at most, and all of them are shown. limit is a field of recursor.Limits. What [Collector.AddLimiter] adds
-// has the label limiter (see hedge.WithName); outcome is worked (the request reached the handler), left (its caller went away
-// before) or refused (a hedge).
+// Metrics of [Collector.AddDNS] and [Collector.AddRecursor] have the label client, and those of an upstream also host.
+// All upstreams are shown, at most 256 per client. The label limit is a field of recursor.Limits.
 //
-// What [Collector.AddStore] adds has the label store, which is the name that AddStore is given. kind is first-byte (it was late) or
-// stall (the body paused or broke off), and reason is one of observe.Reason. length is how many bytes ranges have at most, a power of
-// two: there are 29 at most, so a store has fewer than 200 series.
+// Metrics of [Collector.AddLimiter] have the label limiter (see hedge.WithName). The label outcome is worked (the
+// request reached the handler), left (its caller went away before) or refused (a hedge).
 //
-// Where a host has several routes or methods, the gauges of delay and budget show the one that was
-// called last. With hedge.WithShadow, hedge_denied_total{reason="shadow"} counts the
-// hedges that would have been sent, and hedge_saved_seconds holds what they would have saved.
+// Metrics of [Collector.AddStore] have the label store, with the name passed to AddStore. The label kind is first-byte
+// (the first byte was late) or stall (the body stalled or broke off), and reason is an observe.Reason. The label length
+// is the upper bound of a size class in bytes. There are at most 29 classes, so a store has fewer than 200 series.
 //
-// [table of numbers]: https://github.com/gohedge/hedge/blob/main/docs/numbers.md
+// If a host has several routes or methods, the gauges of delay and budget show the one called last. In shadow mode (see
+// hedge.WithShadow), hedge_denied_total{reason="shadow"} counts the hedges that would have been sent, and
+// hedge_saved_seconds contains the time that they would have saved.
+//
+// [table of metrics]: https://github.com/gohedge/hedge/blob/main/docs/numbers.md
 package hedgeprom
 
 import (
@@ -63,11 +66,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Other is the label of all hosts above the limit of [WithMaxHosts], and of a host with this name.
+// Other is the label value shared by all hosts beyond the limit of [WithMaxHosts]. A host with this name shares it too.
 const Other = "other"
 
-// A Collector is an [observe.Observer] that counts events, and a [prometheus.Collector] that exports the counts. It is safe for concurrent use. [New]
-// makes one.
+// A Collector is an [observe.Observer] that counts events, and a [prometheus.Collector] that exports the counts. It is
+// safe for concurrent use. [New] returns one.
 type Collector struct {
 	observe.NopObserver
 	maxHosts int
@@ -84,13 +87,14 @@ type Collector struct {
 	stores               *storeMetrics
 	byEndpoint           *endpointMetrics
 
-	series atomic.Pointer[map[seriesKey]*series] // the map is replaced, never changed
-	mu     sync.Mutex                            // held while series is replaced
-	hosts  map[string]bool                       // hosts with a label of their own; guarded by mu
-	routes map[string]bool                       // gRPC methods with a label of their own; guarded by mu
+	series atomic.Pointer[map[seriesKey]*series] // the map is replaced, and never changed
+	mu     sync.Mutex                            // held while series is replaced; guards hosts and routes
+	hosts  map[string]bool                       // hosts with a label of their own
+	routes map[string]bool                       // gRPC methods with a label of their own
 }
 
-// Format writes the name of the type. Otherwise package fmt would print all hosts, and read them without the lock.
+// Format implements [fmt.Formatter]. It writes only the name of the type, because package fmt would print all hosts,
+// and read them without the lock.
 func (c *Collector) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "hedgeprom.Collector") }
 
 var (
@@ -98,17 +102,19 @@ var (
 	_ prometheus.Collector = (*Collector)(nil)
 )
 
-// An Option adjusts [New].
+// An Option configures a Collector. [New] accepts it.
 type Option func(*settings)
 
+// settings are the values of the options.
 type settings struct {
 	maxHosts int
 	buckets  []float64
 	labels   prometheus.Labels
 }
 
-// WithMaxHosts sets the number of hosts with labels of their own, the first n. All other hosts share the label [Other], for which there are no
-// gauges. The same limit applies to gRPC methods in the label grpc_method. The default is 100. It panics if n is negative.
+// WithMaxHosts sets the number of hosts with their own label: the first n hosts. All others share the label [Other],
+// which has no gauges. The same limit applies to gRPC methods in the label grpc_method. The default is 100. It panics
+// if n is negative.
 func WithMaxHosts(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("hedgeprom: WithMaxHosts: %d is negative", n))
@@ -116,8 +122,8 @@ func WithMaxHosts(n int) Option {
 	return func(s *settings) { s.maxHosts = n }
 }
 
-// WithBuckets sets the upper bounds of the buckets of hedge_saved_seconds, in seconds. The default is 1 ms to 16 s, each bound twice the one before.
-// It panics if there is no bound, or if the bounds do not increase.
+// WithBuckets sets the upper bounds of the buckets of hedge_saved_seconds, in seconds. The default is 1 ms, 2 ms, 4 ms
+// and so on, up to 16 s. It panics if there are no bounds, or if the bounds do not increase.
 func WithBuckets(seconds ...float64) Option {
 	if len(seconds) == 0 {
 		panic("hedgeprom: WithBuckets: there is no bucket")
@@ -131,9 +137,9 @@ func WithBuckets(seconds ...float64) Option {
 	return func(s *settings) { s.buckets = seconds }
 }
 
-// WithConstLabels adds labels with constant values to every metric. The default is none. It panics on a label that metrics of this package have:
-// client, host, protocol, type, reason, hedged, le, limiter, outcome, limit, security, tag, store, kind, length, endpoint, grpc_method or
-// grpc_target.
+// WithConstLabels adds labels with constant values to every metric. The default is none. It panics on a label that a
+// metric of this package has: client, host, protocol, type, reason, hedged, le, limiter, outcome, limit, security, tag,
+// store, kind, length, endpoint, grpc_method or grpc_target.
 func WithConstLabels(labels prometheus.Labels) Option {
 	for _, name := range [...]string{
 		"client", "host", "protocol", "type", "reason", "hedged", "le", "limiter", "outcome", "limit", "security", "tag", "store", "kind", "length",
@@ -147,8 +153,8 @@ func WithConstLabels(labels prometheus.Labels) Option {
 	return func(s *settings) { s.labels = labels }
 }
 
-// New returns a Collector. Register it with a registry of Prometheus, which rejects a second one unless their [WithConstLabels] differ. A nil Option
-// has no effect.
+// New returns a Collector, which the caller registers with a Prometheus registry. A registry accepts several Collectors
+// only if their [WithConstLabels] differ. A nil Option has no effect.
 func New(opts ...Option) *Collector {
 	s := settings{maxHosts: 100, buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}
 	for _, o := range opts {
@@ -204,7 +210,7 @@ func New(opts ...Option) *Collector {
 	return c
 }
 
-// metrics returns the metrics that the Collector counts itself.
+// metrics returns the metrics that the Collector counts from events.
 func (c *Collector) metrics() []prometheus.Collector {
 	all := []prometheus.Collector{c.requests, c.attempts, c.wins, c.denied, c.notTaken, c.delay, c.budget, c.ratio, c.saved, c.latency, c.grpcHedges}
 	for _, g := range c.auditGauges {
@@ -213,7 +219,7 @@ func (c *Collector) metrics() []prometheus.Collector {
 	return append(all, c.byEndpoint.collectors()...)
 }
 
-// Describe sends the descriptions of all metrics.
+// Describe implements [prometheus.Collector]: it sends the descriptions of all metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range c.metrics() {
 		m.Describe(ch)
@@ -224,7 +230,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	c.stores.Describe(ch)
 }
 
-// Collect sends all metrics.
+// Collect implements [prometheus.Collector]: it sends the current values of all metrics.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range c.metrics() {
 		m.Collect(ch)
@@ -235,15 +241,16 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.stores.Collect(ch)
 }
 
-// A seriesKey has the labels that all metrics of calls have.
+// A seriesKey holds the values of the labels that all metrics of calls have.
 type seriesKey struct{ client, host, protocol string }
 
-// A series has the metrics of one seriesKey that every call updates. Metrics are looked up once, because the lookup by labels is slow.
+// A series holds the metrics of one seriesKey that every call updates. It caches them, because a lookup by labels is
+// slow.
 type series struct {
 	seriesKey
 	requests, originals  prometheus.Counter
 	hedged, unhedged     prometheus.Observer
-	delay, budget, ratio prometheus.Gauge // nil if many hosts share the label
+	delay, budget, ratio prometheus.Gauge // nil for the label Other
 	endpoints            endpointMap
 }
 
@@ -255,8 +262,8 @@ func (c *Collector) seriesFor(key observe.KeyInfo) *series {
 	return c.addSeries(key)
 }
 
-// addSeries returns the series of a key that seriesFor does not find. The key is new, or its host shares the label Other, or its names are not
-// printable.
+// addSeries returns the series of a key that the fast lookup of seriesFor has not found: the key is new, its host
+// shares the label Other, or its strings must be changed to be printable.
 func (c *Collector) addSeries(key observe.KeyInfo) *series {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -326,7 +333,7 @@ func (c *Collector) RequestDone(_ context.Context, key observe.KeyInfo, r observ
 	}
 }
 
-// methodLabel returns the label of a gRPC method: its name without the leading slash.
+// methodLabel returns the label of a gRPC method: its name without the leading slash, or Other beyond the limit.
 func (c *Collector) methodLabel(key observe.KeyInfo) string {
 	name := strings.TrimPrefix(key.Printable().Route, "/")
 	c.mu.Lock()

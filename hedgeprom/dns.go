@@ -10,15 +10,15 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A DNSClient is a *dnshedge.Client, or any other type with its Stats method. This package does not import dnshedge: programs that do not use it need
-// not link it.
+// A DNSClient is a *dnshedge.Client, or another type with its Stats method. The interface avoids an import of dnshedge
+// in programs that do not use it.
 type DNSClient interface{ Stats() observe.DNSStats }
 
-// AddDNS exports the numbers of a DNS client, its cache and its upstreams, which are read on each collection. The events that the Collector gets as
-// an Observer of the client are counted as well.
+// AddDNS exports the statistics of a DNS client, its cache and its upstreams, which are read on each collection. They
+// are independent of the events that the Collector receives as an Observer of the client.
 //
-// Of clients with the same Name, counts and sizes are summed, and of other numbers the largest is exported. Adding a client again has no effect.
-// AddDNS panics if client is nil.
+// If several clients have the same Name, counters and sizes are summed. For states, times and ratios, the largest value
+// is exported. Adding a client again has no effect. AddDNS panics if client is nil.
 func (c *Collector) AddDNS(client DNSClient) {
 	if isNil(client) {
 		panic("hedgeprom: AddDNS: client is nil")
@@ -34,7 +34,8 @@ func isNil(v any) bool {
 	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// appendIfNew appends v unless all contains it: its numbers would be counted twice. Values that cannot be compared are always appended.
+// appendIfNew appends v unless all contains it, because its statistics would be counted twice. Values that cannot be
+// compared are always appended.
 func appendIfNew[T any](all []T, v T) []T {
 	if reflect.ValueOf(v).Comparable() && slices.ContainsFunc(all, func(old T) bool {
 		return reflect.ValueOf(old).Comparable() && any(old) == any(v)
@@ -44,7 +45,7 @@ func appendIfNew[T any](all []T, v T) []T {
 	return append(all, v)
 }
 
-// dnsMetrics implements [prometheus.Collector] for DNS clients.
+// A dnsMetrics is the [prometheus.Collector] of DNS clients.
 type dnsMetrics struct {
 	metrics []dnsMetric
 
@@ -52,16 +53,18 @@ type dnsMetrics struct {
 	clients []DNSClient
 }
 
-// dnsMetric is a metric of a client or an upstream.
+// A dnsMetric is a metric of a client, a cache or an upstream. One of the three functions is set, and returns the
+// value.
 type dnsMetric struct {
 	desc     *prometheus.Desc
 	kind     prometheus.ValueType
-	largest  bool // export the largest value of clients with the same name, and not the sum
+	largest  bool // for clients with the same name, export the largest value in place of the sum
 	client   func(*observe.DNSStats) float64
 	cache    func(*observe.DNSCacheStats) float64
 	upstream func(*observe.DNSUpstreamStats) float64
 }
 
+// newDNSMetrics returns the metrics without clients. The labels are constant.
 func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	d := new(dnsMetrics)
 	add := func(name, help string, m dnsMetric) {
@@ -107,6 +110,7 @@ func newDNSMetrics(labels prometheus.Labels) *dnsMetrics {
 	return d
 }
 
+// boolToFloat returns 1 for true and 0 for false.
 func boolToFloat(b bool) float64 {
 	if b {
 		return 1
@@ -114,12 +118,14 @@ func boolToFloat(b bool) float64 {
 	return 0
 }
 
+// Describe implements [prometheus.Collector].
 func (d *dnsMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range d.metrics {
 		ch <- m.desc
 	}
 }
 
+// Collect implements [prometheus.Collector]. It reads the statistics of all clients.
 func (d *dnsMetrics) Collect(ch chan<- prometheus.Metric) {
 	d.mu.Lock()
 	clients := d.clients[:len(d.clients):len(d.clients)]

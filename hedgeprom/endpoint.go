@@ -9,15 +9,16 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxEndpoints is the most endpoints of a host with labels of their own. A client cannot have more.
+// maxEndpoints is the maximum number of endpoints of a host with their own label. A client has at most eight endpoints.
 const maxEndpoints = 8
 
-// endpointMetrics counts events of endpoints.
+// endpointMetrics are the metrics of events of endpoints.
 type endpointMetrics struct {
 	attempts, bad *prometheus.CounterVec
 	ejected       *prometheus.GaugeVec
 }
 
+// newEndpointMetrics returns the metrics without values. The labels are constant.
 func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
 	by := func(more ...string) []string {
 		return append([]string{"client", "host", "protocol", "endpoint"}, more...)
@@ -34,19 +35,19 @@ func newEndpointMetrics(labels prometheus.Labels) *endpointMetrics {
 	}
 }
 
-// collectors returns the metrics.
+// collectors returns the metrics as Collectors.
 func (m *endpointMetrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.attempts, m.bad, m.ejected}
 }
 
-// An endpointSeries has the metrics of one endpoint of one host.
+// An endpointSeries holds the metrics of one endpoint of one host.
 type endpointSeries struct {
 	called, hedged, failed, overtaken prometheus.Counter
-	ejected                           prometheus.Gauge // nil if many hosts or endpoints share the label
+	ejected                           prometheus.Gauge // nil for the label Other
 }
 
-// endpointMap maps the name of an endpoint of a host to its metrics; nil: no endpoints. The mu of the Collector is held to replace the map. The map
-// itself is immutable.
+// An endpointMap is a pointer to the endpointSeries of a host, by the name of the endpoint; nil: there are none. The
+// map is immutable, and replaced while mu of the Collector is held.
 type endpointMap = atomic.Pointer[map[string]*endpointSeries]
 
 // EndpointEvent counts an event of an endpoint.
@@ -75,7 +76,8 @@ func (s *endpointSeries) addEjected(n float64) {
 	}
 }
 
-// endpointSeriesFor returns the metrics of an endpoint.
+// endpointSeriesFor returns the metrics of the named endpoint of a host. Endpoints beyond the limit share the label
+// Other.
 func (c *Collector) endpointSeriesFor(s *series, name string) *endpointSeries {
 	if s.delay == nil { // many hosts share the label
 		name = Other

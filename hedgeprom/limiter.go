@@ -8,13 +8,13 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Limiter is a *hedge.Limiter, or any other type with its Snapshot method.
+// A Limiter is a *hedge.Limiter, or another type with its Snapshot method.
 type Limiter interface {
 	Snapshot() observe.LimiterSnapshot
 }
 
-// AddLimiter exports the numbers of the Limiter of a server, which are read on each collection. The numbers of Limiters with the same name are
-// summed. Adding a Limiter again has no effect. AddLimiter panics if l is nil.
+// AddLimiter exports the statistics of the Limiter of a server, which are read on each collection. If several Limiters
+// have the same name, their values are summed. Adding a Limiter again has no effect. AddLimiter panics if l is nil.
 func (c *Collector) AddLimiter(l Limiter) {
 	if isNil(l) {
 		panic("hedgeprom: AddLimiter: Limiter is nil")
@@ -24,7 +24,7 @@ func (c *Collector) AddLimiter(l Limiter) {
 	c.limiters.limiters = appendIfNew(c.limiters.limiters, l)
 }
 
-// limiterMetrics implements [prometheus.Collector] for Limiters.
+// A limiterMetrics is the [prometheus.Collector] of Limiters.
 type limiterMetrics struct {
 	limit, working, waiting, requests *prometheus.Desc
 
@@ -32,6 +32,7 @@ type limiterMetrics struct {
 	limiters []Limiter
 }
 
+// newLimiterMetrics returns the metrics without Limiters. The labels are constant.
 func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hedge_limiter_"+name, help, append([]string{"limiter"}, more...), labels)
@@ -44,12 +45,14 @@ func newLimiterMetrics(labels prometheus.Labels) *limiterMetrics {
 	}
 }
 
+// Describe implements [prometheus.Collector].
 func (m *limiterMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{m.limit, m.working, m.waiting, m.requests} {
 		ch <- d
 	}
 }
 
+// Collect implements [prometheus.Collector]. It reads the snapshots of all Limiters.
 func (m *limiterMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	all := m.limiters[:len(m.limiters):len(m.limiters)]

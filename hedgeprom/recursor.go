@@ -10,13 +10,15 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Resolver is a *recursor.Resolver, or any other type with its Stats method. This package does not import recursor: programs that do not use it
-// need not link it.
+// A Resolver is a *recursor.Resolver, or another type with its Stats method. The interface avoids an import of recursor
+// in programs that do not use it.
 type Resolver interface{ Stats() observe.RecursorStats }
 
-// AddRecursor exports the numbers of a recursor, which are read on each collection. Of recursors with the same Name, numbers are summed, and of times
-// the longest is exported. Metrics of validation only exist for recursors that validate. Adding a recursor again has no effect. AddRecursor panics if
-// r is nil.
+// AddRecursor exports the statistics of a recursor, which are read on each collection. Metrics of validation exist only
+// for recursors that validate.
+//
+// If several recursors have the same Name, values are summed; for times, the largest value is exported. Adding a
+// recursor again has no effect. AddRecursor panics if r is nil.
 func (c *Collector) AddRecursor(r Resolver) {
 	if isNil(r) {
 		panic("hedgeprom: AddRecursor: Resolver is nil")
@@ -26,7 +28,7 @@ func (c *Collector) AddRecursor(r Resolver) {
 	c.recursors.resolvers = appendIfNew(c.recursors.resolvers, r)
 }
 
-// recursorMetrics implements [prometheus.Collector] for recursors.
+// A recursorMetrics is the [prometheus.Collector] of recursors.
 type recursorMetrics struct {
 	metrics []recursorMetric
 	labeled []labeledRecursorMetric
@@ -35,21 +37,24 @@ type recursorMetrics struct {
 	resolvers []Resolver
 }
 
+// A recursorMetric is a metric of a recursor without additional labels.
 type recursorMetric struct {
 	desc    *prometheus.Desc
 	kind    prometheus.ValueType
-	longest bool // export the value with the largest absolute value of recursors with the same name, and not the sum
+	longest bool // for recursors with the same name, export the value with the largest absolute value in place of the sum
 	value   func(*observe.RecursorStats) float64
 }
 
-// labeledRecursorMetric is a metric with a label of its own.
+// A labeledRecursorMetric is a metric of a recursor with one additional label.
 type labeledRecursorMetric struct {
 	desc    *prometheus.Desc
 	kind    prometheus.ValueType
-	isState bool // 1 or 0: export the maximum of recursors with the same name, and not the sum
-	values  func(*observe.RecursorStats) map[string]float64
+	isState bool // the value is 1 or 0: for recursors with the same name, export the maximum in place of the sum
+	// returns the values by the additional label
+	values func(*observe.RecursorStats) map[string]float64
 }
 
+// newRecursorMetrics returns the metrics without recursors. The labels are constant.
 func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hedge_recursor_"+name, help, append([]string{"client"}, more...), labels)
@@ -99,7 +104,7 @@ func newRecursorMetrics(labels prometheus.Labels) *recursorMetrics {
 	return r
 }
 
-// addLabeledMetrics adds the metrics with labels of their own.
+// addLabeledMetrics sets the metrics that have an additional label, using desc to make their descriptions.
 func (r *recursorMetrics) addLabeledMetrics(desc func(name, help string, more ...string) *prometheus.Desc) {
 	r.labeled = []labeledRecursorMetric{
 		{desc("limited_total", "Questions that ended at a limit, by the field of recursor.Limits, or by what validation limits.", "limit"), prometheus.CounterValue, false,
@@ -144,6 +149,7 @@ func (r *recursorMetrics) addLabeledMetrics(desc func(name, help string, more ..
 	}
 }
 
+// Describe implements [prometheus.Collector].
 func (r *recursorMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range r.metrics {
 		ch <- m.desc
@@ -153,6 +159,7 @@ func (r *recursorMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// Collect implements [prometheus.Collector]. It reads the statistics of all recursors.
 func (r *recursorMetrics) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	all := r.resolvers[:len(r.resolvers):len(r.resolvers)]

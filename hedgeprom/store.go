@@ -9,15 +9,16 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A RangeStore is a *rangeread.Store, or any other type with its Stats method. This package does not import rangeread: programs that do not use it
-// need not link it.
+// A RangeStore is a *rangeread.Store, or another type with its Stats method. The interface avoids an import of
+// rangeread in programs that do not use it.
 type RangeStore interface{ Stats() observe.StoreStats }
 
-// AddStore exports the numbers of a store of ranges, which are read on each collection. The name is the value of the label store, for example the
-// name of a bucket. It may be empty, and is made printable.
+// AddStore exports the statistics of a store of package rangeread, which are read on each collection. The name, for
+// example that of a bucket, is the value of the label store. It may be empty, and is formatted as by
+// [observe.KeyInfo.Printable].
 //
-// Of stores with the same name, numbers are summed, and of times the longest is exported. Adding a store again under the same name has no effect.
-// AddStore panics if s is nil.
+// If several stores have the same name, values are summed; for times, the largest value is exported. Adding a store
+// again with the same name has no effect. AddStore panics if s is nil.
 func (c *Collector) AddStore(name string, s RangeStore) {
 	if isNil(s) {
 		panic("hedgeprom: AddStore: RangeStore is nil")
@@ -27,12 +28,13 @@ func (c *Collector) AddStore(name string, s RangeStore) {
 	c.stores.stores = appendIfNew(c.stores.stores, namedStore{observe.KeyInfo{Client: name}.Printable().Client, s})
 }
 
+// A namedStore is a store with the value of its label.
 type namedStore struct {
 	name  string
 	store RangeStore
 }
 
-// storeMetrics implements [prometheus.Collector] for stores of ranges.
+// A storeMetrics is the [prometheus.Collector] of stores.
 type storeMetrics struct {
 	metrics []storeMetric
 	labeled []labeledStoreMetric
@@ -41,21 +43,22 @@ type storeMetrics struct {
 	stores []namedStore
 }
 
-// storeMetric is a metric of a store without further labels.
+// A storeMetric is a metric of a store without additional labels.
 type storeMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(*observe.StoreStats) int64
 }
 
-// labeledStoreMetric is a metric of a store with one label more, such as the kind of the hedge.
+// A labeledStoreMetric is a metric of a store with one additional label, such as the kind of hedge.
 type labeledStoreMetric struct {
 	desc      *prometheus.Desc
 	kind      prometheus.ValueType
-	longest   bool                                                     // export the longest time of stores with the same name, and not the sum
+	longest   bool                                                     // for stores with the same name, export the largest value in place of the sum
 	eachValue func(*observe.StoreStats, func(label string, v float64)) // calls the function for each value of the label
 }
 
+// newStoreMetrics returns the metrics without stores. The labels are constant.
 func newStoreMetrics(labels prometheus.Labels) *storeMetrics {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hedge_store_"+name, help, append([]string{"store"}, more...), labels)
@@ -82,7 +85,7 @@ func newStoreMetrics(labels prometheus.Labels) *storeMetrics {
 	return m
 }
 
-// addLabeledMetrics adds the metrics with labels of their own.
+// addLabeledMetrics adds the metrics that have an additional label, using desc to make their descriptions.
 func (m *storeMetrics) addLabeledMetrics(desc func(name, help string, more ...string) *prometheus.Desc) {
 	add := func(name, help, label string, kind prometheus.ValueType, longest bool, of func(*observe.StoreStats, func(string, float64))) {
 		m.labeled = append(m.labeled, labeledStoreMetric{desc(name, help, label), kind, longest, of})
@@ -125,6 +128,7 @@ func (m *storeMetrics) addLabeledMetrics(desc func(name, help string, more ...st
 		func(c *observe.StoreClass) float64 { return c.Stall.Seconds() })
 }
 
+// Describe implements [prometheus.Collector].
 func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, one := range m.metrics {
 		ch <- one.desc
@@ -134,6 +138,7 @@ func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// Collect implements [prometheus.Collector]. It reads the statistics of all stores.
 func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	all := m.stores[:len(m.stores):len(m.stores)]
