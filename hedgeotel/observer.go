@@ -1,68 +1,68 @@
-// Package hedgeotel exports metrics and spans of hedging to OpenTelemetry. It needs the
-// API only; the SDK that the program uses decides where metrics and spans go.
+// Package hedgeotel exports metrics and spans of hedging to OpenTelemetry. It depends only on the API; the SDK of the
+// program determines where metrics and spans go.
 //
 //	observer, err := hedgeotel.New()
 //	client := &http.Client{Transport: hedge.New(http.DefaultTransport,
 //		hedge.WithName("shop"), hedge.WithObserver(observer))}
 //
-// The values are those of gRFC A96: an attempt is original or hedge.
+// The type of an attempt is original or hedge, as in gRFC A96.
 //
 // # Metrics
 //
 //	hedge.requests           calls
-//	hedge.request            histogram: what callers waited, in seconds; hedge.hedged is true if a hedge was sent
+//	hedge.request            histogram: latency of calls in seconds; hedge.hedged is true if a hedge was sent
 //	hedge.attempts           attempts, by hedge.type and hedge.outcome: won, lost or failed
-//	hedge.wins               hedged calls that were answered, by the hedge.type of the attempt that answered
+//	hedge.wins               hedged calls that succeeded, by the hedge.type of the winner
 //	hedge.denied             hedges that were due and not sent, and calls that could not be hedged, by hedge.reason
-//	hedge.answers_not_taken  hedges with an answer, such as 404 or NOT_FOUND, that ends a call only if it is the primary's
-//	hedge.saved              histogram: the estimated time that each win of a hedge saved, in seconds; 0 with hedge.WithAudit
-//	hedge.delay              delay after which the latest call was to be hedged, in seconds; 0 if it was not
-//	hedge.budget.tokens      hedges that the budget could pay for, when it was last asked
+//	hedge.answers_not_taken  hedges whose status, such as 404 or NOT_FOUND, ends a call only if the primary returns it
+//	hedge.saved              histogram: estimated time in seconds that a winning hedge saved; 0 with hedge.WithAudit
+//	hedge.delay              hedge delay of the latest call in seconds; 0 if it was not to be hedged
+//	hedge.budget.tokens      hedges that the budget could pay for after its latest use
 //	hedge.budget.ratio       hedges per call that the budget pays for in the long run: 0.1 by default
 //
-// With hedge.WithAudit there are these gauges, per host:
+// With hedge.WithAudit, there are the following gauges per host:
 //
-//	hedge.audit.verdict      1: hedging was measured to help; -1: to harm, so it is off; 0: neither
-//	hedge.audit.saved        how much shorter it makes the 99th percentile, in seconds; negative if it makes it longer
-//	hedge.audit.saved_error  half of the 95 % interval of that
-//	hedge.audit.confidence   one less the probability that luck alone would ever show as much
+//	hedge.audit.verdict      1: hedging helps; -1: hedging harms, and is disabled; 0: neither
+//	hedge.audit.saved        reduction of the 99th percentile in seconds; negative if hedging increases it
+//	hedge.audit.saved_error  half the width of the 95 % confidence interval of hedge.audit.saved
+//	hedge.audit.confidence   one minus the probability that chance alone ever shows such an effect
 //
-// Calls that have a choice of endpoints (see hedge.WithEndpoints) have these, with the attribute hedge.endpoint, a URL or target as it was given. The host is that of
-// the first endpoint:
+// Calls with a choice of endpoints (see hedge.WithEndpoints) have the following metrics. The host is that of the first
+// endpoint. The attribute hedge.endpoint is the URL or target of an endpoint as configured:
 //
-//	hedge.endpoint.attempts     attempts that went there, by hedge.type
-//	hedge.endpoint.bad          of those, by hedge.outcome: failed, or overtaken by one at another endpoint
-//	hedge.endpoint.ejected      keys (hosts, or their routes) whose calls go to other endpoints
+//	hedge.endpoint.attempts     attempts at the endpoint, by hedge.type
+//	hedge.endpoint.bad          bad attempts at the endpoint, by hedge.outcome: failed or overtaken
+//	hedge.endpoint.ejected      keys (hosts or routes) that have ejected the endpoint
 //
-// An exporter to Prometheus gives all of these the names that module hedgeprom has. gRPC calls have one more, as gRFC A96 says, with
-// the attributes grpc.method and grpc.target:
+// A Prometheus exporter converts these names to those of module hedgeprom. gRPC calls have one more metric, defined by
+// gRFC A96, with the attributes grpc.method and grpc.target:
 //
-//	grpc.client.call.hedges  histogram: how many hedges a call had, if it had any
+//	grpc.client.call.hedges  histogram: number of hedges of a call that has any
 //
-// A server's Limiter that has the Observer, by hedge.WithObserver, has two more, with the
-// attributes hedge.limiter (see hedge.WithName) and hedge.outcome: worked, left or refused.
+// A Limiter with the Observer (see hedge.WithObserver) has two metrics with the attributes hedge.limiter (see
+// hedge.WithName) and hedge.outcome: worked, left or refused.
 //
-//	hedge.limiter.requests   requests that came to the Limiter
-//	hedge.limiter.waited     histogram: how long they waited in the queue, in seconds
+//	hedge.limiter.requests   requests at the Limiter
+//	hedge.limiter.waited     histogram: time in the queue in seconds
 //
-// Every other metric has the attributes server.address (for gRPC the target, for hedge.Do
-// the key, for DNS the upstream) and hedge.protocol; and hedge.client (see hedge.WithName) and hedge.route,
-// where there is one. Their values are made printable, see [observe.KeyInfo.Printable]. The
-// cardinality limit of the SDK bounds the number of hosts.
+// All other metrics have the attributes server.address and hedge.protocol and, if not empty, hedge.client (see
+// hedge.WithName) and hedge.route. The server.address is the gRPC target, the key of hedge.Do, or the DNS upstream for
+// these protocols. Values are formatted as by [observe.KeyInfo.Printable]. The cardinality limit of the SDK bounds the
+// number of hosts.
 //
 // # Spans
 //
-// The caller's span, if it is recorded, gets an event for each hedge that is sent
-// (hedge.fired) and for each that is due and not sent (hedge.denied). If there were
-// hedges, it also gets the attributes hedge.attempts and hedge.winner; with hedge.WithAudit,
-// it gets hedge.audit: on, off or trying. Each hedge has a
-// span below the caller's, with the attribute hedge.outcome, and over HTTP http.request.resend_count; so has a primary that lost
-// to a hedge. Where DNS questions share an exchange through a cache, there is no one
-// caller, and no span. To lose is no error: the status Error means that the attempt itself failed.
+// The caller's span, if it is recorded, gets the event hedge.fired for each hedge that is sent, and hedge.denied for
+// each hedge that was due and not sent. If there were hedges, it also gets the attributes hedge.attempts and
+// hedge.winner. With hedge.WithAudit, it gets hedge.audit: on, off or trying.
 //
-// Instrumentation below hedging, such as otelhttp around the base transport, makes
-// spans of its own for each attempt. It takes the cancellation of a loser for an
-// error, and describes the error by its cause: another attempt won.
+// Each hedge has a child span of the caller's span, with the attribute hedge.outcome, and over HTTP
+// http.request.resend_count. A primary that lost to a hedge has one too. A span has the status Error only if the
+// attempt itself failed, not because it lost. DNS questions that share an exchange through a cache have no single
+// caller, and therefore no span.
+//
+// Instrumentation below hedging, such as otelhttp around the base transport, creates its own span for each attempt. It
+// reports the cancellation of a loser as an error, whose description is the cause: another attempt won.
 package hedgeotel
 
 import (
@@ -86,7 +86,8 @@ import (
 // scopeName is the name of the instrumentation scope.
 const scopeName = "github.com/gohedge/hedge/hedgeotel"
 
-// An Observer is an [observe.Observer] for any number of clients of all protocols. It is safe for concurrent use. [New] makes one.
+// An Observer is an [observe.Observer] for any number of clients of all protocols. It is safe for concurrent use. [New]
+// returns one.
 type Observer struct {
 	observe.NopObserver
 	tracer trace.Tracer
@@ -103,15 +104,16 @@ type Observer struct {
 	limited metric.Int64Counter
 	waited  metric.Float64Histogram
 
-	byKey atomic.Pointer[map[observe.KeyInfo]*keyAttributes] // the map is replaced, never changed
-	mu    sync.Mutex                                         // held while sets is replaced
+	byKey atomic.Pointer[map[observe.KeyInfo]*keyAttributes] // the map is replaced, and never changed
+	mu    sync.Mutex                                         // held while byKey is replaced
 }
 
 var _ observe.Observer = (*Observer)(nil)
 
-// An Option adjusts [New].
+// An Option configures an Observer. [New] accepts it.
 type Option func(*settings)
 
+// settings are the values of the options.
 type settings struct {
 	meters  metric.MeterProvider
 	tracers trace.TracerProvider
@@ -127,7 +129,7 @@ func WithTracerProvider(tp trace.TracerProvider) Option {
 	return func(s *settings) { s.tracers = tp }
 }
 
-// New returns an Observer, or the error of a provider that rejects an instrument. A nil Option has no effect.
+// New returns an Observer. It returns an error if the provider rejects an instrument. A nil Option has no effect.
 func New(opts ...Option) (*Observer, error) {
 	var s settings
 	for _, o := range opts {
@@ -175,18 +177,20 @@ func New(opts ...Option) (*Observer, error) {
 	return o, nil
 }
 
-// An instrumentMaker makes instruments, and collects the errors of rejected instruments.
+// An instrumentMaker creates instruments, and collects the errors of rejected ones.
 type instrumentMaker struct {
 	meter metric.Meter
 	errs  []error
 }
 
+// newCounter creates a counter.
 func (m *instrumentMaker) newCounter(name, unit, description string) metric.Int64Counter {
 	c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	m.errs = append(m.errs, err)
 	return c
 }
 
+// newGauge creates a gauge.
 func (m *instrumentMaker) newGauge(name, unit, description string) metric.Float64Gauge {
 	g, err := m.meter.Float64Gauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 	m.errs = append(m.errs, err)
@@ -199,7 +203,7 @@ var (
 	savedBounds = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
 )
 
-// newTimeHistogram makes a histogram of seconds.
+// newTimeHistogram creates a histogram of times in seconds. The bounds are the upper bounds of its buckets.
 func (m *instrumentMaker) newTimeHistogram(name, description string, bounds ...float64) metric.Float64Histogram {
 	h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
 		metric.WithExplicitBucketBoundaries(bounds...))
@@ -207,19 +211,20 @@ func (m *instrumentMaker) newTimeHistogram(name, description string, bounds ...f
 	return h
 }
 
-// keyAttributes has the attributes of one latency key, as options that are made once.
+// A keyAttributes holds the attributes of one latency key, in the form of reusable options.
 type keyAttributes struct {
 	common     []attribute.KeyValue
 	add        []metric.AddOption
 	record     []metric.RecordOption
-	unhedged   []metric.RecordOption // calls without a hedge, as most calls are
-	primaryWon []metric.AddOption    // primaries that won, as most attempts do
+	unhedged   []metric.RecordOption // for calls without a hedge, which are most calls
+	primaryWon []metric.AddOption    // for primaries that won, which are most attempts
 	grpcCall   []metric.RecordOption // attributes of gRFC A96; nil: not a gRPC call
 
-	endpoints sync.Map // observe.EndpointEvent to []metric.AddOption
+	endpoints sync.Map // maps observe.EndpointEvent to []metric.AddOption
 }
 
-// maxKeys is the most keys whose attributes are kept. The attributes of other keys are made for each call.
+// maxKeys is the maximum number of keys whose attributes are cached. Attributes of further keys are created for each
+// call.
 const maxKeys = 4096
 
 // attributesFor returns the attributes of a key.
@@ -255,19 +260,19 @@ func (o *Observer) attributesFor(key observe.KeyInfo) *keyAttributes {
 	return s
 }
 
-// addOptions returns the attributes of the key and more, for counters.
+// addOptions returns options for counters, with the attributes of the key and additional ones.
 func (s *keyAttributes) addOptions(more ...attribute.KeyValue) []metric.AddOption {
 	return []metric.AddOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more...)...)}
 }
 
-// recordOptions returns the attributes of the key and more, for histograms.
+// recordOptions returns options for histograms, with the attributes of the key and an additional one.
 func (s *keyAttributes) recordOptions(more attribute.KeyValue) []metric.RecordOption {
 	return []metric.RecordOption{metric.WithAttributes(append(s.common[:len(s.common):len(s.common)], more)...)}
 }
 
 func hedgedAttribute(yes bool) attribute.KeyValue { return attribute.Bool("hedge.hedged", yes) }
 
-// attemptType returns the type of attempt n (gRFC A96).
+// attemptType returns the type of attempt n as in gRFC A96: original or hedge.
 func attemptType(n int) string {
 	if n > 0 {
 		return "hedge"
@@ -275,12 +280,12 @@ func attemptType(n int) string {
 	return "original"
 }
 
-// attemptAttributes returns the attributes of attempt n.
+// attemptAttributes returns the type and the outcome of attempt n as attributes.
 func attemptAttributes(n int, outcome observe.Outcome) []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.String("hedge.type", attemptType(n)), attribute.String("hedge.outcome", string(outcome))}
 }
 
-// AttemptStart adds an event to the span of the caller if the attempt is a hedge.
+// AttemptStart adds the event hedge.fired to the caller's span if the attempt is a hedge.
 func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observe.AttemptInfo) {
 	if !a.Hedge() {
 		return
@@ -290,7 +295,7 @@ func (o *Observer) AttemptStart(ctx context.Context, _ observe.KeyInfo, a observ
 	}
 }
 
-// AttemptDone counts an attempt, and records a span if the attempt is a hedge or has lost.
+// AttemptDone counts an attempt. It records a span if the attempt is a hedge or has lost.
 func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a observe.AttemptResult) {
 	s := o.attributesFor(key)
 	if !a.Hedge() && a.Outcome == observe.Won {
@@ -313,7 +318,7 @@ func (o *Observer) AttemptDone(ctx context.Context, key observe.KeyInfo, a obser
 	}
 }
 
-// RequestDone counts a call, and adds attributes to the span of the caller if the call was hedged.
+// RequestDone counts a call. If the call was hedged, it adds attributes to the caller's span.
 func (o *Observer) RequestDone(ctx context.Context, key observe.KeyInfo, r observe.RequestResult) {
 	s := o.attributesFor(key)
 	o.requests.Add(ctx, 1, s.add...)
@@ -366,7 +371,8 @@ func (o *Observer) Audited(key observe.KeyInfo, a observe.Audit) {
 	}
 }
 
-// Denied counts a hedge that was not sent, or a call that could not be hedged. For a hedge it also adds an event to the span of the caller.
+// Denied counts a hedge that was not sent, or a call that could not be hedged. For a hedge it also adds the event
+// hedge.denied to the caller's span.
 func (o *Observer) Denied(ctx context.Context, key observe.KeyInfo, denied observe.Reason) {
 	reason := attribute.String("hedge.reason", string(denied))
 	o.denied.Add(ctx, 1, o.attributesFor(key).addOptions(reason)...)
@@ -401,8 +407,8 @@ func (o *Observer) EndpointEvent(key observe.KeyInfo, p observe.EndpointEvent) {
 	}
 }
 
-// endpointAttributes returns options with the attributes of the key, of the endpoint of p, and more. They are cached for p: more must be the same for
-// the same p.
+// endpointAttributes returns options for counters, with the attributes of the key, the endpoint of p, and additional
+// ones. They are cached by p, so the additional attributes must always be the same for the same p.
 func (s *keyAttributes) endpointAttributes(p observe.EndpointEvent, more ...attribute.KeyValue) []metric.AddOption {
 	if known, ok := s.endpoints.Load(p); ok {
 		return known.([]metric.AddOption)
@@ -413,7 +419,7 @@ func (s *keyAttributes) endpointAttributes(p observe.EndpointEvent, more ...attr
 	return all
 }
 
-// Limited counts a request to a Limiter, and records its wait.
+// Limited counts a request at a Limiter, and records its time in the queue.
 func (o *Observer) Limited(ctx context.Context, limiter string, r observe.LimiterResult) {
 	name := observe.KeyInfo{Client: limiter}.Printable().Client
 	outcome := metric.WithAttributes(attribute.String("hedge.limiter", name), attribute.String("hedge.outcome", string(r.Outcome)))
