@@ -24,7 +24,7 @@ func (c *Client) Addresses(name string) []string {
 		return nil
 	}
 	s := core.servers
-	if _, n := s.routes.routeDomain(q); n > 0 {
+	if _, n := s.routes.findRoute(q); n > 0 {
 		return nil
 	}
 	var all []string
@@ -36,7 +36,7 @@ func (c *Client) Addresses(name string) []string {
 	}
 	named := all
 	all = nil
-	servers, _ := s.system.All(time.Now())
+	servers, _ := s.system.DefaultServers(time.Now())
 	for _, server := range servers {
 		net := defaultNet
 		if server.Stream {

@@ -96,24 +96,24 @@ type Cache struct {
 	seed  maphash.Seed                 // so that nobody can make keys with the same hash
 	clock coarseClock                  // which began when the cache was first used
 
-	moves   atomic.Uint32 // how often the system's servers have become others
-	members atomic.Uint32 // how many Clients have used the Cache
+	systemChanges atomic.Uint32 // how often the system's servers have become others
+	clients       atomic.Uint32 // how many Clients have used the Cache
 }
 
 // answerOrigin is the source of a cache entry: the Client, the generation of the system's servers, and the route. The
 // zero value is an unknown source, whose entries stay until they expire.
 type answerOrigin struct {
-	member    uint16 // the Client that asked; 0: the answer is one of Set, or the Client is not known
+	client    uint16 // the Client that asked; 0: the answer is one of Set, or the Client is not known
 	system    uint16 // 0: not the system's servers; else which of those it has had
 	domain    uint8  // length in wire format of the domain that those have a route for; 0: it came by none
 	validated bool   // a server said so that is trusted to validate
 }
 
 // systemGeneration returns the number of the system's present set of servers. It is never 0.
-func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.moves.Load()%math.MaxUint16) }
+func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Load()%math.MaxUint16) }
 
 // expireSystemEntries invalidates all entries from the system's servers.
-func (c *Cache) expireSystemEntries() { c.moves.Add(1) }
+func (c *Cache) expireSystemEntries() { c.systemChanges.Add(1) }
 
 // notExported is the member of entries that no export includes: entries of all Clients after the first 65534, and of
 // several sources.
@@ -121,12 +121,12 @@ const notExported = math.MaxUint16
 
 // addClient returns the number of a Client that begins to use the Cache. Clients after the first 65534 share the last
 // number.
-func (c *Cache) addClient() uint16 { return uint16(min(c.members.Add(1), notExported)) }
+func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
 // addOrigin adds the source of the target of an alias. The entry then has several sources. It is invalidated with the
 // system's servers if one source is the system.
 func (o *answerOrigin) addOrigin(target answerOrigin) {
-	o.member = notExported
+	o.client = notExported
 	if o.system == 0 {
 		o.system = target.system
 	}
@@ -267,10 +267,10 @@ const (
 type cachedAnswer struct {
 	*entry
 	freshness
-	isRefreshDue bool          // it should be refreshed now
-	below        bool          // the entry says that a name above does not exist
-	turn         uint32        // by how many places addresses are rotated
-	at           time.Duration // since the epoch
+	isRefreshDue   bool          // it should be refreshed now
+	isFromAncestor bool          // the entry says that a name above does not exist
+	rotation       uint32        // by how many places addresses are rotated
+	at             time.Duration // since the epoch
 }
 
 // getAnswer returns the entry for a question, and counts the question. domain is the length in wire format of the
@@ -280,11 +280,11 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.sinceStart(now), domain)
-	if f.freshness == missing || f.below {
+	if f.freshness == missing || f.isFromAncestor {
 		return f
 	}
-	f.turn = f.hits.Add(1)
-	if c.isRefreshDue(&f, f.turn) {
+	f.rotation = f.hits.Add(1)
+	if c.isRefreshDue(&f, f.rotation) {
 		f.isRefreshDue = f.claimRefresh()
 	}
 	return f
@@ -299,10 +299,10 @@ func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.currentTime(), 0)
-	if f.freshness != fresh || f.fails > 0 || f.below || c.isRefreshDue(&f, f.hits.Load()+1) {
+	if f.freshness != fresh || f.fails > 0 || f.isFromAncestor || c.isRefreshDue(&f, f.hits.Load()+1) {
 		return f, false
 	}
-	f.turn = f.hits.Add(1)
+	f.rotation = f.hits.Add(1)
 	return f, true
 }
 
@@ -325,7 +325,7 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 		return cachedAnswer{entry: gone, freshness: fresh, at: at}
 	}
 	if e := c.findAncestor(key, at, domain); e != nil {
-		return cachedAnswer{entry: e, freshness: fresh, below: true, at: at}
+		return cachedAnswer{entry: e, freshness: fresh, isFromAncestor: true, at: at}
 	}
 	// What was heard last is true, if anything is.
 	if c.canServeStale(own, at) && !(c.canServeStale(gone, at) && gone.stored > own.stored) {
@@ -391,17 +391,17 @@ func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.View, error)
 	switch {
 	case f.Answer == nil:
 		return nil, wire.View{}, f.err
-	case f.below:
+	case f.isFromAncestor:
 		a, err := f.Below(q)
 		return a, wire.View{Age: f.at - f.stored}, err
 	case f.freshness == stale:
-		v := wire.View{Stale: staleTTL, Turn: f.turn, EDE: staleAnswer}
+		v := wire.View{Stale: staleTTL, Turn: f.rotation, EDE: staleAnswer}
 		if f.Rcode() == dns.RcodeNameError {
 			v.EDE = staleNX
 		}
 		return f.Answer, v, nil
 	}
-	v := wire.View{Age: f.at - f.stored, Turn: f.turn}
+	v := wire.View{Age: f.at - f.stored, Turn: f.rotation}
 	if f.fails > 0 {
 		v.EDE = cachedError
 	}

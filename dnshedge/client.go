@@ -267,20 +267,20 @@ func (c *Client) Validate() error {
 	if _, err := c.init(); err != nil {
 		return err
 	}
-	if err := validExchanger("Exchanger", c.Exchanger); err != nil {
+	if err := validateExchanger("Exchanger", c.Exchanger); err != nil {
 		return err
 	}
 	for _, domain := range slices.Sorted(maps.Keys(c.Routes)) {
-		if err := validExchanger(fmt.Sprintf("Routes[%q]", domain), c.Routes[domain]); err != nil {
+		if err := validateExchanger(fmt.Sprintf("Routes[%q]", domain), c.Routes[domain]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// validExchanger returns why the Exchanger in a field of a Client cannot be used. Clients may
+// validateExchanger returns why the Exchanger in a field of a Client cannot be used. Clients may
 // refer to each other, and so it goes no further than one.
-func validExchanger(field string, e Exchanger) (err error) {
+func validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:
 		if e != nil {

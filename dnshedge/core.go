@@ -28,7 +28,7 @@ import (
 type core struct {
 	conf          *Client
 	trace         *Trace // of conf, guarded
-	member        uint16 // of the Cache; 0: there is none
+	cacheClient   uint16 // of the Cache; 0: there is none
 	servers       *clientServers
 	hosts         *system.Hosts  // nil if there is none
 	refreshes     *budget.Bucket // of refreshes, which thus cost no hedge
@@ -74,7 +74,7 @@ func newCore(conf *Client) (*core, error) {
 	}
 	c.trace = conf.Trace.recoverPanics(func(value any) { c.log.LogPanicIn("Trace", value) })
 	if conf.Cache != nil {
-		c.member = conf.Cache.addClient()
+		c.cacheClient = conf.Cache.addClient()
 	}
 	c.background.init()
 	c.systemServers = sync.OnceValue(c.findSystemServers)
@@ -92,7 +92,7 @@ func (c *core) newServers(hedging group.Hedging) *clientServers {
 		Engine: c.engine, Counters: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawnGoroutine,
 	}
 	if c.trace != nil {
-		conf.Tracer = groupTrace{c.trace}
+		conf.Tracer = traceAdapter{c.trace}
 	}
 	return &clientServers{
 		pool:      group.NewPool(conf),
@@ -128,7 +128,7 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 		return f, false
 	}
 	q = c.servers.removeUnusedOptions(q)
-	c.followSystemServers(time.Now())
+	c.expireOnSystemChange(time.Now())
 	if f, ok = c.conf.Cache.getFresh(q); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
@@ -138,8 +138,8 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	return f, ok
 }
 
-// followSystemServers invalidates the cached answers of the system's servers when the system's servers have changed.
-func (c *core) followSystemServers(now time.Time) {
+// expireOnSystemChange invalidates the cached answers of the system's servers when the system's servers have changed.
+func (c *core) expireOnSystemChange(now time.Time) {
 	if c.conf.Cache == nil {
 		return
 	}
@@ -174,8 +174,8 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 
 // originOf returns the source of answers to q now.
 func (c *core) originOf(q *wire.Query) (from answerOrigin) {
-	route, n := c.servers.routes.routeDomain(q)
-	from.domain, from.member = uint8(n), c.member // of MaxName bytes at most
+	route, n := c.servers.routes.findRoute(q)
+	from.domain, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache != nil && c.usesSystemServers(route) {
 		from.system = c.conf.Cache.systemGeneration()
 	}
@@ -205,8 +205,8 @@ func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address 
 	return c.shareFlight(ctx, stay, q, had)
 }
 
-// inFlight is a question that is put to servers, as a context that ends with its time, or when a later question takes its place.
-type inFlight struct {
+// pendingQuestion is a question that is put to servers, as a context that ends with its time, or when a later question takes its place.
+type pendingQuestion struct {
 	transport.Span
 	place queuedQuery
 }
@@ -218,7 +218,7 @@ func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *
 		return &result{err: err}
 	}
 	defer c.servers.pool.Release(s)
-	span := new(inFlight)
+	span := new(pendingQuestion)
 	span.Begin(ctx, c.timeout())
 	defer span.Cancel()
 	c.queryQueue.enqueue(&span.place, span, q.Zone())
@@ -264,11 +264,11 @@ func (c *core) localResponse(q *wire.Query) *dns.Msg {
 			return h.Answer(q)
 		}
 	}
-	z := c.conf.SpecialUse.zone(q)
+	z := c.conf.SpecialUse.findZone(q)
 	if z == nil {
 		return nil
 	}
-	if _, n := c.servers.routes.routeDomain(q); n > 1 { // a route for all names does not mean these
+	if _, n := c.servers.routes.findRoute(q); n > 1 { // a route for all names does not mean these
 		return nil
 	}
 	return z.Answer(q.Text(), q.Type)
@@ -301,7 +301,7 @@ func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAn
 	if cache == nil || !q.Cacheable() || lookup.HasCacheBypass(ctx) {
 		return cachedAnswer{}, nil
 	}
-	_, domain := c.servers.routes.routeDomain(q)
+	_, domain := c.servers.routes.findRoute(q)
 	had = cache.getAnswer(q, time.Now(), domain)
 	if had.isRefreshDue {
 		c.startRefresh(q, had)
@@ -443,7 +443,7 @@ func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightM
 	case c.isCacheable(q):
 		go c.resolveQuestion(detachContext(c.ctx, ctx), nil, f, q, how&exploring != 0)
 	default:
-		go c.resolveQuestion(detachContext(c.ctx, ctx), c.flights.wantedContext(f), f, q, false)
+		go c.resolveQuestion(detachContext(c.ctx, ctx), c.flights.contextUntilAbandoned(f), f, q, false)
 	}
 	return f
 }
@@ -463,13 +463,13 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 		}
 		defer c.wg.Done()
 	}
-	span := new(inFlight)
+	span := new(pendingQuestion)
 	span.Begin(ctx, c.timeout())
 	defer span.Cancel()
 	if stay != nil && stay.Done() != nil {
 		defer context.AfterFunc(stay, span.Cancel)()
 	}
-	c.followSystemServers(time.Now())
+	c.expireOnSystemChange(time.Now())
 	from := c.originOf(q)
 	c.queryQueue.enqueue(&span.place, span, q.Zone())
 	defer c.queryQueue.dequeue(&span.place)
@@ -490,7 +490,7 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	case cache == nil || !q.Cacheable():
 	case isUncacheable(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
-		route, domain := c.servers.routes.routeDomain(q)
+		route, domain := c.servers.routes.findRoute(q)
 		keep := failureOfServers
 		if r.err == nil && route == nil && c.conf.Exchanger != nil {
 			keep = failureOfExchanger
@@ -636,8 +636,8 @@ func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, i
 	return mine, true
 }
 
-// wantedContext returns a context that ends when the last caller has left the flight.
-func (f *flightGroup) wantedContext(mine *sharedFlight) context.Context {
+// contextUntilAbandoned returns a context that ends when the last caller has left the flight.
+func (f *flightGroup) contextUntilAbandoned(mine *sharedFlight) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -688,11 +688,11 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from
 		next := c.servers.removeUnusedOptions(q.Renamed(target))
 		for _, before := range asked {
 			if next.Key() == before.Key() {
-				return c.aliasFailure(q)
+				return c.newAliasFailure(q)
 			}
 		}
 		if asked = append(asked, next); len(asked) > maxTargets {
-			return c.aliasFailure(q)
+			return c.newAliasFailure(q)
 		}
 		more := c.answerLocally(ctx, next)
 		if r.isPartlyLocal = r.isPartlyLocal || more != nil; more == nil {
@@ -703,14 +703,14 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from
 		case more.err != nil:
 			return more
 		case more.isFailure(next) || r.answer.Join(more.answer) != nil:
-			return c.aliasFailure(q)
+			return c.newAliasFailure(q)
 		}
 		last = more.answer
 	}
 }
 
-// aliasFailure returns the answer to a question whose alias cannot be followed.
-func (c *core) aliasFailure(q *wire.Query) *result {
+// newAliasFailure returns the answer to a question whose alias cannot be followed.
+func (c *core) newAliasFailure(q *wire.Query) *result {
 	m := new(dns.Msg)
 	m.Rcode = dns.RcodeServerFailure
 	r := new(result)

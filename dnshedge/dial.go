@@ -14,13 +14,13 @@ import (
 	"github.com/gohedge/hedge/internal/deadline"
 )
 
-// maxQueued is how many questions one connection to a Client may have in flight.
-const maxQueued = 128
+// maxConnQuestions is how many questions one connection to a Client may have in flight.
+const maxConnQuestions = 128
 
 var (
-	errQueued    = errors.New("dnshedge: too many questions on one connection")
-	errNotQuery  = errors.New("dnshedge: message is not a query")
-	errBootstrap = errors.New("dnshedge: an upstream's own name must not be resolved through it; give its address, or Upstream.Addrs")
+	errTooManyOnConn = errors.New("dnshedge: too many questions on one connection")
+	errNotQuery      = errors.New("dnshedge: message is not a query")
+	errBootstrap     = errors.New("dnshedge: an upstream's own name must not be resolved through it; give its address, or Upstream.Addrs")
 )
 
 // Dial returns a connection to the Client itself, for net.Resolver's Dial field.
@@ -36,13 +36,13 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	if core.servers.dialing.bootstrapDialerOf(ctx) {
+	if core.servers.dialing.isResolvingUpstream(ctx) {
 		return nil, errBootstrap
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	k := &conn{core: core, remote: addr{network, address}, wake: make(chan struct{}, 1)}
+	k := &inProcessConn{core: core, remote: connAddr{network, address}, wake: make(chan struct{}, 1)}
 	k.ctx, k.cancel = context.WithCancelCause(ctx)
 	k.stop = context.AfterFunc(core.ctx, func() { k.cancel(transport.ErrClosed) })
 	k.closed = make(chan struct{})
@@ -54,20 +54,20 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 // Search domains, ndots and /etc/hosts have the same effect as in Go's own resolver.
 func (c *Client) Resolver() *net.Resolver { return &net.Resolver{PreferGo: true, Dial: c.Dial} }
 
-// addr is the address of either end of a conn.
-type addr struct{ network, address string }
+// connAddr is the address of either end of a conn.
+type connAddr struct{ network, address string }
 
-func (a addr) Network() string { return a.network }
-func (a addr) String() string  { return a.address }
+func (a connAddr) Network() string { return a.network }
+func (a connAddr) String() string  { return a.address }
 
-// conn is a connection to a Client. It is no net.PacketConn, because Go's resolver reads at most 1232 bytes from a
+// inProcessConn is a connection to a Client. It is no net.PacketConn, because Go's resolver reads at most 1232 bytes from a
 // net.PacketConn.
-type conn struct {
+type inProcessConn struct {
 	core   *core
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stop   func() bool // no longer end with the Client
-	remote addr
+	remote connAddr
 	closed chan struct{}
 	once   sync.Once
 
@@ -82,16 +82,16 @@ type conn struct {
 	read, write deadline.Deadline
 }
 
-var _ net.Conn = (*conn)(nil)
+var _ net.Conn = (*inProcessConn)(nil)
 
-func (k *conn) LocalAddr() net.Addr  { return addr{k.remote.network, "dnshedge"} }
-func (k *conn) RemoteAddr() net.Addr { return k.remote }
+func (k *inProcessConn) LocalAddr() net.Addr  { return connAddr{k.remote.network, "dnshedge"} }
+func (k *inProcessConn) RemoteAddr() net.Addr { return k.remote }
 
-func (k *conn) opError(op string, err error) error {
+func (k *inProcessConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: k.remote.network, Source: k.LocalAddr(), Addr: k.remote, Err: err}
 }
 
-func (k *conn) Write(b []byte) (int, error) {
+func (k *inProcessConn) Write(b []byte) (int, error) {
 	select {
 	case <-k.closed:
 		return 0, k.opError("write", net.ErrClosed)
@@ -112,8 +112,8 @@ func (k *conn) Write(b []byte) (int, error) {
 		if err == nil && !q.Standard() {
 			err = errNotQuery
 		}
-		if err == nil && k.queued >= maxQueued {
-			err = errQueued
+		if err == nil && k.queued >= maxConnQuestions {
+			err = errTooManyOnConn
 		}
 		if err != nil {
 			return 0, k.opError("write", err)
@@ -128,7 +128,7 @@ func (k *conn) Write(b []byte) (int, error) {
 }
 
 // queueAnswer answers one question.
-func (k *conn) queueAnswer(q *wire.Query) {
+func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	b, err := k.core.appendAnswer(k.ctx, make([]byte, 2, 514), q, wire.MaxMsg)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,14 +143,14 @@ func (k *conn) queueAnswer(q *wire.Query) {
 }
 
 // wakeReader makes a Read that waits look again.
-func (k *conn) wakeReader() {
+func (k *inProcessConn) wakeReader() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (k *conn) Read(b []byte) (int, error) {
+func (k *inProcessConn) Read(b []byte) (int, error) {
 	for {
 		select {
 		case <-k.closed:
@@ -190,7 +190,7 @@ func (k *conn) Read(b []byte) (int, error) {
 	}
 }
 
-func (k *conn) Close() error {
+func (k *inProcessConn) Close() error {
 	err := k.opError("close", net.ErrClosed)
 	k.once.Do(func() {
 		err = nil
@@ -203,13 +203,13 @@ func (k *conn) Close() error {
 	return err
 }
 
-func (k *conn) SetDeadline(t time.Time) error {
+func (k *inProcessConn) SetDeadline(t time.Time) error {
 	return errors.Join(k.SetReadDeadline(t), k.SetWriteDeadline(t))
 }
-func (k *conn) SetReadDeadline(t time.Time) error  { return k.setDeadlines(&k.read, t) }
-func (k *conn) SetWriteDeadline(t time.Time) error { return k.setDeadlines(&k.write, t) }
+func (k *inProcessConn) SetReadDeadline(t time.Time) error  { return k.setDeadlines(&k.read, t) }
+func (k *inProcessConn) SetWriteDeadline(t time.Time) error { return k.setDeadlines(&k.write, t) }
 
-func (k *conn) setDeadlines(d *deadline.Deadline, t time.Time) error {
+func (k *inProcessConn) setDeadlines(d *deadline.Deadline, t time.Time) error {
 	select {
 	case <-k.closed:
 		return k.opError("set", net.ErrClosed)

@@ -78,7 +78,7 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 			return nil, err
 		}
 	}
-	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.own, parseBootstrap(ctx)}), network, address)
+	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.own, bootstrapFromContext(ctx)}), network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -116,14 +116,14 @@ type bootstrap struct {
 	from *bootstrap // nil: none
 }
 
-func parseBootstrap(ctx context.Context) *bootstrap {
+func bootstrapFromContext(ctx context.Context) *bootstrap {
 	b, _ := ctx.Value(bootstrapKey{}).(*bootstrap)
 	return b
 }
 
-// bootstrapDialerOf reports whether an upstream of this Client has its name resolved under ctx.
-func (d *dialConfig) bootstrapDialerOf(ctx context.Context) bool {
-	for b := parseBootstrap(ctx); b != nil; b = b.from {
+// isResolvingUpstream reports whether an upstream of this Client has its name resolved under ctx.
+func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
+	for b := bootstrapFromContext(ctx); b != nil; b = b.from {
 		if b.by == d {
 			return true
 		}
@@ -164,10 +164,10 @@ func pinCertificate(t *tls.Config, keys []string) {
 				return err
 			}
 		}
-		own := bootstrapKeyOf(s.PeerCertificates[0])
+		own := publicKeyPin(s.PeerCertificates[0])
 		found := slices.Contains(keys, own)
 		for _, chain := range s.VerifiedChains {
-			found = found || slices.ContainsFunc(chain, func(c *x509.Certificate) bool { return slices.Contains(keys, bootstrapKeyOf(c)) })
+			found = found || slices.ContainsFunc(chain, func(c *x509.Certificate) bool { return slices.Contains(keys, publicKeyPin(c)) })
 		}
 		if !found {
 			return fmt.Errorf("dnshedge: the server has none of the pinned keys; its own is %s", own)
@@ -176,8 +176,8 @@ func pinCertificate(t *tls.Config, keys []string) {
 	}
 }
 
-// bootstrapKeyOf returns a certificate's key as Upstream.Pins has it.
-func bootstrapKeyOf(c *x509.Certificate) string {
+// publicKeyPin returns a certificate's key as Upstream.Pins has it.
+func publicKeyPin(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return base64.StdEncoding.EncodeToString(sum[:])
 }

@@ -16,8 +16,8 @@ import (
 
 const maxExport = 64 << 20 // bytes
 
-// oldest is the limit of the age of an exported answer. An older answer shows that the export is damaged.
-const oldest = 10 * 365 * 24 * time.Hour
+// maxAnswerAge is the limit of the age of an exported answer. An older answer shows that the export is damaged.
+const maxAnswerAge = 10 * 365 * 24 * time.Hour
 
 // envelope frames an export. The content is the number of servers and their latencies, the identities of the sources of
 // answers, and the number of answers and the answers. Numbers are varints, and bytes are preceded by their number.
@@ -70,11 +70,11 @@ func (c *core) exportState(now time.Time) []byte {
 	for _, s := range servers {
 		b = s.AppendLatencies(b, now)
 	}
-	b = c.exportSources(now).appendTo(b)
+	b = c.currentSources(now).appendTo(b)
 	var all []byte
 	var n uint64
 	if cache := c.conf.Cache; cache != nil {
-		all, n = cache.appendAnswers(now, maxExport-len(b)-64, c.member)
+		all, n = cache.appendAnswers(now, maxExport-len(b)-64, c.cacheClient)
 	}
 	return decode.End(append(binary.AppendUvarint(b, n), all...))
 }
@@ -86,13 +86,13 @@ func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n 
 	at := c.clock.sinceStart(now)
 	for node := range c.store.Hottest() {
 		e := node.Value
-		if !c.canServeStale(e, at) || e.member != 0 && (e.member != of || of == notExported) {
+		if !c.canServeStale(e, at) || e.client != 0 && (e.client != of || of == notExported) {
 			continue
 		}
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
 			break
 		}
-		b = append(b, e.bits, e.domain, boolByte(e.member == 0))
+		b = append(b, e.bits, e.domain, boolByte(e.client == 0))
 		b = binary.AppendUvarint(b, uint64(max(at-e.stored, 0)))
 		b = binary.AppendUvarint(b, uint64(e.ttl))
 		b = binary.AppendUvarint(b, uint64(len(e.EDE)))
@@ -119,7 +119,7 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 		}
 		learned = append(learned, l)
 	}
-	then, here := decodeSources(d.Bytes(maxExport)), c.exportSources(now)
+	then, here := decodeSources(d.Bytes(maxExport)), c.currentSources(now)
 	cache := c.conf.Cache
 	var entries []*entry
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
@@ -127,7 +127,7 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if cache != nil && c.isCurrentOrigin(e, then, here) {
+		if cache != nil && c.hasSameOrigin(e, then, here) {
 			entries = append(entries, e)
 		}
 	}
@@ -146,16 +146,16 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// isCurrentOrigin reports whether an exported answer came from the source that is asked for it here: by the same route, from the same
+// hasSameOrigin reports whether an exported answer came from the source that is asked for it here: by the same route, from the same
 // servers or Exchanger. It is then current. An answer of Cache.Set has no source, and is taken.
-func (c *core) isCurrentOrigin(e *entry, then, here sources) bool {
+func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
 	q := &wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])}
 	if c.localResponse(q) != nil {
 		return false
 	}
-	if e.member == 0 {
+	if e.client == 0 {
 		return true
 	}
 	from := c.originOf(q)
@@ -178,10 +178,10 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
 	}
-	e := &entry{bits: (*d)[0], answerOrigin: answerOrigin{domain: (*d)[1], member: uint16(boolByte((*d)[2] == 0))}}
+	e := &entry{bits: (*d)[0], answerOrigin: answerOrigin{domain: (*d)[1], client: uint16(boolByte((*d)[2] == 0))}}
 	d.Skip(3)
 	e.stored, e.ttl = d.Duration(), d.Duration()
-	if e.stored > oldest {
+	if e.stored > maxAnswerAge {
 		return nil, decode.ErrDamaged
 	}
 	var errs []wire.EDE

@@ -11,7 +11,7 @@ import (
 // SetTimeOfDay has a Cache take day for the time of day.
 func SetTimeOfDay(c *Cache, day func() time.Time) {
 	c.init()
-	c.clock.day = day
+	c.clock.wallClock = day
 }
 
 // SharesLane reports whether questions about two names wait in one lane of the Client's line.

@@ -14,19 +14,19 @@ const subqueuesPerQueue = 128
 type fairQueue struct {
 	max int
 
-	mu    sync.Mutex // guards all
-	seed  maphash.Seed
-	n     int        // questions that wait
-	turn  uint64     // number of questions that came
-	lanes []subqueue // nil before first use
+	mu        sync.Mutex // guards all
+	seed      maphash.Seed
+	n         int        // questions that wait
+	arrivals  uint64     // number of questions that came
+	subqueues []subqueue // nil before first use
 }
 
 // A queuedQuery is the entry of one query in a fairQueue. The zero value is ready for use, once.
 type queuedQuery struct {
 	canceller
-	lane       *subqueue // nil: the query is not in the queue
+	subqueue   *subqueue // nil: the query is not in the queue
 	prev, next *queuedQuery
-	turn       uint64
+	arrival    uint64
 }
 
 // A subqueue is a list of queued queries, in the order of their arrival.
@@ -36,7 +36,7 @@ type subqueue struct {
 }
 
 func (l *subqueue) appendQuery(p *queuedQuery) {
-	p.lane, p.prev = l, l.last
+	p.subqueue, p.prev = l, l.last
 	if l.last == nil {
 		l.first = p
 	} else {
@@ -57,7 +57,7 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 	} else {
 		p.next.prev = p.prev
 	}
-	p.lane, p.prev, p.next = nil, nil, nil
+	p.subqueue, p.prev, p.next = nil, nil, nil
 	l.n--
 }
 
@@ -68,8 +68,8 @@ type canceller interface{ Cancel() }
 // longest subqueue.
 func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	l.mu.Lock()
-	l.turn++
-	me.canceller, me.turn = c, l.turn
+	l.arrivals++
+	me.canceller, me.arrival = c, l.arrivals
 	l.subqueueOf(domain).appendQuery(me)
 	var first *queuedQuery
 	if l.n++; l.n > l.max {
@@ -84,20 +84,20 @@ func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 
 // subqueueOf returns the subqueue of a domain. The caller holds mu.
 func (l *fairQueue) subqueueOf(domain string) *subqueue {
-	if l.lanes == nil {
-		l.lanes, l.seed = make([]subqueue, subqueuesPerQueue), maphash.MakeSeed()
+	if l.subqueues == nil {
+		l.subqueues, l.seed = make([]subqueue, subqueuesPerQueue), maphash.MakeSeed()
 	}
-	return &l.lanes[maphash.String(l.seed, domain)%subqueuesPerQueue]
+	return &l.subqueues[maphash.String(l.seed, domain)%subqueuesPerQueue]
 }
 
 // longestWaiting returns the oldest query of a longest subqueue. The caller holds mu.
 func (l *fairQueue) longestWaiting() (oldest *queuedQuery) {
-	for i := range l.lanes {
-		lane := &l.lanes[i]
-		if lane.n == 0 || oldest != nil && l.subqueueShare(lane) < l.subqueueShare(oldest.lane) {
+	for i := range l.subqueues {
+		lane := &l.subqueues[i]
+		if lane.n == 0 || oldest != nil && l.subqueueShare(lane) < l.subqueueShare(oldest.subqueue) {
 			continue
 		}
-		if p := lane.first; oldest == nil || l.subqueueShare(lane) > l.subqueueShare(oldest.lane) || p.turn < oldest.turn {
+		if p := lane.first; oldest == nil || l.subqueueShare(lane) > l.subqueueShare(oldest.subqueue) || p.arrival < oldest.arrival {
 			oldest = p
 		}
 	}
@@ -115,7 +115,7 @@ func (l *fairQueue) subqueueShare(lane *subqueue) int {
 
 // removeQuery removes a query. The caller holds mu.
 func (l *fairQueue) removeQuery(p *queuedQuery) {
-	p.lane.removeQuery(p)
+	p.subqueue.removeQuery(p)
 	l.n--
 }
 
@@ -123,7 +123,7 @@ func (l *fairQueue) removeQuery(p *queuedQuery) {
 func (l *fairQueue) dequeue(me *queuedQuery) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if me.lane == nil {
+	if me.subqueue == nil {
 		return true
 	}
 	l.removeQuery(me)

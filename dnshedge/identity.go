@@ -34,7 +34,7 @@ func (c *Client) Identity() string {
 	if core.identifying.Add(1) > maxIdentifying {
 		return ""
 	}
-	sources := core.exportSources(time.Now())
+	sources := core.currentSources(time.Now())
 	parts := []string{"Client", sources.own, c.Hosts, fmt.Sprint(c.SpecialUse)}
 	for _, domain := range slices.Sorted(maps.Keys(sources.routes)) {
 		parts = append(parts, domain, sources.routes[domain])
@@ -67,14 +67,14 @@ func identityOf(e Exchanger) (identity string) {
 	return hashIdentity(fmt.Sprintf("%T", e), identity)
 }
 
-// sources are the identities of the servers and Exchangers that a Client's answers come from. An empty identity is an unknown one.
-type sources struct {
+// answerSources are the identities of the servers and Exchangers that a Client's answers come from. An empty identity is an unknown one.
+type answerSources struct {
 	own    string            // of the servers for all names, or of the Exchanger, with the filter
 	routes map[string]string // by domain, in wire format and lower case
 }
 
-// exportSources returns where answers come from now.
-func (c *core) exportSources(now time.Time) sources {
+// currentSources returns where answers come from now.
+func (c *core) currentSources(now time.Time) answerSources {
 	s := c.servers
 	filter := ""
 	if f := c.conf.RebindFilter; f != nil {
@@ -85,7 +85,7 @@ func (c *core) exportSources(now time.Time) sources {
 		slices.Sort(allow)
 		filter = fmt.Sprintf("without private addresses but in %q", slices.Compact(allow))
 	}
-	all := sources{routes: make(map[string]string)}
+	all := answerSources{routes: make(map[string]string)}
 	switch {
 	case s.exchanger != nil:
 		all.own = identityOf(s.exchanger)
@@ -109,7 +109,7 @@ func (c *core) exportSources(now time.Time) sources {
 func (c *core) identityOfUpstreams(ups []Upstream) string {
 	keys := make([]string, len(ups))
 	for i, up := range ups {
-		keys[i] = up.key()
+		keys[i] = up.identityKey()
 		if conf := c.conf.TLSConfig; conf != nil && conf.InsecureSkipVerify {
 			keys[i] += " not verified"
 		}
@@ -123,7 +123,7 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 // identityOfSystem returns the identity of the system's servers for all names. It adds the system's servers for single
 // domains to routes.
 func (c *core) identityOfSystem(now time.Time, routes map[string]string) string {
-	named, err := c.servers.system.All(now)
+	named, err := c.servers.system.DefaultServers(now)
 	if err != nil || named == nil {
 		return ""
 	}
@@ -135,7 +135,7 @@ func (c *core) identityOfSystem(now time.Time, routes map[string]string) string 
 
 // sourceIndex returns the identity of the source of answers to q: of the route for the last domain bytes of its name in wire format, or of the
 // Client's own servers if domain is 0.
-func (s sources) sourceIndex(q *wire.Query, domain int) string {
+func (s answerSources) sourceIndex(q *wire.Query, domain int) string {
 	if domain == 0 {
 		return s.own
 	}
@@ -148,7 +148,7 @@ func (s sources) sourceIndex(q *wire.Query, domain int) string {
 }
 
 // appendTo appends the sources for an export.
-func (s sources) appendTo(b []byte) []byte {
+func (s answerSources) appendTo(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.own)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))
 	for _, domain := range slices.Sorted(maps.Keys(s.routes)) {
@@ -158,15 +158,15 @@ func (s sources) appendTo(b []byte) []byte {
 }
 
 // decodeSources reads the bytes that append wrote. Sources from any other bytes are unknown.
-func decodeSources(b []byte) sources {
+func decodeSources(b []byte) answerSources {
 	d := decode.Decoder(b)
-	s := sources{own: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}
+	s := answerSources{own: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}
 	for n := d.Uvarint(); n > 0 && d != nil; n-- {
 		domain := string(d.Bytes(uint64(len(b))))
 		s.routes[domain] = string(d.Bytes(uint64(len(b))))
 	}
 	if d == nil || len(d) > 0 {
-		return sources{}
+		return answerSources{}
 	}
 	return s
 }

@@ -58,7 +58,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	if len(addrs[first]) == 0 {
 		<-done[second]
 	} else {
-		late := time.NewTimer(lookup.Delay)
+		late := time.NewTimer(lookup.ResolutionDelay)
 		defer late.Stop()
 		select {
 		case <-done[second]:
@@ -74,7 +74,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 			return nil, lookup.NewError(host, cmp.Or(ctx.Err(), err)) // whoever has gone is told so, however else it fails
 		}
 	}
-	return nil, lookup.NewNotFound(host)
+	return nil, lookup.NewNotFoundError(host)
 }
 
 func copyWithTTL(addrs []lookup.Addr) []AddrTTL {

@@ -39,8 +39,8 @@ type HTTPSService struct {
 // Errors are of type *net.DNSError; after one, a client may go on without the records,
 // unless an attacker could have caused it (RFC 9460 §3.1).
 func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]HTTPSService, error) {
-	if !lookup.IsHost(host) {
-		return nil, lookup.NewNotFound(host)
+	if !lookup.IsHostName(host) {
+		return nil, lookup.NewNotFoundError(host)
 	}
 	name := dns.Fqdn(host)
 	if port != 0 && port != 443 {
@@ -83,7 +83,7 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 		return nil, lookup.RcodeError(r.Rcode)
 	}
 	malformed := false
-	*least = lookup.EndOfChain(r, name, *least, func(rr dns.RR, _ uint32) bool {
+	*least = lookup.FollowCNAMEs(r, name, *least, func(rr dns.RR, _ uint32) bool {
 		https, ok := rr.(*dns.HTTPS)
 		if ok {
 			out = append(out, https)
@@ -110,8 +110,8 @@ func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	return out
 }
 
-// errService is why a record says nothing that a client may use.
-var errService = errors.New("dnshedge: HTTPS record cannot be used")
+// errUnusableRecord is why a record says nothing that a client may use.
+var errUnusableRecord = errors.New("dnshedge: HTTPS record cannot be used")
 
 func parseService(r *dns.HTTPS) (HTTPSService, error) {
 	s := HTTPSService{Priority: r.Priority, Target: r.Target}
@@ -132,7 +132,7 @@ func parseService(r *dns.HTTPS) (HTTPSService, error) {
 			for _, key := range v.Code {
 				has := slices.ContainsFunc(r.Value, func(v dns.SVCBKeyValue) bool { return v.Key() == key })
 				if key > dns.SVCB_IPV6HINT || !has { // §8: what is demanded must be understood, and be there
-					return s, errService
+					return s, errUnusableRecord
 				}
 			}
 		case *dns.SVCBAlpn:
@@ -151,7 +151,7 @@ func parseService(r *dns.HTTPS) (HTTPSService, error) {
 	}
 	switch {
 	case noDefault && s.ALPN == nil:
-		return s, errService // §7.1.1
+		return s, errUnusableRecord // §7.1.1
 	case !noDefault && !slices.Contains(s.ALPN, "http/1.1"):
 		s.ALPN = append(s.ALPN, "http/1.1") // §9
 	}

@@ -29,18 +29,18 @@ var _ dns.Handler = (*Client)(nil)
 // The response is written by w.Write if w is a dns.Server's own, and otherwise by
 // w.WriteMsg, where the wrappers of middleware look for it.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
-	p := responses.Get().(*response)
+	p := responseBuffers.Get().(*responseBuffer)
 	q, limit := (*wire.Query)(nil), 0
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
-		responses.Put(p) // while the servers think
+		responseBuffers.Put(p) // while the servers think
 		l, lane := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
 		waits := c.core.enterQueue(context.Background(), l, lane)
 		out, _ := waits.answerInQueue(context.Background(), q)
 		waits.End(nil)
-		p = responses.Get().(*response)
+		p = responseBuffers.Get().(*responseBuffer)
 		p.b = appendResult(p.b[:0], q, out, limit)
 	}
-	defer responses.Put(p)
+	defer responseBuffers.Put(p)
 	if tls, ok := w.(dns.ConnectionStater); ok && tls.ConnectionState() != nil {
 		p.b = wire.PadResponse(p.b, 0)
 	}
@@ -58,22 +58,22 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// response is the memory that writing a response takes.
-type response struct {
+// responseBuffer is the memory that writing a response takes.
+type responseBuffer struct {
 	q wire.Query
 	b []byte
 }
 
-var responses = sync.Pool{New: func() any { return &response{b: make([]byte, 0, 2048)} }}
+var responseBuffers = sync.Pool{New: func() any { return &responseBuffer{b: make([]byte, 0, 2048)} }}
 
 // appendResponse appends the response to r in wire format, if that takes no waiting.
 // Otherwise it returns the question, and the limit of the response in bytes. It uses q.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
-	if code := refusalOf(r); code != dns.RcodeSuccess {
+	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0
 	}
 	if err := q.Read(r); err != nil {
-		return appendRefusal(b, r, formatError(err)), nil, 0
+		return appendRefusal(b, r, rcodeForParseError(err)), nil, 0
 	}
 	limit = wire.MaxMsg
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
@@ -81,7 +81,7 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	}
 	forwarded, err := q.Forwarded()
 	if err != nil {
-		return appendRefusal(b, r, formatError(err)), nil, 0
+		return appendRefusal(b, r, rcodeForParseError(err)), nil, 0
 	}
 	q = forwarded
 	core, err := c.init()
@@ -95,9 +95,9 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	return b, &own, limit
 }
 
-// refusalOf returns the response code for a message that is not to be forwarded;
+// rcodeForMessage returns the response code for a message that is not to be forwarded;
 // success for the others.
-func refusalOf(r *dns.Msg) int {
+func rcodeForMessage(r *dns.Msg) int {
 	switch {
 	case r.Opcode != dns.OpcodeQuery:
 		return dns.RcodeNotImplemented
@@ -106,11 +106,11 @@ func refusalOf(r *dns.Msg) int {
 	case r.IsTsig() != nil:
 		return dns.RcodeRefused
 	}
-	return isUnaskableType(r.Question[0].Qtype)
+	return rcodeForType(r.Question[0].Qtype)
 }
 
-// isUnaskableType returns the response code for a question with a type that no data has; success for the others.
-func isUnaskableType(t uint16) int {
+// rcodeForType returns the response code for a question with a type that no data has; success for the others.
+func rcodeForType(t uint16) int {
 	switch {
 	case t == dns.TypeAXFR || t == dns.TypeIXFR:
 		return dns.RcodeRefused
@@ -120,8 +120,8 @@ func isUnaskableType(t uint16) int {
 	return dns.RcodeSuccess
 }
 
-// formatError returns the response code for a message that is not a query that can be read.
-func formatError(err error) int {
+// rcodeForParseError returns the response code for a message that is not a query that can be read.
+func rcodeForParseError(err error) int {
 	switch {
 	case errors.Is(err, wire.ErrVersion):
 		return dns.RcodeBadVers

@@ -130,7 +130,7 @@ func (s *Server) startServing(c io.Closer) error {
 	default:
 		if e := s.Client.Validate(); e != nil {
 			err = fmt.Errorf("dnshedge: Server.Client: %w", e)
-		} else if s.addListener(c, true) {
+		} else if s.registerCloser(c, true) {
 			return nil
 		}
 	}
@@ -138,8 +138,8 @@ func (s *Server) startServing(c io.Closer) error {
 	return err
 }
 
-// addListener registers c for Shutdown to close. It reports false after Shutdown.
-func (s *Server) addListener(c io.Closer, listens bool) bool {
+// registerCloser registers c for Shutdown to close. It reports false after Shutdown.
+func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	s.init()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,9 +153,9 @@ func (s *Server) addListener(c io.Closer, listens bool) bool {
 	return true
 }
 
-// removeListener unregisters and closes c. It closes without the lock, because closing a TLS connection may take as
+// unregisterCloser unregisters and closes c. It closes without the lock, because closing a TLS connection may take as
 // long as its client likes.
-func (s *Server) removeListener(c io.Closer, listens bool) {
+func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
 	s.mu.Unlock()
@@ -165,56 +165,56 @@ func (s *Server) removeListener(c io.Closer, listens bool) {
 	}
 }
 
-// query is the outcome of reading a message.
-type query struct {
+// handledMessage is the outcome of reading a message.
+type handledMessage struct {
 	*wire.Query // nil: there is a reply already
 	core        *core
 	reply       []byte
 	drop        bool // the message gets no response
 }
 
-// readQueries reads a message of a client, and answers it if that takes no waiting. The
+// handleMessage reads a message of a client, and answers it if that takes no waiting. The
 // response is appended to b, and has at most limit bytes, or as many as the client takes.
 // It uses q.
-func (s *Server) readQueries(q *wire.Query, b, m []byte, from net.Addr, limit int) (out query) {
+func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
-		return query{drop: true} // no query; to respond to a response could go on for ever
+		return handledMessage{drop: true} // no query; to respond to a response could go on for ever
 	}
 	verdict := Answer
 	if s.Admit != nil {
 		if verdict = s.admitQuery(from); verdict == Ignore {
-			return query{drop: true}
+			return handledMessage{drop: true}
 		}
 	}
 	if err := q.Parse(m); err != nil { // package dns would follow each name in m
 		switch {
 		case m[2]>>3&15 != dns.OpcodeQuery:
-			return query{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
+			return handledMessage{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
 		case q.Name == "":
-			return query{reply: appendHeader(b, m, dns.RcodeFormatError)}
+			return handledMessage{reply: appendHeader(b, m, dns.RcodeFormatError)}
 		}
-		return query{reply: q.AppendFailure(b, formatError(err), min(limit, wire.DefaultUDPSize))}
+		return handledMessage{reply: q.AppendFailure(b, rcodeForParseError(err), min(limit, wire.DefaultUDPSize))}
 	}
 	if limit < wire.MaxMsg {
 		limit = min(limit, q.Size)
 	}
 	switch {
 	case verdict == Refuse:
-		return query{reply: q.AppendFailure(b, dns.RcodeRefused, limit, wire.EDE{Code: edeProhibited})}
+		return handledMessage{reply: q.AppendFailure(b, dns.RcodeRefused, limit, wire.EDE{Code: edeProhibited})}
 	case !q.Standard():
-		return query{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
-	case isUnaskableType(q.Type) != dns.RcodeSuccess:
-		return query{reply: q.AppendFailure(b, isUnaskableType(q.Type), limit)}
+		return handledMessage{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
+	case rcodeForType(q.Type) != dns.RcodeSuccess:
+		return handledMessage{reply: q.AppendFailure(b, rcodeForType(q.Type), limit)}
 	}
 	core, err := s.Client.init()
 	if err != nil {
-		return query{reply: q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther})}
+		return handledMessage{reply: q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: edeOther})}
 	}
 	if f, ok := core.answerFromFreshCache(context.Background(), q); ok {
-		return query{reply: f.appendResponse(b, q, limit)}
+		return handledMessage{reply: f.appendResponse(b, q, limit)}
 	}
 	own := *q
-	return query{Query: &own, core: core}
+	return handledMessage{Query: &own, core: core}
 }
 
 // admitQuery calls Admit. If that panics, there is no response.
@@ -269,7 +269,7 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 		default:
 		}
 		if errors.Is(err, net.ErrClosed) {
-			s.removeListener(pc, true)
+			s.unregisterCloser(pc, true)
 			return err
 		}
 		time.Sleep(readPause) // as when the system is short of memory
@@ -285,7 +285,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 		if err != nil {
 			return err
 		}
-		q := s.readQueries(&scratch, out[:0], in[:n], from, wire.DefaultUDPSize)
+		q := s.handleMessage(&scratch, out[:0], in[:n], from, wire.DefaultUDPSize)
 		switch {
 		case q.drop:
 		case q.Query == nil:
@@ -298,7 +298,7 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 
 // answerPacket answers a question of a datagram in a goroutine that Shutdown waits for. If too
 // many wait, the one that has waited longest gets no response.
-func (s *Server) answerPacket(q query, write func(b []byte)) {
+func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -309,8 +309,8 @@ func (s *Server) answerPacket(q query, write func(b []byte)) {
 		defer w.End(nil)
 		r, displaced := w.answerInQueue(s.ctx, q.Query)
 		if !displaced {
-			p := responses.Get().(*response)
-			defer responses.Put(p)
+			p := responseBuffers.Get().(*responseBuffer)
+			defer responseBuffers.Put(p)
 			p.b = appendResult(p.b[:0], q.Query, r, min(q.Size, wire.DefaultUDPSize))
 			write(p.b)
 		}
@@ -345,7 +345,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		for i := range in[:n] {
 			m := &in[i]
 			to := m.Addr.(*net.UDPAddr)
-			q := s.readQueries(&scratch, replies[k][:0], m.Buffers[0][:m.N], to, wire.DefaultUDPSize)
+			q := s.handleMessage(&scratch, replies[k][:0], m.Buffers[0][:m.N], to, wire.DefaultUDPSize)
 			if q.drop {
 				continue
 			}

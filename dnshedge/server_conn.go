@@ -29,14 +29,14 @@ func (s *Server) Serve(ln net.Listener) error {
 	if err := s.startServing(ln); err != nil {
 		return err
 	}
-	defer s.removeListener(ln, true)
+	defer s.unregisterCloser(ln, true)
 	for {
 		conn, err := ln.Accept()
 		if err == nil && conn == nil {
 			return errors.New("dnshedge: accept: the Listener returned neither a connection nor an error")
 		}
 		if err == nil {
-			s.acceptConns(conn)
+			s.startConn(conn)
 			continue
 		}
 		select {
@@ -51,20 +51,20 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// acceptConns serves a connection in a goroutine, or closes it if there is no room for it.
-func (s *Server) acceptConns(conn net.Conn) {
+// startConn serves a connection in a goroutine, or closes it if there is no room for it.
+func (s *Server) startConn(conn net.Conn) {
 	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
 	c := &serverConn{
-		Conn: conn, s: s, pads: pads, lane: streamLane(conn.RemoteAddr()),
+		Conn: conn, s: s, pads: pads, subqueueKey: streamSubqueueKey(conn.RemoteAddr()),
 		writing: make(chan struct{}, 1), waiting: make(chan struct{}, maxPipelined),
 	}
-	slot, ok := s.connLimiter.AcquireSlot(connlimit.ClientAddress(conn.RemoteAddr()), s.closing, c.removeConn)
+	slot, ok := s.connLimiter.AcquireSlot(connlimit.ClientAddress(conn.RemoteAddr()), s.closing, c.stopReading)
 	if !ok {
 		_ = conn.Close()
 		return
 	}
-	if !s.addListener(conn, false) {
+	if !s.registerCloser(conn, false) {
 		slot.Release()
 		_ = conn.Close()
 		return
@@ -76,32 +76,32 @@ func (s *Server) acceptConns(conn net.Conn) {
 // serverConn is a connection of a client.
 type serverConn struct {
 	net.Conn
-	s       *Server
-	pads    bool          // TLS hides what is written, but not its length
-	writing chan struct{} // a lock: holds a value while a response is written
-	waiting chan struct{} // one value per question that waits
-	slot    *connlimit.Slot
-	lane    string // of the client, in the line of questions that wait
-	left    bool   // no more questions are read; guarded by s.mu
-	drains  bool   // it was in use then; guarded by s.mu
+	s           *Server
+	pads        bool          // TLS hides what is written, but not its length
+	writing     chan struct{} // a lock: holds a value while a response is written
+	waiting     chan struct{} // one value per question that waits
+	slot        *connlimit.Slot
+	subqueueKey string // of the client, in the line of questions that wait
+	stopped     bool   // no more questions are read; guarded by s.mu
+	wasInUse    bool   // it was in use then; guarded by s.mu
 
-	wrote    time.Time     // when a response was last written; guarded by writing
-	received int           // bytes that were read after Shutdown
-	readFor  time.Duration // the time that was waited for them
+	lastWrite time.Time     // when a response was last written; guarded by writing
+	received  int           // bytes that were read after Shutdown
+	readFor   time.Duration // the time that was waited for them
 }
 
-// removeConn is called when the connection has to give up its slot: no more questions are read.
-func (c *serverConn) removeConn(inUse bool) {
+// stopReading is called when the connection has to give up its slot: no more questions are read.
+func (c *serverConn) stopReading(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	c.left, c.drains = true, inUse
+	c.stopped, c.wasInUse = true, inUse
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
 func (c *serverConn) serveQueries() {
 	s := c.s
 	defer c.slot.Release()
-	defer s.removeListener(c.Conn, false)
+	defer s.unregisterCloser(c.Conn, false)
 	defer c.drainInput()
 	var wg sync.WaitGroup
 	defer wg.Wait() // a client that has closed its half still reads
@@ -115,7 +115,7 @@ func (c *serverConn) serveQueries() {
 		}
 		in = m
 		c.slot.BeginUse()
-		q := s.readQueries(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
+		q := s.handleMessage(&scratch, append(out[:0], 0, 0), m, from, wire.MaxMsg)
 		if q.Query != nil && c.answerQuery(q, &wg) {
 			continue
 		}
@@ -125,10 +125,10 @@ func (c *serverConn) serveQueries() {
 		case q.Query != nil:
 			q.reply = q.AppendFailure(append(out[:0], 0, 0), dns.RcodeServerFailure, wire.MaxMsg, wire.EDE{Code: edeOther})
 		}
-		out = c.appendPadded(q.reply)
-		c.lock()
+		out = c.padResponse(q.reply)
+		c.lockWriting()
 		err = c.writeResponse(out)
-		c.unlock()
+		c.unlockWriting()
 		c.slot.EndUse()
 		if err != nil {
 			return
@@ -138,7 +138,7 @@ func (c *serverConn) serveQueries() {
 
 // answerQuery answers a question in a goroutine of wg, or reports false if there are too many. Questions that have lost their place in
 // the line count until their responses are written, so that clients that do not read take no more memory than others.
-func (c *serverConn) answerQuery(q query, wg *sync.WaitGroup) bool {
+func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	s := c.s
 	c.waiting <- struct{}{}
 	if s.answering.Add(1) > int64(2*s.waiting.streams.max) {
@@ -147,7 +147,7 @@ func (c *serverConn) answerQuery(q query, wg *sync.WaitGroup) bool {
 		q.core.count.dropped.Add(1)
 		return false
 	}
-	w := q.core.enterQueue(s.ctx, &s.waiting.streams, c.lane)
+	w := q.core.enterQueue(s.ctx, &s.waiting.streams, c.subqueueKey)
 	wg.Go(func() {
 		defer func() {
 			w.End(nil)
@@ -156,12 +156,12 @@ func (c *serverConn) answerQuery(q query, wg *sync.WaitGroup) bool {
 			c.slot.EndUse()
 		}()
 		r, _ := w.answerInQueue(s.ctx, q.Query)
-		c.lock()
-		defer c.unlock()
+		c.lockWriting()
+		defer c.unlockWriting()
 		// What waits to be written is the answer, which all have in common.
-		p := responses.Get().(*response)
-		defer responses.Put(p)
-		p.b = c.appendPadded(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
+		p := responseBuffers.Get().(*responseBuffer)
+		defer responseBuffers.Put(p)
+		p.b = c.padResponse(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
 		_ = c.writeResponse(p.b)
 	})
 	return true
@@ -202,7 +202,7 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.left || c.s.closed && (c.received >= drainBytes || c.readFor >= drainTime) {
+	if c.stopped || c.s.closed && (c.received >= drainBytes || c.readFor >= drainTime) {
 		return ErrServerClosed
 	}
 	if c.s.closed {
@@ -211,18 +211,18 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	return c.SetReadDeadline(time.Now().Add(idle))
 }
 
-// lock locks writing, and sets the deadline of the next response. The time that earlier responses took counts.
+// lockWriting locks writing, and sets the deadline of the next response. The time that earlier responses took counts.
 // Otherwise a client that reads slowly could keep all its responses in memory.
-func (c *serverConn) lock() {
+func (c *serverConn) lockWriting() {
 	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
 	c.writing <- struct{}{}
 	_ = c.SetWriteDeadline(deadline)
 }
 
-func (c *serverConn) unlock() { <-c.writing }
+func (c *serverConn) unlockWriting() { <-c.writing }
 
-// appendPadded pads a response that is sent over TLS, behind two bytes for its length.
-func (c *serverConn) appendPadded(b []byte) []byte {
+// padResponse pads a response that is sent over TLS, behind two bytes for its length.
+func (c *serverConn) padResponse(b []byte) []byte {
 	if c.pads {
 		return wire.PadResponse(b, 2)
 	}
@@ -237,7 +237,7 @@ func (c *serverConn) writeResponse(b []byte) error {
 	if err != nil {
 		_ = c.Close()
 	} else {
-		c.wrote = time.Now()
+		c.lastWrite = time.Now()
 	}
 	return err
 }
@@ -246,9 +246,9 @@ func (c *serverConn) writeResponse(b []byte) error {
 // reset it, and its last answers might be lost. A connection that cannot be half closed is read for a moment only.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
-	idle := c.left && !c.drains
+	idle := c.stopped && !c.wasInUse
 	c.s.mu.Unlock()
-	if idle || time.Since(c.wrote) > drainTime { // no goroutine writes any more
+	if idle || time.Since(c.lastWrite) > drainTime { // no goroutine writes any more
 		return
 	}
 	wait := receivedTime

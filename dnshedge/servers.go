@@ -48,7 +48,7 @@ func (s *clientServers) init(conf *Client) (err error) {
 		return err
 	}
 	s.upstreams = slices.Concat(conf.Upstreams, conf.Fallback)
-	if s.routes, err = newRoutes(conf.Routes); err != nil {
+	if s.routes, err = newRouteTable(conf.Routes); err != nil {
 		return err
 	}
 	if len(s.group) == 0 && conf.Exchanger == nil {
@@ -95,15 +95,15 @@ func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (ou
 
 // findServer returns an upstream's server.
 func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server, error) {
-	return s.pool.Server(up.key(), use, func() (group.Target, error) {
+	return s.pool.Server(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
 			return group.Target{}, err
 		}
-		scheme, _ := up.scheme()
+		scheme, _ := up.transportScheme()
 		return group.Target{
-			Upstream: &up, Scheme: scheme, Addresses: up.Addrs, IsLocal: up.loopback(),
+			Upstream: &up, Scheme: scheme, Addresses: up.Addrs, IsLocal: up.isLoopback(),
 			Transport: transport.Config{
-				Dialer: s.dialing.dialerFor(up), Addr: up.Addr, Path: up.path(), Post: up.Post, TLS: s.dialing.tlsConfigFor(up), Size: s.udpSize,
+				Dialer: s.dialing.dialerFor(up), Addr: up.Addr, Path: up.urlPath(), Post: up.Post, TLS: s.dialing.tlsConfigFor(up), Size: s.udpSize,
 			},
 		}, nil
 	})
@@ -145,7 +145,7 @@ func (s *clientServers) defaultServers() (group.Servers, error) {
 	if s.system == nil {
 		return s.group, nil
 	}
-	named, err := s.system.All(time.Now())
+	named, err := s.system.DefaultServers(time.Now())
 	if err != nil {
 		return nil, &systemError{cmp.Or(s.system.Path, "the system's servers"), err}
 	}
@@ -174,7 +174,7 @@ func (s *clientServers) isStrict() bool {
 	case OrderStrict:
 		return true
 	case OrderAuto:
-		return s.system != nil && !s.system.Rotates()
+		return s.system != nil && !s.system.HasRotateOption()
 	default:
 		return false
 	}
@@ -185,7 +185,7 @@ func (s *clientServers) isStrict() bool {
 // explore no caller waits, and any server of the group may be first.
 func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchangerFor(q), s.exchanger); e != nil {
-		return s.delegateTo(ctx, q, e)
+		return s.resolveByExchanger(ctx, q, e)
 	}
 	return s.askUntilAvailable(ctx, q, func(q *wire.Query) *result { return s.resolveWithSystemChanges(ctx, q, explore) })
 }
@@ -286,9 +286,9 @@ func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore 
 		if err != nil {
 			return &result{err: err}
 		}
-		turns := tiersInOrder(g)
-		s.startProbes(q, g, turns[0].group[0], true)
-		return s.queryTiersOnce(ctx, q, turns)
+		tiers := tiersInOrder(g)
+		s.startProbes(q, g, tiers[0].group[0], true)
+		return s.queryTiersOnce(ctx, q, tiers)
 	}
 	g, err := s.defaultServers()
 	if err != nil {
@@ -302,9 +302,9 @@ func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore 
 			return s.askGroup(ctx, new(groupQuery), q, g)
 		}
 	}
-	turns := s.queryTiers(q, g, strict)
-	s.startProbes(q, g, turns[0].group[0], strict)
-	return s.queryTiersOnce(ctx, q, turns)
+	tiers := s.queryTiers(q, g, strict)
+	s.startProbes(q, g, tiers[0].group[0], strict)
+	return s.queryTiersOnce(ctx, q, tiers)
 }
 
 // startProbes starts probes of the servers of g and of the fallback that are in doubt and, unless strict, of the servers of g without a recent answer.
@@ -357,7 +357,7 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 	}
 	other := s.fallback
 	if other.AreSilent() {
-		other = other.SortByRTT(q, false)[:1] // they take turns
+		other = other.SortByRTT(q, false)[:1] // they take tiers
 	} else {
 		last := len(other) - 1
 		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.IsSilent() && one != s.fallback[last] })
@@ -375,28 +375,28 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 // tiersInOrder returns a turn for each server, in the given order, but with servers that are down last.
 func tiersInOrder(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
-	turns := make([]queryTier, len(ordered))
+	tiers := make([]queryTier, len(ordered))
 	for i, one := range ordered {
-		turns[i] = queryTier{group: ordered[i : i+1], position: slices.Index(g, one)}
+		tiers[i] = queryTier{group: ordered[i : i+1], position: slices.Index(g, one)}
 	}
-	return turns
+	return tiers
 }
 
 // sendTrials asks q of the servers that precede the first turn in the given order, but have a later turn because they are down. The given order
 // lets these servers have q's name before the first turn's server has it.
-func sendTrials(q *wire.Query, turns []queryTier) {
-	for _, later := range turns[1:] {
-		if later.position < turns[0].position {
+func sendTrials(q *wire.Query, tiers []queryTier) {
+	for _, later := range tiers[1:] {
+		if later.position < tiers[0].position {
 			later.group.SendTrials(time.Now(), q)
 		}
 	}
 }
 
-// timeShares returns into how many parts the time that is left is divided, of which the first turn gets one. The fallback servers
+// countTimeShares returns into how many parts the time that is left is divided, of which the first turn gets one. The fallback servers
 // share one, unless it is theirs.
-func timeShares(turns []queryTier) (n int) {
-	for i, t := range turns {
-		if i == 0 || !t.isFallback || turns[i-1].isFallback == turns[0].isFallback {
+func countTimeShares(tiers []queryTier) (n int) {
+	for i, t := range tiers {
+		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
 			n++
 		}
 	}
@@ -421,11 +421,11 @@ const recheckInterval = 200 * time.Millisecond
 
 // queryTiersOnce asks the tiers in order. A query that is not safe to repeat goes to the first tier that it can be sent
 // to, and to no other.
-func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, turns []queryTier) (r *result) {
+func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers []queryTier) (r *result) {
 	if q.Standard() {
-		return s.queryTiersInOrder(ctx, q, turns, func() *result { return nil })
+		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
 	}
-	for _, t := range turns {
+	for _, t := range tiers {
 		if t.isFallback {
 			s.count.fallbacks.Add(1)
 		}
@@ -443,13 +443,13 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, turns
 // A later answer is held back if the earlier tier answers other questions meanwhile, and most questions of this kind.
 // So a server that is silent about some names hides no other server. A server that is slow for some names is not taken
 // for dead. before returns the responses of earlier tiers, which may still change.
-func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, turns []queryTier, before responseSoFar) *result {
-	t := turns[0]
+func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tiers []queryTier, before responseSoFar) *result {
+	t := tiers[0]
 	if t.isFallback {
 		s.count.fallbacks.Add(1)
 	}
-	sendTrials(q, turns)
-	if len(turns) == 1 {
+	sendTrials(q, tiers)
+	if len(tiers) == 1 {
 		r := s.askGroup(ctx, new(groupQuery), q, t.group)
 		return betterResult(q, before(), r)
 	}
@@ -462,12 +462,12 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tu
 	var rest *result
 	var came time.Time // the rest did
 	done := make(chan struct{})
-	inTime := s.startNextTierWhenLate(mine, x, q, turns, func() bool {
+	inTime := s.startNextTierWhenLate(mine, x, q, tiers, func() bool {
 		defer close(done)
-		if isBeforeFallback(turns) && soFar().isDecision() {
+		if isBeforeFallback(tiers) && soFar().isDecision() {
 			return true // there is an answer, and the rest is not asked
 		}
-		rest = s.queryTiersInOrder(others, q, turns[1:], soFar)
+		rest = s.queryTiersInOrder(others, q, tiers[1:], soFar)
 		came = time.Now()
 		return !rest.isFailure(q)
 	}, func() { overtake(errOtherAnswered) })
@@ -475,7 +475,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tu
 	final := !r.isFailure(q)
 	if !final {
 		r = betterResult(q, before(), r)
-		final = isBeforeFallback(turns) && r.isDecision()
+		final = isBeforeFallback(tiers) && r.isDecision()
 	}
 	begun := !inTime()
 	if final {
@@ -489,12 +489,12 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tu
 	case final, !begun && ctx.Err() != nil:
 		return r
 	case !begun:
-		rest = s.queryTiersInOrder(ctx, q, turns[1:], func() *result { return r })
+		rest = s.queryTiersInOrder(ctx, q, tiers[1:], func() *result { return r })
 	}
 	switch {
 	case rest.isFailure(q):
 		return betterResult(q, r, rest)
-	case !t.isFallback && r.isDecision() && isFromFallback(rest, turns):
+	case !t.isFallback && r.isDecision() && isFromFallbackOnly(rest, tiers):
 		return r
 	}
 	t.group.RecordAnsweredElsewhere(q)
@@ -517,22 +517,22 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 }
 
 // isBeforeFallback reports whether the first tier is no fallback tier and the second one is.
-func isBeforeFallback(turns []queryTier) bool { return !turns[0].isFallback && turns[1].isFallback }
+func isBeforeFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallback reports whether an answer is of a server of the turns that is a fallback server only.
-func isFromFallback(r *result, turns []queryTier) bool {
-	return !slices.ContainsFunc(turns, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
+// isFromFallbackOnly reports whether an answer is of a server of the tiers that is a fallback server only.
+func isFromFallbackOnly(r *result, tiers []queryTier) bool {
+	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
 // startNextTierWhenLate calls next when the first turn has had its part of the time that is left, is found to be down, or says in x that it cannot
 // answer, or refuses, while other queries to it are waited for, unless inTime is called before, which reports so, and then overtake, at once or later,
 // if next reports an answer. The turn's context is ctx.
-func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, turns []queryTier, next func() bool, overtake func()) (inTime func() bool) {
+func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
 		end = at
 	}
-	g, part := turns[0].group, min(end.Sub(start)/time.Duration(timeShares(turns)), maxTierPatience)
+	g, part := tiers[0].group, min(end.Sub(start)/time.Duration(countTimeShares(tiers)), maxTierPatience)
 	probe := time.AfterFunc(part/2, func() { // which finds out who is late: the name, or the server
 		if !g.AnsweredSince(start) {
 			for _, one := range g {
@@ -541,9 +541,9 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 		}
 	})
 	late, down := new(recheckTimer), g.AreDown()
-	failed := func() bool { return !isBeforeFallback(turns) && x.UnableServers() == len(g) }
+	failed := func() bool { return !isBeforeFallback(tiers) && x.UnableServers() == len(g) }
 	late.startTimer(func() time.Duration {
-		if g.AreDown() && (!down || isAnyUp(turns[1:])) || failed() {
+		if g.AreDown() && (!down || isAnyUp(tiers[1:])) || failed() {
 			return 0
 		}
 		return min(recheckInterval, time.Until(start)+part)
@@ -565,9 +565,9 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	}
 }
 
-// isAnyUp reports whether a server of the turns is not down.
-func isAnyUp(turns []queryTier) bool {
-	return slices.ContainsFunc(turns, func(t queryTier) bool { return !t.group.AreDown() })
+// isAnyUp reports whether a server of the tiers is not down.
+func isAnyUp(tiers []queryTier) bool {
+	return slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.group.AreDown() })
 }
 
 // betterResult returns a result that is no failure, or that which says more, or was decided, or the first, which then tells of refusals of both.
@@ -615,8 +615,8 @@ func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	return nothing
 }
 
-// delegateTo has e answer q.
-func (s *clientServers) delegateTo(ctx context.Context, q *wire.Query, e Exchanger) *result {
+// resolveByExchanger has e answer q.
+func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e Exchanger) *result {
 	answer, err := callExchanger(ctx, q, e)
 	if err == nil && s.filter != nil {
 		err = s.filterAnswer(q, answer)
@@ -667,8 +667,8 @@ type routeTable struct {
 	system     *system.Servers      // nil: it is not asked
 }
 
-// newRoutes returns Client.Routes.
-func newRoutes(given map[string]Exchanger) (routeTable, error) {
+// newRouteTable returns Client.Routes.
+func newRouteTable(given map[string]Exchanger) (routeTable, error) {
 	out := routeTable{exchangers: make(map[string]Exchanger, len(given))}
 	for name, e := range given {
 		key, err := domain.ParseKey(name)
@@ -686,7 +686,7 @@ func newRoutes(given map[string]Exchanger) (routeTable, error) {
 // exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. Nil: the Client's own
 // servers are asked.
 func (r *routeTable) exchangerFor(q *wire.Query) Exchanger {
-	e, _ := r.routeDomain(q)
+	e, _ := r.findRoute(q)
 	return e
 }
 
@@ -696,7 +696,7 @@ func (r *routeTable) systemServersFor(q *wire.Query) []system.Server {
 	if r.system == nil {
 		return nil
 	}
-	servers, _ := r.system.Route(q, time.Now())
+	servers, _ := r.system.RouteServers(q, time.Now())
 	return servers
 }
 
@@ -705,12 +705,12 @@ func (r *routeTable) hasRoute(q *wire.Query) bool {
 	return r.exchangerFor(q) != nil || r.systemServersFor(q) != nil
 }
 
-// routeDomain returns the route of q, and the length in wire format of the domain in Routes, or of
+// findRoute returns the route of q, and the length in wire format of the domain in Routes, or of
 // the system's, that q's name is in; 0: there is none.
-func (r *routeTable) routeDomain(q *wire.Query) (Exchanger, int) {
+func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
 	e, n := domain.LongestMatch(r.exchangers, q)
 	if e == nil && r.system != nil {
-		_, own := r.system.Route(q, time.Now())
+		_, own := r.system.RouteServers(q, time.Now())
 		n = max(n, own)
 	}
 	return e, n

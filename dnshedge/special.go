@@ -39,9 +39,9 @@ func (s SpecialUse) validate() error {
 	return nil
 }
 
-// zone returns the zone that q's name is in, or nil. It costs a few nanoseconds if the
+// findZone returns the zone that q's name is in, or nil. It costs a few nanoseconds if the
 // name's last label is that of no zone.
-func (s SpecialUse) zone(q *wire.Query) *special.Zone {
+func (s SpecialUse) findZone(q *wire.Query) *special.Zone {
 	if s == SpecialUseOff {
 		return nil
 	}

@@ -8,7 +8,7 @@ func AskScutil(c *Client, scutil func() (string, error)) error {
 	if err != nil {
 		return err
 	}
-	core.servers.system.Ask = func() (system.Named, error) {
+	core.servers.system.Ask = func() (system.Configuration, error) {
 		out, err := scutil()
 		return system.ParseScutil(out), err
 	}

@@ -87,16 +87,16 @@ func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
 	return g
 }
 
-// groupTrace is a Trace in the words of package group.
-type groupTrace struct{ *Trace }
+// traceAdapter is a Trace in the words of package group.
+type traceAdapter struct{ *Trace }
 
-func (t groupTrace) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
+func (t traceAdapter) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
 	if t.Trace.Attempt != nil {
 		t.Trace.Attempt(ctx, attemptInfo(q, to, n, hedge))
 	}
 }
 
-func (t groupTrace) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
+func (t traceAdapter) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Trace.Done != nil {
 		t.Trace.Done(ctx, attemptInfo(q, to, n, hedge), took, explainError(to, err))
 	}

@@ -66,8 +66,8 @@ const (
 	trustAD = "trust-ad" // as resolv.conf calls it
 )
 
-// schemeNames lists schemes for an error message: "udp, tcp or tls".
-func schemeNames(suffix, conjunction string, has func(transport.Scheme) bool) string {
+// joinSchemeNames lists schemes for an error message: "udp, tcp or tls".
+func joinSchemeNames(suffix, conjunction string, has func(transport.Scheme) bool) string {
 	var out string
 	var last string
 	for _, s := range transport.Schemes() {
@@ -119,7 +119,7 @@ func parseUpstream(s string) (u Upstream, err error) {
 	u.Net = strings.ToLower(scheme)
 	known, ok := transport.FindScheme(u.Net)
 	if !ok {
-		return u, fmt.Errorf("scheme %q; want %s", scheme, schemeNames("", "or", hasScheme))
+		return u, fmt.Errorf("scheme %q; want %s", scheme, joinSchemeNames("", "or", hasScheme))
 	}
 	rest, fragment, ok := strings.Cut(rest, "#")
 	if err := u.parseFragment(fragment, ok, known); err != nil {
@@ -137,14 +137,14 @@ func parseUpstream(s string) (u Upstream, err error) {
 
 // parseAddress reads an upstream without a scheme.
 func parseAddress(s string) (Upstream, error) {
-	if ip, err := netip.ParseAddr(s); err == nil && validHost(s) {
+	if ip, err := netip.ParseAddr(s); err == nil && isValidHost(s) {
 		known, _ := transport.FindScheme(defaultNet)
 		return Upstream{Net: defaultNet, Addr: net.JoinHostPort(ip.String(), known.Port)}, nil
 	}
 	ap, err := netip.ParseAddrPort(s)
 	switch {
-	case err != nil || !validHost(ap.Addr().String()):
-		return Upstream{}, fmt.Errorf("want an IP address, one with a port, or %s and a host", schemeNames("://", "or", hasScheme))
+	case err != nil || !isValidHost(ap.Addr().String()):
+		return Upstream{}, fmt.Errorf("want an IP address, one with a port, or %s and a host", joinSchemeNames("://", "or", hasScheme))
 	case ap.Port() == 0:
 		return Upstream{}, errors.New("port 0")
 	}
@@ -160,7 +160,7 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 		o, options, more = strings.Cut(options, ";")
 		pin, isPin := strings.CutPrefix(o, "pin=")
 		switch {
-		case isPin && validPin(pin):
+		case isPin && isValidPin(pin):
 			u.Pins = append(u.Pins, pin)
 		case isPin:
 			return fmt.Errorf("pin %q; want 32 bytes in base64", pin)
@@ -176,8 +176,8 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 	case ok && u.ServerName == "" && u.Pins == nil && !u.Post && !u.TrustAD:
 		return errors.New("empty name behind #")
 	case !known.TLS && (u.ServerName != "" || u.Pins != nil):
-		return fmt.Errorf("a name behind # is for %s", schemeNames("", "and", func(s transport.Scheme) bool { return s.TLS }))
-	case u.ServerName != "" && !validHost(u.ServerName):
+		return fmt.Errorf("a name behind # is for %s", joinSchemeNames("", "and", func(s transport.Scheme) bool { return s.TLS }))
+	case u.ServerName != "" && !isValidHost(u.ServerName):
 		return fmt.Errorf("name %q behind #", u.ServerName)
 	}
 	return nil
@@ -209,7 +209,7 @@ func splitHost(s string) (host, port string, err error) {
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
 		host = s[1 : len(s)-1]
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && validHost(host) {
+	if ip, err := netip.ParseAddr(host); err == nil && isValidHost(host) {
 		return ip.String(), "", nil
 	}
 	if strings.Contains(s, ":") {
@@ -220,26 +220,26 @@ func splitHost(s string) (host, port string, err error) {
 			return "", "", fmt.Errorf("port %q; want 1 to 65535", port)
 		}
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && validHost(host) {
+	if ip, err := netip.ParseAddr(host); err == nil && isValidHost(host) {
 		return ip.String(), port, nil
 	}
-	if !validHost(host) {
+	if !isValidHost(host) {
 		return "", "", fmt.Errorf("host %q", host)
 	}
 	return host, port, nil
 }
 
-// validHost reports whether s is an IP address, or may be the name of a host.
-func validHost(s string) bool {
+// isValidHost reports whether s is an IP address, or may be the name of a host.
+func isValidHost(s string) bool {
 	if ip, err := netip.ParseAddr(s); err == nil {
-		return ip.Zone() == "" || validHost(ip.Zone())
+		return ip.Zone() == "" || isValidHost(ip.Zone())
 	}
-	return lookup.IsHost(s)
+	return lookup.IsHostName(s)
 }
 
 // String returns the upstream as ParseUpstream reads it. Addrs are left out.
 func (u Upstream) String() string {
-	s := cmp.Or(u.Net, defaultNet) + "://" + u.Addr + u.path()
+	s := cmp.Or(u.Net, defaultNet) + "://" + u.Addr + u.urlPath()
 	options := u.ServerName
 	for _, pin := range u.Pins {
 		options += ";pin=" + pin
@@ -256,14 +256,14 @@ func (u Upstream) String() string {
 	return s
 }
 
-// validPin reports whether s is the SHA-256 of something, in base64.
-func validPin(s string) bool {
+// isValidPin reports whether s is the SHA-256 of something, in base64.
+func isValidPin(s string) bool {
 	b, err := base64.StdEncoding.Strict().DecodeString(s)
 	return err == nil && len(b) == sha256.Size && !strings.ContainsAny(s, "\r\n")
 }
 
-// key returns a string that is equal for upstreams that are the same server.
-func (u Upstream) key() string {
+// identityKey returns a string that is equal for upstreams that are the same server.
+func (u Upstream) identityKey() string {
 	s := u.String()
 	for i, a := range u.Addrs {
 		sep := ","
@@ -275,14 +275,14 @@ func (u Upstream) key() string {
 	return s
 }
 
-// scheme returns the scheme of Net.
-func (u Upstream) scheme() (transport.Scheme, bool) {
+// transportScheme returns the scheme of Net.
+func (u Upstream) transportScheme() (transport.Scheme, bool) {
 	return transport.FindScheme(cmp.Or(u.Net, defaultNet))
 }
 
-// path returns Path or its default, or nothing if the scheme has no paths.
-func (u Upstream) path() string {
-	s, _ := u.scheme()
+// urlPath returns Path or its default, or nothing if the scheme has no paths.
+func (u Upstream) urlPath() string {
+	s, _ := u.transportScheme()
 	if s.Path == "" {
 		return ""
 	}
@@ -291,9 +291,9 @@ func (u Upstream) path() string {
 
 // validate returns an error if ParseUpstream cannot have made the upstream.
 func (u Upstream) validate() error {
-	known, ok := u.scheme()
+	known, ok := u.transportScheme()
 	if !ok {
-		return fmt.Errorf("dnshedge: upstream %s: Net %q; want %s", u.Addr, u.Net, schemeNames("", "or", hasScheme))
+		return fmt.Errorf("dnshedge: upstream %s: Net %q; want %s", u.Addr, u.Net, joinSchemeNames("", "or", hasScheme))
 	}
 	host, port, err := net.SplitHostPort(u.Addr)
 	if err != nil {
@@ -302,19 +302,19 @@ func (u Upstream) validate() error {
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Errorf("dnshedge: upstream %s: port %q; want 1 to 65535", u, port)
 	}
-	if !validHost(host) && len(u.Addrs) == 0 {
+	if !isValidHost(host) && len(u.Addrs) == 0 {
 		return fmt.Errorf("dnshedge: upstream %s: host %q", u, host)
 	}
 	for _, pin := range u.Pins {
-		if !known.TLS || !validPin(pin) {
+		if !known.TLS || !isValidPin(pin) {
 			return fmt.Errorf("dnshedge: upstream %s: Pins: %q; want 32 bytes in base64, for %s", u, pin,
-				schemeNames("", "and", func(s transport.Scheme) bool { return s.TLS }))
+				joinSchemeNames("", "and", func(s transport.Scheme) bool { return s.TLS }))
 		}
 	}
 	if u.Post && known.Path == "" {
 		return fmt.Errorf("dnshedge: upstream %s: Post is for https", u)
 	}
-	if known.Path != "" && u.path()[0] != '/' {
+	if known.Path != "" && u.urlPath()[0] != '/' {
 		return fmt.Errorf("dnshedge: upstream %s: Path %q does not begin with /", u, u.Path)
 	}
 	if _, err := url.PathUnescape(u.Path); err != nil || strings.ContainsAny(u.Path, "?#") {
@@ -332,8 +332,8 @@ func (u Upstream) serverName() string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// loopback reports whether the server is on this machine.
-func (u Upstream) loopback() bool {
+// isLoopback reports whether the server is on this machine.
+func (u Upstream) isLoopback() bool {
 	addrs := u.Addrs
 	if len(addrs) == 0 {
 		host, _, _ := net.SplitHostPort(u.Addr)

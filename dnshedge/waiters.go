@@ -28,12 +28,12 @@ func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, l
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.Zone()
 	}
-	return &w.streams, streamLane(client)
+	return &w.streams, streamSubqueueKey(client)
 }
 
-// streamLane returns the subqueue key of a client: its IPv4 address, or its IPv6 /64 network. Clients without an IP address share
+// streamSubqueueKey returns the subqueue key of a client: its IPv4 address, or its IPv6 /64 network. Clients without an IP address share
 // one subqueue.
-func streamLane(client net.Addr) string {
+func streamSubqueueKey(client net.Addr) string {
 	b, _ := connlimit.ClientAddress(client).MarshalBinary() // which never fails
 	return string(b)
 }

@@ -28,8 +28,8 @@ import (
 const Scheme = "hedgedns"
 
 const (
-	firstAgain   = time.Second // after which a state that was refused is told again
-	longestAgain = time.Minute // after it was refused again and again
+	firstRetry    = time.Second // after which a state that was refused is told again
+	maxRetryDelay = time.Minute // after it was refused again and again
 )
 
 var errClosed = fmt.Errorf("grpcnames: Names is closed: %w", net.ErrClosed)
@@ -139,7 +139,7 @@ func (w *hostWatcher) updateConn() {
 	again := time.NewTimer(0)
 	again.Stop()
 	defer again.Stop()
-	pause := firstAgain
+	pause := firstRetry
 	for {
 		select {
 		case f, ok := <-w.found:
@@ -154,7 +154,7 @@ func (w *hostWatcher) updateConn() {
 				w.cc.ReportError(f.err)
 				continue
 			}
-			addrs, pause = f.addrs, firstAgain
+			addrs, pause = f.addrs, firstRetry
 		case <-again.C:
 		case <-w.ctx.Done():
 			return
@@ -163,7 +163,7 @@ func (w *hostWatcher) updateConn() {
 		if w.cc.UpdateState(newState(addrs, w.port)) != nil { // gRPC's contract: the host is looked up again
 			w.n.Refresh(w.host)
 			again.Reset(pause)
-			pause = min(2*pause, longestAgain)
+			pause = min(2*pause, maxRetryDelay)
 		}
 	}
 }

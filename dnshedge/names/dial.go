@@ -34,7 +34,7 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 		if untracked || err != nil {
 			return conn, err
 		}
-		return n.trackGiven(ctx, conn, ip.Unmap()), nil
+		return n.trackReturned(ctx, conn, ip.Unmap()), nil
 	}
 	h, err := n.readyHost(ctx, name, want, false)
 	if err != nil {
@@ -67,9 +67,9 @@ type hostDial struct {
 	h             *host
 	network, port string
 	want          addressFamilies
-	turn          uint
+	rotation      uint
 	version       uint64             // of the host's addresses that left is made of
-	left          []netip.Addr       // to try
+	untried       []netip.Addr       // to try
 	tried         map[netip.Addr]int // by number
 	pending       []netip.Addr       // of those
 	results       chan dialResult
@@ -92,8 +92,8 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	d.results, d.done, d.tried = make(chan dialResult), make(chan struct{}), make(map[netip.Addr]int)
 	defer close(d.done)
 	n.mu.Lock()
-	d.h.turn++
-	d.turn = d.h.turn
+	d.h.rotation++
+	d.rotation = d.h.rotation
 	n.mu.Unlock()
 	next := time.NewTimer(stagger)
 	defer next.Stop()
@@ -152,18 +152,18 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 	defer h.n.mu.Unlock()
 	if d.version != h.version {
 		d.version = h.version
-		d.left = slices.DeleteFunc(h.orderAddresses(d.want, d.turn, d.port), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
+		d.untried = slices.DeleteFunc(h.orderAddresses(d.want, d.rotation, d.port), func(ip netip.Addr) bool { _, tried := d.tried[ip]; return tried })
 	}
-	if len(d.left) > 0 {
-		ip, d.left = d.left[0], d.left[1:]
+	if len(d.untried) > 0 {
+		ip, d.untried = d.untried[0], d.untried[1:]
 	} else if len(d.pending) == 0 {
 		if d.err == nil {
 			d.err = &net.OpError{Op: "dial", Net: d.network, Err: unsuitableError(h.name)}
 		}
 		h.expireAddresses(now)
-		h.lookIfDue(now)
-		if h.look != nil {
-			wait = h.look.patience.Sub(now)
+		h.startLookupIfDue(now)
+		if h.lookup != nil {
+			wait = h.lookup.patience.Sub(now)
 		}
 	}
 	return ip, h.changed, wait
@@ -204,12 +204,12 @@ func (d *hostDial) recordFailure(r dialResult) {
 	if a == nil {
 		return
 	}
-	s := a.serviceAt(d.port)
+	s := a.portHealthOf(d.port)
 	s.failed = now
-	if s.reached && a.left.IsZero() {
+	if s.reached && a.removedAt.IsZero() {
 		s.reached = false
 		h.expireAddresses(now)
-		h.lookIfDue(now)
+		h.startLookupIfDue(now)
 	}
 }
 
@@ -220,11 +220,11 @@ func (d *hostDial) recordSuccess(r dialResult) net.Conn {
 	defer h.n.mu.Unlock()
 	for _, ip := range d.pending {
 		if a := h.addrs[ip]; a != nil && d.tried[ip] < d.tried[r.ip] {
-			a.serviceAt(d.port).failed = time.Now()
+			a.portHealthOf(d.port).failed = time.Now()
 		}
 	}
 	if a := h.addrs[r.ip]; a != nil {
-		*a.serviceAt(d.port) = portHealth{reached: true}
+		*a.portHealthOf(d.port) = portHealth{reached: true}
 	}
 	return h.n.trackConn(r.Conn, r.ip, []*host{h})
 }
@@ -245,13 +245,13 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	for _, h := range hosts {
 		a := h.addrs[ip]
 		if a == nil { // it left while it was dialled
-			a = &hostAddress{conns: make(map[*connTracking]struct{}), left: now}
+			a = &hostAddress{conns: make(map[*connTracking]struct{}), removedAt: now}
 			h.addrs[ip] = a
 		}
 		a.conns[t] = struct{}{}
 		h.addUser()
-		if !a.left.IsZero() {
-			h.drainConns(now)
+		if !a.removedAt.IsZero() {
+			h.startDraining(now)
 		}
 	}
 	switch c := c.(type) {
@@ -263,13 +263,13 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackGiven is track for a connection to an address that LookupNetIP may have returned.
-func (n *Names) trackGiven(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
+// trackReturned is track for a connection to an address that LookupNetIP may have returned.
+func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostKey{}).(string)
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	hosts := slices.Clone(n.given.hosts[ip])
+	hosts := slices.Clone(n.returned.hosts[ip])
 	if h := n.hosts[canonicalHost(name)]; h != nil && h.addrs[ip] != nil {
 		hosts = []*host{h}
 	}
@@ -288,7 +288,7 @@ func (t *connTracking) recordClosed() {
 			if a := h.addrs[t.ip]; a != nil {
 				delete(a.conns, t)
 			}
-			h.countConns(time.Now())
+			h.updateDraining(time.Now())
 			h.removeUser()
 		}
 	})

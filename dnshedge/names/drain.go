@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// pushed is how long requests make their connections close, from the first on, after one to an
+	// closingTime is how long requests make their connections close, from the first on, after one to an
 	// address that left was used, or the address left: so those are used up.
-	pushed = 2 * time.Second
+	closingTime = 2 * time.Second
 
 	// closing is how long a connection may stay open that a request closes. One that is still open is
 	// drained anew: the request takes long, or was given up before net/http had marked the connection.
 	closing = time.Minute
 
-	// rotating is how long an address must have left if addresses of the host come and go: its
+	// rotationDelay is how long an address must have left if addresses of the host come and go: its
 	// name servers then hand out a part of a larger set, and it is still in that.
-	rotating = 5 * time.Minute
+	rotationDelay = 5 * time.Minute
 
 	// cannotRewind is the error of net/http for a request that it would send again.
 	cannotRewind = "net/http: cannot rewind body after connection loss"
 
-	// resends is how often a request is sent again at most.
-	resends = 100
+	// maxResends is how often a request is sent again at most.
+	maxResends = 100
 )
 
 // Drain returns a RoundTripper that sends requests by rt, whose connections DialContext makes, and
@@ -77,7 +77,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	name := req.URL.Hostname()
 	closes, ok := d.n.shouldClose(name)
 	once := req.Body != nil && req.Body != http.NoBody && req.GetBody == nil
-	shared := d.n.given.shared.Load() > 0
+	shared := d.n.returned.shared.Load() > 0
 	if !ok && !once && !shared {
 		return d.rt.RoundTrip(req)
 	}
@@ -101,7 +101,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 		defer func() { b.recordReturned(err) }() // also if rt panics
 	}
 	resp, err = d.rt.RoundTrip(own)
-	for again := 0; once && again < resends && b.resetIfRetryable(err); again++ {
+	for again := 0; once && again < maxResends && b.resetIfRetryable(err); again++ {
 		b = &retryableBody{ReadCloser: req.Body}
 		own = own.WithContext(ctx)
 		own.Body = b
@@ -176,7 +176,7 @@ func (b *retryableBody) recordReturned(err error) {
 // shouldClose reports whether a host has connections that are to be drained, and whether a
 // request to it should close its own.
 func (n *Names) shouldClose(name string) (closes, ok bool) {
-	if n.leaving.Load() == 0 {
+	if n.drainingHosts.Load() == 0 {
 		return false, false
 	}
 	n.mu.Lock()
@@ -186,10 +186,10 @@ func (n *Names) shouldClose(name string) (closes, ok bool) {
 		return false, false
 	}
 	now := time.Now()
-	if h.pushes {
-		h.pushes, h.push = false, now.Add(pushed)
+	if h.closesNext {
+		h.closesNext, h.closeUntil = false, now.Add(closingTime)
 	}
-	return now.Before(h.push), true
+	return now.Before(h.closeUntil), true
 }
 
 // recordUse notes that a request to a host uses a connection, which it closes or not.
@@ -205,15 +205,15 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 		return
 	}
 	a := h.addrs[t.ip]
-	if a == nil || !h.isLeaving(a, now) {
+	if a == nil || !h.shouldDrain(a, now) {
 		return
 	}
 	if t.closes = (time.Time{}); closes {
 		t.closes = now
 	} else { // nor did the request before, if that should have closed it
-		h.pushes = true
+		h.closesNext = true
 	}
-	h.countConns(now)
+	h.updateDraining(now)
 }
 
 // trackingOf returns the tracking of a connection that DialContext made, or that wraps one, as a TLS connection does.
@@ -231,40 +231,40 @@ func trackingOf(c net.Conn) *connTracking {
 	}
 }
 
-// isLeaving reports whether connections to an address of the host are to be drained.
-func (h *host) isLeaving(a *hostAddress, now time.Time) bool {
-	if a.left.IsZero() {
+// shouldDrain reports whether connections to an address of the host are to be drained.
+func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
+	if a.removedAt.IsZero() {
 		return false
 	}
-	return now.Sub(h.returns[2]) >= memory || now.Sub(a.left) >= rotating
+	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// drainConns begins to drain the connections to addresses that have left.
-func (h *host) drainConns(now time.Time) {
-	if h.countConns(now); h.draining {
-		h.pushes = true
-		h.gap = time.Second
+// startDraining begins to drain the connections to addresses that have left.
+func (h *host) startDraining(now time.Time) {
+	if h.updateDraining(now); h.draining {
+		h.closesNext = true
+		h.sweepInterval = time.Second
 		h.sweepAfter(0)
 	}
 }
 
-// countConns notes whether the host has connections that are to be drained and that no request closes.
-func (h *host) countConns(now time.Time) {
-	draining := h.isDraining(now)
+// updateDraining notes whether the host has connections that are to be drained and that no request closes.
+func (h *host) updateDraining(now time.Time) {
+	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
 		return
 	}
 	h.draining = draining
 	if draining {
-		h.n.leaving.Add(1)
+		h.n.drainingHosts.Add(1)
 	} else {
-		h.n.leaving.Add(-1)
+		h.n.drainingHosts.Add(-1)
 	}
 }
 
-func (h *host) isDraining(now time.Time) bool {
+func (h *host) hasConnsToDrain(now time.Time) bool {
 	for _, a := range h.addrs {
-		if !h.isLeaving(a, now) {
+		if !h.shouldDrain(a, now) {
 			continue
 		}
 		for t := range a.conns {
@@ -278,19 +278,19 @@ func (h *host) isDraining(now time.Time) bool {
 
 // sweepAfter closes idle connections after d, and again until the host has none to drain.
 func (h *host) sweepAfter(d time.Duration) {
-	if h.sweep != nil {
-		h.sweep.Stop()
+	if h.sweepTimer != nil {
+		h.sweepTimer.Stop()
 	}
-	h.sweep = time.AfterFunc(d, func() {
+	h.sweepTimer = time.AfterFunc(d, func() {
 		h.n.mu.Lock()
-		h.countConns(time.Now())
+		h.updateDraining(time.Now())
 		if !h.draining || h.n.closed {
 			h.n.mu.Unlock()
 			return
 		}
 		drains := h.n.drains
-		h.sweepAfter(h.gap)
-		h.gap *= 2
+		h.sweepAfter(h.sweepInterval)
+		h.sweepInterval *= 2
 		h.n.wg.Add(1)
 		h.n.mu.Unlock()
 		defer h.n.wg.Done()

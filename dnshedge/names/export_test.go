@@ -8,14 +8,14 @@ func (n *Names) Kept() int {
 }
 
 // Leaving returns how many hosts have connections that are to be drained.
-func (n *Names) Leaving() int { return int(n.leaving.Load()) }
+func (n *Names) Leaving() int { return int(n.drainingHosts.Load()) }
 
 // Held returns how many connections, dials and watchers hold hosts.
 func (n *Names) Held() (holds int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, h := range n.hosts {
-		holds += h.holds
+		holds += h.users
 	}
 	return holds
 }
@@ -24,17 +24,17 @@ func (n *Names) Held() (holds int) {
 func (n *Names) Given() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.given.hosts)
+	return len(n.returned.hosts)
 }
 
 // Shared returns how many of those were of more than one host.
-func (n *Names) Shared() int { return int(n.given.shared.Load()) }
+func (n *Names) Shared() int { return int(n.returned.shared.Load()) }
 
 // SetTurn makes it the turn of other addresses of a host.
 func (n *Names) SetTurn(host string, turn uint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.hosts[host].turn = turn
+	n.hosts[host].rotation = turn
 }
 
 // ReadHosts makes n, which is new and has no Exchanger, read another hosts file than /etc/hosts.

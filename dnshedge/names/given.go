@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// maxGiven is how many hosts a connection to an address that they share belongs to at most.
-const maxGiven = 8
+// maxHostsOfAddress is how many hosts a connection to an address that they share belongs to at most.
+const maxHostsOfAddress = 8
 
-// givenAddresses are the addresses that LookupNetIP has returned, which its callers may dial. Names.mu guards it.
-type givenAddresses struct {
+// returnedAddresses are the addresses that LookupNetIP has returned, which its callers may dial. Names.mu guards it.
+type returnedAddresses struct {
 	hosts  map[netip.Addr][]*host // maxGiven at most, the last one at the end
 	shared atomic.Int64           // addresses of more than one host
 }
@@ -19,13 +19,13 @@ type givenAddresses struct {
 type hostKey struct{}
 
 // addHost makes h the last of an address's hosts.
-func (g *givenAddresses) addHost(ip netip.Addr, h *host) {
+func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	if len(hosts) > 0 && hosts[len(hosts)-1] == h {
 		return
 	}
 	g.removeHost(ip, h)
-	if hosts = g.hosts[ip]; len(hosts) == maxGiven {
+	if hosts = g.hosts[ip]; len(hosts) == maxHostsOfAddress {
 		hosts = slices.Delete(hosts, 0, 1)
 	}
 	if len(hosts) == 1 {
@@ -34,7 +34,7 @@ func (g *givenAddresses) addHost(ip netip.Addr, h *host) {
 	g.hosts[ip] = append(hosts, h)
 }
 
-func (g *givenAddresses) removeHost(ip netip.Addr, h *host) {
+func (g *returnedAddresses) removeHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	i := slices.Index(hosts, h)
 	if i < 0 {

@@ -17,59 +17,59 @@ import (
 )
 
 const (
-	lookupTime   = 10 * time.Second // that a lookup may take when it has its turn
-	patience     = time.Second      // after which addresses that are known are used while a lookup goes on
-	firstRetry   = time.Second      // after a failed lookup of a host without addresses
-	longestRetry = time.Minute      // after any failed lookup
-	doubt        = 2 * time.Minute  // for which one is remembered
-	shortestRest = time.Second      // of a TTL, in a server's cache
+	lookupTimeout   = 10 * time.Second // that a lookup may take when it has its turn
+	patience        = time.Second      // after which addresses that are known are used while a lookup goes on
+	firstRetry      = time.Second      // after a failed lookup of a host without addresses
+	longestRetry    = time.Minute      // after any failed lookup
+	failureMemory   = 2 * time.Minute  // for which one is remembered
+	minRemainingTTL = time.Second      // of a TTL, in a server's cache
 
-	forgiven = time.Minute      // for which an address that failed comes last
-	memory   = 10 * time.Minute // for which an address that left is remembered
-	maxAddrs = 256              // that are remembered of a host, besides those that it has
-	maxPorts = 16               // of an address
+	failureDuration = time.Minute      // for which an address that failed comes last
+	removedMemory   = 10 * time.Minute // for which an address that left is remembered
+	maxAddrs        = 256              // that are remembered of a host, besides those that it has
+	maxPorts        = 16               // of an address
 )
 
 var errNothing = errors.New("names: Exchanger returned neither a response nor an error")
 
 // A host is the state of one host name: its addresses, lookups and users. Names.mu guards it.
 type host struct {
-	n    *Names
-	name string
-	turn uint // of the addresses of a family
+	n        *Names
+	name     string
+	rotation uint // of the addresses of a family
 
-	families [2][]netip.Addr             // the addresses: IPv4, IPv6
-	addrs    map[netip.Addr]*hostAddress // what is known of these, and of others
-	version  uint64                      // of families; 0: no address is known
-	ttls     [2][2]time.Duration         // of the last two answers, by family
-	asked    time.Time                   // when the last lookup began
-	expires  time.Time                   // when the next one is due
-	failed   uint64                      // lookups that failed
-	row      int                         // of those, since the last that did not
-	err      error                       // of the last
-	look     *lookupState                // nil: none is under way
-	changed  chan struct{}               // is closed when a lookup has published something, or ended
+	families      [2][]netip.Addr             // the addresses: IPv4, IPv6
+	addrs         map[netip.Addr]*hostAddress // what is known of these, and of others
+	version       uint64                      // of families; 0: no address is known
+	ttls          [2][2]time.Duration         // of the last two answers, by family
+	lastLookup    time.Time                   // when the last lookup began
+	nextLookup    time.Time                   // when the next one is due
+	failures      uint64                      // lookups that failed
+	failuresInRow int                         // of those, since the last that did not
+	err           error                       // of the last
+	lookup        *lookupState                // nil: none is under way
+	changed       chan struct{}               // is closed when a lookup has published something, or ended
 
-	holds   int           // connections, dials and watchers
-	resting *list.Element // of Names.idle; nil: the host is held or looked up
-	timer   *time.Timer   // for expires; nil: nobody holds the host
+	users         int           // connections, dials and watchers
+	unusedElement *list.Element // of Names.idle; nil: the host is held or looked up
+	timer         *time.Timer   // for expires; nil: nobody holds the host
 
-	returns  [3]time.Time // the last lookups that found an address again which had left
-	unsure   bool         // an address is
-	draining bool         // the host counts in Names.leaving
-	pushes   bool         // the next request sets push
-	push     time.Time    // until when requests make their connections close
-	sweep    *time.Timer  // for the next time that idle connections are closed; nil: none is to come
-	gap      time.Duration
+	returnTimes     [3]time.Time // the last lookups that found an address again which had left
+	hasUnsureSource bool         // an address is
+	draining        bool         // the host counts in Names.leaving
+	closesNext      bool         // the next request sets push
+	closeUntil      time.Time    // until when requests make their connections close
+	sweepTimer      *time.Timer  // for the next time that idle connections are closed; nil: none is to come
+	sweepInterval   time.Duration
 }
 
 // A hostAddress is the state of one address of a host.
 type hostAddress struct {
-	source netip.Addr             // of connections to it; not valid: there is no route, or it is not known yet
-	unsure bool                   // the source could not be determined
-	left   time.Time              // when the host had it last; zero: it has it
-	ports  map[string]*portHealth // that were dialled
-	conns  map[*connTracking]struct{}
+	source    netip.Addr             // of connections to it; not valid: there is no route, or it is not known yet
+	unsure    bool                   // the source could not be determined
+	removedAt time.Time              // when the host had it last; zero: it has it
+	ports     map[string]*portHealth // that were dialled
+	conns     map[*connTracking]struct{}
 }
 
 // A portHealth is the state of one port of an address. A failure of one port says nothing about other ports.
@@ -78,7 +78,7 @@ type portHealth struct {
 	reached bool      // a dial got through to it
 }
 
-func (a *hostAddress) serviceAt(port string) *portHealth {
+func (a *hostAddress) portHealthOf(port string) *portHealth {
 	s := a.ports[port]
 	if s == nil {
 		if a.ports == nil || len(a.ports) == maxPorts {
@@ -94,10 +94,10 @@ func (a *hostAddress) serviceAt(port string) *portHealth {
 func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
-		return s != nil && now.Sub(s.failed) < forgiven
+		return s != nil && now.Sub(s.failed) < failureDuration
 	}
 	for _, s := range a.ports {
-		if now.Sub(s.failed) >= forgiven {
+		if now.Sub(s.failed) >= failureDuration {
 			return false
 		}
 	}
@@ -106,12 +106,12 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 
 // A lookupState is a lookup that is under way.
 type lookupState struct {
-	begun    bool            // it has had its turn
-	left     chan struct{}   // closed when nobody waits for it that has not begun
-	patience time.Time       // until when those who have addresses wait for it
-	doubtful bool            // the one before has just failed: those who had addresses do not wait
-	first    time.Time       // when the first answer came, once it is published
-	told     addressFamilies // whose answers were published
+	started   bool            // it has had its turn
+	abandoned chan struct{}   // closed when nobody waits for it that has not begun
+	patience  time.Time       // until when those who have addresses wait for it
+	doubtful  bool            // the one before has just failed: those who had addresses do not wait
+	first     time.Time       // when the first answer came, once it is published
+	published addressFamilies // whose answers were published
 }
 
 // hasEnough reports whether a caller need not wait for a lookup any more. With all the caller needs all wanted
@@ -120,13 +120,13 @@ func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
 	}
-	return (l.told[0] || !want[0]) && (l.told[1] || !want[1])
+	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
 // waitLimit returns when a caller that has addresses stops waiting. A caller that has some of the wanted families, and
 // needs all, waits briefly after the first results.
 func (l *lookupState) waitLimit(some bool) time.Time {
-	if end := l.first.Add(lookup.Delay); some && !l.first.IsZero() && end.Before(l.patience) {
+	if end := l.first.Add(lookup.ResolutionDelay); some && !l.first.IsZero() && end.Before(l.patience) {
 		return end
 	}
 	return l.patience
@@ -141,29 +141,29 @@ func (h *host) hasFamilies(want addressFamilies) bool {
 
 // addUser keeps the addresses fresh until release.
 func (h *host) addUser() {
-	h.holds++
-	if h.holds == 1 {
-		h.n.endRest(h)
+	h.users++
+	if h.users == 1 {
+		h.n.removeUnusedHost(h)
 		h.armTimers(time.Now())
 	}
 }
 
 func (h *host) removeUser() {
-	h.holds--
-	if h.holds == 0 {
+	h.users--
+	if h.users == 0 {
 		h.stopTimers()
-		if h.look != nil && !h.look.begun && !h.isKnown() {
-			close(h.look.left)
-			h.look = nil
+		if h.lookup != nil && !h.lookup.started && !h.isKnown() {
+			close(h.lookup.abandoned)
+			h.lookup = nil
 		}
-		if h.look == nil {
-			h.n.startRest(h)
+		if h.lookup == nil {
+			h.n.addUnusedHost(h)
 		}
 	}
 }
 
 func (h *host) stopTimers() {
-	for _, t := range []**time.Timer{&h.timer, &h.sweep} {
+	for _, t := range []**time.Timer{&h.timer, &h.sweepTimer} {
 		if *t != nil {
 			(*t).Stop()
 			*t = nil
@@ -177,58 +177,58 @@ func (h *host) armTimers(now time.Time) {
 		h.timer.Stop()
 		h.timer = nil
 	}
-	if h.holds == 0 || h.look != nil || h.asked.IsZero() || h.n.closed {
+	if h.users == 0 || h.lookup != nil || h.lastLookup.IsZero() || h.n.closed {
 		return
 	}
-	h.timer = time.AfterFunc(h.expires.Sub(now), func() {
+	h.timer = time.AfterFunc(h.nextLookup.Sub(now), func() {
 		h.n.mu.Lock()
 		defer h.n.mu.Unlock()
-		if h.holds > 0 {
-			h.lookIfDue(time.Now())
+		if h.users > 0 {
+			h.startLookupIfDue(time.Now())
 		}
 	})
 }
 
 // expireAddresses makes the next lookup due now, or MinTTL after the last one.
 func (h *host) expireAddresses(now time.Time) {
-	due := h.asked.Add(h.n.minTTL())
+	due := h.lastLookup.Add(h.n.minTTL())
 	if due.Before(now) {
 		due = now
 	}
-	if due.Before(h.expires) {
-		h.expires = due
+	if due.Before(h.nextLookup) {
+		h.nextLookup = due
 		h.armTimers(now)
 	}
 }
 
-// lookIfDue begins a lookup if it is time to.
-func (h *host) lookIfDue(now time.Time) {
-	if !now.Before(h.expires) {
-		h.beginLookup(now)
+// startLookupIfDue begins a lookup if it is time to.
+func (h *host) startLookupIfDue(now time.Time) {
+	if !now.Before(h.nextLookup) {
+		h.startLookup(now)
 	}
 }
 
-// lookIfNeeded is lookIfDue for a caller that cannot go on without an address.
-func (h *host) lookIfNeeded(now time.Time) {
-	if !h.isKnown() || !now.Before(h.expires) {
-		h.beginLookup(now)
+// startLookupIfNeeded is lookIfDue for a caller that cannot go on without an address.
+func (h *host) startLookupIfNeeded(now time.Time) {
+	if !h.isKnown() || !now.Before(h.nextLookup) {
+		h.startLookup(now)
 	}
 }
 
-func (h *host) beginLookup(now time.Time) {
-	if h.look != nil || h.n.closed {
+func (h *host) startLookup(now time.Time) {
+	if h.lookup != nil || h.n.closed {
 		return
 	}
-	ctx, turn := h.n.ctx, h.n.turns.fresh
-	h.look = &lookupState{left: make(chan struct{})}
+	ctx, turn := h.n.ctx, h.n.slots.fresh
+	h.lookup = &lookupState{abandoned: make(chan struct{})}
 	if h.isKnown() {
-		ctx, turn = lookup.WithCacheBypass(ctx), h.n.turns.known
-		h.look.patience, h.look.doubtful = now.Add(patience), h.row > 0 && now.Sub(h.asked) < doubt
+		ctx, turn = lookup.WithCacheBypass(ctx), h.n.slots.known
+		h.lookup.patience, h.lookup.doubtful = now.Add(patience), h.failuresInRow > 0 && now.Sub(h.lastLookup) < failureMemory
 	}
-	h.asked = now
+	h.lastLookup = now
 	h.armTimers(now)
 	h.n.wg.Add(1)
-	go h.runLookup(ctx, turn, h.look)
+	go h.runLookup(ctx, turn, h.lookup)
 }
 
 // waitForLookup waits until something is published or a lookup has ended, and reports whether it has. If
@@ -270,10 +270,10 @@ func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) 
 		over := sync.OnceFunc(func() { <-turn })
 		defer over()
 		if h.tryStart(l) {
-			defer time.AfterFunc(turnTime, over).Stop()
+			defer time.AfterFunc(slotTime, over).Stop()
 			h.lookupBoth(ctx)
 		}
-	case <-l.left:
+	case <-l.abandoned:
 	case <-ctx.Done():
 		if h.tryStart(l) {
 			h.endLookup([2]*lookupResult{})
@@ -285,12 +285,12 @@ func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) 
 func (h *host) tryStart(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	if h.look != l {
+	if h.lookup != l {
 		return false
 	}
-	l.begun = true
+	l.started = true
 	if !h.isKnown() {
-		l.patience = time.Now().Add(lookupTime) // until then, the family that works may be missing
+		l.patience = time.Now().Add(lookupTimeout) // until then, the family that works may be missing
 	}
 	return true
 }
@@ -299,7 +299,7 @@ func (h *host) tryStart(l *lookupState) bool {
 // 8305 §3, if the other one has no answer by then. IPv6 addresses of a host that has no addresses yet are published at
 // once.
 func (h *host) lookupBoth(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	results := [2]chan lookupResult{h.lookupType(ctx, dns.TypeA), h.lookupType(ctx, dns.TypeAAAA)}
 	var both [2]*lookupResult
@@ -314,7 +314,7 @@ func (h *host) lookupBoth(ctx context.Context) {
 	h.n.mu.Lock()
 	now := last == 0 && !h.isKnown()
 	h.n.mu.Unlock()
-	delay := time.NewTimer(lookup.Delay)
+	delay := time.NewTimer(lookup.ResolutionDelay)
 	defer delay.Stop()
 	if now || len(first.addrs) == 0 {
 		delay.Reset(0)
@@ -387,9 +387,9 @@ func (h *host) publishResults(both [2]*lookupResult) {
 	h.setSources(all, sources)
 	for i, f := range both {
 		if f != nil {
-			h.look.told[i] = true
-			if h.look.first.IsZero() || f.at.Before(h.look.first) {
-				h.look.first = f.at
+			h.lookup.published[i] = true
+			if h.lookup.first.IsZero() || f.at.Before(h.lookup.first) {
+				h.lookup.first = f.at
 			}
 		}
 	}
@@ -398,9 +398,9 @@ func (h *host) publishResults(both [2]*lookupResult) {
 		h.trimAddresses(now)
 	}
 	if was := h.draining; changed {
-		h.drainConns(now)
-	} else if h.countConns(now); h.draining && !was { // an address has been away for long enough
-		h.drainConns(now)
+		h.startDraining(now)
+	} else if h.updateDraining(now); h.draining && !was { // an address has been away for long enough
+		h.startDraining(now)
 	}
 	h.notifyWatchers()
 }
@@ -416,20 +416,20 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 		switch {
 		case a == nil:
 			h.addrs[ip] = &hostAddress{conns: make(map[*connTracking]struct{})}
-		case a.left.IsZero():
+		case a.removedAt.IsZero():
 			continue
 		default:
-			if now.Sub(a.left) < memory && h.returns[0] != h.asked {
-				h.returns = [3]time.Time{h.asked, h.returns[0], h.returns[1]}
+			if now.Sub(a.removedAt) < removedMemory && h.returnTimes[0] != h.lastLookup {
+				h.returnTimes = [3]time.Time{h.lastLookup, h.returnTimes[0], h.returnTimes[1]}
 			}
-			a.left = time.Time{}
+			a.removedAt = time.Time{}
 		}
 		changed = true
 	}
 	for _, ip := range old {
 		if !stay[ip] {
 			changed = true
-			h.addrs[ip].left = now
+			h.addrs[ip].removedAt = now
 		}
 	}
 	if changed { // otherwise their order stays
@@ -442,7 +442,7 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {
-		if !a.left.IsZero() && len(a.conns) == 0 && a.left != now && (many || now.Sub(a.left) >= memory) {
+		if !a.removedAt.IsZero() && len(a.conns) == 0 && a.removedAt != now && (many || now.Sub(a.removedAt) >= removedMemory) {
 			h.dropAddress(ip)
 		}
 	}
@@ -450,7 +450,7 @@ func (h *host) trimAddresses(now time.Time) {
 
 func (h *host) dropAddress(ip netip.Addr) {
 	delete(h.addrs, ip)
-	h.n.given.removeHost(ip, h)
+	h.n.returned.removeHost(ip, h)
 }
 
 // notifyWatchers wakes the goroutines that wait for the host.
@@ -464,9 +464,9 @@ func (h *host) endLookup(both [2]*lookupResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	defer h.notifyWatchers()
-	h.look = nil
-	if h.holds == 0 {
-		defer h.n.startRest(h)
+	h.lookup = nil
+	if h.users == 0 {
+		defer h.n.addUnusedHost(h)
 	}
 	if h.n.closed {
 		return
@@ -474,17 +474,17 @@ func (h *host) endLookup(both [2]*lookupResult) {
 	now := time.Now()
 	some := both[0].hasAddresses() || both[1].hasAddresses()
 	if h.err = nil; !some {
-		h.failed++
+		h.failures++
 		h.err = h.lookupError(both)
 	}
 	until := h.expiryOf(both)
 	if some && !h.isMissingFamily(both) {
-		h.row, h.expires = 0, until
+		h.failuresInRow, h.nextLookup = 0, until
 	} else {
-		h.row++
-		h.expires = now.Add(h.retryDelay())
-		if some && until.Before(h.expires) {
-			h.expires = until
+		h.failuresInRow++
+		h.nextLookup = now.Add(h.retryDelay())
+		if some && until.Before(h.nextLookup) {
+			h.nextLookup = until
 		}
 	}
 	h.armTimers(now)
@@ -507,7 +507,7 @@ func (h *host) retryDelay() time.Duration {
 		d = h.n.minTTL()
 	}
 	most := max(longestRetry, d)
-	for i := 1; i < h.row && d < most; i++ {
+	for i := 1; i < h.failuresInRow && d < most; i++ {
 		d *= 2
 	}
 	return min(d, most)
@@ -526,7 +526,7 @@ func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 		}
 		least, before := h.n.minTTL(), h.ttls[i]
 		if max(before[0], before[1], ttl) >= least {
-			least = shortestRest
+			least = minRemainingTTL
 		}
 		h.ttls[i] = [2]time.Duration{before[1], ttl}
 		end := f.at.Add(min(max(ttl, least), h.n.maxTTL()))
@@ -540,7 +540,7 @@ func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 // lookupError returns the error of a lookup without addresses. A family that failed may have addresses, even if the
 // other family's answer is NXDOMAIN. So the failure is returned.
 func (h *host) lookupError(both [2]*lookupResult) error {
-	err := lookup.NewNotFound(h.name)
+	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {
 		if e, ok := f.err.(*net.DNSError); ok && !e.IsNotFound {
 			return e

@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// atOnce is how many lookups have their turn at a time: an eighth of a Client's MaxInFlight, as it is
+	// maxLookups is how many lookups have their turn at a time: an eighth of a Client's MaxInFlight, as it is
 	// by default. Each asks two questions, so new and known hosts have half of it in a turnTime.
-	atOnce = 256
+	maxLookups = 256
 
-	// turnTime is how long a lookup keeps its turn. One that takes longer goes on without: hosts whose
+	// slotTime is how long a lookup keeps its turn. One that takes longer goes on without: hosts whose
 	// servers are dead must not hold up the others. What becomes too many then, a Client ends, the oldest first.
-	turnTime = time.Second
+	slotTime = time.Second
 )
 
 // A lookupSlots is had by sending to it, and is over when that is received.
@@ -24,7 +24,7 @@ type lookupSlots chan struct{}
 type exchangerSlots struct{ fresh, known lookupSlots }
 
 func slotsOf(x dnshedge.Exchanger) exchangerSlots {
-	most := atOnce
+	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {
 		most = max(1, c.MaxInFlight/8)
 	}

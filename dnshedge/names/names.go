@@ -60,11 +60,11 @@ import (
 )
 
 const (
-	leastTTL = 5 * time.Second // MinTTL
-	mostTTL  = time.Hour       // MaxTTL
-	maxHosts = 1024            // that are kept although nobody uses them
-	maxSpare = 1 << 16         // addresses of those
-	dialTime = 30 * time.Second
+	defaultMinTTL  = 5 * time.Second // MinTTL
+	defaultMaxTTL  = time.Hour       // MaxTTL
+	maxUnusedHosts = 1024            // that are kept although nobody uses them
+	maxUnusedAddrs = 1 << 16         // addresses of those
+	dialTimeout    = 30 * time.Second
 )
 
 var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
@@ -92,29 +92,29 @@ type Names struct {
 	// MaxTTL lowers longer TTLs. Zero: an hour. Less than MinTTL is MinTTL.
 	MaxTTL time.Duration
 
-	once    sync.Once
-	ctx     context.Context
-	cancel  context.CancelFunc
-	own     *defaultClients // in place of Exchanger; nil: it is set
-	wg      sync.WaitGroup  // lookups and sweeps
-	leaving atomic.Int64    // hosts with connections that are to be drained
-	turns   exchangerSlots
+	once          sync.Once
+	ctx           context.Context
+	cancel        context.CancelFunc
+	own           *defaultClients // in place of Exchanger; nil: it is set
+	wg            sync.WaitGroup  // lookups and sweeps
+	drainingHosts atomic.Int64    // hosts with connections that are to be drained
+	slots         exchangerSlots
 
-	mu     sync.Mutex // guards the fields below, and all hosts
-	closed bool
-	hosts  map[string]*host
-	idle   list.List // of *host: those that nobody uses, the last used first
-	spare  int       // addresses of those
-	given  givenAddresses
-	drains []interface{ CloseIdleConnections() }
+	mu          sync.Mutex // guards the fields below, and all hosts
+	closed      bool
+	hosts       map[string]*host
+	unused      list.List // of *host: those that nobody uses, the last used first
+	unusedAddrs int       // addresses of those
+	returned    returnedAddresses
+	drains      []interface{ CloseIdleConnections() }
 }
 
 func (n *Names) init() {
 	n.once.Do(func() {
 		n.ctx, n.cancel = context.WithCancel(context.Background())
 		n.hosts = make(map[string]*host)
-		n.given.hosts = make(map[netip.Addr][]*host)
-		n.turns = slotsOf(n.Exchanger)
+		n.returned.hosts = make(map[netip.Addr][]*host)
+		n.slots = slotsOf(n.Exchanger)
 		if n.Exchanger == nil {
 			n.own = &defaultClients{hosts: "/etc/hosts"}
 		}
@@ -132,14 +132,14 @@ func (n *Names) dialer() dnshedge.Dialer {
 	if n.Dialer != nil {
 		return n.Dialer
 	}
-	return &net.Dialer{Timeout: dialTime}
+	return &net.Dialer{Timeout: dialTimeout}
 }
 
-func (n *Names) minTTL() time.Duration { return max(n.MinTTL, leastTTL) }
+func (n *Names) minTTL() time.Duration { return max(n.MinTTL, defaultMinTTL) }
 
 func (n *Names) maxTTL() time.Duration {
 	if n.MaxTTL == 0 {
-		return max(mostTTL, n.minTTL())
+		return max(defaultMaxTTL, n.minTTL())
 	}
 	return max(n.MaxTTL, n.minTTL())
 }
@@ -172,12 +172,12 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 	defer n.releaseHost(h)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	addrs := h.orderAddresses(want, h.turn, "")
+	addrs := h.orderAddresses(want, h.rotation, "")
 	if len(addrs) == 0 {
 		return nil, unsuitableError(host)
 	}
 	for _, ip := range addrs {
-		n.given.addHost(ip, h)
+		n.returned.addHost(ip, h)
 	}
 	return addrs, nil
 }
@@ -197,19 +197,19 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 			n.mu.Unlock()
 			return
 		}
-		h := n.holdHost(host)
+		h := n.acquireHost(host)
 		defer n.releaseHost(h)
 		var seen, failed uint64
 		for {
-			h.lookIfDue(time.Now())
+			h.startLookupIfDue(time.Now())
 			changed := h.changed
 			var addrs []netip.Addr
 			var err error
 			switch {
 			case h.version > seen:
 				seen, addrs = h.version, h.orderAddresses(anyFamily, 0, "")
-			case !h.isKnown() && h.failed > failed:
-				failed, err = h.failed, h.err
+			case !h.isKnown() && h.failures > failed:
+				failed, err = h.failures, h.err
 			}
 			n.mu.Unlock()
 			if (addrs != nil || err != nil) && !yield(addrs, err) {
@@ -239,8 +239,8 @@ func (n *Names) Refresh(host string) {
 	defer n.mu.Unlock()
 	if h := n.hosts[canonicalHost(host)]; h != nil && !n.closed {
 		h.expireAddresses(time.Now())
-		if h.holds > 0 {
-			h.lookIfDue(time.Now())
+		if h.users > 0 {
+			h.startLookupIfDue(time.Now())
 		}
 	}
 }
@@ -289,20 +289,20 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	if n.closed {
 		return nil, errClosed
 	}
-	h := n.holdHost(name)
-	began := h.failed
-	h.lookIfNeeded(time.Now())
-	for h.look != nil && h.failed == began && !h.look.hasEnough(want, all) && !h.look.doubtful &&
-		h.waitForLookup(ctx, h.look.waitLimit(all && h.hasFamilies(want)), h.isKnown()) {
+	h := n.acquireHost(name)
+	began := h.failures
+	h.startLookupIfNeeded(time.Now())
+	for h.lookup != nil && h.failures == began && !h.lookup.hasEnough(want, all) && !h.lookup.doubtful &&
+		h.waitForLookup(ctx, h.lookup.waitLimit(all && h.hasFamilies(want)), h.isKnown()) {
 	}
 	if h.isKnown() {
-		if h.unsure {
+		if h.hasUnsureSource {
 			h.determineSources()
 		}
 		return h, nil
 	}
 	h.removeUser()
-	if h.failed == began {
+	if h.failures == began {
 		return nil, errClosed
 	}
 	return nil, h.err
@@ -315,8 +315,8 @@ func (n *Names) releaseHost(h *host) {
 	h.removeUser()
 }
 
-// holdHost returns the state of a host, and creates it if necessary. The caller holds mu, and releases the host.
-func (n *Names) holdHost(name string) *host {
+// acquireHost returns the state of a host, and creates it if necessary. The caller holds mu, and releases the host.
+func (n *Names) acquireHost(name string) *host {
 	name = canonicalHost(name)
 	h := n.hosts[name]
 	if h == nil {
@@ -327,32 +327,32 @@ func (n *Names) holdHost(name string) *host {
 	return h
 }
 
-// startRest keeps an unused host, if its addresses are known, and removes the least recently used hosts if there are
+// addUnusedHost keeps an unused host, if its addresses are known, and removes the least recently used hosts if there are
 // too many. The caller holds mu.
-func (n *Names) startRest(h *host) {
-	if h.resting == nil {
-		h.resting = n.idle.PushFront(h)
-		n.spare += len(h.addrs)
+func (n *Names) addUnusedHost(h *host) {
+	if h.unusedElement == nil {
+		h.unusedElement = n.unused.PushFront(h)
+		n.unusedAddrs += len(h.addrs)
 	}
 	if !h.isKnown() {
 		n.forgetHost(h)
 	}
-	for n.idle.Len() > maxHosts || n.spare > maxSpare {
-		n.forgetHost(n.idle.Back().Value.(*host))
+	for n.unused.Len() > maxUnusedHosts || n.unusedAddrs > maxUnusedAddrs {
+		n.forgetHost(n.unused.Back().Value.(*host))
 	}
 }
 
-// endRest takes a host out of the list of unused hosts. The caller holds mu.
-func (n *Names) endRest(h *host) {
-	if h.resting != nil {
-		n.idle.Remove(h.resting)
-		n.spare -= len(h.addrs)
-		h.resting = nil
+// removeUnusedHost takes a host out of the list of unused hosts. The caller holds mu.
+func (n *Names) removeUnusedHost(h *host) {
+	if h.unusedElement != nil {
+		n.unused.Remove(h.unusedElement)
+		n.unusedAddrs -= len(h.addrs)
+		h.unusedElement = nil
 	}
 }
 
 func (n *Names) forgetHost(h *host) {
-	n.endRest(h)
+	n.removeUnusedHost(h)
 	delete(n.hosts, h.name)
 	for ip := range h.addrs {
 		h.dropAddress(ip)

@@ -136,13 +136,13 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 		if a.unsure = !known; known {
 			a.source = source
 		}
-		h.unsure = h.unsure || a.unsure
+		h.hasUnsureSource = h.hasUnsureSource || a.unsure
 	}
 }
 
 // determineSources determines the sources of the addresses that are unsure. The caller holds mu, which is given up meanwhile.
 func (h *host) determineSources() {
-	h.unsure = false
+	h.hasUnsureSource = false
 	var unsure []netip.Addr
 	for ip, a := range h.addrs {
 		if a.unsure {

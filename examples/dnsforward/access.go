@@ -20,19 +20,19 @@ import (
 // localNetworks are the clients that are served unless -allow says otherwise: this
 // machine and private networks. A forwarder that serves everybody is soon used to flood
 // others with answers.
-var localNetworks = prefixes(
+var localNetworks = mustParsePrefixes(
 	"127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10",
 	"::1/128", "fc00::/7", "fe80::/10")
 
-func prefixes(all ...string) (out []netip.Prefix) {
+func mustParsePrefixes(all ...string) (out []netip.Prefix) {
 	for _, s := range all {
 		out = append(out, netip.MustParsePrefix(s))
 	}
 	return out
 }
 
-// access says who is served, and how much. It is safe for concurrent use.
-type access struct {
+// accessControl says who is served, and how much. It is safe for concurrent use.
+type accessControl struct {
 	allowed   []netip.Prefix
 	perSecond float64 // questions of one client; 0 is no limit
 
@@ -46,13 +46,13 @@ type access struct {
 const maxLimits = 1 << 15
 
 // allows reports whether a client may ask.
-func (a *access) allows(ip netip.Addr) bool {
+func (a *accessControl) allows(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	return slices.ContainsFunc(a.allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // take reports whether a client may ask another question now.
-func (a *access) take(ip netip.Addr) bool {
+func (a *accessControl) take(ip netip.Addr) bool {
 	return a.perSecond == 0 || a.limit(ip).Allow()
 }
 
@@ -61,7 +61,7 @@ const maxWait = time.Second
 
 // wait returns how long a client has to wait before it may ask another question, which
 // it then may, unless that is longer than maxWait.
-func (a *access) wait(ip netip.Addr) time.Duration {
+func (a *accessControl) wait(ip netip.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
 	}
@@ -74,8 +74,8 @@ func (a *access) wait(ip netip.Addr) time.Duration {
 }
 
 // limit returns the limiter of a client.
-func (a *access) limit(ip netip.Addr) *rate.Limiter {
-	ip = whole(ip)
+func (a *accessControl) limit(ip netip.Addr) *rate.Limiter {
+	ip = clientNetwork(ip)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.limits[ip]
@@ -91,9 +91,9 @@ func (a *access) limit(ip netip.Addr) *rate.Limiter {
 	return l
 }
 
-// whole returns what counts as one client: an IPv4 address, or an IPv6 network of 64 bits,
+// clientNetwork returns what counts as one client: an IPv4 address, or an IPv6 network of 64 bits,
 // of which a client has all addresses.
-func whole(ip netip.Addr) netip.Addr {
+func clientNetwork(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	if ip.Is6() {
 		p, _ := ip.Prefix(64) // 64 is in range
@@ -102,8 +102,8 @@ func whole(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// client returns the address of a client.
-func client(at net.Addr) netip.Addr {
+// clientAddress returns the address of a client.
+func clientAddress(at net.Addr) netip.Addr {
 	switch at := at.(type) {
 	case *net.UDPAddr:
 		return at.AddrPort().Addr()
@@ -113,27 +113,27 @@ func client(at net.Addr) netip.Addr {
 	return netip.Addr{} // which nothing allows
 }
 
-// guard is a listener that accepts only clients that may ask, and a bounded number of connections of each. It closes others at
+// guardedListener is a listener that accepts only clients that may ask, and a bounded number of connections of each. It closes others at
 // once. If it has seats, they bound the connections of all clients; else who accepts does.
-type guard struct {
+type guardedListener struct {
 	net.Listener
-	access  *access
-	conns   clientCounts
+	access  *accessControl
+	conns   clientCounter
 	seats   *connlimit.Limiter
 	closing chan struct{} // closed by Close
 	close   sync.Once
 }
 
-func (g *guard) Accept() (net.Conn, error) {
+func (g *guardedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := g.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		ip := client(conn.RemoteAddr())
-		one := whole(ip)
+		ip := clientAddress(conn.RemoteAddr())
+		one := clientNetwork(ip)
 		if g.access.allows(ip) && g.conns.enter(one) {
-			c := &guarded{Conn: conn}
+			c := &guardedConn{Conn: conn}
 			seat, ok := g.seats.AcquireSlot(one, g.closing, c.leave)
 			c.gone = sync.OnceFunc(func() {
 				seat.Release()
@@ -148,13 +148,13 @@ func (g *guard) Accept() (net.Conn, error) {
 	}
 }
 
-func (g *guard) Close() error {
+func (g *guardedListener) Close() error {
 	g.close.Do(func() { close(g.closing) })
 	return g.Listener.Close()
 }
 
-// clientCounts bounds what is under way at a time. It is safe for concurrent use.
-type clientCounts struct {
+// clientCounter bounds what is under way at a time. It is safe for concurrent use.
+type clientCounter struct {
 	each int // limit for one client
 	all  int // limit for all clients; 0: none
 
@@ -164,7 +164,7 @@ type clientCounts struct {
 }
 
 // enter counts one more for a client, or reports false if that is too many.
-func (c *clientCounts) enter(ip netip.Addr) bool {
+func (c *clientCounter) enter(ip netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.from[ip] >= c.each || c.all > 0 && c.n >= c.all {
@@ -179,7 +179,7 @@ func (c *clientCounts) enter(ip netip.Addr) bool {
 }
 
 // leave ends the counting of one that has entered.
-func (c *clientCounts) leave(ip netip.Addr) {
+func (c *clientCounter) leave(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n--
@@ -188,8 +188,8 @@ func (c *clientCounts) leave(ip netip.Addr) {
 	}
 }
 
-// guarded is a connection that counts until it is closed.
-type guarded struct {
+// guardedConn is a connection that counts until it is closed.
+type guardedConn struct {
 	net.Conn
 	gone func()
 	seat *connlimit.Slot
@@ -197,13 +197,13 @@ type guarded struct {
 	left atomic.Bool // the next answer is the last one
 }
 
-func (c *guarded) Close() error {
+func (c *guardedConn) Close() error {
 	c.gone()
 	return c.Conn.Close()
 }
 
 // CloseWrite ends what is written, so that the connection can be drained before it is closed.
-func (c *guarded) CloseWrite() error {
+func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -211,22 +211,22 @@ func (c *guarded) CloseWrite() error {
 }
 
 // leave is called when the connection has to give up its seat.
-func (c *guarded) leave(inUse bool) {
+func (c *guardedConn) leave(inUse bool) {
 	c.left.Store(true)
 	if !inUse {
 		go c.Close()
 	}
 }
 
-// guardedOf returns the connection below TLS.
-func guardedOf(c net.Conn) *guarded { return c.(*tls.Conn).NetConn().(*guarded) }
+// guardedConnOf returns the connection below TLS.
+func guardedConnOf(c net.Conn) *guardedConn { return c.(*tls.Conn).NetConn().(*guardedConn) }
 
-// lastWrite is how long an HTTP connection that has to give up its seat stays open after its last answer.
-const lastWrite = time.Second
+// lastWriteTime is how long an HTTP connection that has to give up its seat stays open after its last answer.
+const lastWriteTime = time.Second
 
-// state is told by an HTTP server what becomes of its connections.
-func state(conn net.Conn, is http.ConnState) {
-	c := guardedOf(conn)
+// trackConnUse is told by an HTTP server what becomes of its connections.
+func trackConnUse(conn net.Conn, is http.ConnState) {
+	c := guardedConnOf(conn)
 	switch is {
 	case http.StateActive:
 		if !c.busy.Swap(true) {
@@ -237,7 +237,7 @@ func state(conn net.Conn, is http.ConnState) {
 			c.seat.EndUse()
 		}
 		if c.left.Load() { // the last answer may not be written yet
-			time.AfterFunc(lastWrite, func() { _ = c.Close() })
+			time.AfterFunc(lastWriteTime, func() { _ = c.Close() })
 		}
 	}
 }
@@ -245,13 +245,13 @@ func state(conn net.Conn, is http.ConnState) {
 // guardedKey is the key of the guarded connection in the context of a request.
 type guardedKey struct{}
 
-func withGuarded(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, guardedKey{}, guardedOf(c))
+func withGuardedConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, guardedKey{}, guardedConnOf(c))
 }
 
-// last says in a response that the connection ends, if it has to: over HTTP/2, when all that is under way is answered.
-func last(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(guardedKey{}).(*guarded); ok && c.left.Load() {
+// announceClose says in a response that the connection ends, if it has to: over HTTP/2, when all that is under way is answered.
+func announceClose(w http.ResponseWriter, r *http.Request) {
+	if c, ok := r.Context().Value(guardedKey{}).(*guardedConn); ok && c.left.Load() {
 		w.Header().Set("Connection", "close")
 	}
 }

@@ -19,8 +19,8 @@ type certificate struct {
 	cert    *tls.Certificate
 }
 
-// get returns the certificate for a handshake.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate returns the certificate for a handshake.
+func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cert != nil && time.Since(c.checked) < time.Minute {

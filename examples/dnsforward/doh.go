@@ -24,14 +24,14 @@ const (
 	maxRequestsOfClient = 2048
 )
 
-// doh answers DNS over HTTPS (RFC 8484), by GET and POST.
-type doh struct {
+// dohHandler answers DNS over HTTPS (RFC 8484), by GET and POST.
+type dohHandler struct {
 	client   *dnshedge.Client
-	access   *access
-	requests *clientCounts
+	access   *accessControl
+	requests *clientCounter
 }
 
-func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		http.Error(w, "no client", http.StatusBadRequest)
@@ -42,14 +42,14 @@ func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many questions", http.StatusTooManyRequests)
 		return
 	}
-	ip := whole(from.Addr())
+	ip := clientNetwork(from.Addr())
 	if !d.requests.enter(ip) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable) // without a body, which the client may not read
 		return
 	}
 	defer d.requests.leave(ip)
-	b, code, err := question(w, r)
+	b, code, err := readMessage(w, r)
 	if err != nil {
 		http.Error(w, err.Error(), code)
 		return
@@ -60,17 +60,17 @@ func (d *doh) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	d.client.ServeDNS(&reply{tls: r.TLS, local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
+	d.client.ServeDNS(&responseWriter{tls: r.TLS, local: local, remote: net.TCPAddrFromAddrPort(from), send: func(b []byte) error {
 		w.Header().Set("Content-Type", mediaType)
 		w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", maxAge(b)))
-		last(w, r)
+		announceClose(w, r)
 		_, err := w.Write(b)
 		return err
 	}}, m)
 }
 
-// question returns the message that a request carries, or what to answer instead.
-func question(w http.ResponseWriter, r *http.Request) (b []byte, code int, err error) {
+// readMessage returns the message that a request carries, or what to answer instead.
+func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, err error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		b, err = base64.RawURLEncoding.DecodeString(r.URL.Query().Get("dns"))
@@ -113,26 +113,26 @@ func maxAge(b []byte) uint32 {
 	return age
 }
 
-// reply is a dns.ResponseWriter that sends messages somewhere.
-type reply struct {
+// responseWriter is a dns.ResponseWriter that sends messages somewhere.
+type responseWriter struct {
 	tls           *tls.ConnectionState
 	local, remote net.Addr
 	send          func([]byte) error
 }
 
 var (
-	_ dns.ResponseWriter   = (*reply)(nil)
-	_ dns.ConnectionStater = (*reply)(nil) // so that the response is padded
+	_ dns.ResponseWriter   = (*responseWriter)(nil)
+	_ dns.ConnectionStater = (*responseWriter)(nil) // so that the response is padded
 )
 
-func (r *reply) ConnectionState() *tls.ConnectionState { return r.tls }
+func (r *responseWriter) ConnectionState() *tls.ConnectionState { return r.tls }
 
-func (r *reply) LocalAddr() net.Addr  { return r.local }
-func (r *reply) RemoteAddr() net.Addr { return r.remote }
+func (r *responseWriter) LocalAddr() net.Addr  { return r.local }
+func (r *responseWriter) RemoteAddr() net.Addr { return r.remote }
 
-func (r *reply) Write(b []byte) (int, error) { return len(b), r.send(b) }
+func (r *responseWriter) Write(b []byte) (int, error) { return len(b), r.send(b) }
 
-func (r *reply) WriteMsg(m *dns.Msg) error {
+func (r *responseWriter) WriteMsg(m *dns.Msg) error {
 	b, err := m.Pack()
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (r *reply) WriteMsg(m *dns.Msg) error {
 	return r.send(b)
 }
 
-func (*reply) Close() error        { return nil } // after its last answer
-func (*reply) TsigStatus() error   { return nil }
-func (*reply) TsigTimersOnly(bool) {}
-func (*reply) Hijack()             {}
+func (*responseWriter) Close() error        { return nil } // after its last answer
+func (*responseWriter) TsigStatus() error   { return nil }
+func (*responseWriter) TsigTimersOnly(bool) {}
+func (*responseWriter) Hijack()             {}

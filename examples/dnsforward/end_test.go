@@ -31,7 +31,7 @@ func TestIdleConnectionsHoldUpNoEnd(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGTERM
 	start := time.Now()
-	require.NoError(t, f.untilTheEnd(signals, 0))
+	require.NoError(t, f.runUntilEnd(signals, 0))
 	assert.Less(t, time.Since(start), 4*time.Second, "net/http alone waits five seconds")
 	_, err := busy.ReadMsg()
 	require.NoError(t, err)

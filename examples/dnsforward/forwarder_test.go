@@ -92,7 +92,7 @@ func begin(t *testing.T, f *forwarder) *forwarder {
 		f.access.allowed = localNetworks
 	}
 	if f.conns == 0 {
-		f.conns, f.each = 1000, 100
+		f.conns, f.connsPerClient = 1000, 100
 	}
 	f.sockets = 1
 	f.listen = []string{freeAddress(t)}
@@ -100,7 +100,7 @@ func begin(t *testing.T, f *forwarder) *forwarder {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		assert.NoError(t, f.close(ctx))
+		assert.NoError(t, f.shutDown(ctx))
 		f.client.Close()
 	})
 	return f
@@ -208,7 +208,7 @@ func TestManyQuestionsOnOneConnectionAreAllAnswered(t *testing.T) {
 
 func TestStrangersAreRefused(t *testing.T) {
 	f := secure(t, &forwarder{})
-	f.access.allowed = prefixes("192.0.2.0/24", "127.0.0.2/32")
+	f.access.allowed = mustParsePrefixes("192.0.2.0/24", "127.0.0.2/32")
 	begin(t, f)
 	r, err := exchange(t, "udp", f.listen[0], "a.example.")
 	require.NoError(t, err)
@@ -221,7 +221,7 @@ func TestStrangersAreRefused(t *testing.T) {
 }
 
 func TestLocalNetworksAreAllowed(t *testing.T) {
-	a := &access{allowed: localNetworks}
+	a := &accessControl{allowed: localNetworks}
 	for ip, want := range map[string]bool{
 		"127.0.0.1": true, "::1": true, "10.1.2.3": true, "172.31.0.1": true, "192.168.1.1": true, "fe80::1%eth0": true, "fd00::1": true,
 		"::ffff:192.168.1.1": true, "192.0.2.1": false, "2001:db8::1": false, "::ffff:192.0.2.1": false, "172.32.0.1": false,
@@ -233,7 +233,7 @@ func TestLocalNetworksAreAllowed(t *testing.T) {
 
 func TestClientsHaveARateEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &access{perSecond: 10}
+		a := &accessControl{perSecond: 10}
 		count := func(ip string) (n int) {
 			for range 100 {
 				if a.take(netip.MustParseAddr(ip)) {
@@ -261,7 +261,7 @@ func TestClientsHaveARateEach(t *testing.T) {
 			}
 		}
 		assert.LessOrEqual(t, len(a.limits)+len(a.oldLimits), 2*maxLimits)
-		assert.True(t, (&access{}).take(netip.Addr{}), "no limit")
+		assert.True(t, (&accessControl{}).take(netip.Addr{}), "no limit")
 	})
 }
 
@@ -289,29 +289,29 @@ func TestDatagramsAboveTheRateAreDropped(t *testing.T) {
 
 func TestAQuestionOverAConnectionWaitsForASecondAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &forwarder{access: access{perSecond: 2}}
+		f := &forwarder{access: accessControl{perSecond: 2}}
 		at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
 		start := time.Now()
 		var wg sync.WaitGroup
 		for _, wait := range []time.Duration{0, 0, 500 * time.Millisecond, time.Second} {
 			wg.Go(func() {
-				assert.Equal(t, dnshedge.Answer, f.admit(at))
+				assert.Equal(t, dnshedge.Answer, f.admitQuery(at))
 				assert.Equal(t, wait, time.Since(start))
 			})
 			synctest.Wait()
 		}
 		for range 10 {
-			assert.Equal(t, dnshedge.Ignore, f.admit(at), "it would wait for 1.5 s")
+			assert.Equal(t, dnshedge.Ignore, f.admitQuery(at), "it would wait for 1.5 s")
 		}
 		assert.Zero(t, time.Since(start))
 		wg.Wait()
-		assert.Equal(t, dnshedge.Answer, f.admit(at))
+		assert.Equal(t, dnshedge.Answer, f.admitQuery(at))
 		assert.Equal(t, 1500*time.Millisecond, time.Since(start), "those that were ignored do not count")
 	})
 }
 
 func TestConnectionsAreBounded(t *testing.T) {
-	f := begin(t, &forwarder{conns: 3, each: 2})
+	f := begin(t, &forwarder{conns: 3, connsPerClient: 2})
 	works := func(c *dns.Conn) bool {
 		_ = c.WriteMsg(ask("a.example."))
 		_, err := c.ReadMsg()
@@ -365,7 +365,7 @@ func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
 		t.Skip("needs two addresses of loopback")
 	}
 	for _, name := range []string{"a.example.", "slow.example."} {
-		f := begin(t, secure(t, &forwarder{conns: 3, each: 100}))
+		f := begin(t, secure(t, &forwarder{conns: 3, connsPerClient: 100}))
 		var wg sync.WaitGroup
 		for i := range 3 {
 			stream := dial(t, f.listen[0])
@@ -409,7 +409,7 @@ func TestAConnectionThatIsNeverIdleGivesUpItsPlace(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs two addresses of loopback")
 	}
-	f := begin(t, secure(t, &forwarder{conns: 1, each: 100}))
+	f := begin(t, secure(t, &forwarder{conns: 1, connsPerClient: 100}))
 	busy, opened := overHTTP2(t, "127.0.0.1")
 	require.NoError(t, overHTTPS(t, busy, f.doh[0], "a.example."))
 	var wg sync.WaitGroup
@@ -434,9 +434,9 @@ func TestClientIsAnAddressOrAnIPv6Network(t *testing.T) {
 	for ip, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
 	} {
-		assert.Equal(t, want, whole(netip.MustParseAddr(ip)).String())
+		assert.Equal(t, want, clientNetwork(netip.MustParseAddr(ip)).String())
 	}
-	assert.Equal(t, netip.Addr{}, whole(netip.Addr{}))
+	assert.Equal(t, netip.Addr{}, clientNetwork(netip.Addr{}))
 }
 
 func TestDNSOverHTTPS(t *testing.T) {
@@ -577,24 +577,24 @@ func TestRenewedCertificateIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cert, key := pemFiles(t, t.TempDir())
 		c := &certificate{certFile: cert, keyFile: key}
-		first, err := c.get(nil)
+		first, err := c.getCertificate(nil)
 		require.NoError(t, err)
 		require.NoError(t, os.Chtimes(cert, time.Time{}, time.Unix(1, 0)))
-		same, err := c.get(nil)
+		same, err := c.getCertificate(nil)
 		require.NoError(t, err)
 		assert.Same(t, first, same)
 		time.Sleep(time.Minute)
-		second, err := c.get(nil)
+		second, err := c.getCertificate(nil)
 		require.NoError(t, err)
 		assert.NotSame(t, first, second)
 		require.NoError(t, os.Remove(cert))
 		time.Sleep(time.Minute)
-		same, err = c.get(nil)
+		same, err = c.getCertificate(nil)
 		require.NoError(t, err)
 		assert.Same(t, second, same, "rather than none")
 	})
 	assert.Contains(t, logged.String(), "keeping the old certificate")
-	_, err := (&certificate{certFile: "none"}).get(nil)
+	_, err := (&certificate{certFile: "none"}).getCertificate(nil)
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -646,7 +646,7 @@ func TestForwarderSurvivesMangledMessages(t *testing.T) {
 
 func TestFlagsReadRoutes(t *testing.T) {
 	got := make(map[string]*dnshedge.Client)
-	add := route(got)
+	add := routeFlag(got)
 	for _, s := range []string{"corp.example=udp://192.0.2.1", "corp.example=tls://192.0.2.2", "10.in-addr.arpa="} {
 		require.NoError(t, add(s))
 	}
@@ -659,10 +659,10 @@ func TestFlagsReadRoutes(t *testing.T) {
 
 func TestFlagsReadNetworks(t *testing.T) {
 	var got []netip.Prefix
-	add := networks(&got)
+	add := networkFlag(&got)
 	require.NoError(t, add("192.0.2.7/24"))
 	require.NoError(t, add("2001:db8::1"))
-	assert.Equal(t, prefixes("192.0.2.0/24", "2001:db8::1/128"), got)
+	assert.Equal(t, mustParsePrefixes("192.0.2.0/24", "2001:db8::1/128"), got)
 	assert.Error(t, add("192.0.2.0/33"))
 	assert.Error(t, add("x"))
 }

@@ -41,29 +41,29 @@ func main() {
 func run() error {
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder}
 	f := &forwarder{client: client}
-	flag.Func("listen", "`address` to answer on, over UDP and TCP; may be repeated (default 127.0.0.1:5300)", texts(&f.listen))
-	flag.Func("listen-tls", "`address` to answer on, over TLS; may be repeated", texts(&f.dot))
-	flag.Func("listen-https", "`address` to answer on, over HTTPS at /dns-query; may be repeated", texts(&f.doh))
+	flag.Func("listen", "`address` to answer on, over UDP and TCP; may be repeated (default 127.0.0.1:5300)", textFlag(&f.listen))
+	flag.Func("listen-tls", "`address` to answer on, over TLS; may be repeated", textFlag(&f.dot))
+	flag.Func("listen-https", "`address` to answer on, over HTTPS at /dns-query; may be repeated", textFlag(&f.doh))
 	cert := flag.String("cert", "", "`file` with the certificate for TLS and HTTPS")
 	key := flag.String("key", "", "`file` with its key")
 	flag.StringVar(&f.metrics, "metrics", "", "`address` of an HTTP server with /metrics and /debug/hedge")
-	flag.Func("allow", "`network` of clients that are served, as 192.0.2.0/24; may be repeated (default: this machine and private networks)", networks(&f.access.allowed))
+	flag.Func("allow", "`network` of clients that are served, as 192.0.2.0/24; may be repeated (default: this machine and private networks)", networkFlag(&f.access.allowed))
 	flag.Float64Var(&f.access.perSecond, "rate", 0, "questions per second that a client may ask; 0 is no limit")
 	flag.IntVar(&f.conns, "connections", 1000, "connections of all clients, over TCP and TLS, and as many over HTTPS; for one more the client that has most loses one")
-	flag.IntVar(&f.each, "client-connections", 100, "connections of one client")
-	flag.IntVar(&f.sockets, "sockets", udpSockets(), "UDP sockets, among which the kernel spreads clients")
+	flag.IntVar(&f.connsPerClient, "client-connections", 100, "connections of one client")
+	flag.IntVar(&f.sockets, "sockets", defaultUDPSockets(), "UDP sockets, among which the kernel spreads clients")
 
-	flag.Func("upstream", "`server` to ask; may be repeated (default: the system's)", into(&client.Upstreams))
-	flag.Func("fallback", "`server` to ask if all others fail; may be repeated", into(&client.Fallback))
+	flag.Func("upstream", "`server` to ask; may be repeated (default: the system's)", upstreamFlag(&client.Upstreams))
+	flag.Func("fallback", "`server` to ask if all others fail; may be repeated", upstreamFlag(&client.Fallback))
 	routes := make(map[string]*dnshedge.Client)
-	flag.Func("route", "`domain=server` to ask for the names in a domain; may be repeated; without a server as other names", route(routes))
+	flag.Func("route", "`domain=server` to ask for the names in a domain; may be repeated; without a server as other names", routeFlag(routes))
 	flag.StringVar(&client.Hosts, "hosts", "", "`file` of addresses and names, as /etc/hosts")
-	root := new(fromTheRoot)
+	root := new(recursiveFlags)
 	root.define(flag.CommandLine)
 	forward := flag.Bool("forward-special", false, "ask servers for special-use names too, such as those of private addresses")
 	rebind := flag.Bool("rebind-filter", false, "remove private addresses from answers")
 	filter := new(dnshedge.RebindFilter)
-	flag.Func("rebind-allow", "`domain` that may have private addresses; may be repeated", texts(&filter.Allow))
+	flag.Func("rebind-allow", "`domain` that may have private addresses; may be repeated", textFlag(&filter.Allow))
 	flag.DurationVar(&client.Timeout, "timeout", 5*time.Second, "for one question")
 	flag.Float64Var(&client.Hedge.BudgetPercent, "budget", 5, "hedges allowed, in percent of the queries; 0 sends none")
 	flag.Float64Var(&client.Hedge.MaxHedgesPerSecond, "max-hedges", 0, "hedges per second; 0 is no limit")
@@ -123,7 +123,7 @@ func run() error {
 	}
 	if *save != "" {
 		for suffix, l := range learners {
-			if err := load(l, *save+suffix); err != nil {
+			if err := loadState(l, *save+suffix); err != nil {
 				return err
 			}
 		}
@@ -134,41 +134,41 @@ func run() error {
 	if err := f.start(); err != nil {
 		return err
 	}
-	err = f.untilTheEnd(signals, *last)
+	err = f.runUntilEnd(signals, *last)
 	if *save != "" {
 		for suffix, l := range learners {
-			err = errors.Join(err, store(l, *save+suffix))
+			err = errors.Join(err, saveState(l, *save+suffix))
 		}
 	}
-	f.report(os.Stdout)
+	f.writeReport(os.Stdout)
 	return err
 }
 
-// endTime is how long the end may take besides the Timeout of a question.
-const endTime = 2 * time.Second
+// shutdownTime is how long the end may take besides the Timeout of a question.
+const shutdownTime = 2 * time.Second
 
-// untilTheEnd returns when the forwarder has ended: after the given time, or as wait says.
-func (f *forwarder) untilTheEnd(signals <-chan os.Signal, last time.Duration) error {
+// runUntilEnd returns when the forwarder has ended: after the given time, or as wait says.
+func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) error {
 	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
 	var end <-chan time.Time
 	if last > 0 {
 		end = time.After(last)
 	}
-	err := f.wait(signals, end)
+	err := f.waitForEnd(signals, end)
 	// A question that comes last has its Timeout, and its response is written after that.
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(f.client.Timeout, 5*time.Second)+endTime)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(f.client.Timeout, 5*time.Second)+shutdownTime)
 	defer cancel()
-	return errors.Join(err, f.close(ctx))
+	return errors.Join(err, f.shutDown(ctx))
 }
 
-// wait returns when the forwarder should end: its time is over, a signal came, or a
+// waitForEnd returns when the forwarder should end: its time is over, a signal came, or a
 // listener failed.
-func (f *forwarder) wait(signals <-chan os.Signal, end <-chan time.Time) error {
+func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) error {
 	for {
 		select {
 		case s := <-signals:
 			if slices.Contains(reportSignals, s) {
-				f.report(os.Stdout)
+				f.writeReport(os.Stdout)
 				continue
 			}
 			log.Printf("dnsforward: %v", s)
@@ -181,16 +181,16 @@ func (f *forwarder) wait(signals <-chan os.Signal, end <-chan time.Time) error {
 	}
 }
 
-// texts returns a flag's function that appends what it is given.
-func texts(to *[]string) func(string) error {
+// textFlag returns a flag's function that appends what it is given.
+func textFlag(to *[]string) func(string) error {
 	return func(s string) error {
 		*to = append(*to, s)
 		return nil
 	}
 }
 
-// networks returns a flag's function that appends networks, or single addresses.
-func networks(to *[]netip.Prefix) func(string) error {
+// networkFlag returns a flag's function that appends networks, or single addresses.
+func networkFlag(to *[]netip.Prefix) func(string) error {
 	return func(s string) error {
 		p, err := netip.ParsePrefix(s)
 		if ip, e := netip.ParseAddr(s); e == nil {
@@ -201,8 +201,8 @@ func networks(to *[]netip.Prefix) func(string) error {
 	}
 }
 
-// into returns a flag's function that appends upstreams.
-func into(to *[]dnshedge.Upstream) func(string) error {
+// upstreamFlag returns a flag's function that appends upstreams.
+func upstreamFlag(to *[]dnshedge.Upstream) func(string) error {
 	return func(s string) error {
 		u, err := dnshedge.ParseUpstream(s)
 		*to = append(*to, u)
@@ -210,8 +210,8 @@ func into(to *[]dnshedge.Upstream) func(string) error {
 	}
 }
 
-// route returns a flag's function that adds a server to those of a domain.
-func route(to map[string]*dnshedge.Client) func(string) error {
+// routeFlag returns a flag's function that adds a server to those of a domain.
+func routeFlag(to map[string]*dnshedge.Client) func(string) error {
 	return func(s string) error {
 		domain, server, ok := strings.Cut(s, "=")
 		if !ok || domain == "" {
@@ -225,7 +225,7 @@ func route(to map[string]*dnshedge.Client) func(string) error {
 		if server == "" {
 			return nil
 		}
-		return into(&c.Upstreams)(server)
+		return upstreamFlag(&c.Upstreams)(server)
 	}
 }
 
@@ -235,8 +235,8 @@ type learner interface {
 	Import(io.Reader) error
 }
 
-// load reads what store wrote. Without a file, the learner starts empty.
-func load(l learner, path string) error {
+// loadState reads what store wrote. Without a file, the learner starts empty.
+func loadState(l learner, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the first start
@@ -251,8 +251,8 @@ func load(l learner, path string) error {
 	return nil
 }
 
-// store replaces the file as a whole, or leaves it as it was.
-func store(l learner, path string) error {
+// saveState replaces the file as a whole, or leaves it as it was.
+func saveState(l learner, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".dnsforward-*")
 	if err != nil {
 		return err
@@ -264,11 +264,11 @@ func store(l learner, path string) error {
 	return os.Rename(f.Name(), path)
 }
 
-func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// report writes what the forwarder did.
-func (f *forwarder) report(w io.Writer) {
-	s, a := f.client.Stats(), f.asking().Stats()
+// writeReport writes what the forwarder did.
+func (f *forwarder) writeReport(w io.Writer) {
+	s, a := f.client.Stats(), f.upstreamClient().Stats()
 	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
 		s.Queries, s.Hits, s.Stale, s.Local, s.Refreshes, s.Failures, f.client.Cache.Bytes())
 	fmt.Fprintf(w, "queries %d  hedges %d (won %d, denied %d)  resends %d  failovers %d  ignored messages %d\n",
@@ -279,14 +279,14 @@ func (f *forwarder) report(w io.Writer) {
 			state = "  SILENT"
 		}
 		fmt.Fprintf(w, "  %v: queries %d  round trip %v  p50 %v  p99 %v  loss delay %v  slow delay %v%s\n",
-			u.Upstream, u.Queries, round(u.SRTT), round(u.P50), round(u.P99), round(u.LossDelay), round(u.SlowDelay), state)
+			u.Upstream, u.Queries, roundDuration(u.SRTT), roundDuration(u.P50), roundDuration(u.P99), roundDuration(u.LossDelay), roundDuration(u.SlowDelay), state)
 	}
 	if f.resolver != nil {
 		s := f.resolver.Stats()
 		fmt.Fprintf(w, "from the root: questions %d  failures %d  queries %d (TCP %d)  hedges %d (won %d, denied %d)  timeouts %d  failovers %d  lame %d\n",
 			s.Questions, s.Failures, s.Wire, s.TCP, s.Hedges, s.HedgeWins, s.Denied, s.Timeouts, s.Failovers, s.Lame)
 		fmt.Fprintf(w, "  servers %d (resting %d)  zones %d  RRsets %d  bytes %d  first contact %v\n",
-			s.Servers, s.Resting, s.Zones, s.RRsets, s.Bytes, round(s.FirstContact))
+			s.Servers, s.Resting, s.Zones, s.RRsets, s.Bytes, roundDuration(s.FirstContact))
 		if s.Bogus != nil {
 			reportSecurity(w, s)
 		}
@@ -298,5 +298,5 @@ func (f *forwarder) report(w io.Writer) {
 
 // reportSecurity writes what signatures said.
 func reportSecurity(w io.Writer, s recursor.Stats) {
-	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, bogus(s), s.PassedOver)
+	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// metrics serves a forwarder's figures in the text format of Prometheus.
-type metrics struct{ *forwarder }
+// metricsHandler serves a forwarder's figures in the text format of Prometheus.
+type metricsHandler struct{ *forwarder }
 
 // metric is a figure without labels.
 type metric struct {
@@ -17,8 +17,8 @@ type metric struct {
 	value            int64
 }
 
-func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	s, a := m.client.Stats(), m.asking().Stats()
+func (m metricsHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	s, a := m.client.Stats(), m.upstreamClient().Stats()
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	all := []metric{
 		{"questions_total", "counter", "Questions asked by clients.", s.Queries},
@@ -48,10 +48,10 @@ func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 			metric{"recursor_servers_resting", "gauge", "Servers that are not asked first, because they were silent.", int64(s.Resting)},
 			metric{"recursor_bytes", "gauge", "Memory that the resolver takes, estimated.", s.Bytes},
 		)
-		all = append(all, security("recursor", s)...)
+		all = append(all, securityMetrics("recursor", s)...)
 	}
 	if m.validating != nil {
-		all = append(all, security("validator", m.validating.Stats())...)
+		all = append(all, securityMetrics("validator", m.validating.Stats())...)
 	}
 	for _, v := range all {
 		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\ndnsforward_%[1]s %[4]d\n", v.name, v.help, v.kind, v.value)
@@ -77,19 +77,19 @@ func (m metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// bogus returns how many answers were.
-func bogus(s recursor.Stats) (n int64) {
+// countBogus returns how many answers were.
+func countBogus(s recursor.Stats) (n int64) {
 	for _, one := range s.Bogus {
 		n += one
 	}
 	return n
 }
 
-// security returns what signatures say of answers.
-func security(of string, s recursor.Stats) []metric {
+// securityMetrics returns what signatures say of answers.
+func securityMetrics(of string, s recursor.Stats) []metric {
 	return []metric{
 		{of + "_secure_total", "counter", "Answers that are rightly signed.", s.Secure},
 		{of + "_insecure_total", "counter", "Answers that are proven not to be signed.", s.Insecure},
-		{of + "_bogus_total", "counter", "Answers that ought to be signed and are not, or not rightly.", bogus(s)},
+		{of + "_bogus_total", "counter", "Answers that ought to be signed and are not, or not rightly.", countBogus(s)},
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// fromTheRoot is what the flag -recursive, and those that need it, ask for.
-type fromTheRoot struct {
+// recursiveFlags is what the flag -recursive, and those that need it, ask for.
+type recursiveFlags struct {
 	on       bool
 	hints    []netip.Addr
 	stubs    map[string][]netip.AddrPort
@@ -25,7 +25,7 @@ type fromTheRoot struct {
 	trust    dnssec.Trust
 }
 
-func (r *fromTheRoot) define(flags *flag.FlagSet) {
+func (r *recursiveFlags) define(flags *flag.FlagSet) {
 	flags.BoolVar(&r.on, "recursive", false, "ask the servers of the zones, from the root down, instead of a resolver, and check signatures (DNSSEC)")
 	flags.Func("root-hint", "`address` of a root server, for -recursive; may be repeated (default: the Internet's)", func(s string) error {
 		ip, err := netip.ParseAddr(s)
@@ -69,7 +69,7 @@ func (r *fromTheRoot) define(flags *flag.FlagSet) {
 }
 
 // trusted returns whom signatures are believed.
-func (r *fromTheRoot) trusted() dnssec.Trust {
+func (r *recursiveFlags) trusted() dnssec.Trust {
 	if r.noDNSSEC {
 		return dnssec.Trust{Off: true}
 	}
@@ -81,7 +81,7 @@ func (r *fromTheRoot) trusted() dnssec.Trust {
 }
 
 // resolver makes the Resolver that c asks, after flags were parsed. It is nil without -recursive.
-func (r *fromTheRoot) resolver(c *dnshedge.Client, flags *flag.FlagSet) (*recursor.Resolver, error) {
+func (r *recursiveFlags) resolver(c *dnshedge.Client, flags *flag.FlagSet) (*recursor.Resolver, error) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	if !r.on {

@@ -121,12 +121,12 @@ func record(t *testing.T, s string) dns.RR {
 
 // parsed returns what the flags of a command line make of a client.
 func parsed(t *testing.T, c *dnshedge.Client, args ...string) (*recursor.Resolver, error) {
-	flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(fromTheRoot)
+	flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(recursiveFlags)
 	flags.SetOutput(io.Discard)
 	root.define(flags)
 	flags.Bool("forward-special", false, "")
-	flags.Func("upstream", "", into(&c.Upstreams))
-	flags.Func("fallback", "", into(&c.Fallback))
+	flags.Func("upstream", "", upstreamFlag(&c.Upstreams))
+	flags.Func("fallback", "", upstreamFlag(&c.Fallback))
 	flags.Float64Var(&c.Hedge.BudgetPercent, "budget", 5, "")
 	flags.BoolVar(&c.Hedge.Off, "no-hedging", false, "")
 	if err := flags.Parse(args); err != nil {
@@ -144,7 +144,7 @@ func TestRecursiveAsksFromTheRootDown(t *testing.T) {
 		require.NoError(t, err)
 		resolver.Dialer = world
 		t.Cleanup(func() { resolver.Close() })
-		require.NoError(t, load(resolver, saved))
+		require.NoError(t, loadState(resolver, saved))
 		f := &forwarder{client: client, resolver: resolver, metrics: freeAddress(t)}
 		begin(t, f)
 		m := ask("a.example.")
@@ -177,7 +177,7 @@ func TestRecursiveAsksFromTheRootDown(t *testing.T) {
 	require.Len(t, page.Recursors, 1)
 	assert.Equal(t, f.resolver.Stats().Wire, page.Recursors[0].Wire)
 
-	require.NoError(t, store(f.resolver, saved))
+	require.NoError(t, saveState(f.resolver, saved))
 	asked := world.root.Queries.Load()
 	run()
 	assert.Equal(t, asked, world.root.Queries.Load(), "the next run knows where example. is served")

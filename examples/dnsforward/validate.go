@@ -7,14 +7,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
-// validating is what stands below a client that checks the signatures of what its upstreams say.
-type validating struct {
+// validatingClient is what stands below a client that checks the signatures of what its upstreams say.
+type validatingClient struct {
 	*dnssec.Validator
 	upstreams *dnshedge.Client // that the Validator asks
 }
 
 // validator has c's upstreams be asked by a Validator, after flags were parsed. It is nil without -validate.
-func (r *fromTheRoot) validator(c *dnshedge.Client) *validating {
+func (r *recursiveFlags) validator(c *dnshedge.Client) *validatingClient {
 	if !r.validate {
 		return nil
 	}
@@ -22,19 +22,19 @@ func (r *fromTheRoot) validator(c *dnshedge.Client) *validating {
 		Upstreams: c.Upstreams, Fallback: c.Fallback, Hedge: c.Hedge, Timeout: c.Timeout, Dialer: c.Dialer, ResolvConf: c.ResolvConf,
 		SpecialUse: dnshedge.SpecialUseOff, // c answers those names
 	}
-	v := &validating{&dnssec.Validator{Exchanger: inner, Trust: r.trust, Name: "validator", Logger: slog.Default()}, inner}
+	v := &validatingClient{&dnssec.Validator{Exchanger: inner, Trust: r.trust, Name: "validator", Logger: slog.Default()}, inner}
 	c.Upstreams, c.Fallback, c.Exchanger = nil, nil, v.Validator
 	return v
 }
 
 // close ends both.
-func (v *validating) close() {
+func (v *validatingClient) close() {
 	v.Validator.Close()
 	v.upstreams.Close()
 }
 
-// asking returns the client that asks upstreams.
-func (f *forwarder) asking() *dnshedge.Client {
+// upstreamClient returns the client that asks upstreams.
+func (f *forwarder) upstreamClient() *dnshedge.Client {
 	if f.validating != nil {
 		return f.validating.upstreams
 	}

@@ -53,7 +53,7 @@ func TestValidateChecksWhatUpstreamsSay(t *testing.T) {
 		if insecure {
 			args = append(args, "-insecure", "example")
 		}
-		flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(fromTheRoot)
+		flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(recursiveFlags)
 		root.define(flags)
 		require.NoError(t, flags.Parse(args))
 		client := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{signedUpstream(t, world)}}
@@ -100,7 +100,7 @@ func TestValidateChecksWhatUpstreamsSay(t *testing.T) {
 			assert.NotContains(t, string(body), "dnsforward_queries_total 0\n")
 		}
 		var report strings.Builder
-		f.report(&report)
+		f.writeReport(&report)
 		assert.Contains(t, report.String(), "  secure 1  insecure 0  bogus 1  ")
 	}
 }

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// Delay is how long the addresses of one family wait for those of the other (RFC 8305 §3).
-	Delay = 50 * time.Millisecond
+	// ResolutionDelay is how long the addresses of one family wait for those of the other (RFC 8305 §3).
+	ResolutionDelay = 50 * time.Millisecond
 
-	// maxChain is how many CNAMEs are followed.
-	maxChain = 16
+	// maxCNAMEs is how many CNAMEs are followed.
+	maxCNAMEs = 16
 )
 
 // An Addr is an address and how long it may be used.
@@ -37,7 +37,7 @@ var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor
 // addresses and no error mean that the host has none of that type. A response code that
 // is a failure is an Rcode.
 func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
-	if !IsHost(host) {
+	if !IsHostName(host) {
 		return nil, RcodeError(dns.RcodeNameError)
 	}
 	m := new(dns.Msg)
@@ -53,7 +53,7 @@ func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]A
 		return nil, RcodeError(r.Rcode)
 	}
 	var out []Addr
-	EndOfChain(r, host, 1<<32-1, func(rr dns.RR, ttl uint32) bool {
+	FollowCNAMEs(r, host, 1<<32-1, func(rr dns.RR, ttl uint32) bool {
 		var b []byte
 		switch rr := rr.(type) {
 		case *dns.A:
@@ -70,9 +70,9 @@ func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]A
 	return out, nil
 }
 
-// IsHost reports whether a host may have this name, which consists of letters, digits, hyphens and underscores. Other
+// IsHostName reports whether a host may have this name, which consists of letters, digits, hyphens and underscores. Other
 // DNS names may carry characters that attack their reader. net.Resolver rejects them as well.
-func IsHost(name string) bool {
+func IsHostName(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	if name == "" || len(name) > 253 {
 		return false
@@ -92,16 +92,16 @@ func IsHost(name string) bool {
 	return true
 }
 
-// EndOfChain follows the CNAME chain of a name in a response, and passes the records of each name to take until take
+// FollowCNAMEs follows the CNAME chain of a name in a response, and passes the records of each name to take until take
 // returns true. It passes with each record the least of its TTL, the TTLs of the CNAMEs before it, and least. It
 // returns the least TTL without the record's.
-func EndOfChain(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
+func FollowCNAMEs(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
 	owners := make([]string, len(r.Answer))
 	for i, rr := range r.Answer {
 		owners[i] = dns.CanonicalName(rr.Header().Name)
 	}
-	for range maxChain {
+	for range maxCNAMEs {
 		next, taken := "", false
 		for i, rr := range r.Answer {
 			h := rr.Header()
@@ -129,8 +129,8 @@ func (e RcodeError) Error() string {
 	return "dnshedge: response code " + dns.RcodeToString[int(e)]
 }
 
-// NewNotFound returns the error of a host without addresses.
-func NewNotFound(host string) error {
+// NewNotFoundError returns the error of a host without addresses.
+func NewNotFoundError(host string) error {
 	return &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
@@ -152,12 +152,12 @@ func NewError(host string, err error) error {
 	return e
 }
 
-type serversKey struct{}
+type cacheBypassKey struct{}
 
 // WithCacheBypass returns a context under which a Client does not answer from its Cache.
 func WithCacheBypass(ctx context.Context) context.Context {
-	return context.WithValue(ctx, serversKey{}, true)
+	return context.WithValue(ctx, cacheBypassKey{}, true)
 }
 
 // HasCacheBypass reports whether WithCacheBypass made ctx or a parent of ctx.
-func HasCacheBypass(ctx context.Context) bool { return ctx.Value(serversKey{}) != nil }
+func HasCacheBypass(ctx context.Context) bool { return ctx.Value(cacheBypassKey{}) != nil }

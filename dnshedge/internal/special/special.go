@@ -18,11 +18,11 @@ const TTL = 10800
 // Zone is a zone that this machine serves. Its apex has an SOA and an NS record
 // (RFC 6303 §3), and nothing else exists but its records.
 type Zone struct {
-	name    string
-	program bool // every program serves it, and not only servers that cache
-	records []dns.RR
-	below   bool // all names below the apex exist, and have the apex's addresses
-	noData  bool // all names below the apex exist, and have no records
+	name              string
+	isForEveryProgram bool // every program serves it, and not only servers that cache
+	records           []dns.RR
+	hasNamesBelow     bool // all names below the apex exist, and have the apex's addresses
+	hasNoData         bool // all names below the apex exist, and have no records
 }
 
 // zones are the zones of the IANA registries "Special-Use Domain Names" and "Locally-Served DNS Zones" that are empty
@@ -30,7 +30,7 @@ type Zone struct {
 var zones = sync.OnceValue(func() map[string]*Zone {
 	zones := make(map[string]*Zone)
 	add := func(program bool, name string, records ...string) *Zone {
-		z := &Zone{name: name, program: program}
+		z := &Zone{name: name, isForEveryProgram: program}
 		records = append([]string{name + " SOA " + name + " nobody.invalid. 1 3600 1200 604800 10800", name + " NS " + name}, records...)
 		for _, r := range records {
 			rr, err := dns.NewRR(r)
@@ -55,11 +55,11 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 	}
 	const zeros = "0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.ip6.arpa." // of ::/4 to ::f
 
-	add(true, "localhost.", "localhost. A 127.0.0.1", "localhost. AAAA ::1").below = true // RFC 6761 §6.3
-	add(true, "invalid.")                                                                 // RFC 6761 §6.4
-	add(true, "onion.")                                                                   // RFC 7686 §2
-	add(true, "alt.")                                                                     // RFC 9476 §2
-	all("test.")                                                                          // RFC 6761 §6.2
+	add(true, "localhost.", "localhost. A 127.0.0.1", "localhost. AAAA ::1").hasNamesBelow = true // RFC 6761 §6.3
+	add(true, "invalid.")                                                                         // RFC 6761 §6.4
+	add(true, "onion.")                                                                           // RFC 7686 §2
+	add(true, "alt.")                                                                             // RFC 9476 §2
+	all("test.")                                                                                  // RFC 6761 §6.2
 	// RFC 6762 §22.1: names and addresses of the link, which multicast DNS finds.
 	all("local.", "254.169.in-addr.arpa.", "8.e.f.ip6.arpa.", "9.e.f.ip6.arpa.", "a.e.f.ip6.arpa.", "b.e.f.ip6.arpa.")
 	// RFC 6303 §4.1: private addresses.
@@ -77,8 +77,8 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 	for i := 64; i < 128; i++ {
 		all(fmt.Sprintf("%d.100.in-addr.arpa.", i))
 	}
-	all("home.arpa.", "service.arpa.")         // RFC 8375 §4, RFC 9665
-	add(false, "resolver.arpa.").noData = true // RFC 9462 §4, §6.4
+	all("home.arpa.", "service.arpa.")            // RFC 8375 §4, RFC 9665
+	add(false, "resolver.arpa.").hasNoData = true // RFC 9462 §4, §6.4
 	return zones
 })
 
@@ -96,7 +96,7 @@ func FindZone(name []byte, all bool) *Zone {
 	}
 	zones := zones()
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
-		if z := zones[string(name[off:])]; z != nil && (all || z.program) {
+		if z := zones[string(name[off:])]; z != nil && (all || z.isForEveryProgram) {
 			return z
 		}
 	}
@@ -114,12 +114,12 @@ func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 		return nil
 	}
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeNameError}}
-	if z.noData {
+	if z.hasNoData {
 		m.Rcode = dns.RcodeSuccess
 	}
 	for _, rr := range z.records {
 		owner, t := rr.Header().Name, rr.Header().Rrtype
-		if z.below && (t == dns.TypeA || t == dns.TypeAAAA) {
+		if z.hasNamesBelow && (t == dns.TypeA || t == dns.TypeAAAA) {
 			owner = name
 		}
 		if dns.IsSubDomain(name, owner) {

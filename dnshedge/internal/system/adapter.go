@@ -9,16 +9,16 @@ import (
 
 // adapter is a network adapter as Windows describes it, in IP_ADAPTER_ADDRESSES.
 type adapter struct {
-	Index   uint32 // of the adapter, which is the zone of its link-local addresses
-	Up      bool
-	Gateway bool   // has one
-	Metric  uint32 // the adapter with the least is asked first
-	Servers []netip.Addr
+	Index      uint32 // of the adapter, which is the zone of its link-local addresses
+	Up         bool
+	HasGateway bool   // has one
+	Metric     uint32 // the adapter with the least is asked first
+	Servers    []netip.Addr
 }
 
-// siteLocal are the servers that Windows assumes on adapters without any. RFC 3879 has
+// siteLocalNetwork are the servers that Windows assumes on adapters without any. RFC 3879 has
 // deprecated them.
-var siteLocal = netip.MustParsePrefix("fec0::/10")
+var siteLocalNetwork = netip.MustParsePrefix("fec0::/10")
 
 // adapterServers returns the DNS servers of a machine in the order in which Windows asks them. It omits adapters that
 // are down. Adapters without a gateway come last, because they are tunnels, or networks of virtual machines that lead
@@ -26,8 +26,8 @@ var siteLocal = netip.MustParsePrefix("fec0::/10")
 func adapterServers(all []adapter) (servers []netip.Addr) {
 	all = slices.DeleteFunc(slices.Clone(all), func(a adapter) bool { return !a.Up })
 	slices.SortStableFunc(all, func(a, b adapter) int {
-		if a.Gateway != b.Gateway {
-			if a.Gateway {
+		if a.HasGateway != b.HasGateway {
+			if a.HasGateway {
 				return -1
 			}
 			return 1
@@ -36,7 +36,7 @@ func adapterServers(all []adapter) (servers []netip.Addr) {
 	})
 	for _, a := range all {
 		for _, ip := range a.Servers {
-			if siteLocal.Contains(ip) {
+			if siteLocalNetwork.Contains(ip) {
 				continue
 			}
 			if ip.Is6() && ip.IsLinkLocalUnicast() {

@@ -13,7 +13,7 @@ import (
 // TestServersOfAdaptersInWindowsOrder has adapters as laptops show them.
 func TestServersOfAdaptersInWindowsOrder(t *testing.T) {
 	adapter := func(index uint32, up, gateway bool, metric uint32, servers string) system.Adapter {
-		a := system.Adapter{Index: index, Up: up, Gateway: gateway, Metric: metric}
+		a := system.Adapter{Index: index, Up: up, HasGateway: gateway, Metric: metric}
 		for _, s := range strings.Fields(servers) {
 			a.Servers = append(a.Servers, netip.MustParseAddr(s))
 		}

@@ -12,12 +12,12 @@ import (
 const systemConf = "/etc/resolv.conf"
 
 // askSystem returns macOS's servers, with the servers that a VPN or a file in /etc/resolver sets for some domains.
-var askSystem = func() (Named, error) {
+var askSystem = func() (Configuration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "/usr/sbin/scutil", "--dns").Output()
 	if err != nil {
-		return Named{}, fmt.Errorf("dnshedge: scutil --dns: %w", err)
+		return Configuration{}, fmt.Errorf("dnshedge: scutil --dns: %w", err)
 	}
 	return ParseScutil(string(out)), nil
 }

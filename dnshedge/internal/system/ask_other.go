@@ -6,4 +6,4 @@ package system
 const systemConf = "/etc/resolv.conf"
 
 // askSystem is nil, because systemConf says it all.
-var askSystem func() (Named, error)
+var askSystem func() (Configuration, error)

@@ -13,7 +13,7 @@ import (
 const systemConf = ""
 
 // askSystem returns the DNS servers of this machine's adapters.
-var askSystem = func() (found Named, err error) {
+var askSystem = func() (found Configuration, err error) {
 	const flags = windows.GAA_FLAG_INCLUDE_GATEWAYS | windows.GAA_FLAG_SKIP_UNICAST | windows.GAA_FLAG_SKIP_ANYCAST |
 		windows.GAA_FLAG_SKIP_MULTICAST | windows.GAA_FLAG_SKIP_FRIENDLY_NAME
 	size := uint32(15000) // what Microsoft recommends to begin with
@@ -41,7 +41,7 @@ func listAdapters(first *windows.IpAdapterAddresses) (all []adapter) {
 		}
 		one := adapter{
 			Index: a.Ipv6IfIndex, Up: a.OperStatus == windows.IfOperStatusUp,
-			Gateway: a.FirstGatewayAddress != nil, Metric: cmp.Or(a.Ipv4Metric, a.Ipv6Metric),
+			HasGateway: a.FirstGatewayAddress != nil, Metric: cmp.Or(a.Ipv4Metric, a.Ipv6Metric),
 		}
 		for s := a.FirstDnsServerAddress; s != nil; s = s.Next {
 			// Of addresses that are neither IPv4 nor IPv6, IP returns nil.

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	hostsCheck = 5 * time.Second // as often as Go's resolver looks
-	hostsTTL   = 30              // in seconds, of what a hosts file says
+	hostsCheckInterval = 5 * time.Second // as often as Go's resolver looks
+	hostsTTL           = 30              // in seconds, of what a hosts file says
 
-	shortFile    = 64 << 10 // bytes that are read in some milliseconds
+	maxShortFile = 64 << 10 // bytes that are read in some milliseconds
 	maxHostAddrs = 256      // of one name
 )
 
@@ -71,7 +71,7 @@ func (f *Hosts) Load() error {
 // Find returns the entry for the name of q, or nil. Load must have returned nil before. Every five seconds it checks
 // whether the file has changed. An unreadable file changes nothing, and no call waits for a long file.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
-	if now.UnixNano()-f.checked.Load() >= int64(hostsCheck) && f.mu.TryLock() {
+	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
 		f.refreshInBackground(now)
 	}
 	var buf [wire.MaxKey]byte
@@ -87,7 +87,7 @@ func (f *Hosts) refreshInBackground(now time.Time) {
 	}
 	switch {
 	case err != nil || info.ModTime().Equal(f.changed) && info.Size() == f.size:
-	case info.Size() <= shortFile:
+	case info.Size() <= maxShortFile:
 		read(context.Background())
 		return
 	case f.spawn(read):

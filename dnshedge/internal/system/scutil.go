@@ -10,18 +10,18 @@ import (
 
 // scutilResolver is one resolver in the output of scutil.
 type scutilResolver struct {
-	domain  string // of the names that they are for, in lower case and without the last dot; empty: all names
-	order   int    // those with the least are asked first
-	port    uint16
-	servers []netip.Addr
-	mdns    bool // the names are asked for by multicast
-	added   bool // to others
+	domain         string // of the names that they are for, in lower case and without the last dot; empty: all names
+	order          int    // those with the least are asked first
+	port           uint16
+	servers        []netip.Addr
+	isMulticast    bool // the names are asked for by multicast
+	isSupplemental bool // to others
 }
 
 // ParseScutil reads the output of "scutil --dns" of macOS. It uses the first of the two lists. The second one, of
 // scoped queries, is for programs that choose a network interface. Resolvers without servers, for example for multicast
 // DNS, are omitted.
-func ParseScutil(out string) Named {
+func ParseScutil(out string) Configuration {
 	var all []*scutilResolver
 	var r *scutilResolver // that the lines are about
 	for line := range strings.Lines(out) {
@@ -48,22 +48,22 @@ func ParseScutil(out string) Named {
 			n, _ := strconv.ParseUint(value, 10, 16)
 			r.port = uint16(n)
 		case key == "options":
-			r.mdns = slices.Contains(strings.Fields(value), "mdns")
+			r.isMulticast = slices.Contains(strings.Fields(value), "mdns")
 		case key == "flags":
-			r.added = strings.Contains(value, "Supplemental")
+			r.isSupplemental = strings.Contains(value, "Supplemental")
 		case strings.HasPrefix(key, "nameserver["):
 			if ip, err := netip.ParseAddr(value); err == nil {
 				r.servers = append(r.servers, ip.Unmap())
 			}
 		}
 	}
-	if len(all) > 0 && !all[0].added {
+	if len(all) > 0 && !all[0].isSupplemental {
 		all[0].domain = "" // the network's name, and not the names that its servers are for
 	}
 	slices.SortStableFunc(all, func(a, b *scutilResolver) int { return cmp.Compare(a.order, b.order) })
-	found := Named{Domains: make(map[string][]netip.AddrPort)}
+	found := Configuration{Domains: make(map[string][]netip.AddrPort)}
 	for _, r := range all {
-		if r.mdns {
+		if r.isMulticast {
 			continue
 		}
 		for _, ip := range r.servers {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	resolvCheck = 5 * time.Second // as often as Go's resolver looks
-	resolvMax   = 3               // servers that are used, see resolv.conf(5)
+	checkInterval = 5 * time.Second // as often as Go's resolver looks
+	maxServers    = 3               // servers that are used, see resolv.conf(5)
 )
 
 // A Server is a DNS server that the system has.
@@ -29,8 +29,8 @@ type Server struct {
 	Stream bool   // it is to be asked over TCP
 }
 
-// Named holds the servers that the system's configuration names.
-type Named struct {
+// Configuration holds the servers that the system's configuration names.
+type Configuration struct {
 	Servers []netip.AddrPort            // in the order of preference
 	Domains map[string][]netip.AddrPort // of those that are for the names in a domain only
 }
@@ -38,9 +38,9 @@ type Named struct {
 // Servers are the system's servers, as the system itself or a resolv.conf file names them.
 // Both are read again when they may have changed. A Servers is safe for concurrent use.
 type Servers struct {
-	Ask  func() (Named, error)  // the system; nil: the file is all there is
-	Path string                 // read if the system says nothing; empty: there is none
-	OK   func(addr string) bool // whether the server at a host and port can be asked; others are left out
+	Ask  func() (Configuration, error) // the system; nil: the file is all there is
+	Path string                        // read if the system says nothing; empty: there is none
+	OK   func(addr string) bool        // whether the server at a host and port can be asked; others are left out
 
 	// Spawn calls f in a goroutine that its owner waits for, or reports false if no more may begin.
 	Spawn func(f func(context.Context)) bool
@@ -50,19 +50,19 @@ type Servers struct {
 	mu      sync.Mutex // guards the fields below; not held while the system is asked or the file is read
 	checked time.Time
 	reading chan struct{} // closed when what is being read is known; nil: nothing is
-	known   systemState
+	state   systemState
 }
 
 // systemState is the latest configuration that was read. Its fields are replaced, never changed.
 type systemState struct {
-	err     error // why no servers are known; nil if all is not
-	asked   bool  // the system has answered
-	changed time.Time
-	size    int64
-	all     []Server            // for all names
-	domains map[string][]Server // in wire format and lower case
-	rotate  bool
-	version uint64 // how often all and domains have become others
+	err            error // why no servers are known; nil if all is not
+	asked          bool  // the system has answered
+	changed        time.Time
+	size           int64
+	defaultServers []Server            // for all names
+	domains        map[string][]Server // in wire format and lower case
+	rotate         bool
+	version        uint64 // how often all and domains have become others
 }
 
 // NewServers returns the servers that the file at path names, or the system's if path is empty.
@@ -77,44 +77,44 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 // lower case. The map must not be changed.
 func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
-// Rotates reports whether the file has the option rotate.
-func (f *Servers) Rotates() bool {
+// HasRotateOption reports whether the file has the option rotate.
+func (f *Servers) HasRotateOption() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.known.rotate
+	return f.state.rotate
 }
 
-// All returns the servers for all names. If the system or the file names no servers, or the file is missing or must not
+// DefaultServers returns the servers for all names. If the system or the file names no servers, or the file is missing or must not
 // be read, it returns the local machine's addresses. It returns an error if no servers are known and reading failed for
 // another reason; the next call reads again. It returns nil and no error if Spawn's owner was closed before the first
 // read.
-func (f *Servers) All(now time.Time) ([]Server, error) {
+func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
-	return k.all, k.err
+	return k.defaultServers, k.err
 }
 
 // Version returns a number that changes when the servers or their order change.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// Route returns the servers that the system asks about q only, and the length of their domain
+// RouteServers returns the servers that the system asks about q only, and the length of their domain
 // in wire format; 0: there are none.
-func (f *Servers) Route(q *wire.Query, now time.Time) ([]Server, int) {
+func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f.Ask == nil {
 		return nil, 0
 	}
 	return domain.LongestMatch(f.latestState(now).domains, q)
 }
 
-// resolvPatience is how long questions wait for a new read of the configuration, when an old one is known. A file takes
+// refreshPatience is how long questions wait for a new read of the configuration, when an old one is known. A file takes
 // less, and scutil on a busy machine more.
-const resolvPatience = 10 * time.Millisecond
+const refreshPatience = 10 * time.Millisecond
 
 // latestState returns the latest configuration. If it may have changed, a goroutine reads it, and all questions of the
 // first resolvPatience wait for that. So questions that arrive together use the same servers.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
-	had, age := f.known, now.Sub(f.checked)
-	if had.all != nil && age < resolvCheck && (f.reading == nil || age >= resolvPatience) {
+	had, age := f.state, now.Sub(f.checked)
+	if had.defaultServers != nil && age < checkInterval && (f.reading == nil || age >= refreshPatience) {
 		f.mu.Unlock()
 		return had
 	}
@@ -126,13 +126,13 @@ func (f *Servers) latestState(now time.Time) systemState {
 			return had
 		}
 	}
-	if had.all == nil || age >= resolvCheck {
+	if had.defaultServers == nil || age >= checkInterval {
 		f.checked = now
 	}
-	patience := resolvPatience - now.Sub(f.checked)
+	patience := refreshPatience - now.Sub(f.checked)
 	done := f.reading
 	f.mu.Unlock()
-	if had.all == nil {
+	if had.defaultServers == nil {
 		<-done
 	} else {
 		late := time.NewTimer(patience)
@@ -144,31 +144,31 @@ func (f *Servers) latestState(now time.Time) systemState {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.known
+	return f.state
 }
 
 // refreshState reads the configuration again. After an error the known servers stay, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
-	all, domains := k.all, k.domains
+	all, domains := k.defaultServers, k.domains
 	ok, err := f.askSystem(&k)
 	if !ok {
 		if f.Path != "" {
 			err = f.readConfig(&k)
 		}
-		if k.all == nil && err == nil {
-			k.all = []Server{{Addr: "127.0.0.1:53"}, {Addr: "[::1]:53"}}
+		if k.defaultServers == nil && err == nil {
+			k.defaultServers = []Server{{Addr: "127.0.0.1:53"}, {Addr: "[::1]:53"}}
 		}
 	}
 	k.err = nil
-	if k.all == nil {
+	if k.defaultServers == nil {
 		k.err = err
 	}
-	if !slices.Equal(all, k.all) || !maps.EqualFunc(domains, k.domains, slices.Equal[[]Server]) {
+	if !slices.Equal(all, k.defaultServers) || !maps.EqualFunc(domains, k.domains, slices.Equal[[]Server]) {
 		k.version++
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known = k
+	f.state = k
 	close(f.reading)
 	f.reading = nil
 }
@@ -185,20 +185,20 @@ func (f *Servers) askSystem(k *systemState) (bool, error) {
 		return k.asked, err
 	}
 	k.asked, k.changed, k.rotate = true, time.Time{}, false
-	k.all, k.domains = f.firstServers(named.Servers), make(map[string][]Server)
+	k.defaultServers, k.domains = f.firstServers(named.Servers), make(map[string][]Server)
 	for name, servers := range named.Domains {
 		key, err := domain.ParseKey(name)
 		if first := f.firstServers(servers); err == nil && first != nil {
 			k.domains[key] = first
 		}
 	}
-	return k.all != nil, nil
+	return k.defaultServers != nil, nil
 }
 
 // firstServers returns the first servers that can be asked.
 func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
 	for _, at := range servers {
-		if addr := at.String(); len(first) < resolvMax && f.OK(addr) {
+		if addr := at.String(); len(first) < maxServers && f.OK(addr) {
 			first = append(first, Server{Addr: addr})
 		}
 	}
@@ -209,7 +209,7 @@ func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
 // resolver. Any other error changes nothing: its cause, as that no file can be opened now, may pass.
 func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)
-	if err == nil && k.all != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {
+	if err == nil && k.defaultServers != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {
 		return nil
 	}
 	var text []byte
@@ -217,13 +217,13 @@ func (f *Servers) readConfig(k *systemState) error {
 		text, err = os.ReadFile(f.Path)
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		k.all, k.rotate, k.changed = nil, false, time.Time{}
+		k.defaultServers, k.rotate, k.changed = nil, false, time.Time{}
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	k.all, k.changed, k.size = nil, info.ModTime(), info.Size()
+	k.defaultServers, k.changed, k.size = nil, info.ModTime(), info.Size()
 	named, options := parseResolvConf(string(text))
 	k.rotate = slices.Contains(options, "rotate")
 	stream := slices.ContainsFunc(options, func(o string) bool { return o == "use-vc" || o == "usevc" || o == "tcp" }) // of Linux, FreeBSD and OpenBSD
@@ -231,8 +231,8 @@ func (f *Servers) readConfig(k *systemState) error {
 		if _, err := netip.ParseAddr(s); err != nil {
 			continue // a name is no server, for Go and glibc as well
 		}
-		if addr := net.JoinHostPort(s, "53"); len(k.all) < resolvMax && f.OK(addr) {
-			k.all = append(k.all, Server{addr, stream})
+		if addr := net.JoinHostPort(s, "53"); len(k.defaultServers) < maxServers && f.OK(addr) {
+			k.defaultServers = append(k.defaultServers, Server{addr, stream})
 		}
 	}
 	return nil

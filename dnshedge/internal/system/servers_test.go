@@ -42,40 +42,40 @@ func TestServersAreReadAgainAfterError(t *testing.T) {
 	now := time.Now()
 
 	loop()
-	all, err := servers.All(now)
+	all, err := servers.DefaultServers(now)
 	require.ErrorIs(t, err, syscall.ELOOP)
 	assert.Empty(t, all, "no question goes to a server that the file may not name")
 
 	remove()
 	write()
-	all, err = servers.All(now)
+	all, err = servers.DefaultServers(now)
 	require.NoError(t, err)
 	assert.Equal(t, named, all, "the file is read again at once while no servers are known")
-	assert.True(t, servers.Rotates())
+	assert.True(t, servers.HasRotateOption())
 	version := servers.Version(now)
 
 	remove()
 	loop()
 	now = now.Add(5 * time.Second)
-	all, err = servers.All(now)
+	all, err = servers.DefaultServers(now)
 	require.NoError(t, err)
 	assert.Equal(t, named, all, "an error changes nothing")
-	assert.True(t, servers.Rotates())
+	assert.True(t, servers.HasRotateOption())
 	assert.Equal(t, version, servers.Version(now))
 
 	remove()
 	now = now.Add(5 * time.Second)
-	all, err = servers.All(now)
+	all, err = servers.DefaultServers(now)
 	require.NoError(t, err)
 	assert.Equal(t, local, all, "a file that is missing names no servers")
-	assert.False(t, servers.Rotates())
+	assert.False(t, servers.HasRotateOption())
 
 	write()
 	now = now.Add(5 * time.Second)
-	all, err = servers.All(now)
+	all, err = servers.DefaultServers(now)
 	require.NoError(t, err)
 	assert.Equal(t, named, all, "the same file is read again")
-	assert.True(t, servers.Rotates())
+	assert.True(t, servers.HasRotateOption())
 }
 
 func TestServersOfSystemThatFailsFirst(t *testing.T) {
@@ -83,13 +83,13 @@ func TestServersOfSystemThatFailsFirst(t *testing.T) {
 	err := busy
 	servers := newServers("")
 	servers.Path = ""
-	servers.Ask = func() (system.Named, error) {
-		return system.Named{Servers: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53")}}, err
+	servers.Ask = func() (system.Configuration, error) {
+		return system.Configuration{Servers: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53")}}, err
 	}
-	_, got := servers.All(time.Now())
+	_, got := servers.DefaultServers(time.Now())
 	require.ErrorIs(t, got, busy)
 	err = nil
-	all, got := servers.All(time.Now())
+	all, got := servers.DefaultServers(time.Now())
 	require.NoError(t, got)
 	assert.Equal(t, []system.Server{{Addr: "192.0.2.53:53"}}, all)
 }
@@ -100,8 +100,8 @@ func TestServersAreReadBehindLongLine(t *testing.T) {
 	text := "search " + long + "\n# nameserver 192.0.2.1\n; " + long + "\nnameserver\nnameserver\t192.0.2.53 # main\r\nnameserver ns.example\noptions rotate\nnameserver 2001:db8::53"
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	servers := newServers(path)
-	all, err := servers.All(time.Now())
+	all, err := servers.DefaultServers(time.Now())
 	require.NoError(t, err)
 	assert.Equal(t, []system.Server{{Addr: "192.0.2.53:53"}, {Addr: "[2001:db8::53]:53"}}, all)
-	assert.True(t, servers.Rotates())
+	assert.True(t, servers.HasRotateOption())
 }
