@@ -9,9 +9,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Addresses returns the servers for a name, in the form that ExchangeContext takes: Upstreams or the system's servers,
-// and then Fallback. It returns none for names in Routes and for names with system servers of their own, because no
-// other server may see these names. It returns none if there is an Exchanger.
+// Addresses returns the servers for a name, as strings that ExchangeContext accepts as its address. The servers are
+// Upstreams, or else the system's servers, followed by Fallback.
+//
+// It returns nil if Exchanger is set, if a field is invalid, or if the system's servers cannot be read. It also returns
+// nil for a name in Routes, and for a name in a domain for which the system has separate servers: no other server may
+// see such a name.
 //
 // A dnssec.Validator asks these servers one after the other when an answer is bogus.
 func (c *Client) Addresses(name string) []string {

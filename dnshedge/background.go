@@ -6,21 +6,22 @@ import (
 	"sync/atomic"
 )
 
-// background runs the goroutines of a Client that outlive a call. Close cancels and awaits them. The zero value needs
-// init.
+// background runs the goroutines of a Client that outlive a call. Close cancels their context and waits until they have
+// returned. init must be called before first use.
 type background struct {
 	ctx    context.Context // ends with Close; never changes
 	cancel context.CancelFunc
 
-	isClosed atomic.Bool // wg counts no more; stored under mu
+	isClosed atomic.Bool // no goroutine is started any more; stored under mu
 
-	mu sync.Mutex     // guards wg's counting; it may be taken under any other lock but those of a server
-	wg sync.WaitGroup // of what runs
+	mu sync.Mutex     // guards the counting of wg; it may be locked while any lock is held except a server's
+	wg sync.WaitGroup // counts the running goroutines
 }
 
 func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
-// addGoroutine counts a goroutine for waitForAll. The goroutine must call wg.Done. It reports false after cancelAll.
+// addGoroutine counts a goroutine that waitForAll waits for. The goroutine must call wg.Done. After cancelAll it counts
+// nothing and reports false.
 func (b *background) addGoroutine() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,8 +32,8 @@ func (b *background) addGoroutine() bool {
 	return true
 }
 
-// spawnGoroutine calls f in a goroutine that waitForAll awaits. cancelAll cancels its context. It reports false after
-// cancelAll.
+// spawnGoroutine calls f in a new goroutine, which waitForAll waits for. cancelAll cancels the context of f. After
+// cancelAll, spawnGoroutine does not call f and reports false.
 func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	if !b.addGoroutine() {
 		return false
@@ -44,7 +45,7 @@ func (b *background) spawnGoroutine(f func(context.Context)) bool {
 	return true
 }
 
-// cancelAll cancels the context, and prevents new goroutines.
+// cancelAll cancels the context of all goroutines, and prevents new ones.
 func (b *background) cancelAll() {
 	b.mu.Lock()
 	b.isClosed.Store(true)
@@ -52,5 +53,5 @@ func (b *background) cancelAll() {
 	b.cancel()
 }
 
-// waitForAll waits until all goroutines have returned. It is called after cancelAll.
+// waitForAll waits until all goroutines have returned. The caller must have called cancelAll.
 func (b *background) waitForAll() { b.wg.Wait() }

@@ -24,21 +24,21 @@ const (
 	staleTTL           = 30 * time.Second // RFC 8767 §4
 	staleRecheck       = 30 * time.Second // RFC 8767 §5: the failure recheck timer
 
-	forgetFailure = 5 * time.Minute // after the time that a failure was kept it is no longer the one before the next
+	forgetFailure = 5 * time.Minute // a failure that expired this long ago does not lengthen the lifetime of the next failure
 
-	refreshClaim = 30 * time.Second // that nobody else refreshes what somebody does
+	refreshClaim = 30 * time.Second // the longest time for which one refresh of an entry prevents a second one
 
-	refreshShare = 10 // an entry is refreshed in the last tenth of its life,
-	refreshHits  = 2  // if it was asked for so often
+	refreshShare = 10 // an entry is refreshed in the last tenth of its TTL,
+	refreshHits  = 2  // if it had more hits than this
 )
 
-// A retryBackoff is how long the first failure of a question is kept. The next is kept twice as
-// long, and so on (RFC 9520 §3.2).
+// A retryBackoff says how long a failure is cached: first for the first failure of a question, and twice as long for
+// each further failure in a row, up to most (RFC 9520 §3.2).
 type retryBackoff struct{ first, most time.Duration }
 
 var (
-	failureOfServers   = retryBackoff{time.Second, 5 * time.Second}      // which keep failures themselves
-	failureOfExchanger = retryBackoff{5 * time.Second, 20 * time.Second} // which asks every server of a zone for each; names are back soon after an outage
+	failureOfServers   = retryBackoff{time.Second, 5 * time.Second}      // servers cache failures themselves
+	failureOfExchanger = retryBackoff{5 * time.Second, 20 * time.Second} // an Exchanger may ask all servers of a zone for each question; the limit of 20 s lets names recover soon after an outage
 )
 
 // Extended DNS errors, RFC 8914.
@@ -53,78 +53,79 @@ const (
 	edeNetwork          = 23
 )
 
-// Cache keeps answers for as long as the RFCs allow: positive ones as long as their
-// TTLs say (RFC 2181 §5.2), negative ones as long as their SOA says (RFC 2308),
-// failures briefly (RFC 9520), and expired ones in case the servers fail (RFC 8767).
-// Names below one that does not exist do not either (RFC 8020), if that was validated: see
-// Upstream.TrustAD and Exchanger. The addresses of an answer take turns. What the system's servers said is forgotten when the system has others,
-// as after a change of the network, also if a Client below has asked them: see Exchanger.
+// Cache stores the answers of a Client:
 //
-// The zero value is an empty cache with the defaults below. The fields must not
-// be changed after first use. A Cache is safe for concurrent use, and several
-// Clients may share one if their servers give the same answers.
+//   - positive answers for their TTL (RFC 2181 §5.2),
+//   - negative answers for the TTL of their SOA record (RFC 2308),
+//   - failures for a few seconds (RFC 9520),
+//   - expired answers as a substitute in case the servers fail (RFC 8767).
+//
+// An NXDOMAIN answer also answers questions for all names below its name (RFC 8020), if a trusted validator has checked
+// it: see Upstream.TrustAD and Exchanger. The addresses of an answer are rotated. Answers of the system's servers are
+// invalidated when the system's servers change, for example when the network changes.
+//
+// The zero value is an empty cache with the defaults below. The fields must not be changed after first use. A Cache is
+// safe for concurrent use. Several Clients may share a Cache if their servers give the same answers.
 type Cache struct {
-	// MaxBytes bounds the memory that entries take, by an estimate. The entries that
-	// are least likely to be asked for again are removed first. Zero: 16 MiB.
+	// MaxBytes limits the estimated memory of the entries. The entries that are least likely to be requested again are
+	// removed first. Zero: 16 MiB.
 	MaxBytes int64
 
-	// MinTTL raises shorter TTLs of positive answers. A TTL of 0 is not raised, and
-	// such an answer is not kept. Zero: no TTL is raised. It must not exceed MaxTTL.
+	// MinTTL raises shorter TTLs of positive answers. An answer with a TTL of 0 is not cached. Zero: no TTL is raised.
+	// MinTTL must not exceed MaxTTL.
 	MinTTL time.Duration
 
 	// MaxTTL lowers longer TTLs. Zero: a day.
 	MaxTTL time.Duration
 
-	// MaxNegativeTTL bounds how long an answer is kept that a name or a type does not
-	// exist. Zero: an hour. 5 s suits clusters where services come and go.
+	// MaxNegativeTTL limits how long an answer is cached that denies the existence of a name or of a type. Zero: an
+	// hour. 5 s suits clusters whose services change often.
 	MaxNegativeTTL time.Duration
 
-	// StaleAfter is how long a caller waits for the servers before it gets an expired
-	// answer. Zero: 1.8 s. Negative: callers get expired answers at once, and these
-	// are refreshed in the background.
+	// StaleAfter is how long a caller waits for the servers before it gets an expired answer. Zero: 1.8 s. Negative: a
+	// caller gets an expired answer at once, and the answer is refreshed in the background.
 	StaleAfter time.Duration
 
-	// MaxStale is how long answers are kept after they expired. Zero: a day.
-	// Negative: not at all.
+	// MaxStale is how long an answer is stored after it has expired. Zero: a day. Negative: not at all.
 	MaxStale time.Duration
 
-	// NoRefresh turns off that popular entries are refreshed before they expire.
+	// NoRefresh turns off the refresh of popular entries before they expire.
 	NoRefresh bool
 
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
-	seed  maphash.Seed                 // so that nobody can make keys with the same hash
-	clock coarseClock                  // which began when the cache was first used
+	seed  maphash.Seed                 // random, so that clients cannot construct keys with the same hash
+	clock coarseClock                  // starts when the cache is first used
 
-	systemChanges atomic.Uint32 // how often the system's servers have become others
-	clients       atomic.Uint32 // how many Clients have used the Cache
+	systemChanges atomic.Uint32 // number of times that the system's servers have changed
+	clients       atomic.Uint32 // number of Clients that have used the Cache
 }
 
 // answerOrigin is the source of a cache entry: the Client, the generation of the system's servers, and the route. The
 // zero value is an unknown source, whose entries stay until they expire.
 type answerOrigin struct {
-	client    uint16 // the Client that asked; 0: the answer is one of Set, or the Client is not known
-	system    uint16 // 0: not the system's servers; else which of those it has had
-	domain    uint8  // length in wire format of the domain that those have a route for; 0: it came by none
-	validated bool   // a server said so that is trusted to validate
+	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer, or the Client is unknown
+	system    uint16 // generation of the system's servers; 0: the answer is not theirs
+	domain    uint8  // length in wire format of the domain of the route; 0: no route was used
+	validated bool   // a trusted validator has checked the answer
 }
 
-// systemGeneration returns the number of the system's present set of servers. It is never 0.
+// systemGeneration returns the generation of the system's servers, which changes with the servers. It is never 0.
 func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Load()%math.MaxUint16) }
 
 // expireSystemEntries invalidates all entries from the system's servers.
 func (c *Cache) expireSystemEntries() { c.systemChanges.Add(1) }
 
-// notExported is the member of entries that no export includes: entries of all Clients after the first 65534, and of
-// several sources.
+// notExported is the client number of entries that no export includes: entries of all Clients after the first 65534,
+// and entries with several sources.
 const notExported = math.MaxUint16
 
-// addClient returns the number of a Client that begins to use the Cache. Clients after the first 65534 share the last
+// addClient returns the number of a Client that starts to use the Cache. Clients after the first 65534 share the last
 // number.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
-// addOrigin adds the source of the target of an alias. The entry then has several sources. It is invalidated with the
-// system's servers if one source is the system.
+// addOrigin adds the source of the target of an alias. The entry then has several sources, and no export includes it.
+// The entry is invalidated with the system's servers if one of its sources is the system.
 func (o *answerOrigin) addOrigin(target answerOrigin) {
 	o.client = notExported
 	if o.system == 0 {
@@ -135,21 +136,21 @@ func (o *answerOrigin) addOrigin(target answerOrigin) {
 // isCurrent reports whether the source of an entry is still in use.
 func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c.systemGeneration() }
 
-// entry is a cached answer or failure. Only its atomics change.
+// entry is a cached answer or failure. Only its atomic fields change.
 type entry struct {
 	*wire.Answer               // nil if err is set
-	err          error         // of an exchange without any answer
-	question     []byte        // name, type and class as in the key, if there is no Answer
-	stored       time.Duration // since the epoch, when the TTLs began to count down
+	err          error         // error of an exchange without a response; nil if Answer is set
+	question     []byte        // name, type and class as in the key; nil if Answer is set
+	stored       time.Duration // when the TTLs began to count down, as time since the epoch of the cache's clock
 	ttl          time.Duration
-	fails        uint8 // failures in a row; 0: this is an answer
-	bits         byte  // the last byte of the key
+	fails        uint8 // failures in a row; 0: the entry is an answer
+	bits         byte  // last byte of the key
 	answerOrigin
 
 	hits           atomic.Uint32
-	noRefreshOf    atomic.Uint32 // the type of which noRefreshUntil holds; [dns.TypeANY]: of all, if the entry is of all
-	claimed        atomic.Int64  // until when somebody refreshes it, in nanoseconds since the epoch
-	noRefreshUntil atomic.Int64  // nanoseconds since the epoch
+	noRefreshOf    atomic.Uint32 // the question type to which noRefreshUntil applies; [dns.TypeANY]: all types
+	claimed        atomic.Int64  // until when a refresh prevents a second one, in nanoseconds since the epoch
+	noRefreshUntil atomic.Int64  // in nanoseconds since the epoch
 }
 
 func (c *Cache) init() {
@@ -176,7 +177,7 @@ func (e *entry) sizeInBytes() uint32 {
 	return uint32(n)
 }
 
-// matchesKey reports whether the entry is that of a key.
+// matchesKey reports whether the entry is stored under key, and not only under the same hash.
 func (e *entry) matchesKey(key []byte) bool {
 	n := len(key) - wire.KeyLen
 	own := e.question
@@ -189,7 +190,7 @@ func (e *entry) matchesKey(key []byte) bool {
 	return string(own[:n]) == string(key[:n])
 }
 
-// findEntry returns the entry of a key, or nil.
+// findEntry returns the entry of a key, or nil. The entry may have expired.
 func (c *Cache) findEntry(key []byte) *entry {
 	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.matchesKey(key) && c.isCurrent(e) {
 		return e
@@ -197,11 +198,11 @@ func (c *Cache) findEntry(key []byte) *entry {
 	return nil
 }
 
-// remainingTime returns the time until the entry expires; it is negative after that.
+// remainingTime returns the time until the entry expires. It is negative after that.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
-// canServeStale reports whether the entry is an answer that may be served when the servers fail (RFC 8767). It is false
-// for nil.
+// canServeStale reports whether e is an answer that may still be served when the servers fail (RFC 8767). It is true
+// for a fresh answer, and false for nil.
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 	return e != nil && e.fails == 0 && e.remainingTime(at) > -c.staleTime() && c.isCurrent(e)
 }
@@ -213,7 +214,7 @@ func (c *Cache) maxBytes() int64 {
 	return defaultMaxBytes
 }
 
-// ttlLimits returns the limits of TTLs that the Cache's fields set.
+// ttlLimits returns the TTL limits of the Cache, with defaults for fields that are not set.
 func (c *Cache) ttlLimits() *wire.TTLLimits {
 	return &wire.TTLLimits{
 		Min: c.MinTTL, Max: durationOrDefault(c.MaxTTL, defaultMaxTTL),
@@ -221,13 +222,13 @@ func (c *Cache) ttlLimits() *wire.TTLLimits {
 	}
 }
 
-// staleTime returns how long an expired answer is kept.
+// staleTime returns how long an expired answer is stored.
 func (c *Cache) staleTime() time.Duration { return durationOrDefault(c.MaxStale, defaultMaxStale) }
 
-// staleAfter is how long a caller waits for the servers before it gets an expired answer.
+// staleAfter returns how long a caller waits for the servers before it gets an expired answer.
 func (c *Cache) staleAfter() time.Duration { return durationOrDefault(c.StaleAfter, defaultStaleAfter) }
 
-// durationOrDefault returns the default for zero, zero for a negative duration, and otherwise d.
+// durationOrDefault returns zero if d is 0, 0 if d is negative, and otherwise d.
 func durationOrDefault(d, zero time.Duration) time.Duration {
 	if d == 0 {
 		return zero
@@ -235,7 +236,7 @@ func durationOrDefault(d, zero time.Duration) time.Duration {
 	return max(d, 0)
 }
 
-// validate returns an error if a field is out of its limits.
+// validate returns an error that names the first field with an invalid value, or nil.
 func (c *Cache) validate() error {
 	if c.MaxBytes < 0 {
 		return fmt.Errorf("dnshedge: Cache.MaxBytes is %d; want 0 or more", c.MaxBytes)
@@ -254,28 +255,30 @@ func (c *Cache) validate() error {
 	return nil
 }
 
-// freshness says when an entry may be used.
+// freshness says whether, and when, an entry may be used.
 type freshness int
 
 const (
-	missing freshness = iota
-	fresh             // at once
-	stale             // if the servers do not answer
+	missing freshness = iota // there is no usable entry
+	fresh                    // the entry may be used at once
+	stale                    // the entry may be used if the servers fail
 )
 
-// cachedAnswer is the result of a search in the cache.
+// cachedAnswer is the result of a cache lookup. Its entry is nil if freshness is missing.
 type cachedAnswer struct {
 	*entry
 	freshness
-	isRefreshDue   bool          // it should be refreshed now
-	isFromAncestor bool          // the entry says that a name above does not exist
-	rotation       uint32        // by how many places addresses are rotated
-	at             time.Duration // since the epoch
+	isRefreshDue   bool          // the caller should refresh the entry now
+	isFromAncestor bool          // the entry proves that an ancestor of the name does not exist
+	rotation       uint32        // number of positions by which the addresses are rotated
+	at             time.Duration // time of the lookup, since the epoch
 }
 
-// getAnswer returns the entry for a question, and counts the question. domain is the length in wire format of the
-// domain that the servers are responsible for. Entries that deny a name above that domain come from other servers, and
-// are ignored.
+// getAnswer returns the entry for a question and counts the hit. domain is the length in wire format of the domain of
+// the servers that would be asked, or 0. NXDOMAIN entries for names above that domain are ignored, because they come
+// from other servers.
+//
+// If isRefreshDue is set in the result, the caller must refresh the entry or call releaseRefresh.
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -290,8 +293,8 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFresh is getAnswer for an entry that is fresh and needs no refresh. For other entries it reports false, and does
-// not count the question.
+// getFresh returns the entry for a question if it is a fresh answer that needs no refresh, and counts the hit.
+// Otherwise it reports false and counts nothing.
 func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	if !q.Cacheable() {
 		return cachedAnswer{}, false
@@ -306,13 +309,13 @@ func (c *Cache) getFresh(q *wire.Query) (cachedAnswer, bool) {
 	return f, true
 }
 
-// isRefreshDue reports whether an answer with that many hits should be refreshed now.
+// isRefreshDue reports whether an answer with this number of hits should be refreshed now.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 	return f.freshness == fresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.fails == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.claimed.Load()
 }
 
-// findAnswer returns the entry of a key, or an entry that denies the name. It changes the key's type and bits. domain
+// findAnswer returns the entry of a key, or an entry which proves that the name does not exist. It modifies key. domain
 // is as for getAnswer.
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
@@ -327,7 +330,7 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	if e := c.findAncestor(key, at, domain); e != nil {
 		return cachedAnswer{entry: e, freshness: fresh, isFromAncestor: true, at: at}
 	}
-	// What was heard last is true, if anything is.
+	// The newer answer is more likely to be still true.
 	if c.canServeStale(own, at) && !(c.canServeStale(gone, at) && gone.stored > own.stored) {
 		return cachedAnswer{entry: own, freshness: stale, at: at}
 	}
@@ -337,11 +340,11 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	return cachedAnswer{at: at}
 }
 
-// findAncestor returns an entry which proves that an ancestor of a key's name does not exist, or nil. AnyType has made
-// the key.
+// findAncestor returns a fresh, validated entry which proves that an ancestor of a key's name does not exist, or nil.
+// wire.AnyType must have been applied to the key.
 //
 // Nothing exists below a name that does not exist (RFC 8020). Without validation a server may deny a name although
-// names exist below it. An example is a server that holds ad.corp. and asks public servers about corp.
+// names exist below it. An example is a server that has ad.corp. and asks public servers about corp.
 func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.NotDS(key)
@@ -355,7 +358,7 @@ func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry
 	return e
 }
 
-// parentName returns the key of the name one label up, or nil if that is the root.
+// parentName returns the key without the first label of its name, or nil if the rest is the root.
 func parentName(key []byte) []byte {
 	if up := key[1+int(key[0]):]; len(up) > 1+wire.KeyLen {
 		return up
@@ -363,17 +366,18 @@ func parentName(key []byte) []byte {
 	return nil
 }
 
-// claimRefresh reports whether the caller must refresh the entry. Another caller can claim the refresh after
-// refreshClaim, even if the first one has not finished.
+// claimRefresh reports whether the caller must refresh the entry. After a true result it returns false to all callers
+// for the duration refreshClaim, or until releaseRefresh is called.
 func (f *cachedAnswer) claimRefresh() bool {
 	until := f.claimed.Load()
 	return int64(f.at) >= until && f.claimed.CompareAndSwap(until, int64(f.at+refreshClaim))
 }
 
-// releaseRefresh ends a claim.
+// releaseRefresh lets another caller claim the refresh of the entry.
 func (e *entry) releaseRefresh() { e.claimed.Store(0) }
 
-// isRetryPostponed reports whether questions of type qtype must not refresh the entry now, because a refresh failed.
+// isRetryPostponed reports whether a question of type qtype must not refresh the entry now, because a refresh has just
+// failed.
 func (f *cachedAnswer) isRetryPostponed(qtype uint16) bool {
 	of := f.noRefreshOf.Load()
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
@@ -381,7 +385,7 @@ func (f *cachedAnswer) isRetryPostponed(qtype uint16) bool {
 
 // Extended errors of answers that do not come from the servers just now.
 var (
-	staleAnswer = []wire.EDE{{Code: edeStale}}
+	staleAnswer = []wire.EDE{{Code: edeStale}} // Extended errors of responses from the cache (RFC 8914).
 	staleNX     = []wire.EDE{{Code: edeStaleNX}}
 	cachedError = []wire.EDE{{Code: edeCachedError}}
 )
@@ -408,8 +412,8 @@ func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.View, error)
 	return f.Answer, v, nil
 }
 
-// storeAnswer stores an answer, whose TTLs are limited, for ttl. If ttl is 0, it only removes entries that the answer
-// contradicts.
+// storeAnswer stores an answer for the duration ttl. The TTLs of its records must have been limited before. If ttl is
+// 0, storeAnswer stores nothing, and only removes entries that contradict the answer.
 func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -428,7 +432,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	if a.NoName() {
 		return
 	}
-	// The name exists, and so do those above it.
+	// The name exists, and so do its ancestors.
 	wire.AnyType(key)
 	c.markNameExists(key)
 	if q.Type == dns.TypeDS {
@@ -437,7 +441,8 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	}
 }
 
-// markNameExists removes the entry which denies a name or an ancestor of it. AnyType has made the key.
+// markNameExists removes entries which say that a name or one of its ancestors does not exist. wire.AnyType must have
+// been applied to the key.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentName(key) {
 		if c.findEntry(key) != nil {
@@ -446,9 +451,9 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// storeFailure stores a failure: a is the servers' response, or nil with err as the reason. A failure does not replace
-// an answer, even an expired one, but postpones its refresh. Only a final failure replaces an expired answer, because
-// the servers have decided that there is none. domain is as for getAnswer.
+// storeFailure stores a failure: the response a, or the error err if a is nil. A failure does not replace an answer,
+// not even an expired one, but postpones its refresh. Only a final failure (wire.FinalFailure) replaces an expired
+// answer. domain is as for getAnswer.
 func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep retryBackoff, from answerOrigin) {
 	c.init()
 	at := c.clock.sinceStart(now)
@@ -471,7 +476,7 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 		if spared(f.entry) {
 			return
 		}
-		if f.matchesKey(key) { // it is what has expired, of this type or of all
+		if f.matchesKey(key) { // the entry of this type, or of all types, has expired
 			c.store.Invalidate(maphash.Bytes(c.seed, key))
 		}
 	}
@@ -487,14 +492,14 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	})
 }
 
-// recordRefreshFailure ends a refresh by a question of type qtype that got no answer.
+// recordRefreshFailure postpones the next refresh by a question of type qtype, after a refresh has failed.
 func (e *entry) recordRefreshFailure(at time.Duration, qtype uint16) {
 	e.postponeRefresh(at, qtype)
 	e.releaseRefresh()
 }
 
-// postponeRefresh keeps the entry from being refreshed for staleRecheck by a question of that type, and by all if another type's
-// was kept from it as well: of an entry that a name does not exist, servers may fail the questions of one type alone.
+// postponeRefresh prevents refreshes by questions of type qtype for the duration staleRecheck. If refreshes by another
+// type are already prevented, it prevents refreshes by all types: servers may fail for some types of a name only.
 func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
 	of := uint32(qtype)
 	if int64(at) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
@@ -504,9 +509,8 @@ func (e *entry) postponeRefresh(at time.Duration, qtype uint16) {
 	e.noRefreshUntil.Store(int64(at + staleRecheck))
 }
 
-// Get returns the answer to q, which it does not change, if there is one that
-// has not expired. The answer has q's ID and spelling, and its TTLs have counted
-// down.
+// Get returns a fresh answer to q, or false if the cache has none. The answer has the ID and the spelling of q, and its
+// TTLs have counted down. Get does not change q.
 func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	ask, err := wire.NewQuery(q)
 	if err != nil || !ask.Cacheable() {
@@ -514,7 +518,7 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	}
 	f := c.getAnswer(ask, time.Now(), 0)
 	if f.isRefreshDue {
-		f.releaseRefresh() // nobody here can
+		f.releaseRefresh() // a Cache cannot refresh entries
 	}
 	if f.freshness != fresh {
 		return nil, false
@@ -526,8 +530,8 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	return a.Message(q, ask, view), true
 }
 
-// Set keeps a response as if a server had just sent it, and reports whether it may
-// be kept. It does not change r.
+// Set stores the response r as if a server had just sent it. It reports whether r could be stored. It does not change
+// r.
 func (c *Cache) Set(r *dns.Msg) bool {
 	ask := &dns.Msg{MsgHdr: r.MsgHdr, Question: r.Question}
 	if opt := r.IsEdns0(); opt != nil {
@@ -553,8 +557,8 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	return true
 }
 
-// Purge removes the entries of a name, of all types, and returns their number. It takes time in proportion to the size
-// of the cache.
+// Purge removes the entries of a name, for all types, and returns their number. Its running time is proportional to the
+// size of the cache.
 func (c *Cache) Purge(name string) int {
 	c.init()
 	var buf [wire.MaxName]byte
@@ -576,19 +580,19 @@ func (c *Cache) Purge(name string) int {
 	return count
 }
 
-// Len returns the approximate number of entries, expired ones included.
+// Len returns the approximate number of entries, including expired ones.
 func (c *Cache) Len() int {
 	c.init()
 	return c.store.EstimatedSize()
 }
 
-// Bytes returns the approximate part of MaxBytes that is taken.
+// Bytes returns the approximate memory of the entries, which MaxBytes limits.
 func (c *Cache) Bytes() int64 {
 	c.init()
 	return int64(c.store.WeightedSize())
 }
 
-// sizeStats returns the size and the number of entries of the cache.
+// sizeStats returns the number of entries, their memory and its limit.
 func (c *Cache) sizeStats() *observe.DNSCacheStats {
 	return &observe.DNSCacheStats{Entries: c.Len(), Bytes: c.Bytes(), MaxBytes: c.maxBytes()}
 }

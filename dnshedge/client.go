@@ -24,70 +24,73 @@
 // # What hedging must not change
 //
 // The first answer wins, but a failure does not. After SERVFAIL, REFUSED, NOTIMP,
-// FORMERR or a lame answer the Client asks the next server at once; it returns the
-// failure only if no server does better. A SERVFAIL whose extended error (RFC 8914)
-// names DNSSEC or a filter is final, because a server that does not validate or
-// filter would give the answer that this one withholds. What a server says of DNSSEC
-// counts only if it answers something, at least who serves the root. For the same
-// reason Upstreams must be equivalent: they must answer the same questions in the same
-// way. Put other servers into Fallback.
+// FORMERR or a lame answer the Client asks the next server at once. It returns the
+// failure only if no server gives an answer.
+//
+// A SERVFAIL whose extended error (RFC 8914) names DNSSEC or a filter is final: a server
+// without validation or filter would give the answer that this server withholds. The
+// extended error counts only for a server that has answered some question, at least the
+// question for the root's servers. For the same reason Upstreams must be equivalent: they
+// must answer the same questions in the same way. Put other servers into Fallback.
 //
 // # When servers fail
 //
-// A question is answered if one of the servers that may be asked answers it in time. These
-// bounds hold (package internal/worlds plays them):
+// A question is answered if one of the servers that may be asked answers it in time. The
+// simulations of package internal/worlds check these bounds:
 //
-//   - A server that is silent about a question is asked again after its retransmission
-//     timeout (RFC 6298): a second before anything is known of it, 200 ms at least, and up
-//     to three times as long as its latest answers took. The timeout doubles with each
-//     query that is lost, for all questions until the server answers. So one that comes
-//     back is asked again after as long as it was silent, and a second, at the latest; and
-//     one that loses more queries of a question than there is time for leaves that
-//     without an answer. Another server that usually answers gets half of the time at least.
-//   - A question has four attempts, hedges among them. The last one goes from server to
-//     server, and waits for each as long as its timeout says, so that servers that all lose
-//     queries take each other's time.
-//   - The fourth query goes over TCP. The answer to it, or to the next one, comes three
-//     seconds later at most than that of a resolver that asks all servers in turn. A
-//     server without TCP loses the fourth query, and the next is sent after half of the
-//     time that is left: then the answer may take all of Timeout.
-//   - Answers pay for queries that are sent again, see Hedge. After 20 that had no answer
-//     a silent server is asked once for each question, until an answer to that or to a
-//     probe shows that it is back. Probes are ten seconds apart at most.
-//   - When a server has said that it cannot answer, the next one is asked at once and for
-//     nothing. If that one is silent, and from the third on, the budget pays for it, and
-//     SERVFAIL of three servers is believed (RFC 9520): what fails everywhere must not be
-//     asked everywhere. So when the budget is used up, a silent server that is back answers
-//     no question in place of one that fails, until a probe finds it.
-//   - A server that refuses or ends connections may restart, and is waited for unless
-//     another answers, which costs no budget, silent or not. So is one that answers HTTP
-//     status 429 or 503 without a Retry-After that is too long. Pauses double from 200 ms.
-//     A failure that another server has answered is told at once, and so is the error
-//     of a server that has been unavailable for as long as Timeout. A question may be what
-//     ends its connection: it is asked again over connections of its own, up to eight times.
-//   - An answer that does not fit a datagram, of a server that has no TCP, is an error
+//   - A silent server is asked again after its retransmission timeout (RFC 6298). The
+//     timeout is 1 s before the first measurement, 200 ms at least, and up to three times
+//     as long as the latest answers took. It doubles with each lost query, for all questions,
+//     until the server answers. So a server that answers again is found at the latest after
+//     as long as it was silent, plus a second. A server that loses more queries of a question
+//     than fit into Timeout leaves the question unanswered. Another server that usually
+//     answers gets at least half of the time.
+//   - A question has up to four attempts, including hedges. The last attempt asks one server
+//     after the other, and waits for each for its timeout. So servers that all lose queries
+//     use up each other's time.
+//   - The fourth query is sent over TCP. The answer to it, or to the next query, comes at
+//     most three seconds later than with a resolver that asks all servers in rotation. A
+//     server without TCP loses the fourth query, and the next query follows after half of
+//     the remaining time. Then the answer may take all of Timeout.
+//   - Answers pay for retransmissions, see Hedge. After 20 retransmissions without an answer,
+//     a silent server is asked once for each question, until it answers such a query or a
+//     probe. Probes are at most ten seconds apart.
+//   - After a failure response, the next server is asked at once, without cost. If this
+//     server is silent, the budget pays for asking it, and it pays for the third and all
+//     later servers. After SERVFAIL from three servers the failure is returned (RFC 9520).
+//     So if the budget is used up, a silent server that works again does not replace a
+//     failing server until a probe finds it.
+//   - A server that refuses or ends connections may be restarting. It is asked again after
+//     pauses that double from 200 ms, unless another server answers. This costs no budget. The
+//     same holds for HTTP status 429 and 503, unless Retry-After is too long. A failure
+//     response from another server is returned at once. So is the error of a server that has
+//     been unavailable for as long as Timeout. If a question may be the reason why its
+//     connection ended, it is asked again over separate connections, up to eight times.
+//   - An answer that does not fit into a datagram, from a server without TCP, is an error
 //     unless another server answers.
-//   - Somebody who guesses IDs costs a server that does not repeat the spelling of names a
-//     second query for each question, for ten minutes after the last guess: over TCP, or
-//     if that fails over another socket. One that takes half of Timeout is then too late.
+//   - An attacker who guesses IDs costs a second query for each question, if the server does
+//     not repeat the spelling of names. This lasts for ten minutes after the last guess. The
+//     second query is sent over TCP, or over another socket if TCP fails. A server that
+//     takes half of Timeout to answer then answers too late.
 //
 // # Operation
 //
-// A Client is operated as the clients of package hedge are. Its Observers are told of
-// attempts, answers and refusals, in terms that all protocols share (package observe), and
-// Trace in those of DNS. Logger tells what changed. Stats says what is known and was done,
-// and package debug shows it on a page. SetEnabled switches hedging off and on.
+// A Client is operated like the clients of package hedge. Observers receive events about
+// attempts, answers and denied hedges, in the form that all protocols share (package observe).
+// Trace receives events with DNS names and upstreams. Logger logs changes of state. Stats
+// returns counters and measurements, which package debug shows on a page. SetEnabled
+// switches hedging off and on.
 //
-// HEDGE_DISABLED and HEDGE_MODE in the environment have the values that the doc of package
-// hedge lists. They are read when the Client is first used; HEDGE_MODE=shadow does what
-// Hedge.Shadow does, and HEDGE_MODE=audit has no effect.
+// The environment variables HEDGE_DISABLED and HEDGE_MODE have the values that the
+// documentation of package hedge lists. They are read when the Client is first used.
+// HEDGE_MODE=shadow has the effect of Hedge.Shadow, and HEDGE_MODE=audit has no effect.
 //
 // # When it does not help
 //
 // Hedging does not help with a single upstream if a name is slow for every server,
-// because the server already works on it. Such questions are hedged less and less:
-// hedges that do not win lower their own budget. Nor does it help with a single
-// server on the same machine, which is never late.
+// because the server already works on the question. Such questions are hedged less and
+// less: hedges that do not win lower their own budget. Nor does hedging help with a single
+// server on the same machine, because such a server is never late.
 package dnshedge
 
 import (
@@ -115,128 +118,141 @@ const (
 	defaultInFlight = 2048
 )
 
-// Client asks DNS servers. The zero value asks the system's servers, with defaults and without a cache. Its fields must
-// not be changed after first use. A Client is safe for concurrent use.
+// Client sends DNS queries to servers and returns their answers. The zero value asks the system's servers, with
+// defaults and without a cache. Its fields must not be changed after first use. A Client is safe for concurrent use.
 type Client struct {
-	// Upstreams is a group of equivalent servers, in the order of preference, which
-	// holds until their round trip times are known. Empty: the system's servers, which are
-	// read again when they change. On Windows they are those of the network adapters, by
-	// the adapters' metrics. On macOS they are those that scutil names, also for the names in
-	// some domains only, as a VPN and files in /etc/resolver set them. Elsewhere, and where
-	// there is no scutil, they are in /etc/resolv.conf.
+	// Upstreams is a group of equivalent servers, in the order of preference. The order applies until their round trip
+	// times have been measured.
+	//
+	// Empty: the system's servers, which are read again when they change. On Windows they are those of the network
+	// adapters, in the order of the adapters' metrics. On macOS scutil lists them, including servers for single
+	// domains, which a VPN or a file in /etc/resolver sets. On other systems, and without scutil, they are in
+	// /etc/resolv.conf.
 	Upstreams []Upstream
 
 	// Order says which of the Upstreams is asked first. Zero: OrderAuto.
 	Order Order
 
-	// Fallback lists servers for the case that all Upstreams fail. They are asked in
-	// order, each after the one before it has failed, is found to be down, or is late. Upstreams get half of Timeout
-	// for themselves, 5 s at most, and Fallback shares the rest; while Upstreams answer other questions, and most that are of the
-	// same type, what Fallback says counts after 5 s, or when Timeout is nearly over. A failure
-	// that a healthy server reports is its decision, as that of a filter or of a server
-	// that validates, and is not put to Fallback. While all Upstreams are down, which
-	// takes failures for three names in a row and a failed probe, Fallback is asked first. A probe asks for the
-	// root's servers, names that the server was asked before, and a caller's name unless the order keeps it from the
-	// server, as from Fallback while Upstreams answer.
+	// Fallback lists servers that are asked when all Upstreams fail. They are asked in order: each server is asked when
+	// the server before it has failed, is down, or is late. Upstreams get half of Timeout, at most 5 s, before Fallback
+	// is asked. Fallback shares the rest.
+	//
+	// While Upstreams answer other questions, and most questions of the same type, an answer of Fallback is held back
+	// for 5 s, or until Timeout is nearly over. A failure that a healthy server reports, such as a filter or a
+	// validating server, is final: Fallback is not asked.
+	//
+	// Upstreams are down after failures for three names in a row and a failed probe. While all Upstreams are down,
+	// Fallback is asked first. A probe asks for the root's servers, for names that the server was asked before, or for
+	// a caller's name. It does not ask for a caller's name that the order keeps from the server, as from Fallback while
+	// Upstreams answer.
 	Fallback []Upstream
 
-	// Exchanger is asked instead of Upstreams and Fallback, which must be empty, once for
-	// each question. A Cache keeps its SERVFAIL for 5 s, and for twice as long each time it is
-	// repeated, 20 s at most (RFC 9520 allows 5 minutes); those of servers for 1 to 5 s. Nil: the servers are asked.
+	// Exchanger is asked instead of Upstreams and Fallback, which must be empty. It is asked once for each question.
+	// Nil: the servers are asked.
+	//
+	// A Cache stores a SERVFAIL of an Exchanger for 5 s, and for twice as long each time it is repeated, at most 20 s
+	// (RFC 9520 allows 5 minutes). It stores a SERVFAIL of servers for 1 to 5 s.
 	Exchanger Exchanger
 
-	// Routes are asked instead of all others about the names in a domain, itself included.
-	// The longest domain counts, and "." is the one of all names. Nil as a domain's
-	// Exchanger: its names are asked as if there were no Routes. For the DS records of a domain's
-	// own name those are asked who know about the name above it (RFC 4035 §3.1.4.1). An answer without RA that ends with an alias
-	// is completed: its target is asked for where that name belongs, 16 targets at most. Export leaves such an answer out.
+	// Routes lists Exchangers that are asked, instead of the servers, about the names in a domain, including the
+	// domain's own name. The longest matching domain applies, and "." matches all names. A nil Exchanger means that the
+	// servers are asked about the domain as if there were no Routes. For the DS records of a domain's own name the
+	// parent domain applies (RFC 4035 §3.1.4.1).
+	//
+	// If an answer without RA ends with an alias, the Client asks for the alias's target by the route of the target's
+	// name, for at most 16 targets. Export omits such an answer.
 	Routes map[string]Exchanger
 
-	// Hedge says when a question is asked a second time.
+	// Hedge says when a hedge is sent.
 	Hedge Hedge
 
-	// Cache keeps answers. Nil: no answer is kept. Callers that have the same question at the same
-	// time share one exchange in either case; but for what is not kept, those whose context
-	// leaves less time than Timeout ask for themselves.
+	// Cache stores answers. Nil: no answer is stored. Callers with the same question at the same time share one
+	// exchange, with or without a Cache. The exception is an answer that is not stored: a caller whose context ends
+	// before Timeout then has its own exchange.
 	Cache *Cache
 
-	// Timeout bounds an exchange with all its attempts. Zero: 5 s. It must not be
-	// negative.
+	// Timeout limits an exchange with all its attempts. Zero: 5 s. It must not be negative.
 	Timeout time.Duration
 
-	// MaxInFlight bounds the questions that wait for servers at a time, those with an address included. One more, and the
-	// one that has waited longest, of those in the domain that most of them are in, ends with ErrTooManyQuestions, or SERVFAIL through
-	// ServeDNS: names whose servers are dead must not hold up those whose are not. Zero:
-	// 2048, which take some 40 MB. It must not be negative.
+	// MaxInFlight limits the questions that wait for servers at a time, including questions with an address. Zero:
+	// 2048, which take about 40 MB. It must not be negative.
+	//
+	// When one more question comes, a waiting question ends with ErrTooManyQuestions, or with SERVFAIL through
+	// ServeDNS. It is the oldest question of the domain with the most waiting questions. So names whose servers are
+	// dead do not displace other names.
 	MaxInFlight int
 
-	// UDPSize is the longest datagram that servers may send, 512 to 4096 bytes.
-	// Zero: 1232, which every path carries without fragments.
+	// UDPSize is the longest datagram that servers may send, from 512 to 4096 bytes. Zero: 1232, which every path
+	// transports without fragmentation.
 	UDPSize int
 
-	// TLSConfig is for upstreams with a certificate: "tls" and "https". Nil: the
-	// system's roots.
+	// TLSConfig is the configuration for "tls" and "https" upstreams. Nil: the defaults of package tls, with the
+	// system's root certificates.
 	TLSConfig *tls.Config
 
-	// Dialer opens connections to upstreams. Nil: a net.Dialer. It must not resolve
-	// names through this Client.
+	// Dialer opens connections to upstreams. Nil: a net.Dialer. It must not resolve names through this Client.
 	Dialer Dialer
 
-	// ResolvConf is where the system's servers are read if Upstreams is empty. A question that
-	// waits for servers that are not named any more is put to those that are. A file that cannot be read changes
-	// nothing; questions fail until it has been read. One that is missing or must not be read names the servers
-	// 127.0.0.1 and ::1.
-	// Empty: /etc/resolv.conf; on Windows the network adapters, on macOS scutil.
+	// ResolvConf is the file that names the system's servers if Upstreams is empty. When the servers in it change,
+	// waiting questions are sent to the new servers. Empty: /etc/resolv.conf; on Windows the network adapters, and on
+	// macOS scutil.
+	//
+	// An error in reading the file changes nothing; before the first successful read it makes questions fail. A file
+	// that is missing, or that the process has no permission to read, stands for the servers 127.0.0.1 and ::1.
 	ResolvConf string
 
-	// SpecialUse says which special-use names are answered without asking a server. Zero:
-	// SpecialUseLibrary.
+	// SpecialUse says which special-use names are answered without asking a server. Zero: SpecialUseLibrary.
 	SpecialUse SpecialUse
 
-	// Hosts is a file of addresses and their names, as /etc/hosts, that is asked before
-	// anything else. It is read again within 5 s of a change, one of more than 64 KiB while
-	// questions are answered as it said before. Until it has been read once, questions fail if it cannot be read.
-	// Names in it have no other addresses, and the first 256 count; the TTL is 30 s. Empty: none. Resolver needs none, for Go reads /etc/hosts
-	// by itself.
+	// Hosts is the path of a hosts file, such as /etc/hosts, which is searched before the cache and the servers. Empty:
+	// none. Resolver needs none, because Go's resolver reads /etc/hosts itself.
+	//
+	// A name in the file has no other addresses. At most 256 addresses of a name are used, and their TTL is 30 s. The
+	// file is read again within 5 s of a change; a file above 64 KiB is read in the background. Until the first
+	// successful read, an error in reading the file makes questions fail.
 	Hosts string
 
-	// RebindFilter keeps private addresses out of answers. Nil: all answers pass.
+	// RebindFilter removes private addresses from answers. Nil: no address is removed.
 	RebindFilter *RebindFilter
 
-	// Trace is told of attempts and answers, in the terms of DNS: names, types,
-	// upstreams, caches. Nil: nobody is told.
+	// Trace receives events about attempts and answers, with names, types and upstreams. Nil: no events.
 	Trace *Trace
 
-	// Name names the Client for Observers, metrics and the log. Empty: no name.
+	// Name identifies the Client in Observers, metrics and the log. Empty: no name.
 	Name string
 
-	// Observers are told what happens to every question that is put to servers, in the
-	// terms that HTTP and gRPC share: hedgeprom and hedgeotel have observers. What an
-	// Exchanger does is for its own observers. They must not be nil. Empty: nobody is
-	// told, and that costs nothing.
+	// Observers receive events about every question that is sent to servers, in the form that HTTP and gRPC share.
+	// Packages hedgeprom and hedgeotel contain observers. Questions to an Exchanger cause no events. The observers must
+	// not be nil. Empty: no events, at no cost.
 	Observers []observe.Observer
 
-	// Logger logs changes of state, and never single questions: hedging of an upstream
-	// is paused or resumed; its budget is exhausted, or at least half full again; an upstream
-	// is silent or fails, or answers again; hedging is switched off or on; Import learns; and a
-	// panic of an observer. The same message for the same upstream is logged at most once in ten
-	// seconds. One goroutine calls the handler's Handle, in order, so that it may be slow or ask
-	// this Client; while 1024 messages wait, others are dropped. Close waits for the messages,
-	// and so a handler must not call it. Nil: only such a panic and a variable of the
-	// environment that cannot be understood are logged, to slog.Default.
+	// Logger logs changes of state, and never single questions:
+	//
+	//   - hedging of an upstream is paused or resumed,
+	//   - its budget is exhausted, or at least half full again,
+	//   - an upstream is silent or fails, or answers again,
+	//   - hedging is switched off or on,
+	//   - Import has added measurements and answers,
+	//   - an observer panics.
+	//
+	// The same message for the same upstream is logged at most once in ten seconds. A single goroutine calls the
+	// handler, in order. So the handler may be slow or ask this Client. While 1024 messages wait, further messages are
+	// dropped. Close waits for the messages, so the handler must not call Close.
+	//
+	// Nil: only panics of observers and invalid environment variables are logged, to slog.Default.
 	Logger *slog.Logger
 
 	once sync.Once
 	core *core
-	err  error // why the fields are invalid
+	err  error // the first invalid field; nil if all fields are valid
 }
 
 var _ Exchanger = (*Client)(nil)
 
-// errPanicked is the error of a Client whose first caller got the panic of a Logger.
+// errPanicked is the error of a Client whose Logger panicked during first use. The first caller got the panic itself.
 var errPanicked = errors.New("dnshedge: Client.Logger panicked when the Client was first used")
 
-// getCore makes the core when the Client is first used. It returns an error if a field is out of its limits.
+// getCore returns the core, which the first call creates. It returns an error if a field is invalid.
 func (c *Client) getCore() (*core, error) {
 	c.once.Do(func() {
 		c.err = errPanicked // unless newCore returns
@@ -245,8 +261,8 @@ func (c *Client) getCore() (*core, error) {
 	return c.core, c.err
 }
 
-// init returns the core. The first call makes the core and reads the hosts file. After an error of the hosts file, the
-// next call reads it again.
+// init returns the core, after the hosts file has been read. After an error in reading the file, the next call reads it
+// again.
 func (c *Client) init() (*core, error) {
 	core, err := c.getCore()
 	if err != nil {
@@ -260,9 +276,9 @@ func (c *Client) init() (*core, error) {
 	return core, nil
 }
 
-// Validate returns an error that names the field if one is out of its limits, or if the hosts file cannot be read. It
-// returns nil if the Client can be used. It sends nothing. It also checks other Clients in Routes, and calls the
-// Validate method of an Exchanger. A Server calls it before it serves.
+// Validate returns nil if the Client can be used. Otherwise it returns an error that names the invalid field or the
+// unreadable hosts file. It sends nothing. It also validates the Exchanger and the Exchangers in Routes that are
+// Clients or have a Validate method. A Server calls it before it serves.
 func (c *Client) Validate() error {
 	if _, err := c.init(); err != nil {
 		return err
@@ -278,8 +294,8 @@ func (c *Client) Validate() error {
 	return nil
 }
 
-// validateExchanger returns why the Exchanger in a field of a Client cannot be used. Clients may
-// refer to each other, and so it goes no further than one.
+// validateExchanger returns an error if the Exchanger e in a field of a Client is invalid. It does not validate the
+// Exchangers of e, because Clients may refer to each other.
 func validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:
@@ -295,7 +311,8 @@ func validateExchanger(field string, e Exchanger) (err error) {
 	return nil
 }
 
-// validate returns an error if a field is out of its limits.
+// validate returns an error that names the first invalid field, or nil. It does not validate Observers, Upstreams,
+// Fallback and Routes.
 func (c *Client) validate() error {
 	switch {
 	case c.Timeout < 0:
@@ -317,9 +334,8 @@ func (c *Client) validate() error {
 	return err
 }
 
-// SetEnabled switches hedging on or off, for questions that are asked from now on.
-// Queries that are lost are still sent again, and learning goes on. It does nothing if the
-// Client's fields are invalid, and does not override Hedge.Off.
+// SetEnabled switches hedging on or off for later questions. Retransmissions of lost queries and latency measurements
+// continue. SetEnabled does nothing if the Client's fields are invalid, and does not override Hedge.Off.
 func (c *Client) SetEnabled(on bool) {
 	core, err := c.getCore()
 	if err == nil && core.off.Swap(!on) == on {
@@ -327,9 +343,9 @@ func (c *Client) SetEnabled(on bool) {
 	}
 }
 
-// Close closes all connections, ends everything that runs in the background, and
-// waits until it has ended; queries that this cancels end right after it. Exchanges that still wait fail, or end when their
-// servers answer. Close always returns nil. Exchanges after Close fail.
+// Close closes all connections, cancels the background work and waits for its end. An exchange that is still waiting
+// fails or returns its answer, possibly shortly after Close has returned. Later exchanges fail. Close always returns
+// nil.
 func (c *Client) Close() error {
 	core, err := c.getCore()
 	if err != nil {
@@ -339,37 +355,35 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Exchange is ExchangeContext without a context.
+// Exchange calls ExchangeContext with context.Background().
 func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
 	return c.ExchangeContext(context.Background(), m, address)
 }
 
-// ExchangeContext answers the question of m, which it does not change. The
-// response has m's ID and spelling, and an OPT record if and only if m has one; it
-// shares no memory with the cache. The duration is how long the exchange took, 0 if
-// the answer was in the cache.
+// ExchangeContext answers the question of m, which it does not change. The response has the ID and the spelling of m,
+// and has an OPT record if and only if m has one. It shares no memory with the cache. The duration is that of the
+// exchange, and 0 if the answer was in the cache.
 //
-// If address is empty, the Client's servers are asked. Otherwise only the server at
-// address is asked, which is a host and port for UDP, or whatever ParseUpstream
-// reads; a hedge goes to the same server, from another socket or over a second
-// connection, and the answer is not kept.
+// If address is empty, the Client's servers are asked. Otherwise only the server at address is asked, and its answer is
+// not cached. The address is a host and port for UDP, or any string that ParseUpstream accepts. A hedge goes to the
+// same server, from another socket or over a second connection.
 //
-// A question without RD asks what is known here. It is answered from Hosts, for special-use names,
-// and by Routes; otherwise the response is REFUSED, also if the Cache has an answer.
+// A question without RD is answered only from Hosts, for special-use names, and by Routes. Otherwise the response is
+// REFUSED, even if the Cache has an answer.
 //
-// EDNS options of m are sent, except those that concern one path: cookies, padding and
-// how long a connection may be idle. The server's are then in the response, which is
-// not kept. An Exchanger with a method IgnoresOptions, as a recursor.Resolver has, gets none.
+// EDNS options of m are sent, except cookies, padding and keepalive, which concern a single connection. The response
+// then has the server's options and is not cached. An Exchanger with a method IgnoresOptions, such as a
+// recursor.Resolver, gets no options. A server that does not understand EDNS is asked again without EDNS, and so
+// without DO, AD, CD and options.
 //
-// As with dns.Client, a response that reports a failure is no error. Errors of an
-// exchange are of type *Error, and wrap the cause; that of a context is not
-// changed. Messages whose opcode is not QUERY (updates, notifications) are sent
-// once, as they are, except for the ID; to the next server only if the one before
-// it refuses the connection, or cannot be reached from here. A truncated response to one
-// is returned without its records. Zone transfers, signed messages (TSIG, SIG(0)) and
-// queries with records other than OPT are errors, and are not sent.
+// As with dns.Client, a response with a failure code is no error. Errors of an exchange are of type *Error and wrap
+// their cause. The cause is unchanged if it is the error of a context.
 //
-// A server that does not understand EDNS is asked without: DO, AD, CD and options are then not sent.
+// A message whose opcode is not QUERY, such as an update or a notification, is sent once and unchanged except for its
+// ID. It goes to the next server only if the connection to the previous one was refused or was impossible. If its
+// response is truncated, the response is returned without records.
+//
+// Zone transfers, signed messages (TSIG, SIG(0)) and queries with records other than OPT are errors. They are not sent.
 func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
 	core, err := c.init()
 	if err != nil {

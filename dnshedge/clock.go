@@ -6,33 +6,35 @@ import (
 	"time"
 )
 
-// A coarseClock measures the age of answers. Go's monotonic clock stands still while the machine sleeps on most
-// systems. So once a second the clock compares it with the time of day. If more than a second more has passed there,
-// the machine has slept or the time was set, and the difference is added to the age. The age never decreases.
+// A coarseClock measures the age of answers, and includes time for which the machine has slept. On most systems Go's
+// monotonic clock stops during sleep. So once a second the clock compares it with the wall clock.
+//
+// If the wall clock is ahead by a second more than at the last comparison, the machine has slept or the wall clock was
+// set. The difference is added to the age. The age never decreases.
 type coarseClock struct {
 	epoch   time.Time
-	checked atomic.Int64 // when the time of day was looked at, in nanoseconds since the epoch
-	slept   atomic.Int64 // nanoseconds of sleep until then
+	checked atomic.Int64 // time of the last comparison with the wall clock, in nanoseconds since the epoch
+	slept   atomic.Int64 // total sleep until then, in nanoseconds
 
 	mu        sync.Mutex
-	ahead     time.Duration    // by how much the time of day was, when it was looked at
+	ahead     time.Duration    // by how much the wall clock was ahead at the last comparison
 	wallClock func() time.Time // nil: time.Now
 }
 
-// sleepCheckInterval is how often the time of day is looked at, and how much more of it must have passed.
+// sleepCheckInterval is the time between two comparisons with the wall clock, and the shortest sleep that they detect.
 const sleepCheckInterval = time.Second
 
 func (c *coarseClock) startClock() { c.epoch = time.Now() }
 
-// currentTime returns the time since start.
+// currentTime returns the time since the epoch, including sleep.
 func (c *coarseClock) currentTime() time.Duration { return c.addSleep(time.Since(c.epoch)) }
 
-// sinceStart returns the time since start of a moment that is not long ago.
+// sinceStart converts a recent time to the time since the epoch, including sleep.
 func (c *coarseClock) sinceStart(now time.Time) time.Duration {
 	return c.addSleep(now.Sub(c.epoch))
 }
 
-// addSleep adds the time that the machine has slept to a time of the monotonic clock.
+// addSleep converts a time of the monotonic clock since the epoch to one that includes sleep.
 func (c *coarseClock) addSleep(awake time.Duration) time.Duration {
 	if awake-time.Duration(c.checked.Load()) >= sleepCheckInterval {
 		c.detectSleep(awake)
@@ -44,14 +46,14 @@ func (c *coarseClock) detectSleep(awake time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if awake-time.Duration(c.checked.Load()) < sleepCheckInterval {
-		return // another one has looked meanwhile
+		return // another goroutine has compared the clocks
 	}
 	now := time.Now()
 	day := now
 	if c.wallClock != nil {
 		day = c.wallClock()
 	}
-	ahead := day.Round(0).Sub(c.epoch.Round(0)) - now.Sub(c.epoch) // Round takes the monotonic clock away
+	ahead := day.Round(0).Sub(c.epoch.Round(0)) - now.Sub(c.epoch) // Round removes the monotonic reading
 	if by := ahead - c.ahead; by >= sleepCheckInterval {
 		c.slept.Add(int64(by))
 	}

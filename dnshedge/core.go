@@ -23,28 +23,28 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// core is a Client in use. Its fields never change after newCore has returned. Their values are safe for concurrent
-// use.
+// core is the state of a Client in use. Its fields do not change after newCore has returned, and the values in them are
+// safe for concurrent use.
 type core struct {
 	conf          *Client
-	trace         *Trace // of conf, guarded
-	cacheClient   uint16 // of the Cache; 0: there is none
+	trace         *Trace // Client.Trace, with its panics recovered; nil if there is none
+	cacheClient   uint16 // the Client's number in the Cache; 0: there is no Cache
 	servers       *clientServers
-	hosts         *system.Hosts  // nil if there is none
-	refreshes     *budget.Bucket // of refreshes, which thus cost no hedge
-	queryQueue    fairQueue      // of questions, for servers
-	clientQueues  clientQueues   // questions of ServeDNS
+	hosts         *system.Hosts  // nil: there is no hosts file
+	refreshes     *budget.Bucket // budget of cache refreshes, separate from the hedge budget
+	queryQueue    fairQueue      // questions that wait for servers
+	clientQueues  clientQueues   // questions of DNS clients, in ServeDNS and Server
 	flights       flightGroup
-	systemServers func() []*system.Servers // that are asked, also by Clients below; only for a Client with a Cache
-	systemVersion atomic.Uint64            // sum of the versions of systems, as the Cache knows them; 0: not yet
+	systemServers func() []*system.Servers // the system's servers that are asked, directly or through Exchangers; called only if there is a Cache
+	systemVersion atomic.Uint64            // sum of the versions of systemServers when cache entries were last invalidated; 0: not yet determined
 	count         counters
 
-	identifying atomic.Int32 // calls of Client.Identity
+	identifying atomic.Int32 // number of running calls of Client.Identity
 	clientSettings
 	background
 }
 
-// counters are the numbers of a Client's Stats.
+// counters are the counts that Client.Stats returns.
 type counters struct {
 	queries, hits, stale, shared, refreshes atomic.Int64
 	local, fallbacks, failures, dropped     atomic.Int64
@@ -85,7 +85,7 @@ func newCore(conf *Client) (*core, error) {
 	return c, nil
 }
 
-// newServers returns the servers of the Client, before init.
+// newServers returns the servers of the Client, on which clientServers.init must still be called.
 func (c *core) newServers(hedging group.Hedging) *clientServers {
 	conf := group.Config{
 		Hedging: hedging, Timeout: c.timeout(), IsOff: c.isOff, IsShadow: c.shadow,
@@ -111,7 +111,7 @@ func (c *core) timeout() time.Duration { return cmp.Or(c.conf.Timeout, defaultTi
 
 func (c *core) isOff() bool { return c.conf.Hedge.isOff() || c.off.Load() }
 
-// closeAll implements Client.Close.
+// closeAll does the work of Client.Close.
 func (c *core) closeAll() {
 	all := c.servers.pool.Close()
 	c.cancelAll()
@@ -122,7 +122,8 @@ func (c *core) closeAll() {
 	c.records.closeQueue()
 }
 
-// answerFromFreshCache answers a question from the cache if that takes neither time nor a query.
+// answerFromFreshCache returns a fresh answer from the cache that needs no refresh. It never blocks and sends no query.
+// Otherwise ok is false, and nothing is counted. Names in the hosts file are left to answerQuestion.
 func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
 	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, time.Now()) != nil {
 		return f, false
@@ -138,7 +139,8 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	return f, ok
 }
 
-// expireOnSystemChange invalidates the cached answers of the system's servers when the system's servers have changed.
+// expireOnSystemChange invalidates the cached answers of the system's servers if these servers have changed since the
+// last call.
 func (c *core) expireOnSystemChange(now time.Time) {
 	if c.conf.Cache == nil {
 		return
@@ -153,15 +155,17 @@ func (c *core) expireOnSystemChange(now time.Time) {
 	}
 }
 
-// findSystemServers returns the system's servers that the Client asks, itself or through Exchangers. It is called when the Client is first used
-// with a Cache, and not by newCore: Clients that refer to each other would wait for each other.
+// findSystemServers returns the system's servers that the Client asks, directly or through Exchangers. It is called
+// when the Client is first used with a Cache. newCore must not call it: two Clients that refer to each other would wait
+// for each other.
 func (c *core) findSystemServers() []*system.Servers {
 	f := systemFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitServers(c.servers)
 	return f.servers
 }
 
-// usesSystemServers reports whether the system's servers may have a part in answers to questions with that route, which may be nil.
+// usesSystemServers reports whether an answer by route may come from the system's servers. A nil route means the
+// Exchanger or servers for all names.
 func (c *core) usesSystemServers(route Exchanger) bool {
 	e := cmp.Or(route, c.servers.exchanger)
 	if e == nil || len(c.systemServers()) == 0 {
@@ -172,7 +176,7 @@ func (c *core) usesSystemServers(route Exchanger) bool {
 	return len(f.servers) > 0
 }
 
-// originOf returns the source of answers to q now.
+// originOf returns the origin that an answer to q has if it is requested now.
 func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	route, n := c.servers.routes.findRoute(q)
 	from.domain, from.client = uint8(n), c.cacheClient // of MaxName bytes at most
@@ -182,9 +186,11 @@ func (c *core) originOf(q *wire.Query) (from answerOrigin) {
 	return from
 }
 
-// answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, it asks only
-// the server at that address. It returns when ctx ends. With a stay that is not nil, it may continue in this goroutine
-// until the servers have answered or stay ends. That saves a second goroutine.
+// answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
+// server at that address is asked.
+//
+// It returns when ctx ends. If stay is not nil, a flight of its own runs in the calling goroutine, which saves a
+// goroutine. Then the call may outlast ctx, until the servers have answered or stay ends.
 func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Earn()
@@ -205,13 +211,14 @@ func (c *core) answerQuestion(ctx, stay context.Context, q *wire.Query, address 
 	return c.shareFlight(ctx, stay, q, had)
 }
 
-// pendingQuestion is a question that is put to servers, as a context that ends with its time, or when a later question takes its place.
+// pendingQuestion is a question that waits for servers. It is the context of the exchange. It ends after Timeout, or
+// when a newer question displaces it from the queue.
 type pendingQuestion struct {
 	transport.Span
-	place queuedQuery
+	queueEntry queuedQuery
 }
 
-// askServerAt asks the server at an address.
+// askServerAt sends a question to the server at address only. The answer is not cached.
 func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *result {
 	s, err := c.servers.serverAt(address)
 	if err != nil {
@@ -221,12 +228,12 @@ func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *
 	span := new(pendingQuestion)
 	span.Begin(ctx, c.timeout())
 	defer span.Cancel()
-	c.queryQueue.enqueue(&span.place, span, q.Zone())
-	defer c.queryQueue.dequeue(&span.place)
+	c.queryQueue.enqueue(&span.queueEntry, span, q.Zone())
+	defer c.queryQueue.dequeue(&span.queueEntry)
 	r := c.servers.askUntilAvailable(&span.Span, q, func(q *wire.Query) *result {
 		return c.servers.askGroup(&span.Span, new(groupQuery), q, group.Servers{s})
 	})
-	if c.queryQueue.dequeue(&span.place) && r.err != nil {
+	if c.queryQueue.dequeue(&span.queueEntry) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
 	}
@@ -234,8 +241,9 @@ func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *
 	return c.trace.reportAnswer(ctx, q, r)
 }
 
-// answerLocally answers a question without cache and servers. It returns nil if a server must be asked. A question
-// without RD may only use a local answer or a route: answers to other clients are private.
+// answerLocally answers a question from the hosts file or from a special-use zone, and refuses a question without RD
+// that has no route. It returns nil if the cache or a server must answer. Cached answers are not used without RD,
+// because they reveal the questions of other clients.
 func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 	if !q.Standard() {
 		return nil
@@ -254,7 +262,7 @@ func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
 	return r
 }
 
-// localResponse returns the response of the hosts file or of a special-use zone to q, or nil.
+// localResponse returns the response to q from the hosts file or a special-use zone, or nil.
 func (c *core) localResponse(q *wire.Query) *dns.Msg {
 	if q.Class != dns.ClassINET {
 		return nil
@@ -268,13 +276,13 @@ func (c *core) localResponse(q *wire.Query) *dns.Msg {
 	if z == nil {
 		return nil
 	}
-	if _, n := c.servers.routes.findRoute(q); n > 1 { // a route for all names does not mean these
+	if _, n := c.servers.routes.findRoute(q); n > 1 { // the route "." does not include special-use names
 		return nil
 	}
 	return z.Answer(q.Text(), q.Type)
 }
 
-// refusedResponse returns an answer without records (RFC 8914 §4.21).
+// refusedResponse returns a REFUSED response with the extended error "Not Authoritative" (RFC 8914 §4.21).
 func refusedResponse() *dns.Msg {
 	m := new(dns.Msg)
 	m.Rcode = dns.RcodeRefused
@@ -283,7 +291,7 @@ func refusedResponse() *dns.Msg {
 	return m
 }
 
-// parseLocalAnswer converts a response that the Client itself has made into an answer to q.
+// parseLocalAnswer converts a response that the Client has created into an answer to q.
 func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	m.Response, m.RecursionAvailable = true, true
 	m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
@@ -294,8 +302,9 @@ func parseLocalAnswer(q *wire.Query, m *dns.Msg) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// answerFromCache returns a result if the cache has an answer that may be given at once. Otherwise r is nil, and had is
-// the answer to give if the servers fail. It refreshes a popular entry in the background.
+// answerFromCache returns a result if the cache has an answer that can be returned at once. Otherwise r is nil, and had
+// is the expired answer to return if the servers fail, or an empty value. It starts a refresh of a popular or stale
+// entry.
 func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAnswer, r *result) {
 	cache := c.conf.Cache
 	if cache == nil || !q.Cacheable() || lookup.HasCacheBypass(ctx) {
@@ -318,7 +327,8 @@ func (c *core) answerFromCache(ctx context.Context, q *wire.Query) (had cachedAn
 	return had, nil
 }
 
-// startRefresh refreshes a claimed entry in the background, if the refresh budget has a token.
+// startRefresh refreshes an entry in the background, if the refresh budget has a token. Otherwise it releases the claim
+// to the refresh.
 func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 	if !c.refreshes.Spend() {
 		had.releaseRefresh()
@@ -329,9 +339,10 @@ func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 }
 
 // shareFlight asks the servers once for all callers with the same question. If the servers are slow or fail, it returns
-// had, if that is an answer.
+// had, provided that had is an expired answer. A question that cannot be shared, or a caller with a short deadline and
+// no cache, gets its own exchange.
 func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedAnswer) *result {
-	if !q.Standard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // no question that two may share, or no time
+	if !q.Standard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
 		return c.trace.reportAnswer(ctx, q, c.resolveQuestion(ctx, nil, nil, q, false))
 	}
 	end := time.Now().Add(c.timeout())
@@ -344,7 +355,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 	f := c.startFlight(ctx, stay, q, 0)
 	var left <-chan struct{}
 	select {
-	case <-f.done: // in this goroutine: a waiter need not make a channel
+	case <-f.done: // it ran in this goroutine
 	default:
 		left = ctx.Done()
 	}
@@ -352,7 +363,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 	case <-f.done:
 		r := f.r
 		if f.leader != q && !f.isSecond && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled)) {
-			// Its time was over, or who asked has left, and not this caller.
+			// The flight's first caller has timed out or left, but this caller still waits.
 			r = c.joinSecondFlight(ctx, q, end, r)
 		}
 		if had.freshness == stale && r.isFailure(q) && !r.isFinalFailure() && !c.isClosed.Load() {
@@ -363,8 +374,8 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 		}
 		return c.trace.reportAnswer(ctx, q, r)
 	case <-slow:
-		// The servers are slow. Their answer will be kept; until then callers get the
-		// stale one without waiting.
+		// The servers are slow. Their answer will be cached. Until then callers get the
+		// stale answer without waiting.
 		had.postponeRefresh(had.at, q.Type)
 		return c.cachedResult(ctx, q, had)
 	case <-left:
@@ -373,17 +384,19 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 	}
 }
 
-// isCacheable reports whether answers to q are kept.
+// isCacheable reports whether answers to q are cached.
 func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.Cacheable() }
 
-// hasShortDeadline reports whether a caller has less time than Timeout. Its time is divided between servers otherwise than that of others.
+// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. The exchange of such a caller divides
+// its time differently between servers.
 func (c *core) hasShortDeadline(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < c.timeout()
 }
 
-// joinSecondFlight asks in another flight, until the caller's time ends; then it returns r. Callers of the second
-// flight do not ask again. Otherwise a question that its own servers send back would never end.
+// joinSecondFlight asks again in another flight, and returns its result, or r if ctx or the time until end is over.
+// Callers of a second flight never start a third: a question that the servers send back to the Client would otherwise
+// never end.
 func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Time, r *result) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -400,7 +413,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q *wire.Query, end time.Tim
 	}
 }
 
-// cachedResult makes a result from a cache entry.
+// cachedResult converts a cache entry into a result, and counts and traces the answer.
 func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) *result {
 	from := FromCache
 	if f.freshness == stale {
@@ -415,21 +428,22 @@ func (c *core) cachedResult(ctx context.Context, q *wire.Query, f cachedAnswer) 
 	return r
 }
 
-// flightMode says how a flight asks its question.
+// flightMode is a set of flags for a flight.
 type flightMode uint8
 
 const (
-	exploring    flightMode = 1 << iota // no caller waits: any server of the group may be asked first
-	secondFlight                        // another flight had ended without an answer before
+	exploring    flightMode = 1 << iota // no caller waits, so any server of the group may be asked first
+	secondFlight                        // the flight repeats a flight that ended without an answer
 )
 
-// startFlight returns the flight of a question: the one that is under way, or else a new one, in which values of ctx hold.
-// That one goes on without its callers if the answer will be kept, and until the last has left if not. But if stay is not
-// nil, it is made in this goroutine, and ends when stay does.
+// startFlight returns the running flight of a question, or starts one. A new flight has the values of ctx.
+//
+// If stay is not nil, a new flight runs in the calling goroutine and ends when stay ends. Otherwise it runs in a
+// goroutine: until it has a result if the answer will be cached, and else until its last caller has left.
 func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightMode) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendTask(buf[:0])
-	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also behind a route, whose aliases may lead to the system's servers
+	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
 		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.systemGeneration())
 	}
 	f, isNew := c.flights.joinFlight(key, policy.Eligibility{}.Reason(race.OverridesFrom(ctx)) != policy.None)
@@ -448,8 +462,9 @@ func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightM
 	return f
 }
 
-// resolveQuestion asks the servers until ctx ends, or stay, if that is not nil. It stores the result in the cache. It
-// finishes f, if f is not nil. With explore no caller waits, and any server of the group may be first.
+// resolveQuestion asks the servers until ctx or stay ends; stay may be nil. It stores the result in the cache, and
+// finishes the flight f, if f is not nil. With explore, no caller waits, and any server of the group may be asked
+// first.
 func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wire.Query, explore bool) (r *result) {
 	if f != nil {
 		defer func() {
@@ -471,13 +486,13 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	}
 	c.expireOnSystemChange(time.Now())
 	from := c.originOf(q)
-	c.queryQueue.enqueue(&span.place, span, q.Zone())
-	defer c.queryQueue.dequeue(&span.place)
+	c.queryQueue.enqueue(&span.queueEntry, span, q.Zone())
+	defer c.queryQueue.dequeue(&span.queueEntry)
 	r = c.followAliases(&span.Span, q, c.servers.resolveByRoute(&span.Span, q, explore), &from)
-	if stay != nil && stay.Err() != nil && r.isFailure(q) { // also if a server has failed: another one might have answered
+	if stay != nil && stay.Err() != nil && r.isFailure(q) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, &Error{Name: q.Text(), Type: q.Type, Err: context.Canceled}
 	}
-	if c.queryQueue.dequeue(&span.place) && r.err != nil {
+	if c.queryQueue.dequeue(&span.queueEntry) && r.err != nil {
 		c.count.dropped.Add(1)
 		r.err = &Error{Name: q.Text(), Type: q.Type, Err: ErrTooManyQuestions}
 	}
@@ -503,26 +518,27 @@ func (c *core) resolveQuestion(ctx, stay context.Context, f *sharedFlight, q *wi
 	return r
 }
 
-// isUncacheable reports whether an error has causes on this machine, or the caller's cancellation, and so says nothing about the question.
+// isUncacheable reports whether an error was caused on this machine or by the caller's cancellation. Such an error must
+// not be cached, because it says nothing about the question.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
-// appendAnswer appends the response to q, in wire format and as a forwarder's. It
-// has at most limit bytes.
+// appendAnswer answers q and appends the response in wire format, with the header of a forwarder and at most limit
+// bytes. It returns b and an error if there is no answer.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
 	if f, ok := c.answerFromFreshCache(context.Background(), q); ok {
 		return f.appendResponse(b, q, limit), nil
 	}
-	r := c.answerQuestion(ctx, context.Background(), q, "") // which ends with the Client
+	r := c.answerQuestion(ctx, context.Background(), q, "") // the second context keeps the flight in this goroutine; Client.Close ends it
 	if r.err != nil {
 		return b, r.err
 	}
 	return appendForwarded(b, q, r.answer, r.view, limit), nil
 }
 
-// appendResult appends the response to q that answer has the result for.
+// appendResult appends the response to q in wire format: the answer in r, or SERVFAIL with an extended error for r.err.
 func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	if r.err == nil {
 		return appendForwarded(b, q, r.answer, r.view, limit)
@@ -537,7 +553,7 @@ func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 }
 
-// appendResponse appends the response to q that an answer of the cache is.
+// appendResponse appends the cached answer in wire format, as the response to q with at most limit bytes.
 func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
 	a, view, _ := f.answerFor(q)
 	return appendForwarded(b, q, a, view, limit)
@@ -550,35 +566,36 @@ func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, li
 	return b
 }
 
-// result is the outcome of a question. Only its creator writes it, before the result is returned. After that it is
-// shared, and read-only.
+// result is the outcome of a question. Its creator writes it before it is returned. After that it may be shared, and is
+// read-only.
 type result struct {
 	answer        *wire.Answer
-	view          wire.View     // of the answer
-	err           error         // instead of an answer
-	from          *group.Server // that gave the answer, or was asked first; nil: a cache, or none
+	view          wire.View     // how the answer is presented: age and rotation
+	err           error         // set if there is no answer
+	from          *group.Server // the server that answered or, after an error, was asked first; nil: no server
 	isHedged      bool          // a hedge gave the answer
-	isPartlyLocal bool          // a part of the answer is from the hosts file or a special-use zone: no cache keeps it
+	isPartlyLocal bool          // a part of the answer comes from the hosts file or a special-use zone, so it is not cached
 	attempts      int           // attempts made
 
-	refusingSince time.Time // if err is not nil: when the last of the servers that refuse connections began to; zero: none does
-	hasRefused    bool      // if err is not nil: one has refused a connection for this question
+	refusingSince time.Time // if err is not nil: when the last server that refuses connections began to; zero: none refuses
+	hasRefused    bool      // if err is not nil: a server has refused a connection for this question
 
-	isUnavailable bool          // if err is not nil: it is that of a server that may be asked again soon
-	endedByQuery  bool          // if err is not nil: the question may be what has ended a connection
-	pause         time.Duration // until then, as the server says
+	isUnavailable bool          // if err is not nil: the server may be asked again soon
+	endedByQuery  bool          // if err is not nil: the question may have caused the end of a connection
+	pause         time.Duration // time that the server has asked the client to wait before the next query
 }
 
-// isFailure reports whether another server may do better.
+// isFailure reports whether another server may give a better result.
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.Standard() && r.answer.Outcome == wire.Failure
 }
 
-// isFinalFailure reports whether the result is a failure that an older answer must not hide.
+// isFinalFailure reports whether the result is a failure in place of which no expired answer may be served.
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limitTTL makes the answer ready to be shared, and returns how long the cache, which may be nil, may keep it. An answer with a part from
-// the hosts file is not kept, because the file may change before the TTLs end.
+// limitTTL limits the TTLs of the answer, after which it may be shared. It returns how long c may store the answer; c
+// may be nil. The result is 0 for an error, and for an answer with a part from the hosts file, because the file may
+// change before the TTLs end.
 func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	if r.err != nil {
 		return 0
@@ -595,29 +612,32 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 }
 
 // A sharedFlight is one exchange for all callers that have the same question at a time (single flight). Its creator
-// writes leader, isSecond and r, and then closes done. Others read these fields after that.
+// writes leader, isSecond and r, and then closes done. Other goroutines read these fields only after done is closed.
 type sharedFlight struct {
 	key      string
-	leader   *wire.Query   // of who began it
-	isSecond bool          // another flight had ended without an answer before
-	done     chan struct{} // closed when it has ended
-	r        *result       // then
+	leader   *wire.Query   // query of the caller that started the flight
+	isSecond bool          // the flight repeats a flight that ended without an answer
+	done     chan struct{} // closed when the flight has ended
+	r        *result       // the result
 
-	// The fields below are guarded by flightGroup.mu until then.
+	// The fields below are guarded by flightGroup.mu until done is closed.
 
-	callers  int    // that wait
-	isShared bool   // by several callers
-	cancel   func() // if nobody waits any more; nil: it goes on
+	callers  int    // number of callers that wait
+	isShared bool   // several callers have joined the flight
+	cancel   func() // called when the last caller has left; nil: the flight continues without callers
 }
 
 // flightGroup is the set of running flights. It is safe for concurrent use.
 type flightGroup struct {
-	mu      sync.Mutex               // guards running, and the field shared of its flights
-	running map[string]*sharedFlight // by question, and whether it may be hedged
+	mu      sync.Mutex               // guards running and the fields of its flights
+	running map[string]*sharedFlight // by question, and by whether hedging is allowed
 }
 
-// joinFlight returns the running flight of a question, or a new one, which the caller must finish. A new flight keeps a
-// reference to question. With once, a new flight must not be hedged, and callers that allow hedging do not join it.
+// joinFlight returns the running flight of a question, or a new flight, for which the caller must call finishFlight. A
+// new flight keeps a reference to question.
+//
+// With once, the caller does not allow hedging. It may join a hedged flight, but its own new flight is joined only by
+// callers that do not allow hedging either.
 func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -636,7 +656,8 @@ func (f *flightGroup) joinFlight(question []byte, once bool) (_ *sharedFlight, i
 	return mine, true
 }
 
-// contextUntilAbandoned returns a context that ends when the last caller has left the flight.
+// contextUntilAbandoned returns a context that ends when the last caller has left the flight, or when the flight is
+// finished.
 func (f *flightGroup) contextUntilAbandoned(mine *sharedFlight) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()
@@ -645,7 +666,8 @@ func (f *flightGroup) contextUntilAbandoned(mine *sharedFlight) context.Context 
 	return ctx
 }
 
-// leaveFlight removes a caller from a flight. After the last caller has left, no caller joins it.
+// leaveFlight removes a caller that no longer waits for a flight. A flight with a context of contextUntilAbandoned is
+// cancelled after its last caller, and cannot be joined any more.
 func (f *flightGroup) leaveFlight(mine *sharedFlight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -656,7 +678,7 @@ func (f *flightGroup) leaveFlight(mine *sharedFlight) {
 	mine.cancel()
 }
 
-// finishFlight ends a flight with its result.
+// finishFlight ends a flight with its result r, and wakes its callers.
 func (f *flightGroup) finishFlight(mine *sharedFlight, r *result) {
 	mine.r = r
 	f.mu.Lock()
@@ -670,11 +692,14 @@ func (f *flightGroup) finishFlight(mine *sharedFlight, r *result) {
 	close(mine.done)
 }
 
-const maxTargets = 16 // of aliases that are followed for one question
+const maxTargets = 16 // limit of alias targets that are followed for one question
 
-// followAliases completes an answer of a route that ends with an alias, as a server answers that knows only its own zones: the target is
-// asked for where its name belongs (RFC 1034 §5.3.3). If that fails, or an alias leads back, the answer is SERVFAIL. It adds the sources of
-// the targets to from.
+// followAliases completes an answer by route that ends with an alias. A server that knows only its own zones returns
+// such an answer (RFC 1034 §5.3.3). The target is asked for by the route of its own name. The origins of the targets
+// are added to from.
+//
+// If a target cannot be resolved, or the aliases form a loop, the result is SERVFAIL. If asking for a target ends with
+// an error, that error is the result.
 func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *answerOrigin) *result {
 	if r.err != nil || !q.Standard() || !q.Recursive() || !c.servers.routes.hasRoute(q) {
 		return r
@@ -709,7 +734,7 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from
 	}
 }
 
-// newAliasFailure returns the answer to a question whose alias cannot be followed.
+// newAliasFailure returns a SERVFAIL result for a question whose aliases cannot be followed.
 func (c *core) newAliasFailure(q *wire.Query) *result {
 	m := new(dns.Msg)
 	m.Rcode = dns.RcodeServerFailure

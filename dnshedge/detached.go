@@ -2,13 +2,13 @@ package dnshedge
 
 import "context"
 
-// detachedContext is a context that ends with the Client, and has the values of a caller's.
+// detachedContext is a context that ends with the Client and has the values of a caller's context.
 type detachedContext struct {
 	context.Context
 	values context.Context
 }
 
-// detachContext returns a context that ends with client, the context of a Client, and has the values of ctx.
+// detachContext returns a context that ends when client, the context of a Client, ends. It has the values of ctx.
 func detachContext(client, ctx context.Context) context.Context {
 	if _, ok := ctx.(*clientQuery); ok || ctx == context.Background() { // without values
 		return client
@@ -18,7 +18,7 @@ func detachContext(client, ctx context.Context) context.Context {
 
 func (d detachedContext) Value(key any) any { return d.values.Value(key) }
 
-// AfterFunc implements the method that package context uses in place of a goroutine, see context.AfterFunc.
+// AfterFunc lets package context register f without starting a goroutine; see context.AfterFunc.
 func (d detachedContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(d.Context, f)
 }

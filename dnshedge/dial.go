@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/deadline"
 )
 
-// maxConnQuestions is how many questions one connection to a Client may have in flight.
+// maxConnQuestions limits the questions in flight on one connection of Client.Dial.
 const maxConnQuestions = 128
 
 var (
@@ -23,14 +23,12 @@ var (
 	errBootstrap     = errors.New("dnshedge: an upstream's own name must not be resolved through it; give its address, or Upstream.Addrs")
 )
 
-// Dial returns a connection to the Client itself, for net.Resolver's Dial field.
-// It opens no socket, and ignores network and address, which are a server's.
+// Dial returns an in-process connection to the Client, for the Dial field of a net.Resolver. It opens no socket.
+// Network and address only appear as the connection's remote address and in its errors.
 //
-// Questions are written to it, and answers read from it, framed as over TCP (RFC
-// 1035 §4.2.2), also if network is udp, so that no answer needs to be cut. A
-// connection may have 128 questions in flight. They end with ctx, which Go's
-// resolver cancels when it has its answer, and with Close. If a question cannot be
-// answered, the next Read returns why.
+// Questions are written and responses are read with the framing of TCP (RFC 1035 §4.2.2), even if network is udp, so
+// that no response is truncated. A connection may have 128 questions in flight. They end with ctx, which Go's resolver
+// cancels when it has its answer, and with Close. If a question cannot be answered, the next Read returns the error.
 func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	core, err := c.init()
 	if err != nil {
@@ -49,24 +47,24 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	return k, nil
 }
 
-// Resolver returns a resolver that asks this Client. It serves net.Dialer, and so
-// http.Transport and everything else that dials, or can be net.DefaultResolver.
-// Search domains, ndots and /etc/hosts have the same effect as in Go's own resolver.
+// Resolver returns a net.Resolver that asks this Client. It can be the Resolver of a net.Dialer, and so of an
+// http.Transport, or net.DefaultResolver. Search domains, ndots and /etc/hosts have the same effect as in Go's own
+// resolver.
 func (c *Client) Resolver() *net.Resolver { return &net.Resolver{PreferGo: true, Dial: c.Dial} }
 
-// connAddr is the address of either end of a conn.
+// connAddr is the local or remote address of an inProcessConn.
 type connAddr struct{ network, address string }
 
 func (a connAddr) Network() string { return a.network }
 func (a connAddr) String() string  { return a.address }
 
-// inProcessConn is a connection to a Client. It is no net.PacketConn, because Go's resolver reads at most 1232 bytes from a
-// net.PacketConn.
+// inProcessConn is a connection from a resolver to a Client in the same process. It is not a net.PacketConn: from that,
+// Go's resolver reads at most 1232 bytes.
 type inProcessConn struct {
 	core   *core
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	stop   func() bool // no longer end with the Client
+	stop   func() bool // removes the cancellation by Client.Close
 	remote connAddr
 	closed chan struct{}
 	once   sync.Once
@@ -74,9 +72,9 @@ type inProcessConn struct {
 	wake chan struct{} // capacity 1: out or err changed
 
 	mu     sync.Mutex // guards the fields below
-	in     []byte     // was written, and is not yet a whole question
-	out    []byte     // waits to be read
-	err    error      // of a question; waits to be read after out
+	in     []byte     // bytes written that are not yet a complete question
+	out    []byte     // responses to be read
+	err    error      // error of a question, which Read returns after out
 	queued int        // questions in flight
 
 	read, write deadline.Deadline
@@ -127,7 +125,7 @@ func (k *inProcessConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// queueAnswer answers one question.
+// queueAnswer answers q, and appends the response or the error to the data that Read returns.
 func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	b, err := k.core.appendAnswer(k.ctx, make([]byte, 2, 514), q, wire.MaxMsg)
 	k.mu.Lock()
@@ -142,7 +140,7 @@ func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	k.wakeReader()
 }
 
-// wakeReader makes a Read that waits look again.
+// wakeReader wakes a waiting Read after out or err has changed.
 func (k *inProcessConn) wakeReader() {
 	select {
 	case k.wake <- struct{}{}:

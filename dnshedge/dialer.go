@@ -21,14 +21,15 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// dialConfig is how the servers of a Client are connected to. Its fields never change.
+// dialConfig says how a Client connects to its upstreams. Its fields never change.
 type dialConfig struct {
-	with     Dialer // nil: a net.Dialer
-	conf     *tls.Config
-	sessions tls.ClientSessionCache // unless conf has one
+	with     Dialer                 // nil: a net.Dialer
+	conf     *tls.Config            // Client.TLSConfig; may be nil
+	sessions tls.ClientSessionCache // used unless conf has a session cache
 }
 
-// dialerFor returns the Dialer for connections to an upstream.
+// dialerFor returns the Dialer for connections to an upstream. If the upstream's host is a name, it is a
+// bootstrapDialer.
 func (d *dialConfig) dialerFor(up Upstream) Dialer {
 	with := d.with
 	if with == nil {
@@ -42,26 +43,26 @@ func (d *dialConfig) dialerFor(up Upstream) Dialer {
 	return &bootstrapDialer{Dialer: with, own: d, remembers: plain}
 }
 
-// rememberAddress is how long the address that a name led to is dialled instead of the
-// name.
+// rememberAddress is how long the address that a name resolved to is dialled instead of the name.
 const rememberAddress = time.Minute
 
-// dialRemembered is how long that address has to itself, before the name is dialled, which may lead to others: as long as the
-// first address of a name has with a net.Dialer (RFC 8305 §5).
+// dialRemembered limits a dial to the remembered address. After that the name is resolved again. A net.Dialer waits as
+// long before it tries the second address of a name (RFC 8305 §5).
 const dialRemembered = 300 * time.Millisecond
 
-// bootstrapDialer dials an upstream whose address is a name. It marks the context
-// under which the name is resolved, so that Client.Dial refuses to resolve it through the
-// upstream itself. Other Clients may. An address that a net.Dialer found is used for a minute, and
-// forgotten if it cannot be reached at once, or a handshake fails there. The remote address of a connection
-// of another Dialer may be that of a proxy, or unknown: that Dialer is given the name for each connection.
+// bootstrapDialer dials an upstream whose host is a name. While the name is resolved, the context is marked. So
+// Client.Dial refuses to resolve the name through the upstream itself; other Clients may resolve it.
+//
+// With a net.Dialer, the address found is dialled again for a minute. It is forgotten if a dial to it or a handshake
+// fails. With another Dialer no address is remembered, because the remote address of a connection may be that of a
+// proxy.
 type bootstrapDialer struct {
 	Dialer
-	own       *dialConfig
-	remembers bool // the Dialer is a net.Dialer
+	own       *dialConfig // configuration of the Client of the upstream
+	remembers bool        // Dialer is a net.Dialer
 
 	mu    sync.Mutex // guards the fields below
-	found string     // empty: no address is remembered
+	found string     // the remembered address; empty: none
 	until time.Time
 }
 
@@ -90,7 +91,7 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 	return conn, nil
 }
 
-// Forget makes the next connection resolve the name.
+// Forget removes the remembered address, so that the next dial resolves the name.
 func (d *bootstrapDialer) Forget() { d.remember("") }
 
 func (d *bootstrapDialer) rememberedAddress() string {
@@ -110,10 +111,10 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// bootstrap is the Client whose upstream's name is being looked up, and the lookup that asked for it.
+// bootstrap is the context value of a lookup of an upstream's name. by identifies the Client that has the upstream.
 type bootstrap struct {
 	by   *dialConfig
-	from *bootstrap // nil: none
+	from *bootstrap // the lookup of another upstream's name during which this lookup is made; nil: none
 }
 
 func bootstrapFromContext(ctx context.Context) *bootstrap {
@@ -121,7 +122,7 @@ func bootstrapFromContext(ctx context.Context) *bootstrap {
 	return b
 }
 
-// isResolvingUpstream reports whether an upstream of this Client has its name resolved under ctx.
+// isResolvingUpstream reports whether ctx belongs to a lookup of the name of one of this Client's upstreams.
 func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
 	for b := bootstrapFromContext(ctx); b != nil; b = b.from {
 		if b.by == d {
@@ -131,7 +132,7 @@ func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
 	return false
 }
 
-// tlsConfigFor returns the TLS configuration of connections to an upstream.
+// tlsConfigFor returns the TLS configuration for connections to an upstream.
 func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	t := d.conf.Clone()
 	if t == nil {
@@ -150,9 +151,9 @@ func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	return t
 }
 
-// pinCertificate makes handshakes fail if the server has none of the keys. Of a chain that is not
-// verified only the first certificate counts, because the server has not shown that it
-// has the keys of the others.
+// pinCertificate makes handshakes fail unless the server has one of the public keys. In a verified chain the keys of
+// all certificates count. Without verification only the key of the first certificate counts, because the server has not
+// proven that it has the others.
 func pinCertificate(t *tls.Config, keys []string) {
 	if _, err := netip.ParseAddr(t.ServerName); err == nil {
 		t.InsecureSkipVerify = true // the pin is what identifies the server
@@ -176,7 +177,7 @@ func pinCertificate(t *tls.Config, keys []string) {
 	}
 }
 
-// publicKeyPin returns a certificate's key as Upstream.Pins has it.
+// publicKeyPin returns the pin of a certificate's public key, in the form of Upstream.Pins.
 func publicKeyPin(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return base64.StdEncoding.EncodeToString(sum[:])

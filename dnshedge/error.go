@@ -13,11 +13,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Error is why a question has no answer.
+// Error is the error of a question that was not answered.
 type Error struct {
 	Name     string
 	Type     uint16
-	Upstream Upstream // that failed; zero if none was asked
+	Upstream Upstream // the server that failed; zero if none was asked
 	Err      error
 }
 
@@ -31,24 +31,23 @@ func (e *Error) Error() string {
 	return s + e.Err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout reports whether time ran out.
+// Timeout reports whether Err is a timeout.
 func (e *Error) Timeout() bool {
 	t, ok := e.Err.(interface{ Timeout() bool })
 	return ok && t.Timeout()
 }
 
-// Temporary reports true: asking again may always help.
+// Temporary reports true: a repetition of the question may succeed.
 func (e *Error) Temporary() bool { return true }
 
-// ErrTooManyQuestions is why a question ended that had waited longest of
-// Client.MaxInFlight.
+// ErrTooManyQuestions is the error of a question that was dropped because more than Client.MaxInFlight questions were
+// waiting.
 var ErrTooManyQuestions = errors.New("dnshedge: too many questions wait for servers")
 
-// StatusError is the error of an exchange over HTTPS if the server answers with
-// another HTTP status than 200.
+// StatusError is the error of a query over HTTPS to which the server responded with an HTTP status other than 200.
 type StatusError struct {
 	Upstream Upstream
 	Code     int
@@ -58,12 +57,13 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: upstream %s: HTTP status %d %s", e.Upstream, e.Code, http.StatusText(e.Code))
 }
 
-// newNoAnswerError returns the error of a question that a server did not answer.
+// newNoAnswerError returns the *Error of a question that s did not answer, with err as the cause.
 func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
 	return &Error{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(s), Err: explainError(s, err)}
 }
 
-// explainError returns the error of a query to a server as the package's users know it.
+// explainError converts an internal error of a query to s to the exported error type. It returns other errors
+// unchanged.
 func explainError(s *group.Server, err error) error {
 	if err == nil {
 		return nil

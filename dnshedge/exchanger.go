@@ -14,21 +14,27 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An Exchanger answers questions. *Client is one, so is *recursor.Resolver, which starts at the
-// root, and so is *dns.Client of github.com/miekg/dns, which needs an address.
+// An Exchanger answers DNS questions. Implementations are *Client, *recursor.Resolver, which resolves from the root,
+// and *dns.Client of github.com/miekg/dns, which needs an address.
+//
+// A Client that asks an Exchanger passes no address. These optional methods of an Exchanger change how it is asked:
+//
+//   - IgnoresOptions(): the Client passes no EDNS options of its callers.
+//   - NothingBelow(name string) bool: if it returns true, an NXDOMAIN response with AD also holds for all names below
+//     its name (RFC 8020), and the Client does not ask for them.
+//   - Identity() string: Client.Import accepts answers from an Exchanger with the same type and the same Identity,
+//     unless the Identity is empty.
+//   - Unwrap() any: it returns the Exchanger that this Exchanger asks. If that is a Client of the system's servers, a
+//     Cache drops the answers when the system's servers change.
 type Exchanger interface {
-	// ExchangeContext answers the question of m, which it does not change. The duration is
-	// how long that took. A Client that asks an Exchanger passes no address, and no EDNS options of
-	// its callers if the Exchanger has a method IgnoresOptions(). If it has NothingBelow(name string) bool, which returns true, then
-	// the Client asks for no names below one that does not exist, if the response that says so has AD (RFC 8020). If it has
-	// Identity() string, Client.Import takes answers of an Exchanger of the same type whose string is the same and not empty. If it has
-	// Unwrap() any, and that returns a Client of the system's servers, a Cache forgets the answers when the system has other servers.
+	// ExchangeContext answers the question of m, which it must not change. rtt is the duration of the exchange.
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 
 var _ Exchanger = (*dns.Client)(nil)
 
-// callExchanger asks e. It returns an error if e panics, or if reading the response of e panics.
+// callExchanger asks e, and checks that its response belongs to q. It returns an error if e panics, if it returns no
+// response, or if the response cannot be packed.
 func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()
@@ -44,7 +50,7 @@ func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Ans
 	case r == nil:
 		return nil, errors.New("dnshedge: an Exchanger returned neither a response nor an error")
 	}
-	mine := *r // package dns writes into what it packs
+	mine := *r // a copy, because Pack modifies the message
 	mine.Extra = slices.Clone(mine.Extra)
 	for i, rr := range mine.Extra {
 		if rr, ok := rr.(*dns.OPT); ok {

@@ -16,17 +16,17 @@ import (
 
 const maxExport = 64 << 20 // bytes
 
-// maxAnswerAge is the limit of the age of an exported answer. An older answer shows that the export is damaged.
+// maxAnswerAge limits the age of an exported answer. An older answer shows that the export is damaged.
 const maxAnswerAge = 10 * 365 * 24 * time.Hour
 
-// envelope frames an export. The content is the number of servers and their latencies, the identities of the sources of
-// answers, and the number of answers and the answers. Numbers are varints, and bytes are preceded by their number.
+// envelope frames an export. The content is the number of servers and their latencies, the sources of answers, and the
+// number of answers and the answers. Numbers are varints, and byte strings are preceded by their length.
 var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Max: maxExport}
 
 var errForeign = errors.New("this is no export of a Client")
 
 // Export writes the latencies of the servers, for Import in another process or after a restart. If there is a Cache, it
-// also writes the answers that this Client or Cache.Set has stored, without failures. It writes at most 64 MiB, and the
+// also writes the answers that this Client or Cache.Set has stored, but no failures. It writes at most 64 MiB, and the
 // most popular answers first.
 func (c *Client) Export(w io.Writer) error {
 	core, err := c.init()
@@ -39,16 +39,17 @@ func (c *Client) Export(w io.Writer) error {
 	return nil
 }
 
-// Import adds what Export wrote: the times of servers that this Client has, and, if
-// there is a Cache, answers that it does not have. The time that has passed
-// since then counts against their TTLs, to which the Cache's limits apply. Answers that
-// this Client would ask others for are left out: those that came from other Upstreams, an other Fallback, Exchanger
-// or route, from other servers of the system, or through another RebindFilter. Two Exchangers are the same if both have a
-// method Identity() string, as a Client, a dnssec.Validator and a recursor.Resolver have, and it returns the same string.
-// Answers of Cache.Set are taken.
+// Import reads the output of Export. It adds the latencies of servers that this Client has. If there is a Cache, it
+// adds answers that the Cache does not have. The time since the export counts against their TTLs, to which the Cache's
+// limits apply.
 //
-// Import returns an error and changes nothing if the export is damaged, was not
-// written by Export, has another version, is larger than 64 MiB or is older than a day.
+// Import skips an answer whose source differs from the source that this Client would ask: other Upstreams, Fallback,
+// Exchanger, route or system servers, or another RebindFilter. Two Exchangers are the same if they have the same type
+// and their method Identity() string returns the same string. A Client, a dnssec.Validator and a recursor.Resolver have
+// that method. Answers of Cache.Set are always added.
+//
+// Import returns an error and changes nothing if the data is damaged, was not written by Export, has another version,
+// is larger than 64 MiB, or is older than a day.
 func (c *Client) Import(r io.Reader) error {
 	core, err := c.init()
 	if err != nil {
@@ -70,7 +71,7 @@ func (c *core) exportState(now time.Time) []byte {
 	for _, s := range servers {
 		b = s.AppendLatencies(b, now)
 	}
-	b = c.currentSources(now).appendTo(b)
+	b = c.currentSources(now).appendSources(b)
 	var all []byte
 	var n uint64
 	if cache := c.conf.Cache; cache != nil {
@@ -79,8 +80,8 @@ func (c *core) exportState(now time.Time) []byte {
 	return decode.End(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers returns the answers of a member, and of Set, that are still kept, in at most limit bytes, and
-// their number.
+// appendAnswers appends the stored answers of the Client with the number of, and those of Cache.Set. It returns at most
+// limit bytes and the number of answers.
 func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.sinceStart(now)
@@ -146,8 +147,9 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// hasSameOrigin reports whether an exported answer came from the source that is asked for it here: by the same route, from the same
-// servers or Exchanger. It is then current. An answer of Cache.Set has no source, and is taken.
+// hasSameOrigin reports whether this Client would ask the same source for an exported answer: the same route, and the
+// same servers or Exchanger. If so, it sets the entry's origin. then has the sources of the export, and here those of
+// this Client. An answer of Cache.Set has no source, and the result is true.
 func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
@@ -159,7 +161,7 @@ func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
 		return true
 	}
 	from := c.originOf(q)
-	if source := here.sourceIndex(q, int(from.domain)); from.domain != e.domain || source == "" || source != then.sourceIndex(q, int(e.domain)) {
+	if source := here.identityFor(q, int(from.domain)); from.domain != e.domain || source == "" || source != then.identityFor(q, int(e.domain)) {
 		return false
 	}
 	e.answerOrigin = from
@@ -173,7 +175,8 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// decodeEntry takes an answer off. Its time is how old it was, and its member is 0 if it is one of Set.
+// decodeEntry reads one exported answer. In the returned entry, stored is the answer's age, and client is 0 for an
+// answer of Cache.Set and otherwise 1.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
@@ -205,8 +208,8 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	return e, nil
 }
 
-// importEntry adds answers that are not yet known. Each is as old as it says, and by as much
-// older as has passed.
+// importEntry adds exported answers for which the cache has no entry. The stored field of each entry is the answer's
+// age when it was exported, and passed is the time since then.
 func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
 	at, limits := c.clock.sinceStart(now), c.ttlLimits()

@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// subqueuesPerQueue is the number of subqueues, so large that few domains share a subqueue with a flooded domain.
+// subqueuesPerQueue is the number of subqueues. It is so large that few domains share a subqueue with a flooded domain.
 const subqueuesPerQueue = 128
 
-// A fairQueue holds waiting queries in subqueues by the domain of their question or by client. If the queue is full,
-// the longest waiting query of a longest subqueue is cancelled. So a flood of names in one dead domain displaces its
-// own queries first. It is safe for concurrent use.
+// A fairQueue holds waiting queries in subqueues, by the domain of their question or by client. If the queue is full,
+// the oldest query of the longest subqueue is cancelled. So a flood of names in one dead domain displaces its own
+// queries first. A fairQueue is safe for concurrent use.
 type fairQueue struct {
 	max int
 
-	mu        sync.Mutex // guards all
+	mu        sync.Mutex // guards the fields below, and all queries in the queue
 	seed      maphash.Seed
-	n         int        // questions that wait
-	arrivals  uint64     // number of questions that came
+	n         int        // waiting queries
+	arrivals  uint64     // queries added so far
 	subqueues []subqueue // nil before first use
 }
 
-// A queuedQuery is the entry of one query in a fairQueue. The zero value is ready for use, once.
+// A queuedQuery is the entry of one query in a fairQueue. The zero value can be added to a queue once.
 type queuedQuery struct {
 	canceller
 	subqueue   *subqueue // nil: the query is not in the queue
@@ -29,7 +29,7 @@ type queuedQuery struct {
 	arrival    uint64
 }
 
-// A subqueue is a list of queued queries, in the order of their arrival.
+// A subqueue is a linked list of queries in the order of their arrival.
 type subqueue struct {
 	first, last *queuedQuery
 	n           int
@@ -64,8 +64,8 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 // A canceller is a waiting query that can be cancelled.
 type canceller interface{ Cancel() }
 
-// enqueue adds a query about a domain. me is zero. If the queue is full, it removes and cancels the oldest query of a
-// longest subqueue.
+// enqueue adds the query c under a subqueue key, such as its domain. me must be the zero value. If the queue is full,
+// enqueue removes and cancels the oldest query of the longest subqueue, which may be c itself.
 func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	l.mu.Lock()
 	l.arrivals++
@@ -82,7 +82,7 @@ func (l *fairQueue) enqueue(me *queuedQuery, c canceller, domain string) {
 	}
 }
 
-// subqueueOf returns the subqueue of a domain. The caller holds mu.
+// subqueueOf returns the subqueue of a key, which other keys may share. The caller holds mu.
 func (l *fairQueue) subqueueOf(domain string) *subqueue {
 	if l.subqueues == nil {
 		l.subqueues, l.seed = make([]subqueue, subqueuesPerQueue), maphash.MakeSeed()
@@ -90,36 +90,38 @@ func (l *fairQueue) subqueueOf(domain string) *subqueue {
 	return &l.subqueues[maphash.String(l.seed, domain)%subqueuesPerQueue]
 }
 
-// longestWaiting returns the oldest query of a longest subqueue. The caller holds mu.
+// longestWaiting returns the oldest query of the subqueue with the largest share. If several subqueues have that share,
+// it returns the oldest query of all of them. The caller holds mu.
 func (l *fairQueue) longestWaiting() (oldest *queuedQuery) {
 	for i := range l.subqueues {
-		lane := &l.subqueues[i]
-		if lane.n == 0 || oldest != nil && l.subqueueShare(lane) < l.subqueueShare(oldest.subqueue) {
+		candidate := &l.subqueues[i]
+		if candidate.n == 0 || oldest != nil && l.subqueueShare(candidate) < l.subqueueShare(oldest.subqueue) {
 			continue
 		}
-		if p := lane.first; oldest == nil || l.subqueueShare(lane) > l.subqueueShare(oldest.subqueue) || p.arrival < oldest.arrival {
+		if p := candidate.first; oldest == nil || l.subqueueShare(candidate) > l.subqueueShare(oldest.subqueue) || p.arrival < oldest.arrival {
 			oldest = p
 		}
 	}
 	return oldest
 }
 
-// subqueueShare returns the share of the queue that a subqueue takes, in eighths. A subqueue with fewer than eight
-// queries has share 0: it may be long by chance.
-func (l *fairQueue) subqueueShare(lane *subqueue) int {
-	if lane.n < 8 {
+// subqueueShare returns the share of the queue that a subqueue occupies, in eighths. A subqueue with fewer than eight
+// queries has share 0, because such a length occurs by chance.
+func (l *fairQueue) subqueueShare(s *subqueue) int {
+	if s.n < 8 {
 		return 0
 	}
-	return lane.n * 8 / l.max
+	return s.n * 8 / l.max
 }
 
-// removeQuery removes a query. The caller holds mu.
+// removeQuery removes a query from its subqueue. The caller holds mu.
 func (l *fairQueue) removeQuery(p *queuedQuery) {
 	p.subqueue.removeQuery(p)
 	l.n--
 }
 
-// dequeue removes a query, and reports whether it had been removed before.
+// dequeue removes a query, unless it has already been removed. It reports whether it had already been removed, for
+// example because it was cancelled.
 func (l *fairQueue) dequeue(me *queuedQuery) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,68 +17,66 @@ const (
 	defaultMaxDelay   = 2 * time.Second
 )
 
-// Hedge says when a query is sent a second time although the first may still be
-// answered. A field that is zero has its default. The zero value suits most programs.
+// Hedge says when a hedge is sent: a second query for a question whose first query may still be answered. A field that
+// is zero has its default. The zero value suits most programs.
 //
-// Two delays are learned for each upstream. The loss delay is how long an answer
-// takes that the server does not have to look for, plus a margin: if the wait is
-// longer, a packet is probably lost. The slow delay is the time after which so few
-// answers are still to come that the budget pays for hedging them all. A hedge
-// starts after the longer of both: earlier it would be useless, or the budget would
-// not pay for it.
+// Two delays are learned for each upstream. The loss delay is the usual time of an answer that the server has in its
+// cache, plus a margin: after that a packet is probably lost. The slow delay is the time after which so few answers are
+// outstanding that the budget can hedge them all. A hedge starts after the longer delay. Earlier it would be useless,
+// or the budget would be too small.
 //
-// A hedge is no retransmission. A query that is still unanswered after its server's
-// retransmission timeout (RFC 6298; 200 ms at least, 1 s before anything is known) is
-// sent again, hedged or not. For each answer, a server gets one such query that costs
-// no budget, and 20 may be saved up; a question's second and later ones come from the
-// budget, or from what is saved up while half of that is left. The timeout doubles with
-// each, and for all questions while a server is silent. So one that suddenly takes 3 s
-// is asked again by the questions of a moment, some 20, and by no more; a server that
-// loses half of its queries is asked 1.9 times per question, and one that answers 2 % 1.1 times.
-// Over a stream nothing is sent again while other answers arrive, but for half of a question's time, and a second, at most.
+// A hedge is not a retransmission. A query without an answer is sent again after the server's retransmission timeout
+// (RFC 6298), with or without hedging. The timeout is 1 s before the first measurement, and 200 ms at least. It doubles
+// with each retransmission, for all questions, while the server is silent.
 //
-// HEDGE_DISABLED and HEDGE_MODE hold for DNS as well; see the Operation section of this package's doc.
+// Each answer of a server pays for one retransmission to the server, and 20 can be saved. The first retransmission of a
+// question uses this credit. Later ones use the budget, or the credit while at least half of it is left. So a server
+// that suddenly takes 3 s gets about 20 retransmissions in all. A server that loses half of the queries is asked 1.9
+// times per question, and a server that answers 2 % 1.1 times.
 //
-// A question that is asked on behalf of a hedge of package hedge, or under
-// hedge.WithoutHedging, is not hedged. If another caller has the same question at the time,
-// who allows hedging, its answer serves both.
+// Over a stream, nothing is retransmitted while other answers arrive. This lasts for at most half of the question's
+// time, and at most a second.
+//
+// The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
+// package documentation.
+//
+// A question of a hedge of package hedge, or under hedge.WithoutHedging, is not hedged. It may share the answer of a
+// hedged exchange if another caller has the same question at the time.
 type Hedge struct {
-	// Off turns hedging off. Queries that are lost are still sent again.
+	// Off turns hedging off. Lost queries are still retransmitted.
 	Off bool
 
-	// Shadow sends no hedges, and does all else as usual: it learns, decides and takes
-	// from the budget. Observers and Stats tell how many hedges would have been sent
-	// (observe.DeniedShadow) and how much time they would have saved, assuming that a hedge
-	// takes as long as any other question to the same upstream.
+	// Shadow turns on shadow mode: the Client learns, decides and spends budget as usual, but sends no hedge. Observers
+	// and Stats count the hedges that would have been sent (observe.DeniedShadow), and the time they would have saved.
+	// The estimate assumes that a hedge takes as long as any other question to the same upstream.
 	Shadow bool
 
-	// Fixed hedges once after this time, without a budget. It is there for
-	// comparison. Zero: the delays are learned.
+	// Fixed is a fixed hedge delay, for comparisons. One hedge is sent after this delay, without a budget. Zero: the
+	// delay is learned.
 	Fixed time.Duration
 
-	// Percentile is a quantile, a fraction in [0, 1): this share of the answers is never hedged because
-	// they come early enough. Zero: 0.90.
+	// Percentile is a fraction in [0, 1). This share of the questions is not hedged, because their answers come early
+	// enough. Zero: 0.90.
 	Percentile float64
 
-	// MaxHedges is how many hedges one question may have, at most 3. Zero: 2.
+	// MaxHedges limits the hedges of one question, to 3 at most. Zero: 2.
 	MaxHedges int
 
-	// BudgetPercent bounds the hedges to this share of all queries sent, plus a burst
-	// of 20, for each upstream and for the whole Client. Zero: 5. At most 100. NoBudget turns hedging off, as Off does.
+	// BudgetPercent limits the hedges to this percentage of all queries sent, plus a burst of 20, for each upstream and
+	// for the whole Client. Zero: 5. At most 100. NoBudget turns hedging off, as Off does.
 	BudgetPercent float64
 
-	// MaxHedgesPerSecond bounds the hedges besides, for servers that bill by the
-	// query. Zero: no bound.
+	// MaxHedgesPerSecond is an additional limit on hedges, for servers that charge for each query. Zero: no limit.
 	MaxHedgesPerSecond float64
 
-	// MinDelay is the shortest delay. Zero: 10 ms, and 2 ms for servers on this machine.
+	// MinDelay is the shortest hedge delay. Zero: 10 ms, or 2 ms for servers on this machine.
 	MinDelay time.Duration
 
-	// MaxDelay is the longest. Zero: 2 s.
+	// MaxDelay is the longest hedge delay. Zero: 2 s.
 	MaxDelay time.Duration
 }
 
-// NoBudget is the BudgetPercent of a [Hedge] that pays for no hedge.
+// NoBudget is the BudgetPercent that turns hedging off.
 const NoBudget = -1
 
 func (h *Hedge) validate() error {
@@ -104,10 +102,11 @@ func (h *Hedge) validate() error {
 	return nil
 }
 
-// isOff reports whether h sends no hedge.
+// isOff reports whether the settings turn hedging off.
 func (h *Hedge) isOff() bool { return h.Off || h.BudgetPercent == NoBudget }
 
-// groupHedging returns the settings with their defaults. Without hedges, the default budget still pays for retransmissions.
+// groupHedging returns the settings with their defaults. With NoBudget, the default budget still pays for
+// retransmissions.
 func (h *Hedge) groupHedging() group.Hedging {
 	budgetPercent := h.BudgetPercent
 	if budgetPercent <= 0 {

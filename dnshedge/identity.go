@@ -15,16 +15,17 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// An identifier is an Exchanger whose Identity names the servers that it asks, and its changes to their answers.
-// Exchangers of one type with the same Identity give the same answers. An empty Identity is an unknown one.
+// An identifier is an Exchanger with an Identity: a string that stands for the servers that it asks, and for its
+// changes to their answers. Exchangers of one type with the same Identity give the same answers. An empty Identity
+// means that the servers are unknown.
 type identifier interface{ Identity() string }
 
-// maxIdentifying is how many calls of Client.Identity may be under way, so that Clients that refer to each other end.
+// maxIdentifying limits the nested calls of Client.Identity, so that they end if Clients refer to each other.
 const maxIdentifying = 32
 
-// Identity returns a string that names the Client's servers or Exchanger, its routes, its filter and all else that answers come
-// from: Clients with the same string give the same answers. It is empty if that is not known, as for an Exchanger without a
-// method Identity() string. Import compares such strings.
+// Identity returns a string that stands for all that determines the Client's answers, such as its servers or Exchanger,
+// its routes and its filter. Clients with the same Identity give the same answers. Import compares these strings. The
+// string is empty if the sources are not known, for example for an Exchanger without a method Identity() string.
 func (c *Client) Identity() string {
 	core, err := c.getCore()
 	if err != nil {
@@ -45,7 +46,7 @@ func (c *Client) Identity() string {
 	return hashIdentity(parts...)
 }
 
-// hashIdentity returns a short string for a list of strings.
+// hashIdentity returns a hash of strings, as 32 hexadecimal digits.
 func hashIdentity(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -54,7 +55,8 @@ func hashIdentity(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// identityOf returns a hash of the type of an Exchanger and of its Identity, or "" if it is no identifier or its Identity is empty.
+// identityOf returns a hash of the type of an Exchanger and of its Identity. It returns "" if the Exchanger has no
+// Identity or an empty one.
 func identityOf(e Exchanger) (identity string) {
 	known, ok := e.(identifier)
 	if !ok {
@@ -67,13 +69,14 @@ func identityOf(e Exchanger) (identity string) {
 	return hashIdentity(fmt.Sprintf("%T", e), identity)
 }
 
-// answerSources are the identities of the servers and Exchangers that a Client's answers come from. An empty identity is an unknown one.
+// answerSources holds the identities of the servers and Exchangers from which a Client's answers come. An empty
+// identity is an unknown source.
 type answerSources struct {
-	own    string            // of the servers for all names, or of the Exchanger, with the filter
-	routes map[string]string // by domain, in wire format and lower case
+	own    string            // of the Exchanger or the servers for all names, and of the RebindFilter
+	routes map[string]string // by the route's domain, in wire format and lower case
 }
 
-// currentSources returns where answers come from now.
+// currentSources returns the present sources of the Client's answers.
 func (c *core) currentSources(now time.Time) answerSources {
 	s := c.servers
 	filter := ""
@@ -105,7 +108,8 @@ func (c *core) currentSources(now time.Time) answerSources {
 	return all
 }
 
-// identityOfUpstreams returns the identity of a group of servers. Their order counts if the first is asked first.
+// identityOfUpstreams returns the identity of a group of servers. The order of the servers matters only if they are
+// asked in that order.
 func (c *core) identityOfUpstreams(ups []Upstream) string {
 	keys := make([]string, len(ups))
 	for i, up := range ups {
@@ -120,8 +124,8 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// identityOfSystem returns the identity of the system's servers for all names. It adds the system's servers for single
-// domains to routes.
+// identityOfSystem returns the identity of the system's servers for all names, or "" if they cannot be read. It adds
+// the system's servers for single domains to routes.
 func (c *core) identityOfSystem(now time.Time, routes map[string]string) string {
 	named, err := c.servers.system.DefaultServers(now)
 	if err != nil || named == nil {
@@ -133,9 +137,9 @@ func (c *core) identityOfSystem(now time.Time, routes map[string]string) string 
 	return hashIdentity("system", fmt.Sprint(named))
 }
 
-// sourceIndex returns the identity of the source of answers to q: of the route for the last domain bytes of its name in wire format, or of the
-// Client's own servers if domain is 0.
-func (s answerSources) sourceIndex(q *wire.Query, domain int) string {
+// identityFor returns the identity of the source of answers to q. domain is the length in wire format of the route's
+// domain, or 0 for the servers for all names. The result is "" if the source is unknown.
+func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	if domain == 0 {
 		return s.own
 	}
@@ -147,8 +151,8 @@ func (s answerSources) sourceIndex(q *wire.Query, domain int) string {
 	return s.routes[string(name[len(name)-domain:])]
 }
 
-// appendTo appends the sources for an export.
-func (s answerSources) appendTo(b []byte) []byte {
+// appendSources appends the sources in the format of an export.
+func (s answerSources) appendSources(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.own)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))
 	for _, domain := range slices.Sorted(maps.Keys(s.routes)) {
@@ -157,7 +161,7 @@ func (s answerSources) appendTo(b []byte) []byte {
 	return decode.AppendBytes(b, own)
 }
 
-// decodeSources reads the bytes that append wrote. Sources from any other bytes are unknown.
+// decodeSources reads the output of appendSources. It returns unknown sources if b is anything else.
 func decodeSources(b []byte) answerSources {
 	d := decode.Decoder(b)
 	s := answerSources{own: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}

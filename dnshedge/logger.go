@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 )
 
-const maxRecords = 1024 // that wait for a logger
+const maxRecords = 1024 // limit of records that wait for a logger
 
-// logQueue passes log records to a logger in order, from its own goroutine. The caller may hold locks, and the logger
-// may be slow or ask the Client. A record is dropped when maxRecords are waiting. Its methods are safe for concurrent
-// use.
+// logQueue passes log records to a logger in order, from a goroutine of its own. So a caller may hold locks, and a
+// logger may be slow or ask the Client. A record is dropped if maxRecords are waiting. A logQueue is safe for
+// concurrent use.
 type logQueue struct {
-	panics *atomic.Int64 // counts those of loggers
+	panics *atomic.Int64 // counts panics of loggers
 
 	mu      sync.Mutex // guards the fields below; no other lock is taken under it
 	records []queuedRecord
@@ -27,7 +27,7 @@ type queuedRecord struct {
 	r  slog.Record
 }
 
-// newLogger returns a logger whose records go through the queue to l, or nil if l is nil.
+// newLogger returns a logger that passes its records to l through the queue. It returns nil if l is nil.
 func (q *logQueue) newLogger(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return nil
@@ -48,7 +48,7 @@ func (q *logQueue) addRecord(r queuedRecord) {
 	}
 }
 
-// writeRecords ends when no record waits.
+// writeRecords passes queued records to their handlers until the queue is empty.
 func (q *logQueue) writeRecords() {
 	for {
 		q.mu.Lock()
@@ -65,7 +65,7 @@ func (q *logQueue) writeRecords() {
 	}
 }
 
-// handleRecord counts a panic, as of the log that is not queued.
+// handleRecord passes a record to its handler. A panic of the handler is recovered and counted.
 func (q *logQueue) handleRecord(r queuedRecord) {
 	defer func() {
 		if recover() != nil {
@@ -75,7 +75,7 @@ func (q *logQueue) handleRecord(r queuedRecord) {
 	_ = r.to.Handle(context.Background(), r.r)
 }
 
-// closeQueue waits until all records are handled, and drops later ones.
+// closeQueue drops later records, and waits until all queued records are handled.
 func (q *logQueue) closeQueue() {
 	q.mu.Lock()
 	q.closed = true
@@ -83,7 +83,7 @@ func (q *logQueue) closeQueue() {
 	q.wg.Wait()
 }
 
-// queuedHandler is a handler whose records go through the queue.
+// queuedHandler is a slog.Handler that adds its records to a logQueue, which passes them to the embedded Handler.
 type queuedHandler struct {
 	slog.Handler
 	queue *logQueue

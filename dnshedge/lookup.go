@@ -14,14 +14,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// AddrTTL is an address and how long it may be used.
+// AddrTTL is an address, and the time for which it may be used.
 type AddrTTL struct {
 	Addr netip.Addr
 	TTL  time.Duration
 }
 
-// LookupNetIP looks up a host's addresses as net.Resolver's does, search
-// domains and /etc/hosts included. The network is ip, ip4 or ip6.
+// LookupNetIP looks up a host's addresses as net.Resolver.LookupNetIP does, with search domains and /etc/hosts. The
+// network is ip, ip4 or ip6.
 func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	return c.Resolver().LookupNetIP(ctx, network, host)
 }
@@ -71,7 +71,7 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	}
 	for _, err := range errs {
 		if err != nil {
-			return nil, lookup.NewError(host, cmp.Or(ctx.Err(), err)) // whoever has gone is told so, however else it fails
+			return nil, lookup.NewError(host, cmp.Or(ctx.Err(), err)) // the error of a cancelled context has precedence
 		}
 	}
 	return nil, lookup.NewNotFoundError(host)
@@ -85,10 +85,9 @@ func copyWithTTL(addrs []lookup.Addr) []AddrTTL {
 	return out
 }
 
-// Warm makes the first question as fast as the others: it connects to all servers,
-// measures their round trip times, and looks up the given names. It returns when all
-// of that is done, or when ctx ends. The error joins the errors of the servers and names
-// that failed, which do not affect the others.
+// Warm prepares the Client, so that the first question is as fast as later ones. It connects to all servers, measures
+// their round trip times, and looks up the given names. It returns when all that is done, or when ctx ends. The error
+// joins the errors of all servers and names that failed.
 func (c *Client) Warm(ctx context.Context, names ...string) error {
 	core, err := c.init()
 	if err != nil {

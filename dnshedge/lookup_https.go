@@ -16,28 +16,28 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/lookup"
 )
 
-// maxAliases is how many records in AliasMode are followed (RFC 9460 §2.4.2 demands a limit).
+// maxAliases limits the records in AliasMode that are followed (RFC 9460 §2.4.2 demands a limit).
 const maxAliases = 8
 
-// HTTPSService is a way to reach an origin over HTTPS (RFC 9460).
+// HTTPSService is one way to reach an origin over HTTPS, from an HTTPS record (RFC 9460).
 type HTTPSService struct {
-	Priority uint16        // 1 and up, the lowest first; 0: the origin has an alias, and that is all that is known
-	Target   string        // whose addresses to connect to; a complete name with a final dot
+	Priority uint16        // from 1; the lowest is tried first; 0: the record only names an alias of the origin
+	Target   string        // host to connect to, as a complete name with a final dot
 	Port     uint16        // to connect to; 0: the origin's
 	ALPN     []string      // protocols that the service speaks, such as "h2"; nil: not known
-	Hints    []netip.Addr  // addresses of Target that may be used until they have been looked up
-	ECH      []byte        // the ECHConfigList for tls.Config.EncryptedClientHelloConfigList; nil: none
-	TTL      time.Duration // how long this may be used, and the aliases that lead to it
+	Hints    []netip.Addr  // addresses of Target, for use until Target has been looked up
+	ECH      []byte        // ECHConfigList, for tls.Config.EncryptedClientHelloConfigList; nil: none
+	TTL      time.Duration // time for which the service, and the aliases that lead to it, may be used
 }
 
-// LookupHTTPS looks up how the origin https://host:port is reached besides by its
-// addresses: the HTTPS records of RFC 9460, in the order in which clients try them, and
-// those of one priority in random order. One that is malformed makes all be left out. The host is a complete name. Port 0 is 443.
+// LookupHTTPS looks up the HTTPS records of the origin https://host:port (RFC 9460). The host is a complete name, and
+// port 0 means 443. The services are in the order in which clients try them, and in random order within a priority.
 //
-// Without records the result is empty, and that is no error: the origin is then reached as
-// without this lookup. Records that demand what [HTTPSService] does not hold are left out.
-// Errors are of type *net.DNSError; after one, a client may go on without the records,
-// unless an attacker could have caused it (RFC 9460 §3.1).
+// The result is empty, without an error, if there are no records: the origin is then reached without them. It is also
+// empty if a record is malformed. Records with mandatory parameters that [HTTPSService] does not support are omitted.
+//
+// Errors are of type *net.DNSError. After an error a client may go on without the records, unless an attacker could
+// have caused the error (RFC 9460 §3.1).
 func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]HTTPSService, error) {
 	if !lookup.IsHostName(host) {
 		return nil, lookup.NewNotFoundError(host)
@@ -69,7 +69,8 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	return nil, &net.DNSError{Err: fmt.Sprintf("more than %d aliases", maxAliases), Name: host}
 }
 
-// lookupHTTPS returns the HTTPS records at the end of a name's CNAME chain. It lowers least to the TTLs of the chain.
+// lookupHTTPS returns the HTTPS records at the end of a name's CNAME chain. It lowers least to the lowest TTL of the
+// CNAMEs, in seconds. It returns no records if a record is malformed.
 func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHTTPS)
@@ -97,7 +98,8 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// parseServices converts records in ServiceMode to services, in the order of preference.
+// parseServices converts records in ServiceMode to services, in the order of preference. It omits records that a client
+// cannot use. least limits the TTLs, in seconds.
 func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {
@@ -110,7 +112,7 @@ func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	return out
 }
 
-// errUnusableRecord is why a record says nothing that a client may use.
+// errUnusableRecord is the error for an HTTPS record that a client must not use (RFC 9460 §7.1.1, §8).
 var errUnusableRecord = errors.New("dnshedge: HTTPS record cannot be used")
 
 func parseService(r *dns.HTTPS) (HTTPSService, error) {

@@ -14,17 +14,18 @@ import (
 const protocol = "dns" // as in observe.KeyInfo
 
 // clientSettings holds the hedging engine, the observers and the log of a Client, and the switches that turn hedging
-// off or into shadow mode. All are fixed after init, except off.
+// off or into shadow mode. After init, only off changes.
 type clientSettings struct {
 	engine  *policy.Engine
-	watcher *observers.Notifier // nil: there are no observers
+	watcher *observers.Notifier // nil if there are no observers
 	log     *ops.Log
-	records logQueue    // of log
-	off     atomic.Bool // by SetEnabled or the environment
-	shadow  bool        // hedges are only counted
+	records logQueue    // through which log writes
+	off     atomic.Bool // hedging is off, by SetEnabled or by the environment
+	shadow  bool        // hedges are counted and not sent
 }
 
-// init reads the environment, and makes the engine, its observer and the log. It counts panics of observers and loggers.
+// init reads the environment variables, and creates the engine, the notifier of the observers, and the log. It returns
+// an error if an observer is nil. panics counts the panics of observers and loggers.
 func (o *clientSettings) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
 	for i, one := range all {
 		if one == nil {

@@ -2,7 +2,7 @@ package dnshedge
 
 import "fmt"
 
-// Order says which of the Upstreams is asked first, and where hedges go.
+// Order says which of the Upstreams is asked first, and to which server hedges go.
 type Order int
 
 // The orders.
@@ -11,17 +11,19 @@ const (
 	// whose order is that of resolv.conf, unless that has the option rotate.
 	OrderAuto Order = iota
 
-	// OrderFastest is for servers that all give the same answers: the one with the shortest
-	// round trip time is asked first, and a hedge goes to another.
+	// OrderFastest is for servers that all give the same answers. The server with the shortest round trip time is asked
+	// first, and a hedge goes to another server.
 	OrderFastest
 
-	// OrderStrict is for servers that may know different names, as a VPN's and a public
-	// one: the first is asked first, and hedges go to the same server. The next is asked
-	// when the one before it has failed, is found to be down, or is late for its share of
-	// Timeout, 5 s at most. That one is still waited for: while it answers others, and most that
-	// is of the same type, what the next one says counts after 5 s, as with other resolvers, or
-	// when Timeout is nearly over. A server that is found to be down is asked last. Probes of a server
-	// do not have names that only servers before it were asked.
+	// OrderStrict is for servers that may know different names, such as a VPN's server and a public one. The first
+	// server is asked first, and hedges go to the same server. The next server is asked when the server before it has
+	// failed, is down, or has used its share of Timeout, at most 5 s. A server that is down is asked last.
+	//
+	// A late server is still waited for. While it answers other questions, and most questions of the same type, the
+	// answer of the next server is held back. It is used after 5 s, as in other resolvers, or when Timeout is nearly
+	// over.
+	//
+	// A probe does not send a server a name that was only sent to the servers before it.
 	OrderStrict
 )
 

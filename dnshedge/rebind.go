@@ -11,24 +11,24 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// RebindFilter keeps private addresses out of what servers answer. Without it, whoever
-// owns a public name can point it at a host of the network that the program is in, and
-// a browser that has a page from that name may then talk to that host (DNS rebinding).
+// RebindFilter removes private addresses from the answers of servers. It prevents DNS rebinding: without it, the owner
+// of a public name can point the name at a host of the program's network. Then a browser that shows a page from that
+// name may be used to access the host.
 //
-// Removed are A and AAAA records with an address that is private, loopback, link-local,
-// site-local, unspecified, shared (100.64.0.0/10), or IPv6 for one of those (RFC 4291 §2.5.5, RFC
-// 6052, RFC 8215), and HTTPS and SVCB records with a hint to one. An answer from which a record was
-// removed has the extended error 15, Blocked (RFC 8914), and is not authentic any more.
-// Special-use names, the hosts file, what Client.Routes have others answer and names in
-// domains for which the system has servers of their own are not filtered, nor is what another
-// Client has put into the Cache. Import takes no answers that were saved without the filter.
+// The filter removes A and AAAA records with these addresses: private, loopback, link-local, site-local, unspecified,
+// shared (100.64.0.0/10), and IPv6 addresses that embed one of these (RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes
+// HTTPS and SVCB records with a hint to such an address. A filtered answer has the extended error 15, Blocked (RFC
+// 8914), and no AD bit.
 //
-// The zero value filters all names. Lists of addresses that are asked by DNS, as those of
-// spammers, answer with loopback addresses: allow their domains.
+// Not filtered are special-use names, the hosts file, names in Client.Routes, names in domains for which the system has
+// separate servers, and answers that another Client has stored in the Cache. Import accepts no answers that were
+// exported without the filter.
+//
+// The zero value filters all names. Block lists that are queried by DNS, for example lists of spammers, answer with
+// loopback addresses: allow their domains.
 type RebindFilter struct {
-	// Allow lists domains whose names, and all names below them, may have private
-	// addresses. What counts is the name that is asked for, and not one that it is an
-	// alias of.
+	// Allow lists domains whose names, and all names below them, may have private addresses. The name in the question
+	// decides, and not the target of an alias.
 	Allow []string
 }
 
@@ -43,7 +43,7 @@ func (f *RebindFilter) validate() error {
 	return nil
 }
 
-// filterAnswer removes forbidden records from a, which is not yet shared.
+// filterAnswer removes records with private addresses from a. No other goroutine may use a yet.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	return a.Edit(func(m *dns.Msg) bool {
 		if !slices.ContainsFunc(m.Answer, isPrivateRecord) && !slices.ContainsFunc(m.Extra, isPrivateRecord) || f.allowsRecord(q.Text()) {
@@ -63,8 +63,7 @@ func (f *RebindFilter) allowsRecord(name string) bool {
 	return slices.ContainsFunc(f.Allow, func(domain string) bool { return dns.IsSubDomain(dns.Fqdn(domain), name) })
 }
 
-// isPrivateRecord reports whether a record leads to a private address. So does one whose
-// addresses cannot be read.
+// isPrivateRecord reports whether a record contains a private address, or an address that cannot be parsed.
 func isPrivateRecord(rr dns.RR) bool {
 	switch rr := rr.(type) {
 	case *dns.A:
@@ -113,12 +112,12 @@ var (
 	site        = netip.MustParsePrefix("fec0::/10")      // RFC 3879
 )
 
-// isPrivateAddress reports whether an address means a host of a private network.
+// isPrivateAddress reports whether an address belongs to a private network or to this machine.
 func isPrivateAddress(ip netip.Addr) bool {
 	ip = ip.Unmap()
 	if compatible.Contains(ip) || translated.Contains(ip) {
 		b := ip.As16()
-		ip = netip.AddrFrom4([4]byte(b[12:])) // ::1 becomes an address of this network
+		ip = netip.AddrFrom4([4]byte(b[12:])) // ::1 becomes 0.0.0.1, which thisNetwork contains
 	}
 	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || thisNetwork.Contains(ip) || shared.Contains(ip) ||
 		within.Contains(ip) || site.Contains(ip)

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// recheckTimer calls a function when a time has passed, unless it is stopped before. It is used once.
+// recheckTimer calls a function after a time that may be extended while it runs. stopTimer prevents the call. A
+// recheckTimer is used once.
 type recheckTimer struct {
 	mu     sync.Mutex // guards the fields below
 	timer  *time.Timer
 	isOver bool
 }
 
-// startTimer starts the timer. When left returns 0, the timer calls then. While left returns a time, left is called
-// again after that time.
+// startTimer starts the timer with the duration left(). When that has passed, it calls left again: if the result is
+// positive, the timer runs for that time again. Otherwise it calls then, in a goroutine of its own.
 func (a *recheckTimer) startTimer(left func() time.Duration, then func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -39,7 +40,7 @@ func (a *recheckTimer) isDue(left func() time.Duration) bool {
 	return true
 }
 
-// stopTimer stops the timer. It reports whether the function is not called.
+// stopTimer stops the timer. It reports whether the timer was stopped before it called the function.
 func (a *recheckTimer) stopTimer() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,28 +13,32 @@ import (
 
 var _ dns.Handler = (*Client)(nil)
 
-// ServeDNS answers r, so that a Client is a dns.Handler. A question without an
-// answer gets SERVFAIL with an extended error (RFC 8914), a message that is no
-// question, or one for a type that no data has (RFC 6895), or with records besides OPT, FORMERR or NOTIMP, and a
-// zone transfer or a signed message (TSIG, SIG(0)) REFUSED. Over UDP, responses that are longer than the client takes, or longer than
-// 1232 bytes (RFC 9715), are cut. If w is a dns.ConnectionStater and tells of TLS,
-// responses to queries with EDNS are padded (RFC 8467).
+// ServeDNS answers r, so that a Client is a dns.Handler. The response code of a message that is not answered is:
 //
-// Twice as many questions as MaxInFlight wait at a time over UDP, and as many over other protocols, copies of one included. When
-// one more comes, the one that has waited longest gets SERVFAIL: of those in the domain that most are in, or, where addresses
-// cannot be forged, of the client that has most.
+//   - SERVFAIL, with an extended error (RFC 8914), if the question has no answer;
+//   - FORMERR or NOTIMP if the message is not a question, has records other than OPT, or has a type that no data can
+//     have (RFC 6895);
+//   - REFUSED for zone transfers and signed messages (TSIG, SIG(0)).
 //
-// A Client whose Validate returns an error answers SERVFAIL: call it before serving.
+// Over UDP, a response is truncated if it is longer than the client accepts, or longer than 1232 bytes (RFC 9715). If w
+// is a dns.ConnectionStater with a TLS state, responses to queries with EDNS are padded (RFC 8467).
 //
-// The response is written by w.Write if w is a dns.Server's own, and otherwise by
-// w.WriteMsg, where the wrappers of middleware look for it.
+// At most twice MaxInFlight questions wait at a time over UDP, and as many over other protocols, including questions
+// that are equal. When one more question comes, a waiting question gets SERVFAIL. Over UDP it is the oldest question of
+// the domain with the most questions. Over other protocols, where addresses cannot be forged, it is the oldest question
+// of the client with the most questions.
+//
+// A Client with an invalid field answers SERVFAIL: call Validate before serving.
+//
+// The response is written with w.Write if w is a dns.Server's own writer. Otherwise it is written with w.WriteMsg,
+// which middleware overrides.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	p := responseBuffers.Get().(*responseBuffer)
 	q, limit := (*wire.Query)(nil), 0
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
-		responseBuffers.Put(p) // while the servers think
-		l, lane := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
-		waits := c.core.enterQueue(context.Background(), l, lane)
+		responseBuffers.Put(p) // not needed while the servers are asked
+		l, subqueueKey := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
+		waits := c.core.enterQueue(context.Background(), l, subqueueKey)
 		out, _ := waits.answerInQueue(context.Background(), q)
 		waits.End(nil)
 		p = responseBuffers.Get().(*responseBuffer)
@@ -58,7 +62,7 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// responseBuffer is the memory that writing a response takes.
+// responseBuffer is the reusable memory for reading a query and writing its response.
 type responseBuffer struct {
 	q wire.Query
 	b []byte
@@ -66,8 +70,8 @@ type responseBuffer struct {
 
 var responseBuffers = sync.Pool{New: func() any { return &responseBuffer{b: make([]byte, 0, 2048)} }}
 
-// appendResponse appends the response to r in wire format, if that takes no waiting.
-// Otherwise it returns the question, and the limit of the response in bytes. It uses q.
+// appendResponse appends the response to r in wire format, if no server must be asked. Then ask is nil. Otherwise it
+// returns the question to ask, and the limit of the response in bytes. It uses q as scratch memory.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0
@@ -91,12 +95,12 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	if f, ok := core.answerFromFreshCache(context.Background(), q); ok {
 		return f.appendResponse(b, q, limit), nil, 0
 	}
-	own := *q // which may be kept
+	own := *q // a copy, because a flight may keep it
 	return b, &own, limit
 }
 
-// rcodeForMessage returns the response code for a message that is not to be forwarded;
-// success for the others.
+// rcodeForMessage returns the response code for a message that must not be forwarded. It returns success for a question
+// that may be forwarded.
 func rcodeForMessage(r *dns.Msg) int {
 	switch {
 	case r.Opcode != dns.OpcodeQuery:
@@ -109,7 +113,8 @@ func rcodeForMessage(r *dns.Msg) int {
 	return rcodeForType(r.Question[0].Qtype)
 }
 
-// rcodeForType returns the response code for a question with a type that no data has; success for the others.
+// rcodeForType returns the response code for a question whose type cannot be asked for. It returns success for all
+// other types.
 func rcodeForType(t uint16) int {
 	switch {
 	case t == dns.TypeAXFR || t == dns.TypeIXFR:
@@ -120,7 +125,7 @@ func rcodeForType(t uint16) int {
 	return dns.RcodeSuccess
 }
 
-// rcodeForParseError returns the response code for a message that is not a query that can be read.
+// rcodeForParseError returns the response code for a query whose parsing failed with err.
 func rcodeForParseError(err error) int {
 	switch {
 	case errors.Is(err, wire.ErrVersion):
@@ -131,7 +136,8 @@ func rcodeForParseError(err error) int {
 	return dns.RcodeFormatError
 }
 
-// appendRefusal appends a response without records to a message that is not forwarded.
+// appendRefusal appends a response without records and with the given response code to b. r is the message that is
+// refused.
 func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	m := new(dns.Msg)
 	m.SetRcode(r, code)

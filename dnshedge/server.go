@@ -26,14 +26,14 @@ const (
 	defaultIdleTimeout  = 10 * time.Second
 	defaultWriteTimeout = 5 * time.Second
 
-	maxPipelined = 128                  // questions of one connection that wait
-	batchSize    = 32                   // datagrams that are read or written at a time
-	batchBuffer  = 4096                 // bytes of a datagram that are read
-	readPause    = 5 * time.Millisecond // after a socket failed
+	maxPipelined = 128                  // questions of one connection that are in flight
+	batchSize    = 32                   // datagrams that one system call reads or writes
+	batchBuffer  = 4096                 // bytes of a datagram that are read; the rest is lost
+	readPause    = 5 * time.Millisecond // pause after a socket or listener has failed
 
-	drainTime    = time.Second            // for a client to notice that its connection was closed
-	drainBytes   = 1 << 18                // of a connection that are read after Shutdown, and again while it is drained
-	receivedTime = 100 * time.Millisecond // to read what had been received before Shutdown
+	drainTime    = time.Second            // time for a client to read the last responses before its connection is closed
+	drainBytes   = 1 << 18                // limit of the bytes read from a connection after Shutdown, and again while it is drained
+	receivedTime = 100 * time.Millisecond // time to read the queries that were received before Shutdown
 )
 
 // ErrServerClosed is the error of Serve and ServePacket after Shutdown.
@@ -44,15 +44,14 @@ type Verdict int
 
 // The verdicts.
 const (
-	Answer Verdict = iota // it is answered
+	Answer Verdict = iota // the query is answered
 	Refuse                // the response is REFUSED
-	Ignore                // there is no response; over TCP the connection is closed
+	Ignore                // there is no response; over a stream the connection is closed
 )
 
-// Server answers DNS clients with a Client. It does what a dns.Server with
-// Client.ServeDNS as its handler does, but an answer that is in the cache costs
-// a quarter of the time: datagrams are read and written in batches (on Linux), messages
-// are not unpacked, and no goroutine is started.
+// Server answers DNS clients with the answers of a Client. It does the same as a dns.Server whose handler is
+// Client.ServeDNS, but an answer from the cache costs a quarter of the time. It reads and writes datagrams in batches
+// (on Linux), does not unpack messages, and starts no goroutine for such an answer.
 //
 //	s := &dnshedge.Server{Client: c}
 //	pc, err := net.ListenPacket("udp", ":53")
@@ -64,44 +63,46 @@ const (
 //
 // The fields must not be changed after first use. A Server is safe for concurrent use.
 type Server struct {
-	// Client answers. It must be set, and valid: Serve and ServePacket return at once what
-	// its Validate returns.
+	// Client answers the queries. It must be set. If its Validate returns an error, Serve and ServePacket return that
+	// error.
 	Client *Client
 
-	// Admit says what becomes of a query, by the client's address, which is a
-	// *net.UDPAddr for datagrams. It is called for every query, from several
-	// goroutines, and must not block for datagrams; for others, blocking slows
-	// down the one connection. If it panics, there is no response. Nil: all are answered.
+	// Admit decides how a query is handled, by the client's address, which is a *net.UDPAddr for datagrams. It is
+	// called for every query, from several goroutines. It must not block for datagrams. For a stream, blocking delays
+	// only that connection. If Admit panics, there is no response. Nil: all queries are answered.
 	Admit func(client net.Addr) Verdict
 
-	// MaxConns bounds the connections that are open. For one more, the client that has most closes one: that which has been
-	// idle for the longest, or else one that is read no more and closed when its questions are answered, besides which an
-	// eighth more may be open. If that is the client whose connection it is, and all its others are in use, the new one is
-	// closed at once. A client is an IPv4 address, or an IPv6 network of 64 bits. Zero: 1000. Negative: no limit.
+	// MaxConns limits the open connections. Zero: 1000. Negative: no limit. A client is an IPv4 address, or an IPv6 /64
+	// network.
+	//
+	// When one more connection comes, the client with the most connections must give one up. Its connection that has
+	// been idle for the longest is closed. If all are in use, no more questions are read from one of them, and it is
+	// closed after its answers; up to an eighth more connections may then be open. If the new connection belongs to
+	// that client, and all the client's others are in use, the new one is closed at once.
 	MaxConns int
 
-	// IdleTimeout is how long a connection may be without a question that waits or a
-	// byte that is read. Zero: 10 s.
+	// IdleTimeout limits the time that a connection may be idle: no question waits for its answer, and no byte arrives.
+	// Zero: 10 s.
 	IdleTimeout time.Duration
 
-	// WriteTimeout is how long a client may take to read a response over a connection,
-	// and those that wait before it; then the connection is closed. Zero: 5 s.
+	// WriteTimeout limits the time that a client may take to read a response, together with the responses before it.
+	// After that the connection is closed. Zero: 5 s.
 	WriteTimeout time.Duration
 
 	once        sync.Once
-	connLimiter *connlimit.Limiter // of connections
+	connLimiter *connlimit.Limiter // nil: no limit
 	closing     chan struct{}      // closed when Shutdown begins
-	ctx         context.Context    // of the questions
+	ctx         context.Context    // context of the questions
 	cancel      context.CancelFunc
-	waiting     clientQueues // for answers
+	waiting     clientQueues // queues of questions that wait for answers
 
-	answering atomic.Int64 // goroutines that answer a question of a connection
+	answering atomic.Int64 // goroutines that answer a question of a stream
 
 	mu     sync.Mutex         // guards the fields below
-	closed bool               // nothing is accepted any more
+	closed bool               // no socket or connection is accepted any more
 	ended  bool               // no datagram is answered any more
-	open   map[io.Closer]bool // what is to be closed; false for connections of clients
-	wg     sync.WaitGroup     // of questions and connections
+	open   map[io.Closer]bool // sockets, listeners and connections to close; the value is false for connections of clients
+	wg     sync.WaitGroup     // questions and connections
 }
 
 func (s *Server) init() {
@@ -117,7 +118,7 @@ func (s *Server) init() {
 	})
 }
 
-// startServing prepares to serve a listener or socket c. On an error it closes c.
+// startServing validates the Server and registers c, a listener or socket, for Shutdown. After an error it closes c.
 func (s *Server) startServing(c io.Closer) error {
 	err := ErrServerClosed
 	switch {
@@ -138,7 +139,8 @@ func (s *Server) startServing(c io.Closer) error {
 	return err
 }
 
-// registerCloser registers c for Shutdown to close. It reports false after Shutdown.
+// registerCloser registers c, so that Shutdown closes it. listens is false for a connection of a client, for whose end
+// Shutdown waits. After Shutdown it registers nothing and reports false.
 func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	s.init()
 	s.mu.Lock()
@@ -153,8 +155,8 @@ func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	return true
 }
 
-// unregisterCloser unregisters and closes c. It closes without the lock, because closing a TLS connection may take as
-// long as its client likes.
+// unregisterCloser unregisters and closes c; listens is as for registerCloser. It does not hold mu while it closes c,
+// because a client can delay the closing of a TLS connection.
 func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
@@ -165,20 +167,19 @@ func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	}
 }
 
-// handledMessage is the outcome of reading a message.
+// handledMessage is the outcome of handleMessage: a reply, no response, or a question for the servers.
 type handledMessage struct {
-	*wire.Query // nil: there is a reply already
+	*wire.Query // the question to ask; nil: there is a reply, or no response
 	core        *core
-	reply       []byte
-	drop        bool // the message gets no response
+	reply       []byte // the response in wire format
+	drop        bool   // the message gets no response
 }
 
-// handleMessage reads a message of a client, and answers it if that takes no waiting. The
-// response is appended to b, and has at most limit bytes, or as many as the client takes.
-// It uses q.
+// handleMessage parses the message m of a client, and answers it if no server must be asked. The response is appended
+// to b. It has at most limit bytes, and over UDP at most as many as the client accepts. q is scratch memory.
 func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
-		return handledMessage{drop: true} // no query; to respond to a response could go on for ever
+		return handledMessage{drop: true} // not a query; two servers could respond to each other's responses for ever
 	}
 	verdict := Answer
 	if s.Admit != nil {
@@ -186,7 +187,7 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 			return handledMessage{drop: true}
 		}
 	}
-	if err := q.Parse(m); err != nil { // package dns would follow each name in m
+	if err := q.Parse(m); err != nil { // package dns would parse all records of m
 		switch {
 		case m[2]>>3&15 != dns.OpcodeQuery:
 			return handledMessage{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
@@ -217,7 +218,7 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 	return handledMessage{Query: &own, core: core}
 }
 
-// admitQuery calls Admit. If that panics, there is no response.
+// admitQuery calls Admit. It returns Ignore if Admit panics, and logs the panic.
 func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -230,8 +231,8 @@ func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	return s.Admit(from)
 }
 
-// appendHeader appends a response without a question to a message that was not understood. The response has an OPT
-// record if the message has one (RFC 6891 §6.1.1), with the same DO bit (RFC 3225 §3).
+// appendHeader appends a response without a question section, for a message m that could not be parsed. The response
+// has an OPT record if the message has one (RFC 6891 §6.1.1), with the same DO bit (RFC 3225 §3).
 func appendHeader(b, m []byte, rcode byte) []byte {
 	b = append(b, m[0], m[1], 0x80|m[2]&0x79, rcode)
 	b = append(b, make([]byte, wire.HeaderLen-4)...)
@@ -244,15 +245,15 @@ func appendHeader(b, m []byte, rcode byte) []byte {
 	return b
 }
 
-// ServePacket answers the datagrams that come over pc, until Shutdown, and then closes
-// it. Several may be served at a time, as sockets of one address (SO_REUSEPORT), by one
-// processor each.
+// ServePacket answers the datagrams that pc receives, until Shutdown. Then it returns ErrServerClosed, and Shutdown
+// closes pc. Several sockets of one address (SO_REUSEPORT) may be served at a time, so that each uses a processor of
+// its own.
 //
-// On Linux responses come from the address that was asked, even if pc listens on all;
-// elsewhere listen on each address.
+// On Linux a response is sent from the address that received the query, even if pc listens on all addresses. On other
+// systems, listen on each address.
 //
-// Of twice as many questions as Client.MaxInFlight that wait at a time, copies of one
-// included, the one that has waited longest gets no response when one more comes.
+// At most twice Client.MaxInFlight questions wait at a time, including questions that are equal. When one more question
+// comes, the oldest question of the domain with the most questions gets no response.
 func (s *Server) ServePacket(pc net.PacketConn) error {
 	if err := s.startServing(pc); err != nil {
 		return err
@@ -264,7 +265,7 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 	for {
 		err := read(pc)
 		select {
-		case <-s.closing: // Shutdown closes pc, over which answers may still be due
+		case <-s.closing: // Shutdown closes pc after the last response
 			return ErrServerClosed
 		default:
 		}
@@ -272,11 +273,11 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 			s.unregisterCloser(pc, true)
 			return err
 		}
-		time.Sleep(readPause) // as when the system is short of memory
+		time.Sleep(readPause) // for example, the system lacks memory
 	}
 }
 
-// readPackets reads datagrams one at a time until that fails.
+// readPackets reads and answers datagrams one at a time, until reading fails.
 func (s *Server) readPackets(pc net.PacketConn) error {
 	var scratch wire.Query
 	in, out := make([]byte, batchBuffer), make([]byte, 0, 2048)
@@ -296,8 +297,8 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 	}
 }
 
-// answerPacket answers a question of a datagram in a goroutine that Shutdown waits for. If too
-// many wait, the one that has waited longest gets no response.
+// answerPacket answers the question of a datagram in a goroutine that Shutdown waits for, and passes the response to
+// write. If the queue is full, a waiting question is displaced and gets no response.
 func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,12 +318,12 @@ func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	})
 }
 
-// readBatches reads and writes several datagrams with one system call, until that fails.
+// readBatches reads and answers datagrams, several with one system call, until reading fails.
 func (s *Server) readBatches(u *net.UDPConn) error {
-	batches := ipv4.NewPacketConn(u) // whose batches are not of IPv4 only
+	batches := ipv4.NewPacketConn(u) // its batch methods also work for IPv6
 	all := u.LocalAddr().(*net.UDPAddr).IP.IsUnspecified()
 	if all {
-		// One of them works, or both for a socket of both families.
+		// One call succeeds, or both for a dual-stack socket.
 		_ = batches.SetControlMessage(ipv4.FlagDst, true)
 		_ = ipv6.NewPacketConn(u).SetControlMessage(ipv6.FlagDst, true)
 	}
@@ -335,7 +336,7 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		out[i].Buffers = make([][]byte, 1)
 	}
 	var scratch wire.Query
-	replies := make([][]byte, batchSize) // whose memory is used again
+	replies := make([][]byte, batchSize) // the memory is reused
 	for {
 		n, err := batches.ReadBatch(in, 0)
 		if err != nil {
@@ -364,15 +365,16 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 		for sent := 0; sent < k; {
 			n, err := batches.WriteBatch(out[sent:k], 0)
 			if err != nil || n == 0 {
-				n = 1 // the client of the first one cannot be reached
+				n = 1 // skip the first message: its client cannot be reached
 			}
 			sent += n
 		}
 	}
 }
 
-// controlFrom returns the control message of a response to a datagram that came with
-// the given one: it is sent from the address that the datagram was sent to.
+// controlFrom returns the control message for a response, given the control message of its query. It makes the kernel
+// send the response from the address to which the query was sent. It returns nil if the query's control message has no
+// such address.
 func controlFrom(oob []byte) []byte {
 	var c6 ipv6.ControlMessage
 	if c6.Parse(oob) == nil && c6.Dst != nil {
@@ -388,9 +390,9 @@ func controlFrom(oob []byte) []byte {
 	return nil
 }
 
-// Shutdown ends Serve and ServePacket, answers the received queries, and returns when all are
-// answered. If ctx ends first, it closes the remaining connections, and returns the context's
-// cause without waiting for their goroutines. It reads at most 256 KiB from each connection. The Client stays open.
+// Shutdown ends Serve and ServePacket, answers the queries that have been received, and returns nil when all are
+// answered. If ctx ends first, it closes the remaining connections, and returns the cause of ctx without waiting for
+// their goroutines. It reads at most 256 KiB from each connection. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	received := s.endReading()
@@ -429,8 +431,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// endReading closes listeners, and sets a deadline to read the queries that sockets and connections have received. It
-// reports whether there are sockets or connections.
+// endReading closes listeners, and limits the time for reading queries that sockets and connections have already
+// received. It reports whether there are UDP sockets, which may have received such queries.
 func (s *Server) endReading() (received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -453,7 +455,7 @@ func (s *Server) endReading() (received bool) {
 	return received
 }
 
-// isClosing reports whether Shutdown has begun.
+// isClosing reports whether Shutdown has been called.
 func (s *Server) isClosing() bool {
 	select {
 	case <-s.closing:

@@ -18,13 +18,14 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// Serve answers the queries on connections that ln accepts, until Shutdown,
-// and closes ln. Questions of one connection are answered in the order in which their
-// answers come, and 128 at a time (RFC 7766 §6.2.1.1). Over TLS, responses to queries with
-// EDNS are padded to multiples of 468 bytes (RFC 7830, RFC 8467).
+// Serve answers the queries on connections that ln accepts, until Shutdown, and closes ln. It then returns
+// ErrServerClosed. Up to 128 questions of a connection are answered at a time, and their responses may be out of order
+// (RFC 7766 §6.2.1.1). Over TLS, responses to queries with EDNS are padded to multiples of 468 bytes (RFC 7830, RFC
+// 8467).
 //
-// Over all connections, twice as many questions as Client.MaxInFlight wait at a time, copies of one included. When one more
-// comes, the client that has most gets SERVFAIL for the one that has waited longest. A client is as for MaxConns.
+// At most twice Client.MaxInFlight questions of all connections wait at a time, including questions that are equal.
+// When one more question comes, the oldest question of the client with the most questions gets SERVFAIL. A client is an
+// IPv4 address, or an IPv6 /64 network.
 func (s *Server) Serve(ln net.Listener) error {
 	if err := s.startServing(ln); err != nil {
 		return err
@@ -47,11 +48,11 @@ func (s *Server) Serve(ln net.Listener) error {
 		if t := net.Error(nil); !errors.As(err, &t) || errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("dnshedge: accept: %w", err)
 		}
-		time.Sleep(readPause) // as when there are too many open files
+		time.Sleep(readPause) // for example, too many files are open
 	}
 }
 
-// startConn serves a connection in a goroutine, or closes it if there is no room for it.
+// startConn serves a connection in a new goroutine, or closes it if the limit of connections is reached.
 func (s *Server) startConn(conn net.Conn) {
 	_, pads := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
@@ -73,24 +74,25 @@ func (s *Server) startConn(conn net.Conn) {
 	go c.serveQueries()
 }
 
-// serverConn is a connection of a client.
+// serverConn is a connection of a DNS client over TCP or TLS.
 type serverConn struct {
 	net.Conn
 	s           *Server
-	pads        bool          // TLS hides what is written, but not its length
-	writing     chan struct{} // a lock: holds a value while a response is written
-	waiting     chan struct{} // one value per question that waits
+	pads        bool          // responses are padded, because TLS does not hide their length
+	writing     chan struct{} // a mutex for writing: it holds a value while a response is written
+	waiting     chan struct{} // holds one value per question in flight
 	slot        *connlimit.Slot
-	subqueueKey string // of the client, in the line of questions that wait
+	subqueueKey string // of the client, in the queue of waiting questions
 	stopped     bool   // no more questions are read; guarded by s.mu
-	wasInUse    bool   // it was in use then; guarded by s.mu
+	wasInUse    bool   // the connection was in use when it was stopped; guarded by s.mu
 
 	lastWrite time.Time     // when a response was last written; guarded by writing
-	received  int           // bytes that were read after Shutdown
-	readFor   time.Duration // the time that was waited for them
+	received  int           // bytes read after Shutdown
+	readFor   time.Duration // time spent reading them
 }
 
-// stopReading is called when the connection has to give up its slot: no more questions are read.
+// stopReading is called by the limiter of connections when this connection must give up its slot. No more questions are
+// read. inUse says whether questions are in flight.
 func (c *serverConn) stopReading(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -104,7 +106,7 @@ func (c *serverConn) serveQueries() {
 	defer s.unregisterCloser(c.Conn, false)
 	defer c.drainInput()
 	var wg sync.WaitGroup
-	defer wg.Wait() // a client that has closed its half still reads
+	defer wg.Wait() // a client that has closed its sending side still reads
 	from := c.RemoteAddr()
 	var scratch wire.Query
 	in, out := make([]byte, 0, 512), make([]byte, 0, 1024)
@@ -136,8 +138,9 @@ func (c *serverConn) serveQueries() {
 	}
 }
 
-// answerQuery answers a question in a goroutine of wg, or reports false if there are too many. Questions that have lost their place in
-// the line count until their responses are written, so that clients that do not read take no more memory than others.
+// answerQuery answers a question in a goroutine of wg. It reports false if too many questions of streams are being
+// answered. Questions count until their responses are written, even if they were displaced from the queue. So clients
+// that do not read use no more memory than others.
 func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	s := c.s
 	c.waiting <- struct{}{}
@@ -158,7 +161,7 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 		r, _ := w.answerInQueue(s.ctx, q.Query)
 		c.lockWriting()
 		defer c.unlockWriting()
-		// What waits to be written is the answer, which all have in common.
+		// While it waits for the lock, a question holds only the answer, which equal questions share.
 		p := responseBuffers.Get().(*responseBuffer)
 		defer responseBuffers.Put(p)
 		p.b = c.padResponse(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
@@ -167,8 +170,9 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	return true
 }
 
-// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2), into b if that has room. It returns an error when the
-// connection has been idle for IdleTimeout. A connection with questions that wait for answers is not idle.
+// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2). It uses the memory of b if that is large
+// enough. It returns an error if the connection has been idle for IdleTimeout. A connection with questions in flight is
+// not idle.
 func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	var head [2]byte
 	start, closing := time.Now(), c.s.isClosing()
@@ -197,8 +201,8 @@ func (c *serverConn) readMessage(b []byte) ([]byte, error) {
 	return b[:n], err
 }
 
-// setReadDeadline sets how long the next message may take. It fails after leave, and after Shutdown when enough has been read
-// that may have been received before.
+// setReadDeadline sets the deadline for reading the next message. It fails after stopReading. After Shutdown it fails
+// when the limits for queries that were received before Shutdown are exhausted.
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -211,8 +215,8 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	return c.SetReadDeadline(time.Now().Add(idle))
 }
 
-// lockWriting locks writing, and sets the deadline of the next response. The time that earlier responses took counts.
-// Otherwise a client that reads slowly could keep all its responses in memory.
+// lockWriting waits until no other response is being written, and sets the write deadline. The deadline includes that
+// wait. Otherwise a client that reads slowly could keep all its responses in memory.
 func (c *serverConn) lockWriting() {
 	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
 	c.writing <- struct{}{}
@@ -221,7 +225,7 @@ func (c *serverConn) lockWriting() {
 
 func (c *serverConn) unlockWriting() { <-c.writing }
 
-// padResponse pads a response that is sent over TLS, behind two bytes for its length.
+// padResponse pads the response in b, after the two bytes of its length prefix, if the connection uses TLS.
 func (c *serverConn) padResponse(b []byte) []byte {
 	if c.pads {
 		return wire.PadResponse(b, 2)
@@ -229,8 +233,8 @@ func (c *serverConn) padResponse(b []byte) []byte {
 	return b
 }
 
-// writeResponse writes a response, for whose length b has two bytes in front, after lock. If the
-// client does not read it, the connection is closed.
+// writeResponse writes a response. The first two bytes of b are reserved for the length prefix. The caller must have
+// called lockWriting. If the client does not read the response in time, the connection is closed.
 func (c *serverConn) writeResponse(b []byte) error {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	_, err := c.Conn.Write(b)
@@ -242,13 +246,14 @@ func (c *serverConn) writeResponse(b []byte) error {
 	return err
 }
 
-// drainInput ends a connection to which a response was written a moment ago: if it were closed with questions unread, the kernel would
-// reset it, and its last answers might be lost. A connection that cannot be half closed is read for a moment only.
+// drainInput reads and discards input before the connection is closed, if a response has just been written. If a socket
+// is closed with unread input, the kernel resets the connection, and the client may lose the last responses. A
+// connection that cannot be half closed is drained for 100 ms only.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
 	idle := c.stopped && !c.wasInUse
 	c.s.mu.Unlock()
-	if idle || time.Since(c.lastWrite) > drainTime { // no goroutine writes any more
+	if idle || time.Since(c.lastWrite) > drainTime { // safe without the lock: all writers have ended
 		return
 	}
 	wait := receivedTime

@@ -20,26 +20,26 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// clientServers are the servers of a Client, by use and route. The fields never change after first use of the Client.
+// clientServers holds the servers of a Client, and asks them by route. The fields do not change after init.
 type clientServers struct {
 	pool      *group.Pool
-	group     group.Servers   // the Upstreams; none: the system's are asked
+	group     group.Servers   // the Upstreams; empty: the system's servers are asked
 	fallback  group.Servers   // the Fallback
 	system    *system.Servers // nil if there are Upstreams or an Exchanger
-	upstreams []Upstream      // of both
+	upstreams []Upstream      // Upstreams and Fallback
 	order     Order
 	dialing   *dialConfig
 	udpSize   int
 	timeout   time.Duration // of a question
 	spawn     func(func(context.Context)) bool
 
-	exchanger Exchanger     // that is asked instead; nil: nobody is
-	filter    *RebindFilter // nil: there is none
+	exchanger Exchanger     // asked instead of the servers; nil: none
+	filter    *RebindFilter // nil: answers are not filtered
 	count     *counters
 	routes    routeTable
 }
 
-// init finds the servers and routes that conf names.
+// init creates the servers and routes that conf lists. It returns an error if one is invalid.
 func (s *clientServers) init(conf *Client) (err error) {
 	if s.group, err = s.configuredServers(conf.Upstreams); err != nil {
 		return err
@@ -58,12 +58,12 @@ func (s *clientServers) init(conf *Client) (err error) {
 	return nil
 }
 
-// configuredServers returns the servers of a field of the Client.
+// configuredServers returns the servers of Upstreams or Fallback.
 func (s *clientServers) configuredServers(ups []Upstream) (group.Servers, error) {
 	return s.findServers(slices.Values(ups), group.UsePermanently)
 }
 
-// systemServers returns servers of the system.
+// systemServers returns the group servers for servers of the system's configuration.
 func (s *clientServers) systemServers(named []system.Server) (group.Servers, error) {
 	return s.findServers(func(yield func(Upstream) bool) {
 		for _, n := range named {
@@ -78,8 +78,8 @@ func (s *clientServers) systemServers(named []system.Server) (group.Servers, err
 	}, group.UseForQuestions)
 }
 
-// findServers returns the server of each upstream. It joins duplicates, because a second query to the same server is no
-// failover.
+// findServers returns the group servers of upstreams. Upstreams that are equal share one server, because asking the
+// same server again is no failover.
 func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (out group.Servers, err error) {
 	for up := range ups {
 		known, err := s.findServer(up, use)
@@ -93,7 +93,7 @@ func (s *clientServers) findServers(ups iter.Seq[Upstream], use group.Usage) (ou
 	return out, nil
 }
 
-// findServer returns an upstream's server.
+// findServer returns the group server of an upstream, which it creates if necessary.
 func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.Server(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
@@ -109,7 +109,7 @@ func (s *clientServers) findServer(up Upstream, use group.Usage) (*group.Server,
 	})
 }
 
-// serverAt returns the server at an address: a host and port, or a string that ParseUpstream reads. The caller must
+// serverAt returns the server at an address: a host and port, or a string that ParseUpstream accepts. The caller must
 // release it.
 func (s *clientServers) serverAt(address string) (*group.Server, error) {
 	if up, ok := s.configuredUpstream(address); ok {
@@ -127,7 +127,8 @@ func (s *clientServers) serverAt(address string) (*group.Server, error) {
 	return s.findServer(up, group.UseOnce)
 }
 
-// configuredUpstream returns the upstream in Upstreams or Fallback with that address, and its further settings.
+// configuredUpstream returns the entry of Upstreams or Fallback whose String is address. Such an entry has Addrs, which
+// address cannot express.
 func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
 	if !strings.Contains(address, "://") {
 		return Upstream{}, false
@@ -140,7 +141,7 @@ func (s *clientServers) configuredUpstream(address string) (Upstream, bool) {
 	return Upstream{}, false
 }
 
-// defaultServers returns the servers to ask about all names: the Upstreams, or the system's.
+// defaultServers returns the servers for all names: the Upstreams, or the system's servers.
 func (s *clientServers) defaultServers() (group.Servers, error) {
 	if s.system == nil {
 		return s.group, nil
@@ -159,16 +160,17 @@ func (s *clientServers) defaultServers() (group.Servers, error) {
 	return g, err
 }
 
-// A systemError is the error of reading the system's servers. It says nothing about a question, and is not cached.
+// A systemError is the error of reading the system's configuration. It says nothing about a question, and is not
+// cached.
 type systemError struct {
-	from string // the file, or the system
+	from string // the file's path, or "the system's servers"
 	err  error
 }
 
 func (e *systemError) Error() string { return fmt.Sprintf("dnshedge: %s: %v", e.from, e.err) }
 func (e *systemError) Unwrap() error { return e.err }
 
-// isStrict reports whether the servers are asked in the order in which they are given.
+// isStrict reports whether the servers are asked in their given order (OrderStrict).
 func (s *clientServers) isStrict() bool {
 	switch s.order {
 	case OrderStrict:
@@ -180,9 +182,9 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute asks the servers for q's name: a route, the system's servers for a domain, or the servers for all
-// names. If they fail, it asks the fallback servers. It asks unavailable servers again, see askUntilAvailable. With
-// explore no caller waits, and any server of the group may be first.
+// resolveByRoute answers q by its route: an Exchanger, the system's servers for a domain, or the servers for all names
+// with the fallback servers. If servers are unavailable, it asks again as askUntilAvailable describes. With explore, no
+// caller waits, and any server of the group may be asked first.
 func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explore bool) *result {
 	if e := cmp.Or(s.routes.exchangerFor(q), s.exchanger); e != nil {
 		return s.resolveByExchanger(ctx, q, e)
@@ -190,11 +192,11 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q *wire.Query, explo
 	return s.askUntilAvailable(ctx, q, func(q *wire.Query) *result { return s.resolveWithSystemChanges(ctx, q, explore) })
 }
 
-// askUntilAvailable calls ask, which puts a query for q's question to servers. While servers refuse or end connections, for instance because
-// they restart, or say that they have too much to do, it calls ask again. The calls come ever less often, and in the end more often again: no
-// pause takes more than half of the time that is left, unless a server asks for it. After a server has been unavailable for as long as a
-// question has time, its error is returned at once.
-// A question that may be the reason why a connection has ended is asked again over a connection of its own, maxEnds times at most.
+// askUntilAvailable calls ask, and calls it again while servers refuse or end connections, or report overload. They may
+// be restarting. Pauses between the calls double. A pause is at most half of the remaining time, unless a server
+// demands a longer one. After a server has been unavailable for as long as Timeout, its error is returned at once.
+//
+// If q may be the reason why a connection ended, q is repeated over a connection of its own, maxEnds times at most.
 func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, ask func(q *wire.Query) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
@@ -211,7 +213,7 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, as
 		if end, ok := ctx.Deadline(); ok {
 			pause = min(pause, time.Until(end)/2)
 		}
-		if !r.refusingSince.IsZero() { // else one has answered since
+		if !r.refusingSince.IsZero() { // otherwise a server has answered since
 			pause = min(pause, time.Until(r.refusingSince.Add(s.timeout))/2)
 		}
 		if pause < firstPause || !waitFor(ctx, max(pause, r.pause)) {
@@ -221,19 +223,20 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, as
 }
 
 const (
-	firstPause = 200 * time.Millisecond
+	firstPause = 200 * time.Millisecond // shortest pause before servers are asked again
 
-	maxEnds = 8 // repetitions of a question because of connections that it may have ended
+	maxEnds = 8 // limit of repetitions of a question that may have ended a connection
 )
 
-// shouldRetry reports whether the servers may do better soon: one refuses or ends connections, or says that it has too much to do, and no other
-// has answered but for a response that was cut.
+// shouldRetry reports whether asking the servers again soon may succeed: a server refuses or ends connections, or
+// reports overload, and the others gave no answer except a truncated response.
 func (r *result) shouldRetry() bool {
-	refused := r.hasRefused || !r.refusingSince.IsZero() // some have answered others since, and some were not asked
+	refused := r.hasRefused || !r.refusingSince.IsZero() // hasRefused is needed if the server has since answered another question, refusingSince if it was not asked
 	return r.err != nil && (r.isUnavailable || refused && transport.IsOnlyTruncated(r.err))
 }
 
-// waitFor waits, or reports false at once if ctx ends before that.
+// waitFor waits for d and reports true. It reports false when ctx ends, and at once if the deadline of ctx comes before
+// d has passed.
 func waitFor(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
@@ -248,8 +251,8 @@ func waitFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// resolveWithSystemChanges asks the servers. If the system's servers change before an answer, it asks the new ones: the
-// network has changed, and the old servers may be unreachable.
+// resolveWithSystemChanges asks the servers. If the system's servers change before there is an answer, it asks the new
+// servers: the network has changed, and the old servers may be unreachable.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Query, explore bool) *result {
 	if s.system == nil || !q.Standard() {
 		return s.resolveOnce(ctx, q, explore)
@@ -268,7 +271,8 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Qu
 	}
 }
 
-// resolveWhileCurrent asks the servers until left returns no time.
+// resolveWhileCurrent asks the servers, and cancels the exchange when left returns 0. left returns the time after which
+// it is called again.
 func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, explore bool, left func() time.Duration) *result {
 	var mine transport.Span
 	mine.Begin(ctx, 0)
@@ -279,7 +283,7 @@ func (s *clientServers) resolveWhileCurrent(ctx context.Context, q *wire.Query, 
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce asks servers, all of them once at least if they fail.
+// resolveOnce asks the servers for q's name, tier by tier, and starts the probes that are due.
 func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore bool) *result {
 	if named := s.routes.systemServersFor(q); named != nil {
 		g, err := s.systemServers(named)
@@ -307,9 +311,12 @@ func (s *clientServers) resolveOnce(ctx context.Context, q *wire.Query, explore 
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes starts probes of the servers of g and of the fallback that are in doubt and, unless strict, of the servers of g without a recent answer.
-// First is the first server that is asked q. The order keeps q's name from the servers after it, and so no probe has that name: fallback
-// servers, and with strict the rest of g. The probe of first does not have it either, so that the same question is not asked twice at a time.
+// startProbes probes the servers of g and of the fallback that are silent or fail. Unless strict, it also probes the
+// servers of g without a recent measurement. first is the first server that is asked q.
+//
+// A probe may ask for q's name. Probes of servers that must not see the name before first has failed do not: fallback
+// servers, and with strict the servers of g after first. The probe of first does not either, so that the same question
+// is not asked twice at a time.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
 	if len(g)+len(s.fallback) > 1 && (!g.AreSilent() || !s.fallback.AreSilent()) {
@@ -331,7 +338,7 @@ func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group
 	}
 }
 
-// indexOrLength returns the index of a server in g, or the length of g if g does not have that server.
+// indexOrLength returns the index of s in g, or the length of g if s is not in g.
 func indexOrLength(g group.Servers, s *group.Server) int {
 	if i := slices.Index(g, s); i >= 0 {
 		return i
@@ -343,10 +350,11 @@ func indexOrLength(g group.Servers, s *group.Server) int {
 type queryTier struct {
 	group      group.Servers
 	isFallback bool
-	position   int // in the order that was given: servers that are down are asked later
+	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// queryTiers returns the tiers of a question, in order, where g is the group for all names.
+// queryTiers returns the tiers for q in the order in which they are asked. g is the group of servers for all names. The
+// fallback servers come last, or first if all servers of g are down.
 func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -357,7 +365,7 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 	}
 	other := s.fallback
 	if other.AreSilent() {
-		other = other.SortByRTT(q, false)[:1] // they take tiers
+		other = other.SortByRTT(q, false)[:1] // all are silent: ask one of them
 	} else {
 		last := len(other) - 1
 		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.IsSilent() && one != s.fallback[last] })
@@ -372,7 +380,7 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 	return append(first, later...)
 }
 
-// tiersInOrder returns a turn for each server, in the given order, but with servers that are down last.
+// tiersInOrder returns one tier for each server, in the given order, but with servers that are down last.
 func tiersInOrder(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
 	tiers := make([]queryTier, len(ordered))
@@ -382,8 +390,8 @@ func tiersInOrder(g group.Servers) []queryTier {
 	return tiers
 }
 
-// sendTrials asks q of the servers that precede the first turn in the given order, but have a later turn because they are down. The given order
-// lets these servers have q's name before the first turn's server has it.
+// sendTrials sends q, in the background, to the servers that precede the first tier in the given order but are asked
+// later because they are down. The given order lets these servers see q's name before the first tier.
 func sendTrials(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -392,8 +400,8 @@ func sendTrials(q *wire.Query, tiers []queryTier) {
 	}
 }
 
-// countTimeShares returns into how many parts the time that is left is divided, of which the first turn gets one. The fallback servers
-// share one, unless it is theirs.
+// countTimeShares returns the number of equal parts into which the remaining time is divided. The first tier gets one
+// part. All fallback tiers share one part, unless the first tier is a fallback tier.
 func countTimeShares(tiers []queryTier) (n int) {
 	for i, t := range tiers {
 		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
@@ -403,24 +411,24 @@ func countTimeShares(tiers []queryTier) (n int) {
 	return n
 }
 
-// errServersChanged is why a question to servers has ended that the system does not name any more.
+// errServersChanged cancels a question to servers that the system's configuration does not name any more.
 var errServersChanged = errors.New("dnshedge: the system has other servers now")
 
-// errOtherAnswered is why a question to servers that are late has ended.
+// errOtherAnswered cancels a question to a late tier after a later tier has answered.
 var errOtherAnswered = errors.New("dnshedge: another server answered first")
 
-// finalShare is the last part of the time, in which an answer is not held back any more.
+// finalShare says that no answer is held back in the last twentieth of the time.
 const finalShare = 20
 
-// maxTierPatience is the longest time that the next tier waits for an earlier one, both to be asked and to be accepted.
-// Other resolvers wait as long (timeout in resolv.conf(5)).
+// maxTierPatience limits two times: how long a tier is asked alone, and how long it holds back the answer of a later
+// tier. Other resolvers wait as long (timeout in resolv.conf(5)).
 const maxTierPatience = 5 * time.Second
 
-// recheckInterval is how often a question that waits looks whether it still waits for the right servers.
+// recheckInterval is the time between two checks whether a waiting question still waits for the right servers.
 const recheckInterval = 200 * time.Millisecond
 
-// queryTiersOnce asks the tiers in order. A query that is not safe to repeat goes to the first tier that it can be sent
-// to, and to no other.
+// queryTiersOnce asks the tiers in order. A query that is not safe to repeat, such as an update, is sent at most once:
+// only if sending to a tier was impossible, it is sent to the next tier.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers []queryTier) (r *result) {
 	if q.Standard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
@@ -437,12 +445,12 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers
 	return r
 }
 
-// queryTiersInOrder asks tier after tier. The next tier starts when the previous one has failed, is down, or has used
-// its share of the remaining time. The earlier tier stays under way, and its answer has precedence.
+// queryTiersInOrder asks tier after tier. The next tier is asked when the previous one has failed, is down, or has used
+// its share of the remaining time. The earlier tier continues, and its answer has precedence.
 //
-// A later answer is held back if the earlier tier answers other questions meanwhile, and most questions of this kind.
-// So a server that is silent about some names hides no other server. A server that is slow for some names is not taken
-// for dead. before returns the responses of earlier tiers, which may still change.
+// A later answer is held back only while the earlier tier answers other questions, and most questions of this kind. So
+// a server that never answers some questions does not delay the later servers for long, and a server that is slow for
+// some names is not treated as dead. before returns the best response of earlier tiers so far.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tiers []queryTier, before responseSoFar) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -460,12 +468,12 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, ti
 	others, stop := context.WithCancel(ctx)
 	defer stop()
 	var rest *result
-	var came time.Time // the rest did
+	var came time.Time // when rest arrived
 	done := make(chan struct{})
 	inTime := s.startNextTierWhenLate(mine, x, q, tiers, func() bool {
 		defer close(done)
 		if isBeforeFallback(tiers) && soFar().isDecision() {
-			return true // there is an answer, and the rest is not asked
+			return true // the failure is final, and later tiers are not asked
 		}
 		rest = s.queryTiersInOrder(others, q, tiers[1:], soFar)
 		came = time.Now()
@@ -499,15 +507,17 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, ti
 	}
 	t.group.RecordAnsweredElsewhere(q)
 	if begun {
-		rest.answer.SubtractTTL(time.Since(came)) // for which it was held back
+		rest.answer.SubtractTTL(time.Since(came)) // the time for which it was held back
 	}
 	return rest
 }
 
-// responseSoFar returns the best response to a question so far, or nil. It may be called at any time.
+// responseSoFar is a function that returns the best response to a question so far, or nil. It may be called at any
+// time.
 type responseSoFar func() *result
 
-// bestResponse returns the failure that x has received so far, or else before.
+// bestResponse returns the better one of two failures: before, which may be nil, and the failure response that x has
+// received so far, if there is one.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -516,24 +526,27 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isBeforeFallback reports whether the first tier is no fallback tier and the second one is.
+// isBeforeFallback reports whether the first tier is not a fallback tier and the second tier is one.
 func isBeforeFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallbackOnly reports whether an answer is of a server of the tiers that is a fallback server only.
+// isFromFallbackOnly reports whether r is the answer of a server that is in a fallback tier and in no other tier.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate calls next when the first turn has had its part of the time that is left, is found to be down, or says in x that it cannot
-// answer, or refuses, while other queries to it are waited for, unless inTime is called before, which reports so, and then overtake, at once or later,
-// if next reports an answer. The turn's context is ctx.
+// startNextTierWhenLate calls next in a goroutine when the first tier is late or fails: it has used its share of the
+// remaining time, it is down, or all its servers have failed in x. If next reports an answer, overtake is called: at
+// once, or after the answer was held back. ctx is the context of the first tier.
+//
+// The caller calls inTime when the first tier has ended. It prevents the call of next, and reports whether it was in
+// time to prevent it.
 func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
 		end = at
 	}
 	g, part := tiers[0].group, min(end.Sub(start)/time.Duration(countTimeShares(tiers)), maxTierPatience)
-	probe := time.AfterFunc(part/2, func() { // which finds out who is late: the name, or the server
+	probe := time.AfterFunc(part/2, func() { // finds out whether the name or the server is slow
 		if !g.AnsweredSince(start) {
 			for _, one := range g {
 				one.Probe(time.Now(), q)
@@ -565,17 +578,19 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	}
 }
 
-// isAnyUp reports whether a server of the tiers is not down.
+// isAnyUp reports whether a tier has a server that is not down.
 func isAnyUp(tiers []queryTier) bool {
 	return slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.group.AreDown() })
 }
 
-// betterResult returns a result that is no failure, or that which says more, or was decided, or the first, which then tells of refusals of both.
+// betterResult returns the better one of two results; first may be nil. A result that is not a failure is better, then
+// a response than an error, then a decision (isDecision) than another failure. Otherwise it returns first, with the
+// refusals and unavailability of both.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDecision() && !first.isDecision() {
 		return second
 	}
-	both := *first // which others may read now
+	both := *first // a copy, because other goroutines may read first
 	both.hasRefused = both.hasRefused || second.hasRefused
 	if second.isUnavailable && !both.isUnavailable {
 		both.isUnavailable, both.pause = true, second.pause
@@ -587,10 +602,12 @@ func betterResult(q *wire.Query, first, second *result) *result {
 	return &both
 }
 
-// isDecision reports whether a failure is the decision of a healthy server, which no fallback must undo. The result may be nil.
+// isDecision reports whether the result is a failure that a healthy server has decided on, so that fallback servers
+// must not replace it. r may be nil.
 func (r *result) isDecision() bool { return r != nil && r.err == nil && r.from.IsDecision(r.answer) }
 
-// removeUnusedOptions returns q without the EDNS options that its servers ignore.
+// removeUnusedOptions returns q without its EDNS options if the Exchanger for q ignores options. Otherwise it returns
+// q.
 func (s *clientServers) removeUnusedOptions(q *wire.Query) *wire.Query {
 	if !q.HasOptions() {
 		return q
@@ -602,7 +619,8 @@ func (s *clientServers) removeUnusedOptions(q *wire.Query) *wire.Query {
 	return q
 }
 
-// provesNothingBelow reports whether AD in the answer to q says that there is nothing below a name that does not exist (RFC 8020 §2).
+// provesNothingBelow reports whether the AD bit in the answer r to q proves that no names exist below a name that does
+// not exist (RFC 8020 §2). It is true if the server or Exchanger is trusted to validate.
 func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -615,7 +633,7 @@ func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	return nothing
 }
 
-// resolveByExchanger has e answer q.
+// resolveByExchanger answers q with the response of e.
 func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e Exchanger) *result {
 	answer, err := callExchanger(ctx, q, e)
 	if err == nil && s.filter != nil {
@@ -628,14 +646,14 @@ func (s *clientServers) resolveByExchanger(ctx context.Context, q *wire.Query, e
 	return &result{answer: answer, attempts: 1}
 }
 
-// groupQuery is a question to a group and its result, in one allocation.
+// groupQuery is a question to a group of servers and its result, in one allocation.
 type groupQuery struct {
 	group.Exchange
 	result
 }
 
-// askGroup sends a question to a group of equivalent servers, hedged. It returns the servers' response, even a failure,
-// or an error if there is no response. It uses x, which is new.
+// askGroup sends q to a group of equivalent servers, with hedging. The result is the servers' response, even if it is a
+// failure, or an error if there is no response. It stores the state of the question in x, which must be new.
 func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Query, g group.Servers) *result {
 	out, r := x.Ask(ctx, s.pool, q, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
@@ -653,7 +671,7 @@ func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Que
 	return r
 }
 
-// filterAnswer applies the rebinding filter to an answer, unless Routes or the system has own servers for q's name.
+// filterAnswer applies the rebinding filter to an answer, unless q's name has a route.
 func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	if !q.Standard() || s.routes.hasRoute(q) {
 		return nil
@@ -664,10 +682,10 @@ func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
 // routeTable maps domains to the Exchangers and system servers that answer for them. The fields never change.
 type routeTable struct {
 	exchangers map[string]Exchanger // Client.Routes by domain, in wire format and lower case
-	system     *system.Servers      // nil: it is not asked
+	system     *system.Servers      // nil: the system's servers are not used
 }
 
-// newRouteTable returns Client.Routes.
+// newRouteTable returns the route table for Client.Routes. It returns an error if a domain is invalid or occurs twice.
 func newRouteTable(given map[string]Exchanger) (routeTable, error) {
 	out := routeTable{exchangers: make(map[string]Exchanger, len(given))}
 	for name, e := range given {
@@ -683,15 +701,15 @@ func newRouteTable(given map[string]Exchanger) (routeTable, error) {
 	return out, nil
 }
 
-// exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. Nil: the Client's own
+// exchangerFor returns the Exchanger of the longest domain in Routes that contains q's name. It returns nil if the
 // servers are asked.
 func (r *routeTable) exchangerFor(q *wire.Query) Exchanger {
 	e, _ := r.findRoute(q)
 	return e
 }
 
-// systemServersFor returns the servers that the system has for q's name only, which are asked
-// unless Routes has others.
+// systemServersFor returns the system's servers for a domain that contains q's name, or nil. They are asked unless
+// Routes has an Exchanger for the name.
 func (r *routeTable) systemServersFor(q *wire.Query) []system.Server {
 	if r.system == nil {
 		return nil
@@ -700,13 +718,14 @@ func (r *routeTable) systemServersFor(q *wire.Query) []system.Server {
 	return servers
 }
 
-// hasRoute reports whether others than the servers for all names are asked q.
+// hasRoute reports whether q is answered by an Exchanger in Routes, or by the system's servers for a domain.
 func (r *routeTable) hasRoute(q *wire.Query) bool {
 	return r.exchangerFor(q) != nil || r.systemServersFor(q) != nil
 }
 
-// findRoute returns the route of q, and the length in wire format of the domain in Routes, or of
-// the system's, that q's name is in; 0: there is none.
+// findRoute returns the Exchanger in Routes for q, or nil, and the length in wire format of the longest domain that
+// contains q's name. The domain is one in Routes, or one for which the system has separate servers. The length is 0 if
+// there is no such domain.
 func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
 	e, n := domain.LongestMatch(r.exchangers, q)
 	if e == nil && r.system != nil {
@@ -719,16 +738,16 @@ func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
 // An unwrapper is an Exchanger that asks another Exchanger, for example a dnssec.Validator.
 type unwrapper interface{ Unwrap() any }
 
-// maxUnwrapped bounds a chain of unwrappers, which may be a circle.
+// maxUnwrapped limits the length of a chain of unwrappers, which may be a loop.
 const maxUnwrapped = 32
 
-// systemFinder collects the system's servers that Exchangers ask, themselves or through other Exchangers.
+// systemFinder collects the system's servers that are asked, directly or through Exchangers.
 type systemFinder struct {
 	servers []*system.Servers
-	visited map[*Client]bool // Clients may refer to each other
+	visited map[*Client]bool // prevents loops, because Clients may refer to each other
 }
 
-// visitExchanger adds the system's servers that e, which may be nil, asks.
+// visitExchanger adds the system's servers that the Exchanger e asks. e may be nil.
 func (f *systemFinder) visitExchanger(e any) {
 	for range maxUnwrapped {
 		u, ok := e.(unwrapper)
@@ -748,7 +767,7 @@ func (f *systemFinder) visitExchanger(e any) {
 	}
 }
 
-// visitServers adds the system's servers that a Client with these servers asks.
+// visitServers adds the system's servers that a Client with the servers s asks.
 func (f *systemFinder) visitServers(s *clientServers) {
 	if s.system != nil {
 		f.servers = append(f.servers, s.system)

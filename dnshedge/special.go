@@ -7,13 +7,13 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// SpecialUse says which special-use names a Client answers itself, without asking a
-// server. Such names mean something on one machine or in one network only, or nowhere.
-// Servers elsewhere have no answer, and need not know who asks for what.
+// SpecialUse says which special-use names a Client answers itself, without asking a server. Such names have a meaning
+// on one machine or in one network only, or no meaning at all. Public servers have no answer, and need not learn who
+// asks for them.
 //
-// Names with a route in Client.Routes, other than that of ".", are asked there:
-// "10.in-addr.arpa" with a nil Exchanger has the names of these addresses asked of the
-// Upstreams. ExchangeContext with an address asks the server there whatever the name.
+// A route in Client.Routes, except the route ".", has precedence. For example, "10.in-addr.arpa" with a nil Exchanger
+// sends questions about these addresses to the Upstreams. ExchangeContext with an address asks the server there for all
+// names.
 type SpecialUse int8
 
 const (
@@ -21,11 +21,13 @@ const (
 	// localhost, invalid (RFC 6761), onion (RFC 7686) and alt (RFC 9476).
 	SpecialUseLibrary SpecialUse = iota
 
-	// SpecialUseForwarder answers in addition what the RFCs ask of a caching server, unless
-	// it is configured otherwise: test (RFC 6761), local and the reverse zones of link-local
-	// addresses (RFC 6762), the reverse zones of other addresses that mean nothing in public
-	// (RFC 6303, RFC 7793), home.arpa (RFC 8375), resolver.arpa (RFC 9462) and service.arpa
-	// (RFC 9665). Programs must ask their server for these, for it may know them.
+	// SpecialUseForwarder answers, in addition, the names that the RFCs ask a caching server to answer by default:
+	//
+	//   - test (RFC 6761), home.arpa (RFC 8375), resolver.arpa (RFC 9462) and service.arpa (RFC 9665),
+	//   - local and the reverse zones of link-local addresses (RFC 6762),
+	//   - the reverse zones of other addresses without a public meaning (RFC 6303, RFC 7793).
+	//
+	// Programs must ask their server for these names, because it may know them.
 	SpecialUseForwarder
 
 	// SpecialUseOff asks the servers for every name.
@@ -39,8 +41,8 @@ func (s SpecialUse) validate() error {
 	return nil
 }
 
-// findZone returns the zone that q's name is in, or nil. It costs a few nanoseconds if the
-// name's last label is that of no zone.
+// findZone returns the special-use zone that contains the name of q, or nil. For most names it compares only the last
+// label, which takes a few nanoseconds.
 func (s SpecialUse) findZone(q *wire.Query) *special.Zone {
 	if s == SpecialUseOff {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Stats are the statistics of a Client. The fields are documented at [observe.DNSStats],
-// for which debug and hedgeprom need no package dnshedge.
+// Stats are the statistics of a Client. The fields are documented at [observe.DNSStats]. They are declared there so
+// that packages debug and hedgeprom need not import dnshedge.
 type Stats = observe.DNSStats
 
 // UpstreamStats are the statistics of one server.

@@ -8,54 +8,53 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Trace has functions that a Client calls on its events. They may be nil. They are called from several goroutines at
-// once and must not block. A panic of one is counted in Stats.ObserverPanics.
+// Trace is a set of functions that a Client calls on events. Each may be nil. They are called from several goroutines
+// at once and must not block. A panic in a function is recovered and counted in Stats.ObserverPanics.
 type Trace struct {
-	// Attempt is called before a query is sent. The context is the caller's, or
-	// the Client's own if callers share the exchange.
+	// Attempt is called before a query is sent. The context is the caller's, or the Client's own if callers share the
+	// exchange.
 	Attempt func(context.Context, AttemptInfo)
-	// Done is called when an attempt has ended for the Client, with its duration. The
-	// error is nil if the attempt was answered, whatever the response code. An attempt
-	// that lost has a context's cancellation as its error; the Client may still learn
-	// from its answer, but Trace is not told of that.
+	// Done is called when an attempt has ended, with its duration. The error is nil if the server responded, with any
+	// response code. A losing attempt ends with the error of its cancelled context. If its response still arrives, Done
+	// is not called again.
 	Done func(context.Context, AttemptInfo, time.Duration, error)
-	// Answer is called for every question that is answered.
+	// Answer is called with the answer to a question, or with its error.
 	Answer func(context.Context, AnswerInfo)
 }
 
-// AttemptInfo describes an attempt for a Trace.
+// AttemptInfo describes an attempt: one query to one server.
 type AttemptInfo struct {
 	Name     string
 	Type     uint16
 	Upstream Upstream
-	Attempt  int // 0 is the primary
+	Attempt  int // 0 for the primary, and then counted up
 	Hedge    bool
 }
 
-// Source is where an answer came from.
+// Source says where an answer came from.
 type Source string
 
 // The sources of answers.
 const (
 	FromServer Source = "server"
 	FromCache  Source = "cache"
-	FromStale  Source = "stale" // the cache, though the answer had expired
+	FromStale  Source = "stale" // the cache, with an answer that had expired
 	FromLocal  Source = "local" // this machine: the hosts file, or a special-use name
 )
 
-// AnswerInfo describes an answer for a Trace.
+// AnswerInfo describes an answer or a failed question.
 type AnswerInfo struct {
 	Name     string
 	Type     uint16
 	Source   Source
-	Upstream Upstream // that gave the answer; zero if the source is a cache
-	Attempts int      // 0 if the source is a cache
+	Upstream Upstream // server that answered; zero if the source is not a server
+	Attempts int      // number of attempts; 0 if the source is not a server
 	HedgeWon bool
-	Err      error // instead of an answer
+	Err      error // set if there is no answer
 }
 
-// recoverPanics returns a Trace that calls the functions of t and recovers their panics. It calls panicked with the
-// value of a panic. It returns nil if t is nil.
+// recoverPanics returns a Trace whose functions call those of t and recover their panics. It passes the value of each
+// panic to panicked. It returns nil if t is nil.
 func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
 	if t == nil {
 		return nil
@@ -87,7 +86,7 @@ func (t *Trace) recoverPanics(panicked func(value any)) *Trace {
 	return g
 }
 
-// traceAdapter is a Trace in the words of package group.
+// traceAdapter adapts a Trace to the tracer of package group.
 type traceAdapter struct{ *Trace }
 
 func (t traceAdapter) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
@@ -106,7 +105,7 @@ func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo
 	return AttemptInfo{Name: q.Text(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }
 
-// reportAnswer returns r, of which the Trace is told, if there is one.
+// reportAnswer calls t.Answer with the result r of q, and returns r. t may be nil.
 func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *result {
 	if t != nil && t.Answer != nil {
 		i := AnswerInfo{Name: q.Text(), Type: q.Type, Source: FromServer, Attempts: r.attempts, HedgeWon: r.isHedged, Err: r.err}
@@ -118,7 +117,7 @@ func (t *Trace) reportAnswer(ctx context.Context, q *wire.Query, r *result) *res
 	return r
 }
 
-// reportLocalAnswer tells the Trace, if there is one, of an answer that no server was asked for.
+// reportLocalAnswer calls t.Answer for an answer, or an error, for which no server was asked. t may be nil.
 func (t *Trace) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t != nil && t.Answer != nil {
 		t.Answer(ctx, AnswerInfo{Name: q.Text(), Type: q.Type, Source: from, Err: err})

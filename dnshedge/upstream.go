@@ -18,55 +18,54 @@ import (
 	"github.com/gohedge/hedge/internal/redact"
 )
 
-// Upstream is a server that queries go to. ParseUpstream makes one from a
-// string; String makes a string from one.
+// Upstream is a DNS server to which queries are sent. ParseUpstream creates an Upstream from a string, and String
+// converts it back.
 type Upstream struct {
 	// Net is the transport: "udp" (and TCP for answers that do not fit a datagram),
 	// "tcp", "tls" (DNS over TLS, RFC 7858) or "https" (DNS over HTTPS, RFC 8484).
 	// Empty is "udp".
 	Net string
 
-	// Addr is the server's host and port. If the host is a name, the Client's Dialer
-	// resolves it for every connection, and the Client never does; set Addrs to avoid
-	// that. The address that a net.Dialer finds is used for a minute.
+	// Addr is the server's host and port. If the host is a name, the Client's Dialer resolves it, and the Client never
+	// does. A net.Dialer resolves it once a minute, and another Dialer for every connection. Set Addrs to avoid the
+	// lookup.
 	Addr string
 
-	// Addrs, if not empty, are the addresses to connect to instead of Addr's host. The
-	// first is asked until it cannot be reached, or a hedge to another is faster. The port
-	// is Addr's.
+	// Addrs, if not empty, lists the addresses to connect to instead of Addr's host, with Addr's port. The first
+	// address is used until it cannot be reached, or until a hedge to another address is faster.
 	Addrs []netip.Addr
 
-	// ServerName is the name that the certificate of a "tls" or "https" server must
-	// have. Empty is Addr's host.
+	// ServerName is the name in the certificate of a "tls" or "https" server. Empty: Addr's host.
 	ServerName string
 
-	// Path is the path of an "https" server; empty is "/dns-query".
+	// Path is the URL path of an "https" server. Empty: "/dns-query".
 	Path string
 
-	// Post makes the queries to an "https" server POST requests, which no HTTP cache
-	// answers. By default they are GET requests (RFC 8484 §4.1).
+	// Post sends the queries to an "https" server as POST requests, which HTTP caches do not answer. By default they
+	// are GET requests (RFC 8484 §4.1).
 	Post bool
 
-	// Pins, if not empty, are public keys of which a "tls" or "https" server must have
-	// one, itself or in its verified chain: SHA-256 of the SubjectPublicKeyInfo, in
-	// base64 (RFC 7858 §4.2). The certificate is checked as well; only if the server has
-	// no name but an IP address, its own key is all that counts.
+	// Pins, if not empty, lists public keys. A "tls" or "https" server must have one of them, in its own certificate or
+	// in its verified chain. A pin is the SHA-256 hash of the SubjectPublicKeyInfo in base64 (RFC 7858 §4.2). The
+	// certificate is verified as well. If the server's name is an IP address, only the key of the server's own
+	// certificate is checked.
 	Pins []string
 
-	// TrustAD says that the server validates (DNSSEC), and that nobody between it and here can change what it says, as on this
-	// machine or over TLS: a name of which it says with the AD bit that it does not exist has no names below it (RFC 8020).
-	// Names below it are then not asked for. By default they are.
+	// TrustAD says that the server validates (DNSSEC), and that its answers cannot be changed on the way, for example
+	// because it is on this machine or uses TLS. Then an NXDOMAIN answer with the AD bit also holds for all names below
+	// its name (RFC 8020), and the Client does not ask for them. By default the Client asks for them.
 	TrustAD bool
 }
 
 const (
-	defaultNet = "udp" // of servers whose address has no scheme
-	streamNet  = "tcp" // of resolv.conf's servers if it has the option use-vc
+	defaultNet = "udp" // of a server whose address has no scheme
+	streamNet  = "tcp" // of the servers in resolv.conf if it has the option use-vc
 
-	trustAD = "trust-ad" // as resolv.conf calls it
+	trustAD = "trust-ad" // as in resolv.conf
 )
 
-// joinSchemeNames lists schemes for an error message: "udp, tcp or tls".
+// joinSchemeNames returns the names of the schemes for which has returns true, as a list for an error message: "udp,
+// tcp or tls".
 func joinSchemeNames(suffix, conjunction string, has func(transport.Scheme) bool) string {
 	var out string
 	var last string
@@ -90,16 +89,16 @@ func joinSchemeNames(suffix, conjunction string, has func(transport.Scheme) bool
 
 func hasScheme(transport.Scheme) bool { return true }
 
-// ParseUpstream reads an upstream:
+// ParseUpstream parses the address of an upstream:
 //
 //	192.0.2.1                            UDP, port 53
 //	192.0.2.1:5353   [2001:db8::1]:53    UDP
 //	udp://192.0.2.1  tcp://192.0.2.1:53
-//	tls://192.0.2.1:853#dns.example      the certificate's name behind the #
+//	tls://192.0.2.1:853#dns.example      the certificate's name after the #
 //	https://dns.example/dns-query
 //
-// Behind the name, or without one, may be options: "#dns.example;pin=...;pin=..." for
-// Pins, "#;post" for Post, and "#;trust-ad" for TrustAD. The host may be a name if there is a scheme.
+// With a scheme, the host may be a name. Options may follow the certificate's name, which may be empty:
+// "#dns.example;pin=...;pin=..." sets Pins, "#;post" sets Post, and "#;trust-ad" sets TrustAD.
 func ParseUpstream(s string) (Upstream, error) {
 	u, err := parseUpstream(s)
 	if err != nil && strings.Contains(s, "@") { // and err may have a part of a password
@@ -135,7 +134,7 @@ func parseUpstream(s string) (u Upstream, err error) {
 	return u, err
 }
 
-// parseAddress reads an upstream without a scheme.
+// parseAddress parses an upstream without a scheme.
 func parseAddress(s string) (Upstream, error) {
 	if ip, err := netip.ParseAddr(s); err == nil && isValidHost(s) {
 		known, _ := transport.FindScheme(defaultNet)
@@ -151,7 +150,7 @@ func parseAddress(s string) (Upstream, error) {
 	return Upstream{Net: defaultNet, Addr: ap.String()}, nil
 }
 
-// parseFragment reads the part after the #, if there is one: a name and options.
+// parseFragment parses the part after the #: the certificate's name and options. ok is false if there is no #.
 func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Scheme) error {
 	name, options, more := strings.Cut(fragment, ";")
 	u.ServerName = name
@@ -183,7 +182,7 @@ func (u *Upstream) parseFragment(fragment string, ok bool, known transport.Schem
 	return nil
 }
 
-// parsePath removes the path from the part after the scheme, and returns the host.
+// parsePath sets the path from rest, which is the part after the scheme and before the #. It returns the host.
 func (u *Upstream) parsePath(rest string, known transport.Scheme) (host string, err error) {
 	p, err := url.Parse(u.Net + "://" + rest)
 	failed := (*url.Error)(nil)
@@ -203,7 +202,7 @@ func (u *Upstream) parsePath(rest string, known transport.Scheme) (host string, 
 	return p.Host, nil
 }
 
-// splitHost takes a host and port apart; the port may be missing.
+// splitHost splits a host and port. The port is empty if s has none.
 func splitHost(s string) (host, port string, err error) {
 	host = s
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
@@ -229,7 +228,7 @@ func splitHost(s string) (host, port string, err error) {
 	return host, port, nil
 }
 
-// isValidHost reports whether s is an IP address, or may be the name of a host.
+// isValidHost reports whether s is an IP address or a valid host name.
 func isValidHost(s string) bool {
 	if ip, err := netip.ParseAddr(s); err == nil {
 		return ip.Zone() == "" || isValidHost(ip.Zone())
@@ -237,7 +236,7 @@ func isValidHost(s string) bool {
 	return lookup.IsHostName(s)
 }
 
-// String returns the upstream as ParseUpstream reads it. Addrs are left out.
+// String returns the upstream in the form that ParseUpstream reads. It omits Addrs.
 func (u Upstream) String() string {
 	s := cmp.Or(u.Net, defaultNet) + "://" + u.Addr + u.urlPath()
 	options := u.ServerName
@@ -256,13 +255,13 @@ func (u Upstream) String() string {
 	return s
 }
 
-// isValidPin reports whether s is the SHA-256 of something, in base64.
+// isValidPin reports whether s is a SHA-256 hash in base64.
 func isValidPin(s string) bool {
 	b, err := base64.StdEncoding.Strict().DecodeString(s)
 	return err == nil && len(b) == sha256.Size && !strings.ContainsAny(s, "\r\n")
 }
 
-// identityKey returns a string that is equal for upstreams that are the same server.
+// identityKey returns a string that is equal for upstreams with the same settings.
 func (u Upstream) identityKey() string {
 	s := u.String()
 	for i, a := range u.Addrs {
@@ -275,12 +274,12 @@ func (u Upstream) identityKey() string {
 	return s
 }
 
-// transportScheme returns the scheme of Net.
+// transportScheme returns the scheme of Net. ok is false if Net is unknown.
 func (u Upstream) transportScheme() (transport.Scheme, bool) {
 	return transport.FindScheme(cmp.Or(u.Net, defaultNet))
 }
 
-// urlPath returns Path or its default, or nothing if the scheme has no paths.
+// urlPath returns Path or its default, or "" if the scheme has no paths.
 func (u Upstream) urlPath() string {
 	s, _ := u.transportScheme()
 	if s.Path == "" {
@@ -289,7 +288,7 @@ func (u Upstream) urlPath() string {
 	return cmp.Or(u.Path, s.Path)
 }
 
-// validate returns an error if ParseUpstream cannot have made the upstream.
+// validate returns an error that names the first invalid field, or nil.
 func (u Upstream) validate() error {
 	known, ok := u.transportScheme()
 	if !ok {
@@ -351,5 +350,5 @@ func (u Upstream) isLoopback() bool {
 	return true
 }
 
-// upstreamOf returns the upstream that a server is.
+// upstreamOf returns the Upstream from which s was created.
 func upstreamOf(s *group.Server) Upstream { return *s.Upstream.(*Upstream) }

@@ -46,14 +46,14 @@ type accessControl struct {
 const maxLimits = 1 << 15
 
 // allows reports whether a client may ask.
-func (a *accessControl) allows(ip netip.Addr) bool {
+func (a *accessControl) isAllowed(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	return slices.ContainsFunc(a.allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // take reports whether a client may ask another question now.
-func (a *accessControl) take(ip netip.Addr) bool {
-	return a.perSecond == 0 || a.limit(ip).Allow()
+func (a *accessControl) allowQuestion(ip netip.Addr) bool {
+	return a.perSecond == 0 || a.limiterFor(ip).Allow()
 }
 
 // maxWait is how long a question over a connection may wait, which holds up the end.
@@ -61,11 +61,11 @@ const maxWait = time.Second
 
 // wait returns how long a client has to wait before it may ask another question, which
 // it then may, unless that is longer than maxWait.
-func (a *accessControl) wait(ip netip.Addr) time.Duration {
+func (a *accessControl) reserveQuestion(ip netip.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
 	}
-	r := a.limit(ip).Reserve()
+	r := a.limiterFor(ip).Reserve()
 	d := r.Delay()
 	if d > maxWait {
 		r.Cancel()
@@ -74,7 +74,7 @@ func (a *accessControl) wait(ip netip.Addr) time.Duration {
 }
 
 // limit returns the limiter of a client.
-func (a *accessControl) limit(ip netip.Addr) *rate.Limiter {
+func (a *accessControl) limiterFor(ip netip.Addr) *rate.Limiter {
 	ip = clientNetwork(ip)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +119,7 @@ type guardedListener struct {
 	net.Listener
 	access  *accessControl
 	conns   clientCounter
-	seats   *connlimit.Limiter
+	slots   *connlimit.Limiter
 	closing chan struct{} // closed by Close
 	close   sync.Once
 }
@@ -132,17 +132,17 @@ func (g *guardedListener) Accept() (net.Conn, error) {
 		}
 		ip := clientAddress(conn.RemoteAddr())
 		one := clientNetwork(ip)
-		if g.access.allows(ip) && g.conns.enter(one) {
+		if g.access.isAllowed(ip) && g.conns.tryAdd(one) {
 			c := &guardedConn{Conn: conn}
-			seat, ok := g.seats.AcquireSlot(one, g.closing, c.leave)
-			c.gone = sync.OnceFunc(func() {
-				seat.Release()
-				g.conns.leave(one)
+			slot, ok := g.slots.AcquireSlot(one, g.closing, c.giveUpSlot)
+			c.release = sync.OnceFunc(func() {
+				slot.Release()
+				g.conns.remove(one)
 			})
-			if c.seat = seat; ok {
+			if c.slot = slot; ok {
 				return c, nil
 			}
-			c.gone()
+			c.release()
 		}
 		_ = conn.Close()
 	}
@@ -158,47 +158,47 @@ type clientCounter struct {
 	each int // limit for one client
 	all  int // limit for all clients; 0: none
 
-	mu   sync.Mutex // guards the fields below
-	n    int
-	from map[netip.Addr]int
+	mu       sync.Mutex // guards the fields below
+	n        int
+	byClient map[netip.Addr]int
 }
 
 // enter counts one more for a client, or reports false if that is too many.
-func (c *clientCounter) enter(ip netip.Addr) bool {
+func (c *clientCounter) tryAdd(ip netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.from[ip] >= c.each || c.all > 0 && c.n >= c.all {
+	if c.byClient[ip] >= c.each || c.all > 0 && c.n >= c.all {
 		return false
 	}
-	if c.from == nil {
-		c.from = make(map[netip.Addr]int)
+	if c.byClient == nil {
+		c.byClient = make(map[netip.Addr]int)
 	}
-	c.from[ip]++
+	c.byClient[ip]++
 	c.n++
 	return true
 }
 
 // leave ends the counting of one that has entered.
-func (c *clientCounter) leave(ip netip.Addr) {
+func (c *clientCounter) remove(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n--
-	if c.from[ip]--; c.from[ip] == 0 {
-		delete(c.from, ip)
+	if c.byClient[ip]--; c.byClient[ip] == 0 {
+		delete(c.byClient, ip)
 	}
 }
 
 // guardedConn is a connection that counts until it is closed.
 type guardedConn struct {
 	net.Conn
-	gone func()
-	seat *connlimit.Slot
-	busy atomic.Bool // requests are under way
-	left atomic.Bool // the next answer is the last one
+	release             func()
+	slot                *connlimit.Slot
+	busy                atomic.Bool // requests are under way
+	closesAfterResponse atomic.Bool // the next answer is the last one
 }
 
 func (c *guardedConn) Close() error {
-	c.gone()
+	c.release()
 	return c.Conn.Close()
 }
 
@@ -211,8 +211,8 @@ func (c *guardedConn) CloseWrite() error {
 }
 
 // leave is called when the connection has to give up its seat.
-func (c *guardedConn) leave(inUse bool) {
-	c.left.Store(true)
+func (c *guardedConn) giveUpSlot(inUse bool) {
+	c.closesAfterResponse.Store(true)
 	if !inUse {
 		go c.Close()
 	}
@@ -230,13 +230,13 @@ func trackConnUse(conn net.Conn, is http.ConnState) {
 	switch is {
 	case http.StateActive:
 		if !c.busy.Swap(true) {
-			c.seat.BeginUse()
+			c.slot.BeginUse()
 		}
 	case http.StateIdle:
 		if c.busy.Swap(false) {
-			c.seat.EndUse()
+			c.slot.EndUse()
 		}
-		if c.left.Load() { // the last answer may not be written yet
+		if c.closesAfterResponse.Load() { // the last answer may not be written yet
 			time.AfterFunc(lastWriteTime, func() { _ = c.Close() })
 		}
 	}
@@ -251,7 +251,7 @@ func withGuardedConn(ctx context.Context, c net.Conn) context.Context {
 
 // announceClose says in a response that the connection ends, if it has to: over HTTP/2, when all that is under way is answered.
 func announceClose(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(guardedKey{}).(*guardedConn); ok && c.left.Load() {
+	if c, ok := r.Context().Value(guardedKey{}).(*guardedConn); ok && c.closesAfterResponse.Load() {
 		w.Header().Set("Connection", "close")
 	}
 }

@@ -37,18 +37,18 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no client", http.StatusBadRequest)
 		return
 	}
-	if !d.access.take(from.Addr()) {
+	if !d.access.allowQuestion(from.Addr()) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many questions", http.StatusTooManyRequests)
 		return
 	}
 	ip := clientNetwork(from.Addr())
-	if !d.requests.enter(ip) {
+	if !d.requests.tryAdd(ip) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable) // without a body, which the client may not read
 		return
 	}
-	defer d.requests.leave(ip)
+	defer d.requests.remove(ip)
 	b, code, err := readMessage(w, r)
 	if err != nil {
 		http.Error(w, err.Error(), code)

@@ -138,7 +138,7 @@ func (f *forwarder) listenTCP(at string, room *connlimit.Limiter) (net.Listener,
 	if err != nil {
 		return nil, fmt.Errorf("dnsforward: listen on tcp %s: %w", at, err)
 	}
-	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{each: f.connsPerClient}, seats: room, closing: make(chan struct{})}, nil
+	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{each: f.connsPerClient}, slots: room, closing: make(chan struct{})}, nil
 }
 
 // startUDP opens UDP sockets.
@@ -157,7 +157,7 @@ func (f *forwarder) startUDP(at string) error {
 func (f *forwarder) admitQuery(at net.Addr) dnshedge.Verdict {
 	ip := clientAddress(at)
 	if _, udp := at.(*net.UDPAddr); !udp {
-		wait := f.access.wait(ip)
+		wait := f.access.reserveQuestion(ip)
 		if wait > maxWait {
 			return dnshedge.Ignore
 		}
@@ -165,9 +165,9 @@ func (f *forwarder) admitQuery(at net.Addr) dnshedge.Verdict {
 		return dnshedge.Answer
 	}
 	switch {
-	case !f.access.allows(ip):
+	case !f.access.isAllowed(ip):
 		return dnshedge.Refuse
-	case !f.access.take(ip):
+	case !f.access.allowQuestion(ip):
 		return dnshedge.Ignore
 	}
 	return dnshedge.Answer

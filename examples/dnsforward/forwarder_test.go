@@ -226,9 +226,9 @@ func TestLocalNetworksAreAllowed(t *testing.T) {
 		"127.0.0.1": true, "::1": true, "10.1.2.3": true, "172.31.0.1": true, "192.168.1.1": true, "fe80::1%eth0": true, "fd00::1": true,
 		"::ffff:192.168.1.1": true, "192.0.2.1": false, "2001:db8::1": false, "::ffff:192.0.2.1": false, "172.32.0.1": false,
 	} {
-		assert.Equal(t, want, a.allows(netip.MustParseAddr(ip)), ip)
+		assert.Equal(t, want, a.isAllowed(netip.MustParseAddr(ip)), ip)
 	}
-	assert.False(t, a.allows(netip.Addr{}))
+	assert.False(t, a.isAllowed(netip.Addr{}))
 }
 
 func TestClientsHaveARateEach(t *testing.T) {
@@ -236,7 +236,7 @@ func TestClientsHaveARateEach(t *testing.T) {
 		a := &accessControl{perSecond: 10}
 		count := func(ip string) (n int) {
 			for range 100 {
-				if a.take(netip.MustParseAddr(ip)) {
+				if a.allowQuestion(netip.MustParseAddr(ip)) {
 					n++
 				}
 			}
@@ -249,19 +249,19 @@ func TestClientsHaveARateEach(t *testing.T) {
 		assert.Zero(t, count("::ffff:192.0.2.1"))
 		time.Sleep(500 * time.Millisecond)
 		assert.Equal(t, 5, count("192.0.2.1"))
-		assert.Equal(t, 100*time.Millisecond, a.wait(netip.MustParseAddr("192.0.2.1")))
-		assert.Equal(t, 200*time.Millisecond, a.wait(netip.MustParseAddr("192.0.2.1")))
+		assert.Equal(t, 100*time.Millisecond, a.reserveQuestion(netip.MustParseAddr("192.0.2.1")))
+		assert.Equal(t, 200*time.Millisecond, a.reserveQuestion(netip.MustParseAddr("192.0.2.1")))
 
 		// A flood from forged addresses takes bounded memory, and does not free from
 		// its limit who goes on asking.
 		for i := range 8 * maxLimits {
-			a.take(netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
+			a.allowQuestion(netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)}))
 			if i%1000 == 0 {
 				assert.Zero(t, count("192.0.2.1"))
 			}
 		}
 		assert.LessOrEqual(t, len(a.limits)+len(a.oldLimits), 2*maxLimits)
-		assert.True(t, (&accessControl{}).take(netip.Addr{}), "no limit")
+		assert.True(t, (&accessControl{}).allowQuestion(netip.Addr{}), "no limit")
 	})
 }
 

@@ -59,7 +59,7 @@ func run() error {
 	flag.Func("route", "`domain=server` to ask for the names in a domain; may be repeated; without a server as other names", routeFlag(routes))
 	flag.StringVar(&client.Hosts, "hosts", "", "`file` of addresses and names, as /etc/hosts")
 	root := new(recursiveFlags)
-	root.define(flag.CommandLine)
+	root.registerFlags(flag.CommandLine)
 	forward := flag.Bool("forward-special", false, "ask servers for special-use names too, such as those of private addresses")
 	rebind := flag.Bool("rebind-filter", false, "remove private addresses from answers")
 	filter := new(dnshedge.RebindFilter)
@@ -95,7 +95,7 @@ func run() error {
 	if *rebind || len(filter.Allow) > 0 {
 		client.RebindFilter = filter
 	}
-	resolver, err := root.resolver(client, flag.CommandLine)
+	resolver, err := root.newResolver(client, flag.CommandLine)
 	if err != nil {
 		return err
 	}
@@ -104,9 +104,9 @@ func run() error {
 		f.resolver, learners[".servers"] = resolver, resolver
 		defer resolver.Close()
 	}
-	if f.validating = root.validator(client); f.validating != nil {
+	if f.validating = root.newValidatingClient(client); f.validating != nil {
 		learners[".upstreams"] = f.validating.upstreams
-		defer f.validating.close()
+		defer f.validating.closeBoth()
 	}
 	defer client.Close()
 	client.Routes = make(map[string]dnshedge.Exchanger)

@@ -17,7 +17,7 @@ import (
 
 // recursiveFlags is what the flag -recursive, and those that need it, ask for.
 type recursiveFlags struct {
-	on       bool
+	enabled  bool
 	hints    []netip.Addr
 	stubs    map[string][]netip.AddrPort
 	noDNSSEC bool
@@ -25,8 +25,8 @@ type recursiveFlags struct {
 	trust    dnssec.Trust
 }
 
-func (r *recursiveFlags) define(flags *flag.FlagSet) {
-	flags.BoolVar(&r.on, "recursive", false, "ask the servers of the zones, from the root down, instead of a resolver, and check signatures (DNSSEC)")
+func (r *recursiveFlags) registerFlags(flags *flag.FlagSet) {
+	flags.BoolVar(&r.enabled, "recursive", false, "ask the servers of the zones, from the root down, instead of a resolver, and check signatures (DNSSEC)")
 	flags.Func("root-hint", "`address` of a root server, for -recursive; may be repeated (default: the Internet's)", func(s string) error {
 		ip, err := netip.ParseAddr(s)
 		r.hints = append(r.hints, ip)
@@ -69,7 +69,7 @@ func (r *recursiveFlags) define(flags *flag.FlagSet) {
 }
 
 // trusted returns whom signatures are believed.
-func (r *recursiveFlags) trusted() dnssec.Trust {
+func (r *recursiveFlags) trustConfig() dnssec.Trust {
 	if r.noDNSSEC {
 		return dnssec.Trust{Off: true}
 	}
@@ -81,10 +81,10 @@ func (r *recursiveFlags) trusted() dnssec.Trust {
 }
 
 // resolver makes the Resolver that c asks, after flags were parsed. It is nil without -recursive.
-func (r *recursiveFlags) resolver(c *dnshedge.Client, flags *flag.FlagSet) (*recursor.Resolver, error) {
+func (r *recursiveFlags) newResolver(c *dnshedge.Client, flags *flag.FlagSet) (*recursor.Resolver, error) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	if !r.on {
+	if !r.enabled {
 		for _, name := range []string{"root-hint", "stub", "no-dnssec"} {
 			if given[name] {
 				return nil, fmt.Errorf("dnsforward: -%s needs -recursive", name)
@@ -111,7 +111,7 @@ func (r *recursiveFlags) resolver(c *dnshedge.Client, flags *flag.FlagSet) (*rec
 			return nil, fmt.Errorf("dnsforward: -%s cannot be used with -no-dnssec: nothing is checked", name)
 		}
 	}
-	own := &recursor.Resolver{Hints: r.hints, Zones: r.stubs, Trust: r.trusted(), Logger: slog.Default()}
+	own := &recursor.Resolver{Hints: r.hints, Zones: r.stubs, Trust: r.trustConfig(), Logger: slog.Default()}
 	own.Hedge.Off, own.Hedge.MaxPerSecond = c.Hedge.Off, c.Hedge.MaxHedgesPerSecond
 	if given["budget"] {
 		own.Hedge.BudgetPercent = c.Hedge.BudgetPercent

@@ -123,7 +123,7 @@ func record(t *testing.T, s string) dns.RR {
 func parsed(t *testing.T, c *dnshedge.Client, args ...string) (*recursor.Resolver, error) {
 	flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(recursiveFlags)
 	flags.SetOutput(io.Discard)
-	root.define(flags)
+	root.registerFlags(flags)
 	flags.Bool("forward-special", false, "")
 	flags.Func("upstream", "", upstreamFlag(&c.Upstreams))
 	flags.Func("fallback", "", upstreamFlag(&c.Fallback))
@@ -132,7 +132,7 @@ func parsed(t *testing.T, c *dnshedge.Client, args ...string) (*recursor.Resolve
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
-	return root.resolver(c, flags)
+	return root.newResolver(c, flags)
 }
 
 func TestRecursiveAsksFromTheRootDown(t *testing.T) {

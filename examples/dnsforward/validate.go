@@ -14,7 +14,7 @@ type validatingClient struct {
 }
 
 // validator has c's upstreams be asked by a Validator, after flags were parsed. It is nil without -validate.
-func (r *recursiveFlags) validator(c *dnshedge.Client) *validatingClient {
+func (r *recursiveFlags) newValidatingClient(c *dnshedge.Client) *validatingClient {
 	if !r.validate {
 		return nil
 	}
@@ -28,7 +28,7 @@ func (r *recursiveFlags) validator(c *dnshedge.Client) *validatingClient {
 }
 
 // close ends both.
-func (v *validatingClient) close() {
+func (v *validatingClient) closeBoth() {
 	v.Validator.Close()
 	v.upstreams.Close()
 }

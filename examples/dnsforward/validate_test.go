@@ -54,16 +54,16 @@ func TestValidateChecksWhatUpstreamsSay(t *testing.T) {
 			args = append(args, "-insecure", "example")
 		}
 		flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(recursiveFlags)
-		root.define(flags)
+		root.registerFlags(flags)
 		require.NoError(t, flags.Parse(args))
 		client := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{signedUpstream(t, world)}}
-		resolver, err := root.resolver(client, flags)
+		resolver, err := root.newResolver(client, flags)
 		require.NoError(t, err)
 		require.Nil(t, resolver)
-		f := &forwarder{client: client, validating: root.validator(client), metrics: freeAddress(t)}
+		f := &forwarder{client: client, validating: root.newValidatingClient(client), metrics: freeAddress(t)}
 		require.NotNil(t, f.validating)
 		f.validating.Logger = nil
-		t.Cleanup(f.validating.close)
+		t.Cleanup(f.validating.closeBoth)
 		begin(t, f)
 		asked := func(name string) *dns.Msg {
 			m := ask(name)
