@@ -1,12 +1,11 @@
-// Package grpcnames resolves the targets of gRPC clients with package names: a client
-// follows the addresses of a host when their TTL ends. gRPC's own resolver asks again only when a
-// connection fails.
+// Package grpcnames resolves the targets of gRPC clients with package names. A client then gets the new addresses of a
+// host when their TTL ends. gRPC's own resolver looks a host up again only when a connection fails.
 //
 //	conn, err := grpc.NewClient("hedgedns:///api.example:443", creds,
 //		grpc.WithResolvers(grpcnames.NewBuilder(n))) // n is a *names.Names
 //
-// When addresses change, gRPC connects to those that are new, and closes connections to those that
-// have gone when their calls have ended.
+// When addresses change, gRPC connects to new addresses. It closes connections to removed addresses when their calls
+// have ended.
 package grpcnames
 
 import (
@@ -28,21 +27,21 @@ import (
 const Scheme = "hedgedns"
 
 const (
-	firstRetry    = time.Second // after which a state that was refused is told again
-	maxRetryDelay = time.Minute // after it was refused again and again
+	firstRetry    = time.Second // delay before a state that gRPC has refused is passed again
+	maxRetryDelay = time.Minute // longest delay, after repeated refusals
 )
 
 var errClosed = fmt.Errorf("grpcnames: Names is closed: %w", net.ErrClosed)
 
-// NewBuilder returns a Builder whose resolvers look hosts up with n, which several
-// connections and HTTP clients may share. It is for grpc.WithResolvers or resolver.Register. It
-// panics if n is nil.
+// NewBuilder returns a Builder whose resolvers look hosts up with n. Several connections and HTTP clients may share n.
+// The Builder is for grpc.WithResolvers or resolver.Register. NewBuilder panics if n is nil.
 //
-// The balancer gets the addresses whenever they have changed. A state that it refuses is told again a second
-// later, then after twice the time, up to a minute, and the host is looked up as ResolveNow has it. As long as there
-// is no address, the balancer gets the errors of the lookups; after that, failed lookups change nothing. It gets an
-// error that wraps net.ErrClosed when n is closed: calls fail with it if there is no address. ResolveNow, which
-// gRPC calls when a connection fails, has the host looked up at once, or n's MinTTL after the last lookup.
+// The balancer gets the addresses whenever they change. If it refuses them, it gets them again a second later, then
+// after twice the time, up to a minute, and the host is looked up as by ResolveNow. As long as no address is known, the
+// balancer gets the errors of the lookups. After that, failed lookups change nothing.
+//
+// When n is closed, the balancer gets an error that wraps net.ErrClosed, with which calls fail if no address is known.
+// ResolveNow, which gRPC calls when a connection fails, starts a lookup at once, or n's MinTTL after the last lookup.
 func NewBuilder(n *names.Names) resolver.Builder {
 	if n == nil {
 		panic("grpcnames: NewBuilder: Names is nil")
@@ -54,7 +53,8 @@ type builder struct{ n *names.Names }
 
 func (builder) Scheme() string { return Scheme }
 
-// Build begins to watch the target's host. It returns an error if the target is none of Scheme.
+// Build starts to watch the target's host. It returns an error if the target has an authority, or lacks a host or a
+// port.
 func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
 	host, port, err := splitTarget(target)
 	if err != nil {
@@ -67,7 +67,7 @@ func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolve
 	return w, nil
 }
 
-// splitTarget returns the host and port of a target.
+// splitTarget returns the host and port of a target, with the default port 443.
 func splitTarget(target resolver.Target) (host, port string, err error) {
 	if target.URL.Host != "" {
 		return "", "", fmt.Errorf("grpcnames: target %q has the authority %q; want %s:///host:port", redact.URL(target.URL.String()), target.URL.Host, Scheme)
@@ -96,7 +96,7 @@ func newState(addrs []netip.Addr, port string) resolver.State {
 	return s
 }
 
-// hostWatcher tells gRPC of the addresses of a host.
+// hostWatcher is a gRPC resolver that passes the addresses of a host to gRPC.
 type hostWatcher struct {
 	n          *names.Names
 	cc         resolver.ClientConn
@@ -113,7 +113,7 @@ type watchResult struct {
 	err   error
 }
 
-// watchHost sends each result of the host to updateConn. For a host that is an IP address it sends that address once.
+// watchHost sends each result of the host to updateConn. If the host is an IP address, it sends that address once.
 func (w *hostWatcher) watchHost() {
 	defer close(w.found)
 	if ip, err := netip.ParseAddr(w.host); err == nil {
@@ -133,7 +133,7 @@ func (w *hostWatcher) sendResult(f watchResult) {
 	}
 }
 
-// updateConn passes results to gRPC. It passes a result again after gRPC has refused it.
+// updateConn passes results to gRPC, and passes a result again if gRPC has refused it.
 func (w *hostWatcher) updateConn() {
 	var addrs []netip.Addr
 	again := time.NewTimer(0)
@@ -170,7 +170,7 @@ func (w *hostWatcher) updateConn() {
 
 func (w *hostWatcher) ResolveNow(resolver.ResolveNowOptions) { w.n.Refresh(w.host) }
 
-// Close ends the watch, and returns when nothing more is told.
+// Close ends the watch. After it has returned, gRPC gets no more results.
 func (w *hostWatcher) Close() {
 	w.cancel()
 	w.wg.Wait()

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// stagger is how long an address is waited for before the next one is tried as well (RFC 8305 §5).
+// stagger is the time between the dials of two addresses (RFC 8305 §5).
 const stagger = 250 * time.Millisecond
 
 var errNoConn = errors.New("names: Dialer returned neither a connection nor an error")
 
-// DialContext connects to address, a host and port, as the package says. It is for the DialContext
-// field of an http.Transport and the like. The network is tcp or udp, or one of these with 4 or 6
-// behind it; with any other, and if the host is an address or empty, Dialer connects by itself.
+// DialContext connects to address, a host and port, as the package documentation describes. It can be the DialContext
+// of an http.Transport. The network is tcp or udp, with the suffix 4, 6 or none. With any other network, and if the
+// host is empty or an IP address, Dialer is called directly.
 //
-// If no address can be reached, the error is that of the first that failed. If the host is not
-// known, it is a *net.OpError that wraps a *net.DNSError.
+// If no address can be reached, the error is that of the first address that failed. If the lookup of the host fails,
+// the error is a *net.OpError that wraps a *net.DNSError.
 func (n *Names) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(address)
 	want, other := familiesOf(network, "tcp", "udp")
@@ -45,7 +45,7 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 	return d.runDial(ctx)
 }
 
-// callDialer calls the Dialer. A panic is an error, and so is a result that has neither a connection nor an error.
+// callDialer calls the Dialer. It returns an error if the Dialer panics or returns neither a connection nor an error.
 func (n *Names) callDialer(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -67,14 +67,14 @@ type hostDial struct {
 	h             *host
 	network, port string
 	want          addressFamilies
-	rotation      uint
-	version       uint64             // of the host's addresses that left is made of
-	untried       []netip.Addr       // to try
-	tried         map[netip.Addr]int // by number
-	pending       []netip.Addr       // of those
+	rotation      uint               // rotates the addresses of a family
+	version       uint64             // version of the host's addresses from which untried was made
+	untried       []netip.Addr       // addresses to dial, in order
+	tried         map[netip.Addr]int // addresses dialled so far, with their position
+	pending       []netip.Addr       // tried addresses without a result
 	results       chan dialResult
 	done          chan struct{} // closed when the dial has ended
-	err           error         // of the first that failed
+	err           error         // error of the first address that failed
 }
 
 type dialResult struct {
@@ -84,7 +84,7 @@ type dialResult struct {
 }
 
 // runDial connects to the first address that answers. It reads the list of addresses before each attempt, because a
-// lookup may still add some.
+// lookup may add some.
 func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 	n := d.h.n
 	ctx, cancel := context.WithCancel(ctx)
@@ -129,7 +129,7 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 			case <-next.C:
 				again = true
 			case <-changed:
-				again = !ip.IsValid() // otherwise the next address has time
+				again = !ip.IsValid() // otherwise the next address is dialled after stagger
 				changed = nil
 			case <-patient.C:
 				return nil, d.err
@@ -144,8 +144,8 @@ func (d *hostDial) endError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
-// nextAddress returns the address that is to be dialled next, if there is one. Otherwise changed is closed
-// when there may be one. If none is left, it makes a lookup due, and returns how long to wait for it.
+// nextAddress returns the address to dial next, if there is one. Otherwise changed is closed when a lookup may have
+// added one. If all addresses have failed, it ends their TTL, and wait is the time to wait for the lookup.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
@@ -169,7 +169,7 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 	return ip, h.changed, wait
 }
 
-// startAttempt dials an address in a goroutine that ends when the Dialer has returned.
+// startAttempt dials an address in a goroutine, which ends when the Dialer has returned.
 func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
@@ -188,14 +188,15 @@ func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	}()
 }
 
-// runRecovered calls the user's code and drops its panic. On these goroutines no caller could recover it.
+// runRecovered calls the user's code, and drops its panic. It is used on goroutines without a caller that could recover
+// the panic.
 func runRecovered(f func()) {
 	defer func() { _ = recover() }()
 	f()
 }
 
-// recordFailure notes that an address failed. One that was reached before may have been given up, which
-// a lookup will tell.
+// recordFailure records the failure of an address. If a dial to it has succeeded before, the host may have given the
+// address up, so recordFailure starts a lookup.
 func (d *hostDial) recordFailure(r dialResult) {
 	h := d.h
 	h.n.mu.Lock()
@@ -213,7 +214,8 @@ func (d *hostDial) recordFailure(r dialResult) {
 	}
 }
 
-// recordSuccess returns the connection, and notes that the addresses that are still pending were overtaken.
+// recordSuccess returns the tracked connection. It marks addresses as failed whose dial started earlier and is still
+// pending.
 func (d *hostDial) recordSuccess(r dialResult) net.Conn {
 	h := d.h
 	h.n.mu.Lock()
@@ -229,22 +231,22 @@ func (d *hostDial) recordSuccess(r dialResult) net.Conn {
 	return h.n.trackConn(r.Conn, r.ip, []*host{h})
 }
 
-// connTracking is the record of an open connection: its host and address.
+// connTracking is the record of an open connection: its hosts and its address.
 type connTracking struct {
 	n      *Names
-	hosts  []*host // that it belongs to
+	hosts  []*host // hosts to which the connection belongs
 	ip     netip.Addr
-	closes time.Time // when a request began that closes it; zero: none has
+	closes time.Time // when a request that closes the connection started; zero: none has
 	once   sync.Once
 }
 
-// trackConn wraps a connection, so that it is known until it is closed. The caller holds mu.
+// trackConn records a connection to ip until it is closed, and returns the wrapped connection. The caller holds mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	t := &connTracking{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
 	for _, h := range hosts {
 		a := h.addrs[ip]
-		if a == nil { // it left while it was dialled
+		if a == nil { // it was removed while it was dialled
 			a = &hostAddress{conns: make(map[*connTracking]struct{}), removedAt: now}
 			h.addrs[ip] = a
 		}
@@ -263,7 +265,8 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackReturned is track for a connection to an address that LookupNetIP may have returned.
+// trackReturned tracks a connection to an address that LookupNetIP has returned for a host. It returns other
+// connections unchanged.
 func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostKey{}).(string)
 	n.init()
@@ -279,7 +282,7 @@ func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) ne
 	return n.trackConn(c, ip, hosts)
 }
 
-// recordClosed forgets a connection.
+// recordClosed ends the tracking of a connection that is being closed.
 func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()
@@ -294,10 +297,10 @@ func (t *connTracking) recordClosed() {
 	})
 }
 
-// self returns the tracking of the connection that embeds it.
+// self returns t. Connection types that embed a connTracking get this method, by which trackingOf recognizes them.
 func (t *connTracking) self() *connTracking { return t }
 
-// conn is a connection that tells when it is closed.
+// conn is a tracked connection of any type.
 type conn struct {
 	net.Conn
 	*connTracking
@@ -311,7 +314,7 @@ func (c conn) Close() error {
 // NetConn returns the Dialer's connection.
 func (c conn) NetConn() net.Conn { return c.Conn }
 
-// tcpConn is conn with the methods of a *net.TCPConn, for example ReadFrom.
+// tcpConn is a tracked connection with the methods of a *net.TCPConn, for example ReadFrom.
 type tcpConn struct {
 	*net.TCPConn
 	*connTracking
@@ -325,7 +328,7 @@ func (c tcpConn) Close() error {
 // NetConn returns the Dialer's connection.
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
-// udpConn is conn with the methods of a *net.UDPConn: it is a net.PacketConn.
+// udpConn is a tracked connection with the methods of a *net.UDPConn. It is a net.PacketConn.
 type udpConn struct {
 	*net.UDPConn
 	*connTracking

@@ -12,43 +12,44 @@ import (
 )
 
 const (
-	// closingTime is how long requests make their connections close, from the first on, after one to an
-	// address that left was used, or the address left: so those are used up.
+	// closingTime is how long requests close their connections after they start to. It starts when an address is
+	// removed, and again when a request has used a connection to a removed address without closing it.
 	closingTime = 2 * time.Second
 
-	// closing is how long a connection may stay open that a request closes. One that is still open is
-	// drained anew: the request takes long, or was given up before net/http had marked the connection.
+	// closing is the time that a connection has to close after a request that closes it. If it is still open then, it
+	// counts as not drained: the request is slow, or was cancelled before net/http marked the connection.
 	closing = time.Minute
 
-	// rotationDelay is how long an address must have left if addresses of the host come and go: its
-	// name servers then hand out a part of a larger set, and it is still in that.
+	// rotationDelay is how long an address must be absent from the answers before it is drained, if removed addresses
+	// of the host return. The host's name servers then return a part of a larger set, and the address is still in that
+	// set.
 	rotationDelay = 5 * time.Minute
 
-	// cannotRewind is the error of net/http for a request that it would send again.
+	// cannotRewind is the error text of net/http for a request that could be sent again if its body could be read
+	// again.
 	cannotRewind = "net/http: cannot rewind body after connection loss"
 
-	// maxResends is how often a request is sent again at most.
+	// maxResends limits how often a request is sent again.
 	maxResends = 100
 )
 
-// Drain returns a RoundTripper that sends requests by rt, whose connections DialContext makes, and
-// closes those to addresses that their host has no more. Requests that are under way are never
-// disturbed.
+// Drain returns a RoundTripper that sends requests by rt, and closes connections to addresses that their host no longer
+// has. The connections of rt must be made by DialContext. Requests that are under way are never disturbed.
 //
-// When an address has left, Drain closes the idle connections of rt, which net/http does for all
-// hosts at once, and again after one second, two, four and so on while there are connections to such
-// addresses. Meanwhile requests to the host are sent with Request.Close, by which busy connections
-// end with the request that they have, and HTTP/2 connections with their last request; an HTTP/1.1
-// server sees "Connection: close". Requests through a proxy are not, and neither are those whose URL
-// has a host that is not ASCII. A request whose connection closes before its body was read is sent again.
+// When an address is removed, Drain closes the idle connections of rt; net/http closes those of all hosts. It repeats
+// this after one second, two, four and so on, while there are connections to removed addresses. Meanwhile requests to
+// the host have Request.Close set. So a busy connection closes after its present request, and an HTTP/2 connection
+// after its last one. An HTTP/1.1 server receives "Connection: close".
 //
-// If three lookups within ten minutes find addresses again that had left, the host's name servers
-// seem to hand out a part of a larger set each time. Then its addresses leave only when they were
-// in no answer for five minutes.
+// Request.Close is not set for requests through a proxy, nor for URLs with a host that is not ASCII. A request whose
+// connection closes before its body was read is sent again.
 //
-// Drain is called once for each rt, which is an *http.Transport or has one below it, as package
-// hedge's does. Its CloseIdleConnections is called if it has that method; a panic of that is dropped, since no
-// caller could recover it. The Names keeps rt.
+// If three lookups within ten minutes find removed addresses again, the host's name servers probably return a part of a
+// larger set each time. Then an address is only drained after it was in no answer for five minutes.
+//
+// Drain must be called once for each rt. rt is an *http.Transport, or wraps one as the transport of package hedge does.
+// Its method CloseIdleConnections is called, if it has one. A panic of that method is dropped, because no caller could
+// recover it. The Names stores rt.
 func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	n.init()
 	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
@@ -113,16 +114,17 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return resp, err
 }
 
-// retryableBody is a request's body that can be read only once. A draining connection may refuse the request. Then
-// net/http closes the unread body, and needs it again for another connection (HTTP/2, Go 1.26). So until RoundTrip
-// returns, Close does nothing to an unread body, and the request is sent again. It gets no GetBody, because lower
-// RoundTrippers would rely on that.
+// retryableBody is the body of a request that can be read only once. A draining HTTP/2 connection may refuse the
+// request. Then net/http closes the unread body, but needs it again for another connection (Go 1.26).
+//
+// So until RoundTrip returns, Close does nothing to an unread body, and the request is sent again. The request gets no
+// GetBody, because inner RoundTrippers would rely on it.
 type retryableBody struct {
 	io.ReadCloser
 
-	mu     sync.Mutex // guards the fields below, and that above
+	mu     sync.Mutex // guards the fields below, and ReadCloser
 	read   bool
-	closed bool // without effect
+	closed bool // Close was called without effect
 	over   bool // RoundTrip has returned
 }
 
@@ -146,8 +148,8 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable reports whether err is net/http's for a request that could be sent again if it had its
-// body, and the body has not been read. Then b is another, empty body.
+// resetIfRetryable reports whether the request can be sent again: err is net/http's cannotRewind and the body has not
+// been read. Then b loses the body, which the next attempt uses.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
@@ -161,7 +163,8 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	return true
 }
 
-// recordReturned makes up for a Close without effect, and for one that was forgotten after an error.
+// recordReturned is called when RoundTrip has returned err. It closes the body if Close had no effect before, or if an
+// error left the body open.
 func (b *retryableBody) recordReturned(err error) {
 	b.mu.Lock()
 	b.over = true
@@ -173,8 +176,8 @@ func (b *retryableBody) recordReturned(err error) {
 	}
 }
 
-// shouldClose reports whether a host has connections that are to be drained, and whether a
-// request to it should close its own.
+// shouldClose reports in ok whether a host has connections to be drained, and in closes whether a request to it should
+// close its connection.
 func (n *Names) shouldClose(name string) (closes, ok bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
@@ -192,7 +195,7 @@ func (n *Names) shouldClose(name string) (closes, ok bool) {
 	return now.Before(h.closeUntil), true
 }
 
-// recordUse notes that a request to a host uses a connection, which it closes or not.
+// recordUse records that a request to a host uses the connection c. closes says whether the request closes it.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -210,14 +213,14 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	}
 	if t.closes = (time.Time{}); closes {
 		t.closes = now
-	} else { // nor did the request before, if that should have closed it
+	} else { // an earlier request with closes did not close it either
 		h.closesNext = true
 	}
 	h.updateDraining(now)
 }
 
-// trackingOf returns the tracking of a connection that DialContext made, or that wraps one, as a TLS connection does.
-// It returns nil for other connections.
+// trackingOf returns the tracking of a connection that DialContext has made, or of the connection below a wrapper such
+// as a TLS connection. It returns nil for other connections.
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {
@@ -231,7 +234,7 @@ func trackingOf(c net.Conn) *connTracking {
 	}
 }
 
-// shouldDrain reports whether connections to an address of the host are to be drained.
+// shouldDrain reports whether connections to the address a of the host are to be drained.
 func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	if a.removedAt.IsZero() {
 		return false
@@ -239,7 +242,7 @@ func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// startDraining begins to drain the connections to addresses that have left.
+// startDraining starts to drain the connections to removed addresses, if there are any.
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true
@@ -248,7 +251,7 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining notes whether the host has connections that are to be drained and that no request closes.
+// updateDraining updates whether the host has connections to be drained that no request is closing.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
@@ -276,7 +279,8 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// sweepAfter closes idle connections after d, and again until the host has none to drain.
+// sweepAfter closes idle connections after d, and again at growing intervals until the host has no connections to
+// drain.
 func (h *host) sweepAfter(d time.Duration) {
 	if h.sweepTimer != nil {
 		h.sweepTimer.Stop()

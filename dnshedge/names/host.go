@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	lookupTimeout   = 10 * time.Second // that a lookup may take when it has its turn
-	patience        = time.Second      // after which addresses that are known are used while a lookup goes on
-	firstRetry      = time.Second      // after a failed lookup of a host without addresses
-	longestRetry    = time.Minute      // after any failed lookup
-	failureMemory   = 2 * time.Minute  // for which one is remembered
-	minRemainingTTL = time.Second      // of a TTL, in a server's cache
+	lookupTimeout   = 10 * time.Second // limit of a lookup that has a slot
+	patience        = time.Second      // how long a caller waits for a lookup before it uses the addresses that are known
+	firstRetry      = time.Second      // delay after the first failed lookup of a host without addresses
+	longestRetry    = time.Minute      // longest delay after a failed lookup
+	failureMemory   = 2 * time.Minute  // for this long, callers do not wait for a lookup if the lookup before failed
+	minRemainingTTL = time.Second      // shortest TTL from a server's cache
 
-	failureDuration = time.Minute      // for which an address that failed comes last
-	removedMemory   = 10 * time.Minute // for which an address that left is remembered
-	maxAddrs        = 256              // that are remembered of a host, besides those that it has
-	maxPorts        = 16               // of an address
+	failureDuration = time.Minute      // how long an address that failed is dialled last
+	removedMemory   = 10 * time.Minute // how long a removed address is remembered
+	maxAddrs        = 256              // limit of the addresses of a host, present and removed, above which removed ones are forgotten
+	maxPorts        = 16               // limit of the ports of an address with a stored state
 )
 
 var errNothing = errors.New("names: Exchanger returned neither a response nor an error")
@@ -36,46 +36,46 @@ var errNothing = errors.New("names: Exchanger returned neither a response nor an
 type host struct {
 	n        *Names
 	name     string
-	rotation uint // of the addresses of a family
+	rotation uint // counts dials, and rotates the addresses of a family
 
-	families      [2][]netip.Addr             // the addresses: IPv4, IPv6
-	addrs         map[netip.Addr]*hostAddress // what is known of these, and of others
-	version       uint64                      // of families; 0: no address is known
-	ttls          [2][2]time.Duration         // of the last two answers, by family
-	lastLookup    time.Time                   // when the last lookup began
-	nextLookup    time.Time                   // when the next one is due
-	failures      uint64                      // lookups that failed
-	failuresInRow int                         // of those, since the last that did not
-	err           error                       // of the last
-	lookup        *lookupState                // nil: none is under way
-	changed       chan struct{}               // is closed when a lookup has published something, or ended
+	families      [2][]netip.Addr             // the present addresses: IPv4, IPv6
+	addrs         map[netip.Addr]*hostAddress // state of the present addresses and of removed ones
+	version       uint64                      // counts changes of families; 0: no address is known
+	ttls          [2][2]time.Duration         // the last two TTLs, by family; the older is first
+	lastLookup    time.Time                   // when the last lookup started
+	nextLookup    time.Time                   // when the next lookup is due
+	failures      uint64                      // number of failed lookups
+	failuresInRow int                         // failed lookups since the last successful one
+	err           error                       // error of the last lookup
+	lookup        *lookupState                // nil: no lookup is running
+	changed       chan struct{}               // closed when a lookup has published a result or has ended
 
-	users         int           // connections, dials and watchers
-	unusedElement *list.Element // of Names.idle; nil: the host is held or looked up
-	timer         *time.Timer   // for expires; nil: nobody holds the host
+	users         int           // number of connections, dials and watchers
+	unusedElement *list.Element // element of Names.unused; nil: the host is used or being looked up
+	timer         *time.Timer   // fires at nextLookup; nil: the host has no users
 
-	returnTimes     [3]time.Time // the last lookups that found an address again which had left
-	hasUnsureSource bool         // an address is
-	draining        bool         // the host counts in Names.leaving
-	closesNext      bool         // the next request sets push
-	closeUntil      time.Time    // until when requests make their connections close
-	sweepTimer      *time.Timer  // for the next time that idle connections are closed; nil: none is to come
+	returnTimes     [3]time.Time // the last lookups that found removed addresses again, the latest first
+	hasUnsureSource bool         // an address is unsure
+	draining        bool         // the host is counted in Names.drainingHosts
+	closesNext      bool         // the next request sets closeUntil
+	closeUntil      time.Time    // until then, requests close their connections
+	sweepTimer      *time.Timer  // closes idle connections; nil: not scheduled
 	sweepInterval   time.Duration
 }
 
 // A hostAddress is the state of one address of a host.
 type hostAddress struct {
-	source    netip.Addr             // of connections to it; not valid: there is no route, or it is not known yet
+	source    netip.Addr             // source address of connections; not valid: there is no route, or it is not known yet
 	unsure    bool                   // the source could not be determined
-	removedAt time.Time              // when the host had it last; zero: it has it
-	ports     map[string]*portHealth // that were dialled
+	removedAt time.Time              // when the host's answer lacked the address for the first time; zero: the host has the address
+	ports     map[string]*portHealth // ports that were dialled
 	conns     map[*connTracking]struct{}
 }
 
 // A portHealth is the state of one port of an address. A failure of one port says nothing about other ports.
 type portHealth struct {
-	failed  time.Time // when it failed last, or was overtaken
-	reached bool      // a dial got through to it
+	failed  time.Time // when a dial last failed, or was slower than a later dial
+	reached bool      // the last completed dial succeeded
 }
 
 func (a *hostAddress) portHealthOf(port string) *portHealth {
@@ -90,7 +90,8 @@ func (a *hostAddress) portHealthOf(port string) *portHealth {
 	return s
 }
 
-// isFailing reports whether a port failed lately or, if none is given, all that were dialled.
+// isFailing reports whether a port has failed within failureDuration. With an empty port it reports whether all dialled
+// ports have failed.
 func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
@@ -104,18 +105,18 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	return len(a.ports) > 0
 }
 
-// A lookupState is a lookup that is under way.
+// A lookupState is a running or waiting lookup.
 type lookupState struct {
-	started   bool            // it has had its turn
-	abandoned chan struct{}   // closed when nobody waits for it that has not begun
-	patience  time.Time       // until when those who have addresses wait for it
-	doubtful  bool            // the one before has just failed: those who had addresses do not wait
-	first     time.Time       // when the first answer came, once it is published
-	published addressFamilies // whose answers were published
+	started   bool            // it has a slot
+	abandoned chan struct{}   // closed when the lookup has not started and no caller waits for it any more
+	patience  time.Time       // until then, callers with known addresses wait for the lookup
+	doubtful  bool            // the lookup before has failed: callers with known addresses do not wait
+	first     time.Time       // when the first result arrived; set once that is published
+	published addressFamilies // families whose results are published
 }
 
-// hasEnough reports whether a caller need not wait for a lookup any more. With all the caller needs all wanted
-// families, and otherwise any of them.
+// hasEnough reports whether enough results are published for a caller. With all, the caller needs all families in want,
+// and otherwise any result.
 func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
@@ -123,8 +124,8 @@ func (l *lookupState) hasEnough(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitLimit returns when a caller that has addresses stops waiting. A caller that has some of the wanted families, and
-// needs all, waits briefly after the first results.
+// waitLimit returns until when a caller with known addresses waits. With some, the caller has addresses of one wanted
+// family and waits only briefly for the other after the first result.
 func (l *lookupState) waitLimit(some bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); some && !l.first.IsZero() && end.Before(l.patience) {
 		return end
@@ -134,12 +135,13 @@ func (l *lookupState) waitLimit(some bool) time.Time {
 
 func (h *host) isKnown() bool { return h.version > 0 }
 
-// hasFamilies reports whether an address of the families is known.
+// hasFamilies reports whether an address of one of the families is known.
 func (h *host) hasFamilies(want addressFamilies) bool {
 	return want[0] && len(h.families[0]) > 0 || want[1] && len(h.families[1]) > 0
 }
 
-// addUser keeps the addresses fresh until release.
+// addUser counts a user. While a host has users, its addresses are looked up again when their TTL ends. The caller
+// holds mu.
 func (h *host) addUser() {
 	h.users++
 	if h.users == 1 {
@@ -171,7 +173,7 @@ func (h *host) stopTimers() {
 	}
 }
 
-// armTimers sets the timer for the next lookup.
+// armTimers starts the timer for the next lookup, if the host has users.
 func (h *host) armTimers(now time.Time) {
 	if h.timer != nil {
 		h.timer.Stop()
@@ -189,7 +191,7 @@ func (h *host) armTimers(now time.Time) {
 	})
 }
 
-// expireAddresses makes the next lookup due now, or MinTTL after the last one.
+// expireAddresses ends the TTL of the addresses: the next lookup is due now, or MinTTL after the last lookup.
 func (h *host) expireAddresses(now time.Time) {
 	due := h.lastLookup.Add(h.n.minTTL())
 	if due.Before(now) {
@@ -201,14 +203,14 @@ func (h *host) expireAddresses(now time.Time) {
 	}
 }
 
-// startLookupIfDue begins a lookup if it is time to.
+// startLookupIfDue starts a lookup if the TTL has ended.
 func (h *host) startLookupIfDue(now time.Time) {
 	if !now.Before(h.nextLookup) {
 		h.startLookup(now)
 	}
 }
 
-// startLookupIfNeeded is lookIfDue for a caller that cannot go on without an address.
+// startLookupIfNeeded starts a lookup if the TTL has ended or no address is known.
 func (h *host) startLookupIfNeeded(now time.Time) {
 	if !h.isKnown() || !now.Before(h.nextLookup) {
 		h.startLookup(now)
@@ -231,8 +233,8 @@ func (h *host) startLookup(now time.Time) {
 	go h.runLookup(ctx, turn, h.lookup)
 }
 
-// waitForLookup waits until something is published or a lookup has ended, and reports whether it has. If
-// bounded, it waits until the deadline. It gives up Names.mu meanwhile.
+// waitForLookup waits until a result is published or the lookup has ended, and then reports true. It reports false when
+// ctx ends or, if bounded, at the deadline. It unlocks Names.mu while it waits.
 func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bool) bool {
 	changed := h.changed
 	h.n.mu.Unlock()
@@ -255,14 +257,15 @@ func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bo
 // lookupResult is the result of a lookup in one address family.
 type lookupResult struct {
 	addrs []lookup.Addr
-	err   error // instead, of type *net.DNSError: it is not known which addresses there are
+	err   error // of type *net.DNSError; not nil: the addresses of the family are unknown
 	at    time.Time
 }
 
 // hasAddresses reports whether there are addresses.
 func (f *lookupResult) hasAddresses() bool { return f != nil && len(f.addrs) > 0 }
 
-// runLookup looks a host up when a slot is free, unless no caller waits for it any more.
+// runLookup waits for a lookup slot and looks the host up. It ends without a lookup if the lookup is abandoned
+// meanwhile.
 func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -281,7 +284,7 @@ func (h *host) runLookup(ctx context.Context, turn lookupSlots, l *lookupState) 
 	}
 }
 
-// tryStart marks a lookup as started, and reports whether a caller waits for it.
+// tryStart marks a lookup as started. It reports false if the lookup was abandoned.
 func (h *host) tryStart(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -290,14 +293,13 @@ func (h *host) tryStart(l *lookupState) bool {
 	}
 	l.started = true
 	if !h.isKnown() {
-		l.patience = time.Now().Add(lookupTimeout) // until then, the family that works may be missing
+		l.patience = time.Now().Add(lookupTimeout) // a new host's caller waits for the family that works
 	}
 	return true
 }
 
-// lookupBoth looks up both address families. The result of one family is published after the resolution delay of RFC
-// 8305 §3, if the other one has no answer by then. IPv6 addresses of a host that has no addresses yet are published at
-// once.
+// lookupBoth looks up both address families. If the second result is late, the first is published after the resolution
+// delay of RFC 8305 §3. For a host without addresses, an IPv6 result is published at once.
 func (h *host) lookupBoth(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -330,8 +332,8 @@ func (h *host) lookupBoth(ctx context.Context) {
 	h.endLookup(both)
 }
 
-// lookupType asks for the addresses of a type. A panic of the Exchanger is an error of the lookup, since no
-// caller could recover it.
+// lookupType asks for the addresses of a record type, and sends the result to the returned channel. A panic of the
+// Exchanger becomes an error of the lookup, because no caller could recover it.
 func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
 	result := make(chan lookupResult, 1)
 	go func() { // ends soon after ctx does
@@ -352,9 +354,9 @@ func (h *host) lookupType(ctx context.Context, typ uint16) chan lookupResult {
 	return result
 }
 
-// publishResults replaces the host's addresses by the results of one family or both. A family that failed or is not yet
-// known keeps its addresses. Both keep theirs if there would be none. NXDOMAIN in one family counts as a failure if the
-// other has addresses, which contradict it (RFC 4074 §4.2).
+// publishResults replaces the host's addresses with the results of one family or both. A family with a nil result or an
+// error keeps its addresses. If neither result has addresses, nothing changes. NXDOMAIN in one family counts as an
+// error if the other family has addresses (RFC 4074 §4.2).
 func (h *host) publishResults(both [2]*lookupResult) {
 	var all []netip.Addr
 	for _, f := range both {
@@ -399,13 +401,13 @@ func (h *host) publishResults(both [2]*lookupResult) {
 	}
 	if was := h.draining; changed {
 		h.startDraining(now)
-	} else if h.updateDraining(now); h.draining && !was { // an address has been away for long enough
+	} else if h.updateDraining(now); h.draining && !was { // a removed address has been absent for long enough
 		h.startDraining(now)
 	}
 	h.notifyWatchers()
 }
 
-// replaceAddresses makes addrs the addresses of a family, and reports whether they are others than before.
+// replaceAddresses sets the addresses of a family, and reports whether they differ from the old ones.
 func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
@@ -438,7 +440,8 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 	return changed
 }
 
-// trimAddresses forgets addresses that have left, and have no connections, after a while or if there are too many.
+// trimAddresses forgets removed addresses without connections, after removedMemory, or at once if there are more than
+// maxAddrs.
 func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {
@@ -453,13 +456,13 @@ func (h *host) dropAddress(ip netip.Addr) {
 	h.n.returned.removeHost(ip, h)
 }
 
-// notifyWatchers wakes the goroutines that wait for the host.
+// notifyWatchers wakes the goroutines that wait for a change of the host.
 func (h *host) notifyWatchers() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// endLookup ends a lookup, and says when the next one is due.
+// endLookup ends the running lookup, and schedules the next one.
 func (h *host) endLookup(both [2]*lookupResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -490,7 +493,7 @@ func (h *host) endLookup(both [2]*lookupResult) {
 	h.armTimers(now)
 }
 
-// isMissingFamily reports whether a family that has addresses failed.
+// isMissingFamily reports whether a family failed although addresses of it are known.
 func (h *host) isMissingFamily(both [2]*lookupResult) bool {
 	for i, f := range both {
 		if f.err != nil && len(h.families[i]) > 0 {
@@ -500,7 +503,7 @@ func (h *host) isMissingFamily(both [2]*lookupResult) bool {
 	return false
 }
 
-// retryDelay returns how long after a failed lookup the next one is due.
+// retryDelay returns the time from a failed lookup to the next one.
 func (h *host) retryDelay() time.Duration {
 	d := firstRetry
 	if h.isKnown() {
@@ -513,8 +516,8 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// expiryOf returns when the addresses must be looked up again, and stores their TTLs. A TTL that is shorter than MinTTL
-// and than the previous TTL is the remaining TTL in a server's cache.
+// expiryOf returns when the TTL of the addresses ends, and stores the TTLs. A TTL that is shorter than MinTTL and than
+// the previous TTLs is the remaining TTL in a server's cache.
 func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.addrs) == 0 {
@@ -537,8 +540,8 @@ func (h *host) expiryOf(both [2]*lookupResult) (expiry time.Time) {
 	return expiry
 }
 
-// lookupError returns the error of a lookup without addresses. A family that failed may have addresses, even if the
-// other family's answer is NXDOMAIN. So the failure is returned.
+// lookupError returns the error of a lookup without addresses. An error other than NXDOMAIN has precedence, because the
+// family that failed may have addresses.
 func (h *host) lookupError(both [2]*lookupResult) error {
 	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {
@@ -553,11 +556,11 @@ func (h *host) lookupError(both [2]*lookupResult) error {
 }
 
 // orderAddresses returns the addresses in the order in which a port is dialled. Addresses that failed recently come
-// last, and the others are sorted by RFC 6724. The families alternate, beginning with the family of the best address
-// (RFC 8305 §4). Equal addresses of a family are rotated by turn.
+// last. Within both parts, addresses are sorted by RFC 6724, and the families alternate, beginning with the family of
+// the best address (RFC 8305 §4). Equal addresses of a family are rotated by turn positions.
 func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []netip.Addr {
 	now := time.Now()
-	var tiers [2][2][]netip.Addr // by whether they failed, and family
+	var tiers [2][2][]netip.Addr // first index: 1 if the address failed; second: the family
 	for i, addrs := range h.families {
 		for j := range addrs {
 			ip := addrs[(turn%uint(len(addrs))+uint(j))%uint(len(addrs))]
@@ -590,12 +593,13 @@ func (h *host) orderAddresses(want addressFamilies, turn uint, port string) []ne
 	return out
 }
 
-// compareAddresses compares two addresses as RFC 6724 has it.
+// compareAddresses compares two addresses by RFC 6724. The result is negative if a is dialled before b.
 func (h *host) compareAddresses(a, b netip.Addr) int {
 	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }
 
-// otherFamily returns the family that does not come first: IPv4, unless its best address comes before that of IPv6.
+// otherFamily returns the index of the family that is dialled second: IPv4, unless the best IPv4 address comes before
+// the best IPv6 address.
 func (h *host) otherFamily(families [2][]netip.Addr) int {
 	if len(families[0]) > 0 && len(families[1]) > 0 && h.compareAddresses(families[0][0], families[1][0]) < 0 {
 		return 1

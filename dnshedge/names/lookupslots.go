@@ -7,16 +7,17 @@ import (
 )
 
 const (
-	// maxLookups is how many lookups have their turn at a time: an eighth of a Client's MaxInFlight, as it is
-	// by default. Each asks two questions, so new and known hosts have half of it in a turnTime.
+	// maxLookups is the number of lookup slots: an eighth of the default MaxInFlight of a Client. A lookup asks two
+	// questions. So new and known hosts together use at most half of MaxInFlight within slotTime.
 	maxLookups = 256
 
-	// slotTime is how long a lookup keeps its turn. One that takes longer goes on without: hosts whose
-	// servers are dead must not hold up the others. What becomes too many then, a Client ends, the oldest first.
+	// slotTime is the longest time that a lookup keeps its slot. A longer lookup continues without a slot, so that
+	// hosts whose servers are dead do not delay others. If too many questions wait then, a Client drops the oldest
+	// ones.
 	slotTime = time.Second
 )
 
-// A lookupSlots is had by sending to it, and is over when that is received.
+// A lookupSlots is a semaphore: a send acquires a slot, and a receive releases it.
 type lookupSlots chan struct{}
 
 // exchangerSlots are the lookup slots of one Exchanger. New hosts and known hosts have separate slots, so that neither

@@ -1,14 +1,12 @@
-// Package names connects to hosts whose addresses change. It keeps the addresses of a
-// host, looks them up again when their TTL ends or a dial fails, and drops connections to
-// addresses that the host has no more.
+// Package names connects to hosts whose addresses change. It stores the addresses of a host, looks them up again when
+// their TTL ends or a dial fails, and drains connections to addresses that the host no longer has.
 //
 //	n := &names.Names{Exchanger: client} // a *dnshedge.Client
 //	base := http.DefaultTransport.(*http.Transport).Clone()
 //	base.DialContext = n.DialContext
 //	client := &http.Client{Transport: n.Drain(base)}
 //
-// With package hedge, n is the Resolver for hedges to other addresses as well, and drains
-// their connections:
+// With package hedge, n is also the Resolver for hedges to other addresses, and drains their connections:
 //
 //	n.Drain(hedge.New(base, hedge.WithReplicas(n)))
 //
@@ -16,31 +14,32 @@
 //
 // # When a host is looked up
 //
-// A host is looked up when it is first needed, and again when the TTL of its addresses has
-// ended: at once while connections to it are open or somebody watches it, and otherwise when
-// it is needed next. A failed dial and Refresh end the TTL early, but a host that has addresses is
-// not looked up again before MinTTL has passed. All who wait for a lookup share it. The servers are
-// asked, also by a Client with a Cache, unless the host is new.
+// A host is looked up when it is first needed, and again after the TTL of its addresses has ended. The second lookup
+// starts at once while connections to the host are open or it is watched, and otherwise when the host is needed next. A
+// failed dial and Refresh end the TTL early. A host with addresses is not looked up again before MinTTL has passed.
 //
-// Thousands of hosts may be needed at once: 256 new ones are looked up at a time, or an eighth of the
-// MaxInFlight of a Client, and as many known ones. The others wait for their turn, which comes when another
-// lookup has ended or has taken a second. A new host that nobody waits for any more loses its place.
+// All callers that wait for a lookup share it. Lookups of a host with known addresses bypass the Cache of a Client.
 //
-// A lookup that fails or finds no address changes nothing: the addresses that are known are
-// used on, however old they are. The next lookup is MinTTL later, and after each failure the time
-// doubles, to a minute. Who needs an address waits a second for a lookup, and not at all if the
-// one before failed; then the old addresses are used.
-// If only one address family fails, its addresses stay, and those of the other are new. A server that
-// says of one type that there is no such host, and has addresses of the other, has failed.
+// At most 256 lookups of new hosts run at a time, or an eighth of the MaxInFlight of a Client, and as many lookups of
+// known hosts. Other lookups wait for a slot, which becomes free when a lookup has ended or has taken a second. A
+// waiting lookup of a new host is dropped when no caller needs it any more.
+//
+// A lookup that fails or finds no address changes nothing: the known addresses remain in use, at any age. The next
+// lookup follows after MinTTL. After each further failure the time doubles, up to a minute. A caller that needs an
+// address waits a second for a lookup before it uses the old addresses. It does not wait if the previous lookup failed.
+//
+// If only one address family fails, its old addresses remain, and the other family is updated. NXDOMAIN for one family
+// counts as a failure if the other family has addresses.
 //
 // # Connecting
 //
-// The addresses are dialled as RFC 8305 says: they are sorted by RFC 6724, by the source addresses that this machine has if Dialer
-// is nil or a net.Dialer, and the families take turns, that of the best address first; the next
-// address is tried after 250 ms, or at once when one fails; and the first that connects wins.
-// Addresses of a family take turns from one dial to the next. One that failed, or was overtaken,
-// comes last for a minute when its port is dialled again. IPv4 waits 50 ms for IPv6 if the host is new. If all addresses fail,
-// a dial waits for the lookup that it caused, for a second at most, and tries those that are new.
+// The addresses are dialled as RFC 8305 says. They are sorted by RFC 6724, with the source addresses of this machine if
+// Dialer is nil or a net.Dialer. The families alternate, beginning with the family of the best address. The next
+// address is tried after 250 ms, or at once when a dial fails. The first connection is used.
+//
+// Equal addresses of a family are rotated from one dial to the next. An address that failed, or was slower than a later
+// one, comes last for a minute when its port is dialled again. For a new host, IPv4 waits 50 ms for IPv6. If all
+// addresses fail, the dial starts a lookup, waits for it for at most a second, and tries new addresses.
 package names
 
 import (
@@ -62,50 +61,50 @@ import (
 const (
 	defaultMinTTL  = 5 * time.Second // MinTTL
 	defaultMaxTTL  = time.Hour       // MaxTTL
-	maxUnusedHosts = 1024            // that are kept although nobody uses them
-	maxUnusedAddrs = 1 << 16         // addresses of those
+	maxUnusedHosts = 1024            // limit of hosts that are stored although they are unused
+	maxUnusedAddrs = 1 << 16         // limit of addresses of unused hosts
 	dialTimeout    = 30 * time.Second
 )
 
 var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 
-// Names keeps the addresses of hosts. The zero value works, and asks the servers of the system. Its fields must not be
-// changed after first use. Names is safe for concurrent use.
+// Names stores the addresses of hosts. The zero value is ready for use and asks the servers of the system. Its fields
+// must not be changed after first use. Names is safe for concurrent use.
 //
-// Hosts are complete names: search domains are not used. Case and a final dot do not matter. Besides hosts with open
-// connections, Names keeps 1024 hosts, with 65,536 addresses in all. It removes the least recently used hosts first.
+// Hosts are complete names: search domains are not used. Case and a final dot do not matter. In addition to hosts with
+// open connections, Names stores 1024 hosts, with 65,536 addresses in all. It removes the least recently used hosts
+// first.
 type Names struct {
-	// Exchanger answers the questions, such as a *dnshedge.Client. Nil: a Client of the
-	// system's servers with its defaults, that knows /etc/hosts when there is one. If it
-	// panics, the lookup fails.
+	// Exchanger answers the DNS questions, for example a *dnshedge.Client. If it panics, the lookup fails. Nil: a
+	// Client of the system's servers with default settings, and with the hosts file /etc/hosts if the file exists.
 	Exchanger dnshedge.Exchanger
 
 	// Dialer connects to addresses. Nil: a net.Dialer with a Timeout of 30 s. If it panics, or returns neither a
-	// connection nor an error, the address fails.
+	// connection nor an error, the dial to the address fails.
 	Dialer dnshedge.Dialer
 
-	// MinTTL is the shortest time between two lookups of a host, and raises shorter TTLs. Zero,
-	// and whatever is less: 5 s. A TTL that is shorter than that of the answer before is the
-	// remainder in a server's cache, and ends after a second at the soonest.
+	// MinTTL is the shortest time between two lookups of a host, and raises shorter TTLs. Values below 5 s, including
+	// zero, mean 5 s. A TTL that is shorter than MinTTL and than the TTL before is the remaining TTL in a server's
+	// cache. It is raised to a second only.
 	MinTTL time.Duration
 
-	// MaxTTL lowers longer TTLs. Zero: an hour. Less than MinTTL is MinTTL.
+	// MaxTTL lowers longer TTLs. Zero: an hour. A value below MinTTL means MinTTL.
 	MaxTTL time.Duration
 
 	once          sync.Once
 	ctx           context.Context
 	cancel        context.CancelFunc
-	own           *defaultClients // in place of Exchanger; nil: it is set
-	wg            sync.WaitGroup  // lookups and sweeps
-	drainingHosts atomic.Int64    // hosts with connections that are to be drained
-	slots         exchangerSlots
+	own           *defaultClients // used if Exchanger is nil; otherwise nil
+	wg            sync.WaitGroup  // lookups, and sweeps of idle connections
+	drainingHosts atomic.Int64    // number of hosts with connections to be drained
+	slots         exchangerSlots  // limits the lookups at a time
 
 	mu          sync.Mutex // guards the fields below, and all hosts
 	closed      bool
 	hosts       map[string]*host
-	unused      list.List // of *host: those that nobody uses, the last used first
-	unusedAddrs int       // addresses of those
-	returned    returnedAddresses
+	unused      list.List         // of *host; the most recently used host is first
+	unusedAddrs int               // number of addresses of unused hosts
+	returned    returnedAddresses // addresses that LookupNetIP has returned
 	drains      []interface{ CloseIdleConnections() }
 }
 
@@ -144,13 +143,12 @@ func (n *Names) maxTTL() time.Duration {
 	return max(n.MaxTTL, n.minTTL())
 }
 
-// LookupNetIP returns the addresses of a host, in the order in which they would be dialled.
-// The network is ip, ip4 or ip6. Names thus is a hedge.Resolver. Errors are of type
-// *net.DNSError if the host is not known.
+// LookupNetIP returns the addresses of a host, in the order in which they would be dialled. The network is ip, ip4 or
+// ip6. The error of a failed lookup is a *net.DNSError. With this method Names is a hedge.Resolver.
 //
-// A connection that DialContext makes to one of the addresses belongs to the host, as those do that it makes to
-// the host by name. If several hosts have the address, it belongs to the one of the request that it is made for, if
-// that came through Drain, and otherwise to the eight of them that were looked up last.
+// A connection by DialContext to a returned address belongs to the host, like a connection to the host's name. If
+// several hosts have the address, the connection belongs to the host of its request, if the request was sent through
+// Drain. Otherwise it belongs to the eight hosts that were looked up last.
 func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	want, err := familiesOf(network, "ip")
 	if err != nil {
@@ -182,10 +180,9 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 	return addrs, nil
 }
 
-// Watch yields the addresses of a host, and again whenever they have changed, in the order in
-// which they would be dialled. As long as no address is known, it yields the error of each lookup
-// that failed, of type *net.DNSError; the next one begins a second later, and then after twice
-// the time, up to a minute. The sequence ends with ctx and with Close.
+// Watch yields the addresses of a host, and yields them again whenever they change, in the order in which they would be
+// dialled. As long as no address is known, it yields the *net.DNSError of each failed lookup. The next lookup starts a
+// second later, and then after twice the time, up to a minute. The sequence ends with ctx and with Close.
 func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, error] {
 	return func(yield func([]netip.Addr, error) bool) {
 		if ctx.Err() != nil {
@@ -230,9 +227,8 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 	}
 }
 
-// Refresh ends the TTL of a host's addresses, as a dial does that fails: they are looked up
-// again now, or MinTTL after they were looked up last. It does not wait for that, and does
-// nothing if the host is not known.
+// Refresh ends the TTL of a host's addresses, as a failed dial does: they are looked up again now, or MinTTL after
+// their last lookup. It does not wait for the lookup. It does nothing if the host is not stored.
 func (n *Names) Refresh(host string) {
 	n.init()
 	n.mu.Lock()
@@ -245,8 +241,8 @@ func (n *Names) Refresh(host string) {
 	}
 }
 
-// Close ends all lookups and waits until they have ended. It closes no connections. Lookups
-// and dials after Close fail. It always returns nil.
+// Close cancels all lookups and waits until they have ended. It closes no connections. Later lookups and dials fail. It
+// always returns nil.
 func (n *Names) Close() error {
 	n.init()
 	n.mu.Lock()
@@ -271,8 +267,8 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// readyHost returns a host with known addresses, which are fresh if a lookup finishes in time. With all it waits for
-// all wanted families. The caller releases the host.
+// readyHost returns a host whose addresses are known. They are fresh if a lookup finishes in time. With all, it waits
+// for all families in want, and otherwise for any of them. The caller must call releaseHost.
 func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
@@ -281,7 +277,7 @@ func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies
 	return h, err
 }
 
-// awaitHost is ready, but for the error of a caller whose context has ended.
+// awaitHost does the work of readyHost. If ctx ends, its error may be that of the last lookup.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -308,14 +304,15 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	return nil, h.err
 }
 
-// releaseHost ends a hold.
+// releaseHost ends a use of h that acquireHost has begun.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h.removeUser()
 }
 
-// acquireHost returns the state of a host, and creates it if necessary. The caller holds mu, and releases the host.
+// acquireHost returns the state of a host, which it creates if necessary, and counts a use. The caller holds mu, and
+// must call releaseHost.
 func (n *Names) acquireHost(name string) *host {
 	name = canonicalHost(name)
 	h := n.hosts[name]
@@ -327,8 +324,8 @@ func (n *Names) acquireHost(name string) *host {
 	return h
 }
 
-// addUnusedHost keeps an unused host, if its addresses are known, and removes the least recently used hosts if there are
-// too many. The caller holds mu.
+// addUnusedHost adds a host without users to the list of unused hosts, or removes it if it has no addresses. It then
+// removes the least recently used hosts while there are too many. The caller holds mu.
 func (n *Names) addUnusedHost(h *host) {
 	if h.unusedElement == nil {
 		h.unusedElement = n.unused.PushFront(h)
@@ -342,7 +339,7 @@ func (n *Names) addUnusedHost(h *host) {
 	}
 }
 
-// removeUnusedHost takes a host out of the list of unused hosts. The caller holds mu.
+// removeUnusedHost removes a host from the list of unused hosts, if it is listed. The caller holds mu.
 func (n *Names) removeUnusedHost(h *host) {
 	if h.unusedElement != nil {
 		n.unused.Remove(h.unusedElement)
@@ -359,10 +356,10 @@ func (n *Names) forgetHost(h *host) {
 	}
 }
 
-// canonicalHost returns a host's name as the key of Names.hosts.
+// canonicalHost returns a host name in the form of the keys of Names.hosts: in lower case, without a final dot.
 func canonicalHost(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
-// addressFamilies says which address families a network has.
+// addressFamilies is a set of address families, by familyIndex.
 type addressFamilies [2]bool // IPv4, IPv6
 
 var anyFamily = addressFamilies{true, true}
@@ -376,8 +373,8 @@ func familyIndex(ip netip.Addr) int {
 	return 1
 }
 
-// familiesOf returns the families of a network that is one of the kinds, with 4 or 6 behind it
-// or nothing.
+// familiesOf returns the address families of a network. The network must be one of the kinds, with the suffix 4, 6 or
+// none.
 func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 	kind := strings.TrimRight(network, "46")
 	if slices.Contains(kinds, kind) {

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// A destination is an address to connect to, and the source address that the system would use (RFC 6724 §6).
+// A destination is an address to connect to, and the source address that the system uses for it (RFC 6724 §6).
 type destination struct {
 	addr   netip.Addr
 	source netip.Addr // not valid: there is no route
 }
 
-// policies are the default policy table (RFC 6724 §2.1), the longest prefixes first.
+// policies is the default policy table (RFC 6724 §2.1), with the longest prefixes first.
 var policies = []struct {
 	prefix            netip.Prefix
 	precedence, label int
@@ -31,7 +31,7 @@ var policies = []struct {
 	{netip.MustParsePrefix("::/0"), 40, 1},
 }
 
-// policyOf returns the precedence and label of an address.
+// policyOf returns the precedence and label of an address in the policy table.
 func policyOf(ip netip.Addr) (precedence, label int) {
 	for _, p := range policies {
 		if p.prefix.Contains(ip.WithZone("")) {
@@ -41,7 +41,7 @@ func policyOf(ip netip.Addr) (precedence, label int) {
 	return 0, -1
 }
 
-// scopeOf returns the scope of an address (RFC 6724 §3.1, §3.2).
+// scopeOf returns the scope of an address as a multicast scope value (RFC 6724 §3.1, §3.2).
 func scopeOf(ip netip.Addr) int {
 	const linkLocal, siteLocal, global = 0x2, 0x5, 0xe
 	switch b := ip.As16(); {
@@ -55,8 +55,9 @@ func scopeOf(ip netip.Addr) int {
 	return global
 }
 
-// compareTo returns less than 0 if a comes before b by rules 1, 2, 5, 6 and 8 of RFC 6724 §6. Rules 3, 4 and 7 need
-// facts that programs cannot see. Rule 9 would always choose the same address of a family, but addresses are rotated.
+// compareTo returns a negative number if a is preferred to b by rules 1, 2, 5, 6 and 8 of RFC 6724 §6, a positive
+// number if b is, and otherwise 0. Rules 3, 4 and 7 need data that programs cannot read. Rule 9 would always choose the
+// same address of a family, but addresses are rotated.
 func (a destination) compareTo(b destination) int {
 	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
 		return c
@@ -73,7 +74,7 @@ func (a destination) compareTo(b destination) int {
 	)
 }
 
-// compareBools returns -1 if only a is true, and 1 if only b is.
+// compareBools returns -1 if only a is true, 1 if only b is true, and otherwise 0.
 func compareBools(a, b bool) int {
 	switch {
 	case a == b:
@@ -90,8 +91,9 @@ var unreachable = [...]syscall.Errno{
 	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
 }
 
-// systemSource returns the source address of packets to an address. It connects a UDP socket, which sends nothing. The source is
-// not valid if there is no route. An error says that the source cannot be determined now, as when the process has no descriptor left.
+// systemSource returns the source address of packets to an address. It connects a UDP socket, which sends nothing. The
+// result is not valid if there is no route. An error means that the source cannot be determined now, for example
+// because the process has too many open files.
 func systemSource(ip netip.Addr) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
 	if err != nil {
@@ -104,8 +106,9 @@ func systemSource(ip netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// sourceOf returns the source address that connections of the Dialer to ip have, as systemSource does. A Dialer that is not a *net.Dialer may
-// reach other networks than this machine; its source is assumed to be ip itself, so that every address counts as reachable.
+// sourceOf returns the source address of the Dialer's connections to ip; its results are those of systemSource. A
+// Dialer that is not a *net.Dialer may reach other networks than this machine. So its source is assumed to be ip
+// itself, and every address counts as reachable.
 func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	if _, plain := n.dialer().(*net.Dialer); !plain {
 		return ip, nil
@@ -113,8 +116,8 @@ func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	return systemSource(ip)
 }
 
-// sourcesOf returns the source addresses for addrs, without addresses whose source is unknown now. It makes system
-// calls: the caller must not hold mu.
+// sourcesOf returns the source addresses for addrs, by address. It omits addresses whose source cannot be determined.
+// It makes system calls: the caller must not hold mu.
 func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	sources := make(map[netip.Addr]netip.Addr, len(addrs))
 	for _, ip := range addrs {
@@ -125,7 +128,8 @@ func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	return sources
 }
 
-// setSources stores the sources of addresses. An address without one keeps its former source, and is unsure. The caller holds mu.
+// setSources stores the source addresses of addrs. An address that sources lacks keeps its old source and is marked as
+// unsure. The caller holds mu.
 func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr) {
 	for _, ip := range addrs {
 		a := h.addrs[ip]
@@ -140,7 +144,8 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 	}
 }
 
-// determineSources determines the sources of the addresses that are unsure. The caller holds mu, which is given up meanwhile.
+// determineSources determines the source addresses of unsure addresses again. The caller holds mu, which is unlocked
+// meanwhile.
 func (h *host) determineSources() {
 	h.hasUnsureSource = false
 	var unsure []netip.Addr

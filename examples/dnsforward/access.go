@@ -17,9 +17,8 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// localNetworks are the clients that are served unless -allow says otherwise: this
-// machine and private networks. A forwarder that serves everybody is soon used to flood
-// others with answers.
+// localNetworks are the clients that are served by default: this machine and private networks. An open forwarder is
+// soon abused for amplification attacks.
 var localNetworks = mustParsePrefixes(
 	"127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10",
 	"::1/128", "fc00::/7", "fe80::/10")
@@ -31,36 +30,36 @@ func mustParsePrefixes(all ...string) (out []netip.Prefix) {
 	return out
 }
 
-// accessControl says who is served, and how much. It is safe for concurrent use.
+// accessControl decides which clients are served, and limits their rate of questions. It is safe for concurrent use.
 type accessControl struct {
 	allowed   []netip.Prefix
-	perSecond float64 // questions of one client; 0 is no limit
+	perSecond float64 // questions of one client; 0: no limit
 
 	mu        sync.Mutex // guards the fields below
 	limits    map[netip.Addr]*rate.Limiter
-	oldLimits map[netip.Addr]*rate.Limiter // of clients that were not seen since limits was new
+	oldLimits map[netip.Addr]*rate.Limiter // limiters of clients that have sent nothing since limits was created
 }
 
-// maxLimits bounds the clients that are remembered, to twice as many. Who sends from
-// more addresses than that forges them, and is given a new limit now and then.
+// maxLimits is half of the limit of stored limiters. A sender with more addresses forges them, and gets a new limiter
+// from time to time.
 const maxLimits = 1 << 15
 
-// allows reports whether a client may ask.
+// isAllowed reports whether a client may ask questions.
 func (a *accessControl) isAllowed(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	return slices.ContainsFunc(a.allowed, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// take reports whether a client may ask another question now.
+// allowQuestion reports whether the client's rate limit permits another question now, and counts the question if so.
 func (a *accessControl) allowQuestion(ip netip.Addr) bool {
 	return a.perSecond == 0 || a.limiterFor(ip).Allow()
 }
 
-// maxWait is how long a question over a connection may wait, which holds up the end.
+// maxWait limits how long a question over a stream waits for the rate limit. Such a wait delays the shutdown.
 const maxWait = time.Second
 
-// wait returns how long a client has to wait before it may ask another question, which
-// it then may, unless that is longer than maxWait.
+// reserveQuestion returns how long a client must wait before it may ask another question, and counts the question. If
+// the time is longer than maxWait, the client must not ask, and the question is not counted.
 func (a *accessControl) reserveQuestion(ip netip.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
@@ -73,7 +72,7 @@ func (a *accessControl) reserveQuestion(ip netip.Addr) time.Duration {
 	return d
 }
 
-// limit returns the limiter of a client.
+// limiterFor returns the rate limiter of a client, which it creates if necessary.
 func (a *accessControl) limiterFor(ip netip.Addr) *rate.Limiter {
 	ip = clientNetwork(ip)
 	a.mu.Lock()
@@ -91,8 +90,7 @@ func (a *accessControl) limiterFor(ip netip.Addr) *rate.Limiter {
 	return l
 }
 
-// clientNetwork returns what counts as one client: an IPv4 address, or an IPv6 network of 64 bits,
-// of which a client has all addresses.
+// clientNetwork returns the addresses that count as one client: an IPv4 address, or an IPv6 /64 network.
 func clientNetwork(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	if ip.Is6() {
@@ -102,7 +100,7 @@ func clientNetwork(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// clientAddress returns the address of a client.
+// clientAddress returns the IP address of a client, or an invalid address, which is never allowed.
 func clientAddress(at net.Addr) netip.Addr {
 	switch at := at.(type) {
 	case *net.UDPAddr:
@@ -110,11 +108,12 @@ func clientAddress(at net.Addr) netip.Addr {
 	case *net.TCPAddr:
 		return at.AddrPort().Addr()
 	}
-	return netip.Addr{} // which nothing allows
+	return netip.Addr{}
 }
 
-// guardedListener is a listener that accepts only clients that may ask, and a bounded number of connections of each. It closes others at
-// once. If it has seats, they bound the connections of all clients; else who accepts does.
+// guardedListener is a listener that accepts only allowed clients, and limits the connections of each client. It closes
+// other connections at once. slots limits the connections of all clients; if it is nil, the server that accepts them
+// does.
 type guardedListener struct {
 	net.Listener
 	access  *accessControl
@@ -153,17 +152,17 @@ func (g *guardedListener) Close() error {
 	return g.Listener.Close()
 }
 
-// clientCounter bounds what is under way at a time. It is safe for concurrent use.
+// clientCounter limits the connections or requests that are open at a time. It is safe for concurrent use.
 type clientCounter struct {
 	each int // limit for one client
-	all  int // limit for all clients; 0: none
+	all  int // limit for all clients; 0: no limit
 
 	mu       sync.Mutex // guards the fields below
 	n        int
 	byClient map[netip.Addr]int
 }
 
-// enter counts one more for a client, or reports false if that is too many.
+// tryAdd counts one more for a client. It counts nothing and reports false if a limit is reached.
 func (c *clientCounter) tryAdd(ip netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +177,7 @@ func (c *clientCounter) tryAdd(ip netip.Addr) bool {
 	return true
 }
 
-// leave ends the counting of one that has entered.
+// remove reverts one tryAdd of a client.
 func (c *clientCounter) remove(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,13 +187,13 @@ func (c *clientCounter) remove(ip netip.Addr) {
 	}
 }
 
-// guardedConn is a connection that counts until it is closed.
+// guardedConn is a connection that counts against the limits until it is closed.
 type guardedConn struct {
 	net.Conn
-	release             func()
+	release             func() // removes the connection from the counts
 	slot                *connlimit.Slot
-	busy                atomic.Bool // requests are under way
-	closesAfterResponse atomic.Bool // the next answer is the last one
+	busy                atomic.Bool // a request is being answered
+	closesAfterResponse atomic.Bool // the connection is closed after the next response
 }
 
 func (c *guardedConn) Close() error {
@@ -202,7 +201,7 @@ func (c *guardedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is written, so that the connection can be drained before it is closed.
+// CloseWrite ends the writing side, so that the connection can be drained before it is closed.
 func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -210,7 +209,8 @@ func (c *guardedConn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// leave is called when the connection has to give up its seat.
+// giveUpSlot is called by the limiter when the connection must give up its slot. An unused connection is closed at
+// once, and one in use after its response.
 func (c *guardedConn) giveUpSlot(inUse bool) {
 	c.closesAfterResponse.Store(true)
 	if !inUse {
@@ -218,13 +218,13 @@ func (c *guardedConn) giveUpSlot(inUse bool) {
 	}
 }
 
-// guardedConnOf returns the connection below TLS.
+// guardedConnOf returns the connection below a TLS connection.
 func guardedConnOf(c net.Conn) *guardedConn { return c.(*tls.Conn).NetConn().(*guardedConn) }
 
-// lastWriteTime is how long an HTTP connection that has to give up its seat stays open after its last answer.
+// lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
 const lastWriteTime = time.Second
 
-// trackConnUse is told by an HTTP server what becomes of its connections.
+// trackConnUse is the ConnState callback of the HTTPS server. It tells the limiter whether the connection is in use.
 func trackConnUse(conn net.Conn, is http.ConnState) {
 	c := guardedConnOf(conn)
 	switch is {
@@ -242,14 +242,15 @@ func trackConnUse(conn net.Conn, is http.ConnState) {
 	}
 }
 
-// guardedKey is the key of the guarded connection in the context of a request.
+// guardedKey is the context key for the guardedConn of a request.
 type guardedKey struct{}
 
 func withGuardedConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, guardedKey{}, guardedConnOf(c))
 }
 
-// announceClose says in a response that the connection ends, if it has to: over HTTP/2, when all that is under way is answered.
+// announceClose adds "Connection: close" to a response if the connection must give up its slot. Over HTTP/2, the
+// connection then ends when all its requests are answered.
 func announceClose(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(guardedKey{}).(*guardedConn); ok && c.closesAfterResponse.Load() {
 		w.Header().Set("Connection", "close")

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// certificate is that of the TLS listeners. It is read again within a minute after its
-// file has changed, because certificates are renewed every few weeks.
+// certificate is the certificate of the TLS listeners. It is read again within a minute after its file has changed,
+// because certificates are renewed every few weeks.
 type certificate struct {
 	certFile, keyFile string
 
@@ -19,7 +19,8 @@ type certificate struct {
 	cert    *tls.Certificate
 }
 
-// getCertificate returns the certificate for a handshake.
+// getCertificate returns the certificate for a handshake. If the changed file cannot be read, it logs the error and
+// returns the old certificate.
 func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,12 +19,12 @@ const (
 	mediaType = "application/dns-message"
 	maxMsg    = 1<<16 - 1
 
-	// Requests that are under way, also those whose clients send or read slowly.
+	// Limits of open requests, which include the requests of slow clients.
 	maxRequests         = 8192
 	maxRequestsOfClient = 2048
 )
 
-// dohHandler answers DNS over HTTPS (RFC 8484), by GET and POST.
+// dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), by GET and POST.
 type dohHandler struct {
 	client   *dnshedge.Client
 	access   *accessControl
@@ -45,7 +45,7 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ip := clientNetwork(from.Addr())
 	if !d.requests.tryAdd(ip) {
 		w.Header().Set("Retry-After", "1")
-		w.WriteHeader(http.StatusServiceUnavailable) // without a body, which the client may not read
+		w.WriteHeader(http.StatusServiceUnavailable) // without a body, because the client may not read it
 		return
 	}
 	defer d.requests.remove(ip)
@@ -69,7 +69,7 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}}, m)
 }
 
-// readMessage returns the message that a request carries, or what to answer instead.
+// readMessage returns the DNS message of a request. After an error, code is the HTTP status of the response.
 func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, err error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -91,8 +91,8 @@ func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, er
 	return b, 0, nil
 }
 
-// maxAge returns how long an HTTP cache may keep a response, in seconds: as long as the
-// least of its TTLs says, or its SOA if it has no answer (RFC 8484 §5.1).
+// maxAge returns how long an HTTP cache may store a response, in seconds: its lowest TTL, or the negative TTL of its
+// SOA record if it has no answer (RFC 8484 §5.1). It returns 0 for other failures.
 func maxAge(b []byte) uint32 {
 	m := new(dns.Msg)
 	if m.Unpack(b) != nil || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
@@ -113,7 +113,7 @@ func maxAge(b []byte) uint32 {
 	return age
 }
 
-// responseWriter is a dns.ResponseWriter that sends messages somewhere.
+// responseWriter is a dns.ResponseWriter that passes packed messages to send.
 type responseWriter struct {
 	tls           *tls.ConnectionState
 	local, remote net.Addr
@@ -122,7 +122,7 @@ type responseWriter struct {
 
 var (
 	_ dns.ResponseWriter   = (*responseWriter)(nil)
-	_ dns.ConnectionStater = (*responseWriter)(nil) // so that the response is padded
+	_ dns.ConnectionStater = (*responseWriter)(nil) // makes the Client pad the response
 )
 
 func (r *responseWriter) ConnectionState() *tls.ConnectionState { return r.tls }
@@ -140,7 +140,7 @@ func (r *responseWriter) WriteMsg(m *dns.Msg) error {
 	return r.send(b)
 }
 
-func (*responseWriter) Close() error        { return nil } // after its last answer
+func (*responseWriter) Close() error        { return nil }
 func (*responseWriter) TsigStatus() error   { return nil }
 func (*responseWriter) TsigTimersOnly(bool) {}
 func (*responseWriter) Hijack()             {}

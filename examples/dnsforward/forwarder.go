@@ -17,29 +17,28 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// forwarder is a client with listeners. The fields of the first block are set before
-// start.
+// forwarder is a Client with listeners. The fields of the first block must be set before start.
 type forwarder struct {
 	client         *dnshedge.Client
-	resolver       *recursor.Resolver // that client asks; nil: it asks upstreams
-	validating     *validatingClient  // that client asks; nil: it asks upstreams itself
+	resolver       *recursor.Resolver // asked by client; nil: there is none
+	validating     *validatingClient  // asked by client; nil: client asks upstreams itself
 	access         accessControl
-	listen         []string // for UDP and TCP
-	dot            []string // for TLS
-	doh            []string // for HTTPS
-	metrics        string   // for HTTP; empty: none
-	sockets        int      // for UDP, of each address
-	conns          int      // connections of all clients, over TCP and TLS, and as many over HTTPS
-	connsPerClient int      // connections of one client
+	listen         []string // addresses for UDP and TCP
+	dot            []string // addresses for DNS over TLS
+	doh            []string // addresses for DNS over HTTPS
+	metrics        string   // address of the HTTP server with metrics; empty: none
+	sockets        int      // UDP sockets of each address
+	conns          int      // limit of the connections of all clients, over TCP and TLS, and separately over HTTPS
+	connsPerClient int      // limit of the connections of one client
 	cert           *certificate
 
-	server *dnshedge.Server // over UDP, TCP and TLS
-	https  []*webServer     // that answer over HTTPS
-	page   *webServer       // of the metrics; nil: there is none
-	failed chan error       // of a listener; capacity 1
+	server *dnshedge.Server // for UDP, TCP and TLS
+	https  []*webServer     // servers for HTTPS
+	page   *webServer       // server of the metrics; nil: none
+	failed chan error       // error of a server; capacity 1
 }
 
-// start listens, and answers until close.
+// start opens all listeners and starts to serve them, until shutDown. After an error some listeners may be open.
 func (f *forwarder) start() error {
 	f.failed = make(chan error, 1)
 	f.server = &dnshedge.Server{Client: f.client, Admit: f.admitQuery, MaxConns: max(f.conns, 1)}
@@ -96,7 +95,7 @@ func (f *forwarder) start() error {
 	return nil
 }
 
-// startHTTPS answers over HTTPS.
+// startHTTPS opens the listeners for HTTPS and starts to serve them.
 func (f *forwarder) startHTTPS(config *tls.Config) error {
 	room, requests := connlimit.New(max(f.conns, 1)), &clientCounter{each: maxRequestsOfClient, all: maxRequests}
 	for _, at := range f.doh {
@@ -115,7 +114,7 @@ func (f *forwarder) startHTTPS(config *tls.Config) error {
 	return nil
 }
 
-// serveInBackground calls serve, which ends when its listener is closed, and tells failed of other ends.
+// serveInBackground calls serve in a goroutine, and sends its error to failed, unless the server was shut down.
 func (f *forwarder) serveInBackground(serve func() error) {
 	go func() {
 		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, dnshedge.ErrServerClosed) {
@@ -127,12 +126,13 @@ func (f *forwarder) serveInBackground(serve func() error) {
 	}()
 }
 
-// serveStreams answers over the streams of a listener.
+// serveStreams answers the queries on the connections of a listener, in a goroutine.
 func (f *forwarder) serveStreams(l net.Listener) {
 	f.serveInBackground(func() error { return f.server.Serve(l) })
 }
 
-// listenTCP listens for connections of clients that may ask. If room is not nil, it bounds them.
+// listenTCP opens a listener that accepts only allowed clients. room limits the connections of all clients; nil: no
+// limit.
 func (f *forwarder) listenTCP(at string, room *connlimit.Limiter) (net.Listener, error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -141,7 +141,7 @@ func (f *forwarder) listenTCP(at string, room *connlimit.Limiter) (net.Listener,
 	return &guardedListener{Listener: l, access: &f.access, conns: clientCounter{each: f.connsPerClient}, slots: room, closing: make(chan struct{})}, nil
 }
 
-// startUDP opens UDP sockets.
+// startUDP opens UDP sockets of an address and starts to serve them.
 func (f *forwarder) startUDP(at string) error {
 	sockets, err := listenPackets(at, max(f.sockets, 1))
 	for _, pc := range sockets {
@@ -150,10 +150,9 @@ func (f *forwarder) startUDP(at string) error {
 	return err
 }
 
-// admitQuery says what becomes of a query. Strangers get REFUSED over UDP, which is no longer
-// than their question, and no connection. Who asks too much over UDP gets nothing, and
-// asks again; over a connection the next question waits, and if that took more than a
-// second, the connection is closed.
+// admitQuery decides how a query is handled. Over UDP, a client that is not allowed gets REFUSED, which is not longer
+// than its question. A query above the rate limit gets no response over UDP, so the client asks again. Over a stream
+// such a query waits. If it would wait for more than maxWait, the connection is closed.
 func (f *forwarder) admitQuery(at net.Addr) dnshedge.Verdict {
 	ip := clientAddress(at)
 	if _, udp := at.(*net.UDPAddr); !udp {
@@ -173,8 +172,8 @@ func (f *forwarder) admitQuery(at net.Addr) dnshedge.Verdict {
 	return dnshedge.Answer
 }
 
-// shutDown answers what was asked, until ctx ends, and closes all. The page of the metrics ends last, and has a time of its own, so
-// that its clients take none from questions.
+// shutDown answers the queries that were received, until ctx ends, and closes all listeners and connections. The server
+// of the metrics ends last, with a time limit of its own, so that its clients do not delay the answers.
 func (f *forwarder) shutDown(ctx context.Context) error {
 	errs := make([]error, len(f.https)+1)
 	var wg sync.WaitGroup
@@ -191,12 +190,12 @@ func (f *forwarder) shutDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// defaultUDPSockets is how many sockets share an address by default, so that all processors
-// serve it.
+// defaultUDPSockets returns the default number of UDP sockets of an address. It is the number of processors where the
+// kernel distributes clients among sockets, so that all processors serve them.
 func defaultUDPSockets() int {
 	switch runtime.GOOS {
 	case "linux", "freebsd", "dragonfly":
 		return runtime.GOMAXPROCS(0)
 	}
-	return 1 // where the kernel does not spread clients among sockets
+	return 1
 }

@@ -1,12 +1,12 @@
-// Dnsforward is a forwarding DNS server that hedges and caches. It is small enough to
-// read, and can serve a machine's resolv.conf or a home's network.
+// Dnsforward is a forwarding DNS server with hedging and a cache. It is a short example, and can serve a machine's
+// resolv.conf or a home network.
 //
 //	go run ./examples/dnsforward -listen 127.0.0.1:5300 -upstream tls://192.0.2.1#dns.example -upstream tls://192.0.2.2#dns.example
 //	dig @127.0.0.1 -p 5300 example.com
 //
-// With -recursive it needs no other resolver: it asks the servers of the zones itself, and checks
-// their signatures (DNSSEC). With -validate it checks those of what its upstreams say. It answers over UDP and TCP, and over TLS and HTTPS if it has a certificate. README.md
-// beside this file says how it is operated; -help lists the settings.
+// With -recursive it needs no other resolver: it asks the servers of the zones itself, and validates their signatures
+// (DNSSEC). With -validate it validates the answers of its upstreams. It answers over UDP and TCP, and over TLS and
+// HTTPS if it has a certificate. README.md in this folder describes its operation, and -help lists the flags.
 package main
 
 import (
@@ -144,10 +144,11 @@ func run() error {
 	return err
 }
 
-// shutdownTime is how long the end may take besides the Timeout of a question.
+// shutdownTime is how long the shutdown may take, in addition to the Timeout of a question.
 const shutdownTime = 2 * time.Second
 
-// runUntilEnd returns when the forwarder has ended: after the given time, or as wait says.
+// runUntilEnd serves until waitForEnd returns or the duration last has passed, and shuts the forwarder down. If last is
+// 0, there is no time limit.
 func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) error {
 	log.Printf("dnsforward: listening on %v", slices.Concat(f.listen, f.dot, f.doh))
 	var end <-chan time.Time
@@ -155,14 +156,14 @@ func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) er
 		end = time.After(last)
 	}
 	err := f.waitForEnd(signals, end)
-	// A question that comes last has its Timeout, and its response is written after that.
+	// The last question may take all of its Timeout, and its response is written after that.
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(f.client.Timeout, 5*time.Second)+shutdownTime)
 	defer cancel()
 	return errors.Join(err, f.shutDown(ctx))
 }
 
-// waitForEnd returns when the forwarder should end: its time is over, a signal came, or a
-// listener failed.
+// waitForEnd returns when the forwarder must end: a signal arrives, end fires, or a listener has failed. On one of
+// reportSignals it writes a report and goes on.
 func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) error {
 	for {
 		select {
@@ -181,7 +182,7 @@ func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) e
 	}
 }
 
-// textFlag returns a flag's function that appends what it is given.
+// textFlag returns a function for flag.Func that appends the flag's value to the list.
 func textFlag(to *[]string) func(string) error {
 	return func(s string) error {
 		*to = append(*to, s)
@@ -189,7 +190,7 @@ func textFlag(to *[]string) func(string) error {
 	}
 }
 
-// networkFlag returns a flag's function that appends networks, or single addresses.
+// networkFlag returns a function for flag.Func that appends a network, or a single address, to the list.
 func networkFlag(to *[]netip.Prefix) func(string) error {
 	return func(s string) error {
 		p, err := netip.ParsePrefix(s)
@@ -201,7 +202,7 @@ func networkFlag(to *[]netip.Prefix) func(string) error {
 	}
 }
 
-// upstreamFlag returns a flag's function that appends upstreams.
+// upstreamFlag returns a function for flag.Func that appends an upstream to the list.
 func upstreamFlag(to *[]dnshedge.Upstream) func(string) error {
 	return func(s string) error {
 		u, err := dnshedge.ParseUpstream(s)
@@ -210,7 +211,7 @@ func upstreamFlag(to *[]dnshedge.Upstream) func(string) error {
 	}
 }
 
-// routeFlag returns a flag's function that adds a server to those of a domain.
+// routeFlag returns a function for flag.Func that parses "domain=server" and adds the server to the domain's Client.
 func routeFlag(to map[string]*dnshedge.Client) func(string) error {
 	return func(s string) error {
 		domain, server, ok := strings.Cut(s, "=")
@@ -229,13 +230,14 @@ func routeFlag(to map[string]*dnshedge.Client) func(string) error {
 	}
 }
 
-// A learner keeps what it learned over restarts: a *dnshedge.Client or a *recursor.Resolver.
+// A learner can save its measurements and cached answers over a restart: a *dnshedge.Client or a *recursor.Resolver.
 type learner interface {
 	Export(io.Writer) error
 	Import(io.Reader) error
 }
 
-// loadState reads what store wrote. Without a file, the learner starts empty.
+// loadState imports the file that saveState has written. If the file does not exist or cannot be imported, the learner
+// starts empty.
 func loadState(l learner, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -251,7 +253,8 @@ func loadState(l learner, path string) error {
 	return nil
 }
 
-// saveState replaces the file as a whole, or leaves it as it was.
+// saveState writes the learner's state to a file. It replaces the file atomically, and leaves it unchanged after an
+// error.
 func saveState(l learner, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".dnsforward-*")
 	if err != nil {
@@ -266,7 +269,7 @@ func saveState(l learner, path string) error {
 
 func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// writeReport writes what the forwarder did.
+// writeReport writes the forwarder's statistics.
 func (f *forwarder) writeReport(w io.Writer) {
 	s, a := f.client.Stats(), f.upstreamClient().Stats()
 	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",
@@ -296,7 +299,7 @@ func (f *forwarder) writeReport(w io.Writer) {
 	}
 }
 
-// reportSecurity writes what signatures said.
+// reportSecurity writes the results of DNSSEC validation.
 func reportSecurity(w io.Writer, s recursor.Stats) {
 	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

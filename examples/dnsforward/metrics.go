@@ -8,10 +8,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// metricsHandler serves a forwarder's figures in the text format of Prometheus.
+// metricsHandler is an http.Handler that writes a forwarder's metrics in the text format of Prometheus.
 type metricsHandler struct{ *forwarder }
 
-// metric is a figure without labels.
+// metric is a metric without labels.
 type metric struct {
 	name, kind, help string
 	value            int64
@@ -23,16 +23,16 @@ func (m metricsHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	all := []metric{
 		{"questions_total", "counter", "Questions asked by clients.", s.Queries},
 		{"cache_hits_total", "counter", "Questions answered from the cache.", s.Hits},
-		{"stale_total", "counter", "Questions answered with expired answers.", s.Stale},
-		{"local_total", "counter", "Questions for hosts and special-use names.", s.Local},
+		{"stale_total", "counter", "Questions answered with an expired answer from the cache.", s.Stale},
+		{"local_total", "counter", "Questions answered from the hosts file, and for special-use names.", s.Local},
 		{"failures_total", "counter", "Questions without any answer.", s.Failures},
 		{"queries_total", "counter", "Queries sent to servers.", a.Wire},
-		{"hedges_total", "counter", "Queries sent because an answer was late.", a.Hedges},
+		{"hedges_total", "counter", "Hedges: queries sent because an answer was late.", a.Hedges},
 		{"hedge_wins_total", "counter", "Hedges that gave the answer.", a.HedgeWins},
-		{"resends_total", "counter", "Queries sent because one was lost.", a.Resends},
+		{"resends_total", "counter", "Retransmissions: queries sent because an earlier query was presumed lost.", a.Resends},
 		{"failovers_total", "counter", "Queries sent because another server could not answer.", a.Failovers},
-		{"ignored_total", "counter", "Messages that answered no query.", a.Ignored},
-		{"cache_bytes", "gauge", "Memory that the cache takes.", m.client.Cache.Bytes()},
+		{"ignored_total", "counter", "Messages that matched no query.", a.Ignored},
+		{"cache_bytes", "gauge", "Bytes of memory that the cache uses, estimated.", m.client.Cache.Bytes()},
 	}
 	if m.resolver != nil {
 		s := m.resolver.Stats()
@@ -45,8 +45,8 @@ func (m metricsHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 			metric{"recursor_timeouts_total", "counter", "Queries sent because an earlier one had timed out.", s.Timeouts},
 			metric{"recursor_failovers_total", "counter", "Queries sent because another server could not answer.", s.Failovers},
 			metric{"recursor_servers", "gauge", "Servers that are known.", int64(s.Servers)},
-			metric{"recursor_servers_resting", "gauge", "Servers that are not asked first, because they were silent.", int64(s.Resting)},
-			metric{"recursor_bytes", "gauge", "Memory that the resolver takes, estimated.", s.Bytes},
+			metric{"recursor_servers_resting", "gauge", "Servers that are asked last because they did not answer.", int64(s.Resting)},
+			metric{"recursor_bytes", "gauge", "Bytes of memory that the resolver uses, estimated.", s.Bytes},
 		)
 		all = append(all, securityMetrics("recursor", s)...)
 	}
@@ -68,7 +68,7 @@ func (m metricsHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 			return 0
 		}},
 		{"upstream_srtt_seconds", "gauge", "Smoothed round trip time.", func(u dnshedge.UpstreamStats) float64 { return u.SRTT.Seconds() }},
-		{"upstream_p99_seconds", "gauge", "99th percentile of recent answers.", func(u dnshedge.UpstreamStats) float64 { return u.P99.Seconds() }},
+		{"upstream_p99_seconds", "gauge", "99th percentile of the times of recent answers.", func(u dnshedge.UpstreamStats) float64 { return u.P99.Seconds() }},
 	} {
 		fmt.Fprintf(w, "# HELP dnsforward_%s %s\n# TYPE dnsforward_%[1]s %[3]s\n", v.name, v.help, v.kind)
 		for _, u := range a.Upstreams {
@@ -77,7 +77,7 @@ func (m metricsHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// countBogus returns how many answers were.
+// countBogus returns the number of bogus answers, for all reasons together.
 func countBogus(s recursor.Stats) (n int64) {
 	for _, one := range s.Bogus {
 		n += one
@@ -85,11 +85,11 @@ func countBogus(s recursor.Stats) (n int64) {
 	return n
 }
 
-// securityMetrics returns what signatures say of answers.
+// securityMetrics returns the metrics of DNSSEC validation, with the prefix of in their names.
 func securityMetrics(of string, s recursor.Stats) []metric {
 	return []metric{
-		{of + "_secure_total", "counter", "Answers that are rightly signed.", s.Secure},
-		{of + "_insecure_total", "counter", "Answers that are proven not to be signed.", s.Insecure},
-		{of + "_bogus_total", "counter", "Answers that ought to be signed and are not, or not rightly.", countBogus(s)},
+		{of + "_secure_total", "counter", "Answers with a valid signature.", s.Secure},
+		{of + "_insecure_total", "counter", "Answers that are proven to be unsigned.", s.Insecure},
+		{of + "_bogus_total", "counter", "Answers that must be signed and have no valid signature.", countBogus(s)},
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// recursiveFlags is what the flag -recursive, and those that need it, ask for.
+// recursiveFlags holds the values of the flag -recursive, of the flags that depend on it, and of -validate.
 type recursiveFlags struct {
 	enabled  bool
 	hints    []netip.Addr
 	stubs    map[string][]netip.AddrPort
 	noDNSSEC bool
-	validate bool // although upstreams are asked
+	validate bool // validate the answers of upstreams
 	trust    dnssec.Trust
 }
 
@@ -68,19 +68,21 @@ func (r *recursiveFlags) registerFlags(flags *flag.FlagSet) {
 	})
 }
 
-// trusted returns whom signatures are believed.
+// trustConfig returns the configuration of DNSSEC validation: off with -no-dnssec, and else the given trust anchors and
+// exceptions.
 func (r *recursiveFlags) trustConfig() dnssec.Trust {
 	if r.noDNSSEC {
 		return dnssec.Trust{Off: true}
 	}
 	t := r.trust
 	if t.Insecure == nil {
-		t.Insecure = []string{} // which validates, with no exception
+		t.Insecure = []string{} // not nil: validate, without exceptions
 	}
 	return t
 }
 
-// resolver makes the Resolver that c asks, after flags were parsed. It is nil without -recursive.
+// newResolver creates the Resolver for -recursive and makes it the Exchanger of c. It is called after the flags were
+// parsed. It returns nil without -recursive, and an error if flags contradict each other.
 func (r *recursiveFlags) newResolver(c *dnshedge.Client, flags *flag.FlagSet) (*recursor.Resolver, error) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })

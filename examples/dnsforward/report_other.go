@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// reportSignals is empty: the figures are at -metrics.
+// reportSignals is empty: the statistics are available through -metrics.
 var reportSignals []os.Signal

@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// reportSignals make the forwarder print its figures.
+// reportSignals are the signals after which the forwarder writes its statistics.
 var reportSignals = []os.Signal{syscall.SIGUSR1}

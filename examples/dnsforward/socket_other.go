@@ -4,7 +4,7 @@ package main
 
 import "net"
 
-// listenPackets opens one UDP socket: these systems do not spread clients among several.
+// listenPackets opens one UDP socket. On these systems the kernel does not distribute clients among several sockets.
 func listenPackets(at string, _ int) ([]net.PacketConn, error) {
 	pc, err := net.ListenPacket("udp", at)
 	if err != nil {

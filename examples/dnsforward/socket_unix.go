@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenPackets opens n UDP sockets of one address.
+// listenPackets opens n UDP sockets of the same address (SO_REUSEPORT). After an error it returns the sockets opened so
+// far.
 func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		if n > 1 {

@@ -7,13 +7,15 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
-// validatingClient is what stands below a client that checks the signatures of what its upstreams say.
+// validatingClient is a Validator together with the Client that it asks. With -validate, the forwarder's client asks
+// it.
 type validatingClient struct {
 	*dnssec.Validator
-	upstreams *dnshedge.Client // that the Validator asks
+	upstreams *dnshedge.Client // asked by the Validator
 }
 
-// validator has c's upstreams be asked by a Validator, after flags were parsed. It is nil without -validate.
+// newValidatingClient moves the upstreams of c to a new Client, and puts a Validator between c and that Client. It is
+// called after the flags were parsed. It returns nil without -validate.
 func (r *recursiveFlags) newValidatingClient(c *dnshedge.Client) *validatingClient {
 	if !r.validate {
 		return nil
@@ -27,13 +29,13 @@ func (r *recursiveFlags) newValidatingClient(c *dnshedge.Client) *validatingClie
 	return v
 }
 
-// close ends both.
+// closeBoth closes the Validator and its Client.
 func (v *validatingClient) closeBoth() {
 	v.Validator.Close()
 	v.upstreams.Close()
 }
 
-// upstreamClient returns the client that asks upstreams.
+// upstreamClient returns the Client that asks the upstreams.
 func (f *forwarder) upstreamClient() *dnshedge.Client {
 	if f.validating != nil {
 		return f.validating.upstreams

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	idleTime = 10 * time.Second       // that a client may take to ask
-	newTime  = 500 * time.Millisecond // that a new connection has for its first byte when the server ends
-	pageTime = 2 * time.Second        // that the page of the metrics has to end
+	idleTime = 10 * time.Second       // limit for reading the header of a request; other limits are multiples
+	newTime  = 500 * time.Millisecond // time that a new connection has for its first byte during a shutdown
+	pageTime = 2 * time.Second        // time for the shutdown of the server of the metrics
 )
 
-// webServer is an HTTP server that new connections without a request do not hold up when it ends.
+// webServer is an HTTP server whose shutdown does not wait for new connections without a request.
 type webServer struct {
 	*http.Server
-	stateChanged func(net.Conn, http.ConnState) // is called besides; nil: nothing is
+	stateChanged func(net.Conn, http.ConnState) // called on each change of a connection's state; may be nil
 
 	mu          sync.Mutex // guards fresh
 	unusedConns map[net.Conn]bool
 }
 
-// newWebServer returns a server of h whose clients cannot hold it up.
+// newWebServer returns a server of h, with limits for slow clients.
 func newWebServer(h http.Handler) *webServer {
 	s := &webServer{unusedConns: make(map[net.Conn]bool)}
 	s.Server = &http.Server{
@@ -35,7 +35,8 @@ func newWebServer(h http.Handler) *webServer {
 	return s
 }
 
-// trackNewConns records which connections are new: net/http waits five seconds for their first request.
+// trackNewConns records the connections without a request. During a shutdown, net/http would wait five seconds for
+// their first request.
 func (s *webServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	s.mu.Lock()
 	if is == http.StateNew {
@@ -49,7 +50,7 @@ func (s *webServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	}
 }
 
-// shutDown answers what was asked, until ctx ends, and closes all connections.
+// shutDown answers the requests that were received, until ctx ends, and closes all connections.
 func (s *webServer) shutDown(ctx context.Context) error {
 	t := time.AfterFunc(newTime, s.closeUnusedConns)
 	defer t.Stop()
@@ -60,11 +61,11 @@ func (s *webServer) shutDown(ctx context.Context) error {
 	return err
 }
 
-// closeUnusedConns closes the connections that have sent nothing.
+// closeUnusedConns closes the connections without a request.
 func (s *webServer) closeUnusedConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for conn := range s.unusedConns {
-		go conn.Close() // to close a connection over TLS may take a while
+		go conn.Close() // closing a TLS connection may take long
 	}
 }

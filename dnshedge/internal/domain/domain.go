@@ -1,4 +1,4 @@
-// Package domain finds the entry of the longest domain that contains a name.
+// Package domain finds the longest domain in a table that contains a name.
 package domain
 
 import (
@@ -9,7 +9,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// ParseKey returns a domain in wire format and lower case.
+// ParseKey converts a domain name to the keys of LongestMatch: wire format and lower case. It returns an error if the
+// name is empty or invalid.
 func ParseKey(domain string) (string, error) {
 	var buf [wire.MaxName]byte
 	n, err := dns.PackDomainName(dns.CanonicalName(domain), buf[:], 0, nil, false)
@@ -19,9 +20,9 @@ func ParseKey(domain string) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
-// LongestMatch returns the value of the longest domain that q's name is in, and the domain's
-// length in wire format; 0: there is none. The domains are as Key returns them. A question for DS records is
-// in the domain above its name: the parent of a zone has them (RFC 4035 §3.1.4.1).
+// LongestMatch returns the value of the longest domain that contains q's name, and the length of that domain in wire
+// format. The length is 0 if there is none. The keys of domains are results of ParseKey. For a DS question, the domain
+// must contain the parent of q's name, because the parent zone has the DS records (RFC 4035 §3.1.4.1).
 func LongestMatch[T any](domains map[string]T, q *wire.Query) (value T, n int) {
 	if len(domains) == 0 {
 		return value, 0

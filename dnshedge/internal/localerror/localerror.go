@@ -1,4 +1,4 @@
-// Package localerror distinguishes errors of this process, its machine and its network from errors of servers.
+// Package localerror distinguishes errors of this machine and its network from errors of servers.
 package localerror
 
 import (
@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// ErrBusy is why a query is not sent: all streams that its server allows are in use for longer than there is time.
+// ErrBusy is the error of a query that was not sent, because all streams that the server allows are in use, and none is
+// free in time.
 var ErrBusy = errors.New("dnshedge: no stream of the server is free in time")
 
 var local = [...]error{
@@ -15,8 +16,8 @@ var local = [...]error{
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 }
 
-// IsLocal reports whether err says nothing about the server or the name that was asked for: a descriptor, memory, a route, a right or a
-// stream was missing here.
+// IsLocal reports whether err was caused on this machine, and so says nothing about the server or the name. Causes are
+// missing file descriptors, memory, routes, permissions or HTTP streams.
 func IsLocal(err error) bool {
 	return slices.ContainsFunc(local[:], func(one error) bool { return errors.Is(err, one) })
 }

@@ -1,4 +1,4 @@
-// Package lookup asks for the addresses of a host, one family at a time.
+// Package lookup looks up the addresses of a host, one address family at a time.
 package lookup
 
 import (
@@ -16,26 +16,25 @@ const (
 	// ResolutionDelay is how long the addresses of one family wait for those of the other (RFC 8305 §3).
 	ResolutionDelay = 50 * time.Millisecond
 
-	// maxCNAMEs is how many CNAMEs are followed.
+	// maxCNAMEs limits the length of a CNAME chain.
 	maxCNAMEs = 16
 )
 
-// An Addr is an address and how long it may be used.
+// An Addr is an address and the time for which it may be used.
 type Addr struct {
 	Addr netip.Addr
 	TTL  time.Duration
 }
 
-// An Exchanger is dnshedge's.
+// An Exchanger answers DNS questions. It is dnshedge.Exchanger, which this package cannot import.
 type Exchanger interface {
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 
 var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor an error")
 
-// LookupAddrs looks up the addresses of a host that have a type, TypeA or TypeAAAA. No
-// addresses and no error mean that the host has none of that type. A response code that
-// is a failure is an Rcode.
+// LookupAddrs looks up the addresses of a host for one record type, TypeA or TypeAAAA. It returns nil and no error if
+// the host has no such addresses. A response code other than success is returned as an RcodeError.
 func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
 	if !IsHostName(host) {
 		return nil, RcodeError(dns.RcodeNameError)
@@ -70,8 +69,9 @@ func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]A
 	return out, nil
 }
 
-// IsHostName reports whether a host may have this name, which consists of letters, digits, hyphens and underscores. Other
-// DNS names may carry characters that attack their reader. net.Resolver rejects them as well.
+// IsHostName reports whether name is valid as the name of a host: letters, digits, hyphens and underscores. Other DNS
+// names may contain characters that attack a program which shows or stores them. net.Resolver rejects such names as
+// well.
 func IsHostName(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	if name == "" || len(name) > 253 {
@@ -92,9 +92,11 @@ func IsHostName(name string) bool {
 	return true
 }
 
-// FollowCNAMEs follows the CNAME chain of a name in a response, and passes the records of each name to take until take
-// returns true. It passes with each record the least of its TTL, the TTLs of the CNAMEs before it, and least. It
-// returns the least TTL without the record's.
+// FollowCNAMEs follows the CNAME chain of a name in a response. It passes the records of each name to take, and stops
+// at the first name for which take has returned true.
+//
+// ttl is the lowest of least, the record's TTL, and the TTLs of the CNAMEs before it, in seconds. The result is the
+// lowest of least and the TTLs of the CNAMEs.
 func FollowCNAMEs(r *dns.Msg, name string, least uint32, take func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
 	owners := make([]string, len(r.Answer))
@@ -122,19 +124,19 @@ func FollowCNAMEs(r *dns.Msg, name string, least uint32, take func(rr dns.RR, tt
 	return least
 }
 
-// RcodeError is a response code that is a failure.
+// RcodeError is a response code other than success, as an error.
 type RcodeError int
 
 func (e RcodeError) Error() string {
 	return "dnshedge: response code " + dns.RcodeToString[int(e)]
 }
 
-// NewNotFoundError returns the error of a host without addresses.
+// NewNotFoundError returns a *net.DNSError for a host without addresses.
 func NewNotFoundError(host string) error {
 	return &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// NewError returns the error of a lookup as net.Resolver has it.
+// NewError converts the error of a lookup into a *net.DNSError with the fields that net.Resolver sets.
 func NewError(host string, err error) error {
 	e := &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host}
 	var code RcodeError
@@ -154,10 +156,10 @@ func NewError(host string, err error) error {
 
 type cacheBypassKey struct{}
 
-// WithCacheBypass returns a context under which a Client does not answer from its Cache.
+// WithCacheBypass returns a context under which a Client asks the servers, and not its Cache.
 func WithCacheBypass(ctx context.Context) context.Context {
 	return context.WithValue(ctx, cacheBypassKey{}, true)
 }
 
-// HasCacheBypass reports whether WithCacheBypass made ctx or a parent of ctx.
+// HasCacheBypass reports whether ctx, or a parent of ctx, comes from WithCacheBypass.
 func HasCacheBypass(ctx context.Context) bool { return ctx.Value(cacheBypassKey{}) != nil }

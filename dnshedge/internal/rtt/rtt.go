@@ -1,5 +1,5 @@
-// Package rtt learns round trip times of servers as RFC 6298 does. It keeps no clock and no lock:
-// both are the caller's.
+// Package rtt estimates round trip times of servers as RFC 6298 does. It has no clock and no locks: callers measure
+// times and synchronize access.
 package rtt
 
 import "time"
@@ -7,14 +7,14 @@ import "time"
 // Float is the type of stored times, in ns. A float32 halves the memory of large tables.
 type Float interface{ float32 | float64 }
 
-// Estimate is the smoothed response time of a server and its deviation. The zero value has no sample.
+// Estimate is the smoothed round trip time of a server and its mean deviation. The zero value has no sample.
 type Estimate[F Float] struct {
-	SRTT   F // smoothed round trip time, ns; 0: nothing was measured
-	RTTVAR F // its mean deviation, ns
+	SRTT   F // smoothed round trip time in ns; 0: no sample
+	RTTVAR F // mean deviation in ns
 }
 
-// AddSample adds the response time of an answer. The deviation of the first sample is the given share of its time. The
-// share is a half in RFC 6298, and less where a server that is slow once costs little.
+// AddSample adds a measured round trip time. share is the deviation of the first sample, as a share of its time: 1/2 in
+// RFC 6298, and less where a single slow answer of a server costs little.
 func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	d := F(took)
 	if e.SRTT == 0 {
@@ -25,13 +25,14 @@ func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	e.SRTT = SmoothRTT(e.SRTT, took)
 }
 
-// UpperBound returns the time that an answer hardly ever exceeds, floor at least. Grain is the least
-// deviation in ns: without it, answers that all take the same time would make the bound just as long (§2.3).
+// UpperBound returns the time that an answer rarely exceeds: SRTT plus four times the deviation, and at least floor.
+// grain is the lowest deviation term, in ns: without it, a server with constant times would get a bound equal to its
+// time (RFC 6298 §2.3).
 func (e Estimate[F]) UpperBound(grain F, floor time.Duration) time.Duration {
 	return max(floor, time.Duration(e.SRTT+max(4*e.RTTVAR, grain)))
 }
 
-// SmoothRTT returns the moving average of times after one more sample. An average of 0 has none.
+// SmoothRTT returns the moving average avg, in ns, after another sample d. If avg is 0, the result is d.
 func SmoothRTT[F Float](avg F, d time.Duration) F {
 	if avg == 0 {
 		return F(d)

@@ -1,5 +1,5 @@
-// Package special answers names that mean something on one machine or in one network only, or
-// nowhere, as the RFCs ask.
+// Package special answers questions for special-use names: names that have a meaning on one machine or in one network
+// only, or no meaning at all.
 package special
 
 import (
@@ -12,17 +12,17 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// TTL is the TTL of answers about these names, also of denials of their existence, in seconds (RFC 6303 §3).
+// TTL is the TTL, in seconds, of all records in these answers, including the SOA of negative answers (RFC 6303 §3).
 const TTL = 10800
 
-// Zone is a zone that this machine serves. Its apex has an SOA and an NS record
-// (RFC 6303 §3), and nothing else exists but its records.
+// Zone is a locally served zone. Its apex has an SOA and an NS record (RFC 6303 §3). Other names do not exist, except
+// for the zone's further records.
 type Zone struct {
 	name              string
-	isForEveryProgram bool // every program serves it, and not only servers that cache
+	isForEveryProgram bool // every program serves it, and not only a caching server
 	records           []dns.RR
-	hasNamesBelow     bool // all names below the apex exist, and have the apex's addresses
-	hasNoData         bool // all names below the apex exist, and have no records
+	hasNamesBelow     bool // all names below the apex exist, with the apex's addresses
+	hasNoData         bool // all names below the apex exist, without records
 }
 
 // zones are the zones of the IANA registries "Special-Use Domain Names" and "Locally-Served DNS Zones" that are empty
@@ -82,8 +82,8 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 	return zones
 })
 
-// FindZone returns the zone that contains a name, or nil. The name is in wire format and lower case. With all it
-// includes the zones that a caching server serves, and otherwise only the zones that every program handles.
+// FindZone returns the special-use zone that contains a name, or nil. The name is in wire format and lower case. With
+// all it also finds zones that only a caching server serves.
 func FindZone(name []byte, all bool) *Zone {
 	last := 0
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
@@ -106,8 +106,8 @@ func FindZone(name []byte, all bool) *Zone {
 // Name returns the zone's name.
 func (z *Zone) Name() string { return z.name }
 
-// Answer answers a question for a name of the zone, in the spelling of the question. It returns nil if the zone's
-// parent has the answer. That answer is the unsigned delegation of the zone, which validators need (RFC 8375 §4).
+// Answer returns the response to a question for a name of the zone. Records have the name as spelled. It returns nil
+// for the DS records of a zone below arpa: its parent has the unsigned delegation, which validators need (RFC 8375 §4).
 func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 	name := dns.CanonicalName(spelled)
 	if qtype == dns.TypeDS && name == z.name && strings.HasSuffix(name, ".arpa.") {

@@ -7,22 +7,21 @@ import (
 	"strconv"
 )
 
-// adapter is a network adapter as Windows describes it, in IP_ADAPTER_ADDRESSES.
+// adapter is a network adapter of Windows (IP_ADAPTER_ADDRESSES).
 type adapter struct {
-	Index      uint32 // of the adapter, which is the zone of its link-local addresses
+	Index      uint32 // zone of the adapter's link-local addresses
 	Up         bool
-	HasGateway bool   // has one
-	Metric     uint32 // the adapter with the least is asked first
+	HasGateway bool
+	Metric     uint32 // the adapter with the lowest metric is asked first
 	Servers    []netip.Addr
 }
 
-// siteLocalNetwork are the servers that Windows assumes on adapters without any. RFC 3879 has
-// deprecated them.
+// siteLocalNetwork has the servers that Windows assumes for adapters without servers. RFC 3879 has deprecated it.
 var siteLocalNetwork = netip.MustParsePrefix("fec0::/10")
 
-// adapterServers returns the DNS servers of a machine in the order in which Windows asks them. It omits adapters that
-// are down. Adapters without a gateway come last, because they are tunnels, or networks of virtual machines that lead
-// nowhere.
+// adapterServers returns the DNS servers of the adapters in the order in which Windows asks them, without duplicates.
+// It omits adapters that are down. Adapters without a gateway come last, because they are tunnels, or networks of
+// virtual machines without a way out.
 func adapterServers(all []adapter) (servers []netip.Addr) {
 	all = slices.DeleteFunc(slices.Clone(all), func(a adapter) bool { return !a.Up })
 	slices.SortStableFunc(all, func(a, b adapter) int {

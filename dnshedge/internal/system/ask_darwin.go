@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// systemConf has the servers of the first network service only. It is read where there is no
-// scutil.
+// systemConf contains the servers of the first network service only. It is read where scutil is missing.
 const systemConf = "/etc/resolv.conf"
 
-// askSystem returns macOS's servers, with the servers that a VPN or a file in /etc/resolver sets for some domains.
+// askSystem returns the servers of macOS, including those for single domains, which a VPN or a file in /etc/resolver
+// sets.
 var askSystem = func() (Configuration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

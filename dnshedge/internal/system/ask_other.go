@@ -2,8 +2,8 @@
 
 package system
 
-// systemConf is where the system's servers are read.
+// systemConf is the file with the system's servers.
 const systemConf = "/etc/resolv.conf"
 
-// askSystem is nil, because systemConf says it all.
+// askSystem is nil, because systemConf is the whole configuration.
 var askSystem func() (Configuration, error)

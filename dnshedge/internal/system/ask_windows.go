@@ -16,7 +16,7 @@ const systemConf = ""
 var askSystem = func() (found Configuration, err error) {
 	const flags = windows.GAA_FLAG_INCLUDE_GATEWAYS | windows.GAA_FLAG_SKIP_UNICAST | windows.GAA_FLAG_SKIP_ANYCAST |
 		windows.GAA_FLAG_SKIP_MULTICAST | windows.GAA_FLAG_SKIP_FRIENDLY_NAME
-	size := uint32(15000) // what Microsoft recommends to begin with
+	size := uint32(15000) // the initial size that Microsoft recommends
 	for {
 		b := make([]byte, size)
 		first := (*windows.IpAdapterAddresses)(unsafe.Pointer(&b[0]))
@@ -33,7 +33,7 @@ var askSystem = func() (found Configuration, err error) {
 	}
 }
 
-// listAdapters reads a list of adapters.
+// listAdapters converts a linked list of adapters, without the loopback adapter.
 func listAdapters(first *windows.IpAdapterAddresses) (all []adapter) {
 	for a := first; a != nil; a = a.Next {
 		if a.IfType == windows.IF_TYPE_SOFTWARE_LOOPBACK {

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	hostsCheckInterval = 5 * time.Second // as often as Go's resolver looks
-	hostsTTL           = 30              // in seconds, of what a hosts file says
+	hostsCheckInterval = 5 * time.Second // as in Go's resolver
+	hostsTTL           = 30              // in seconds
 
-	maxShortFile = 64 << 10 // bytes that are read in some milliseconds
-	maxHostAddrs = 256      // of one name
+	maxShortFile = 64 << 10 // bytes; a file of this size is read in a few milliseconds
+	maxHostAddrs = 256      // limit of the addresses of one name
 )
 
-// Hosts is a hosts file, which is read again when it has changed. It is safe for concurrent use.
+// Hosts is a hosts file, which is read again after it has changed. It is safe for concurrent use.
 type Hosts struct {
-	path    string // path and spawn never change
+	path    string // never changes; nor does spawn
 	spawn   func(func(context.Context)) bool
 	hosts   atomic.Pointer[map[string]*Host] // by name in wire format and lower case; nil: not read yet
-	checked atomic.Int64                     // when the file was looked at, Unix ns
+	checked atomic.Int64                     // when the file was last checked, Unix time in ns
 
 	mu      sync.Mutex // guards the fields below; held while the file is read
 	changed time.Time
@@ -42,16 +42,16 @@ type Hosts struct {
 // Host is the entry of a name in a hosts file.
 type Host struct {
 	addrs []netip.Addr
-	name  string // if this is the name of an address, as 1.2.0.192.in-addr.arpa
+	name  string // the name of an address, if the entry is that of a reverse name such as 1.2.0.192.in-addr.arpa
 }
 
-// NewHosts returns a hosts file, which Load reads. A long file that has changed is read again by spawn, which calls
-// its argument in a goroutine, with a context that ends when the file is not needed any more, or reports false.
+// NewHosts returns the hosts file at path, which Load must read first. spawn must call its argument in a new goroutine,
+// with a context that ends when the file is no longer needed, or report false. It is used to read a long file again.
 func NewHosts(path string, spawn func(func(context.Context)) bool) *Hosts {
 	return &Hosts{path: path, spawn: spawn}
 }
 
-// Load reads the file unless it has been read. After an error, the next call reads the file again.
+// Load reads the file, unless an earlier call has succeeded.
 func (f *Hosts) Load() error {
 	if f.hosts.Load() != nil {
 		return nil
@@ -68,8 +68,9 @@ func (f *Hosts) Load() error {
 	return f.readFile(context.Background(), info)
 }
 
-// Find returns the entry for the name of q, or nil. Load must have returned nil before. Every five seconds it checks
-// whether the file has changed. An unreadable file changes nothing, and no call waits for a long file.
+// Find returns the entry for the name of q, or nil. Load must have succeeded before. At most every five seconds it
+// checks whether the file has changed, and reads it again: a long file in the background. If that fails, the old
+// entries remain.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
 		f.refreshInBackground(now)
@@ -78,7 +79,8 @@ func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
-// refreshInBackground reads the file if it has changed. It lets mu go, which the caller holds.
+// refreshInBackground reads the file again if it has changed: a short file at once, and a long one in the background.
+// The caller must hold mu, which refreshInBackground or the background goroutine unlocks.
 func (f *Hosts) refreshInBackground(now time.Time) {
 	info, err := f.statFile(now)
 	read := func(ctx context.Context) {
@@ -96,13 +98,13 @@ func (f *Hosts) refreshInBackground(now time.Time) {
 	f.mu.Unlock()
 }
 
-// statFile asks the system about the file.
+// statFile returns the state of the file, and records the time of this check.
 func (f *Hosts) statFile(now time.Time) (os.FileInfo, error) {
 	f.checked.Store(now.UnixNano())
 	return os.Stat(f.path)
 }
 
-// readFile reads the file, unless ctx ends before. The caller holds mu.
+// readFile reads the file and replaces the entries. It fails when ctx ends. The caller holds mu.
 func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -127,8 +129,8 @@ func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	return nil
 }
 
-// addHosts adds a line, "ADDRESS NAME ALIAS... # comment". Like other readers of hosts files, it ignores text that it
-// cannot read.
+// addHosts adds the entries of one line, "ADDRESS NAME ALIAS... # comment". Like other readers of hosts files, it
+// ignores invalid text.
 func addHosts(hosts map[string]*Host, line string) {
 	line, _, _ = strings.Cut(line, "#")
 	fields := strings.Fields(line)
@@ -153,7 +155,7 @@ func addHosts(hosts map[string]*Host, line string) {
 		}
 		return h
 	}
-	first := "" // of those that are names
+	first := "" // the first valid name
 	for _, name := range fields[1:] {
 		h := at(name)
 		if h == nil {
@@ -164,8 +166,8 @@ func addHosts(hosts map[string]*Host, line string) {
 			h.addrs = append(h.addrs, ip)
 		}
 	}
-	// The first line of an address has its name. The unspecified address has none: lists of
-	// names to block are full of it.
+	// The first line of an address determines its name. The unspecified address has no name,
+	// because block lists use it for many names.
 	if reverse, err := dns.ReverseAddr(ip.String()); err == nil && !ip.IsUnspecified() && first != "" {
 		if h := at(reverse); h.name == "" {
 			h.name = dns.Fqdn(first)
@@ -173,9 +175,9 @@ func addHosts(hosts map[string]*Host, line string) {
 	}
 }
 
-// Answer answers a question for the name of h, or returns nil if h does not say. If a
-// name has addresses in the file, others that the world may know must not be found by
-// another way: in the other family, or in the hints of HTTPS and SVCB records.
+// Answer returns the response to a question for the name of h, or nil if the file does not determine it. If a name has
+// addresses in the file, the response for a missing address family, and for HTTPS and SVCB records, is empty. So a
+// program does not find public addresses of the name.
 func (h *Host) Answer(q *wire.Query) *dns.Msg {
 	m := new(dns.Msg)
 	header := func(t uint16) dns.RR_Header {

@@ -10,20 +10,20 @@ import (
 
 // scutilResolver is one resolver in the output of scutil.
 type scutilResolver struct {
-	domain         string // of the names that they are for, in lower case and without the last dot; empty: all names
-	order          int    // those with the least are asked first
+	domain         string // domain of the names that it resolves, in lower case and without the final dot; empty: all names
+	order          int    // the resolver with the lowest order is asked first
 	port           uint16
 	servers        []netip.Addr
-	isMulticast    bool // the names are asked for by multicast
-	isSupplemental bool // to others
+	isMulticast    bool // it uses multicast DNS
+	isSupplemental bool // flag "Supplemental": it is for its domain only
 }
 
-// ParseScutil reads the output of "scutil --dns" of macOS. It uses the first of the two lists. The second one, of
-// scoped queries, is for programs that choose a network interface. Resolvers without servers, for example for multicast
-// DNS, are omitted.
+// ParseScutil parses the output of "scutil --dns" of macOS. It uses the first of the two lists of resolvers. The second
+// list, "for scoped queries", is for programs that choose a network interface. Resolvers without servers and resolvers
+// for multicast DNS are omitted.
 func ParseScutil(out string) Configuration {
 	var all []*scutilResolver
-	var r *scutilResolver // that the lines are about
+	var r *scutilResolver // the current one
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "DNS configuration (") {
@@ -58,7 +58,7 @@ func ParseScutil(out string) Configuration {
 		}
 	}
 	if len(all) > 0 && !all[0].isSupplemental {
-		all[0].domain = "" // the network's name, and not the names that its servers are for
+		all[0].domain = "" // the network's search domain; its servers resolve all names
 	}
 	slices.SortStableFunc(all, func(a, b *scutilResolver) int { return cmp.Compare(a.order, b.order) })
 	found := Configuration{Domains: make(map[string][]netip.AddrPort)}

@@ -19,53 +19,54 @@ import (
 )
 
 const (
-	checkInterval = 5 * time.Second // as often as Go's resolver looks
-	maxServers    = 3               // servers that are used, see resolv.conf(5)
+	checkInterval = 5 * time.Second // as in Go's resolver
+	maxServers    = 3               // limit of the servers that are used, see resolv.conf(5)
 )
 
-// A Server is a DNS server that the system has.
+// A Server is a DNS server in the system's configuration.
 type Server struct {
 	Addr   string // host and port
-	Stream bool   // it is to be asked over TCP
+	Stream bool   // it is asked over TCP
 }
 
-// Configuration holds the servers that the system's configuration names.
+// Configuration lists the DNS servers that the system itself reports.
 type Configuration struct {
 	Servers []netip.AddrPort            // in the order of preference
-	Domains map[string][]netip.AddrPort // of those that are for the names in a domain only
+	Domains map[string][]netip.AddrPort // servers for the names in a domain only, by domain
 }
 
-// Servers are the system's servers, as the system itself or a resolv.conf file names them.
-// Both are read again when they may have changed. A Servers is safe for concurrent use.
+// Servers are the DNS servers of the system, from the system itself or from a resolv.conf file. Both are read again
+// when they may have changed. A Servers is safe for concurrent use.
 type Servers struct {
-	Ask  func() (Configuration, error) // the system; nil: the file is all there is
-	Path string                        // read if the system says nothing; empty: there is none
-	OK   func(addr string) bool        // whether the server at a host and port can be asked; others are left out
+	Ask  func() (Configuration, error) // asks the system; nil: only the file is read
+	Path string                        // the file, which is read if the system reports no servers; empty: there is none
+	OK   func(addr string) bool        // reports whether a server at a host and port is valid; other servers are omitted
 
-	// Spawn calls f in a goroutine that its owner waits for, or reports false if no more may begin.
+	// Spawn calls f in a goroutine that its owner waits for. It reports false after its owner was closed.
 	Spawn func(f func(context.Context)) bool
 
 	// The fields above are set before first use and only read after.
 
-	mu      sync.Mutex // guards the fields below; not held while the system is asked or the file is read
+	mu      sync.Mutex // guards the fields below; not held while the configuration is read
 	checked time.Time
-	reading chan struct{} // closed when what is being read is known; nil: nothing is
+	reading chan struct{} // closed when the running read has ended; nil: none is running
 	state   systemState
 }
 
-// systemState is the latest configuration that was read. Its fields are replaced, never changed.
+// systemState is the result of reading the configuration. Its fields are replaced, never changed.
 type systemState struct {
-	err            error // why no servers are known; nil if all is not
-	asked          bool  // the system has answered
+	err            error // why defaultServers is nil; otherwise nil
+	asked          bool  // Ask has succeeded at least once
 	changed        time.Time
 	size           int64
 	defaultServers []Server            // for all names
 	domains        map[string][]Server // in wire format and lower case
 	rotate         bool
-	version        uint64 // how often all and domains have become others
+	version        uint64 // number of changes of defaultServers and domains
 }
 
-// NewServers returns the servers that the file at path names, or the system's if path is empty.
+// NewServers returns the servers in the file at path, or the system's servers if path is empty. ok and spawn are
+// Servers.OK and Servers.Spawn.
 func NewServers(path string, ok func(addr string) bool, spawn func(func(context.Context)) bool) *Servers {
 	if path == "" {
 		return &Servers{Ask: askSystem, Path: systemConf, OK: ok, Spawn: spawn}
@@ -73,8 +74,8 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 	return &Servers{Path: path, OK: ok, Spawn: spawn}
 }
 
-// Domains returns the servers that the system asks about the names in some domains only, by the domain in wire format and
-// lower case. The map must not be changed.
+// Domains returns the servers for single domains, by the domain in wire format and lower case. The map must not be
+// changed.
 func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
 // HasRotateOption reports whether the file has the option rotate.
@@ -84,10 +85,11 @@ func (f *Servers) HasRotateOption() bool {
 	return f.state.rotate
 }
 
-// DefaultServers returns the servers for all names. If the system or the file names no servers, or the file is missing or must not
-// be read, it returns the local machine's addresses. It returns an error if no servers are known and reading failed for
-// another reason; the next call reads again. It returns nil and no error if Spawn's owner was closed before the first
-// read.
+// DefaultServers returns the servers for all names. If the configuration lists none, or the file is missing or not
+// readable for lack of permission, it returns the addresses of this machine.
+//
+// It returns an error if reading has failed for another reason and no servers are known; the next call reads again. It
+// returns nil and no error if Spawn reported false before the first read.
 func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
 	return k.defaultServers, k.err
@@ -96,8 +98,8 @@ func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 // Version returns a number that changes when the servers or their order change.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// RouteServers returns the servers that the system asks about q only, and the length of their domain
-// in wire format; 0: there are none.
+// RouteServers returns the servers for the longest domain that contains the name of q, and the length of the domain in
+// wire format. It returns nil and 0 if there is no such domain.
 func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f.Ask == nil {
 		return nil, 0
@@ -105,12 +107,12 @@ func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 	return domain.LongestMatch(f.latestState(now).domains, q)
 }
 
-// refreshPatience is how long questions wait for a new read of the configuration, when an old one is known. A file takes
-// less, and scutil on a busy machine more.
+// refreshPatience is how long questions wait for a new read of the configuration, if an old one is known. Reading a
+// file takes less time, and scutil on a busy machine more.
 const refreshPatience = 10 * time.Millisecond
 
-// latestState returns the latest configuration. If it may have changed, a goroutine reads it, and all questions of the
-// first resolvPatience wait for that. So questions that arrive together use the same servers.
+// latestState returns the latest configuration. If it may have changed, a goroutine reads it again, and questions wait
+// for that for up to refreshPatience. So questions that arrive together use the same servers.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.state, now.Sub(f.checked)
@@ -120,7 +122,7 @@ func (f *Servers) latestState(now time.Time) systemState {
 	}
 	if f.reading == nil {
 		f.reading = make(chan struct{})
-		if !f.Spawn(func(context.Context) { f.refreshState(had) }) { // it is over
+		if !f.Spawn(func(context.Context) { f.refreshState(had) }) { // the owner was closed
 			f.reading = nil
 			f.mu.Unlock()
 			return had
@@ -147,7 +149,8 @@ func (f *Servers) latestState(now time.Time) systemState {
 	return f.state
 }
 
-// refreshState reads the configuration again. After an error the known servers stay, and the next refresh reads again.
+// refreshState reads the configuration again; k is the latest state. After an error the known servers remain, and the
+// next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	all, domains := k.defaultServers, k.domains
 	ok, err := f.askSystem(&k)
@@ -173,9 +176,9 @@ func (f *Servers) refreshState(k systemState) {
 	f.reading = nil
 }
 
-// askSystem asks the system, and reports whether it has servers for all names. A system that has
-// answered before and does not now is busy: other servers must not be asked meanwhile about
-// names that only some of its servers know.
+// askSystem asks the system and stores the result in k. It reports whether the file must not be read: the system has
+// servers for all names, or it fails now after an earlier success. Then it is busy, and servers in the file must not
+// get names that only some of its servers know.
 func (f *Servers) askSystem(k *systemState) (bool, error) {
 	if f.Ask == nil {
 		return false, nil
@@ -195,7 +198,7 @@ func (f *Servers) askSystem(k *systemState) (bool, error) {
 	return k.defaultServers != nil, nil
 }
 
-// firstServers returns the first servers that can be asked.
+// firstServers returns the first maxServers servers that are valid.
 func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
 	for _, at := range servers {
 		if addr := at.String(); len(first) < maxServers && f.OK(addr) {
@@ -205,8 +208,9 @@ func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
 	return first
 }
 
-// readConfig reads the file, if it has changed. A file that is missing or must not be read names no servers, as for Go's
-// resolver. Any other error changes nothing: its cause, as that no file can be opened now, may pass.
+// readConfig reads the file into k if it has changed. A file that is missing or not readable for lack of permission
+// lists no servers, as in Go's resolver. Any other error is returned and changes nothing, because its cause may be
+// temporary.
 func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)
 	if err == nil && k.defaultServers != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {
@@ -238,8 +242,8 @@ func (f *Servers) readConfig(k *systemState) error {
 	return nil
 }
 
-// parseResolvConf returns the servers and the options in a resolv.conf file, whose lines may have any length: package dns stops
-// reading at a line above 64 KiB, and reports no error.
+// parseResolvConf returns the servers and options in a resolv.conf file. Lines may have any length. Package dns, in
+// contrast, stops without an error at a line above 64 KiB.
 func parseResolvConf(text string) (servers, options []string) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

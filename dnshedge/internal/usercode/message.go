@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// CopyMessage returns a copy of a message of a program's author, which shares nothing with the message. The error is for a message with a nil
-// record. Records of the author's own types may panic, which the caller recovers.
+// CopyMessage returns a deep copy of a message that the user's code has created. It returns an error if the message has
+// a nil record. It panics if a record type of the user panics; the caller must recover that.
 func CopyMessage(m *dns.Msg) (*dns.Msg, error) {
 	for _, section := range []struct {
 		name    string

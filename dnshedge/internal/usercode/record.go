@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// IsNilRecord reports whether a record is nil, or a nil pointer of a record's type. Methods of a nil pointer panic.
-// (*dns.DNSKEY).ToDS returns one for a digest that it does not support.
+// IsNilRecord reports whether a record is nil or a nil pointer in an interface. Methods of a nil pointer panic. For
+// example, (*dns.DNSKEY).ToDS returns nil for an unsupported digest.
 func IsNilRecord(rr dns.RR) bool {
 	if rr == nil {
 		return true

@@ -15,8 +15,9 @@ import (
 
 var errNoCertificate = errors.New("dnshedge: TLSConfig.GetClientCertificate returned neither a certificate nor an error")
 
-// GuardTLS wraps the functions, interfaces and keys in the configuration of a TLS client. When one panics, or returns neither a result nor an
-// error, the wrapper returns an error, or the default result where there is no error to return. The configuration must be a copy that nothing uses yet.
+// GuardTLS replaces the functions, interfaces and keys in the configuration of a TLS client by wrappers that recover
+// panics. After a panic, or without a result, a wrapper returns an error, or a default result where no error can be
+// returned. t must be a copy that is not in use yet.
 func GuardTLS(t *tls.Config) {
 	const field = "TLSConfig"
 	if f := t.GetClientCertificate; f != nil {
@@ -106,8 +107,8 @@ func (s guardedSessions) Put(key string, c *tls.ClientSessionState) {
 	RunGuarded(func() { s.cache.Put(key, c) })
 }
 
-// guardKey returns a key whose Sign returns an error where that of key panics. It returns keys of the standard library, and keys that
-// cannot sign, unchanged.
+// guardKey returns a key whose Sign methods return an error if those of key panic. It returns keys of the standard
+// library, and keys that cannot sign, unchanged.
 func guardKey(key crypto.PrivateKey) crypto.PrivateKey {
 	switch key := key.(type) {
 	case *rsa.PrivateKey, *ecdsa.PrivateKey, ed25519.PrivateKey:

@@ -1,5 +1,5 @@
-// Package usercode calls the user's code on goroutines of this module. The user cannot recover a panic there, and it
-// would end the process. So package usercode recovers it and returns an error.
+// Package usercode calls functions of the user on goroutines of this module. There a panic would end the process,
+// because the user cannot recover it. So package usercode recovers it and returns an error.
 package usercode
 
 import (
@@ -10,24 +10,25 @@ import (
 	"time"
 )
 
-// A PanicError is the panic of code that a program's author has set in a field.
+// A PanicError is the error of a function or interface of the user that has panicked.
 type PanicError struct {
-	Field string // as "Dialer"
-	Value any    // of the panic
+	Field string // the configuration field, such as "Dialer"
+	Value any    // value of the panic
 }
 
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("dnshedge: %s panicked: %v", e.Field, e.Value)
 }
 
-// RecoverPanic makes a panic the error of the function that defers it.
+// RecoverPanic must be deferred. It recovers a panic of the surrounding function and stores it in err, as a *PanicError
+// with the given field.
 func RecoverPanic(field string, err *error) {
 	if p := recover(); p != nil {
 		*err = &PanicError{field, p}
 	}
 }
 
-// RunGuarded calls f, and recovers from its panic without telling anybody.
+// RunGuarded calls f, and drops a panic of f.
 func RunGuarded(f func()) {
 	defer func() { _ = recover() }()
 	f()
@@ -40,8 +41,8 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// DialGuarded calls d.DialContext. It returns a [PanicError] if d panics, and an error if d returns neither a
-// connection nor an error. Methods of the connection return a PanicError when a method of d's connection panics.
+// DialGuarded calls d.DialContext. It returns a *PanicError if d panics, and an error if d returns neither a connection
+// nor an error. The connection is wrapped as by WrapConn.
 func DialGuarded(ctx context.Context, d Dialer, network, address string) (conn net.Conn, err error) {
 	defer RecoverPanic("Dialer", &err)
 	conn, err = d.DialContext(ctx, network, address)
@@ -54,8 +55,8 @@ func DialGuarded(ctx context.Context, d Dialer, network, address string) (conn n
 	return WrapConn(conn), nil
 }
 
-// WrapConn returns a connection whose methods return a [PanicError] when a method of c panics. It returns connections
-// of package net unchanged.
+// WrapConn returns a connection whose methods return a *PanicError if a method of c panics. It returns connections of
+// package net unchanged.
 func WrapConn(c net.Conn) net.Conn {
 	switch c.(type) {
 	case *net.TCPConn, *net.UDPConn, *net.UnixConn, *Conn:
@@ -66,12 +67,12 @@ func WrapConn(c net.Conn) net.Conn {
 
 const connField = "method of a net.Conn"
 
-// Conn is a connection of an unknown type. It can be compared, whatever the type.
+// Conn wraps a connection of the user's type and recovers its panics. Conns can be compared, whatever the type.
 type Conn struct{ conn net.Conn }
 
 var _ net.Conn = (*Conn)(nil)
 
-// NetConn returns the connection of the unknown type.
+// NetConn returns the wrapped connection.
 func (c *Conn) NetConn() net.Conn { return c.conn }
 
 func (c *Conn) Read(b []byte) (n int, err error) {
@@ -84,13 +85,12 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return c.conn.Write(b)
 }
 
-// Close closes the connection.
 func (c *Conn) Close() (err error) {
 	defer RecoverPanic(connField, &err)
 	return c.conn.Close()
 }
 
-// CloseWrite closes the connection for writing, if its type has that method.
+// CloseWrite closes the writing side. It returns errors.ErrUnsupported if the wrapped connection cannot do that.
 func (c *Conn) CloseWrite() (err error) {
 	defer RecoverPanic(connField, &err)
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
@@ -99,31 +99,28 @@ func (c *Conn) CloseWrite() (err error) {
 	return errors.ErrUnsupported
 }
 
-// LocalAddr returns nil if the connection does not know its address.
+// LocalAddr returns the local address, or nil if the method of the wrapped connection panics.
 func (c *Conn) LocalAddr() (a net.Addr) {
 	defer func() { _ = recover() }()
 	return c.conn.LocalAddr()
 }
 
-// RemoteAddr returns nil if the connection does not know its address.
+// RemoteAddr returns the remote address, or nil if the method of the wrapped connection panics.
 func (c *Conn) RemoteAddr() (a net.Addr) {
 	defer func() { _ = recover() }()
 	return c.conn.RemoteAddr()
 }
 
-// SetDeadline sets both deadlines.
 func (c *Conn) SetDeadline(t time.Time) (err error) {
 	defer RecoverPanic(connField, &err)
 	return c.conn.SetDeadline(t)
 }
 
-// SetReadDeadline sets the deadline of Read.
 func (c *Conn) SetReadDeadline(t time.Time) (err error) {
 	defer RecoverPanic(connField, &err)
 	return c.conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline sets the deadline of Write.
 func (c *Conn) SetWriteDeadline(t time.Time) (err error) {
 	defer RecoverPanic(connField, &err)
 	return c.conn.SetWriteDeadline(t)

@@ -6,19 +6,19 @@ import (
 	"sync/atomic"
 )
 
-// maxHostsOfAddress is how many hosts a connection to an address that they share belongs to at most.
+// maxHostsOfAddress limits the hosts to which a connection to a shared address belongs.
 const maxHostsOfAddress = 8
 
 // returnedAddresses are the addresses that LookupNetIP has returned, which its callers may dial. Names.mu guards it.
 type returnedAddresses struct {
-	hosts  map[netip.Addr][]*host // maxGiven at most, the last one at the end
-	shared atomic.Int64           // addresses of more than one host
+	hosts  map[netip.Addr][]*host // at most maxHostsOfAddress; the latest is last
+	shared atomic.Int64           // number of addresses with several hosts; read without a lock
 }
 
-// hostKey is the key of a context's value: the host of the request that a connection is made for.
+// hostKey is the context key for the host of the request for which a connection is made.
 type hostKey struct{}
 
-// addHost makes h the last of an address's hosts.
+// addHost makes h the latest host of an address.
 func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	if len(hosts) > 0 && hosts[len(hosts)-1] == h {

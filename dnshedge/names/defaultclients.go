@@ -9,16 +9,17 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// defaultClients is the Client that a Names without an Exchanger asks. It is safe for concurrent use.
+// defaultClients creates the Client of a Names without an Exchanger. It is safe for concurrent use.
 type defaultClients struct {
 	hosts string // path of the hosts file
 
-	mu      sync.Mutex // guards the fields below
-	clients []*dnshedge.Client
+	mu      sync.Mutex         // guards the fields below
+	clients []*dnshedge.Client // the last one is in use
 }
 
-// getClient returns the Client. While there is no hosts file, each call looks for the file. When there is one, another Client,
-// which reads it, replaces the first. A file that exists and cannot be read fails the lookup, as for any Client.
+// getClient returns the Client. As long as there is no hosts file, each call looks for it. When the file appears, a new
+// Client with that file replaces the first Client. If the file exists and cannot be read, lookups fail, as with any
+// Client.
 func (o *defaultClients) getClient() *dnshedge.Client {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -33,13 +34,13 @@ func (o *defaultClients) getClient() *dnshedge.Client {
 	return c
 }
 
-// hasHosts reports whether there is a hosts file, as far as can be known.
+// hasHosts reports whether the hosts file exists. It returns true if that cannot be determined.
 func (o *defaultClients) hasHosts() bool {
 	_, err := os.Stat(o.hosts)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// closeClients closes the Clients. get must not be called any more.
+// closeClients closes the Clients. getClient must not be called any more.
 func (o *defaultClients) closeClients() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
