@@ -13,18 +13,20 @@ import (
 // Another endpoint gets the harmless headers, the headers and parameters in its Keep, and the headers that its Prepare adds. A request with
 // any other header or parameter is not sent to it: without that header, the request could have another meaning.
 
-// harmlessHeaders are headers that describe the requested representation or identify the request, and contain no secret.
+// harmlessHeaders are request headers that any endpoint may get. They select a representation or identify the request,
+// and contain no secret.
 var harmlessHeaders = headerSet("Accept Accept-Charset Accept-Encoding Accept-Language Cache-Control Connection Content-Encoding Content-Language Content-Length Content-Type " +
 	"Dnt Hedge-Attempt Idempotency-Key Keep-Alive Pragma Prefer Priority Range Save-Data User-Agent X-Idempotency-Key " +
 	"B3 X-B3-Traceid X-B3-Spanid X-B3-Parentspanid X-B3-Sampled X-B3-Flags Traceparent Tracestate Uber-Trace-Id " +
 	"X-Amzn-Trace-Id X-Client-Request-Id X-Cloud-Trace-Context X-Correlation-Id X-Request-Id " +
 	"Amz-Sdk-Invocation-Id Amz-Sdk-Request X-Goog-Api-Client X-Amz-Checksum-Mode")
 
-// removableHeaders are headers that do not change the meaning of a request. They are removed, because they identify the caller.
+// removableHeaders are request headers without effect on the response. They identify the caller, so they are removed
+// for another endpoint.
 var removableHeaders = headerSet("From Referer")
 
-// credentialHeaders are removed from a request to an endpoint with a Prepare, which sets its own credentials. Without a Prepare, a request
-// with one of these headers is not eligible.
+// credentialHeaders are removed for an endpoint with a Prepare function, which sets credentials of its own. A request
+// with one of these headers is not eligible for an endpoint without a Prepare.
 var credentialHeaders = headerSet("Authorization Cookie Proxy-Authorization Signature Signature-Input " +
 	"X-Amz-Content-Sha256 X-Amz-Date X-Amz-Security-Token X-Ms-Date Api-Key X-Api-Key X-Goog-Api-Key Ocp-Apim-Subscription-Key")
 
@@ -36,10 +38,11 @@ func headerSet(names string) map[string]bool {
 	return all
 }
 
-// namePatterns are names of headers and parameters in lower case. A name that ends in * stands for all names with that prefix.
+// A namePatterns value lists names of headers and query parameters in lower case. A trailing * matches any rest of the
+// name.
 type namePatterns []string
 
-// parseNames validates the names in Keep or Drop of a [Config].
+// parseNames validates the names in the field Keep or Drop of a [Config], and converts them to lower case.
 func parseNames(field string, given []string) (n namePatterns, err error) {
 	for _, name := range given {
 		if name == "" || strings.ContainsAny(strings.TrimSuffix(name, "*"), "* \t\r\n:") {
@@ -50,7 +53,7 @@ func parseNames(field string, given []string) (n namePatterns, err error) {
 	return n, nil
 }
 
-// containsName reports whether n contains a name, ignoring case. Prefix patterns do not count.
+// containsName reports whether n lists the full name, ignoring case. It ignores patterns with *.
 func (n namePatterns) containsName(name string) bool {
 	for _, other := range n {
 		if strings.EqualFold(name, other) {
@@ -60,7 +63,7 @@ func (n namePatterns) containsName(name string) bool {
 	return false
 }
 
-// matchesName reports whether a name or a prefix pattern of n matches a name, ignoring case.
+// matchesName reports whether a name or pattern in n matches the given name, ignoring case.
 func (n namePatterns) matchesName(name string) bool {
 	for _, other := range n {
 		prefix, isPrefix := strings.CutSuffix(other, "*")
@@ -71,9 +74,9 @@ func (n namePatterns) matchesName(name string) bool {
 	return n.containsName(name)
 }
 
-// Eligible returns the endpoints to which req may be sent. There is none if the URL of req is not below the first endpoint; otherwise the
-// first endpoint is among them. The obstacle is a reason, such as "header X-Tenant", for which req cannot be sent to another endpoint; ""
-// if there is none.
+// Eligible returns the endpoints to which req may be sent. The set is empty if the URL of req is not below the URL of
+// the first endpoint; otherwise it contains the first endpoint. If an endpoint is not eligible, obstacle describes a
+// reason, such as "header X-Tenant".
 func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	u, first := req.URL, &s.endpoints[0]
 	if u == nil || u.Scheme != first.scheme || u.Opaque != "" || httpattempt.HostName(u.Scheme, u.Host) != first.host {
@@ -97,8 +100,8 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	return eligible, obstacle
 }
 
-// findObstacle returns the reason why req cannot be sent to e; "" if there is none. The argument rest is the path of req without the base
-// path of the first endpoint.
+// findObstacle returns the reason why req must not be sent to e, or "" if it may be sent. The argument rest is the path
+// of req after the base path of the first endpoint.
 func (e *endpoint) findObstacle(req *http.Request, rest string) string {
 	for name := range req.Header {
 		if _, ok := e.classifyHeader(name); !ok {
@@ -115,7 +118,8 @@ func (e *endpoint) findObstacle(req *http.Request, rest string) string {
 	return obstacle
 }
 
-// classifyHeader reports whether a header is sent to e, and whether a request with the header may be sent to e.
+// classifyHeader decides about a request header of the given name. The result isSent reports whether e gets the header.
+// The result isEligible reports whether a request with the header may be sent to e at all.
 func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	switch known := textproto.CanonicalMIMEHeaderKey(header); {
 	case e.drop.matchesName(header):
@@ -132,7 +136,8 @@ func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	return false, false
 }
 
-// filterQuery returns the part of a raw query that is sent to e, or the obstacle for which the request cannot be sent to e.
+// filterQuery returns the parameters of a raw query that e gets. If the request must not be sent to e because of a
+// parameter, it returns "" and a description of the obstacle.
 func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
 	if strings.Contains(raw, ";") { // some servers read it as &
 		return "", "; in the query"
@@ -155,7 +160,8 @@ func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
 	return strings.Join(parts, "&"), ""
 }
 
-// hasParameters reports whether an escaped path has parameters, such as ;jsessionid=.
+// hasParameters reports whether an escaped path has path parameters, such as ;jsessionid=1. It is true for an invalid
+// escape.
 func hasParameters(escaped string) bool {
 	path, err := url.PathUnescape(escaped)
 	return err != nil || strings.Contains(path, ";")

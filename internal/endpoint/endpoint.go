@@ -1,6 +1,6 @@
-// Package endpoint selects the endpoint of each attempt of a call: a region, a provider or a replica of a service. It decides which HTTP
-// requests may be sent to which endpoints, rewrites requests and responses, and ejects endpoints that fail or are slow. It neither starts
-// attempts nor spends the hedge budget.
+// Package endpoint selects the endpoint of each attempt of a call. An endpoint is a region, a provider or a replica of
+// a service. The package decides to which endpoints an HTTP request may be sent, rewrites requests and responses, and
+// ejects endpoints that fail or are slow. It neither starts attempts nor spends the hedge budget.
 package endpoint
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/gohedge/hedge/internal/redact"
 )
 
-// MaxEndpoints is the largest number of endpoints: a [Mask] has a bit for each.
+// MaxEndpoints is the largest number of endpoints of a client. It is the number of bits of a [Mask].
 const MaxEndpoints = 8
 
 // MaxCost is the largest cost of a hedge, in tokens.
 const MaxCost = 100
 
-// A Config holds the settings of one endpoint. The public type Endpoint documents the fields.
+// A Config holds the settings of one endpoint, as the user gave them. The type hedge.Endpoint documents the fields.
 type Config struct {
 	URL     string
-	Cost    int // in tokens; 0: one
+	Cost    int // the price of a hedge in tokens; 0 means 1
 	Prepare func(*http.Request) error
 	Keep    []string
 	Drop    []string
@@ -35,31 +35,31 @@ type Mask uint8
 // Has reports whether endpoint i is in m.
 func (m Mask) Has(i int) bool { return m&(1<<i) != 0 }
 
-// With returns m with endpoint i.
+// With returns m plus endpoint i.
 func (m Mask) With(i int) Mask { return m | 1<<i }
 
-// maskUpTo returns the endpoints from 0 to i.
+// maskUpTo returns the Mask of the endpoints 0 to i, inclusive.
 func maskUpTo(i int) Mask { return Mask(2)<<i - 1 }
 
-// A Set is the endpoints of a client in order of preference. It does not change. A nil Set has no endpoints.
+// A Set holds the endpoints of a client in order of preference. It is immutable. A nil Set has no endpoints.
 type Set struct {
 	endpoints []endpoint
 	urls      []string // the URLs, as the user gave them
 }
 
-// An endpoint is a validated and parsed Config.
+// An endpoint is a validated and parsed [Config].
 type endpoint struct {
 	givenURL   string // the URL, as the user gave it
 	scheme     string
 	authority  string // host and port, as the user gave them
 	host       string // in the form of [httpattempt.HostName]
-	basePath   string // escaped, without a slash at its end
-	cost       int    // in tokens
+	basePath   string // escaped, without a trailing slash
+	cost       int    // the price of a hedge in tokens
 	prepare    func(*http.Request) error
 	keep, drop namePatterns
 }
 
-// NewSet returns the Set of the endpoints. The error names the first invalid endpoint and the reason.
+// NewSet validates the endpoints and returns their Set. The error names the first invalid endpoint and the reason.
 func NewSet(given []Config) (*Set, error) {
 	if n := len(given); n < 2 || n > MaxEndpoints {
 		return nil, fmt.Errorf("%d endpoints: there must be 2 to %d", n, MaxEndpoints)
@@ -77,7 +77,7 @@ func NewSet(given []Config) (*Set, error) {
 	return s, nil
 }
 
-// parseConfig validates c, regardless of the other endpoints.
+// parseConfig validates and parses c. It does not compare c with other endpoints.
 func parseConfig(c Config) (e endpoint, err error) {
 	u, err := url.Parse(c.URL)
 	switch {
@@ -113,7 +113,8 @@ func parseConfig(c Config) (e endpoint, err error) {
 	return e, err
 }
 
-// addEndpoint appends an endpoint, or returns an error if it contradicts the endpoints before it.
+// addEndpoint appends the endpoint e, which was parsed from c. It returns an error if e conflicts with an earlier
+// endpoint, or if e is the first endpoint and has a setting that only later endpoints may have.
 func (s *Set) addEndpoint(e endpoint, c Config) error {
 	if len(s.endpoints) == 0 {
 		if c.Prepare != nil || len(c.Keep) > 0 || len(c.Drop) > 0 || c.Cost > 1 {
@@ -134,7 +135,7 @@ func (s *Set) addEndpoint(e endpoint, c Config) error {
 // URLs returns the URLs of the endpoints, as the user gave them. The caller must not change them.
 func (s *Set) URLs() []string { return s.urls }
 
-// MaxCost returns the largest cost of a hedge, in tokens. It is 0 for a nil Set.
+// MaxCost returns the highest price of a hedge at any endpoint, in tokens. It is 0 for a nil Set.
 func (s *Set) MaxCost() (cost int) {
 	if s == nil {
 		return 0
@@ -145,13 +146,15 @@ func (s *Set) MaxCost() (cost int) {
 	return cost
 }
 
-// cutBasePath removes the base path of e from the start of an escaped path. It reports false if the path is not below the base path.
+// cutBasePath returns path, which is escaped, without the base path of e. It reports false if path is not below the
+// base path.
 func (e *endpoint) cutBasePath(path string) (rest string, ok bool) {
 	rest, ok = strings.CutPrefix(path, e.basePath)
 	return rest, ok && (rest == "" || rest[0] == '/')
 }
 
-// hasDotSegment reports whether some servers find a segment "." or ".." in an escaped path. Such a path may leave its directory.
+// hasDotSegment reports whether a server may read a segment of an escaped path as "." or "..". A server may then serve
+// a resource outside the base path. It is true for an invalid escape.
 func hasDotSegment(escaped string) bool {
 	path, err := url.PathUnescape(escaped)
 	if err != nil {

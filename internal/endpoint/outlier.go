@@ -8,57 +8,57 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Thresholds of outcomes. Each is a number of outcomes, or a share of them.
+// Thresholds for ejecting and restoring endpoints, in outcomes or as a share of outcomes.
 const (
 	outcomeWeight = 1.0 / 256 // weight of one outcome in the moving average of bad outcomes
-	ejectShare    = 0.08      // share of bad outcomes that ejects an endpoint: the default budget of 10 % pays for few hedges beyond
-	restoreShare  = 0.06      // upper bound of the share after a restore, so that a few failures do not eject the endpoint again
+	ejectShare    = 0.08      // share of bad outcomes that ejects an endpoint; with more, the default budget of 10 % pays for few hedges
+	restoreShare  = 0.06      // upper limit of the share after a restore, so that a few failures do not eject the endpoint again
 	ejectRun      = 6         // consecutive bad outcomes that eject an endpoint
-	restoreRun    = 32        // consecutive good outcomes that restore an endpoint to which calls then return
-	minLatencies  = 8         // answers that make a latency known: the first ones include the time to connect
+	restoreRun    = 32        // consecutive good outcomes that restore an endpoint that gets primaries afterwards
+	minLatencies  = 8         // answers after which a latency is known; the first answers include the time to connect
 )
 
-// Intervals of trials, each a number of calls or hedges.
+// Intervals of probes and trials, in calls or hedges.
 const (
 	probeInterval         = 100  // calls between two probes of an ejected endpoint: 1 % of the calls
 	promisingInterval     = 20   // calls between two probes if the last one succeeded, or if few latencies of the endpoint are known
-	measureInterval       = 1000 // calls between two probes that measure again an endpoint to which no primaries go
-	unpaidProbeInterval   = 7    // calls between two probes if the first was denied: no multiple of the 10 calls in which a budget earns a token
-	hedgesPerEjectedTrial = 10   // one hedge in so many is sent to an ejected endpoint
+	measureInterval       = 1000 // calls between two probes that measure the latency of an endpoint again
+	deniedProbeInterval   = 7    // calls between two probes if the first was denied; not a multiple of 10, because a budget may gain one token in 10 calls
+	hedgesPerEjectedTrial = 10   // one of this many hedges is sent to an ejected endpoint
 )
 
-// Factors of a latency.
+// Factors by which a latency is compared with another latency.
 const (
-	slowerFactor     = 1.25 // an endpoint that takes this much longer than usual gets no first hedge
-	silenceFactor    = 4    // without an answer for this long, an endpoint is responsible for the delay
-	lateAnswerFactor = 2    // an answer, or a probe without one, is late after this long: jitter rarely doubles a latency
+	slowerFactor     = 1.25 // an endpoint that is slower by this factor than the usual latency gets no first hedge
+	silenceFactor    = 4    // an endpoint that does not answer in this multiple of the usual latency counts as unresponsive
+	lateAnswerFactor = 2    // an answer, or a missing answer to a probe, is late after this multiple of a latency; jitter rarely doubles a latency
 )
 
-// A Detector is the outlier detector of one key: it counts the outcomes of attempts at each endpoint, and ejects and restores endpoints. It
-// serves HTTP endpoints and the connections of gRPC calls. It is safe for concurrent use. The zero Detector is ready to use: no endpoint is
-// ejected, and events are not reported.
+// A Detector detects outliers among the endpoints of one latency key. It counts the outcomes of attempts at each
+// endpoint, and ejects and restores endpoints. Its endpoints are HTTP endpoints or connections of gRPC calls. The zero
+// Detector is ready to use and reports no events. A Detector is safe for concurrent use.
 //
-// An outcome of an endpoint is bad if the attempt fails, or if a later hedge at another endpoint is faster. If a hedge at the same endpoint
-// is faster, the outcome is good. So slow calls eject an endpoint only while hedges at that endpoint do not help.
+// An outcome is bad if the attempt fails, or if a later hedge at another endpoint is faster. An outcome is good if a
+// hedge at the same endpoint is faster. So slow calls eject an endpoint only if hedges at that endpoint do not help.
 //
-// One call in a hundred has a probe: a copy of the call that is sent to an ejected endpoint at the same time. Successful probes restore the
-// endpoint.
+// One in a hundred calls sends a probe to an ejected endpoint: a copy that starts together with the primary. Enough
+// successful probes restore the endpoint.
 type Detector struct {
-	key   *policy.Key // to which events are reported; nil: they are not reported
-	names []string    // of the endpoints; nil without a key
+	key   *policy.Key // receives events; nil: events are not reported
+	names []string    // names of the endpoints; nil without a key
 
 	mu            sync.Mutex // guards the fields below
 	endpoints     [MaxEndpoints]endpointState
-	calls         int  // calls that have begun
-	skippedTrials int  // hedges to other endpoints since the last hedge to an ejected endpoint
-	forgotten     bool // the key was evicted: events are no longer reported
+	calls         int  // number of calls for which a probe was considered
+	skippedTrials int  // hedges that were not sent to an ejected endpoint, since the last hedge that was
+	evicted       bool // whether the key was evicted; events are then no longer reported
 }
 
 // An endpointState is the state of one endpoint.
 type endpointState struct {
-	ejected       bool // calls go to other endpoints
-	ejectedAsSlow bool // it is ejected because calls were overtaken, and none has failed since
-	lastProbe     int  // value of calls at the last probe of the endpoint, or when it was ejected
+	ejected       bool // calls use other endpoints
+	ejectedAsSlow bool // the endpoint was ejected for being overtaken, and has had no failure since
+	lastProbe     int  // value of Detector.calls at the last probe or ejection
 	outcomes
 	latency
 	unanswered
@@ -66,46 +66,46 @@ type endpointState struct {
 	counters Counters
 }
 
-// outcomes are the results of attempts at an endpoint.
+// An outcomes value summarizes the outcomes of attempts at one endpoint.
 type outcomes struct {
 	badShare     float64 // moving average of bad outcomes
 	badRun       int     // consecutive bad outcomes
 	goodRun      int     // consecutive good outcomes since the endpoint was ejected
-	suspected    bool    // a hedge at the same endpoint did not help a call, and no outcome has been good since
-	hedgesFutile bool    // the last hedge of a call to the endpoint lost though it had time to answer
+	suspected    bool    // a hedge at this endpoint did not help a call, and no good outcome has followed
+	hedgesFutile bool    // the last hedge of a call to this endpoint had time to answer and lost
 }
 
-// latency is the time that an endpoint takes to answer.
+// A latency estimates the time in which one endpoint answers.
 type latency struct {
-	expectedLatency  time.Duration // moving average of answers or, before the first answer, the longest wait for one
-	samples          int           // number of answers, at most minLatencies
-	lastPromptAnswer time.Time     // time of the last answer that came before the next endpoint would have answered
+	expectedLatency  time.Duration // moving average of the latencies; before the first answer, the longest time that an attempt has waited
+	samples          int           // number of answers, counted up to minLatencies
+	lastPromptAnswer time.Time     // time of the last answer that arrived before the next endpoint was expected to answer
 }
 
-// unanswered counts the calls that an endpoint has not answered.
+// An unanswered value counts primaries that one endpoint has not answered.
 type unanswered struct {
-	unansweredCalls int       // calls that began at the endpoint since its last answer
-	unansweredSince time.Time // start of the first of them
+	unansweredCalls int       // primaries since the last answer
+	unansweredSince time.Time // start of the first of these primaries
 }
 
-// ejectionLog is the state of an endpoint that was logged last.
+// An ejectionLog holds the last logged state of one endpoint, to limit the rate of log records.
 type ejectionLog struct {
 	notice policy.ReportThrottle
-	logged bool // the last log record was that of an ejection
+	logged bool // whether the last log record reported an ejection
 }
 
-// Counters count the attempts at one endpoint.
+// Counters count the attempts at one endpoint since the Detector was created.
 type Counters struct {
 	Calls     int64 // primaries
 	Hedges    int64
-	Failures  int64 // bad outcomes: the attempt has failed
-	Overtaken int64 // bad outcomes: another endpoint was faster, or the caller's deadline passed
+	Failures  int64 // attempts that failed
+	Overtaken int64 // attempts that were slower than another endpoint or than the caller's deadline
 }
 
 var _ policy.EvictionListener = (*Detector)(nil)
 
-// LoadDetector returns the detector of a key, and makes it if the key has none. The key is that of the first endpoint. The first call for a
-// key sets the names of the endpoints, which the caller must not change.
+// LoadDetector returns the detector of a latency key. If the key has none, it creates one with the given names of the
+// endpoints, which the caller must not change. The key is that of the first endpoint.
 func LoadDetector(k *policy.Key, names []string) *Detector {
 	if d, ok := k.Extension.Load().(*Detector); ok {
 		return d
@@ -124,8 +124,8 @@ func LoadDetector(k *policy.Key, names []string) *Detector {
 type Snapshot struct {
 	Counters
 	Name     string  // "" if the Detector has no names
-	Ejected  bool    // calls go to other endpoints
-	Slow     bool    // it is ejected because calls were overtaken, and none has failed since
+	Ejected  bool    // calls use other endpoints
+	Slow     bool    // the endpoint was ejected for being overtaken, and has had no failure since
 	BadShare float64 // moving average of bad outcomes
 }
 
@@ -137,7 +137,7 @@ func (d *Detector) Snapshot(i int) Snapshot {
 	return Snapshot{s.counters, d.endpointName(i), s.ejected, s.ejectedAsSlow, s.badShare}
 }
 
-// Snapshots returns the states of all endpoints that have names.
+// Snapshots returns the states of all endpoints, in order. It returns nil if the Detector has no names.
 func (d *Detector) Snapshots() (all []Snapshot) {
 	for i := range d.names {
 		all = append(all, d.Snapshot(i))
@@ -152,26 +152,26 @@ func (d *Detector) endpointName(i int) string {
 	return ""
 }
 
-// Forget restores all endpoints when the key is evicted. If report is not nil, the caller must call it without holding locks: it calls
-// observers.
+// Forget stops the reporting of events, because the key was evicted. The function report tells observers that the
+// ejected endpoints are restored. It is nil if no endpoint is ejected. The caller must call it without holding locks.
 func (d *Detector) Forget() (report func()) {
-	return d.changeAll(func(*endpointState) { d.forgotten = true })
+	return d.changeAll(func(*endpointState) { d.evicted = true })
 }
 
-// Reset clears the state of all endpoints, except their counters. If report is not nil, the caller must call it without holding locks: it
-// calls observers.
+// Reset clears the state of all endpoints and keeps their counters. The function report tells observers that the
+// ejected endpoints are restored. It is nil if no endpoint was ejected. The caller must call it without holding locks.
 func (d *Detector) Reset() (report func()) {
 	return d.changeAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
 }
 
-// changeAll calls change for each endpoint with mu held. It returns a function that reports the endpoints that were ejected as restored;
-// nil if none was ejected.
+// changeAll calls change for each endpoint with mu held. The function report tells observers that the endpoints that
+// were ejected before are restored. It is nil if there were none.
 func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
 	var restored Mask
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range d.endpoints {
-		if d.endpoints[i].ejected && !d.forgotten {
+		if d.endpoints[i].ejected && !d.evicted {
 			restored = restored.With(i)
 		}
 	}
@@ -190,14 +190,16 @@ func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
 	}
 }
 
-// reportEvent reports an event of endpoint i to observers. The caller does not hold mu.
+// reportEvent reports an event of endpoint i to observers. The caller must not hold mu, because observers may call the
+// Detector.
 func (d *Detector) reportEvent(i int, kind observe.EndpointKind) {
 	if d.key != nil {
 		d.key.ReportEndpointEvent(observe.EndpointEvent{Endpoint: d.endpointName(i), Kind: kind})
 	}
 }
 
-// updateEndpoint calls change for endpoint i with mu held. If that ejects or restores the endpoint, it reports the event.
+// updateEndpoint calls change for endpoint i with mu held. If that ejects or restores the endpoint, updateEndpoint
+// reports and logs the event.
 func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	d.mu.Lock()
 	s := &d.endpoints[i]
@@ -206,9 +208,9 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	if s.ejected && !before {
 		s.lastProbe = d.calls
 	}
-	ejected, changed, isLogged := s.ejected, s.ejected != before && !d.forgotten, false
+	ejected, changed, isLogged := s.ejected, s.ejected != before && !d.evicted, false
 	entry := policy.Change{Kind: policy.KindEndpoint, Bad: ejected, Endpoint: d.endpointName(i)}
-	if (ejected != before || ejected != s.logged) && !d.forgotten { // otherwise the ReportThrottle has no change to record or to report
+	if (ejected != before || ejected != s.logged) && !d.evicted { // otherwise the ReportThrottle has no change to record or to report
 		if entry.Dropped, isLogged = s.notice.Update(time.Now(), policy.MinChangeInterval, ejected); isLogged {
 			s.logged = ejected
 			if s.ejectedAsSlow {
@@ -228,18 +230,18 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	}
 }
 
-// SelectPrimary returns the endpoint of a call's primary: the first endpoint in among that is not ejected. If all are ejected, it returns the
-// endpoint with the fewest consecutive bad outcomes. It counts the call.
-func (d *Detector) SelectPrimary(among Mask) int {
+// SelectPrimary returns the endpoint of a call's primary, and counts the call. It selects the first candidate that is
+// not ejected. If all are ejected, it selects the one with the fewest consecutive bad outcomes.
+func (d *Detector) SelectPrimary(candidates Mask) int {
 	d.mu.Lock()
-	i := d.selectBest(among)
-	isSilent := d.isUnresponsive(among, i)
+	i := d.selectBest(candidates)
+	isSilent := d.isUnresponsive(candidates, i)
 	d.mu.Unlock()
 	if isSilent {
 		d.updateEndpoint(i, func(s *endpointState) { s.ejected, s.goodRun = true, 0 })
 	}
 	d.mu.Lock()
-	i = d.selectBest(among)
+	i = d.selectBest(candidates)
 	s := &d.endpoints[i]
 	s.counters.Calls++
 	if s.unansweredCalls++; s.unansweredCalls == 1 {
@@ -250,24 +252,26 @@ func (d *Detector) SelectPrimary(among Mask) int {
 	return i
 }
 
-// isUnresponsive reports whether endpoint i has left more than ejectRun calls unanswered for much longer than the next endpoint takes to
-// answer. So an endpoint can be ejected although no hedge was sent. The caller holds mu.
-func (d *Detector) isUnresponsive(among Mask, i int) bool {
-	s, next := &d.endpoints[i], d.findNext(among, i)
+// isUnresponsive reports whether endpoint i has left more than ejectRun calls unanswered, for silenceFactor times the
+// latency of the next endpoint. So an endpoint can be ejected although no hedge is sent. The caller holds mu.
+func (d *Detector) isUnresponsive(candidates Mask, i int) bool {
+	s, next := &d.endpoints[i], d.findNext(candidates, i)
 	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].expectedLatency > 0 && time.Since(s.unansweredSince) >= silenceFactor*d.endpoints[next].expectedLatency
 }
 
-// selectProbe returns the endpoint of the probe of a call whose primary uses endpoint primary; -1 if the call has no probe. The probe goes to
-// an ejected endpoint before primary, or to a later endpoint that may be faster than median, the usual latency at primary. A probe that has
-// no answer after limit is a bad outcome; limit 0 is no limit. It counts the call.
-func (d *Detector) selectProbe(among Mask, primary int, median time.Duration) (i int, limit time.Duration) {
+// selectProbe returns the endpoint to which a call sends a probe, or -1 if it sends none. It counts the call. The
+// argument primary is the endpoint of the call's primary, and median is the median latency of calls to that endpoint.
+//
+// The probe goes to an ejected endpoint before primary, or to an endpoint after primary that may be faster. A probe
+// that is unanswered after limit is a bad outcome; a limit of 0 means no limit.
+func (d *Detector) selectProbe(candidates Mask, primary int, median time.Duration) (i int, limit time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
 	for j := range MaxEndpoints {
 		s, interval := &d.endpoints[j], probeInterval
 		switch {
-		case !among.Has(j) || j == primary:
+		case !candidates.Has(j) || j == primary:
 			continue
 		case s.ejected && (j < primary || d.endpoints[primary].ejected):
 			if limit = lateAnswerFactor * s.expectedLatency; s.goodRun > 0 {
@@ -281,20 +285,22 @@ func (d *Detector) selectProbe(among Mask, primary int, median time.Duration) (i
 			interval = measureInterval
 		}
 		if d.calls-s.lastProbe >= interval {
-			s.lastProbe = d.calls - interval + unpaidProbeInterval // recordProbe corrects it if the probe is paid for
+			s.lastProbe = d.calls - interval + deniedProbeInterval // recordProbe corrects it if the probe is paid for
 			return j, limit
 		}
 	}
 	return -1, 0
 }
 
-// needsLatencies reports whether more probes of the endpoint are necessary: few of its latencies are known, and it may be faster than median.
+// needsLatencies reports whether the latency of the endpoint must be measured by further probes. It must if few
+// latencies are known and the endpoint may be faster than median.
 func (s *endpointState) needsLatencies(median time.Duration) bool {
 	return s.samples < minLatencies && s.expectedLatency < median
 }
 
-// recordProbe records that the probe of a call was sent to endpoint i. If the probe measures the latency of i again, the endpoint has no
-// latencies until it answers, and hedges of calls to endpoint primary are no longer known to lose: both may have been exceptions.
+// recordProbe records that a call with its primary at endpoint primary sent a probe to endpoint i. If the latency of i
+// was known, it must be measured again. Then the flag hedgesFutile of primary is cleared as well, because both records
+// may have been exceptions.
 func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -305,13 +311,14 @@ func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 	}
 }
 
-// findFirst returns the index of the first endpoint among the given ones that is not ejected, and the index of the ejected endpoint before it with the
-// fewest consecutive bad outcomes; -1 if there is none. The caller holds mu.
-func (d *Detector) findFirst(among Mask) (available, ejected int) {
+// findAvailable returns the first candidate that is not ejected. Among the ejected candidates before it, it also returns
+// the one with the fewest consecutive bad outcomes. Each result is -1 if there is no such endpoint. The caller holds
+// mu.
+func (d *Detector) findAvailable(candidates Mask) (available, ejected int) {
 	available, ejected = -1, -1
 	for i := range MaxEndpoints {
 		switch {
-		case !among.Has(i):
+		case !candidates.Has(i):
 		case !d.endpoints[i].ejected:
 			return i, ejected
 		case ejected < 0 || d.endpoints[i].badRun < d.endpoints[ejected].badRun:
@@ -321,24 +328,25 @@ func (d *Detector) findFirst(among Mask) (available, ejected int) {
 	return available, ejected
 }
 
-// selectBest returns the first endpoint in among that is not ejected; if all are, the endpoint with the fewest consecutive bad outcomes.
-// The caller holds mu.
-func (d *Detector) selectBest(among Mask) int {
-	available, ejected := d.findFirst(among)
+// selectBest returns the first candidate that is not ejected. If all are ejected, it returns the one with the fewest
+// consecutive bad outcomes. It returns 0 if there are no candidates. The caller holds mu.
+func (d *Detector) selectBest(candidates Mask) int {
+	available, ejected := d.findAvailable(candidates)
 	if available < 0 {
 		available = ejected
 	}
 	return max(available, 0)
 }
 
-// selectHedge returns the endpoint of the next hedge: the first endpoint in among that is neither used nor ejected; otherwise primary. One
-// hedge in ten goes to an ejected endpoint after primary instead. Ejected endpoints before primary only get probes.
-func (d *Detector) selectHedge(among, used Mask, primary int) int {
+// selectHedge returns the endpoint of the next hedge: the first candidate that is neither used nor ejected, or else
+// primary. One in hedgesPerEjectedTrial hedges goes to an ejected endpoint after primary instead, as a trial. Ejected
+// endpoints before primary get only probes.
+func (d *Detector) selectHedge(candidates, used Mask, primary int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	available, ejected := d.findFirst(among &^ used)
+	available, ejected := d.findAvailable(candidates &^ used)
 	if available >= 0 {
-		if _, ejected = d.findFirst(among &^ used &^ maskUpTo(primary)); ejected > available {
+		if _, ejected = d.findAvailable(candidates &^ used &^ maskUpTo(primary)); ejected > available {
 			ejected = -1
 		}
 	}
@@ -355,8 +363,8 @@ func (d *Detector) selectHedge(among, used Mask, primary int) int {
 	return ejected
 }
 
-// recordTrial counts an admitted hedge to endpoint i, so that one hedge in ten is a trial of an ejected endpoint. A denied hedge does not
-// count: otherwise the budget could deny each trial.
+// recordTrial counts an admitted hedge to endpoint i for the interval between trials of ejected endpoints. A denied
+// hedge does not count: otherwise the budget could deny every trial.
 func (d *Detector) recordTrial(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -372,69 +380,73 @@ func (d *Detector) recordTrial(i int) {
 	}
 }
 
-// recordUnsentHedge counts a hedge that is not sent because all endpoints are ejected.
+// recordUnsentHedge counts a hedge that is not sent because all endpoints are ejected. It counts for the interval
+// between trials.
 func (d *Detector) recordUnsentHedge() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.skippedTrials++
 }
 
-// firstAvailable returns the first endpoint that is not ejected, or 0 if all are.
-func (d *Detector) firstAvailable(among Mask) int {
+// firstAvailable returns the first candidate that is not ejected, or 0 if all are ejected.
+func (d *Detector) firstAvailable(candidates Mask) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i := d.selectBest(among); !d.endpoints[i].ejected {
+	if i := d.selectBest(candidates); !d.endpoints[i].ejected {
 		return i
 	}
 	return 0
 }
 
-// findNext returns the first endpoint other than i that is not ejected, or -1. The caller holds mu.
-func (d *Detector) findNext(among Mask, i int) int {
-	available, _ := d.findFirst(among &^ Mask(0).With(i))
+// findNext returns the first candidate except i that is not ejected, or -1 if there is none. The caller holds mu.
+func (d *Detector) findNext(candidates Mask, i int) int {
+	available, _ := d.findAvailable(candidates &^ Mask(0).With(i))
 	return available
 }
 
-// isNextSlower reports whether the next endpoint is known to take much longer than median, the usual latency of calls to endpoint i. It is
-// false if median is 0.
-func (d *Detector) isNextSlower(among Mask, i int, median time.Duration) bool {
+// isNextSlower reports whether the first available candidate except i is slower than median by slowerFactor. The median
+// is the median latency of calls to endpoint i. The result is false if median is 0.
+func (d *Detector) isNextSlower(candidates Mask, i int, median time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := d.findNext(among, i)
+	next := d.findNext(candidates, i)
 	return next >= 0 && median > 0 && float64(d.endpoints[next].expectedLatency) >= slowerFactor*float64(median)
 }
 
-// isHealthy reports whether endpoint i is neither ejected nor suspected, and its last outcome was good.
+// isHealthy reports whether endpoint i is neither ejected nor suspected and its last outcome was good.
 func (d *Detector) isHealthy(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return !d.endpoints[i].ejected && d.endpoints[i].badRun == 0 && !d.endpoints[i].suspected
 }
 
-// markSuspected records that a hedge at endpoint i did not win, where the primary was sent to endpoint i as well: i may be unhealthy.
+// markSuspected records that endpoint i may be unhealthy: the primary and a hedge of a call were both sent there, and
+// the hedge did not win.
 func (d *Detector) markSuspected(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].suspected = true
 }
 
-// isLate reports whether an endpoint after endpoint i is known to answer in half of the time that has passed.
-func (d *Detector) isLate(among Mask, i int, elapsed time.Duration) bool {
+// isLate reports whether an endpoint after endpoint i is expected to answer in less than the elapsed time divided by
+// lateAnswerFactor.
+func (d *Detector) isLate(candidates Mask, i int, elapsed time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next, _ := d.findFirst(among &^ maskUpTo(i))
+	next, _ := d.findAvailable(candidates &^ maskUpTo(i))
 	return next >= 0 && d.endpoints[next].samples >= minLatencies && elapsed >= lateAnswerFactor*d.endpoints[next].expectedLatency
 }
 
-// recordHedgeResult records whether a hedge of a call to endpoint i has won, or has lost though it had time to answer.
+// recordHedgeResult records whether a hedge of a call to endpoint i has won. If won is false, the hedge had time to
+// answer and lost.
 func (d *Detector) recordHedgeResult(i int, won bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].hedgesFutile = !won
 }
 
-// areHedgesFutile reports whether the last hedge of a call to endpoint i lost although it had time to answer. Late calls are then slow at any
-// endpoint.
+// areHedgesFutile reports whether the last hedge of a call to endpoint i had time to answer and lost. Slow calls are
+// then slow at all endpoints.
 func (d *Detector) areHedgesFutile(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -449,26 +461,28 @@ func (d *Detector) recordHedge(i int) {
 	d.reportEvent(i, observe.EndpointHedged)
 }
 
-// withdrawHedge undoes recordHedge for a hedge that was not sent.
+// withdrawHedge reverts the count of recordHedge for a hedge that was not sent.
 func (d *Detector) withdrawHedge(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].counters.Hedges--
 }
 
-// hasPromptAnswerSince reports whether endpoint i has answered a call promptly since the time then, see [latency].
-func (d *Detector) hasPromptAnswerSince(i int, then time.Time) bool {
+// hasPromptAnswerSince reports whether endpoint i has answered a call since start, and before the next endpoint was
+// expected to answer.
+func (d *Detector) hasPromptAnswerSince(i int, start time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.endpoints[i].lastPromptAnswer.After(then)
+	return d.endpoints[i].lastPromptAnswer.After(start)
 }
 
-// recordAnswer records that endpoint i answered an attempt, and its latency took. It does not count an outcome.
-func (d *Detector) recordAnswer(among Mask, i int, took time.Duration) {
+// recordAnswer records that endpoint i answered an attempt after the time took. It updates the latency of the endpoint,
+// not its outcomes.
+func (d *Detector) recordAnswer(candidates Mask, i int, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.endpoints[i]
-	if next := d.findNext(among, i); next >= 0 && took < d.endpoints[next].expectedLatency {
+	if next := d.findNext(candidates, i); next >= 0 && took < d.endpoints[next].expectedLatency {
 		s.lastPromptAnswer = time.Now()
 	}
 	if s.samples == 0 {
@@ -479,7 +493,8 @@ func (d *Detector) recordAnswer(among Mask, i int, took time.Duration) {
 	s.unansweredCalls = 0
 }
 
-// recordNoAnswer records that an attempt at endpoint i ended after waited without an answer.
+// recordNoAnswer records that an attempt at endpoint i was cancelled, or got pushback, after the time waited. It
+// updates the latency of the endpoint, not its outcomes.
 func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -490,7 +505,7 @@ func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 	s.expectedLatency = max(s.expectedLatency, waited)
 }
 
-// recordFailure records that an attempt at endpoint i has failed.
+// recordFailure records a bad outcome of endpoint i: an attempt has failed.
 func (d *Detector) recordFailure(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		s.counters.Failures++
@@ -500,7 +515,7 @@ func (d *Detector) recordFailure(i int) {
 	d.reportEvent(i, observe.EndpointFailed)
 }
 
-// recordSuccess records that endpoint i answered in time.
+// recordSuccess records a good outcome of endpoint i. Enough consecutive good outcomes restore the endpoint.
 func (d *Detector) recordSuccess(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		s.badShare -= s.badShare * outcomeWeight
@@ -514,7 +529,8 @@ func (d *Detector) recordSuccess(i int) {
 	})
 }
 
-// recordOvertaken records a bad outcome: endpoint i was slower than another endpoint or than the caller's deadline.
+// recordOvertaken records a bad outcome of endpoint i: it was slower than another endpoint or than the caller's
+// deadline.
 func (d *Detector) recordOvertaken(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		before := s.ejected
@@ -525,7 +541,8 @@ func (d *Detector) recordOvertaken(i int) {
 	d.reportEvent(i, observe.EndpointOvertaken)
 }
 
-// addBadOutcome counts a bad outcome. It ejects the endpoint if that exceeds ejectRun or ejectShare.
+// addBadOutcome counts a bad outcome. It ejects the endpoint after ejectRun consecutive bad outcomes, or when their
+// share exceeds ejectShare.
 func (s *endpointState) addBadOutcome() {
 	s.badShare += (1 - s.badShare) * outcomeWeight
 	s.badRun++
@@ -535,8 +552,9 @@ func (s *endpointState) addBadOutcome() {
 	}
 }
 
-// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is 1 if no primaries return to the endpoint:
-// only hedges use it, an earlier endpoint gets the primaries, or all endpoints are ejected. The caller holds mu.
+// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is 1 if the endpoint gets
+// no primaries afterwards: only hedges use it, an earlier endpoint is available, or all endpoints are ejected. The
+// caller holds mu.
 func (d *Detector) requiredGoodRun(i int) int {
 	for j := range MaxEndpoints {
 		if j != i && !d.endpoints[j].ejected && d.endpoints[j].counters.Calls+d.endpoints[j].counters.Hedges > 0 {

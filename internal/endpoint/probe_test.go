@@ -38,12 +38,12 @@ func TestDetectorRepeatsDeniedProbeSoon(t *testing.T) {
 		d.recordFailure(0)
 	}
 	var at []int
-	for n := range probeInterval + 3*unpaidProbeInterval {
+	for n := range probeInterval + 3*deniedProbeInterval {
 		if to, _ := d.selectProbe(both, 1, 0); to == 0 {
 			at = append(at, n+1)
 		}
 	}
-	assert.Equal(t, []int{probeInterval, probeInterval + unpaidProbeInterval, probeInterval + 2*unpaidProbeInterval, probeInterval + 3*unpaidProbeInterval}, at)
+	assert.Equal(t, []int{probeInterval, probeInterval + deniedProbeInterval, probeInterval + 2*deniedProbeInterval, probeInterval + 3*deniedProbeInterval}, at)
 }
 
 // TestSelectionCountsLosingProbeAsBadOnlyAfterLimit has an endpoint that is ejected and used to answer after 20 ms.

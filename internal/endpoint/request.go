@@ -11,8 +11,11 @@ import (
 	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
-// Prepare makes r the request to a's endpoint, and has the user's Prepare change it. If r has a body, r.GetBody must return it. The header
-// attemptHeader, with which a hedge says that it is one, is kept; "" stands for none. An error is one of Prepare. A nil Attempt leaves r as it is.
+// Prepare rewrites r for the endpoint of a, and calls the user's Prepare function. An error means that the function
+// failed or left r unusable. If r has a body, r.GetBody must return a copy of it. A nil Attempt leaves r unchanged.
+//
+// The argument attemptHeader is the name of the header with the number of a hedge. Prepare keeps that header; "" means
+// that there is no header to keep.
 func (a *Attempt) Prepare(r *http.Request, attemptHeader string) error {
 	if a == nil {
 		return nil
@@ -32,8 +35,9 @@ func (a *Attempt) Prepare(r *http.Request, attemptHeader string) error {
 	return to.callPrepare(r)
 }
 
-// rewriteRequest makes r, whose URL and header other attempts may share, a request to e instead of to the first endpoint. It keeps the header
-// attemptHeader, which is the library's own; "" stands for none.
+// rewriteRequest changes r from a request to the first endpoint into a request to e. It replaces r.URL and r.Header by
+// copies, because other attempts may share them. It keeps the header named attemptHeader, which the library has set; ""
+// means that there is none.
 func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeader string) {
 	u := *r.URL
 	rest, _ := first.cutBasePath(u.EscapedPath())
@@ -53,7 +57,8 @@ func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeade
 	httpattempt.CloneForms(r)
 }
 
-// callPrepare calls the user's Prepare for r. If that fails, panics or ends the goroutine, it closes the body of r.
+// callPrepare calls the user's Prepare function for r. It closes the body of r if the function returns an error, panics
+// or calls [runtime.Goexit].
 func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	getBody := r.GetBody
 	if !httpattempt.HasBody(r) {
@@ -83,11 +88,11 @@ func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	return rewindBody(r, getBody)
 }
 
-// An originalBody marks the request body that Prepare got: any other body is one that Prepare has set.
+// An originalBody is the request body that Prepare receives. Its type distinguishes it from a body that Prepare sets.
 type originalBody struct{ io.ReadCloser }
 
-// rewindBody makes r.Body readable from its start again, as Prepare may have read it. It leaves a body that Prepare has set. getBody returns
-// the original body; nil: there was none.
+// rewindBody replaces r.Body by a new copy, because Prepare may have read from it. It keeps a body that Prepare has
+// set. The function getBody returns a copy of the original body; it is nil if there was none.
 func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err error) {
 	if getBody == nil {
 		return nil
@@ -108,12 +113,14 @@ func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err err
 	return nil
 }
 
-// ErrRedirectLeaves is the error of an attempt whose redirect has no equivalent at the first endpoint.
+// ErrRedirectLeaves is the error of an attempt whose response redirects to a URL without an equivalent at the first
+// endpoint.
 var ErrRedirectLeaves = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
 
-// RestoreResponse changes resp, the response to sent, into a response of the first endpoint. It removes cookies, because the caller would
-// store them for the first endpoint, and maps redirects to the first endpoint. If a redirect has no equivalent there, it closes the body
-// and returns an error. A nil Attempt leaves resp unchanged.
+// RestoreResponse changes resp, the response to the request sent, as if the first endpoint had sent it. It removes
+// cookies, which the caller would store for the first endpoint. It maps the URL of a redirect to the first endpoint. If
+// the URL has no equivalent there, RestoreResponse closes the body and returns an error. A nil Attempt leaves resp
+// unchanged.
 func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error {
 	if a.IsFirstEndpoint() {
 		return nil
@@ -147,8 +154,9 @@ func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error
 	return nil
 }
 
-// mapToFirst maps the URL of a resource at one of the endpoints to its URL at the first endpoint. If endpoints share a host, it tries the
-// endpoint that answered first. A URL with a parameter that is not in Keep is not mapped: the parameter may be a secret of the endpoint.
+// mapToFirst returns the URL at the first endpoint that is equivalent to the URL to at any endpoint. If several
+// endpoints share a host, the endpoint with the index answered takes precedence. A URL with a query parameter that is
+// not in Keep has no equivalent, because the parameter may be a secret.
 func (s *Set) mapToFirst(to *url.URL, answered int) (*url.URL, error) {
 	for k := -1; k < len(s.endpoints); k++ {
 		i := k

@@ -2,20 +2,23 @@ package endpoint
 
 import "sync/atomic"
 
-// A Rotation selects the endpoints of the hedges of one gRPC call. Endpoint 0 is the caller's own connection, which the primary uses. The
-// connections for hedges are endpoints 1 and up. The goroutine of the call selects and adds hedges, one at a time; attempts report their
-// results concurrently. The zero Rotation is that of a call without connections for hedges.
+// A Rotation selects the endpoint of each hedge of one gRPC call, in turn. An endpoint is a connection: index 0 is the
+// caller's connection, which the primary uses; indexes from 1 are the connections for hedges. The zero Rotation is for
+// a call without connections for hedges.
+//
+// The goroutine of the call selects and adds hedges, one at a time. Attempts record their results concurrently.
 type Rotation struct {
 	detector *Detector
-	used     Mask          // endpoints that the call has used in the current round
-	excluded atomic.Uint32 // a Mask: endpoints whose servers have pushed back
+	used     Mask          // endpoints used since the last time that all were used
+	excluded atomic.Uint32 // a Mask of the endpoints whose servers have pushed back
 }
 
-// Init makes r the Rotation of a call. The Mask own holds the endpoints whose connection is the caller's own connection too.
+// Init prepares r for a call. The Mask own holds the endpoints whose connection is the same as the caller's; they are
+// used last.
 func (r *Rotation) Init(d *Detector, own Mask) { *r = Rotation{detector: d, used: own} }
 
-// SelectHedge returns the endpoint of the next hedge, which is one of ready: the next endpoint that the call has not used and that is not ejected. A
-// call that has used all of them begins again with the first one. It returns 0 if there is no such endpoint.
+// SelectHedge returns the endpoint of the next hedge. The endpoint is in ready, not ejected, and not yet used by the
+// call. When all endpoints were used, the rotation starts again. SelectHedge returns 0 if no endpoint is available.
 func (r *Rotation) SelectHedge(ready Mask) int {
 	ready &^= Mask(r.excluded.Load())
 	if ready&^r.used == 0 {
@@ -38,14 +41,14 @@ func (r *Rotation) AddHedge(i int) {
 	r.detector.recordHedge(i)
 }
 
-// WithdrawHedge records that a hedge to endpoint i was admitted and not sent.
+// WithdrawHedge records that an admitted hedge to endpoint i was not sent.
 func (r *Rotation) WithdrawHedge(i int) { r.detector.withdrawHedge(i) }
 
-// Exclude keeps further hedges of the call from endpoint i, whose server has pushed back.
+// Exclude prevents further hedges of the call to endpoint i, whose server has pushed back.
 func (r *Rotation) Exclude(i int) { r.excluded.Or(1 << i) }
 
-// RecordResult records the result of attempt n at endpoint i. Excused is true for a failure that does not count against the endpoint: the
-// attempt was cancelled, or its server pushed back.
+// RecordResult records the result of attempt n at endpoint i for the health of the endpoint. If excused is true, a
+// failure does not count: the attempt was cancelled, or its server has pushed back.
 func (r *Rotation) RecordResult(n, i int, answered, excused bool) {
 	if n == 0 {
 		r.detector.SelectPrimary(1) // which counts the call

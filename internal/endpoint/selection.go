@@ -8,44 +8,47 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Selection selects the endpoint of each attempt of one HTTP call, and attributes results to endpoints. The goroutine of the call selects
-// endpoints and records the end of the call. Attempts may record their results at the same time.
+// A Selection selects the endpoint of each attempt of one HTTP call, and records results for the health of the
+// endpoints. One goroutine, which runs the call, selects endpoints and records the end of the call. Attempts record
+// their results concurrently.
 type Selection struct {
 	set      *Set
 	detector *Detector
 	eligible Mask // endpoints to which the request may be sent
-	used     Mask
-	ctx      context.Context // the caller's
-	began    time.Time
-	median   time.Duration // usual latency of calls to the primary's endpoint; 0: not known
+	// endpoints of the attempts so far
+	used   Mask
+	ctx    context.Context // the caller's context
+	began  time.Time
+	median time.Duration // median latency of calls to the primary's endpoint; 0: not known
 
 	attempts   [1 + race.MaxHedges]Attempt
-	hedges     int      // number of hedges that were added
-	firstHedge *Attempt // the first hedge that is no probe; nil: none was added
+	hedges     int      // number of admitted hedges, including a probe
+	firstHedge *Attempt // the first admitted hedge that is not a probe; nil: none yet
 	probe
 
 	primaryFailed atomic.Bool
 }
 
-// A probe is a hedge that starts together with the primary, at an ejected endpoint or at an endpoint whose latency is not known.
+// A probe is a hedge that starts together with the primary. It is sent to an ejected endpoint, or to an endpoint whose
+// latency must be measured.
 type probe struct {
-	target    int           // the endpoint; -1: the call has no probe
-	lateAfter time.Duration // a probe without an answer for this long is a bad outcome; 0: it never is
+	target    int           // index of the endpoint; -1: the call has no probe
+	lateAfter time.Duration // a probe that is unanswered for this long counts as a bad outcome; 0: never
 	sent      *Attempt      // nil: the probe was not sent
 	failed    atomic.Bool
 }
 
-// An Attempt holds the endpoint of one attempt of a call. It is selected before the attempt starts, and does not change. A nil Attempt is that
-// of a call without endpoints.
+// An Attempt holds the endpoint of one attempt of a call. The endpoint does not change after the attempt starts. A nil
+// Attempt belongs to a call without endpoints.
 type Attempt struct {
 	selection *Selection
-	number    int          // of the attempt in its call; 0 is the primary
+	number    int          // 0 is the primary
 	endpoint  int          // index in the Set
-	started   atomic.Int64 // in nanoseconds since the call began
+	started   atomic.Int64 // start of the attempt, in nanoseconds after the start of the call
 }
 
-// Select returns the Selection of a call, and selects the endpoint of the primary. The request may be sent to the eligible endpoints, of which
-// there must be at least one.
+// Select selects the endpoint of a call's primary, and returns the Selection of the call. The context is the caller's.
+// The Mask eligible holds the endpoints to which the request may be sent; it must not be empty.
 func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection {
 	sel := &Selection{set: s, detector: d, eligible: eligible, ctx: ctx, began: time.Now(), probe: probe{target: -1}}
 	primary := sel.Primary()
@@ -54,24 +57,24 @@ func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection
 	return sel
 }
 
-// Primary returns the endpoint of the primary.
+// Primary returns the Attempt of the primary.
 func (s *Selection) Primary() *Attempt { return &s.attempts[0] }
 
-// SelectProbe decides whether the call has a probe: a copy of the call that tests whether an ejected endpoint has recovered, or measures the
-// latency of an endpoint. The median is the median latency of calls to the endpoint of the primary. An endpoint that is known to be slower
-// is only measured again after many calls.
+// SelectProbe decides whether the call sends a probe, and selects its endpoint. The median is the median latency of
+// calls to the primary's endpoint; 0: not known. Ejected endpoints are probed more often than endpoints that are known
+// to be slower than median.
 func (s *Selection) SelectProbe(median time.Duration) {
 	s.median = median
 	s.probe.target, s.probe.lateAfter = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)
 }
 
-// HasProbe reports whether the call has a probe.
+// HasProbe reports whether the call is to send a probe. It is false for a nil Selection.
 func (s *Selection) HasProbe() bool { return s != nil && s.probe.target >= 0 }
 
-// SelectHedge selects the endpoint of the next hedge, or of the probe. If the hedge is admitted, the caller must call AddHedge. Otherwise the
-// next SelectHedge overwrites the result.
+// SelectHedge selects the endpoint of the next hedge, or of the probe if isProbe is true. If the hedge is admitted, the
+// caller must call AddHedge. Otherwise the next SelectHedge overwrites the result.
 //
-// The first hedge uses the endpoint of the primary if that is healthy and the next endpoint is slower.
+// The first hedge goes to the primary's endpoint if that endpoint is healthy and the next endpoint is slower.
 func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 	primary := s.attempts[0].endpoint
 	hedge := &s.attempts[s.hedges+1]
@@ -79,10 +82,10 @@ func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 	switch {
 	case isProbe:
 		hedge.endpoint = s.probe.target
-	case s.detector.isNextSlower(s.eligible, primary, s.median) && s.shouldStay():
+	case s.detector.isNextSlower(s.eligible, primary, s.median) && s.shouldHedgeAtPrimary():
 		hedge.endpoint = primary
 	default:
-		if s.hasStayed() {
+		if s.hasHedgedAtPrimary() {
 			s.detector.markSuspected(primary)
 		}
 		hedge.endpoint = s.detector.selectHedge(s.eligible, s.used, primary)
@@ -90,21 +93,22 @@ func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 	return hedge
 }
 
-// hasStayed reports whether the first hedge went to the endpoint of the primary.
-func (s *Selection) hasStayed() bool {
+// hasHedgedAtPrimary reports whether the first hedge of the call was sent to the primary's endpoint.
+func (s *Selection) hasHedgedAtPrimary() bool {
 	return s.firstHedge != nil && s.firstHedge.endpoint == s.attempts[0].endpoint
 }
 
-// shouldStay reports whether a hedge at the endpoint of the primary may help. For the first hedge, the endpoint must be healthy. For a later
-// hedge, the endpoint must have answered another call promptly since this call began.
-func (s *Selection) shouldStay() bool {
-	if s.hasStayed() {
+// shouldHedgeAtPrimary reports whether the next hedge may go to the primary's endpoint. The first hedge may if the
+// endpoint is healthy. A later hedge may if the first one did too, and the endpoint has answered another call promptly
+// since the call began.
+func (s *Selection) shouldHedgeAtPrimary() bool {
+	if s.hasHedgedAtPrimary() {
 		return s.detector.hasPromptAnswerSince(s.attempts[0].endpoint, s.began)
 	}
 	return s.firstHedge == nil && s.detector.isHealthy(s.attempts[0].endpoint)
 }
 
-// AddHedge records that a hedge was admitted. The hedge must be the last result of SelectHedge.
+// AddHedge records that the hedge was admitted. The hedge must be the result of the latest SelectHedge.
 func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 	s.hedges, s.used = hedge.number, s.used.With(hedge.endpoint)
 	if isProbe {
@@ -119,7 +123,7 @@ func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 	s.detector.recordHedge(hedge.endpoint)
 }
 
-// TypicalCost returns the cost of the first hedge if no endpoint is ejected.
+// TypicalCost returns the price in tokens of the first hedge of a call while no endpoint is ejected.
 func (s *Selection) TypicalCost() int {
 	primary := s.attempts[0].endpoint
 	if s.detector.isNextSlower(s.eligible, primary, s.median) {
@@ -133,7 +137,7 @@ func (s *Selection) TypicalCost() int {
 	return 1
 }
 
-// Selection returns the Selection of the call; nil for a nil Attempt.
+// Selection returns the Selection that a belongs to. It is nil for a nil Attempt.
 func (a *Attempt) Selection() *Selection {
 	if a == nil {
 		return nil
@@ -141,22 +145,23 @@ func (a *Attempt) Selection() *Selection {
 	return a.selection
 }
 
-// IsOtherEndpoint reports whether a uses another endpoint than the primary of its call.
+// IsOtherEndpoint reports whether the endpoint of a differs from the primary's endpoint. It is false for a nil Attempt.
 func (a *Attempt) IsOtherEndpoint() bool {
 	return a != nil && a.endpoint != a.selection.attempts[0].endpoint
 }
 
-// IsFirstEndpoint reports whether a uses the first endpoint, which is the one that the call was made for.
+// IsFirstEndpoint reports whether a uses the first endpoint, whose URL the caller requested. It is true for a nil
+// Attempt.
 func (a *Attempt) IsFirstEndpoint() bool { return a == nil || a.endpoint == 0 }
 
-// Host returns the host of a's endpoint, in the form of [httpattempt.HostName]. It must not be called on a nil Attempt.
+// Host returns the host of the attempt's endpoint, in the form of [httpattempt.HostName]. A must not be nil.
 func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].host }
 
-// Cost returns the tokens that a hedge at a's endpoint costs. It must not be called on a nil Attempt.
+// Cost returns the price in tokens of a hedge at the attempt's endpoint. A must not be nil.
 func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
 
-// RecordResult records the result of the attempt. Excused is true for a failure that does not count against the endpoint: the attempt was
-// cancelled, or its server pushed back.
+// RecordResult records the result of the attempt for the health of its endpoint. If excused is true, a failure does not
+// count: the attempt was cancelled, or its server has pushed back.
 func (a *Attempt) RecordResult(answered, excused bool) {
 	if a == nil {
 		return
@@ -182,23 +187,24 @@ func (a *Attempt) RecordResult(answered, excused bool) {
 	}
 }
 
-// A CallEnd describes how a call ended.
+// A CallEnd describes the end of a call.
 type CallEnd struct {
-	Winner         int           // number of the attempt that answered; -1: none
-	HedgeDenied    bool          // a hedge was due and was not sent
-	DeadlinePassed bool          // the caller's
-	Latency        time.Duration // since the call began
-	P99            time.Duration // 99th percentile of calls to the primary's endpoint; 0: not known
+	Winner         int           // number of the attempt that answered; -1: no attempt did
+	HedgeDenied    bool          // a hedge was due and was not admitted
+	DeadlinePassed bool          // the deadline of the caller's context has passed
+	Latency        time.Duration // time from the start to the end of the call
+	P99            time.Duration // 99th percentile of the latency of calls to the primary's endpoint; 0: not known
 }
 
-// isOverdue reports whether the caller's deadline has passed in a call that took unusually long: as long as the 99th percentile, or several
-// times the median. The median serves where so many calls get no answer that the percentile is the deadline.
+// isOverdue reports whether the call missed the caller's deadline and took unusually long. The limit is the 99th
+// percentile, or silenceFactor times the median if that is shorter: while most calls time out, the 99th percentile
+// equals the deadline.
 func (s *Selection) isOverdue(e CallEnd) bool {
 	return e.DeadlinePassed && (e.Latency >= e.P99 || s.median > 0 && e.Latency >= silenceFactor*s.median)
 }
 
-// RecordCallEnd records the outcomes for the endpoints of the primary and of the probe, which depend on the end of the call. A nil Selection
-// records nothing.
+// RecordCallEnd records the outcomes of the primary and of the probe for the health of their endpoints. These outcomes
+// depend on the end of the call. A nil Selection records nothing.
 func (s *Selection) RecordCallEnd(e CallEnd) {
 	if s == nil {
 		return
@@ -230,13 +236,14 @@ func (s *Selection) RecordCallEnd(e CallEnd) {
 			s.detector.recordOvertaken(primary)
 		}
 	}
-	if s.hasStayed() && isLate {
+	if s.hasHedgedAtPrimary() && isLate {
 		s.detector.markSuspected(primary)
 	}
 	s.recordProbeEnd(e)
 }
 
-// recordProbeEnd records the outcome of the probe's endpoint. A failure of the probe is recorded already.
+// recordProbeEnd records the outcome of the probe at the end of the call, unless a failure of the probe was recorded
+// before.
 func (s *Selection) recordProbeEnd(e CallEnd) {
 	switch {
 	case s.probe.sent == nil || s.probe.failed.Load():
