@@ -1,4 +1,4 @@
-// Package resume continues the body of a response with another response if the first one stalls. A [Requester] decides
+// Package resume continues the body of a response with another response if the body stalls. A [Requester] decides
 // whether the remainder may be requested, sends the request, and records pauses.
 package resume
 
@@ -15,51 +15,54 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Requester requests the remainder of one body. The reader of the body and goroutines of timers call its methods.
+// A Requester requests the remainder of one body. Its methods are called by the reader of the body and by goroutines of
+// timers, maybe concurrently.
 type Requester interface {
 	// Enabled reports whether bodies are resumed at present.
 	Enabled() bool
 
-	// RequestRemainder returns a request with the given Range and If-Range headers if it is admitted. Otherwise it returns nil,
-	// and later reports whether to try again. LikePrimary selects the connections of primaries. The body is locked meanwhile.
+	// RequestRemainder returns a request with the given Range and If-Range headers if it is admitted. Otherwise it
+	// returns nil, and later reports whether it may be called again. If likePrimary is true, the request uses the
+	// connections of primaries. The body is locked during the call.
 	RequestRemainder(ctx context.Context, byteRange, ifRange string, likePrimary bool) (r Request, later bool)
 
-	// RecordPause records the longest wait of a Read.
+	// RecordPause records the longest time that a Read of the body has waited.
 	RecordPause(longest time.Duration)
 
-	// RecordObstacle records why a body was not resumed although a Read waited.
+	// RecordObstacle records why the body was not resumed after a Read had waited for the time waited.
 	RecordObstacle(why Obstacle, waited time.Duration)
 
-	// CountPanic counts a panic while a body was closed.
+	// CountPanic counts a panic that occurred when a body was closed.
 	CountPanic()
 }
 
 // A Request is an admitted request for the remainder of a body.
 type Request interface {
-	// Send sends the request as attempt a with the given number.
+	// Send sends the request as attempt a, which has the given number in its call.
 	Send(a *race.Attempt, number int) (*http.Response, error)
 
-	// RecordDecision records whether the body continues with the response. The reader of the body gets it later.
+	// RecordDecision records whether the body continues with the response. It is called before the reader gets bytes of
+	// the response.
 	RecordDecision(won bool)
 
-	// Release is called last. It discards the result of Send unless the request has won.
+	// Release is the last call. It discards resp unless the outcome is [race.Won].
 	Release(a *race.Attempt, number int, how race.Outcome, resp *http.Response, err error)
 }
 
-// A Response is a response with a body that may be resumed.
+// A Response is the input of [Body.Start]: a response whose body may be resumed, and the limits of its call.
 type Response struct {
-	Context         context.Context // of the caller
+	Context         context.Context // the caller's context
 	Response        *http.Response
-	Range           ByteRange     // of the body
-	Attempt         *race.Attempt // of the response; nil: it has no context of its own
+	Range           ByteRange     // range of the body
+	Attempt         *race.Attempt // attempt that got the response; nil: it has no context to release
 	IsHedge         bool          // a hedge got the response
-	AttemptsStarted int           // attempts of the call so far
-	StallTimeout    time.Duration // wait of a Read that counts as a stall; 0: the body is not resumed
+	AttemptsStarted int           // number of attempts that the call has started
+	StallTimeout    time.Duration // a Read that waits this long counts as a stall; 0: the body is not resumed
 	UsualTime       time.Duration // usual latency of a request for the remainder; 0: not known
-	HedgesLeft      int           // most requests for the remainder
+	HedgesLeft      int           // largest number of requests for the remainder
 }
 
-// Start returns a copy of the response whose body is b. The body records its pauses, and resumes after a stall. Start is called once, on a zero Body.
+// Start returns a copy of the response whose body is b. It must be called once, on a zero Body.
 func (b *Body) Start(requester Requester, r Response) *http.Response {
 	b.requester, b.ctx, b.resp, b.callerResponse, b.startTime, b.stallTimeout = requester, r.Context, r.Response, *r.Response, time.Now(), r.StallTimeout
 	b.byteRange = r.Range
@@ -79,11 +82,11 @@ func (b *Body) Start(requester Requester, r Response) *http.Response {
 	return &b.callerResponse
 }
 
-// A bodySource is the body of a response from which a Body reads.
+// A bodySource is the body of a response that a [Body] reads from.
 type bodySource struct {
 	io.ReadCloser
-	attempt        *race.Attempt // nil: it has no context of its own
-	usesHedgeConns bool          // it came over the connections of hedges
+	attempt        *race.Attempt // attempt to release at the end; nil: none
+	usesHedgeConns bool          // the response came over the connection pool of hedges
 }
 
 func (s bodySource) release() {
@@ -92,71 +95,73 @@ func (s bodySource) release() {
 	}
 }
 
-// A Body continues with another response if the first one stalls.
+// A Body is a response body that continues with another response if the first one stalls.
 //
-// Read reads from the source in the goroutine and into the memory of the caller. A timer checks whether a Read has waited too long. If so, the
-// goroutine of the timer requests the remainder. If the remainder arrives first, that goroutine interrupts the Read, which then continues with the
-// remainder at the current offset.
+// Read runs in the caller's goroutine and reads into the caller's memory. A timer checks whether a Read has waited too
+// long, and then requests the remainder in its goroutine. If the remainder arrives first, the timer's goroutine
+// interrupts the Read, which continues with the remainder at the current offset.
 type Body struct {
 	// Immutable after Start.
 	requester    Requester
 	ctx          context.Context // of the caller
-	resp         *http.Response  // as received; the caller owns its header
-	header       http.Header     // a copy of the header of resp; nil: the remainder is never requested
+	resp         *http.Response  // response as received; the caller may change its header
+	header       http.Header     // copy of the response header; nil: the remainder is never requested
 	byteRange    ByteRange
 	startTime    time.Time
-	stallTimeout time.Duration // wait of a Read that counts as a stall; 0: not known, or the body is not resumed
-	usualTime    time.Duration // see Response
+	stallTimeout time.Duration // a Read that waits this long counts as a stall; 0: the body is not resumed
+	usualTime    time.Duration // see [Response]
 
-	callerResponse http.Response // the response that the caller got; the reader sets its Trailer at the end
+	callerResponse http.Response // the caller's response; the reader sets its Trailer at the end
 	progress       readProgress
 
-	// Owned by the reader. It locks mu to change source.
+	// Used only by the reader, which locks mu to change source.
 	source      bodySource
-	isContested bool  // the remainder was being requested when a Read returned no bytes
-	sourceErr   error // error of the source, held back while the remainder may still come; nil: none
+	isContested bool  // a request for the remainder was pending when a Read returned no bytes
+	sourceErr   error // error of the source, not returned while the remainder may still arrive
 
 	mu             sync.Mutex // guards the fields below
 	timer          *time.Timer
-	retryDelay     time.Duration // next delay after a request that was denied
-	remainder      *remainder    // nil: not requested, or it has lost
-	hedgesLeft     int           // most further requests for the remainder
-	nextAttempt    int           // number of the next attempt
-	recorded       bool          // recordResult has recorded the body
+	retryDelay     time.Duration // delay before the next request, after a denied request
+	remainder      *remainder    // pending or winning request for the remainder; nil: none
+	hedgesLeft     int           // largest number of further requests for the remainder
+	nextAttempt    int           // number of the next attempt of the call
+	recorded       bool          // recordResult has been called
 	closed         bool
-	closer         bodySource // the source that Close closed
-	closedByCaller bool       // closed while the reader had the source that lost
-	obstacle       Obstacle   // why the remainder was not requested; "": it was, or the denial is recorded otherwise
+	closer         bodySource // source that Close has closed
+	closedByCaller bool       // Close was called after the remainder had won and before the reader used it
+	obstacle       Obstacle   // reason why the remainder was not requested; "": it was, or its denial is recorded elsewhere
 }
 
-// readProgress is the offset of the reader and the start of its wait. The reader and the timer use it without a lock.
+// A readProgress holds the position of the reader and the start of the current Read. The reader and the timer use it
+// without a lock.
 type readProgress struct {
-	waitStart   atomic.Int64 // start of the current Read, since startTime and plus 1; negative: the remainder is being requested; 0: no Read
-	bytesRead   atomic.Int64 // grows before waitStart changes
-	longestWait atomic.Int64 // of a Read, in ns; written by the reader alone
-	timerSet    atomic.Bool  // the timer is set, or not needed any more
+	waitStart   atomic.Int64 // start of the current Read in ns after startTime, plus 1; 0: no Read runs; negative: the remainder is requested
+	bytesRead   atomic.Int64 // bytes returned to the caller; updated before waitStart
+	longestWait atomic.Int64 // longest duration of a Read in ns; only the reader writes it
+	timerSet    atomic.Bool  // the timer is set, or is not needed any more
 }
 
-// A remainder is the request for the remainder of a body, and its response. The mu of the body guards it.
+// A remainder is a request for the remainder of a body, with its response. Body.mu guards its fields.
 type remainder struct {
-	number      int
+	number int
+	// offset in the body at which the remainder starts
 	offset      int64
 	attempt     *race.Attempt
 	requestTime time.Time
-	decided     chan struct{} // closed when it has won or lost
-	released    chan struct{} // closed when it has won and the reader has left the other source, or has closed the body
-	isDecided   bool          // decided is closed
+	decided     chan struct{} // closed when isDecided is set
+	released    chan struct{} // closed when the remainder has won and the reader no longer uses the other source
+	isDecided   bool          // the remainder has won or lost
 	won         bool
-	source      bodySource // set if it has won; starts at offset
+	source      bodySource // set if the remainder has won; starts at offset
 }
 
-// decide records whether the remainder has won. The caller holds mu.
+// decide records whether the remainder has won, and wakes waiting goroutines. The caller holds mu.
 func (r *remainder) decide(won bool) {
 	r.isDecided, r.won = true, won
 	close(r.decided)
 }
 
-// Read reads from the current source.
+// Read implements [io.Reader]. It reads from the current source.
 func (b *Body) Read(p []byte) (int, error) {
 	if b.sourceErr != nil {
 		return b.awaitRemainder(p)
@@ -179,7 +184,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	return b.finishRead(p, n, err)
 }
 
-// finishRead returns the result of a Read that failed or raced with the remainder.
+// finishRead returns the result of a Read that got an error, or during which the remainder was requested.
 func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	b.mu.Lock()
 	r := b.remainder
@@ -225,7 +230,9 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 	return n, err
 }
 
-// awaitRemainder waits for the remainder after the source has failed. It waits as long as a call waits for a hedge, see [race.BoundHedgeTimeout].
+// awaitRemainder waits for the remainder after the source has failed, and then reads from it. It waits as long as a
+// call waits for a hedge, see [race.BoundHedgeTimeout]. If the remainder does not arrive, it returns the error of the
+// source.
 func (b *Body) awaitRemainder(p []byte) (int, error) {
 	b.mu.Lock()
 	r := b.remainder
@@ -259,7 +266,7 @@ func (b *Body) awaitRemainder(p []byte) (int, error) {
 	return 0, err
 }
 
-// switchToRemainder makes the remainder the source. The caller holds mu.
+// switchToRemainder makes the remainder the source of the body. The caller holds mu.
 func (b *Body) switchToRemainder() {
 	r, done := b.remainder, b.progress.bytesRead.Load()
 	b.source = r.source
@@ -269,11 +276,12 @@ func (b *Body) switchToRemainder() {
 	close(r.released)
 }
 
-// A remainderReader reads the remainder of a body. It skips the bytes that the reader already has.
+// A remainderReader reads the remainder of a body, without the bytes that the caller already has. It returns [io.EOF]
+// after the last byte of the body.
 type remainderReader struct {
 	io.ReadCloser
-	skip   int64 // bytes that the reader already has
-	unread int64 // bytes after them
+	skip   int64 // number of bytes to skip first
+	unread int64 // number of bytes that follow
 }
 
 func (t *remainderReader) Read(p []byte) (int, error) {
@@ -302,7 +310,7 @@ func (t *remainderReader) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Close closes the body, and cancels the request for its remainder.
+// Close closes the body, and cancels a pending request for the remainder.
 func (b *Body) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -331,7 +339,7 @@ func (b *Body) Close() error {
 	return err
 }
 
-// handleReadError handles the end of the body or its error.
+// handleReadError records the end of the body. If err is [io.EOF], it sets the trailers of the caller's response.
 func (b *Body) handleReadError(err error) {
 	if err == io.EOF && b.resp.Trailer != nil {
 		b.callerResponse.Trailer = b.resp.Trailer
@@ -339,7 +347,7 @@ func (b *Body) handleReadError(err error) {
 	b.recordResult(b.source)
 }
 
-// recordResult records the pauses of the body and releases the source s. Later calls record nothing.
+// recordResult records the pauses of the body, and releases the source s. Further calls only release s.
 func (b *Body) recordResult(s bodySource) {
 	s.release()
 	longest := time.Duration(b.progress.longestWait.Load())
@@ -363,7 +371,7 @@ func (b *Body) recordResult(s bodySource) {
 	b.recorded, b.hedgesLeft = true, 0
 }
 
-// startTimer sets the timer unless it is set.
+// startTimer sets the timer that checks for a stall, unless it is set already.
 func (b *Body) startTimer() {
 	if b.progress.timerSet.Swap(true) {
 		return
@@ -379,7 +387,7 @@ func (b *Body) startTimer() {
 	}
 }
 
-// stopTimer leaves the timer to the next Read, because no Read waits. The caller holds mu.
+// stopTimer lets the next Read set the timer, because no Read waits now. The caller holds mu.
 func (b *Body) stopTimer() {
 	b.progress.timerSet.Store(false)
 	if b.progress.waitStart.Load() != 0 && !b.progress.timerSet.Swap(true) { // a Read started meanwhile and found the timer set
@@ -387,14 +395,15 @@ func (b *Body) stopTimer() {
 	}
 }
 
-// checkForStall requests the remainder if a Read has waited too long. The timer calls it.
+// checkForStall is the function of the timer. It requests the remainder if a Read has waited too long.
 func (b *Body) checkForStall() {
 	if req, r := b.admitRemainder(); r != nil {
 		b.requestRemainder(req, r)
 	}
 }
 
-// admitRemainder returns an admitted request for the remainder if a Read has waited too long, and otherwise nil.
+// admitRemainder returns an admitted request for the remainder if a Read has waited too long. Otherwise it returns nil
+// and, if useful, sets the timer again.
 func (b *Body) admitRemainder() (Request, *remainder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -437,7 +446,8 @@ func (b *Body) admitRemainder() (Request, *remainder) {
 	return req, r
 }
 
-// scheduleRetry sets the timer after a request that was denied. The caller holds mu.
+// scheduleRetry sets the timer to request the remainder again after a denial. If later is false, the remainder is not
+// requested again. The caller holds mu.
 func (b *Body) scheduleRetry(later bool) {
 	if !later {
 		b.hedgesLeft = 0
@@ -447,10 +457,11 @@ func (b *Body) scheduleRetry(later bool) {
 	b.timer.Reset(b.retryDelay)
 }
 
-// errNotRemainder is the error of a response that is not the remainder of the body.
+// errNotRemainder is the error of a response that does not contain the remainder of the body.
 var errNotRemainder = errors.New("hedge: answer is not the rest of the body")
 
-// requestRemainder sends the request, and makes the response the source of the body if it is first.
+// requestRemainder sends the request. If the response arrives before the source continues, it becomes the source of the
+// body.
 func (b *Body) requestRemainder(req Request, r *remainder) {
 	var (
 		resp *http.Response
@@ -467,7 +478,8 @@ func (b *Body) requestRemainder(req Request, r *remainder) {
 	}
 }
 
-// checkRemainder waits for the first bytes of a response, and returns an error if it is not the remainder.
+// checkRemainder waits for the first bytes of resp. It returns an error if resp is not the remainder of the body from
+// the offset off.
 func (b *Body) checkRemainder(resp *http.Response, off int64) error {
 	if !b.byteRange.isContinuedBy(b.header, resp, off) {
 		return errNotRemainder
@@ -483,7 +495,8 @@ func (b *Body) checkRemainder(resp *http.Response, off int64) error {
 	return nil
 }
 
-// handleRemainder decides between the source and the remainder after the request has ended.
+// handleRemainder decides whether the remainder wins, given the result of its request. It releases the request, or the
+// old source if the remainder has won.
 func (b *Body) handleRemainder(req Request, r *remainder, resp *http.Response, err error) {
 	b.mu.Lock()
 	how, loser := race.OutcomeOf(err), b.source

@@ -11,53 +11,57 @@ import (
 	"time"
 )
 
-// minLength is the least length of a body that is resumed. Smaller bodies arrive with their header, or soon after.
+// minLength is the smallest length in bytes of a body that is resumed. Smaller bodies arrive soon after their header.
 const minLength = 64 << 10
 
-// clockSkew is the least time between Last-Modified and Date for which Last-Modified is a strong validator: the clocks behind the two may differ.
+// clockSkew is the smallest time between Last-Modified and Date with which Last-Modified is a strong validator: both
+// clocks may differ.
 const clockSkew = time.Minute
 
-// An Obstacle is the reason why a body was not resumed.
+// An Obstacle is the reason why a body was not resumed. Its value is the label of a metric.
 type Obstacle string
 
-// Obstacles in the request and the response.
+// Obstacles in the request or the response.
 const (
-	NotGet      Obstacle = "request"   // the request is not a GET without a body, or asks for another range than a single one from a given byte
-	Signed      Obstacle = "signed"    // the signature of the request covers its range
-	BadStatus   Obstacle = "status"    // the status is neither 200, nor 206 with the requested range, or there is no body
-	TooSmall    Obstacle = "small"     // the body has less than 64 KiB, or unknown length
-	Encoded     Obstacle = "encoded"   // the transport decompressed the body, or the body is encoded without an ETag, or it has trailers
-	NoRanges    Obstacle = "no_ranges" // the server does not accept byte ranges
+	NotGet    Obstacle = "request"   // the request is no GET without a body, or its Range is not a single range with a first byte
+	Signed    Obstacle = "signed"    // a signature of the request covers its range
+	BadStatus Obstacle = "status"    // the status is neither 200 nor 206 with the requested range, or there is no body
+	TooSmall  Obstacle = "small"     // the body is shorter than 64 KiB, or its length is unknown
+	Encoded   Obstacle = "encoded"   // the transport decompressed the body, the body is encoded and has no ETag, or it has trailers
+	NoRanges  Obstacle = "no_ranges" // the server does not accept byte ranges
+	// the response has no strong ETag or date
 	NoValidator Obstacle = "no_validator"
 )
 
-// Obstacles of bodies that made a Read wait for at least 50 ms. A denied hedge is counted as a denial instead.
+// Obstacles of bodies with a Read that waited for at least 50 ms. A denied request is counted as a denied hedge
+// instead.
 const (
-	Learning     Obstacle = "learning" // too few bodies or calls are known
-	UsualPause   Obstacle = "usual"    // the pause was less than twice the 95th percentile of pauses
-	NoHedgesLeft Obstacle = "spent"    // the call had sent all its hedges
-	NotRemainder Obstacle = "no_rest"  // the response to the request for the remainder was something else
+	Learning     Obstacle = "learning" // too few bodies or calls have been observed
+	UsualPause   Obstacle = "usual"    // the pause was shorter than twice the 95th percentile of pauses
+	NoHedgesLeft Obstacle = "spent"    // the call had used all its hedges
+	NotRemainder Obstacle = "no_rest"  // the response did not contain the remainder
 )
 
-// A ByteRange is the range of a representation that a body holds, with the validator of the representation. Bytes are counted from 0 (RFC 9110,
-// section 14.1.2).
+// A ByteRange is the byte range of a representation that a body contains (RFC 9110, section 14.1.2), with a validator
+// of the representation.
 type ByteRange struct {
-	validator   string // strong
-	first, last int64  // inclusive
-	size        int64  // of the whole representation
+	validator   string // strong ETag or date, for If-Range
+	first, last int64  // offsets in the representation, inclusive
+	size        int64  // length of the whole representation
 }
 
-// ByteRangeOf returns the range in the body of resp, the response to req, or the obstacle to a request for its remainder.
+// ByteRangeOf returns the byte range of the body of resp, the response to req. If the remainder of the body cannot be
+// requested, it returns the obstacle.
 func ByteRangeOf(req *http.Request, resp *http.Response) (p ByteRange, why Obstacle) {
 	h := resp.Header
 	tags, modified := h["Etag"], h["Last-Modified"]
-	asked, one := requestedRange(req.Header)
+	requested, one := requestedRange(req.Header)
 	switch {
 	case req.Method != "" && req.Method != http.MethodGet, req.Body != nil && req.Body != http.NoBody, !one:
 		return p, NotGet
 	case signsRange(req):
 		return p, Signed
-	case resp.Body == nil || !p.readResponse(resp, asked):
+	case resp.Body == nil || !p.readResponse(resp, requested):
 		return p, BadStatus
 	case resp.Uncompressed, len(resp.Trailer) > 0, len(tags) == 0 && len(h["Content-Encoding"]) > 0:
 		return p, Encoded
@@ -75,27 +79,28 @@ func ByteRangeOf(req *http.Request, resp *http.Response) (p ByteRange, why Obsta
 	return p, NoValidator
 }
 
-// readResponse sets the range from a response. It reports false if the response is neither the whole representation nor starts at the first requested
-// byte.
-func (p *ByteRange) readResponse(resp *http.Response, asked *interval) bool {
+// readResponse sets the range from the status and the header of resp. The argument requested is the range of the
+// request, or nil. It reports false if resp is neither the whole representation nor starts at the requested byte.
+func (p *ByteRange) readResponse(resp *http.Response, requested *interval) bool {
 	ranges := resp.Header["Content-Range"]
 	switch {
-	case asked == nil || resp.StatusCode == http.StatusOK:
+	case requested == nil || resp.StatusCode == http.StatusOK:
 		p.last, p.size = resp.ContentLength-1, resp.ContentLength
 		return resp.StatusCode == http.StatusOK && len(ranges) == 0
 	case resp.StatusCode != http.StatusPartialContent || len(ranges) != 1:
 		return false
 	}
-	unit, told, _ := strings.Cut(ranges[0], " ")
-	told, whole, _ := strings.Cut(told, "/")
-	got, ok := parseInterval(told)
+	unit, rangeText, _ := strings.Cut(ranges[0], " ")
+	rangeText, whole, _ := strings.Cut(rangeText, "/")
+	got, ok := parseInterval(rangeText)
 	n, known := parseNumber(whole)
 	p.first, p.last, p.size = got.first, got.last, n
-	return strings.EqualFold(unit, "bytes") && ok && known && got.first == asked.first && got.last <= min(asked.last, n-1) &&
+	return strings.EqualFold(unit, "bytes") && ok && known && got.first == requested.first && got.last <= min(requested.last, n-1) &&
 		(resp.ContentLength < 0 || resp.ContentLength == got.last-got.first+1)
 }
 
-// rangeAfter returns the Range header for the bytes after the first n bytes of the body (RFC 9110, section 14.2).
+// rangeAfter returns the value of a Range header for the bytes after the first n bytes of the body (RFC 9110, section
+// 14.2).
 func (p *ByteRange) rangeAfter(n int64) string {
 	if p.last == p.size-1 {
 		return fmt.Sprintf("bytes=%d-", p.first+n)
@@ -103,11 +108,12 @@ func (p *ByteRange) rangeAfter(n int64) string {
 	return fmt.Sprintf("bytes=%d-%d", p.first+n, p.last)
 }
 
-// An interval is a range of bytes, inclusive.
+// An interval is a range of bytes; both ends are inclusive.
 type interval struct{ first, last int64 }
 
-// requestedRange returns the byte range that a request asks for, or nil if it asks for none. It is not ok if a request for the remainder cannot
-// replace it: several ranges, a suffix range, or a header with another spelling.
+// requestedRange returns the range in the Range header of a request, or nil if there is none. It is not ok if a request
+// for the remainder could not replace the header: it has several ranges or a suffix range, or a field name in unusual
+// case.
 func requestedRange(h http.Header) (s *interval, ok bool) {
 	for name, values := range h {
 		switch {
@@ -129,7 +135,7 @@ func requestedRange(h http.Header) (s *interval, ok bool) {
 	return s, s != nil || len(h["If-Range"]) == 0
 }
 
-// parseInterval parses an interval such as "0-499".
+// parseInterval parses an interval such as "0-499". It is not ok if the first number is larger.
 func parseInterval(text string) (s interval, ok bool) {
 	first, last, _ := strings.Cut(text, "-")
 	a, ok := parseNumber(first)
@@ -137,17 +143,18 @@ func parseInterval(text string) (s interval, ok bool) {
 	return interval{a, b}, ok && ok2 && a <= b
 }
 
-// parseNumber parses decimal digits.
+// parseNumber parses a non-negative decimal number.
 func parseNumber(text string) (n int64, ok bool) {
 	u, err := strconv.ParseUint(text, 10, 63)
 	return int64(u), err == nil && u < math.MaxInt64
 }
 
-// signsRange reports whether a request has a signature that covers its range. Signatures stand in credentials, in the URL or in a header:
+// signsRange reports whether a request has a signature that covers its range. Such a signature is in the Authorization
+// header, in the URL or in another header. It is one of these:
 //
-//   - with a list of the signed headers;
-//   - of Azure, which always covers the range;
-//   - after RFC 9421, or its draft draft-cavage-http-signatures.
+//   - a signature with a list of the signed headers that contains Range or If-Range;
+//   - a signature of Azure, which always covers the range;
+//   - a signature after RFC 9421 or draft-cavage-http-signatures.
 func signsRange(req *http.Request) bool {
 	for name, values := range req.Header {
 		switch {
@@ -171,27 +178,27 @@ func signsRange(req *http.Request) bool {
 	return false
 }
 
-// hasSuffixFold reports whether a name has a suffix, in any case.
-func hasSuffixFold(name, end string) bool {
-	return len(name) >= len(end) && strings.EqualFold(name[len(name)-len(end):], end)
+// hasSuffixFold reports whether name ends with suffix, ignoring case.
+func hasSuffixFold(name, suffix string) bool {
+	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
 }
 
-// isSignedHeadersName reports whether the name of a parameter or header is that of a list of signed headers. Such names are X-Amz-SignedHeaders (AWS;
-// also Google, Volcengine, Huawei and Escher), x-oss-additional-headers and X-Ca-Signature-Headers (Alibaba), X-HMAC-Signed-Headers (APISIX) and
-// q-header-list (Tencent).
+// isSignedHeadersName reports whether a header or parameter with this name lists signed headers. Such names are
+// X-Amz-SignedHeaders (AWS, Google, Volcengine, Huawei and Escher), x-oss-additional-headers and X-Ca-Signature-Headers
+// (Alibaba), X-HMAC-Signed-Headers (APISIX) and q-header-list (Tencent).
 func isSignedHeadersName(name string) bool {
 	name = strings.ToLower(name)
 	return strings.Contains(name, "header") && (strings.Contains(name, "sign") || strings.Contains(name, "additional") || strings.HasSuffix(name, "header-list"))
 }
 
-// mayCoverRange reports whether credentials are a signature that covers, or may cover, the Range header.
+// mayCoverRange reports whether credentials have a scheme whose signature covers, or may cover, the Range header.
 func mayCoverRange(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
 	return slices.Contains([]string{"sharedkey", "sharedkeylite", "signature"}, strings.ToLower(scheme))
 }
 
-// listsRange reports whether credentials have a list of signed headers with Range or If-Range. The list is a parameter NAME=LIST, or NAME:LIST
-// (Alibaba version 2), or has no name (Baidu).
+// listsRange reports whether credentials contain a list of signed headers with Range or If-Range. The list is a
+// parameter NAME=LIST, or NAME:LIST (Alibaba, version 2), or has no name (Baidu).
 func listsRange(credentials string) bool {
 	lower := strings.ToLower(strings.TrimSpace(credentials))
 	if !strings.Contains(lower, "range") {
@@ -212,7 +219,7 @@ func listsRange(credentials string) bool {
 	return false
 }
 
-// mentionsRange reports whether a list of header names, with any separators, has Range or If-Range.
+// mentionsRange reports whether a list of header names, with any separators, contains Range or If-Range.
 func mentionsRange(list string) bool {
 	for name := range strings.FieldsFuncSeq(list, func(r rune) bool {
 		return r != '-' && r != '_' && r != '.' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
@@ -224,7 +231,8 @@ func mentionsRange(list string) bool {
 	return false
 }
 
-// isStrongDate reports whether a Last-Modified is old enough, compared with Date, to be a strong validator.
+// isStrongDate reports whether a Last-Modified date is a strong validator: it is at least clockSkew earlier than the
+// Date of the response.
 func isStrongDate(modified, date string) bool {
 	m, err := http.ParseTime(modified)
 	d, err2 := http.ParseTime(date)
@@ -242,23 +250,24 @@ func acceptsRanges(values []string) bool {
 	})
 }
 
-// isStrongTag reports whether a tag is a strong entity tag (RFC 9110, section 8.8.3).
+// isStrongTag reports whether tag is a strong entity tag (RFC 9110, section 8.8.3).
 func isStrongTag(tag string) bool {
 	return len(tag) >= 2 && tag[0] == '"' && tag[len(tag)-1] == '"' && !strings.ContainsAny(tag[1:len(tag)-1], "\" \x7f")
 }
 
-// isContinuedBy reports whether rest holds all bytes after the first n bytes of the body. The body came with the given header.
-func (p *ByteRange) isContinuedBy(given http.Header, rest *http.Response, n int64) bool {
+// isContinuedBy reports whether rest contains all bytes of p after the first n bytes, of the same representation. The
+// argument header is the header with which the body came.
+func (p *ByteRange) isContinuedBy(header http.Header, rest *http.Response, n int64) bool {
 	ranges := rest.Header["Content-Range"]
 	if rest.StatusCode != http.StatusPartialContent || rest.Body == nil || rest.Uncompressed ||
 		len(ranges) != 1 || !strings.EqualFold(ranges[0], fmt.Sprintf("bytes %d-%d/%d", p.first+n, p.last, p.size)) ||
 		rest.ContentLength >= 0 && rest.ContentLength != p.last+1-p.first-n {
 		return false
 	}
-	same := func(name string) bool { return slices.Equal(given[name], rest.Header[name]) }
+	same := func(name string) bool { return slices.Equal(header[name], rest.Header[name]) }
 	sameIfSet := func(name string) bool { return len(rest.Header[name]) == 0 || same(name) }
 	modified := same // the date alone identifies the version
-	if len(given["Etag"]) > 0 {
+	if len(header["Etag"]) > 0 {
 		modified = sameIfSet
 	}
 	return same("Etag") && modified("Last-Modified") && same("Content-Encoding") && sameIfSet("Content-Type")
