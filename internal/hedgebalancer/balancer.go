@@ -1,8 +1,8 @@
-// Package hedgebalancer is the gRPC load balancing policy hedge_elsewhere: it sends a hedge to a
-// backend that no other attempt of the call uses. Importing it registers the policy.
+// Package hedgebalancer implements the gRPC load balancing policy hedge_elsewhere, which sends a hedge to a backend
+// that no other attempt of the call uses. Importing the package registers the policy.
 //
-// The context of an attempt identifies it: under [ContextKey], the context of a primary has a [PrimaryPick],
-// which stores the backend of the primary, and the context of a hedge has a [HedgePick].
+// The policy recognises attempts by their context. Under [ContextKey], the context of a primary has a [PrimaryPick],
+// which stores the primary's backend, and the context of a hedge has a [HedgePick].
 package hedgebalancer
 
 import (
@@ -25,20 +25,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Most picks of the child for one hedge. maxPicksByLoad applies if servers report their load; the child is then asked at most once for each ready
-// backend.
+// Limits of picks of the child for one hedge. If servers report their load, the limit is the number of ready backends,
+// between maxPicks and maxPicksByLoad.
 const (
 	maxPicks       = 5
 	maxPicksByLoad = 20
 )
 
-// ErrSameBackend ends a hedge for which there is no other backend. It has the code Canceled, as losers have, because gRPC does not retry it. The
-// caller must not get it as the status of a hedge that was sent before and retried.
+// ErrSameBackend ends a hedge for which there is no other backend. Its code is CANCELLED, which losers have too and
+// gRPC does not retry. It must not become the caller's status, as it would for a hedge that gRPC retries.
 var ErrSameBackend = status.Error(codes.Canceled, "hedge_elsewhere: there is no other backend for the hedge")
 
 func init() { balancer.Register(builder{}) }
 
-// builder implements [balancer.Builder] and [balancer.ConfigParser].
+// A builder implements [balancer.Builder] and [balancer.ConfigParser].
 type builder struct{}
 
 func (builder) Name() string { return "hedge_elsewhere" }
@@ -47,15 +47,15 @@ func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balance
 	return &policy{cc: cc, opts: opts}
 }
 
-// config is the parsed configuration of the policy.
+// A config is the parsed configuration of a policy.
 type config struct {
 	serviceconfig.LoadBalancingConfig
 	childBuilder balancer.Builder
-	childConfig  serviceconfig.LoadBalancingConfig // nil: none
+	childConfig  serviceconfig.LoadBalancingConfig // nil: the child has no configuration
 }
 
-// ParseConfig parses {"childPolicy":[{"NAME":CONFIG}, …]}. The first policy with a registered name is the child. Without childPolicy it is
-// round_robin. Another field is an error: it would be a misspelt childPolicy that nobody misses.
+// ParseConfig parses {"childPolicy":[{"NAME":CONFIG}, …]}. The child is the first policy in the list whose name is
+// registered, and round_robin without a list. Unknown fields are errors, so that a misspelt childPolicy is noticed.
 func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
 	var fields struct {
 		ChildPolicy *[]map[string]json.RawMessage `json:"childPolicy"`
@@ -92,22 +92,25 @@ func (builder) ParseConfig(text json.RawMessage) (serviceconfig.LoadBalancingCon
 	return nil, fmt.Errorf("hedge_elsewhere: childPolicy names no registered policy: [%s]", strings.Join(unknown, " "))
 }
 
-// A policy is a balancer that sends a hedge to a backend that no other attempt of the call uses. The child chooses among the backends. If a new
-// configuration names another child, the new child replaces the old one when the new one is no longer connecting or the old one is not ready.
+// A policy is a balancer that sends a hedge to a backend that no other attempt of the call uses. A child policy
+// balances all other calls.
+//
+// If a new configuration names another child policy, a new child replaces the old one gracefully. It does so when the
+// new child is no longer connecting, or when the old one is not ready.
 type policy struct {
 	cc   balancer.ClientConn
 	opts balancer.BuildOptions
 
-	hasLoadReports atomic.Bool // a server has sent a load report
+	hasLoadReports atomic.Bool // whether any server has sent a load report
 
 	listenerMu sync.Mutex // held while a child handles the state of a connection, or is closed after its replacement; locked before mu
 
-	mu      sync.Mutex // guards the fields below, and the fields state and ready of children
-	current *child     // nil: none yet, or closed
-	next    *child     // replaces current; nil: no replacement
+	mu      sync.Mutex // guards the fields below, and state and ready of the children
+	current *child     // child whose picker is used; nil: none yet, or closed
+	next    *child     // child that will replace current; nil: none
 }
 
-// latestChild returns the child that gets updates of the resolver, or nil.
+// latestChild returns the child that gets updates of the resolver, or nil if there is no child.
 func (p *policy) latestChild() *child {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +133,7 @@ func (p *policy) UpdateClientConnState(s balancer.ClientConnState) error {
 	return c.lb.UpdateClientConnState(s)
 }
 
-// startChild makes a child that replaces the current one when it can.
+// startChild creates a child and starts the replacement of the current child.
 func (p *policy) startChild(b balancer.Builder) *child {
 	c := &child{
 		ClientConn: p.cc, parent: p, name: b.Name(), ready: make(map[*backend]bool),
@@ -159,7 +162,8 @@ func (p *policy) ResolverError(err error) {
 	p.cc.UpdateState(balancer.State{ConnectivityState: connectivity.TransientFailure, Picker: base.NewErrPicker(err)})
 }
 
-// UpdateSubConnState is not called: every connection has a StateListener.
+// UpdateSubConnState implements [balancer.Balancer]. gRPC does not call it, because every connection has a
+// StateListener.
 func (p *policy) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
 
 func (p *policy) ExitIdle() {
@@ -180,21 +184,21 @@ func (p *policy) Close() {
 	}
 }
 
-// A child is the balancer below a policy, and the ClientConn of that balancer.
+// A child is the balancer of a child policy, with the ClientConn that this balancer uses.
 type child struct {
 	balancer.ClientConn // of the policy
 	parent              *policy
 	name                string
 	lb                  balancer.Balancer
 
-	state balancer.State    // last update
-	ready map[*backend]bool // the connections of the child; true: ready
+	state balancer.State    // last state that the balancer has reported
+	ready map[*backend]bool // whether each connection of the child is ready
 }
 
-// isActive reports whether the child was neither replaced nor closed. The caller holds policy.mu.
+// isActive reports whether the child is neither replaced nor closed. The caller holds policy.mu.
 func (c *child) isActive() bool { return c == c.parent.current || c == c.parent.next }
 
-// close closes the child and the connections that it leaves open. The child must not be active.
+// close closes the balancer of the child and its remaining connections. The child must not be active.
 func (c *child) close() {
 	c.lb.Close()
 	c.parent.mu.Lock()
@@ -272,7 +276,7 @@ func (c *child) UpdateAddresses(sc balancer.SubConn, addrs []resolver.Address) {
 	sc.UpdateAddresses(addrs) //lint:ignore SA1019 for policies that still call it
 }
 
-// isOnlyReady reports whether no backend with another address than b is ready.
+// isOnlyReady reports whether all ready connections of the child have the address of b.
 func (c *child) isOnlyReady(b *backend) bool {
 	c.parent.mu.Lock()
 	defer c.parent.mu.Unlock()
@@ -284,18 +288,18 @@ func (c *child) isOnlyReady(b *backend) bool {
 	return true
 }
 
-// A backend is a connection of a child to a server. Connections with the same address reach the same server: reconnections and updates of the
-// resolver may replace a connection.
+// A backend is a connection of a child to a server. Connections with the same address are assumed to reach the same
+// server.
 type backend struct {
 	balancer.SubConn
 	child *child
 	addr  string
 	loadTracker
-	finishedUse  backendUse              // shared by attempts if the child sets no Done
-	loadRecorder func(balancer.DoneInfo) // recordLoad, as the Done of picks for which the child sets none
+	finishedUse  backendUse              // use that attempts share if the child sets no Done
+	loadRecorder func(balancer.DoneInfo) // recordLoad, as the Done of picks if the child sets none
 }
 
-// recordState stores whether the connection is ready, and reports whether the child gets the state.
+// recordState stores whether the connection is ready, and reports whether the child must get the state.
 func (b *backend) recordState(s balancer.SubConnState) bool {
 	b.child.parent.mu.Lock()
 	defer b.child.parent.mu.Unlock()
@@ -305,8 +309,8 @@ func (b *backend) recordState(s balancer.SubConnState) bool {
 	return b.child.isActive()
 }
 
-// RegisterHealthListener wraps the listener, so that the policy sees the health state as well: outlier detection and health checks use it to exclude
-// a ready connection.
+// RegisterHealthListener registers the listener with gRPC, and also records the reported states. Outlier detection and
+// health checks report a ready connection as not ready in this way.
 func (b *backend) RegisterHealthListener(listener func(balancer.SubConnState)) {
 	wrapped := listener
 	if listener != nil {
@@ -326,7 +330,7 @@ func (b *backend) Shutdown() {
 	b.SubConn.Shutdown()
 }
 
-// A picker asks the picker of the child once, and for hedges up to a limit.
+// A picker wraps the picker of a child. It picks once for a call, and several times for a hedge.
 type picker struct {
 	balancer.Picker // of the child
 	child           *child
@@ -349,7 +353,8 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return r, nil
 }
 
-// trackLoad prepares the pick r of a call that is not an attempt: it gets the connection of the backend, and a Done that records the load.
+// trackLoad changes the pick r of backend b for a call that is not an attempt. It sets the connection, and a Done that
+// records the load.
 func (b *backend) trackLoad(r *balancer.PickResult) {
 	if r.SubConn = b.SubConn; r.Done == nil {
 		r.Done = b.loadRecorder
@@ -363,19 +368,19 @@ type candidate struct {
 	pick    balancer.PickResult
 	backend *backend
 	rank    int         // see [HedgePick.usageRank]
-	use     *backendUse // of the same backend by another attempt of the call; nil: no attempt uses it
+	use     *backendUse // use of the same backend by another attempt of the call; nil: none
 	grade   grade
 }
 
-// newCandidate returns the pick r of backend b as a candidate for the hedge.
+// newCandidate returns a candidate for the hedge: the pick r, which has selected backend b.
 func (d *HedgePick) newCandidate(r balancer.PickResult, b *backend, now time.Time) candidate {
 	rank, at := d.usageRank(b)
 	reported, _ := b.currentLoad(now)
 	return candidate{r, b, rank, at, gradeBackend(rank, reported)}
 }
 
-// pickLimit returns the most picks for the hedge, and the best grade of a ready backend. If no load is known, the first unused backend has the best
-// grade.
+// pickLimit returns the largest number of picks for the hedge d, and the best grade of a ready backend. If the load of
+// no backend is known, it returns maxPicks and worstGrade, so that the first unused backend is taken.
 func (c *child) pickLimit(d *HedgePick, now time.Time) (limit int, best grade) {
 	limit, best = maxPicks, worstGrade
 	if !c.parent.hasLoadReports.Load() {
@@ -402,9 +407,11 @@ func (c *child) pickLimit(d *HedgePick, now time.Time) (limit int, best grade) {
 	return limit, best
 }
 
-// pickForHedge picks again until the best candidate has another backend than the other attempts, and a low load. The first candidate is the pick r
-// with backend b. The error is ErrSameBackend if only the backend of the primary was picked, although others are ready. The method holds no lock:
-// another hedge_elsewhere may be below.
+// pickForHedge returns the pick for the hedge d. It picks until a candidate has a backend that no other attempt uses
+// and that has a low load. The first candidate is the pick r with backend b.
+//
+// It returns ErrSameBackend if all picks had the primary's backend although another backend is ready. It must not hold
+// a lock during picks, because another hedge_elsewhere may be below.
 func (p *picker) pickForHedge(d *HedgePick, info balancer.PickInfo, r balancer.PickResult, b *backend) (balancer.PickResult, error) {
 	now := time.Now()
 	chosen := d.newCandidate(r, b, now)

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	reportLifetime    = 10 * time.Second // age at which a load report is ignored
-	unknownLoad       = 0.5              // load of a backend without a current report
-	overloadThreshold = 0.8              // from this load on, a backend gets a hedge only if no other backend is below
+	reportLifetime    = 10 * time.Second // age after which a load report is ignored
+	unknownLoad       = 0.5              // assumed load of a backend without a current report
+	overloadThreshold = 0.8              // a backend with at least this load gets a hedge only if all are overloaded
 )
 
-// A utilizationReport has the fields of a load report that count here (*OrcaLoadReport, gRFC A51). gRPC parses load reports if package
-// google.golang.org/grpc/orca is linked in. Its modules are many, and not needed for the fields.
+// A utilizationReport has the methods of *OrcaLoadReport (gRFC A51) that this package needs. The interface avoids a
+// dependency on package google.golang.org/grpc/orca, which the program must import so that gRPC parses load reports.
 type utilizationReport interface {
 	GetApplicationUtilization() float64
 	GetCpuUtilization() float64
 }
 
-// reportedLoad returns application_utilization, or cpu_utilization if that is not set, as weighted_round_robin does. A value of 0 means that the
-// field is not set.
+// reportedLoad returns the load in a report: application_utilization, or cpu_utilization if that is 0. A value of 0
+// means that the field is not set. This is the rule of weighted_round_robin. It is not ok if neither is set.
 func reportedLoad(report any) (load float64, ok bool) {
 	u, ok := report.(utilizationReport)
 	if !ok {
@@ -37,19 +37,20 @@ func reportedLoad(report any) (load float64, ok bool) {
 	return 0, false
 }
 
-// A loadTracker stores the last load report of a server.
+// A loadTracker stores the last load report of one backend.
 type loadTracker struct {
-	anyReported *atomic.Bool               // true if any server of the policy has sent a load report
-	lastReport  atomic.Pointer[loadReport] // nil: the server has sent none
+	anyReported *atomic.Bool               // shared by the backends of a policy: whether any has sent a report
+	lastReport  atomic.Pointer[loadReport] // nil: there was no report
 }
 
 type loadReport struct {
 	load   float64 // 1: fully loaded
-	failed bool    // the call that carried the report failed with an error of [isServerFailure]
+	failed bool    // the call with the report ended with an error of isServerFailure
 	at     time.Time
 }
 
-// isServerFailure reports whether err has a code of a broken server. A broken server is idle, and would get all hedges.
+// isServerFailure reports whether err has a status code of a broken server. The load of a broken server is low, so it
+// would otherwise get all hedges.
 func isServerFailure(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Internal, codes.Unknown, codes.ResourceExhausted, codes.DataLoss, codes.DeadlineExceeded:
@@ -58,7 +59,7 @@ func isServerFailure(err error) bool {
 	return false
 }
 
-// recordLoad stores the load report that came with the end of a call.
+// recordLoad stores the load report in info, which comes with the end of a call.
 func (m *loadTracker) recordLoad(info balancer.DoneInfo) {
 	if load, ok := reportedLoad(info.ServerLoad); ok {
 		m.lastReport.Store(&loadReport{load, isServerFailure(info.Err), time.Now()})
@@ -68,7 +69,7 @@ func (m *loadTracker) recordLoad(info balancer.DoneInfo) {
 	}
 }
 
-// withLoadRecorder returns a Done that records the load report and calls done.
+// withLoadRecorder returns a Done function that calls recordLoad and then done.
 func (m *loadTracker) withLoadRecorder(done func(balancer.DoneInfo)) func(balancer.DoneInfo) {
 	return func(info balancer.DoneInfo) {
 		m.recordLoad(info)
@@ -76,7 +77,8 @@ func (m *loadTracker) withLoadRecorder(done func(balancer.DoneInfo)) func(balanc
 	}
 }
 
-// currentLoad returns the last load report. If there is none or it is too old, known is false and the load is unknownLoad.
+// currentLoad returns the last load report. If there is none, or if it is older than reportLifetime, the load is
+// unknownLoad and known is false.
 func (m *loadTracker) currentLoad(now time.Time) (r loadReport, known bool) {
 	if r := m.lastReport.Load(); r != nil && now.Sub(r.at) <= reportLifetime {
 		return *r, true
@@ -84,7 +86,7 @@ func (m *loadTracker) currentLoad(now time.Time) (r loadReport, known bool) {
 	return loadReport{load: unknownLoad}, false
 }
 
-// A grade ranks a backend for a hedge.
+// A grade ranks a backend as a target of a hedge.
 type grade struct {
 	class int // lower is better
 	load  float64
@@ -94,10 +96,10 @@ func (g grade) isBetterThan(other grade) bool {
 	return g.class < other.class || g.class == other.class && g.load < other.load
 }
 
-// worstGrade is the grade of the backend of the primary.
+// worstGrade is the grade of the primary's backend.
 var worstGrade = grade{class: 4}
 
-// gradeBackend returns the grade of a backend that has reported r and has the rank of [HedgePick.usageRank].
+// gradeBackend returns the grade of a backend with the load report r and the rank that [HedgePick.usageRank] returns.
 func gradeBackend(rank int, r loadReport) grade {
 	switch {
 	case rank > 1:

@@ -13,34 +13,35 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// ContextKey is the context key under which the policy finds the *[PrimaryPick] or *[HedgePick] of an attempt.
+// ContextKey is the context key of the *[PrimaryPick] or *[HedgePick] of an attempt.
 type ContextKey struct{}
 
-// A PrimaryPick stores which backend the primary of a call uses. The context of the primary holds it under [ContextKey]. If that context also serves
-// other calls, without [WithoutPick], it stores the backend of the last of these calls.
+// A PrimaryPick stores the backend that a call's primary uses. The context of the primary has it under [ContextKey]. If
+// the same context is used for other calls, without [WithoutPick], it stores the backend of the last call.
 type PrimaryPick struct {
-	use atomic.Pointer[backendUse] // nil: the primary has no backend yet
+	use atomic.Pointer[backendUse] // nil: no backend was picked yet
 }
 
-// HedgePicks stores which backends the hedges of one call use, and which hedges were refused. Hedges are counted from 1. The zero value is ready for
-// one call.
+// A HedgePicks stores the backends that the hedges of one call use, and the hedges that were refused. Hedges are
+// numbered from 1. The zero value is ready for one call.
 type HedgePicks struct {
 	mu      sync.Mutex // guards the fields below
 	uses    [1 + race.MaxHedges]*backendUse
 	refused [1 + race.MaxHedges]bool
 }
 
-// NewContext returns the context of a hedge, derived from ctx. The primary is the primary of the same call.
+// NewContext returns a context, derived from ctx, for the hedge with the given number. The argument primary belongs to
+// the primary of the same call.
 func (p *HedgePicks) NewContext(ctx context.Context, hedge int, primary *PrimaryPick) *HedgePick {
 	return &HedgePick{ctx, primary, p, hedge}
 }
 
-// releaseDelay is the time between the choice of the winner of a stream and the end of its unused picks. Most losing attempts end earlier, and report
-// to the child first.
+// releaseDelay is the time after which ReleaseUnused ends the unused picks. Most losers end earlier, so that the child
+// gets the results of their picks first.
 const releaseDelay = time.Second
 
-// ReleaseUnused ends the unused picks of a stream after a delay. The winner of the stream has been chosen and may run for hours: unused picks do not
-// wait for its end. The primary is the primary of the same call.
+// ReleaseUnused ends the unused picks of a stream after releaseDelay. It is called when the winner is chosen, because
+// the winner's stream may last for hours. The argument primary belongs to the primary of the same call.
 func (p *HedgePicks) ReleaseUnused(primary *PrimaryPick) {
 	p.mu.Lock()
 	uses, refused := p.uses, p.refused
@@ -58,16 +59,17 @@ func (p *HedgePicks) ReleaseUnused(primary *PrimaryPick) {
 	})
 }
 
-// A HedgePick is the context of a hedge. It returns itself under [ContextKey], so that contexts derived from it identify the hedge. A call that the
-// hedge makes is not a hedge, and gets a context [WithoutPick].
+// A HedgePick is the context of a hedge. Its value under [ContextKey] is itself, so that the policy recognises the
+// hedge. A call that the hedge itself makes needs a context by [WithoutPick].
 type HedgePick struct {
 	context.Context
 	primary *PrimaryPick // of the same call
 	picks   *HedgePicks  // of the same call
-	hedge   int
+	// number of the hedge
+	hedge int
 }
 
-// Value returns the HedgePick for [ContextKey], and otherwise the value of the parent context.
+// Value returns d for [ContextKey], and otherwise the value of the parent context.
 func (d *HedgePick) Value(key any) any {
 	if key == (ContextKey{}) {
 		return d
@@ -75,15 +77,15 @@ func (d *HedgePick) Value(key any) any {
 	return d.Context.Value(key)
 }
 
-// IsRefused reports whether the hedge was not sent because the policy had no other backend.
+// IsRefused reports whether the hedge was not sent because there was no other backend.
 func (d *HedgePick) IsRefused() bool {
 	d.picks.mu.Lock()
 	defer d.picks.mu.Unlock()
 	return d.picks.refused[d.hedge]
 }
 
-// usageRank returns 0 if no other attempt of the call uses backend b, 1 if only hedges do, and 2 if the primary does. It also returns the use of the
-// backend by the other attempt, or nil.
+// usageRank reports how other attempts of the call use backend b: 0 if none does, 1 if only hedges do, and 2 if the
+// primary does. It also returns the use by one of them, or nil.
 func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
 	if p := d.primary.use.Load(); p != nil && p.addr == b.addr {
 		return 2, p
@@ -98,8 +100,8 @@ func (d *HedgePick) usageRank(b *backend) (rank int, at *backendUse) {
 	return rank, at
 }
 
-// recordPick stores the result of the pick for the hedge: u, or a refusal if u is nil. A hedge that gRPC retries is not refused: its first try was
-// sent.
+// recordPick records that the hedge uses the backend of u, or that it was refused if u is nil. A hedge that gRPC
+// retries does not count as refused, because its first try was sent.
 func (d *HedgePick) recordPick(u *backendUse) {
 	d.picks.mu.Lock()
 	defer d.picks.mu.Unlock()
@@ -109,7 +111,8 @@ func (d *HedgePick) recordPick(u *backendUse) {
 	d.picks.refused[d.hedge] = d.picks.uses[d.hedge] == nil
 }
 
-// WithoutPick returns a context without a PrimaryPick and HedgePick. Calls that an attempt makes get one, because they are not the attempt.
+// WithoutPick returns a context without PrimaryPick and HedgePick. It is for calls that an attempt makes, which are not
+// attempts themselves.
 func WithoutPick(ctx context.Context) context.Context {
 	if ctx.Value(ContextKey{}) == nil {
 		return ctx
@@ -117,7 +120,7 @@ func WithoutPick(ctx context.Context) context.Context {
 	return noPickContext{ctx}
 }
 
-// A noPickContext hides the value of [ContextKey] of its parent.
+// A noPickContext is a context that hides the value of [ContextKey] in its parent.
 type noPickContext struct{ context.Context }
 
 func (a noPickContext) Value(key any) any {
@@ -127,22 +130,23 @@ func (a noPickContext) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// errPickUnused ends a pick that no call uses. It has the code of losers. A child that counts the code as a failure cannot serve hedged calls anyway.
+// errPickUnused is the result of a pick that no attempt uses. Its code is CANCELLED, which losers have too: a child
+// that counts it as a failure would also count losers.
 var errPickUnused = status.Error(codes.Canceled, "hedge_elsewhere: the backend was not used")
 
-// A backendUse is the use of a backend by an attempt. Unused picks of the same backend end after the attempt: if they ended at once, the child would
-// measure a latency of zero.
+// A backendUse is the use of a backend by one attempt. Unused picks of the same backend end when the attempt ends:
+// otherwise, a child that measures latency would measure zero for them.
 type backendUse struct {
 	*backend
-	done func(balancer.DoneInfo) // the child's
+	done func(balancer.DoneInfo) // the child's Done
 
 	mu          sync.Mutex                // guards the fields below
-	finished    bool                      // the attempt has ended, or unused picks no longer wait for it
-	unusedPicks []func(balancer.DoneInfo) // Done of picks that wait for the end of the attempt
+	finished    bool                      // the attempt has ended, or ReleaseUnused no longer lets picks wait for it
+	unusedPicks []func(balancer.DoneInfo) // Done functions of picks that wait for the end of the attempt
 }
 
-// trackUse returns the use of the backend by the attempt that gets the pick r, and replaces the Done of r. If the child set no Done, all attempts
-// share a finished use.
+// trackUse returns the use of the backend by an attempt with the pick r, and replaces the Done of r. If the child has
+// set no Done, it returns a shared use that has finished.
 func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 	r.SubConn = b.SubConn
 	if r.Done == nil {
@@ -154,15 +158,15 @@ func (b *backend) trackUse(r *balancer.PickResult) *backendUse {
 	return u
 }
 
-// finish ends the attempt, and then the unused picks that wait for it. A time-decayed average gives these picks no weight, because they end at the
-// same moment.
+// finish is the Done of the attempt's pick. It also ends the waiting unused picks. They end at the same time as the
+// attempt, so that a time-weighted average of latencies ignores them.
 func (u *backendUse) finish(info balancer.DoneInfo) {
 	u.recordLoad(info)
 	u.done(info)
 	u.releaseUnused()
 }
 
-// releaseUnused ends the unused picks that wait for the attempt. Later unused picks do not wait.
+// releaseUnused ends the unused picks that wait for the attempt. Later unused picks do not wait for it.
 func (u *backendUse) releaseUnused() {
 	u.mu.Lock()
 	unused := u.unusedPicks
@@ -173,7 +177,8 @@ func (u *backendUse) releaseUnused() {
 	}
 }
 
-// deferRelease delays done of an unused pick until the attempt ends. It reports false if the attempt has ended or unused picks no longer wait for it.
+// deferRelease delays the call of done, the Done of an unused pick, until the attempt ends. It returns false and does
+// nothing if unused picks no longer wait for the attempt.
 func (u *backendUse) deferRelease(done func(balancer.DoneInfo)) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -185,12 +190,12 @@ func (u *backendUse) deferRelease(done func(balancer.DoneInfo)) bool {
 
 // An unusedPick is a pick of the child that no attempt uses.
 type unusedPick struct {
-	done func(balancer.DoneInfo) // nil: the child set none
-	use  *backendUse             // of the same backend by another attempt of the call; nil: no attempt uses it
+	done func(balancer.DoneInfo) // nil: the child has set none
+	use  *backendUse             // use of the same backend by another attempt of the call; nil: none
 }
 
-// release ends the pick after the attempt that uses the same backend. Otherwise it ends after the hedge, whose use is own, as an attempt that lost
-// would. If neither can delay it, it ends at once. A nil own is a refused hedge.
+// release ends the pick when the attempt with the same backend ends, or else when the hedge ends, or else at once. The
+// argument own is the use of the hedge; it is nil for a refused hedge.
 func (s unusedPick) release(own *backendUse) {
 	if s.done == nil || s.use != nil && s.use.deferRelease(s.done) || own != nil && own.deferRelease(s.done) {
 		return
