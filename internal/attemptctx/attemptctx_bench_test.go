@@ -21,7 +21,7 @@ func BenchmarkKept(b *testing.B) {
 			c.Attempt().Context = caller
 			c.Done()
 			if letsGo {
-				c.Win()
+				c.MarkWon()
 			}
 		}
 		b.Run(name, func(b *testing.B) {

@@ -121,7 +121,7 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	c.client.EndCall(&c.Call, outcome)
 	switch {
 	case out.Winner >= 0:
-		c.contexts[out.Winner].Win()
+		c.contexts[out.Winner].MarkWon()
 	case out.Attempt != nil:
 		out.Attempt.Release()
 	}
