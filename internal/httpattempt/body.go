@@ -9,36 +9,38 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// ReleaseWithBody gives resp a body that releases the attempt when it ends or is closed. If there is no body, it releases the attempt at once. It does
-// nothing if the attempt has nothing to release.
+// ReleaseWithBody replaces the body of resp by one that releases the resources of attempt a at its end or when it is
+// closed. If there is no body, it releases them at once.
 func ReleaseWithBody(resp *http.Response, a *race.Attempt) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
 		a.Release()
 	case a.NeedsRelease():
-		resp.Body = newBody(resp.Body, a)
+		resp.Body = newReleasingBody(resp.Body, a)
 	}
 }
 
-// newBody returns b as a body that releases a at its end. If b is an io.Writer, as after 101 Switching Protocols, so is the result.
-func newBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
-	kept := body{b, a}
+// newReleasingBody returns b wrapped in a releasingBody. The result is an [io.Writer] if b is one, as after 101 Switching
+// Protocols.
+func newReleasingBody(b io.ReadCloser, a *race.Attempt) io.ReadCloser {
+	kept := releasingBody{b, a}
 	if w, ok := b.(io.Writer); ok {
 		return struct {
-			body
+			releasingBody
 			io.Writer
 		}{kept, w}
 	}
 	return kept
 }
 
-// A body is the body of the winner. Its end, or Close, releases the attempt.
-type body struct {
+// A releasingBody is the body of a winner. It releases the attempt when Read returns an error, including io.EOF, or
+// when it is closed.
+type releasingBody struct {
 	io.ReadCloser
 	attempt *race.Attempt
 }
 
-func (b body) Read(p []byte) (int, error) {
+func (b releasingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
 		b.attempt.Release()
@@ -46,16 +48,18 @@ func (b body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b body) Close() error {
+func (b releasingBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.attempt.Release()
 	return err
 }
 
-// ErrFailure is the error of an attempt whose response is a failure. The caller gets the response itself.
+// ErrFailure is the error of an attempt whose response counts as a failure. If no other attempt succeeds, the caller
+// gets the response and no error.
 var ErrFailure = errors.New("hedge: response is a failure")
 
-// CallWithResponse calls f, a function of the program, with resp. If f panics or ends the goroutine, it closes the body of resp.
+// CallWithResponse returns f(resp) for a function f of the program. If f panics or calls [runtime.Goexit], it closes
+// the body of resp.
 func CallWithResponse[T any](resp *http.Response, f func(*http.Response) T) T {
 	returned := false
 	defer func() {
@@ -69,8 +73,8 @@ func CallWithResponse[T any](resp *http.Response, f func(*http.Response) T) T {
 	return result
 }
 
-// AwaitFirstByte waits for the first bytes of the body of resp. It returns ErrFailure if the body fails before them. The reader of the body gets the
-// bytes, or the error, all the same. It does not wait after a 101, where the caller sends first.
+// AwaitFirstByte waits until the first bytes of the body have arrived, and puts them back. It returns ErrFailure if the
+// body fails before. After a 101 response it does not wait, because there the client sends first.
 func AwaitFirstByte(resp *http.Response) error {
 	if resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
 		return nil
@@ -81,26 +85,27 @@ func AwaitFirstByte(resp *http.Response) error {
 	return nil
 }
 
-// Prefetch waits for the first bytes of the body of resp, and returns their number and the error that came with them. The reader of the body gets
-// both. The body is not nil.
+// Prefetch waits for the first bytes of the body of resp, and returns their number and the error that came with them. A
+// later Read of the body returns both again. The body must not be nil.
 func Prefetch(resp *http.Response) (n int, err error) {
 	buf := make([]byte, 512)
 	for n == 0 && err == nil {
 		n, err = resp.Body.Read(buf)
 	}
-	resp.Body = &prefetched{ReadCloser: resp.Body, beginning: buf[:n], err: err}
+	resp.Body = &prefetchedBody{ReadCloser: resp.Body, beginning: buf[:n], err: err}
 	return n, err
 }
 
-// A prefetched is a body whose first bytes were read.
-type prefetched struct {
+// A prefetchedBody is a body whose first bytes were read before the caller reads.
+type prefetchedBody struct {
 	io.ReadCloser
+	// bytes that were read, without those that the caller has got
 	beginning []byte
-	err       error       // came with the last byte of beginning; nil: the body goes on
-	closed    atomic.Bool // Close was called; the source decides about the result of a Read then
+	err       error       // error that came after beginning; nil: the body goes on
+	closed    atomic.Bool // the caller has called Close; Read then returns the source's error
 }
 
-func (b *prefetched) Read(p []byte) (int, error) {
+func (b *prefetchedBody) Read(p []byte) (int, error) {
 	if (len(b.beginning) > 0 || b.err != nil) && !b.closed.Load() {
 		n := copy(p, b.beginning)
 		b.beginning = b.beginning[n:]
@@ -112,7 +117,7 @@ func (b *prefetched) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-func (b *prefetched) Close() error {
+func (b *prefetchedBody) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()
 }

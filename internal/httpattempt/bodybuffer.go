@@ -11,12 +11,14 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// maxBufferedBody is the most bytes of a failed response that are read before the caller reads.
+// maxBufferedBody is the largest number of bytes of a failed response that are read before the caller reads.
 const maxBufferedBody = 64 << 10
 
-// BufferBody returns a copy of resp, the failed response of attempt a, for the time in which hedges run. Its body is read into
-// memory and closed, so that other requests can use its connection, and a queue of the caller its slot. It returns false if the
-// body is too large; if that shows later, release is called. Panicked is called if closing the body panics.
+// BufferBody returns a copy of resp, the failed response of attempt a, whose body is read into memory while hedges run.
+// When the body has ended, it is closed, so that other requests can use the connection.
+//
+// It returns false if the body is known to be too large. If that shows later, BufferBody calls release. It calls
+// panicked if closing the body panics.
 func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) (*http.Response, bool) {
 	switch {
 	case resp == nil || resp.Body == nil || resp.Body == http.NoBody:
@@ -30,25 +32,27 @@ func BufferBody(resp *http.Response, a *race.Attempt, release, panicked func()) 
 	return &b.callerResponse, true
 }
 
-// A bodyBuffer is the body of a failed response. It is read ahead while hedges run.
+// A bodyBuffer is the body of a failed response. A goroutine reads it into memory while hedges run.
 type bodyBuffer struct {
-	resp           *http.Response // as it came: its Trailer is written when the body is read to its end
+	resp *http.Response // the original response; its Trailer is set when the body has ended
+	// the body of resp
 	source         *BodyCloser
-	callerResponse http.Response // response that the caller has
+	callerResponse http.Response // copy of resp for the caller
 
-	stopFill       atomic.Bool   // the caller reads, or has closed the body: fillBuffer reads no more
-	closedByCaller atomic.Bool   // the caller has closed it
-	fillDone       chan struct{} // closed when fillBuffer has ended; then err is the reader's
-	err            error         // came after beginning; nil: the source goes on
+	stopFill       atomic.Bool   // tells fillBuffer to stop, because the caller reads or has closed the body
+	closedByCaller atomic.Bool   // the caller has called Close
+	fillDone       chan struct{} // closed when fillBuffer has returned; then the reader owns err
+	err            error         // error that follows beginning; nil: the source has more
 
 	mu        sync.Mutex // guards the fields below
-	beginning []byte     // what was read
-	delivered int        // how much of it the caller has
-	filled    bool       // fillBuffer has ended
-	closed    bool       // by the caller, or by fillBuffer
+	beginning []byte     // bytes read by fillBuffer
+	delivered int        // number of these bytes that the caller has got
+	filled    bool       // fillBuffer has returned
+	closed    bool       // the source is closed, or being closed
 }
 
-// fillBuffer reads the source until its end, to maxBufferedBody, or until the caller reads or closes the body. It closes a source that has ended.
+// fillBuffer reads the source into memory. It stops at the end of the source, after maxBufferedBody bytes, or when the
+// caller reads or closes the body. At the end of the source, it closes the source.
 func (b *bodyBuffer) fillBuffer(release func()) {
 	defer b.finishFill()
 	buf := make([]byte, 0, min(max(b.resp.ContentLength, 0), maxBufferedBody)+512)
@@ -75,7 +79,7 @@ func (b *bodyBuffer) fillBuffer(release func()) {
 	b.err = nil
 }
 
-// copyUnread copies bytes that were read ahead, and that the caller has not got yet, to p.
+// copyUnread copies buffered bytes that the caller has not got yet to p. It returns the number of copied bytes.
 func (b *bodyBuffer) copyUnread(p []byte) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +88,8 @@ func (b *bodyBuffer) copyUnread(p []byte) int {
 	return n
 }
 
-// finishFill ends fillBuffer. A source that panics has ended.
+// finishFill records that fillBuffer has returned. It closes the source if the source has ended or the caller has
+// closed the body. It treats a panic of the source as its end.
 func (b *bodyBuffer) finishFill() {
 	if recover() != nil {
 		b.source.panicked()
@@ -100,7 +105,7 @@ func (b *bodyBuffer) finishFill() {
 	close(b.fillDone)
 }
 
-// Read returns the bytes that were read ahead, and then reads from the source.
+// Read returns the buffered bytes first, and then reads from the source.
 func (b *bodyBuffer) Read(p []byte) (int, error) {
 	b.stopFill.Store(true)
 	if b.closedByCaller.Load() {
@@ -126,7 +131,8 @@ func (b *bodyBuffer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the source, or has fillBuffer do so when its Read has returned.
+// Close closes the source, at once if fillBuffer has returned. Otherwise a goroutine closes it when the pending Read of
+// fillBuffer has returned.
 func (b *bodyBuffer) Close() error {
 	b.stopFill.Store(true)
 	b.closedByCaller.Store(true)
@@ -144,47 +150,49 @@ func (b *bodyBuffer) Close() error {
 	return nil
 }
 
-// A BodyCloser closes a body that another goroutine may be reading. Some wrappers of net/http's bodies put their decoder into a
-// pool in Close. If a Read still ran then, it would share the decoder with another body.
+// A BodyCloser closes a body while another goroutine may still read from it. It waits for the pending Read: some
+// wrappers put their decoder into a pool in Close, and a Read that still runs would share the decoder with another
+// body.
 type BodyCloser struct {
 	io.ReadCloser
-	attempt  *race.Attempt // of the body; nil: it has no context of its own
+	attempt  *race.Attempt // attempt to cancel before closing; nil: there is none
 	panicked func()        // called if Close panics
 
 	once sync.Once
-	err  error // of Close
+	err  error // result of the first Close
 }
 
-// NewBodyCloser returns a BodyCloser for the body of attempt a, which may be nil.
+// NewBodyCloser returns a BodyCloser for the body of attempt a. A nil a means that no attempt is to be cancelled. The
+// function panicked is called if CloseAfterRead recovers a panic of Close.
 func NewBodyCloser(body io.ReadCloser, a *race.Attempt, panicked func()) *BodyCloser {
 	return &BodyCloser{ReadCloser: body, attempt: a, panicked: panicked}
 }
 
-// Close closes the body, once.
+// Close closes the body. Later calls return the result of the first call.
 func (c *BodyCloser) Close() error {
 	c.once.Do(func() { c.err = c.ReadCloser.Close() })
 	return c.err
 }
 
-// maxReadWait is how long a Read that was cancelled may take.
+// maxReadWait is the time that CloseAfterRead waits for a pending Read.
 const maxReadWait = time.Second
 
-// CloseAfterRead cancels the attempt, so that a Read of its body returns. It closes the body when the channel left is closed, which
-// reports that the Read has returned, or after maxReadWait.
-func (c *BodyCloser) CloseAfterRead(left <-chan struct{}) {
+// CloseAfterRead cancels the attempt, so that a pending Read returns. It closes the body when the channel readDone is
+// closed, which signals that the Read has returned, or after maxReadWait.
+func (c *BodyCloser) CloseAfterRead(readDone <-chan struct{}) {
 	if c.attempt != nil {
 		c.attempt.CancelAndDetach()
 	}
 	late := time.NewTimer(maxReadWait)
 	defer late.Stop()
 	select {
-	case <-left:
+	case <-readDone:
 	case <-late.C:
 	}
 	c.closeQuietly()
 }
 
-// closeQuietly closes the body. It ignores an error, and reports a panic to panicked.
+// closeQuietly closes the body and ignores the error. It calls panicked if Close panics.
 func (c *BodyCloser) closeQuietly() {
 	defer func() {
 		if recover() != nil {

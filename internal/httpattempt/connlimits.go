@@ -8,27 +8,32 @@ import (
 	"time"
 )
 
-// connLimits bounds the number of connections that several pools together have to a host. The zero value is ready.
+// A connLimits limits the number of connections per host across several connection pools. The zero value is ready to
+// use.
 type connLimits struct {
-	mu  sync.Mutex // guards all
+	mu sync.Mutex // guards all
+	// by host and port
 	all map[string]*connLimit
 }
 
-// A connLimit bounds the connections to one host. It has a slot for each.
+// A connLimit limits the connections to one host. Each connection occupies a slot.
 type connLimit struct {
-	slots chan struct{} // holds an element for each slot in use
-	users int           // number of connections and of dials that wait for a slot; guarded by connLimits.mu
+	slots chan struct{} // semaphore with one element for each occupied slot
+	users int           // number of connections, and of dials that wait for a slot; guarded by connLimits.mu
 }
 
-// closeIdleInterval is the time between two attempts to get a slot by closing idle connections.
+// closeIdleInterval is the time between two attempts to free a slot by closing idle connections.
 const closeIdleInterval = fallbackDelay / 5
 
-// errTooManyConns is the error of a dial that gets no slot.
+// errTooManyConns is the error of a dial that got no slot in time.
 var errTooManyConns = errors.New("hedge: there are as many connections for hedges as MaxConnsPerHost allows")
 
-// dialWithSlot calls dial when the host has a free slot, or at once if limit is not positive. While no slot is free, it calls closeIdle, which closes idle
-// connections of other pools, every closeIdleInterval. After fallbackDelay without a slot it returns errTooManyConns: net/http does not stop a dial
-// when its request is cancelled.
+// dialWithSlot calls dial after it has acquired a slot for the host and port in addr. If limit is not positive, there
+// is no limit. While no slot is free, it calls closeIdle every closeIdleInterval to close idle connections of other
+// pools.
+//
+// It gives up with errTooManyConns after fallbackDelay, because net/http does not stop a dial when its request is
+// cancelled.
 func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, closeIdle func(), dial func() (net.Conn, error)) (conn net.Conn, err error) {
 	if limit <= 0 {
 		return dial()
@@ -53,7 +58,8 @@ func (h *connLimits) dialWithSlot(ctx context.Context, addr string, limit int, c
 	return &limitedConn{conn, free}, nil
 }
 
-// acquireSlot waits for a free slot, and calls closeIdle meanwhile. It returns errTooManyConns after fallbackDelay, or the cause of ctx.
+// acquireSlot waits for a free slot, and calls closeIdle meanwhile. It returns errTooManyConns after fallbackDelay, or
+// the cause of ctx if ctx ends before.
 func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	begun := time.Now()
 	for {
@@ -76,7 +82,7 @@ func (to *connLimit) acquireSlot(ctx context.Context, closeIdle func()) error {
 	}
 }
 
-// addUser returns the limit of an address, and counts a user of it.
+// addUser returns the connLimit of addr, creates it if necessary, and increments its number of users.
 func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,7 +98,7 @@ func (h *connLimits) addUser(addr string, limit int) *connLimit {
 	return to
 }
 
-// removeUser ends the use of a limit.
+// removeUser decrements the number of users of the connLimit of addr, and deletes it at 0.
 func (h *connLimits) removeUser(addr string, to *connLimit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,7 +107,7 @@ func (h *connLimits) removeUser(addr string, to *connLimit) {
 	}
 }
 
-// A limitedConn is a connection that holds a slot until it is closed.
+// A limitedConn is a connection that occupies a slot until it is closed.
 type limitedConn struct {
 	net.Conn
 	releaseSlot func()

@@ -19,26 +19,31 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Link has the trace hooks by which net/http reports the connection of one attempt. It is also the context of the attempt, with the hooks in it.
-// Each attempt has a new Link, because a dial may go on after its attempt.
+// A ConnTrace records how one attempt gets and uses its connection, by hooks of package httptrace. It is also the
+// context of the attempt with these hooks. Each attempt needs a new ConnTrace, because net/http may dial on after the
+// attempt has ended.
 //
-// Context writes all fields before the attempt is sent, except guard, which locks itself, and asked, setup and informational, which goroutines of
-// net/http write one after another.
-type Link struct {
+// Context sets the fields before the attempt is sent. Goroutines of net/http write getConnAt, connectTime and
+// informational one after another. The guard has a lock of its own.
+type ConnTrace struct {
 	*race.Attempt
+	// cancelling the attempt may harm other requests on its connection
 	guarded       bool
-	callerLimits  bool         // the caller has a hook for statuses of 1xx
-	informational atomic.Int64 // bytes of 1xx responses
-	guard         loser.Guard
-	trace         httptrace.ClientTrace
-	getConnAt     time.Time
-	setup         atomic.Int64 // time to set up the connection in ns; 0: it was not new
+	callerLimits  bool         // the caller has a hook for 1xx responses, which limits them
+	informational atomic.Int64 // header bytes of the 1xx responses
+	// delays the cancellation of the attempt while it would harm other requests
+	guard       loser.Guard
+	trace       httptrace.ClientTrace
+	getConnAt   time.Time
+	connectTime atomic.Int64 // nanoseconds that a new connection took; 0: the connection was reused
 }
 
-// Context returns the context of attempt a with the hooks of l. If guarded is true, the cancellation of a may harm other requests on its connection.
-// The context of a hedge hides the hooks of the caller. That of a primary calls them through own; nil: the caller has none. A peer that is not nil
-// gets the address of the primary.
-func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *Peer) context.Context {
+// Context returns the context of attempt a with the hooks of l. If guarded is true, cancelling a may harm other
+// requests on its connection.
+//
+// The context of a hedge hides the caller's hooks. The context of a primary calls them through own, which is nil if the
+// caller has none. If peer is not nil, it records the primary's address.
+func (l *ConnTrace) Context(a *race.Attempt, hedge, guarded bool, own *CallerHooks, peer *Peer) context.Context {
 	l.Attempt, l.guarded = a, guarded
 	l.guard.Attach(a)
 	l.trace.GetConn, l.trace.GotConn = l.getConn, l.gotConn
@@ -70,14 +75,15 @@ func (l *Link) Context(a *race.Attempt, hedge, guarded bool, own *Hooks, peer *P
 	return httptrace.WithClientTrace(ctx, &l.trace)
 }
 
-// traceKey is the key by which httptrace finds hooks in a context; nil if it is not known.
+// traceKey is the context key of package httptrace, which exports no name for it. It is nil if the key could not be
+// found.
 var traceKey = func() any {
 	asked := keyRecorder{Context: context.Background()}
 	httptrace.ContextClientTrace(&asked)
 	return asked.key
 }()
 
-// A keyRecorder is a context that records the last key of Value.
+// A keyRecorder is a context that records the key with which Value was last called.
 type keyRecorder struct {
 	context.Context
 	key any
@@ -88,29 +94,30 @@ func (a *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// Value returns the trace hooks of l for the key of httptrace, and for any other key the value in the context of the attempt.
-func (l *Link) Value(key any) any {
+// Value returns the hooks of l for the key of package httptrace. For other keys it returns the value of the attempt.
+func (l *ConnTrace) Value(key any) any {
 	if key == traceKey {
 		return &l.trace
 	}
 	return l.Attempt.Value(key)
 }
 
-func (l *Link) getConn(string) {
+func (l *ConnTrace) getConn(string) {
 	l.getConnAt = time.Now()
 	l.guard.GetConn()
 }
 
-func (l *Link) gotConn(info httptrace.GotConnInfo) {
+func (l *ConnTrace) gotConn(info httptrace.GotConnInfo) {
 	l.guard.GotConn(l.Attempt, info.Reused && l.cancelAffectsConn(info.Conn), info.IdleTime)
 	if !info.Reused {
-		l.setup.Store(int64(time.Since(l.getConnAt)))
+		l.connectTime.Store(int64(time.Since(l.getConnAt)))
 	}
 }
 
-// cancelAffectsConn reports whether the cancellation of the attempt can make the request before it on conn fail. Over HTTP/2 it cannot: a cancellation
-// ends one stream. An attempt that is already cancelled gets a connection only over HTTP/2: for HTTP/1.1, net/http checks the context first.
-func (l *Link) cancelAffectsConn(conn net.Conn) bool {
+// cancelAffectsConn reports whether cancelling the attempt may fail an earlier request on conn. Over HTTP/2 it cannot,
+// because a cancellation resets one stream. An attempt that is already cancelled only gets a connection for HTTP/2: for
+// HTTP/1.1, net/http checks the context first.
+func (l *ConnTrace) cancelAffectsConn(conn net.Conn) bool {
 	if !l.guarded || l.Attempt.Err() == nil {
 		return l.guarded
 	}
@@ -118,21 +125,26 @@ func (l *Link) cancelAffectsConn(conn net.Conn) bool {
 	return !ok || c.ConnectionState().NegotiatedProtocol != "h2"
 }
 
-// gotFirstByte is called by net/http before the connection of an HTTP/1.1 request becomes idle. After a response without a body, net/http (Go 1.26)
-// makes the connection idle before it returns the response. A request that is cancelled in between closes the connection under the next request, or
-// under the one before. [loser.Guard] prevents both: it does not cancel a request whose response arrives, nor one whose connection was idle for too
-// short a time. If the request was cancelled before, it waits until net/http has closed the connection.
-func (l *Link) gotFirstByte() { l.guard.ResponseStarted(l.Attempt) }
-
-// CountInformational lets 1xx responses not put off the cancellation of the attempt. It allocates a closure, so it is for attempts that are cancelled
-// sooner than [loser.MaxCancelDelay] after they have lost. It is called before Context.
+// gotFirstByte is the hook for the first byte of an HTTP/1.1 response. From now on [loser.Guard] delays a cancellation
+// until RoundTrip has returned.
 //
-// With a hook for 1xx responses, net/http leaves their limit to the hook. So it is for transports that have the default limit, which got1xx and
-// LimitHeaders enforce, see [Pools.HasDefaultHeaderLimit].
-func (l *Link) CountInformational() { l.trace.Got1xxResponse = l.got1xx }
+// Reason: for a response without a body, net/http (Go 1.26) puts the connection into its pool before it returns the
+// response. A cancellation in between closes the connection, and another request on it fails. If the attempt was
+// cancelled before, the hook blocks until net/http has closed the connection.
+func (l *ConnTrace) gotFirstByte() { l.guard.ResponseStarted(l.Attempt) }
 
-// got1xx counts a 1xx response. If the caller has a hook as well, net/http uses the error of that hook.
-func (l *Link) got1xx(code int, header textproto.MIMEHeader) error {
+// CountInformational lets 1xx responses not delay the cancellation of the attempt, and limits their size. It must be
+// called before Context. It allocates a closure, so only attempts use it that are cancelled within
+// [loser.MaxCancelDelay] after they lose.
+//
+// With a hook for 1xx responses, net/http leaves the limit of their size to the hook. The methods got1xx and
+// EnforceHeaderLimit enforce the default limit. So the transport of the attempt must have that limit, see
+// [Pools.HasDefaultHeaderLimit].
+func (l *ConnTrace) CountInformational() { l.trace.Got1xxResponse = l.got1xx }
+
+// got1xx is the hook for 1xx responses. It returns an error if their headers exceed defaultHeaderLimit. If the caller
+// has a hook as well, net/http ignores the error of got1xx.
+func (l *ConnTrace) got1xx(code int, header textproto.MIMEHeader) error {
 	l.guard.Got1xx()
 	if l.informational.Add(headerSize(http.StatusText(code), header)) > defaultHeaderLimit {
 		return errHeaderLimit
@@ -140,9 +152,10 @@ func (l *Link) got1xx(code int, header textproto.MIMEHeader) error {
 	return nil
 }
 
-// LimitHeaders returns resp and err, the result of the attempt. If the header of the response and the 1xx responses before it exceed the default
-// limit of net/http, it closes the body and returns an error. A hook of the caller for 1xx responses bounds them itself.
-func (l *Link) LimitHeaders(resp *http.Response, err error) (*http.Response, error) {
+// EnforceHeaderLimit returns resp and err, the result of the attempt. If the headers of resp and of earlier 1xx
+// responses exceed defaultHeaderLimit, it closes the body and returns the error of net/http instead. It does nothing if
+// the caller has a hook for 1xx responses.
+func (l *ConnTrace) EnforceHeaderLimit(resp *http.Response, err error) (*http.Response, error) {
 	informational := l.informational.Load()
 	if informational == 0 || err != nil || l.callerLimits || informational+headerSize(resp.Status, textproto.MIMEHeader(resp.Header)) <= defaultHeaderLimit {
 		return resp, err
@@ -153,16 +166,20 @@ func (l *Link) LimitHeaders(resp *http.Response, err error) (*http.Response, err
 	return nil, errBroken
 }
 
-// defaultHeaderLimit is the limit of net/http in bytes for all headers of an HTTP/1.1 response, 1xx responses included.
+// defaultHeaderLimit is net/http's default limit in bytes for all headers of an HTTP/1.1 response, including 1xx
+// responses.
 const defaultHeaderLimit = 10 << 20
 
 // errHeaderLimit is the error that the hook returns to net/http, which wraps it as errBroken. They have the texts of net/http's own limit.
 var (
+	// errHeaderLimit is the error of got1xx. The error for the caller, errBroken, wraps it. Both have the texts of
+	// net/http's own errors.
 	errHeaderLimit = fmt.Errorf("net/http: server response headers exceeded %d bytes; aborted", defaultHeaderLimit)
 	errBroken      = fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errHeaderLimit)
 )
 
-// headerSize returns the usual size of an HTTP/1.1 response header in bytes.
+// headerSize returns the size in bytes that an HTTP/1.1 response header has if it is written without extra spaces. The
+// reason is the reason phrase.
 func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	size := len("HTTP/1.1 200 \r\n\r\n") + len(reason)
 	for name, values := range header {
@@ -173,14 +190,15 @@ func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	return int64(size)
 }
 
-// Returned records that the attempt has a response or has failed. It returns the time that the attempt waited for a new connection; 0: the connection
-// was not new.
-func (l *Link) Returned() time.Duration {
+// Returned records that the RoundTrip of the attempt has returned. It returns the time that a new connection took, or 0
+// if the connection was reused.
+func (l *ConnTrace) Returned() time.Duration {
 	l.guard.Returned()
-	return time.Duration(l.setup.Load())
+	return time.Duration(l.connectTime.Load())
 }
 
-// withoutTrace is a context that hides the httptrace hooks of the caller, which may not expect calls from two attempts at once.
+// A withoutTrace is a context that hides the caller's httptrace hooks. The caller may not expect calls from two
+// attempts at once.
 type withoutTrace struct{ context.Context }
 
 func (u withoutTrace) Value(key any) any {
@@ -191,31 +209,32 @@ func (u withoutTrace) Value(key any) any {
 	return v
 }
 
-// Hooks are the trace hooks of the caller, for a primary that may run on after RoundTrip.
-type Hooks struct {
+// CallerHooks are the caller's httptrace hooks, wrapped so that they can be disabled: a primary may continue after
+// RoundTrip has returned.
+type CallerHooks struct {
 	trace *httptrace.ClientTrace
 
-	mu      sync.Mutex // guards the fields below; a hook runs without it
-	running int        // number of hooks that run
+	mu      sync.Mutex // guards the fields below; not held while a hook runs
+	running int        // number of running hooks
 	muted   bool
-	idle    chan struct{} // closed when the last hook has returned; nil: Mute does not wait
+	idle    chan struct{} // closed when the last running hook returns; nil: Mute does not wait
 }
 
-// HooksFrom returns the trace hooks in ctx; nil if it has none.
-func HooksFrom(ctx context.Context) *Hooks {
+// CallerHooksFrom returns the httptrace hooks in ctx, or nil if it has none.
+func CallerHooksFrom(ctx context.Context) *CallerHooks {
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil {
-		return &Hooks{trace: trace}
+		return &CallerHooks{trace: trace}
 	}
 	return nil
 }
 
-// Context returns the context of attempt a, a primary, with the hooks. They have no effect after Mute.
-func (h *Hooks) Context(a *race.Attempt) context.Context {
+// Context returns the context of the primary a with the caller's hooks.
+func (h *CallerHooks) Context(a *race.Attempt) context.Context {
 	return httptrace.WithClientTrace(withoutTrace{a}, h.mutableTrace())
 }
 
-// mutableTrace returns a copy of the hooks that have no effect after Mute.
-func (h *Hooks) mutableTrace() *httptrace.ClientTrace {
+// mutableTrace returns a copy of the caller's trace in which each hook does nothing after Mute.
+func (h *CallerHooks) mutableTrace() *httptrace.ClientTrace {
 	trace := *h.trace
 	v := reflect.ValueOf(&trace).Elem()
 	for i := range v.NumField() {
@@ -239,8 +258,8 @@ func (h *Hooks) mutableTrace() *httptrace.ClientTrace {
 	return &trace
 }
 
-// beginHook reports whether a hook may run. If so, the caller calls endHook after it.
-func (h *Hooks) beginHook() bool {
+// beginHook reports whether a hook may run. If it returns true, endHook must be called after the hook.
+func (h *CallerHooks) beginHook() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.muted {
@@ -249,8 +268,8 @@ func (h *Hooks) beginHook() bool {
 	return !h.muted
 }
 
-// endHook ends a hook.
-func (h *Hooks) endHook() {
+// endHook records that a hook has returned.
+func (h *CallerHooks) endHook() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.running--; h.running == 0 && h.idle != nil {
@@ -262,9 +281,9 @@ func (h *Hooks) endHook() {
 // maxHookWait is the longest time for which Mute waits for a running hook.
 const maxHookWait = 100 * time.Millisecond
 
-// Mute makes further hooks have no effect, and waits for running hooks, at most for maxHookWait: a hook that blocks must not delay the response of
-// another attempt. It is called once.
-func (h *Hooks) Mute() {
+// Mute disables the hooks and waits for running hooks. It waits at most for maxHookWait, because a blocked hook must
+// not delay the response of another attempt. It must be called at most once.
+func (h *CallerHooks) Mute() {
 	h.mu.Lock()
 	h.muted = true
 	var idle chan struct{}
@@ -284,8 +303,8 @@ func (h *Hooks) Mute() {
 	}
 }
 
-// A Peer holds the address of the connection that a primary uses, and the address that it dials. They can differ: a dial goes on after its request
-// has got another connection.
+// A Peer holds the remote address of the primary's connection and the address that the primary has dialed. They may
+// differ: after a dial has started, a request may get another connection that becomes idle.
 type Peer struct{ got, dialled atomic.Pointer[netip.Addr] }
 
 func (p *Peer) gotConn(info httptrace.GotConnInfo) {
@@ -306,7 +325,8 @@ func storeAddr(to *atomic.Pointer[netip.Addr], addr string) {
 	}
 }
 
-// address returns the address of the connection, or else of the dial; the zero Addr if neither is known, or p is nil.
+// address returns the address of the connection, or of the dial if there is no connection yet. It returns the zero Addr
+// if neither is known or p is nil.
 func (p *Peer) address() netip.Addr {
 	if p == nil {
 		return netip.Addr{}

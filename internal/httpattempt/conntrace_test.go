@@ -30,12 +30,12 @@ func TestMuteWaitsForTheHookThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const works = 50 * time.Millisecond
 		calls := 0
-		own := httpattempt.HooksFrom(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		own := httpattempt.CallerHooksFrom(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 			GetConn:          func(string) { calls++; time.Sleep(works); calls++ },
 			ConnectStart:     func(string, string) { calls++ },
 			WroteHeaderField: func(string, []string) { panic("hook") },
 		}))
-		trace := httptrace.ContextClientTrace(new(httpattempt.Link).Context(race.NewAttempt(t.Context(), 0), false, false, own, nil))
+		trace := httptrace.ContextClientTrace(new(httpattempt.ConnTrace).Context(race.NewAttempt(t.Context(), 0), false, false, own, nil))
 		assert.Panics(t, func() { trace.WroteHeaderField("a", nil) })
 		start := time.Now()
 		go trace.GetConn("host:80")
@@ -55,7 +55,7 @@ func TestMuteWaitsForTheHookThatRuns(t *testing.T) {
 
 func TestMuteDoesNotWaitForAHookThatBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own := httpattempt.HooksFrom(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GetConn: func(string) { time.Sleep(time.Second) }}))
+		own := httpattempt.CallerHooksFrom(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GetConn: func(string) { time.Sleep(time.Second) }}))
 		go httptrace.ContextClientTrace(own.Context(race.NewAttempt(t.Context(), 0))).GetConn("host:80")
 		synctest.Wait()
 		start := time.Now()
@@ -84,7 +84,7 @@ func TestEndedCallWaitsOnlyForWhomItCanHarm(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				over, cancel := context.WithCancel(t.Context())
 				cancel()
-				ctx := new(httpattempt.Link).Context(race.NewAttempt(over, 0), false, c.guarded, nil, nil)
+				ctx := new(httpattempt.ConnTrace).Context(race.NewAttempt(over, 0), false, c.guarded, nil, nil)
 				start, trace := time.Now(), httptrace.ContextClientTrace(ctx)
 				trace.GetConn("host:443")
 				trace.GotConn(httptrace.GotConnInfo{Conn: c.conn, Reused: true, WasIdle: true, IdleTime: idle})

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// HostName returns host, with its port unless that is the scheme's own. All spellings of
-// a host have the same name. A name that is not ASCII has the name in ASCII that net/http sends (RFC 5891).
+// HostName returns the canonical form of host, so that all spellings of a host have the same name. It is in lower case,
+// in ASCII (RFC 5891), without a trailing dot, and without the default port of the scheme. Other ports are kept.
 func HostName(scheme, host string) string {
 	canonical, ascii := !strings.HasPrefix(host, "["), true
 	for i := range len(host) {
@@ -43,8 +43,8 @@ func HostName(scheme, host string) string {
 	return strings.ToLower(host)
 }
 
-// HostOnly returns host in lower case, without its port and without a dot at its end. An IPv6 address has its canonical text, in
-// brackets.
+// HostOnly returns the canonical form of host without a port. It is in lower case, in ASCII, and without a trailing
+// dot. An IPv6 address is in brackets.
 func HostOnly(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -59,8 +59,10 @@ func HostOnly(host string) string {
 	return strings.TrimSuffix(addr, ".")
 }
 
-// toASCII returns the A-labels of a host and its port (RFC 5891). It has them from the Host field that net/http writes, because no other
-// function of the standard library converts names. It returns false for a host that is ASCII, or is no text, or that net/http does not send.
+// toASCII converts a host with an optional port to A-labels (RFC 5891). It reports false if host is ASCII already, is
+// no valid UTF-8, or cannot be converted.
+//
+// The standard library exports no function for this, so toASCII writes a request by net/http and reads its Host field.
 func toASCII(host string) (name string, ok bool) {
 	if !strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }) || !utf8.ValidString(host) {
 		return "", false
@@ -74,8 +76,8 @@ func toASCII(host string) (name string, ok bool) {
 	return name, ok && name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
-// canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be escaped as in a URL. It returns another
-// name in lower case.
+// canonicalAddr returns the canonical text (RFC 5952) of an IPv6 address, whose zone may be percent-encoded. It returns
+// any other name in lower case.
 func canonicalAddr(name string) string {
 	name = strings.ToLower(strings.Replace(name, "%25", "%", 1))
 	if a, err := netip.ParseAddr(name); err == nil && a.Is6() {

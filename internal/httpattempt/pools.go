@@ -1,5 +1,6 @@
-// Package httpattempt makes the parts of an HTTP call that each attempt has for itself: its request and body, the trace hooks that report its
-// connection, and the pool of connections that it uses. It does not decide which attempts are made or which one wins.
+// Package httpattempt makes the parts of an HTTP call that each attempt has of its own: the request and its body, the
+// trace hooks that record its connection, and its connection pool. It does not decide which attempts are made or which
+// attempt wins.
 package httpattempt
 
 import (
@@ -11,71 +12,74 @@ import (
 	"unsafe"
 )
 
-// Pools are the pools of connections of one client. They are safe for concurrent use. A nil *Pools has none: its Primary is nil.
+// A Pools selects the connection pool of each attempt of one client. It is safe for concurrent use. For a nil Pools,
+// Primary returns nil.
 type Pools struct {
-	next     http.RoundTripper  // of primaries
-	via      http.RoundTripper  // of hedges, given by the program; nil: none
-	separate *separateTransport // for hedges; nil: next is no *http.Transport
-	replicas *replicas          // pools of connections to other addresses of a host; nil: not wanted
+	primaryTransport http.RoundTripper  // RoundTripper of primaries
+	hedgeTransport   http.RoundTripper  // RoundTripper of hedges, set by the program; nil: not set
+	separate         *separateTransport // clone of the primaries' transport, for hedges; nil: that transport is no *http.Transport
+	replicas         *replicaPools      // pools with connections to other addresses of a host; nil: not enabled
 }
 
-// NewPools returns pools whose primaries use next. Hedges use via. If via is nil and next is an *http.Transport, they use pools of their own where another
-// connection than that of the primary helps; with a resolver, these connect to other addresses than the primary.
+// NewPools returns the Pools of a client whose primaries use next. Hedges use via if it is not nil. Otherwise, if next
+// is an *http.Transport, hedges use a separate pool where that ensures another connection than the primary's. With a
+// Resolver, these connections go to other addresses of the host.
 func NewPools(next, via http.RoundTripper, r Resolver) *Pools {
-	p := &Pools{next: next, via: via}
+	p := &Pools{primaryTransport: next, hedgeTransport: via}
 	if base, ok := next.(*http.Transport); ok {
 		p.separate = &separateTransport{base: base}
 		if r != nil && via == nil {
-			p.replicas = &replicas{resolver: r, clone: p.separate.clone}
+			p.replicas = &replicaPools{resolver: r, clone: p.separate.clone}
 		}
 	}
 	return p
 }
 
-// Primary returns the RoundTripper of primaries.
+// Primary returns the RoundTripper of primaries, or nil for a nil Pools.
 func (p *Pools) Primary() http.RoundTripper {
 	if p == nil {
 		return nil
 	}
-	return p.next
+	return p.primaryTransport
 }
 
-// NeedsPeer reports whether Hedge needs the address that the primary went to.
+// NeedsPeer reports whether Hedge needs the address of the primary's connection.
 func (p *Pools) NeedsPeer() bool { return p.replicas != nil }
 
-// Hedge returns the RoundTripper of the hedge r. The primary went to peer, which may be nil. If shares is true, requests may share a connection, as
-// over HTTP/2: the hedge then uses another connection than its primary.
+// Hedge returns the RoundTripper of the hedge r. If shares is true, requests may share a connection, as over HTTP/2,
+// and the hedge gets another connection than the primary. The peer is the primary's address, or nil if it is unknown.
 func (p *Pools) Hedge(r *http.Request, shares bool, peer *Peer) http.RoundTripper {
 	switch {
-	case p.via != nil:
-		return p.via
+	case p.hedgeTransport != nil:
+		return p.hedgeTransport
 	case p.separate == nil:
-		return p.next
+		return p.primaryTransport
 	}
-	elsewhere := p.replicas != nil && !p.separate.hasOwnTLSDialer(r.URL.Scheme) && !p.separate.mayUseProxy(r)
+	usesReplica := p.replicas != nil && !p.separate.hasOwnTLSDialer(r.URL.Scheme) && !p.separate.mayUseProxy(r)
 	switch {
-	case !elsewhere && !shares && p.separate.base.MaxConnsPerHost <= 0, !p.separate.sendsLikeBase(r.URL.Scheme):
-		return p.next
-	case elsewhere:
+	case !usesReplica && !shares && p.separate.base.MaxConnsPerHost <= 0, !p.separate.sendsLikeBase(r.URL.Scheme):
+		return p.primaryTransport
+	case usesReplica:
 		return p.replicas.transportAvoiding(peer.address())
 	default:
 		return p.separate.transport()
 	}
 }
 
-// HasDefaultHeaderLimit reports whether primaries, and hedges without a RoundTripper of their own, use an [http.Transport] with the default limit for
-// response headers. It reports false if that is not known.
+// HasDefaultHeaderLimit reports whether primaries, and hedges without a RoundTripper set by the program, use an
+// [http.Transport] with the default limit for response headers. It reports false if the limit is unknown.
 func (p *Pools) HasDefaultHeaderLimit() bool {
 	return p.separate != nil && p.separate.base.MaxResponseHeaderBytes <= 0 && !hasRegisteredProtocol(p.separate.base, "http") && !hasRegisteredProtocol(p.separate.base, "https")
 }
 
-// CloseIdleConns closes the idle connections of all pools. For a RoundTripper that cannot do so, it tries the result of its method WrappedRoundTripper.
+// CloseIdleConns closes the idle connections of all pools. If a RoundTripper has no method CloseIdleConnections, it
+// uses the RoundTripper that the method WrappedRoundTripper returns, if there is one.
 func (p *Pools) CloseIdleConns() {
 	if p == nil {
 		return
 	}
-	closeIdleConns(p.next)
-	closeIdleConns(p.via)
+	closeIdleConns(p.primaryTransport)
+	closeIdleConns(p.hedgeTransport)
 	if p.separate != nil {
 		p.separate.closeIdleConns()
 	}
@@ -98,32 +102,33 @@ func closeIdleConns(rt http.RoundTripper) {
 	}
 }
 
-// A separateTransport is a clone of an *http.Transport: it has the same settings and its own connections. It is made when it is first needed.
+// A separateTransport holds a clone of an *http.Transport, with the same settings and connections of its own. The clone
+// is created on first use.
 type separateTransport struct {
 	base *http.Transport
 
-	once sync.Once // sets made
-	made atomic.Pointer[http.Transport]
+	once   sync.Once // creates the clone
+	cloned atomic.Pointer[http.Transport]
 }
 
-// transport returns the clone of base, and makes it in the first call.
+// transport returns the clone of base.
 func (a *separateTransport) transport() *http.Transport {
-	a.once.Do(func() { a.made.Store(a.clone()) })
-	return a.made.Load()
+	a.once.Do(func() { a.cloned.Store(a.clone()) })
+	return a.cloned.Load()
 }
 
-// sendsLikeBase reports whether the clone sends requests of the scheme as base does. A clone lacks the protocols that are registered with base
-// (RegisterProtocol).
+// sendsLikeBase reports whether the clone sends requests of the scheme in the same way as base. It does not if a
+// protocol was registered with base (RegisterProtocol), because Clone does not copy it.
 func (a *separateTransport) sendsLikeBase(scheme string) bool {
 	return (scheme == "http" || scheme == "https") && !hasRegisteredProtocol(a.base, scheme)
 }
 
-// hasOwnTLSDialer reports whether base connects for the scheme by DialTLSContext or DialTLS instead of DialContext.
+// hasOwnTLSDialer reports whether base dials connections of the scheme by DialTLSContext or DialTLS.
 func (a *separateTransport) hasOwnTLSDialer(scheme string) bool {
 	return scheme == "https" && (a.base.DialTLSContext != nil || a.base.DialTLS != nil) //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
 }
 
-// mayUseProxy reports whether base sends r to a proxy, or fails to tell.
+// mayUseProxy reports whether base sends r to a proxy. It is true if the Proxy function of base fails.
 func (a *separateTransport) mayUseProxy(r *http.Request) bool {
 	if a.base.Proxy == nil {
 		return false
@@ -133,12 +138,12 @@ func (a *separateTransport) mayUseProxy(r *http.Request) bool {
 }
 
 func (a *separateTransport) closeIdleConns() {
-	if c := a.made.Load(); c != nil {
+	if c := a.cloned.Load(); c != nil {
 		c.CloseIdleConnections()
 	}
 }
 
-// clone returns a new clone of base.
+// clone returns a new clone of base that supports HTTP/2 if base does.
 func (a *separateTransport) clone() *http.Transport {
 	c := a.base.Clone()
 	if a.base.TLSNextProto["h2"] == nil {
@@ -160,11 +165,12 @@ func (a *separateTransport) clone() *http.Transport {
 	return c
 }
 
-// altProto is the table of net/http with the RoundTrippers that are registered with a Transport.
+// altProto is the unexported field of http.Transport with the RoundTrippers that RegisterProtocol stores.
 var altProto, hasAltProto = reflect.TypeFor[http.Transport]().FieldByName("altProto")
 
-// hasRegisteredProtocol reports whether a RoundTripper other than that for HTTP/2 was registered with base for the scheme. net/http exports no such
-// query, so the function reads the table altProto. It reports false if the table has another name or type in a future version.
+// hasRegisteredProtocol reports whether the program has registered a RoundTripper for the scheme with base. It ignores
+// the entry of net/http for HTTP/2. It reads an unexported field, because net/http exports no such query. It reports
+// false if a future version of net/http has no such field.
 func hasRegisteredProtocol(base *http.Transport, scheme string) bool {
 	if !hasAltProto || altProto.Type != reflect.TypeFor[atomic.Value]() {
 		return false

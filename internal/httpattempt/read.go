@@ -11,15 +11,18 @@ import (
 	"sync/atomic"
 )
 
-// HasBody reports whether req has a body.
+// HasBody reports whether req has a body other than [http.NoBody].
 func HasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
-// HasReadBody reports whether ReadBody has read the body of the request.
+// HasReadBody reports whether ReadBody has read a complete body.
 func (r *Requests) HasReadBody() bool { return r.body != nil }
 
-// ReadBody reads the body of the caller's request, so that each attempt can have a copy. GetBody does not serve: some programs return the same reader
-// from each call, or set none. If the body fails, or its length differs from ContentLength, ReadBody returns an error and a request whose body has
-// the same bytes and the same error. If the caller gives up, ReadBody returns the cause alone; later panics of the body are counted.
+// ReadBody reads the body of req, the caller's request, into memory, so that each attempt gets a copy. GetBody does not
+// serve: some programs do not set it, or return the same reader again.
+//
+// If the body fails or has another length than ContentLength, ReadBody returns an error, and a request that replays the
+// same bytes and the same error. If the caller's context ends first, ReadBody returns its cause and no request. Later
+// panics of the body are counted in panics.
 func (r *Requests) ReadBody(req *http.Request, panics *atomic.Int64) (*http.Request, error) {
 	body, cause, err := readBody(req, panics)
 	switch {
@@ -51,10 +54,10 @@ var (
 	errCanceled = errors.New("net/http: request canceled") // the text of net/http's own
 )
 
-// readBody reads the body of req, and one byte beyond ContentLength to detect a body that is too long. If the caller gives up, it returns the cause
-// at once and closes the body, as HTTP/2 does, so that a Read returns.
+// readBody reads the body of req, and one byte more than ContentLength to detect a body that is too long. If the
+// caller's context ends first, readBody returns the cause at once and closes the body, so that a pending Read returns.
 //
-// The goroutines use values that are copied from req before they start: after RoundTrip has returned, the caller may use its request again.
+// Its goroutines use no field of req: the program may reuse the request after RoundTrip has returned.
 func readBody(req *http.Request, panics *atomic.Int64) (read []byte, cause, err error) {
 	body, limit := req.Body, req.ContentLength+1
 	ctx, canceled := req.Context(), req.Cancel //lint:ignore SA1019 it is deprecated, and obeyed by net/http all the same
@@ -103,11 +106,14 @@ func readBody(req *http.Request, panics *atomic.Int64) (read []byte, cause, err 
 
 // nopCloser and nopCloserWriterTo are the types that io.NopCloser returns, also for http.NewRequest.
 var (
+	// nopCloser and nopCloserWriterTo are the unexported types that [io.NopCloser] returns. [http.NewRequest] wraps
+	// readers in them.
 	nopCloser         = reflect.TypeOf(io.NopCloser(io.LimitReader(nil, 0)))
 	nopCloserWriterTo = reflect.TypeOf(io.NopCloser(new(bytes.Buffer)))
 )
 
-// isInMemory reports whether body is a type of the standard library that reads from memory, so that Read cannot block.
+// isInMemory reports whether body reads from memory, so that Read cannot block. It knows the readers of packages bytes
+// and strings.
 func isInMemory(body io.ReadCloser) bool {
 	v := reflect.ValueOf(body)
 	if t := v.Type(); t != nopCloser && t != nopCloserWriterTo {
@@ -120,7 +126,7 @@ func isInMemory(body io.ReadCloser) bool {
 	return false
 }
 
-// A failingReader returns err from each Read.
+// A failingReader returns err from each call of Read.
 type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }

@@ -9,9 +9,15 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// IsRepeatable reports whether two copies of req can be in flight at once, whatever its method: a request of an unknown kind is not. The URL is
-// present; the body is absent or has a known length up to maxBody; there are no trailers; the header does not bind the request to a connection, see
-// [HeaderTraits]; and there is no nonce or other credential for a single use. An event stream is repeatable only if streams is true.
+// IsRepeatable reports whether two copies of req can be in flight at the same time. It does not check whether the
+// method is safe. All of these must hold:
+//
+//   - the URL is set, and the method is not CONNECT;
+//   - the body is absent, or has a known length of at most maxBody bytes;
+//   - there are no trailers and no transfer encodings;
+//   - the header does not bind the request to one connection or one use, see [HeaderTraits];
+//   - the URL has no nonce and no credential for a single use;
+//   - the request accepts no event stream, unless streams is true.
 func IsRepeatable(req *http.Request, h HeaderTraits, maxBody int64, streams bool) bool {
 	if req.URL == nil || req.Method == http.MethodConnect || req.Trailer != nil || len(req.TransferEncoding) > 0 {
 		return false
@@ -22,23 +28,24 @@ func IsRepeatable(req *http.Request, h HeaderTraits, maxBody int64, streams bool
 	return !h.bound && !isSingleUse(req.URL) && (streams || !h.stream)
 }
 
-// HeaderTraits are the traits of a header that decide whether the request is repeatable.
+// HeaderTraits are the properties of a request header that decide whether the request is repeatable.
 type HeaderTraits struct {
-	Hedge  int  // number of the hedge that the request serves; 0: none
-	bound  bool // the request is bound to one connection, to a single use, or to an agreement before its body
+	Hedge  int  // number of the hedge that caused the request, from a header that marks hedges; 0: none
+	bound  bool // the request is valid once or on one connection only, or it negotiates before its body (Expect, Upgrade)
 	stream bool // the request accepts an event stream
 }
 
-// AttemptHeaders are the names of the headers that have the number of a hedge. Own may be empty.
-type AttemptHeaders struct{ Attempt, Own string }
+// AttemptHeaders are the names of the two headers that mark a hedge with its number. The standard name is fixed; the
+// configured name may be empty.
+type AttemptHeaders struct{ Standard, Configured string }
 
-// addField adds the traits of one header field. Names are compared without case, because net/http sends keys of a map as they are. Most names differ from
-// each known name in length or initial letter, which is compared first.
+// addField adds the traits of one header field to h. It ignores the case of names, because net/http sends the keys of a
+// header map unchanged. For speed, it compares the length and the initial letter of a name first.
 func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHeaders) {
 	if name == "" {
 		return
 	}
-	if equalFold(name, marks.Attempt) || equalFold(name, marks.Own) {
+	if equalFold(name, marks.Standard) || equalFold(name, marks.Configured) {
 		h.Hedge = max(h.Hedge, race.HedgeNumber(values))
 		return
 	}
@@ -70,13 +77,14 @@ func (h *HeaderTraits) addField(name string, values []string, marks *AttemptHead
 	}
 }
 
-// lengthAndInitial returns the length of a word that is not empty and its first letter in lower case, as one number.
+// lengthAndInitial returns the length and the first letter, in lower case, of a word as one number. The word must not
+// be empty.
 func lengthAndInitial(word string) int { return len(word)<<8 | int(word[0]|0x20) }
 
-// equalFold reports whether s is word in any case. It compares the lengths first.
+// equalFold reports whether s equals word, ignoring case. It compares the lengths first.
 func equalFold(s, word string) bool { return len(s) == len(word) && strings.EqualFold(s, word) }
 
-// isEventStream reports whether an Accept header names text/event-stream.
+// isEventStream reports whether the value of an Accept header contains text/event-stream.
 func isEventStream(accept string) bool {
 	const stream = "text/event-stream"
 	return len(accept) >= len(stream) && strings.Contains(strings.ToLower(accept), stream)
@@ -94,15 +102,17 @@ func hasExtraConnectionOptions(connection string) bool {
 	return false
 }
 
-// singleUseSchemes are the registered authentication schemes (RFC 9110, section 16.4.1) whose credentials are valid for one connection or one request: the
-// server refuses the second of two copies, which may be the primary. Basic, Bearer and vapid are the other registered ones. A scheme that is not registered
-// is treated like Bearer, unless its credentials have a nonce.
+// singleUseSchemes are the authentication schemes whose credentials are valid for one connection or one request. A
+// server refuses the second of two copies, which may be the primary. The other schemes in the IANA registry (RFC 9110,
+// section 16.4.1) are Basic, Bearer and vapid. An unregistered scheme is treated like Bearer, unless its credentials
+// contain a nonce.
 var singleUseSchemes = []string{
 	"Concealed", "Digest", "DPoP", "GNAP", "HOBA", "Mutual", "Negotiate", "OAuth", "PrivateToken", "SCRAM-SHA-1", "SCRAM-SHA-256",
 	"NTLM", "Nego2", "Kerberos", // not registered; of Microsoft
 }
 
-// isSingleUseCredential reports whether the credentials of an Authorization header are valid for one connection or one request.
+// isSingleUseCredential reports whether the value of an Authorization header is valid for one connection or one request
+// only.
 func isSingleUseCredential(credentials string) bool {
 	scheme, _, _ := strings.Cut(strings.TrimSpace(credentials), " ")
 	if scheme == "Bearer" || scheme == "Basic" { // most are
@@ -116,8 +126,8 @@ func isSingleUseCredential(credentials string) bool {
 	return hasNonce(credentials)
 }
 
-// hasNonce reports whether a query, a path, credentials or a signature have a parameter NAME=VALUE whose name is that of a nonce. A server refuses
-// the second of two copies.
+// hasNonce reports whether params contains a parameter NAME=VALUE whose name is that of a nonce. The argument params is
+// a query, a path, credentials or a signature. A server refuses the second of two copies of a nonce.
 func hasNonce(params string) bool {
 	for {
 		name, rest, ok := strings.Cut(params, "=")
@@ -132,11 +142,11 @@ func hasNonce(params string) bool {
 	}
 }
 
-// separators stand before the name of a parameter.
+// separators are the characters that may precede the name of a parameter.
 const separators = "&;,/? \t\""
 
-// isNonce reports whether a name contains "nonce" in any case: oauth_nonce, noncestr of WeChat, auth[nonce], SignatureNonce of Alibaba, X-Ca-Nonce. It
-// skips over bytes that cannot be in the word.
+// isNonce reports whether a parameter or header name contains "nonce", in any case. Examples are oauth_nonce, noncestr
+// (WeChat), auth[nonce], SignatureNonce and X-Ca-Nonce (Alibaba). It skips bytes that cannot be part of the word.
 func isNonce(name string) bool {
 	for i := 4; i < len(name); {
 		switch name[i] | 0x20 {
@@ -158,7 +168,7 @@ func isNonce(name string) bool {
 	return false
 }
 
-// unescapeName returns a name without percent-encoding. Invalid escapes stay.
+// unescapeName decodes the percent-encoding of a name. It keeps invalid escapes.
 func unescapeName(name string) string {
 	if strings.IndexByte(name, '%') < 0 {
 		return name
@@ -178,11 +188,14 @@ func unescapeName(name string) string {
 	return plain.String()
 }
 
-// isSingleUse reports whether a URL has a nonce, or credentials that are good once by their specification: a ticket of CAS (protocol
-// 3.0, section 3.1.1), an authorization code (RFC 6749, section 4.1.2) or verifier (RFC 5849, section 2.2) on its
-// way to the client, an answer or artifact of SAML (bindings 2.0, sections 3.4 and 3.6), or a one-time password (RFC 6238, section 5.2).
-// So is a grant that some servers take by GET: a grant_type (RFC 6749, section 4), an authorization code with the secret of its client, or
-// WeChat's js_code.
+// isSingleUse reports whether a URL contains a nonce or a credential for a single use:
+//
+//   - a service ticket of CAS (protocol 3.0, section 3.1.1);
+//   - an authorization code (RFC 6749, section 4.1.2) on its way to the client, or with the client's secret;
+//   - a verifier of OAuth 1.0 (RFC 5849, section 2.2);
+//   - a response or an artifact of SAML (bindings 2.0, sections 3.4 and 3.6);
+//   - a one-time password (RFC 6238, section 5.2);
+//   - a token request by GET: a grant_type (RFC 6749, section 4) or WeChat's js_code.
 func isSingleUse(u *url.URL) bool {
 	if hasNonce(u.RawQuery) || hasNonce(u.Path) || hasNonce(u.Opaque) {
 		return true
@@ -192,7 +205,7 @@ func isSingleUse(u *url.URL) bool {
 		_, inOpaque, _ := strings.Cut(u.Opaque, "?")
 		query = inOpaque + "&" + query
 	}
-	var code, ofClient bool
+	var code, isOAuthClient bool
 	for query != "" {
 		var pair string
 		if i := strings.IndexAny(query, "&;"); i >= 0 {
@@ -205,7 +218,7 @@ func isSingleUse(u *url.URL) bool {
 		case equalFold(name, "code"):
 			code = true
 		case equalFold(name, "state"), equalFold(name, "secret"), equalFold(name, "client_secret"), equalFold(name, "code_verifier"):
-			ofClient = true
+			isOAuthClient = true
 		case equalFold(name, "ticket"):
 			if isTicket(unescapeName(value)) || isCASValidation(u.Path) {
 				return true
@@ -214,7 +227,7 @@ func isSingleUse(u *url.URL) bool {
 			return true
 		}
 	}
-	return code && ofClient
+	return code && isOAuthClient
 }
 
 // isTicket reports whether a value is a service ticket or a proxy ticket of CAS.
@@ -222,8 +235,8 @@ func isTicket(value string) bool {
 	return strings.HasPrefix(value, "ST-") || strings.HasPrefix(value, "PT-")
 }
 
-// isCASValidation reports whether path is that by which a server of CAS (Central Authentication Service, protocol 3.0) validates a ticket. A ticket
-// is valid once.
+// isCASValidation reports whether path is the path at which a CAS server validates a ticket (Central Authentication
+// Service, protocol 3.0). A ticket can be validated once.
 func isCASValidation(path string) bool {
 	switch path = strings.TrimRight(path, "/"); path[strings.LastIndexByte(path, '/')+1:] {
 	case "validate", "serviceValidate", "proxyValidate":

@@ -18,7 +18,7 @@ func isDivisible(t *testing.T, url, name, value string) bool {
 	if name != "" {
 		req.Header[name] = []string{value}
 	}
-	h := new(httpattempt.Requests).ReadHeader(req.Header, httpattempt.AttemptHeaders{})
+	h := new(httpattempt.Requests).CopyHeader(req.Header, httpattempt.AttemptHeaders{})
 	return httpattempt.IsRepeatable(req, h, 1<<16, false)
 }
 

@@ -16,43 +16,47 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Resolver finds the addresses of a host.
+// A Resolver looks up the addresses of a host. A [net.Resolver] is one.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// maxPools is the most addresses that have a pool of their own. Beyond it, the least recently used pool is dropped.
+// maxPools is the largest number of pools. Beyond it, the least recently used pool is dropped.
 const maxPools = 64
 
-// replicas holds pools of connections. For each address that primaries went to, one pool connects to the other addresses of the host.
-type replicas struct {
+// A replicaPools holds connection pools for hedges. Each pool avoids one address to which primaries have connected, and
+// connects to the other addresses of the host. It is safe for concurrent use.
+type replicaPools struct {
 	resolver Resolver
-	clone    func() *http.Transport
+	// returns a new transport with the program's settings
+	clone func() *http.Transport
 
 	limits connLimits // apply MaxConnsPerHost to all pools together
 
-	mu    sync.Mutex // guards the fields below
+	mu sync.Mutex // guards the fields below
+	// number of calls of transportAvoiding
 	uses  uint64
-	pools map[netip.Addr]*replicaPool // by the address that the connections avoid; the zero Addr stands for the first address of the resolver
+	pools map[netip.Addr]*replicaPool // by the avoided address; the zero Addr stands for the first address that the resolver returns
 
 	unreachable map[netip.Addr]time.Time // time of the last failed dial, by address
 }
 
-// A replicaPool connects to all addresses of a host but one.
+// A replicaPool is a transport that connects to all addresses of a host except one.
 type replicaPool struct {
 	*http.Transport
-	used  uint64    // value of replicas.uses at its last use
-	mixed time.Time // since which it may have connections to the avoided address; zero: it has none
+	used       uint64    // value of replicaPools.uses at the last use
+	mixedSince time.Time // since when connections to the avoided address are possible; zero: there are none
 }
 
-// transportAvoiding returns a transport that connects to addresses other than avoid.
-func (r *replicas) transportAvoiding(avoid netip.Addr) http.RoundTripper {
+// transportAvoiding returns a transport that connects to addresses other than avoid. A pool that had to use avoid
+// serves for unreachablePeriod, and is then replaced.
+func (r *replicaPools) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.uses++
 	switch p := r.pools[avoid]; {
 	case p == nil:
-	case p.mixed.IsZero() || time.Since(p.mixed) < unreachablePeriod:
+	case p.mixedSince.IsZero() || time.Since(p.mixedSince) < unreachablePeriod:
 		p.used = r.uses
 		return p
 	default:
@@ -69,8 +73,8 @@ func (r *replicas) transportAvoiding(avoid netip.Addr) http.RoundTripper {
 	return p
 }
 
-// leastRecentlyUsed returns the address of the least recently used pool. The caller holds mu.
-func (r *replicas) leastRecentlyUsed() (oldest netip.Addr) {
+// leastRecentlyUsed returns the avoided address of the least recently used pool. The caller holds mu.
+func (r *replicaPools) leastRecentlyUsed() (oldest netip.Addr) {
 	least := uint64(math.MaxUint64)
 	for addr, p := range r.pools {
 		if p.used < least {
@@ -80,8 +84,8 @@ func (r *replicas) leastRecentlyUsed() (oldest netip.Addr) {
 	return oldest
 }
 
-// dropPool removes a pool and closes its idle connections. The caller holds mu.
-func (r *replicas) dropPool(addr netip.Addr) {
+// dropPool removes the pool that avoids addr, and closes its idle connections in the background. The caller holds mu.
+func (r *replicaPools) dropPool(addr netip.Addr) {
 	p := r.pools[addr]
 	go func() {
 		_ = race.RecoverPanic(func() error { // of connections that the program has made
@@ -92,8 +96,8 @@ func (r *replicas) dropPool(addr netip.Addr) {
 	delete(r.pools, addr)
 }
 
-// newPool returns a pool that connects to addresses other than avoid. The caller holds mu.
-func (r *replicas) newPool(avoid netip.Addr) *replicaPool {
+// newPool returns a new pool that avoids the given address. The caller holds mu.
+func (r *replicaPools) newPool(avoid netip.Addr) *replicaPool {
 	t := r.clone()
 	if t.IdleConnTimeout == 0 {
 		t.IdleConnTimeout = 90 * time.Second // as http.DefaultTransport has; a call that still uses a dropped pool may leave an idle connection
@@ -113,10 +117,10 @@ func (r *replicas) newPool(avoid netip.Addr) *replicaPool {
 	return p
 }
 
-// A dialFunc is the DialContext of a Transport.
+// A dialFunc has the signature of [http.Transport] field DialContext.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialOf returns the function by which t dials.
+// dialOf returns the function with which t dials.
 func dialOf(t *http.Transport) dialFunc {
 	switch {
 	case t.DialContext != nil:
@@ -129,8 +133,9 @@ func dialOf(t *http.Transport) dialFunc {
 	}
 }
 
-// dialReplica connects to an address of the host in addr, for pool p. It tries the address avoid last, and before it those that were unreachable lately.
-func (r *replicas) dialReplica(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
+// dialReplica connects pool p to the host and port in addr. It tries the addresses of the host in this order: reachable
+// addresses, addresses whose dial failed within unreachablePeriod, and the address avoid.
+func (r *replicaPools) dialReplica(ctx context.Context, dial dialFunc, network, addr string, avoid netip.Addr, p *replicaPool) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return dial(ctx, network, addr)
@@ -167,8 +172,8 @@ func (r *replicas) dialReplica(ctx context.Context, dial dialFunc, network, addr
 		return conn, err
 	}
 	r.mu.Lock()
-	if p.mixed.IsZero() {
-		p.mixed = time.Now()
+	if p.mixedSince.IsZero() {
+		p.mixedSince = time.Now()
 	}
 	r.mu.Unlock()
 	conn, last := dialOne(ctx, avoid)
@@ -178,8 +183,8 @@ func (r *replicas) dialReplica(ctx context.Context, dial dialFunc, network, addr
 	return conn, nil
 }
 
-// dialOrder returns the rank of an address: a lower one is dialled earlier. The caller holds mu.
-func (r *replicas) dialOrder(ip, avoid netip.Addr) int {
+// dialOrder returns the rank of the address ip in the order of dials; the lowest rank comes first. The caller holds mu.
+func (r *replicaPools) dialOrder(ip, avoid netip.Addr) int {
 	switch {
 	case ip == avoid:
 		return 2
@@ -191,14 +196,14 @@ func (r *replicas) dialOrder(ip, avoid netip.Addr) int {
 }
 
 const (
-	fallbackDelay     = 250 * time.Millisecond // before the next address is tried in parallel (RFC 8305, section 5)
-	unreachablePeriod = time.Minute            // for which an address is tried late after a failed dial
-	maxUnreachable    = 256                    // addresses in replicas.unreachable
+	fallbackDelay     = 250 * time.Millisecond // time after which the next address is dialed in parallel (RFC 8305, section 5)
+	unreachablePeriod = time.Minute            // time for which an address is dialed late after a failed dial
+	maxUnreachable    = 256                    // largest number of addresses in replicaPools.unreachable
 )
 
-// dialFirst returns the first connection to one of the addresses. It dials them in turn: the next one when the last has failed, or has not answered
-// for fallbackDelay.
-func (r *replicas) dialFirst(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
+// dialFirst dials the addresses in order and returns the first connection. It dials the next address when a dial fails,
+// or after fallbackDelay without a result. It closes connections that arrive later.
+func (r *replicaPools) dialFirst(ctx context.Context, dial func(context.Context, netip.Addr) (net.Conn, error), ips []netip.Addr) (net.Conn, error) {
 	type dialled struct {
 		net.Conn
 		err error
@@ -252,8 +257,8 @@ func (r *replicas) dialFirst(ctx context.Context, dial func(context.Context, net
 	return nil, errors.Join(errs...)
 }
 
-// recordUnreachable stores that an address was not reached.
-func (r *replicas) recordUnreachable(ip netip.Addr) {
+// recordUnreachable records that a dial of the address has failed or was too slow.
+func (r *replicaPools) recordUnreachable(ip netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.unreachable == nil || len(r.unreachable) >= maxUnreachable {
@@ -262,13 +267,13 @@ func (r *replicas) recordUnreachable(ip netip.Addr) {
 	r.unreachable[ip] = time.Now()
 }
 
-// closeIdleConns closes the idle connections of all pools except one, which may be nil.
-func (r *replicas) closeIdleConns(but *replicaPool) {
+// closeIdleConns closes the idle connections of all pools except the given one, which may be nil.
+func (r *replicaPools) closeIdleConns(except *replicaPool) {
 	r.mu.Lock()
 	pools := slices.Collect(maps.Values(r.pools))
 	r.mu.Unlock()
 	for _, p := range pools {
-		if p != but {
+		if p != except {
 			p.CloseIdleConnections()
 		}
 	}

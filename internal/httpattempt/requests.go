@@ -10,51 +10,55 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Requests makes the requests of the attempts of one call. It is used again for another call after Reset, so no request that it returns refers to it. The
-// zero Requests is ready.
+// A Requests makes the requests of the attempts of one call. The requests do not refer to it, so that Reset makes it
+// ready for another call. The zero value is ready to use.
 //
-// The goroutine of RoundTrip writes req, body, primary and link before the first attempt; attempts read them. ReadHeader writes sent, and so does
-// KeepForHedges with the race locked; a hedge reads it after KeepForHedges. The goroutine of the primary owns handed and link after its start.
+// It is not safe for concurrent use. The goroutine of RoundTrip writes req, body, primary and connTrace before the
+// first attempt starts. CopyHeader and CopyForHedges write snapshot; hedges read it after CopyForHedges. After its
+// start, only the goroutine of the primary uses primaryReturned and connTrace.
 type Requests struct {
-	req      *http.Request // of the caller, which may change it after RoundTrip
+	req      *http.Request // the caller's request, which the caller may change after RoundTrip
 	snapshot Snapshot
-	body     []byte // of the request; nil: none, or not read
+	body     []byte // body of the request; nil: there is none, or ReadBody was not called
 
-	primary         *primary // nil: no race is run for the call
-	primaryReturned bool     // the request of the primary was returned
-	link            *Link    // of a guarded primary; nil: none, or it was returned
+	primary         *primary   // nil: the call runs no race
+	primaryReturned bool       // AttemptRequest has returned the primary's request
+	connTrace       *ConnTrace // unused ConnTrace of a guarded primary; nil: there is none, or NewConnTrace has returned it
 }
 
-// A primary holds the context and the request of a primary in one allocation. A RoundTripper may keep either, so a primary is in no pool and does not refer to
-// its call.
+// A primary holds the context and the request of a primary in one allocation. It is never reused and does not refer to
+// its call, because a RoundTripper may keep the context or the request.
 type primary struct {
 	race.Attempt
 	request http.Request
 }
 
-// An ownedPrimary has copies of every part of the request that the caller may change after its call. If a hedge wins, a RoundTripper may read the
-// request of the primary later: the writer of an HTTP/2 connection does.
+// An ownedPrimary is a primary with copies of all parts of the request that the caller may change after RoundTrip.
+// After a hedge has won, a RoundTripper may still read the primary's request: the goroutine that writes to an HTTP/2
+// connection does.
 type ownedPrimary struct {
 	primary
 	url url.URL
 }
 
-// A guardedPrimary also has the trace hooks of an HTTP/1.1 connection, which may be called after the call.
+// A guardedPrimary is an ownedPrimary with a [ConnTrace] in the same allocation.
 type guardedPrimary struct {
 	ownedPrimary
-	link Link
+	connTrace ConnTrace
 }
 
-// UseSnapshot prepares r for a call without a primary, whose hedges are made from s.
+// UseSnapshot prepares r for a call without a primary. Hedges of the call get copies of s.
 func (r *Requests) UseSnapshot(s Snapshot) { r.snapshot = s }
 
-// ReadHeader returns the traits of a header, and keeps a copy of it for the attempts. It is the first method that a call uses, once.
-func (r *Requests) ReadHeader(header http.Header, marks AttemptHeaders) HeaderTraits {
+// CopyHeader copies the header of the caller's request for the attempts, and returns its traits. A call uses it once,
+// before any other method. The argument marks names the headers that mark hedges.
+func (r *Requests) CopyHeader(header http.Header, marks AttemptHeaders) HeaderTraits {
 	return r.snapshot.copyHeader(header, marks)
 }
 
-// PreparePrimary makes the request of the primary from req, and returns the context of the primary. If the call can have no hedge, the request shares the
-// URL, the header and the forms of req. A guarded primary has a [Link]; guarded implies hedgeable.
+// PreparePrimary makes the primary's request from req, and returns the primary's context. If hedgeable is false, the
+// request shares the URL, the header and the forms of req. If guarded is true, NewConnTrace allocates nothing for the
+// primary; guarded requires hedgeable.
 func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *race.Attempt {
 	r.req = req
 	if !hedgeable {
@@ -65,7 +69,7 @@ func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *r
 	var p *ownedPrimary
 	if guarded {
 		g := new(guardedPrimary)
-		p, r.link = &g.ownedPrimary, &g.link
+		p, r.connTrace = &g.ownedPrimary, &g.connTrace
 	} else {
 		p = new(ownedPrimary)
 	}
@@ -77,35 +81,38 @@ func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *r
 	return &p.Attempt
 }
 
-// KeepForHedges copies the parts of the request that ReadHeader has not copied. It is called with the race locked, so that RoundTrip has not returned and the
-// caller has not changed its request.
-func (r *Requests) KeepForHedges() {
+// CopyForHedges copies the parts of the caller's request that CopyHeader has not copied. The caller must hold the lock
+// of the race: it ensures that RoundTrip has not returned, so that the program has not changed its request.
+func (r *Requests) CopyForHedges() {
 	if !r.snapshot.hasRequest {
 		r.snapshot.hasRequest, r.snapshot.Request, r.snapshot.url = true, *r.req, *r.req.URL
 		CloneForms(&r.snapshot.Request)
 	}
 }
 
-// TakeSnapshot returns a snapshot of req, the request of the call, that stays valid after Reset.
+// TakeSnapshot returns a snapshot of req, the caller's request, that stays valid after Reset. CopyHeader must have been
+// called.
 func (r *Requests) TakeSnapshot(req *http.Request) *Snapshot { return r.snapshot.cloneFor(req) }
 
-// NewLink returns a link for attempt n. The first link of a guarded primary needs no allocation.
-func (r *Requests) NewLink(n int) *Link {
-	if n > 0 || r.link == nil {
-		return new(Link)
+// NewConnTrace returns an unused ConnTrace for attempt n; 0 is the primary.
+func (r *Requests) NewConnTrace(n int) *ConnTrace {
+	if n > 0 || r.connTrace == nil {
+		return new(ConnTrace)
 	}
-	l := r.link
-	r.link = nil
+	l := r.connTrace
+	r.connTrace = nil
 	return l
 }
 
-// SingleRequest returns the request of a call without a race, with the body that ReadBody has read.
+// SingleRequest returns a copy of req for a call without hedges, with the context ctx and the body that ReadBody has
+// read.
 func (r *Requests) SingleRequest(ctx context.Context, req *http.Request) *http.Request {
 	r.req = req
 	return r.AttemptRequest(ctx, 0)
 }
 
-// AttemptRequest returns the request of attempt n. It may be called again for the primary.
+// AttemptRequest returns the request of attempt n with the context ctx. It may be called again for the primary, and
+// then returns a clone.
 func (r *Requests) AttemptRequest(ctx context.Context, n int) *http.Request {
 	var next *http.Request
 	switch p := r.primary; {
@@ -127,14 +134,14 @@ func (r *Requests) AttemptRequest(ctx context.Context, n int) *http.Request {
 	return next
 }
 
-// setBody sets the Body and GetBody of req to readers of body.
+// setBody sets Body and GetBody of req to readers of body.
 func setBody(req *http.Request, body []byte) {
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	req.Body, _ = req.GetBody()
 }
 
-// Reset prepares r for another call.
+// Reset prepares r for another call. It keeps the memory of the snapshot.
 func (r *Requests) Reset() {
 	r.snapshot.reset()
-	r.req, r.body, r.primary, r.primaryReturned, r.link = nil, nil, nil, false, nil
+	r.req, r.body, r.primary, r.primaryReturned, r.connTrace = nil, nil, nil, false, nil
 }

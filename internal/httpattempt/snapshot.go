@@ -10,25 +10,28 @@ import (
 	"slices"
 )
 
-// A Snapshot is a copy of a request, from which the requests of hedges are made: the caller may change its request after RoundTrip, and the RoundTripper of the
-// primary may have changed URL and header in place. Its memory is used again, so a call without a hedge allocates nothing. It is not safe for concurrent
-// use.
+// A Snapshot is a copy of a request, from which the requests of hedges are made. Hedges need the copy, because the
+// program may change its request after RoundTrip, and the primary's RoundTripper may change URL and header in place.
+//
+// A Snapshot reuses its memory, so a call without a hedge allocates nothing. It is not safe for concurrent use.
 type Snapshot struct {
-	http.Request // without URL and Header
+	http.Request // URL and Header are not used
 	url          url.URL
 	hasRequest   bool // Request and url are set
-	nilHeader    bool // the Header is nil
-	names        []headerName
-	values       []string // of all names, in their order
+	nilHeader    bool // the header of the request is nil
+	// fields of the header
+	names  []headerName
+	values []string // values of all fields, in the order of names
 }
 
-// A headerName is the name of a header field and the number of its values; -1: they are nil.
+// A headerName is the name of a header field, with the number of its values.
 type headerName struct {
-	name   string
+	name string
+	// -1: the slice of values is nil
 	values int
 }
 
-// copyHeader copies a header and returns its traits.
+// copyHeader stores a copy of the header and returns its traits.
 func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h HeaderTraits) {
 	s.nilHeader = header == nil
 	if len(header) == 0 {
@@ -52,7 +55,7 @@ func (s *Snapshot) copyHeader(header http.Header, marks AttemptHeaders) (h Heade
 	return h
 }
 
-// CloneForms replaces the forms and path values of req by copies.
+// CloneForms replaces the forms and path values of req by copies, so that req shares none of them with another request.
 func CloneForms(req *http.Request) {
 	if req.Pattern != "" || hasPathValues(req) {
 		own := *req.Clone(req.Context())
@@ -68,16 +71,17 @@ func CloneForms(req *http.Request) {
 	}
 }
 
-// pathValues is the field of http.Request that SetPathValue writes if no pattern has matched. The standard library exports no function that reports
-// whether there are path values.
+// pathValues is the unexported field of http.Request with the values that SetPathValue stores in a request without a
+// pattern. It is the zero StructField if the field does not exist. The standard library has no function that reports
+// such values.
 var pathValues, _ = reflect.TypeFor[http.Request]().FieldByName("otherValues")
 
-// hasPathValues reports whether SetPathValue was called for a request that no pattern has matched.
+// hasPathValues reports whether req has values of SetPathValue although it matched no pattern.
 func hasPathValues(req *http.Request) bool {
 	return pathValues.Type != nil && pathValues.Type.Kind() == reflect.Map && reflect.ValueOf(req).Elem().FieldByIndex(pathValues.Index).Len() > 0
 }
 
-// reset prepares s for another request.
+// reset clears s and keeps its memory for another request.
 func (s *Snapshot) reset() {
 	if s.URL != nil {
 		s.Request, s.url = http.Request{}, url.URL{}
@@ -88,7 +92,7 @@ func (s *Snapshot) reset() {
 	s.names, s.values = s.names[:0], s.values[:0]
 }
 
-// cloneFor returns a copy of s for req that shares no memory with s.
+// cloneFor returns a snapshot with the header of s and all other parts of req. It shares no memory with s.
 func (s *Snapshot) cloneFor(req *http.Request) *Snapshot {
 	own := &Snapshot{
 		Request: *req, url: *req.URL, hasRequest: true, nilHeader: s.nilHeader,
@@ -98,7 +102,8 @@ func (s *Snapshot) cloneFor(req *http.Request) *Snapshot {
 	return own
 }
 
-// WithHeaders returns a copy of s in which two headers have the given values. It does not write memory of s.
+// WithHeaders returns a copy of s with two further header fields, which replace fields of the same names. It does not
+// change s.
 func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	more := *s
 	more.nilHeader = false
@@ -107,7 +112,7 @@ func (s *Snapshot) WithHeaders(name, value, name2, value2 string) Snapshot {
 	return more
 }
 
-// hedgeRequest returns the request of a hedge.
+// hedgeRequest returns a new request with the content of s and the context ctx.
 func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
 	r := s.WithContext(ctx)
 	u := s.url
@@ -116,7 +121,7 @@ func (s *Snapshot) hedgeRequest(ctx context.Context) *http.Request {
 	return r
 }
 
-// newHeader returns a copy of the header with room for more fields.
+// newHeader returns a copy of the header with room for extra further fields.
 func (s *Snapshot) newHeader(extra int) http.Header {
 	if s.nilHeader {
 		return nil

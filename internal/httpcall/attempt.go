@@ -19,11 +19,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// maxResends is the most times that an attempt is sent again after the cancellation of a loser has failed it. One time is rare; four in a row have
-// been measured under load.
+// maxResends is the largest number of times that an attempt is sent again because the cancellation of a loser has
+// failed it. More than one is rare; four in a row have been measured under load.
 const maxResends = 16
 
-// Admit decides whether a hedge starts, and where it is sent. If it starts, Admit keeps the parts of the caller's request that the hedge needs.
+// Admit decides whether a hedge starts, and selects its endpoint. If the hedge starts, Admit copies the parts of the
+// caller's request that the hedge needs.
 func (c *call) Admit(index int) bool {
 	if c.selection() != nil {
 		if !c.admitAtEndpoint(index) {
@@ -34,35 +35,38 @@ func (c *call) Admit(index int) bool {
 	} else {
 		c.attempts[c.Hedges].usesHedgeConns = true
 	}
-	c.requests.KeepForHedges()
+	c.requests.CopyForHedges()
 	return true
 }
 
 var _ race.LoserPolicy[*http.Response] = (*call)(nil)
 
-// reportsConn reports whether attempt n is known to report its connection. If it has not yet, it is in middleware above net/http.
+// reportsConn reports whether attempts like attempt n are known to call the hooks of httptrace. If one of them has not
+// done so yet, it is still in middleware above net/http.
 func (c *call) reportsConn(n int) bool { return c.Key.Features.Load()&c.connReportFlag(n) != 0 }
 
-// Lost cancels attempt n, or lets it finish, as its connection would be lost otherwise. If the attempt has returned, its response is
-// being discarded, and the attempt is cancelled if that takes too long.
+// Lost implements [race.LoserPolicy]. It cancels a running attempt, or lets it finish within the grace period so that
+// its connection survives. If the attempt has returned, its response is being discarded; the attempt is then cancelled
+// at the end of the grace period.
 func (c *call) Lost(a *race.Attempt, n int, running bool) (ended func()) {
 	switch {
 	case running:
-		return c.t.losers.EndLoser(a, loser.EndOptions{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.prompt})
+		return c.client.losers.EndLoser(a, loser.EndOptions{Grace: c.grace, ReportsConn: c.reportsConn(n), Prompt: c.cancelsPromptly})
 	case c.grace > 0:
-		return c.t.losers.Add(a, c.grace)
+		return c.client.losers.Add(a, c.grace)
 	default:
 		return nil
 	}
 }
 
-// IsQueued reports whether a hedge waits for a connection that the primary, or another call, uses.
+// IsQueued implements [race.LoserPolicy]. It reports whether a hedge waits for a connection that another request uses.
 func (c *call) IsQueued(a *race.Attempt) bool { return loser.IsQueued(a) }
 
-// Attempt makes attempt n.
+// Attempt implements [race.Op]: it makes attempt n. It sends the request again if the cancellation of another request
+// has failed it.
 func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	r, resp, err := c.sendAttempt(a, n)
-	// An attempt that fails with ErrLost and has not lost was hit by the cancellation of another request on its connection, see [httpattempt.Link].
+	// An attempt that fails with ErrLost and has not lost was hit by the cancellation of another request on its connection, see [httpattempt.ConnTrace].
 	// RoundTrippers that call the hooks of httptrace prevent that; below others, the attempt is sent again. It yields first: attempts that are about
 	// to be cancelled may have the connection that it gets.
 	for resends := 0; resends < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; resends++ {
@@ -80,24 +84,24 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	return resp, err
 }
 
-// sendAttempt sends attempt n once. It returns the request that was sent.
+// sendAttempt sends attempt n once. It also returns the request that was sent.
 func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Response, error) {
-	ctx, link := c.attemptContext(a, n)
-	r, rt := c.requests.AttemptRequest(ctx, n), c.t.pools.Primary()
+	ctx, trace := c.attemptContext(a, n)
+	r, rt := c.requests.AttemptRequest(ctx, n), c.client.pools.Primary()
 	if n > 0 {
-		r.Header = setAttemptHeader(r.Header, c.t.Settings().AttemptHeader, n)
+		r.Header = setAttemptHeader(r.Header, c.client.Settings().AttemptHeader, n)
 		if isBehindLimiter(c.Key) {
 			r.Header = setAttemptHeader(r.Header, limit.AttemptHeader, n)
 		}
 		if c.attempts[n].usesHedgeConns {
-			rt = c.t.pools.Hedge(r, c.version != http1, c.peer.Load())
+			rt = c.client.pools.Hedge(r, c.version != http1, c.peer.Load())
 		}
 	}
 	c.attempts[n].request = r
 	resp, err := c.roundTrip(rt, r, n)
-	if link != nil {
-		c.attempts[n].setup = link.Returned()
-		resp, err = link.LimitHeaders(resp, err)
+	if trace != nil {
+		c.attempts[n].connectTime = trace.Returned()
+		resp, err = trace.EnforceHeaderLimit(resp, err)
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[limit.RefusedHeader]) > 0 {
 		err = race.ErrRefused
@@ -105,9 +109,10 @@ func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Respons
 	return r, resp, err
 }
 
-// attemptContext returns the context of attempt n, and the link that records its connection; the link is nil if nothing needs the record.
-func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpattempt.Link) {
-	asks := c.t.pools.NeedsPeer()
+// attemptContext returns the context of attempt n. It also returns the ConnTrace that records the connection, or nil if
+// no record is needed.
+func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpattempt.ConnTrace) {
+	asks := c.client.pools.NeedsPeer()
 	if n == 0 && !c.guarded && !asks {
 		if c.hooks != nil {
 			return c.hooks.Context(a), nil
@@ -119,26 +124,26 @@ func (c *call) attemptContext(a *race.Attempt, n int) (context.Context, *httpatt
 		peer = new(httpattempt.Peer)
 		c.peer.Store(peer)
 	}
-	link, guarded := c.requests.NewLink(n), c.guarded || c.hasOtherPath(n)
+	trace, guarded := c.requests.NewConnTrace(n), c.guarded || c.mayUseOtherVersion(n)
 	if guarded && (c.grace < loser.MaxCancelDelay || isBehindLimiter(c.Key)) && c.hasDefaultHeaderLimit(n) {
-		link.CountInformational()
+		trace.CountInformational()
 	}
-	return link.Context(a, n > 0, guarded, c.hooks, peer), link
+	return trace.Context(a, n > 0, guarded, c.hooks, peer), trace
 }
 
-// hasDefaultHeaderLimit reports whether attempt n uses HTTP/1.1 and a transport with the limit for response headers that net/http has by default.
+// hasDefaultHeaderLimit reports whether attempt n uses HTTP/1.1 and net/http's default limit for response headers.
 func (c *call) hasDefaultHeaderLimit(n int) bool {
-	return c.version == http1 && !c.hasOtherPath(n) && c.t.pools.HasDefaultHeaderLimit()
+	return c.version == http1 && !c.mayUseOtherVersion(n) && c.client.pools.HasDefaultHeaderLimit()
 }
 
-// hasOtherPath reports whether attempt n is sent by another RoundTripper than the primary, or to another endpoint. Then the HTTP version of the host
-// does not tell that of the attempt.
-func (c *call) hasOtherPath(n int) bool {
-	return n > 0 && (c.t.options.HedgeTransport != nil || c.attempts[n].endpoint.IsOtherEndpoint())
+// mayUseOtherVersion reports whether attempt n may use another HTTP version than the primary, because it has another
+// RoundTripper or another endpoint.
+func (c *call) mayUseOtherVersion(n int) bool {
+	return n > 0 && (c.client.options.HedgeTransport != nil || c.attempts[n].endpoint.IsOtherEndpoint())
 }
 
-// classifyResponse returns the error that tells the race what the response to req, the request of attempt n, means, see [Options.classifyResponse]. It records
-// pushback of the host.
+// classifyResponse classifies the result of attempt n for the race, see [Options.classifyResponse]. It returns err if
+// that is not nil. It records pushback of the host.
 func (c *call) classifyResponse(req *http.Request, resp *http.Response, err error, n int) error {
 	if err != nil {
 		return err
@@ -147,7 +152,7 @@ func (c *call) classifyResponse(req *http.Request, resp *http.Response, err erro
 		now := time.Now()
 		c.Key.RecordPushback(now, parseRetryAfter(resp.Header.Get("Retry-After"), now))
 	}
-	verdict := c.t.options.classifyResponse(req, resp)
+	verdict := c.client.options.classifyResponse(req, resp)
 	if c.firstByte && verdict != httpattempt.ErrFailure {
 		if err := httpattempt.CallWithResponse(resp, httpattempt.AwaitFirstByte); err != nil {
 			return err
@@ -156,23 +161,24 @@ func (c *call) classifyResponse(req *http.Request, resp *http.Response, err erro
 	return verdict
 }
 
-// Failed handles a failed primary while hedges run, see [race.LoserPolicy]. It starts to read the body of the response into memory, so that other
-// requests can use its connection, and returns the response with that body. It reports false, or calls release later, if the body is too large to
-// wait with it for hedges.
+// Failed implements [race.LoserPolicy] for a failed primary while hedges run. It returns the response with a body that
+// is read into memory, so that other requests can use the connection.
+//
+// It reports false, or calls release later, if the body is too large for that: the race then does not wait for hedges.
 func (c *call) Failed(a *race.Attempt, resp *http.Response, err error, release func()) (*http.Response, bool) {
 	if err != httpattempt.ErrFailure {
 		return resp, true
 	}
-	panics := &c.t.Counters.HedgePanics
+	panics := &c.client.Counters.HedgePanics
 	return httpattempt.BufferBody(resp, a, release, func() { panics.Add(1) })
 }
 
-// Discard closes the response of an attempt that has lost. If losers may finish, which they do over HTTP/1.1 alone, it reads up to 64 KiB of the body
-// first: a connection is used again only after its body was read. The reading ends when the attempt is cancelled. A body that ignores its context is
-// closed bodyCloseDelay later.
+// Discard implements [race.Op]: it closes the response of a loser. If losers may finish, it reads up to 64 KiB of the
+// body first, because an HTTP/1.1 connection is only reused after the body was read. A Read that does not end with the
+// grace period is given up bodyCloseDelay later.
 func (c *call) Discard(resp *http.Response, err error) {
 	if p := (*race.Panic)(nil); errors.As(err, &p) {
-		c.t.Counters.HedgePanics.Add(1)
+		c.client.Counters.HedgePanics.Add(1)
 	}
 	if resp == nil || resp.Body == nil {
 		return
@@ -186,21 +192,23 @@ func (c *call) Discard(resp *http.Response, err error) {
 	}
 }
 
-// bodyCloseDelay is the time after the cancellation of a loser at which its body is closed although a Read still runs.
+// bodyCloseDelay is the time between the end of the grace period and the closing of a body whose Read does not return.
 const bodyCloseDelay = time.Second
 
-// countPanic calls f, a function of the program, on a goroutine that has no caller. It counts a panic and continues.
+// countPanic calls f, which may run code of the program. It recovers a panic and counts it, because no caller could
+// handle it.
 func (c *call) countPanic(f func()) {
 	defer func() {
 		if recover() != nil {
-			c.t.Counters.HedgePanics.Add(1)
+			c.client.Counters.HedgePanics.Add(1)
 		}
 	}()
 	f()
 }
 
-// sendRequest sends req through rt. A nil response with a nil error becomes an error, as for http.Client. Every request goes through send, so that overrides
-// that the caller has set for one call do not hold for calls below it, see [race.SingleAttemptContext].
+// sendRequest sends req through rt. It turns a nil response with a nil error into an error, as [http.Client] does. All
+// requests are sent through it, so that overrides in the caller's context do not apply to calls of a RoundTripper
+// below, see [race.SingleAttemptContext].
 func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	once := req
 	if ctx, changed := race.SingleAttemptContext(req.Context()); changed {
@@ -216,13 +224,14 @@ func sendRequest(rt http.RoundTripper, req *http.Request) (*http.Response, error
 	return resp, err
 }
 
-// admitAtEndpoint selects the endpoint of the next hedge of a call that has a choice, and decides about the hedge.
+// admitAtEndpoint selects the endpoint of the next hedge and decides whether the hedge starts. The call must have an
+// endpoint selection.
 func (c *call) admitAtEndpoint(index int) bool {
 	isProbe := false
 	if c.selection().HasProbe() {
 		index-- // the schedule has no delay for the probe, see probeSchedule
 		isProbe = index == policy.Immediate
-		if c.Hedges >= c.t.Policy.Config().MaxHedges {
+		if c.Hedges >= c.client.Policy.Config().MaxHedges {
 			c.SkipHedge(index)
 			return false
 		}
@@ -241,7 +250,8 @@ func (c *call) admitAtEndpoint(index int) bool {
 	return true
 }
 
-// roundTrip sends attempt n, or the only one, to its endpoint over rt.
+// roundTrip sends r, the request of attempt n, to its endpoint over rt. It restores the response as if the first
+// endpoint had sent it. If rt panics, it records a failure of the endpoint.
 func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Response, error) {
 	to := c.attempts[n].endpoint
 	if to == nil {
@@ -267,8 +277,8 @@ func (c *call) roundTrip(rt http.RoundTripper, r *http.Request, n int) (*http.Re
 	return resp, err
 }
 
-// prepareRequest makes r the request of attempt n to its endpoint. If that fails, a hedge is withdrawn. The failure does not count for the
-// endpoint if the attempt has lost, or its caller has given up, meanwhile.
+// prepareRequest rewrites r for the endpoint of attempt n. If that fails, it withdraws a hedge. The failure counts
+// against the endpoint, unless the context of the attempt has ended.
 func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 	to, ctx, returned := c.attempts[n].endpoint, r.Context(), false
 	defer func() {
@@ -276,12 +286,12 @@ func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 			c.Withdraw(ctx, observe.DeniedNotReady, policy.HedgeRequest{Cost: to.Cost()})
 		}
 	}()
-	err = to.Prepare(r, c.t.Settings().AttemptHeader)
+	err = to.Prepare(r, c.client.Settings().AttemptHeader)
 	if returned = true; err == nil {
 		return nil
 	}
 	if ctx.Err() == nil {
-		c.t.Log.WarnOfPrepareError(err)
+		c.client.Log.WarnOfPrepareError(err)
 		if n > 0 {
 			to.RecordResult(false, false)
 		}
@@ -292,9 +302,10 @@ func (c *call) prepareRequest(r *http.Request, n int) (err error) {
 	return err
 }
 
-// connReportFlag returns the feature bit for attempts such as n: it is set if they report their connections.
+// connReportFlag returns the bit of the key's features that records whether attempts like attempt n call the hooks of
+// httptrace.
 func (c *call) connReportFlag(n int) int32 {
-	if n > 0 && c.t.options.HedgeTransport != nil {
+	if n > 0 && c.client.options.HedgeTransport != nil {
 		return hedgesReportConn
 	}
 	return primariesReportConn

@@ -1,5 +1,6 @@
-// Package httpcall makes HTTP calls that may be hedged: it decides whether a request may be sent twice, makes the attempts, judges their responses and
-// returns the winner's. It implements hedge.Transport, which documents the behaviour.
+// Package httpcall makes HTTP calls that may be hedged. It decides whether a request may be sent twice, sends the
+// attempts, classifies their responses and returns the winner's response. It implements hedge.Transport, which
+// documents the behaviour.
 package httpcall
 
 import (
@@ -24,7 +25,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Client makes HTTP calls. It is safe for concurrent use.
+// A Client makes HTTP calls. It implements [http.RoundTripper]. It is safe for concurrent use.
 type Client struct {
 	*calls.Client
 	options Options
@@ -33,17 +34,19 @@ type Client struct {
 	calls   sync.Pool // of *call
 }
 
-// maxLosers is the most losers of a Client that may finish after their calls. Beyond it, the oldest loser is cancelled.
+// maxLosers is the largest number of losers that may finish after their calls. Beyond it, the oldest loser is
+// cancelled.
 const maxLosers = 512
 
-// NewClient returns a Client whose primaries are sent through next.
+// NewClient returns a Client that sends primaries through next. The argument shared is the part of the client that HTTP
+// and gRPC have in common.
 func NewClient(shared *calls.Client, next http.RoundTripper, o Options) *Client {
 	t := &Client{Client: shared, options: o, pools: httpattempt.NewPools(next, o.HedgeTransport, o.Resolver)}
 	t.losers.Max = maxLosers
 	return t
 }
 
-// Primary returns the RoundTripper that primaries are sent through; nil for a nil Client.
+// Primary returns the RoundTripper of primaries, or nil for a nil Client.
 func (t *Client) Primary() http.RoundTripper {
 	if t == nil {
 		return nil
@@ -51,17 +54,17 @@ func (t *Client) Primary() http.RoundTripper {
 	return t.pools.Primary()
 }
 
-// HasReplicas reports whether hedges are sent to other addresses of their host than the primary.
+// HasReplicas reports whether hedges connect to other addresses of a host than the primary.
 func (t *Client) HasReplicas() bool { return t.pools.NeedsPeer() }
 
-// CloseIdleConnections closes the idle connections of primaries and hedges.
+// CloseIdleConnections closes the idle connections of primaries and hedges. It does nothing for a nil Client.
 func (t *Client) CloseIdleConnections() {
 	if t != nil {
 		t.pools.CloseIdleConns()
 	}
 }
 
-// RoundTrip makes a call, as [http.RoundTripper] demands.
+// RoundTrip implements [http.RoundTripper]. It hedges the request if it is eligible.
 func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := t.newCall()
 	if reason := c.checkEligibility(req); reason != policy.None {
@@ -87,56 +90,61 @@ func (t *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.sendHedged(req)
 }
 
-// call is one HTTP call in flight. It implements [race.Op] and [race.LoserPolicy]. It is used again for another call, so nothing that the
-// caller receives may refer to it.
+// A call is one HTTP call in flight. It implements [race.Op] and [race.LoserPolicy]. It is reused for other calls, so
+// the caller's response must not refer to it.
 //
-// The goroutine of RoundTrip writes callOptions, Key, grace, hooks, hostVersion, guarded and prompt before the race begins; attempts read them.
-// It writes where an attempt is sent before the attempt starts. Each attempt writes the other fields of its own element of attempts before it ends;
-// RoundTrip reads the element of the winner. The primary writes peer; hedges read it. The types of the other fields say how they are guarded.
+// The goroutine of RoundTrip writes callOptions, Key, grace, hooks, hostVersion, guarded and prompt before the race
+// begins. Attempts read these fields. It also writes endpoint and usesHedgeConns of an attempt before the attempt
+// starts.
+//
+// Each attempt writes the other fields of its element of attempts before it ends; RoundTrip reads the winner's element.
+// The primary writes peer, which hedges read. The types of the other fields document their locking.
 type call struct {
 	policy.Call
 	callOptions
 	race     race.Race[*http.Response]
 	requests httpattempt.Requests
-	t        *Client
-	grace    time.Duration      // during which a loser may finish; 0: losers are cancelled at once
-	hooks    *httpattempt.Hooks // trace hooks of the caller, if the call may be hedged; nil: none
+	client   *Client
+	grace    time.Duration            // time for which a loser may finish; 0: losers are cancelled at once
+	hooks    *httpattempt.CallerHooks // the caller's trace hooks if the call may be hedged; nil: none
 	attempts [1 + race.MaxHedges]attempt
-	peer     atomic.Pointer[httpattempt.Peer] // address that the primary went to; nil: unknown, or not needed
+	peer     atomic.Pointer[httpattempt.Peer] // the primary's address; nil: unknown or not needed
 
-	hostVersion      // HTTP version of the host before the call
-	guarded     bool // the call may be hedged, and its attempts may use HTTP/1.1
-	prompt      bool // losers are cancelled at once if that does no harm, see [loser.EndOptions]
+	hostVersion          // HTTP version of the host at the start of the call
+	guarded         bool // the call may be hedged, and its attempts may use HTTP/1.1
+	cancelsPromptly bool // losers are cancelled at once if that harms no other request, see [loser.EndOptions]
 }
 
-// An attempt is one attempt of a call. Where it is sent is decided once, before it starts.
+// An attempt holds the destination and the result of one attempt of a call. The destination does not change after the
+// attempt starts.
 type attempt struct {
-	endpoint       *endpoint.Attempt // nil: the call has no choice of endpoints, and is sent to the host of the request
-	usesHedgeConns bool              // it uses the connections for hedges, see [httpattempt.Pools.Hedge]; otherwise those of primaries
+	endpoint       *endpoint.Attempt // nil: the attempt is sent to the host of the request
+	usesHedgeConns bool              // it uses the connection pool of hedges, see [httpattempt.Pools.Hedge]
 
-	request *http.Request // the last that was sent
-	setup   time.Duration // time that the attempt waited for a new connection; 0: the connection was not new
+	request     *http.Request // the request that was sent last
+	connectTime time.Duration // time that a new connection took; 0: the connection was reused
 }
 
-// newCall returns a call from the pool, or a new one. It has not begun.
+// newCall returns a call from the pool, or a new call. The caller must pass it to freeCall.
 func (t *Client) newCall() *call {
 	if c, ok := t.calls.Get().(*call); ok {
 		return c
 	}
-	return &call{t: t}
+	return &call{client: t}
 }
 
-// callOptions are the options of one call: those of its caller, its route and the Client.
+// A callOptions holds the options that apply to one call. They come from the context of the request, the route and the
+// Client.
 type callOptions struct {
 	route     *route.Route
-	delay     time.Duration // between attempts, in place of the learned delays; 0: the learned delays hold
-	firstByte bool          // a response wins with its first byte
+	delay     time.Duration // fixed delay between attempts; 0: the learned delays apply
+	firstByte bool          // an attempt wins with the first byte of its body, not with its header
 }
 
-// checkEligibility counts a call and sets its callOptions. It returns the reason for which the call is sent once, or [policy.None] if it may be
-// hedged.
+// checkEligibility counts the call and sets its callOptions. It returns [policy.None] if the call may be hedged, or
+// else the reason why not.
 func (c *call) checkEligibility(req *http.Request) observe.Reason {
-	t := c.t
+	t := c.client
 	c.callOptions = callOptions{route: route.Unrouted}
 	o, facts := race.OverridesFrom(req.Context()), t.CountCall()
 	if facts.SwitchedOff {
@@ -149,7 +157,7 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	c.delay = cmp.Or(o.Delay, c.route.Delay)
 	c.firstByte = c.route.FirstByte || t.options.FirstByte
 	facts.RouteOff = c.route.Off
-	h := c.requests.ReadHeader(req.Header, httpattempt.AttemptHeaders{Attempt: limit.AttemptHeader, Own: settings.AttemptHeader})
+	h := c.requests.CopyHeader(req.Header, httpattempt.AttemptHeaders{Standard: limit.AttemptHeader, Configured: settings.AttemptHeader})
 	facts.Hedge = h.Hedge
 	facts.IsNested = o.Parent.HTTP && req.URL != nil && o.Parent == race.CallTarget{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.Unrepeated = !httpattempt.IsRepeatable(req, h, settings.MaxReplayBytes, c.firstByte)
@@ -159,33 +167,35 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	return t.IneligibleReason(o, facts)
 }
 
-// setKeyAndEndpoints sets the latency key of the call. It returns the endpoints that the request may be sent to; 0: only the host of the request.
+// setKeyAndEndpoints sets the latency key of the call. It returns the endpoints to which the request may be sent; 0
+// means only the host of the request.
 func (c *call) setKeyAndEndpoints(req *http.Request) (eligible endpoint.Mask) {
 	c.setKey(req)
-	if e := c.t.Policy.Config(); c.t.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
+	if e := c.client.Policy.Config(); c.client.options.Endpoints == nil || e.Shadow || e.MaxHedges == 0 || e.Share <= 0 {
 		return 0
 	}
-	eligible, obstacle := c.t.options.Endpoints.Eligible(req)
+	eligible, obstacle := c.client.options.Endpoints.Eligible(req)
 	if obstacle != "" {
-		c.t.Log.WarnOfBoundRequest(obstacle)
+		c.client.Log.WarnOfBoundRequest(obstacle)
 	}
 	return eligible
 }
 
-// setKey sets the latency key of the call to that of req.
+// setKey sets the latency key of the call to the key of req.
 func (c *call) setKey(req *http.Request) {
-	if name := c.t.keyName(req, c.route.Pattern); !c.Key.IsCurrent(name) {
-		c.Key = c.t.Policy.RouteKey(name, c.route.BudgetPercent/100)
+	if name := c.client.keyName(req, c.route.Pattern); !c.Key.IsCurrent(name) {
+		c.Key = c.client.Policy.RouteKey(name, c.route.BudgetPercent/100)
 	}
 }
 
-// canBeHedged reports whether a hedge can become due.
+// canBeHedged reports whether the call has a delay after which a hedge can become due.
 func (c *call) canBeHedged() bool { return c.delay > 0 || c.Key.Schedule() != nil }
 
-// sendBrokenBody sends a request whose body could not be read. The RoundTripper below reads the same bytes and the same error from the request replay.
-// A nil replay means that the caller gave up during the reading; then err is returned.
+// sendBrokenBody sends a request whose body could not be read: err is the error. The request replay has a body with the
+// same bytes and the same error. A nil replay means that the caller's context ended during reading; then sendBrokenBody
+// sends nothing and returns err.
 func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Response, error) {
-	t, name := c.t, c.Key.Name
+	t, name := c.client, c.Key.Name
 	t.Counters.NotHedgeable.Add(1)
 	t.freeCall(c)
 	p := t.Policy.BeginUnhedged(req.Context(), name, observe.DeniedBody)
@@ -198,9 +208,10 @@ func (c *call) sendBrokenBody(req, replay *http.Request, err error) (*http.Respo
 	return restoreRequest(req, replay, resp), err
 }
 
-// sendWithoutHedges sends a call for which no hedge can become due, and records its latency.
+// sendWithoutHedges makes a call for which no hedge can become due, because the key has learned no delay yet. It
+// records the latency.
 func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
-	t, ctx, once := c.t, req.Context(), req
+	t, ctx, once := c.client, req.Context(), req
 	t.Counters.WarmupRequests.Add(1)
 	if c.requests.HasReadBody() || !c.attempts[0].endpoint.IsFirstEndpoint() {
 		once = c.requests.SingleRequest(ctx, req)
@@ -211,7 +222,7 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 		c.recordHostFeatures(c.Key, resp, false)
 	}
 	failure := race.PrimaryError(c.classifyResponse(req, resp, err, 0))
-	c.recordSingleOutcome(ctx, failure == nil)
+	c.recordUnhedgedOutcome(ctx, failure == nil)
 	c.AttemptEnded(ctx, 0, race.OutcomeOf(failure))
 	c.End(policy.Outcome{Answered: failure == nil})
 	resp = restoreRequest(req, once, resp)
@@ -222,35 +233,37 @@ func (c *call) sendWithoutHedges(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// sendHedged sends a call, and hedges it at the delays of its schedule.
+// sendHedged makes a call that starts hedges at the delays of its schedule.
 func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 	style := &c.race.Style
 	style.Observer, style.Detach, style.FreshTimer = c.AttemptObserver(), race.DetachAll, c.InBubble()
 	schedule, canHedge := c.raceSchedule()
-	if canHedge || c.t.pools.NeedsPeer() {
-		c.hooks = httpattempt.HooksFrom(req.Context())
+	if canHedge || c.client.pools.NeedsPeer() {
+		c.hooks = httpattempt.CallerHooksFrom(req.Context())
 	}
 	if canHedge {
 		c.configureRace()
 	}
 	style.Primary = c.requests.PreparePrimary(req, canHedge, c.guarded)
-	style.Primary.Call = c.t.NestingMark(c.callTarget(req))
+	style.Primary.Call = c.client.NestingMark(c.callTarget(req))
 	out := c.race.Run(req.Context(), c, schedule)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Mute()
 	}
 	var setup time.Duration
 	if out.Winner > 0 {
-		setup = c.attempts[out.Winner].setup
+		setup = c.attempts[out.Winner].connectTime
 	}
 	c.recordOutcome(req.Context(), out.Winner)
-	c.t.EndCall(&c.Call, policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken, Setup: setup})
+	c.client.EndCall(&c.Call, policy.Outcome{Answered: out.Winner >= 0, Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken, Setup: setup})
 	return c.deliverResult(req, &out)
 }
 
-// configureRace sets how the attempts of a call with hedges run and end. A primary that may use HTTP/1.1 is guarded: its cancellation can be put
-// off, see [httpattempt.Link]. A guarded primary, and one with trace hooks, which may block, runs on its own goroutine, so that a winner does not wait
-// for it.
+// configureRace sets how the race runs the attempts of a call with hedges and how it ends losers. If the primary may
+// use HTTP/1.1, it is guarded: its cancellation may be delayed, see [httpattempt.ConnTrace].
+//
+// A primary that is guarded, or that has trace hooks of the caller, runs on a goroutine of its own. Otherwise a winner
+// might wait for it.
 func (c *call) configureRace() {
 	style := &c.race.Style
 	style.LoserPolicy = c
@@ -260,18 +273,18 @@ func (c *call) configureRace() {
 		return
 	}
 	if !c.firstByte {
-		c.grace = c.t.Settings().Linger
+		c.grace = c.client.Settings().Linger
 	}
 	// A loser has not received its header yet. Behind a Limiter it may be queued, and a cancellation takes it out of the queue. That is worth the
 	// loss of its connection, unless the cancellation would be put off.
 	if c.grace > 0 {
-		c.prompt = isBehindLimiter(c.Key)
+		c.cancelsPromptly = isBehindLimiter(c.Key)
 	}
 }
 
-// deliverResult returns the result of the race for the caller, and frees the call.
+// deliverResult returns the response and the error for the caller, and frees the call if no attempt uses it any more.
 func (c *call) deliverResult(req *http.Request, out *race.Result[*http.Response]) (*http.Response, error) {
-	t, resp, err := c.t, out.Value, out.Err
+	t, resp, err := c.client, out.Value, out.Err
 	if err == httpattempt.ErrFailure {
 		err = nil
 	}
@@ -293,8 +306,8 @@ func (c *call) deliverResult(req *http.Request, out *race.Result[*http.Response]
 	return resp, err
 }
 
-// restoreRequest sets the Request of resp to req, the request of the caller, if it is sent, a copy of req. A RoundTripper below may have set another
-// request, which stays. It returns resp, which may be nil.
+// restoreRequest sets resp.Request to req, the caller's request, if it is sent, a copy of req. It keeps a request that
+// a RoundTripper has set. It returns resp, which may be nil.
 func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response {
 	if resp != nil && resp.Request == sent {
 		resp.Request = req
@@ -302,7 +315,8 @@ func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response
 	return resp
 }
 
-// sendOnce sends a request that is not eligible for hedging. The request has the attempt header if it serves a hedge of another call.
+// sendOnce sends a request that is not eligible for hedging, for the given reason. If the request serves a hedge of
+// another call, it gets the header with the number of that hedge.
 func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	o, once := race.OverridesFrom(req.Context()), req
 	if name := t.Settings().AttemptHeader; name != "" && o.Hedge > 0 {
@@ -313,7 +327,7 @@ func (t *Client) sendOnce(req *http.Request, to *route.Route, reason observe.Rea
 	return restoreRequest(req, once, resp), err
 }
 
-// sendObserved sends req and reports it to observers.
+// sendObserved sends req once, and reports the call to observers with the reason why it is not hedged.
 func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe.Reason) (*http.Response, error) {
 	if !t.Policy.HasObservers() || req.URL == nil {
 		return sendRequest(t.pools.Primary(), req)
@@ -324,7 +338,8 @@ func (t *Client) sendObserved(req *http.Request, to *route.Route, reason observe
 	return resp, err
 }
 
-// keyName returns the name of the latency key of a request. The route is the pattern of its route.
+// keyName returns the name of the latency key of a request. The argument route is the pattern of the matching route, or
+// "".
 func (t *Client) keyName(req *http.Request, route string) policy.Name {
 	host := httpattempt.HostName(req.URL.Scheme, req.URL.Host)
 	if f := t.options.KeyFunc; f != nil {
@@ -333,25 +348,25 @@ func (t *Client) keyName(req *http.Request, route string) policy.Name {
 	return policy.Name{Host: host, Route: route}
 }
 
-// freeCall clears c and puts it back into the pool.
+// freeCall clears c and returns it to the pool.
 func (t *Client) freeCall(c *call) {
 	clear(c.attempts[:1+c.Hedges])
 	c.requests.Reset()
 	c.ClearReferences()
-	c.hooks, c.grace, c.guarded, c.prompt = nil, 0, false, false
+	c.hooks, c.grace, c.guarded, c.cancelsPromptly = nil, 0, false, false
 	if t.pools.NeedsPeer() {
 		c.peer.Store(nil)
 	}
 	t.calls.Put(c)
 }
 
-// selection returns the Selection of the call's endpoints; nil if the call has no choice.
+// selection returns the endpoint selection of the call, or nil if the call has only one endpoint.
 func (c *call) selection() *endpoint.Selection { return c.attempts[0].endpoint.Selection() }
 
-// selectEndpoint selects the endpoint of the primary, and uses the key of its host. The key of the call must be known, and its body must
-// have been read.
+// selectEndpoint selects the endpoint of the primary. If that is not the first endpoint, it sets the latency key to the
+// key of the endpoint's host. The key of the first endpoint must be set before, and the body must have been read.
 func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
-	set := c.t.options.Endpoints
+	set := c.client.options.Endpoints
 	selection := set.Select(req.Context(), endpoint.LoadDetector(c.Key, set.URLs()), eligible)
 	primary := selection.Primary()
 	c.attempts[0].endpoint = primary
@@ -369,7 +384,7 @@ func (c *call) selectEndpoint(req *http.Request, eligible endpoint.Mask) {
 	}
 }
 
-// raceSchedule returns the schedule of the race of a call, and whether a hedge can become due.
+// raceSchedule returns the hedge schedule of the call. The result canHedge reports whether a hedge can become due.
 func (c *call) raceSchedule() (s race.Schedule, canHedge bool) {
 	own := c.RaceSchedule()
 	if c.selection().HasProbe() {
@@ -378,7 +393,7 @@ func (c *call) raceSchedule() (s race.Schedule, canHedge bool) {
 	return own, len(own.Delays) > 0
 }
 
-// A probeSchedule is a schedule with a probe before its hedges. The probe starts together with the primary.
+// A probeSchedule is a hedge schedule that starts a probe together with the primary, before the hedges.
 type probeSchedule struct{ *race.FixedSchedule }
 
 func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
@@ -388,10 +403,11 @@ func (s probeSchedule) Next(index int) (wait time.Duration, ok bool) {
 	return s.FixedSchedule.Next(index - 1)
 }
 
-// callTarget returns the host that the primary of a call is sent to, by which hedging below recognises the call.
+// callTarget returns the host to which the primary is sent. A Client below uses it to recognise that a request belongs
+// to this call.
 func (c *call) callTarget(req *http.Request) race.CallTarget {
 	host := c.Key.Name.Host
-	if c.t.options.KeyFunc != nil { // the name of the key is not that of a host
+	if c.client.options.KeyFunc != nil { // the name of the key is not that of a host
 		if to := c.attempts[0].endpoint; !to.IsFirstEndpoint() {
 			host = to.Host()
 		} else {
@@ -401,7 +417,7 @@ func (c *call) callTarget(req *http.Request) race.CallTarget {
 	return race.CallTarget{HTTP: true, Target: host}
 }
 
-// recordOutcome records how the call has ended for its endpoints.
+// recordOutcome records the end of the call for the health of its endpoints. The winner is -1 if no attempt succeeded.
 func (c *call) recordOutcome(ctx context.Context, winner int) {
 	if c.selection() == nil {
 		return
@@ -412,8 +428,8 @@ func (c *call) recordOutcome(ctx context.Context, winner int) {
 	})
 }
 
-// recordSingleOutcome records how a call that was sent once has ended for its endpoint.
-func (c *call) recordSingleOutcome(ctx context.Context, answered bool) {
+// recordUnhedgedOutcome records the result of a call without hedges for the health of its endpoint.
+func (c *call) recordUnhedgedOutcome(ctx context.Context, answered bool) {
 	if c.selection() == nil {
 		return
 	}
@@ -425,8 +441,8 @@ func (c *call) recordSingleOutcome(ctx context.Context, answered bool) {
 	c.recordOutcome(ctx, winner)
 }
 
-// setAttemptHeader sets the header of the given name to n, the number of a hedge. It returns h, or a new header if h is nil. It sets nothing if the name
-// is empty.
+// setAttemptHeader sets the header field name to n, the number of a hedge. It returns h, or a new header if h is nil.
+// It does nothing if name is empty.
 func setAttemptHeader(h http.Header, name string, n int) http.Header {
 	if name != "" {
 		if h == nil {

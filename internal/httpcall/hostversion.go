@@ -7,28 +7,27 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// The features of a latency key hold the major version of HTTP in the responses to primaries, in four bits for http and four for https, which may be
-// different servers. Three more bits say that the last response came from behind a Limiter, and that attempts with a response have reported their
-// connection: primaries, and hedges that use the transport for hedges.
+// Bits of the features of a latency key. Bits 0 to 3 hold the major HTTP version of responses to http requests, and
+// bits 4 to 7 the version of responses to https requests. Only responses to primaries count. Three more bits are flags.
 const (
-	unknownVersion = 0 // no primary has a response
+	unknownVersion = 0 // no primary has got a response
 	http1          = 1
 	http2          = 2
-	unversioned    = 14 // responses have no version, as from RoundTrippers in memory, or a version above 13
-	mixedVersions  = 15 // responses have several versions, as from hosts that share a key; it stays
-	behindLimiter  = 1 << 8
+	unversioned    = 14 // responses have no version or a version above 13, for example those of RoundTrippers in memory
+	mixedVersions  = 15 // responses have had several versions, for example because hosts share the key; final
 
-	primariesReportConn = 1 << 9
-	hedgesReportConn    = 1 << 10
+	behindLimiter       = 1 << 8  // the last response came from a server with a Limiter
+	primariesReportConn = 1 << 9  // primaries call the hooks of httptrace
+	hedgesReportConn    = 1 << 10 // hedges with a transport of their own call the hooks of httptrace
 )
 
-// A hostVersion is the HTTP version that the features of a key hold for one scheme.
+// A hostVersion is the HTTP version of the servers of one latency key, for one URL scheme.
 type hostVersion struct {
 	version int32
-	shift   int32 // position of the version in the features, in bits
+	shift   int32 // position of the version in the features of the key, in bits
 }
 
-// hostVersionOf returns the HTTP version of a key for a scheme.
+// hostVersionOf returns the HTTP version that is stored in the features of k for a scheme.
 func hostVersionOf(k *policy.Key, scheme string) (v hostVersion) {
 	if scheme == "https" {
 		v.shift = 4
@@ -37,13 +36,13 @@ func hostVersionOf(k *policy.Key, scheme string) (v hostVersion) {
 	return v
 }
 
-// mayBeHTTP1 reports whether a primary may use HTTP/1.1.
+// mayBeHTTP1 reports whether the next request may use HTTP/1.1.
 func (v hostVersion) mayBeHTTP1() bool {
 	return v.version == http1 || v.version == unknownVersion || v.version == mixedVersions
 }
 
-// recordHostFeatures stores the HTTP version of a response, and whether it came from behind a Limiter. The version of the response to a hedge is not
-// stored: another host may have sent it.
+// recordHostFeatures stores the HTTP version of a response in the features of k, and whether the server has a Limiter.
+// It does not store the version of a response to a hedge, which another host may have sent.
 func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHedge bool) {
 	before := k.Features.Load()
 	features := before &^ behindLimiter
@@ -58,8 +57,8 @@ func (v hostVersion) recordHostFeatures(k *policy.Key, resp *http.Response, isHe
 	}
 }
 
-// mergeVersions returns the new version of a host that had the version known and has sent a response with the version answered. A response without a
-// version, such as a cached one, changes no known version.
+// mergeVersions returns the version to store for a host with the stored version known, after a response with the
+// version answered. A response without a version, such as a cached response, does not change a known version.
 func mergeVersions(known, answered int32) int32 {
 	if answered <= 0 || answered > unversioned {
 		answered = unversioned
@@ -73,5 +72,5 @@ func mergeVersions(known, answered int32) int32 {
 	return mixedVersions
 }
 
-// isBehindLimiter reports whether the last response of the host came from behind a Limiter.
+// isBehindLimiter reports whether the last response came from a server with a Limiter.
 func isBehindLimiter(k *policy.Key) bool { return k.Features.Load()&behindLimiter != 0 }

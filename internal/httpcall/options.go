@@ -9,17 +9,17 @@ import (
 	"github.com/gohedge/hedge/internal/route"
 )
 
-// Options are the options of a Client. They do not change once it has made a call. Each zero value selects the default.
+// Options are the options of a [Client]. They must not change after its first call. A zero value selects the default.
 type Options struct {
-	KeyFunc        func(ctx context.Context, host, name string) string // returns the latency key; nil: it is the host
-	IsHedgeable    func(*http.Request) bool                            // reports whether a request is safe to send twice; nil: if its method is safe
-	FailureStatus  []int                                               // status codes for which the primary waits for its hedges; nil: the usual ones
-	AnswerStatus   []int                                               // status codes with which any attempt wins, beside 2xx and 3xx
-	IsFailure      func(*http.Response) bool                           // decides in place of both lists; nil: they decide
-	HedgeTransport http.RoundTripper                                   // sends hedges; nil: the RoundTripper of primaries does
-	Resolver       httpattempt.Resolver                                // finds other addresses of a host for hedges; nil: hedges use any
-	Endpoints      *endpoint.Set                                       // hosts that can answer calls in place of another one; nil: none
+	KeyFunc        func(ctx context.Context, host, name string) string // returns the latency key of a request; nil: the host
+	IsHedgeable    func(*http.Request) bool                            // reports whether a request is safe to send twice; nil: whether its method is safe
+	FailureStatus  []int                                               // status codes with which a primary waits for its hedges; nil: the default codes
+	AnswerStatus   []int                                               // status codes with which any attempt wins, in addition to 2xx and 3xx
+	IsFailure      func(*http.Response) bool                           // classifies responses instead of FailureStatus and AnswerStatus; may be nil
+	HedgeTransport http.RoundTripper                                   // sends hedges; nil: the RoundTripper of primaries
+	Resolver       httpattempt.Resolver                                // looks up other addresses of a host for hedges; nil: hedges may use the same address
+	Endpoints      *endpoint.Set                                       // hosts that can answer a call in place of each other; nil: none
 	Routes         *route.Table                                        // nil: none
-	FirstByte      bool                                                // a response wins with the first byte of its body
-	Resume         bool                                                // a body that stalls goes on with another response
+	FirstByte      bool                                                // an attempt wins with the first byte of its body, not with its header
+	Resume         bool                                                // a stalled body is continued with the response to another request
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// isSafeToRepeat reports whether req may be sent twice: by the rule of the program, or else by its method.
+// isSafeToRepeat reports whether req may be sent twice. IsHedgeable decides, or the method of req if IsHedgeable is
+// nil.
 func (o *Options) isSafeToRepeat(req *http.Request) bool {
 	if f := o.IsHedgeable; f != nil {
 		return f(req)
@@ -28,13 +29,17 @@ func hasSafeMethod(req *http.Request) bool {
 	return false
 }
 
-// isAnswer reports whether resp and err, the result of a call that was sent once, count as an answer.
+// isAnswer reports whether resp and err, the result of a call that was sent once, count as an answer and not as a
+// failure.
 func (o *Options) isAnswer(req *http.Request, resp *http.Response, err error) bool {
 	return err == nil && race.PrimaryError(o.classifyResponse(req, resp)) == nil
 }
 
-// classifyResponse classifies the response to req for the race. It returns nil for a success, [race.ErrAnswer] for an answer that ends the call only if the
-// primary has it, and [httpattempt.ErrFailure] for a failure, with which a primary waits for its hedges.
+// classifyResponse classifies a response for the race:
+//
+//   - nil: a success, with which any attempt wins;
+//   - [race.ErrAnswer]: an answer, with which only the primary wins;
+//   - [httpattempt.ErrFailure]: a failure, with which the primary waits for its hedges.
 func (o *Options) classifyResponse(req *http.Request, resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
@@ -53,7 +58,8 @@ func (o *Options) classifyResponse(req *http.Request, resp *http.Response) error
 	return race.ErrAnswer
 }
 
-// isFailureStatus reports whether another attempt of req may get a better status than code.
+// isFailureStatus reports whether the status code counts as a failure: another attempt of req may get a better
+// response.
 func (o *Options) isFailureStatus(req *http.Request, code int) bool {
 	if o.FailureStatus != nil {
 		return slices.Contains(o.FailureStatus, code)
@@ -72,7 +78,7 @@ func (o *Options) isFailureStatus(req *http.Request, code int) bool {
 	}
 }
 
-// hasIdempotencyKey reports whether req has one of the headers that net/http knows.
+// hasIdempotencyKey reports whether req has a header by which net/http recognises an idempotent request.
 func hasIdempotencyKey(req *http.Request) bool {
 	for name := range req.Header {
 		if strings.EqualFold(name, "Idempotency-Key") || strings.EqualFold(name, "X-Idempotency-Key") {
@@ -82,7 +88,8 @@ func hasIdempotencyKey(req *http.Request) bool {
 	return false
 }
 
-// parseRetryAfter parses a Retry-After header (RFC 9110, section 10.2.3). It returns 0 if the header is missing or invalid.
+// parseRetryAfter returns the time to wait that a Retry-After header demands (RFC 9110, section 10.2.3). It returns 0
+// if the header is missing or invalid.
 func parseRetryAfter(v string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(v); err == nil {
 		return max(at.Sub(now), 0)

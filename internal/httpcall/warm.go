@@ -16,7 +16,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// Warm opens up to n connections to the host of each URL, as the documentation of hedge.Transport.Warm says.
+// Warm opens up to n connections to the host of each URL. The documentation of hedge.Transport.Warm describes the
+// behaviour.
 func (t *Client) Warm(ctx context.Context, n int, urls ...string) error {
 	if n < 1 {
 		return fmt.Errorf("hedge: Warm: n %d is not at least 1", n)
@@ -32,8 +33,8 @@ func (t *Client) Warm(ctx context.Context, n int, urls ...string) error {
 	})...)
 }
 
-// callConcurrently calls f for all i below n at once, each in a goroutine of its own. If some panic, so does
-// callConcurrently, with what one of them has panicked with.
+// callConcurrently calls f with 0 to n-1, each in a goroutine of its own, and returns the errors in order. If calls
+// panic, it panics with the value of one of them.
 func callConcurrently(n int, f func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -50,11 +51,12 @@ func callConcurrently(n int, f func(i int) error) []error {
 	return errs
 }
 
-// maxWarmWait is how long connections that count towards a limit are kept from others, beside the time
-// that it takes to open one.
+// maxWarmWait limits the time for which warmed connections are kept busy until the others are open. The time that the
+// first connection took is added.
 const maxWarmWait = 100 * time.Millisecond
 
-// redactURL returns the scheme and the host of a URL for an error text, because the rest may be secret. It returns the index of a URL that cannot be parsed.
+// redactURL returns the scheme and host of a URL for error texts, because the rest may be secret. If the URL is
+// invalid, it returns its position in the list.
 func redactURL(text string, index int) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -63,8 +65,11 @@ func redactURL(text string, index int) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// warmHost opens up to n connections to the host of a URL. It sends one request. If others cannot share its connection, it sends n requests at once,
-// and finishes none before each has its connection or has failed: net/http would use a connection that becomes idle for the next request.
+// warmHost opens up to n connections to the host of a URL. It sends one request. If requests cannot share its
+// connection, it sends n more at once.
+//
+// It keeps each of them unfinished until all have a connection or have failed: net/http would otherwise reuse a
+// connection that becomes idle.
 func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	begun := time.Now()
 	var opening atomic.Int64 // ns that a connection takes
@@ -92,8 +97,9 @@ func (t *Client) warmHost(ctx context.Context, n int, url string) error {
 	})...)
 }
 
-// sendHead sends a HEAD request, calls connected once it has a connection, and says whether others have
-// used that. It reports whether others could have shared it.
+// sendHead sends a HEAD request to the URL in text. It calls connected once the request has a connection, and reports
+// whether that connection was reused. The result shared reports whether other requests could share the connection, as
+// over HTTP/2.
 func (t *Client) sendHead(ctx context.Context, text string, connected func(reused bool)) (shared bool, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { connected(info.Reused) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodHead, text, nil)
@@ -108,4 +114,5 @@ func (t *Client) sendHead(ctx context.Context, text string, connected func(reuse
 	return resp != nil && resp.ProtoMajor >= http2, err
 }
 
+// errUnparsableURL replaces the error of package url, which quotes the URL and so might show a password.
 var errUnparsableURL = errors.New("cannot be parsed")
