@@ -11,64 +11,68 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// An Obstacle is the reason for which a call cannot have several attempts.
+// An Obstacle is the reason why a call cannot have several attempts.
 type Obstacle uint8
 
-// The obstacles.
+// Obstacles. None means that the call can have several attempts.
 const (
 	None Obstacle = iota
 	SeveralMessages
 	OtherTarget
-	SharedOption
-	WholeRequest
-	WholeReply
+	UnknownOption
+	UncloneableRequest
+	UncloneableReply
 )
 
-var obstacles = [...]string{
-	SeveralMessages: "its caller may send several messages",
-	OtherTarget:     "the connections for hedges are for other targets",
-	SharedOption:    "a call option is not known to grpc",
-	WholeRequest:    "a copy of its request would not be the same",
-	WholeReply:      "another reply would not be the same as the caller's",
+var obstacleTexts = [...]string{
+	SeveralMessages:    "its caller may send several messages",
+	OtherTarget:        "the connections for hedges have other targets",
+	UnknownOption:      "package grpc does not define one of its call options",
+	UncloneableRequest: "its request cannot be copied",
+	UncloneableReply:   "no equivalent reply can be created",
 }
 
-// String returns a text for logs.
-func (o Obstacle) String() string { return obstacles[o] }
+// String returns the reason as a text for log records. It is "" for None.
+func (o Obstacle) String() string { return obstacleTexts[o] }
 
-// LoggedObstacles is the set of obstacles that were logged. The zero value is the empty set. It is safe for concurrent use.
+// A LoggedObstacles is a set of obstacles that were logged. The zero value is the empty set. It is safe for concurrent
+// use.
 type LoggedObstacles struct{ bits atomic.Uint32 }
 
-// First adds an obstacle, and reports whether it is new. It reports false for None.
-func (t *LoggedObstacles) First(o Obstacle) bool {
+// Add adds o to the set, and reports whether o was not in it. It ignores None and reports false.
+func (t *LoggedObstacles) Add(o Obstacle) bool {
 	bit := uint32(1) << o
 	return o != None && t.bits.Load()&bit == 0 && t.bits.Or(bit)&bit == 0
 }
 
-// CallTemplate are the parts of a call of which each attempt has a copy.
+// A CallTemplate holds the parts of a unary call that each attempt gets a copy of.
 type CallTemplate struct {
 	Request   Request
 	ReplyType ReplyType
 }
 
-// FromCall sets p, which is zero, to the parts of a unary call. It returns the obstacle to several attempts, or None.
-func (p *CallTemplate) FromCall(request, reply any, opts []grpc.CallOption) Obstacle {
+// Fill sets p, which must be zero, from the request, the reply and the options of a call. It returns the obstacle to
+// several attempts, or None.
+func (p *CallTemplate) Fill(request, reply any, opts []grpc.CallOption) Obstacle {
 	if !AreOptionsCloneable(opts) {
-		return SharedOption
+		return UnknownOption
 	}
 	if p.Request = RequestOf(request); !p.Request.IsCloneable() {
-		return WholeRequest
+		return UncloneableRequest
 	}
 	if p.ReplyType = ReplyTypeOf(reply, opts); !p.ReplyType.IsKnown() {
-		return WholeReply
+		return UncloneableReply
 	}
 	p.Request.sharesMemory = sharesMemory(request, reply, opts)
 	return None
 }
 
-// ReceiveTime is the longest time that RecvMsg takes for a message that has arrived. No hedge of a stream is due earlier.
+// ReceiveTime is the longest time that RecvMsg takes for a message that has arrived. No hedge of a stream starts
+// earlier.
 const ReceiveTime = time.Millisecond
 
-// RemainingDelays returns the delays of a call that began the given time ago, counted from now.
+// RemainingDelays returns the delays of a call, measured from now; the call began the time ago before now. The first
+// remaining delay is at least ReceiveTime.
 func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration {
 	if len(delays) == 0 {
 		return nil
@@ -84,27 +88,29 @@ func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration 
 	return left
 }
 
-// TypeCache holds the message types of the last call of a method that could have several attempts: most calls of a method have the same types. The zero
-// TypeCache holds none. It is safe for concurrent use.
+// A TypeCache holds the message types of the last call of a method that could have several attempts. Most calls of a
+// method have the same types. The zero value is empty. It is safe for concurrent use.
 type TypeCache struct{ last atomic.Pointer[messageTypes] }
 
-// messageTypes are generated types of messages, for which the types alone decide about obstacles.
+// A messageTypes holds the types of a request and a reply with generated code. For such types, the obstacles depend on
+// the types alone.
 type messageTypes struct {
-	request, reply reflect.Type
-	made           protoreflect.MessageType // by which replies are made
-	nested         bool                     // a request can contain a reply
+	request, reply       reflect.Type
+	replyMessage         protoreflect.MessageType // makes new replies
+	requestContainsReply bool                     // a request may contain a message of the reply's type
 }
 
-// FillTemplate is [CallTemplate.FromCall] for p, which is zero. It is cheaper for messages of the types in k.
+// FillTemplate does the same as [CallTemplate.Fill] for p, which must be zero. It is cheaper if the messages have the
+// types in k.
 func (k *TypeCache) FillTemplate(p *CallTemplate, request, reply any, opts []grpc.CallOption) Obstacle {
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
 		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && AreOptionsCloneable(opts) && !choosesCodec(opts) {
-		p.Request.message, p.Request.kind, p.ReplyType.message = request, protobuf, last.made
-		p.Request.sharesMemory = last.nested || request == reply
+		p.Request.message, p.Request.kind, p.ReplyType.message = request, protoMessage, last.replyMessage
+		p.Request.sharesMemory = last.requestContainsReply || request == reply
 		return None
 	}
-	o := p.FromCall(request, reply, opts)
-	if o != None || p.Request.kind != protobuf {
+	o := p.Fill(request, reply, opts)
+	if o != None || p.Request.kind != protoMessage {
 		return o
 	}
 	_, generated := p.ReplyType.message.(*protoimpl.MessageInfo)

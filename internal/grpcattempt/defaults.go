@@ -7,8 +7,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// WithoutDefaultOptions returns the options of a call over cc without the default call options of cc, for a hedge over another connection.
-// Options that write to a target of the caller stay: the call has a header, a trailer and a peer over any connection.
+// WithoutDefaultOptions returns the options of a call over cc without the default call options of cc, for a hedge over
+// another connection. It keeps options that write to variables of the caller, because these results do not depend on
+// the connection.
 func WithoutDefaultOptions(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.CallOption {
 	defaults := defaultOptions(cc)
 	if len(defaults) == 0 {
@@ -17,27 +18,28 @@ func WithoutDefaultOptions(opts []grpc.CallOption, cc *grpc.ClientConn) []grpc.C
 	opts = slices.Clone(opts)
 	for _, given := range defaults {
 		at := slices.IndexFunc(opts, func(o grpc.CallOption) bool { return isSameOption(given, o) })
-		if at >= 0 && !hasOutput(opts[at]) {
+		if at >= 0 && !writesOutput(opts[at]) {
 			opts = slices.Delete(opts, at, at+1)
 		}
 	}
 	return opts
 }
 
-// isSameOption reports whether two options are equal (==). Options of a type that cannot be compared, such as [grpc.OnFinish], count as equal if they
-// have the same type: grpc puts the default options in front of those of the call.
+// isSameOption reports whether two options are equal. Options of a type that is not comparable, such as
+// [grpc.OnFinish], count as equal if they have the same type: grpc puts the default options before the options of the
+// call.
 func isSameOption(a, b grpc.CallOption) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && (!reflect.ValueOf(a).Comparable() || a == b)
 }
 
-// hasOutput reports whether an option writes to a variable of the caller.
-func hasOutput(o grpc.CallOption) bool {
+// writesOutput reports whether an option writes to a variable of the caller: a header, a trailer or a peer.
+func writesOutput(o grpc.CallOption) bool {
 	t := optionTypeOf(o).output
 	return t == header || t == trailer || t == peerInfo
 }
 
-// defaultOptions returns the options that cc was given by [grpc.WithDefaultCallOptions]. Package grpc exports no way to them, and
-// hands them to interceptors mixed with the options of the call. It returns none if cc is nil, or if grpc keeps them elsewhere.
+// defaultOptions returns the options that cc got by [grpc.WithDefaultCallOptions]. It reads an unexported field,
+// because package grpc has no function for it. It returns nil if cc is nil or the field does not exist.
 func defaultOptions(cc *grpc.ClientConn) []grpc.CallOption {
 	if cc == nil {
 		return nil

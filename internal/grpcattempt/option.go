@@ -10,20 +10,20 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// An outputKind is the kind of variable that a call option writes to.
+// An outputKind classifies a call option by the variable of the caller that it writes to.
 type outputKind int
 
 const (
-	unknownOutput outputKind = iota // the option is not known to be divisible
+	unknownOutput outputKind = iota // the option is not known to be cloneable
 	noOutput
 	header
 	trailer
 	peerInfo
-	codecChoice // no output; the option chooses the codec that decodes replies
+	codecChoice // no variable; the option chooses the codec of the reply
 )
 
-// grpcOptions has the call options of package grpc by the names of their types, and the target of each. A type that is missing is unknown. OnFinish
-// is honoured only if it is a value of its own type, which SplitFinishFuncs finds.
+// grpcOptions classifies the call options of package grpc by the name of their type. A type that is missing is not
+// cloneable. [SplitFinishFuncs] removes options of the type OnFinishCallOption before.
 var grpcOptions = map[string]outputKind{
 	"HeaderCallOption": header, "TrailerCallOption": trailer, "PeerCallOption": peerInfo,
 
@@ -33,18 +33,18 @@ var grpcOptions = map[string]outputKind{
 	"ContentSubtypeCallOption": codecChoice, "ForceCodecCallOption": codecChoice, "ForceCodecV2CallOption": codecChoice, "CustomCodecCallOption": codecChoice,
 }
 
-// An optionType is the classification of a Go type of [grpc.CallOption]. The map optionTypes caches it.
+// An optionType classifies a Go type that implements [grpc.CallOption].
 type optionType struct {
 	output outputKind
-	path   []int // to the type of grpc that it embeds; none: it is that type
+	path   []int // index path of the embedded type of package grpc; nil: the type is of package grpc itself
 }
 
 var optionTypes sync.Map // reflect.Type to optionType
 
-// AreOptionsCloneable reports whether each attempt can have the options with targets of its own.
+// AreOptionsCloneable reports whether each attempt can have copies of the options that write to variables of its own.
 func AreOptionsCloneable(opts []grpc.CallOption) bool {
 	for _, o := range opts {
-		if isCommon(o) {
+		if isCommonOption(o) {
 			continue
 		}
 		if kind := optionTypeOf(o); kind.output == unknownOutput || reflect.ValueOf(o).Kind() == reflect.Pointer && reflect.ValueOf(o).IsNil() {
@@ -54,8 +54,9 @@ func AreOptionsCloneable(opts []grpc.CallOption) bool {
 	return true
 }
 
-// isCommon reports whether o is of one of the types that most calls use. None of them chooses a codec, and all are divisible.
-func isCommon(o grpc.CallOption) bool {
+// isCommonOption reports whether o has one of the most frequent types. It is a fast path: these types are cloneable and
+// choose no codec.
+func isCommonOption(o grpc.CallOption) bool {
 	switch o.(type) {
 	case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption, grpc.OnFinishCallOption,
 		grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption:
@@ -64,10 +65,10 @@ func isCommon(o grpc.CallOption) bool {
 	return false
 }
 
-// choosesCodec reports whether the options, which are divisible, choose a codec other than the default of grpc for replies. It may keep the content
-// of a reply, and write to memory that the reply refers to.
+// choosesCodec reports whether replies are decoded by another codec than grpc's default. Such a codec may keep the
+// content of a reply, and write to memory that the reply refers to. The options must be cloneable.
 func choosesCodec(opts []grpc.CallOption) bool {
-	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommon(o) && optionTypeOf(o).output == codecChoice })
+	return replacedCodec() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommonOption(o) && optionTypeOf(o).output == codecChoice })
 }
 
 func optionTypeOf(o grpc.CallOption) optionType {
@@ -83,7 +84,7 @@ func optionTypeOf(o grpc.CallOption) optionType {
 	return kind
 }
 
-// classifyOption finds the type of package grpc that t, or the type that it points to, is or embeds.
+// classifyOption classifies t by the type of package grpc that it is, points to, or embeds.
 func classifyOption(t reflect.Type) optionType {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -98,7 +99,7 @@ func classifyOption(t reflect.Type) optionType {
 	return found[0]
 }
 
-// lookupGRPCOption reports whether t is a type of call options of package grpc, and its target.
+// lookupGRPCOption returns the output of t, and reports whether t is a type of package grpc.
 func lookupGRPCOption(t reflect.Type) (outputKind, bool) {
 	if t.PkgPath() != "google.golang.org/grpc" {
 		return unknownOutput, false
@@ -108,7 +109,8 @@ func lookupGRPCOption(t reflect.Type) (outputKind, bool) {
 
 var callOption = reflect.TypeFor[grpc.CallOption]()
 
-// findEmbeddedOptions returns the types of call options that t embeds. Types of other packages, and types that cannot be replaced in a copy of t, are unknown.
+// findEmbeddedOptions returns the classification of each call option that t embeds, at any depth. The path is the index
+// path to t. Options of other packages, and options that cannot be replaced in a copy of t, are unknown.
 func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 	if t.Kind() != reflect.Struct {
 		return nil
@@ -136,8 +138,8 @@ func findEmbeddedOptions(t reflect.Type, path []int) (all []optionType) {
 	return all
 }
 
-// CloneOptions returns the caller's options, which are divisible, with new targets for an attempt. The functions in deliver copy header, trailer and
-// peer to the targets of the caller.
+// CloneOptions returns copies of the caller's options for one attempt, which write to variables of the attempt. The
+// functions in deliver copy the header, trailer and peer to the caller's variables. The options must be cloneable.
 func CloneOptions(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func()) {
 	own = make([]grpc.CallOption, 0, len(opts)+1) // room for one more
 	for _, o := range opts {
@@ -155,8 +157,8 @@ func CloneOptions(opts []grpc.CallOption) (own []grpc.CallOption, deliver []func
 	return own, deliver
 }
 
-// cloneOutputOption returns a copy of an option that writes its result through a pointer (Header, Trailer, Peer) with a destination of its own, and a
-// function that copies the result to the caller's. It returns nil if o is of another type.
+// cloneOutputOption returns a copy of a header, trailer or peer option that writes to a new variable. The function
+// deliver copies the result to the caller's variable. Both are nil if o has another type.
 func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 	switch o := o.(type) {
 	case grpc.HeaderCallOption:
@@ -172,7 +174,8 @@ func cloneOutputOption(o any) (own grpc.CallOption, deliver func()) {
 	return nil, nil
 }
 
-// cloneEmbeddedOption is cloneOutputOption for an option that points to, or embeds, a type with a target. The copy has the type of o, which an interceptor below may look for.
+// cloneEmbeddedOption is like cloneOutputOption for an option that points to, or embeds, a header, trailer or peer
+// option. The copy has the type of o, because an interceptor may look for that type.
 func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()) {
 	kind := optionTypeOf(o)
 	if kind.output == unknownOutput || kind.output == noOutput || kind.output == codecChoice {
@@ -206,7 +209,8 @@ func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()
 	return to.Interface().(grpc.CallOption), deliver
 }
 
-// SplitFinishFuncs removes the options of OnFinish and returns their functions, which are called once for all attempts.
+// SplitFinishFuncs returns the options without those of [grpc.OnFinish], and the functions of the removed options. The
+// functions must be called once per call, not once per attempt.
 func SplitFinishFuncs(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
 	rest = opts
 	for i, o := range opts {

@@ -10,15 +10,16 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Primary holds the context of a primary and memory for its options. An interceptor below may keep either, so a Primary is in no pool.
+// A Primary holds the context of a primary and memory for its call options. It is never reused, because an interceptor
+// may keep either.
 type Primary struct {
 	race.Attempt
 	hedgebalancer.PrimaryPick
-	Trailer      metadata.MD // received; written by the goroutine of the attempt
+	Trailer      metadata.MD // the trailer of the attempt, valid after its end
 	optionBuffer [2]grpc.CallOption
 }
 
-// Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
+// Value returns the [hedgebalancer.PrimaryPick] for the balancer hedge_elsewhere, or a value of the attempt.
 func (p *Primary) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &p.PrimaryPick
@@ -26,7 +27,7 @@ func (p *Primary) Value(key any) any {
 	return p.Attempt.Value(key)
 }
 
-// Options returns the options of the caller and an option for the trailer.
+// Options returns the caller's options followed by an option that stores the trailer in p.
 func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	own := p.optionBuffer[:0]
 	if len(opts) >= len(p.optionBuffer) {
@@ -35,14 +36,14 @@ func (p *Primary) Options(opts []grpc.CallOption) []grpc.CallOption {
 	return slices.Clip(append(append(own, opts...), grpc.Trailer(&p.Trailer)))
 }
 
-// An Origin is the context of a primary that starts before its race, as the primary of a stream does.
-type Origin struct {
+// A StreamPrimary is the context of a stream's primary, which starts before its race.
+type StreamPrimary struct {
 	race.PrimaryContext
 	hedgebalancer.PrimaryPick
 }
 
-// Value returns the trail of hedge_elsewhere, or a value of the context of the attempt.
-func (o *Origin) Value(key any) any {
+// Value returns the [hedgebalancer.PrimaryPick] for the balancer hedge_elsewhere, or a value of the attempt.
+func (o *StreamPrimary) Value(key any) any {
 	if key == (hedgebalancer.ContextKey{}) {
 		return &o.PrimaryPick
 	}

@@ -6,16 +6,19 @@ import (
 	"time"
 )
 
-// A PrimaryDeadline is the deadline that an interceptor below hedging has given the primary's stream. grpc-go does not retry a stream whose
-// context was asked for, so the deadline is unknown until the primary has received its first message or its end. Then it limits the
-// call's hedges, those in flight included. The zero PrimaryDeadline is unknown. It is safe for concurrent use.
+// A PrimaryDeadline is the deadline that an interceptor below has set for the primary's stream. It applies to all
+// hedges of the call, including hedges in flight. The zero value is an unknown deadline. It is safe for concurrent use.
+//
+// The deadline becomes known when the primary has received its first message or its end. Before, hedge must not call
+// Context of the stream: grpc-go then no longer retries the stream.
 type PrimaryDeadline struct {
 	mu       sync.Mutex // guards the fields below
-	deadline Deadline   // zero: unknown, or there is none
-	hedges   []*expiringContext
+	deadline Deadline   // zero: unknown, or there is no deadline
+	// contexts of hedges that started before the deadline was known
+	hedges []*expiringContext
 }
 
-// Set stores the deadline of the context of the primary's stream.
+// Set sets the deadline from the context of the primary's stream, and applies it to the hedges in flight.
 func (p *PrimaryDeadline) Set(stream context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -28,7 +31,7 @@ func (p *PrimaryDeadline) Set(stream context.Context) {
 	p.hedges = nil
 }
 
-// Earlier returns d, or the deadline if that is known and earlier.
+// Earlier returns the earlier of d and p. An unknown deadline counts as none.
 func (p *PrimaryDeadline) Earlier(d Deadline) Deadline {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -38,8 +41,8 @@ func (p *PrimaryDeadline) Earlier(d Deadline) Deadline {
 	return d
 }
 
-// LimitContext returns a context for a hedge that ends at the deadline, also if that becomes known later, and the function that releases it. The
-// caller calls that function, unless it cancels ctx.
+// LimitContext returns a context for a hedge that ends at the deadline, even if the deadline becomes known later. The
+// caller must call the returned function or cancel ctx, to release resources.
 func (p *PrimaryDeadline) LimitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,10 +54,11 @@ func (p *PrimaryDeadline) LimitContext(ctx context.Context) (context.Context, co
 	return hedge, func() { hedge.cancel(nil) }
 }
 
-// An expiringContext is a context that can be given a deadline while it is in use. [context.Context.Deadline] does not return that deadline.
+// An expiringContext is a context whose deadline can be set after its creation. Its method Deadline does not return
+// that deadline.
 type expiringContext struct {
-	context.Context                 // cancelled by cancel
-	ended           context.Context // of Context, and cancelled with it: package context attaches to a Done that is not its own by calling Err
+	context.Context                 // ended by cancel
+	ended           context.Context // child of Context, so that package context uses Err for contexts derived from an expiringContext
 	cancel          context.CancelCauseFunc
 }
 
@@ -64,10 +68,10 @@ func newExpiringContext(parent context.Context) *expiringContext {
 	return &expiringContext{ctx, ended, func(cause error) { cancel(cause); end() }}
 }
 
-// Done is closed when the context has ended.
+// Done returns a channel that is closed when the context ends.
 func (c *expiringContext) Done() <-chan struct{} { return c.ended.Done() }
 
-// Err returns [context.DeadlineExceeded] once the deadline has passed.
+// Err returns [context.DeadlineExceeded] if expireAt has ended the context.
 func (c *expiringContext) Err() error {
 	if err := c.ended.Err(); err == nil || context.Cause(c.ended) != context.DeadlineExceeded {
 		return err
@@ -75,7 +79,7 @@ func (c *expiringContext) Err() error {
 	return context.DeadlineExceeded
 }
 
-// expireAt ends the context at a time.
+// expireAt sets the deadline of the context to t.
 func (c *expiringContext) expireAt(t time.Time) {
 	limited, stop := context.WithDeadline(c.Context, t)
 	context.AfterFunc(limited, func() {

@@ -1,6 +1,6 @@
-// Package grpcattempt makes the parts of a gRPC call that each attempt has for itself: a context, a copy of the request, a reply, and targets of call
-// options. It reports the obstacles to that. For streams it holds the state that the attempts and the caller share: the choice of the attempt that
-// becomes the call, and the request.
+// Package grpcattempt makes the parts of a gRPC call that each attempt has of its own: the context, a copy of the
+// request, a reply, and copies of call options. It reports why a call cannot have several attempts. For streams, it
+// holds the state that the attempts and the caller share.
 package grpcattempt
 
 import (
@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// protoMessageOf returns the message of package proto that a value is. It reports false if the value is not one, or only embeds one: a copy would
-// have another type.
+// protoMessageOf returns value as a message of package proto. It reports false if value is no such message or only
+// embeds one, because a copy would have another type.
 func protoMessageOf(value any) (m protoreflect.Message, ok bool) {
 	defer func() {
 		if recover() != nil { // of an embedded message that is nil
@@ -27,18 +27,20 @@ func protoMessageOf(value any) (m protoreflect.Message, ok bool) {
 	return m, reflect.TypeOf(m.Interface()) == reflect.TypeOf(value)
 }
 
-// A ReplyType makes replies of the type of the caller's reply. It is determined before the primary decodes into that reply.
+// A ReplyType creates replies that are equivalent to the caller's. It must be determined before the primary decodes
+// into the caller's reply. The zero ReplyType is unknown.
 type ReplyType struct {
-	message protoreflect.MessageType // of a proto.Message; it knows dynamic messages, which reflect does not
-	other   reflect.Type             // of any other reply that is a pointer
-	slice   bool                     // other is a slice, which is empty and not nil
+	message protoreflect.MessageType // type of a proto.Message, including dynamic messages
+	other   reflect.Type             // type that any other reply points to
+	slice   bool                     // other is a slice type, and the reply is empty but not nil
 }
 
-// ReplyTypeOf returns the type of the reply of a call with the options. It is unknown if a new reply would not be equivalent to the caller's: that
-// one has content which decoding may use, or embeds its message. The default codec of grpc empties messages of package proto before it decodes.
+// ReplyTypeOf returns the ReplyType of a reply, or an unknown one if a new reply would not be equivalent. The reply
+// then has content that decoding may use, or embeds its message. grpc's default codec clears messages of package proto
+// before it decodes, so their content does not matter.
 func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	if m, ok := protoMessageOf(reply); ok {
-		if m.IsValid() && (!choosesCodec(opts) || isEmpty(m)) {
+		if m.IsValid() && (!choosesCodec(opts) || isEmptyMessage(m)) {
 			return ReplyType{message: m.Type()}
 		}
 		return ReplyType{}
@@ -59,8 +61,8 @@ func ReplyTypeOf(reply any, opts []grpc.CallOption) ReplyType {
 	return ReplyType{}
 }
 
-// isEmpty reports whether a message has no content.
-func isEmpty(m protoreflect.Message) bool {
+// isEmptyMessage reports whether no field of a message is set and it has no unknown fields.
+func isEmptyMessage(m protoreflect.Message) bool {
 	some := len(m.GetUnknown()) > 0
 	m.Range(func(protoreflect.FieldDescriptor, protoreflect.Value) bool {
 		some = true
@@ -69,10 +71,11 @@ func isEmpty(m protoreflect.Message) bool {
 	return !some
 }
 
-// IsKnown reports whether NewReply can make replies. If not, the call cannot be hedged: two attempts must not share a reply.
+// IsKnown reports whether NewReply can be called. If not, the call cannot be hedged, because two attempts must not
+// decode into the same reply.
 func (r ReplyType) IsKnown() bool { return r.message != nil || r.other != nil }
 
-// NewReply makes a reply. The type must be known.
+// NewReply returns a new empty reply. The type must be known.
 func (r ReplyType) NewReply() any {
 	if r.message != nil {
 		return r.message.New().Interface()
@@ -84,7 +87,8 @@ func (r ReplyType) NewReply() any {
 	return reply.Interface()
 }
 
-// CopyReply copies the reply of a hedge to the reply of the caller. The hedge and the primary have ended.
+// CopyReply copies from, the reply of a hedge, to the caller's reply. The hedge and the primary must have ended.
+// Afterwards, from must not be used.
 func CopyReply(to, from any) {
 	if to, ok := to.(proto.Message); ok {
 		proto.Reset(to)

@@ -52,16 +52,16 @@ func TestContextThatIsMadeAfterTheEndHasEnded(t *testing.T) {
 }
 
 func TestFinishIsDueOnceAndWithTheWinnersError(t *testing.T) {
-	var f grpcattempt.Finish
+	var f grpcattempt.FinishNotifier
 	lost, won := errors.New("lost"), errors.New("won")
-	f.Ended(0, lost)
-	due, _ := f.Due(1)
+	f.RecordEnd(0, lost)
+	due, _ := f.ClaimResult(1)
 	assert.False(t, due, "the winner has not ended")
-	f.Ended(1, won)
-	due, err := f.Due(1)
+	f.RecordEnd(1, won)
+	due, err := f.ClaimResult(1)
 	assert.True(t, due)
 	assert.Same(t, won, err)
-	due, _ = f.Due(1)
+	due, _ = f.ClaimResult(1)
 	assert.False(t, due)
 }
 

@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A Deadline is the time at which the timeout of a gRPC call ends: the timeout of its method in the service config, or of an interceptor
-// below. gRPC starts that timeout anew for each attempt; the Deadline holds for all attempts of a call. It is not the deadline of the
-// caller's context. The zero Deadline is that of a call without a timeout.
+// A Deadline is the time at which a gRPC call times out, by the timeout of its method in the service config or of an
+// interceptor below. It applies to the whole call, while gRPC applies that timeout to each attempt. It does not include
+// the deadline of the caller's context. The zero Deadline means no timeout.
 type Deadline struct{ time.Time }
 
-// MethodDeadline returns the deadline of a call of a method over cc that began at a time.
+// MethodDeadline returns the Deadline of a call of the method over cc that began at the time began.
 func MethodDeadline(cc *grpc.ClientConn, method string, began time.Time) Deadline {
 	if cc == nil {
 		return Deadline{}
@@ -29,7 +29,7 @@ func MethodDeadline(cc *grpc.ClientConn, method string, began time.Time) Deadlin
 	return Deadline{began.Add(*timeout)}
 }
 
-// Earlier returns the earlier of d and the deadline of ctx, if that has one.
+// Earlier returns the earlier of d and the deadline of ctx. A missing deadline counts as later than any other.
 func (d Deadline) Earlier(ctx context.Context) Deadline {
 	if t, ok := ctx.Deadline(); ok && (d.IsZero() || t.Before(d.Time)) {
 		return Deadline{t}
@@ -37,16 +37,17 @@ func (d Deadline) Earlier(ctx context.Context) Deadline {
 	return d
 }
 
-// instant is how long before a deadline a server may report that the deadline has passed.
-const instant = time.Millisecond
+// deadlineTolerance is the tolerance of clocks: a server may report a passed deadline this long before the client's
+// deadline passes.
+const deadlineTolerance = time.Millisecond
 
-// IsWithin reports whether the deadline is earlier than fromNow from now. A zero Deadline is not.
+// IsWithin reports whether the deadline passes within the given time from now. It is false for a zero Deadline.
 func (d Deadline) IsWithin(fromNow time.Duration) bool {
-	return !d.IsZero() && time.Until(d.Time) < fromNow+instant
+	return !d.IsZero() && time.Until(d.Time) < fromNow+deadlineTolerance
 }
 
-// LimitContext returns a context for a hedge that ends at the deadline, and the function that releases it. The caller calls that function, unless
-// it cancels ctx. For a zero Deadline the context is ctx.
+// LimitContext returns a context for a hedge that ends at the deadline. The caller must call the returned function or
+// cancel ctx, to release resources. For a zero Deadline, it returns ctx.
 func (d Deadline) LimitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.IsZero() {
 		return ctx, func() {}
@@ -54,10 +55,12 @@ func (d Deadline) LimitContext(ctx context.Context) (context.Context, context.Ca
 	return context.WithDeadline(ctx, d.Time)
 }
 
-// IsTimeout reports whether a primary that ended with err, and received the trailer, ended because the timeout of its call has passed. The
-// timeout of an interceptor is not known. Then DEADLINE_EXCEEDED is taken for it in the words of a context, unless the server sent nothing
-// but that status, of which grpc-go puts the content-type into the trailer; and in the words of a stream that the server reset: grpc-go
-// reports that code for a reset after the deadline alone.
+// IsTimeout reports whether a primary that ended with err and the given trailer has hit the timeout of its call.
+//
+// The timeout of an interceptor is unknown, so d may not contain it. Then a DEADLINE_EXCEEDED status counts as a
+// timeout in two cases. Either its text is that of package context, and the trailer has no content-type, which grpc-go
+// adds if the server itself sent the status. Or its text reports a stream reset, which grpc-go maps to
+// DEADLINE_EXCEEDED only after the deadline.
 func (d Deadline) IsTimeout(err error, trailer metadata.MD) bool {
 	if errors.Is(err, context.DeadlineExceeded) { // of an interceptor that returns the error of its context
 		return true

@@ -1,5 +1,6 @@
-// Package grpccall makes gRPC calls that may be hedged, unary calls and streams from a server: it finds the rule of a method, makes the attempts, judges
-// their statuses and delivers the reply of the winner. It implements hedge.Interceptor, which documents the behaviour.
+// Package grpccall makes gRPC calls that may be hedged: unary calls and server streams. It finds the rule of a method,
+// sends the attempts, classifies their statuses and delivers the winner's reply. It implements hedge.Interceptor, which
+// documents the behaviour.
 package grpccall
 
 import (
@@ -25,15 +26,15 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Options are the options of a Client. They do not change once it has made a call. Each zero value selects the default.
+// Options are the options of a [Client]. They must not change after its first call. A zero value selects the default.
 type Options struct {
-	KeyFunc       func(ctx context.Context, target, method string) string // returns the latency key; nil: it is the target and the method
+	KeyFunc       func(ctx context.Context, target, method string) string // returns the latency key of a call; nil: the target and the method
 	Routes        *route.Table                                            // nil: none
-	Methods       []string                                                // patterns of methods that are safe to send twice
-	DeclaredOnly  bool                                                    // no method is hedged because of its name
-	HedgeConns    *conns.Set                                              // connections for hedges; nil: that of the primary
-	NonFatalCodes map[codes.Code]bool                                     // codes of a primary that waits for its hedges; nil: defaultNonFatalCodes
-	AnswerCodes   map[codes.Code]bool                                     // codes with which any attempt wins, beside OK
+	Methods       []string                                                // names of methods that are safe to send twice; a trailing * matches any rest
+	DeclaredOnly  bool                                                    // a method is not hedged merely because its name suggests a read
+	HedgeConns    *conns.Set                                              // connections for hedges; nil: hedges use the primary's connection
+	NonFatalCodes map[codes.Code]bool                                     // codes with which a primary waits for its hedges; nil: defaultNonFatalCodes
+	AnswerCodes   map[codes.Code]bool                                     // codes with which any attempt wins, in addition to OK
 	ServiceConfig *serviceconfig.Config                                   // nil: none
 }
 
@@ -42,26 +43,27 @@ type Client struct {
 	*calls.Client
 	options       Options
 	rules         methodRules
-	configs       serviceconfig.Registry // the configs in force; an empty one if there is none
+	configs       serviceconfig.Registry // the service configs in force
 	calls         sync.Pool              // of *rpc
 	buffers       grpcattempt.Buffers
-	idleConnector conns.IdleConnector // of connections that hedges share with their primaries
+	idleConnector conns.IdleConnector // connects idle connections that hedges share with their primaries
 }
 
-// defaultNonFatalCodes are the codes after which another attempt may do better.
+// defaultNonFatalCodes are the codes after which another attempt may succeed.
 var defaultNonFatalCodes = map[codes.Code]bool{
 	codes.Unavailable: true, codes.ResourceExhausted: true, codes.Aborted: true, codes.Internal: true, codes.Unknown: true,
 	codes.DeadlineExceeded: true, codes.Canceled: true, codes.DataLoss: true,
 }
 
-// NewClient returns a Client, and starts to connect the connections for hedges.
+// NewClient returns a Client, and starts to connect its connections for hedges. The argument shared is the part of the
+// client that HTTP and gRPC have in common.
 func NewClient(shared *calls.Client, o Options) *Client {
 	if o.NonFatalCodes == nil {
 		o.NonFatalCodes = defaultNonFatalCodes
 	}
 	in := &Client{Client: shared, options: o}
 	in.rules = methodRules{
-		routes: o.Routes, listed: o.Methods, declaredOnly: o.DeclaredOnly,
+		routes: o.Routes, methodPatterns: o.Methods, declaredOnly: o.DeclaredOnly,
 		nativeHedging: serviceconfig.HasNativeHedging(grpc.Version), log: shared.Log,
 	}
 	in.configs.SetDefault(o.ServiceConfig, "the program")
@@ -70,22 +72,22 @@ func NewClient(shared *calls.Client, o Options) *Client {
 	return in
 }
 
-// logIgnored logs the values of a config that gRPC accepts and that have no effect on hedging.
+// logIgnored logs values of a service config that gRPC accepts and hedging ignores. A nil c has none.
 func (in *Client) logIgnored(target string, c *serviceconfig.Config) {
 	if c != nil && len(c.IgnoredValues) > 0 {
 		in.Log.Log(slog.LevelWarn, "service config: hedging ignores a value that gRPC accepts", slog.String("target", target), slog.Any("ignored", c.IgnoredValues))
 	}
 }
 
-// SetServiceConfig puts a config in force that the program gives, for targets without a config of their own. The source is the name of the function
-// that the program has called.
+// SetServiceConfig sets the service config of targets whose resolver sends none. The source is the name of the function
+// that the program has called, for logs.
 func (in *Client) SetServiceConfig(c *serviceconfig.Config, source string) {
 	if in.configs.SetDefault(c, source) {
 		in.logConfig("", c)
 	}
 }
 
-// Resolver returns b, whose service configs the Client obeys as well.
+// Resolver wraps b, so that the Client uses the service configs that the resolvers of b send.
 func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
 	return (&serviceconfig.ResolverReader{Registry: &in.configs, Report: func(target string, c *serviceconfig.Config, err error) {
 		if err != nil {
@@ -96,50 +98,55 @@ func (in *Client) Resolver(b resolver.Builder) resolver.Builder {
 	}}).WrapBuilder(b)
 }
 
-// logConfig logs that a config is in force; for all targets without one if target is "".
+// logConfig logs that a service config is in force for a target. If target is "", it is in force for all targets whose
+// resolver sends none.
 func (in *Client) logConfig(target string, c *serviceconfig.Config) {
 	in.Log.Log(slog.LevelInfo, "service config in force", slog.String("target", target), slog.Int("hedging_policies", c.CountHedgingPolicies()),
 		slog.Bool("retry_throttling", c.Throttling != nil), slog.Any("unknown", c.UnknownFields))
 	in.logIgnored(target, c)
 }
 
-// MaxHedgesOf returns the most hedges of a slow call of a method, and the setting that decides it. It is 0 if calls of the method are sent once.
-// Service configs that a name resolver delivers are ignored.
+// MaxHedgesOf returns the largest number of hedges of a call of the method, and the setting that decides it. It ignores
+// service configs that a resolver has sent.
 func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 	rule := in.rules.newRule(in.configs.Default(), method)
 	if !rule.hedgeable {
-		return 0, rule.why
+		return 0, rule.reason
 	}
-	if most = rule.terms.MaxHedges(in.Settings().MaxHedges); most == 0 {
+	if most = rule.override.MaxHedges(in.Settings().MaxHedges); most == 0 {
 		return 0, "MaxHedges is 0"
 	}
-	return most, rule.why
+	return most, rule.reason
 }
 
-// DescribeKey returns the source of the hedging policy of a key, "" if it has none, and the delays of its next call, given the learned ones.
+// DescribeKey returns the source of the hedging policy that applies to the latency key of a host and route, or "" if
+// none applies. It also returns the hedge delays of the next call. The learned delays apply without a policy.
 func (in *Client) DescribeKey(host, route string, learned []time.Duration) (source string, delays []time.Duration) {
-	live := in.configs.ConfigFor(host)
-	if live.Config == nil || route == "" {
+	active := in.configs.ConfigFor(host)
+	if active.Config == nil || route == "" {
 		return "", learned
 	}
-	rule := in.rules.newRule(live, route)
-	if rule.hedging == nil {
+	rule := in.rules.newRule(active, route)
+	if rule.hedgingPolicy == nil {
 		return "", learned
 	}
-	source, delays = rule.hedging.Path+" of "+live.Source, learned
-	d := cmp.Or(rule.policy.Delay, rule.terms.Delay)
+	source, delays = rule.hedgingPolicy.Path+" of "+active.Source, learned
+	d := cmp.Or(rule.policy.Delay, rule.override.Delay)
 	switch {
 	case len(learned) == 0:
-	case rule.terms.Fixed || d > 0:
-		delays = policy.NewFixedSchedule(d, rule.terms.Hedges).Delays
+	case rule.override.Fixed || d > 0:
+		delays = policy.NewFixedSchedule(d, rule.override.Hedges).Delays
 	default:
-		delays = policy.ResizeDelays(learned, rule.terms.Hedges)
+		delays = policy.ResizeDelays(learned, rule.override.Hedges)
 	}
 	return source, delays
 }
 
-// checkEligibility counts a call. It returns the rule of its method, the delay that the caller or the rule sets in place of the learned delays (0: none),
-// and the reason for which the call is sent once, or [policy.None] if it may be hedged. It calls obstacle only if there is no other reason.
+// checkEligibility counts a call and decides whether it may be hedged. It returns the rule of the method, the fixed
+// hedge delay (0: the learned delays apply), and the reason why the call is not hedged ([policy.None]: it may be
+// hedged).
+//
+// It calls obstacle only if no other reason applies. The rule is nil if hedging is switched off.
 func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.CallTarget, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
 	facts := in.CountCall()
 	if !facts.SwitchedOff {
@@ -162,12 +169,13 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 	return m, delay, in.IneligibleReason(o, facts)
 }
 
-// callTargetOf returns the target and the method of a call over cc. A nil cc has the target "".
+// callTargetOf returns the target of cc together with the method. A nil cc has the target "".
 func callTargetOf(cc *grpc.ClientConn, method string) race.CallTarget {
-	return race.CallTarget{Target: grpctarget.Of(cc), Method: method}
+	return race.CallTarget{Target: grpctarget.Name(cc), Method: method}
 }
 
-// beginUnhedged reports the start of a call that is sent once to observers, if there are any.
+// beginUnhedged reports the start of a call without hedges to observers. The caller must call Done of the result at the
+// end of the call.
 func (in *Client) beginUnhedged(ctx context.Context, c race.CallTarget, reason observe.Reason) policy.Unhedged {
 	if !in.Policy.HasObservers() {
 		return policy.Unhedged{}
@@ -183,13 +191,13 @@ func (in *Client) keyName(ctx context.Context, c race.CallTarget) policy.Name {
 	return policy.Name{Host: c.Target, Route: c.Method}
 }
 
-// lacksCredentials reports whether err says that a connection lacks the credentials that its server demands. That counts against the connection: its
-// hedges never win.
+// lacksCredentials reports whether the status err means that the connection has no valid credentials. Such a result
+// counts against a connection for hedges, because its hedges never win.
 func (in *Client) lacksCredentials(err error) bool {
 	return status.Code(err) == codes.Unauthenticated && !in.options.AnswerCodes[codes.Unauthenticated]
 }
 
-// isAnswer reports whether err, the status of a call, shows the latency of an answer.
+// isAnswer reports whether the status err counts as an answer of the server. Only answers count for the latency.
 func (in *Client) isAnswer(err error) bool {
 	switch code := status.Code(err); code {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,

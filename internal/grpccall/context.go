@@ -11,15 +11,15 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// previousAttempts is the metadata key with the number of a hedge or retry (gRFC A6).
+// previousAttempts is the metadata key in which a hedge or retry carries its number (gRFC A6).
 const previousAttempts = "grpc-previous-rpc-attempts"
 
-// IncomingAttempt returns the number of the hedge that a server handles in ctx; 0: none.
+// IncomingAttempt returns the number of the hedge that a server handles in ctx, or 0 if the call is not a hedge.
 func IncomingAttempt(ctx context.Context) int {
 	return race.HedgeNumber(metadata.ValueFromIncomingContext(ctx, previousAttempts))
 }
 
-// hedgeContext returns the context of a hedge with the outgoing metadata md and the number of the hedge. It changes md.
+// hedgeContext returns the context of hedge n with the outgoing metadata md, to which it adds the number n.
 func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
 	if md == nil {
 		md = make(metadata.MD, 1)
@@ -30,29 +30,31 @@ func hedgeContext(a *race.Attempt, md metadata.MD, n int) context.Context {
 
 type hedgeOnConnKey struct{}
 
-// A hedgeOnConn identifies a hedge that a Client sends over another connection than that of the caller.
+// A hedgeOnConn identifies a hedge that a Client sends over another connection than the caller's.
 type hedgeOnConn struct {
-	by     any // the *Client
+	client any // the *Client
 	cc     *grpc.ClientConn
 	method string
 }
 
-// withHedgeOnConn returns a context by which the Client recognises its hedge, if it intercepts the other connection as well.
+// withHedgeOnConn returns a context that marks the hedge h. If the Client intercepts the other connection as well, it
+// recognises the hedge and does not hedge it again.
 func withHedgeOnConn(ctx context.Context, h hedgeOnConn) context.Context {
 	return context.WithValue(ctx, hedgeOnConnKey{}, h)
 }
 
-// isHedgeOnConn reports whether ctx belongs to the hedge h.
+// isHedgeOnConn reports whether ctx is marked as the context of the hedge h.
 func isHedgeOnConn(ctx context.Context, h hedgeOnConn) bool { return ctx.Value(hedgeOnConnKey{}) == h }
 
-// invokeOnConn is a [grpc.UnaryInvoker] for another connection than that of the caller. The interceptors and default call options of the other connection apply.
-// The counterpart for streams is [grpc.NewClientStream].
+// invokeOnConn is a [grpc.UnaryInvoker] that calls cc with its interceptors and default call options. For streams,
+// [grpc.NewClientStream] does the same.
 func invokeOnConn(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
 	return cc.Invoke(ctx, method, req, reply, opts...)
 }
 
-// contextWithoutHedges returns the context of a call that is sent once. If the call serves a hedge, its metadata has the number of the hedge. The balancer
-// hedge_elsewhere treats a call within an attempt of another call as a call of its own.
+// contextWithoutHedges returns the context of a call that is not hedged. If the call serves a hedge of another call,
+// its metadata carries the number of that hedge. For the balancer hedge_elsewhere, the call is not an attempt of the
+// other call.
 func contextWithoutHedges(ctx context.Context, call race.CallTarget) context.Context {
 	ctx, _ = race.SingleAttemptContext(ctx)
 	o := race.OverridesFrom(ctx)

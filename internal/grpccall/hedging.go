@@ -21,48 +21,49 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// hedging is the state that unary calls and streams share.
+// A hedging holds the state that unary calls and streams have in common.
 type hedging struct {
 	policy.Call
 
 	// Written before the race begins.
-	in       *Client
-	rule     *methodRule             // an rpc keeps it for its next call, which often has the same method
-	throttle *serviceconfig.Throttle // nil: none
+	client   *Client
+	rule     *methodRule             // kept for the next call of an rpc, which often has the same method
+	throttle *serviceconfig.Throttle // nil: no retry throttling
 
-	selection  conns.Selection // of the connection of each attempt
-	hedgePicks hedgebalancer.HedgePicks
-	barred     atomic.Bool // a server of the target has pushed back: the call gets no more hedges there
+	selection      conns.Selection // connection of each attempt
+	hedgePicks     hedgebalancer.HedgePicks
+	targetExcluded atomic.Bool // a server of the call's target has pushed back: the call sends no more hedges there
 }
 
-// beginCall begins a call over cc and returns the delays of its hedges; nil means that no hedge can become due. The key must be set before. A delay that
-// is not 0 replaces the learned delays.
+// beginCall begins a call over cc and returns the delays of its hedges; nil means that no hedge can become due. If
+// delay is not 0, it replaces the learned delays. The latency key must be set before.
 func (h *hedging) beginCall(ctx context.Context, cc *grpc.ClientConn, delay time.Duration) []time.Duration {
-	h.selection.Init(h.in.options.HedgeConns, cc, h.Key)
-	schedule := h.BeginOn(ctx, h.Key, delay, h.rule.terms)
+	h.selection.Init(h.client.options.HedgeConns, cc, h.Key)
+	schedule := h.BeginOn(ctx, h.Key, delay, h.rule.override)
 	if schedule == nil {
-		h.in.Counters.WarmupRequests.Add(1)
+		h.client.Counters.WarmupRequests.Add(1)
 		return nil
 	}
 	return schedule.Delays
 }
 
-// admitHedge decides whether a hedge of a call over cc starts. It denies a hedge that has no request (able is false), whose connection is not ready, or that
-// cannot be answered before the deadline.
+// admitHedge decides whether a hedge of a call over cc starts. The argument able is false if the request cannot be
+// copied. A hedge is also denied if its connection is not ready, or if the deadline is too near for an answer.
 func (h *hedging) admitHedge(index int, cc *grpc.ClientConn, able bool, deadline grpcattempt.Deadline) bool {
 	due := conns.DueHedge{TargetPaused: h.isTargetPaused()}
-	switch own := h.in.options.HedgeConns == nil; {
+	switch own := h.client.options.HedgeConns == nil; {
 	case deadline.IsWithin(h.minRemainingTime()):
 		due.Denial = observe.DeniedDeadline
 	case own && due.TargetPaused:
 		due.Denial = observe.DeniedPaused
-	case !able, own && cc != nil && !h.in.idleConnector.IsReady(cc):
+	case !able, own && cc != nil && !h.client.idleConnector.IsReady(cc):
 		due.Denial = observe.DeniedNotReady
 	}
 	return h.selection.Admit(&h.Call, index, due)
 }
 
-// minRemainingTime returns the median latency of the key, 0 if it is not known: a hedge with less time until the deadline is not sent.
+// minRemainingTime returns the time until the deadline below which a hedge is denied. It is the median latency of the
+// key, or 0 if that is unknown.
 func (h *hedging) minRemainingTime() time.Duration {
 	if p := h.Key.Schedule(); p != nil {
 		return p.Median
@@ -70,32 +71,35 @@ func (h *hedging) minRemainingTime() time.Duration {
 	return 0
 }
 
-// isTargetPaused reports whether pushback or retry throttling of the target denies hedges of the call.
-func (h *hedging) isTargetPaused() bool { return h.barred.Load() || !h.throttle.AllowsHedge() }
+// isTargetPaused reports whether pushback or retry throttling prevents hedges of the call to its target.
+func (h *hedging) isTargetPaused() bool { return h.targetExcluded.Load() || !h.throttle.AllowsHedge() }
 
-// stopHedges denies further hedges of the call to the target of attempt n.
+// stopHedges prevents further hedges of the call to the server of attempt n. If attempt n uses the target of the call,
+// that means the whole target.
 func (h *hedging) stopHedges(n int) {
 	if h.selection.Attempt(n).IsOtherTarget() {
 		h.selection.Exclude(h.selection.Attempt(n))
 	} else {
-		h.barred.Store(true)
+		h.targetExcluded.Store(true)
 	}
 }
 
+// errNotFinal classifies a failed attempt for the race: another attempt may succeed.
 var errNotFinal = errors.New("hedge: another attempt may get a better status")
 
-// classifyAttempt returns the error that tells the race what err, the status of attempt n, means: nil is a success, [race.ErrAnswer] an answer that
-// ends the call only if the primary has it, and any other error a failure. It records pushback and the health of the connection. The timeout of the
-// call ends at the deadline.
+// classifyAttempt classifies the status err of attempt n for the race. It returns nil for a success, [race.ErrAnswer]
+// for an answer with which only the primary wins, and any other error for a failure.
+//
+// It also records pushback, and the health of the connection. The deadline is the timeout of the call.
 func (h *hedging) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	verdict := h.classifyStatus(a, n, err, trailer, deadline)
-	if h.in.options.HedgeConns != nil {
-		h.selection.RecordResult(a, n, h.in.isAnswer(err) && !h.in.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.IsWithin(0))
+	if h.client.options.HedgeConns != nil {
+		h.selection.RecordResult(a, n, h.client.isAnswer(err) && !h.client.lacksCredentials(err), verdict == race.ErrRefused || n > 0 && deadline.IsWithin(0))
 	}
 	return verdict
 }
 
-// classifyStatus is classifyAttempt without the record of the connection.
+// classifyStatus does the same as classifyAttempt, except that it does not record the health of the connection.
 func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	switch {
 	case err == nil:
@@ -107,28 +111,28 @@ func (h *hedging) classifyStatus(a *race.Attempt, n int, err error, trailer meta
 		if !h.selection.Attempt(n).IsOtherTarget() {
 			h.Key.RecordPushback(time.Now(), wait)
 		}
-		if h.rule.hedging == nil {
+		if h.rule.hedgingPolicy == nil {
 			h.stopHedges(n)
 		}
 	}
 	switch code := status.Code(err); {
-	case h.in.options.AnswerCodes[code]:
+	case h.client.options.AnswerCodes[code]:
 		return nil
-	case h.rule.hedging != nil:
+	case h.rule.hedgingPolicy != nil:
 		return h.classifyRetryable(a, n, err, trailer, deadline)
-	case a.Err() == nil && (!h.in.options.NonFatalCodes[code] || n == 0 && deadline.IsTimeout(err, trailer)):
+	case a.Err() == nil && (!h.client.options.NonFatalCodes[code] || n == 0 && deadline.IsTimeout(err, trailer)):
 		return race.ErrAnswer
 	}
 	return errNotFinal
 }
 
-// classifyRetryable returns the error by which the race classifies a failure of attempt n of a method with a hedging policy: the next hedge may start
-// earlier or later than its delay (gRFC A6).
+// classifyRetryable classifies a failure of attempt n for a method with a hedging policy (gRFC A6). After a non-fatal
+// status, the result is a [grpcattempt.NonFatalError], which moves the next hedge.
 func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer metadata.MD, deadline grpcattempt.Deadline) error {
 	if a.Err() != nil || h.selection.Attempt(n).IsClosed() {
 		return errNotFinal
 	}
-	nonFatal := h.rule.hedging.IsNonFatal(status.Code(err))
+	nonFatal := h.rule.hedgingPolicy.IsNonFatal(status.Code(err))
 	after, stop := grpcattempt.NextHedgeDelay(trailer)
 	if (nonFatal || stop) && !h.selection.Attempt(n).IsOtherTarget() {
 		h.throttle.RecordFailure()
@@ -139,24 +143,24 @@ func (h *hedging) classifyRetryable(a *race.Attempt, n int, err error, trailer m
 	if !nonFatal || n == 0 && deadline.IsTimeout(err, trailer) {
 		return race.ErrAnswer
 	}
-	failure := &grpcattempt.NonFatal{Elapsed: h.ElapsedSinceBegin(), After: after}
+	failure := &grpcattempt.NonFatalError{Elapsed: h.ElapsedSinceBegin(), After: after}
 	usual := h.selection.TypicalRequest()
 	hold := after > 0 && (deadline.IsWithin(after) || h.isTargetPaused() && !usual.OtherBackend || h.WouldBeDenied(a, time.Now().Add(after), usual)) // for nothing
 	if !stop && !hold {
-		failure.Hedges = h.rule.terms.Hedges
+		failure.Hedges = h.rule.override.Hedges
 		h.MarkRescheduled()
 	}
 	return failure
 }
 
-// Discard counts hedges that panicked. There is nothing to release.
+// Discard implements [race.Op]. A status needs no release, so it only counts a panic of a hedge.
 func (h *hedging) Discard(_ error, err error) {
 	if _, ok := err.(*race.Panic); ok {
-		h.in.Counters.HedgePanics.Add(1)
+		h.client.Counters.HedgePanics.Add(1)
 	}
 }
 
-// isRefusedByLimiter reports whether a Limiter of the server has refused a hedge that ended with err.
+// isRefusedByLimiter reports whether a Limiter of the server refused a hedge that ended with err and trailer.
 func isRefusedByLimiter(err error, trailer metadata.MD) bool {
 	return status.Code(err) == codes.Unavailable && len(trailer.Get(limit.RefusedHeader)) > 0
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// InterceptStream is a [grpc.StreamClientInterceptor].
+// InterceptStream is a [grpc.StreamClientInterceptor]. It hedges server streams until their first message.
 func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	o := race.OverridesFrom(ctx)
 	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, cc, method}) {
@@ -30,7 +30,7 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		case desc.ClientStreams || !desc.ServerStreams:
 			return grpcattempt.SeveralMessages
 		case !grpcattempt.AreOptionsCloneable(opts):
-			return grpcattempt.SharedOption
+			return grpcattempt.UnknownOption
 		}
 		return grpcattempt.None // what is known when it is opened
 	})
@@ -44,7 +44,7 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 	return s, nil
 }
 
-// openWithoutHedges opens the stream of a call that is not eligible for hedging.
+// openWithoutHedges opens the stream of a call that is not hedged, for the given reason.
 func (in *Client) openWithoutHedges(args streamArgs, desc *grpc.StreamDesc, m *methodRule, reason observe.Reason) (grpc.ClientStream, error) {
 	if m.countsForThrottling() {
 		args.opts = append(slices.Clip(args.opts), grpc.OnFinish(func(err error) { m.recordSuccess(args.callTarget.Target, err) }))
@@ -60,13 +60,13 @@ func (in *Client) openWithoutHedges(args streamArgs, desc *grpc.StreamDesc, m *m
 		once.Done(false)
 		return opened, err
 	}
-	return &grpcattempt.FirstMessage{ClientStream: opened, Done: done}, nil
+	return &grpcattempt.RecvObserver{ClientStream: opened, Done: done}, nil
 }
 
-// newStream returns a stream for the arguments of the caller. Hedges use copies, because the caller may change options, metadata and description before
-// they start.
+// newStream returns a stream that is not open yet. A delay other than 0 replaces the learned delays. It copies options,
+// metadata and description for hedges, because the caller may change them.
 func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration) *stream {
-	s := &stream{hedging: hedging{in: in, rule: m}, args: args, givenDelay: delay, opened: time.Now()}
+	s := &stream{hedging: hedging{client: in, rule: m}, args: args, fixedDelay: delay, startTime: time.Now()}
 	s.metadata, _ = metadata.FromOutgoingContext(args.ctx)
 	s.throttle = m.throttleOf(args.callTarget.Target)
 	if !grpcattempt.IsGRPCStreamer(args.streamer) {
@@ -74,67 +74,68 @@ func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration)
 	}
 	s.choice.Init()
 	s.args.opts, s.finish.Functions = grpcattempt.SplitFinishFuncs(slices.Clone(args.opts))
-	s.origin.Context, s.cancel = context.WithCancelCause(args.ctx)
+	s.primary.Context, s.cancel = context.WithCancelCause(args.ctx)
 	k := in.Policy.Lookup(in.keyName(args.ctx, args.callTarget))
 	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
-		s.mayHedge, s.origin.Call = true, in.NestingMark(args.callTarget)
+		s.mayHedge, s.primary.Call = true, in.NestingMark(args.callTarget)
 	}
 	return s
 }
 
-// A streamArgs holds the arguments of the caller of a stream.
+// A streamArgs holds the caller's arguments of a stream.
 type streamArgs struct {
 	ctx        context.Context
-	desc       grpc.StreamDesc // a copy, for hedges
+	desc       grpc.StreamDesc // a copy for hedges
 	cc         *grpc.ClientConn
 	callTarget race.CallTarget
 	streamer   grpc.Streamer
 	opts       []grpc.CallOption
 }
 
-// A stream is the ClientStream of the caller. Until the first message it implements [race.Op]. As with any ClientStream, one goroutine may
-// send while another receives.
+// A stream is the [grpc.ClientStream] that the caller gets. Until the first message, it is a call whose attempts each
+// have a stream of their own, and implements [race.Op]. Afterwards, it forwards to the winner's stream. One goroutine
+// may send while another one receives.
 type stream struct {
 	hedging // used by the goroutine that begins the race, and by the attempts
 
-	// Written before the caller gets the stream, and not changed after it.
-	args       streamArgs    // without options of OnFinish
-	givenDelay time.Duration // delay that the caller or the route sets; 0: the learned delays hold
+	// Written before the caller gets the stream, and not changed afterwards.
+	args       streamArgs    // without OnFinish options
+	fixedDelay time.Duration // fixed delay set by the caller or the route; 0: the learned delays apply
 	mayHedge   bool          // a hedge can become due
-	opened     time.Time     // start of the primary
-	metadata   metadata.MD   // of the caller; nil: none
-	origin     grpcattempt.Origin
-	cancel     context.CancelCauseFunc // ends origin
+	startTime  time.Time     // start of the primary
+	metadata   metadata.MD   // outgoing metadata of the caller; nil: none
+	primary    grpcattempt.StreamPrimary
+	cancel     context.CancelCauseFunc // ends the primary's context
 
 	attempts [1 + race.MaxHedges]streamAttempt
-	begun    atomic.Bool // the race has begun, or the primary was chosen without one
-	reply    any         // of the caller, for the first message; written before the race begins
+	begun    atomic.Bool // the race has begun, or the primary was chosen without a race
+	reply    any         // the caller's message for the first RecvMsg; set before the race begins
 
-	replyType grpcattempt.ReplyType // of reply
+	replyType grpcattempt.ReplyType // type of reply
 
-	delivered sync.Once // sets the targets of the caller's options
+	delivered sync.Once // runs deliverOutputs once
 
 	// These types are safe for concurrent use.
 	choice       grpcattempt.Choice
 	sentRequest  grpcattempt.SentRequest
 	unhedged     grpcattempt.UnhedgedReport // reports a stream without hedges to observers
 	earlyContext grpcattempt.EarlyContext
-	finish       grpcattempt.Finish
+	finish       grpcattempt.FinishNotifier
 
 	primaryDeadline *grpcattempt.PrimaryDeadline // nil: there is no interceptor below
 }
 
-// A streamAttempt is the stream of one attempt. Only that attempt's goroutine writes it; the primary's is written before the caller gets the stream.
-// After a winner is chosen, only the winner's is read.
+// A streamAttempt is the stream of one attempt. Only the attempt's goroutine writes it, except that the primary's is
+// written before the caller gets the stream. After an attempt is chosen, only the winner's is read.
 type streamAttempt struct {
 	grpc.ClientStream
-	reply   any      // of a hedge
-	deliver []func() // copy header, trailer and peer to the targets of the caller's options
+	reply   any      // first message of a hedge
+	deliver []func() // copy header, trailer and peer to the caller's variables
 }
 
-// openPrimary opens the stream of the primary.
+// openPrimary opens the primary's stream.
 func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
-	primary, err := s.openStream(&s.origin, desc, s.args.streamer, s.args.cc, 0)
+	primary, err := s.openStream(&s.primary, desc, s.args.streamer, s.args.cc, 0)
 	if err != nil {
 		s.choosePrimary(observe.DeniedNotReady)
 		s.endPrimary()
@@ -145,7 +146,7 @@ func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
 	return nil
 }
 
-// openStream opens the stream of attempt n over cc.
+// openStream opens the stream of attempt n over cc, with copies of the caller's options.
 func (s *stream) openStream(ctx context.Context, desc *grpc.StreamDesc, streamer grpc.Streamer, cc *grpc.ClientConn, n int) (grpc.ClientStream, error) {
 	opts := s.args.opts
 	if cc != s.args.cc {
@@ -156,86 +157,89 @@ func (s *stream) openStream(ctx context.Context, desc *grpc.StreamDesc, streamer
 	return streamer(ctx, desc, cc, s.args.callTarget.Method, slices.Clip(opts)...)
 }
 
-// onFinish handles the end of an RPC of attempt n over cc. The RPC may be the last one of the attempt; an interceptor below may also start another one.
+// onFinish records the end of an RPC of attempt n over cc. An interceptor below may start several RPCs for one attempt.
 func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
-	s.finish.Ended(n, err)
+	s.finish.RecordEnd(n, err)
 	if n == 0 {
 		s.choosePrimary(observe.DeniedNotReady) // RecvMsg was not called yet, and has no message to wait for
-		s.unhedged.Done(s.in.isAnswer(err))
+		s.unhedged.Done(s.client.isAnswer(err))
 	}
-	s.reportFinish()
+	s.callFinishFuncs()
 	if cc != nil && cc.GetState() == connectivity.Shutdown && s.choice.IsMade() && s.choice.Winner() == n {
 		s.finishStream() // a stream over a closed connection may get no further call
 	}
 }
 
-// reportFinish calls the functions of the OnFinish options of the caller once the chosen attempt has ended.
-func (s *stream) reportFinish() {
+// callFinishFuncs calls the functions of the caller's OnFinish options if the winner is chosen and has ended. It calls
+// them once.
+func (s *stream) callFinishFuncs() {
 	if !s.choice.IsMade() {
 		return
 	}
-	due, err := s.finish.Due(s.choice.Winner())
+	due, err := s.finish.ClaimResult(s.choice.Winner())
 	if due {
 		s.rule.recordSuccess(s.args.callTarget.Target, err)
 	}
 	if due && len(s.finish.Functions) > 0 {
-		s.deliverTargets() // which the functions may read
+		s.deliverOutputs() // which the functions may read
 		for _, f := range s.finish.Functions {
 			f(err)
 		}
 	}
 }
 
-// choosePrimary makes the primary the call, unless the race has begun. Observers get the reason, and later the end of the call. It reports whether it
-// has chosen.
+// choosePrimary makes the primary the call without hedges, unless the race has begun. Observers get the reason, and
+// later the end of the call. It reports whether it has chosen the primary.
 func (s *stream) choosePrimary(reason observe.Reason) bool {
 	if !s.begun.CompareAndSwap(false, true) {
 		return false
 	}
-	s.unhedged.Begin(s.in.beginUnhedged(s.args.ctx, s.args.callTarget, reason).End) // before another goroutine receives
+	s.unhedged.Begin(s.client.beginUnhedged(s.args.ctx, s.args.callTarget, reason).End) // before another goroutine receives
 	s.chooseAttempt(0, s.endPrimary)
 	return true
 }
 
 func (s *stream) endPrimary() { s.cancel(nil) }
 
-// chooseAttempt makes attempt n the call, unless another attempt is. The function release ends the context of the attempt.
+// chooseAttempt chooses attempt n, unless an attempt is chosen already. The function release ends the context of
+// attempt n.
 func (s *stream) chooseAttempt(n int, release func()) {
 	s.choice.Choose(n, release)
 	s.sentRequest.Close()
-	s.reportFinish()
+	s.callFinishFuncs()
 }
 
-// chosenAttempt waits for the choice and returns the chosen attempt.
+// chosenAttempt waits until an attempt is chosen, and returns it.
 func (s *stream) chosenAttempt() *streamAttempt { return &s.attempts[s.choice.Winner()] }
 
 func (s *stream) SendMsg(m any) error {
 	request := grpcattempt.RequestOf(m)
-	if !request.IsCloneable() || request.IsPrepared() && s.in.options.HedgeConns != nil {
-		s.sendOnce(grpcattempt.WholeRequest)
+	if !request.IsCloneable() || request.IsPrepared() && s.client.options.HedgeConns != nil {
+		s.sendOnce(grpcattempt.UncloneableRequest)
 	}
 	var buffers *grpcattempt.Buffers
 	if s.mayHedge && !s.choice.IsMade() {
-		buffers = &s.in.buffers
+		buffers = &s.client.buffers
 	}
 	if !s.sentRequest.KeepMessage(request, buffers) {
-		s.sendOnce(grpcattempt.WholeRequest)
+		s.sendOnce(grpcattempt.UncloneableRequest)
 	}
 	return s.handleSendError(s.attempts[0].SendMsg(m))
 }
 
-// sendOnce makes the primary the call because of an obstacle, unless the race has begun.
+// sendOnce makes the primary the call without hedges because of an obstacle, unless the race has begun.
 func (s *stream) sendOnce(why grpcattempt.Obstacle) {
 	if s.choosePrimary(observe.DeniedBody) {
-		s.in.Counters.NotHedgeable.Add(1)
-		s.in.rules.logObstacle(s.rule, s.args.callTarget.Method, why)
+		s.client.Counters.NotHedgeable.Add(1)
+		s.client.rules.logObstacle(s.rule, s.args.callTarget.Method, why)
 	}
 }
 
 func (s *stream) CloseSend() error { return s.handleSendError(s.attempts[0].CloseSend()) }
 
-// handleSendError returns the error for the caller if the primary could not send. The error ends the call, except io.EOF, after which RecvMsg has the
-// status. If a hedge has won, the request was sent, and the error is nil.
+// handleSendError returns the caller's error if sending on the primary's stream has failed with err. If a hedge has
+// won, it returns nil, because the hedge has sent the request. It returns io.EOF unchanged: RecvMsg then returns the
+// status.
 func (s *stream) handleSendError(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -248,7 +252,8 @@ func (s *stream) handleSendError(err error) error {
 	return err
 }
 
-// Header waits for the race if it has begun. Otherwise it chooses the primary.
+// Header returns the header of the winner. If no race has begun, it chooses the primary; otherwise it waits for the
+// race.
 func (s *stream) Header() (metadata.MD, error) {
 	s.choosePrimary(observe.DeniedBody)
 	md, err := s.chosenAttempt().Header()
@@ -276,14 +281,14 @@ func (s *stream) RecvMsg(m any) error {
 	var err error
 	if !s.begun.Load() {
 		if s.replyType = grpcattempt.ReplyTypeOf(m, s.args.opts); !s.replyType.IsKnown() {
-			s.sendOnce(grpcattempt.WholeReply)
+			s.sendOnce(grpcattempt.UncloneableReply)
 		}
 	}
 	if s.begun.CompareAndSwap(false, true) {
 		err = s.receiveFirst(m)
 	} else {
 		err = s.chosenAttempt().RecvMsg(m)
-		s.unhedged.Done(err == io.EOF || s.in.isAnswer(err))
+		s.unhedged.Done(err == io.EOF || s.client.isAnswer(err))
 	}
 	if err != nil {
 		s.finishStream()
@@ -291,16 +296,17 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// finishStream copies header, trailer and peer to the variables of the caller's call options, and ends the contexts of the attempts. An attempt must
-// have been chosen before. Further calls have no effect.
+// finishStream copies header, trailer and peer to the caller's variables, and ends the contexts of the attempts. An
+// attempt must be chosen. Further calls have no effect.
 func (s *stream) finishStream() {
-	s.deliverTargets()
+	s.deliverOutputs()
 	s.choice.ReleaseWinner()
 	s.earlyContext.End()
 }
 
-// deliverTargets sets the targets of the caller's options. An attempt is chosen.
-func (s *stream) deliverTargets() {
+// deliverOutputs copies the winner's header, trailer and peer to the caller's variables, once. An attempt must be
+// chosen.
+func (s *stream) deliverOutputs() {
 	s.delivered.Do(func() {
 		for _, deliver := range s.chosenAttempt().deliver {
 			deliver()
@@ -308,12 +314,12 @@ func (s *stream) deliverTargets() {
 	})
 }
 
-// receiveFirst runs the race for the first message.
+// receiveFirst runs the race for the first message and stores the message in m.
 func (s *stream) receiveFirst(m any) error {
 	defer s.chooseAttempt(0, s.endPrimary) // if no hedge was chosen; also if the primary panics
-	s.reply, s.Key = m, s.in.Policy.RouteKey(s.in.keyName(s.args.ctx, s.args.callTarget), s.rule.policy.BudgetPercent/100)
+	s.reply, s.Key = m, s.client.Policy.RouteKey(s.client.keyName(s.args.ctx, s.args.callTarget), s.rule.policy.BudgetPercent/100)
 	receiving, sent := time.Now(), s.sentRequest.SentAt()
-	delays := s.beginCall(s.args.ctx, s.args.cc, s.givenDelay)
+	delays := s.beginCall(s.args.ctx, s.args.cc, s.fixedDelay)
 	late := !sent.IsZero() && receiving.Sub(sent) > grpcattempt.ReceiveTime
 	if late { // the call began when the request was sent, and the message may be there
 		s.SetStart(sent)
@@ -323,18 +329,19 @@ func (s *stream) receiveFirst(m any) error {
 		race.Race[error]
 		schedule grpcattempt.Schedule
 	}
-	r.Style = race.Style[error]{Observer: s.AttemptObserver(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.origin.Call}}
+	r.Style = race.Style[error]{Observer: s.AttemptObserver(), Detach: race.DetachHedges, Primary: &race.Attempt{Call: s.primary.Call}}
 	r.schedule.SetDelays(delays, s.P99Latency())
 	out := r.Run(s.args.ctx, s, &r.schedule)
-	s.hedgePicks.ReleaseUnused(&s.origin.PrimaryPick)
+	s.hedgePicks.ReleaseUnused(&s.primary.PrimaryPick)
 	return s.deliverFirst(out, late && time.Since(receiving) < grpcattempt.ReceiveTime)
 }
 
-// deliverFirst copies the first message to the caller, records the outcome and makes the winner the call. The message may have arrived early, before the
-// caller asked for it.
+// deliverFirst copies the winner's first message to the caller, records the outcome and chooses the winner. The
+// argument early reports that the message may have arrived before the caller asked for it, so that its latency is
+// unknown.
 func (s *stream) deliverFirst(out race.Result[error], early bool) error {
 	err := out.Value
-	s.in.EndCall(&s.Call, policy.Outcome{Answered: err == io.EOF || s.in.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken, LatencyUnknown: early})
+	s.client.EndCall(&s.Call, policy.Outcome{Answered: err == io.EOF || s.client.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken, LatencyUnknown: early})
 	if out.Winner <= 0 {
 		out.Attempt.Release()
 		return err
@@ -347,21 +354,22 @@ func (s *stream) deliverFirst(out race.Result[error], early bool) error {
 	return err
 }
 
-// Admit decides whether a hedge starts, which needs a request.
+// Admit implements [race.Op]: it decides whether a hedge starts.
 func (s *stream) Admit(index int) bool {
 	return s.admitHedge(index, s.args.cc, s.sentRequest.HasMessage(), s.callDeadline())
 }
 
-// callDeadline returns the time at which the timeout of the method ends, or that of an interceptor below as far as it is known.
+// callDeadline returns the earlier of the method's timeout and the deadline of an interceptor below, if that is known.
 func (s *stream) callDeadline() grpcattempt.Deadline {
-	deadline := grpcattempt.MethodDeadline(s.args.cc, s.args.callTarget.Method, s.opened)
+	deadline := grpcattempt.MethodDeadline(s.args.cc, s.args.callTarget.Method, s.startTime)
 	if s.primaryDeadline != nil {
 		deadline = s.primaryDeadline.Earlier(deadline)
 	}
 	return deadline
 }
 
-// withCallDeadline returns the context of a hedge that ends at the deadline of the call, and the function that releases it.
+// withCallDeadline returns a context for a hedge that ends at the deadline of the call. The caller must call the
+// returned function or cancel ctx.
 func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := s.callDeadline().LimitContext(ctx)
 	if s.primaryDeadline == nil {
@@ -371,7 +379,8 @@ func (s *stream) withCallDeadline(ctx context.Context) (context.Context, context
 	return ctx, func() { release(); cancel() }
 }
 
-// Attempt makes attempt n. The primary has a stream already.
+// Attempt implements [race.Op]: it makes attempt n and waits for its first message. The primary's stream is open
+// already.
 func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return s.sendHedge(a, n)
@@ -391,9 +400,9 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	cc, streamer := s.selection.Attempt(n).Conn(s.args.cc), s.args.streamer
 	ctx, cancel := s.withCallDeadline(hedgeContext(a, s.metadata.Copy(), n))
 	if cc != s.args.cc {
-		ctx, streamer = withHedgeOnConn(ctx, hedgeOnConn{s.in, cc, s.args.callTarget.Method}), grpc.NewClientStream
+		ctx, streamer = withHedgeOnConn(ctx, hedgeOnConn{s.client, cc, s.args.callTarget.Method}), grpc.NewClientStream
 	}
-	pick := s.hedgePicks.NewContext(ctx, n, &s.origin.PrimaryPick)
+	pick := s.hedgePicks.NewContext(ctx, n, &s.primary.PrimaryPick)
 	err := s.sendRequestAgain(pick, streamer, cc, n)
 	if err != nil {
 		cancel() // the stream has ended; that of a winner ends with the attempt
@@ -405,7 +414,7 @@ func (s *stream) sendHedge(a *race.Attempt, n int) (error, error) {
 	return err, s.classifyAttempt(a, n, err)
 }
 
-// classifyAttempt is [hedging.classifyAttempt] for the first result of attempt n: a message, or the end of the stream.
+// classifyAttempt classifies err, the result of the first RecvMsg of attempt n, see [hedging.classifyAttempt].
 func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 	if err == io.EOF {
 		err = nil
@@ -418,7 +427,7 @@ func (s *stream) classifyAttempt(a *race.Attempt, n int, err error) error {
 	return s.hedging.classifyAttempt(a, n, err, trailer, deadline)
 }
 
-// sendRequestAgain sends the request on a new stream over cc and waits for the first message.
+// sendRequestAgain opens the stream of hedge n over cc, sends a copy of the request, and waits for the first message.
 func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, cc *grpc.ClientConn, n int) error {
 	req, ok := s.sentRequest.CopyMessage()
 	if !ok {
@@ -427,8 +436,8 @@ func (s *stream) sendRequestAgain(ctx context.Context, streamer grpc.Streamer, c
 	hedge, err := s.openStream(ctx, &s.args.desc, streamer, cc, n)
 	me := &s.attempts[n]
 	if err != nil {
-		me.ClientStream = grpcattempt.FailedStream(ctx, err)
-		s.finish.Ended(n, err) // what is below may not say so
+		me.ClientStream = grpcattempt.NewFailedStream(ctx, err)
+		s.finish.RecordEnd(n, err) // what is below may not say so
 		return err
 	}
 	me.ClientStream, me.reply = hedge, s.replyType.NewReply()

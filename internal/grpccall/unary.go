@@ -16,15 +16,15 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// InterceptUnary is a [grpc.UnaryClientInterceptor].
+// InterceptUnary is a [grpc.UnaryClientInterceptor]. It hedges calls that are eligible.
 func (in *Client) InterceptUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	c := in.newCall(cc)
 	c.args.callTarget.Method, c.args.req, c.args.reply, c.args.invoker, c.args.opts = method, req, reply, invoker, opts
 	return in.makeCall(ctx, c)
 }
 
-// makeCall makes a call and frees it.
-func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
+// makeCall makes a call whose arguments are set, and frees it.
+func (in *Client) makeCall(ctx context.Context, c *unaryCall) (err error) {
 	args := &c.args
 	o := race.OverridesFrom(ctx)
 	if o.Hedge > 0 && isHedgeOnConn(ctx, hedgeOnConn{in, args.cc, args.callTarget.Method}) {
@@ -36,7 +36,7 @@ func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
 		if o := m.typeCache.FillTemplate(&c.template, args.req, args.reply, args.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.template.Request.IsPrepared() {
 			return o
 		}
-		return grpcattempt.WholeRequest // of another connection, whose codec and compressor may differ
+		return grpcattempt.UncloneableRequest // of another connection, whose codec and compressor may differ
 	})
 	target := args.callTarget.Target
 	if reason == policy.None {
@@ -48,8 +48,8 @@ func (in *Client) makeCall(ctx context.Context, c *rpc) (err error) {
 	return err
 }
 
-// sendHedged makes a call that may be hedged, by the rule m.
-func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration) error {
+// sendHedged makes a call that may be hedged by the rule m. A delay other than 0 replaces the learned delays.
+func (c *unaryCall) sendHedged(ctx context.Context, m *methodRule, delay time.Duration) error {
 	c.applyRule(ctx, m)
 	delays := c.beginCall(ctx, c.args.cc, delay)
 	if len(delays) > 0 && !c.snapshotRequest() {
@@ -61,110 +61,112 @@ func (c *rpc) sendHedged(ctx context.Context, m *methodRule, delay time.Duration
 	return err
 }
 
-// sendOnce makes a call that is not eligible for hedging.
-func (c *rpc) sendOnce(ctx context.Context, reason observe.Reason) error {
+// sendOnce makes a call without hedges, for the given reason.
+func (c *unaryCall) sendOnce(ctx context.Context, reason observe.Reason) error {
 	args := &c.args
-	report := c.in.beginUnhedged(ctx, args.callTarget, reason)
+	report := c.client.beginUnhedged(ctx, args.callTarget, reason)
 	err := args.invoker(contextWithoutHedges(ctx, args.callTarget), args.callTarget.Method, args.req, args.reply, args.cc, args.opts...)
-	report.End(c.in.isAnswer(err))
+	report.End(c.client.isAnswer(err))
 	c.freeCall()
 	return err
 }
 
-// newCall returns a call over cc from the pool, or a new one.
-func (in *Client) newCall(cc *grpc.ClientConn) *rpc {
-	c, ok := in.calls.Get().(*rpc)
+// newCall returns a call over cc from the pool, or a new call. The caller must free it by freeCall.
+func (in *Client) newCall(cc *grpc.ClientConn) *unaryCall {
+	c, ok := in.calls.Get().(*unaryCall)
 	if !ok {
-		c = &rpc{hedging: hedging{in: in}}
+		c = &unaryCall{hedging: hedging{client: in}}
 	}
 	if args := &c.args; args.cc != cc {
-		args.cc, args.callTarget.Target = cc, grpctarget.Of(cc)
+		args.cc, args.callTarget.Target = cc, grpctarget.Name(cc)
 	}
 	return c
 }
 
-// applyRule sets the fields of a call that follow from the rule of its method.
-func (c *rpc) applyRule(ctx context.Context, m *methodRule) {
+// applyRule sets the fields of c that depend on the rule of its method.
+func (c *unaryCall) applyRule(ctx context.Context, m *methodRule) {
 	if c.rule != m || m.throttled {
 		c.rule, c.throttle = m, m.throttleOf(c.args.callTarget.Target)
 	}
 	if opts, finish := grpcattempt.SplitFinishFuncs(c.args.opts); len(finish) > 0 {
-		c.args.opts, c.finish = opts, &grpcattempt.UnaryFinish{Finish: grpcattempt.Finish{Functions: finish}}
+		c.args.opts, c.finish = opts, &grpcattempt.UnaryFinishNotifier{FinishNotifier: grpcattempt.FinishNotifier{Functions: finish}}
 	}
-	if name := c.in.keyName(ctx, c.args.callTarget); !c.Key.IsCurrent(name) {
-		c.Key = c.in.Policy.RouteKey(name, m.policy.BudgetPercent/100)
+	if name := c.client.keyName(ctx, c.args.callTarget); !c.Key.IsCurrent(name) {
+		c.Key = c.client.Policy.RouteKey(name, m.policy.BudgetPercent/100)
 	}
 }
 
-// A unaryArgs holds the arguments of the caller of a unary call.
+// A unaryArgs holds the caller's arguments of a unary call.
 type unaryArgs struct {
-	callTarget race.CallTarget  // the target is kept for the next call, which often uses the same connection
-	cc         *grpc.ClientConn // kept like the target; the garbage collector empties the pool of calls
+	callTarget race.CallTarget  // the target is kept for the next call, which often has the same connection
+	cc         *grpc.ClientConn // kept for the next call, too
 	req, reply any
 	invoker    grpc.UnaryInvoker
 	opts       []grpc.CallOption
 }
 
-// An rpc is one unary call in flight. It implements [race.Op]; the value of the race is the error for the caller. It is used again for
-// another call if no hedge was due.
-type rpc struct {
+// An unaryCall is one unary call in flight. It implements [race.Op]; the value of the race is the error for the caller. It is
+// reused for another call if no hedge was sent.
+type unaryCall struct {
 	hedging
 	race     race.Race[error]
 	schedule grpcattempt.Schedule
 
-	// Written before the race begins. A hedge copies the request and the options.
-	args     unaryArgs                // without options of OnFinish
-	finish   *grpcattempt.UnaryFinish // options of OnFinish; nil: none
+	// Written before the race begins. Hedges copy the request and the options.
+	args     unaryArgs                        // without OnFinish options
+	finish   *grpcattempt.UnaryFinishNotifier // OnFinish options; nil: none
 	primary  *grpcattempt.Primary
 	template grpcattempt.CallTemplate
-	buffer   []byte // memory of encoded requests, see [grpcattempt.Request.Encode]
+	buffer   []byte // memory for the encoded request, see [grpcattempt.Request.Encode]
 
-	hedges [1 + race.MaxHedges]hedgeResult // each is written by its attempt, and read by deliver if that attempt has won
+	hedges [1 + race.MaxHedges]hedgeResult // by number; each attempt writes its own, deliverResult reads the winner's
 
-	mu   sync.Mutex // held while a hedge reads args; guards over
-	over bool       // the call has ended: its request, reply and options belong to the caller again
+	mu    sync.Mutex // guards over; also held while a hedge reads args
+	ended bool       // the call has ended, so the caller may change its request, reply and options
 }
 
-// A hedgeResult holds the reply, the trailer and the functions that copy header, trailer and peer of one hedge, until the race is decided.
+// A hedgeResult holds the result of one hedge until the race is decided.
 type hedgeResult struct {
 	reply   any
 	trailer metadata.MD
-	deliver []func() // copy header, trailer and peer to the targets of the caller's options
+	deliver []func() // copy header, trailer and peer to the caller's variables
 }
 
-// runRace runs the race. After its end or panic, no hedge uses the caller's request, reply or options.
-func (c *rpc) runRace(ctx context.Context, delays []time.Duration) race.Result[error] {
+// runRace runs the race with hedges at the delays. After it has returned or panicked, no hedge uses the caller's
+// request, reply or options.
+func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration) race.Result[error] {
 	defer c.releaseRequest()
 	c.primary = new(grpcattempt.Primary)
 	style := &c.race.Style
 	c.schedule.SetDelays(delays, c.P99Latency())
 	style.Observer, style.Primary, style.Detach, style.FreshTimer = c.AttemptObserver(), &c.primary.Attempt, race.DetachHedges, c.InBubble()
 	if len(delays) > 0 {
-		c.primary.Call = c.in.NestingMark(c.args.callTarget)
+		c.primary.Call = c.client.NestingMark(c.args.callTarget)
 	}
 	return c.race.Run(ctx, c, &c.schedule)
 }
 
-// snapshotRequest encodes the request if an interceptor below may change it, or if the reply shares memory with it. It reports whether hedges can
-// have a copy of the request.
-func (c *rpc) snapshotRequest() bool {
+// snapshotRequest encodes the request if the request may change during the call: an interceptor below may change it, or
+// decoding the reply may. It reports whether hedges can get a copy.
+func (c *unaryCall) snapshotRequest() bool {
 	if r := &c.template.Request; r.NeedsEncoding() || !grpcattempt.IsGRPCInvoker(c.args.invoker) {
 		c.buffer = r.Encode(c.buffer)
 	}
 	return c.template.Request.IsCloneable()
 }
 
-// releaseRequest waits for hedges that read the request, and prevents later ones from reading it.
-func (c *rpc) releaseRequest() {
+// releaseRequest waits until no hedge reads the request, and prevents later reads.
+func (c *unaryCall) releaseRequest() {
 	if c.Hedges > 0 {
 		c.mu.Lock()
-		c.over = true
+		c.ended = true
 		c.mu.Unlock()
 	}
 }
 
-// deliverResult copies the result of the winner to the caller, records the outcome and returns the error of the call.
-func (c *rpc) deliverResult(out race.Result[error]) error {
+// deliverResult copies the winner's reply, header, trailer and peer to the caller, records the outcome, and returns the
+// error of the call.
+func (c *unaryCall) deliverResult(out race.Result[error]) error {
 	err := out.Value
 	if out.Winner > 0 {
 		h := &c.hedges[out.Winner]
@@ -175,7 +177,7 @@ func (c *rpc) deliverResult(out race.Result[error]) error {
 			deliver()
 		}
 	}
-	c.in.EndCall(&c.Call, policy.Outcome{Answered: c.in.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken})
+	c.client.EndCall(&c.Call, policy.Outcome{Answered: c.client.isAnswer(err), Winner: out.Winner, AnswersNotTaken: out.AnswersNotTaken})
 	out.Attempt.Release()
 	if c.finish != nil {
 		c.finish.Choose(max(out.Winner, 0))
@@ -183,8 +185,8 @@ func (c *rpc) deliverResult(out race.Result[error]) error {
 	return err
 }
 
-// freeCall clears c and puts it back into the pool, unless a hedge may still use it.
-func (c *rpc) freeCall() {
+// freeCall clears c and returns it to the pool, unless a hedge may still use it.
+func (c *unaryCall) freeCall() {
 	if !c.race.Reset() {
 		return
 	}
@@ -196,20 +198,22 @@ func (c *rpc) freeCall() {
 	if cap(c.buffer) > grpcattempt.MaxBuffer {
 		c.buffer = nil
 	}
-	c.barred.Store(false)
-	c.in.calls.Put(c)
+	c.targetExcluded.Store(false)
+	c.client.calls.Put(c)
 }
 
-// Admit decides whether a hedge starts.
-func (c *rpc) Admit(index int) bool { return c.admitHedge(index, c.args.cc, true, c.callDeadline()) }
+// Admit implements [race.Op]: it decides whether a hedge starts.
+func (c *unaryCall) Admit(index int) bool {
+	return c.admitHedge(index, c.args.cc, true, c.callDeadline())
+}
 
-// callDeadline returns the time at which the timeout of the method ends.
-func (c *rpc) callDeadline() grpcattempt.Deadline {
+// callDeadline returns the time at which the method's timeout ends.
+func (c *unaryCall) callDeadline() grpcattempt.Deadline {
 	return grpcattempt.MethodDeadline(c.args.cc, c.args.callTarget.Method, time.Now().Add(-c.Elapsed()))
 }
 
-// classifyAttempt is [hedging.classifyAttempt] for the status of attempt n.
-func (c *rpc) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD) error {
+// classifyAttempt classifies err, the status of attempt n, see [hedging.classifyAttempt].
+func (c *unaryCall) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	var deadline grpcattempt.Deadline
 	if err != nil {
 		deadline = c.callDeadline()
@@ -217,8 +221,8 @@ func (c *rpc) classifyAttempt(a *race.Attempt, n int, err error, trailer metadat
 	return c.hedging.classifyAttempt(a, n, err, trailer, deadline)
 }
 
-// Attempt makes attempt n.
-func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
+// Attempt implements [race.Op]: it makes attempt n.
+func (c *unaryCall) Attempt(a *race.Attempt, n int) (error, error) {
 	if n > 0 {
 		return c.sendHedge(a, n)
 	}
@@ -231,8 +235,8 @@ func (c *rpc) Attempt(a *race.Attempt, n int) (error, error) {
 	return err, c.classifyAttempt(a, n, err, p.Trailer)
 }
 
-// sendHedge makes attempt n, a hedge, with a request, a reply and option targets of its own.
-func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
+// sendHedge makes attempt n, a hedge, with copies of the request and the options and a reply of its own.
+func (c *unaryCall) sendHedge(a *race.Attempt, n int) (error, error) {
 	h, args, cc := &c.hedges[n], &c.args, c.selection.Attempt(n).Conn(c.args.cc)
 	req, md, opts, ok := c.copyCall(a, h, cc)
 	if !ok {
@@ -246,7 +250,7 @@ func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
 	defer cancel()
 	invoke := args.invoker
 	if cc != args.cc {
-		ctx, invoke = withHedgeOnConn(ctx, hedgeOnConn{c.in, cc, args.callTarget.Method}), invokeOnConn
+		ctx, invoke = withHedgeOnConn(ctx, hedgeOnConn{c.client, cc, args.callTarget.Method}), invokeOnConn
 	}
 	pick := c.hedgePicks.NewContext(ctx, n, &c.primary.PrimaryPick)
 	opts = slices.Clip(append(opts, grpc.Trailer(&h.trailer)))
@@ -258,12 +262,12 @@ func (c *rpc) sendHedge(a *race.Attempt, n int) (error, error) {
 	return err, c.classifyAttempt(a, n, err, h.trailer)
 }
 
-// copyCall returns copies of the caller's request, metadata and options for a hedge over cc; the options have targets of their own. It returns false if
-// the call is over, or the request cannot be copied.
-func (c *rpc) copyCall(a *race.Attempt, h *hedgeResult, cc *grpc.ClientConn) (req any, md metadata.MD, opts []grpc.CallOption, ok bool) {
+// copyCall returns copies of the caller's request, metadata and options for a hedge over cc. It reports false if the
+// call has ended or the request cannot be copied.
+func (c *unaryCall) copyCall(a *race.Attempt, h *hedgeResult, cc *grpc.ClientConn) (req any, md metadata.MD, opts []grpc.CallOption, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.ended {
 		return nil, nil, nil, false
 	}
 	opts = c.args.opts

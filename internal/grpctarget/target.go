@@ -1,4 +1,4 @@
-// Package grpctarget names the targets of gRPC connections. The same spelling may be several targets: "orders:443" is
+// Package grpctarget names the targets of gRPC connections. The dialed text does not identify a target: "orders:443" is
 // passthrough:///orders:443 for grpc.Dial and dns:///orders:443 for grpc.NewClient.
 package grpctarget
 
@@ -12,25 +12,25 @@ import (
 	"google.golang.org/grpc/resolver"
 )
 
-// Of returns the name of the target of cc: its canonical target and, if cc was made with one, the query. Resolvers may read a
-// query, which ClientConn.CanonicalTarget leaves out. A nil cc has the name "". The name of a connection never changes.
-func Of(cc *grpc.ClientConn) string {
+// Name returns the name of the target of cc: the canonical target, followed by ? and the query if there is one.
+// [grpc.ClientConn.CanonicalTarget] omits the query, which a resolver may read. The name of a nil cc is "".
+func Name(cc *grpc.ClientConn) string {
 	if cc == nil {
 		return ""
 	}
-	slot := &recent[uintptr(unsafe.Pointer(cc))/unsafe.Sizeof(*cc)%uintptr(len(recent))]
+	slot := &nameCache[uintptr(unsafe.Pointer(cc))/unsafe.Sizeof(*cc)%uintptr(len(nameCache))]
 	if e := slot.Load(); e != nil && e.cc.Value() == cc {
 		return e.name
 	}
 	spelling, _, _ := strings.Cut(cc.Target(), "#")
 	_, query, _ := strings.Cut(spelling, "?")
 	name := withQuery(cc.CanonicalTarget(), query)
-	slot.Store(&entry{weak.Make(cc), name})
+	slot.Store(&cacheEntry{weak.Make(cc), name})
 	return name
 }
 
-// OfResolver returns the name that Of returns for a connection whose resolver is built for t.
-func OfResolver(t resolver.Target) string { return withQuery(t.String(), t.URL.RawQuery) }
+// ResolverName returns the name of the target t of a resolver. It equals the [Name] of connections with that target.
+func ResolverName(t resolver.Target) string { return withQuery(t.String(), t.URL.RawQuery) }
 
 func withQuery(target, query string) string {
 	if query == "" {
@@ -39,11 +39,11 @@ func withQuery(target, query string) string {
 	return target + "?" + query
 }
 
-// recent are names of connections, which cost an allocation otherwise. The address of a connection selects its element. An
-// entry keeps no connection alive.
-var recent [64]atomic.Pointer[entry]
+// nameCache caches names, because computing a name allocates. The address of a connection selects its element. The
+// cache does not keep connections in memory.
+var nameCache [64]atomic.Pointer[cacheEntry]
 
-type entry struct {
+type cacheEntry struct {
 	cc   weak.Pointer[grpc.ClientConn]
 	name string
 }

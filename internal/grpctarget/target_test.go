@@ -48,10 +48,10 @@ func TestTargetsAreNamedAsGRPCHasThem(t *testing.T) {
 		for range 2 {
 			cc, err := grpc.NewClient(test.spelling, with...)
 			require.NoError(t, err, test.spelling)
-			assert.Equal(t, test.name, grpctarget.Of(cc))
-			assert.Equal(t, test.name, grpctarget.Of(cc), "what was asked for before")
+			assert.Equal(t, test.name, grpctarget.Name(cc))
+			assert.Equal(t, test.name, grpctarget.Name(cc), "what was asked for before")
 			if cc.Connect(); test.resolved {
-				assert.Equal(t, test.name, grpctarget.OfResolver(built))
+				assert.Equal(t, test.name, grpctarget.ResolverName(built))
 			}
 			require.NoError(t, cc.Close())
 		}
@@ -59,8 +59,8 @@ func TestTargetsAreNamedAsGRPCHasThem(t *testing.T) {
 	dialled, err := grpc.Dial("orders:443", opts...) //lint:ignore SA1019 programs that have not changed to NewClient
 	require.NoError(t, err)
 	defer dialled.Close()
-	assert.Equal(t, "passthrough:///orders:443", grpctarget.Of(dialled))
-	assert.Empty(t, grpctarget.Of(nil))
+	assert.Equal(t, "passthrough:///orders:443", grpctarget.Name(dialled))
+	assert.Empty(t, grpctarget.Name(nil))
 }
 
 func BenchmarkOf(b *testing.B) {
@@ -68,6 +68,6 @@ func BenchmarkOf(b *testing.B) {
 	require.NoError(b, err)
 	defer cc.Close()
 	for b.Loop() {
-		_ = grpctarget.Of(cc)
+		_ = grpctarget.Name(cc)
 	}
 }

@@ -80,7 +80,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	p.at[n].Store(time.Now().UnixNano())
 	switch {
 	case my.fails && my.moves:
-		return &ticket{n}, &grpcattempt.NonFatal{Hedges: p.hedges, Elapsed: time.Since(p.start), After: my.after}
+		return &ticket{n}, &grpcattempt.NonFatalError{Hedges: p.hedges, Elapsed: time.Since(p.start), After: my.after}
 	case my.fails:
 		return &ticket{n}, errPlanned
 	}

@@ -25,7 +25,9 @@ type part struct {
 
 // next fails and has the next of so many hedges start after d.
 func next(hedges int, d time.Duration) func(time.Duration) error {
-	return func(took time.Duration) error { return &grpcattempt.NonFatal{Hedges: hedges, Elapsed: took, After: d} }
+	return func(took time.Duration) error {
+		return &grpcattempt.NonFatalError{Hedges: hedges, Elapsed: took, After: d}
+	}
 }
 
 func fatal(time.Duration) error { return errFatal }

@@ -1,5 +1,5 @@
-// Package serviceconfig parses the hedging policies and retry throttling of gRPC service configs (gRFC A6), which grpc-go
-// accepts and ignores. Errors name the path and the value of an invalid hedgingPolicy.
+// Package serviceconfig parses the hedging policies and the retry throttling in gRPC service configs (gRFC A6). grpc-go
+// accepts these fields and ignores them. An error names the path and the value of an invalid hedgingPolicy.
 package serviceconfig
 
 import (
@@ -19,51 +19,53 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// maxAttempts is the maximum of the field maxAttempts. A larger value counts as the maximum (gRFC A6, Limits on Retries and Hedges).
+// maxAttempts is the largest value of the field maxAttempts. A larger value counts as this value (gRFC A6, Limits on
+// Retries and Hedges).
 const maxAttempts = 5
 
-// A HedgingPolicy is the hedgingPolicy of a method. It is immutable.
+// A HedgingPolicy is the parsed field hedgingPolicy of a method. It is immutable.
 type HedgingPolicy struct {
 	Path        string // for example "methodConfig[0].hedgingPolicy"
 	MaxAttempts int    // 2 to 5
-	HasDelay    bool   // hedgingDelay is set
+	HasDelay    bool   // whether the field hedgingDelay is set
 	Delay       time.Duration
 
-	nonFatalCodes uint32 // bit set of codes
+	nonFatalCodes uint32 // bit set, indexed by status code
 }
 
-// IsNonFatal reports whether hedges go on after an attempt that failed with the code.
+// IsNonFatal reports whether c is in nonFatalStatusCodes: hedges continue after an attempt has failed with c.
 func (p *HedgingPolicy) IsNonFatal(c codes.Code) bool { return c < 32 && p.nonFatalCodes>>c&1 != 0 }
 
-// RetryThrottling is the field retryThrottling, in millionths of a token.
+// A RetryThrottling is the parsed field retryThrottling. Its values are in millionths of a token.
 type RetryThrottling struct{ MaxTokens, TokenRatio int64 }
 
 const oneToken = 1_000_000
 
-// A Config is a parsed service config. It is immutable.
+// A Config is a parsed service config. It is immutable. A nil Config has no policies.
 type Config struct {
 	Throttling    *RetryThrottling // nil: none
-	UnknownFields []string         // paths of fields of hedging policies that gRFC A6 does not define
-	IgnoredValues []string         // path and value of fields that gRPC accepts and this package cannot use
+	UnknownFields []string         // paths of fields in hedging policies that gRFC A6 does not define
+	IgnoredValues []string         // descriptions of values that gRPC accepts and hedging cannot use
 
 	text    string
-	methods map[string]methodConfig // keys: "/service/method", "/service/" and ""
+	methods map[string]methodConfig // keyed by "/service/method", "/service/" or ""
 }
 
-// methodConfig is an entry of the field methodConfig.
+// A methodConfig is the parsed content of an entry in the field methodConfig.
 type methodConfig struct {
 	hedging        *HedgingPolicy // nil: none
 	hasRetryPolicy bool
 }
 
-// HedgingPolicy returns the hedging policy of a method with a full name such as "/pkg.Service/Method", or nil. The entry for the method precedes the
-// entry for its service, and that precedes the entry for all methods.
+// HedgingPolicy returns the hedging policy of a method, or nil. The full name of a method is such as
+// "/pkg.Service/Method". The entry for the method takes precedence over the entry for its service, which takes
+// precedence over the entry for all methods.
 func (c *Config) HedgingPolicy(full string) *HedgingPolicy { return c.findMethod(full).hedging }
 
-// HasRetryPolicy reports whether gRPC itself retries failed calls of a method.
+// HasRetryPolicy reports whether the method has a retryPolicy, so that gRPC retries failed calls.
 func (c *Config) HasRetryPolicy(full string) bool { return c.findMethod(full).hasRetryPolicy }
 
-// findMethod returns the entry that applies to a method with the given full name.
+// findMethod returns the entry that applies to the method with the given full name.
 func (c *Config) findMethod(full string) methodConfig {
 	if c == nil {
 		return methodConfig{}
@@ -76,7 +78,8 @@ func (c *Config) findMethod(full string) methodConfig {
 	return methodConfig{}
 }
 
-// CountHedgingPolicies returns the number of methods and services with a hedging policy. An entry for all methods counts as one.
+// CountHedgingPolicies returns the number of names in the config with a hedging policy. A name is a method, a service,
+// or the empty name for all methods.
 func (c *Config) CountHedgingPolicies() (n int) {
 	for _, m := range c.methods {
 		if m.hedging != nil {
@@ -86,7 +89,7 @@ func (c *Config) CountHedgingPolicies() (n int) {
 	return n
 }
 
-// Parse parses a service config. It accepts the configs that gRPC accepts, except those with an invalid hedgingPolicy.
+// Parse parses a service config. It rejects the configs that gRPC rejects, and configs with an invalid hedgingPolicy.
 func Parse(text string) (*Config, error) {
 	if err := checkWithGRPC(text); err != nil {
 		return nil, err
@@ -94,7 +97,7 @@ func Parse(text string) (*Config, error) {
 	return parseAccepted(text)
 }
 
-// checkWithGRPC returns the error with which gRPC rejects a service config, or nil.
+// checkWithGRPC returns the error with which gRPC rejects a service config, or nil if gRPC accepts it.
 func checkWithGRPC(text string) error {
 	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
 	if err != nil {
@@ -103,8 +106,8 @@ func checkWithGRPC(text string) error {
 	return conn.Close()
 }
 
-// configFields are the fields of a service config that this package uses. They have the types that grpc-go decodes into. So duplicate fields, null
-// and the case of names have the same meaning.
+// A configFields has the fields of a service config that this package uses. Their types are those of grpc-go, so that
+// duplicate fields, null and the case of names are handled in the same way.
 type configFields struct {
 	MethodConfig *[]struct {
 		Name *[]struct {
@@ -155,7 +158,7 @@ func parseAccepted(text string) (*Config, error) {
 	return c, nil
 }
 
-// parseHedgingPolicy parses the hedgingPolicy of an entry. It returns nil if there is none.
+// parseHedgingPolicy parses the field hedgingPolicy. It returns nil if the field is not set.
 func (c *Config) parseHedgingPolicy(policy value) (*HedgingPolicy, error) {
 	h, err := policy.parseObject()
 	if err != nil || h == nil {
@@ -193,7 +196,8 @@ func (c *Config) parseHedgingPolicy(policy value) (*HedgingPolicy, error) {
 	return p, nil
 }
 
-// setThrottling sets the field retryThrottling. It ignores invalid values: gRPC does not check them in a config without methodConfig.
+// setThrottling sets c.Throttling from the fields of retryThrottling. It reports invalid values in IgnoredValues: gRPC
+// does not check them if there is no methodConfig.
 func (c *Config) setThrottling(tokens, ratio float64) {
 	switch {
 	case tokens <= 0 || tokens > 1000:
@@ -205,10 +209,10 @@ func (c *Config) setThrottling(tokens, ratio float64) {
 	}
 }
 
-// toMicroTokens returns tokens in millionths, at least 1.
+// toMicroTokens converts tokens to millionths of a token. The result is at least 1.
 func toMicroTokens(tokens float64) int64 { return max(int64(math.Round(tokens*oneToken)), 1) }
 
-// Equal reports whether two configs have the same text. Either may be nil.
+// Equal reports whether the configs were parsed from the same text, or are both nil.
 func (c *Config) Equal(other *Config) bool {
 	if c == nil || other == nil {
 		return c == other
@@ -216,7 +220,7 @@ func (c *Config) Equal(other *Config) bool {
 	return c.text == other.text
 }
 
-// parseCode parses the name or number of a status code. It is not ok for the code OK.
+// parseCode parses a status code, which is a name or a number. It is not ok if the value is invalid or OK.
 func (v value) parseCode() (c codes.Code, ok bool) {
 	if !v.isSet() || c.UnmarshalJSON(v.raw) != nil {
 		return 0, false
@@ -224,7 +228,8 @@ func (v value) parseCode() (c codes.Code, ok bool) {
 	return c, c != codes.OK
 }
 
-// parseDuration parses a Duration of proto3 in JSON, such as "1.5s". Negative durations are not ok.
+// parseDuration parses the JSON form of a protobuf Duration, such as "1.5s". It is not ok if the value is invalid or
+// negative.
 func (v value) parseDuration() (time.Duration, bool) {
 	var s string
 	if json.Unmarshal(v.raw, &s) != nil {

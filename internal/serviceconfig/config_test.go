@@ -90,7 +90,7 @@ func TestParseErrorNamesPathAndValue(t *testing.T) {
 		configWithPolicy(`"maxAttempts": "nonsense"`):                                               `methodConfig[0].hedgingPolicy.maxAttempts: "nonsense" is not an integer above 1`,
 		configWithPolicy(`"maxAttempts": "3"`):                                                      `methodConfig[0].hedgingPolicy.maxAttempts: "3" is not an integer above 1`,
 		configWithPolicy(`"maxAttempts": 1e999`):                                                    `methodConfig[0].hedgingPolicy.maxAttempts: 1e999 is not an integer above 1`,
-		configWithPolicy(``):                                                                        `methodConfig[0].hedgingPolicy.maxAttempts: it is missing, and is to be an integer above 1`,
+		configWithPolicy(``):                                                                        `methodConfig[0].hedgingPolicy.maxAttempts: missing; it must be an integer above 1`,
 		configWithPolicy(`"maxAttempts": 2, "hedgingDelay": 0.05`):                                  `methodConfig[0].hedgingPolicy.hedgingDelay: 0.05 is not a duration such as "0.05s" that is not negative`,
 		configWithPolicy(`"maxAttempts": 2, "hedgingDelay": "50ms"`):                                `methodConfig[0].hedgingPolicy.hedgingDelay: "50ms" is not a duration such as "0.05s" that is not negative`,
 		configWithPolicy(`"maxAttempts": 2, "hedgingDelay": "-1s"`):                                 `methodConfig[0].hedgingPolicy.hedgingDelay: "-1s" is not a duration such as "0.05s" that is not negative`,

@@ -6,23 +6,26 @@ import (
 	"sync/atomic"
 )
 
-// Limits of a MethodCache. A proxy forwards method names that untrusted clients choose.
+// Limits of a [MethodCache]. They matter in a proxy, whose untrusted clients choose the names of methods.
 const (
 	maxMethods    = 4096 // most methods in a cache
 	maxMethodName = 256  // bytes; longer names are not stored
 )
 
-// A MethodCache maps the names of at most 4,096 methods to values. The zero value is empty. It is safe for concurrent use.
+// A MethodCache maps at most 4,096 names of methods to values. The zero value is empty. It is safe for concurrent use.
 type MethodCache struct {
 	values sync.Map
 	stored atomic.Int64
 }
 
-// Load returns the value of a method.
+// Load returns the value of a method, and whether there is one.
 func (c *MethodCache) Load(method string) (value any, ok bool) { return c.values.Load(method) }
 
-// LoadOrStore returns the value of a method, and stores value if there is none. A full cache drops all values. The result early reports whether value
-// was stored and is one of the first 4,096, so that callers can limit their logs.
+// LoadOrStore returns the value of a method. If there is none, it stores the given value. If the cache is full, it
+// drops all values.
+//
+// The result early reports whether the value was stored and is one of the first 4,096 of this cache. Callers use it to
+// limit their logs.
 func (c *MethodCache) LoadOrStore(method string, value any) (actual any, early bool) {
 	if len(method) > maxMethodName {
 		return value, false

@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// NativeHedgingSince is the first version of grpc-go that implements hedging policies; "": none does. From this version on, methods with a policy are
-// left to grpc-go. TestGRPCIgnoresWhatWeObey fails when a version must be set. Otherwise only tests set it.
+// NativeHedgingSince is the first version of grpc-go that implements hedging policies, or "" if there is none. From
+// this version on, grpc-go hedges methods with a policy. TestGRPCIgnoresWhatWeObey fails when the value must be set.
+// Otherwise only tests change it.
 var NativeHedgingSince = ""
 
-// HasNativeHedging reports whether a version of grpc-go implements hedging policies.
+// HasNativeHedging reports whether the given version of grpc-go implements hedging policies.
 func HasNativeHedging(version string) bool {
 	if NativeHedgingSince == "" {
 		return false

@@ -6,20 +6,21 @@ import (
 	"sync/atomic"
 )
 
-// An ActiveConfig is a service config in force. It is safe for concurrent use.
+// An ActiveConfig is a service config that is in force. It is safe for concurrent use.
 type ActiveConfig struct {
-	*Config        // nil: there is no config
-	Source  string // who set the config, for logs
+	*Config        // nil: no config is in force
+	Source  string // origin of the config, for logs
 
-	Methods MethodCache // rules of the interceptor for methods, valid while the config is in force
+	Methods MethodCache // caches data of package grpccall about methods while the config is in force
 
 	throttles *throttleMap // nil: no retry throttling
 }
 
-// HasThrottling reports whether the config has retry throttling.
+// HasThrottling reports whether the config has a valid retryThrottling.
 func (l *ActiveConfig) HasThrottling() bool { return l.throttles != nil }
 
-// ThrottleFor returns the throttle of a target, which has a name of package grpctarget. It returns nil without retry throttling.
+// ThrottleFor returns the throttle of a target, or nil if the config has no retryThrottling. The target is a name by
+// package grpctarget.
 func (l *ActiveConfig) ThrottleFor(target string) *Throttle {
 	if l.throttles == nil {
 		return nil
@@ -27,7 +28,8 @@ func (l *ActiveConfig) ThrottleFor(target string) *Throttle {
 	return l.throttles.throttleFor(target)
 }
 
-// newActiveConfig returns c as the replacement of old, which may be nil. Throttles with equal settings keep their tokens.
+// newActiveConfig returns an ActiveConfig of c, which replaces old. Throttles keep their tokens if their settings do
+// not change. Both c and old may be nil.
 func newActiveConfig(c *Config, source string, old *ActiveConfig) *ActiveConfig {
 	l := &ActiveConfig{Config: c, Source: source}
 	if c == nil || c.Throttling == nil {
@@ -41,20 +43,21 @@ func newActiveConfig(c *Config, source string, old *ActiveConfig) *ActiveConfig 
 	return l
 }
 
-// A Registry stores the service configs in force: a default, and one for each target whose resolver has sent a config. It is safe for concurrent use
-// after SetDefault.
+// A Registry stores the service configs in force: a default, and one for each target whose resolver has sent one.
+// SetDefault must be called first. Then it is safe for concurrent use.
 type Registry struct {
-	mu      sync.Mutex // held to replace current
+	mu      sync.Mutex // held while current is replaced
 	current atomic.Pointer[snapshot]
 }
 
-// A snapshot is immutable.
+// A snapshot is the immutable content of a [Registry].
 type snapshot struct {
 	defaultConfig *ActiveConfig
-	byTarget      map[string]*ActiveConfig // keys are names of package grpctarget
+	byTarget      map[string]*ActiveConfig // keyed by name of package grpctarget
 }
 
-// SetDefault sets the config of targets whose resolvers send none, and reports whether it differs from the old one. A nil c is no config.
+// SetDefault sets the config of targets whose resolver has sent none. It reports whether c differs from the previous
+// default. A nil c means no config.
 func (r *Registry) SetDefault(c *Config, source string) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +73,8 @@ func (r *Registry) SetDefault(c *Config, source string) (changed bool) {
 	return true
 }
 
-// setTarget sets the config of a target, which has a name of package grpctarget. It reports whether it differs from the old one.
+// setTarget sets the config of a target, and reports whether c differs from the previous one. The target is a name by
+// package grpctarget.
 func (r *Registry) setTarget(target string, c *Config) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,10 +95,10 @@ func (r *Registry) setTarget(target string, c *Config) (changed bool) {
 	return true
 }
 
-// Default returns the config of targets whose resolvers send none.
+// Default returns the config of targets whose resolver has sent none.
 func (r *Registry) Default() *ActiveConfig { return r.current.Load().defaultConfig }
 
-// ConfigFor returns the config of a target, which has a name of package grpctarget.
+// ConfigFor returns the config in force for a target, which is a name by package grpctarget.
 func (r *Registry) ConfigFor(target string) *ActiveConfig {
 	s := r.current.Load()
 	if config := s.byTarget[target]; config != nil {

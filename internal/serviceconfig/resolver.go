@@ -17,15 +17,15 @@ import (
 //lint:ignore SA1019 a ParseResult of grpc-go holds no other type
 type grpcConfig = grpc.ServiceConfig
 
-// A ResolverReader stores the service configs that resolvers send in a Registry. The config of a target stays in force when its resolver is closed: a
-// connection that was idle has a new resolver.
+// A ResolverReader copies the service configs that resolvers send into a Registry. The config of a target stays in
+// force after its resolver is closed, because an idle connection that connects again gets a new resolver.
 type ResolverReader struct {
 	Registry *Registry
-	Report   func(target string, c *Config, err error) // gets each config that is adopted, and each error of a rejected config
+	Report   func(target string, c *Config, err error) // called for each adopted config, and with the error of each rejected config
 }
 
-// WrapBuilder returns a builder whose resolvers report their configs to r. gRPC gets the same configs. Only for an invalid hedgingPolicy it gets an
-// error.
+// WrapBuilder returns a builder that builds the same resolvers as b and reports their service configs to r. gRPC gets
+// the configs unchanged, but an error for an invalid hedgingPolicy.
 func (r *ResolverReader) WrapBuilder(b resolver.Builder) resolver.Builder {
 	w := &resolverBuilder{b, r}
 	if o, ok := b.(resolver.AuthorityOverrider); ok {
@@ -42,26 +42,28 @@ type resolverBuilder struct {
 	reader *ResolverReader
 }
 
-// Build wraps the connection, unless the service configs of its resolver are disabled.
+// Build builds a resolver that reports to a [resolverConn]. If service configs of resolvers are disabled for the
+// connection, it only builds the resolver.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, opts resolver.BuildOptions) (resolver.Resolver, error) {
 	if opts.DisableServiceConfig {
 		return b.Builder.Build(target, cc, opts)
 	}
-	return b.Builder.Build(target, &resolverConn{ClientConn: cc, target: grpctarget.OfResolver(target), reader: b.reader}, opts)
+	return b.Builder.Build(target, &resolverConn{ClientConn: cc, target: grpctarget.ResolverName(target), reader: b.reader}, opts)
 }
 
-// A resolverConn is the ClientConn that a resolver reports to.
+// A resolverConn is the ClientConn to which a resolver sends its results. It reads the service configs and passes all
+// results on.
 type resolverConn struct {
 	resolver.ClientConn
 	target string
 	reader *ResolverReader
 }
 
-// parsedConfigs maps a weak pointer to each *grpcConfig in use to its Config. A resolver may send a config that was parsed long ago, or for another
-// connection.
+// parsedConfigs maps weak pointers to *grpcConfig values to their *Config. It is global, because a resolver may send a
+// config that was parsed long ago or for another connection.
 var parsedConfigs sync.Map
 
-// ParseServiceConfig parses a config for gRPC, and stores its Config in parsedConfigs.
+// ParseServiceConfig parses a config for gRPC and for this package, and stores the relation of both in parsedConfigs.
 func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResult {
 	result := c.ClientConn.ParseServiceConfig(text)
 	if result == nil || result.Err != nil {
@@ -81,8 +83,8 @@ func (c *resolverConn) ParseServiceConfig(text string) *serviceconfig.ParseResul
 	return result
 }
 
-// UpdateState adopts the config of a state before gRPC does. No config, an error and an empty result leave the old config in force, as in gRPC: a
-// resolver has no config if its lookup failed. A config that no resolverConn parsed has the same effect.
+// UpdateState adopts the service config in s, and then passes s to gRPC. If s has no config or an error, the previous
+// config stays in force, as in gRPC. The same holds for a config that is not in parsedConfigs.
 func (c *resolverConn) UpdateState(s resolver.State) error {
 	if r := s.ServiceConfig; r != nil && r.Err == nil {
 		if by, ok := r.Config.(*grpcConfig); ok && by != nil {

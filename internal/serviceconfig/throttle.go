@@ -5,21 +5,21 @@ import (
 	"sync/atomic"
 )
 
-// A Throttle is the token bucket of one target (gRFC A6, Throttling Retry Attempts and Hedged RPCs). It starts full. A nil Throttle allows all
-// hedges. It is safe for concurrent use.
+// A Throttle is the token bucket of one target (gRFC A6, Throttling Retry Attempts and Hedged RPCs). It starts full. A
+// nil Throttle allows all hedges. It is safe for concurrent use.
 type Throttle struct {
 	target   string
 	settings RetryThrottling
-	tokens   atomic.Int64 // in millionths
+	tokens   atomic.Int64 // in millionths of a token
 }
 
-// AllowsHedge reports whether a hedge may be sent: more than half of the tokens are left.
+// AllowsHedge reports whether a hedge may be sent. It may if the bucket is more than half full.
 func (t *Throttle) AllowsHedge() bool { return t == nil || t.tokens.Load() > t.settings.MaxTokens/2 }
 
-// RecordFailure takes a token for an attempt that failed with a non-fatal code or got pushback.
+// RecordFailure takes one token, for an attempt that failed with a non-fatal status or got pushback.
 func (t *Throttle) RecordFailure() { t.addTokens(-oneToken) }
 
-// RecordSuccess adds tokens for a successful call.
+// RecordSuccess adds TokenRatio tokens, for a successful call.
 func (t *Throttle) RecordSuccess() {
 	if t != nil && t.tokens.Load() < t.settings.MaxTokens { // most throttles are full: this avoids a shared write
 		t.addTokens(t.settings.TokenRatio)
@@ -35,10 +35,10 @@ func (t *Throttle) addTokens(d int64) {
 	}
 }
 
-// maxTargets is the most targets that have a config or throttle of their own.
+// maxTargets is the largest number of targets with a config or throttle of their own.
 const maxTargets = 4096
 
-// evictIfFull removes an arbitrary target from a map with maxTargets entries.
+// evictIfFull deletes arbitrary targets until a map has fewer than maxTargets entries.
 func evictIfFull[V any](all map[string]V) {
 	for target := range all {
 		if len(all) < maxTargets {
@@ -48,7 +48,7 @@ func evictIfFull[V any](all map[string]V) {
 	}
 }
 
-// A throttleMap holds the throttles of targets.
+// A throttleMap holds the throttles of all targets of one service config.
 type throttleMap struct {
 	settings RetryThrottling
 	lastUsed atomic.Pointer[Throttle] // result of the last throttleFor
@@ -56,7 +56,7 @@ type throttleMap struct {
 	byTarget map[string]*Throttle
 }
 
-// throttleFor returns the throttle of a target.
+// throttleFor returns the throttle of a target, and creates it if necessary.
 func (t *throttleMap) throttleFor(target string) *Throttle {
 	if last := t.lastUsed.Load(); last != nil && last.target == target {
 		return last

@@ -11,16 +11,16 @@ import (
 	"github.com/gohedge/hedge/internal/sanitize"
 )
 
-// A value is a JSON value and its path in the config.
+// A value is a JSON value with its path in the service config, for errors.
 type value struct {
 	path string
 	raw  json.RawMessage // nil: the field is missing
 }
 
-// An object is a JSON object and its path in the config. Names of fields match in any case, as in gRPC.
+// An object is a JSON object with its path in the service config. Names of fields match in any case, as in gRPC.
 type object struct {
 	path   string
-	fields map[string]field // keys are names after foldCase
+	fields map[string]field // keyed by foldCase of the name
 }
 
 type field struct {
@@ -28,7 +28,7 @@ type field struct {
 	raw  json.RawMessage
 }
 
-// foldCase returns the same text for all names that are equal under Unicode case folding.
+// foldCase returns a canonical form of name: names that are equal under Unicode case folding have the same form.
 func foldCase(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r
@@ -39,18 +39,18 @@ func foldCase(name string) string {
 	}, name)
 }
 
-// isSet reports whether the value is neither missing nor null.
+// isSet reports whether the field exists and is not null.
 func (v value) isSet() bool { return len(v.raw) > 0 && string(v.raw) != "null" }
 
-// invalidError returns the error for a value that is not want.
+// invalidError returns an error that describes the value and says that it is not want, such as "an array".
 func (v value) invalidError(want string) error {
 	if len(v.raw) == 0 {
-		return fmt.Errorf("%s: it is missing, and is to be %s", v.path, want)
+		return fmt.Errorf("%s: missing; it must be %s", v.path, want)
 	}
 	return fmt.Errorf("%s: %s is not %s", v.path, sanitize.CleanText(string(v.raw)), want)
 }
 
-// parseObject parses an object. It returns nil if the value is not set.
+// parseObject parses a JSON object. It returns nil if the value is not set. It rejects duplicate fields.
 func (v value) parseObject() (*object, error) {
 	if !v.isSet() {
 		return nil, nil
@@ -81,7 +81,7 @@ func (v value) parseObject() (*object, error) {
 
 func (o *object) fieldPath(name string) string { return o.path + "." + name }
 
-// fieldNames returns the sorted names of all fields.
+// fieldNames returns the names of all fields as they are spelled, sorted.
 func (o *object) fieldNames() (all []string) {
 	for _, f := range o.fields {
 		all = append(all, f.name)
@@ -90,12 +90,12 @@ func (o *object) fieldNames() (all []string) {
 	return all
 }
 
-// field returns the value of a field, which may be missing.
+// field returns the value of a field. The value is not set if the field is missing.
 func (o *object) field(name string) value {
 	return value{o.fieldPath(name), o.fields[foldCase(name)].raw}
 }
 
-// parseArray parses a field that is an array. It returns nil if the field is not set.
+// parseArray returns the elements of a field that is an array. It returns nil if the field is not set.
 func (o *object) parseArray(name string) (all []value, err error) {
 	v := o.field(name)
 	if !v.isSet() {

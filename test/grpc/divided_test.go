@@ -414,7 +414,7 @@ func TestR4WhatIsSentOnceIsToldOncePerMethodAndReason(t *testing.T) {
 		}
 		all := lines()
 		require.Len(t, all, 1, "%q", all)
-		assert.Contains(t, all[0], "method="+read+` because="a copy of its request would not be the same"`)
+		assert.Contains(t, all[0], "method="+read+` because="its request cannot be copied"`)
 		call(t.Context(), read, nil, anyOption{grpc.WaitForReady(true)})
 		call(t.Context(), "/a.B/GetC", new([]byte))
 		assert.Len(t, lines(), 2)
