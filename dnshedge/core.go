@@ -72,7 +72,7 @@ func newCore(conf *Client) (*core, error) {
 	if err := c.clientSettings.init(engineConfig, conf.Name, conf.Observers, conf.Logger, &c.count.observerPanics); err != nil {
 		return nil, err
 	}
-	c.trace = conf.Trace.recoverPanics(func(value any) { c.log.LogPanicIn("Trace", value) })
+	c.trace = conf.Trace.recoverPanics(func(value any) { c.log.LogPanic("Trace", value) })
 	if conf.Cache != nil {
 		c.cacheClient = conf.Cache.addClient()
 	}

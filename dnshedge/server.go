@@ -224,7 +224,7 @@ func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 		if p := recover(); p != nil {
 			verdict = Ignore
 			if core, err := s.Client.getCore(); err == nil {
-				core.log.LogPanicIn("Server.Admit", p)
+				core.log.LogPanic("Server.Admit", p)
 			}
 		}
 	}()

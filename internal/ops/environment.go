@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// An Environment holds the settings of the environment variables HEDGE_MODE and HEDGE_DISABLED.
+// An Environment holds the settings from the environment variables HEDGE_MODE and HEDGE_DISABLED.
 type Environment struct {
-	Shadow  bool   // hedges are only counted
+	Shadow  bool   // shadow mode: hedges are counted and not sent
 	Audit   bool   // hedging is audited; for DNS it is not
-	Off     string // the variable that switches hedging off; "": none does
-	Invalid string // the variable whose value has no meaning; "": there is none
+	Off     string // name of the variable that switches hedging off; "": no variable does
+	Invalid string // name of the variable with an invalid value; "": all values are valid
 }
 
-// ReadEnvironment reads the variables, by which operators override settings of a program that they cannot change. An adapter calls it
-// once, when it is made or first used. The doc comment of package hedge lists the values for users.
+// ReadEnvironment reads the environment variables, by which operators override the settings of a program. An adapter calls it once, when it
+// is made or first used. The doc comment of package hedge lists the values.
 //
-// An invalid value sends no hedges, because most valid values do not either, and because a call without hedges is always safe.
+// If a value is invalid, the result allows no hedges, because a call without hedges is always safe.
 func ReadEnvironment() (e Environment) {
 	word := func(name string) string { return strings.ToLower(strings.TrimSpace(os.Getenv(name))) }
 	switch word("HEDGE_MODE") {

@@ -14,23 +14,23 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Log logs the changes of state of one client or Limiter. It is safe for concurrent use.
+// A Log logs changes of the state of one client or Limiter. It is safe for concurrent use.
 type Log struct {
-	out          *slog.Logger  // nil: only warnings of logWarning and panics are logged, to slog.Default
-	prefix       string        // of messages
+	out          *slog.Logger  // nil: only panics and the warnings of logWarning are logged, to slog.Default
+	prefix       string        // prefix of messages
 	panics       *atomic.Int64 // number of panics of observers and loggers
 	panicLogged  atomic.Bool   // a panic was logged
 	nestedLogged atomic.Bool   // nested hedging was logged
 
 	prepareErrorLogged atomic.Bool  // an error of Prepare was logged
 	boundPartCount     atomic.Int32 // length of boundParts
-	boundParts         sync.Map     // the parts of requests for which a call was logged as bound to its host
+	boundParts         sync.Map     // names of request parts, such as headers, that WarnOfBoundRequest has logged
 	heldBackKeyCount   atomic.Int32 // length of heldBackKeys
-	heldBackKeys       sync.Map     // the keys for which a delayed result was logged
+	heldBackKeys       sync.Map     // keys that LogHeldBack has logged
 }
 
-// NewLog returns a Log that writes to l, which may be nil. Messages begin with the prefix and have the attributes protocol and, if it is not empty,
-// client. Panics of observers and loggers are counted in panics.
+// NewLog returns a Log that writes to l, which may be nil. Each message begins with the prefix. Each record has the attribute protocol and,
+// if it is not empty, the attribute client. Panics of observers and of the logger are counted in panics.
 func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int64) *Log {
 	if l != nil {
 		l = l.With("protocol", protocol)
@@ -41,10 +41,10 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 	return &Log{out: l, prefix: prefix + ": ", panics: panics}
 }
 
-// IsDiscarded reports whether [Log.Log] does nothing.
+// IsDiscarded reports whether [Log.Log] discards its messages, because there is no logger.
 func (l *Log) IsDiscarded() bool { return l.out == nil }
 
-// LogEnvironment logs the variable of the environment that switches hedging off, and a variable with an invalid value.
+// LogEnvironment logs the environment variable that switches hedging off, and the variable that has an invalid value.
 func (l *Log) LogEnvironment(e Environment) {
 	if e.Invalid != "" {
 		l.warnOfInvalidVariable(e.Invalid, os.Getenv(e.Invalid))
@@ -59,8 +59,8 @@ func (l *Log) warnOfInvalidVariable(name, value string) {
 		slog.String("variable", name), slog.String("value", sanitize.CleanText(value)))
 }
 
-// WarnOfSmallBudget warns if the settings allow no hedge at all. It also logs a budget below one percent of the calls: a program that confuses a fraction
-// with a percentage sets 0.1 for ten percent.
+// WarnOfSmallBudget warns if the settings allow no hedge at all. It logs a budget below one percent of the calls, because a program that
+// confuses fractions with percentages may set 0.1 for ten percent.
 func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 	switch {
 	case maxHedges == 0 || budgetPercent == 0:
@@ -71,7 +71,7 @@ func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 	}
 }
 
-// WarnOfSmallRouteBudget logs a budget of a route below one percent of its calls. 0 means that the route has no budget.
+// WarnOfSmallRouteBudget logs a budget of a route below one percent of the route's calls. A budget of 0 means that the route has none.
 func (l *Log) WarnOfSmallRouteBudget(route string, budgetPercent float64) {
 	if budgetPercent > 0 && budgetPercent < 1 {
 		l.Log(slog.LevelInfo, "the budget of a route is less than 1 % of its calls", slog.String("route", sanitize.CleanText(route)),
@@ -79,40 +79,42 @@ func (l *Log) WarnOfSmallRouteBudget(route string, budgetPercent float64) {
 	}
 }
 
-// WarnOfNestedHedging warns of the first call that is within a hedged call to the same target.
+// WarnOfNestedHedging warns when a call is made within a hedged call to the same target. Only the first such call is logged.
 func (l *Log) WarnOfNestedHedging(call string) {
 	if !l.nestedLogged.Swap(true) {
-		l.logWarning("again", "hedging around hedging: what is hedged above is sent once here", slog.String("call", sanitize.CleanText(call)))
+		l.logWarning("again", "nested hedging: a call within a hedged call is sent once", slog.String("call", sanitize.CleanText(call)))
 	}
 }
 
-// onceLogged holds the names of warnings that were logged to slog.Default. The process logs each once, because programs can make many clients.
+// onceLogged holds the names of the warnings that were logged to slog.Default. The process logs each of them once, even if the program
+// makes many clients.
 var onceLogged sync.Map
 
-// WarnOfPrepareError warns of the first error of a Prepare function.
+// WarnOfPrepareError warns of an error of a Prepare function. Only the first error is logged.
 func (l *Log) WarnOfPrepareError(err error) {
 	if !l.prepareErrorLogged.Swap(true) {
-		l.logWarning("unprepared", "a request was not prepared for an endpoint; later ones are not logged", slog.String("error", sanitize.CleanText(err.Error())))
+		l.logWarning("unprepared", "a request could not be prepared for another endpoint; later errors are not logged", slog.String("error", sanitize.CleanText(err.Error())))
 	}
 }
 
-// WarnOfBoundRequest warns that calls with a part, such as a header, cannot be sent to another endpoint: once for each part, and eight times at most.
+// WarnOfBoundRequest warns that calls with the given part, such as a header, cannot be sent to another endpoint. It logs each part once,
+// and at most eight parts.
 func (l *Log) WarnOfBoundRequest(with string) {
 	if _, known := l.boundParts.Load(with); known || l.boundPartCount.Load() >= 8 {
 		return
 	}
 	if _, known := l.boundParts.LoadOrStore(with, true); !known && l.boundPartCount.Add(1) <= 8 {
-		l.logWarning("stays "+with, "calls with something that no endpoint keeps or drops stay where they are made for", slog.String("with", sanitize.CleanText(with)))
+		l.logWarning("stays "+with, "calls are not sent to other endpoints, because they have a part for which the endpoints have no rule", slog.String("with", sanitize.CleanText(with)))
 	}
 }
 
-// LogHeldBack logs, once for each key and for 64 keys at most, that the first call of a function delays the result of a hedge.
+// LogHeldBack logs that the first call of a function delays the result of a hedge. It logs each key once, and at most 64 keys.
 func (l *Log) LogHeldBack(key string) {
 	if _, known := l.heldBackKeys.Load(key); known || l.heldBackKeyCount.Load() >= 64 {
 		return
 	}
 	if _, known := l.heldBackKeys.LoadOrStore(key, true); !known && l.heldBackKeyCount.Add(1) <= 64 {
-		l.Log(slog.LevelInfo, "a hedge has answered, and the first call of the function does not return: Do gains nothing where the function ignores its context, see DoDetached",
+		l.Log(slog.LevelInfo, "a hedge has answered, but Do waits for the first call of the function, which ignores its context; DoDetached does not wait",
 			slog.String("key", sanitize.CleanText(key)))
 	}
 }
@@ -127,7 +129,7 @@ func (l *Log) logWarning(name, message string, attrs ...slog.Attr) {
 	l.logAlways(slog.LevelWarn, message, attrs...)
 }
 
-// LogSwitch logs that hedging was switched on or off, and by which function or variable.
+// LogSwitch logs that hedging was switched on or off. The argument by names the function or the variable that did it.
 func (l *Log) LogSwitch(on bool, by string) {
 	if on {
 		l.Log(slog.LevelInfo, "enabled", slog.String("by", by))
@@ -136,13 +138,14 @@ func (l *Log) LogSwitch(on bool, by string) {
 	}
 }
 
-// LogObserverPanic counts a panic of an observer, and logs the first one. It is called during the recovery, so that the stack is that of the panic.
+// LogObserverPanic counts a panic of an observer, and logs the first one. It must be called in the deferred function that recovers, so that
+// the stack is that of the panic.
 func (l *Log) LogObserverPanic(o observe.Observer, value any) {
-	l.LogPanicIn(fmt.Sprintf("%T", o), value)
+	l.LogPanic(fmt.Sprintf("%T", o), value)
 }
 
-// LogPanicIn is LogObserverPanic for a panic of another function that receives events.
-func (l *Log) LogPanicIn(observer string, value any) {
+// LogPanic does the same as LogObserverPanic for a panic of another function that receives events.
+func (l *Log) LogPanic(observer string, value any) {
 	l.panics.Add(1)
 	if l.panicLogged.Swap(true) {
 		return
@@ -151,7 +154,7 @@ func (l *Log) LogPanicIn(observer string, value any) {
 		slog.String("observer", observer), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 }
 
-// changeMessages are the log messages for the start and the end of a condition.
+// changeMessages are the log messages for the begin (bad) and the end (good) of a condition.
 var changeMessages = [...]struct{ bad, good string }{
 	policy.KindPause:    {"paused", "resumed"},
 	policy.KindBudget:   {"budget exhausted", "budget refilled"},
@@ -180,7 +183,7 @@ func (l *Log) logVerdict(key observe.KeyInfo, v observe.Audit) {
 	l.Log(level, message, attrs...)
 }
 
-// LogChange logs a change of the state of a key.
+// LogChange logs that a condition of a key has begun or ended.
 func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 	if change.Kind == policy.KindVerdict {
 		l.logVerdict(key, change.Audit)
@@ -190,7 +193,7 @@ func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 	if change.Bad {
 		message = changeMessages[change.Kind].bad
 	}
-	if change.Bad && change.Kind != policy.KindBudget { // a spent budget is no fault
+	if change.Bad && change.Kind != policy.KindBudget { // an exhausted budget needs no action
 		level = slog.LevelWarn
 	}
 	attrs := []slog.Attr{slog.String("host", sanitize.CleanText(key.Host))}
@@ -212,14 +215,14 @@ func (l *Log) LogChange(key observe.KeyInfo, change policy.Change) {
 	l.Log(level, message, attrs...)
 }
 
-// Log logs a message if there is a logger. A panic of the logger is counted and recovered.
+// Log logs a message. Without a logger, it does nothing. A panic of the logger is recovered and counted.
 func (l *Log) Log(level slog.Level, message string, attrs ...slog.Attr) {
 	if !l.IsDiscarded() {
 		l.logAlways(level, message, attrs...)
 	}
 }
 
-// logAlways is Log with slog.Default in place of a missing logger.
+// logAlways does the same as Log, but uses slog.Default if there is no logger.
 func (l *Log) logAlways(level slog.Level, message string, attrs ...slog.Attr) {
 	defer func() {
 		if recover() != nil {

@@ -53,7 +53,7 @@ func TestInterceptorsInARowHedgeOnce(t *testing.T) {
 					emptyCall(t, testpb.NewTestServiceClient(conn), method == stream)
 				}
 				assert.Equal(t, 2*(1+2), server.Attempts())
-				assert.Equal(t, []string{`WARN "hedging around hedging: what is hedged above is sent once here" call=` + method}, j.Take())
+				assert.Equal(t, []string{`WARN "nested hedging: a call within a hedged call is sent once" call=` + method}, j.Take())
 			})
 		})
 	}

@@ -28,7 +28,7 @@ func layered(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-const againLine = `WARN "hedging around hedging: what is hedged above is sent once here" call=catalog.test`
+const againLine = `WARN "nested hedging: a call within a hedged call is sent once" call=catalog.test`
 
 // TestHedgingAroundHedgingHedgesOnce has clients that are hedged twice over, with and without others in between.
 func TestHedgingAroundHedgingHedgesOnce(t *testing.T) {
