@@ -66,7 +66,7 @@ func (c *Client) Import(r io.Reader) error {
 
 func (c *core) exportState(now time.Time) []byte {
 	servers := c.servers.pool.AllServers()
-	b := envelope.Begin(now)
+	b := envelope.Header(now)
 	b = binary.AppendUvarint(b, uint64(len(servers)))
 	for _, s := range servers {
 		b = s.AppendLatencies(b, now)
@@ -77,7 +77,7 @@ func (c *core) exportState(now time.Time) []byte {
 	if cache := c.conf.Cache; cache != nil {
 		all, n = cache.appendAnswers(now, maxExport-len(b)-64, c.cacheClient)
 	}
-	return decode.End(append(binary.AppendUvarint(b, n), all...))
+	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
 // appendAnswers appends the stored answers of the Client with the number of, and those of Cache.Set. It returns at most

@@ -10,34 +10,33 @@ import (
 	"time"
 )
 
-// MaxAge is how old an export may be: what is older says nothing about today.
+// MaxAge is the maximum age of an export. Older latencies say too little about today's.
 const MaxAge = 24 * time.Hour
 
-// ErrDamaged says that an export is not as it was written.
+// ErrDamaged is the error for an export that was modified or cut off.
 var ErrDamaged = errors.New("the export is damaged or cut off")
 
-// version is that of the format of all exports.
+// version is the version of the format of all exports.
 const version = "1"
 
-// An Envelope is the frame of an export: in front a line with its name and version, and the time in Unix nanoseconds as a
-// Varint; at the end a checksum.
+// An Envelope describes the frame of an export. The header is a line with name and version, and the time in Unix nanoseconds as a Varint. A
+// checksum follows the content.
 type Envelope struct {
-	Name    string // of the content, with a space at its end
-	Foreign error  // is returned by Open for anything else
-	Max     int    // bytes of an export
+	Name    string // name of the content, with a space at its end
+	Foreign error  // error that Open returns if the name differs
+	Max     int    // maximum size of an export in bytes
 }
 
-// Begin returns the beginning of an export.
-func (e *Envelope) Begin(now time.Time) []byte {
+// Header returns the header of an export that is written at the time now.
+func (e *Envelope) Header(now time.Time) []byte {
 	return binary.AppendVarint([]byte(e.Name+version+"\n"), now.UnixNano())
 }
 
-// End ends the export that b is.
-func End(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)) }
+// AppendChecksum returns b, an export with header and content, with the checksum appended.
+func AppendChecksum(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)) }
 
-// Open reads an export, and returns the time since it was written and its content. It
-// returns an error if that is no export of this kind, larger than Max, or older than MaxAge. The time is never negative: an
-// export from a clock that is ahead counts as written now.
+// Open reads an export. It returns the time since the export was written, and its content. It returns an error if the export has another
+// name or version, is damaged, larger than Max, or older than MaxAge. If the clock of the writer was ahead, the time is 0.
 func (e *Envelope) Open(r io.Reader, now time.Time) (passed time.Duration, d Decoder, err error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(e.Max)+1))
 	if err != nil {

@@ -20,7 +20,7 @@ var (
 )
 
 func TestWhatIsPutIntoAnEnvelopeComesOut(t *testing.T) {
-	b := decode.End(decode.AppendBytes(letters.Begin(epoch), "abc"))
+	b := decode.AppendChecksum(decode.AppendBytes(letters.Header(epoch), "abc"))
 	passed, d, err := letters.Open(bytes.NewReader(b), epoch.Add(time.Hour))
 	require.NoError(t, err)
 	assert.Equal(t, time.Hour, passed)
@@ -31,23 +31,23 @@ func TestWhatIsPutIntoAnEnvelopeComesOut(t *testing.T) {
 // TestOpenTakesAnExportFromAClockAheadAsWrittenNow has clocks that are ahead by as much as an export can say.
 func TestOpenTakesAnExportFromAClockAheadAsWrittenNow(t *testing.T) {
 	for _, ahead := range []time.Duration{1, time.Hour, 48 * time.Hour, time.Unix(0, math.MaxInt64).Sub(epoch)} {
-		passed, _, err := letters.Open(bytes.NewReader(decode.End(letters.Begin(epoch.Add(ahead)))), epoch)
+		passed, _, err := letters.Open(bytes.NewReader(decode.AppendChecksum(letters.Header(epoch.Add(ahead)))), epoch)
 		require.NoError(t, err, ahead)
 		assert.Zero(t, passed, ahead)
 	}
 }
 
 func TestWhatIsWrongWithAnEnvelopeIsSaid(t *testing.T) {
-	right := decode.End(letters.Begin(epoch))
+	right := decode.AppendChecksum(letters.Header(epoch))
 	changed := bytes.Clone(right)
 	changed[len(changed)-1] ^= 1
 	other := bytes.Replace(right, []byte(" 1\n"), []byte(" 2\n"), 1)
 	for want, b := range map[string][]byte{
 		"foreign": []byte("something else"),
-		`the export is of version "2", and only "1" is known`: decode.End(other),
+		`the export is of version "2", and only "1" is known`: decode.AppendChecksum(other),
 		decode.ErrDamaged.Error():                             changed,
 		"the export is larger than 1 MiB":                     make([]byte, 1<<20+1),
-		"the export is 24h0m1s old, more than":                decode.End(letters.Begin(epoch.Add(-decode.MaxAge - time.Second))),
+		"the export is 24h0m1s old, more than":                decode.AppendChecksum(letters.Header(epoch.Add(-decode.MaxAge - time.Second))),
 	} {
 		_, _, err := letters.Open(bytes.NewReader(b), epoch)
 		require.ErrorContains(t, err, want)

@@ -54,10 +54,10 @@ func (e *Engine) Export(w io.Writer, now time.Time) error {
 			n++
 		}
 	}
-	out := append(binary.AppendUvarint(envelope.Begin(now), n), all...)
+	out := append(binary.AppendUvarint(envelope.Header(now), n), all...)
 	out = append(binary.AppendUvarint(out, judged), verdicts...)
 	out = append(binary.AppendUvarint(out, braked), brakes...)
-	_, err := w.Write(decode.End(out))
+	_, err := w.Write(decode.AppendChecksum(out))
 	return err
 }
 

@@ -55,7 +55,7 @@ func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 // encodeExport returns an export. It omits expired zones, zones larger than maxZoneBytes, and zones that do not fit
 // maxExport.
 func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []byte {
-	b := decode.AppendBytes(f.appendServers(exportEnvelope.Begin(now), now), source)
+	b := decode.AppendBytes(f.appendServers(exportEnvelope.Header(now), now), source)
 	var all []byte
 	n := 0
 	for _, z := range zones {
@@ -68,7 +68,7 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 		n++
 	}
 	b = binary.AppendUvarint(b, uint64(n))
-	return decode.End(append(b, all...))
+	return decode.AppendChecksum(append(b, all...))
 }
 
 // appendServers appends the window of first round trip times, and the servers that have answered within
