@@ -14,24 +14,24 @@ import (
 	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
-// A Mux finds the value of the most specific pattern that matches a request. The zero Mux has no pattern. Once all are
-// added it is safe for concurrent use.
+// A Mux finds the value of the most specific pattern that matches a request. The zero Mux has no patterns. After the last Add, it is safe
+// for concurrent use.
 type Mux[T any] struct {
-	mux   *http.ServeMux
-	all   map[string]*entry[T] // by the patterns of mux
-	fewer sync.Map             // of *Mux[T], by the pattern that they lack
+	mux     *http.ServeMux
+	all     map[string]*entry[T] // by pattern
+	subsets sync.Map             // *Mux[T] without one pattern, by that pattern; see withoutPattern
 }
 
-// An entry is a handler, because a ServeMux finds handlers only.
+// An entry holds the value of a pattern. It is a handler, because a ServeMux only finds handlers.
 type entry[T any] struct {
 	value T
-	at    string // the line that gave it
+	at    string // source line that gives the pattern
 }
 
 func (*entry[T]) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
-// Add adds a pattern with its value. The argument at is the source line that gives the pattern; an error about two conflicting patterns
-// names the lines of both.
+// Add adds a pattern with its value. The argument at is the source line that gives the pattern. An error about two conflicting patterns
+// names the source lines of both.
 func (m *Mux[T]) Add(pattern, at string, value T) error {
 	method := pattern[:max(strings.IndexAny(pattern, " \t"), 0)]
 	if method != strings.ToUpper(method) {
@@ -39,7 +39,7 @@ func (m *Mux[T]) Add(pattern, at string, value T) error {
 	}
 	if i := strings.IndexByte(pattern, '/'); i > len(method) {
 		host := strings.TrimLeft(pattern[len(method):i], " \t")
-		if _, _, err := net.SplitHostPort(host); err == nil { // a ServeMux asks for the host of a request without its port
+		if _, _, err := net.SplitHostPort(host); err == nil { // a ServeMux removes the port from the host of a request
 			return fmt.Errorf("host %q has a port, and a pattern is for all ports of a host", host)
 		}
 		// A ServeMux compares the names of hosts byte by byte.
@@ -56,7 +56,7 @@ func (m *Mux[T]) Add(pattern, at string, value T) error {
 	return nil
 }
 
-// registerPattern adds a pattern to a mux. Its error is what the mux panics with.
+// registerPattern adds a pattern to a mux. If the mux panics, registerPattern returns the text of the panic as an error.
 func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -67,8 +67,8 @@ func registerPattern(mux *http.ServeMux, pattern string, h http.Handler) (err er
 	return nil
 }
 
-// withSourceLine returns the error of a ServeMux about a pattern. If the pattern conflicts with another pattern, the text names the source lines of
-// both, in place of lines of this package.
+// withSourceLine adds source lines to err, which is the error of a ServeMux about a pattern. If the pattern conflicts with another one, the
+// new error names the source lines of both patterns.
 func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 	_, details, conflict := strings.Cut(err.Error(), "):\n")
 	if !conflict {
@@ -84,10 +84,10 @@ func (m *Mux[T]) withSourceLine(err error, pattern string, e *entry[T]) error {
 }
 
 // Find returns the value of the pattern whose handler a ServeMux would call for a request to the host. It ignores patterns for which a
-// ServeMux would redirect.
+// ServeMux would redirect. ok is false if no pattern matches.
 //
-// Some servers read an unclean path, such as "//a" or "/x/../a", as "/a", and other servers do not. For such a path, Find returns the
-// value of "/a", and reports that the path is not clean.
+// Some servers read an unclean path, such as "//a" or "/x/../a", as "/a", and other servers do not. For such a path, Find returns the value
+// of "/a", and clean is false.
 func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool) {
 	if m.mux == nil {
 		return value, true, false
@@ -105,11 +105,11 @@ func (m *Mux[T]) Find(method, host string, u *url.URL) (value T, clean, ok bool)
 	} else if u.Path == "" {
 		to = &url.URL{Path: sent}
 	}
-	value, ok = m.serving(&http.Request{Method: cmp.Or(method, http.MethodGet), Host: httpattempt.HostOnly(host), URL: to})
+	value, ok = m.findClean(&http.Request{Method: cmp.Or(method, http.MethodGet), Host: httpattempt.HostOnly(host), URL: to})
 	return value, to.Path == sent, ok
 }
 
-// cleanPath returns the path as a server reads it that removes "//", "." and ".." from paths.
+// cleanPath returns the path without the elements "." and ".." and without repeated slashes, as many servers read it.
 func cleanPath(p string) string {
 	clean := path.Clean("/" + p)
 	if p[len(p)-1] == '/' && clean != "/" {
@@ -118,8 +118,8 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// serving returns the value of the pattern that matches a request with a clean path.
-func (m *Mux[T]) serving(req *http.Request) (value T, ok bool) {
+// findClean returns the value of the pattern that matches a request whose path is clean.
+func (m *Mux[T]) findClean(req *http.Request) (value T, ok bool) {
 	h, pattern := m.mux.Handler(req)
 	if to, ok := h.(*entry[T]); ok {
 		return to.value, true
@@ -127,12 +127,12 @@ func (m *Mux[T]) serving(req *http.Request) (value T, ok bool) {
 	if pattern == "" {
 		return value, false
 	}
-	return m.without(pattern).serving(req) // the pattern only redirects, as from "/items" to "/items/"
+	return m.withoutPattern(pattern).findClean(req) // the pattern only redirects, as from "/items" to "/items/"
 }
 
-// without returns a Mux of all patterns but the given pattern.
-func (m *Mux[T]) without(pattern string) *Mux[T] {
-	if known, ok := m.fewer.Load(pattern); ok {
+// withoutPattern returns a Mux with all patterns of m except the given one.
+func (m *Mux[T]) withoutPattern(pattern string) *Mux[T] {
+	if known, ok := m.subsets.Load(pattern); ok {
 		return known.(*Mux[T])
 	}
 	others := &Mux[T]{mux: http.NewServeMux(), all: make(map[string]*entry[T])}
@@ -142,6 +142,6 @@ func (m *Mux[T]) without(pattern string) *Mux[T] {
 			others.mux.Handle(p, to)
 		}
 	}
-	known, _ := m.fewer.LoadOrStore(pattern, others)
+	known, _ := m.subsets.LoadOrStore(pattern, others)
 	return known.(*Mux[T])
 }

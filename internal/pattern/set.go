@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// A Set is patterns of [http.ServeMux], and of gRPC methods. A gRPC call is the request "POST /pkg.Service/Method" to
-// its authority. "/pkg.Service/*" and "/*" match gRPC calls and nothing else. The zero Set, and a nil one, match nothing.
-// Once all patterns are added it is safe for concurrent use.
+// A Set is a set of patterns of [http.ServeMux] and of gRPC methods. The zero Set and a nil Set match nothing. After the last Add, a Set is
+// safe for concurrent use.
+//
+// A gRPC call is the request "POST /pkg.Service/Method" to its authority. The patterns "/pkg.Service/*" and "/*" match only gRPC calls.
 type Set struct {
-	muxes          []*Mux[struct{}] // several, because patterns of one must not conflict, and may here
+	muxes          []*Mux[struct{}] // several, because patterns of a Set may conflict, and those of a Mux must not
 	methodPatterns map[string]bool  // "/pkg.Service/*" and "/*"
 }
 
@@ -51,13 +52,13 @@ func (s *Set) Match(method, host string, u *url.URL) bool {
 	return false
 }
 
-// MatchCall reports whether a pattern matches a gRPC call of a method, "/pkg.Service/Method", to an authority.
+// MatchCall reports whether a pattern matches a gRPC call to the authority. The method has the form "/pkg.Service/Method".
 func (s *Set) MatchCall(method, authority string) bool {
 	return s.MatchMethod(method) || s.Match(http.MethodPost, authority, &url.URL{Path: method})
 }
 
-// MatchMethod reports whether "/*" or "/pkg.Service/*" matches a gRPC method. Neither matches an unclean path, or a path without a service
-// or a method: an HTTP handler behind a Limiter may take it for another path.
+// MatchMethod reports whether the Set has "/*" or the "/pkg.Service/*" of the gRPC method. It is false for an unclean path, and for a path
+// without a service or a method, because an HTTP handler behind a Limiter may read that as another path.
 func (s *Set) MatchMethod(method string) bool {
 	if s == nil || s.methodPatterns == nil || path.Clean(method) != method {
 		return false
@@ -69,7 +70,7 @@ func (s *Set) MatchMethod(method string) bool {
 	return s.methodPatterns["/*"] || s.methodPatterns[service+"*"]
 }
 
-// IsMethodPattern reports whether pattern is one of gRPC methods: /pkg.Service/Method, /pkg.Service/* or /*.
+// IsMethodPattern reports whether pattern is a pattern of gRPC methods: /pkg.Service/Method, /pkg.Service/* or /*.
 func IsMethodPattern(pattern string) bool {
 	service, method, ok := strings.Cut(strings.TrimPrefix(pattern, "/"), "/")
 	return pattern == "/*" || strings.HasPrefix(pattern, "/") && ok && service != "" && method != "" &&
