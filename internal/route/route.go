@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Policy has the fields of the public type Policy, which documents them.
+// A Policy holds the settings of a route. The public type Policy documents its fields.
 type Policy struct {
 	Off           bool
 	Hedgeable     bool
@@ -25,25 +25,25 @@ type Policy struct {
 // A Route is the policy for the calls that match a pattern.
 type Route struct {
 	Pattern string
-	Line    string // source line of the program that gives the route, for errors
+	Line    string // source line of the program that registers the route, for errors
 	Policy
 	withoutHedgeable *Route // the same route without Hedgeable; nil for itself
 }
 
-// Unrouted is the route of calls that match no pattern.
+// Unrouted is the route of calls that match no pattern. Its Policy is zero.
 var Unrouted = new(Route)
 
-// A Table finds the route of a call. Routes are registered and compiled before the first call. A nil Table has no routes.
+// A Table finds the route of a call. Routes must be registered and compiled before the first call. A nil Table has no routes.
 type Table struct {
 	mux        pattern.Mux[*Route]
 	exact      map[string]*Route // by pattern
 	registered []Route
 }
 
-// Validate returns an error that names the field and the value if r makes no sense.
+// Validate returns an error that names the invalid field and its value, or nil if r is valid.
 func (r Route) Validate() error { return new(Table).addRoute(r) }
 
-// Register adds r. The route has no effect before Compile.
+// Register adds r. The route takes effect when Compile is called.
 func (t *Table) Register(r Route) { t.registered = append(t.registered, r) }
 
 // Registered returns the routes in the order of their registration; none for a nil Table.
@@ -54,8 +54,8 @@ func (t *Table) Registered() []Route {
 	return t.registered
 }
 
-// Compile puts the registered routes in force for a protocol: "http", "grpc" or "func". The error names a pattern or a field that the protocol does
-// not have, or a pattern that conflicts with another one.
+// Compile makes the registered routes effective for a protocol: "http", "grpc" or "func". It returns an error if a route is invalid, the
+// protocol does not support its pattern or one of its fields, or two patterns conflict.
 func (t *Table) Compile(protocol string) error {
 	for _, r := range t.Registered() {
 		if protocol == "grpc" && !pattern.IsMethodPattern(r.Pattern) {
@@ -93,8 +93,8 @@ func (t *Table) addRoute(r Route) error {
 	return nil
 }
 
-// MatchRequest returns the route of an HTTP request, [Unrouted] if no pattern matches. The URL must not be nil. The route of a request whose path is
-// not clean has no effect of Hedgeable: the server may read the path differently.
+// MatchRequest returns the route of an HTTP request; [Unrouted] if no pattern matches. The URL of the request must not be nil. If its path
+// is not clean, the route is returned without Hedgeable, because the server may read the path differently.
 func (t *Table) MatchRequest(req *http.Request) *Route {
 	r, clean, ok := t.mux.Find(req.Method, httpattempt.HostName(req.URL.Scheme, cmp.Or(req.Host, req.URL.Host)), req.URL)
 	switch {
@@ -106,7 +106,7 @@ func (t *Table) MatchRequest(req *http.Request) *Route {
 	return r
 }
 
-// MatchMethod returns the route of a gRPC method, nil if no pattern matches.
+// MatchMethod returns the route of a gRPC method; nil if no pattern matches.
 func (t *Table) MatchMethod(method string) *Route {
 	service := method[:strings.LastIndexByte(method, '/')+1]
 	for _, pattern := range [...]string{method, service + "*", "/*"} {
@@ -117,8 +117,8 @@ func (t *Table) MatchMethod(method string) *Route {
 	return nil
 }
 
-// RouteOfKey returns the route of a latency key whose route has the given name, [Unrouted] if there is none. The name is a method for gRPC, and otherwise a
-// pattern.
+// RouteOfKey returns the route for the route name of a latency key; [Unrouted] if there is none. For gRPC, the name is a method, otherwise
+// a pattern.
 func (t *Table) RouteOfKey(protocol, name string) *Route {
 	if t == nil {
 		return Unrouted
