@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// States is a bounded table of the states of evicted keys. When it is full, it deletes the states that were learned from the fewest
-// calls. Each hour of age halves the number of calls that counts. So an attacker needs as many calls to delete a state as the state was
-// learned from. The zero value is an empty table. It is not safe for concurrent use.
+// States is a bounded table of the states of evicted keys. The zero value is an empty table. It is not safe for concurrent use.
+//
+// A full table deletes the states that were learned from the fewest calls. Each hour of age halves the number of calls that counts. So to
+// displace a state, an attacker needs about as many calls as the state was learned from.
 type States[K comparable, V any] struct {
 	all map[K]state[V]
 }
@@ -21,8 +22,8 @@ type state[V any] struct {
 	worth float64 // log2 of the number of calls, plus the time of Put in hours
 }
 
-// Put stores v, which was learned from the given number of calls, and keeps at most limit states. The time at may be from any
-// monotonic clock.
+// Put stores v, which was learned from the given number of calls. If the table has more than limit states then, it deletes some. The
+// argument at is the time of any monotonic clock.
 func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int) {
 	if s.all == nil {
 		s.all = make(map[K]state[V])
@@ -33,7 +34,7 @@ func (s *States[K, V]) Put(key K, v V, calls int64, at time.Duration, limit int)
 	}
 }
 
-// trim deletes the states with the least worth until the given number of states is left.
+// trim deletes the states with the smallest worth until the given number of states is left.
 func (s *States[K, V]) trim(left int) {
 	type entry struct {
 		key   K
@@ -49,18 +50,17 @@ func (s *States[K, V]) trim(left int) {
 	}
 }
 
-// Take removes the state of a key. It returns the state and the number of calls from which the state was learned.
+// Take removes the state of a key and returns it with the number of calls from which it was learned. ok is false if there is none.
 func (s *States[K, V]) Take(key K) (v V, calls int64, ok bool) {
 	k, ok := s.all[key]
 	delete(s.all, key)
 	return k.value, k.calls, ok
 }
 
-// Len returns the number of states.
 func (s *States[K, V]) Len() int { return len(s.all) }
 
-// Each calls f for each state, with the number of calls from which the state was learned. It deletes the states for which f returns
-// false. Changes of v are stored.
+// Each calls f for each state, with the number of calls from which it was learned. If f returns true, Each stores the changes that f made
+// to v. If f returns false, it deletes the state.
 func (s *States[K, V]) Each(f func(key K, v *V, calls int64) bool) {
 	for key, k := range s.all {
 		if f(key, &k.value, k.calls) {
