@@ -11,14 +11,14 @@ import (
 type Semaphore struct {
 	mu                 sync.Mutex
 	capacity, acquired int
-	waiters            list.List // of channels, each closed when its owner gets a place; empty while a place is free
+	waiters            list.List // of channels, each closed when its owner gets a permit; empty while a permit is free
 }
 
-// New returns a Semaphore of n permits, all of which are free.
+// New returns a Semaphore with n free permits. Its queue is first in, first out.
 func New(n int) *Semaphore { return &Semaphore{capacity: n} }
 
-// Acquire takes a permit, and waits in the queue if none is free. If ctx has ended, or ends first, Acquire takes no permit and returns
-// the error of ctx.
+// Acquire takes a permit. If none is free, it waits in the queue. If ctx has ended or ends first, Acquire takes no permit and returns the
+// error of ctx.
 func (s *Semaphore) Acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (s *Semaphore) Release() {
 	s.wakeWaiters()
 }
 
-// wakeWaiters grants free permits to the callers that have waited longest. The caller holds mu.
+// wakeWaiters grants free permits to the longest waiting callers. The caller holds mu.
 func (s *Semaphore) wakeWaiters() {
 	for s.acquired < s.capacity && s.waiters.Len() > 0 {
 		close(s.waiters.Remove(s.waiters.Front()).(chan struct{}))
