@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A Deadline closes a channel at a time that can be changed. The zero value has no time. It is safe for concurrent use, and must not be
-// copied.
+// A Deadline closes a channel when a time has come. The time can be changed. The zero value has no time, so its channel stays open. It is
+// safe for concurrent use, and must not be copied.
 type Deadline struct {
 	mu    sync.Mutex // guards the fields below
 	timer *time.Timer
 	ch    chan struct{}
 }
 
-// Passed returns a channel that is closed when the deadline passes. After a deadline has passed, Set makes a new channel.
+// Passed returns a channel that is closed when the deadline passes. After that, the next Set replaces the channel.
 func (d *Deadline) Passed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -24,8 +24,8 @@ func (d *Deadline) Passed() <-chan struct{} {
 	return d.ch
 }
 
-// Set changes the deadline; the zero time removes it. If the old deadline has not passed, the channels that Passed has returned stay
-// valid for the new deadline.
+// Set changes the deadline; the zero time removes it. If the old deadline has not passed, channels that Passed has returned before apply to
+// the new deadline.
 func (d *Deadline) Set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
