@@ -3,17 +3,17 @@ package observers
 
 import "github.com/gohedge/hedge/observe"
 
-// A Notifier passes events to observers. It recovers panics of observers. If an observer calls runtime.Goexit, the goroutine ends. A
-// nil Notifier does nothing. A Notifier is safe for concurrent use; its fields must not be changed after first use.
+// A Notifier passes events to observers. It recovers their panics. If an observer calls runtime.Goexit, the goroutine ends. A nil Notifier
+// does nothing. A Notifier is safe for concurrent use; its fields must not change after the first use.
 type Notifier struct {
 	Observers []observe.Observer
 
-	// OnPanic is called when an observer panics or calls runtime.Goexit. It runs during the recovery, so the stack is that of the
-	// panic. It may be nil.
+	// OnPanic is called when an observer panics or calls runtime.Goexit. It runs in the deferred function that recovers, so the stack is
+	// that of the panic. It may be nil.
 	OnPanic func(o observe.Observer, value any)
 }
 
-// NewNotifier returns a Notifier, or nil if there are no observers.
+// NewNotifier returns a Notifier for the observers, or nil if there are none. The function panicked becomes OnPanic.
 func NewNotifier(observers []observe.Observer, panicked func(o observe.Observer, value any)) *Notifier {
 	if len(observers) == 0 {
 		return nil
@@ -21,7 +21,7 @@ func NewNotifier(observers []observe.Observer, panicked func(o observe.Observer,
 	return &Notifier{observers, panicked}
 }
 
-// Notify calls f for each observer. It recovers panics, because f may run in a goroutine of a timer, where a panic ends the process.
+// Notify calls f for each observer. It recovers panics, because f may run in the goroutine of a timer, where a panic would end the process.
 func (w *Notifier) Notify(f func(observe.Observer)) {
 	if w == nil {
 		return
