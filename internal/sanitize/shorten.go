@@ -11,8 +11,8 @@ const (
 	hashBytes = 16  // number of bytes of the hash that is appended
 )
 
-// ShortenText returns s if it has at most [MaxBytes] bytes. Otherwise it returns the first 200 bytes, an ellipsis and a hash of s. So a name from
-// an untrusted source takes little memory, and different names stay different.
+// ShortenText returns s if it has at most [MaxBytes] bytes. Otherwise, it returns the first 200 bytes, an ellipsis and a hash of s. So a
+// name from an untrusted source takes little memory, and different names stay different.
 func ShortenText(s string) string {
 	if len(s) <= MaxBytes {
 		return s
@@ -20,7 +20,7 @@ func ShortenText(s string) string {
 	return shortenWithHash(s, s)
 }
 
-// shortenWithHash returns the beginning of shown, which is the displayed form of s, with a hash of s.
+// shortenWithHash returns the beginning of shown with a hash of s, where shown is the displayed form of s.
 func shortenWithHash(shown, s string) string {
 	end := min(len(shown), keptBytes)
 	for end > 0 && end > keptBytes-utf8.UTFMax && end < len(shown) && !utf8.RuneStart(shown[end]) {

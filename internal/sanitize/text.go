@@ -11,10 +11,8 @@ const MaxBytes = 256
 
 const ellipsis = "…"
 
-// CleanText returns s in valid UTF-8, without control characters, and with at most [Max]
-// bytes. U+FFFD stands for each control character and each run of invalid bytes; of a
-// string that is longer there are the beginning, an ellipsis and a hash, as in [Short]. Most
-// strings are returned as they are.
+// CleanText returns s in valid UTF-8, without control characters, and with at most [MaxBytes] bytes. It replaces each control character and
+// each run of invalid bytes by U+FFFD, and shortens a longer string as [ShortenText] does. Most strings are returned unchanged.
 func CleanText(s string) string {
 	if isPrintableASCII(s) {
 		return s
@@ -24,14 +22,14 @@ func CleanText(s string) string {
 			return unicode.ReplacementChar
 		}
 		return r
-	}, strings.ToValidUTF8(s[:min(len(s), MaxBytes)], string(unicode.ReplacementChar))) // what is left out need not be looked at
-	if len(s) <= MaxBytes && len(shown) <= MaxBytes { // a replacement may be longer than what it replaces
+	}, strings.ToValidUTF8(s[:min(len(s), MaxBytes)], string(unicode.ReplacementChar))) // the rest is cut off below
+	if len(s) <= MaxBytes && len(shown) <= MaxBytes { // a replacement may be longer than the replaced byte
 		return shown
 	}
 	return shortenWithHash(shown, s)
 }
 
-// isPrintableASCII reports whether s is short and consists of printable ASCII characters.
+// isPrintableASCII reports whether s has at most MaxBytes bytes, and all of them are printable ASCII characters.
 func isPrintableASCII(s string) bool {
 	if len(s) > MaxBytes {
 		return false
