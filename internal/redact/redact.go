@@ -3,10 +3,10 @@ package redact
 
 import "strings"
 
-const secret = "xxxxx" // net/url's own substitute for a password
+const secret = "xxxxx" // replaces secrets, as in net/url
 
-// URL returns a URL with its user information and its query replaced, as passwords, tokens and signatures are there. The URL need not be valid:
-// everything between :// and its last @ counts as user information.
+// URL returns a URL in which user information and query are replaced, because they may contain passwords, tokens or signatures. The URL may
+// be invalid: everything between :// and the last @ counts as user information.
 func URL(raw string) string {
 	if at := strings.LastIndex(raw, "@"); at >= 0 {
 		scheme, _, ok := strings.Cut(raw[:at], "://")
