@@ -12,15 +12,15 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// A Classification states whether a method only reads, as far as its descriptor and name show.
+// A Classification states whether a method only reads.
 type Classification struct {
 	Reads    bool
-	Declared bool   // by options of its descriptor; else it is a guess
-	Reason   string // a clause: "it is bound to HTTP GET"
+	Declared bool   // options of the descriptor decide; false: Reads is a guess
+	Reason   string // a clause such as "it is bound to HTTP GET"
 }
 
-// ClassifyMethod classifies the method with a full name such as "/pkg.Service/Method": by its declaration, or else by
-// the shape of its service, or else by its name.
+// ClassifyMethod classifies the method with a full name such as "/pkg.Service/Method". The options of its descriptor decide, if they can.
+// Otherwise, the name of the method and the shape of its service decide.
 func ClassifyMethod(full string) Classification {
 	service, name, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	d, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + name))
@@ -53,7 +53,7 @@ func classifyName(name string) Classification {
 	return Classification{Reads: reads, Reason: why}
 }
 
-// classifyOptions classifies a method by its options. Declared is false if the options do not decide.
+// classifyOptions classifies a method by its options. If the options do not decide, Declared is false.
 func classifyOptions(o *descriptorpb.MethodOptions) Classification {
 	switch level := o.GetIdempotencyLevel(); level {
 	case descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN:
@@ -62,14 +62,14 @@ func classifyOptions(o *descriptorpb.MethodOptions) Classification {
 	default:
 		return Classification{Declared: true, Reason: "it declares " + level.String() + ", which is not enough"}
 	}
-	// The extension google.api.http is a field of its own type if the program has that
-	// linked in, and an unknown field otherwise. On the wire it is the same.
+	// If the program has linked in the type of the extension google.api.http, the extension is a field of that type, and otherwise
+	// an unknown field. The wire format is the same.
 	wire, err := proto.Marshal(o)
 	if err != nil {
 		return Classification{Declared: true, Reason: "its options cannot be read"}
 	}
 	var http []byte
-	eachField(wire, func(n protowire.Number, v []byte) {
+	forEachField(wire, func(n protowire.Number, v []byte) {
 		if n == httpExtension {
 			http = append(http, v...) // messages merge by concatenation
 		}
@@ -95,10 +95,10 @@ const (
 	additionalBindings = 11
 )
 
-// httpBinding reports whether a HttpRule binds a method to HTTP, and whether one of its bindings is GET. GET is safe to repeat (RFC 9110
-// §9.2.1), so the method is too, even if it has another binding to POST for long queries.
+// httpBinding reports whether an HttpRule binds a method to HTTP (bound), and whether one of its bindings is GET. A method with a GET
+// binding is safe to repeat (RFC 9110 §9.2.1), even if it also has a POST binding for long queries.
 func httpBinding(rule []byte) (get, bound bool) {
-	eachField(rule, func(n protowire.Number, v []byte) {
+	forEachField(rule, func(n protowire.Number, v []byte) {
 		switch n {
 		case httpGet:
 			get, bound = true, true
@@ -112,9 +112,9 @@ func httpBinding(rule []byte) (get, bound bool) {
 	return get, bound
 }
 
-// eachField calls f with the number and the value of each field of a message that is
-// a string or a message. It stops where the message is malformed.
-func eachField(message []byte, f func(protowire.Number, []byte)) {
+// forEachField calls f with the number and the value of each length-delimited field of a message: strings, bytes and messages. It stops at
+// malformed data.
+func forEachField(message []byte, f func(protowire.Number, []byte)) {
 	for len(message) > 0 {
 		n, kind, size := protowire.ConsumeTag(message)
 		if size < 0 {

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// findContradiction returns the reason why a method may write although its name says that it reads; "" if there is none. The reason comes from
-// the descriptors of the method and of its service.
+// findContradiction returns a reason why a method may write although its name says that it reads; "" if there is none. It examines the
+// descriptors of the method and of its service.
 func findContradiction(m protoreflect.MethodDescriptor) string {
 	first, object, _ := splitName(string(m.Name()))
 	reply := m.Output()
@@ -33,13 +33,13 @@ func findContradiction(m protoreflect.MethodDescriptor) string {
 	return ""
 }
 
-// namesOperation reports whether the name of a method or of its service contains "Operation".
+// namesOperation reports whether the name of the method or of its service contains "Operation".
 func namesOperation(m protoreflect.MethodDescriptor) bool {
 	return strings.Contains(string(m.Name()), "Operation") || strings.Contains(string(m.Parent().Name()), "Operation")
 }
 
-// namesItsObject reports whether a request identifies its object, for example by a field job_id in the request of GetJob. A worker that takes
-// any job of a queue sends no such field.
+// namesItsObject reports whether a request identifies the object to read, such as by a field job_id for GetJob. A request for any element
+// of a queue has no such field.
 func namesItsObject(request protoreflect.MessageDescriptor, object []string) bool {
 	object = singularWords(object)
 	if len(object) == 0 {
@@ -56,8 +56,8 @@ func namesItsObject(request protoreflect.MessageDescriptor, object []string) boo
 	return false
 }
 
-// returnsObject reports whether a method of the name hands back the object that a Get in the same service gave: FinishTask beside
-// GetTask, Ack beside Get, SubmitResult beside GetTask, but not Submit beside GetPrice.
+// returnsObject reports whether the method with the given name returns to the service an object that the service's Get method has handed
+// out. Examples are FinishTask with GetTask, Ack with Get, and SubmitResult with GetTask, but not Submit with GetPrice.
 func returnsObject(name string, object []string) bool {
 	verb, handed, ok := splitName(name)
 	if !ok || !returningVerbs[strings.ToLower(verb)] {
@@ -67,12 +67,13 @@ func returnsObject(name string, object []string) bool {
 	return slices.Equal(got, handed) || mayNameQueueElement(got) && (mayNameQueueElement(handed) || handed[len(handed)-1] == "result")
 }
 
-// mayNameQueueElement reports whether the name of an object may name an element of a queue. It is true for a method name without an object.
+// mayNameQueueElement reports whether the object of a method name may be an element of a queue. That is also true without an object, as in
+// Get.
 func mayNameQueueElement(object []string) bool {
 	return len(object) == 0 || queuedNouns[object[len(object)-1]]
 }
 
-// singularWords returns the words in lower case and in the singular.
+// singularWords returns the words in lower case and in singular form.
 func singularWords(words []string) []string {
 	out := make([]string, len(words))
 	for i, w := range words {

@@ -5,41 +5,43 @@ import (
 	"strings"
 )
 
-// readingWords begin the names of methods that read, by the published conventions for
-// API design. Check is not among them: CheckAndMutateRow, CheckIn and CheckOut write. Nor is
-// Fetch, which may import its object, nor Show, which may display it to a user.
-// The doc comment of WithMethods and docs/protocols.md list them.
+// readingWords begin the names of methods that read, by published conventions for API design. The doc comment of WithMethods and
+// docs/protocols.md list them.
+//
+// Some words are left out on purpose: Check (CheckAndMutateRow, CheckIn and CheckOut write), Fetch (it may import its object) and Show (it
+// may display its object to a user).
 var readingWords = []string{
 	"Get", "BatchGet", "List", "AggregatedList", "Search", "Lookup", "Query", "Read", "Count", "Describe", "Find", "Is", "Has", "Exists", "Estimate", "Stat",
 }
 
-// ReadingWords returns the words of which one begins the name of a method that reads, in the order in
-// which documents list them. The caller may change the slice.
+// ReadingWords returns the words with which the names of reading methods begin, in the order in which documents list them. The caller may
+// modify the slice.
 func ReadingWords() []string { return slices.Clone(readingWords) }
 
-// A wordRole is the meaning of a word that follows the reading word in the name of a method.
+// A wordRole is the role of a word after the reading word in the name of a method.
 type wordRole uint8
 
 const (
 	_              wordRole = iota
-	linkingWord             // more than reading happens, whatever follows
-	writingVerb             // a verb, which writes or takes; a noun before a describing noun
-	createdNoun             // a noun: what does not exist, or does not stay, until somebody asks for it
-	issuedNoun              // given where a Get ends with it: GetAccessToken, not GetTokenBalance
-	identifierNoun          // given where a Get holds nothing else: GetId makes one, GetUserId reads one
+	linkingWord             // joins a further action to the reading
+	writingVerb             // a verb that writes or takes; before a describing noun, it counts as a noun
+	createdNoun             // a noun for an object that a request may create or consume
+	issuedNoun              // a noun for an object that a Get issues if its name ends with the noun: GetAccessToken, not GetTokenBalance
+	identifierNoun          // a noun for an object that a Get creates if its name has no other word: GetId creates an ID, GetUserId reads one
 )
 
-// A wordClass is words with one role for one reason.
+// A wordClass is a list of words with the same role for the same reason.
 type wordClass struct {
 	role   wordRole
 	reason string // for docs/methods.md, which lists all classes
 	words  string
 }
 
-// wordClasses are the words that keep a method from being hedged by its name. A word that is missing
-// can run a write twice; one too many costs a hedge, and a line in the log says how to allow it.
-// So words that are a verb and a noun are here (Lock, Lease, Grant), except for words that nearly always name the object that
-// is read: Order, Post, Book, Record, Log, Link, Report, Issue, Block, Tag, Index, Build, Run.
+// wordClasses are the words that keep a method from being hedged because of its name. A missing word can make a write run twice. A
+// superfluous word costs a hedge, and a log line says how to allow it.
+//
+// So words that are both verb and noun are listed (Lock, Lease, Grant). Exceptions are words that nearly always name the object that is
+// read: Order, Post, Book, Record, Log, Link, Report, Issue, Block, Tag, Index, Build, Run.
 var wordClasses = []wordClass{
 	{linkingWord, "They join a second action to the first, which can be anything: GetOrCreate, FindAndX, ReadThenX", `
 		And Or Then Else Plus`},
@@ -85,7 +87,8 @@ var wordClasses = []wordClass{
 		Id Uid Uuid Guid Ulid`},
 }
 
-// wordRoles are the roles of words in lower case. The plural of a noun has its role; Updates is no verb, and has none.
+// wordRoles are the roles of words, by the word in lower case. The plural of a noun has the same role. A verb form such as Updates has
+// none.
 var wordRoles = indexRoles(wordClasses)
 
 func indexRoles(classes []wordClass) map[string]wordRole {
@@ -102,17 +105,17 @@ func indexRoles(classes []wordClass) map[string]wordRole {
 	return roles
 }
 
-// describingNounList are nouns that make a noun of a verb that stands before them: the status of a transfer, the configuration of
-// one, and the job that does it are there to be read. Count is not among them: ReadClearCount clears.
+// describingNounList are nouns that turn a preceding verb into a noun: TransferStatus, TransferConfig and TransferJob are objects to read.
+// Count is not among them, because ReadClearCount clears.
 const describingNounList = `Config Policy Status State Rule Setting Info Detail History Log Limit Metadata Template Schema Permission Progress Type Plan Job Request`
 
 var describingNouns = nounSet(describingNounList)
 
-// chainingWords are the reading words after which a verb may follow, as in ReadModifyWrite, SearchReplace and FindUpdate. After other reading
-// words, the object follows.
+// chainingWords are the reading words that a verb may follow, as in ReadModifyWrite, SearchReplace and FindUpdate. After the other reading
+// words, an object follows.
 var chainingWords = wordSet(`Read Search Find`)
 
-// misleadingNames are names of methods that begin with a reading word, and write in widely used services. The value is the reason.
+// misleadingNames are names of methods that begin with a reading word but write in widely used services. The value is the reason.
 var misleadingNames = map[string]string{
 	"Query":              "a query can be any statement", // of Dgraph: mutations
 	"Search":             "a search can be anything",
@@ -122,14 +125,14 @@ var misleadingNames = map[string]string{
 	"GetContainerEvents": "it can take the events",       // of Kubernetes' CRI
 }
 
-// returningVerbs are the verbs of methods that hand back an object that another method of their service gave: an element of a queue that is
-// done, the answer to a challenge.
+// returningVerbs begin the names of methods that return an object to a service after another method has handed it out, such as an element
+// of a queue that is done, or the answer to a challenge.
 var returningVerbs = wordSet(`Ack Nack Acknowledge Finish Complete Submit Push Answer Solve Redeem Confirm Verify Authenticate`)
 
-// queuedNouns are the names of the elements of queues, each of which goes to one reader.
+// queuedNouns are names for elements of queues. Each element is given to one reader only.
 var queuedNouns = nounSet(`Work Job Task Item Message Event Element Assignment Command Callback Notification Update Change`)
 
-// wordSet returns words in lower case.
+// wordSet returns the set of the words in list, in lower case.
 func wordSet(list string) map[string]bool {
 	set := make(map[string]bool)
 	for _, w := range strings.Fields(list) {
@@ -138,7 +141,7 @@ func wordSet(list string) map[string]bool {
 	return set
 }
 
-// nounSet returns words and their plurals in lower case.
+// nounSet returns the set of the words in list and their plurals, in lower case.
 func nounSet(list string) map[string]bool {
 	set := wordSet(list)
 	for w := range wordSet(list) {
