@@ -20,7 +20,7 @@ import (
 
 // A server ends its connections, before a question or in the handshake, or has too much to do, for a second (RFC 7766 section 6.2.4).
 func TestClientAsksAgainWhoIsUnavailableForAMoment(t *testing.T) {
-	doubles.NeedsHTTP2InABubble(t)
+	doubles.SkipWithoutHTTP2InBubble(t)
 	for _, tc := range []struct {
 		name, network string
 		bad           dnstest.Reply
@@ -76,7 +76,7 @@ func TestClientAsksAgainWhoIsUnavailableForAMoment(t *testing.T) {
 
 // The server at an address that a caller names restarts, or ends its connections, or has too much to do.
 func TestClientAsksAddressAgainThatIsUnavailableForAMoment(t *testing.T) {
-	doubles.NeedsHTTP2InABubble(t)
+	doubles.SkipWithoutHTTP2InBubble(t)
 	for name, tc := range map[string]struct {
 		network string
 		bad     *dnstest.Reply // nil: connections are refused

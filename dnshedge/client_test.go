@@ -244,7 +244,7 @@ func TestTransfersAndSignedMessagesAreRefused(t *testing.T) {
 
 // Every address leads to the same server.
 func TestServersAskedByTheirAddressAreForgotten(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if q.Question[0].Name == "slow.example." {

@@ -152,7 +152,7 @@ func (r *runner) mayLose(asked float64) float64 {
 // answer but a failure.
 func (r *runner) run(t *testing.T, file string, repeat, open int) (asked, rate, failed float64) {
 	t.Helper()
-	out := doubles.Tool(t, "dnsperf", "-s", "127.0.0.1", "-p", r.port, "-d", file, "-n", fmt.Sprint(repeat), "-c", "4", "-q", fmt.Sprint(open), "-t", "6")
+	out := doubles.RunTool(t, "dnsperf", "-s", "127.0.0.1", "-p", r.port, "-d", file, "-n", fmt.Sprint(repeat), "-c", "4", "-q", fmt.Sprint(open), "-t", "6")
 	number := func(what string) float64 {
 		found := regexp.MustCompile(what + `:? +([0-9.]+)`).FindStringSubmatch(out)
 		if found == nil {

@@ -14,7 +14,7 @@ import (
 
 // A probe has the only stream of an HTTP/2 connection, or is the last request on a connection that the server ends in order (GOAWAY).
 func TestClientOpensConnectionBesideProbe(t *testing.T) {
-	doubles.NeedsHTTP2InABubble(t)
+	doubles.SkipWithoutHTTP2InBubble(t)
 	for name, streams := range map[string]int{"one stream": 1, "GOAWAY": 0} {
 		bubble(t, func(l *lab) {
 			s := &dnstest.Server{Streams: streams, Handler: func(q dnstest.Query) dnstest.Reply {

@@ -76,7 +76,7 @@ func (l *lab) serve(host string, h dnstest.Handler) *dnstest.Server {
 func (l *lab) up(network, host string) dnshedge.Upstream {
 	l.Helper()
 	if network == "https" {
-		doubles.NeedsHTTP2InABubble(l)
+		doubles.SkipWithoutHTTP2InBubble(l)
 	}
 	s := network + "://" + l.net.Host(host).Addr().String()
 	if network == "tls" || network == "https" {

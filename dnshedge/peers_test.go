@@ -344,12 +344,12 @@ func TestDigAndKdigLikeTheForwarder(t *testing.T) {
 	port := forwarder(t, "127.0.0.1:"+knot(t))
 	for _, prog := range []string{"dig", "kdig"} {
 		for _, transport := range []string{"+notcp", "+tcp"} {
-			assert.Equal(t, "192.0.2.1\n", doubles.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "a.example", "A"))
-			assert.Contains(t, doubles.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "nx.example", "A"), "NXDOMAIN")
-			assert.Contains(t, doubles.Tool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "alias.example", "AAAA"), "2001:db8::1")
+			assert.Equal(t, "192.0.2.1\n", doubles.RunTool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "a.example", "A"))
+			assert.Contains(t, doubles.RunTool(t, prog, "@127.0.0.1", "-p", port, transport, "nx.example", "A"), "NXDOMAIN")
+			assert.Contains(t, doubles.RunTool(t, prog, "@127.0.0.1", "-p", port, transport, "+short", "alias.example", "AAAA"), "2001:db8::1")
 		}
 	}
-	out := doubles.Tool(t, "dig", "@127.0.0.1", "-p", port, "big.example", "TXT")
+	out := doubles.RunTool(t, "dig", "@127.0.0.1", "-p", port, "big.example", "TXT")
 	assert.Contains(t, out, "retrying in TCP mode")
 	assert.NotContains(t, out, "WARNING")
 }

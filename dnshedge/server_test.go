@@ -571,7 +571,7 @@ func TestR9AMessageThatIsRefusedCostsLittle(t *testing.T) {
 		dns.RcodeBadVers:     hip([4]byte{1, 0, 0, 2}, version1),
 		dns.RcodeFormatError: hip([4]byte{2, 0, 0, 1}, name),
 	} {
-		doubles.TakesAtMost(t, 10*ms, func() {
+		doubles.AssertMaxDuration(t, 10*ms, func() {
 			_, err := conn.Write(m)
 			require.NoError(t, err)
 			r, err := conn.ReadMsg()

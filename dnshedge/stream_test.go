@@ -132,7 +132,7 @@ func limited(n int, h dnstest.Handler) dnstest.Handler {
 }
 
 func TestABurstIsAnsweredAlthoughTheServerLimitsQueriesPerConnection(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", limited(100, good))
@@ -491,7 +491,7 @@ func TestManySlowAnswersOverHTTPSDoNotCostTheConnection(t *testing.T) {
 }
 
 func TestQueriesThatAreNeverAnsweredDoNotUseUpTheIDsOfAStream(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if strings.HasSuffix(q.Question[0].Name, ".dead.example.") {

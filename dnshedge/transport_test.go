@@ -268,7 +268,7 @@ func TestQueriesAreAsTheTransportWantsThem(t *testing.T) {
 }
 
 func TestTenThousandPipelinedQueriesAreAnsweredInAnyOrder(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			rng := rand.New(rand.NewPCG(1, 1))

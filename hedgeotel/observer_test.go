@@ -267,7 +267,7 @@ func TestPrometheusExporterUsesNamesOfHedgeprom(t *testing.T) {
 		}
 	}
 	slices.Sort(documented)
-	doubles.SameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
+	doubles.AssertSameNames(t, "docs/numbers.md", exported, slices.Compact(documented))
 }
 
 // TestObserverCountsAttemptsByEndpoint has two routes of a host, of which each has an opinion of its endpoints.

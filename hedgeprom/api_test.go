@@ -8,5 +8,5 @@ import (
 
 // TestAPIIsAsWritten keeps api/v0.txt and the exported API the same: see docs/versioning.md.
 func TestAPIIsAsWritten(t *testing.T) {
-	apitest.Same(t, "api/v0.txt")
+	apitest.AssertSameAPI(t, "api/v0.txt")
 }

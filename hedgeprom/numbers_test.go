@@ -85,7 +85,7 @@ func TestDocumentsExplainEveryAlert(t *testing.T) {
 		explained = append(explained, m[1])
 	}
 	require.NotEmpty(t, exist)
-	doubles.SameNames(t, "docs/numbers.md", exist, explained)
+	doubles.AssertSameNames(t, "docs/numbers.md", exist, explained)
 	assert.True(t, t.Failed() || slices.Equal(exist, explained), "the table is in another order than the rules")
 }
 

@@ -54,7 +54,7 @@ func TestRangesOverHTTP(t *testing.T) {
 		for name, strip := range map[string]bool{"ranges": false, "ranges are ignored": true} {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				o := &httpObject{size: 300_001}
-				s := doubles.Serve(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+				s := doubles.NewServer(t, protocol, func(w http.ResponseWriter, r *http.Request) {
 					if strip {
 						r.Header.Del("Range")
 					}
@@ -147,7 +147,7 @@ func TestAWeakTagIsNoVersion(t *testing.T) {
 // TestConnectionsAreUsedAgain: a body that was read to its end leaves its connection to the next range.
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	o := &httpObject{size: 1_000_000}
-	s := doubles.Serve(t, "HTTP/1.1", o.ServeHTTP)
+	s := doubles.NewServer(t, "HTTP/1.1", o.ServeHTTP)
 	object := rangeread.New(fetchHTTP(s.Client(), s.URL), rangeread.Options{BudgetPercent: rangeread.NoBudget})
 	p := make([]byte, 50_000)
 	for i := range int64(20) {

@@ -100,7 +100,7 @@ func (b *builder) sign() {
 		case ".":
 			s.denial = signer.NSEC
 		case "com.", "net.":
-			s.denial = signer.NSEC3Out
+			s.denial = signer.NSEC3OptOut
 		}
 		if rng.Float64() < b.plan.share || top {
 			b.signWith(z, s)
@@ -117,7 +117,7 @@ func (b *builder) sign() {
 	b.pickCrowded(sites)
 	b.age(rng)
 	// What takes long is made now, and not when the first query comes.
-	signer.Prepare()
+	signer.PrecomputeRSAKeys()
 	for _, z := range b.zones {
 		if dns.CountLabel(z.name) <= 1 {
 			z.signed.make()
@@ -196,7 +196,7 @@ func (z *zone) material(seed string) (m material) {
 		ds.DigestType = dns.GOST94
 	}
 	m.ds = []dns.RR{ds}
-	m.chain = signer.NewChain(z.name, z.signed.denial, signer.Hashing{}, negativeTTL, z.types())
+	m.chain = signer.NewChain(z.name, z.signed.denial, signer.NSEC3Params{}, negativeTTL, z.types())
 	return m
 }
 
@@ -262,7 +262,7 @@ func (w *world) prove(m *dns.Msg, s *server, z *zone, name string) {
 		made := z.signed.make()
 		switch {
 		case !m.Authoritative:
-			proof := made.chain.NoData
+			proof := made.chain.ProveNoData
 			if child := z.children[m.Ns[0].Header().Name]; child.signed != nil {
 				proof = func(string) []dns.RR { return child.signed.make().ds }
 			}
@@ -270,9 +270,9 @@ func (w *world) prove(m *dns.Msg, s *server, z *zone, name string) {
 		case len(m.Answer) > 0:
 			m.Answer = w.signAll(s, z, m.Answer)
 		case m.Rcode == dns.RcodeNameError:
-			m.Ns = w.signAll(s, z, append(m.Ns, made.chain.NoName(name)...))
+			m.Ns = w.signAll(s, z, append(m.Ns, made.chain.ProveNoName(name)...))
 		default:
-			m.Ns = w.signAll(s, z, append(m.Ns, made.chain.NoData(name)...))
+			m.Ns = w.signAll(s, z, append(m.Ns, made.chain.ProveNoData(name)...))
 		}
 	}
 	if z.signed.flaw == forged {
@@ -332,9 +332,9 @@ func (w *world) sign(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 }
 
 func (z *zone) sign(set []dns.RR, stale bool) (out []*dns.RRSIG) {
-	made, form := z.signed.make(), signer.Form{}
+	made, form := z.signed.make(), signer.SignatureOptions{}
 	if stale || z.signed.flaw == expired {
-		form = signer.Expired()
+		form = signer.ExpiredSignature()
 	}
 	if z.signed.flaw == otherSigner {
 		form.Signer = up(z.name)

@@ -91,7 +91,7 @@ func TestSignedZonesVerify(t *testing.T) {
 			}
 		}
 	}
-	for _, denial := range []signer.Denial{signer.NSEC, signer.NSEC3, signer.Minimal} {
+	for _, denial := range []signer.Denial{signer.NSEC, signer.NSEC3, signer.MinimalNSEC} {
 		assert.Greater(t, kinds[[2]any{denial, false}], 20)
 		assert.Greater(t, kinds[[2]any{denial, true}], 5)
 	}

@@ -66,7 +66,7 @@ func (c *contender) open() error {
 	if c.lab != nil {
 		at, err = c.lab.site(c.protocol, c.done/c.episode(), c.watch.read)
 		if err == nil && !c.fake {
-			at.net.Precise()
+			at.net.EnablePreciseTiming()
 		}
 	} else {
 		at, err = loopbackSite()

@@ -32,7 +32,7 @@ func experiment(t *testing.T, protocol, name string, seed uint64) map[string]row
 		}
 	}
 	if protocol == "http" && strings.HasSuffix(name, "-h2") {
-		doubles.NeedsHTTP2InABubble(t)
+		doubles.SkipWithoutHTTP2InBubble(t)
 	}
 	rows := make(map[string]row)
 	synctest.Test(t, func(t *testing.T) {

@@ -29,5 +29,5 @@ func TestOptionsPageListsValidatorFields(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)`").FindAllStringSubmatch(table, -1) {
 		documented = append(documented, m[1])
 	}
-	doubles.SameNames(t, "docs/options.md", exist, documented)
+	doubles.AssertSameNames(t, "docs/options.md", exist, documented)
 }

@@ -71,7 +71,7 @@ func faults(t *testing.T) map[string]struct {
 		"no keys":            {"www.example. A", "secure", "bogus 9", about("example.", dns.TypeDNSKEY, nothing)},
 		"no DS":              {"www.example. A", "secure", "bogus 12", about("example.", dns.TypeDS, nothing)},
 		"another key": {"www.example. A", "secure", "bogus 9", about("example.", dns.TypeDNSKEY, func(_, r *dns.Msg) *dns.Msg {
-			r.Answer = []dns.RR{stranger.DNSKEY, stranger.Sign([]dns.RR{stranger.DNSKEY}, signer.Form{})}
+			r.Answer = []dns.RR{stranger.DNSKEY, stranger.Sign([]dns.RR{stranger.DNSKEY}, signer.SignatureOptions{})}
 			return r
 		})},
 		"forged keys":                 {"www.example. A", "secure", "bogus 6", resigned(forge, dns.TypeDNSKEY)},
@@ -215,7 +215,7 @@ func TestValidatorRefreshesOutdatedKeys(t *testing.T) {
 				u.world.sign()
 				if z.rolled != nil {
 					u.set(about("example.", dns.TypeDNSKEY, func(_, r *dns.Msg) *dns.Msg {
-						r.Answer = append(r.Answer, old.Sign(z.sets[z.name][dns.TypeDNSKEY], signer.Form{}))
+						r.Answer = append(r.Answer, old.Sign(z.sets[z.name][dns.TypeDNSKEY], signer.SignatureOptions{}))
 						return r
 					}))
 				}
@@ -287,7 +287,7 @@ func TestValidatorIgnoresSignaturesOfInsecureZone(t *testing.T) {
 		bubble(t, estate, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
 			u.set(func(q, r *dns.Msg) *dns.Msg {
 				if name := q.Question[0].Name; name != "plain." && dns.IsSubDomain("plain.", name) && len(r.Answer) > 0 {
-					r.Answer = append(r.Answer, key.Sign(r.Answer[:1], signer.Form{Forged: true}))
+					r.Answer = append(r.Answer, key.Sign(r.Answer[:1], signer.SignatureOptions{Forged: true}))
 				}
 				return r
 			})

@@ -26,7 +26,7 @@ func TestValidatorRefusesDNAMERecordOfWildcard(t *testing.T) {
 				r.Answer = append(r.Answer, rr)
 			}
 			r.Answer = append(r.Answer, record(t, "x.y.w. 300 IN CNAME x.to."))
-			for _, rr := range z.chain.NoCloser("y.w.") {
+			for _, rr := range z.chain.ProveNoCloserName("y.w.") {
 				r.Ns = append(r.Ns, z.signed([]dns.RR{rr})...)
 			}
 			return r

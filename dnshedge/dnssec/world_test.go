@@ -27,8 +27,8 @@ type zone struct {
 	name      string
 	unsigned  bool
 	denial    signer.Denial
-	hashing   signer.Hashing
-	form      signer.Form // of signatures, but for those of keys
+	hashing   signer.NSEC3Params
+	form      signer.SignatureOptions // of signatures, but for those of keys
 	algorithm uint8
 	key       *signer.Key
 	rolled    *signer.Key // the key that the zone above vouches for; nil: key
@@ -64,11 +64,11 @@ func newWorld(t *testing.T, text string) *world {
 			case "nsec3":
 				z.denial = signer.NSEC3
 			case "optout":
-				z.denial = signer.NSEC3Out
+				z.denial = signer.NSEC3OptOut
 			case "iterations":
 				z.denial, z.hashing.Iterations = signer.NSEC3, 100
 			case "expired":
-				z.form = signer.Expired()
+				z.form = signer.ExpiredSignature()
 			case "forged":
 				z.form.Forged = true
 			default:
@@ -168,7 +168,7 @@ func (z *zone) signed(set []dns.RR) []dns.RR {
 	}
 	form := z.form
 	if set[0].Header().Rrtype == dns.TypeDNSKEY {
-		form = signer.Form{}
+		form = signer.SignatureOptions{}
 	}
 	return append(slices.Clone(set), z.key.Sign(set, form))
 }
@@ -235,17 +235,17 @@ func (w *world) answer(z *zone, r *dns.Msg, name string, qtype uint16) (next str
 				all[i] = dns.Copy(rr)
 				all[i].Header().Name = name
 			}
-			deny(z.chain.NoCloser(name))
+			deny(z.chain.ProveNoCloserName(name))
 		}
 		r.Answer = append(r.Answer, all...)
 		return next
 	case wild && sets == nil:
 		r.Rcode = dns.RcodeNameError
-		deny(append(slices.Clone(z.sets[z.name][dns.TypeSOA]), z.chain.NoName(name)...))
+		deny(append(slices.Clone(z.sets[z.name][dns.TypeSOA]), z.chain.ProveNoName(name)...))
 	case wild:
-		deny(append(slices.Clone(z.sets[z.name][dns.TypeSOA]), z.chain.NoWildcardData(name)...))
+		deny(append(slices.Clone(z.sets[z.name][dns.TypeSOA]), z.chain.ProveNoWildcardData(name)...))
 	default:
-		deny(append(slices.Clone(z.sets[z.name][dns.TypeSOA]), z.chain.NoData(name)...))
+		deny(append(slices.Clone(z.sets[z.name][dns.TypeSOA]), z.chain.ProveNoData(name)...))
 	}
 	if z.unsigned {
 		r.Ns = append(r.Ns, z.sets[z.name][dns.TypeSOA]...)

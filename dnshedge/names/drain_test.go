@@ -51,7 +51,7 @@ type served struct {
 // and again after that time.
 func serve(t *testing.T, h2 bool, wrap func(s *site) http.RoundTripper, f func(t *testing.T, s *site)) {
 	if h2 {
-		doubles.NeedsHTTP2InABubble(t)
+		doubles.SkipWithoutHTTP2InBubble(t)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		network, err := netsim.NewMemory(1, "client", "a", "b", "c")

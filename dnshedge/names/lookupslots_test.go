@@ -74,7 +74,7 @@ func playCrowd(t *testing.T, c *dnshedge.Client, delay time.Duration, f func(t *
 }
 
 func TestThousandsOfNewHostsWaitForTheirTurn(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	for _, test := range []struct {
 		inFlight, most int
 		took           time.Duration
@@ -104,7 +104,7 @@ func TestThousandsOfNewHostsWaitForTheirTurn(t *testing.T) {
 
 // Connections keep their hosts fresh, also if there are thousands of them whose TTL ends at once.
 func TestThousandsOfKnownHostsWaitForTheirTurn(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	client := new(dnshedge.Client)
 	playCrowd(t, client, 100*ms, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
@@ -132,7 +132,7 @@ func TestThousandsOfKnownHostsWaitForTheirTurn(t *testing.T) {
 
 // A lookup that takes longer than a second goes on, without a place.
 func TestHostsWhoseServersAreDeadHoldUpOthersForASecond(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	playCrowd(t, new(dnshedge.Client), 1500*ms, func(t *testing.T, w *world, c *crowd) {
 		w.at() // is known
 		w.until(40 * time.Second)
@@ -170,7 +170,7 @@ func (c *crowd) times(host string) int {
 }
 
 func TestANewHostThatNobodyWaitsForLosesItsPlace(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	playCrowd(t, new(dnshedge.Client), 100*ms, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
 		for i := range 2000 {
@@ -210,7 +210,7 @@ func TestAHostThatLostItsPlaceIsLookedUpWhenItIsNeeded(t *testing.T) {
 }
 
 func TestCloseEndsLookupsThatWaitForTheirTurn(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	playCrowd(t, new(dnshedge.Client), time.Hour, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
 		var closed atomic.Int64

@@ -39,5 +39,5 @@ func TestOptionsPageListsResolverFields(t *testing.T) {
 			documented = append(documented, m[1])
 		}
 	}
-	doubles.SameNames(t, "docs/options.md", exist, documented)
+	doubles.AssertSameNames(t, "docs/options.md", exist, documented)
 }

@@ -429,7 +429,7 @@ func (w *world) inFlight(rtt time.Duration, n int, to ...string) (most int) {
 
 // DNSBomb, CVE-2024-33655: many queries for one server's answers, which come all at once.
 func TestInFlightLimitsQueriesPerServerAndZone(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
@@ -467,7 +467,7 @@ many. delegated 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4 192.0.3.5 192.0.3.6 192.
 }
 
 func TestDeadServerDelaysNoOtherZone(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
 		w.fault("192.0.3.1", silent)
 		r := w.resolver()

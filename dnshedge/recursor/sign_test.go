@@ -183,7 +183,7 @@ func (z *zone) covering(name string) []dns.RR {
 // denials returns what covers names, each record once.
 func (z *zone) denials(names ...string) (all []dns.RR) {
 	if z.signer != nil && z.signer.other != nil && len(names) == 2 {
-		return z.signer.other.sign(z, z.signer.other.NoName(names[0]))
+		return z.signer.other.sign(z, z.signer.other.ProveNoName(names[0]))
 	}
 	for _, name := range names {
 		for _, rr := range z.covering(name) {

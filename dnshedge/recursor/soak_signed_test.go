@@ -64,7 +64,7 @@ func newTree(t *testing.T) *tree {
 			z.sign()
 		}
 		if strings.HasPrefix(z.name, "z1") {
-			z.proveBy(sign.NSEC3, sign.Hashing{})
+			z.proveBy(sign.NSEC3, sign.NSEC3Params{})
 		}
 	}
 	for a := range e.servers {

@@ -26,7 +26,7 @@ type prover struct {
 }
 
 // proveBy has a zone that is signed prove what it does not have in some way.
-func (z *zone) proveBy(how sign.Denial, h sign.Hashing) *prover {
+func (z *zone) proveBy(how sign.Denial, h sign.NSEC3Params) *prover {
 	types := make(map[string][]uint16)
 	for name, sets := range z.sets {
 		if cut := z.cut(name); len(sets) == 0 || cut != "" && cut != name || !z.holds(name) {
@@ -48,9 +48,9 @@ func (z *zone) proveBy(how sign.Denial, h sign.Hashing) *prover {
 // prove proves that there are no records of a name, or that it does not exist and nothing nearer than the closest that does.
 func (p *prover) prove(z *zone, name string) []dns.RR {
 	if z.sets[name] != nil {
-		return p.sign(z, p.NoData(name))
+		return p.sign(z, p.ProveNoData(name))
 	}
-	return p.sign(z, p.NoCloser(name))
+	return p.sign(z, p.ProveNoCloserName(name))
 }
 
 func (p *prover) sign(z *zone, rrs []dns.RR) (all []dns.RR) {
@@ -67,9 +67,9 @@ func (p *prover) sign(z *zone, rrs []dns.RR) (all []dns.RR) {
 // ways are those in which zones prove what they do not have.
 var ways = map[string]func(*zone) int{
 	"NSEC":    func(z *zone) int { return len(z.signer.chain) },
-	"NSEC3":   func(z *zone) int { return z.proveBy(sign.NSEC3, sign.Hashing{Iterations: 1, Salt: "aabb"}).Len() },
-	"opt-out": func(z *zone) int { return z.proveBy(sign.NSEC3Out, sign.Hashing{}).Len() },
-	"minimal": func(z *zone) int { return z.proveBy(sign.Minimal, sign.Hashing{}).Len() },
+	"NSEC3":   func(z *zone) int { return z.proveBy(sign.NSEC3, sign.NSEC3Params{Iterations: 1, Salt: "aabb"}).Len() },
+	"opt-out": func(z *zone) int { return z.proveBy(sign.NSEC3OptOut, sign.NSEC3Params{}).Len() },
+	"minimal": func(z *zone) int { return z.proveBy(sign.MinimalNSEC, sign.NSEC3Params{}).Len() },
 }
 
 const few = `
@@ -402,7 +402,7 @@ func TestMinimisedQuestionsCountForVerifications(t *testing.T) {
 	b.WriteString("  a.b.c.d.e.f.g.h.n5 A 192.0.2.77\n  www A")
 	bubble(t, strings.Replace(few, "  www A", b.String(), 1), func(t *testing.T, w *world) {
 		w.sign("unsigned.example.tld.")
-		w.zone("example.tld.").proveBy(sign.Minimal, sign.Hashing{})
+		w.zone("example.tld.").proveBy(sign.MinimalNSEC, sign.NSEC3Params{})
 		r := validator(w, limits(recursor.Limits{Verifications: limit}))
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A +ad"))
 		before := r.Stats().Verifications

@@ -87,7 +87,7 @@ func trap(w *world, all []*keys.Key, ofKeys bool) {
 			if typ == dns.TypeRRSIG {
 				continue
 			}
-			f := keys.Form{From: uint32(z.signer.begin.Unix()), To: uint32(z.signer.end.Unix())}
+			f := keys.SignatureOptions{From: uint32(z.signer.begin.Unix()), To: uint32(z.signer.end.Unix())}
 			if f.Forged = (typ == dns.TypeDNSKEY) == ofKeys; !f.Forged {
 				sets[dns.TypeRRSIG] = append(sets[dns.TypeRRSIG], all[0].Sign(set, f))
 				continue

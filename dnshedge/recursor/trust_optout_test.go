@@ -27,7 +27,7 @@ func optOut(w *world, zone, servers string) {
 		}
 		slices.Sort(types[name])
 	}
-	c := keys.NewChain(zone, keys.NSEC3Out, keys.Hashing{}, 300, types)
+	c := keys.NewChain(zone, keys.NSEC3OptOut, keys.NSEC3Params{}, 300, types)
 	is := func(typ uint16) func(dns.RR) bool {
 		return func(rr dns.RR) bool {
 			sig, ok := rr.(*dns.RRSIG)
@@ -39,11 +39,11 @@ func optOut(w *world, zone, servers string) {
 			return r
 		}
 		r.Ns = slices.DeleteFunc(slices.Clone(r.Ns), is(dns.TypeNSEC))
-		proof := c.NoData(q.name)
+		proof := c.ProveNoData(q.name)
 		if i := slices.IndexFunc(r.Ns, is(dns.TypeNS)); i >= 0 {
-			proof = c.NoData(r.Ns[i].Header().Name)
+			proof = c.ProveNoData(r.Ns[i].Header().Name)
 		} else if r.Rcode == dns.RcodeNameError {
-			proof = c.NoName(q.name)
+			proof = c.ProveNoName(q.name)
 		}
 		for _, rr := range proof {
 			r.Ns = append(r.Ns, rr, z.signer.sign([]dns.RR{rr}))

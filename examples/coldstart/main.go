@@ -118,7 +118,7 @@ func serve() (network *netsim.Network, trust *http.Transport, stop func(), err e
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	network.Precise()
+	network.EnablePreciseTiming()
 	listener, err := network.Host("web").Listen("tcp", ":443")
 	if err != nil {
 		return nil, nil, nil, err

@@ -92,7 +92,7 @@ func (n *internet) signed(zone string, rr dns.RR) []dns.RR {
 	if n.keys[zone] == nil {
 		return []dns.RR{rr}
 	}
-	return []dns.RR{rr, n.keys[zone].Sign([]dns.RR{rr}, signer.Form{Forged: rr.Header().Name == "a.example."})}
+	return []dns.RR{rr, n.keys[zone].Sign([]dns.RR{rr}, signer.SignatureOptions{Forged: rr.Header().Name == "a.example."})}
 }
 
 func (n *internet) serve(t *testing.T, at string, h dnstest.Handler) *dnstest.Server {

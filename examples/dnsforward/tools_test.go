@@ -29,23 +29,23 @@ func TestToolsLikeTheForwarder(t *testing.T) {
 	const answer = "192.0.2.1\n"
 	t.Run("dig", func(t *testing.T) {
 		at := []string{"@127.0.0.1", "-p", plain, "+short"}
-		assert.Equal(t, answer, doubles.Tool(t, "dig", append(at, "a.example")...))
-		assert.Equal(t, answer, doubles.Tool(t, "dig", append(at, "+tcp", "a.example")...))
-		assert.Contains(t, doubles.Tool(t, "dig", "@127.0.0.1", "-p", plain, "nx.example"), "NXDOMAIN")
-		assert.Contains(t, doubles.Tool(t, "dig", "@127.0.0.1", "-p", plain, "x.home.arpa"), "home.arpa.\t\t10800\tIN\tSOA")
-		assert.Equal(t, "localhost.\n", doubles.Tool(t, "dig", append(at, "-x", "127.0.0.1")...))
-		assert.Equal(t, answer+answer, doubles.Tool(t, "dig", append(at, "+tcp", "+keepopen", "a.example", "a.example")...))
+		assert.Equal(t, answer, doubles.RunTool(t, "dig", append(at, "a.example")...))
+		assert.Equal(t, answer, doubles.RunTool(t, "dig", append(at, "+tcp", "a.example")...))
+		assert.Contains(t, doubles.RunTool(t, "dig", "@127.0.0.1", "-p", plain, "nx.example"), "NXDOMAIN")
+		assert.Contains(t, doubles.RunTool(t, "dig", "@127.0.0.1", "-p", plain, "x.home.arpa"), "home.arpa.\t\t10800\tIN\tSOA")
+		assert.Equal(t, "localhost.\n", doubles.RunTool(t, "dig", append(at, "-x", "127.0.0.1")...))
+		assert.Equal(t, answer+answer, doubles.RunTool(t, "dig", append(at, "+tcp", "+keepopen", "a.example", "a.example")...))
 	})
 	t.Run("kdig", func(t *testing.T) {
 		for _, args := range [][]string{
 			{"-p", plain}, {"-p", plain, "+tcp"}, {"-p", port(f.dot[0]), "+tls"}, {"-p", port(f.doh[0]), "+https"},
 			{"-p", port(f.doh[0]), "+https-get"},
 		} {
-			assert.Equal(t, answer, doubles.Tool(t, "kdig", append(args, "@127.0.0.1", "+short", "a.example")...), args)
+			assert.Equal(t, answer, doubles.RunTool(t, "kdig", append(args, "@127.0.0.1", "+short", "a.example")...), args)
 		}
 	})
 	t.Run("delv", func(t *testing.T) {
-		assert.Contains(t, doubles.Tool(t, "delv", "@127.0.0.1", "-p", plain, "-i", "a.example", "A"), "192.0.2.1")
+		assert.Contains(t, doubles.RunTool(t, "delv", "@127.0.0.1", "-p", plain, "-i", "a.example", "A"), "192.0.2.1")
 	})
 	t.Run("dnsperf", func(t *testing.T) {
 		queries := filepath.Join(t.TempDir(), "queries")
@@ -58,7 +58,7 @@ func TestToolsLikeTheForwarder(t *testing.T) {
 				// them had status 200.
 				rounds, inFlight = 5, "1"
 			}
-			out := doubles.Tool(t, "dnsperf", "-s", "127.0.0.1", "-p", at, "-d", queries, "-m", mode, "-n", strconv.Itoa(rounds), "-c", "2", "-q", inFlight,
+			out := doubles.RunTool(t, "dnsperf", "-s", "127.0.0.1", "-p", at, "-d", queries, "-m", mode, "-n", strconv.Itoa(rounds), "-c", "2", "-q", inFlight,
 				"-O", "doh-uri=https://127.0.0.1/dns-query")
 			assert.Contains(t, out, fmt.Sprintf("Queries completed:    %d (100.00%%)", 4*rounds), mode)
 		}
@@ -67,7 +67,7 @@ func TestToolsLikeTheForwarder(t *testing.T) {
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 		defer web.Close()
 		at := web.Listener.Addr().(*net.TCPAddr)
-		assert.Equal(t, "hello", doubles.Tool(t, "curl", "-sS", "--noproxy", "*", "--doh-url", "https://"+f.doh[0]+"/dns-query", "--doh-insecure",
+		assert.Equal(t, "hello", doubles.RunTool(t, "curl", "-sS", "--noproxy", "*", "--doh-url", "https://"+f.doh[0]+"/dns-query", "--doh-insecure",
 			"http://loop.example:"+port(at.String())))
 	})
 }

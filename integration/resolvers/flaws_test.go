@@ -18,7 +18,7 @@ type flaw struct {
 }
 
 // form is a flaw of all signatures but that of the keys, or of that one alone.
-func form(name string, f signer.Form) []flaw {
+func form(name string, f signer.SignatureOptions) []flaw {
 	return []flaw{
 		{name, 2, func(z *signedZone, _ *rand.Rand) { z.form = f }},
 		{name + " of the keys", 1, func(z *signedZone, _ *rand.Rand) { z.keyForm = f }},
@@ -50,22 +50,22 @@ var flaws = slices.Concat(
 		{"unknown algorithm", 4, func(z *signedZone, r *rand.Rand) { z.algorithm = []uint8{17, 123, 252}[r.IntN(3)] }},
 		{"private algorithm", 1, func(z *signedZone, r *rand.Rand) { z.algorithm = dns.PRIVATEDNS }},
 		{"iterations", 12, func(z *signedZone, r *rand.Rand) {
-			z.denial = []signer.Denial{signer.NSEC3, signer.NSEC3Out}[r.IntN(2)]
-			z.hashing = signer.Hashing{Iterations: []uint16{1, 10, 50, 51, 100, 150}[r.IntN(6)], Salt: []string{"", "aabb", "00112233445566778899"}[r.IntN(3)]}
+			z.denial = []signer.Denial{signer.NSEC3, signer.NSEC3OptOut}[r.IntN(2)]
+			z.hashing = signer.NSEC3Params{Iterations: []uint16{1, 10, 50, 51, 100, 150}[r.IntN(6)], Salt: []string{"", "aabb", "00112233445566778899"}[r.IntN(3)]}
 		}},
 		{"many iterations", 3, func(z *signedZone, r *rand.Rand) {
 			z.denial, z.hashing.Iterations = signer.NSEC3, []uint16{151, 500, 501, 2500}[r.IntN(4)]
 		}},
 		{"no keys", 6, func(z *signedZone, _ *rand.Rand) { z.unsigned = true }},
 	},
-	form("expired", signer.Expired()),
-	form("not yet valid", signer.Form{From: 2_000_000_000, To: 2_100_000_000}),
-	form("from the end to the beginning", signer.Form{From: 1_950_000_000, To: 1_000_000_000}),
-	form("one label less", signer.Form{Labels: -1}),
-	form("one label more", signer.Form{Labels: 1}),
-	form("forged", signer.Form{Forged: true}),
-	form("signer is the root", signer.Form{Signer: "."}),
-	form("signer is a stranger", signer.Form{Signer: "stranger."}),
+	form("expired", signer.ExpiredSignature()),
+	form("not yet valid", signer.SignatureOptions{From: 2_000_000_000, To: 2_100_000_000}),
+	form("from the end to the beginning", signer.SignatureOptions{From: 1_950_000_000, To: 1_000_000_000}),
+	form("one label less", signer.SignatureOptions{Labels: -1}),
+	form("one label more", signer.SignatureOptions{Labels: 1}),
+	form("forged", signer.SignatureOptions{Forged: true}),
+	form("signer is the root", signer.SignatureOptions{Signer: "."}),
+	form("signer is a stranger", signer.SignatureOptions{Signer: "stranger."}),
 	[]flaw{
 		{"signer is a name below", 2, func(z *signedZone, _ *rand.Rand) { z.form.Signer = "www." + z.name }},
 		{"signer is the zone above", 2, func(z *signedZone, _ *rand.Rand) { z.form.Signer = parent(z.name) }},

@@ -20,9 +20,9 @@ type signedZone struct {
 	algorithm uint8
 	split     bool // a key signs the keys, and another one the rest
 	denial    signer.Denial
-	hashing   signer.Hashing
-	form      signer.Form // of signatures
-	keyForm   signer.Form // of the signature of the keys
+	hashing   signer.NSEC3Params
+	form      signer.SignatureOptions // of signatures
+	keyForm   signer.SignatureOptions // of the signature of the keys
 
 	// What a flaw changes. Nil changes nothing.
 	rekey func(z *signedZone)                         // the keys, once they are made, before they are signed
@@ -163,7 +163,7 @@ func (z *signedZone) fill(q query, r *dns.Msg, do bool) {
 		if ds := child.ds(); do && len(ds) > 0 {
 			r.Ns = append(r.Ns, z.sign(ds)...)
 		} else if do {
-			r.Ns = append(r.Ns, z.signAll(z.chain.NoData(child.name))...)
+			r.Ns = append(r.Ns, z.signAll(z.chain.ProveNoData(child.name))...)
 		}
 		return
 	}
@@ -199,7 +199,7 @@ func (z *signedZone) fill(q query, r *dns.Msg, do bool) {
 		}
 		if owner, wild = "*."+strings.TrimPrefix(above, "."), true; !z.has(owner) {
 			r.Rcode = dns.RcodeNameError
-			negative(z.chain.NoName)
+			negative(z.chain.ProveNoName)
 			return
 		}
 	}
@@ -209,16 +209,16 @@ func (z *signedZone) fill(q query, r *dns.Msg, do bool) {
 	}
 	switch {
 	case set == nil && wild:
-		negative(z.chain.NoWildcardData)
+		negative(z.chain.ProveNoWildcardData)
 	case set == nil:
-		negative(z.chain.NoData)
+		negative(z.chain.ProveNoData)
 	case wild:
 		add(set)
 		for i, rr := range r.Answer {
 			r.Answer[i] = dns.Copy(rr)
 			r.Answer[i].Header().Name = q.name
 		}
-		deny(z.chain.NoCloser(q.name))
+		deny(z.chain.ProveNoCloserName(q.name))
 	default:
 		add(set)
 	}

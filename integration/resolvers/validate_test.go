@@ -48,7 +48,7 @@ var signedTops = []struct {
 	name   string
 	denial signer.Denial
 }{
-	{"chain.", signer.NSEC}, {"hashed.", signer.NSEC3}, {"out.", signer.NSEC3Out}, {"minimal.", signer.Minimal}, {"plain.", signer.NSEC},
+	{"chain.", signer.NSEC}, {"hashed.", signer.NSEC3}, {"out.", signer.NSEC3OptOut}, {"minimal.", signer.MinimalNSEC}, {"plain.", signer.NSEC},
 }
 
 // estate are the zones that are compared.
@@ -84,7 +84,7 @@ func newEstate(l *lab, n int) *estate {
 	for i, name := range []string{"good.chain.", "good.plain.", "bad.chain."} {
 		z := &signedZone{zone: &zone{name: name, addrs: e.addrs[0]}, algorithm: dns.ECDSAP256SHA256, unsigned: i == 1}
 		if i == 2 {
-			z.form = signer.Expired()
+			z.form = signer.ExpiredSignature()
 		}
 		top := tops[slices.IndexFunc(tops, func(t *signedZone) bool { return t.name == parent(name) })]
 		l.addSigned(top, z, "www A 192.0.2.7", "a.b A 192.0.2.8")

@@ -19,19 +19,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Write is the variable of the environment with which Same writes the file instead of comparing with it: make api.
+// Write is the environment variable with which AssertSameAPI writes the file instead of comparing it. make api sets it.
 const Write = "HEDGE_WRITE_API"
 
-// owner begins the import path of every package of this repository, and is left out in listings.
+// owner is the common prefix of the import paths of this repository. Listings leave it out.
 const owner = "github.com/gohedge/"
 
-// Same fails the test if the exported API of the module around the test differs from the file. Internal packages, commands and
-// folder test have no part in it.
-func Same(t *testing.T, file string) {
+// AssertSameAPI fails the test if the exported API of the current module differs from the API that the file lists. It ignores internal
+// packages, commands and the folder test.
+func AssertSameAPI(t *testing.T, file string) {
 	t.Helper()
-	paths := importable(t)
+	paths := importablePackages(t)
 	require.NotEmpty(t, paths)
-	got := strings.Join(listing(t, paths), "\n") + "\n"
+	got := strings.Join(describePackages(t, paths), "\n") + "\n"
 	if os.Getenv(Write) != "" {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
@@ -40,14 +40,15 @@ func Same(t *testing.T, file string) {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	gone, added := Compare(string(text), got)
-	assert.Empty(t, gone, "the API has lost what %s lists", file)
-	assert.Empty(t, added, "%s lacks what the API has", file)
+	assert.Empty(t, gone, "the API lacks declarations that %s lists", file)
+	assert.Empty(t, added, "%s lacks declarations of the API", file)
 	if t.Failed() {
-		t.Logf("if this is meant, make api writes %s, and CHANGELOG.md tells users what to do", file)
+		t.Logf("if the change is intended, run make api to update %s, and describe the change in CHANGELOG.md", file)
 	}
 }
 
-// Compare returns the lines of the one listing that the other lacks, and those that it has besides.
+// Compare compares two listings line by line. It returns the lines of want that got lacks (gone), and the lines of got that want lacks
+// (added).
 func Compare(want, got string) (gone, added []string) {
 	lacks := func(listing, from string) (lines []string) {
 		have := strings.Split(listing, "\n")
@@ -63,8 +64,8 @@ func Compare(want, got string) (gone, added []string) {
 	return lacks(got, want), lacks(want, got)
 }
 
-// importable returns the paths of the packages that other modules can import.
-func importable(t *testing.T) (paths []string) {
+// importablePackages returns the import paths of the packages that other modules can import.
+func importablePackages(t *testing.T) (paths []string) {
 	for line := range strings.Lines(golist(t, "-f", "{{.Name}} {{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./...")) {
 		word := strings.Fields(line)
 		name, path, module := word[0], word[1], word[2]
@@ -76,8 +77,8 @@ func importable(t *testing.T) (paths []string) {
 	return paths
 }
 
-// listing describes packages as they are compiled, which needs nothing but what their module requires.
-func listing(t *testing.T, paths []string) (lines []string) {
+// describePackages returns the listing of the packages. It reads their export data, so that it needs no sources of other modules.
+func describePackages(t *testing.T, paths []string) (lines []string) {
 	exports := make(map[string]string)
 	for line := range strings.Lines(golist(t, append([]string{"-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, paths...)...)) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -101,13 +102,13 @@ func golist(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// Describe lists what a package exports, a line for each constant, variable, function, type, field and method. The name of a
-// parameter is no part of an API, and neither is the order of declarations.
+// Describe lists the exported API of a package: a line for each constant, variable, function, type, field and method. It leaves out the
+// names of parameters, and sorts the lines.
 func Describe(pkg *types.Package) (lines []string) {
 	d := describer{pkg: pkg, prefix: "pkg " + strings.TrimPrefix(pkg.Path(), owner) + ", "}
 	for _, name := range pkg.Scope().Names() {
 		if token.IsExported(name) {
-			d.object(pkg.Scope().Lookup(name))
+			d.addObject(pkg.Scope().Lookup(name))
 		}
 	}
 	slices.SortFunc(d.lines, cmp.Compare[string])
@@ -122,8 +123,8 @@ type describer struct {
 
 func (d *describer) add(words ...string) { d.lines = append(d.lines, d.prefix+strings.Join(words, "")) }
 
-// text names types of the same package as they are, and others with their package.
-func (d *describer) text(typ types.Type) string {
+// typeString returns the name of a type. Types of other packages have the name of their package in front.
+func (d *describer) typeString(typ types.Type) string {
 	return types.TypeString(typ, func(p *types.Package) string {
 		if p == d.pkg {
 			return ""
@@ -132,20 +133,20 @@ func (d *describer) text(typ types.Type) string {
 	})
 }
 
-func (d *describer) object(o types.Object) {
+func (d *describer) addObject(o types.Object) {
 	switch o := o.(type) {
 	case *types.Const:
-		d.add("const ", o.Name(), " ", d.text(o.Type()), " = ", o.Val().ExactString())
+		d.add("const ", o.Name(), " ", d.typeString(o.Type()), " = ", o.Val().ExactString())
 	case *types.Var:
-		d.add("var ", o.Name(), " ", d.text(o.Type()))
+		d.add("var ", o.Name(), " ", d.typeString(o.Type()))
 	case *types.Func:
 		d.add("func ", o.Name(), d.signature(o.Signature()))
 	case *types.TypeName:
-		d.typeName(o)
+		d.addType(o)
 	}
 }
 
-// signature leaves the names of parameters and results out.
+// signature describes a signature without the names of parameters and results.
 func (d *describer) signature(s *types.Signature) string {
 	unnamed := func(tuple *types.Tuple) *types.Tuple {
 		var vars []*types.Var
@@ -155,7 +156,7 @@ func (d *describer) signature(s *types.Signature) string {
 		return types.NewTuple(vars...)
 	}
 	plain := types.NewSignatureType(nil, nil, nil, unnamed(s.Params()), unnamed(s.Results()), s.Variadic())
-	return d.typeParams(s.TypeParams()) + strings.TrimPrefix(d.text(plain), "func")
+	return d.typeParams(s.TypeParams()) + strings.TrimPrefix(d.typeString(plain), "func")
 }
 
 func (d *describer) typeParams(list *types.TypeParamList) string {
@@ -164,48 +165,48 @@ func (d *describer) typeParams(list *types.TypeParamList) string {
 	}
 	var params []string
 	for p := range list.TypeParams() {
-		params = append(params, p.Obj().Name()+" "+d.text(p.Constraint()))
+		params = append(params, p.Obj().Name()+" "+d.typeString(p.Constraint()))
 	}
 	return "[" + strings.Join(params, ", ") + "]"
 }
 
-// typeName describes a type. An alias of a type that users cannot import is described by what that has: nothing else says it.
-func (d *describer) typeName(o *types.TypeName) {
+// addType describes a type. An alias of a type that users cannot import is described with the fields and methods of that type.
+func (d *describer) addType(o *types.TypeName) {
 	named, ok := types.Unalias(o.Type()).(*types.Named)
 	switch {
-	case o.IsAlias() && (!ok || !hidden(named.Obj())):
-		d.add("type ", o.Name(), " = ", d.text(types.Unalias(o.Type())))
+	case o.IsAlias() && (!ok || !isHiddenType(named.Obj())):
+		d.add("type ", o.Name(), " = ", d.typeString(types.Unalias(o.Type())))
 		return
 	case o.IsAlias():
-		d.add("type ", o.Name(), " = ", d.text(named))
+		d.add("type ", o.Name(), " = ", d.typeString(named))
 	}
 	head := "type " + o.Name() + d.typeParams(named.TypeParams())
 	switch under := named.Underlying().(type) {
 	case *types.Struct:
 		d.add(head, " struct")
-		d.fields(head, under)
+		d.addFields(head, under)
 	case *types.Interface:
 		d.add(head, " interface")
-		d.interfaceMethods(head, under)
+		d.addInterfaceMethods(head, under)
 		return
 	default:
-		d.add(head, " ", d.text(under))
+		d.add(head, " ", d.typeString(under))
 	}
-	d.methods(o.Name(), named)
+	d.addMethods(o.Name(), named)
 }
 
-// hidden reports whether users of other modules cannot name a type.
-func hidden(o *types.TypeName) bool {
+// isHiddenType reports whether other modules cannot refer to the type by its own name.
+func isHiddenType(o *types.TypeName) bool {
 	return o.Pkg() != nil && (!o.Exported() || slices.Contains(strings.Split(o.Pkg().Path(), "/"), "internal"))
 }
 
-func (d *describer) fields(head string, s *types.Struct) {
+func (d *describer) addFields(head string, s *types.Struct) {
 	for i := range s.NumFields() {
 		f := s.Field(i)
 		if !f.Exported() {
 			continue
 		}
-		words := []string{head, " struct, ", f.Name(), " ", d.text(f.Type())}
+		words := []string{head, " struct, ", f.Name(), " ", d.typeString(f.Type())}
 		if f.Embedded() {
 			words = append(words, ", embedded")
 		}
@@ -216,7 +217,7 @@ func (d *describer) fields(head string, s *types.Struct) {
 	}
 }
 
-func (d *describer) interfaceMethods(head string, i *types.Interface) {
+func (d *describer) addInterfaceMethods(head string, i *types.Interface) {
 	for m := range i.Methods() {
 		if m.Exported() {
 			d.add(head, " interface, ", m.Name(), d.signature(m.Signature()))
@@ -225,12 +226,12 @@ func (d *describer) interfaceMethods(head string, i *types.Interface) {
 		}
 	}
 	if !i.IsMethodSet() {
-		d.add(head, " interface, ", d.text(i)) // a constraint
+		d.add(head, " interface, ", d.typeString(i)) // a constraint
 	}
 }
 
-// methods lists also what a type has from those that it embeds.
-func (d *describer) methods(name string, named *types.Named) {
+// addMethods lists the exported methods of a type, including promoted methods of embedded types.
+func (d *describer) addMethods(name string, named *types.Named) {
 	values := types.NewMethodSet(named)
 	for selection := range types.NewMethodSet(types.NewPointer(named)).Methods() {
 		m := selection.Obj().(*types.Func)

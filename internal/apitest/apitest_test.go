@@ -55,11 +55,11 @@ func TestEveryKindOfDeclarationIsListed(t *testing.T) {
 }
 
 func TestWhatChangesAnAPIIsSeen(t *testing.T) {
-	describe := func(source string) (listing string) {
+	describe := func(source string) (describePackages string) {
 		for _, line := range apitest.Describe(check(t, source)) {
-			listing += line + "\n"
+			describePackages += line + "\n"
 		}
-		return listing
+		return describePackages
 	}
 	const before = "type Cup struct { Full bool }; func Brew(leaves int) Cup { return Cup{} }"
 	for after, want := range map[string][2][]string{

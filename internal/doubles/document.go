@@ -6,16 +6,17 @@ import (
 	"testing"
 )
 
-// Has fails the test if the content of a document lacks text. It prints the text and not the document.
-func Has(t testing.TB, document, content, text string) {
+// AssertContains fails the test if the content of the document lacks text. The failure shows text, but not the content.
+func AssertContains(t testing.TB, document, content, text string) {
 	t.Helper()
 	if !strings.Contains(content, text) {
 		t.Errorf("%s lacks %q", document, text)
 	}
 }
 
-// SameNames fails the test for each name that exists and is not documented, is documented and does not exist, or is documented twice.
-func SameNames(t testing.TB, document string, exist, documented []string) {
+// AssertSameNames fails the test for each name that exists and is not documented, that is documented and does not exist, or that is
+// documented twice.
+func AssertSameNames(t testing.TB, document string, exist, documented []string) {
 	t.Helper()
 	for _, name := range exist {
 		if !slices.Contains(documented, name) {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d and returns nil. If ctx ends first, Sleep returns its cause.
+// Sleep waits for d and returns nil. If ctx ends first, it returns the cause of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -25,16 +25,15 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A RoundTripperFunc is a function that is an http.RoundTripper.
+// A RoundTripperFunc is a function that implements http.RoundTripper.
 type RoundTripperFunc func(*http.Request) (*http.Response, error)
 
 // RoundTrip calls f.
 func (f RoundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// A RoundTripper answers with a function and records the requests that it gets.
+// A RoundTripper records requests, and answers them by a function.
 type RoundTripper struct {
-	// Answer answers the request, which is number n of all requests; the first is number 0.
-	// It has to read req.Body itself.
+	// Answer answers request number n; the first request is number 0. It must read req.Body itself.
 	Answer func(req *http.Request, n int) (*http.Response, error)
 
 	mu   sync.Mutex
@@ -58,50 +57,49 @@ func (rt *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// Sent returns the requests that RoundTrip has got, in order.
+// Sent returns the recorded requests in their order.
 func (rt *RoundTripper) Sent() []*http.Request {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	return slices.Clone(rt.sent)
 }
 
-// Forget drops the recorded requests: Sent returns none, and the next request is number 0.
+// Forget deletes the recorded requests. The next request is number 0 again.
 func (rt *RoundTripper) Forget() {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.sent = nil
 }
 
-// Open returns the number of bodies that Response has made and nobody has closed.
+// Open returns the number of bodies of Response that were not closed yet.
 func (rt *RoundTripper) Open() int { return int(rt.open.Load()) }
 
-// Response returns an HTTP/2 response. Its body cannot be read any more once the context of
-// the request has ended, as that of a real transport.
+// Response returns an HTTP/2 response to req. As with a real transport, its body cannot be read after the context of the request has ended.
 func (rt *RoundTripper) Response(req *http.Request, status int, body string) *http.Response {
 	rt.open.Add(1)
 	return &http.Response{
 		StatusCode: status, Status: http.StatusText(status), Proto: "HTTP/2.0", ProtoMajor: 2,
 		Header: http.Header{}, ContentLength: int64(len(body)),
-		Body: &tracked{Reader: strings.NewReader(body), ctx: req.Context(), open: &rt.open},
+		Body: &trackedBody{Reader: strings.NewReader(body), ctx: req.Context(), open: &rt.open},
 	}
 }
 
-// tracked is a body that counts itself as open until it is closed.
-type tracked struct {
+// A trackedBody counts as open until it is closed.
+type trackedBody struct {
 	io.Reader
 	ctx  context.Context
 	open *atomic.Int64
 	once sync.Once
 }
 
-func (b *tracked) Read(p []byte) (int, error) {
+func (b *trackedBody) Read(p []byte) (int, error) {
 	if err := b.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return b.Reader.Read(p)
 }
 
-func (b *tracked) Close() error {
+func (b *trackedBody) Close() error {
 	b.once.Do(func() { b.open.Add(-1) })
 	return nil
 }

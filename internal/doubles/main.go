@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// RunWithoutLeaks is a package's TestMain. It runs the tests, then clean, and fails if a
-// goroutine stays. It does not return.
+// RunWithoutLeaks implements TestMain of a package: it runs the tests and then clean. It fails if more goroutines run than before the
+// tests. It does not return.
 func RunWithoutLeaks(m *testing.M, clean func()) {
 	before := runtime.NumGoroutine()
 	code := m.Run()
@@ -29,26 +29,26 @@ func RunWithoutLeaks(m *testing.M, clean func()) {
 	os.Exit(code)
 }
 
-// PreloadNetConfig makes package net read the system's configuration, outside of all bubbles: net
-// keeps a channel for it, and a channel made in one bubble cannot be used in another.
+// PreloadNetConfig makes package net read its configuration outside of all bubbles of testing/synctest. Package net keeps a channel for the
+// configuration, and a channel of one bubble cannot be used in another.
 func PreloadNetConfig() {
 	own := net.Resolver{PreferGo: true}
 	_, _ = own.LookupHost(context.Background(), "localhost")
 }
 
-// NeedsManyGoroutines skips a test that has more than a thousand goroutines at once if the race detector is on: its runtime
-// breaks down now and then ("ThreadSanitizer: CHECK failed", or a fault in it) without having told of a race.
-func NeedsManyGoroutines(t *testing.T) {
+// SkipManyGoroutinesWithRace skips a test with more than a thousand concurrent goroutines if the race detector is on. The detector then
+// sometimes crashes ("ThreadSanitizer: CHECK failed") although there is no race.
+func SkipManyGoroutinesWithRace(t *testing.T) {
 	if RaceEnabled {
 		t.Skip("the race detector cannot follow thousands of goroutines")
 	}
 }
 
-// SkipSimulation skips a test that simulates many calls, if the tests are short: the race detector makes it ten times slower and
-// judges none of its figures.
+// SkipSimulation skips a test that simulates many calls if -short is set. The race detector makes simulations ten times slower, and finds
+// no errors in their results.
 func SkipSimulation(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("a simulation: tests that are not short have it")
+		t.Skip("simulations do not run with -short")
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Tool runs a program for 30 s at most and returns what it printed. It skips the test if
-// the program is not installed, and ends it if the program fails.
-func Tool(t *testing.T, name string, args ...string) string {
+// RunTool runs a program for at most 30 s and returns its output. It skips the test if the program is not installed, and fails the test if
+// the program fails.
+func RunTool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -27,7 +27,7 @@ func Tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// SoakTime returns how long a soak lasts: what HEDGE_TEST_SOAK says, or else usual.
+// SoakTime returns the duration of a soak test: the value of HEDGE_TEST_SOAK, or usual if that is not set.
 func SoakTime(t *testing.T, usual time.Duration) time.Duration {
 	t.Helper()
 	s := os.Getenv("HEDGE_TEST_SOAK")
@@ -41,14 +41,14 @@ func SoakTime(t *testing.T, usual time.Duration) time.Duration {
 	return d
 }
 
-// Usage is what a process holds.
+// A Usage holds the amounts of resources that the process uses.
 type Usage struct {
 	Goroutines int
-	Files      int    // descriptors; 0 if the system does not tell
+	Files      int    // open file descriptors; 0 if the system does not report them
 	Heap       uint64 // bytes after a garbage collection
 }
 
-// MeasureUsage returns what this process holds.
+// MeasureUsage returns the resources that the process uses after a garbage collection.
 func MeasureUsage() Usage {
 	runtime.GC()
 	var m runtime.MemStats

@@ -26,15 +26,15 @@ var Protocols = map[string]func(*httptest.Server){
 	},
 }
 
-// A Server is a loopback server that counts its connections and its requests.
+// A Server is a server on the loopback interface that counts its connections (Accepted) and its requests (Hits).
 type Server struct {
 	*httptest.Server
 	Accepted atomic.Int64
 	Hits     atomic.Int64
 }
 
-// Serve starts a server that speaks one of Protocols. It is closed when the test ends.
-func Serve(t testing.TB, protocol string, h http.HandlerFunc) *Server {
+// NewServer starts a server for one of the [Protocols]. It is closed at the end of the test.
+func NewServer(t testing.TB, protocol string, h http.HandlerFunc) *Server {
 	s := new(Server)
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.Hits.Add(1)
@@ -45,21 +45,22 @@ func Serve(t testing.TB, protocol string, h http.HandlerFunc) *Server {
 			s.Accepted.Add(1)
 		}
 	}
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // a client that gives up during a handshake is no news
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // clients that cancel a handshake would cause log lines
+	// Protocols are the protocols of a [Server], each with the function that starts the server.
 	Protocols[protocol](s.Server)
 	t.Cleanup(s.Close)
 	return s
 }
 
-// Base returns a transport to s as a user would configure one for a busy host.
-func Base(t testing.TB, s *Server) *http.Transport {
+// NewTransport returns a transport to s that keeps enough idle connections for a busy host.
+func NewTransport(t testing.TB, s *Server) *http.Transport {
 	tr := s.Client().Transport.(*http.Transport).Clone()
 	tr.MaxIdleConnsPerHost = 256
 	t.Cleanup(tr.CloseIdleConnections)
 	return tr
 }
 
-// Fetch returns the body of the answer to a GET.
+// Fetch sends a GET request and returns the body of the response.
 func Fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
 	if err != nil {
@@ -74,8 +75,8 @@ func Fetch(ctx context.Context, rt http.RoundTripper, url string) (string, error
 	return string(b), err
 }
 
-// Teach makes the calls after which hedging begins: none of them is hedged, however slow.
-func Teach(t testing.TB, rt http.RoundTripper, url string) {
+// WarmUp makes ten calls, so that enough latencies are known for later calls to be hedged. These calls themselves are not hedged.
+func WarmUp(t testing.TB, rt http.RoundTripper, url string) {
 	t.Helper()
 	for range 10 {
 		if _, err := Fetch(t.Context(), rt, url); err != nil {
@@ -84,23 +85,22 @@ func Teach(t testing.TB, rt http.RoundTripper, url string) {
 	}
 }
 
-// Pause waits like a server that stops when its client does.
-func Pause(r *http.Request, d time.Duration) {
+// WaitOrCanceled waits for d, or until the client cancels the request.
+func WaitOrCanceled(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-r.Context().Done():
 	}
 }
 
-// A Gate is a TCP proxy whose first connection can be frozen: it accepts, and
-// nothing goes through any more.
+// A Gate is a TCP proxy. While Frozen is true, it drops all data of its first connection, but keeps the connection open.
 type Gate struct {
 	net.Listener
 	Frozen   atomic.Bool
-	Accepted atomic.Int64 // connections; the next one is the first if it is 0
+	Accepted atomic.Int64 // number of connections
 }
 
-// NewGate starts a proxy to target. It is closed when the test ends.
+// NewGate starts a proxy to the address target. It is closed at the end of the test.
 func NewGate(t testing.TB, target string) *Gate {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -133,7 +133,7 @@ func NewGate(t testing.TB, target string) *Gate {
 							return
 						}
 						if first && g.Frozen.Load() {
-							continue // swallowed
+							continue // dropped
 						}
 						if _, err := way[1].Write(buf[:n]); err != nil {
 							way[0].Close()
@@ -156,8 +156,8 @@ func NewGate(t testing.TB, target string) *Gate {
 	return g
 }
 
-// Request returns a request with a context.
-func Request(t testing.TB, ctx context.Context, method, url string, body io.Reader) *http.Request {
+// NewRequest returns a request with the given context.
+func NewRequest(t testing.TB, ctx context.Context, method, url string, body io.Reader) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -166,8 +166,8 @@ func Request(t testing.TB, ctx context.Context, method, url string, body io.Read
 	return req
 }
 
-// Text reads a body to its end and closes it.
-func Text(t testing.TB, resp *http.Response) string {
+// ReadBody reads the body of a response to its end, and closes it.
+func ReadBody(t testing.TB, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)
 	if err == nil {
@@ -179,9 +179,10 @@ func Text(t testing.TB, resp *http.Response) string {
 	return string(b)
 }
 
-// TakesAtMost checks that one call of f in 300 takes no longer than most: other work of the machine slows down many of them, and an
-// algorithm that costs too much all of them. With the race detector f runs once, and its time is not checked.
-func TakesAtMost(t testing.TB, most time.Duration, f func()) {
+// AssertMaxDuration fails the test if each of 300 calls of f takes longer than most. It judges the fastest call, because other load on the
+// machine slows down some calls, and an expensive algorithm all of them. With the race detector, it calls f once and does not check the
+// time.
+func AssertMaxDuration(t testing.TB, most time.Duration, f func()) {
 	t.Helper()
 	if RaceEnabled {
 		f()

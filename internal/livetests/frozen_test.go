@@ -80,7 +80,7 @@ func distances(n *netsim.Network) {
 }
 
 func TestRequestsInFlightOnAFrozenHTTP2ConnectionAreAnswered(t *testing.T) {
-	doubles.NeedsHTTP2InABubble(t)
+	doubles.SkipWithoutHTTP2InBubble(t)
 	const dial = 4 * oneWay // TCP and TLS 1.3
 	run := func(t *testing.T, opts func(base *http.Transport) []hedge.HTTPOption) (time.Duration, []time.Duration, []error) {
 		network, err := netsim.NewMemory(1, "client", "detour", "server")

@@ -23,14 +23,14 @@ type (
 
 var (
 	protocols = doubles.Protocols
-	serve     = doubles.Serve
-	base      = doubles.Base
+	serve     = doubles.NewServer
+	base      = doubles.NewTransport
 	fetch     = doubles.Fetch
-	teach     = doubles.Teach
-	pause     = doubles.Pause
+	teach     = doubles.WarmUp
+	pause     = doubles.WaitOrCanceled
 	newGate   = doubles.NewGate
-	request   = doubles.Request
-	text      = doubles.Text
+	request   = doubles.NewRequest
+	text      = doubles.ReadBody
 
 	serveGRPC  = grpctest.Serve
 	dial       = grpctest.Dial

@@ -7,14 +7,14 @@ import (
 	"syscall"
 )
 
-// datagram is a UDP socket. It is connected if peer is valid.
+// A datagram is a UDP socket. It is connected if peer is valid.
 type datagram struct {
 	socket
 	m  *memory
 	in chan message
 }
 
-// message is a datagram, or if err is set, the refusal of one.
+// A message is a received datagram. If err is set, it reports that a datagram to the address from was refused.
 type message struct {
 	data []byte
 	from netip.AddrPort
@@ -38,11 +38,11 @@ func (m *memory) listenPacket(_ *Host, network string, at netip.AddrPort) (net.P
 	if err != nil {
 		return nil, opError("listen", network, netAddr(network, at), err)
 	}
-	return m.bind(at, netip.AddrPort{}), nil
+	return m.newDatagram(at, netip.AddrPort{}), nil
 }
 
-// bind makes a socket. The caller holds m.mu.
-func (m *memory) bind(at, peer netip.AddrPort) *datagram {
+// newDatagram makes a socket. The caller holds m.mu.
+func (m *memory) newDatagram(at, peer netip.AddrPort) *datagram {
 	d := &datagram{socket{network: "udp", local: at, peer: peer, closed: make(chan struct{})}, m, make(chan message, inbox)}
 	m.datagrams[at] = d
 	return d
@@ -55,7 +55,7 @@ func (d *datagram) Read(b []byte) (int, error) {
 
 func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
-		if err := d.over("read", &d.read); err != nil {
+		if err := d.checkOpen("read", &d.read); err != nil {
 			return 0, nil, err
 		}
 		select {
@@ -63,7 +63,7 @@ func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
 		case <-d.read.Passed():
 		case l := <-d.in:
 			if l.err != nil {
-				return 0, nil, d.failed("read", os.NewSyscallError("read", l.err))
+				return 0, nil, d.wrapError("read", os.NewSyscallError("read", l.err))
 			}
 			return copy(b, l.data), net.UDPAddrFromAddrPort(l.from), nil
 		}
@@ -72,7 +72,7 @@ func (d *datagram) ReadFrom(b []byte) (int, net.Addr, error) {
 
 func (d *datagram) Write(b []byte) (int, error) {
 	if !d.peer.IsValid() {
-		return 0, d.failed("write", syscall.EDESTADDRREQ)
+		return 0, d.wrapError("write", syscall.EDESTADDRREQ)
 	}
 	return d.send(b, d.peer)
 }
@@ -87,7 +87,7 @@ func (d *datagram) WriteTo(b []byte, addr net.Addr) (int, error) {
 }
 
 func (d *datagram) send(b []byte, to netip.AddrPort) (int, error) {
-	if err := d.over("write", &d.write); err != nil {
+	if err := d.checkOpen("write", &d.write); err != nil {
 		return 0, err
 	}
 	link := d.m.link(d.local.Addr(), to.Addr())
@@ -95,20 +95,20 @@ func (d *datagram) send(b []byte, to netip.AddrPort) (int, error) {
 		return 0, opError("write", "udp", net.UDPAddrFromAddrPort(to), syscall.ENETUNREACH)
 	}
 	data := append([]byte(nil), b...)
-	link.send(flow{d.local, to, protoUDP}, len(b), func() { d.m.arrive(message{data: data, from: d.local}, to) })
+	link.send(flow{d.local, to, protoUDP}, len(b), func() { d.m.deliverDatagram(message{data: data, from: d.local}, to) })
 	return len(b), nil
 }
 
-// arrive hands a datagram to the socket it is for. If there is none, it sends a
-// refusal back, as ICMP does.
-func (m *memory) arrive(l message, to netip.AddrPort) {
+// deliverDatagram delivers a message to the socket with the address to. If there is none, it reports the refusal to the sender, as ICMP
+// does.
+func (m *memory) deliverDatagram(l message, to netip.AddrPort) {
 	m.mu.Lock()
 	d := m.datagrams[to]
 	m.mu.Unlock()
 	switch {
 	case d == nil && l.err == nil:
 		if back := m.link(to.Addr(), l.from.Addr()); back != nil {
-			back.send(flow{to, l.from, 1}, 0, func() { m.arrive(message{from: to, err: syscall.ECONNREFUSED}, l.from) })
+			back.send(flow{to, l.from, 1}, 0, func() { m.deliverDatagram(message{from: to, err: syscall.ECONNREFUSED}, l.from) })
 		}
 	case d == nil, d.peer.IsValid() && d.peer != l.from, l.err != nil && !d.peer.IsValid():
 	default:
@@ -120,7 +120,7 @@ func (m *memory) arrive(l message, to netip.AddrPort) {
 }
 
 func (d *datagram) Close() error {
-	return d.end(func() {
+	return d.closeOnce(func() {
 		d.m.mu.Lock()
 		delete(d.m.datagrams, d.local)
 		d.m.mu.Unlock()

@@ -20,9 +20,8 @@ const (
 	mtu    = 1500
 )
 
-// NewKernel returns a network of namespaces. They have no names and exist only as
-// long as this process keeps them open: a process that is killed leaves nothing
-// behind, and processes do not disturb each other.
+// NewKernel returns a network in which each host is a network namespace without a name. The namespaces exist only while this process keeps
+// them open: if the process is killed, the kernel removes them. Networks of several processes do not affect each other.
 func NewKernel(seed uint64, hosts ...string) (*Network, error) {
 	n, err := newNetwork(seed, hosts)
 	if err != nil {
@@ -53,7 +52,7 @@ type space struct {
 	tun *os.File // its device
 }
 
-// join makes the namespace and the device of a host.
+// join makes the namespace and the TUN device of a host.
 func (k *kernel) join(h *Host) error {
 	return onThread(func() error {
 		ns, err := newNamespace()
@@ -69,8 +68,7 @@ func (k *kernel) join(h *Host) error {
 	})
 }
 
-// onThread calls f on a thread that is not used afterwards, so that f may change the
-// state of the thread.
+// onThread calls f on a thread that is not reused, so that f may change the state of the thread.
 func onThread(f func() error) error {
 	result := make(chan error)
 	go func() {
@@ -80,8 +78,7 @@ func onThread(f func() error) error {
 	return <-result
 }
 
-// openTUN makes the device of the current namespace and brings it up, with an
-// address, and the loopback device as well.
+// openTUN makes a TUN device in the current namespace, assigns the address a, and activates it and the loopback device.
 func openTUN(a netip.Addr) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -128,7 +125,7 @@ func configure(s int, a netip.Addr) error {
 	return nil
 }
 
-// route carries what the i-th host sends, until its device is closed.
+// route forwards the packets that host i sends, until its device is closed.
 func (k *kernel) route(i int) {
 	buf := make([]byte, mtu)
 	for {
@@ -150,8 +147,7 @@ func (k *kernel) route(i int) {
 	}
 }
 
-// parse reads a packet's flow. Fragments behind the first, and protocols
-// without ports, are flows of port 0.
+// parse returns the flow of an IPv4 packet. The ports are 0 for protocols without ports, and for fragments other than the first.
 func parse(p []byte) (flow, bool) {
 	if len(p) < 20 || p[0]>>4 != 4 {
 		return flow{}, false
@@ -168,8 +164,7 @@ func parse(p []byte) (flow, bool) {
 	return f, true
 }
 
-// inside calls f in the host's namespace. A socket stays in the namespace it was
-// made in, and so does a process.
+// inside calls f in the namespace of the host. Sockets and processes that f makes stay in that namespace.
 func (k *kernel) inside(h *Host, f func() error) error {
 	return enter(k.spaces[h.id].ns, f)
 }

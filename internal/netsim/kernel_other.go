@@ -4,13 +4,13 @@ package netsim
 
 import "net/netip"
 
-// NewKernel returns [ErrUnsupported]: only Linux has namespaces.
+// NewKernel returns [ErrUnsupported], because only Linux has namespaces.
 func NewKernel(uint64, ...string) (*Network, error) { return nil, ErrUnsupported }
 
 // Namespace is a network namespace.
 type Namespace struct{}
 
-// NewNamespace returns [ErrUnsupported]: only Linux has namespaces.
+// NewNamespace returns [ErrUnsupported], because only Linux has namespaces.
 func NewNamespace(netip.Prefix) (*Namespace, error) { return nil, ErrUnsupported }
 
 // Do returns [ErrUnsupported].

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Counters count what a link did since it was made.
+// Counters count the packets that were sent over a link.
 type Counters struct {
-	Packets int64 // given to the link, lost ones included
-	Lost    int64 // for any reason
+	Packets int64 // packets sent, including lost packets
+	Lost    int64 // packets that were lost for any reason
 	Bytes   int64 // of Packets, with headers on a kernel network and without on a memory one
 	UDP     int64 // packets that were UDP datagrams
 	TCP     int64 // packets that were TCP segments
 }
 
-// flow is a sequence of packets that keeps its order on a link.
+// A flow identifies packets whose order a link preserves.
 type flow struct {
 	from, to netip.AddrPort
 	proto    uint8
@@ -28,20 +28,20 @@ const (
 	protoTCP = 6
 	protoUDP = 17
 
-	maxQueue = time.Second // the longest that a packet waits for a limited rate
-	maxFlows = 4096        // that a link remembers before it forgets those without packets under way
+	maxQueue = time.Second // maximum time that a packet waits because of Rate
+	maxFlows = 4096        // number of flows after which a link deletes flows without packets in transit
 )
 
-// Link carries packets in one direction.
+// A Link carries packets from one host to another.
 type Link struct {
 	clock *clock
 
 	mu    sync.Mutex // guards the fields below
 	rng   *rand.Rand
 	prof  Profile
-	bad   bool               // the burst model's state
-	busy  time.Time          // when a limited link is free again
-	flows map[flow]time.Time // when the last packet of a flow arrives
+	bad   bool               // state of the burst model
+	busy  time.Time          // time at which a link with a Rate is free again
+	flows map[flow]time.Time // arrival of the last packet, by flow
 	count Counters
 }
 
@@ -49,21 +49,21 @@ func newLink(c *clock, seed, stream uint64) *Link {
 	return &Link{clock: c, rng: rand.New(rand.NewPCG(seed, stream)), flows: make(map[flow]time.Time)}
 }
 
-// Set changes what happens to packets from now on. Those under way are not affected.
+// Set sets the profile for packets that are sent from now on.
 func (l *Link) Set(p Profile) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.prof, l.bad = p, false
 }
 
-// Counters returns what the link did so far.
+// Counters returns the counters of the link.
 func (l *Link) Counters() Counters {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count
 }
 
-// send has deliver called when the packet arrives, or reports false if it is lost.
+// send sends a packet. If it reports true, deliver will be called when the packet arrives. It reports false if the packet is lost.
 func (l *Link) send(f flow, size int, deliver func()) bool {
 	now := time.Now()
 	l.mu.Lock()
@@ -76,19 +76,18 @@ func (l *Link) send(f flow, size int, deliver func()) bool {
 	case protoTCP:
 		l.count.TCP++
 	}
-	at, ok := l.arrival(now, f, size)
+	at, ok := l.arrivalTime(now, f, size)
 	if !ok {
 		l.count.Lost++
 		return false
 	}
-	l.clock.at(at, deliver)
+	l.clock.schedule(at, deliver)
 	return true
 }
 
-// arrival decides whether a packet arrives, and when. How many random numbers it
-// draws does not depend on their values, so that links of one seed lose the same
-// packets whatever their delays are. The caller holds l.mu.
-func (l *Link) arrival(now time.Time, f flow, size int) (time.Time, bool) {
+// arrivalTime returns the time at which a packet arrives, or false if it is lost. The number of random numbers that it draws does not
+// depend on their values, so links with the same seed lose the same packets whatever their delays are. The caller holds l.mu.
+func (l *Link) arrivalTime(now time.Time, f flow, size int) (time.Time, bool) {
 	p := &l.prof
 	loss, reorder := l.rng.Float64() < p.Loss, l.rng.Float64() < p.Reorder
 	var delay time.Duration
@@ -140,15 +139,14 @@ func (l *Link) arrival(now time.Time, f flow, size int) (time.Time, bool) {
 	return at, true
 }
 
-// timerLag is how late the timers of package time may be: on Linux, Go rounds waits
-// up to whole milliseconds.
+// timerLag is the maximum delay of the timers of package time: on Linux, Go rounds waiting times up to whole milliseconds.
 const timerLag = time.Millisecond
 
-// clock calls functions at their times, in order, from one goroutine.
+// A clock calls functions at given times, in order, in one goroutine.
 type clock struct {
 	mu    sync.Mutex // guards queue and seq
 	queue events
-	seq   uint64 // of the next event
+	seq   uint64 // sequence number of the next event
 
 	precise atomic.Bool // see Network.Precise
 
@@ -163,8 +161,8 @@ func newClock() *clock {
 	return c
 }
 
-// at has f called at t. Events of one time are called in the order they came in.
-func (c *clock) at(t time.Time, f func()) {
+// schedule arranges that f is called at t. Functions with the same time are called in the order in which they were scheduled.
+func (c *clock) schedule(t time.Time, f func()) {
 	c.mu.Lock()
 	e := event{t, c.seq, f}
 	c.seq++
@@ -213,7 +211,7 @@ func (c *clock) run() {
 	}
 }
 
-// close returns once no event is called any more. It must not be called from an event.
+// close stops the clock, and returns when no function is running any more. It must not be called from a scheduled function.
 func (c *clock) close() {
 	close(c.quit)
 	<-c.done

@@ -10,16 +10,14 @@ import (
 )
 
 const (
-	firstPort = 32768 // of those that are given to sockets without one
-	inbox     = 512   // datagrams, or new streams, that wait for their reader; more are lost, or refused
+	firstPort = 32768 // first ephemeral port
+	inbox     = 512   // length of a receive queue; further datagrams are lost, and further streams refused
 )
 
-// NewMemory returns a network inside this process.
+// NewMemory returns a network inside this process. A network that is made in a bubble of testing/synctest belongs to that bubble.
 //
-// Datagrams behave as the kernel's do: one to a port without a socket is refused.
-// Streams send a lost segment again after 200 ms, and then after twice the time
-// before, up to 8 s. They have no window, and so a Write never waits. A network that
-// is made inside a testing/synctest bubble belongs to that bubble.
+// Datagrams behave as in the kernel: a datagram to a port without a socket is refused. Streams retransmit a lost segment after 200 ms, and
+// then with doubled timeouts up to 8 s. They have no flow control, so a Write never blocks.
 func NewMemory(seed uint64, hosts ...string) (*Network, error) {
 	n, err := newNetwork(seed, hosts)
 	if err != nil {
@@ -39,17 +37,17 @@ type memory struct {
 	net *Network
 
 	mu        sync.Mutex            // guards the fields below
-	next      map[netip.Addr]uint16 // the port to try first, by host
+	next      map[netip.Addr]uint16 // next ephemeral port, by host
 	datagrams map[netip.AddrPort]*datagram
 	listeners map[netip.AddrPort]*listener
-	streams   map[netip.AddrPort]bool // local ports of dialled streams
+	streams   map[netip.AddrPort]bool // local addresses of dialled streams
 }
 
 func (m *memory) close() error { return nil }
 
 func (m *memory) start(*Host, *exec.Cmd) error { return ErrUnsupported }
 
-// link returns the link between two addresses, or nil if either is not of the network.
+// link returns the link between two addresses; nil if the network lacks one of them.
 func (m *memory) link(from, to netip.Addr) *Link {
 	i, j := m.index(from), m.index(to)
 	if i < 0 || j < 0 {
@@ -58,7 +56,7 @@ func (m *memory) link(from, to netip.Addr) *Link {
 	return m.net.links[i][j]
 }
 
-// index returns the number of the host with that address, or -1.
+// index returns the index of the host with the given address; -1 if there is none.
 func (m *memory) index(a netip.Addr) int {
 	for _, h := range m.net.hosts {
 		if h.addr == a {
@@ -68,7 +66,7 @@ func (m *memory) index(a netip.Addr) int {
 	return -1
 }
 
-// freePort returns a free port of the host. The caller holds m.mu.
+// freePort returns an address of the host with a free port. The caller holds m.mu.
 func (m *memory) freePort(a netip.Addr) (netip.AddrPort, error) {
 	for range 1<<16 - firstPort {
 		p := max(m.next[a], firstPort)
@@ -81,7 +79,7 @@ func (m *memory) freePort(a netip.Addr) (netip.AddrPort, error) {
 	return netip.AddrPort{}, syscall.EADDRNOTAVAIL
 }
 
-// opError returns an error like those of package net.
+// opError returns a net.OpError, as package net does.
 func opError(op, network string, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Addr: addr, Err: err}
 }
@@ -97,7 +95,7 @@ func (m *memory) dial(ctx context.Context, h *Host, network string, to netip.Add
 		if err != nil {
 			return nil, opError("dial", network, netAddr(network, to), err)
 		}
-		return m.bind(at, to), nil
+		return m.newDatagram(at, to), nil
 	}
 	return m.dialStream(ctx, h, network, to)
 }

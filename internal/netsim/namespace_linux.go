@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace that has the loopback device and nothing else. It has no
-// name and exists only as long as this process keeps it open, or has sockets or processes in it.
+// A Namespace is a network namespace with only the loopback device. It has no name. It exists while this process keeps it open, or sockets
+// or processes are in it.
 type Namespace struct{ ns *os.File }
 
-// NewNamespace returns a namespace in which every address of local, which is IPv4, is the
-// machine's own, besides 127.0.0.0/8. A socket that is bound to no address receives
-// what is sent to any of them. It needs root: see [ErrUnsupported].
+// NewNamespace returns a namespace in which every address of the IPv4 prefix local is an address of the loopback device, in addition to
+// 127.0.0.0/8. A socket that is not bound to an address receives packets to any of them. Without root, NewNamespace returns
+// [ErrUnsupported].
 func NewNamespace(local netip.Prefix) (*Namespace, error) {
 	n := new(Namespace)
 	err := onThread(func() (err error) {
@@ -39,14 +39,13 @@ func NewNamespace(local netip.Prefix) (*Namespace, error) {
 	return n, nil
 }
 
-// Do calls f in the namespace. A socket stays in the namespace it was made in, and so does a
-// process. Goroutines that f starts are not in it.
+// Do calls f in the namespace. Sockets and processes that f makes stay in that namespace. Goroutines that f starts do not run in it.
 func (n *Namespace) Do(f func() error) error { return enter(n.ns, f) }
 
-// Close lets go of the namespace. It closes no sockets and ends no processes.
+// Close releases the namespace. It does not close sockets or end processes.
 func (n *Namespace) Close() error { return n.ns.Close() }
 
-// ownPrefix gives the loopback device the prefix, all of whose addresses become local by that.
+// ownPrefix assigns the prefix p to the loopback device, which makes all its addresses local.
 func ownPrefix(s int, p netip.Prefix) error {
 	if !p.IsValid() || !p.Addr().Is4() {
 		return fmt.Errorf("netsim: prefix %v is not IPv4", p)
@@ -72,7 +71,7 @@ func ownPrefix(s int, p netip.Prefix) error {
 	return nil
 }
 
-// newNamespace moves the thread into a namespace of its own.
+// newNamespace moves the current thread into a new namespace, and returns the namespace.
 func newNamespace() (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("netsim: new namespace: %w", err)
@@ -82,7 +81,7 @@ func newNamespace() (*os.File, error) {
 
 func ownNamespace() string { return fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()) }
 
-// enter calls f on a thread that is in the namespace.
+// enter calls f on a thread in the namespace ns.
 func enter(ns *os.File, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -122,7 +121,7 @@ func ioctl(s int, dev string, call uint, set func(*unix.Ifreq) error) error {
 	return nil
 }
 
-// unsupported returns an error that is ErrUnsupported, if err says so.
+// unsupported wraps err in [ErrUnsupported] if it says that a permission or a device is missing.
 func unsupported(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)

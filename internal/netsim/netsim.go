@@ -27,15 +27,14 @@ import (
 	"sync"
 )
 
-// ErrUnsupported is what [NewKernel] returns where it cannot work, and what
-// [Host.Start] returns on a memory network.
+// ErrUnsupported is the error of [NewKernel] on a system without root, Linux or TUN devices, and of
+// [Host.Start] on a memory network.
 var ErrUnsupported = errors.New("netsim: needs root, Linux and /dev/net/tun")
 
-// maxHosts is how many addresses a /24 has.
+// maxHosts is the number of host addresses in a /24 network.
 const maxHosts = 254
 
-// Network is a set of hosts and the links between them.
-// Its methods may be called from several goroutines at once.
+// A Network is a set of hosts and the links between them. It is safe for concurrent use.
 type Network struct {
 	hosts []*Host
 	links [][]*Link // by from and to
@@ -45,7 +44,7 @@ type Network struct {
 	err   error // of close
 }
 
-// backend makes the sockets.
+// A backend makes the sockets of a network: in memory or in the kernel.
 type backend interface {
 	dial(ctx context.Context, h *Host, network string, to netip.AddrPort) (net.Conn, error)
 	listen(h *Host, network string, at netip.AddrPort) (net.Listener, error)
@@ -54,7 +53,7 @@ type backend interface {
 	close() error
 }
 
-// Host is one end of links.
+// A Host is a host of a [Network], with one IPv4 address.
 type Host struct {
 	net  *Network
 	id   int
@@ -85,7 +84,7 @@ func newNetwork(seed uint64, names []string) (*Network, error) {
 	return n, nil
 }
 
-// Host returns the host of that name. It panics if there is none.
+// Host returns the host with the given name. It panics if there is none.
 func (n *Network) Host(name string) *Host {
 	for _, h := range n.hosts {
 		if h.name == name {
@@ -95,24 +94,21 @@ func (n *Network) Host(name string) *Host {
 	panic(fmt.Sprintf("netsim: no host named %q", name))
 }
 
-// Link returns the link for packets from one host to another.
-// It panics if there is no such host.
+// Link returns the link for packets in one direction, from one host to another. It panics if a host does not exist.
 func (n *Network) Link(from, to string) *Link { return n.links[n.Host(from).id][n.Host(to).id] }
 
-// Set gives the links of both directions between two hosts the same profile.
+// Set sets the profile of both links between two hosts.
 func (n *Network) Set(a, b string, p Profile) {
 	n.Link(a, b).Set(p)
 	n.Link(b, a).Set(p)
 }
 
-// Precise makes packets arrive within about a tenth of a millisecond of their time,
-// where the system can, and not within a millisecond as with timers. It is for real
-// time only: under testing/synctest, which is exact anyway, packets would not arrive.
-func (n *Network) Precise() { n.clock.precise.Store(true) }
+// EnablePreciseTiming makes packets arrive within about 0.1 ms of their time, if the system can, in place of 1 ms. It must not be used
+// under testing/synctest: fake time is exact anyway, and packets would not arrive.
+func (n *Network) EnablePreciseTiming() { n.clock.precise.Store(true) }
 
-// Close ends the network: packets under way are lost, namespaces and devices are
-// removed. It neither closes sockets nor ends processes; whoever opened or started
-// them must. Only the first call does anything; all calls return its error.
+// Close removes namespaces and devices. Packets in transit are lost. It does not close sockets or end processes. All calls return the error
+// of the first call, and only the first call has an effect.
 func (n *Network) Close() error {
 	n.close.Do(func() {
 		n.err = n.back.close()
@@ -121,15 +117,14 @@ func (n *Network) Close() error {
 	return n.err
 }
 
-// Name returns the name that the host was made with.
+// Name returns the name of the host.
 func (h *Host) Name() string { return h.name }
 
-// Addr returns the host's only address, IPv4.
+// Addr returns the IPv4 address of the host.
 func (h *Host) Addr() netip.Addr { return h.addr }
 
-// DialContext opens a socket on h, as a net.Dialer does. Networks are tcp, udp
-// and their variants ending in 4; the address is an IP or a host of the network,
-// and a port. It does not ask any resolver.
+// DialContext connects a socket on h, as [net.Dialer.DialContext] does. The network is tcp, tcp4, udp or udp4. The address is a port, and
+// the IP address or the name of a host of the network. No DNS resolver is used.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := h.resolve(network, address)
 	if err != nil {
@@ -138,7 +133,7 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return h.net.back.dial(ctx, h, network, to)
 }
 
-// Listen listens for TCP on h. An empty host in the address is h.
+// Listen listens for TCP connections on h. If the address has no host, it is that of h.
 func (h *Host) Listen(network, address string) (net.Listener, error) {
 	at, err := h.resolve(network, address)
 	if err != nil {
@@ -147,7 +142,7 @@ func (h *Host) Listen(network, address string) (net.Listener, error) {
 	return h.net.back.listen(h, network, at)
 }
 
-// ListenPacket listens for UDP on h. An empty host in the address is h.
+// ListenPacket opens a UDP socket on h. If the address has no host, it is that of h.
 func (h *Host) ListenPacket(network, address string) (net.PacketConn, error) {
 	at, err := h.resolve(network, address)
 	if err != nil {
@@ -156,8 +151,7 @@ func (h *Host) ListenPacket(network, address string) (net.PacketConn, error) {
 	return h.net.back.listenPacket(h, network, at)
 }
 
-// Start starts a command whose sockets are h's. On a memory network it returns
-// [ErrUnsupported].
+// Start starts a command in the network namespace of h. On a memory network, it returns [ErrUnsupported].
 func (h *Host) Start(c *exec.Cmd) error { return h.net.back.start(h, c) }
 
 func (h *Host) resolve(network, address string) (netip.AddrPort, error) {

@@ -103,7 +103,7 @@ func TestAPreciseNetworkIsNotEarly(t *testing.T) {
 	n, err := netsim.NewMemory(1, "client", "server")
 	require.NoError(t, err)
 	defer n.Close()
-	n.Precise()
+	n.EnablePreciseTiming()
 	server, err := n.Host("server").ListenPacket("udp", ":53")
 	require.NoError(t, err)
 	defer server.Close()

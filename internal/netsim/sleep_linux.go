@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// sleep waits in the kernel, more exactly than a timer.
+// sleep waits for d in the kernel, more precisely than a timer.
 func sleep(d time.Duration) {
 	t := syscall.NsecToTimespec(int64(d))
 	_ = syscall.Nanosleep(&t, nil) // if a signal ends it, the caller looks at the clock

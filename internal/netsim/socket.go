@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/deadline"
 )
 
-// socket is what a datagram and a stream have in common: addresses, deadlines and an end.
+// A socket is the common part of datagram and stream: addresses, deadlines and closing.
 type socket struct {
 	network     string
 	local, peer netip.AddrPort // peer is not valid if the socket is not connected
@@ -22,7 +22,7 @@ type socket struct {
 
 func (s *socket) LocalAddr() net.Addr { return netAddr(s.network, s.local) }
 
-// RemoteAddr returns nil if the socket is not connected, as the net package's do.
+// RemoteAddr returns the address of the peer; nil if the socket is not connected.
 func (s *socket) RemoteAddr() net.Addr {
 	if !s.peer.IsValid() {
 		return nil
@@ -39,31 +39,31 @@ func (s *socket) SetWriteDeadline(t time.Time) error { return s.set(&s.write, t)
 func (s *socket) set(d *deadline.Deadline, t time.Time) error {
 	select {
 	case <-s.closed:
-		return s.failed("set", net.ErrClosed)
+		return s.wrapError("set", net.ErrClosed)
 	default:
 		d.Set(t)
 		return nil
 	}
 }
 
-// over returns the error of an operation if the socket is closed or its deadline has passed.
-func (s *socket) over(op string, d *deadline.Deadline) error {
+// checkOpen returns an error for the operation op if the socket is closed or the deadline d has passed.
+func (s *socket) checkOpen(op string, d *deadline.Deadline) error {
 	select {
 	case <-s.closed:
-		return s.failed(op, net.ErrClosed)
+		return s.wrapError(op, net.ErrClosed)
 	case <-d.Passed():
-		return s.failed(op, os.ErrDeadlineExceeded)
+		return s.wrapError(op, os.ErrDeadlineExceeded)
 	default:
 		return nil
 	}
 }
 
-func (s *socket) failed(op string, err error) error {
+func (s *socket) wrapError(op string, err error) error {
 	return opError(op, s.network, s.LocalAddr(), err)
 }
 
-// end closes the socket and calls then, once.
-func (s *socket) end(then func()) error {
+// closeOnce closes the socket and calls then. Further calls return net.ErrClosed.
+func (s *socket) closeOnce(then func()) error {
 	err := net.ErrClosed
 	s.close.Do(func() {
 		err = nil

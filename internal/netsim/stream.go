@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	segment  = 1460 // bytes of a stream in one packet
+	segment  = 1460 // maximum segment size in bytes
 	synRetry = time.Second
-	minRTO   = 200 * time.Millisecond // RTO: after which a lost segment is sent again
+	minRTO   = 200 * time.Millisecond // first retransmission timeout
 	maxRTO   = 8 * time.Second
 )
 
-// stream is one end of a TCP connection.
+// A stream is one end of a TCP connection.
 type stream struct {
 	socket
 	m     *memory
 	other *stream
 
 	mu   sync.Mutex     // guards the fields below
-	more chan struct{}  // closed when there is something to read
-	buf  []byte         // arrived, in order
-	err  error          // what comes after buf
-	next int            // the segment that comes after buf
-	late map[int][]byte // segments that arrived before next; nil is the end of the stream
-	sent int            // segments sent
+	more chan struct{}  // closed when new data or an error can be read
+	buf  []byte         // data that arrived in order and was not read yet
+	err  error          // error that Read returns after buf
+	next int            // number of the segment that follows buf
+	late map[int][]byte // segments that arrived out of order, by number; a nil segment is the end of the stream
+	sent int            // number of segments sent
 }
 
 var _ net.Conn = (*stream)(nil)
@@ -61,7 +61,7 @@ func (m *memory) dialStream(ctx context.Context, h *Host, network string, to net
 	var once sync.Once // one connection per dial, however many SYNs arrive
 	syn := func() {
 		once.Do(func() {
-			o := m.accept(at, to)
+			o := m.connectStreams(at, to)
 			reply := func() { answer <- outcome{o.local, o.err} }
 			m.sendReliably(back, flow{to, at, protoTCP}, 0, minRTO, nil, reply)
 		})
@@ -97,8 +97,8 @@ type pair struct {
 	err   error
 }
 
-// accept makes both ends of a connection, or refuses it.
-func (m *memory) accept(from, to netip.AddrPort) pair {
+// connectStreams makes both ends of a connection, or returns ECONNREFUSED.
+func (m *memory) connectStreams(from, to netip.AddrPort) pair {
 	m.mu.Lock()
 	l := m.listeners[to]
 	m.mu.Unlock()
@@ -115,12 +115,12 @@ func (m *memory) accept(from, to netip.AddrPort) pair {
 	}
 }
 
-// sendReliably sends a packet, again and again, until it arrives or stop is closed.
+// sendReliably sends a packet, and retransmits it until it arrives or the channel stop is closed.
 func (m *memory) sendReliably(l *Link, f flow, size int, rto time.Duration, stop <-chan struct{}, arrived func()) {
 	if l.send(f, size, arrived) {
 		return
 	}
-	l.clock.at(time.Now().Add(rto), func() {
+	l.clock.schedule(time.Now().Add(rto), func() {
 		select {
 		case <-stop:
 		default:
@@ -129,7 +129,7 @@ func (m *memory) sendReliably(l *Link, f flow, size int, rto time.Duration, stop
 	})
 }
 
-// transmit sends one segment; nil is the end of the stream.
+// transmit sends one segment; nil marks the end of the stream. It stops retransmitting when the channel stop is closed.
 func (s *stream) transmit(data []byte, stop <-chan struct{}) {
 	s.mu.Lock()
 	n := s.sent
@@ -142,7 +142,7 @@ func (s *stream) transmit(data []byte, stop <-chan struct{}) {
 func (s *stream) deliver(n int, data []byte) {
 	select {
 	case <-s.closed:
-		return // Close has told the peer, by ending the other direction
+		return // Close has sent the end of the stream to the peer
 	default:
 	}
 	s.mu.Lock()
@@ -166,7 +166,7 @@ func (s *stream) deliver(n int, data []byte) {
 
 func (s *stream) Read(b []byte) (int, error) {
 	for {
-		if err := s.over("read", &s.read); err != nil {
+		if err := s.checkOpen("read", &s.read); err != nil {
 			return 0, err
 		}
 		s.mu.Lock()
@@ -190,12 +190,12 @@ func (s *stream) Read(b []byte) (int, error) {
 }
 
 func (s *stream) Write(b []byte) (int, error) {
-	if err := s.over("write", &s.write); err != nil {
+	if err := s.checkOpen("write", &s.write); err != nil {
 		return 0, err
 	}
 	select {
 	case <-s.other.closed:
-		return 0, s.failed("write", os.NewSyscallError("write", syscall.EPIPE))
+		return 0, s.wrapError("write", os.NewSyscallError("write", syscall.EPIPE))
 	default:
 	}
 	for p := b; len(p) > 0; {
@@ -207,13 +207,13 @@ func (s *stream) Write(b []byte) (int, error) {
 }
 
 func (s *stream) Close() error {
-	return s.end(func() {
+	return s.closeOnce(func() {
 		s.transmit(nil, s.other.closed)
 		s.m.release(s.local)
 	})
 }
 
-// listener accepts streams.
+// A listener accepts streams.
 type listener struct {
 	m      *memory
 	at     netip.AddrPort

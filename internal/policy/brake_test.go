@@ -162,7 +162,7 @@ func TestMaxDelayBelowMedianKeepsHedging(t *testing.T) {
 }
 
 func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	for _, given := range []time.Duration{0, 2 * ms, 7 * ms, 20 * ms} { // the usual is 10 ms
 		for _, most := range []time.Duration{0, 5 * ms} {
 			synctest.Test(t, func(t *testing.T) {

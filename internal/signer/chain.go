@@ -11,39 +11,39 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Denial is how a zone proves that it has no such name or record.
+// A Denial is a method by which a zone proves that a name or a type does not exist.
 type Denial int
 
 const (
-	NSEC     Denial = iota // the names of the zone in a chain (RFC 4034)
-	Minimal                // no more than needed, made when it is asked for (RFC 4470)
-	NSEC3                  // hashes of the names in a chain (RFC 5155)
-	NSEC3Out               // without delegations that are not signed (RFC 5155 §6)
+	NSEC        Denial = iota // NSEC records (RFC 4034)
+	MinimalNSEC               // minimally covering NSEC records, made online (RFC 4470)
+	NSEC3                     // NSEC3 records (RFC 5155)
+	NSEC3OptOut               // NSEC3 records with opt-out: unsigned delegations have none (RFC 5155 §6)
 )
 
-// Hashing are the parameters of NSEC3. The zero value has no iterations and no salt.
-type Hashing struct {
+// NSEC3Params are the parameters of NSEC3 hashes. The zero value has no additional iterations and no salt.
+type NSEC3Params struct {
 	Iterations uint16
 	Salt       string // hexadecimal
 }
 
-// Chain proves what a zone does not have. It returns records that are not signed yet.
+// A Chain makes the unsigned NSEC or NSEC3 records that prove that names or types do not exist in a zone.
 type Chain struct {
 	zone        string
 	denial      Denial
-	hashing     Hashing
+	hashing     NSEC3Params
 	ttl         uint32
-	types       map[string][]uint16 // of all names that are in the chain; nil: something is below them
+	types       map[string][]uint16 // types of all names in the chain; nil: an empty non-terminal
 	owners      []string            // names, or hashes
 	namesByHash map[string]string   // names by their hash
 }
 
-// NewChain returns the chain of a zone. The types are those of all names that it has, in lower case, without those that come
-// by signing; a delegation has NS and perhaps DS, and what is below it is not the zone's.
-func NewChain(zone string, how Denial, h Hashing, ttl uint32, types map[string][]uint16) *Chain {
+// NewChain returns the chain of a zone. The argument types has the record types of each name in the zone, in lower case, except types that
+// signing adds. A delegation has NS and possibly DS; names below a delegation must be left out.
+func NewChain(zone string, how Denial, h NSEC3Params, ttl uint32, types map[string][]uint16) *Chain {
 	c := &Chain{zone: zone, denial: how, hashing: h, ttl: ttl, types: make(map[string][]uint16), namesByHash: make(map[string]string)}
 	for name, all := range types {
-		if how == NSEC3Out && name != zone && slices.Equal(all, []uint16{dns.TypeNS}) {
+		if how == NSEC3OptOut && name != zone && slices.Equal(all, []uint16{dns.TypeNS}) {
 			continue
 		}
 		c.types[name] = all
@@ -54,7 +54,7 @@ func NewChain(zone string, how Denial, h Hashing, ttl uint32, types map[string][
 		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(c.types), Compare) {
-		if how == NSEC3 || how == NSEC3Out {
+		if how == NSEC3 || how == NSEC3OptOut {
 			hash := c.hashName(name)
 			c.namesByHash[hash] = name
 			c.owners = append(c.owners, hash)
@@ -68,10 +68,11 @@ func NewChain(zone string, how Denial, h Hashing, ttl uint32, types map[string][
 	return c
 }
 
-// NoData proves that a name, or the one that is above all names like it, has no records of a type.
-func (c *Chain) NoData(name string) []dns.RR {
+// ProveNoData proves that a name has no records of a type. For a name whose delegation is opted out, it proves that the name is not in the
+// chain.
+func (c *Chain) ProveNoData(name string) []dns.RR {
 	if _, ok := c.types[name]; !ok {
-		return c.NoCloser(name) // a delegation that is opted out
+		return c.ProveNoCloserName(name) // a delegation that is opted out
 	}
 	if c.usesNSEC3() {
 		return []dns.RR{c.matchingRecord(c.hashName(name))}
@@ -79,15 +80,15 @@ func (c *Chain) NoData(name string) []dns.RR {
 	return []dns.RR{c.matchingRecord(name)}
 }
 
-// NoName proves that there is no such name, nor a wildcard that it could be made of.
-func (c *Chain) NoName(name string) []dns.RR {
+// ProveNoName proves that a name does not exist, and that no wildcard matches it.
+func (c *Chain) ProveNoName(name string) []dns.RR {
 	above, _ := c.closestEncloser(name)
-	return removeDuplicates(append(c.NoCloser(name), c.coveringRecord("*."+strings.TrimPrefix(above, "."))))
+	return removeDuplicates(append(c.ProveNoCloserName(name), c.coveringRecord("*."+strings.TrimPrefix(above, "."))))
 }
 
-// NoCloser proves that a name does not exist, and nothing that is closer to it than the closest name that does: for answers
-// made of wildcards, which need the name below alone, and delegations that are opted out.
-func (c *Chain) NoCloser(name string) []dns.RR {
+// ProveNoCloserName proves that the next closer name does not exist: the name one label below the closest encloser. Answers from wildcards
+// and opted-out delegations need this proof.
+func (c *Chain) ProveNoCloserName(name string) []dns.RR {
 	above, next := c.closestEncloser(name)
 	if c.usesNSEC3() {
 		return removeDuplicates([]dns.RR{c.matchingRecord(c.hashName(above)), c.coveringRecord(next)})
@@ -95,22 +96,22 @@ func (c *Chain) NoCloser(name string) []dns.RR {
 	return []dns.RR{c.coveringRecord(next)}
 }
 
-// NoWildcardData proves that the wildcard of which a name is made has no records of a type.
-func (c *Chain) NoWildcardData(name string) []dns.RR {
+// ProveNoWildcardData proves that the wildcard which matches a name has no records of a type.
+func (c *Chain) ProveNoWildcardData(name string) []dns.RR {
 	above, _ := c.closestEncloser(name)
-	return removeDuplicates(append(c.NoCloser(name), c.NoData("*."+strings.TrimPrefix(above, "."))...))
+	return removeDuplicates(append(c.ProveNoCloserName(name), c.ProveNoData("*."+strings.TrimPrefix(above, "."))...))
 }
 
-// Len returns how many records the chain has; those that are minimal have no chain.
+// Len returns the number of owner names in the chain.
 func (c *Chain) Len() int { return len(c.owners) }
 
-func (c *Chain) usesNSEC3() bool { return c.denial == NSEC3 || c.denial == NSEC3Out }
+func (c *Chain) usesNSEC3() bool { return c.denial == NSEC3 || c.denial == NSEC3OptOut }
 
 func (c *Chain) hashName(name string) string {
 	return strings.ToLower(dns.HashName(name, dns.SHA1, c.hashing.Iterations, c.hashing.Salt))
 }
 
-// closestEncloser returns the closest name above one that exists, and the one below that.
+// closestEncloser returns the closest encloser of a name (above), and the next closer name, one label longer (next).
 func (c *Chain) closestEncloser(name string) (above, next string) {
 	for above = name; ; above = parentName(above) {
 		if _, ok := c.types[above]; ok || above == "." {
@@ -120,24 +121,24 @@ func (c *Chain) closestEncloser(name string) (above, next string) {
 	}
 }
 
-// coveringRecord returns the record that covers a name which does not exist.
+// coveringRecord returns a record that proves that the name does not exist.
 func (c *Chain) coveringRecord(name string) dns.RR {
 	switch {
 	case c.usesNSEC3():
 		return c.matchingRecord(c.hashName(name))
-	case c.denial == Minimal:
+	case c.denial == MinimalNSEC:
 		return c.newNSEC(predecessorName(name), successorBelow(name), []uint16{dns.TypeA})
 	}
 	return c.matchingRecord(name)
 }
 
-// matchingRecord returns the record of a name or a hash, or the one in whose span it lies.
+// matchingRecord returns the record whose owner is the name or hash. If there is none, it returns the record that covers the name or hash.
 func (c *Chain) matchingRecord(name string) dns.RR {
 	compare := Compare
 	if c.usesNSEC3() {
 		compare = strings.Compare
 	}
-	if c.denial == Minimal {
+	if c.denial == MinimalNSEC {
 		return c.newNSEC(name, nextName(name), c.types[name])
 	}
 	i := sort.Search(len(c.owners), func(i int) bool { return compare(c.owners[i], name) > 0 }) - 1
@@ -170,7 +171,7 @@ func (c *Chain) newNSEC3(owner, next string, types []uint16) dns.RR {
 	}
 	slices.Sort(types)
 	var flags uint8
-	if c.denial == NSEC3Out {
+	if c.denial == NSEC3OptOut {
 		flags = 1
 	}
 	return &dns.NSEC3{
@@ -183,7 +184,7 @@ func (c *Chain) newHeader(owner string, t uint16) dns.RR_Header {
 	return dns.RR_Header{Name: owner, Rrtype: t, Class: dns.ClassINET, Ttl: c.ttl}
 }
 
-// removeDuplicates leaves out records that are there already.
+// removeDuplicates returns the records without those whose owner name occurs before.
 func removeDuplicates(all []dns.RR) (out []dns.RR) {
 	for _, rr := range all {
 		if !slices.ContainsFunc(out, func(o dns.RR) bool { return o.Header().Name == rr.Header().Name }) {
@@ -193,12 +194,12 @@ func removeDuplicates(all []dns.RR) (out []dns.RR) {
 	return out
 }
 
-// Compare compares names in lower case in canonical order (RFC 4034 §6.1).
+// Compare compares two names by the canonical order of RFC 4034 §6.1. The names must be in lower case.
 func Compare(a, b string) int {
 	return slices.CompareFunc(reversedLabels(a), reversedLabels(b), bytes.Compare)
 }
 
-// reversedLabels returns the labels of a name, the last first.
+// reversedLabels returns the labels of a name, starting with the top-level domain.
 func reversedLabels(name string) (all [][]byte) {
 	b := make([]byte, 256)
 	if _, err := dns.PackDomainName(name, b, 0, nil, false); err != nil {
@@ -212,7 +213,7 @@ func reversedLabels(name string) (all [][]byte) {
 	return all
 }
 
-// parentName returns the name without its first label.
+// parentName returns a name without its first label.
 func parentName(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {
@@ -221,7 +222,7 @@ func parentName(name string) string {
 	return name[i:]
 }
 
-// predecessorName returns a name in front of one, and in front of it there is none that is likely to exist.
+// predecessorName returns a name that precedes the given name so closely that hardly any name lies between the two.
 func predecessorName(name string) string {
 	first := escapeFirstLabel(name)
 	last := len(first) - len(`\000`)
@@ -232,12 +233,12 @@ func predecessorName(name string) string {
 	return fmt.Sprintf(`%s\%03d\255.%s`, first[:last], b-1, strings.TrimPrefix(parentName(name), "."))
 }
 
-// successorBelow returns a name that is behind one and all that is below it.
+// successorBelow returns a name that follows the given name and all names below it.
 func successorBelow(name string) string {
 	return escapeFirstLabel(name) + `\000.` + strings.TrimPrefix(parentName(name), ".")
 }
 
-// escapeFirstLabel returns the first label of a name with each byte as a number.
+// escapeFirstLabel returns the first label of a name, with each byte escaped as a decimal number.
 func escapeFirstLabel(name string) string {
 	all := reversedLabels(name)
 	text := ""
@@ -247,5 +248,5 @@ func escapeFirstLabel(name string) string {
 	return text
 }
 
-// nextName returns the name that is next after one.
+// nextName returns the immediate successor of a name in the canonical order.
 func nextName(name string) string { return `\000.` + strings.TrimPrefix(name, ".") }

@@ -29,15 +29,16 @@ const (
 	KSK = dns.ZONE | dns.SEP
 )
 
-// Key is a key of a zone.
+// A Key is a DNSSEC key of a zone.
 type Key struct {
 	*dns.DNSKEY
 	private crypto.Signer
 }
 
-// NewKey returns the key of a zone that a seed gives. Algorithms that are not known here have a
-// key and signatures that nobody can use. RSA keys have 2,048 bits, and there are four of them for all zones and
-// seeds: to make one takes long.
+// NewKey returns the key of a zone that is derived from the seed. For an unknown algorithm, it returns a key whose signatures cannot be
+// verified.
+//
+// RSA keys have 2,048 bits. All zones and seeds share four of them, because RSA keys take long to generate.
 func NewKey(zone string, flags uint16, algorithm uint8, seed string) *Key {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d %s", zone, flags, algorithm, seed))
 	var private crypto.Signer
@@ -61,26 +62,26 @@ func NewKey(zone string, flags uint16, algorithm uint8, seed string) *Key {
 	}}
 }
 
-// newCurveKey returns the key whose private number is given.
+// newCurveKey returns the private key with the given secret number, and its encoded public key.
 func newCurveKey(c elliptic.Curve, number []byte) (crypto.Signer, []byte) {
 	number[0] &= 0x7f // below the order of the group
 	p, err := ecdsa.ParseRawPrivateKey(c, number)
 	if err != nil {
-		panic(err) // it is zero, which no hash is
+		panic(err) // only if number is zero, and no hash is zero
 	}
 	public, err := p.PublicKey.Bytes()
 	if err != nil {
 		panic(err) // the curves are known
 	}
-	return p, public[1:] // without the byte that says that it is not compressed
+	return p, public[1:] // without the byte that marks the uncompressed form
 }
 
-// Form says what is odd about a signature. The zero value is one that is right from 1998 to 2033.
-type Form struct {
-	Signer   string // its signer's name; empty: the zone of the key
-	From, To uint32 // when it is valid, in seconds since 1970; both zero: from 1998 to 2033
-	Labels   int    // is added to the number of labels
-	Forged   bool   // the signature is one of other data
+// SignatureOptions are deviations from a normal signature. The zero value gives a signature that is valid from 1998 to 2033.
+type SignatureOptions struct {
+	Signer   string // signer's name; "": the zone of the key
+	From, To uint32 // period of validity in seconds since 1970; both zero: from 1998 to 2033
+	Labels   int    // is added to the correct number of labels
+	Forged   bool   // the signature is made of other data, so it is invalid
 }
 
 const (
@@ -88,12 +89,14 @@ const (
 	defaultExpiration = 1988150400 // 2033-01-01
 )
 
-// Expired is the form of signatures that have been valid for the year 1998.
-func Expired() Form { return Form{From: defaultInception, To: defaultInception + 365*86400} }
+// ExpiredSignature returns the options of a signature that was valid only in 1998.
+func ExpiredSignature() SignatureOptions {
+	return SignatureOptions{From: defaultInception, To: defaultInception + 365*86400}
+}
 
-// Sign returns the signature of a set. Its names have to be in lower case. The owner of a wildcard's set begins with
-// "*"; both may get another name later.
-func (k *Key) Sign(set []dns.RR, f Form) *dns.RRSIG {
+// Sign returns the signature of an RRset. Names must be in lower case. To sign for a wildcard, the owner must begin with "*"; the caller
+// may replace the owner of records and signature afterwards.
+func (k *Key) Sign(set []dns.RR, f SignatureOptions) *dns.RRSIG {
 	h := set[0].Header()
 	sig := &dns.RRSIG{
 		Hdr:         dns.RR_Header{Name: h.Name, Rrtype: dns.TypeRRSIG, Class: h.Class, Ttl: h.Ttl},
@@ -116,7 +119,7 @@ func (k *Key) Sign(set []dns.RR, f Form) *dns.RRSIG {
 	return sig
 }
 
-// signedData returns what a signature is of (RFC 4034 §3.1.8.1).
+// signedData returns the data that a signature covers (RFC 4034 §3.1.8.1).
 func signedData(sig *dns.RRSIG, set []dns.RR) []byte {
 	bare := *sig
 	bare.Signature = ""
@@ -140,7 +143,7 @@ func signedData(sig *dns.RRSIG, set []dns.RR) []byte {
 	return data
 }
 
-// packRecord returns a record in wire format, in front of its RDATA and behind.
+// packRecord returns a record in wire format, split into the part before its RDATA and the RDATA.
 func packRecord(rr dns.RR) (head, rdata []byte) {
 	b := make([]byte, dns.Len(rr)+1)
 	n, err := dns.PackRR(rr, b, 0, nil, false)
@@ -151,7 +154,7 @@ func packRecord(rr dns.RR) (head, rdata []byte) {
 	return b[:i:i], b[i:n]
 }
 
-// nameLength returns how long the name is with which b begins.
+// nameLength returns the length of the encoded name at the start of b.
 func nameLength(b []byte) int {
 	n := 0
 	for b[n] != 0 {
@@ -160,7 +163,7 @@ func nameLength(b []byte) int {
 	return n + 1
 }
 
-// signData returns the signature of data as it is in a record.
+// signData returns the signature of data, in the encoding of RRSIG records.
 func (k *Key) signData(data []byte) []byte {
 	hash := crypto.SHA256
 	switch k.Algorithm {

@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// rsaKeys are two keys for the data of zones, and two that sign keys.
+// rsaKeys are the shared RSA keys: two zone-signing keys and two key-signing keys. Each is generated at its first use.
 var rsaKeys = [4]func() *rsa.PrivateKey{newRSAKeyFunc(0), newRSAKeyFunc(1), newRSAKeyFunc(2), newRSAKeyFunc(3)}
 
-// newRSAKeyFunc returns what makes a key, once.
+// newRSAKeyFunc returns a function that generates RSA key i at its first call, and returns it at each call.
 func newRSAKeyFunc(i int) func() *rsa.PrivateKey {
 	return sync.OnceValue(func() *rsa.PrivateKey {
 		p, q := findPrime(fmt.Sprint("p", i)), findPrime(fmt.Sprint("q", i))
@@ -29,8 +29,8 @@ func newRSAKeyFunc(i int) func() *rsa.PrivateKey {
 
 const exponent = 65537
 
-// Prepare makes the RSA keys, which takes about a second, for those whose first signature must not take as long.
-func Prepare() {
+// PrecomputeRSAKeys generates the RSA keys, which takes about a second, so that later signatures are not delayed.
+func PrecomputeRSAKeys() {
 	var all sync.WaitGroup
 	for _, f := range rsaKeys {
 		all.Go(func() { f() })
@@ -38,8 +38,8 @@ func Prepare() {
 	all.Wait()
 }
 
-// findPrime returns a number of 1,024 bits, of which the first two and the last are set, that is prime
-// and has no factor in common with the exponent after one is subtracted.
+// findPrime returns a prime of 1,024 bits that is derived from the label. Its two highest bits are set, and the exponent does not divide it
+// minus one.
 func findPrime(label string) *big.Int {
 	a, b := sha512.Sum512([]byte(label+"a")), sha512.Sum512([]byte(label+"b"))
 	n := new(big.Int).SetBytes(append(a[:], b[:]...))

@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An RSASize is a size of RSA keys that few zones have. crypto/rsa accepts none of these keys but the longest one.
+// An RSASize is a size of RSA keys that few zones use. Of these sizes, crypto/rsa accepts only RSA4096.
 type RSASize int
 
 const (
@@ -23,7 +23,7 @@ const (
 	RSAExponent                // 2,048 bits, and an exponent above 2^32
 )
 
-// rsaSizes has the bits and the exponents of keys. The offsets lead from numbers that hashes give to the next primes that fit.
+// rsaSizes has the bits and the exponents of the keys. The offsets lead from the numbers of primeCandidate to the next suitable primes.
 var rsaSizes = [...]struct {
 	bits     int
 	exponent int64
@@ -35,10 +35,10 @@ var rsaSizes = [...]struct {
 	RSAExponent: {bits: 2048, exponent: 1<<32 + 15, offsets: [2]int64{402, 2228}},
 }
 
-// NewRSAKey returns the key of a zone that has a size, for signatures of RSA and SHA-256. There is one of each size for all zones.
+// NewRSAKey returns a key of the given size for a zone. Its algorithm is RSASHA256. All zones share one private key of each size.
 func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	shape := rsaSizes[size]
-	p, q := primeStart(size, 0), primeStart(size, 1)
+	p, q := primeCandidate(size, 0), primeCandidate(size, 1)
 	one := big.NewInt(1)
 	p.Add(p, big.NewInt(shape.offsets[0]))
 	q.Add(q, big.NewInt(shape.offsets[1]))
@@ -53,8 +53,9 @@ func NewRSAKey(zone string, flags uint16, size RSASize) *Key {
 	}}
 }
 
-// primeStart returns an odd number of half the bits of a size, whose two highest bits are set.
-func primeStart(size RSASize, which int) *big.Int {
+// primeCandidate returns an odd number with half the bits of the size. Its two highest bits are set. The argument which is 0 or 1 and
+// selects the prime.
+func primeCandidate(size RSASize, which int) *big.Int {
 	var all []byte
 	for i := range 4 {
 		sum := sha512.Sum512(fmt.Appendf(nil, "%d %d %d", size, which, i))
@@ -69,7 +70,7 @@ func primeStart(size RSASize, which int) *big.Int {
 // An rsaSigner signs SHA-256 hashes with a key of any size and exponent (RFC 8017 §8.2.1).
 type rsaSigner struct{ modulus, p, q, dp, dq, coefficient *big.Int }
 
-// sha256Prefix is the DER encoding of what stands before a hash of SHA-256 in a signature (RFC 8017 §9.2).
+// sha256Prefix is the DER encoding that precedes a SHA-256 hash in a signature (RFC 8017 §9.2).
 var sha256Prefix = []byte{0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00, 0x04, 0x20}
 
 func (s *rsaSigner) Public() crypto.PublicKey { return nil }

@@ -23,7 +23,7 @@ func TestSignaturesOfRSAKeysOfAnySize(t *testing.T) {
 			exponent, modulus := new(big.Int).SetBytes(b[1:1+b[0]]), new(big.Int).SetBytes(b[1+b[0]:])
 			assert.Equal(t, bits, modulus.BitLen())
 			assert.Equal(t, size == signer.RSAExponent, exponent.BitLen() > 32)
-			g, err := base64.StdEncoding.DecodeString(k.Sign(set(t, "www.example. 300 IN A 192.0.2.1"), signer.Form{}).Signature)
+			g, err := base64.StdEncoding.DecodeString(k.Sign(set(t, "www.example. 300 IN A 192.0.2.1"), signer.SignatureOptions{}).Signature)
 			require.NoError(t, err)
 			assert.Len(t, g, (bits+7)/8)
 			text := new(big.Int).Exp(new(big.Int).SetBytes(g), exponent, modulus).Text(16)

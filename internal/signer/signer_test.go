@@ -37,11 +37,11 @@ func TestSignaturesAreThoseOfTheKey(t *testing.T) {
 			{`*.example. 60 TXT "a" "b"`},
 		} {
 			all := set(t, lines...)
-			sig := k.Sign(all, signer.Form{})
+			sig := k.Sign(all, signer.SignatureOptions{})
 			assert.NoError(t, sig.Verify(k.DNSKEY, all), "%d: %v", algorithm, lines)
 			assert.True(t, sig.ValidityPeriod(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)))
 			assert.True(t, sig.ValidityPeriod(time.Date(2032, 1, 1, 0, 0, 0, 0, time.UTC)))
-			forged := k.Sign(all, signer.Form{Forged: true})
+			forged := k.Sign(all, signer.SignatureOptions{Forged: true})
 			assert.Error(t, forged.Verify(k.DNSKEY, all), "%d: %v", algorithm, lines)
 			all[0].Header().Rrtype = 0
 			assert.Error(t, sig.Verify(k.DNSKEY, all))
@@ -53,7 +53,7 @@ func TestTheSameSeedGivesTheSameKeysAndSignatures(t *testing.T) {
 	a := set(t, "www.example. 60 A 192.0.2.9")
 	make := func(zone, seed string, algorithm uint8) string {
 		k := signer.NewKey(zone, signer.KSK, algorithm, seed)
-		return k.String() + k.Sign(a, signer.Form{}).String()
+		return k.String() + k.Sign(a, signer.SignatureOptions{}).String()
 	}
 	for _, algorithm := range []uint8{dns.RSASHA256, dns.ECDSAP256SHA256, dns.ED25519} {
 		one := make("example.", "1", algorithm)
@@ -68,18 +68,18 @@ func TestTheSameSeedGivesTheSameKeysAndSignatures(t *testing.T) {
 func TestFormsOfSignatures(t *testing.T) {
 	k := signer.NewKey("example.", signer.ZSK, dns.ECDSAP256SHA256, "1")
 	a := set(t, "*.w.example. 60 A 192.0.2.9")
-	sig := k.Sign(a, signer.Form{})
+	sig := k.Sign(a, signer.SignatureOptions{})
 	assert.Equal(t, uint8(2), sig.Labels)
 	a[0].Header().Name, sig.Hdr.Name = "x.y.w.example.", "x.y.w.example."
 	assert.NoError(t, sig.Verify(k.DNSKEY, a), "made of the wildcard")
 
 	a = set(t, "www.example. 60 A 192.0.2.9")
-	assert.Equal(t, uint8(1), k.Sign(a, signer.Form{Labels: -1}).Labels)
-	assert.Equal(t, "other.", k.Sign(a, signer.Form{Signer: "other."}).SignerName)
-	expired := k.Sign(a, signer.Expired())
+	assert.Equal(t, uint8(1), k.Sign(a, signer.SignatureOptions{Labels: -1}).Labels)
+	assert.Equal(t, "other.", k.Sign(a, signer.SignatureOptions{Signer: "other."}).SignerName)
+	expired := k.Sign(a, signer.ExpiredSignature())
 	assert.NoError(t, expired.Verify(k.DNSKEY, a))
 	assert.False(t, expired.ValidityPeriod(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)))
-	assert.Equal(t, uint32(7), k.Sign(a, signer.Form{From: 7, To: 9}).Inception)
+	assert.Equal(t, uint32(7), k.Sign(a, signer.SignatureOptions{From: 7, To: 9}).Inception)
 }
 
 func TestNamesAreInCanonicalOrder(t *testing.T) {
@@ -136,27 +136,27 @@ func zone() map[string][]uint16 {
 	}
 }
 
-var denials = []signer.Denial{signer.NSEC, signer.Minimal, signer.NSEC3, signer.NSEC3Out}
+var denials = []signer.Denial{signer.NSEC, signer.MinimalNSEC, signer.NSEC3, signer.NSEC3OptOut}
 
 func TestChainsDenyWhatTheZoneHasNot(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, how := range denials {
-		for _, h := range []signer.Hashing{{}, {Iterations: 5, Salt: "aabbccdd"}} {
+		for _, h := range []signer.NSEC3Params{{}, {Iterations: 5, Salt: "aabbccdd"}} {
 			c := signer.NewChain("example.", how, h, 60, zone())
 			for i := range 300 {
 				name := fmt.Sprintf("%c%d.", 'a'+rng.IntN(26), i)
 				above := []string{"example.", "a.example.", "eu.example.", "www.eu.example."}[rng.IntN(4)]
 				next := name + above
 				name = strings.Repeat("x.", rng.IntN(3)) + next
-				p := proofs(c.NoName(name))
+				p := proofs(c.ProveNoName(name))
 				assert.True(t, p.covers(next), "%v: %s in %v", how, next, p)
 				assert.True(t, p.covers("*."+above), "%v: the wildcard at %s in %v", how, above, p)
-				if how == signer.NSEC || how == signer.Minimal {
+				if how == signer.NSEC || how == signer.MinimalNSEC {
 					assert.True(t, p.covers(name), "%v: %s in %v", how, name, p)
 				} else {
 					assert.NotNil(t, p.types(above), "%v: %s in %v", how, above, p)
 				}
-				assert.True(t, proofs(c.NoCloser(next)).covers(next))
+				assert.True(t, proofs(c.ProveNoCloserName(next)).covers(next))
 			}
 		}
 	}
@@ -164,36 +164,36 @@ func TestChainsDenyWhatTheZoneHasNot(t *testing.T) {
 
 func TestChainsSayWhatANameHas(t *testing.T) {
 	for _, how := range denials {
-		c := signer.NewChain("example.", how, signer.Hashing{}, 60, zone())
+		c := signer.NewChain("example.", how, signer.NSEC3Params{}, 60, zone())
 		of := func(name string) []uint16 {
-			return slices.DeleteFunc(proofs(c.NoData(name)).types(name), func(u uint16) bool { return u == 0 || u == dns.TypeRRSIG || u == dns.TypeNSEC })
+			return slices.DeleteFunc(proofs(c.ProveNoData(name)).types(name), func(u uint16) bool { return u == 0 || u == dns.TypeRRSIG || u == dns.TypeNSEC })
 		}
 		assert.Equal(t, []uint16{dns.TypeA}, of("a.example."), how)
 		assert.Equal(t, []uint16{dns.TypeA, dns.TypeAAAA}, of("www.eu.example."), how)
 		assert.Equal(t, []uint16{dns.TypeNS, dns.TypeSOA, dns.TypeDNSKEY}, of("example."), how)
 		assert.Equal(t, []uint16{dns.TypeNS, dns.TypeDS}, of("signed.example."), how)
-		open := proofs(c.NoData("open.example."))
-		if how == signer.NSEC3Out {
+		open := proofs(c.ProveNoData("open.example."))
+		if how == signer.NSEC3OptOut {
 			assert.True(t, open.covers("open.example."))
 			assert.NotNil(t, open.types("example."))
 			assert.Equal(t, uint8(1), open[0].(*dns.NSEC3).Flags)
 		} else {
 			assert.Equal(t, []uint16{dns.TypeNS}, of("open.example."), how)
 		}
-		empty := proofs(c.NoData("eu.example."))
+		empty := proofs(c.ProveNoData("eu.example."))
 		if how == signer.NSEC { // a span from the name before to one below it (RFC 4035, section 5.4)
 			assert.True(t, dns.IsSubDomain("eu.example.", empty[0].(*dns.NSEC).NextDomain))
 		} else {
 			assert.Empty(t, of("eu.example."), how)
 			assert.NotNil(t, empty.types("eu.example."))
 		}
-		wild := proofs(c.NoWildcardData("b.w.example."))
+		wild := proofs(c.ProveNoWildcardData("b.w.example."))
 		assert.True(t, wild.covers("b.w.example."), how)
 		assert.Contains(t, wild.types("*.w.example."), dns.TypeTXT, how)
 	}
-	assert.Equal(t, 6, signer.NewChain("example.", signer.NSEC, signer.Hashing{}, 60, zone()).Len(), "without what has something below it only")
-	assert.Equal(t, 8, signer.NewChain("example.", signer.NSEC3, signer.Hashing{}, 60, zone()).Len())
-	assert.Equal(t, 7, signer.NewChain("example.", signer.NSEC3Out, signer.Hashing{}, 60, zone()).Len())
+	assert.Equal(t, 6, signer.NewChain("example.", signer.NSEC, signer.NSEC3Params{}, 60, zone()).Len(), "without what has something below it only")
+	assert.Equal(t, 8, signer.NewChain("example.", signer.NSEC3, signer.NSEC3Params{}, 60, zone()).Len())
+	assert.Equal(t, 7, signer.NewChain("example.", signer.NSEC3OptOut, signer.NSEC3Params{}, 60, zone()).Len())
 }
 
 func BenchmarkSign(b *testing.B) {
@@ -203,7 +203,7 @@ func BenchmarkSign(b *testing.B) {
 			rr, err := dns.NewRR("www.example. 60 A 192.0.2.9")
 			require.NoError(b, err)
 			for b.Loop() {
-				k.Sign([]dns.RR{rr}, signer.Form{})
+				k.Sign([]dns.RR{rr}, signer.SignatureOptions{})
 			}
 		})
 	}

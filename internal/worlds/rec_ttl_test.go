@@ -118,6 +118,6 @@ func (z *recZone) signsOddly(k *recKeys, sig *dns.RRSIG, set []dns.RR) bool {
 		right = append(right, rr)
 	}
 	return slices.ContainsFunc(slices.Concat(k.ksk, k.zsk), func(key *signer.Key) bool {
-		return key.KeyTag() == sig.KeyTag && key.Sign(right, signer.Form{From: sig.Inception, To: sig.Expiration}).Signature == sig.Signature
+		return key.KeyTag() == sig.KeyTag && key.Sign(right, signer.SignatureOptions{From: sig.Inception, To: sig.Expiration}).Signature == sig.Signature
 	})
 }

@@ -152,21 +152,21 @@ func (z *recZone) how() signer.Denial {
 	case "nsec3", "salt", "iterations":
 		return signer.NSEC3
 	case "optout":
-		return signer.NSEC3Out
+		return signer.NSEC3OptOut
 	case "minimal":
-		return signer.Minimal
+		return signer.MinimalNSEC
 	}
 	return signer.NSEC
 }
 
-func (z *recZone) hashing() signer.Hashing {
+func (z *recZone) hashing() signer.NSEC3Params {
 	switch z.denial {
 	case "salt":
-		return signer.Hashing{Iterations: 5, Salt: "beef"}
+		return signer.NSEC3Params{Iterations: 5, Salt: "beef"}
 	case "iterations": // more than a Resolver takes
-		return signer.Hashing{Iterations: 51}
+		return signer.NSEC3Params{Iterations: 51}
 	}
-	return signer.Hashing{}
+	return signer.NSEC3Params{}
 }
 
 // types are those of a zone's names, without those that come by signing.
@@ -309,13 +309,13 @@ func (d *recData) proof(z *recZone, name string, f recFound) []dns.RR {
 	case k == nil || z.flaw == "noProof":
 		return nil
 	case f.none:
-		return k.chain.NoName(name)
+		return k.chain.ProveNoName(name)
 	case f.wild && len(f.rrs) > 0:
-		return k.chain.NoCloser(name)
+		return k.chain.ProveNoCloserName(name)
 	case f.wild:
-		return k.chain.NoWildcardData(name)
+		return k.chain.ProveNoWildcardData(name)
 	}
-	return k.chain.NoData(name)
+	return k.chain.ProveNoData(name)
 }
 
 // form is how a zone, or a server of it, signs what has a type; "none": not at all.
@@ -421,9 +421,9 @@ func (d *recData) sign(as recSig, key *signer.Key, set []dns.RR, owner string) d
 	defer d.mu.Unlock()
 	made := d.sigs[as]
 	if made == nil {
-		form := map[string]signer.Form{
-			"expired": signer.Expired(), "future": {From: 1800000000, To: 1900000000}, "forged": {Forged: true}, "otherSigner": {Signer: up(as.zone.name)},
-			"addsForged": {Forged: true}, "addsEnded": signer.Expired(),
+		form := map[string]signer.SignatureOptions{
+			"expired": signer.ExpiredSignature(), "future": {From: 1800000000, To: 1900000000}, "forged": {Forged: true}, "otherSigner": {Signer: up(as.zone.name)},
+			"addsForged": {Forged: true}, "addsEnded": signer.ExpiredSignature(),
 		}[as.form]
 		if as.until > 0 {
 			form.From, form.To = uint32(as.until-int64((as.zone.life+time.Hour)/time.Second)), uint32(as.until)

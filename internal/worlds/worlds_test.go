@@ -43,7 +43,7 @@ func TestWorldsOfANewNumberKeepEveryPromise(t *testing.T) {
 
 // TestWorldsThatBrokeAPromiseKeepIt plays the worlds of testdata/mended.txt, in which defects were found that are mended.
 func TestWorldsThatBrokeAPromiseKeepIt(t *testing.T) {
-	doubles.NeedsHTTP2InABubble(t)
+	doubles.SkipWithoutHTTP2InBubble(t)
 	text, err := os.ReadFile("testdata/mended.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestWorldsThatBrokeAPromiseKeepIt(t *testing.T) {
 
 // play plays worlds from a number on until more says no, and tells what was found.
 func play(t *testing.T, number uint64, more func(*machine) bool) {
-	doubles.NeedsHTTP2InABubble(t)
+	doubles.SkipWithoutHTTP2InBubble(t)
 	need, err := parse(os.Getenv("WORLDS_NEED"))
 	if err != nil {
 		t.Fatal(err)

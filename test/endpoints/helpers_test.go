@@ -25,6 +25,6 @@ var (
 	warm    = fixture.NewWarmTransport
 	warmUp  = fixture.WarmUp
 	bubble  = fixture.RunInBubble
-	request = doubles.Request
-	text    = doubles.Text
+	request = doubles.NewRequest
+	text    = doubles.ReadBody
 )

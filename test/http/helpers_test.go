@@ -26,8 +26,8 @@ var (
 	warmUp  = fixture.WarmUp
 	bubble  = fixture.RunInBubble
 	fetch   = doubles.Fetch
-	request = doubles.Request
-	text    = doubles.Text
+	request = doubles.NewRequest
+	text    = doubles.ReadBody
 )
 
 type (

@@ -89,7 +89,7 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 }
 
 func TestShadowPredictsWhatHedgingDoes(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	for name, draw := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			shadow := run(t, 30_000, draw, hedge.WithShadow())

@@ -21,7 +21,7 @@ var (
 	get    = fixture.Get
 	warm   = fixture.NewWarmTransport
 	bubble = fixture.RunInBubble
-	text   = doubles.Text
+	text   = doubles.ReadBody
 )
 
 type (

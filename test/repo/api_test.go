@@ -10,5 +10,5 @@ import (
 
 // TestAPIIsAsWritten keeps docs/api/v0.txt and the exported API the same: see docs/versioning.md. Benchmarks are no API.
 func TestAPIIsAsWritten(t *testing.T) {
-	apitest.Same(t, "docs/api/v0.txt")
+	apitest.AssertSameAPI(t, "docs/api/v0.txt")
 }

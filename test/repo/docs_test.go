@@ -110,10 +110,10 @@ func TestREADMEIsOnePage(t *testing.T) {
 	readme := sources(t, "README.md")
 	assert.LessOrEqual(t, len(readme), 7000, "bytes")
 	for _, line := range []string{"<!-- table:headline -->", "go run ./benchmark/simulate", "go test ./..."} {
-		doubles.Has(t, "README.md", readme, "\n"+line+"\n") // on a line of its own
+		doubles.AssertContains(t, "README.md", readme, "\n"+line+"\n") // on a line of its own
 	}
 	for _, module := range []string{module, module + "/hedgeprom", module + "/hedgeotel"} {
-		doubles.Has(t, "README.md", readme, "\ngo get "+module+" ")
+		doubles.AssertContains(t, "README.md", readme, "\ngo get "+module+" ")
 	}
 }
 
@@ -191,7 +191,7 @@ func TestEveryOptionIsInTheTable(t *testing.T) {
 		documented = append(documented, m[1])
 	}
 	require.Greater(t, len(exist), 20)
-	doubles.SameNames(t, "docs/options.md", exist, documented)
+	doubles.AssertSameNames(t, "docs/options.md", exist, documented)
 }
 
 // TestTuningTableHasDefaultsOfConfig compares docs/rollout.md's table of settings with [hedge.DefaultConfig].

@@ -40,18 +40,18 @@ func TestChangelogHasASectionForEachVersion(t *testing.T) {
 func TestREADMEFirstScreenSaysWhatAnAdopterAsks(t *testing.T) {
 	screen, _, _ := strings.Cut(sources(t, "README.md"), "\n<img")
 	needed := regexp.MustCompile(`^go (\d+\.\d+)`).FindStringSubmatch(goDirective(t))
-	doubles.Has(t, "README.md", screen, "Go "+needed[1]+" or newer")
+	doubles.AssertContains(t, "README.md", screen, "Go "+needed[1]+" or newer")
 	newest := changelogVersion.FindStringSubmatch(regexp.MustCompile(`(?m)^## .*$`).FindString(sources(t, "CHANGELOG.md")))
 	require.NotNil(t, newest)
 	state := "not released yet"
 	if newest[4] != "unreleased" {
 		state = "released " + newest[4]
 	}
-	doubles.Has(t, "README.md", screen, strings.Join(newest[1:4], ".")+", "+state)
+	doubles.AssertContains(t, "README.md", screen, strings.Join(newest[1:4], ".")+", "+state)
 	for _, link := range []string{"(docs/versioning.md)", "(SECURITY.md)", "(CHANGELOG.md)"} {
-		doubles.Has(t, "README.md", screen, link)
+		doubles.AssertContains(t, "README.md", screen, link)
 	}
-	doubles.Has(t, "CONTRIBUTING.md", sources(t, "CONTRIBUTING.md"), "You need Go "+needed[1]+" or newer")
+	doubles.AssertContains(t, "CONTRIBUTING.md", sources(t, "CONTRIBUTING.md"), "You need Go "+needed[1]+" or newer")
 }
 
 // TestReleasingNamesEveryModule compares docs/releasing.md and .ci/released with the modules of the repository.
@@ -72,7 +72,7 @@ func TestReleasingNamesEveryModule(t *testing.T) {
 	}
 	require.NoError(t, filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if dir := filepath.ToSlash(filepath.Dir(name)); err == nil && d.Name() == "go.mod" && !slices.Contains(order, dir) {
-			doubles.Has(t, "docs/releasing.md", doc, "`"+dir+"`")
+			doubles.AssertContains(t, "docs/releasing.md", doc, "`"+dir+"`")
 		}
 		return err
 	}))
@@ -80,5 +80,5 @@ func TestReleasingNamesEveryModule(t *testing.T) {
 
 // TestVulnerabilitiesCanBeReportedByALink keeps SECURITY.md from sending people to search.
 func TestVulnerabilitiesCanBeReportedByALink(t *testing.T) {
-	doubles.Has(t, "SECURITY.md", sources(t, "SECURITY.md"), "](https://"+module+"/security/advisories/new)")
+	doubles.AssertContains(t, "SECURITY.md", sources(t, "SECURITY.md"), "](https://"+module+"/security/advisories/new)")
 }

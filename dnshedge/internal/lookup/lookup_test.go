@@ -31,7 +31,7 @@ func TestR9AddressesAtTheEndOfAChainCostLittle(t *testing.T) {
 	for i := range 3500 {
 		r.Answer = append(r.Answer, &dns.A{Hdr: dns.RR_Header{Name: host(15), Rrtype: dns.TypeA, Class: dns.ClassINET}, A: []byte{192, 0, byte(i >> 8), byte(i)}})
 	}
-	doubles.TakesAtMost(t, 10*time.Millisecond, func() {
+	doubles.AssertMaxDuration(t, 10*time.Millisecond, func() {
 		addrs, err := lookup.LookupAddrs(t.Context(), exchangeFunc(func(*dns.Msg) *dns.Msg { return r }), strings.ToLower(host(0)), dns.TypeA)
 		require.NoError(t, err)
 		require.Len(t, addrs, 3500)

@@ -36,7 +36,7 @@ func newZone(t testing.TB, name string) *zone {
 }
 
 func (z *zone) set(rr dns.RR) *validate.RRset {
-	return validate.NewRRset([]dns.RR{rr}, z.key.Sign([]dns.RR{rr}, signer.Form{}))
+	return validate.NewRRset([]dns.RR{rr}, z.key.Sign([]dns.RR{rr}, signer.SignatureOptions{}))
 }
 
 func (z *zone) record(t testing.TB, line string) *validate.RRset {

@@ -370,11 +370,11 @@ func randomZone(t testing.TB, r *rand.Rand, s *signer) (sets []*validate.RRset) 
 			}
 		}
 	}
-	how := []sign.Denial{sign.NSEC, sign.NSEC3, sign.NSEC3Out}[r.IntN(3)]
-	chain := sign.NewChain("example.", how, sign.Hashing{Iterations: uint16(r.IntN(2)), Salt: "aa"}, 300, types)
+	how := []sign.Denial{sign.NSEC, sign.NSEC3, sign.NSEC3OptOut}[r.IntN(3)]
+	chain := sign.NewChain("example.", how, sign.NSEC3Params{Iterations: uint16(r.IntN(2)), Salt: "aa"}, 300, types)
 	seen := make(map[string]bool)
 	for _, name := range names {
-		for _, rr := range chain.NoData(name) {
+		for _, rr := range chain.ProveNoData(name) {
 			if !seen[rr.String()] {
 				seen[rr.String()] = true
 				sets = append(sets, set(t, []dns.RR{rr}, s))

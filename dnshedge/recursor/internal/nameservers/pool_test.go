@@ -391,7 +391,7 @@ func TestWaitingQueryCanBeCanceled(t *testing.T) {
 }
 
 func TestDeadZonesUseFewSockets(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{})
 		for i := range 3000 {

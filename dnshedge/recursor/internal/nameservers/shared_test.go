@@ -148,7 +148,7 @@ func TestImportAcceptsAnyRTT(t *testing.T) {
 }
 
 func TestWaitingQueryGetsExpendableSocket(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
 		f := n.fleet(Config{Hedge: Hedge{Off: true}})
 		for i := range maxSockets {
@@ -166,7 +166,7 @@ func TestWaitingQueryGetsExpendableSocket(t *testing.T) {
 
 // Every query that a Trace is told of is told to have ended, also those whose sockets others need.
 func TestPoolReportsEndOfEveryQuery(t *testing.T) {
-	doubles.NeedsManyGoroutines(t)
+	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
 		var begun, done atomic.Int64
 		f := n.fleet(Config{
