@@ -15,24 +15,24 @@ const (
 	maxExportedTime  = 24 * time.Hour
 )
 
-// A State is the exported state of an Audit. Its fields are those of the JSON text.
+// A State is the exported state of an Audit. Its JSON text has the same fields.
 type State struct {
 	Trial  int           // number of the trial that tests the verdict
-	Age    time.Duration // since the last compared pair
+	Age    time.Duration // time since the last compared pair
 	Level  float64       // mean latency of the calls at the verdict, in octaves
-	Report observe.Audit // with the verdict
+	Report observe.Audit // results of the audit, including the verdict
 }
 
-// ExportState returns the state to export. ok is false if hedging was found neither to help nor to harm.
-// The time is by the engine's clock.
+// ExportState returns the state to export. ok is false if there is nothing to export, because the verdict is not decided. The argument now
+// is a time of the engine's clock.
 func (a *Audit) ExportState(now time.Time) (j State, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return State{a.trial.number, min(time.Duration(now.UnixNano()-a.lastPairAt), verdictLifetime), a.verdictLatency, a.currentReport()}, isDecided(a.verdict)
 }
 
-// ImportState adopts the verdict of another process, unless this audit has found whether hedging helps or harms. The time is by the
-// engine's clock.
+// ImportState adopts the state of another process, unless this audit has a decided verdict. The argument now is a time of the engine's
+// clock.
 func (a *Audit) ImportState(j *State, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -44,13 +44,13 @@ func (a *Audit) ImportState(j *State, now time.Time) {
 	a.verdictLatency, *a.report = j.Level, j.Report
 }
 
-// AppendJSON appends the length of the state as JSON, and the JSON text.
+// AppendJSON appends the JSON text of the state to b, preceded by its length.
 func (j *State) AppendJSON(b []byte) []byte {
 	text, _ := json.Marshal(j) // a State has only numbers that JSON allows
 	return decode.AppendBytes(b, text)
 }
 
-// DecodeState reads the output of AppendJSON, and reports whether it is valid.
+// DecodeState decodes a state that AppendJSON has encoded. It reports false if the state is invalid.
 func DecodeState(d *decode.Decoder) (j State, ok bool) {
 	err := json.Unmarshal(d.Bytes(maxStateBytes), &j)
 	r := &j.Report

@@ -62,7 +62,7 @@ func New(n int) *Limiter {
 }
 
 // ClientAddress returns the address that identifies a client. For IPv4, that is the address itself. For IPv6, it is the /64 network,
-// because one client can use all its addresses; a link-local address is not shortened, because other clients share its network. All
+// because one client can use all its addresses. A link-local address is not shortened, because other clients share its network. All
 // addresses other than TCP and UDP addresses are one client.
 func ClientAddress(at net.Addr) netip.Addr {
 	var ip netip.Addr

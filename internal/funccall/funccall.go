@@ -43,7 +43,7 @@ func Do[T any](ctx context.Context, h *Client, key string, f func(context.Contex
 	return c.sendHedged(ctx, c)
 }
 
-// DoDetached does the same as Do, but does not wait for the first call of f: it returns with the first result without an error, or when ctx
+// DoDetached does the same as Do, but does not wait for the first call of f. It returns with the first result without an error, or when ctx
 // ends. Later results go to discard. If discard is nil, they are closed if they are io.Closers.
 func DoDetached[T any](ctx context.Context, h *Client, key string, f func(context.Context) (T, error), discard func(T)) (T, error) {
 	if reason := h.IneligibleReason(race.OverridesFrom(ctx), h.CountCall()); reason != policy.None {
@@ -131,9 +131,8 @@ func (c *call[T]) sendHedged(ctx context.Context, op race.Op[T]) (T, error) {
 	return out.Value, out.Err
 }
 
-// isDelayedByPrimary reports whether the result of the winning hedge was delayed by the wait for the first call of f. That is the case if
-// the call took twice as long as the hedge, or if the first call also succeeded and took a quarter longer than the hedge. It must be called
-// after the race.
+// isDelayedByPrimary reports whether the result of the winning hedge was delayed by the wait for the first call of f. It is true if the
+// call took twice as long as the hedge. If the first call succeeded as well, a quarter longer suffices. It must be called after the race.
 func (c *call[T]) isDelayedByPrimary() bool {
 	answered, took := time.Duration(c.hedgeSucceededAfter.Load()), c.Elapsed()
 	return !c.isDetached() && answered > 0 && (took >= 2*answered || c.primarySucceeded && took >= answered+answered/4)

@@ -86,7 +86,7 @@ func (l *Link) send(f flow, size int, deliver func()) bool {
 }
 
 // arrivalTime returns the time at which a packet arrives, or false if it is lost. The number of random numbers that it draws does not
-// depend on their values, so links with the same seed lose the same packets whatever their delays are. The caller holds l.mu.
+// depend on their values. So links with the same seed lose the same packets whatever their delays are. The caller holds l.mu.
 func (l *Link) arrivalTime(now time.Time, f flow, size int) (time.Time, bool) {
 	p := &l.prof
 	loss, reorder := l.rng.Float64() < p.Loss, l.rng.Float64() < p.Reorder

@@ -58,7 +58,7 @@ func (s *Set) MatchCall(method, authority string) bool {
 }
 
 // MatchMethod reports whether the Set has "/*" or the "/pkg.Service/*" of the gRPC method. It is false for an unclean path, and for a path
-// without a service or a method, because an HTTP handler behind a Limiter may read that as another path.
+// without service or method: an HTTP handler may read them as other paths.
 func (s *Set) MatchMethod(method string) bool {
 	if s == nil || s.methodPatterns == nil || path.Clean(method) != method {
 		return false

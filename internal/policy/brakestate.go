@@ -30,8 +30,8 @@ func (s *brakeState) mergeState(other *brakeState) {
 	}
 }
 
-// appendTo appends the encoded state to b: slow share, scale and pushback share as bits of a float64; 1 if PushbackStopped, otherwise 0;
-// the remaining pause in nanoseconds. Each is a Uvarint.
+// appendTo appends the encoded state to b. The first numbers are the bits of slow share, scale and pushback share as float64. Then follow 1
+// or 0 for the stop by pushback, and the remaining pause in nanoseconds. Each number is a Uvarint.
 func (s *brakeState) appendTo(b []byte, now time.Time) []byte {
 	for _, x := range [...]float64{s.outage.slowShare, s.scale, s.pushback.share} {
 		b = binary.AppendUvarint(b, math.Float64bits(x))

@@ -137,8 +137,8 @@ func (k *Key) RecordPause(d time.Duration) {
 	k.latency.pauses.Add(d)
 }
 
-// StallThreshold returns the length from which a pause of a response body is a stall: twice the 95th percentile of the longest pauses, at
-// least 50 ms, and at least the first hedge delay. It is 0 until ten bodies and ten calls are known.
+// StallThreshold returns the length from which a pause of a response body is a stall. It is twice the 95th percentile of the longest
+// pauses, but at least 50 ms and at least the first hedge delay. It is 0 until ten bodies and ten calls are known.
 func (k *Key) StallThreshold() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

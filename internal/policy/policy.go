@@ -241,8 +241,8 @@ func (e *Engine) ClearPushback() {
 	})
 }
 
-// Reset deletes what was learned about the keys of the given host and route. The value "" matches any host or any route. It returns the
-// number of matching keys.
+// Reset deletes learned latencies and states of the keys with the given host and route. The value "" matches any host or any route. It
+// returns the number of matching keys.
 func (e *Engine) Reset(host, route string) (keys int) {
 	want := Name{host, route}.shortened()
 	e.mu.Lock()

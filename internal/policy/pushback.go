@@ -15,8 +15,8 @@ const (
 	maxPause   = 10 * time.Second // longest pause that one answer can cause
 )
 
-// A pushbackCheck denies hedges to a server that answers with pushback: for the time that an answer names, and while the share of such
-// answers is high.
+// A pushbackCheck denies hedges to a server that answers with pushback. It denies them while the share of these answers is high, and during
+// a pause that an answer asks for.
 type pushbackCheck struct {
 	share     float64   // moving average of the answers with pushback
 	stopped   bool      // share exceeded PushStop, and has not been below PushResume since

@@ -96,8 +96,8 @@ type PolicyOverride struct {
 	Delay  time.Duration // time between attempts, if Fixed is true
 }
 
-// MaxHedges returns the maximum number of hedges per call: that of the override, or the configured number if the override is nil or the
-// configuration allows no hedges.
+// MaxHedges returns the maximum number of hedges per call, where allowed is the configured number. It returns allowed if t is nil or
+// allowed is 0, and otherwise the number of the override.
 func (t *PolicyOverride) MaxHedges(allowed int) int {
 	if t == nil || allowed == 0 {
 		return allowed

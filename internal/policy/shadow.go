@@ -38,8 +38,8 @@ func (s *shadowStats) record(now time.Time, r *Result, index int) {
 	}
 }
 
-// wouldHaveWon reports whether a hedge that was not sent would have given the call its result: before the primary answered or the caller
-// gave up, or during the time for which the failure of the primary would have waited for hedges.
+// wouldHaveWon reports whether a hedge that was not sent would have given the call its result. Its predicted end must be before the end of
+// the call. If the primary failed, the time for which the failure would have been held is added.
 func (s *shadowStats) wouldHaveWon(r *Result, schedule *Schedule) bool {
 	limit := r.Latency
 	if r.hasFailed() && schedule != nil {

@@ -25,8 +25,8 @@ var ErrRefused = errors.New("hedge: the hedge was refused")
 // for Run. From a hedge, it counts as failure, because the primary may still succeed.
 var ErrAnswer = errors.New("hedge: the answer is no success")
 
-// PrimaryError converts the error of a primary to that of its call: nil for [ErrAnswer], because the answer of a primary ends its call, and
-// otherwise err.
+// PrimaryError converts the error of a primary to that of its call. It returns nil for [ErrAnswer], because an answer of the primary ends
+// the call, and otherwise err.
 func PrimaryError(err error) error {
 	if err == ErrAnswer {
 		return nil

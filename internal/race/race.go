@@ -200,9 +200,9 @@ type attempt struct {
 // If all attempts fail, Run returns the value and the error of the primary. A primary that fails while no hedge runs ends the race at once,
 // unless the schedule moves the next hedge, see [Reschedule].
 //
-// If hedges run when the primary fails, Run holds the failure: it waits until the hedges have failed as well, or until the time of
-// [Schedule].HedgeTimeout has passed. Then it cancels the hedges and returns the failure. If parent ends in the meantime, Run returns the
-// failure at once. If parent ends while the primary runs, see [Style].TryAbandon.
+// If hedges run when the primary fails, Run holds the failure until the hedges have failed as well, or the time of [Schedule].HedgeTimeout
+// has passed. Then it cancels the hedges and returns the failure. If parent ends in the meantime, Run returns the failure at once. If
+// parent ends while the primary runs, see [Style].TryAbandon.
 //
 // Run rethrows a panic of the primary by [Panic.Rethrow]. In an asynchronous race, it does so only if no hedge has won. A panic of a hedge
 // is a failure of that attempt.

@@ -54,8 +54,8 @@ func (t *Table) Registered() []Route {
 	return t.registered
 }
 
-// Compile makes the registered routes effective for a protocol: "http", "grpc" or "func". It returns an error if a route is invalid, the
-// protocol does not support its pattern or one of its fields, or two patterns conflict.
+// Compile makes the registered routes effective for a protocol: "http", "grpc" or "func". It returns an error if a route is invalid, if the
+// protocol does not support a pattern or a field, or if two patterns conflict.
 func (t *Table) Compile(protocol string) error {
 	for _, r := range t.Registered() {
 		if protocol == "grpc" && !pattern.IsMethodPattern(r.Pattern) {

@@ -184,7 +184,7 @@ func (c *Chain) newHeader(owner string, t uint16) dns.RR_Header {
 	return dns.RR_Header{Name: owner, Rrtype: t, Class: dns.ClassINET, Ttl: c.ttl}
 }
 
-// removeDuplicates returns the records without those whose owner name occurs before.
+// removeDuplicates returns the records, without records whose owner name has occurred before.
 func removeDuplicates(all []dns.RR) (out []dns.RR) {
 	for _, rr := range all {
 		if !slices.ContainsFunc(out, func(o dns.RR) bool { return o.Header().Name == rr.Header().Name }) {

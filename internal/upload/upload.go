@@ -96,7 +96,7 @@ func (b *BufferedBody) growBuffer() bool {
 }
 
 // CallerContext returns the context in which the request waits for a slot. If ctx ended because the body did not arrive in time, the result
-// does not end: the client is still connected, and the handler gets the error from Read.
+// does not end. The client is still connected then, and the handler gets the error from Read.
 func (b *BufferedBody) CallerContext(ctx context.Context) context.Context {
 	if errors.Is(b.err, os.ErrDeadlineExceeded) {
 		return context.WithoutCancel(ctx)
