@@ -12,9 +12,9 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// --- what a loser may not do to a caller ---
+// --- effects of losers on callers ---
 
-// slowly discards slowly.
+// slowly is an Op whose Discard takes a given time.
 type slowly struct {
 	*script
 	discards time.Duration
@@ -25,7 +25,7 @@ func (s slowly) Discard(v string, err error) {
 	s.script.Discard(v, err)
 }
 
-func TestDiscardingDelaysNobody(t *testing.T) {
+func TestDiscardDelaysNoCaller(t *testing.T) {
 	for name, attempt := range map[string]func(*race.Attempt, int) (string, error){
 		"a hedge that failed": func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
@@ -54,7 +54,7 @@ func TestDiscardingDelaysNobody(t *testing.T) {
 	}
 }
 
-// panics is an Op that panics where it is told.
+// panics is an Op with a method that panics.
 type panics struct {
 	*script
 	admit, discard bool
@@ -73,7 +73,7 @@ func (p panics) Discard(string, error) {
 	}
 }
 
-func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
+func TestPanicInGoroutineOfTimerIsRecovered(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		for _, p := range []panics{
 			{script: &script{attempt: takes(40*ms, 5*ms)}, admit: true},
@@ -97,7 +97,7 @@ func TestPanicOnTheTimersGoroutineEndsNothing(t *testing.T) {
 
 func whereItHappened(m map[string]int) { m["a"] = 1 }
 
-func TestPanicOfADetachedPrimarySaysWhereItHappened(t *testing.T) {
+func TestPanicOfAsynchronousPrimaryHasItsStack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: func(*race.Attempt, int) (string, error) { whereItHappened(nil); return "", nil }}
 		defer func() {
@@ -113,7 +113,7 @@ func TestPanicOfADetachedPrimarySaysWhereItHappened(t *testing.T) {
 
 // --- contexts ---
 
-func TestCauseOfTheCallersDeadlineReachesEveryAttempt(t *testing.T) {
+func TestEveryAttemptHasCauseOfCallerDeadline(t *testing.T) {
 	mine := errors.New("my budget is spent")
 	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*ms, mine)

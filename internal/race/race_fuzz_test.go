@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// plan is what one attempt does, read from three bytes.
+// A plan is the behaviour of one attempt, decoded from three bytes.
 type plan struct {
 	lasts time.Duration
 	fails bool
@@ -25,7 +25,7 @@ type plan struct {
 	after time.Duration
 }
 
-// planned makes attempts as its plans say, and counts what must balance.
+// planned runs attempts according to their plans, and counts operations that must balance.
 type planned struct {
 	plans    []plan
 	hedges   int // delays that move
@@ -87,7 +87,7 @@ func (p *planned) Attempt(a *race.Attempt, n int) (*ticket, error) {
 	return &ticket{n}, nil
 }
 
-// ticketLosers is lingering for tickets.
+// ticketLosers is the LoserPolicy lingering for values of type ticket.
 type ticketLosers struct{ lingering }
 
 func (*ticketLosers) Failed(_ *race.Attempt, v *ticket, _ error, _ func()) (*ticket, bool) {
@@ -100,10 +100,9 @@ func (p *planned) Discard(v *ticket, _ error) {
 	}
 }
 
-// FuzzRun holds every schedule of attempts against what must be true of any
-// race: no attempt outlives it, it has a winner or an error, every answer is
-// either returned or discarded, once, no success is passed over for a failure,
-// and a watch hears of every attempt once, and of the right winner.
+// FuzzRun checks every schedule of attempts against the invariants of a race: no attempt outlives it; it has a winner or an error; every
+// result is either returned or discarded, once; no success loses to a failure; the observer is notified of every attempt once, and of the
+// right winner.
 func FuzzRun(f *testing.F) {
 	f.Add([]byte{1, 5, 0, 20, 0, 3, 0, 2, 2, 9, 1, 30, 4})
 	f.Add([]byte{2, 0, 2, 9, 1, 8, 4, 7, 1, 1, 1, 1, 1})
@@ -194,7 +193,7 @@ func FuzzRun(f *testing.F) {
 					all += op.finished[n][how].Load()
 				}
 				require.Equal(t, begun, op.started[n].Load(), "attempt %d", n)
-				require.Equal(t, begun, all, "attempt %d is told of once", n)
+				require.Equal(t, begun, all, "attempt %d is reported once", n)
 				require.Equal(t, n == out.Winner, won == 1, "attempt %d", n)
 				require.Equal(t, begun == 1 && n > 0, op.ended[n].Load() == 1, "hedge %d ends once", n)
 			}
@@ -207,7 +206,7 @@ func FuzzRun(f *testing.F) {
 				require.Equal(t, want, op.released[n].Load() == 1, "attempt %d discarded %d times", n, op.released[n].Load())
 				require.LessOrEqual(t, op.released[n].Load(), int32(1))
 				if out.Winner < 0 && op.answered[n].Load() && !op.plans[n].fails {
-					require.True(t, ctx.Err() != nil || limit > 0 && op.at[n].Load() >= limit, "a success was passed over")
+					require.True(t, ctx.Err() != nil || limit > 0 && op.at[n].Load() >= limit, "a success was not returned")
 				}
 			}
 		})

@@ -23,7 +23,7 @@ import (
 
 const ms = time.Millisecond
 
-// script is an Op that does as told and writes down what happens.
+// script is an Op whose attempts run given functions. It records the calls of its methods.
 type script struct {
 	attempt func(a *race.Attempt, n int) (string, error)
 	admit   func(index int) bool // nil admits
@@ -78,7 +78,7 @@ func after(d time.Duration) *race.FixedSchedule {
 	return &race.FixedSchedule{Delays: []time.Duration{d}, UsualLatency: time.Second}
 }
 
-// takes returns an attempt that answers after the n-th duration, unless cancelled before.
+// takes returns an attempt that succeeds after the n-th duration, unless it is cancelled before.
 func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	return func(a *race.Attempt, n int) (string, error) {
 		if err := doubles.Sleep(a, ds[n]); err != nil {
@@ -88,7 +88,7 @@ func takes(ds ...time.Duration) func(*race.Attempt, int) (string, error) {
 	}
 }
 
-// A setup is how a test runs a race.
+// A setup is the style in which a test runs a race.
 type setup struct {
 	race.Style[string]
 	usual time.Duration // see [race.FixedSchedule]
@@ -123,7 +123,7 @@ func styles(t *testing.T, f func(t *testing.T, style setup)) {
 	}
 }
 
-func TestFastPrimaryWinsAlone(t *testing.T) {
+func TestRunStartsNoHedgeForFastPrimary(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(9 * ms)}
 		out, took := run(s, style, 10*ms, 20*ms)
@@ -138,7 +138,7 @@ func TestFastPrimaryWinsAlone(t *testing.T) {
 	})
 }
 
-func TestHedgeWinsOverSlowPrimary(t *testing.T) {
+func TestRunReturnsHedgeBeforeSlowPrimary(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(500*ms, 5*ms)}
 		out, took := run(s, style, 10*ms, 100*ms)
@@ -152,7 +152,7 @@ func TestHedgeWinsOverSlowPrimary(t *testing.T) {
 	})
 }
 
-func TestSecondHedgeStartsAtItsOwnDelay(t *testing.T) {
+func TestRunStartsSecondHedgeAfterItsDelay(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(500*ms, 500*ms, 5*ms)}
 		out, took := run(s, style, 10*ms, 30*ms)
@@ -164,7 +164,7 @@ func TestSecondHedgeStartsAtItsOwnDelay(t *testing.T) {
 	})
 }
 
-func TestPrimaryMayStillWinAfterAHedgeStarted(t *testing.T) {
+func TestRunReturnsPrimaryThatSucceedsBeforeHedge(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(12*ms, 50*ms)}
 		out, took := run(s, style, 10*ms)
@@ -179,7 +179,7 @@ func TestPrimaryMayStillWinAfterAHedgeStarted(t *testing.T) {
 
 var errDown = errors.New("down")
 
-func TestPrimaryThatFailsBeforeAnyHedgeIsReturned(t *testing.T) {
+func TestRunReturnsFailureWithoutHedgesAtOnce(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(*race.Attempt, int) (string, error) { return "reply", errDown }}
 		out, took := run(s, style, 10*ms)
@@ -192,7 +192,7 @@ func TestPrimaryThatFailsBeforeAnyHedgeIsReturned(t *testing.T) {
 	})
 }
 
-func TestFastErrorNeverBeatsSlowSuccess(t *testing.T) {
+func TestRunReturnsSlowSuccessAfterFastFailure(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
@@ -208,7 +208,7 @@ func TestFastErrorNeverBeatsSlowSuccess(t *testing.T) {
 	})
 }
 
-func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
+func TestRunHoldsFailureWhileHedgeRuns(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -224,7 +224,7 @@ func TestFailedPrimaryIsHeldWhileAHedgeIsOut(t *testing.T) {
 	})
 }
 
-func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
+func TestRunReturnsErrorOfPrimaryIfAllAttemptsFail(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			_ = doubles.Sleep(a, 20*ms)
@@ -240,7 +240,7 @@ func TestIfAllFailThePrimarysErrorIsReturned(t *testing.T) {
 	})
 }
 
-func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
+func TestRunWaitsForPrimaryAfterRefusedHedge(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(50 * ms), admit: func(int) bool { return false }}
 		out, took := run(s, style, 10*ms, 20*ms)
@@ -250,7 +250,7 @@ func TestRefusedHedgeWaitsForThePrimary(t *testing.T) {
 	})
 }
 
-func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
+func TestRunAsksForAdmissionAtEachDelay(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(time.Second, 5*ms), admit: func(index int) bool { return index == 1 }}
 		out, took := run(s, style, 10*ms, 20*ms)
@@ -260,7 +260,7 @@ func TestRefusedHedgeTriesAgainAtTheNextStage(t *testing.T) {
 	})
 }
 
-func TestMoreDelaysThanHedgesStartNoMore(t *testing.T) {
+func TestRunStartsAtMostMaxHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: takes(time.Second, time.Second, time.Second, time.Second)}
 		out, took := run(s, inPlace, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
@@ -269,7 +269,7 @@ func TestMoreDelaysThanHedgesStartNoMore(t *testing.T) {
 	})
 }
 
-func TestLateDelaysServeAGateThatRefusedEarlyOnes(t *testing.T) {
+func TestRunStartsHedgeAtLateDelayAfterDenials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: takes(time.Second, 10*ms), admit: func(index int) bool { return index == 4 }}
 		out, took := run(s, setup{}, 10*ms, 20*ms, 30*ms, 40*ms, 50*ms)
@@ -278,7 +278,7 @@ func TestLateDelaysServeAGateThatRefusedEarlyOnes(t *testing.T) {
 	})
 }
 
-// paced is a schedule whose first hedge is due after 10 ms, and whose times after that are not known before.
+// paced is a schedule whose first hedge is due after 10 ms. The times of further hedges are not known in advance.
 type paced struct {
 	race.FixedSchedule
 	next func() (time.Duration, bool)
@@ -293,7 +293,7 @@ func (p *paced) Next(index int) (time.Duration, bool) {
 
 func (*paced) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
-func TestRunAsksScheduleForNextHedgeAfterAdmit(t *testing.T) {
+func TestRunCallsNextOfScheduleAfterAdmit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var asked []time.Duration
@@ -311,7 +311,7 @@ func TestRunAsksScheduleForNextHedgeAfterAdmit(t *testing.T) {
 	})
 }
 
-func TestHedgeOfScheduleThatIsNotFixedMayWin(t *testing.T) {
+func TestRunReturnsHedgeOfCustomSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: takes(time.Second, 5*ms)}
 		s.admit = func(index int) bool { return index == 2 }
@@ -324,7 +324,7 @@ func TestHedgeOfScheduleThatIsNotFixedMayWin(t *testing.T) {
 	})
 }
 
-func TestLosersAreCancelledWithATypedCause(t *testing.T) {
+func TestLoserIsCancelledWithErrLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cause, err error
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -343,7 +343,7 @@ func TestLosersAreCancelledWithATypedCause(t *testing.T) {
 	})
 }
 
-func TestCallersCancelIsToldInThePrimarysWords(t *testing.T) {
+func TestRunReturnsErrorOfPrimaryWhenCallerCancels(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(15*ms, cancel)
@@ -360,7 +360,7 @@ func TestCallersCancelIsToldInThePrimarysWords(t *testing.T) {
 	})
 }
 
-func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
+func TestEveryAttemptHasDeadlineOfCaller(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*ms)
 		defer cancel()
@@ -380,7 +380,7 @@ func TestCallersDeadlineIsADeadlineInEveryAttempt(t *testing.T) {
 	})
 }
 
-func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
+func TestRunReturnsBeforeAsynchronousPrimaryIfAbandoned(t *testing.T) {
 	for _, may := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &script{attempt: func(_ *race.Attempt, n int) (string, error) {
@@ -411,7 +411,7 @@ func TestCallerMayLeaveADetachedPrimary(t *testing.T) {
 	}
 }
 
-func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
+func TestRunReturnsHeldFailureWhenCallerCancels(t *testing.T) {
 	for name, style := range map[string]setup{"in place": inPlace, "detached": detached,
 		"lingering": {race.Style[string]{Async: true, LoserPolicy: &lingering{grace: time.Hour}}, time.Second}} {
 		t.Run(name, func(t *testing.T) {
@@ -436,7 +436,7 @@ func TestFailedPrimaryIsNotHeldLongerThanTheCaller(t *testing.T) {
 	}
 }
 
-func TestInPlaceWaitsForACancelledPrimary(t *testing.T) {
+func TestRunWaitsForCancelledSynchronousPrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -453,7 +453,7 @@ func TestInPlaceWaitsForACancelledPrimary(t *testing.T) {
 	})
 }
 
-func TestDetachedDoesNotWaitForThePrimary(t *testing.T) {
+func TestRunDoesNotWaitForAsynchronousPrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -470,7 +470,7 @@ func TestDetachedDoesNotWaitForThePrimary(t *testing.T) {
 	})
 }
 
-func TestWinnersContextLivesUntilReleased(t *testing.T) {
+func TestContextOfWinnerLivesUntilRelease(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -490,7 +490,7 @@ func TestWinnersContextLivesUntilReleased(t *testing.T) {
 	})
 }
 
-func TestWinnersContextEndsWithTheCallers(t *testing.T) {
+func TestContextOfWinnerEndsWithCaller(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		s := &script{attempt: takes(time.Second, 5*ms)}
@@ -503,7 +503,7 @@ func TestWinnersContextEndsWithTheCallers(t *testing.T) {
 	})
 }
 
-func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
+func TestPanicOfHedgeIsFailure(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
@@ -524,7 +524,7 @@ func TestPanicInAHedgeIsAFailedAttempt(t *testing.T) {
 	})
 }
 
-func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
+func TestPanicOfHedgeDoesNotReplaceErrorOfPrimary(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 1 {
@@ -538,7 +538,7 @@ func TestPanicInAHedgeDoesNotReplaceThePrimarysError(t *testing.T) {
 	})
 }
 
-func TestPanicInThePrimaryIsRaisedInTheCaller(t *testing.T) {
+func TestRunRethrowsPanicOfPrimary(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		hedged := errors.New("unset")
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
@@ -560,7 +560,7 @@ func TestPanicInThePrimaryIsRaisedInTheCaller(t *testing.T) {
 	})
 }
 
-func TestPanicInADetachedPrimaryIsLostToAGoodHedge(t *testing.T) {
+func TestRunIgnoresPanicOfAsynchronousPrimaryIfHedgeWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -577,7 +577,7 @@ func TestPanicInADetachedPrimaryIsLostToAGoodHedge(t *testing.T) {
 	})
 }
 
-func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
+func TestGoexitOfPrimaryEndsGoroutineOfCaller(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(*race.Attempt, int) (string, error) { runtime.Goexit(); return "", nil }}
 		returned := false
@@ -592,7 +592,7 @@ func TestGoexitOfThePrimaryEndsTheCaller(t *testing.T) {
 	})
 }
 
-func TestGateThatEndsItsGoroutineDoesNotAdmit(t *testing.T) {
+func TestHedgeIsNotAdmittedIfAdmitEndsGoroutine(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(50*ms, 5*ms), admit: func(index int) bool {
 			if index == 0 {
@@ -617,7 +617,7 @@ func (l leaver) AttemptEnded(_ context.Context, n int, _ race.Outcome) {
 	}
 }
 
-func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
+func TestObserverThatEndsGoroutineEndsNothingElse(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		for n := range 2 { // the primary, and a hedge
 			for _, wins := range []int{0, 1} {
@@ -646,7 +646,7 @@ func TestWatchThatEndsItsGoroutineEndsNothingElse(t *testing.T) {
 	})
 }
 
-func TestFailedPrimaryIsDiscardedIfTheWatchEndsTheCaller(t *testing.T) {
+func TestFailureIsDiscardedIfObserverEndsGoroutineOfCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -667,7 +667,7 @@ func TestFailedPrimaryIsDiscardedIfTheWatchEndsTheCaller(t *testing.T) {
 	})
 }
 
-func TestHedgeThatWonIsDiscardedIfThePrimaryPanics(t *testing.T) {
+func TestWinningHedgeIsDiscardedIfPrimaryPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -682,7 +682,7 @@ func TestHedgeThatWonIsDiscardedIfThePrimaryPanics(t *testing.T) {
 	})
 }
 
-func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
+func TestResetReportsWhetherRaceIsReusable(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		var r race.Race[string]
 		quick := &script{attempt: takes(5 * ms)}
@@ -701,7 +701,7 @@ func TestRaceIsReusedOnlyIfNothingRefersToIt(t *testing.T) {
 	})
 }
 
-func TestNoDelaysMeansNoHedges(t *testing.T) {
+func TestRunStartsNoHedgeWithoutDelays(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: takes(time.Hour)}
 		out, took := run(s, style)
@@ -712,7 +712,7 @@ func TestNoDelaysMeansNoHedges(t *testing.T) {
 
 type key struct{}
 
-func TestAttemptKeepsTheCallersValues(t *testing.T) {
+func TestAttemptHasValuesOfCaller(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		defer cancel()
@@ -727,9 +727,9 @@ func TestAttemptKeepsTheCallersValues(t *testing.T) {
 	})
 }
 
-// Package context starts a goroutine to watch a parent it does not know. An
-// Attempt must not cost one, not even below a WithValue.
-func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
+// TestContextDerivedFromAttemptStartsNoGoroutine derives contexts from an Attempt, and from a WithValue of it. Package context starts a
+// goroutine for a parent of an unknown type, which an Attempt must avoid.
+func TestContextDerivedFromAttemptStartsNoGoroutine(t *testing.T) {
 	s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 		before := runtime.NumGoroutine()
 		for range 100 {
@@ -737,7 +737,7 @@ func TestContextsDerivedFromAnAttemptCostNoGoroutine(t *testing.T) {
 			defer cancel()
 			assert.NoError(t, child.Err())
 		}
-		assert.Less(t, runtime.NumGoroutine(), before+50, "other tests may leave one that ends")
+		assert.Less(t, runtime.NumGoroutine(), before+50, "goroutines of other tests may still be ending")
 		return "", nil
 	}}
 	for _, style := range []setup{inPlace, detached} {
@@ -769,10 +769,9 @@ func (quickOp) Discard(string, error)                      {}
 func (quickOp) Admit(int) bool                             { return true }
 func (quickOp) Ended(int)                                  {}
 
-// --- a primary that has failed ---
+// --- failure of the primary ---
 
-// holding runs a race whose primary fails after 200 ms and whose hedge, due after 50 ms, hangs
-// until it is cancelled.
+// holding runs a race whose primary fails after 200 ms. Its hedge is due after 50 ms and hangs until it is cancelled.
 func holding(t *testing.T, style setup, hedge func(a *race.Attempt)) (took time.Duration) {
 	cancelled := make(chan time.Duration, 1)
 	start := time.Now()
@@ -795,7 +794,7 @@ func holding(t *testing.T, style setup, hedge func(a *race.Attempt)) (took time.
 	return took
 }
 
-func TestR2AFailureIsHeldUntilTheYoungestHedgeHadItsTime(t *testing.T) {
+func TestFailureIsHeldUntilTimeoutOfYoungestHedge(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		for usual, want := range map[time.Duration]time.Duration{
 			0:               250 * ms, // as long as the primary took
@@ -814,7 +813,7 @@ func TestR2AFailureIsHeldUntilTheYoungestHedgeHadItsTime(t *testing.T) {
 	})
 }
 
-func TestFailureIsHeldWithoutLimitIfScheduleHasNone(t *testing.T) {
+func TestFailureIsHeldWithoutLimitIfScheduleHasNoTimeout(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -832,7 +831,7 @@ func TestFailureIsHeldWithoutLimitIfScheduleHasNone(t *testing.T) {
 	})
 }
 
-func TestR2BoundOfAHedge(t *testing.T) {
+func TestBoundHedgeTimeout(t *testing.T) {
 	for _, c := range []struct{ usual, took, want time.Duration }{
 		{0, 0, 10 * ms}, {0, 50 * ms, 50 * ms}, {0, 5 * time.Second, 5 * time.Second},
 		{ms, 50 * ms, 10 * ms}, {30 * ms, 5 * ms, 30 * ms}, {2 * time.Second, 5 * ms, time.Second}, {2 * time.Second, 3 * time.Second, 2 * time.Second},
@@ -842,7 +841,7 @@ func TestR2BoundOfAHedge(t *testing.T) {
 	}
 }
 
-func TestR2NoHedgeStartsOnceThePrimaryHasFailed(t *testing.T) {
+func TestRunStartsNoHedgeAfterFailureOfPrimary(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		s := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			if n == 0 {
@@ -858,7 +857,7 @@ func TestR2NoHedgeStartsOnceThePrimaryHasFailed(t *testing.T) {
 	})
 }
 
-// keeper is a LoserPolicy that keeps another value in place of the one that a failed primary has returned.
+// keeper is a LoserPolicy that replaces the value of a failed primary by another value.
 type keeper func(release func()) (wait bool)
 
 func (keeper) Lost(a *race.Attempt, _ int, running bool) func() {
@@ -874,7 +873,7 @@ func (k keeper) Failed(_ *race.Attempt, v string, _ error, release func()) (stri
 	return "held " + v, k(release)
 }
 
-func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
+func TestReleaseEndsHoldOfFailure(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		for name, c := range map[string]struct {
 			hold keeper
@@ -901,7 +900,7 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 			assert.Equal(t, "held primary", out.Value, name)
 			assert.Equal(t, c.want, time.Since(start), name)
 			time.Sleep(2 * time.Hour)
-			assert.Empty(t, slices.DeleteFunc(h.gone(), func(v string) bool { return v == "" }), "what is returned is not discarded")
+			assert.Empty(t, slices.DeleteFunc(h.gone(), func(v string) bool { return v == "" }), "the returned result is not discarded")
 		}
 		h := &script{attempt: func(a *race.Attempt, n int) (string, error) {
 			time.Sleep(20 * ms)
@@ -920,7 +919,7 @@ func TestR2WhatIsHeldCanBeReturnedSooner(t *testing.T) {
 	})
 }
 
-func TestR1AnAnswerEndsACallOnlyIfItIsThePrimarys(t *testing.T) {
+func TestErrAnswerEndsRaceOnlyFromPrimary(t *testing.T) {
 	styles(t, func(t *testing.T, style setup) {
 		for bad := range 2 {
 			s := &script{attempt: func(a *race.Attempt, n int) (string, error) {

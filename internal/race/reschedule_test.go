@@ -17,13 +17,13 @@ import (
 
 var errFatal = errors.New("fatal")
 
-// part is what one attempt does: it takes so long, and ends with err.
+// A part is the behaviour of one attempt: its duration and its error.
 type part struct {
 	takes time.Duration
 	err   func(took time.Duration) error // nil: it succeeds
 }
 
-// next fails and has the next of so many hedges start after d.
+// next is the error of a failed attempt after which the next hedge starts after d.
 func next(hedges int, d time.Duration) func(time.Duration) error {
 	return func(took time.Duration) error {
 		return &grpcattempt.NonFatalError{Hedges: hedges, Elapsed: took, After: d}
@@ -32,7 +32,7 @@ func next(hedges int, d time.Duration) func(time.Duration) error {
 
 func fatal(time.Duration) error { return errFatal }
 
-// acted is a script that plays parts, and notes when each began.
+// acted is a script that runs parts and records the start of each.
 func acted(parts ...part) (s *script, began func() []time.Duration) {
 	var mu sync.Mutex
 	var at []time.Duration
@@ -131,7 +131,7 @@ func TestFailureMovesNextHedge(t *testing.T) {
 						assert.Equal(t, test.winner, out.Winner)
 						time.Sleep(3 * time.Hour)
 						assert.Equal(t, test.began, began(), "nothing starts after the race")
-						assert.Len(t, op.gone(), len(test.began)-1, "all but what is returned is discarded")
+						assert.Len(t, op.gone(), len(test.began)-1, "all results except the returned one are discarded")
 					})
 				})
 			}
@@ -139,7 +139,7 @@ func TestFailureMovesNextHedge(t *testing.T) {
 	}
 }
 
-// A delay that is no hedge's stays where it is.
+// TestFailureMovesOnlyDelaysOfHedges checks that a slow marker is not moved.
 func TestFailureMovesOnlyDelaysOfHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := acted(part{10 * ms, next(1, 0)}, part{500 * ms, nil})
@@ -166,7 +166,7 @@ func TestRunDoesNotWaitForMovedHedgeThatIsDenied(t *testing.T) {
 	})
 }
 
-func TestRunDoesNotWaitForMovedHedgeOfCallerThatLeaves(t *testing.T) {
+func TestRunDoesNotWaitForMovedHedgeAfterCallerCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
