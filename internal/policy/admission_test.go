@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// checkedKey returns a key whose checks all deny a hedge of a call whose deadline is now, but for the experiment.
+// checkedKey returns a key for which every check except the experiment denies a hedge of a call whose deadline is now.
 func checkedKey(shadow bool) *Key {
 	c := Config{MaxKeys: 1, Share: 0.1, EstimatedRPS: 100, Burst: time.Second, MaxHedges: 1, Setup: Setup{Shadow: shadow}}
 	k := New(c).Key(Name{Host: "h"})

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Resting reports whether the audit lets hedging rest.
+// Resting reports whether hedging is off for the audit.
 func (k *Key) Resting() bool { return k.experiment.IsHedgingOff() }
 
 // Audits returns the number of audits.
@@ -18,10 +18,10 @@ func (e *Engine) Audits() int {
 	return e.experiments.Len()
 }
 
-// Export writes what the key's engine has learned.
+// Export writes an export of the key's engine.
 func (k *Key) Export(w io.Writer, now time.Time) error { return k.engine.Export(w, now) }
 
-// ExportChanged returns an export whose verdict has been changed, with a right checksum.
+// ExportChanged returns an export with a modified verdict and a valid checksum.
 func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 	var b bytes.Buffer
 	_ = k.engine.Export(&b, now)
@@ -34,7 +34,7 @@ func (k *Key) ExportChanged(now time.Time, change func([]byte)) []byte {
 // Engine returns the key's engine.
 func (k *Key) Engine() *Engine { return k.engine }
 
-// Remembered returns how many holds of forgotten keys there are.
+// Remembered returns the number of brake states of evicted keys.
 func (e *Engine) Remembered() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

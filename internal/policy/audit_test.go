@@ -25,8 +25,7 @@ func audited() policy.Config {
 	return c
 }
 
-// A simClient simulates a client of a host, whose calls are slower by factor while it hedges. The
-// clock shows the time of day.
+// A simClient simulates a client of a host. While it hedges, its calls are slower by factor. The clock shows the time of day.
 type simClient struct {
 	key    *policy.Key
 	rate   float64
@@ -43,7 +42,7 @@ func newSimClient(c policy.Config, rate, factor float64) *simClient {
 	}
 }
 
-// makeCalls makes calls for a time. Every tenth is due for a hedge.
+// makeCalls makes calls for the given time. A hedge is due for every tenth call.
 func (w *simClient) makeCalls(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		w.now = w.now.Add(time.Duration(w.rng.ExpFloat64() / w.rate * 1e9))
@@ -84,7 +83,7 @@ func TestAuditKeepsHelpfulHedgingOn(t *testing.T) {
 		assert.InDelta(t, 0.5, float64(v.Saved)/float64(v.P99), 0.2, "%+v at %v/s", v, rate)
 		resting := w.key.Snapshot().Denied[observe.DeniedAudit]
 		w.makeCalls(20 * time.Minute)
-		assert.LessOrEqual(t, w.key.Snapshot().Denied[observe.DeniedAudit]-resting, int64(rate*0.1*40*2), "two dark slots at most in 20 minutes")
+		assert.LessOrEqual(t, w.key.Snapshot().Denied[observe.DeniedAudit]-resting, int64(rate*0.1*40*2), "at most two control slots in 20 minutes")
 	}
 }
 
@@ -244,7 +243,7 @@ func TestAuditsOfManyHostsUseLittleMemory(t *testing.T) {
 	assert.LessOrEqual(t, e.Audits(), 100)
 }
 
-// memoryPerKey returns how many bytes of memory each of n keys takes that have been used.
+// memoryPerKey returns the memory, in bytes, of each of n used keys.
 func memoryPerKey(c policy.Config, n int, use func(*policy.Key)) float64 {
 	c.MaxKeys = 2 * n
 	e := policy.New(c)
@@ -267,7 +266,7 @@ func TestKeyUsesAtMostFiveKilobytes(t *testing.T) {
 	assert.Less(t, size, 5000.0)
 }
 
-// An audit adds to a call less than 80 ns.
+// BenchmarkAuditedCall measures a call with an audit, which costs less than 80 ns more.
 func BenchmarkAuditedCall(b *testing.B) {
 	for _, on := range []bool{false, true} {
 		b.Run(fmt.Sprint("audit=", on), func(b *testing.B) {
@@ -290,7 +289,7 @@ func BenchmarkAuditedCall(b *testing.B) {
 	}
 }
 
-// clockSet returns t as the clock shows it that was set ahead since.
+// clockSet returns t as shown by a clock that was set ahead afterwards.
 func clockSet(t time.Time, ahead time.Duration) time.Time {
 	const second = 1 << 30 // in the first word of a Time that has a monotonic reading
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(ahead/time.Second) * second
@@ -324,5 +323,5 @@ func TestExportKeepsAgeOfVerdict(t *testing.T) {
 	require.Equal(t, observe.AuditOff, old.verdict())
 	old.now = old.now.Add(25 * time.Hour)
 	old.makeCalls(30 * time.Second)
-	assert.Equal(t, observe.AuditTrying, old.verdict(), "nobody has tested it for a day")
+	assert.Equal(t, observe.AuditTrying, old.verdict(), "no pair was compared for a day")
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An auditWorld is a kind of host. Its fields may be nil or zero.
+// An auditWorld simulates a kind of host. Its fields may be nil or zero.
 type auditWorld struct {
-	// request draws what an attempt of a request takes whatever attempt it is, before other effects.
+	// request draws the latency that all attempts of a request share, before other effects.
 	request func(rng *rand.Rand, at time.Duration) time.Duration
-	// attempt changes what one attempt takes, and whether it fails.
+	// attempt changes the latency of one attempt, and decides whether it fails.
 	attempt func(rng *rand.Rand, took time.Duration) (time.Duration, bool)
 	// hedged changes a primary while hedging is on.
 	hedged func(rng *rand.Rand, took time.Duration) (time.Duration, bool)
@@ -37,13 +37,13 @@ func lognormal(rng *rand.Rand, median time.Duration, sigma float64) time.Duratio
 	return time.Duration(float64(median) * math.Exp(sigma*rng.NormFloat64()))
 }
 
-// slowRequest is a request that is slow by itself: a hedge takes as long.
+// slowRequest is a request that is slow by itself: its hedges take as long as its primary.
 func slowRequest(rng *rand.Rand, _ time.Duration) time.Duration { return lognormal(rng, 10*ms, 0.5) }
 
-// steadyRequest is a request of which any attempt usually takes 10 ms.
+// steadyRequest is a request whose attempts usually take 10 ms.
 func steadyRequest(rng *rand.Rand, _ time.Duration) time.Duration { return lognormal(rng, 10*ms, 0.15) }
 
-// stall returns an effect by which a share of the attempts takes so long, and then fails or not.
+// stall returns an effect by which a share of the attempts takes the given time, and then succeeds or fails.
 func stall(share float64, long time.Duration, fails bool) func(*rand.Rand, time.Duration) (time.Duration, bool) {
 	return func(rng *rand.Rand, took time.Duration) (time.Duration, bool) {
 		if rng.Float64() < share {
@@ -53,7 +53,7 @@ func stall(share float64, long time.Duration, fails bool) func(*rand.Rand, time.
 	}
 }
 
-// wandering returns the request of a host whose load wanders.
+// wandering returns the requests of a host whose load changes slowly at random.
 func wandering(host int) func(*rand.Rand, time.Duration) time.Duration {
 	own := rand.New(rand.NewPCG(uint64(host), 9))
 	level, next := 0.0, time.Duration(0)
@@ -65,7 +65,7 @@ func wandering(host int) func(*rand.Rand, time.Duration) time.Duration {
 	}
 }
 
-// auditWorlds are made anew for each host.
+// auditWorlds are functions, because each host needs new state.
 var auditWorlds = map[string]func(int) auditWorld{
 	"neutral":                 func(int) auditWorld { return auditWorld{request: slowRequest} },
 	"neutral, wandering load": func(host int) auditWorld { return auditWorld{request: wandering(host)} },
@@ -134,7 +134,7 @@ var auditWorlds = map[string]func(int) auditWorld{
 	},
 }
 
-// auditRows are the rows of the table: the worlds, the verdict, and in how long a time so many calls a second lead to it.
+// auditRows are the cases: the world, the expected verdict, the calls per second and the time within which the verdict must be found.
 var auditRows = []struct {
 	world   string
 	verdict observe.Verdict // "": any verdict is false
@@ -160,7 +160,7 @@ var (
 	rareTimes  = map[float64]time.Duration{2: 8 * time.Hour, 20: 25 * time.Minute, 900: 10 * time.Minute}
 )
 
-// A playedHost plays the calls to a host of a world, in order of time.
+// A playedHost simulates the calls to a host of a world, in order of time.
 type playedHost struct {
 	auditWorld
 	key    *policy.Key
@@ -191,7 +191,7 @@ type playedCall struct {
 	youngest time.Duration // when the last hedge began
 }
 
-// A playedEvent is the end of a call, or a hedge that is due: index counts hedges.
+// A playedEvent is the end of a call, or the time at which hedge number index is due.
 type playedEvent struct {
 	at    time.Duration
 	call  *playedCall
@@ -213,7 +213,7 @@ func (e *playedEvents) Pop() any {
 	return last
 }
 
-// newPlayedHost returns a host of a world, for an arm: none, hedged or audited.
+// newPlayedHost returns a host of a world for one arm: without hedges, hedged or audited.
 func newPlayedHost(world, arm string, number int) *playedHost {
 	c := defaults()
 	c.HasShortBucket = true
@@ -231,7 +231,7 @@ func newPlayedHost(world, arm string, number int) *playedHost {
 	}
 }
 
-// play makes calls for a time, so many a second.
+// play makes calls for a time, at a rate of calls per second.
 func (h *playedHost) play(rate float64, lasts time.Duration) {
 	for end := h.at + lasts; h.at < end; {
 		for len(h.events) > 0 && h.events[0].at <= h.next {
@@ -254,7 +254,7 @@ func (h *playedHost) push(at time.Duration, c *playedCall, index int) {
 // isOn reports whether hedging is on.
 func (h *playedHost) isOn() bool { return h.arm == "hedged" || h.arm == "audited" && !h.key.Resting() }
 
-// draw draws an attempt.
+// draw draws the latency of an attempt, and whether it fails.
 func (h *playedHost) draw(request time.Duration) (time.Duration, bool) {
 	if h.attempt == nil {
 		return request, false
@@ -292,7 +292,7 @@ func (h *playedHost) begin() {
 	h.push(h.endOf(c), c, -1)
 }
 
-// endOf returns when a call ends, as far as is known.
+// endOf returns the time at which a call ends, as far as it is known.
 func (h *playedHost) endOf(c *playedCall) time.Duration {
 	end := c.answer
 	if c.answer == math.MaxInt64 || c.answer > c.primary {
@@ -313,7 +313,7 @@ func (h *playedHost) endOf(c *playedCall) time.Duration {
 	return end
 }
 
-// handle plays an event.
+// handle handles an event.
 func (h *playedHost) handle(e playedEvent) {
 	c := e.call
 	if c.over {
@@ -380,7 +380,7 @@ func (h *playedHost) finish(c *playedCall, at time.Duration) {
 // isDecided reports whether a verdict says that hedging helps or harms.
 func isDecided(v observe.Verdict) bool { return v == observe.AuditOn || v == observe.AuditOff }
 
-// playToVerdict plays a host until the audit has a verdict, for a time at most, and returns the verdict.
+// playToVerdict simulates a host until the audit has a verdict or the time is over, and returns the verdict.
 func (h *playedHost) playToVerdict(rate float64, most time.Duration) observe.Verdict {
 	for end := h.at + most; h.at < end; {
 		h.play(rate, time.Minute)
@@ -391,9 +391,9 @@ func (h *playedHost) playToVerdict(rate float64, most time.Duration) observe.Ver
 	return observe.AuditSame
 }
 
-// TestAuditVerdictsAreTrue plays hosts of all worlds, and counts verdicts. With HEDGE_TEST_LONG it plays 400 hosts a world, 40 if they are called 900
-// times a second, which takes an hour of one core, or as many as HEDGE_TEST_LONG says; parts run alone by -run
-// 'TestAuditVerdictsAreTrue/2_calls/rare'.
+// TestAuditVerdictsAreTrue simulates hosts of all worlds, and counts verdicts. With HEDGE_TEST_LONG, it simulates 400 hosts for each world,
+// or 40 hosts with 900 calls per second, which takes an hour of one core. HEDGE_TEST_LONG may also be the number of hosts. Parts run alone
+// with -run 'TestAuditVerdictsAreTrue/2_calls/rare'.
 func TestAuditVerdictsAreTrue(t *testing.T) {
 	doubles.SkipSimulation(t)
 	isLong := os.Getenv("HEDGE_TEST_LONG") != ""
@@ -433,7 +433,7 @@ func TestAuditVerdictsAreTrue(t *testing.T) {
 	}
 }
 
-// waits are what callers waited, where a failure counts as a minute.
+// waits are the times for which callers waited. A failure counts as a minute.
 type waits struct {
 	all []time.Duration
 	sum time.Duration
@@ -454,8 +454,8 @@ func (w *waits) p99() time.Duration {
 	return w.all[len(w.all)*99/100]
 }
 
-// TestAuditedCallersAreNotWorse compares what callers wait after the verdict with the better of hedging and none. An audit goes on with
-// one dark slot, or one with hedges, in 128.
+// TestAuditedCallersAreNotWorse compares the times for which callers wait after the verdict with the better one of hedging and no hedging.
+// After the verdict, an audit still has one control or treatment slot in 128.
 func TestAuditedCallersAreNotWorse(t *testing.T) {
 	doubles.SkipSimulation(t)
 	hosts, lasts, isLong := 2, time.Hour, os.Getenv("HEDGE_TEST_LONG") != ""
@@ -488,7 +488,7 @@ func TestAuditedCallersAreNotWorse(t *testing.T) {
 	}
 }
 
-// TestShadowModePredictsWinsAndSavedTime compares the wins and the saved time of shadow mode with those of hedging.
+// TestShadowModePredictsWinsAndSavedTime compares wins and saved time in shadow mode with the results of hedging.
 func TestShadowModePredictsWinsAndSavedTime(t *testing.T) {
 	doubles.SkipSimulation(t)
 	t.Parallel()

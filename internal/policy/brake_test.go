@@ -20,10 +20,9 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// --- push-back ---
+// --- pushback ---
 
-// answers makes n calls, of which each every-th is answered by a push-back (0: none
-// is), and returns how many of them would have been hedged.
+// answers makes n calls, and returns the number of calls that would be hedged. Every every-th answer has pushback; 0: no answer has.
 func answers(k *policy.Key, now time.Time, n, every int) (admitted int) {
 	for i := range n {
 		k.Begin(now)
@@ -47,7 +46,7 @@ func TestPushbackOfEveryFifthAnswerStopsHedges(t *testing.T) {
 	k := newKey(rich)
 	assert.Positive(t, answers(k, epoch, 50, 5))
 	assert.Zero(t, answers(k, epoch, 1000, 5))
-	assert.Zero(t, answers(k, epoch.Add(24*time.Hour), 20, 0), "it is not time that helps")
+	assert.Zero(t, answers(k, epoch.Add(24*time.Hour), 20, 0), "the stop does not end by time")
 	answers(k, epoch, 400, 0)
 	assert.Equal(t, 100, answers(k, epoch, 100, 0))
 }
@@ -64,13 +63,13 @@ func TestPauseOfServerHoldsWhileManyAnswersPushBack(t *testing.T) {
 	now := epoch
 	admits := func() bool { return answers(k, now, 1, 0) == 1 }
 	k.RecordPushback(now, time.Hour)
-	assert.True(t, admits(), "one answer says little")
+	assert.True(t, admits(), "one answer does not pause hedging")
 	assert.Zero(t, k.Snapshot().PausedUntil)
 	for range 3 {
 		k.RecordPushback(now, time.Hour)
 	}
 	assert.False(t, admits(), "above 2.5 %")
-	assert.Equal(t, now.Add(10*time.Second), k.Snapshot().PausedUntil, "not for an hour")
+	assert.Equal(t, now.Add(10*time.Second), k.Snapshot().PausedUntil, "one answer pauses hedging for at most 10 s")
 	now = now.Add(10 * time.Second)
 	assert.True(t, admits())
 
@@ -86,7 +85,7 @@ func TestPauseOfServerHoldsWhileManyAnswersPushBack(t *testing.T) {
 	assert.True(t, admits())
 }
 
-func TestResumeAndResetEndPause(t *testing.T) {
+func TestResetAndClearPushbackEndPause(t *testing.T) {
 	e := policy.New(defaults())
 	a, b := e.Key(policy.Name{Host: "a", Route: "r"}), e.Key(policy.Name{Host: "b", Route: "r"})
 	push := func() {
@@ -113,13 +112,12 @@ func TestResumeAndResetEndPause(t *testing.T) {
 	assert.True(t, b.Snapshot().PushbackStopped)
 	assert.Zero(t, a.Snapshot().Samples)
 	assert.Nil(t, a.Schedule())
-	assert.Equal(t, requests, a.Snapshot().Requests, "what is counted stays")
+	assert.Equal(t, requests, a.Snapshot().Requests, "counters stay")
 }
 
 // --- delays that are not learned ---
 
-// calls makes n calls at once that take d, with a delay of the caller's own if given is
-// not 0, and returns how many hedges they had.
+// calls makes n concurrent calls that take d, and returns their number of hedges. If given is not 0, it is the delay that the caller sets.
 func calls(t *testing.T, k *policy.Key, n int, d, given time.Duration) int {
 	all := make([]policy.Call, n)
 	for i := range all {
@@ -156,7 +154,7 @@ func TestMaxDelayBelowMedianKeepsHedging(t *testing.T) {
 		learn(k, 300, constant(8*ms))
 		assert.Equal(t, []time.Duration{5 * ms}, k.Snapshot().Delays)
 		calls(t, k, 500, 8*ms, 0)
-		assert.InDelta(t, 250, calls(t, k, 500, 8*ms, 0), 10, "half of them, as the budget says")
+		assert.InDelta(t, 250, calls(t, k, 500, 8*ms, 0), 10, "the budget pays for half of the calls")
 		assert.Less(t, k.Snapshot().SlowShare, policy.SlowLimit)
 	})
 }
@@ -169,7 +167,7 @@ func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
 				k := newKey(func(c *policy.Config) { c.Share, c.MaxDelay = 1, most })
 				learn(k, 300, constant(10*ms))
 				calls(t, k, 100, 9*ms, given)
-				assert.Less(t, k.Snapshot().SlowShare, 0.2, "%v, %v: nothing is wrong yet", given, most)
+				assert.Less(t, k.Snapshot().SlowShare, 0.2, "%v, %v: no outage", given, most)
 				hedges := calls(t, k, 2000, time.Hour, given)
 				assert.Less(t, hedges, 130, "given %v, at most %v", given, most) // with two hedges for each of those before the brake
 				assert.Positive(t, hedges)
@@ -180,9 +178,9 @@ func TestOutageStopsHedgesAfterAnyDelay(t *testing.T) {
 
 // --- the budget in an outage ---
 
-// An outage costs at most 17 % of the calls made during it, and besides that, per
-// key, the larger of three hedges and two seconds' budget; and in the long run the
-// budget. The brakes, which stop nearly all of them, are left out.
+// TestOutageCostsAtMostShortBurstAndBudget checks that an outage costs at most 17 % of the calls during it, and in addition, for each key,
+// three hedges or the budget of two seconds, whichever is more. In the long run it costs at most the budget. The brakes, which deny nearly
+// all hedges in an outage, are not used.
 func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 	doubles.SkipSimulation(t)
 	t.Parallel()
@@ -199,7 +197,7 @@ func TestOutageCostsAtMostShortBurstAndBudget(t *testing.T) {
 				all[i] = e.Key(policy.Name{Host: fmt.Sprint(i)})
 			}
 			now := epoch
-			// every lets every key begin a call, and afterwards tells how many hedges there were.
+			// every begins a call on every key. After that, it returns the number of hedges.
 			every := func(calls int, outage bool) (hedges int64) {
 				for range calls {
 					for _, k := range all {
@@ -319,7 +317,8 @@ func TestSnapshotSharesNoMemoryWithSchedule(t *testing.T) {
 	assert.Equal(t, want, k.Schedule().Delays[0])
 }
 
-// A window of 60 bytes can span 2,000 buckets: eight MiB of such took 4 GB.
+// TestImportUsesNoMemoryForKeysWithoutRoom imports windows of 60 bytes, each of which can span 2,000 buckets: 8 MiB of such windows took 4
+// GB when all were decoded.
 func TestImportUsesNoMemoryForKeysWithoutRoom(t *testing.T) {
 	var w sketch.Window
 	w.Add(epoch, 1)
@@ -376,7 +375,7 @@ func TestImportOfRouteEvictsNoKey(t *testing.T) {
 	}
 	keys, err := heir.Import(&export, epoch, func(policy.Name) float64 { return 0 })
 	require.NoError(t, err)
-	assert.Equal(t, 3, keys, "there is room for seven: three hosts, and a route of each")
+	assert.Equal(t, 3, keys, "the table holds three hosts with a route each")
 	for i := range 25 {
 		assert.NotNil(t, heir.Lookup(policy.Name{Host: fmt.Sprint("own", i)}), i)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// TestLastReportedChangeMatchesState lets a key pause and resume at random, and
-// holds what is told of it against what it was.
+// TestLastReportedChangeMatchesState pauses and resumes a key at random. After each step, the last reported change must match the state of
+// the key.
 func TestLastReportedChangeMatchesState(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -25,7 +25,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 			c.Changed = func(key observe.KeyInfo, change policy.Change) {
 				require.Equal(t, observe.KeyInfo{Host: "h"}, key)
 				require.Equal(t, policy.KindPause, change.Kind, "no hedge was due")
-				require.NotEqual(t, bad, change.Bad, "the same is not told twice running")
+				require.NotEqual(t, bad, change.Bad, "two equal changes are not reported in a row")
 				at := &last[0]
 				if bad = change.Bad; bad {
 					at = &last[1]
@@ -70,7 +70,7 @@ func TestLastReportedChangeMatchesState(t *testing.T) {
 		}
 		done(1)
 		assert.True(t, bad)
-		assert.Equal(t, changes, told+dropped, "each is told or counted")
+		assert.Equal(t, changes, told+dropped, "each change is reported or counted as dropped")
 		assert.Positive(t, dropped)
 		assert.Greater(t, told, 10)
 	}

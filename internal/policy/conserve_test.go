@@ -19,7 +19,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A life is a random sequence of what may happen to an engine.
+// A life is a random sequence of operations on an engine.
 type life struct {
 	*rand.Rand
 	config policy.Config
@@ -65,7 +65,7 @@ func (l *life) name() (name policy.Name, share float64) {
 	return name, share
 }
 
-// call makes a call that reaches all its delays, for a key that is found or one that was found before.
+// call makes a call that reaches all its delays. The key is looked up again, or kept from an earlier call.
 func (l *life) call() {
 	name, share := l.name()
 	k := l.engine.RouteKey(name, share)
@@ -130,9 +130,9 @@ func (l *life) step(t *testing.T) {
 	}
 }
 
-// All keys together hedge no more than the share of their calls and one burst, and those of routes with
-// a share of their own no more than that of theirs, whatever becomes of the keys.
-func TestR5TokensAreConserved(t *testing.T) {
+// TestEvictionConservesTokens checks the budget while keys are evicted at random: all keys together hedge at most the share of their calls
+// and one burst, and routes with their own share at most that share of their calls.
+func TestEvictionConservesTokens(t *testing.T) {
 	doubles.SkipSimulation(t)
 	for seed := range uint64(40) {
 		l := newLife(seed)
@@ -147,7 +147,7 @@ func TestR5TokensAreConserved(t *testing.T) {
 	}
 }
 
-func TestR5HoldsForConcurrentCalls(t *testing.T) {
+func TestEvictionConservesTokensOfConcurrentCalls(t *testing.T) {
 	e := small(func(c *policy.Config) { c.InitialDelay = 10 * ms })
 	var hedges atomic.Int64
 	var wg sync.WaitGroup
@@ -172,7 +172,7 @@ func TestR5HoldsForConcurrentCalls(t *testing.T) {
 
 func TestEvictedKeyReturnsItsTokens(t *testing.T) {
 	e := small(func(c *policy.Config) { c.MaxKeys = 1 })
-	// A key takes half of what the one before it has left; that gives back what it has afterwards.
+	// Each key takes half of the tokens that are left in the reserve, and later returns them.
 	for n := range 100 {
 		e.Key(policy.Name{Host: fmt.Sprint(n)})
 	}
@@ -181,15 +181,15 @@ func TestEvictedKeyReturnsItsTokens(t *testing.T) {
 	require.Equal(t, policy.None, last.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 	next := e.Key(policy.Name{Host: "next"})
 	assert.Zero(t, last.Tokens())
-	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}), "it has nothing any more")
+	assert.Equal(t, observe.DeniedBudget, last.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}), "an evicted key has no tokens")
 	last.Withdraw(epoch, observe.DeniedSameBackend, policy.HedgeRequest{})
-	assert.Zero(t, last.Tokens(), "what comes late goes to the others")
+	assert.Zero(t, last.Tokens(), "tokens that return later go to the reserve")
 	e.Key(policy.Name{Host: "after"})
 	assert.InDelta(t, (20-20.0/3)/2, e.Key(policy.Name{Host: "end"}).Tokens(), 0.01)
 	assert.Zero(t, next.Tokens())
 }
 
-// A reserve that is empty is filled by what full buckets need not, so that a new key has a start.
+// TestOverflowOfFullBucketsRefillsReserve empties the reserve. The overflow of full buckets must refill it, so that a new key gets tokens.
 func TestOverflowOfFullBucketsRefillsReserve(t *testing.T) {
 	e := policy.New(defaults())
 	for n := range 40 { // take all there is
@@ -207,7 +207,8 @@ func TestOverflowOfFullBucketsRefillsReserve(t *testing.T) {
 	assert.InDelta(t, 5, e.Key(policy.Name{Host: "newer"}).Tokens(), 0.1)
 }
 
-// The reserve is one burst at the rate of all keys: ten hosts at 100 per second have begun with 20 each.
+// TestReserveAdaptsToRateOfAllKeys checks that the reserve grows to a burst at the rate of all keys: ten hosts with 100 calls per second
+// start with 20 tokens each.
 func TestReserveAdaptsToRateOfAllKeys(t *testing.T) {
 	c := defaults()
 	c.HasShortBucket = true
@@ -226,7 +227,7 @@ func TestReserveAdaptsToRateOfAllKeys(t *testing.T) {
 	assert.InDelta(t, 1000+200, hedges, 20)
 }
 
-// --- what outlives a key ---
+// --- state that is kept after eviction ---
 
 // small returns an engine with room for four keys.
 func small(change func(*policy.Config)) *policy.Engine {
@@ -238,7 +239,7 @@ func small(change func(*policy.Config)) *policy.Engine {
 	return policy.New(c)
 }
 
-// pass makes the engine forget all keys, for others that are called that often.
+// pass evicts all keys by other keys, each of which is called the given number of times.
 func pass(e *policy.Engine, calls int) {
 	for n := range 100 {
 		k := e.Key(policy.Name{Host: fmt.Sprint("passer-by ", n)})
@@ -280,7 +281,8 @@ func TestBrakeStateSurvivesEviction(t *testing.T) {
 	}
 }
 
-// TestImportPausesNoLongerThanTheServerAsked imports an export from clocks that are ahead or behind, into a key that exists and one that is made later.
+// TestImportPausesNoLongerThanTheServerAsked imports an export from clocks that are ahead or late, for an existing key and for a key that
+// is made later.
 func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 	name := policy.Name{Host: "h"}
 	for _, ahead := range []time.Duration{-time.Hour, 0, 5 * time.Second, time.Hour, 1000 * time.Hour} {
@@ -308,7 +310,7 @@ func TestImportPausesNoLongerThanTheServerAsked(t *testing.T) {
 	}
 }
 
-func TestResetAndResumeClearStatesOfEvictedKeys(t *testing.T) {
+func TestResetAndClearPushbackApplyToEvictedKeys(t *testing.T) {
 	name := policy.Name{Host: "h"}
 	for _, forget := range []func(*policy.Engine){
 		func(e *policy.Engine) { e.ClearPushback() },
@@ -325,7 +327,8 @@ func TestResetAndResumeClearStatesOfEvictedKeys(t *testing.T) {
 	}
 }
 
-// Strangers whose keys have a brake on as well displace no brake of a key that was called more often.
+// TestManyKeysDoNotDisplaceBrakeStateOfBusyHost evicts many keys that also have a brake state. The state of a key with more calls must
+// stay.
 func TestManyKeysDoNotDisplaceBrakeStateOfBusyHost(t *testing.T) {
 	e := small(nil)
 	name := policy.Name{Host: "busy"}
@@ -389,6 +392,6 @@ func TestLongNamesAreShortened(t *testing.T) {
 	assert.LessOrEqual(t, len(k.Info.Host), sanitize.MaxBytes)
 	assert.Same(t, k, e.Key(name))
 	assert.Same(t, k, e.Lookup(name))
-	assert.NotSame(t, k, e.Key(policy.Name{Host: long + "c", Route: long + "b"}), "no two join")
+	assert.NotSame(t, k, e.Key(policy.Name{Host: long + "c", Route: long + "b"}), "different names stay different")
 	assert.Equal(t, 1, e.Reset(name.Host, name.Route))
 }

@@ -39,7 +39,7 @@ func newKey(change func(*policy.Config)) *policy.Key {
 	return policy.New(c).Key(policy.Name{Host: "h"})
 }
 
-// learn feeds a key n answered calls of the given latency, d apart.
+// learn records n answered calls of the given latency at intervals of d.
 func learn(k *policy.Key, n int, latency func(i int) time.Duration) {
 	for i := range n {
 		k.Begin(epoch)
@@ -49,7 +49,7 @@ func learn(k *policy.Key, n int, latency func(i int) time.Duration) {
 
 func constant(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
-// --- the rule ---
+// --- schedules ---
 
 func TestKeyWithoutLatenciesDoesNotHedge(t *testing.T) {
 	k := newKey(nil)
@@ -75,12 +75,11 @@ func TestConstantLatencyIsHedgedAboveAllSamples(t *testing.T) {
 		slowest = max(slowest, d)
 		return d
 	})
-	// All mass sits in two or three buckets; firing inside one would hedge a good part of the calls.
+	// All latencies are in two or three buckets: a delay inside a bucket would hedge a large part of the calls.
 	assert.GreaterOrEqual(t, k.Schedule().Delays[0]+200*time.Microsecond, slowest)
 }
 
-// seed is the benchmark's distribution: lognormal with mean 5 ms and deviation
-// 2 ms, one in twenty ten times slower.
+// seed records the distribution of the benchmark: lognormal with mean 5 ms and deviation 2 ms; one call in twenty takes ten times as long.
 func seed(rng *rand.Rand) time.Duration {
 	sigma := math.Sqrt(math.Log(1 + 4.0/25))
 	d := 5e6 * math.Exp(sigma*rng.NormFloat64()-sigma*sigma/2)
@@ -119,7 +118,8 @@ func TestScheduleSpendsBudgetAndNoMore(t *testing.T) {
 }
 
 func TestSecondHedgeIsDueAtTenthOrTwiceDelay(t *testing.T) {
-	// A hundredth hangs, the rest is instant: waiting for a tenth would wait for the hang, twice the delay does not.
+	// One call in a hundred hangs, and the others answer at once. The tenth of the slow calls hangs, so the second hedge is due at twice
+	// the delay.
 	k := newKey(nil)
 	learn(k, 1000, func(i int) time.Duration {
 		if i%100 == 0 {
@@ -131,7 +131,8 @@ func TestSecondHedgeIsDueAtTenthOrTwiceDelay(t *testing.T) {
 	assert.InEpsilon(t, 10*ms, d[0], 0.03)
 	assert.Equal(t, 2*d[0], d[1])
 
-	// An exponential tail: a tenth of those past the first delay are past the second, before twice the delay.
+	// In an exponential tail, a tenth of the calls slower than the first delay is slower than the second, which is less than twice the
+	// first.
 	rng := rand.New(rand.NewPCG(1, 2))
 	k = newKey(nil)
 	learn(k, 10_000, func(int) time.Duration { return 20*ms + time.Duration(rng.ExpFloat64()*10e6) })
@@ -140,8 +141,7 @@ func TestSecondHedgeIsDueAtTenthOrTwiceDelay(t *testing.T) {
 	assert.Greater(t, d[1], d[0])
 }
 
-// Twice a first delay before the gap is before the gap as well, and a hedge there
-// would cost as much again.
+// TestHedgeIsDueBeforeGapInTail checks a distribution with a gap: a second hedge before the gap would cost as much as the first.
 func TestHedgeIsDueBeforeGapInTail(t *testing.T) {
 	for _, slow := range []int{4, 5, 6, 8, 9} { // of a hundred
 		for hedges := 1; hedges <= 3; hedges++ {
@@ -185,7 +185,7 @@ func TestDelaysAreClamped(t *testing.T) {
 
 	k = newKey(func(c *policy.Config) { c.MaxDelay = 50 * ms })
 	learn(k, 100, constant(80*ms))
-	assert.Equal(t, []time.Duration{50 * ms}, k.Snapshot().Delays, "two hedges at one time are one")
+	assert.Equal(t, []time.Duration{50 * ms}, k.Snapshot().Delays, "equal delays are merged")
 }
 
 func TestSlowFirstCallLosesInfluence(t *testing.T) {
@@ -211,15 +211,14 @@ func TestAbandonedCallsCountOnlyAfterFirstDelay(t *testing.T) {
 	k := newKey(nil)
 	learn(k, 100, constant(20*ms))
 	k.RecordCall(epoch, policy.Result{Latency: 5 * ms, Abandoned: true, Learned: true})
-	assert.Equal(t, 100, k.Snapshot().Samples, "a caller that leaves early says nothing")
+	assert.Equal(t, 100, k.Snapshot().Samples, "a call canceled before the first delay is not recorded")
 	k.RecordCall(epoch, policy.Result{Latency: 50 * ms, Abandoned: true, ReachedFirstDelay: true, Learned: true})
-	assert.Equal(t, 101, k.Snapshot().Samples, "one that waited longer than the delay does")
+	assert.Equal(t, 101, k.Snapshot().Samples, "a call canceled after the first delay is recorded")
 }
 
 // --- the budget ---
 
-// hedgesOf hammers a key with calls that all reach their first delay, without
-// its brake seeing it, and returns how many were hedged.
+// hedgesOf makes calls that all reach their first delay, without counting them as slow, and returns the number of hedges.
 func hedgesOf(k *policy.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
@@ -305,7 +304,7 @@ func TestRateLimitIsNotSpentWhenBucketIsEmpty(t *testing.T) {
 
 // --- the brakes ---
 
-// reach makes n calls that all reach their first delay and returns how many were hedged.
+// reach makes n calls that all reach their first delay and returns the number of hedges.
 func reach(k *policy.Key, n int) (hedged int) {
 	for range n {
 		k.Begin(epoch)
@@ -320,11 +319,11 @@ func reach(k *policy.Key, n int) (hedged int) {
 func TestOutageStopsHedges(t *testing.T) {
 	k := newKey(func(c *policy.Config) { c.Share = 1 })
 	learn(k, 1000, constant(5*ms))
-	// 1 − (15/16)^n exceeds 0.75 at n = 22: the brake works though nothing has completed.
+	// 1 − (15/16)^n exceeds 0.75 at n = 22: the outage check denies hedges before any call has completed.
 	assert.Equal(t, 21, reach(k, 1000))
 	assert.Equal(t, observe.DeniedSlow, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}))
 	learn(k, 100, constant(5*ms))
-	assert.Equal(t, policy.None, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}), "and resumes when they are fast again")
+	assert.Equal(t, policy.None, k.Admit(epoch, true, time.Time{}, policy.HedgeRequest{}), "hedging resumes when calls are fast again")
 }
 
 func TestDelayOfCallerDoesNotStopHedges(t *testing.T) {
@@ -346,7 +345,7 @@ func TestHedgesThatDoNotWinReduceBudgetToTenth(t *testing.T) {
 	for range 10 {
 		lose(100)
 	}
-	assert.Equal(t, 0.1, scale(), "never less: it must notice when they win again")
+	assert.Equal(t, 0.1, scale(), "a tenth of the budget remains, to notice new wins")
 	for range 5 {
 		k.RecordCall(epoch, policy.Result{HedgeWon: true, Learned: true})
 	}
@@ -419,12 +418,12 @@ func TestHedgesInFlightAreBounded(t *testing.T) {
 	assert.Equal(t, policy.None, k.Admit(epoch, false, time.Time{}, policy.HedgeRequest{}))
 }
 
-// leaver is an Observer that ends the goroutine that asks for a hedge.
+// leaver is an Observer that ends the goroutine that admits a hedge.
 type leaver struct{ observe.NopObserver }
 
 func (leaver) Budget(observe.KeyInfo, float64) { runtime.Goexit() }
 
-func TestHedgeWhoseObserverEndsTheGoroutineIsNotInFlight(t *testing.T) {
+func TestHedgeIsNotInFlightAfterObserverEndsGoroutine(t *testing.T) {
 	k := newKey(func(c *policy.Config) {
 		c.Share, c.Notifier = 1, observers.NewNotifier([]observe.Observer{leaver{}}, nil)
 	})
@@ -470,7 +469,7 @@ func TestEvictedKeyIsNotKeyOfItsName(t *testing.T) {
 	assert.False(t, first.IsCurrent(b))
 	assert.False(t, (*policy.Key)(nil).IsCurrent(a))
 	assert.True(t, e.Key(b).IsCurrent(b))
-	assert.False(t, first.IsCurrent(a), "there is room for one")
+	assert.False(t, first.IsCurrent(a), "the table has room for one key")
 	assert.NotSame(t, first, e.Key(a))
 }
 
@@ -504,7 +503,7 @@ func TestSetConfigKeepsLatencies(t *testing.T) {
 	c.Share, c.MaxHedges = 0.02, 1
 	e.SetConfig(c, epoch)
 	require.Len(t, k.Schedule().Delays, 1)
-	assert.Greater(t, k.Schedule().Delays[0], 2*before, "a smaller budget waits longer")
+	assert.Greater(t, k.Schedule().Delays[0], 2*before, "a smaller budget has longer delays")
 	assert.Equal(t, 10_000, k.Snapshot().Samples)
 	assert.InDelta(t, 4+0.02*10_000, hedgesOf(k, 10_000), 3)
 

@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// latencies returns a warm key and calls for it.
+// latencies returns a key that knows latencies, and calls for it.
 func latencies() (*policy.Key, []time.Duration) {
 	k := newKey(func(c *policy.Config) { c.HasShortBucket = true })
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -26,8 +26,8 @@ func latencies() (*policy.Key, []time.Duration) {
 	return k, all
 }
 
-// BenchmarkDone is what a call that ends costs, nearly all of which other calls of the
-// key wait for: plans are in it, as often as at a million calls per second.
+// BenchmarkDone measures the end of a call, during most of which other calls of the key wait. It makes schedules as often as at a million
+// calls per second.
 func BenchmarkDone(b *testing.B) {
 	k, all := latencies()
 	now := epoch.Add(time.Hour)
@@ -39,9 +39,8 @@ func BenchmarkDone(b *testing.B) {
 	}
 }
 
-// BenchmarkContention is for -cpu 1,2,4,8,16 and -mutexprofile: calls of one key, or of many, from all sides.
-// Where there are fewer cores than that, who waits for the lock waits for a holder that has lost its core: for
-// milliseconds, where the holder needs some tens of nanoseconds.
+// BenchmarkContention measures concurrent calls of one key or of many keys. Run it with -cpu 1,2,4,8,16 and -mutexprofile. With fewer cores
+// than that, a lock holder can lose its core, and others then wait for milliseconds in place of some tens of nanoseconds.
 func BenchmarkContention(b *testing.B) {
 	for _, keys := range []int{1, 64} {
 		b.Run(fmt.Sprint("keys=", keys), func(b *testing.B) {

@@ -15,7 +15,7 @@ func TestOutageCheckDeniesWhileMostCallsAreSlow(t *testing.T) {
 		assert.Equal(t, None, c.deny(admission{}))
 		c.recordSlowCall()
 	}
-	assert.Equal(t, 22, calls, "slow calls in a row")
+	assert.Equal(t, 22, calls, "consecutive slow calls")
 	assert.Equal(t, observe.DeniedSlow, c.deny(admission{}))
 	assert.Equal(t, None, c.deny(admission{HedgeRequest: HedgeRequest{OtherBackend: true}}))
 
@@ -23,7 +23,7 @@ func TestOutageCheckDeniesWhileMostCallsAreSlow(t *testing.T) {
 	for _, r := range []Result{{Answered: true}, {Learned: true, Slow: true}} {
 		c.record(&r)
 	}
-	assert.Equal(t, before, c, "no call ended before the delay by which it would count as slow")
+	assert.Equal(t, before, c, "all calls reached the slow marker")
 	c.record(&Result{Learned: true})
 	assert.Equal(t, None, c.deny(admission{}))
 }

@@ -59,7 +59,7 @@ func TestPolicyOverrideAppliesToItsCalls(t *testing.T) {
 					assert.InDelta(t, want, p.Delays[i], float64(want)/25, "delay %d; an estimate is exact to 1 %%", i)
 				}
 				if test.asked == 0 && k.Schedule() != nil {
-					assert.Same(t, p, call.BeginOn(t.Context(), k, 0, test.terms), "a plan is made once")
+					assert.Same(t, p, call.BeginOn(t.Context(), k, 0, test.terms), "the schedule is cached")
 					assert.NotSame(t, p, call.Begin(t.Context(), k, 0))
 				}
 			})
@@ -67,7 +67,7 @@ func TestPolicyOverrideAppliesToItsCalls(t *testing.T) {
 	}
 }
 
-// A hedge that a failure brings forward says nothing of how slow the call is.
+// TestRescheduledHedgeIsNoSlowCall checks that a hedge that a failure moves to an earlier time does not count its call as slow.
 func TestRescheduledHedgeIsNoSlowCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 1, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
@@ -89,14 +89,14 @@ func TestRescheduledHedgeIsNoSlowCall(t *testing.T) {
 	})
 }
 
-// The delay by which a call counts as slow is no hedge's, also where hedges are due at other times than planned.
+// TestSlowMarkerIsNoHedge checks that no hedge starts at a slow marker of its own, even if hedges are rescheduled.
 func TestSlowMarkerIsNoHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := policy.Config{Percentile: 0.9, MaxHedges: 2, Share: 4, Burst: time.Second, MinDelay: 1, MaxKeys: 9}
 		k := termed(t, c, 20)
 		var call policy.Call
 		p := call.BeginOn(t.Context(), k, 0, &policy.PolicyOverride{Hedges: 1, Fixed: true, Delay: 50 * time.Millisecond})
-		require.Len(t, p.Delays, 2, "that of a hedge, and a mark")
+		require.Len(t, p.Delays, 2, "the delay of a hedge, and a slow marker")
 		call.MarkRescheduled()
 		assert.True(t, call.Admit(0))
 		call.Ended(1)
@@ -106,7 +106,8 @@ func TestSlowMarkerIsNoHedge(t *testing.T) {
 	})
 }
 
-// The denial of an immediate hedge is not the denial of its call: no delay has passed.
+// TestAdmitRequestOfImmediateHedgeKeepsDenialOfCall checks that the denial of an immediate hedge is not stored as the denial of its call,
+// because no delay has passed.
 func TestAdmitRequestOfImmediateHedgeKeepsDenialOfCall(t *testing.T) {
 	var c policy.Call
 	c.Begin(t.Context(), policy.New(policy.Config{MaxKeys: 1}).Key(policy.Name{Host: "h"}), 0)

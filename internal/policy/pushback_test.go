@@ -19,7 +19,7 @@ func TestPushbackCheckDeniesWhileManyAnswersPushBack(t *testing.T) {
 	assert.Equal(t, observe.DeniedPaused, c.deny(admission{now: written}))
 	assert.Equal(t, None, c.deny(admission{now: written, HedgeRequest: HedgeRequest{OtherBackend: true}}))
 	c.record(&Result{})
-	assert.Equal(t, observe.DeniedPaused, c.deny(admission{now: written}), "a failure is no answer")
+	assert.Equal(t, observe.DeniedPaused, c.deny(admission{now: written}), "a failure does not count as answer")
 	answers := 0
 	for ; c.isPaused(written); answers++ {
 		c.record(&Result{Answered: true})

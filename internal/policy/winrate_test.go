@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestHedgeYieldHalvesTheBudgetOfHedgesThatDoNotWin(t *testing.T) {
+func TestWinRateThrottleHalvesBudgetOfHedgesThatDoNotWin(t *testing.T) {
 	y := winRateThrottle{scale: 1}
 	for _, want := range []float64{0.5, 0.25, 0.125, minBudgetScale, minBudgetScale} {
 		y.hedges, y.wins = judgedHedges, minWins-1
