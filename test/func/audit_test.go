@@ -33,7 +33,7 @@ func TestAuditLeavesHedgingOnWhereItHelps(t *testing.T) {
 	})
 }
 
-func TestThereIsNoAuditUnlessAskedFor(t *testing.T) {
+func TestHedgerHasNoAuditByDefault(t *testing.T) {
 	for name, opts := range map[string][]hedge.Option{"default": nil, "shadow": {hedge.WithShadow()}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestThereIsNoAuditUnlessAskedFor(t *testing.T) {
 	}
 }
 
-func TestEnvironmentAsksForAudits(t *testing.T) {
+func TestEnvironmentEnablesAudit(t *testing.T) {
 	t.Setenv("HEDGE_MODE", "audit")
 	synctest.Test(t, func(t *testing.T) {
 		call, snapshot := auditedHedger(t, fixture.NewLoadedServer(1))

@@ -20,7 +20,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-func TestDoHedgesAnyFunction(t *testing.T) {
+func TestDoHedgesSlowFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stats *hedge.Stats
 		h := hedge.NewHedger(hedge.WithStats(&stats))
@@ -59,7 +59,7 @@ func TestDoHedgesAnyFunction(t *testing.T) {
 	})
 }
 
-func TestDoWithoutAHedgerCallsOnce(t *testing.T) {
+func TestDoWithoutHedgerCallsOnce(t *testing.T) {
 	got, err := hedge.Do(t.Context(), nil, "k", func(context.Context) (string, error) { return "v", errDown })
 	assert.Equal(t, "v", got)
 	assert.Same(t, errDown, err)
@@ -69,7 +69,7 @@ type file struct{ closed *atomic.Int32 }
 
 func (f *file) Close() error { f.closed.Add(1); return errors.New("ignored") }
 
-func TestDoClosesWhatComesTooLate(t *testing.T) {
+func TestDoClosesResultOfLoser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed, n atomic.Int32
 		f := func(ctx context.Context) (*file, error) {
@@ -87,7 +87,7 @@ func TestDoClosesWhatComesTooLate(t *testing.T) {
 	})
 }
 
-// held is what a function of Do may leave behind that holds its context.
+// held is a result of Do that keeps its context.
 type held struct {
 	ctx, derived context.Context
 	cancel       context.CancelFunc // not called
@@ -113,7 +113,7 @@ func (h *held) lives() bool {
 
 var errStop = errors.New("stop")
 
-func TestContextOfTheWinnerLivesAsTheCallersDoes(t *testing.T) {
+func TestContextOfWinnerLivesAsLongAsContextOfDo(t *testing.T) {
 	type key struct{}
 	synctest.Test(t, func(t *testing.T) {
 		for winner := range 3 { // 0: no hedge; 1: a hedge that loses; 2: a hedge that wins
@@ -167,7 +167,7 @@ func TestContextOfTheWinnerLivesAsTheCallersDoes(t *testing.T) {
 	})
 }
 
-func TestContextOfDoEndsInTheCallersWords(t *testing.T) {
+func TestContextOfAttemptEndsWithErrorOfCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := fixture.NewWarmHedger(t)
 		for _, wait := range []time.Duration{0, time.Hour} { // the caller's deadline passes after Do, and during it
@@ -189,7 +189,7 @@ func TestContextOfDoEndsInTheCallersWords(t *testing.T) {
 	})
 }
 
-func TestEndedContextIsSeenAtOnceInDo(t *testing.T) {
+func TestContextOfAttemptEndsAtOnceWithCaller(t *testing.T) {
 	h := fixture.NewWarmHedger(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, _ = hedge.Do(ctx, h, "k", func(ctx context.Context) (int, error) {
@@ -204,8 +204,8 @@ func TestEndedContextIsSeenAtOnceInDo(t *testing.T) {
 	})
 }
 
-// TestStoppedAfterFuncIsNotCalled, wherever it hangs.
-func TestStoppedAfterFuncIsNotCalled(t *testing.T) {
+// TestStoppedAfterFuncOfAttemptIsNotCalled stops an AfterFunc of the context itself and of derived contexts.
+func TestStoppedAfterFuncOfAttemptIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := fixture.NewWarmHedger(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -226,8 +226,8 @@ func TestStoppedAfterFuncIsNotCalled(t *testing.T) {
 	})
 }
 
-// TestContextsDerivedInDoCostNoGoroutine, also if there is a value between.
-func TestContextsDerivedInDoCostNoGoroutine(t *testing.T) {
+// TestContextDerivedInDoStartsNoGoroutine also derives contexts from a WithValue of the context.
+func TestContextDerivedInDoStartsNoGoroutine(t *testing.T) {
 	type key struct{}
 	h := fixture.NewWarmHedger(t)
 	won, err := hedge.Do(t.Context(), h, "k", func(ctx context.Context) (context.Context, error) {
@@ -244,8 +244,8 @@ func TestContextsDerivedInDoCostNoGoroutine(t *testing.T) {
 	assert.Equal(t, before, runtime.NumGoroutine())
 }
 
-// TestWhatIsDerivedFromTheWinnersContextIsKept though nobody else holds it.
-func TestWhatIsDerivedFromTheWinnersContextIsKept(t *testing.T) {
+// TestContextDerivedFromWinnerSurvivesGarbageCollection derives contexts that nothing else refers to.
+func TestContextDerivedFromWinnerSurvivesGarbageCollection(t *testing.T) {
 	type key struct{}
 	life, cancel := context.WithCancel(t.Context())
 	h := hedge.NewHedger(hedge.WithMinDelay(time.Hour))
@@ -266,8 +266,8 @@ func TestWhatIsDerivedFromTheWinnersContextIsKept(t *testing.T) {
 	wg.Wait()
 }
 
-// TestDoLeavesNothingOnALongLivedContext is about a program that makes all its calls with one context.
-func TestDoLeavesNothingOnALongLivedContext(t *testing.T) {
+// TestDoLeavesNothingOnLongLivedContext makes many calls with one context.
+func TestDoLeavesNothingOnLongLivedContext(t *testing.T) {
 	life, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	caller := &fixture.CountingContext{Context: life}
@@ -287,8 +287,8 @@ func TestDoLeavesNothingOnALongLivedContext(t *testing.T) {
 	}, 10*time.Second, time.Millisecond, "contexts hang on the caller's")
 }
 
-// TestChannelAloneKeepsWaitingForTheCaller has goroutines that hold nothing but ctx.Done().
-func TestChannelAloneKeepsWaitingForTheCaller(t *testing.T) {
+// TestDoneChannelClosesWithCallerAfterDo starts goroutines that keep only the channel ctx.Done().
+func TestDoneChannelClosesWithCallerAfterDo(t *testing.T) {
 	life, cancel := context.WithCancel(t.Context())
 	caller := &fixture.CountingContext{Context: life}
 	h := hedge.NewHedger(hedge.WithMinDelay(time.Hour))
@@ -304,13 +304,13 @@ func TestChannelAloneKeepsWaitingForTheCaller(t *testing.T) {
 	for range 5 {
 		runtime.GC()
 	}
-	// The first ten calls are not hedged: they have the caller's own context.
+	// The first ten calls are not hedged: their function gets the caller's own context.
 	assert.EqualValues(t, 90, caller.Children.Load(), "somebody waits")
 	cancel()
 	wg.Wait()
 }
 
-func TestDoDetachedReturnsWithTheWinner(t *testing.T) {
+func TestDoDetachedReturnsWithWinner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := fixture.NewWarmHedger(t, hedge.WithMaxHedges(1))
 		var n, discarded, discards atomic.Int64
@@ -364,7 +364,7 @@ func TestDoDetachedReturnsWhenItsContextEnds(t *testing.T) {
 					before := discarded.Load()
 					time.Sleep(time.Second)
 					assert.Zero(t, running.Load())
-					assert.Positive(t, discarded.Load()-before, "what comes too late")
+					assert.Positive(t, discarded.Load()-before, "results after the end of the context are discarded")
 				}
 				stats := h.Snapshot().Stats
 				assert.Equal(t, 3*hedge.MaxDetached+stats.HedgesSent, discarded.Load(), "once each")
@@ -373,7 +373,7 @@ func TestDoDetachedReturnsWhenItsContextEnds(t *testing.T) {
 	}
 }
 
-func TestCallersThatFindNoPlaceForWhatTheyLeaveWait(t *testing.T) {
+func TestDoDetachedWaitsWithoutFreeSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := hedge.NewHedger()
 		var running atomic.Int64
@@ -390,7 +390,7 @@ func TestCallersThatFindNoPlaceForWhatTheyLeaveWait(t *testing.T) {
 			if time.Since(start) < time.Second {
 				assert.Equal(t, context.DeadlineExceeded, err)
 			} else {
-				assert.NoError(t, err, "the answer that it has waited for")
+				assert.NoError(t, err, "the caller waited for this answer")
 			}
 			return time.Since(start)
 		}
@@ -413,12 +413,12 @@ func TestCallersThatFindNoPlaceForWhatTheyLeaveWait(t *testing.T) {
 		assert.EqualValues(t, hedge.MaxDetached, waited.Load())
 		synctest.Wait()
 		assert.Zero(t, running.Load())
-		assert.Equal(t, 10*ms, call(10*ms), "there is room again")
+		assert.Equal(t, 10*ms, call(10*ms), "a slot is free again")
 		time.Sleep(time.Second)
 	})
 }
 
-func TestDoDetachedOnceWithoutAHedger(t *testing.T) {
+func TestDoDetachedWithoutHedgerCallsOnce(t *testing.T) {
 	var n int
 	f := func(context.Context) (int, error) { n++; return n, errDown }
 	got, err := hedge.DoDetached(t.Context(), nil, "k", f, nil)
@@ -429,7 +429,7 @@ func TestDoDetachedOnceWithoutAHedger(t *testing.T) {
 	assert.Same(t, errDown, err)
 }
 
-func TestFailuresLeftBehindAreNotDiscarded(t *testing.T) {
+func TestDoDetachedDiscardsNoFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := fixture.NewWarmHedger(t, hedge.WithMaxHedges(1))
 		var n atomic.Int64
@@ -445,7 +445,7 @@ func TestFailuresLeftBehindAreNotDiscarded(t *testing.T) {
 	})
 }
 
-func TestDoDetachedClosesWhatComesTooLate(t *testing.T) {
+func TestDoDetachedClosesResultOfLoser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed, n atomic.Int32
 		_, err := hedge.DoDetached(hedge.WithDelay(t.Context(), 10*ms), fixture.NewWarmHedger(t), "k", func(context.Context) (*file, error) {
@@ -460,7 +460,7 @@ func TestDoDetachedClosesWhatComesTooLate(t *testing.T) {
 	})
 }
 
-func TestPanicsOfWhatIsLeftBehindAreCounted(t *testing.T) {
+func TestDoDetachedCountsPanicsOfLosers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := fixture.NewWarmHedger(t, hedge.WithMaxHedges(1))
 		for _, late := range []func() int{func() int { panic("late") }, func() int { return 1 }} { // its own, and discard's
@@ -484,8 +484,8 @@ func TestPanicsOfWhatIsLeftBehindAreCounted(t *testing.T) {
 	})
 }
 
-// TestWhatIsLeftBehindIsBounded makes calls whose first attempts never end.
-func TestWhatIsLeftBehindIsBounded(t *testing.T) {
+// TestDoDetachedLimitsAbandonedCalls makes calls whose first attempts never end.
+func TestDoDetachedLimitsAbandonedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := fixture.NewWarmHedger(t, hedge.WithMaxHedges(1), hedge.WithBudget(hedge.NewBudget(300, 10_000)))
 		stuck := make(chan struct{})
@@ -518,17 +518,17 @@ func TestWhatIsLeftBehindIsBounded(t *testing.T) {
 		synctest.Wait()
 		before := h.Snapshot().Stats.HedgesSent
 		call()
-		assert.Equal(t, before+1, h.Snapshot().Stats.HedgesSent, "there is room again")
+		assert.Equal(t, before+1, h.Snapshot().Stats.HedgesSent, "a slot is free again")
 		time.Sleep(time.Minute)
 	})
 }
 
-// handed is a value that counts how often it is closed.
+// handed is a value that counts its Close calls.
 type handed struct{ closed atomic.Int64 }
 
 func (h *handed) Close() error { h.closed.Add(1); return nil }
 
-// several is a closer that cannot be compared.
+// several is a closer of a type that is not comparable.
 type several []*handed
 
 func (s several) Close() error {
@@ -538,12 +538,12 @@ func (s several) Close() error {
 	return nil
 }
 
-// closeFunc is a function that closes.
+// closeFunc is a function that implements io.Closer.
 type closeFunc func() error
 
 func (c closeFunc) Close() error { return c() }
 
-// twiceFrom has f called twice, and returns what the second call did.
+// twiceFrom makes calls by Do and DoDetached in which f is called twice, and returns the result of the last call and the statistics.
 func twiceFrom[T any](t *testing.T, f func() T) (got T, stats *hedge.Stats) {
 	h := hedge.NewHedger(hedge.WithStats(&stats), hedge.WithMaxHedges(1))
 	for _, do := range []func(context.Context, func(context.Context) (T, error)) (T, error){
@@ -570,15 +570,15 @@ func twiceFrom[T any](t *testing.T, f func() T) (got T, stats *hedge.Stats) {
 	return got, stats
 }
 
-// logged is a value with something that is mostly nil.
+// logged is a result with a pointer that is usually nil.
 type logged struct {
 	io.Closer
 	Failed error
 	More   [1]any
 }
 
-// A cache or a pool may hand the same value to both calls.
-func TestWhatDoReturnsIsNotClosed(t *testing.T) {
+// TestDoDoesNotCloseItsResult returns the same value from both calls, as a cache or a pool may do.
+func TestDoDoesNotCloseItsResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := new(handed)
 		_, _ = twiceFrom(t, func() *handed { return one })
@@ -604,11 +604,11 @@ func TestWhatDoReturnsIsNotClosed(t *testing.T) {
 		for _, h := range all {
 			closed += int(h.closed.Load())
 		}
-		assert.Equal(t, 6, closed, "one of each two")
+		assert.Equal(t, 6, closed, "one of every two results")
 	})
 }
 
-func TestANilThatComesTooLateIsNoPanic(t *testing.T) {
+func TestDoIgnoresNilResultOfLoser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, stats := twiceFrom(t, func() *handed { return nil })
 		assert.Zero(t, stats.HedgePanics.Load())

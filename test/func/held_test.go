@@ -16,9 +16,9 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestDoCountsNoWinWhereTheFirstCallHoldsTheResultBack has first calls that stall for a second: some return when their context ends, others
-// then, and others a success a second later, or an error.
-func TestDoCountsNoWinWhereTheFirstCallHoldsTheResultBack(t *testing.T) {
+// TestDoCountsNoWinIfFirstCallDelaysResult has first calls that stall for a second. Some return when their context ends. The others return
+// a success or an error after the second, or after a further second.
+func TestDoCountsNoWinIfFirstCallDelaysResult(t *testing.T) {
 	for name, test := range map[string]struct {
 		stall func(ctx context.Context) error
 		held  int64
@@ -64,7 +64,7 @@ func TestDoCountsNoWinWhereTheFirstCallHoldsTheResultBack(t *testing.T) {
 	}
 }
 
-// heldBackCounter counts results that say HeldBack.
+// heldBackCounter counts results with HeldBack set.
 type heldBackCounter struct {
 	hedge.NopObserver
 	calls int64
@@ -76,7 +76,7 @@ func (c *heldBackCounter) RequestDone(_ context.Context, _ hedge.KeyInfo, r hedg
 	}
 }
 
-// TestShadowModeIsLoggedAndCountsWins has calls of which one in fifty fails after a second.
+// TestShadowModeIsLoggedAndCountsWins makes calls of which one in fifty fails after a second.
 func TestShadowModeIsLoggedAndCountsWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-func TestObserverOfFunctions(t *testing.T) {
+func TestObserverReceivesEventsOfFunctions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := new(doubles.Recorder)
 		h := hedge.NewHedger(hedge.WithObserver(rec))
