@@ -15,7 +15,7 @@ import (
 // An answerFunc answers attempt n of the requests to a doubles.RoundTripper.
 type answerFunc = func(*http.Request, int) (*http.Response, error)
 
-// saying adds a header to what answer answers.
+// saying returns an answerFunc that adds a header to the responses of answer.
 func saying(answer answerFunc, name string) answerFunc {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		resp, err := answer(req, n)
@@ -26,7 +26,7 @@ func saying(answer answerFunc, name string) answerFunc {
 	}
 }
 
-func TestHedgesToAHostWithALimiterAreMarked(t *testing.T) {
+func TestTransportMarksHedgesToHostWithLimiter(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		slow := after(rt, time.Second, 5*ms)
 		tr := warm(t, rt, hedge.WithBudgetPercent(100), hedge.WithAttemptHeader("x-copy"))
@@ -40,13 +40,13 @@ func TestHedgesToAHostWithALimiterAreMarked(t *testing.T) {
 			require.Len(t, sent, 2)
 			return [3]string{sent[0].Header.Get("Hedge-Attempt"), sent[1].Header.Get("Hedge-Attempt"), sent[1].Header.Get("X-Copy")}
 		}
-		assert.Equal(t, [3]string{"", "", "1"}, marks(saying(slow, "Hedge-Limit")), "nothing is known before the first answer")
+		assert.Equal(t, [3]string{"", "", "1"}, marks(saying(slow, "Hedge-Limit")), "no Limiter is known before the first answer")
 		assert.Equal(t, [3]string{"", "1", "1"}, marks(slow))
-		assert.Equal(t, [3]string{"", "", "1"}, marks(slow), "the last answer said nothing of a Limiter")
+		assert.Equal(t, [3]string{"", "", "1"}, marks(slow), "the last answer did not come from a Limiter")
 	})
 }
 
-func TestHedgeThatIsTurnedAwayHasLost(t *testing.T) {
+func TestRefusedHedgeHasLost(t *testing.T) {
 	for name, opts := range map[string][]hedge.HTTPOption{
 		"by default":               nil,
 		"though 503 is an answer":  {hedge.WithFailureStatus(404)},
@@ -77,14 +77,15 @@ func TestHedgeThatIsTurnedAwayHasLost(t *testing.T) {
 				assert.Zero(t, now.PushBackShare)
 				assert.EqualValues(t, 1, now.Hedges)
 				assert.Zero(t, now.Wins)
-				assert.Less(t, now.Budget, before.Budget, "it was a request, so it is paid for")
+				assert.Less(t, now.Budget, before.Budget, "the hedge was sent, so it costs a token")
 			})
 		})
 	}
 }
 
-// A proxy passes on what a Limiter behind it says, and so its clients mark their hedges.
-func TestMarkedHedgeThatAProxyPassesOnIsSentOnce(t *testing.T) {
+// TestProxyForwardsMarkedHedgeOnce sends requests that are marked as hedges, as a proxy gets them: it forwards the header of a Limiter, so
+// its clients mark their hedges.
+func TestProxyForwardsMarkedHedgeOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		pass := func(answer answerFunc) *http.Response {
@@ -102,12 +103,12 @@ func TestMarkedHedgeThatAProxyPassesOnIsSentOnce(t *testing.T) {
 		}
 		pass(after(rt, time.Second, 5*ms))
 		resp := pass(saying(func(req *http.Request, _ int) (*http.Response, error) { return rt.Response(req, 503, ""), nil }, "Hedge-Refused"))
-		assert.Equal(t, "1", resp.Header.Get("Hedge-Refused"), "for the client whose hedge it is")
+		assert.Equal(t, "1", resp.Header.Get("Hedge-Refused"), "the refusal is for the client of the proxy")
 		assert.Zero(t, tr.Snapshot().Keys[0].PushBackShare, "primaries are not refused")
 	})
 }
 
-func TestWhatSaysRefusedComesOutAsItIsUnlessItIsAHedges503(t *testing.T) {
+func TestOnlyHedgeWith503CountsAsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		status := func(code int) answerFunc {
 			return saying(func(req *http.Request, n int) (*http.Response, error) { return rt.Response(req, code, "body"), nil }, "Hedge-Refused")
@@ -119,13 +120,13 @@ func TestWhatSaysRefusedComesOutAsItIsUnlessItIsAHedges503(t *testing.T) {
 		assert.Equal(t, 503, resp.StatusCode)
 		assert.Equal(t, "1", resp.Header.Get("Hedge-Refused"))
 		assert.Equal(t, "body", text(t, resp))
-		assert.Positive(t, tr.Snapshot().Keys[0].PushBackShare, "a primary's 503 is push-back, whatever else it says")
+		assert.Positive(t, tr.Snapshot().Keys[0].PushBackShare, "the 503 of a primary is pushback, even with the header")
 
 		rt.Forget()
 		rt.Answer = saying(after(rt, time.Second, 5*ms), "Hedge-Refused")
 		resp, err = get(t, tr, site)
 		require.NoError(t, err)
-		assert.Equal(t, "answer 1", text(t, resp), "200 is an answer, whatever else it says")
+		assert.Equal(t, "answer 1", text(t, resp), "200 is an answer, even with the header")
 
 		rt.Forget()
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -137,7 +138,7 @@ func TestWhatSaysRefusedComesOutAsItIsUnlessItIsAHedges503(t *testing.T) {
 		}
 		resp, err = get(t, tr, site)
 		require.NoError(t, err)
-		assert.Equal(t, 500, resp.StatusCode, "if all fail, the caller gets what the primary got")
+		assert.Equal(t, 500, resp.StatusCode, "if all attempts fail, the caller gets the result of the primary")
 		assert.Equal(t, "broken", text(t, resp))
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// callOver returns what an HTTP server gets of a gRPC call.
+// callOver returns the HTTP request of a gRPC call.
 func callOver(major int, contentType string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/grpc.health.v1.Health/Check", nil)
 	r.ProtoMajor = major
@@ -18,7 +18,7 @@ func callOver(major int, contentType string) *http.Request {
 	return r
 }
 
-func TestHealthCheckThatIsNoGRPCTakesAPlace(t *testing.T) {
+func TestHealthCheckOtherThanGRPCUsesSlot(t *testing.T) {
 	for _, c := range []struct {
 		major  int
 		of     string
@@ -40,7 +40,7 @@ func TestHealthCheckThatIsNoGRPCTakesAPlace(t *testing.T) {
 	}
 }
 
-func TestWithLimitedHealthChecksTakesAPlaceOverHTTP(t *testing.T) {
+func TestWithLimitedHealthChecksUsesSlotOverHTTP(t *testing.T) {
 	l := hedge.NewLimiter(1, hedge.WithLimitedHealthChecks())
 	l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), callOver(2, "application/grpc"))
 	assert.EqualValues(t, 1, l.Snapshot().Worked)

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { fixture.RunTests(m) }
 
-// Short names of values and functions that the tests of several folders share.
+// Short names for values and functions that tests of several folders share.
 const (
 	ms   = time.Millisecond
 	site = fixture.Site

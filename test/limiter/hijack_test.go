@@ -16,13 +16,14 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// unwrapped is a ResponseWriter of a middleware for http.ResponseController.
+// unwrapped is a ResponseWriter of a middleware with the method Unwrap, for http.ResponseController.
 type unwrapped struct{ http.ResponseWriter }
 
 func (u unwrapped) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
-// TestLimiterHidesNoWriterOfAMiddleware sends a small body through a middleware whose ResponseWriter the handler knows.
-func TestLimiterHidesNoWriterOfAMiddleware(t *testing.T) {
+// TestLimiterKeepsResponseWriterOfMiddleware sends a small body through a middleware with a ResponseWriter of its own type, which the
+// handler expects.
+func TestLimiterKeepsResponseWriterOfMiddleware(t *testing.T) {
 	known := false
 	limited := hedge.NewLimiter(1).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, known = w.(unwrapped) }))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { limited.ServeHTTP(unwrapped{w}, r) }))
@@ -33,8 +34,8 @@ func TestLimiterHidesNoWriterOfAMiddleware(t *testing.T) {
 	assert.True(t, known)
 }
 
-// TestHijackedConnectionHasTheWholeBody has handlers read a part of the body, hijack the connection, and read the rest from its buffer.
-func TestHijackedConnectionHasTheWholeBody(t *testing.T) {
+// TestHijackedConnectionHasWholeBody has handlers that read a part of the body, hijack the connection, and read the rest from its buffer.
+func TestHijackedConnectionHasWholeBody(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 4096)
 	for name, c := range map[string]struct {
 		body    string
@@ -95,8 +96,8 @@ func TestHijackedConnectionHasTheWholeBody(t *testing.T) {
 	}
 }
 
-// TestWriterBehindALimiterHasTheInterfacesThatItHadBefore sends a small body, which the Limiter reads ahead.
-func TestWriterBehindALimiterHasTheInterfacesThatItHadBefore(t *testing.T) {
+// TestLimiterKeepsInterfacesOfResponseWriter sends a small body, which the Limiter reads ahead.
+func TestLimiterKeepsInterfacesOfResponseWriter(t *testing.T) {
 	type interfaces struct{ flusher, hijacker, readerFrom, notifier, stringWriter bool }
 	var got interfaces
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

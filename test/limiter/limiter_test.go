@@ -28,7 +28,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// desk is a handler that works on what it is told to, each request for as long as its path says.
+// desk is a handler that works on each request for the time that its path states.
 type desk struct {
 	mu    sync.Mutex
 	begun []string
@@ -57,7 +57,7 @@ func (d *desk) order() []string {
 	return slices.Clone(d.begun)
 }
 
-// visit sends a request in the background and returns where the answer will be.
+// visit sends a request in the background, waits until all goroutines are blocked, and returns the recorder of the response.
 func visit(ctx context.Context, h http.Handler, path string, header ...string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(ctx, "GET", "/"+path, nil)
@@ -69,7 +69,7 @@ func visit(ctx context.Context, h http.Handler, path string, header ...string) *
 	return w
 }
 
-func TestLimiterWorksOnSoManyAtATimeFirstComeFirstServed(t *testing.T) {
+func TestLimiterLimitsConcurrencyFirstInFirstOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(2, hedge.WithName("shop"))
 		h := l.Handler(d)
@@ -95,7 +95,7 @@ func TestLimiterWorksOnSoManyAtATimeFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-func TestWhoHasGoneWhileWaitingNeverReachesTheHandler(t *testing.T) {
+func TestCanceledRequestInQueueDoesNotReachHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(1)
 		h := l.Handler(d)
@@ -106,8 +106,8 @@ func TestWhoHasGoneWhileWaitingNeverReachesTheHandler(t *testing.T) {
 		assert.EqualValues(t, 2, l.Snapshot().Waiting)
 		cancel()
 		synctest.Wait()
-		assert.EqualValues(t, 1, l.Snapshot().Waiting, "it leaves the line at once, not at its turn")
-		assert.Equal(t, 503, gone.Code, "who cancelled may be a layer of the server, with a client that reads this")
+		assert.EqualValues(t, 1, l.Snapshot().Waiting, "the request leaves the queue at once")
+		assert.Equal(t, 503, gone.Code, "middleware of the server may have canceled the request, so the client still reads the response")
 		assert.Empty(t, gone.Header().Get("Hedge-Refused"))
 		visit(ctx, h, "gone-before")
 		time.Sleep(time.Second)
@@ -117,7 +117,7 @@ func TestWhoHasGoneWhileWaitingNeverReachesTheHandler(t *testing.T) {
 	})
 }
 
-func TestHedgesAreTurnedAwayWhileMoreThanFourTimesTheLimitAreThere(t *testing.T) {
+func TestLimiterRefusesHedgesAboveFourTimesLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(2)
 		h := l.Handler(d)
@@ -129,7 +129,7 @@ func TestHedgesAreTurnedAwayWhileMoreThanFourTimesTheLimitAreThere(t *testing.T)
 		assert.Equal(t, 503, refused.Code)
 		assert.Equal(t, "1", refused.Header().Get("Hedge-Refused"))
 		assert.Equal(t, "1", refused.Header().Get("Hedge-Limit"))
-		assert.Empty(t, refused.Body.String(), "whoever does not read it can use the connection again")
+		assert.Empty(t, refused.Body.String(), "the connection can be reused without reading the body")
 		assert.Equal(t, 503, visit(t.Context(), h, "odd", "Hedge-Attempt", "many").Code)
 		visit(t.Context(), h, "none", "Hedge-Attempt", "0") // which is no hedge
 		visit(t.Context(), h, "unmarked")
@@ -140,8 +140,9 @@ func TestHedgesAreTurnedAwayWhileMoreThanFourTimesTheLimitAreThere(t *testing.T)
 	})
 }
 
-// The nearest client that marked a hedge is one of HTTP, which takes 200 for an answer: a proxy that hedges what gRPC's clients send.
-func TestGRPCHedgesOfHTTPClientsAreTurnedAwayWith503(t *testing.T) {
+// TestLimiterRefusesGRPCHedgeOfHTTPClientWith503 marks the hedge by an HTTP client: a proxy that hedges gRPC calls of its clients, and
+// takes status 200 for a success.
+func TestLimiterRefusesGRPCHedgeOfHTTPClientWith503(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1)
 		h := l.Handler(new(desk))
@@ -172,7 +173,7 @@ func TestGRPCHedgesOfHTTPClientsAreTurnedAwayWith503(t *testing.T) {
 	})
 }
 
-func TestLimiterOfTheLargestLimitTurnsNothingAway(t *testing.T) {
+func TestLimiterWithLargestLimitRefusesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(math.MaxInt)
 		visit(t.Context(), l.Handler(d), "primary")
@@ -183,7 +184,7 @@ func TestLimiterOfTheLargestLimitTurnsNothingAway(t *testing.T) {
 	})
 }
 
-func TestPlaceIsGivenBackIfAHandlerPanicsOrExits(t *testing.T) {
+func TestSlotIsReleasedIfHandlerPanicsOrExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1)
 		h := l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { panic(r.URL.Path) }))
@@ -194,7 +195,7 @@ func TestPlaceIsGivenBackIfAHandlerPanicsOrExits(t *testing.T) {
 	})
 }
 
-func TestRequestThatMeetsALimiterTwiceTakesOnePlace(t *testing.T) {
+func TestRequestThroughLimiterTwiceUsesOneSlot(t *testing.T) {
 	l, other := hedge.NewLimiter(1), hedge.NewLimiter(1)
 	h := l.Handler(other.Handler(l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		assert.EqualValues(t, 1, l.Snapshot().Working)
@@ -207,7 +208,7 @@ func TestRequestThatMeetsALimiterTwiceTakesOnePlace(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, other.Snapshot())
 }
 
-func TestReleasedPlaceIsFreeWhileTheHandlerGoesOn(t *testing.T) {
+func TestReleasedSlotIsFreeWhileHandlerRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1)
 		goOn := make(chan struct{})
@@ -222,13 +223,14 @@ func TestReleasedPlaceIsFreeWhileTheHandlerGoesOn(t *testing.T) {
 		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 5}, l.Snapshot())
 		close(goOn)
 		synctest.Wait()
-		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 5}, l.Snapshot(), "no place is given back twice")
+		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 5}, l.Snapshot(), "no slot is released twice")
 		hedge.NewLimiter(1).Release(t.Context()) // does nothing
 	})
 }
 
-// What goes on with the context of a request, such as calls of other handlers, is let through only while the request has its place.
-func TestAPlaceThatWasGivenBackOpensNothing(t *testing.T) {
+// TestContextOfReleasedSlotAdmitsNoRequest calls other handlers with the context of a request. They pass the Limiter only while the request
+// holds its slot.
+func TestContextOfReleasedSlotAdmitsNoRequest(t *testing.T) {
 	for name, given := range map[string]struct {
 		release bool // before the handler returns
 	}{"released": {release: true}, "handler has returned": {}} {
@@ -254,7 +256,7 @@ func TestAPlaceThatWasGivenBackOpensNothing(t *testing.T) {
 				}))
 				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 				rest.Wait()
-				assert.Equal(t, 1, d.most, "worked on at a time")
+				assert.Equal(t, 1, d.most, "requests that run at a time")
 				assert.Len(t, d.begun, 10)
 				assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 11}, l.Snapshot())
 			})
@@ -262,8 +264,8 @@ func TestAPlaceThatWasGivenBackOpensNothing(t *testing.T) {
 	}
 }
 
-// An http.TimeoutHandler returns before the handler within it.
-func TestAPlaceIsHeldWhileAHandlerWithinGoesOn(t *testing.T) {
+// TestSlotIsHeldWhileInnerHandlerRuns uses an http.TimeoutHandler, which returns before its inner handler.
+func TestSlotIsHeldWhileInnerHandlerRuns(t *testing.T) {
 	for _, release := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			l := hedge.NewLimiter(1)
@@ -288,7 +290,7 @@ func TestAPlaceIsHeldWhileAHandlerWithinGoesOn(t *testing.T) {
 	}
 }
 
-func TestLimitersThatMakeNoSensePanic(t *testing.T) {
+func TestNewLimiterPanicsForInvalidArguments(t *testing.T) {
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is 0, and must be at least 1", func() { hedge.NewLimiter(0) })
 	assert.PanicsWithValue(t, "hedge: NewLimiter: n is -3, and must be at least 1", func() { hedge.NewLimiter(-3) })
 	assert.PanicsWithValue(t, "hedge: Limiter.Handler: Handler is nil", func() { hedge.NewLimiter(1).Handler(nil) })
@@ -298,7 +300,7 @@ func TestLimitersThatMakeNoSensePanic(t *testing.T) {
 	assert.NotNil(t, hedge.NewLimiter(1, nil))
 }
 
-// limiterEvents remembers what it is told.
+// limiterEvents records events of a Limiter.
 type limiterEvents struct {
 	hedge.NopObserver
 	mu  sync.Mutex
@@ -317,7 +319,7 @@ func (o *limiterEvents) take() []string {
 	return slices.Clone(o.all)
 }
 
-// rude is an observer that panics, or ends the goroutine.
+// rude is an observer that panics or ends its goroutine.
 type rude struct {
 	hedge.NopObserver
 	exit bool
@@ -330,7 +332,7 @@ func (r rude) Limited(context.Context, string, observe.LimiterResult) {
 	panic("rude")
 }
 
-func TestObserversAreToldOfEveryRequestToALimiter(t *testing.T) {
+func TestObserverReceivesEveryRequestOfLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := new(limiterEvents)
 		l := hedge.NewLimiter(1, hedge.WithObserver(rude{}), hedge.WithObserver(o), hedge.WithName("shop"), hedge.WithLogger(slog.New(slog.DiscardHandler)))
@@ -350,7 +352,7 @@ func TestObserversAreToldOfEveryRequestToALimiter(t *testing.T) {
 	})
 }
 
-func TestObserverThatEndsTheGoroutineHoldsNoPlace(t *testing.T) {
+func TestObserverThatEndsGoroutineHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1, hedge.WithObserver(rude{exit: true}), hedge.WithLogger(slog.New(slog.DiscardHandler)))
 		h := l.Handler(new(desk))
@@ -361,15 +363,14 @@ func TestObserverThatEndsTheGoroutineHoldsNoPlace(t *testing.T) {
 	})
 }
 
-func TestLimiterSnapshotHasItsNamesInJSON(t *testing.T) {
+func TestLimiterSnapshotHasFieldNamesInJSON(t *testing.T) {
 	b, err := json.Marshal(hedge.LimiterSnapshot{Name: "n", Limit: 1, Working: 2, Waiting: 3, Worked: 4, Left: 5, Refused: 6})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"name":"n","limit":1,"working":2,"waiting":3,"worked":4,"left":5,"refused":6}`, string(b))
 }
 
-// TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack has requests come, go away and
-// end at random.
-func TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack(t *testing.T) {
+// TestLimiterCountsEveryRequestOnceAndReleasesItsSlot starts, cancels and ends requests at random.
+func TestLimiterCountsEveryRequestOnceAndReleasesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, requests = 3, 2000
 		random := rand.New(rand.NewPCG(1, 2))
@@ -408,7 +409,7 @@ func TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack(t *testing.T) {
 		s := l.Snapshot()
 		assert.EqualValues(t, requests, s.Worked+s.Left+s.Refused)
 		assert.Equal(t, reached.Load(), s.Worked)
-		assert.Zero(t, wentAway.Load(), "who has gone never reaches the handler")
+		assert.Zero(t, wentAway.Load(), "a canceled request never reaches the handler")
 		assert.Zero(t, s.Working+s.Waiting)
 		for _, n := range []int64{s.Worked, s.Left, s.Refused} {
 			assert.Positive(t, n, "%+v", s)
@@ -416,8 +417,9 @@ func TestEveryRequestToALimiterIsCountedOnceAndGivesItsPlaceBack(t *testing.T) {
 	})
 }
 
-// What stands before the Limiter (logs, metrics) sees of a request what handlers found out.
-func TestLimiterHidesNothingFromThoseBeforeIt(t *testing.T) {
+// TestMiddlewareSeesRequestFieldsThatHandlersSet checks that middleware before the Limiter, such as logs and metrics, sees the pattern,
+// path values and form that handlers set.
+func TestMiddlewareSeesRequestFieldsThatHandlersSet(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /shops/{shop}/items/{path...}", func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, r.ParseForm()) })
 	mux.HandleFunc("/panics/{$}", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
@@ -441,8 +443,8 @@ func TestLimiterHidesNothingFromThoseBeforeIt(t *testing.T) {
 	assert.Equal(t, "7", see(limited, "POST", "/shops/7/items/a/b?q=1")[1])
 }
 
-// An HTTP/1.1 client may send trailers that it has not declared.
-func TestHandlersBehindALimiterSeeTrailers(t *testing.T) {
+// TestHandlerBehindLimiterGetsTrailers also sends HTTP/1.1 trailers that are not declared.
+func TestHandlerBehindLimiterGetsTrailers(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%s %v %q %q", body, err, r.Trailer.Get("Declared"), r.Trailer.Get("Sum"))

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-func TestWhatIsUnlimitedTakesNoPlaceAndIsNotCounted(t *testing.T) {
+func TestUnlimitedRequestUsesNoSlotAndIsNotCounted(t *testing.T) {
 	for _, c := range []struct {
 		pattern, request string
 		grpc             bool // it says that it is one
@@ -85,7 +85,7 @@ func TestWhatIsUnlimitedTakesNoPlaceAndIsNotCounted(t *testing.T) {
 	}
 }
 
-func TestWhatIsUnlimitedNeitherWaitsNorIsTurnedAway(t *testing.T) {
+func TestUnlimitedRequestNeitherWaitsNorIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(1, hedge.WithUnlimited("GET /healthz"))
 		h := l.Handler(d)
@@ -97,15 +97,15 @@ func TestWhatIsUnlimitedNeitherWaitsNorIsTurnedAway(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), "GET", "/healthz", nil)
 		r.Header.Set(hedge.AttemptHeader, "1")
 		h.ServeHTTP(w, r)
-		assert.Equal(t, 100*ms, time.Since(start), "what the handler takes")
+		assert.Equal(t, 100*ms, time.Since(start), "the time that the handler takes")
 		assert.Equal(t, 200, w.Code)
 		time.Sleep(time.Minute)
 		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 6}, l.Snapshot())
 	})
 }
 
-// What needs no place holds none: not that of a request which began it either.
-func TestWhatIsUnlimitedHoldsNoPlaceOfAnother(t *testing.T) {
+// TestUnlimitedRequestHoldsNoSlotOfOtherRequest begins an unlimited request within a request that holds a slot.
+func TestUnlimitedRequestHoldsNoSlotOfOtherRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1, hedge.WithUnlimited("/events"))
 		events := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Hour) }))
@@ -123,14 +123,14 @@ func TestWhatIsUnlimitedHoldsNoPlaceOfAnother(t *testing.T) {
 	})
 }
 
-// Patterns that a ServeMux would refuse beside each other are no contradiction: what matches either passes.
+// TestUnlimitedPatternsDoNotConflict uses two patterns that conflict in a ServeMux. A request that matches either of them is unlimited.
 func TestUnlimitedPatternsDoNotConflict(t *testing.T) {
 	l := hedge.NewLimiter(1, hedge.WithUnlimited("/a/{x}", "/{x}/b", "/a/{x}", "GET /a/{x}", "/{x...}"), hedge.WithUnlimited("/a/{x}"))
 	l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/z/b", nil))
 	assert.Zero(t, l.Snapshot().Worked)
 }
 
-func TestUnlimitedPatternsThatMakeNoSensePanic(t *testing.T) {
+func TestInvalidUnlimitedPatternPanics(t *testing.T) {
 	const star = `a segment "*" is for gRPC methods, as in /pkg.Service/* and /*; a path may end with "/" or {rest...}`
 	for pattern, why := range map[string]string{
 		"":           "invalid pattern",

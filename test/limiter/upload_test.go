@@ -27,8 +27,8 @@ func upload(ctx context.Context, length int64, body io.Reader) *http.Request {
 	return r
 }
 
-// TestSlowUploadsTakeNoPlaces has as many clients as there are places, which send nothing for an hour.
-func TestSlowUploadsTakeNoPlaces(t *testing.T) {
+// TestSlowUploadUsesNoSlot has as many clients as slots. They send no body for an hour.
+func TestSlowUploadUsesNoSlot(t *testing.T) {
 	for name, c := range map[string]struct {
 		length int64
 		header string
@@ -77,7 +77,7 @@ func TestSlowUploadsTakeNoPlaces(t *testing.T) {
 	}
 }
 
-// breaking is a body that ends with an error after its bytes.
+// breaking is a body that returns an error after its bytes.
 type breaking struct {
 	io.Reader
 	err   error
@@ -96,7 +96,7 @@ func (b *breaking) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func TestCallerWhoLeavesWhileItsBodyIsReadTakesNoPlace(t *testing.T) {
+func TestCanceledUploadUsesNoSlot(t *testing.T) {
 	d, l := new(desk), hedge.NewLimiter(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	w := httptest.NewRecorder()
@@ -106,7 +106,7 @@ func TestCallerWhoLeavesWhileItsBodyIsReadTakesNoPlace(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Left: 1}, l.Snapshot())
 }
 
-func TestHandlerSeesTheErrorOfABodyAfterItsBytes(t *testing.T) {
+func TestHandlerReadsErrorOfBodyAfterItsBytes(t *testing.T) {
 	for _, want := range []error{io.ErrUnexpectedEOF, &http.MaxBytesError{Limit: 4}, errors.New("decompression failed")} {
 		var got []byte
 		var err error
@@ -122,7 +122,7 @@ func TestHandlerSeesTheErrorOfABodyAfterItsBytes(t *testing.T) {
 	}
 }
 
-func TestHedgesAreTurnedAwayBeforeTheirBodyIsRead(t *testing.T) {
+func TestLimiterRefusesHedgeBeforeReadingBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1)
 		h := l.Handler(new(desk))
@@ -140,8 +140,8 @@ func TestHedgesAreTurnedAwayBeforeTheirBodyIsRead(t *testing.T) {
 	})
 }
 
-// Who sends for long counts as nobody who waits: hedges of others are not turned away for it.
-func TestUploadsTurnNoHedgesAway(t *testing.T) {
+// TestUploadDoesNotCauseRefusalOfHedges checks that a slow upload does not count as a waiting request, for which hedges would be refused.
+func TestUploadDoesNotCauseRefusalOfHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(1)
 		h := l.Handler(d)
@@ -159,8 +159,8 @@ func TestUploadsTurnNoHedgesAway(t *testing.T) {
 	})
 }
 
-// What a handler has left of a body, those before the Limiter read, as without a Limiter.
-func TestThoseBeforeALimiterReadTheRestOfABody(t *testing.T) {
+// TestMiddlewareReadsRestOfBody checks that middleware before the Limiter can read the bytes that the handler has not read.
+func TestMiddlewareReadsRestOfBody(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"nothing":     func(http.ResponseWriter, *http.Request) {},
 		"three bytes": func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadFull(r.Body, make([]byte, 3)) },
@@ -189,8 +189,9 @@ func TestThoseBeforeALimiterReadTheRestOfABody(t *testing.T) {
 	}
 }
 
-// Clients that wait for a place hold 64 MiB of bodies at most; the others are read by the handler, as larger ones.
-func TestBodiesThatDoNotFitIntoMemoryAreReadByTheHandler(t *testing.T) {
+// TestHandlerReadsBodyThatExceedsMemoryLimit has waiting clients whose bodies exceed 64 MiB in total. The handler reads the further bodies
+// itself, as it reads large ones.
+func TestHandlerReadsBodyThatExceedsMemoryLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, l := new(desk), hedge.NewLimiter(1)
 		goOn := make(chan struct{})
@@ -212,7 +213,7 @@ func TestBodiesThatDoNotFitIntoMemoryAreReadByTheHandler(t *testing.T) {
 			feed.Close()
 		}()
 		synctest.Wait()
-		assert.EqualValues(t, 1024, l.Snapshot().Waiting, "it waits, although not all of it has been read")
+		assert.EqualValues(t, 1024, l.Snapshot().Waiting, "the request waits although its body was not read completely")
 		close(goOn)
 		synctest.Wait()
 		assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1025}, l.Snapshot())
@@ -220,7 +221,7 @@ func TestBodiesThatDoNotFitIntoMemoryAreReadByTheHandler(t *testing.T) {
 	})
 }
 
-// BenchmarkLimiter is what a request costs: one without a body, and uploads of two sizes, the larger of which is not read ahead.
+// BenchmarkLimiter measures a request without a body, and uploads of two sizes, the larger of which is not read ahead.
 func BenchmarkLimiter(b *testing.B) {
 	content := strings.Repeat("x", 65537)
 	for _, length := range []int64{0, 1000, 65537} {
