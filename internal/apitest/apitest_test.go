@@ -25,7 +25,7 @@ func check(t *testing.T, source string) *types.Package {
 	return pkg
 }
 
-func TestEveryKindOfDeclarationIsListed(t *testing.T) {
+func TestDescribeListsEveryKindOfDeclaration(t *testing.T) {
 	for _, test := range []struct {
 		source string
 		want   []string
@@ -54,7 +54,7 @@ func TestEveryKindOfDeclarationIsListed(t *testing.T) {
 	}
 }
 
-func TestWhatChangesAnAPIIsSeen(t *testing.T) {
+func TestCompareReportsEveryChange(t *testing.T) {
 	describe := func(source string) (describePackages string) {
 		for _, line := range apitest.Describe(check(t, source)) {
 			describePackages += line + "\n"

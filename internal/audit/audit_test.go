@@ -17,8 +17,8 @@ const ms = time.Millisecond
 
 var epoch = time.Unix(1_700_000_000, 0)
 
-// A simClient simulates a client of a host, whose calls are slower by factor while it hedges. The
-// clock shows the time of day, and is ahead of it by a time.
+// A simClient simulates a client of a host. While it hedges, its calls are slower by factor. The clock is ahead of the time of day by a
+// fixed time.
 type simClient struct {
 	audit   *audit.Audit
 	rate    float64
@@ -38,7 +38,7 @@ func newSimClient(host string, rate, factor float64) *simClient {
 	}
 }
 
-// makeCalls makes calls for a time. Every tenth is due for a hedge.
+// makeCalls makes calls for the given time. A hedge is due for every tenth call.
 func (w *simClient) makeCalls(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		w.now = w.now.Add(time.Duration(w.rng.ExpFloat64() / w.rate * 1e9))
@@ -96,7 +96,7 @@ func TestAuditChangesVerdictWhenHostChanges(t *testing.T) {
 	w.changes = 0
 	w.makeCalls(30 * time.Minute)
 	assert.Equal(t, observe.AuditOff, w.verdict())
-	assert.LessOrEqual(t, w.changes, 2, "to trying, and to off")
+	assert.LessOrEqual(t, w.changes, 2, "the verdict changes to trying and to off")
 }
 
 func TestClientsOfHostShareControlSlots(t *testing.T) {
@@ -173,7 +173,7 @@ func TestVerdictEndsWithoutComparedPairs(t *testing.T) {
 	assert.Equal(t, observe.AuditTrying, w.verdict())
 }
 
-// TestVerdictThatEndsInRetestIsFoundAgain of which no call was measured leaves an audit that finds the verdict again.
+// TestVerdictThatEndsInRetestIsFoundAgain ends a verdict during a retest, by its age. The audit must find the verdict again.
 func TestVerdictThatEndsInRetestIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	w := newSimClient("a", 60, 1.5)

@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// TestEvidenceOfChanceIsRarelyAVerdict draws differences whose sign alone is chance, as it is where hedging changes nothing,
-// whatever their size is, and looks at each of 1,000 pairs.
+// TestEvidenceOfChanceIsRarelyAVerdict draws differences with a random sign, as if hedging changed nothing, and looks for a verdict after
+// each of 1,000 pairs.
 func TestEvidenceOfChanceIsRarelyAVerdict(t *testing.T) {
 	t.Parallel()
 	const hosts, pairs = 300, 1000

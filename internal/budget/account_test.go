@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Each of the buckets and the limit in turn is the one that cannot pay.
+// TestAccountPaysFromAllBucketsOrNone empties each bucket and the limit in turn.
 func TestAccountPaysFromAllBucketsOrNone(t *testing.T) {
 	const all = 5
 	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
@@ -58,7 +58,8 @@ func TestAccountRefundsAllBuckets(t *testing.T) {
 	}
 }
 
-// Accounts that share a bucket pay at the same time. None of them pays twice, or waits for another one that waits for it.
+// TestAccountsThatShareBucketsPayConcurrently spends concurrently from accounts that share a bucket. No token is spent twice, and there is
+// no deadlock.
 func TestAccountsThatShareBucketsPayConcurrently(t *testing.T) {
 	common, host, limit := NewBucket(1, 50), NewBucket(1, 100), NewRateLimit(1e9)
 	var paid atomic.Int64
@@ -81,7 +82,7 @@ func TestAccountsThatShareBucketsPayConcurrently(t *testing.T) {
 	assert.Equal(t, 50.0, host.Tokens())
 }
 
-// The calls of one of two goroutines are always late.
+// One of the two goroutines always passes an earlier time.
 func TestRateLimitEarnsOnceWhenTimeStepsBack(t *testing.T) {
 	limit, a := NewRateLimit(10), NewAccount(NewBucket(1, 1e6))
 	paid := 0

@@ -48,7 +48,7 @@ func TestBucketRoundsTokensToThousandth(t *testing.T) {
 	assert.False(t, b.Spend())
 }
 
-// Where bytes are paid for, each is a request and a token.
+// TestBucketSpendsManyTokensOrNone uses a budget of bytes: each byte is a request and costs a token.
 func TestBucketSpendsManyTokensOrNone(t *testing.T) {
 	const most = 256 << 20
 	b := budget.NewBucket(0.1, 4*most)
@@ -58,7 +58,7 @@ func TestBucketSpendsManyTokensOrNone(t *testing.T) {
 	assert.False(t, b.SpendN(100))
 	assert.True(t, b.SpendN(99))
 	b.EarnN(1)
-	assert.True(t, b.SpendN(1), "of 1000 bytes a tenth")
+	assert.True(t, b.SpendN(1), "a tenth of 1000 bytes")
 	for range 100 {
 		b.EarnN(most)
 	}
@@ -68,9 +68,9 @@ func TestBucketSpendsManyTokensOrNone(t *testing.T) {
 	assert.False(t, b.SpendN(8))
 	assert.True(t, b.SpendN(7))
 	for _, n := range []int64{9_300_000_000, 1 << 40, math.MaxInt64} {
-		assert.False(t, b.SpendN(n), "%d tokens are more than there can be", n)
+		assert.False(t, b.SpendN(n), "%d tokens exceed every burst", n)
 		assert.Less(t, b.Tokens(), 1.0)
 	}
 	none := budget.NewBucket(0, 10)
-	assert.False(t, none.SpendN(1), "with share 0 nothing is paid")
+	assert.False(t, none.SpendN(1), "a bucket with share 0 never pays")
 }

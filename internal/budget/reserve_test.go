@@ -13,7 +13,7 @@ func TestBucketTakesOwedTokensWhenNeeded(t *testing.T) {
 	s := Sizing{Share: 0.1, EstimatedRPS: 100, Burst: 2 * time.Second}
 	r := newSharedReserve(s, s.Share)
 	b := newSharingBucket(s, r)
-	assert.Equal(t, 10.0, b.Tokens(), "half of what is there")
+	assert.Equal(t, 10.0, b.Tokens(), "half of the reserve")
 	b.AdaptSize(s, s.Share, epoch)
 	assert.Equal(t, 10.0, b.Tokens())
 	spent := 0
@@ -58,7 +58,7 @@ func TestRateIsKnownForSlightlyEarlierTime(t *testing.T) {
 	}
 	before := b.Tokens()
 	other.AdaptSize(s, s.Share, now.Add(-time.Millisecond)) // the end of a call whose plan is made later
-	assert.Equal(t, 2.0, newSharingBucket(s, r).Tokens(), "a whole start: the reserve still has a burst of all")
+	assert.Equal(t, 2.0, newSharingBucket(s, r).Tokens(), "the bucket starts full: the reserve still holds a burst of all keys")
 	b.AdaptSize(s, s.Share, now.Add(-time.Millisecond))
-	assert.Equal(t, before, b.Tokens(), "a bucket that two keys have")
+	assert.Equal(t, before, b.Tokens(), "a bucket that two keys share")
 }

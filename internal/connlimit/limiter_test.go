@@ -15,12 +15,12 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// someone returns the client with a number.
+// someone returns the address of client n.
 func someone(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// holder is a connection with a seat, as the test knows it.
+// holder is a connection with a slot in the model.
 type holder struct {
 	seat  *connlimit.Slot
 	key   netip.Addr
@@ -29,13 +29,13 @@ type holder struct {
 	gone  bool
 }
 
-// model is the same as connlimit.Limiter, found by looking at all connections.
+// model is a simple implementation of connlimit.Limiter that searches all connections.
 type model struct {
 	size int
 	open []*holder
 }
 
-// counts returns how many seats each client has, how many the one with most has, and how many seats were given up.
+// counts returns the number of slots of each client, the largest of these numbers, and the number of evicted slots.
 func (m *model) counts() (by map[netip.Addr]int, most, all, gone int) {
 	by = make(map[netip.Addr]int)
 	for _, h := range m.open {
@@ -50,7 +50,7 @@ func (m *model) counts() (by map[netip.Addr]int, most, all, gone int) {
 	return by, most, all, gone
 }
 
-// first returns the connection of a client that is given up, or nil.
+// first returns the connection of a client that must be evicted; nil if there is none.
 func (m *model) first(key netip.Addr) (out *holder) {
 	for _, h := range m.open {
 		if h.gone || h.key != key {
@@ -63,7 +63,7 @@ func (m *model) first(key netip.Addr) (out *holder) {
 	return out
 }
 
-// check says what is wrong about a seat that was, or was not, given up for one more of a client.
+// check returns a description of a wrong eviction, or of a missing one, for a further connection of a client.
 func (m *model) check(t *testing.T, key netip.Addr, ok bool, left *holder) {
 	by, most, all, gone := m.counts()
 	full := all >= m.size
@@ -85,7 +85,7 @@ func (m *model) check(t *testing.T, key netip.Addr, ok bool, left *holder) {
 		require.Same(t, m.first(left.key), left)
 		for other, n := range by {
 			if left.uses > 0 && n == most {
-				require.Positive(t, m.first(other).uses, "one of those who have most has an idle one")
+				require.Positive(t, m.first(other).uses, "a client with the most slots has an idle one")
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func TestLimiterEvictsSlotOfClientWithMost(t *testing.T) {
 	}
 }
 
-// step frees a seat, or begins or ends a use of it.
+// step releases a slot, or begins or ends a use of it.
 func (m *model) step(i, what, now int) {
 	h := m.open[i]
 	switch {
@@ -144,7 +144,7 @@ func (m *model) step(i, what, now int) {
 	}
 }
 
-// While as many as there may be were given up and are in use, those who come wait.
+// TestAcquireSlotWaitsForEvictedConnections keeps the maximum of evicted connections in use. New connections must wait.
 func TestAcquireSlotWaitsForEvictedConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := connlimit.New(2)
@@ -193,7 +193,7 @@ func TestClientAddressIsAddressOrIPv6Network(t *testing.T) {
 	assert.Equal(t, netip.Addr{}, connlimit.ClientAddress(&net.UnixAddr{Name: "socket", Net: "unix"}))
 }
 
-// BenchmarkTake takes a seat of many for one that is given up, begins and ends a use, with as many clients as there are seats.
+// BenchmarkTake evicts a slot for a new connection, and begins and ends a use of it. There are as many clients as slots.
 func BenchmarkTake(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -19,7 +19,7 @@ var (
 	epoch      = time.Unix(1_700_000_000, 0)
 )
 
-func TestWhatIsPutIntoAnEnvelopeComesOut(t *testing.T) {
+func TestEnvelopeKeepsContent(t *testing.T) {
 	b := decode.AppendChecksum(decode.AppendBytes(letters.Header(epoch), "abc"))
 	passed, d, err := letters.Open(bytes.NewReader(b), epoch.Add(time.Hour))
 	require.NoError(t, err)
@@ -28,8 +28,8 @@ func TestWhatIsPutIntoAnEnvelopeComesOut(t *testing.T) {
 	assert.Empty(t, d)
 }
 
-// TestOpenTakesAnExportFromAClockAheadAsWrittenNow has clocks that are ahead by as much as an export can say.
-func TestOpenTakesAnExportFromAClockAheadAsWrittenNow(t *testing.T) {
+// TestOpenAcceptsExportFromClockAhead opens exports of clocks that are ahead, up to the largest time that an export can hold.
+func TestOpenAcceptsExportFromClockAhead(t *testing.T) {
 	for _, ahead := range []time.Duration{1, time.Hour, 48 * time.Hour, time.Unix(0, math.MaxInt64).Sub(epoch)} {
 		passed, _, err := letters.Open(bytes.NewReader(decode.AppendChecksum(letters.Header(epoch.Add(ahead)))), epoch)
 		require.NoError(t, err, ahead)
@@ -37,7 +37,7 @@ func TestOpenTakesAnExportFromAClockAheadAsWrittenNow(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAnEnvelopeIsSaid(t *testing.T) {
+func TestOpenNamesFaultOfEnvelope(t *testing.T) {
 	right := decode.AppendChecksum(letters.Header(epoch))
 	changed := bytes.Clone(right)
 	changed[len(changed)-1] ^= 1

@@ -20,7 +20,7 @@ func TestStatesKeepStateOfManyCallsWithinLimit(t *testing.T) {
 	assert.EqualValues(t, 100_000, calls)
 	assert.True(t, ok)
 	_, _, ok = s.Take("busy")
-	assert.False(t, ok, "it was taken")
+	assert.False(t, ok, "the state was taken")
 }
 
 func TestStatesHalveWorthEachHour(t *testing.T) {

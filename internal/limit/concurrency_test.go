@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/limit"
 )
 
-// Many work on one request, and some give its place back, at the same time.
+// TestSlotIsReturnedOnce releases a slot from some of its handlers while others end.
 func TestSlotIsReturnedOnce(t *testing.T) {
 	places := limit.New(3)
 	for range 2000 {
@@ -52,7 +52,7 @@ func TestSlotIsReturnedAfterPanic(t *testing.T) {
 	}
 	worked := false
 	(*limit.Slot)(nil).RunHandler(func() { worked = true })
-	assert.True(t, worked, "without a place")
+	assert.True(t, worked, "without a slot")
 }
 
 func TestSlotReleasedBeforeAcquireIsReturned(t *testing.T) {

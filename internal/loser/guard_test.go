@@ -18,7 +18,7 @@ import (
 
 const ms = time.Millisecond
 
-// A call is the operation, the gate and the losers of a race.
+// A call is the operation of a race, together with the guard and the list of losers.
 type call struct {
 	attempt func(a *race.Attempt, n int) (string, error)
 	discard func(v string) // nil does nothing
@@ -62,7 +62,7 @@ func (c *call) results() []string {
 	return slices.Sorted(slices.Values(c.discarded))
 }
 
-// run runs a race with one hedge after the delay, and returns its result and how long it took.
+// run runs a race with one hedge after the delay, and returns its result and its duration.
 func (c *call) run(ctx context.Context, delay time.Duration) (race.Result[string], time.Duration) {
 	if c.losers == nil {
 		c.losers = &loser.List{Max: 8}
@@ -100,7 +100,7 @@ func runGuarded(terms loser.EndOptions, primary func(a *race.Attempt, g *loser.G
 	return out
 }
 
-// cancelledAtOnce are the terms of losers without a grace period.
+// cancelledAtOnce are the options for losers without a grace period.
 var cancelledAtOnce = loser.EndOptions{}
 
 func TestListCancelsLoserThatWaitsForConnection(t *testing.T) {
@@ -124,7 +124,7 @@ func TestListCancelsLoserThatWaitsForConnection(t *testing.T) {
 	}
 }
 
-func TestListKeepsPromptLoserOnlyIfItsCancellationIsPutOff(t *testing.T) {
+func TestListKeepsPromptLoserOnlyIfItsCancellationIsDelayed(t *testing.T) {
 	for name, test := range map[string]struct {
 		connect func(a *race.Attempt, g *loser.Guard)
 		lingers bool
@@ -217,7 +217,7 @@ func TestGuardDelaysCancellationUntilUsedConnectionHasSettled(t *testing.T) {
 				ended <- time.Since(start)
 			})
 			assert.Equal(t, 1, out.Winner)
-			assert.Equal(t, 15*ms, time.Since(start), "nobody waits for that")
+			assert.Equal(t, 15*ms, time.Since(start), "the caller does not wait until the connection has settled")
 			assert.Equal(t, want, <-ended, "idle for %v", idle)
 		})
 	}

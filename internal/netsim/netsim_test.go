@@ -26,7 +26,7 @@ import (
 
 const ms = time.Millisecond
 
-// memory runs f in a bubble with two hosts.
+// memory runs f in a bubble with a memory network of two hosts.
 func memory(t *testing.T, seed uint64, f func(t *testing.T, n *netsim.Network)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func echo(t *testing.T, n *netsim.Network) {
 	t.Cleanup(func() { pc.Close(); <-done })
 }
 
-// ask sends one datagram from a new socket and returns how long the echo took.
+// ask sends one datagram from a new socket and returns the time until the echo arrives.
 func ask(n *netsim.Network, timeout time.Duration) (time.Duration, error) {
 	c, err := n.Host("client").DialContext(context.Background(), "udp", "server:53")
 	if err != nil {
@@ -88,7 +88,7 @@ func ask(n *netsim.Network, timeout time.Duration) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func TestADatagramTakesTheLinksDelay(t *testing.T) {
+func TestDatagramTakesDelayOfLink(t *testing.T) {
 	memory(t, 1, func(t *testing.T, n *netsim.Network) {
 		echo(t, n)
 		n.Link("client", "server").Set(netsim.Profile{Delay: netsim.Constant(7 * ms)})
@@ -99,7 +99,7 @@ func TestADatagramTakesTheLinksDelay(t *testing.T) {
 	})
 }
 
-func TestAPreciseNetworkIsNotEarly(t *testing.T) {
+func TestPreciseTimingIsNotEarly(t *testing.T) {
 	n, err := netsim.NewMemory(1, "client", "server")
 	require.NoError(t, err)
 	defer n.Close()
@@ -128,7 +128,7 @@ func TestAPreciseNetworkIsNotEarly(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedLosesTheSamePackets(t *testing.T) {
+func TestLinkWithSameSeedLosesSamePackets(t *testing.T) {
 	fates := func(seed uint64, delay netsim.Dist) (lost []int) {
 		memory(t, seed, func(t *testing.T, n *netsim.Network) {
 			echo(t, n)
@@ -148,7 +148,7 @@ func TestTheSameSeedLosesTheSamePackets(t *testing.T) {
 	assert.NotEqual(t, first, fates(8, netsim.Constant(ms)))
 }
 
-func TestBurstsLoseNeighbours(t *testing.T) {
+func TestBurstLosesConsecutivePackets(t *testing.T) {
 	memory(t, 3, func(t *testing.T, n *netsim.Network) {
 		echo(t, n)
 		n.Link("client", "server").Set(netsim.Profile{Burst: &netsim.Burst{GoodToBad: 0.01, BadToGood: 0.2, LossBad: 1}})
@@ -164,13 +164,13 @@ func TestBurstsLoseNeighbours(t *testing.T) {
 			}
 			before = err != nil
 		}
-		// A bad time begins every 100 packets and lasts for 5.
+		// A burst begins every 100 packets on average and loses 5 packets.
 		assert.InDelta(t, 0.048, float64(lost)/asked, 0.015)
 		assert.InDelta(t, 0.8, float64(pairs)/float64(lost), 0.08)
 	})
 }
 
-func TestAFlowKeepsItsOrderUnlessToldOtherwise(t *testing.T) {
+func TestLinkKeepsOrderOfFlowWithoutReorder(t *testing.T) {
 	for _, reorder := range []float64{0, 1} {
 		memory(t, 5, func(t *testing.T, n *netsim.Network) {
 			pc, err := n.Host("server").ListenPacket("udp", ":9")
@@ -196,7 +196,7 @@ func TestAFlowKeepsItsOrderUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-func TestRateSpacesPackets(t *testing.T) {
+func TestLinkDelaysPacketsByRate(t *testing.T) {
 	memory(t, 1, func(t *testing.T, n *netsim.Network) {
 		pc, err := n.Host("server").ListenPacket("udp", ":9")
 		require.NoError(t, err)
@@ -215,11 +215,11 @@ func TestRateSpacesPackets(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, time.Duration(i+1)*100*ms, time.Since(start))
 		}
-		assert.EqualValues(t, 10, n.Link("client", "server").Counters().Lost, "a second's worth waits, the rest is lost")
+		assert.EqualValues(t, 10, n.Link("client", "server").Counters().Lost, "packets of one second wait, and the others are lost")
 	})
 }
 
-func TestABlackHoleSwallowsUntilItIsLifted(t *testing.T) {
+func TestBlackHoleLosesPacketsUntilReset(t *testing.T) {
 	memory(t, 1, func(t *testing.T, n *netsim.Network) {
 		echo(t, n)
 		n.Link("server", "client").Set(netsim.Profile{BlackHole: true})
@@ -232,7 +232,7 @@ func TestABlackHoleSwallowsUntilItIsLifted(t *testing.T) {
 	})
 }
 
-func TestADatagramToNobodyIsRefused(t *testing.T) {
+func TestDatagramToClosedPortIsRefused(t *testing.T) {
 	memory(t, 1, func(t *testing.T, n *netsim.Network) {
 		n.Set("client", "server", netsim.Profile{Delay: netsim.Constant(5 * ms)})
 		start := time.Now()
@@ -242,7 +242,7 @@ func TestADatagramToNobodyIsRefused(t *testing.T) {
 	})
 }
 
-func TestAConnectedSocketHearsItsPeerOnly(t *testing.T) {
+func TestConnectedSocketReceivesFromPeerOnly(t *testing.T) {
 	memory(t, 1, func(t *testing.T, n *netsim.Network) {
 		echo(t, n)
 		c, err := n.Host("client").DialContext(context.Background(), "udp", "server:53")
@@ -259,21 +259,21 @@ func TestAConnectedSocketHearsItsPeerOnly(t *testing.T) {
 	})
 }
 
-func TestAStreamSurvivesLossAndReordering(t *testing.T) {
+func TestMemoryStreamSurvivesLossAndReordering(t *testing.T) {
 	memory(t, 2, func(t *testing.T, n *netsim.Network) {
 		n.Set("client", "server", netsim.Profile{Delay: netsim.Uniform(ms, 20*ms), Loss: 0.1, Reorder: 0.3})
 		transfer(t, n)
 	})
 }
 
-func TestAKernelStreamSurvivesLossAndReordering(t *testing.T) {
+func TestKernelStreamSurvivesLossAndReordering(t *testing.T) {
 	n := kernel(t, 2)
 	n.Set("client", "server", netsim.Profile{Delay: netsim.Uniform(ms, 2*ms), Loss: 0.01, Reorder: 0.1})
 	transfer(t, n)
 	assert.Positive(t, n.Link("client", "server").Counters().TCP)
 }
 
-// transfer sends a megabyte to the server and has its copy back.
+// transfer sends a megabyte to the server, which echoes it.
 func transfer(t *testing.T, n *netsim.Network) {
 	t.Helper()
 	l, err := n.Host("server").Listen("tcp", ":80")
@@ -309,7 +309,7 @@ func transfer(t *testing.T, n *netsim.Network) {
 	assert.True(t, bytes.Equal(sent, got))
 }
 
-func TestAHandshakeTakesARoundTripAndALostOneASecond(t *testing.T) {
+func TestHandshakeTakesRoundTripAndOneSecondPerLoss(t *testing.T) {
 	memory(t, 1, func(t *testing.T, n *netsim.Network) {
 		n.Set("client", "server", netsim.Profile{Delay: netsim.Constant(10 * ms)})
 		l, err := n.Host("server").Listen("tcp", ":80")
@@ -329,7 +329,7 @@ func TestAHandshakeTakesARoundTripAndALostOneASecond(t *testing.T) {
 	})
 }
 
-func TestDiallingNobodyIsRefusedAndACancelledDialReturns(t *testing.T) {
+func TestDialReturnsRefusalAndCancellation(t *testing.T) {
 	memory(t, 1, func(t *testing.T, n *netsim.Network) {
 		_, err := n.Host("client").DialContext(context.Background(), "tcp", "server:80")
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
@@ -343,7 +343,7 @@ func TestDiallingNobodyIsRefusedAndACancelledDialReturns(t *testing.T) {
 	})
 }
 
-func TestMemoryStreamsAreConns(t *testing.T) {
+func TestMemoryStreamImplementsConn(t *testing.T) {
 	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 		n, err := netsim.NewMemory(1, "a", "b")
 		if err != nil {
@@ -362,7 +362,7 @@ func TestMemoryStreamsAreConns(t *testing.T) {
 	})
 }
 
-func TestBadArgumentsAreNamed(t *testing.T) {
+func TestErrorsNameInvalidArguments(t *testing.T) {
 	_, err := netsim.NewMemory(1, "only")
 	require.ErrorContains(t, err, "1 hosts")
 	_, err = netsim.NewMemory(1, "a", "a")
@@ -382,7 +382,7 @@ func TestBadArgumentsAreNamed(t *testing.T) {
 	assert.Panics(t, func() { n.Host("c") })
 }
 
-func TestKernelSocketsSeeTheLinksDelayAndLoss(t *testing.T) {
+func TestKernelSocketsHaveDelayAndLossOfLink(t *testing.T) {
 	n := kernel(t, 1)
 	echo(t, n)
 	n.Link("client", "server").Set(netsim.Profile{Delay: netsim.Constant(10 * ms), Loss: 0.05})
@@ -419,13 +419,13 @@ func TestKernelSocketsSeeTheLinksDelayAndLoss(t *testing.T) {
 	t.Logf("median %v, p99 %v, lost %d", took[len(took)/2], took[len(took)*99/100], lost)
 }
 
-func TestAKernelDatagramToNobodyIsRefused(t *testing.T) {
+func TestKernelDatagramToClosedPortIsRefused(t *testing.T) {
 	n := kernel(t, 1)
 	_, err := ask(n, time.Second)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
-func TestCommandsRunInTheirHost(t *testing.T) {
+func TestStartRunsCommandOnHost(t *testing.T) {
 	n := kernel(t, 1)
 	cmd := exec.Command("cat", "/proc/net/dev")
 	var out strings.Builder
@@ -435,7 +435,7 @@ func TestCommandsRunInTheirHost(t *testing.T) {
 	assert.Contains(t, out.String(), "sim0")
 }
 
-func TestAClosedKernelNetworkLeavesNothing(t *testing.T) {
+func TestCloseOfKernelNetworkReleasesDescriptors(t *testing.T) {
 	files := func() int {
 		e, err := os.ReadDir("/proc/self/fd")
 		require.NoError(t, err)
@@ -451,14 +451,14 @@ func TestAClosedKernelNetworkLeavesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, n.Close())
 		require.NoError(t, n.Close())
-		require.NoError(t, pc.Close(), "sockets are the caller's")
+		require.NoError(t, pc.Close(), "Close does not close sockets")
 		_, err = n.Host("client").DialContext(context.Background(), "udp", "server:53")
 		require.Error(t, err)
 	}
 	assert.Less(t, files(), before+networks) // a few may be the process's own, for good
 }
 
-func TestEveryAddressOfANamespacesPrefixIsLocal(t *testing.T) {
+func TestNamespaceReceivesForEveryAddressOfPrefix(t *testing.T) {
 	n, err := netsim.NewNamespace(netip.MustParsePrefix("198.18.0.0/15"))
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)

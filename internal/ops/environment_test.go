@@ -17,9 +17,9 @@ import (
 	"github.com/gohedge/hedge/internal/ops"
 )
 
-// TestVariablesAreAsThePackageDocSays compares the table of HEDGE_DISABLED and HEDGE_MODE in the doc comment of package
-// hedge with ReadEnvironment: each value that is in one of them is in the other, and does what its row says.
-func TestVariablesAreAsThePackageDocSays(t *testing.T) {
+// TestReadEnvironmentMatchesPackageDoc compares the table of HEDGE_DISABLED and HEDGE_MODE in the doc comment of package hedge with
+// ReadEnvironment: each has the same values, and each value has the effect that its row states.
+func TestReadEnvironmentMatchesPackageDoc(t *testing.T) {
 	t.Setenv("HEDGE_DISABLED", "")
 	t.Setenv("HEDGE_MODE", "")
 	documented := make(map[string][]string)
@@ -51,7 +51,8 @@ func TestVariablesAreAsThePackageDocSays(t *testing.T) {
 	}
 }
 
-// A row of the table: "//	HEDGE_MODE  shadow or observe  does what [WithShadow] does". A row without a variable is for that of the row above.
+// A row is a row of the table, such as "//        HEDGE_MODE  shadow or observe  does what [WithShadow] does". A row without a variable
+// belongs to the variable of the row above.
 type row struct {
 	variable string
 	values   []string
@@ -72,7 +73,7 @@ func table(t *testing.T) (rows []row) {
 		if strings.HasPrefix(text, "HEDGE_") {
 			variable, cells = cells[0], cells[1:]
 		}
-		require.Len(t, cells, 2, "%q is no row like the others", text)
+		require.Len(t, cells, 2, "%q is no row of two cells", text)
 		values := strings.FieldsFunc(strings.ReplaceAll(cells[0], " or ", ", "), func(c rune) bool { return c == ',' || c == ' ' })
 		rows = append(rows, row{variable, values, cells[1]})
 	}
@@ -80,7 +81,7 @@ func table(t *testing.T) (rows []row) {
 	return rows
 }
 
-// known returns the values that the switch statements of environment.go have cases for, by variable.
+// known returns the values for which the switch statements of environment.go have cases, by variable.
 func known(t *testing.T) map[string][]string {
 	src, err := os.ReadFile("environment.go")
 	require.NoError(t, err)

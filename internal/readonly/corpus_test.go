@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/readonly"
 )
 
-// A labelled method is one of testdata/methods.tsv.gz, whose README says what the labels mean.
+// A labelled method is a line of testdata/methods.tsv.gz, whose README explains the labels.
 type labelled struct{ service, name, label string }
 
 func corpus(t *testing.T) (all []labelled) {
@@ -35,7 +35,7 @@ func corpus(t *testing.T) (all []labelled) {
 	return all
 }
 
-// shares are how many methods of a part of the corpus are hedged.
+// shares are the numbers of methods of a part of the corpus that are hedged.
 type shares struct {
 	reads, declared int // methods that read; those of them that declare it
 	byName          int // reads that are hedged by their name
@@ -74,9 +74,10 @@ func measure(methods []labelled, part func(service string) bool) (s shares) {
 
 func (s shares) percent(n int) float64 { return 100 * float64(n) / float64(s.reads) }
 
-// TestR4NoMethodOfTheCorpusThatWritesReadsByItsName holds the rule on real methods. Words are learned from reads and writes of any
-// part, so zero here promises no zero elsewhere; that both parts, which are split by service, look alike says that no part was learned by heart.
-func TestR4NoMethodOfTheCorpusThatWritesReadsByItsName(t *testing.T) {
+// TestReadsByNameRejectsWritingMethodsOfCorpus checks that no writing method of the corpus is classified as reading. The words were chosen
+// with the corpus, so zero here does not promise zero elsewhere. Both parts of the corpus, which are split by service, give similar shares,
+// so the words do not fit one part only.
+func TestReadsByNameRejectsWritingMethodsOfCorpus(t *testing.T) {
 	methods := corpus(t)
 	seventy := func(service string) bool {
 		h := fnv.New32a()
@@ -95,8 +96,8 @@ func TestR4NoMethodOfTheCorpusThatWritesReadsByItsName(t *testing.T) {
 	}
 }
 
-// TestRuleListsWordsNotMethods keeps the corpus from being learned by heart: a list holds single words,
-// and the only names of methods are those of services that are widely used.
+// TestRuleListsWordsNotMethods checks that the rule does not list methods of the corpus: lists have single words, and the only listed
+// method names belong to widely used services.
 func TestRuleListsWordsNotMethods(t *testing.T) {
 	for _, class := range readonly.Classes() {
 		for _, w := range strings.Fields(class[1]) {
@@ -107,7 +108,7 @@ func TestRuleListsWordsNotMethods(t *testing.T) {
 	assert.Len(t, readonly.MisleadingNames, 6)
 }
 
-// TestSiblingsExcludeFewReads measures what it costs to ask for siblings where nothing is declared.
+// TestSiblingsExcludeFewReads measures the share of reading methods that are not hedged because of another method of their service.
 func TestSiblingsExcludeFewReads(t *testing.T) {
 	methods := corpus(t)
 	services := make(map[string][]string)

@@ -15,14 +15,15 @@ import (
 	"github.com/gohedge/hedge/internal/readonly"
 )
 
-//go:generate go test -run TestTheDocumentHasTheRule -update .
+//go:generate go test -run TestDocumentListsWordClasses -update .
 
 var update = flag.Bool("update", false, "write docs/methods.md anew")
 
 const document = "../../docs/methods.md"
 
-// TestTheDocumentHasTheRule holds docs/methods.md to the lists of words, and its figures to the corpus. With -update it writes the file.
-func TestTheDocumentHasTheRule(t *testing.T) {
+// TestDocumentListsWordClasses compares docs/methods.md with the lists of words, and its figures with the corpus. With -update, it writes
+// the file.
+func TestDocumentListsWordClasses(t *testing.T) {
 	all := measure(corpus(t), func(string) bool { return true })
 	var doc strings.Builder
 	line := func(format string, a ...any) { fmt.Fprintf(&doc, format+"\n", a...) }
@@ -85,7 +86,7 @@ func oneOf(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// capitalised returns the words of a set in alphabetical order, as they stand in names.
+// capitalised returns the words of a set in alphabetical order, each with a capital first letter.
 func capitalised(set map[string]bool) string {
 	words := slices.Sorted(maps.Keys(set))
 	for i, w := range words {

@@ -8,7 +8,7 @@ func ReadsByName(name string) bool {
 	return reads
 }
 
-// Classes returns the classes of words that keep a method from being hedged by its name: why, and the words.
+// Classes returns the reasons and the words of the word classes.
 func Classes() [][2]string {
 	var all [][2]string
 	for _, c := range wordClasses {
@@ -17,8 +17,8 @@ func Classes() [][2]string {
 	return all
 }
 
-// ForbiddenWords are the words that keep a method from being hedged by its name, whatever else is in it but
-// a describing noun after a verb, in lower case.
+// ForbiddenWords are the words, in lower case, that keep a method from being hedged by its name. The only exception is a verb before a
+// describing noun.
 func ForbiddenWords() []string {
 	var all []string
 	for w, r := range wordRoles {
@@ -29,10 +29,10 @@ func ForbiddenWords() []string {
 	return all
 }
 
-// IsDescribingNoun reports whether a word makes a noun of the verb before it.
+// IsDescribingNoun reports whether a word turns a preceding verb into a noun.
 func IsDescribingNoun(word string) bool { return describingNouns[strings.ToLower(word)] }
 
-// DescribingNouns, ReturningVerbs and MisleadingNames are for docs/methods.md.
+// DescribingNouns, ReturningVerbs and MisleadingNames are exported for the test of docs/methods.md.
 const DescribingNouns = describingNounList
 
 var (
@@ -49,5 +49,5 @@ func ReturnsObject(sibling, name string) bool {
 // SplitName is splitName for tests.
 var SplitName = splitName
 
-// ClassifyDescriptor is judge for tests.
+// ClassifyDescriptor is classifyDescriptor for tests.
 var ClassifyDescriptor = classifyDescriptor

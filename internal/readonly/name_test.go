@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/internal/readonly"
 )
 
-func TestEveryReadingWordBeginsANameThatReads(t *testing.T) {
+func TestReadsByNameAcceptsEveryReadingWord(t *testing.T) {
 	words := readonly.ReadingWords()
 	for _, w := range words {
 		for name, want := range map[string]bool{w + "Items": true, w + "ItemAndDelete": false, w + "ing": false, "Un" + w: false} {
@@ -24,15 +24,15 @@ func TestEveryReadingWordBeginsANameThatReads(t *testing.T) {
 	assert.NotContains(t, words, "Aggregated")
 }
 
-func TestNamesThatRead(t *testing.T) {
+func TestReadsByName(t *testing.T) {
 	for names, want := range map[string]bool{
-		// A verb before a noun that describes is a noun.
+		// A verb before a describing noun counts as a noun.
 		`GetTransferConfig ListTransferConfigs GetRestorePlan GetSendStatus GetInstallStatus ListImportJobs QueryWriteStatus ListDeployPolicies
 		DescribeLockState GetUploadMetadata GetDeleteRequests ListTransferHistories`: true,
-		// Other words before such a noun are none, nor is a verb after a word that verbs follow.
+		// Other words before a describing noun do not, and neither does a verb after a chaining word.
 		`GetNextJob GetNewConfig GetOrConfig GetOnceStatus ReadClearStatus SearchReplaceTemplate FindUpdateJob
 		GetClearCount GetSetConfigAndApply GetUpdateConfigReset ReadModifyWriteState GetUpdate GetUpdatePlane`: false,
-		// What is made, given or taken by asking for it.
+		// Objects that a request creates, issues or takes.
 		`GetNonce GetNonces GetLoginNonce GetChallenge GetCaptcha GetCaptchaImage GetVerifyCode GetSMSCode GetOTP GetTOTPSecret GetPassword GetWork
 		GetWorkItems GetElement GetSuggestions ListAdmissions GetId GetIDs GetUID GetUuid GetUUIDs GetUniqueID GetToken GetIDToken GetAccessToken
 		GetUserAccessToken GetCredentials GetFlightInfo QuerySQL QueryCypher`: false,
@@ -48,7 +48,7 @@ func TestNamesThatRead(t *testing.T) {
 	}
 }
 
-func TestNamesAreSplitIntoWords(t *testing.T) {
+func TestSplitName(t *testing.T) {
 	for name, want := range map[string]string{
 		"GetItem": "Get Item", "BatchGetHTTPServer2": "BatchGet HTTP Server 2", "AggregatedListX": "AggregatedList X", "GetUserIDs": "Get User IDs",
 		"GetIDsOfUsers": "Get IDs Of Users", "GetANDdelete": "", "Get_Item": "Get _ Item", "Getитем": "", "getItem": "", "": "", "Batch": "Batch",
@@ -61,9 +61,8 @@ func TestNamesAreSplitIntoWords(t *testing.T) {
 	}
 }
 
-// TestR4NoNameWithAForbiddenWordReads tries every word that keeps a method from being hedged with every reading word, at every place
-// among words that say nothing.
-func TestR4NoNameWithAForbiddenWordReads(t *testing.T) {
+// TestReadsByNameRejectsWordsOfEveryClass combines every listed word with every reading word, at every position among neutral words.
+func TestReadsByNameRejectsWordsOfEveryClass(t *testing.T) {
 	forbidden := readonly.ForbiddenWords()
 	require.Greater(t, len(forbidden), 300)
 	for _, reading := range readonly.ReadingWords() {
@@ -76,7 +75,7 @@ func TestR4NoNameWithAForbiddenWordReads(t *testing.T) {
 	}
 }
 
-// FuzzReadsByName checks that no name that holds a word of the table is hedged, whatever else is in it.
+// FuzzReadsByName checks that no name with a listed word is classified as reading, whatever other words it has.
 func FuzzReadsByName(f *testing.F) {
 	words := readonly.ForbiddenWords()
 	slices.Sort(words)

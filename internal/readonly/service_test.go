@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/readonly"
 )
 
-// service builds a service from lines such as "GetTask(worker_id) stream Task". Requests have the fields in parentheses; a
-// reply has a field of its own, but for Nothing. NO_SIDE_EFFECTS at the end declares that.
+// service builds a service from lines such as "GetTask(worker_id) stream Task". A request has the fields in parentheses. A reply has one
+// field, except for Nothing. NO_SIDE_EFFECTS at the end of a line declares that option.
 func service(t *testing.T, name string, methods ...string) protoreflect.ServiceDescriptor {
 	file := &descriptorpb.FileDescriptorProto{
 		Name: proto.String("test.proto"), Package: proto.String("test"), Syntax: proto.String("proto3"),
@@ -61,8 +61,8 @@ func service(t *testing.T, name string, methods ...string) protoreflect.ServiceD
 	return d.Services().Get(0)
 }
 
-// TestDescriptorsContradictNames judges the first method of each service.
-func TestDescriptorsContradictNames(t *testing.T) {
+// TestClassifyMethodByDescriptor classifies the first method of each service.
+func TestClassifyMethodByDescriptor(t *testing.T) {
 	for _, c := range []struct {
 		service string
 		methods string // separated by commas

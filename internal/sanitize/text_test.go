@@ -31,7 +31,7 @@ func TestCleanTextCutsLongTextBetweenCharacters(t *testing.T) {
 	for char, kept := range map[string]int{"a": 200, "ü": 100, "日": 66} {
 		got := sanitize.CleanText(strings.Repeat(char, 1<<10))
 		assert.Equal(t, strings.Repeat(char, kept)+"…", got[:len(got)-32])
-		assert.NotEqual(t, got, sanitize.CleanText(strings.Repeat(char, 1<<10+1)), "no two become one")
+		assert.NotEqual(t, got, sanitize.CleanText(strings.Repeat(char, 1<<10+1)), "different texts stay different")
 	}
 }
 
@@ -44,7 +44,7 @@ func TestShortenTextKeepsNamesDistinct(t *testing.T) {
 		assert.LessOrEqual(t, len(short), sanitize.MaxBytes)
 		assert.Equal(t, long[:200], short[:200])
 		assert.Equal(t, short, sanitize.ShortenText(short))
-		assert.Equal(t, short, sanitize.CleanText(long), "as it is shown")
+		assert.Equal(t, short, sanitize.CleanText(long), "CleanText returns the same text")
 		assert.False(t, seen[short])
 		seen[short] = true
 	}

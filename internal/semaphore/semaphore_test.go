@@ -50,10 +50,10 @@ func TestAcquireWithEndedContextTakesNoPermit(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	require.ErrorIs(t, p.Acquire(gone), context.Canceled)
-	require.NoError(t, p.Acquire(t.Context()), "the place is free")
+	require.NoError(t, p.Acquire(t.Context()), "the permit is free")
 }
 
-// TestSemaphoreKeepsNumberOfPermits has callers that leave at the moment at which they get a place.
+// TestSemaphoreKeepsNumberOfPermits cancels callers at the moment at which they get a permit.
 func TestSemaphoreKeepsNumberOfPermits(t *testing.T) {
 	const all = 3
 	p := semaphore.New(all)
@@ -78,9 +78,9 @@ func TestSemaphoreKeepsNumberOfPermits(t *testing.T) {
 	wg.Wait()
 	assert.LessOrEqual(t, most.Load(), int64(all))
 	for range all {
-		require.NoError(t, p.Acquire(t.Context()), "all places are free again")
+		require.NoError(t, p.Acquire(t.Context()), "all permits are free again")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, p.Acquire(ctx), context.DeadlineExceeded, "and no more")
+	require.ErrorIs(t, p.Acquire(ctx), context.DeadlineExceeded, "no further permit is free")
 }

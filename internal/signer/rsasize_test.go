@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/internal/signer"
 )
 
-// A signature to the power of the exponent is the hash with its padding.
-func TestSignaturesOfRSAKeysOfAnySize(t *testing.T) {
+// TestRSAKeyOfAnySizeSigns raises each signature to the power of the exponent, which must give the padded hash.
+func TestRSAKeyOfAnySizeSigns(t *testing.T) {
 	for size, bits := range map[signer.RSASize]int{signer.RSA512: 512, signer.RSA1000: 1000, signer.RSA4096: 4096, signer.RSAExponent: 2048} {
 		t.Run(fmt.Sprint(bits), func(t *testing.T) {
 			k := signer.NewRSAKey("example.", signer.ZSK, size)

@@ -25,8 +25,8 @@ func set(t *testing.T, lines ...string) (all []dns.RR) {
 	return all
 }
 
-// Package dns, whose code this package does not use to sign, takes the signatures of all algorithms that it knows.
-func TestSignaturesAreThoseOfTheKey(t *testing.T) {
+// TestSignMakesValidSignatures verifies signatures of all algorithms that package dns knows with that package.
+func TestSignMakesValidSignatures(t *testing.T) {
 	for _, algorithm := range []uint8{dns.RSASHA1, dns.RSASHA256, dns.RSASHA512, dns.ECDSAP256SHA256, dns.ECDSAP384SHA384, dns.ED25519} {
 		k := signer.NewKey("example.", signer.ZSK, algorithm, "1")
 		for _, lines := range [][]string{
@@ -49,7 +49,7 @@ func TestSignaturesAreThoseOfTheKey(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedGivesTheSameKeysAndSignatures(t *testing.T) {
+func TestKeysAndSignaturesAreRepeatable(t *testing.T) {
 	a := set(t, "www.example. 60 A 192.0.2.9")
 	make := func(zone, seed string, algorithm uint8) string {
 		k := signer.NewKey(zone, signer.KSK, algorithm, seed)
@@ -65,7 +65,7 @@ func TestTheSameSeedGivesTheSameKeysAndSignatures(t *testing.T) {
 	}
 }
 
-func TestFormsOfSignatures(t *testing.T) {
+func TestSignatureOptions(t *testing.T) {
 	k := signer.NewKey("example.", signer.ZSK, dns.ECDSAP256SHA256, "1")
 	a := set(t, "*.w.example. 60 A 192.0.2.9")
 	sig := k.Sign(a, signer.SignatureOptions{})
@@ -82,7 +82,7 @@ func TestFormsOfSignatures(t *testing.T) {
 	assert.Equal(t, uint32(7), k.Sign(a, signer.SignatureOptions{From: 7, To: 9}).Inception)
 }
 
-func TestNamesAreInCanonicalOrder(t *testing.T) {
+func TestCompareUsesCanonicalOrder(t *testing.T) {
 	all := []string{ // RFC 4034, section 6.1, in lower case
 		"example.", "a.example.", "yljkjljk.a.example.", "z.a.example.", "zabc.a.example.", "z.example.", `\001.z.example.`, "*.z.example.", `\200.z.example.`,
 	}
@@ -92,10 +92,10 @@ func TestNamesAreInCanonicalOrder(t *testing.T) {
 	assert.Equal(t, all, mixed)
 }
 
-// proofs are records that deny something.
+// proofs are records that prove nonexistence.
 type proofs []dns.RR
 
-// covers reports whether a record says that there is no such name. Package dns compares hashes, and this does names.
+// covers reports whether a record proves that a name does not exist. Package dns only compares hashes, and covers also compares names.
 func (p proofs) covers(name string) bool {
 	return slices.ContainsFunc(p, func(rr dns.RR) bool {
 		switch rr := rr.(type) {
@@ -112,7 +112,7 @@ func (p proofs) covers(name string) bool {
 	})
 }
 
-// types returns what the record of a name says that it has.
+// types returns the types of the record of a name.
 func (p proofs) types(name string) []uint16 {
 	for _, rr := range p {
 		switch rr := rr.(type) {
@@ -138,7 +138,7 @@ func zone() map[string][]uint16 {
 
 var denials = []signer.Denial{signer.NSEC, signer.MinimalNSEC, signer.NSEC3, signer.NSEC3OptOut}
 
-func TestChainsDenyWhatTheZoneHasNot(t *testing.T) {
+func TestChainProvesNonexistence(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, how := range denials {
 		for _, h := range []signer.NSEC3Params{{}, {Iterations: 5, Salt: "aabbccdd"}} {
@@ -162,7 +162,7 @@ func TestChainsDenyWhatTheZoneHasNot(t *testing.T) {
 	}
 }
 
-func TestChainsSayWhatANameHas(t *testing.T) {
+func TestChainListsTypesOfName(t *testing.T) {
 	for _, how := range denials {
 		c := signer.NewChain("example.", how, signer.NSEC3Params{}, 60, zone())
 		of := func(name string) []uint16 {
@@ -191,7 +191,7 @@ func TestChainsSayWhatANameHas(t *testing.T) {
 		assert.True(t, wild.covers("b.w.example."), how)
 		assert.Contains(t, wild.types("*.w.example."), dns.TypeTXT, how)
 	}
-	assert.Equal(t, 6, signer.NewChain("example.", signer.NSEC, signer.NSEC3Params{}, 60, zone()).Len(), "without what has something below it only")
+	assert.Equal(t, 6, signer.NewChain("example.", signer.NSEC, signer.NSEC3Params{}, 60, zone()).Len(), "without empty non-terminals")
 	assert.Equal(t, 8, signer.NewChain("example.", signer.NSEC3, signer.NSEC3Params{}, 60, zone()).Len())
 	assert.Equal(t, 7, signer.NewChain("example.", signer.NSEC3OptOut, signer.NSEC3Params{}, 60, zone()).Len())
 }

@@ -37,16 +37,16 @@ func TestShouldReadAheadOnlySmallBodies(t *testing.T) {
 	assert.False(t, upload.ShouldReadAhead(&http.Request{ContentLength: 1}))
 	twice := request(1, strings.NewReader("x"))
 	twice.Body = upload.NewBody(twice, new(upload.MemoryPool))
-	assert.False(t, upload.ShouldReadAhead(twice), "it was read ahead already")
+	assert.False(t, upload.ShouldReadAhead(twice), "the body was read ahead already")
 }
 
-// A part is bytes of a body, and the error that comes with the last of them.
+// A part is a number of bytes of a body, and the error that Read returns with the last of them.
 type part struct {
 	bytes string
 	err   error
 }
 
-// script is a body that gives its parts one by one. Once closed it gives nothing.
+// script is a body that returns its parts one by one. After Close, it returns nothing.
 type script struct {
 	parts  []part
 	closed bool
@@ -73,7 +73,7 @@ func (s *script) Close() error {
 	return errors.New("of Close")
 }
 
-// transcript is what a reader finds out that reads in steps, and closes the body after so many bytes or at its end.
+// transcript returns the results of reading a body in steps, and of closing it after a number of bytes or at its end.
 func transcript(body io.ReadCloser, step, shut int) (said []string) {
 	var bytes strings.Builder
 	say := func(err error) {
@@ -101,7 +101,7 @@ func transcript(body io.ReadCloser, step, shut int) (said []string) {
 	return said
 }
 
-// TestBufferedBodyReadsLikeItsSource reads bodies of all kinds plainly and ahead.
+// TestBufferedBodyReadsLikeItsSource compares the transcripts of bodies of all kinds with and without ReadAhead.
 func TestBufferedBodyReadsLikeItsSource(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	parts := []part{{"a", nil}, {"bcd", nil}, {"efghijkl", nil}, {"mnopqrstuv", nil}, {"", errors.New("one")}, {"xyz", errors.New("two")}}
@@ -150,7 +150,7 @@ func TestBufferedBodyReservesMemoryWhileBytesAreUnread(t *testing.T) {
 	done := make(chan struct{})
 	go func() { b.ReadAhead(); close(done) }()
 	_, _ = feed.Write(make([]byte, 100))
-	assert.EqualValues(t, 4096, memory.UsedBytes(), "who has sent little takes little")
+	assert.EqualValues(t, 4096, memory.UsedBytes(), "a client that has sent little uses little memory")
 	_, _ = feed.Write(make([]byte, 65436))
 	feed.Close()
 	<-done
@@ -173,11 +173,11 @@ func TestReadAheadStopsAtMemoryLimit(t *testing.T) {
 		all = append(all, b)
 	}
 	assert.LessOrEqual(t, memory.UsedBytes(), int64(64<<20))
-	assert.Greater(t, memory.UsedBytes(), int64(64<<20-65537), "it is used up")
+	assert.Greater(t, memory.UsedBytes(), int64(64<<20-65537), "the memory is used up")
 	source := bytes.NewReader(content)
 	late := upload.NewBody(request(65536, source), &memory)
 	late.ReadAhead()
-	assert.Positive(t, source.Len(), "what was not read ahead")
+	assert.Positive(t, source.Len(), "the bytes that were not read ahead")
 	for _, b := range append(all, late) {
 		got, err := io.ReadAll(b)
 		require.NoError(t, err)
