@@ -33,10 +33,10 @@ func TestReadEnvironmentMatchesPackageDoc(t *testing.T) {
 				want.Shadow = true
 			case strings.Contains(row.effect, "[WithAudit]"):
 				want.Audit = true
-			case strings.HasPrefix(row.effect, "starts switched off"):
+			case strings.HasPrefix(row.effect, "starts disabled"):
 				want.Off = row.variable
 			default:
-				require.Equal(t, "as the program says", row.effect, "%s=%s", row.variable, value)
+				require.Equal(t, "no effect", row.effect, "%s=%s", row.variable, value)
 			}
 			assert.Equal(t, want, ops.ReadEnvironment(), "%s=%s: %s", row.variable, value, row.effect)
 			t.Setenv(row.variable, "")

@@ -114,7 +114,7 @@ func (l *Log) LogHeldBack(key string) {
 		return
 	}
 	if _, known := l.heldBackKeys.LoadOrStore(key, true); !known && l.heldBackKeyCount.Add(1) <= 64 {
-		l.Log(slog.LevelInfo, "a hedge has answered, but Do waits for the first call of the function, which ignores its context; DoDetached does not wait",
+		l.Log(slog.LevelInfo, "a hedge has answered, but the first call of the function does not return, because it ignores its context; DoDetached does not wait for it",
 			slog.String("key", sanitize.CleanText(key)))
 	}
 }
