@@ -14,9 +14,9 @@ import (
 //
 // It returns nil if Exchanger is set, if a field is invalid, or if the system's servers cannot be read. It also returns
 // nil for a name in Routes, and for a name in a domain for which the system has separate servers: no other server may
-// see such a name.
+// see these names.
 //
-// A dnssec.Validator asks these servers one after the other when an answer is bogus.
+// A dnssec.Validator asks these servers in turn when an answer is bogus.
 func (c *Client) Addresses(name string) []string {
 	core, err := c.init()
 	if err != nil || c.Exchanger != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-func TestAddressesAreThoseOfTheServersThatAreAsked(t *testing.T) {
+func TestAddressesReturnsServersThatAreAsked(t *testing.T) {
 	up := func(s string) dnshedge.Upstream {
 		u, err := dnshedge.ParseUpstream(s)
 		require.NoError(t, err)
@@ -40,8 +40,8 @@ func TestAddressesAreThoseOfTheServersThatAreAsked(t *testing.T) {
 	}
 }
 
-// What an address does not say of an upstream is known if it is one of the Client's.
-func TestAnAddressOfAnUpstreamIsThatUpstream(t *testing.T) {
+// An address that names one of the Client's upstreams has the further settings of that upstream.
+func TestClientAsksConfiguredUpstreamByItsAddress(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(new(dnshedge.Client), dnshedge.Upstream{Net: "udp", Addr: "dns.example:53", Addrs: []netip.Addr{l.net.Host("a").Addr()}})

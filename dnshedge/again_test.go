@@ -19,7 +19,7 @@ import (
 )
 
 // A server ends its connections, before a question or in the handshake, or has too much to do, for a second (RFC 7766 section 6.2.4).
-func TestClientAsksAgainWhoIsUnavailableForAMoment(t *testing.T) {
+func TestClientAsksUnavailableServerAgain(t *testing.T) {
 	doubles.SkipWithoutHTTP2InBubble(t)
 	for _, tc := range []struct {
 		name, network string
@@ -75,7 +75,7 @@ func TestClientAsksAgainWhoIsUnavailableForAMoment(t *testing.T) {
 }
 
 // The server at an address that a caller names restarts, or ends its connections, or has too much to do.
-func TestClientAsksAddressAgainThatIsUnavailableForAMoment(t *testing.T) {
+func TestClientAsksUnavailableAddressAgain(t *testing.T) {
 	doubles.SkipWithoutHTTP2InBubble(t)
 	for name, tc := range map[string]struct {
 		network string
@@ -108,7 +108,7 @@ func TestClientAsksAddressAgainThatIsUnavailableForAMoment(t *testing.T) {
 	}
 }
 
-func TestClientWaitsAsLongAsRetryAfterSays(t *testing.T) {
+func TestClientHonorsRetryAfter(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Status: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {"120"}}}
@@ -121,7 +121,7 @@ func TestClientWaitsAsLongAsRetryAfterSays(t *testing.T) {
 	})
 }
 
-func TestClientAsksTheNextServerWhenOneIsUnavailable(t *testing.T) {
+func TestClientAsksNextServerWhenFirstIsUnavailable(t *testing.T) {
 	for name, bad := range map[string]dnstest.Reply{"ends": {Close: true}, "503": {Status: http.StatusServiceUnavailable}} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(dnstest.Query) dnstest.Reply { return bad })
@@ -163,7 +163,7 @@ func authority(q dnstest.Query) dnstest.Reply {
 }
 
 // RFC 1034 section 5.3.3.
-func TestClientFollowsAliasesOfARoute(t *testing.T) {
+func TestClientFollowsAliasesOfRoute(t *testing.T) {
 	bubble(t, func(l *lab) {
 		inside := l.serve("a", authority)
 		l.serve("b", func(q dnstest.Query) dnstest.Reply {

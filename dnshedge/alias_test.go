@@ -31,7 +31,7 @@ func (a *aliasServer) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (
 }
 
 // An export leaves out answers with records of two sources, because an import compares one source only.
-func TestExportLeavesOutCompletedAliases(t *testing.T) {
+func TestExportOmitsCompletedAliases(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("3600 A 192.0.2.66"))
 		l.serve("b", with("3600 A 192.0.2.1"))
@@ -66,7 +66,7 @@ func TestExportLeavesOutCompletedAliases(t *testing.T) {
 	})
 }
 
-func TestCacheForgetsCompletedAliasesWithTheSystemsServers(t *testing.T) {
+func TestCacheDropsCompletedAliasesWhenSystemServersChange(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("3600 A 192.0.2.66"))
 		l.serve("b", with("3600 A 192.0.2.1"))
@@ -86,7 +86,7 @@ func TestCacheForgetsCompletedAliasesWithTheSystemsServers(t *testing.T) {
 }
 
 // The hosts file has a TTL of 30 s, and is read again within 5 s.
-func TestCacheKeepsNoAnswerWithAPartOfTheHostsFile(t *testing.T) {
+func TestCacheStoresNoAnswerWithPartOfHostsFile(t *testing.T) {
 	bubble(t, func(l *lab) {
 		file := hostsFile(t, "192.0.2.66 www.bank.example\n")
 		c := l.client(&dnshedge.Client{
@@ -103,7 +103,7 @@ func TestCacheKeepsNoAnswerWithAPartOfTheHostsFile(t *testing.T) {
 }
 
 // RFC 2308 section 2.2: a resolver that has followed an alias may leave the SOA record out of a NODATA answer.
-func TestClientFollowsNoAliasOfARecursiveRoute(t *testing.T) {
+func TestClientFollowsNoAliasOfRecursiveRoute(t *testing.T) {
 	bubble(t, func(l *lab) {
 		public := l.serve("a", rcode(dns.RcodeNameError))
 		for recursive, want := range map[bool]int{true: dns.RcodeSuccess, false: dns.RcodeNameError} {
@@ -132,7 +132,7 @@ func (e *optionlessExchanger) ExchangeContext(ctx context.Context, m *dns.Msg, a
 	return e.exchanger.ExchangeContext(ctx, m, address)
 }
 
-func TestTargetOfAnAliasIsAskedWithoutOptionsThatAreIgnored(t *testing.T) {
+func TestClientRemovesIgnoredOptionsFromAliasTargets(t *testing.T) {
 	e := &optionlessExchanger{exchanger: exchanger{addr: "192.0.2.1"}}
 	c := &dnshedge.Client{Exchanger: e, Routes: map[string]dnshedge.Exchanger{"corp": &aliasServer{target: "bank.example."}}}
 	defer c.Close()

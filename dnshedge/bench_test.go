@@ -134,7 +134,7 @@ func BenchmarkWarmExchange(b *testing.B) {
 }
 
 // A hit costs at most four allocations; the race detector adds its own.
-func TestACacheHitIsCheap(t *testing.T) {
+func TestCacheHitAllocatesLittle(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("counts allocations")
 	}
@@ -201,7 +201,7 @@ func BenchmarkCacheMiss(b *testing.B) {
 
 // A miss costs 37 allocations over UDP, the socket's and the cache's included, or 36
 // through ServeDNS; a hedge now and then adds some.
-func TestACacheMissIsCheap(t *testing.T) {
+func TestCacheMissAllocatesLittle(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("counts allocations")
 	}

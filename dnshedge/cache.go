@@ -164,7 +164,7 @@ func (c *Cache) init() {
 	})
 }
 
-// sizeInBytes estimates the memory of the entry, with the cache's own bookkeeping. TestCacheStaysInsideItsBound
+// sizeInBytes estimates the memory of the entry, with the cache's own bookkeeping. TestCacheStaysWithinMaxBytes
 // measures the constant.
 func (e *entry) sizeInBytes() uint32 {
 	n := 380 + len(e.question)

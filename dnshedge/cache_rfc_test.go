@@ -38,7 +38,7 @@ func (l *lab) askType(c *dnshedge.Client, name string, typ uint16) *dns.Msg {
 	return r
 }
 
-func TestTypeZeroSharesNoSlotWithOtherTypes(t *testing.T) {
+func TestCacheKeepsTypeZeroSeparate(t *testing.T) {
 	for name, odd := range map[string]dnstest.Handler{
 		"NODATA": negative(dns.RcodeSuccess, 3600), "NXDOMAIN": negative(dns.RcodeNameError, 3600), "FORMERR": rcode(dns.RcodeFormatError),
 	} {
@@ -65,7 +65,7 @@ func TestTypeZeroSharesNoSlotWithOtherTypes(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNotKeptEndsTheOneBeforeIt(t *testing.T) {
+func TestCacheDropsAnswerAfterUncacheableAnswer(t *testing.T) {
 	for _, after := range []time.Duration{-1, 0} {
 		for name, second := range map[string]dnstest.Handler{
 			"TTL 0": with("0 A 192.0.2.2"), "NXDOMAIN without SOA": rcode(dns.RcodeNameError), "NODATA without SOA": rcode(dns.RcodeSuccess),
@@ -90,7 +90,7 @@ func TestAnAnswerThatIsNotKeptEndsTheOneBeforeIt(t *testing.T) {
 	}
 }
 
-func TestARefreshThatFailsIsTriedAgain(t *testing.T) {
+func TestCacheRetriesFailedRefresh(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var now atomic.Pointer[dnstest.Handler]
 		c, _ := cached(l, &dnshedge.Cache{StaleAfter: -1}, in(&now, with("10 A 192.0.2.1")))
@@ -108,7 +108,7 @@ func TestARefreshThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestAFinalFailureEndsAnExpiredAnswer(t *testing.T) {
+func TestCacheReplacesExpiredAnswerByFinalFailure(t *testing.T) {
 	for name, first := range map[string]dnstest.Handler{"positive": with("10 A 192.0.2.1"), "NXDOMAIN": negative(dns.RcodeNameError, 10)} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {
@@ -133,7 +133,7 @@ func TestAFinalFailureEndsAnExpiredAnswer(t *testing.T) {
 	}
 }
 
-func TestWhetherAnAnswerWasValidatedIsAlwaysAsked(t *testing.T) {
+func TestClientAlwaysRequestsValidationStatus(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
 			r := good(q)
@@ -150,7 +150,7 @@ func TestWhetherAnAnswerWasValidatedIsAlwaysAsked(t *testing.T) {
 	})
 }
 
-func TestStaleAnswersAreNotAuthentic(t *testing.T) {
+func TestCacheClearsADOfStaleAnswers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var now atomic.Pointer[dnstest.Handler]
 		c, _ := cached(l, &dnshedge.Cache{StaleAfter: -1}, in(&now, func(q dnstest.Query) dnstest.Reply {
@@ -170,7 +170,7 @@ func TestStaleAnswersAreNotAuthentic(t *testing.T) {
 	})
 }
 
-func TestAFreshNXDOMAINIsNotHiddenByAnExpiredAnswer(t *testing.T) {
+func TestCachePrefersFreshNXDOMAINToExpiredAnswer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var now atomic.Pointer[dnstest.Handler]
 		c, s := cached(l, new(dnshedge.Cache), in(&now, with("60 A 192.0.2.1")))
@@ -190,7 +190,7 @@ func TestAFreshNXDOMAINIsNotHiddenByAnExpiredAnswer(t *testing.T) {
 	})
 }
 
-func TestANewAnswerEndsThatTheNameDoesNotExist(t *testing.T) {
+func TestCacheDropsNXDOMAINAfterNewAnswer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var now atomic.Pointer[dnstest.Handler]
 		c, _ := cached(l, &dnshedge.Cache{StaleAfter: -1}, in(&now, negative(dns.RcodeNameError, 5)))
@@ -209,7 +209,7 @@ func TestANewAnswerEndsThatTheNameDoesNotExist(t *testing.T) {
 	})
 }
 
-func TestAFailureSparesTheAnswerThatIsGiven(t *testing.T) {
+func TestCacheFailureReplacesNoServedAnswer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var now atomic.Pointer[dnstest.Handler]
 		c, s := cached(l, new(dnshedge.Cache), in(&now, negative(dns.RcodeNameError, 60)))
@@ -228,7 +228,7 @@ func TestAFailureSparesTheAnswerThatIsGiven(t *testing.T) {
 	})
 }
 
-// validated sets the AD bit of what h says.
+// validated sets the AD bit of the responses of h.
 func validated(h dnstest.Handler) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		r := h(q)
@@ -238,7 +238,7 @@ func validated(h dnstest.Handler) dnstest.Handler {
 }
 
 // RFC 8020.
-func TestNothingIsBelowANameThatIsProvedNotToExist(t *testing.T) {
+func TestCacheDeniesNamesBelowValidatedNXDOMAIN(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var now atomic.Pointer[dnstest.Handler]
 		s := l.serve("a", in(&now, validated(negative(dns.RcodeNameError, 600))))
@@ -272,8 +272,8 @@ func TestNothingIsBelowANameThatIsProvedNotToExist(t *testing.T) {
 	})
 }
 
-// A server that has ad.corp., and asks the world about corp., says what is not proved.
-func TestNamesBelowOneThatIsNotProvedNotToExistAreAskedFor(t *testing.T) {
+// A server that has ad.corp. and asks public servers about corp. returns unvalidated denials.
+func TestClientAsksForNamesBelowUnvalidatedNXDOMAIN(t *testing.T) {
 	says := func(h dnstest.Handler) dnstest.Handler {
 		return func(q dnstest.Query) dnstest.Reply {
 			if strings.HasSuffix(q.Question[0].Name, ".ad.corp.example.") {
@@ -311,7 +311,7 @@ func TestNamesBelowOneThatIsNotProvedNotToExistAreAskedFor(t *testing.T) {
 	})
 }
 
-func TestAnAliasThatLeadsNowhereExists(t *testing.T) {
+func TestCacheStoresAliasWithoutTargetAsExisting(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
 			r := negative(dns.RcodeNameError, 600)(q)
@@ -326,7 +326,7 @@ func TestAnAliasThatLeadsNowhereExists(t *testing.T) {
 	})
 }
 
-func TestMinTTLIsNotForNegativeAnswers(t *testing.T) {
+func TestCacheMinTTLRaisesNoNegativeTTL(t *testing.T) {
 	bubbleOnly(t, func(t *testing.T) {
 		c := dnshedge.Cache{MinTTL: time.Minute, MaxStale: -1}
 		q := dnstest.Query{Msg: question("x.example.", dns.TypeA)}
@@ -337,7 +337,7 @@ func TestMinTTLIsNotForNegativeAnswers(t *testing.T) {
 	})
 }
 
-func TestAForeignSOAKeepsNothing(t *testing.T) {
+func TestCacheIgnoresSOAOfOtherZone(t *testing.T) {
 	var c dnshedge.Cache
 	assert.False(t, c.Set(dnstest.Negative(dnstest.Query{Msg: question("www.bank.test.", dns.TypeA)}, dns.RcodeNameError, 3600, 3600)))
 	m := dnstest.Negative(dnstest.Query{Msg: question("www.bank.test.", dns.TypeA)}, dns.RcodeNameError, 3600, 3600)
@@ -347,7 +347,7 @@ func TestAForeignSOAKeepsNothing(t *testing.T) {
 	assert.True(t, c.Set(m), "the SOA is that of the zone where the aliases end")
 }
 
-func TestSignaturesHaveTheTTLOfWhatTheyCover(t *testing.T) {
+func TestCacheLimitsSignatureTTLToCoveredRecords(t *testing.T) {
 	var c dnshedge.Cache
 	m := question("x.example.", dns.TypeA)
 	m.SetEdns0(1232, true)
@@ -368,7 +368,7 @@ func TestSignaturesHaveTheTTLOfWhatTheyCover(t *testing.T) {
 }
 
 // RFC 8484 §5.1, RFC 2308 §5.
-func TestAgeCountsAgainstTheTTLOfANegativeAnswer(t *testing.T) {
+func TestCacheSubtractsHTTPAgeFromNegativeTTL(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 3600, 300), Header: map[string][]string{"Age": {"290"}}}
@@ -384,7 +384,7 @@ func TestAgeCountsAgainstTheTTLOfANegativeAnswer(t *testing.T) {
 	})
 }
 
-func TestATruncatedAnswerOverAStreamIsAFailure(t *testing.T) {
+func TestClientTreatsTruncatedStreamAnswerAsFailure(t *testing.T) {
 	cut := func(q dnstest.Query) dnstest.Reply {
 		r := good(q)
 		r.Msg.Truncated = true
@@ -403,7 +403,7 @@ func TestATruncatedAnswerOverAStreamIsAFailure(t *testing.T) {
 	}
 }
 
-func TestCachedAddressesTakeTurns(t *testing.T) {
+func TestCacheRotatesAddresses(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), with(
 			"600 CNAME y.example.", "y.example. 600 A 192.0.2.1", "y.example. 600 A 192.0.2.2", "y.example. 600 A 192.0.2.3"))
@@ -433,7 +433,7 @@ func TestCachedAddressesTakeTurns(t *testing.T) {
 	})
 }
 
-func TestAddressesOfDifferentNamesDoNotMix(t *testing.T) {
+func TestCacheKeepsAddressesOfNamesSeparate(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), with("600 CNAME y.example.", "y.example. 600 A 192.0.2.1", "z.example. 600 A 192.0.2.2"))
 		for range 4 {

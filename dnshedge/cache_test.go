@@ -28,7 +28,7 @@ func cached(l *lab, cache *dnshedge.Cache, h dnstest.Handler) (*dnshedge.Client,
 	return l.client(c, l.up("udp", "a")), s
 }
 
-func TestTTLsCountDownOnHits(t *testing.T) {
+func TestCacheCountsTTLsDown(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), with("300 A 192.0.2.1"))
 		r, _ := l.must(c, "x.example.")
@@ -46,7 +46,7 @@ func TestTTLsCountDownOnHits(t *testing.T) {
 	})
 }
 
-func TestTheKeyIsNameTypeClassDOAndCD(t *testing.T) {
+func TestCacheKeyIsNameTypeClassDOAndCD(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), good)
 		ask := func(change func(m *dns.Msg)) {
@@ -86,7 +86,7 @@ func TestTheKeyIsNameTypeClassDOAndCD(t *testing.T) {
 	})
 }
 
-func TestTruncatedAnswersAreNotKept(t *testing.T) {
+func TestCacheStoresNoTruncatedAnswer(t *testing.T) {
 	var c dnshedge.Cache
 	m := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "A 192.0.2.1")
 	m.Truncated = true
@@ -96,7 +96,7 @@ func TestTruncatedAnswersAreNotKept(t *testing.T) {
 	assert.Equal(t, 1, c.Len())
 }
 
-func TestEveryRRsetHasItsOwnTTL(t *testing.T) {
+func TestCacheKeepsTTLOfEachRRset(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), with(
 			"x.example. 600 CNAME y.example.", "y.example. 120 A 192.0.2.1", "y.example. 60 A 192.0.2.2"))
@@ -114,7 +114,7 @@ func TestEveryRRsetHasItsOwnTTL(t *testing.T) {
 	})
 }
 
-func TestTTLsAreClamped(t *testing.T) {
+func TestCacheLimitsTTLs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cache     *dnshedge.Cache
 		ttl, want uint32
@@ -137,7 +137,7 @@ func TestTTLsAreClamped(t *testing.T) {
 	}
 }
 
-func TestATTLOfZeroIsNotKept(t *testing.T) {
+func TestCacheStoresNoAnswerWithTTLZero(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, &dnshedge.Cache{MinTTL: time.Minute}, with("0 A 192.0.2.1"))
 		l.must(c, "x.example.")
@@ -148,7 +148,7 @@ func TestATTLOfZeroIsNotKept(t *testing.T) {
 }
 
 // RFC 2308 §2 and §5.
-func TestNegativeAnswersLiveAsLongAsTheirSOASays(t *testing.T) {
+func TestCacheTakesNegativeTTLFromSOA(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rcode        int
 		ttl, minimum uint32
@@ -190,7 +190,7 @@ func TestNegativeAnswersLiveAsLongAsTheirSOASays(t *testing.T) {
 	}
 }
 
-func TestWithoutSOANegativeAnswersAreNotKept(t *testing.T) {
+func TestCacheStoresNoNegativeAnswerWithoutSOA(t *testing.T) {
 	for _, code := range []int{dns.RcodeNameError, dns.RcodeSuccess} {
 		bubble(t, func(l *lab) {
 			c, s := cached(l, new(dnshedge.Cache), rcode(code))
@@ -202,7 +202,7 @@ func TestWithoutSOANegativeAnswersAreNotKept(t *testing.T) {
 	}
 }
 
-func TestANameThatDoesNotExistHasNoType(t *testing.T) {
+func TestCacheNXDOMAINCoversAllTypes(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
 			if q.Question[0].Name == "nodata.example." {
@@ -225,7 +225,7 @@ func TestANameThatDoesNotExistHasNoType(t *testing.T) {
 	})
 }
 
-func TestAnAliasToNothingIsNegative(t *testing.T) {
+func TestCacheTreatsAliasWithoutTargetAsNegative(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, &dnshedge.Cache{MaxStale: -1}, func(q dnstest.Query) dnstest.Reply {
 			m := dnstest.Negative(q, dns.RcodeNameError, 300, 10)
@@ -245,7 +245,7 @@ func TestAnAliasToNothingIsNegative(t *testing.T) {
 }
 
 // RFC 9520 §3.2.
-func TestFailuresAreKeptBrieflyAndLongerEachTime(t *testing.T) {
+func TestCacheDoublesFailureTTL(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), rcode(dns.RcodeServerFailure))
 		for n, keep := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second} {
@@ -261,7 +261,7 @@ func TestFailuresAreKeptBrieflyAndLongerEachTime(t *testing.T) {
 	})
 }
 
-func TestASilentServersErrorIsKeptBriefly(t *testing.T) {
+func TestCacheStoresTimeoutBriefly(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), drop)
 		_, took, first := l.ask(c, "x.example.")
@@ -277,7 +277,7 @@ func TestASilentServersErrorIsKeptBriefly(t *testing.T) {
 	})
 }
 
-func TestAFailureNeverReplacesAGoodAnswer(t *testing.T) {
+func TestCacheFailureReplacesNoAnswer(t *testing.T) {
 	for name, bad := range map[string]dnstest.Handler{"SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused), "silence": drop} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {
@@ -301,9 +301,9 @@ func TestAFailureNeverReplacesAGoodAnswer(t *testing.T) {
 	}
 }
 
-// TestAFailureOfOneTypeHoldsBackNoOther has a name that does not exist, and servers that fail questions of some types. That the name does
+// TestCacheFailureOfOneTypeDelaysNoOtherType has a name that does not exist, and servers that fail questions of some types. That the name does
 // not exist is kept for all types, and after it has expired, the recheck timer (RFC 8767 §5) is that of the type that failed.
-func TestAFailureOfOneTypeHoldsBackNoOther(t *testing.T) {
+func TestCacheFailureOfOneTypeDelaysNoOtherType(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var asked [dns.TypeAAAA + 1]atomic.Int64
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
@@ -333,7 +333,7 @@ func TestAFailureOfOneTypeHoldsBackNoOther(t *testing.T) {
 }
 
 // RFC 8767 §5.
-func TestAnExpiredAnswerIsGivenAfterTheClientTimer(t *testing.T) {
+func TestCacheServesStaleAfterClientTimer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), script(with("10 A 192.0.2.1"), after(4*time.Second, with("10 A 192.0.2.2"))))
 		l.must(c, "x.example.")
@@ -349,7 +349,7 @@ func TestAnExpiredAnswerIsGivenAfterTheClientTimer(t *testing.T) {
 	})
 }
 
-func TestAnExpiredAnswerIsNotGivenIfTheServersAnswer(t *testing.T) {
+func TestCacheServesFreshAnswerBeforeClientTimer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), script(with("10 A 192.0.2.1"), with("10 A 192.0.2.2")))
 		l.must(c, "x.example.")
@@ -360,7 +360,7 @@ func TestAnExpiredAnswerIsNotGivenIfTheServersAnswer(t *testing.T) {
 	})
 }
 
-func TestStaleAtOnce(t *testing.T) {
+func TestCacheServesStaleAtOnce(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, &dnshedge.Cache{StaleAfter: -1}, script(with("10 A 192.0.2.1"), with("10 A 192.0.2.2")))
 		l.must(c, "x.example.")
@@ -377,7 +377,7 @@ func TestStaleAtOnce(t *testing.T) {
 	})
 }
 
-func TestStaleForADayAtMost(t *testing.T) {
+func TestCacheServesStaleForADayAtMost(t *testing.T) {
 	for limit, cache := range map[time.Duration]*dnshedge.Cache{
 		24 * time.Hour: new(dnshedge.Cache), time.Hour: {MaxStale: time.Hour}, 0: {MaxStale: -1},
 	} {
@@ -398,7 +398,7 @@ func TestStaleForADayAtMost(t *testing.T) {
 	}
 }
 
-func TestAStaleNXDOMAINSaysSo(t *testing.T) {
+func TestCacheMarksStaleNXDOMAIN(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), script(func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 5, 5)}
@@ -416,7 +416,7 @@ func TestAStaleNXDOMAINSaysSo(t *testing.T) {
 	})
 }
 
-func TestAFinalFailureIsNotHiddenByAStaleAnswer(t *testing.T) {
+func TestCacheServesNoStaleAnswerForFinalFailure(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), script(with("10 A 192.0.2.1"), func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), dns.ExtendedErrorCodeDNSBogus)}
@@ -428,7 +428,7 @@ func TestAFinalFailureIsNotHiddenByAStaleAnswer(t *testing.T) {
 	})
 }
 
-func TestPopularAnswersAreRefreshedBeforeTheyExpire(t *testing.T) {
+func TestCacheRefreshesPopularAnswers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), script(with("100 A 192.0.2.1"), with("100 A 192.0.2.2")))
 		l.must(c, "x.example.")
@@ -450,7 +450,7 @@ func TestPopularAnswersAreRefreshedBeforeTheyExpire(t *testing.T) {
 	})
 }
 
-func TestUnpopularAnswersAreNotRefreshed(t *testing.T) {
+func TestCacheRefreshesNoUnpopularAnswer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), with("100 A 192.0.2.1"))
 		l.must(c, "x.example.")
@@ -461,7 +461,7 @@ func TestUnpopularAnswersAreNotRefreshed(t *testing.T) {
 	})
 }
 
-func TestRefreshesAreBounded(t *testing.T) {
+func TestCacheLimitsRefreshes(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), with("100 A 192.0.2.1"))
 		c.Hedge = dnshedge.Hedge{}
@@ -484,7 +484,7 @@ func TestRefreshesAreBounded(t *testing.T) {
 	})
 }
 
-func TestOneQuestionIsInFlightAtATime(t *testing.T) {
+func TestClientSharesOneFlightPerQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), after(100*ms, good))
 		var wg sync.WaitGroup
@@ -502,7 +502,7 @@ func TestOneQuestionIsInFlightAtATime(t *testing.T) {
 	})
 }
 
-func TestAnExchangeOutlivesItsFirstCaller(t *testing.T) {
+func TestClientFlightOutlivesFirstCaller(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), after(500*ms, good))
 		ctx, cancel := context.WithTimeout(background, 100*ms)
@@ -521,7 +521,7 @@ func TestAnExchangeOutlivesItsFirstCaller(t *testing.T) {
 	})
 }
 
-func TestFollowersHonourTheirOwnContexts(t *testing.T) {
+func TestClientFlightCallersKeepTheirContexts(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), after(500*ms, good))
 		var wg sync.WaitGroup
@@ -537,7 +537,7 @@ func TestFollowersHonourTheirOwnContexts(t *testing.T) {
 	})
 }
 
-func TestCopiesComeOutOfTheCache(t *testing.T) {
+func TestCacheReturnsCopies(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), with("A 192.0.2.1", "MX 10 mail.example.", "AAAA 2001:db8::1", "TXT one two", "y.example. SRV 1 2 3 z.example."))
 		first, _ := l.must(c, "x.example.")
@@ -557,7 +557,7 @@ func TestCopiesComeOutOfTheCache(t *testing.T) {
 	})
 }
 
-func TestAnswersOfOneServerAreNotKept(t *testing.T) {
+func TestCacheStoresNoAnswerOfGivenAddress(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), good)
 		at := l.net.Host("a").Addr().String()
@@ -569,7 +569,7 @@ func TestAnswersOfOneServerAreNotKept(t *testing.T) {
 	})
 }
 
-func TestADBitIsForThoseWhoAsk(t *testing.T) {
+func TestClientSetsADOnlyOnRequest(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
 			r := good(q)
@@ -588,7 +588,7 @@ func TestADBitIsForThoseWhoAsk(t *testing.T) {
 	})
 }
 
-func TestPurgeForgetsAllTypesOfAName(t *testing.T) {
+func TestCachePurgeRemovesAllTypes(t *testing.T) {
 	var c dnshedge.Cache
 	for _, name := range []string{"x.example.", "y.example."} {
 		for _, typ := range []uint16{dns.TypeA, dns.TypeTXT} {
@@ -608,7 +608,7 @@ func TestPurgeForgetsAllTypesOfAName(t *testing.T) {
 	assert.True(t, ok)
 }
 
-func TestBadCacheSettingsAreNamed(t *testing.T) {
+func TestCacheReportsInvalidFields(t *testing.T) {
 	for want, cache := range map[string]*dnshedge.Cache{
 		"Cache.MaxBytes is -1":     {MaxBytes: -1},
 		"Cache.MinTTL is -1ns":     {MinTTL: -1},
@@ -631,7 +631,7 @@ func fill(c *dnshedge.Cache, n int) {
 	}
 }
 
-func TestCacheStaysInsideItsBound(t *testing.T) {
+func TestCacheStaysWithinMaxBytes(t *testing.T) {
 	doubles.SkipSimulation(t)
 	if testing.Short() {
 		t.Skip("adds 300,000 entries")
@@ -656,8 +656,8 @@ func TestCacheStaysInsideItsBound(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// heap returns the bytes that are in use.
-// heap returns how much memory is in use, once what ended tests leave behind is collected: cleanups run in goroutines, which a busy machine puts off.
+// heap returns the bytes that are in use. heap returns the memory in use after the garbage of earlier tests is
+// collected: cleanups run in goroutines, which a busy machine puts off.
 func heap() uint64 {
 	var m runtime.MemStats
 	for last, same := uint64(0), 0; same < 3; last = m.HeapAlloc {
@@ -671,7 +671,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-func TestACachedAddressTakes450BytesAtMost(t *testing.T) {
+func TestCacheEntryTakesAtMost450Bytes(t *testing.T) {
 	const entries = 30_000
 	before := heap()
 	c := &dnshedge.Cache{MaxBytes: 1 << 30}
@@ -707,7 +707,7 @@ func (m *model) set(e modelEntry) {
 	m.entries = append(m.entries, e)
 }
 
-// get returns what is left of the answer, or false.
+// get returns the cached answer, or false.
 func (m *model) get(name string, typ uint16, do bool, now time.Time) (left uint32, nx, ok bool) {
 	find := func(match func(e modelEntry) bool) (uint32, bool, bool) {
 		for _, e := range m.entries {
@@ -729,7 +729,7 @@ func (m *model) get(name string, typ uint16, do bool, now time.Time) (left uint3
 	return find(func(e modelEntry) bool { return e.name == name && e.nx }) // nothing is known of the names below: nobody has proved it
 }
 
-func FuzzCacheAgainstAModel(f *testing.F) {
+func FuzzCacheMatchesModel(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 200, 201, 202, 203})
 	f.Add([]byte("the quick brown fox jumps over the lazy dog"))
 	f.Fuzz(func(t *testing.T, steps []byte) {

@@ -137,36 +137,36 @@ type Client struct {
 	// the server before it has failed, is down, or is late. Upstreams get half of Timeout, at most 5 s, before Fallback
 	// is asked. Fallback shares the rest.
 	//
-	// While Upstreams answer other questions, and most questions of the same type, an answer of Fallback is held back
-	// for 5 s, or until Timeout is nearly over. A failure that a healthy server reports, such as a filter or a
-	// validating server, is final: Fallback is not asked.
+	// An answer of Fallback is held back while Upstreams answer other questions, and most questions of the same type.
+	// It is used after 5 s, or when Timeout is nearly over. A failure that a healthy server decides on is final, for
+	// example that of a filter or a validating server: Fallback is not asked.
 	//
 	// Upstreams are down after failures for three names in a row and a failed probe. While all Upstreams are down,
-	// Fallback is asked first. A probe asks for the root's servers, for names that the server was asked before, or for
-	// a caller's name. It does not ask for a caller's name that the order keeps from the server, as from Fallback while
+	// Fallback is asked first. Probes ask for the root's servers, for names that the server was asked before, or for a
+	// caller's name. They do not send a caller's name to servers that must not see it yet, such as Fallback while
 	// Upstreams answer.
 	Fallback []Upstream
 
 	// Exchanger is asked instead of Upstreams and Fallback, which must be empty. It is asked once for each question.
 	// Nil: the servers are asked.
 	//
-	// A Cache stores a SERVFAIL of an Exchanger for 5 s, and for twice as long each time it is repeated, at most 20 s
-	// (RFC 9520 allows 5 minutes). It stores a SERVFAIL of servers for 1 to 5 s.
+	// A Cache stores a SERVFAIL of an Exchanger for 5 s, and twice as long after each repetition, at most 20 s. RFC
+	// 9520 allows 5 minutes. It stores a SERVFAIL of servers for 1 to 5 s.
 	Exchanger Exchanger
 
 	// Routes lists Exchangers that are asked, instead of the servers, about the names in a domain, including the
-	// domain's own name. The longest matching domain applies, and "." matches all names. A nil Exchanger means that the
+	// domain's own name. The longest matching domain applies, and "." matches all names. With a nil Exchanger, the
 	// servers are asked about the domain as if there were no Routes. For the DS records of a domain's own name the
 	// parent domain applies (RFC 4035 §3.1.4.1).
 	//
-	// If an answer without RA ends with an alias, the Client asks for the alias's target by the route of the target's
-	// name, for at most 16 targets. Export omits such an answer.
+	// If an answer without RA ends with an alias, the Client also asks for the alias's target, by the route of the
+	// target. It follows at most 16 targets. Export omits these answers.
 	Routes map[string]Exchanger
 
 	// Hedge says when a hedge is sent.
 	Hedge Hedge
 
-	// Cache stores answers. Nil: no answer is stored. Callers with the same question at the same time share one
+	// Cache stores answers. Nil: no answer is stored. Callers with the same question at the same time share an
 	// exchange, with or without a Cache. The exception is an answer that is not stored: a caller whose context ends
 	// before Timeout then has its own exchange.
 	Cache *Cache

@@ -24,7 +24,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-func TestAllServersDeadIsAClearErrorInTime(t *testing.T) {
+func TestClientReportsDeadServersWithinTimeout(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c := l.client(&dnshedge.Client{Timeout: 3 * time.Second}, l.up("udp", "a"), l.up("tcp", "b"))
 		for _, h := range []string{"a", "b"} {
@@ -42,7 +42,7 @@ func TestAllServersDeadIsAClearErrorInTime(t *testing.T) {
 	})
 }
 
-func TestAnErrorNamesTheServerThatFailed(t *testing.T) {
+func TestClientErrorNamesFailedServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("b", drop) // and nothing at a
 		c := l.client(off(), l.up("udp", "a"), l.up("udp", "b"))
@@ -54,7 +54,7 @@ func TestAnErrorNamesTheServerThatFailed(t *testing.T) {
 	})
 }
 
-func TestBadSettingsAreNamed(t *testing.T) {
+func TestClientReportsInvalidFields(t *testing.T) {
 	for want, c := range map[string]*dnshedge.Client{
 		"Client.Timeout is -1ns":            {Timeout: -1},
 		"Client.MaxInFlight is -1":          {MaxInFlight: -1},
@@ -88,7 +88,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 	}
 }
 
-func TestAClosedClientSaysSo(t *testing.T) {
+func TestClientReportsThatItIsClosed(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -102,7 +102,7 @@ func TestAClosedClientSaysSo(t *testing.T) {
 	}
 }
 
-func TestCloseEndsWhatWaits(t *testing.T) {
+func TestClientCloseEndsWaitingExchanges(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", drop)
@@ -115,7 +115,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeftWhenAClientIsClosed(t *testing.T) {
+func TestClientCloseLeavesNoGoroutineOrSocket(t *testing.T) {
 	// A bubble does not end while a goroutine of it lives.
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
@@ -134,7 +134,7 @@ func TestNothingIsLeftWhenAClientIsClosed(t *testing.T) {
 	}
 }
 
-func TestErrorsAreTheTransportsOwn(t *testing.T) {
+func TestClientErrorsWrapTransportErrors(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
 		_, _, err := l.ask(c, "x.example.")
@@ -145,7 +145,7 @@ func TestErrorsAreTheTransportsOwn(t *testing.T) {
 	})
 }
 
-func TestAddressesAskedAloneAreRemembered(t *testing.T) {
+func TestClientReusesServersOfGivenAddresses(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", good)
 		c := l.client(&dnshedge.Client{})
@@ -173,7 +173,7 @@ func TestAddressesAskedAloneAreRemembered(t *testing.T) {
 	})
 }
 
-func TestTheResponseIsTheCallersOwn(t *testing.T) {
+func TestClientResponseIsNotShared(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(off(), l.up("udp", "a"))
@@ -194,7 +194,7 @@ func TestTheResponseIsTheCallersOwn(t *testing.T) {
 	})
 }
 
-func TestAHostNameIsDialledAsItIs(t *testing.T) {
+func TestClientPassesHostNameToDialer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(off())
@@ -207,7 +207,7 @@ func TestAHostNameIsDialledAsItIs(t *testing.T) {
 	})
 }
 
-func TestOnlyPlainQueriesAreRepeated(t *testing.T) {
+func TestClientRepeatsOnlyQueries(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", drop)
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
@@ -225,7 +225,7 @@ func TestOnlyPlainQueriesAreRepeated(t *testing.T) {
 	})
 }
 
-func TestTransfersAndSignedMessagesAreRefused(t *testing.T) {
+func TestClientRejectsTransfersAndSignedMessages(t *testing.T) {
 	c := new(dnshedge.Client)
 	defer c.Close()
 	_, _, err := c.Exchange(question("example.", dns.TypeAXFR), "127.0.0.1:1")
@@ -243,7 +243,7 @@ func TestTransfersAndSignedMessagesAreRefused(t *testing.T) {
 }
 
 // Every address leads to the same server.
-func TestServersAskedByTheirAddressAreForgotten(t *testing.T) {
+func TestClientForgetsServersOfGivenAddresses(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -281,7 +281,7 @@ func TestServersAskedByTheirAddressAreForgotten(t *testing.T) {
 }
 
 // A question may be put to the second of them after the first one has failed.
-func TestServersOfTheSystemAreNotForgottenWhileAQuestionIsUnderWay(t *testing.T) {
+func TestClientKeepsSystemServersDuringQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		fails := false
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -319,7 +319,7 @@ func TestServersOfTheSystemAreNotForgottenWhileAQuestionIsUnderWay(t *testing.T)
 	})
 }
 
-func TestAServerThatIsGivenTwiceIsOne(t *testing.T) {
+func TestClientMergesDuplicateUpstreams(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", rcode(dns.RcodeServerFailure))
 		c := l.client(new(dnshedge.Client), l.up("udp", "a"), l.up("udp", "a"))

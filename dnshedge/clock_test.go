@@ -10,7 +10,7 @@ import (
 )
 
 // A machine that sleeps is one whose time of day goes on while nothing else does.
-func TestAnswersGrowOlderWhileTheMachineSleeps(t *testing.T) {
+func TestCoarseClockCountsSleep(t *testing.T) {
 	for name, test := range map[string]struct {
 		jump time.Duration
 		kept bool

@@ -207,7 +207,7 @@ func (c *course) race(t *testing.T, all []contender, upstream string, rounds int
 
 // All take turns on each course. What a question costs in processor time does not depend on what else the machine does, or
 // little. The table has medians, also of each round's ratios.
-func TestTheForwarderCostsWhatItsPeersCost(t *testing.T) {
+func TestForwarderCostsNoMoreThanPeers(t *testing.T) {
 	if testing.Short() || doubles.RaceEnabled {
 		t.Skip("builds a program without the race detector, and measures its processes")
 	}

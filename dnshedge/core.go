@@ -387,8 +387,8 @@ func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedA
 // isCacheable reports whether answers to q are cached.
 func (c *core) isCacheable(q *wire.Query) bool { return c.conf.Cache != nil && q.Cacheable() }
 
-// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. The exchange of such a caller divides
-// its time differently between servers.
+// hasShortDeadline reports whether the deadline of ctx is less than Timeout away. An exchange with a shorter deadline
+// divides its time differently between servers.
 func (c *core) hasShortDeadline(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < c.timeout()
@@ -590,12 +590,12 @@ func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.Standard() && r.answer.Outcome == wire.Failure
 }
 
-// isFinalFailure reports whether the result is a failure in place of which no expired answer may be served.
+// isFinalFailure reports whether the result is a failure that an expired answer must not replace.
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
 // limitTTL limits the TTLs of the answer, after which it may be shared. It returns how long c may store the answer; c
-// may be nil. The result is 0 for an error, and for an answer with a part from the hosts file, because the file may
-// change before the TTLs end.
+// may be nil. The result is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the
+// file may change before the TTLs end.
 func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	if r.err != nil {
 		return 0
@@ -694,9 +694,9 @@ func (f *flightGroup) finishFlight(mine *sharedFlight, r *result) {
 
 const maxTargets = 16 // limit of alias targets that are followed for one question
 
-// followAliases completes an answer by route that ends with an alias. A server that knows only its own zones returns
-// such an answer (RFC 1034 §5.3.3). The target is asked for by the route of its own name. The origins of the targets
-// are added to from.
+// followAliases completes an answer by route that ends with an alias, as returned by a server that knows its own zones
+// only (RFC 1034 §5.3.3). The target is asked for by the route of its own name. The origins of the targets are added to
+// from.
 //
 // If a target cannot be resolved, or the aliases form a loop, the result is SERVFAIL. If asking for a target ends with
 // an error, that error is the result.

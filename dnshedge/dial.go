@@ -26,9 +26,11 @@ var (
 // Dial returns an in-process connection to the Client, for the Dial field of a net.Resolver. It opens no socket.
 // Network and address only appear as the connection's remote address and in its errors.
 //
-// Questions are written and responses are read with the framing of TCP (RFC 1035 §4.2.2), even if network is udp, so
-// that no response is truncated. A connection may have 128 questions in flight. They end with ctx, which Go's resolver
-// cancels when it has its answer, and with Close. If a question cannot be answered, the next Read returns the error.
+// Questions are written and responses are read with the framing of TCP (RFC 1035 §4.2.2), even if network is udp. So no
+// response is truncated.
+//
+// A connection may have 128 questions in flight. They end with ctx, which Go's resolver cancels when it has its answer,
+// and with Close. If a question cannot be answered, the next Read returns the error.
 func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	core, err := c.init()
 	if err != nil {

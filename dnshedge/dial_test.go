@@ -49,7 +49,7 @@ func (l *lab) dial(c *dnshedge.Client, ctx context.Context) net.Conn {
 	return k
 }
 
-func TestAConnIsAStream(t *testing.T) {
+func TestConnIsStream(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(off(), l.up("udp", "a"))
@@ -71,7 +71,7 @@ func TestAConnIsAStream(t *testing.T) {
 	})
 }
 
-func TestAConnAnswersManyQuestions(t *testing.T) {
+func TestConnAnswersManyQuestions(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(off(), l.up("udp", "a"))
@@ -93,7 +93,7 @@ func TestAConnAnswersManyQuestions(t *testing.T) {
 	})
 }
 
-func TestDeadlinesOfAConn(t *testing.T) {
+func TestConnHonorsDeadlines(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", after(time.Second, good))
 		c := l.client(off(), l.up("udp", "a"))
@@ -139,7 +139,7 @@ func TestDeadlinesOfAConn(t *testing.T) {
 	})
 }
 
-func TestCloseOfAConnEndsReadsAndQuestions(t *testing.T) {
+func TestConnCloseEndsReadsAndQuestions(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		c := l.client(off(), l.up("udp", "a"))
@@ -165,7 +165,7 @@ func TestCloseOfAConnEndsReadsAndQuestions(t *testing.T) {
 	})
 }
 
-func TestTheDialsContextEndsAConn(t *testing.T) {
+func TestConnEndsWithDialContext(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		c := l.client(off(), l.up("udp", "a"))
@@ -184,7 +184,7 @@ func TestTheDialsContextEndsAConn(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoQuestionIsAnErrorOfWrite(t *testing.T) {
+func TestConnWriteRejectsInvalidQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c := l.client(off(), l.up("udp", "a"))
 		response := question("x.", dns.TypeA)
@@ -207,7 +207,7 @@ func TestWhatIsNoQuestionIsAnErrorOfWrite(t *testing.T) {
 	})
 }
 
-func TestConcurrentUseOfAConn(t *testing.T) {
+func TestConnAllowsConcurrentUse(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(off(), l.up("udp", "a"))
@@ -228,7 +228,7 @@ func TestConcurrentUseOfAConn(t *testing.T) {
 	})
 }
 
-func TestTheResolverAnswersAsGosOwn(t *testing.T) {
+func TestResolverMatchesGoResolver(t *testing.T) {
 	s := &dnstest.Server{Handler: zone}
 	at := "127.0.0.1:" + freePorts(t, 1)[0]
 	pc, err := net.ListenPacket("udp", at)
@@ -290,7 +290,7 @@ func TestTheResolverAnswersAsGosOwn(t *testing.T) {
 	}
 }
 
-func TestAResolverWhoseServersAreSilentTimesOut(t *testing.T) {
+func TestResolverTimesOutWithSilentServers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		c := l.client(off(), l.up("udp", "a"))
@@ -305,7 +305,7 @@ func TestAResolverWhoseServersAreSilentTimesOut(t *testing.T) {
 	})
 }
 
-func TestAnUpstreamsNameIsNotResolvedThroughItself(t *testing.T) {
+func TestClientDoesNotResolveUpstreamThroughItself(t *testing.T) {
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Net: "tcp", Addr: "dns.example:53"}}}
 	c.Dialer = &net.Dialer{Resolver: c.Resolver()}
 	defer c.Close()

@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 )
 
-// A Dialer opens connections. *net.Dialer is one.
+// A Dialer opens connections. It is implemented by *net.Dialer.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -156,7 +156,7 @@ func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 // proven that it has the others.
 func pinCertificate(t *tls.Config, keys []string) {
 	if _, err := netip.ParseAddr(t.ServerName); err == nil {
-		t.InsecureSkipVerify = true // the pin is what identifies the server
+		t.InsecureSkipVerify = true // the pin identifies the server
 	}
 	check := t.VerifyConnection
 	t.VerifyConnection = func(s tls.ConnectionState) error {

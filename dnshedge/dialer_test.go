@@ -33,7 +33,7 @@ func loopbackAddress(n *atomic.Int64) dnstest.Handler {
 	}
 }
 
-func TestAnotherClientMayResolveAnUpstreamsName(t *testing.T) {
+func TestDialerLetsOtherClientResolveUpstream(t *testing.T) {
 	var n atomic.Int64
 	other := &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", loopbackAddress(&n))}}
 	defer other.Close()
@@ -44,7 +44,7 @@ func TestAnotherClientMayResolveAnUpstreamsName(t *testing.T) {
 	assert.Equal(t, "192.0.2.1", addr(r))
 }
 
-func TestClientsThatNeedEachOtherForTheirNamesSaySo(t *testing.T) {
+func TestClientReportsBootstrapLoop(t *testing.T) {
 	var a, b *dnshedge.Client
 	through := func(c **dnshedge.Client) *net.Dialer {
 		return &net.Dialer{Resolver: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -62,7 +62,7 @@ func TestClientsThatNeedEachOtherForTheirNamesSaySo(t *testing.T) {
 	assert.Less(t, time.Since(start), 5*time.Second)
 }
 
-func TestANamedUpstreamIsLookedUpOnceAMinute(t *testing.T) {
+func TestDialerResolvesUpstreamOnceAMinute(t *testing.T) {
 	var n atomic.Int64
 	boot := local(t, "udp", loopbackAddress(&n))
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -77,7 +77,7 @@ func TestANamedUpstreamIsLookedUpOnceAMinute(t *testing.T) {
 	assert.LessOrEqual(t, n.Load(), int64(8))
 }
 
-func TestCloseDoesNotWaitForQuestionsOfAConnection(t *testing.T) {
+func TestClientCloseDoesNotWaitForConnQuestions(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		c := l.client(off(), l.up("udp", "a"))

@@ -78,7 +78,7 @@ func TestClientClosesFurtherHTTPSConnectionsWhenIdle(t *testing.T) {
 
 // A server allows few streams, and no more connections than the Client opens at most: what it can answer is answered, and the
 // rest fails soon.
-func TestClientFailsAtOnceWhatAnHTTPSServerCannotAnswerInTime(t *testing.T) {
+func TestClientFailsAtOnceWithoutFreeHTTPSStream(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := &dnstest.Server{Handler: after(800*ms, good), Streams: 2}
 		o := openHTTPS(l, s, "a")
@@ -92,7 +92,7 @@ func TestClientFailsAtOnceWhatAnHTTPSServerCannotAnswerInTime(t *testing.T) {
 }
 
 // A server that takes one connection of a client answers over that one.
-func TestClientUsesTheHTTPSConnectionsThatItGets(t *testing.T) {
+func TestClientUsesSingleHTTPSConnectionOfServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := &dnstest.Server{Handler: after(800*ms, good)}
 		o := openHTTPS(l, s, "a")
@@ -103,7 +103,7 @@ func TestClientUsesTheHTTPSConnectionsThatItGets(t *testing.T) {
 }
 
 // A caller gives up while its question opens a further connection, which other questions then use.
-func TestClientOpensAnHTTPSConnectionWhoseFirstCallerGivesUp(t *testing.T) {
+func TestClientKeepsHTTPSDialAfterFirstCallerLeaves(t *testing.T) {
 	bubble(t, func(l *lab) {
 		o := openHTTPS(l, &dnstest.Server{Handler: after(800*ms, good), Streams: 1}, "a")
 		c := l.client(off(), l.up("https", "a"))
@@ -123,8 +123,9 @@ func TestClientOpensAnHTTPSConnectionWhoseFirstCallerGivesUp(t *testing.T) {
 	})
 }
 
-// Callers give up again and again while the server ignores further connections. Each of them waits for one, and the others are answered.
-func TestClientWaitsOnceForAnHTTPSConnectionThatIsIgnored(t *testing.T) {
+// Callers give up again and again while the server ignores further connections. Each caller waits for one connection,
+// and the other callers are answered.
+func TestClientWaitsOnceForIgnoredHTTPSConnection(t *testing.T) {
 	bubble(t, func(l *lab) {
 		o := openHTTPS(l, &dnstest.Server{Handler: after(200*ms, good), Streams: 1}, "a")
 		c := off()
@@ -157,7 +158,7 @@ func TestClientWaitsOnceForAnHTTPSConnectionThatIsIgnored(t *testing.T) {
 	})
 }
 
-// hangingDialer opens a number of connections. Those after them hang until ctx ends.
+// hangingDialer opens a number of connections. Later dials hang until ctx ends.
 type hangingDialer struct {
 	dnshedge.Dialer
 	free int64
@@ -172,7 +173,7 @@ func (d *hangingDialer) DialContext(ctx context.Context, network, address string
 	return d.Dialer.DialContext(ctx, network, address)
 }
 
-// loadedListener is a listener that counts its open connections. It closes those above its limit at once.
+// loadedListener is a listener that counts its open connections. It closes connections above its limit at once.
 type loadedListener struct {
 	net.Listener
 	limit      int64 // 0: none

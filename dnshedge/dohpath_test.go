@@ -14,7 +14,7 @@ import (
 )
 
 // A path may begin with two slashes, and have escapes (RFC 3986 §3.3).
-func TestUpstreamIsAskedForItsPathAsItIsWritten(t *testing.T) {
+func TestUpstreamPathIsSentUnchanged(t *testing.T) {
 	var asked string
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path, _, _ := strings.Cut(r.RequestURI, "?")
@@ -37,7 +37,7 @@ func TestUpstreamIsAskedForItsPathAsItIsWritten(t *testing.T) {
 	}
 }
 
-func TestUpstreamWithoutPathOfURLIsRefused(t *testing.T) {
+func TestUpstreamRejectsInvalidPath(t *testing.T) {
 	for _, path := range []string{"q", "/%zz", "/q?dns=1", "/q#x"} {
 		c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Net: "https", Addr: "192.0.2.1:443", Path: path}}}
 		require.ErrorContains(t, c.Validate(), "Path", path)

@@ -30,7 +30,7 @@ func (l *lab) withDO(c *dnshedge.Client, name string) *dns.Msg {
 	return r
 }
 
-func TestOneFORMERRDoesNotTurnEDNSOffForGood(t *testing.T) {
+func TestClientKeepsEDNSAfterOneFORMERR(t *testing.T) {
 	for name, code := range map[string]int{"FORMERR": dns.RcodeFormatError, "NOTIMP": dns.RcodeNotImplemented} {
 		bubble(t, func(l *lab) {
 			var opt *dns.OPT
@@ -55,7 +55,7 @@ func TestOneFORMERRDoesNotTurnEDNSOffForGood(t *testing.T) {
 	}
 }
 
-func TestEDNSIsNotLeftOutWithoutProof(t *testing.T) {
+func TestClientDropsEDNSOnlyWithProof(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var opt *dns.OPT
 		l.serve("a", lastOPT(&opt, script(rcode(dns.RcodeFormatError), rcode(dns.RcodeFormatError), good)))
@@ -67,7 +67,7 @@ func TestEDNSIsNotLeftOutWithoutProof(t *testing.T) {
 	})
 }
 
-func TestACallersBadOptionTurnsEDNSOffForNobody(t *testing.T) {
+func TestClientKeepsEDNSAfterBadCallerOption(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var opt *dns.OPT
 		l.serve("a", lastOPT(&opt, func(q dnstest.Query) dnstest.Reply {
@@ -90,7 +90,7 @@ func TestACallersBadOptionTurnsEDNSOffForNobody(t *testing.T) {
 	})
 }
 
-func TestAnExtendedResponseCodeIsAFailure(t *testing.T) {
+func TestClientTreatsExtendedRcodeAsFailure(t *testing.T) {
 	for _, network := range []string{"udp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", rcode(dns.RcodeBadVers))
@@ -108,7 +108,7 @@ func TestAnExtendedResponseCodeIsAFailure(t *testing.T) {
 	}
 }
 
-func TestOptionsOfACallerArePassedBothWays(t *testing.T) {
+func TestClientPassesOptionsBothWays(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var opt *dns.OPT
 		l.serve("a", lastOPT(&opt, func(q dnstest.Query) dnstest.Reply {
@@ -147,7 +147,7 @@ func TestOptionsOfACallerArePassedBothWays(t *testing.T) {
 	})
 }
 
-func TestAnUnknownVersionOfEDNSIsAnsweredAsSuch(t *testing.T) {
+func TestServerAnswersUnknownEDNSVersionWithBADVERS(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", good)
 		c := l.client(off(), l.up("udp", "a"))
@@ -175,7 +175,7 @@ func codes(opt *dns.OPT) (out []uint16) {
 }
 
 // RFC 7871 §7.1.1.
-func TestAMalformedSubnetOfAClientGoesNoFurther(t *testing.T) {
+func TestServerRejectsMalformedClientSubnet(t *testing.T) {
 	good4 := []byte{0, 1, 24, 0, 198, 51, 100}
 	for name, options := range map[string][][]byte{
 		"too short":                  {{0, 1, 24}},

@@ -114,7 +114,7 @@ func goAway(handled, closes bool) func(*http2.Framer, uint32, int) bool {
 }
 
 // The first three connections end in every way that there is before an answer (RFC 7766 section 6.2.4).
-func TestClientAsksAgainAfterConnectionsThatEnd(t *testing.T) {
+func TestClientRetriesAfterConnectionEnds(t *testing.T) {
 	atOnce := func(net.Conn) {}
 	inHandshake := func(c net.Conn) { _, _ = c.Read(make([]byte, 5)) }
 	dot := serverTLS("dot")
@@ -174,7 +174,7 @@ func (l *lab) serveEnding(host, network string, first int64, end func(net.Conn))
 }
 
 // A kernel resets the first connections, before or after the query.
-func TestClientAsksAgainAfterConnectionsThatAreReset(t *testing.T) {
+func TestClientRetriesAfterConnectionReset(t *testing.T) {
 	for name, end := range map[string]func(net.Conn){"before": func(net.Conn) {}, "after": func(c net.Conn) { _ = readQuery(c) }} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -198,7 +198,7 @@ func TestClientAsksAgainAfterConnectionsThatAreReset(t *testing.T) {
 }
 
 // One of two servers always ends its connections.
-func TestClientAsksTheOtherServerWhenOneEndsItsConnections(t *testing.T) {
+func TestClientFailsOverWhenConnectionsEnd(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		for _, order := range []dnshedge.Order{dnshedge.OrderAuto, dnshedge.OrderStrict} {
 			bubble(t, func(l *lab) {
@@ -218,7 +218,7 @@ func TestClientAsksTheOtherServerWhenOneEndsItsConnections(t *testing.T) {
 }
 
 // A server has said that it cannot answer, and another one is unavailable: that is told at once.
-func TestClientDoesNotWaitWhenAServerHasFailed(t *testing.T) {
+func TestClientReturnsFailureWithoutWaiting(t *testing.T) {
 	for name, bad := range map[string]dnstest.Handler{
 		"ends": func(dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} },
 		"503":  func(dnstest.Query) dnstest.Reply { return dnstest.Reply{Status: http.StatusServiceUnavailable} },
@@ -240,7 +240,7 @@ func TestClientDoesNotWaitWhenAServerHasFailed(t *testing.T) {
 }
 
 // A question that ends its connection is asked again over connections of its own, and not for as long as it has time.
-func TestAQuestionThatIsAskedAgainEndsNoConnectionOfOthers(t *testing.T) {
+func TestClientRepeatsQuestionOnSeparateConnection(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			var ends atomic.Int64
@@ -276,7 +276,7 @@ func TestAQuestionThatIsAskedAgainEndsNoConnectionOfOthers(t *testing.T) {
 	}
 }
 
-func TestClientReadsTheDateOfRetryAfter(t *testing.T) {
+func TestClientParsesRetryAfterDate(t *testing.T) {
 	for _, tc := range []struct {
 		in      time.Duration
 		took    time.Duration // at most

@@ -22,7 +22,7 @@ import (
 
 var path20 = netsim.Profile{Delay: netsim.Constant(10 * ms)}
 
-func TestALostPacketCostsTheLossDelay(t *testing.T) {
+func TestClientHedgesLostPacketAfterLossDelay(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
@@ -39,7 +39,7 @@ func TestALostPacketCostsTheLossDelay(t *testing.T) {
 	})
 }
 
-func TestNothingIsKnownColdSoTheDelayIsLong(t *testing.T) {
+func TestClientUsesLongDelayBeforeFirstMeasurement(t *testing.T) {
 	for network, want := range map[string]time.Duration{"udp": 120 * ms, "tcp": 340 * ms} {
 		bubble(t, func(l *lab) {
 			l.serve("a", script(drop, good))
@@ -50,7 +50,7 @@ func TestNothingIsKnownColdSoTheDelayIsLong(t *testing.T) {
 	}
 }
 
-func TestQuestionsOfHedgesAndOfThoseWhoForbidItAreNotHedged(t *testing.T) {
+func TestClientDoesNotHedgeQuestionsOfHedgesOrWithoutHedging(t *testing.T) {
 	for name, asked := range map[string]race.Overrides{"asked for a hedge": {Hedge: 1}, "forbidden": {Never: true}} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", script(drop, good))
@@ -68,7 +68,7 @@ func TestQuestionsOfHedgesAndOfThoseWhoForbidItAreNotHedged(t *testing.T) {
 	}
 }
 
-func TestAHedgeGoesToAnotherServerWhereThereIsOne(t *testing.T) {
+func TestHedgeGoesToAnotherServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		b := l.serve("b", good)
@@ -79,7 +79,7 @@ func TestAHedgeGoesToAnotherServerWhereThereIsOne(t *testing.T) {
 	})
 }
 
-func TestAFrozenConnectionIsSurvivedByTheHedge(t *testing.T) {
+func TestHedgeAvoidsFrozenConnection(t *testing.T) {
 	// The hedge has a connection of its own: a handshake and a round trip.
 	for network, handshakes := range map[string]time.Duration{"tcp": 1, "tls": 2, "https": 2} {
 		t.Run(network, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAFrozenConnectionIsSurvivedByTheHedge(t *testing.T) {
 	}
 }
 
-func TestAFailureFiresTheNextServerAtOnceAndForFree(t *testing.T) {
+func TestFailoverIsImmediateAndFree(t *testing.T) {
 	lame := func(q dnstest.Query) dnstest.Reply {
 		m := dnstest.Answer(q)
 		m.RecursionAvailable = false
@@ -144,7 +144,7 @@ func TestAFailureFiresTheNextServerAtOnceAndForFree(t *testing.T) {
 	}
 }
 
-func TestIfAllFailTheFirstFailureIsReturned(t *testing.T) {
+func TestClientReturnsFirstFailureIfAllFail(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", rcode(dns.RcodeServerFailure))
 		l.serve("b", rcode(dns.RcodeRefused))
@@ -154,7 +154,7 @@ func TestIfAllFailTheFirstFailureIsReturned(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatServersGaveBeatsNoAnswer(t *testing.T) {
+func TestClientPrefersFailureResponseToError(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("b", rcode(dns.RcodeServerFailure))
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"), l.up("udp", "b"))
@@ -163,7 +163,7 @@ func TestAnAnswerThatServersGaveBeatsNoAnswer(t *testing.T) {
 	})
 }
 
-func TestANameOrTypeThatDoesNotExistWins(t *testing.T) {
+func TestClientAcceptsNegativeAnswers(t *testing.T) {
 	for _, code := range []int{dns.RcodeNameError, dns.RcodeSuccess} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -179,7 +179,7 @@ func TestANameOrTypeThatDoesNotExistWins(t *testing.T) {
 	}
 }
 
-func TestAFailureByDNSSECOrAPolicyIsFinal(t *testing.T) {
+func TestClientTreatsDNSSECAndPolicyFailuresAsFinal(t *testing.T) {
 	for code := range uint16(30) {
 		want := slices.Contains([]uint16{1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 15, 16, 17, 27}, code)
 		bubble(t, func(l *lab) {
@@ -202,7 +202,7 @@ func TestAFailureByDNSSECOrAPolicyIsFinal(t *testing.T) {
 	}
 }
 
-func TestLosersAreAbandonedNotCancelled(t *testing.T) {
+func TestClientAbandonsLosersWithoutCancelling(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(after(300*ms, good)))
 		l.serve("b", good)
@@ -217,7 +217,7 @@ func TestLosersAreAbandonedNotCancelled(t *testing.T) {
 	})
 }
 
-func TestHedgesStayInsideTheBudget(t *testing.T) {
+func TestHedgesStayWithinBudget(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
@@ -236,7 +236,7 @@ func TestHedgesStayInsideTheBudget(t *testing.T) {
 	})
 }
 
-func TestHedgesPerSecondAreBounded(t *testing.T) {
+func TestHedgesPerSecondAreLimited(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", after(150*ms, good))
 		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{MaxHedgesPerSecond: 1, BudgetPercent: 100}}, l.up("udp", "a"))
@@ -249,7 +249,7 @@ func TestHedgesPerSecondAreBounded(t *testing.T) {
 	})
 }
 
-func TestAnOutageDoesNotMultiplyQueries(t *testing.T) {
+func TestOutageDoesNotMultiplyQueries(t *testing.T) {
 	bubble(t, func(l *lab) {
 		for _, h := range []string{"a", "b"} {
 			l.serve(h, drop)
@@ -272,7 +272,7 @@ func TestAnOutageDoesNotMultiplyQueries(t *testing.T) {
 	})
 }
 
-func TestASilentServerIsAskedLastUntilItAnswersAProbe(t *testing.T) {
+func TestClientAsksSilentServerLastUntilProbeAnswered(t *testing.T) {
 	bubble(t, func(l *lab) {
 		a := l.serve("a", good)
 		l.serve("b", after(30*ms, good))
@@ -302,7 +302,7 @@ func TestASilentServerIsAskedLastUntilItAnswersAProbe(t *testing.T) {
 	})
 }
 
-func TestSilentServersTakeTurnsUntilOneIsBack(t *testing.T) {
+func TestClientRotatesSilentServers(t *testing.T) {
 	for name, fallback := range map[string]bool{"of a group": false, "of the fallback": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {
@@ -340,7 +340,7 @@ func TestSilentServersTakeTurnsUntilOneIsBack(t *testing.T) {
 
 // One of two servers is silent about all names, and the other about one that is asked again and again, so that its timeout is longer than
 // a question has time.
-func TestAServerIsAskedInTimeAfterANameThatItIsSilentAbout(t *testing.T) {
+func TestClientAsksServerAgainAfterSilentName(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", about("broken.example.", drop, good))
 		l.serve("b", drop)
@@ -357,7 +357,7 @@ func TestAServerIsAskedInTimeAfterANameThatItIsSilentAbout(t *testing.T) {
 	})
 }
 
-func TestADeadServerOfTwoDoesNotShowAfterASecond(t *testing.T) {
+func TestClientHidesDeadServerAfterASecond(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("b", good)
 		l.link("a", netsim.Profile{BlackHole: true})
@@ -375,7 +375,7 @@ func TestADeadServerOfTwoDoesNotShowAfterASecond(t *testing.T) {
 	})
 }
 
-func TestTheNearestServerComesFirst(t *testing.T) {
+func TestClientAsksNearestServerFirst(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", after(60*ms, good))
 		b := l.serve("b", good)
@@ -390,7 +390,7 @@ func TestTheNearestServerComesFirst(t *testing.T) {
 	})
 }
 
-func TestOffStillSendsAgain(t *testing.T) {
+func TestHedgeOffStillRetransmits(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(drop, drop, good))
 		c := l.client(off(), l.up("udp", "a"))
@@ -402,7 +402,7 @@ func TestOffStillSendsAgain(t *testing.T) {
 	})
 }
 
-func TestTheFourthTimeAQuestionGoesOverTCP(t *testing.T) {
+func TestClientSendsFourthQueryOverTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var mu sync.Mutex
 		var nets []string
@@ -423,7 +423,7 @@ func TestTheFourthTimeAQuestionGoesOverTCP(t *testing.T) {
 	})
 }
 
-func TestFixedHedgesWithoutABudget(t *testing.T) {
+func TestHedgeFixedNeedsNoBudget(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: 10 * ms}}, l.up("udp", "a"))
@@ -436,7 +436,7 @@ func TestFixedHedgesWithoutABudget(t *testing.T) {
 	})
 }
 
-func TestHedgesThatDoNotWinBecomeRare(t *testing.T) {
+func TestHedgesBecomeRareWithoutWins(t *testing.T) {
 	// One server, and a twelfth of the names takes it 200 ms: a hedge is of no use.
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -459,7 +459,7 @@ func TestHedgesThatDoNotWinBecomeRare(t *testing.T) {
 	})
 }
 
-func TestUniformlySlowServersAreNotHedged(t *testing.T) {
+func TestClientDoesNotHedgeUniformlySlowServers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
@@ -501,7 +501,7 @@ func deviation(took []time.Duration) time.Duration {
 	return time.Duration(math.Sqrt(squares / float64(len(took))))
 }
 
-func TestTheTailShrinks(t *testing.T) {
+func TestHedgingShrinksTail(t *testing.T) {
 	doubles.SkipSimulation(t)
 	const n = 5050
 	steady := netsim.Uniform(9500*time.Microsecond, 10500*time.Microsecond)

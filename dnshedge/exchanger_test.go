@@ -41,7 +41,7 @@ func (e *exchanger) ExchangeContext(_ context.Context, m *dns.Msg, address strin
 	return dnstest.Answer(dnstest.Query{Msg: m}, "60 A "+e.addr), time.Millisecond, nil
 }
 
-func TestAnExchangerIsAskedInsteadOfServers(t *testing.T) {
+func TestClientAsksExchangerInsteadOfServers(t *testing.T) {
 	e := &exchanger{addr: "192.0.2.9"}
 	c := &dnshedge.Client{Exchanger: e, Cache: new(dnshedge.Cache)}
 	defer c.Close()
@@ -66,8 +66,9 @@ func (f contextsOf) ExchangeContext(ctx context.Context, m *dns.Msg, _ string) (
 	return dnstest.Answer(dnstest.Query{Msg: m}, "60 A 192.0.2.9"), time.Millisecond, nil
 }
 
-// What the caller allows is for the question, and not for what an Exchanger does to answer it, such as a POST.
-func TestR3AnExchangerIsNotAllowedWhatTheQuestionIs(t *testing.T) {
+// A permission of the caller applies to the question. It does not apply to requests that an Exchanger sends to answer
+// it, such as a POST.
+func TestClientPassesNoCallOverridesToExchanger(t *testing.T) {
 	var seen []race.Overrides
 	c := &dnshedge.Client{Exchanger: contextsOf(func(ctx context.Context) { seen = append(seen, race.OverridesFrom(ctx)) })}
 	defer c.Close()
@@ -79,7 +80,7 @@ func TestR3AnExchangerIsNotAllowedWhatTheQuestionIs(t *testing.T) {
 	}
 }
 
-func TestAnExchangersErrorIsTheCause(t *testing.T) {
+func TestClientErrorWrapsExchangerError(t *testing.T) {
 	e := &exchanger{err: net.ErrClosed}
 	c := &dnshedge.Client{Exchanger: e}
 	defer c.Close()
@@ -89,7 +90,7 @@ func TestAnExchangersErrorIsTheCause(t *testing.T) {
 	assert.EqualValues(t, 1, c.Stats().Failures)
 }
 
-func TestAnExchangerMustAnswerTheQuestion(t *testing.T) {
+func TestClientRejectsExchangerResponseToOtherQuestion(t *testing.T) {
 	for want, reply := range map[string]func(*dns.Msg) *dns.Msg{
 		"neither a response nor an error": func(*dns.Msg) *dns.Msg { return nil },
 		"another ID":                      func(m *dns.Msg) *dns.Msg { m.Id++; return m },
@@ -108,7 +109,7 @@ func (f exchangeFunc) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (
 	return f(m), 0, nil
 }
 
-func TestTheLongestRouteIsTaken(t *testing.T) {
+func TestClientUsesLongestRoute(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		corp, deep := &exchanger{addr: "192.0.2.2"}, &exchanger{addr: "192.0.2.3"}
@@ -126,7 +127,7 @@ func TestTheLongestRouteIsTaken(t *testing.T) {
 }
 
 // RFC 4035 §3.1.4.1: the servers of a zone do not know what its parent says of its keys.
-func TestDSRecordsOfARoutesDomainAreAskedOfThoseAboveIt(t *testing.T) {
+func TestClientAsksParentForDSOfRoute(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		var corp, deep []string
@@ -147,8 +148,8 @@ func TestDSRecordsOfARoutesDomainAreAskedOfThoseAboveIt(t *testing.T) {
 	})
 }
 
-// Those who are asked for the DS records of a route's domain may deny a name that its route knows, and the other way round.
-func TestWhoKnowsNoDSRecordsOfANameDoesNotDenyTheName(t *testing.T) {
+// The servers for the DS records of a route's domain may deny a name that the route knows, and the other way round.
+func TestCacheDSDenialDoesNotDenyRouteName(t *testing.T) {
 	denies := exchangeFunc(func(m *dns.Msg) *dns.Msg {
 		r := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
 		r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 300}, Ns: "ns.", Mbox: "nobody.", Minttl: 300}}
@@ -182,7 +183,7 @@ func TestWhoKnowsNoDSRecordsOfANameDoesNotDenyTheName(t *testing.T) {
 	}
 }
 
-func TestARouteMayBeAClient(t *testing.T) {
+func TestClientRoutesToAnotherClient(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.serve("b", with("A 10.0.0.7"))
@@ -196,7 +197,7 @@ func TestARouteMayBeAClient(t *testing.T) {
 }
 
 // RFC 9520 §3.2.
-func TestAnExchangersFailuresAreKeptFor5To20Seconds(t *testing.T) {
+func TestCacheStoresExchangerFailuresFor5To20Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &alwaysServfail{}
 		c := &dnshedge.Client{Exchanger: e, Cache: new(dnshedge.Cache)}
@@ -230,7 +231,7 @@ func (e *alwaysServfail) ExchangeContext(_ context.Context, m *dns.Msg, _ string
 }
 
 // It may be one that is given to all who ask. Run with -race.
-func TestWhatAnExchangerReturnsIsNotWrittenTo(t *testing.T) {
+func TestClientDoesNotModifyExchangerResponse(t *testing.T) {
 	shared := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "60 A 192.0.2.1")
 	shared.SetEdns0(1232, false)
 	want := shared.String()

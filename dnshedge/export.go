@@ -44,12 +44,13 @@ func (c *Client) Export(w io.Writer) error {
 // limits apply.
 //
 // Import skips an answer whose source differs from the source that this Client would ask: other Upstreams, Fallback,
-// Exchanger, route or system servers, or another RebindFilter. Two Exchangers are the same if they have the same type
-// and their method Identity() string returns the same string. A Client, a dnssec.Validator and a recursor.Resolver have
-// that method. Answers of Cache.Set are always added.
+// Exchanger, route or system servers, or another RebindFilter. Answers of Cache.Set are always added.
 //
-// Import returns an error and changes nothing if the data is damaged, was not written by Export, has another version,
-// is larger than 64 MiB, or is older than a day.
+// Two Exchangers are the same source if they have the same type, and their method Identity() string returns the same
+// string. A Client, a dnssec.Validator and a recursor.Resolver have that method.
+//
+// Import returns an error and changes nothing if the data is damaged, was not written by Export, or has another
+// version. The same holds for data that is larger than 64 MiB or older than a day.
 func (c *Client) Import(r io.Reader) error {
 	core, err := c.init()
 	if err != nil {
@@ -80,8 +81,8 @@ func (c *core) exportState(now time.Time) []byte {
 	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers appends the stored answers of the Client with the number of, and those of Cache.Set. It returns at most
-// limit bytes and the number of answers.
+// appendAnswers encodes the stored answers of one Client, given by its number of, and the answers of Cache.Set. It
+// returns at most limit bytes and the number of answers.
 func (c *Cache) appendAnswers(now time.Time, limit int, of uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.sinceStart(now)
@@ -148,8 +149,8 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 }
 
 // hasSameOrigin reports whether this Client would ask the same source for an exported answer: the same route, and the
-// same servers or Exchanger. If so, it sets the entry's origin. then has the sources of the export, and here those of
-// this Client. An answer of Cache.Set has no source, and the result is true.
+// same servers or Exchanger. If so, it sets the entry's origin. The sources of the export are in then, and the sources
+// of this Client in here. For an answer of Cache.Set, which has no source, the result is true.
 func (c *core) hasSameOrigin(e *entry, then, here answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4

@@ -19,7 +19,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestAnExportSurvivesARestart(t *testing.T) {
+func TestExportSurvivesRestart(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, s := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
 			switch q.Question[0].Name {
@@ -68,7 +68,7 @@ func TestAnExportSurvivesARestart(t *testing.T) {
 	})
 }
 
-// exported is a Client with one kept answer, and what it exports.
+// exported returns a Client with one cached answer, and its export.
 func exported(t *testing.T) (*dnshedge.Client, []byte) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
 	require.True(t, c.Cache.Set(dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "A 192.0.2.1")))
@@ -77,7 +77,7 @@ func exported(t *testing.T) (*dnshedge.Client, []byte) {
 	return c, file.Bytes()
 }
 
-func TestImportOfWhatIsWrongChangesNothing(t *testing.T) {
+func TestImportOfDamagedDataChangesNothing(t *testing.T) {
 	c, good := exported(t)
 	empty := func() *dnshedge.Client { return &dnshedge.Client{Cache: new(dnshedge.Cache)} }
 	version := bytes.Replace(good, []byte("dns 1\n"), []byte("dns 2\n"), 1)
@@ -107,7 +107,7 @@ func TestImportOfWhatIsWrongChangesNothing(t *testing.T) {
 	assert.Equal(t, 1, d.Cache.Len())
 }
 
-func TestAnExportIsBelievedForADay(t *testing.T) {
+func TestImportAcceptsExportForADay(t *testing.T) {
 	bubbleOnly(t, func(t *testing.T) {
 		_, file := exported(t)
 		time.Sleep(24 * time.Hour)
@@ -117,7 +117,7 @@ func TestAnExportIsBelievedForADay(t *testing.T) {
 	})
 }
 
-func TestWhatIsImportedIsWhatThisClientWouldBeTold(t *testing.T) {
+func TestImportAcceptsAnswersOfSameSources(t *testing.T) {
 	bubble(t, func(l *lab) {
 		a := l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if strings.HasPrefix(q.Question[0].Name, "no") {
@@ -155,7 +155,7 @@ func TestWhatIsImportedIsWhatThisClientWouldBeTold(t *testing.T) {
 		l.must(c, "no.example.")
 		assert.Greater(t, a.Queries.Load(), before, "MaxNegativeTTL")
 
-		// What the system's servers said is of use if they are the same.
+		// Answers of the system's servers are accepted if the servers are the same.
 		conf := l.resolvConf("", "a")
 		system := func(conf string) *dnshedge.Client {
 			return l.client(&dnshedge.Client{Cache: new(dnshedge.Cache), ResolvConf: conf})
@@ -174,7 +174,7 @@ func TestWhatIsImportedIsWhatThisClientWouldBeTold(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatIsOlderThanDNSIsDamage(t *testing.T) {
+func TestImportRejectsImpossiblyOldAnswer(t *testing.T) {
 	msg, err := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "3600 A 203.0.113.66").Pack()
 	require.NoError(t, err)
 	b := binary.AppendVarint([]byte("hedge dns 1\n"), time.Now().UnixNano())

@@ -14,7 +14,7 @@ func SetTimeOfDay(c *Cache, day func() time.Time) {
 	c.clock.wallClock = day
 }
 
-// SharesLane reports whether questions about two names wait in one lane of the Client's line.
+// SharesLane reports whether questions about two names wait in the same subqueue.
 func SharesLane(c *Client, one, other string) bool {
 	core, err := c.init()
 	if err != nil {

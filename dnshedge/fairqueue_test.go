@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestAFloodOfOneDomainEndsItsOwnQuestions(t *testing.T) {
+func TestFairQueueFloodDisplacesItsOwnDomain(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if strings.HasSuffix(q.Question[0].Name, ".dead.example.") {

@@ -21,21 +21,21 @@ const (
 // is zero has its default. The zero value suits most programs.
 //
 // Two delays are learned for each upstream. The loss delay is the usual time of an answer that the server has in its
-// cache, plus a margin: after that a packet is probably lost. The slow delay is the time after which so few answers are
-// outstanding that the budget can hedge them all. A hedge starts after the longer delay. Earlier it would be useless,
-// or the budget would be too small.
+// cache, plus a margin: after that a packet is probably lost. The slow delay is the time after which the budget can
+// hedge all outstanding answers. A hedge starts after the longer delay. Earlier it would be useless, or the budget
+// would be too small.
 //
 // A hedge is not a retransmission. A query without an answer is sent again after the server's retransmission timeout
 // (RFC 6298), with or without hedging. The timeout is 1 s before the first measurement, and 200 ms at least. It doubles
 // with each retransmission, for all questions, while the server is silent.
 //
 // Each answer of a server pays for one retransmission to the server, and 20 can be saved. The first retransmission of a
-// question uses this credit. Later ones use the budget, or the credit while at least half of it is left. So a server
-// that suddenly takes 3 s gets about 20 retransmissions in all. A server that loses half of the queries is asked 1.9
-// times per question, and a server that answers 2 % 1.1 times.
+// question uses this credit. Later retransmissions use the budget, or the credit while at least half of it is unused.
+// So a server that suddenly takes 3 s gets about 20 retransmissions in all.
 //
-// Over a stream, nothing is retransmitted while other answers arrive. This lasts for at most half of the question's
-// time, and at most a second.
+// On average, a server that loses half of the queries is asked 1.9 times per question, and a server that answers 2 % of
+// them 1.1 times. Over a stream, nothing is retransmitted while other answers arrive, for at most half of the
+// question's time and at most a second.
 //
 // The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
 // package documentation.

@@ -107,7 +107,7 @@ func TestHostsFileIsReadAgainWhenItChanges(t *testing.T) {
 	})
 }
 
-func TestAHostsFileThatIsLongIsReadAgain(t *testing.T) {
+func TestHostsFileLongIsReadInBackground(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("A 198.51.100.1"))
 		long := func(ip string) string { // its first line is very long, and its last one has no end
@@ -129,7 +129,7 @@ func TestAHostsFileThatIsLongIsReadAgain(t *testing.T) {
 	})
 }
 
-func TestANameHas256AddressesInAHostsFileAtMost(t *testing.T) {
+func TestHostsFileLimitsAddressesPerName(t *testing.T) {
 	var b strings.Builder
 	for i := range 1000 {
 		fmt.Fprintf(&b, "10.0.%d.%d many.home.arpa\n", i/256, i%256)

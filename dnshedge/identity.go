@@ -23,9 +23,9 @@ type identifier interface{ Identity() string }
 // maxIdentifying limits the nested calls of Client.Identity, so that they end if Clients refer to each other.
 const maxIdentifying = 32
 
-// Identity returns a string that stands for all that determines the Client's answers, such as its servers or Exchanger,
-// its routes and its filter. Clients with the same Identity give the same answers. Import compares these strings. The
-// string is empty if the sources are not known, for example for an Exchanger without a method Identity() string.
+// Identity returns a string that represents the sources of the Client's answers: its servers or Exchanger, its routes,
+// its filter and its local names. Clients with the same Identity give the same answers. Import compares these strings.
+// The string is empty if a source is not known, for example an Exchanger without a method Identity() string.
 func (c *Client) Identity() string {
 	core, err := c.getCore()
 	if err != nil {

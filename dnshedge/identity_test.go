@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// identified is an Exchanger that says which one it is.
+// identified is an Exchanger with an Identity.
 type identified struct {
 	exchanger
 	identity string
@@ -27,7 +27,7 @@ func named1(identity string) *identified {
 }
 
 // An import has answers only if the sources of the exporting and the importing Client are the same.
-func TestImportTakesAnswersOfSameSourceOnly(t *testing.T) {
+func TestImportAcceptsAnswersOfSameSourceOnly(t *testing.T) {
 	bubble(t, func(l *lab) {
 		for _, host := range []string{"a", "b", "c"} {
 			l.serve(host, with("3600 A 192.0.2.1"))
@@ -96,7 +96,7 @@ func TestImportTakesAnswersOfSameSourceOnly(t *testing.T) {
 }
 
 // Clients may share a Cache. Each exports its own answers, as only of these it knows the source.
-func TestExportLeavesOutAnswersOfOtherClients(t *testing.T) {
+func TestExportOmitsAnswersOfOtherClients(t *testing.T) {
 	cache := new(dnshedge.Cache)
 	one := &dnshedge.Client{Exchanger: named1("x"), Cache: cache}
 	other := &dnshedge.Client{Exchanger: named1("y"), Cache: cache}
@@ -125,7 +125,7 @@ func (*slowIdentity) Identity() string {
 	return "slow"
 }
 
-func TestIdentityIsKnownAfterManyCallsAtOnce(t *testing.T) {
+func TestIdentityAllowsConcurrentCalls(t *testing.T) {
 	bubbleOnly(t, func(t *testing.T) {
 		c := &dnshedge.Client{Exchanger: new(slowIdentity)}
 		defer c.Close()
@@ -138,7 +138,7 @@ func TestIdentityIsKnownAfterManyCallsAtOnce(t *testing.T) {
 	})
 }
 
-func TestClientsThatReferToEachOtherHaveNoIdentity(t *testing.T) {
+func TestIdentityIsEmptyForMutualClients(t *testing.T) {
 	a, b := new(dnshedge.Client), new(dnshedge.Client)
 	a.Upstreams = []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}
 	b.Upstreams = a.Upstreams

@@ -131,7 +131,7 @@ func addr(r *dns.Msg) string {
 	return ""
 }
 
-// script answers the n-th query, from 0, as told; the last reply is for all that follow.
+// script answers the n-th query, from 0, with the n-th handler; the last reply is for all that follow.
 func script(replies ...func(q dnstest.Query) dnstest.Reply) dnstest.Handler {
 	var mu sync.Mutex
 	n := 0

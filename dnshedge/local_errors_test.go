@@ -40,7 +40,7 @@ func TestClientReadsHostsFileAgainAfterError(t *testing.T) {
 	})
 }
 
-func TestClientThatIsClosedBeforeItsHostsFileIsReadStaysClosed(t *testing.T) {
+func TestClientStaysClosedBeforeHostsFileIsRead(t *testing.T) {
 	path := unreadable(t)
 	bubble(t, func(l *lab) {
 		l.serve("a", with("A 198.51.100.1"))
@@ -83,7 +83,7 @@ func TestClientReadsResolvConfAgainAfterError(t *testing.T) {
 }
 
 // A Dialer without a descriptor fails this question and no other.
-func TestClientAsksAgainAfterMomentWithoutDescriptors(t *testing.T) {
+func TestClientRecoversFromLackOfDescriptors(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("A 192.0.2.1"))
 		for _, network := range []string{"udp", "tcp", "tls", "https"} {
@@ -116,7 +116,7 @@ type panickingLogger struct{ slog.Handler }
 
 func (panickingLogger) WithAttrs([]slog.Attr) slog.Handler { panic("in a logger") }
 
-func TestClientWhoseLoggerPanicsHasError(t *testing.T) {
+func TestClientReportsPanicOfLogger(t *testing.T) {
 	c := &dnshedge.Client{Logger: slog.New(panickingLogger{slog.DiscardHandler})}
 	assert.PanicsWithValue(t, "in a logger", func() { _ = c.Validate() })
 	require.ErrorContains(t, c.Validate(), "Client.Logger panicked")

@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestLookupHTTPSTellsWhatTheRecordsSay(t *testing.T) {
+func TestLookupHTTPSReturnsRecords(t *testing.T) {
 	records := map[string][]string{
 		"plain.example.":              {`300 HTTPS 2 fallback.example. alpn="h2" port="8443"`, `300 HTTPS 1 . alpn="h3,h2" no-default-alpn ipv4hint="192.0.2.1" ipv6hint="2001:db8::1" ech="AAE="`},
 		"_8443._https.plain.example.": {`60 HTTPS 1 other.example.`},
@@ -69,7 +69,7 @@ func TestLookupHTTPSTellsWhatTheRecordsSay(t *testing.T) {
 }
 
 // RFC 9460 §2.2.
-func TestAMalformedHTTPSRecordSpoilsTheOthers(t *testing.T) {
+func TestLookupHTTPSIgnoresAllRecordsIfOneIsMalformed(t *testing.T) {
 	for _, rdata := range []string{"0001" + "00" + "0003" + "0001" + "01" /* a port of one byte */, "00"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {

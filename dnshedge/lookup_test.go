@@ -18,7 +18,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-func TestLookupAddrsTellsTTLs(t *testing.T) {
+func TestLookupAddrsReturnsTTLs(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			v6 := q.Question[0].Qtype == dns.TypeAAAA
@@ -65,7 +65,7 @@ func TestLookupAddrsTellsTTLs(t *testing.T) {
 }
 
 // A program may give up when an error is neither temporary nor a timeout. net.Resolver says of the errors of the network that they are.
-func TestErrorsOfTheNetworkAreTemporary(t *testing.T) {
+func TestLookupAddrsNetworkErrorsAreTemporary(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c := &dnshedge.Client{Exchanger: &exchanger{err: &net.OpError{Op: "dial", Err: errors.New("network is unreachable")}}}
 		defer c.Close()
@@ -90,7 +90,7 @@ func TestErrorsOfTheNetworkAreTemporary(t *testing.T) {
 }
 
 // RFC 8305 §3.
-func TestALostAAAADoesNotHoldBackA(t *testing.T) {
+func TestLookupAddrsDoesNotWaitForLostAAAA(t *testing.T) {
 	for _, lost := range []uint16{dns.TypeA, dns.TypeAAAA} {
 		bubble(t, func(l *lab) {
 			c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
@@ -135,7 +135,7 @@ func TestWarmConnectsAndLooksUp(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoHostNameIsNotAskedFor(t *testing.T) {
+func TestLookupAddrsRejectsInvalidHostName(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", good)
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))

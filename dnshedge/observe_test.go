@@ -25,8 +25,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// witness writes down what it is told, with the last byte of the upstream's address as
-// its name, and in milliseconds.
+// witness is an observer that records its events. Upstreams have the last byte of their address as name, and times are
+// in milliseconds.
 type witness struct {
 	observe.NopObserver
 	mu     sync.Mutex
@@ -60,7 +60,7 @@ func (r *witness) Denied(_ context.Context, key observe.KeyInfo, why observe.Rea
 
 func (r *witness) Budget(key observe.KeyInfo, tokens float64) { r.add(key, "budget %.0f", tokens) }
 
-// take returns what was told since the last take.
+// take returns the events since the last take.
 func (r *witness) take() []string {
 	synctest.Wait()
 	r.mu.Lock()
@@ -80,7 +80,7 @@ func (l *lab) watched(c *dnshedge.Client) *witness {
 	return r
 }
 
-func TestObserversHearOfEveryQuery(t *testing.T) {
+func TestObserversReceiveEveryQuery(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(good, drop))
 		l.serve("b", good)
@@ -106,7 +106,7 @@ func sorted(events []string) []string {
 	return events
 }
 
-func TestFailoverIsToldAsTheSameAttempt(t *testing.T) {
+func TestObserversSeeFailoverAsSameAttempt(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", rcode(dns.RcodeServerFailure))
 		l.serve("b", good)
@@ -119,7 +119,7 @@ func TestFailoverIsToldAsTheSameAttempt(t *testing.T) {
 	})
 }
 
-func TestResendIsNoHedgeToObservers(t *testing.T) {
+func TestObserversSeeRetransmissionNotAsHedge(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(drop, good))
 		c := l.client(off(), l.up("udp", "a"))
@@ -135,7 +135,7 @@ func TestResendIsNoHedgeToObservers(t *testing.T) {
 	})
 }
 
-func TestQuestionWithoutAnAnswerIsToldAsFailed(t *testing.T) {
+func TestObserversSeeFailedQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", rcode(dns.RcodeServerFailure))
 		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: time.Second}}, l.up("udp", "a"))
@@ -146,7 +146,7 @@ func TestQuestionWithoutAnAnswerIsToldAsFailed(t *testing.T) {
 	})
 }
 
-func TestCacheHitIsNotTold(t *testing.T) {
+func TestObserversDoNotSeeCacheHits(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
@@ -162,7 +162,7 @@ func TestCacheHitIsNotTold(t *testing.T) {
 	})
 }
 
-func TestWhyAQuestionIsNotHedgedIsTold(t *testing.T) {
+func TestObserversSeeReasonOfDenial(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a"))
@@ -184,7 +184,7 @@ func TestWhyAQuestionIsNotHedgedIsTold(t *testing.T) {
 	})
 }
 
-// lossy answers every twentieth query never, and all others at once.
+// lossy drops every twentieth query, and answers the rest at once.
 func lossy() dnstest.Handler {
 	var mu sync.Mutex
 	n := 0
@@ -198,7 +198,7 @@ func lossy() dnstest.Handler {
 	}
 }
 
-func TestTheEnvironmentSwitchesDNSToo(t *testing.T) {
+func TestClientReadsEnvironment(t *testing.T) {
 	for _, test := range []struct {
 		variable, value string
 		enabled, shadow bool
@@ -232,7 +232,7 @@ func TestTheEnvironmentSwitchesDNSToo(t *testing.T) {
 	}
 }
 
-func TestShadowPredictsForDNSWhatHedgingDoes(t *testing.T) {
+func TestShadowPredictsEffectOfHedging(t *testing.T) {
 	measure := func(h dnshedge.Hedge) (s dnshedge.Stats, waited time.Duration) {
 		bubble(t, func(l *lab) {
 			l.serve("a", lossy())
@@ -260,8 +260,8 @@ func TestShadowPredictsForDNSWhatHedgingDoes(t *testing.T) {
 	assert.InEpsilon(t, (without - with).Seconds(), saved.Seconds(), 0.2)
 }
 
-// TestShadowHedgesTakeNothingFromFailovers, which the same budget pays for: as many questions that two servers fail are answered by the third.
-func TestShadowHedgesTakeNothingFromFailovers(t *testing.T) {
+// TestShadowHedgesCostNoFailovers, which the same budget pays for: as many questions that two servers fail are answered by the third.
+func TestShadowHedgesCostNoFailovers(t *testing.T) {
 	answered := func(h dnshedge.Hedge) (n int) {
 		bubble(t, func(l *lab) {
 			var asked atomic.Int64
@@ -297,7 +297,7 @@ func TestShadowHedgesTakeNothingFromFailovers(t *testing.T) {
 	assert.GreaterOrEqual(t, answered(dnshedge.Hedge{Shadow: true}), off)
 }
 
-func TestFixedHedgesAreOnlyCountedInShadowMode(t *testing.T) {
+func TestShadowOnlyCountsFixedHedges(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(drop, good))
 		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Fixed: 50 * ms, Shadow: true}}, l.up("udp", "a"))
@@ -308,7 +308,7 @@ func TestFixedHedgesAreOnlyCountedInShadowMode(t *testing.T) {
 	})
 }
 
-func TestSetEnabledHoldsFromTheNextQuestionOn(t *testing.T) {
+func TestSetEnabledAppliesToNextQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", lossy())
 		l.serve("b", good)
@@ -335,7 +335,7 @@ func TestSetEnabledHoldsFromTheNextQuestionOn(t *testing.T) {
 	})
 }
 
-// angry panics whatever it is told.
+// angry is an observer that panics on every event.
 type angry struct{}
 
 func (angry) AttemptStart(context.Context, observe.KeyInfo, observe.AttemptInfo)  { panic("start") }
@@ -347,7 +347,7 @@ func (angry) Limited(context.Context, string, observe.LimiterResult)            
 func (angry) EndpointEvent(observe.KeyInfo, observe.EndpointEvent)                { panic("endpoint") }
 func (angry) Audited(observe.KeyInfo, observe.Audit)                              { panic("audited") }
 
-func TestAPanicOfAnObserverReachesNobody(t *testing.T) {
+func TestClientRecoversPanicOfObserver(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		l.serve("b", good)
@@ -369,7 +369,7 @@ func (broken) Handle(context.Context, slog.Record) error { panic("disk full") }
 
 func (h broken) WithAttrs([]slog.Attr) slog.Handler { return h }
 
-func TestAPanicOfALoggerReachesNobody(t *testing.T) {
+func TestClientRecoversPanicOfLogger(t *testing.T) {
 	t.Setenv("HEDGE_MODE", "off")
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
@@ -382,7 +382,7 @@ func TestAPanicOfALoggerReachesNobody(t *testing.T) {
 	})
 }
 
-func TestSilentUpstreamIsLogged(t *testing.T) {
+func TestLoggerLogsSilentUpstream(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var down atomic.Bool
 		l.serve("a", unless(&down))
@@ -406,7 +406,7 @@ func TestSilentUpstreamIsLogged(t *testing.T) {
 	})
 }
 
-func TestExhaustedBudgetOfDNSIsLoggedUntilItIsHalfFull(t *testing.T) {
+func TestLoggerLogsExhaustedBudgetUntilHalfFull(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var queries atomic.Int64
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -429,7 +429,7 @@ func TestExhaustedBudgetOfDNSIsLoggedUntilItIsHalfFull(t *testing.T) {
 	})
 }
 
-func TestImportIsLogged(t *testing.T) {
+func TestLoggerLogsImport(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
@@ -450,13 +450,13 @@ func TestObserversMustNotBeNil(t *testing.T) {
 	c.SetEnabled(false) // does nothing
 }
 
-func TestStatsHaveNamesInJSON(t *testing.T) {
+func TestStatsHaveJSONNames(t *testing.T) {
 	b, err := json.Marshal(dnshedge.Stats{Upstreams: []dnshedge.UpstreamStats{{}}, Cache: new(observe.DNSCacheStats)})
 	require.NoError(t, err)
 	assert.NotRegexp(t, `"[A-Z]`, string(b))
 }
 
-// records is what was logged, without times and protocols.
+// records returns the log records, without times and protocols.
 type records struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -481,7 +481,7 @@ func (l *records) take() (lines []string) {
 	return lines
 }
 
-func TestALoggerThatBlocksHoldsUpNoAnswer(t *testing.T) {
+func TestBlockingLoggerDelaysNoAnswer(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "https"} {
 		bubble(t, func(l *lab) {
 			var down atomic.Bool
@@ -511,7 +511,7 @@ func TestALoggerThatBlocksHoldsUpNoAnswer(t *testing.T) {
 	}
 }
 
-func TestALoggerMayAskItsClient(t *testing.T) {
+func TestLoggerMayAskItsClient(t *testing.T) {
 	t.Setenv("HEDGE_DISABLED", "1") // which is logged when the Client is first used
 	bubble(t, func(l *lab) {
 		var down atomic.Bool

@@ -86,7 +86,7 @@ func TestClientSendsOtherOpcodesOnce(t *testing.T) {
 	}
 }
 
-func TestClientTakesResponsesWithoutSectionsToOtherOpcodes(t *testing.T) {
+func TestClientAcceptsBareResponsesToOtherOpcodes(t *testing.T) {
 	for _, network := range networks {
 		for _, code := range []int{dns.RcodeSuccess, dns.RcodeServerFailure, dns.RcodeNXRrset, dns.RcodeNotZone} {
 			bubble(t, func(l *lab) {
@@ -148,7 +148,7 @@ func TestClientFindsUpdateResponseAmongForgedMessages(t *testing.T) {
 }
 
 // No server has received the message before the last one.
-func TestClientSendsUpdateToTheFirstServerThatListens(t *testing.T) {
+func TestClientSendsUpdateToFirstReachableServer(t *testing.T) {
 	for _, network := range networks {
 		bubble(t, func(l *lab) {
 			s := l.serve("c", good)
@@ -222,7 +222,7 @@ func TestClientRefusesQueriesWithRecords(t *testing.T) {
 }
 
 // Of a truncated response nothing is used but that it was truncated.
-func TestClientAsksOverTCPForAnswersCutAnywhere(t *testing.T) {
+func TestClientRetriesTruncatedAnswersOverTCP(t *testing.T) {
 	full := len(question("x00.example.", dns.TypeA).Question[0].Name) + 1 + 4 + 12
 	for n := 11; n < full; n++ {
 		bubble(t, func(l *lab) {
@@ -248,7 +248,7 @@ func TestClientAsksOverTCPForAnswersCutAnywhere(t *testing.T) {
 	}
 }
 
-func TestClientAsksTheNextServerAfterATruncatedHeaderOverAStream(t *testing.T) {
+func TestClientFailsOverAfterTruncatedHeaderOverStream(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -276,7 +276,7 @@ func wishes(name string) *dns.Msg {
 	return m
 }
 
-func TestClientDropsWishesForServersWithoutEDNS(t *testing.T) {
+func TestClientDropsFlagsForServersWithoutEDNS(t *testing.T) {
 	only := func(change func(m *dns.Msg)) func(name string) *dns.Msg {
 		return func(name string) *dns.Msg {
 			m := question(name, dns.TypeA)
@@ -316,8 +316,8 @@ func TestClientDropsWishesForServersWithoutEDNS(t *testing.T) {
 	}
 }
 
-// A forged FORMERR must not put answers without signatures into the cache of those who validate.
-func TestClientKeepsDOForServersThatHaveShownEDNS(t *testing.T) {
+// A forged FORMERR must not put answers without signatures into the cache of a validating client.
+func TestClientKeepsDOForServersWithEDNS(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var stripped atomic.Int64
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {

@@ -39,7 +39,7 @@ func (l *lab) resolvConf(options string, hosts ...string) string {
 
 // A VPN's server is first, and knows names that the second one denies. It is farther, and
 // loses packets.
-func TestTheSystemsServersAreAskedInTheirOrder(t *testing.T) {
+func TestClientAsksSystemServersInOrder(t *testing.T) {
 	for name, tc := range map[string]struct {
 		options string
 		order   dnshedge.Order
@@ -68,7 +68,7 @@ func TestTheSystemsServersAreAskedInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestStrictOrderGoesOnWhenTheFirstServerFails(t *testing.T) {
+func TestStrictOrderFailsOver(t *testing.T) {
 	for name, bad := range map[string]dnstest.Handler{"REFUSED": rcode(dns.RcodeRefused), "SERVFAIL": rcode(dns.RcodeServerFailure), "silence": drop, "nothing there": nil} {
 		bubble(t, func(l *lab) {
 			if bad != nil {
@@ -90,7 +90,7 @@ func TestStrictOrderGoesOnWhenTheFirstServerFails(t *testing.T) {
 }
 
 // The first server loses what it is asked for a second, and then says that it cannot answer, while the lost queries are still waited for.
-func TestStrictOrderGoesOnWhenAServerFailsThatHasLostQueries(t *testing.T) {
+func TestStrictOrderFailsOverAfterLostQueries(t *testing.T) {
 	bubble(t, func(l *lab) {
 		fails, failed := failsAfter(time.Now().Add(time.Second))
 		l.serve("a", fails)
@@ -103,7 +103,7 @@ func TestStrictOrderGoesOnWhenAServerFailsThatHasLostQueries(t *testing.T) {
 	})
 }
 
-func TestStrictOrderWaitsForASlowNameOfALiveServer(t *testing.T) {
+func TestStrictOrderWaitsForSlowName(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if q.Question[0].Name == "slow.corp.example." {
@@ -122,7 +122,7 @@ func TestStrictOrderWaitsForASlowNameOfALiveServer(t *testing.T) {
 }
 
 // As Go's resolver reads it: the option has another name on each system.
-func TestUseVCIsTCP(t *testing.T) {
+func TestResolvConfUseVCSelectsTCP(t *testing.T) {
 	for _, option := range []string{"use-vc", "usevc", "tcp"} {
 		bubble(t, func(l *lab) {
 			var mu sync.Mutex
@@ -142,7 +142,7 @@ func TestUseVCIsTCP(t *testing.T) {
 	}
 }
 
-func TestUpstreamsThatDifferInAddrsAreTwo(t *testing.T) {
+func TestClientSeparatesUpstreamsByAddrs(t *testing.T) {
 	for network, port := range map[string]string{"udp": "53", "tls": "853", "https": "443"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", drop)
@@ -157,7 +157,7 @@ func TestUpstreamsThatDifferInAddrsAreTwo(t *testing.T) {
 	}
 }
 
-func TestABlackHoledAddressDoesNotHideTheNext(t *testing.T) {
+func TestUpstreamAddrsSkipBlackHole(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		for name, there := range map[string]bool{"black hole": true, "nothing there": false} {
 			bubble(t, func(l *lab) {
@@ -180,7 +180,7 @@ func TestABlackHoledAddressDoesNotHideTheNext(t *testing.T) {
 	}
 }
 
-func TestOneSERVFAILIsNotAskedOfAll(t *testing.T) {
+func TestClientAsksAtMostThreeServersAfterSERVFAIL(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var queries atomic.Int64
 		var ups []dnshedge.Upstream
@@ -199,8 +199,8 @@ func TestOneSERVFAILIsNotAskedOfAll(t *testing.T) {
 	})
 }
 
-// SERVFAIL of three servers is believed. What else they say is no reason to leave out the fourth, whatever comes last.
-func TestAnotherFailureIsNoSERVFAIL(t *testing.T) {
+// SERVFAIL of three servers is believed. After other failures the fourth server is asked.
+func TestClientAsksFourthServerUnlessThreeReturnSERVFAIL(t *testing.T) {
 	for _, codes := range [][]int{
 		{dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeServerFailure},
 		{dns.RcodeRefused, dns.RcodeRefused, dns.RcodeServerFailure},
@@ -227,7 +227,7 @@ func TestAnotherFailureIsNoSERVFAIL(t *testing.T) {
 	}
 }
 
-func TestAFastServerThatRefusesIsNotAskedFirst(t *testing.T) {
+func TestClientAsksRefusingServerLast(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.serve("b", rcode(dns.RcodeRefused))
@@ -244,7 +244,7 @@ func TestAFastServerThatRefusesIsNotAskedFirst(t *testing.T) {
 	})
 }
 
-// about answers what is asked about one name as told, and the rest otherwise.
+// about answers questions about one name with the first handler, and the rest with the second.
 func about(name string, told, otherwise dnstest.Handler) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		if q.Question[0].Name == name {
@@ -255,7 +255,7 @@ func about(name string, told, otherwise dnstest.Handler) dnstest.Handler {
 }
 
 // The first server refuses all that it is asked, which decides nothing. The second one is a filter.
-func TestAServerThatRefusesAllHidesNoFilterFromTheFallback(t *testing.T) {
+func TestFallbackIsNotAskedAfterFilterBehindRefusingServer(t *testing.T) {
 	for _, order := range []dnshedge.Order{dnshedge.OrderStrict, dnshedge.OrderFastest} {
 		bubble(t, func(l *lab) {
 			l.serve("a", rcode(dns.RcodeRefused))
@@ -271,7 +271,7 @@ func TestAServerThatRefusesAllHidesNoFilterFromTheFallback(t *testing.T) {
 }
 
 // The race detector looks at what both that are waited for do with what the first one said.
-func TestTwoServersFailAtOnceAfterAnother(t *testing.T) {
+func TestClientFailsOverPastTwoServersAtOnce(t *testing.T) {
 	for range 10 {
 		bubble(t, func(l *lab) {
 			l.serve("b", drop)
@@ -285,7 +285,7 @@ func TestTwoServersFailAtOnceAfterAnother(t *testing.T) {
 }
 
 // The first server, a filter, decides late, or while a query that it has lost is waited for, and the second one does not answer.
-func TestALateDecisionIsNotUndoneByTheFallback(t *testing.T) {
+func TestFallbackDoesNotOverrideLateDecision(t *testing.T) {
 	servfail := rcode(dns.RcodeServerFailure)
 	for name, first := range map[string]dnstest.Handler{
 		"before the second is late": after(2*time.Second, servfail), "after that": after(3800*ms, servfail), "when a query is lost": script(drop, servfail),
@@ -309,7 +309,7 @@ func TestALateDecisionIsNotUndoneByTheFallback(t *testing.T) {
 }
 
 // The first server decides, and the second one is silent: its time goes by, and the Fallback is not asked.
-func TestTheFallbackIsNotAskedWhatIsDecided(t *testing.T) {
+func TestFallbackIsNotAskedAfterDecision(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", about("blocked.example.", rcode(dns.RcodeServerFailure), good))
 		l.serve("b", drop)
@@ -324,7 +324,7 @@ func TestTheFallbackIsNotAskedWhatIsDecided(t *testing.T) {
 }
 
 // The first server loses what it is asked, and is gone then: queries that it has lost are waited for, and others are refused.
-func TestStrictOrderGoesOnWhenAServerIsGoneThatHasLostQueries(t *testing.T) {
+func TestStrictOrderFailsOverWhenServerDisappears(t *testing.T) {
 	bubble(t, func(l *lab) {
 		a := l.serve("a", drop)
 		l.serve("b", good)
@@ -335,7 +335,7 @@ func TestStrictOrderGoesOnWhenAServerIsGoneThatHasLostQueries(t *testing.T) {
 	})
 }
 
-// failsAfter drops what comes before a time, and says after that that it cannot answer. It tells when it does first.
+// failsAfter drops queries before a time, and answers later ones with a failure. It tells when it does first.
 func failsAfter(end time.Time) (h dnstest.Handler, failed *atomic.Pointer[time.Time]) {
 	failed = new(atomic.Pointer[time.Time])
 	return func(q dnstest.Query) dnstest.Reply {
@@ -349,7 +349,7 @@ func failsAfter(end time.Time) (h dnstest.Handler, failed *atomic.Pointer[time.T
 }
 
 // The second server has answered, and is not believed because the first one answers others. Then that one fails.
-func TestAnAnswerIsNotHeldBackForAServerThatFailsMeanwhile(t *testing.T) {
+func TestStrictOrderReleasesAnswerWhenEarlierServerFails(t *testing.T) {
 	bubble(t, func(l *lab) {
 		fails, failed := failsAfter(time.Now().Add(2700 * ms))
 		l.serve("a", about("lost.example.", fails, good))
@@ -365,7 +365,7 @@ func TestAnAnswerIsNotHeldBackForAServerThatFailsMeanwhile(t *testing.T) {
 }
 
 // The Upstreams are down, and the fallback server is asked first. It fails while a query that it has lost is waited for.
-func TestUpstreamsThatAreBackAreAskedWhenTheFallbackFails(t *testing.T) {
+func TestClientAsksRecoveredUpstreamsWhenFallbackFails(t *testing.T) {
 	bubble(t, func(l *lab) {
 		begin := time.Now()
 		var back atomic.Bool
@@ -390,9 +390,9 @@ func TestUpstreamsThatAreBackAreAskedWhenTheFallbackFails(t *testing.T) {
 	})
 }
 
-// Whatever is not a QUERY is sent once, also if the first server is late or closes the connection. Another server gets what the first
-// one has refused.
-func TestAnUpdateIsSentToOneServer(t *testing.T) {
+// Whatever is not a QUERY is sent once, also if the first server is late or closes the connection. The question that
+// the first server has refused is sent to another server.
+func TestClientSendsUpdateToOneServer(t *testing.T) {
 	closes := func(dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} }
 	for name, tc := range map[string]struct {
 		network  string
@@ -432,7 +432,7 @@ func TestAnUpdateIsSentToOneServer(t *testing.T) {
 	}
 }
 
-func TestAnUpdateIsNotSentAgainWhenTheSystemHasOtherServers(t *testing.T) {
+func TestClientDoesNotRepeatUpdateWhenSystemServersChange(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var updates atomic.Int64
 		for _, host := range []string{"a", "b"} {

@@ -16,8 +16,9 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// Two datagrams to one server are lost, and on the other nobody listens, which costs the question none of the attempts that it has.
-func TestAServerThatRefusesConnectionsTakesNoAttemptOfAnother(t *testing.T) {
+// Two datagrams to one server are lost, and the other server refuses connections. The refusals cost the question no
+// attempts.
+func TestClientRefusedConnectionCostsNoAttempt(t *testing.T) {
 	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 		for _, first := range []string{"a", "b"} {
 			bubble(t, func(l *lab) {
@@ -35,7 +36,7 @@ func TestAServerThatRefusesConnectionsTakesNoAttemptOfAnother(t *testing.T) {
 }
 
 // The server that is asked next is not there, and nothing pays for asking it: another one that is silent no more is asked.
-func TestAServerThatNothingPaysForHidesNoOther(t *testing.T) {
+func TestClientAsksRecoveredServerWithoutBudget(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var silent atomic.Bool
 		l.serve("b", func(q dnstest.Query) dnstest.Reply {
@@ -61,7 +62,7 @@ func TestAServerThatNothingPaysForHidesNoOther(t *testing.T) {
 }
 
 // Two servers fail, and the hedge to the third is lost: it is sent again, as if nobody had failed.
-func TestAHedgeThatIsLostIsSentAgainAfterThePrimaryHasFailed(t *testing.T) {
+func TestClientRetransmitsLostHedgeAfterPrimaryFailed(t *testing.T) {
 	bubble(t, func(l *lab) {
 		refuses, fails := script(good, rcode(dns.RcodeRefused)), after(130*ms, rcode(dns.RcodeServerFailure))
 		l.serve("a", refuses)
@@ -78,7 +79,7 @@ func TestAHedgeThatIsLostIsSentAgainAfterThePrimaryHasFailed(t *testing.T) {
 }
 
 // All servers have failed: the failure is returned when the last one has, and not later.
-func TestAPrimaryThatHasFailedWaitsForNobodyElse(t *testing.T) {
+func TestClientReturnsFailureWhenLastServerFailed(t *testing.T) {
 	bubble(t, func(l *lab) {
 		for _, h := range []string{"a", "b", "c"} {
 			l.serve(h, after(130*ms, rcode(dns.RcodeServerFailure)))
@@ -91,7 +92,7 @@ func TestAPrimaryThatHasFailedWaitsForNobodyElse(t *testing.T) {
 }
 
 // A server that fails for a moment is asked again when the other one has been silent to some queries.
-func TestAServerThatHasFailedIsAskedAgainIfAllOthersAreSilent(t *testing.T) {
+func TestClientAsksFailedServerAgainIfOthersAreSilent(t *testing.T) {
 	for _, order := range []string{"a b", "b a"} {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 			bubble(t, func(l *lab) {
@@ -112,7 +113,7 @@ func TestAServerThatHasFailedIsAskedAgainIfAllOthersAreSilent(t *testing.T) {
 
 // The answers of both servers are too long for a datagram, and nobody listens on their TCP ports. They do not restart, and so they
 // are not asked again and again.
-func TestAServerWithoutTCPIsNotTakenForOneThatRestarts(t *testing.T) {
+func TestClientDoesNotWaitForServerWithoutTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var queries atomic.Int64
 		for _, h := range []string{"a", "b"} {
@@ -136,7 +137,7 @@ func TestAServerWithoutTCPIsNotTakenForOneThatRestarts(t *testing.T) {
 }
 
 // One server restarts. The other one has no TCP, and the answer does not fit a datagram.
-func TestAServerThatRestartsIsWaitedForBesideOneWithoutTCP(t *testing.T) {
+func TestClientWaitsForRestartBesideServerWithoutTCP(t *testing.T) {
 	for name, order := range map[string][]string{"first": {"a", "b"}, "second": {"b", "a"}} {
 		for _, strict := range []dnshedge.Order{dnshedge.OrderAuto, dnshedge.OrderStrict} {
 			bubble(t, func(l *lab) {
@@ -164,7 +165,7 @@ func TestAServerThatRestartsIsWaitedForBesideOneWithoutTCP(t *testing.T) {
 }
 
 // One server restarts. The other one closes its connection on the question.
-func TestAServerThatRestartsIsWaitedForBesideOneThatClosesConnections(t *testing.T) {
+func TestClientWaitsForRestartBesideClosingServer(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		for name, order := range map[string][]string{"first": {"a", "b"}, "second": {"b", "a"}} {
 			for _, strict := range []dnshedge.Order{dnshedge.OrderAuto, dnshedge.OrderStrict} {
@@ -192,7 +193,7 @@ func TestAServerThatRestartsIsWaitedForBesideOneThatClosesConnections(t *testing
 
 // One server closes its connection on some questions, and the other one is silent, until nothing pays for asking it once more. Nobody has said
 // anything about their names, and so the silent one is asked about each: when it is back, it answers.
-func TestASilentServerIsAskedWhenTheOtherOneClosesConnections(t *testing.T) {
+func TestClientAsksSilentServerWhenOtherClosesConnections(t *testing.T) {
 	for _, order := range []string{"a b", "b a"} {
 		bubble(t, func(l *lab) {
 			var silent atomic.Bool
@@ -229,7 +230,7 @@ func TestASilentServerIsAskedWhenTheOtherOneClosesConnections(t *testing.T) {
 
 // Three names fail everywhere, and then the first server answers another one, so that only the second is in doubt. When the first one
 // closes the connection, the second is asked.
-func TestAServerInDoubtIsAskedRatherThanNone(t *testing.T) {
+func TestClientAsksDoubtfulServerWhenOtherClosesConnection(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			fails := func(q dnstest.Query) bool { return strings.HasPrefix(q.Question[0].Name, "fails") }
@@ -260,7 +261,7 @@ func TestAServerInDoubtIsAskedRatherThanNone(t *testing.T) {
 }
 
 // The last attempt fails at a server that cannot answer, and another server has lost two queries: it is asked a third time.
-func TestALastAttemptThatFailsGoesOn(t *testing.T) {
+func TestLastAttemptContinuesAfterFailure(t *testing.T) {
 	bubble(t, func(l *lab) {
 		_, h := times("lost.example.", 2)
 		l.serve("a", h)
@@ -274,7 +275,7 @@ func TestALastAttemptThatFailsGoesOn(t *testing.T) {
 }
 
 // The first question of a Client, to which 300 ms of datagrams are lost, leaves time for an answer to the last attempt.
-func TestTheLastAttemptLeavesTimeForAnAnswer(t *testing.T) {
+func TestLastAttemptLeavesTimeForAnswer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		_, h := times("lost.example.", 3)
 		l.serve("a", after(1500*ms, h))

@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A userCode is an Exchanger and a Dialer that does as its function says.
+// A userCode is an Exchanger and a Dialer that calls its function.
 type userCode func() (net.Conn, error)
 
 func (f userCode) ExchangeContext(context.Context, *dns.Msg, string) (*dns.Msg, time.Duration, error) {
@@ -269,7 +269,7 @@ func TestPanicOfCodeOfServerEndsNoProcess(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A proxied dialer connects to one address, whatever it is given, and notes what it was given.
+// A proxied dialer always connects to the same address, and records the requested addresses.
 type proxied struct {
 	dnshedge.Dialer
 	to    string
@@ -282,7 +282,7 @@ func (p *proxied) DialContext(ctx context.Context, network, address string) (net
 }
 
 // The remote address of a connection through a proxy is the proxy's.
-func TestDialerIsGivenNameOfUpstreamForEachConnection(t *testing.T) {
+func TestDialerGetsUpstreamNameForEachConnection(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", with("A 192.0.2.1"))
@@ -302,7 +302,7 @@ func TestDialerIsGivenNameOfUpstreamForEachConnection(t *testing.T) {
 	}
 }
 
-func TestDialerThatEndsItsGoroutineEndsTheAttempt(t *testing.T) {
+func TestDialerGoexitEndsAttempt(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("A 192.0.2.1"))
 		c := l.client(&dnshedge.Client{Timeout: time.Second}, l.up("tcp", "a"))

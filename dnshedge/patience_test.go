@@ -18,7 +18,7 @@ import (
 )
 
 // Two of three servers refuse a question, and a datagram to the third is lost.
-func TestAServerThatHasRefusedAQuestionIsAskedAfterOneThatHasNotAnswered(t *testing.T) {
+func TestClientAsksRefusingServerAfterUnansweredServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(drop, good))
 		refusing := []*dnstest.Server{l.serve("b", rcode(dns.RcodeRefused)), l.serve("c", rcode(dns.RcodeRefused))}
@@ -34,7 +34,7 @@ func TestAServerThatHasRefusedAQuestionIsAskedAfterOneThatHasNotAnswered(t *test
 
 // Nothing is known of two servers, one of which is silent. The other one answers a question, and loses another one twice: the last attempt
 // begins as soon as that server's timeouts allow.
-func TestTheLastAttemptWaitsAsLongAsTheServerThatWasAskedNeeds(t *testing.T) {
+func TestLastAttemptWaitsForTimeoutOfAskedServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		l.serve("b", about("x.example.", script(drop, drop, good), good))
@@ -50,7 +50,7 @@ func TestTheLastAttemptWaitsAsLongAsTheServerThatWasAskedNeeds(t *testing.T) {
 
 // One server fails a question, and the other one is silent for some time. The silent one is asked at every timeout: it is the only one that is
 // not known to fail, however often the other one is asked again.
-func TestAServerThatFailsAgainTakesNoTurnOfASilentOne(t *testing.T) {
+func TestClientAsksSilentServerBeforeFailingServerAgain(t *testing.T) {
 	for _, code := range []int{dns.RcodeRefused, dns.RcodeServerFailure} {
 		for _, order := range []string{"a b", "b a"} {
 			for _, hedge := range []dnshedge.Hedge{{}, {Off: true}, {Shadow: true}} {
@@ -103,7 +103,7 @@ func (l *lab) silentBesideOneThatFails(code int, order string, hedge dnshedge.He
 }
 
 // A server that restarts may take as long as the question has.
-func TestAQuestionIsAskedAgainForAsLongAsItsServersRefuseConnections(t *testing.T) {
+func TestClientRetriesWhileServersRefuseConnections(t *testing.T) {
 	for _, down := range []time.Duration{3200 * ms, 4 * time.Second, 4500 * ms} {
 		bubble(t, func(l *lab) {
 			c := l.client(new(dnshedge.Client), l.up("udp", "a"))
@@ -115,7 +115,7 @@ func TestAQuestionIsAskedAgainForAsLongAsItsServersRefuseConnections(t *testing.
 }
 
 // The second server answers after half of the time, and its answer is held back until the time is nearly over.
-func TestAnAnswerThatIsHeldBackGrowsOld(t *testing.T) {
+func TestStrictOrderAgesHeldBackAnswer(t *testing.T) {
 	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -139,7 +139,7 @@ func TestAnAnswerThatIsHeldBackGrowsOld(t *testing.T) {
 }
 
 // Nothing is known of three servers, of which two do not answer in time: each has half of the time that is left.
-func TestAServerOfWhichNothingIsKnownIsAskedWhileThereIsTime(t *testing.T) {
+func TestClientAsksUnmeasuredServerWhileTimeRemains(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		l.serve("b", after(time.Second, good))
@@ -170,7 +170,7 @@ func TestClientAsksARestartedServerBeforeSilentOnes(t *testing.T) {
 
 // Over a stream, answers that come after the deadline are read: the server is not silent, and its retransmission timeout is longer than
 // a question has time.
-func TestAServerWhoseAnswersComeTooLateHidesNoOther(t *testing.T) {
+func TestClientAsksOtherServerWhenAnswersComeTooLate(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var late atomic.Bool
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -213,7 +213,7 @@ func TestAServerWhoseAnswersComeTooLateHidesNoOther(t *testing.T) {
 }
 
 // The timeout was doubled when a question was asked, and an answer comes a moment later.
-func TestATimeoutIsDoubledForNoLongerThanNothingIsAnswered(t *testing.T) {
+func TestClientResetsTimeoutBackoffAfterAnswer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var seen sync.Map
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -236,7 +236,7 @@ func TestATimeoutIsDoubledForNoLongerThanNothingIsAnswered(t *testing.T) {
 }
 
 // Hedges have used up the other attempts, and the last one has begun while the timeout was doubled six times.
-func TestTheLastAttemptDoesNotWaitForATimeoutThatHasEnded(t *testing.T) {
+func TestLastAttemptSkipsExpiredTimeout(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		c := l.client(&dnshedge.Client{Timeout: 20 * time.Second}, l.up("udp", "a"))

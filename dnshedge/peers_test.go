@@ -160,7 +160,7 @@ func loaded(t *testing.T, up string) dnshedge.Upstream {
 	return u
 }
 
-// checkPeer asks what every server of the zone must answer.
+// checkPeer asks questions that every server of the zone must answer.
 func checkPeer(t *testing.T, up string) {
 	t.Helper()
 	u := loaded(t, up)
@@ -191,14 +191,14 @@ func checkPeer(t *testing.T, up string) {
 	assert.Zero(t, s.Failures)
 }
 
-func TestKnotAnswers(t *testing.T) {
+func TestClientAsksKnot(t *testing.T) {
 	port := knot(t)
 	for _, network := range []string{"udp", "tcp"} {
 		checkPeer(t, network+"://127.0.0.1:"+port)
 	}
 }
 
-func TestBindAnswersOverEveryTransport(t *testing.T) {
+func TestClientAsksBindOverEveryTransport(t *testing.T) {
 	dir := t.TempDir()
 	p := freePorts(t, 3)
 	cert, key := pemFiles(t, dir)
@@ -225,7 +225,7 @@ zone "example" { type primary; file "example.zone"; };
 	checkPeer(t, "https://127.0.0.1:"+p[2]+"/dns-query#"+dnstest.Name)
 }
 
-func TestUnboundForwardsOverTLS(t *testing.T) {
+func TestClientAsksUnboundOverTLS(t *testing.T) {
 	auth := knot(t)
 	dir := t.TempDir()
 	p := freePorts(t, 2)
@@ -256,7 +256,7 @@ stub-zone:
 	checkPeer(t, "tls://127.0.0.1:"+p[1]+"#"+dnstest.Name)
 }
 
-func TestDnsdistThatDropsAndDelaysDoesNotShow(t *testing.T) {
+func TestClientHidesDropsAndDelaysOfDnsdist(t *testing.T) {
 	auth := knot(t)
 	dir := t.TempDir()
 	p := freePorts(t, 2)
@@ -340,7 +340,7 @@ func forwarderProcess(t *testing.T, upstream string) (port string, process *os.P
 	return port, peer(t, []string{port}, bin, "-listen", "127.0.0.1:"+port, "-upstream", upstream)
 }
 
-func TestDigAndKdigLikeTheForwarder(t *testing.T) {
+func TestServerAnswersDigAndKdig(t *testing.T) {
 	port := forwarder(t, "127.0.0.1:"+knot(t))
 	for _, prog := range []string{"dig", "kdig"} {
 		for _, transport := range []string{"+notcp", "+tcp"} {
@@ -417,7 +417,7 @@ func (s *soaked) ask(questions int64) int64 {
 
 // Nothing piles up in a client that asks over UDP, nor in one that asks over TLS,
 // while their servers lose queries and are started anew.
-func TestSoak(t *testing.T) {
+func TestClientStaysFlatInSoak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("asks 100,000 questions")
 	}

@@ -69,7 +69,7 @@ func (l *lab) startInOrder(c *dnshedge.Client, setting string) {
 
 // After an outage in which all servers failed, the later servers are in doubt and are probed. The first server answers every question
 // then, and so the order keeps the names from the later ones.
-func TestProbesDoNotSendNamesToServersThatTheOrderKeepsThemFrom(t *testing.T) {
+func TestProbesRespectStrictOrder(t *testing.T) {
 	bad := map[string]dnstest.Handler{"silence": drop, "SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused)}
 	for name, outage := range bad {
 		for later, laterBad := range bad {
@@ -108,7 +108,7 @@ func TestProbesDoNotSendNamesToServersThatTheOrderKeepsThemFrom(t *testing.T) {
 }
 
 // A later server that knows some names only, and not the root, is found to be back by a name that it was asked before.
-func TestProbeFindsALaterServerThatKnowsSomeNamesOnly(t *testing.T) {
+func TestProbeFindsLaterServerWithSomeNames(t *testing.T) {
 	bubble(t, func(l *lab) {
 		end := time.Now().Add(20 * time.Second)
 		refuseRoot := func(q dnstest.Query) dnstest.Reply {
@@ -156,7 +156,7 @@ func refusingRoot(h dnstest.Handler) dnstest.Handler {
 }
 
 // The second server refuses the root, and was asked broken names only. It is well, and the order has it before the third server.
-func TestClientAsksServerThatRefusesRootInItsTurn(t *testing.T) {
+func TestClientAsksServerThatRefusesRootInOrder(t *testing.T) {
 	faults := map[string]dnstest.Handler{"late": after(time.Second, good), "silent": drop, "SERVFAIL": rcode(dns.RcodeServerFailure)}
 	for name, fault := range faults {
 		for _, setting := range []string{"strict", "resolv.conf", "fallback"} {

@@ -58,7 +58,7 @@ func (l *lab) askAll(c *dnshedge.Client, prefix string, n int) (most time.Durati
 }
 
 // A server looks long for some answers, and closes the connection on the question by which a client finds out that it is alive.
-func TestAProbeThatEndsItsConnectionCostsNoQuestion(t *testing.T) {
+func TestProbeThatEndsConnectionFailsNoQuestion(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		for _, hedged := range []bool{false, true} {
 			for _, slow := range []time.Duration{1100 * ms, 1900 * ms} {
@@ -85,7 +85,7 @@ func TestAProbeThatEndsItsConnectionCostsNoQuestion(t *testing.T) {
 
 // The probe is one that finds out whether a server that fails three names fails all: it goes over the connection of questions that wait, and the next
 // ones over another.
-func TestAProbeOfAServerInDoubtCostsNoQuestion(t *testing.T) {
+func TestProbeOfDoubtfulServerFailsNoQuestion(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		t.Run(network, func(t *testing.T) {
 			bubble(t, func(l *lab) {

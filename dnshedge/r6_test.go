@@ -26,7 +26,7 @@ import (
 
 // A server of a company refuses to say who serves the root, and cannot resolve the names of a zone that is broken. It is
 // still the one that knows the company's names.
-func TestR6AServerIsNotJudgedByAProbeThatItRefuses(t *testing.T) {
+func TestProbeRefusalProvesNothing(t *testing.T) {
 	for name, fallback := range map[string]bool{"Fallback": true, "the next of resolv.conf": false} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -59,7 +59,7 @@ func TestR6AServerIsNotJudgedByAProbeThatItRefuses(t *testing.T) {
 }
 
 // It is down until it has its zones, and refuses the probe's question all the time.
-func TestR6AServerThatIsDownIsAskedNowAndThen(t *testing.T) {
+func TestClientTriesServerThatIsDown(t *testing.T) {
 	bubble(t, func(l *lab) {
 		start := time.Now()
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -88,8 +88,8 @@ func TestR6AServerThatIsDownIsAskedNowAndThen(t *testing.T) {
 	})
 }
 
-// What a server says to everybody is about itself, or about us, and not about the names.
-func TestR6WhatAServerSaysOfAllNamesIsNoVerdictOnThem(t *testing.T) {
+// A failure for all questions describes the server or this client, and not the names.
+func TestClientAttributesGeneralFailuresToServer(t *testing.T) {
 	ede := func(code int, info uint16) dnstest.Handler {
 		return func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, code), info)}
@@ -144,8 +144,8 @@ func laterEDE(then dnstest.Handler) dnstest.Handler {
 	}
 }
 
-// A name that is bogus, whoever asks for it and how often, is no evidence against the server that says so.
-func TestR6OneNameThatFailsIsOnePieceOfEvidence(t *testing.T) {
+// Repeated failures for one bogus name are a single piece of evidence against the server.
+func TestClientCountsFailingNameOnce(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if strings.HasPrefix(strings.ToLower(q.Question[0].Name), "bogus") {
@@ -166,7 +166,7 @@ func TestR6OneNameThatFailsIsOnePieceOfEvidence(t *testing.T) {
 
 // The first server of resolv.conf, or the only one of Upstreams, answers one query in ten, or drops a type, or a zone,
 // while it answers other questions all the time.
-func TestR6AServerThatAnswersSomeIsNotAliveForTheRest(t *testing.T) {
+func TestClientFailsOverForNamesThatServerIgnores(t *testing.T) {
 	doubles.SkipSimulation(t)
 	tenth := func() dnstest.Handler {
 		var mu sync.Mutex
@@ -230,8 +230,8 @@ func TestR6AServerThatAnswersSomeIsNotAliveForTheRest(t *testing.T) {
 	}
 }
 
-// What a later server denies is not believed while the first one, which may know better, answers others.
-func TestR6TheDenialOfALaterServerWaitsForTheFirst(t *testing.T) {
+// The denial of a later server is held back while the first server answers other questions.
+func TestStrictOrderHoldsBackDenialOfLaterServer(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if strings.HasPrefix(q.Question[0].Name, "slow") {
@@ -258,7 +258,7 @@ func TestR6TheDenialOfALaterServerWaitsForTheFirst(t *testing.T) {
 }
 
 // The first server drops a zone. A caller with much time waits for it as long as it would with any other resolver.
-func TestALaterServerIsBelievedAfterFiveSeconds(t *testing.T) {
+func TestStrictOrderAcceptsLaterServerAfterFiveSeconds(t *testing.T) {
 	for _, timeout := range []time.Duration{10 * time.Second, 30 * time.Second} {
 		for _, fallback := range []bool{false, true} {
 			bubble(t, func(l *lab) {
@@ -293,8 +293,8 @@ func TestALaterServerIsBelievedAfterFiveSeconds(t *testing.T) {
 	}
 }
 
-// Those who wait for a server that others find to be down wait no more.
-func TestNobodyWaitsForAServerThatIsFoundToBeDown(t *testing.T) {
+// Questions stop waiting for a server when other questions find that it is down.
+func TestStrictOrderDoesNotWaitForServerThatIsDown(t *testing.T) {
 	for _, fallback := range []bool{false, true} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -323,7 +323,7 @@ func TestNobodyWaitsForAServerThatIsFoundToBeDown(t *testing.T) {
 	}
 }
 
-func TestR6AServerThatRestartsLosesNoQuestion(t *testing.T) {
+func TestClientLosesNoQuestionDuringRestart(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		for _, down := range []time.Duration{100 * ms, 500 * ms, 2900 * ms} {
 			bubble(t, func(l *lab) {
@@ -336,8 +336,8 @@ func TestR6AServerThatRestartsLosesNoQuestion(t *testing.T) {
 	}
 }
 
-// What the system says of its own network is no failure of a name: it is told at once, and not kept.
-func TestR6NoRouteIsNoFailureOfTheName(t *testing.T) {
+// An error of the local network is no failure of a name: it is returned at once, and not cached.
+func TestCacheStoresNoLocalNetworkError(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENETDOWN, syscall.EADDRNOTAVAIL, syscall.EPERM} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -362,7 +362,7 @@ func TestR6NoRouteIsNoFailureOfTheName(t *testing.T) {
 }
 
 // A server without TCP, to which four packets in a row are lost.
-func TestAQuestionIsSentAgainWhileThereIsTime(t *testing.T) {
+func TestClientRetransmitsWhileTimeRemains(t *testing.T) {
 	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 		bubble(t, func(l *lab) {
 			seen, h := times("lost.example.", 4)
@@ -381,7 +381,7 @@ func TestAQuestionIsSentAgainWhileThereIsTime(t *testing.T) {
 	}
 }
 
-func TestAQuestionIsSentAgainUntilItsTimeIsOver(t *testing.T) {
+func TestClientRetransmitsUntilTimeout(t *testing.T) {
 	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 		bubble(t, func(l *lab) {
 			seen, h := times("lost.example.", 100)
@@ -406,7 +406,7 @@ func TestAQuestionIsSentAgainUntilItsTimeIsOver(t *testing.T) {
 }
 
 // A server that writes names in lower case, or forgets its cookie, and does not speak TCP. One message from whomever must not cut it off.
-func TestR6AStrayDatagramCutsNoServerOff(t *testing.T) {
+func TestClientKeepsServerAfterStrayDatagram(t *testing.T) {
 	for name, tcp := range map[string]netsim.Profile{"refused": path20, "lost": {BlackHole: true}} {
 		bubble(t, func(l *lab) {
 			pc, err := l.net.Host("a").ListenPacket("udp", ":53")
@@ -441,7 +441,7 @@ func TestR6AStrayDatagramCutsNoServerOff(t *testing.T) {
 }
 
 // An upstream is given by a name that has two addresses. The one that was found first becomes a black hole.
-func TestR6ARememberedAddressThatIsABlackHoleHidesNoOther(t *testing.T) {
+func TestDialerForgetsBlackHoleAddress(t *testing.T) {
 	bubble(t, func(l *lab) {
 		first := l.serve("a", good)
 		l.serve("b", good)
@@ -469,7 +469,7 @@ func TestR6ARememberedAddressThatIsABlackHoleHidesNoOther(t *testing.T) {
 	})
 }
 
-func TestNamesInResolvConfAreNoServers(t *testing.T) {
+func TestResolvConfIgnoresNames(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		path := hostsFile(t, "nameserver one.example\nnameserver two.example\nnameserver 010.0.0.1\nnameserver "+l.net.Host("a").Addr().String()+"\n")
@@ -481,7 +481,7 @@ func TestNamesInResolvConfAreNoServers(t *testing.T) {
 }
 
 // On a busy machine scutil takes most of a second.
-func TestNoQuestionWaitsForWhatTheSystemSays(t *testing.T) {
+func TestClientDoesNotWaitForSystemConfiguration(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.serve("b", with("A 192.0.2.2"))
@@ -510,7 +510,7 @@ func TestNoQuestionWaitsForWhatTheSystemSays(t *testing.T) {
 }
 
 // One of them has the system asked for its servers, and none is asked of those that it has no more.
-func TestQuestionsAtOnceAreAskedOfTheSameServersOfTheSystem(t *testing.T) {
+func TestConcurrentQuestionsUseSameSystemServers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.serve("b", with("A 192.0.2.2"))
@@ -537,7 +537,7 @@ func TestQuestionsAtOnceAreAskedOfTheSameServersOfTheSystem(t *testing.T) {
 	})
 }
 
-func TestAClosedClientAsksNoSystem(t *testing.T) {
+func TestClosedClientReadsNoSystemConfiguration(t *testing.T) {
 	c := new(dnshedge.Client)
 	_ = c.Stats()
 	c.Close()

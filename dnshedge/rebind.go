@@ -16,13 +16,13 @@ import (
 // name may be used to access the host.
 //
 // The filter removes A and AAAA records with these addresses: private, loopback, link-local, site-local, unspecified,
-// shared (100.64.0.0/10), and IPv6 addresses that embed one of these (RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes
-// HTTPS and SVCB records with a hint to such an address. A filtered answer has the extended error 15, Blocked (RFC
-// 8914), and no AD bit.
+// shared (100.64.0.0/10), and IPv6 addresses that embed them (RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes HTTPS
+// and SVCB records with a private address as a hint. A filtered answer has the extended error 15, Blocked (RFC 8914),
+// and no AD bit.
 //
-// Not filtered are special-use names, the hosts file, names in Client.Routes, names in domains for which the system has
-// separate servers, and answers that another Client has stored in the Cache. Import accepts no answers that were
-// exported without the filter.
+// The filter is not applied to special-use names, the hosts file, names in Client.Routes, and names in domains for
+// which the system has separate servers. It is not applied to answers that another Client has stored in the Cache.
+// Import accepts no answers that were exported without the filter.
 //
 // The zero value filters all names. Block lists that are queried by DNS, for example lists of spammers, answer with
 // loopback addresses: allow their domains.

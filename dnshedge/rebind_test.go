@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestPrivateAddressesOfPublicNamesAreRemoved(t *testing.T) {
+func TestRebindFilterRemovesPrivateAddresses(t *testing.T) {
 	const public = "A 198.51.100.1"
 	for _, row := range []struct {
 		records []string
@@ -85,7 +85,7 @@ func TestPrivateAddressesOfPublicNamesAreRemoved(t *testing.T) {
 	}
 }
 
-func TestExchangerIsFiltered(t *testing.T) {
+func TestRebindFilterFiltersExchanger(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("A 10.0.0.1"))
 		c := l.client(&dnshedge.Client{
@@ -96,7 +96,7 @@ func TestExchangerIsFiltered(t *testing.T) {
 	})
 }
 
-func TestRebindFilterNamesWhatIsNoDomain(t *testing.T) {
+func TestRebindFilterReportsInvalidDomain(t *testing.T) {
 	c := &dnshedge.Client{RebindFilter: &dnshedge.RebindFilter{Allow: []string{"a..b"}}}
 	_, _, err := c.Exchange(question("x.", dns.TypeA), "")
 	assert.EqualError(t, err, `dnshedge: RebindFilter.Allow has "a..b"; want domain names`)

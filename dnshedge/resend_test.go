@@ -36,7 +36,7 @@ func (l *lab) load(s *dnstest.Server, c *dnshedge.Client, n int, every time.Dura
 	return float64(s.Queries.Load()-before) / float64(n)
 }
 
-func TestASlowServerIsNotAskedTwice(t *testing.T) {
+func TestClientDoesNotRetransmitToSlowServer(t *testing.T) {
 	doubles.SkipSimulation(t)
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		for _, d := range []time.Duration{1500 * ms, 3 * time.Second, 4500 * ms} {
@@ -62,9 +62,8 @@ func TestASlowServerIsNotAskedTwice(t *testing.T) {
 	}
 }
 
-// A server that drops what it cannot do gets a query more for each answer, 20 besides, and
-// the budget.
-func TestResendsArePaidForByAnswers(t *testing.T) {
+// A server that drops queries gets one retransmission for each answer, 20 more, and the budget.
+func TestRetransmissionsArePaidForByAnswers(t *testing.T) {
 	doubles.SkipSimulation(t)
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		for _, answered := range []float64{0, 0.02, 0.1, 0.5} {
@@ -118,7 +117,7 @@ func times(name string, n int) (*[]time.Time, dnstest.Handler) {
 	}
 }
 
-func TestTheTimeoutFollowsRFC6298(t *testing.T) {
+func TestRetransmissionTimeoutFollowsRFC6298(t *testing.T) {
 	for _, oneWay := range []time.Duration{10 * ms, 150 * ms} {
 		bubble(t, func(l *lab) {
 			l.link("a", netsim.Profile{Delay: netsim.Constant(oneWay)})
@@ -136,7 +135,7 @@ func TestTheTimeoutFollowsRFC6298(t *testing.T) {
 	}
 }
 
-func TestTheTimeoutIsWiderWhereAnswersVary(t *testing.T) {
+func TestRetransmissionTimeoutGrowsWithDeviation(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var n atomic.Int64
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -150,7 +149,7 @@ func TestTheTimeoutIsWiderWhereAnswersVary(t *testing.T) {
 	})
 }
 
-func TestALostFirstPacketIsSentAgainAfterASecond(t *testing.T) {
+func TestClientRetransmitsFirstPacketAfterASecond(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(drop, good))
 		c := l.client(off(), l.up("udp", "a"))
@@ -159,7 +158,7 @@ func TestALostFirstPacketIsSentAgainAfterASecond(t *testing.T) {
 	})
 }
 
-func TestALossyPathFailsNobody(t *testing.T) {
+func TestClientAnswersAllQuestionsOverLossyPath(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.link("a", netsim.Profile{Delay: netsim.Constant(10 * ms), Loss: 0.05})
@@ -177,7 +176,7 @@ func TestALossyPathFailsNobody(t *testing.T) {
 	})
 }
 
-func TestAProcessWithoutFilesIsNotASilentServer(t *testing.T) {
+func TestClientDoesNotBlameServerForLackOfDescriptors(t *testing.T) {
 	var dials atomic.Int64
 	d := dialFunc(func(context.Context, string, string) (net.Conn, error) {
 		dials.Add(1)
@@ -200,7 +199,7 @@ func (f dialFunc) DialContext(ctx context.Context, network, address string) (net
 	return f(ctx, network, address)
 }
 
-func TestADeadServerDoesNotDelayTheQueryToAnother(t *testing.T) {
+func TestClientDeadServerDoesNotDelayOther(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("b", good)
 		l.link("a", netsim.Profile{BlackHole: true})
@@ -217,7 +216,7 @@ func TestADeadServerDoesNotDelayTheQueryToAnother(t *testing.T) {
 	})
 }
 
-func TestAnAttemptIsLeftForANetworkThatComesBack(t *testing.T) {
+func TestClientKeepsAttemptForRecoveredNetwork(t *testing.T) {
 	for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -231,7 +230,7 @@ func TestAnAttemptIsLeftForANetworkThatComesBack(t *testing.T) {
 	}
 }
 
-func TestAStreamThatCarriesAnswersIsNotAskedAgain(t *testing.T) {
+func TestClientDoesNotRetransmitOverActiveStream(t *testing.T) {
 	for network, want := range map[string]int64{"udp": 1, "tcp": 0, "tls": 0, "https": 0} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -255,7 +254,7 @@ func TestAStreamThatCarriesAnswersIsNotAskedAgain(t *testing.T) {
 }
 
 // This test runs in real time, but counts what is sent, and measures nothing.
-func TestALostPacketIsHedgedInABusyProcess(t *testing.T) {
+func TestClientHedgesLostPacketInBusyProcess(t *testing.T) {
 	up := local(t, "udp", func(q dnstest.Query) dnstest.Reply {
 		if q.Question[0].Name == "lost.example." {
 			return after(2*time.Second, good)(q)
@@ -285,7 +284,7 @@ func TestALostPacketIsHedgedInABusyProcess(t *testing.T) {
 }
 
 // A server's socket holds some hundred queries, and others that come at once are lost.
-func TestABurstThatIsHalfLostIsSentAgain(t *testing.T) {
+func TestClientRetransmitsHalfLostBurst(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 200 * ms} {
 		bubble(t, func(l *lab) {
 			const n = 200

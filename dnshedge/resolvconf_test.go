@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestTheZeroClientAsksTheSystemsServers(t *testing.T) {
+func TestZeroClientAsksSystemServers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	write := func(lines ...string) {
 		require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
@@ -41,7 +41,7 @@ func TestTheZeroClientAsksTheSystemsServers(t *testing.T) {
 	})
 }
 
-func TestWhatServersSaidIsForgottenWhenTheSystemHasOthers(t *testing.T) {
+func TestCacheDropsAnswersWhenSystemServersChange(t *testing.T) {
 	bubble(t, func(l *lab) {
 		never := func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 3600, 3600)}
@@ -89,7 +89,7 @@ type wrapper struct{ dnshedge.Exchanger }
 
 func (w wrapper) Unwrap() any { return w.Exchanger }
 
-func TestCacheForgetsAnswersOfClientsBelowWithTheSystemsServers(t *testing.T) {
+func TestCacheDropsAnswersOfInnerClientWhenSystemServersChange(t *testing.T) {
 	for name, set := range map[string]func(l *lab, c, below *dnshedge.Client){
 		"Exchanger": func(_ *lab, c, below *dnshedge.Client) { c.Exchanger = below },
 		"route": func(_ *lab, c, below *dnshedge.Client) {
@@ -141,7 +141,7 @@ func TestCacheForgetsAnswersOfClientsBelowWithTheSystemsServers(t *testing.T) {
 }
 
 // A question waits for a server that is out of reach since the network has changed.
-func TestAQuestionFollowsTheSystemToItsNewServers(t *testing.T) {
+func TestClientAsksNewSystemServersDuringQuestion(t *testing.T) {
 	for _, servers := range [][]string{{"a"}, {"a", "c"}} {
 		bubble(t, func(l *lab) {
 			l.serve("a", drop)

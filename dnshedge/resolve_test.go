@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
+func TestFallbackIsAskedOnlyWhenUpstreamsFail(t *testing.T) {
 	for name, bad := range map[string]dnstest.Handler{"SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused), "silence": drop} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {
@@ -60,7 +60,7 @@ func TestFallbackIsUsedOnlyWhenTheGroupFails(t *testing.T) {
 	}
 }
 
-func TestAServerThatRefusesFromTheStartFallsBack(t *testing.T) {
+func TestFallbackIsAskedWhenUpstreamAlwaysRefuses(t *testing.T) {
 	for _, code := range []int{dns.RcodeRefused, dns.RcodeNotImplemented} {
 		bubble(t, func(l *lab) {
 			l.serve("a", rcode(code))
@@ -72,7 +72,7 @@ func TestAServerThatRefusesFromTheStartFallsBack(t *testing.T) {
 	}
 }
 
-func TestAValidatingServersSERVFAILDoesNotFallBack(t *testing.T) {
+func TestFallbackIsNotAskedAfterSERVFAILOfValidator(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", rcode(dns.RcodeServerFailure)) // without a word why
 		fall := l.serve("b", good)
@@ -83,7 +83,7 @@ func TestAValidatingServersSERVFAILDoesNotFallBack(t *testing.T) {
 	})
 }
 
-func TestAPolicysREFUSEDIsFinal(t *testing.T) {
+func TestFallbackIsNotAskedAfterREFUSEDByPolicy(t *testing.T) {
 	for code := range uint16(30) {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -99,7 +99,7 @@ func TestAPolicysREFUSEDIsFinal(t *testing.T) {
 	}
 }
 
-func TestSlowNamesOpenTheWayToTheFallbackForThemselvesOnly(t *testing.T) {
+func TestFallbackIsAskedForSlowNamesOnly(t *testing.T) {
 	for _, network := range []string{"udp", "tls"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -134,7 +134,7 @@ func TestSlowNamesOpenTheWayToTheFallbackForThemselvesOnly(t *testing.T) {
 	}
 }
 
-func TestAFinalFailureDoesNotFallBack(t *testing.T) {
+func TestFallbackIsNotAskedAfterFinalFailure(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, dns.RcodeServerFailure), dns.ExtendedErrorCodeBlocked)}

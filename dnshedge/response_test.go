@@ -24,7 +24,7 @@ func odd(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Raw: append(b, 0xc0, 12, 0, 65, 0, 1, 0, 0, 1, 44, 0, 10, 0, 1, 0, 0, 4, 0, 3, 1, 2, 3)}
 }
 
-func TestARecordThatCannotBeReadIsPassedOnAsItIs(t *testing.T) {
+func TestClientPassesUnknownRecordsUnchanged(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "https"} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", odd)
@@ -44,7 +44,7 @@ func TestARecordThatCannotBeReadIsPassedOnAsItIs(t *testing.T) {
 	}
 }
 
-func TestAnAnswerForAnotherNameIsNotBelieved(t *testing.T) {
+func TestClientRejectsAnswerForOtherName(t *testing.T) {
 	for name, tc := range map[string]struct {
 		records []string
 		want    []string // owners
@@ -87,7 +87,7 @@ func TestAnAnswerForAnotherNameIsNotBelieved(t *testing.T) {
 	})
 }
 
-func TestMangledAnswersHarmNoTransport(t *testing.T) {
+func TestClientSurvivesMangledAnswers(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "https"} {
 		bubble(t, func(l *lab) {
 			var mu sync.Mutex

@@ -16,7 +16,7 @@ import (
 
 // A server that restarts is waited for. One that has refused connections for as long as a question has time does not restart, and
 // the error is told at once, as any resolver tells it.
-func TestWhoRefusesConnectionsForLongIsNotWaitedFor(t *testing.T) {
+func TestClientDoesNotWaitForServerThatRefusesForLong(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		for name, answered := range map[string]bool{"from the start": false, "after answers": true} {
 			bubble(t, func(l *lab) {
@@ -49,7 +49,7 @@ func TestWhoRefusesConnectionsForLongIsNotWaitedFor(t *testing.T) {
 }
 
 // Of two servers in turn one has refused connections for long, and the other one restarts.
-func TestAServerThatRestartsIsWaitedForBesideOneThatIsGone(t *testing.T) {
+func TestClientWaitsForRestartBesideServerThatIsGone(t *testing.T) {
 	bubble(t, func(l *lab) {
 		b := l.serve("b", good)
 		c := l.client(&dnshedge.Client{ResolvConf: l.resolvConf("", "a", "b")})
@@ -66,7 +66,7 @@ func TestAServerThatRestartsIsWaitedForBesideOneThatIsGone(t *testing.T) {
 
 // Two servers cannot answer, and say so. The third closes its connection on the question, or refuses connections, and would answer a moment later.
 // The question may be the reason, and who refuses it does so again: it is not asked again for as long as it has time.
-func TestWhatServersSayThatCannotAnswerIsToldBesideOneThatEndsConnections(t *testing.T) {
+func TestClientReturnsFailureBesideServerThatEndsConnections(t *testing.T) {
 	lame := func(q dnstest.Query) dnstest.Reply {
 		r := rcode(dns.RcodeSuccess)(q)
 		r.Msg.RecursionAvailable = false

@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/rpl"
 )
 
-// differs says why a script of unbound does not pass.
+// differs lists the scripts of unbound that do not pass, with the reason.
 var differs = map[string]string{
 	"fwd_any.rpl":              "unbound answers ANY from what it has; a Client asks, and keeps no answer to ANY",
 	"fwd_minimal.rpl":          "asks with RD=0 for what unbound knows of other servers; its first three questions pass",

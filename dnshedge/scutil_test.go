@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestTheSystemsServersOfADomainAreAskedAboutItsNames(t *testing.T) {
+func TestClientAsksSystemServersOfDomain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	bubble(t, func(l *lab) {
 		all := l.serve("a", with("A 192.0.2.1"))
@@ -67,7 +67,7 @@ func TestTheSystemsServersOfADomainAreAskedAboutItsNames(t *testing.T) {
 	})
 }
 
-func TestWithoutScutilTheFileIsRead(t *testing.T) {
+func TestClientReadsResolvConfWithoutScutil(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	bubble(t, func(l *lab) {
 		l.serve("c", with("A 192.0.2.3"))
@@ -82,7 +82,7 @@ func TestWithoutScutilTheFileIsRead(t *testing.T) {
 	})
 }
 
-func TestFirstServerOfADomainIsFoundToBeBack(t *testing.T) {
+func TestProbeFindsRecoveredServerOfDomain(t *testing.T) {
 	for name, outage := range map[string]dnstest.Handler{"silence": drop, "SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused)} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(l *lab) {

@@ -80,7 +80,7 @@ func TestServeDNSForwards(t *testing.T) {
 	})
 }
 
-func TestServeDNSSaysWhyItFails(t *testing.T) {
+func TestServeDNSAddsExtendedErrors(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		for code, up := range map[uint16]dnshedge.Upstream{22: l.up("udp", "a"), 23: l.up("udp", "b")} {
@@ -98,7 +98,7 @@ func TestServeDNSSaysWhyItFails(t *testing.T) {
 	})
 }
 
-func TestUDPResponsesHave1232BytesAtMost(t *testing.T) {
+func TestServeDNSLimitsUDPResponsesTo1232Bytes(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var rrs []string
 		for i := range 200 {
@@ -113,7 +113,7 @@ func TestUDPResponsesHave1232BytesAtMost(t *testing.T) {
 	})
 }
 
-func TestTextsOfExtendedErrorsAreLeftOutBeforeAnythingIsCut(t *testing.T) {
+func TestServeDNSOmitsErrorTextsBeforeTruncation(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
 			r := good(q)
@@ -138,7 +138,7 @@ func TestTextsOfExtendedErrorsAreLeftOutBeforeAnythingIsCut(t *testing.T) {
 	})
 }
 
-func TestTheLongestAnswerFitsAStream(t *testing.T) {
+func TestServeDNSSendsLongestAnswerOverStream(t *testing.T) {
 	bubble(t, func(l *lab) {
 		m := question("x.example.", dns.TypeTXT)
 		long := new(dns.Msg).SetReply(m)
@@ -174,7 +174,7 @@ type wrapped struct {
 
 func (w *wrapped) WriteMsg(m *dns.Msg) error { w.seen = append(w.seen, m); return nil }
 
-func TestWrittenMessagesAreSeenByMiddleware(t *testing.T) {
+func TestServeDNSCallsWriteMsgOfMiddleware(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), good)
 		w := &wrapped{ResponseWriter: &recorder{remote: &net.UDPAddr{}}}
@@ -185,7 +185,7 @@ func TestWrittenMessagesAreSeenByMiddleware(t *testing.T) {
 	})
 }
 
-func TestClientsAreNotToldOfTheConfiguration(t *testing.T) {
+func TestServeDNSDoesNotRevealConfiguration(t *testing.T) {
 	m := question("x.example.", dns.TypeA)
 	m.SetEdns0(1232, false)
 	r := serve(t, &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "10.1.2.3:99999"}}}, "udp", m)

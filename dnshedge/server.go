@@ -75,10 +75,12 @@ type Server struct {
 	// MaxConns limits the open connections. Zero: 1000. Negative: no limit. A client is an IPv4 address, or an IPv6 /64
 	// network.
 	//
-	// When one more connection comes, the client with the most connections must give one up. Its connection that has
-	// been idle for the longest is closed. If all are in use, no more questions are read from one of them, and it is
-	// closed after its answers; up to an eighth more connections may then be open. If the new connection belongs to
-	// that client, and all the client's others are in use, the new one is closed at once.
+	// When another connection arrives, the client with the most connections loses a connection: the connection that has
+	// been idle for the longest. If all its connections are in use, no more questions are read from one of them, which
+	// is closed after its answers. Until then up to an eighth more connections may be open.
+	//
+	// If the new connection belongs to that client itself, and all the client's connections are in use, the new
+	// connection is closed at once.
 	MaxConns int
 
 	// IdleTimeout limits the time that a connection may be idle: no question waits for its answer, and no byte arrives.

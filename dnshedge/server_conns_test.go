@@ -27,7 +27,7 @@ func slowNames(q dnstest.Query) dnstest.Reply {
 	return good(q)
 }
 
-// crowded starts a server that has room for n connections, over TCP and TLS, and counts those that are open.
+// crowded starts a server that accepts n connections, over TCP and TLS, and counts the open connections.
 func (l *lab) crowded(n int) *openListener {
 	l.serve("a", slowNames)
 	s := &dnshedge.Server{Client: l.client(off(), l.up("udp", "a")), MaxConns: n}
@@ -107,7 +107,7 @@ func works(t *testing.T, c *dns.Conn, name string) bool {
 
 // A client holds as many connections as there may be, each with a question now and then, and opens another one for each that is
 // closed. Others are answered as if it were not there, whatever they do with their connections.
-func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
+func TestServerLimitsConnectionsOfOneClient(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		for _, name := range []string{"x.example.", "slow.example."} { // it is idle, or never
 			bubble(t, func(l *lab) {
@@ -156,7 +156,7 @@ func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
 }
 
 // Which connection is closed is a matter of use, and not of age.
-func TestOfAClientsConnectionsThatWhichIsIdleForLongestIsClosed(t *testing.T) {
+func TestServerClosesLongestIdleConnectionOfClient(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			l.crowded(3)
@@ -176,7 +176,7 @@ func TestOfAClientsConnectionsThatWhichIsIdleForLongestIsClosed(t *testing.T) {
 	}
 }
 
-func TestAClientThatUsesAllConnectionsGetsNoMoreOfThem(t *testing.T) {
+func TestServerRejectsConnectionOfClientThatUsesAll(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.crowded(2)
 		var wg sync.WaitGroup
@@ -194,8 +194,8 @@ func TestAClientThatUsesAllConnectionsGetsNoMoreOfThem(t *testing.T) {
 	})
 }
 
-// All that a connection was asked before is answered, and what comes later is not read.
-func TestAConnectionInUseIsClosedWhenItsQuestionsAreAnswered(t *testing.T) {
+// Earlier questions of the connection are answered, and later ones are not read.
+func TestServerClosesConnectionInUseAfterAnswers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.crowded(2)
 		var busy [2]*dns.Conn

@@ -20,7 +20,7 @@ import (
 )
 
 // More questions have been received than a connection has answered at a time.
-func TestShutdownAnswersQuestionsThatWereNotReadYet(t *testing.T) {
+func TestServerShutdownAnswersUnreadQuestions(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", after(1500*ms, good))
@@ -60,7 +60,7 @@ func TestShutdownAnswersQuestionsThatWereNotReadYet(t *testing.T) {
 	}
 }
 
-func TestShutdownAnswersQuestionsThatHaveJustCome(t *testing.T) {
+func TestServerShutdownAnswersLatestQuestions(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -80,7 +80,7 @@ func TestShutdownAnswersQuestionsThatHaveJustCome(t *testing.T) {
 }
 
 // A client that goes on asking is no reason to go on.
-func TestShutdownEndsWhileAClientGoesOnAsking(t *testing.T) {
+func TestServerShutdownEndsDespiteNewQuestions(t *testing.T) {
 	for _, pause := range []time.Duration{ms, 90 * ms} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -102,7 +102,7 @@ func TestShutdownEndsWhileAClientGoesOnAsking(t *testing.T) {
 	}
 }
 
-func TestExchangesAfterCloseFail(t *testing.T) {
+func TestClientExchangesAfterCloseFail(t *testing.T) {
 	hosts := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(hosts, []byte("192.0.2.7 known.example\n"), 0o600))
 	for _, ttl := range []time.Duration{0, 2 * time.Hour} { // the answers are fresh, or stale
@@ -144,7 +144,7 @@ func (l wrappingListener) Accept() (net.Conn, error) {
 }
 
 // The system's sockets, which reset a connection that is closed with bytes unread.
-func TestConnectionsThatCannotBeHalfClosedAreNotReset(t *testing.T) {
+func TestServerDrainsConnectionsWithoutCloseWrite(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	c := &dnshedge.Client{Exchanger: slowExchanger(300 * ms)}

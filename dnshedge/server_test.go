@@ -59,7 +59,7 @@ func put(t *testing.T, c *dns.Conn, m *dns.Msg) *dns.Msg {
 	return r
 }
 
-func TestTheServerAnswersAsServeDNSDoes(t *testing.T) {
+func TestServerMatchesServeDNS(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", zone)
 		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
@@ -107,7 +107,7 @@ func TestTheServerAnswersAsServeDNSDoes(t *testing.T) {
 	})
 }
 
-func TestTheServerDoesNotRespondToResponses(t *testing.T) {
+func TestServerDoesNotRespondToResponses(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.startServer(&dnshedge.Server{Client: l.client(new(dnshedge.Client), l.up("udp", "a"))})
@@ -126,7 +126,7 @@ func TestTheServerDoesNotRespondToResponses(t *testing.T) {
 	})
 }
 
-func TestAdmitSaysWhoIsAnswered(t *testing.T) {
+func TestServerAdmitSelectsClients(t *testing.T) {
 	bubble(t, func(l *lab) {
 		up := l.serve("a", good)
 		var verdict, asked atomic.Int64
@@ -159,7 +159,7 @@ func TestAdmitSaysWhoIsAnswered(t *testing.T) {
 	})
 }
 
-func TestQuestionsOfAConnectionDoNotWaitForEachOther(t *testing.T) {
+func TestServerAnswersQuestionsOfConnectionConcurrently(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if q.Question[0].Name == "slow.example." {
@@ -185,7 +185,7 @@ func TestQuestionsOfAConnectionDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestAnIdleConnectionIsClosedAndOneThatWaitsIsNot(t *testing.T) {
+func TestServerClosesOnlyIdleConnections(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", after(3*time.Second, good))
 		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a")), IdleTimeout: time.Second})
@@ -205,7 +205,7 @@ func TestAnIdleConnectionIsClosedAndOneThatWaitsIsNot(t *testing.T) {
 	})
 }
 
-func TestAMessageThatCannotBeReadGetsFORMERR(t *testing.T) {
+func TestServerAnswersInvalidMessageWithFORMERR(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		l.startServer(&dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))})
@@ -223,7 +223,7 @@ func TestAMessageThatCannotBeReadGetsFORMERR(t *testing.T) {
 	})
 }
 
-func TestAClientThatStopsReadingIsDisconnected(t *testing.T) {
+func TestServerDisconnectsClientThatStopsReading(t *testing.T) {
 	s := &dnshedge.Server{
 		Client:       &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "tcp", zone)}, Cache: new(dnshedge.Cache)},
 		WriteTimeout: 50 * ms,
@@ -265,7 +265,7 @@ func (l *lab) askALot(timeout time.Duration) *dns.Conn {
 	return conn
 }
 
-func TestAnswersThatWaitToBeReadTakeTheMemoryOfOne(t *testing.T) {
+func TestServerSharesMemoryOfUnreadAnswers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		heap := func() int64 {
 			synctest.Wait()
@@ -288,7 +288,7 @@ func TestAnswersThatWaitToBeReadTakeTheMemoryOfOne(t *testing.T) {
 	})
 }
 
-func TestAClientThatReadsNowAndThenIsDisconnected(t *testing.T) {
+func TestServerDisconnectsSlowReader(t *testing.T) {
 	bubble(t, func(l *lab) {
 		conn := l.askALot(0)
 		time.Sleep(2 * time.Second) // the answers have waited for one
@@ -303,7 +303,7 @@ func TestAClientThatReadsNowAndThenIsDisconnected(t *testing.T) {
 	})
 }
 
-func TestAFloodOfOneQuestionTakesBoundedGoroutinesAndHoldsUpNobody(t *testing.T) {
+func TestServerBoundsGoroutinesInFloodOfOneQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if q.Question[0].Name == "dead.example." {
@@ -332,7 +332,7 @@ func TestAFloodOfOneQuestionTakesBoundedGoroutinesAndHoldsUpNobody(t *testing.T)
 	})
 }
 
-func TestShutdownAnswersWhatHasBeenAsked(t *testing.T) {
+func TestServerShutdownAnswersPendingQuestions(t *testing.T) {
 	for _, patient := range []bool{true, false} {
 		bubble(t, func(l *lab) {
 			l.serve("a", after(time.Second, good))
@@ -374,7 +374,7 @@ func TestShutdownAnswersWhatHasBeenAsked(t *testing.T) {
 	}
 }
 
-func TestShutdownWaitsForABlockingAdmitNoLongerThanItsContext(t *testing.T) {
+func TestServerShutdownDoesNotWaitForBlockingAdmit(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		s := &dnshedge.Server{
@@ -393,7 +393,7 @@ func TestShutdownWaitsForABlockingAdmitNoLongerThanItsContext(t *testing.T) {
 }
 
 // The system's sockets, with batches of datagrams, and bound to all addresses.
-func TestTheServerAnswersFromTheAddressThatWasAsked(t *testing.T) {
+func TestServerAnswersFromQueriedAddress(t *testing.T) {
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{local(t, "udp", good)}, Cache: new(dnshedge.Cache)}
 	defer c.Close()
 	s := &dnshedge.Server{Client: c}
@@ -418,7 +418,7 @@ func TestTheServerAnswersFromTheAddressThatWasAsked(t *testing.T) {
 	require.NoError(t, s.Shutdown(background))
 }
 
-func TestBadServerSettingsAreNamed(t *testing.T) {
+func TestServerReportsInvalidFields(t *testing.T) {
 	c := new(dnshedge.Client)
 	for want, s := range map[string]*dnshedge.Server{
 		"Server.Client is nil":        {},
@@ -429,8 +429,7 @@ func TestBadServerSettingsAreNamed(t *testing.T) {
 	}
 }
 
-// mustNotServe checks that the error of a Server that cannot serve has a text, and that
-// what it was given is closed.
+// mustNotServe checks that an invalid Server returns an error with a text, and closes its listener or socket.
 func mustNotServe(t *testing.T, s *dnshedge.Server, want string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -450,7 +449,7 @@ type invalid struct{ dnshedge.Exchanger }
 
 func (invalid) Validate() error { return errors.New("Limits.Queries is -1") }
 
-func TestAServerOfAnInvalidClientDoesNotServe(t *testing.T) {
+func TestServerRejectsInvalidClient(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	tooMuch := dnshedge.Hedge{BudgetPercent: 200}
 	for want, c := range map[string]*dnshedge.Client{
@@ -497,7 +496,7 @@ func (l *once) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-func TestAConnectionThatCannotBeClosedHoldsUpNobody(t *testing.T) {
+func TestServerShutdownDoesNotWaitForBlockingClose(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		s := &dnshedge.Server{Client: l.client(off(), l.up("udp", "a"))}
@@ -516,7 +515,7 @@ func TestAConnectionThatCannotBeClosedHoldsUpNobody(t *testing.T) {
 
 // A datagram that no library packs must not end a process, and least of all one of a
 // client who may not ask.
-func TestMisplacedOPTIsAFormatError(t *testing.T) {
+func TestServerAnswersMisplacedOPTWithFORMERR(t *testing.T) {
 	s := &dnshedge.Server{Client: off(), Admit: func(net.Addr) dnshedge.Verdict { return dnshedge.Refuse }}
 	defer s.Client.Close()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -545,7 +544,7 @@ func TestMisplacedOPTIsAFormatError(t *testing.T) {
 }
 
 // Each name of such a record costs its length to read, and whoever may connect can send one in every message.
-func TestR9AMessageThatIsRefusedCostsLittle(t *testing.T) {
+func TestServerRefusesMessageCheaply(t *testing.T) {
 	hip := func(counts [4]byte, before string) []byte {
 		m := []byte{0, 1, 1, 0}
 		for _, n := range counts {
@@ -581,7 +580,7 @@ func TestR9AMessageThatIsRefusedCostsLittle(t *testing.T) {
 	}
 }
 
-func TestOverTLSTheLengthOfAResponseDoesNotTellTheName(t *testing.T) {
+func TestServerPadsResponsesOverTLS(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
 			if strings.HasPrefix(q.Question[0].Name, "nx") {

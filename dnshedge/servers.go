@@ -365,7 +365,7 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 	}
 	other := s.fallback
 	if other.AreSilent() {
-		other = other.SortByRTT(q, false)[:1] // all are silent: ask one of them
+		other = other.SortByRTT(q, false)[:1] // all are silent: ask only the first
 	} else {
 		last := len(other) - 1
 		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.IsSilent() && one != s.fallback[last] })
@@ -445,12 +445,12 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers
 	return r
 }
 
-// queryTiersInOrder asks tier after tier. The next tier is asked when the previous one has failed, is down, or has used
-// its share of the remaining time. The earlier tier continues, and its answer has precedence.
+// queryTiersInOrder asks tier after tier. The next tier is asked when the previous tier has failed, is down, or has
+// used its share of the remaining time. The earlier tier continues, and its answer has precedence.
 //
 // A later answer is held back only while the earlier tier answers other questions, and most questions of this kind. So
-// a server that never answers some questions does not delay the later servers for long, and a server that is slow for
-// some names is not treated as dead. before returns the best response of earlier tiers so far.
+// a server that never answers some questions does not delay the later servers for long. A server that is slow for some
+// names is not treated as dead. before returns the best response of earlier tiers so far.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, tiers []queryTier, before responseSoFar) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -619,8 +619,8 @@ func (s *clientServers) removeUnusedOptions(q *wire.Query) *wire.Query {
 	return q
 }
 
-// provesNothingBelow reports whether the AD bit in the answer r to q proves that no names exist below a name that does
-// not exist (RFC 8020 §2). It is true if the server or Exchanger is trusted to validate.
+// provesNothingBelow reports whether the AD bit in an NXDOMAIN answer r to q proves that no names exist below q's name
+// (RFC 8020 §2). It is true if the server or Exchanger is trusted to validate.
 func (s *clientServers) provesNothingBelow(q *wire.Query, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -724,8 +724,8 @@ func (r *routeTable) hasRoute(q *wire.Query) bool {
 }
 
 // findRoute returns the Exchanger in Routes for q, or nil, and the length in wire format of the longest domain that
-// contains q's name. The domain is one in Routes, or one for which the system has separate servers. The length is 0 if
-// there is no such domain.
+// contains q's name. The domain is in Routes, or is a domain for which the system has separate servers. The length is 0
+// if no domain matches.
 func (r *routeTable) findRoute(q *wire.Query) (Exchanger, int) {
 	e, n := domain.LongestMatch(r.exchangers, q)
 	if e == nil && r.system != nil {

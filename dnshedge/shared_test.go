@@ -43,7 +43,7 @@ func kinds() map[string]*dns.Msg {
 }
 
 // Rule R7 of the design.
-func TestR7TheSameQuestionIsAskedOnceAtATime(t *testing.T) {
+func TestClientSharesOneExchangePerQuestion(t *testing.T) {
 	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", after(100*ms, good))
@@ -72,9 +72,9 @@ func TestR7TheSameQuestionIsAskedOnceAtATime(t *testing.T) {
 	}
 }
 
-// A server that was not heard of for long is probed, and if it has never answered a caller, every other time with the caller's question.
-// The one that is asked that question itself needs no such probe.
-func TestR7AProbeIsNotTheQuestionThatItsServerIsAsked(t *testing.T) {
+// A server that was not heard of for long is probed, and if it has never answered a caller, every other time with the
+// caller's question. The server that is asked the question itself needs no probe.
+func TestProbeDoesNotRepeatQuestionInFlight(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var asked sync.Map // by name
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -99,7 +99,7 @@ func TestR7AProbeIsNotTheQuestionThatItsServerIsAsked(t *testing.T) {
 	})
 }
 
-func TestR7AQuestionThatMeetsItselfEndsWhateverItIs(t *testing.T) {
+func TestClientEndsForwardingLoopOfAnyQuestion(t *testing.T) {
 	for name, m := range kinds() {
 		for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
 			bubble(t, func(l *lab) {
@@ -116,7 +116,7 @@ func TestR7AQuestionThatMeetsItselfEndsWhateverItIs(t *testing.T) {
 	}
 }
 
-func TestR7WhoLeavesTakesNobodysAnswerAway(t *testing.T) {
+func TestClientFlightSurvivesLeavingCaller(t *testing.T) {
 	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", after(300*ms, good))
@@ -154,7 +154,7 @@ func TestR7WhoLeavesTakesNobodysAnswerAway(t *testing.T) {
 	}
 }
 
-func TestAShortDeadlineLeavesTimeForFallback(t *testing.T) {
+func TestClientShortDeadlineLeavesTimeForFallback(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		l.serve("b", good)
@@ -170,8 +170,8 @@ func TestAShortDeadlineLeavesTimeForFallback(t *testing.T) {
 	})
 }
 
-// A question without RD asks what is known here. What others have asked for is not told.
-func TestR7WithoutRDOnlyHostsZonesAndRoutesAnswer(t *testing.T) {
+// A question without RD is answered from local data. Cached answers of other clients are not revealed.
+func TestClientWithoutRDUsesOnlyHostsZonesAndRoutes(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", good)
 		route := &exchanger{addr: "192.0.2.9"}
@@ -221,7 +221,7 @@ type unoptional struct{ exchanger }
 
 func (*unoptional) IgnoresOptions() {}
 
-func TestR7OptionsThatNobodyUsesAreDropped(t *testing.T) {
+func TestClientDropsUnusedOptions(t *testing.T) {
 	bubbleOnly(t, func(t *testing.T) {
 		plain := &unoptional{exchanger{addr: "192.0.2.1"}}
 		uses := &exchanger{addr: "192.0.2.2"}
@@ -241,7 +241,7 @@ func TestR7OptionsThatNobodyUsesAreDropped(t *testing.T) {
 	})
 }
 
-func TestWhatACallerForbidsHoldsWithACacheToo(t *testing.T) {
+func TestClientHonorsWithoutHedgingWithCache(t *testing.T) {
 	for name, forbid := range map[string]func(context.Context) context.Context{
 		"WithoutHedging": hedge.WithoutHedging,
 		"a hedge":        func(ctx context.Context) context.Context { return race.HedgeContext(ctx, 1) },
@@ -264,7 +264,7 @@ func TestWhatACallerForbidsHoldsWithACacheToo(t *testing.T) {
 	}
 }
 
-func TestAQuestionThatMustNotBeHedgedHoldsUpNoOther(t *testing.T) {
+func TestClientUnhedgedQuestionDelaysNoOther(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", script(drop, drop, good))
 		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
@@ -289,7 +289,7 @@ func TestAQuestionThatMustNotBeHedgedHoldsUpNoOther(t *testing.T) {
 }
 
 // The mark of a lookup for an upstream's own name goes through a flight.
-func TestClientsWithCachesThatNeedEachOtherForTheirNamesSaySo(t *testing.T) {
+func TestClientReportsBootstrapLoopWithCaches(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var one, two dnshedge.Client
 		dial := func(other *dnshedge.Client) dnshedge.Dialer {

@@ -67,7 +67,7 @@ func (c *forgottenConn) Read(b []byte) (int, error) {
 var streams = []string{"tcp", "tls", "https"}
 
 // A router forgets the connections of a busy client. Every question that was asked over them is answered over another one.
-func TestQuestionsOnAConnectionThatFallsSilentAreAnswered(t *testing.T) {
+func TestClientAnswersQuestionsOfSilentConnection(t *testing.T) {
 	for _, network := range streams {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 			for _, every := range []time.Duration{5 * ms, 50 * ms, 700 * ms} {
@@ -107,7 +107,7 @@ func TestQuestionsOnAConnectionThatFallsSilentAreAnswered(t *testing.T) {
 }
 
 // The router forgets every connection soon after it is open, or nothing arrives at all, for three seconds.
-func TestAQuestionOverAStreamIsSentAgainWhileThereIsTime(t *testing.T) {
+func TestClientRetransmitsOverStreamWhileTimeRemains(t *testing.T) {
 	for _, network := range streams {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
 			for _, every := range []time.Duration{30 * ms, 110 * ms, 150 * ms, 3 * time.Second} {

@@ -7,9 +7,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// SpecialUse says which special-use names a Client answers itself, without asking a server. Such names have a meaning
-// on one machine or in one network only, or no meaning at all. Public servers have no answer, and need not learn who
-// asks for them.
+// SpecialUse says which special-use names a Client answers itself, without asking a server. These names have a meaning
+// on one machine or in one network only, or no meaning at all. Public servers have no answer, and should not learn
+// which clients ask for them.
 //
 // A route in Client.Routes, except the route ".", has precedence. For example, "10.in-addr.arpa" with a nil Exchanger
 // sends questions about these addresses to the Upstreams. ExchangeContext with an address asks the server there for all

@@ -21,7 +21,7 @@ func asks(l *lab, c *dnshedge.Client, name string, typ uint16) (*dns.Msg, int64)
 	return r, c.Stats().Wire - before
 }
 
-func TestSpecialUseNamesStayHere(t *testing.T) {
+func TestSpecialUseNamesAreNotSent(t *testing.T) {
 	const library, forwarder = dnshedge.SpecialUseLibrary, dnshedge.SpecialUseForwarder
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
@@ -88,7 +88,7 @@ func TestSpecialUseNamesStayHere(t *testing.T) {
 	})
 }
 
-func TestLocalhostIsTheLoopback(t *testing.T) {
+func TestSpecialUseLocalhostIsLoopback(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c := l.client(&dnshedge.Client{}, l.up("udp", "a")) // where nobody listens
 		for _, name := range []string{"localhost.", "LocalHost.", "a.b.localhost.", `odd\ \"name.localhost.`} {
@@ -110,7 +110,7 @@ func TestLocalhostIsTheLoopback(t *testing.T) {
 	})
 }
 
-func TestLocallyServedZonesAreZones(t *testing.T) {
+func TestSpecialUseZonesHaveApexRecords(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", rcode(dns.RcodeRefused))
 		c := l.client(&dnshedge.Client{SpecialUse: dnshedge.SpecialUseForwarder}, l.up("udp", "a"))
@@ -168,7 +168,7 @@ func reverse(l *lab, ip string) string {
 	return name
 }
 
-func TestAServerThatIsNamedIsAskedForSpecialUseNames(t *testing.T) {
+func TestSpecialUseNamesAreSentToGivenAddress(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", good)
 		c := l.client(&dnshedge.Client{SpecialUse: dnshedge.SpecialUseForwarder})
@@ -178,7 +178,7 @@ func TestAServerThatIsNamedIsAskedForSpecialUseNames(t *testing.T) {
 	})
 }
 
-func TestRouteCountsMoreThanSpecialUse(t *testing.T) {
+func TestRouteOverridesSpecialUse(t *testing.T) {
 	bubble(t, func(l *lab) {
 		a := l.serve("a", with("A 10.0.0.1"))
 		b := l.serve("b", with("A 10.0.0.2"))
@@ -203,7 +203,7 @@ func TestRouteCountsMoreThanSpecialUse(t *testing.T) {
 	})
 }
 
-func TestNameThatDoesNotExistHidesNoRouteBelowIt(t *testing.T) {
+func TestCacheNXDOMAINDoesNotHideRouteBelow(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
@@ -229,7 +229,7 @@ func TestNameThatDoesNotExistHidesNoRouteBelowIt(t *testing.T) {
 	})
 }
 
-func TestTraceHearsOfLocalAnswers(t *testing.T) {
+func TestTraceReceivesLocalAnswers(t *testing.T) {
 	var got []dnshedge.AnswerInfo
 	c := &dnshedge.Client{Trace: &dnshedge.Trace{Answer: func(_ context.Context, i dnshedge.AnswerInfo) { got = append(got, i) }}}
 	defer c.Close()
@@ -238,13 +238,13 @@ func TestTraceHearsOfLocalAnswers(t *testing.T) {
 	assert.Equal(t, []dnshedge.AnswerInfo{{Name: "x.onion.", Type: dns.TypeA, Source: dnshedge.FromLocal}}, got)
 }
 
-func TestSpecialUseOutOfRangeIsAnError(t *testing.T) {
+func TestSpecialUseRejectsInvalidValue(t *testing.T) {
 	c := &dnshedge.Client{SpecialUse: 7}
 	_, _, err := c.Exchange(question("x.", dns.TypeA), "")
 	assert.EqualError(t, err, "dnshedge: Client.SpecialUse is 7; want SpecialUseLibrary, SpecialUseForwarder or SpecialUseOff")
 }
 
-func TestFailureBelowARouteIsKeptAlthoughTheNameAboveDoesNotExist(t *testing.T) {
+func TestCacheStoresFailureOfRouteBelowNXDOMAIN(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}

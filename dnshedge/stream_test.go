@@ -33,7 +33,7 @@ func keepalive(units uint16) dnstest.Handler {
 	}
 }
 
-func TestKeepaliveZeroEndsTheConnectionAfterTheAnswersInFlight(t *testing.T) {
+func TestStreamClosesAfterKeepaliveZero(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -64,7 +64,7 @@ func TestKeepaliveZeroEndsTheConnectionAfterTheAnswersInFlight(t *testing.T) {
 	}
 }
 
-func TestAnUpdateIsNotSentAgainWhenItsConnectionEnds(t *testing.T) {
+func TestStreamDoesNotRepeatUpdate(t *testing.T) {
 	bubble(t, func(l *lab) {
 		updates := 0
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -101,7 +101,7 @@ func loopback(t *testing.T, network string, h dnstest.Handler) (dnshedge.Upstrea
 }
 
 // BIND with tcp-advertised-timeout 0 says so in every answer.
-func TestKeepaliveZeroFailsNoQuery(t *testing.T) {
+func TestStreamKeepaliveZeroFailsNoQuery(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		up, _ := loopback(t, network, keepalive(0))
 		c := trusting(off())
@@ -131,7 +131,7 @@ func limited(n int, h dnstest.Handler) dnstest.Handler {
 	}
 }
 
-func TestABurstIsAnsweredAlthoughTheServerLimitsQueriesPerConnection(t *testing.T) {
+func TestStreamAnswersBurstDespiteQueryLimit(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
@@ -161,7 +161,7 @@ func TestABurstIsAnsweredAlthoughTheServerLimitsQueriesPerConnection(t *testing.
 
 // A kernel resets a connection that is closed while queries are unread. Then writing fails
 // at once, though answers wait to be read.
-func TestAnswersThatCameBeforeAResetAreRead(t *testing.T) {
+func TestStreamReadsAnswersBeforeReset(t *testing.T) {
 	var mu sync.Mutex
 	answers := make(map[int]int) // of each connection
 	up, _ := loopback(t, "tcp", func(q dnstest.Query) dnstest.Reply {
@@ -187,7 +187,7 @@ func TestAnswersThatCameBeforeAResetAreRead(t *testing.T) {
 	}
 }
 
-func TestARestartTeachesNoLimitOfQueries(t *testing.T) {
+func TestStreamLearnsNoQueryLimitFromRestart(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", after(100*ms, good))
 		c := l.client(off(), l.up("tcp", "a"))
@@ -207,7 +207,7 @@ func TestARestartTeachesNoLimitOfQueries(t *testing.T) {
 	})
 }
 
-func TestQuestionsThatAreUnderWayWhenTheServerClosesTheirConnectionAreAskedAgain(t *testing.T) {
+func TestStreamRepeatsQuestionsAfterServerCloses(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		for _, known := range []bool{false, true} {
 			bubble(t, func(l *lab) {
@@ -224,7 +224,7 @@ func TestQuestionsThatAreUnderWayWhenTheServerClosesTheirConnectionAreAskedAgain
 	}
 }
 
-func TestAQueryThatEndsEveryConnectionIsGivenUp(t *testing.T) {
+func TestStreamGivesUpQueryThatEndsConnections(t *testing.T) {
 	bubble(t, func(l *lab) {
 		poison := 0
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -250,7 +250,7 @@ func TestAQueryThatEndsEveryConnectionIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestASlowRecursionDoesNotCostTheConnection(t *testing.T) {
+func TestStreamSurvivesSlowAnswer(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			var probes atomic.Int64
@@ -279,7 +279,7 @@ func TestASlowRecursionDoesNotCostTheConnection(t *testing.T) {
 	}
 }
 
-func TestTheTimeoutHoldsForStreams(t *testing.T) {
+func TestStreamHonorsTimeout(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -297,8 +297,8 @@ func TestTheTimeoutHoldsForStreams(t *testing.T) {
 	}
 }
 
-// A server that has forgotten a question goes on to answer others on the same connection.
-func TestAQuestionThatAStreamsServerForgetsIsAskedAgainInHalfOfItsTime(t *testing.T) {
+// A server that has forgotten a question still answers other questions on the same connection.
+func TestStreamRepeatsForgottenQuestionAfterHalfOfTime(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			var forgotten atomic.Bool
@@ -329,7 +329,7 @@ func TestAQuestionThatAStreamsServerForgetsIsAskedAgainInHalfOfItsTime(t *testin
 	}
 }
 
-func TestQueriesOverHTTPSWaitForTheServersStreams(t *testing.T) {
+func TestHTTPSQueriesWaitForFreeStream(t *testing.T) {
 	bubble(t, func(l *lab) {
 		ln, err := l.net.Host("b").Listen("tcp", ":443")
 		require.NoError(t, err)
@@ -357,7 +357,7 @@ func TestQueriesOverHTTPSWaitForTheServersStreams(t *testing.T) {
 	})
 }
 
-func TestPinsIdentifyTheServer(t *testing.T) {
+func TestUpstreamPinsIdentifyServer(t *testing.T) {
 	server, _ := dnstest.Certificate()
 	sum := sha256.Sum256(server.Certificates[0].Leaf.RawSubjectPublicKeyInfo)
 	right := base64.StdEncoding.EncodeToString(sum[:])
@@ -397,7 +397,7 @@ func TestPinsIdentifyTheServer(t *testing.T) {
 	}
 }
 
-func TestAnHTTPSServerIsAskedByPOSTIfToldSo(t *testing.T) {
+func TestUpstreamPostSendsPOST(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var methods []string
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -423,7 +423,7 @@ func TestAnHTTPSServerIsAskedByPOSTIfToldSo(t *testing.T) {
 	})
 }
 
-func TestCloseEndsTheConnectionsThatTakeNoMoreQueries(t *testing.T) {
+func TestClientCloseEndsDrainingConnections(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -449,7 +449,7 @@ func TestCloseEndsTheConnectionsThatTakeNoMoreQueries(t *testing.T) {
 	}
 }
 
-func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
+func TestHTTP1QueriesRunConcurrently(t *testing.T) {
 	bubble(t, func(l *lab) {
 		ln, err := l.net.Host("b").Listen("tcp", ":443")
 		require.NoError(t, err)
@@ -469,7 +469,7 @@ func TestQueriesOverHTTP1DoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestManySlowAnswersOverHTTPSDoNotCostTheConnection(t *testing.T) {
+func TestHTTPSConnectionSurvivesManySlowAnswers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if q.Question[0].Name == "." || q.Question[0].Name == "fast.example." {
@@ -490,7 +490,7 @@ func TestManySlowAnswersOverHTTPSDoNotCostTheConnection(t *testing.T) {
 	})
 }
 
-func TestQueriesThatAreNeverAnsweredDoNotUseUpTheIDsOfAStream(t *testing.T) {
+func TestStreamReusesIDsOfUnansweredQueries(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -523,7 +523,7 @@ func TestQueriesThatAreNeverAnsweredDoNotUseUpTheIDsOfAStream(t *testing.T) {
 }
 
 // A server closes the connection on one question, and all that are under way with it are asked again.
-func TestAQuestionThatEndsItsConnectionTakesNoOther(t *testing.T) {
+func TestStreamQuestionThatEndsConnectionFailsNoOther(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		for _, known := range []bool{false, true} {
 			bubble(t, func(l *lab) {

@@ -2,7 +2,7 @@ package dnshedge
 
 import "github.com/gohedge/hedge/dnshedge/internal/system"
 
-// AskScutil has the Client read what scutil would print, instead of asking the system.
+// AskScutil makes the Client parse the given output of scutil, instead of asking the system.
 func AskScutil(c *Client, scutil func() (string, error)) error {
 	core, err := c.init()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-func TestTheTraceTellsWhoWon(t *testing.T) {
+func TestTraceReportsWinner(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		l.serve("b", good)

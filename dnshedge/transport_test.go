@@ -25,7 +25,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-func TestAWarmQueryTakesOneRoundTrip(t *testing.T) {
+func TestTransportWarmQueryTakesOneRoundTrip(t *testing.T) {
 	for _, tr := range []struct {
 		network string
 		first   time.Duration // handshakes included
@@ -50,7 +50,7 @@ func TestAWarmQueryTakesOneRoundTrip(t *testing.T) {
 	}
 }
 
-func TestEveryDatagramHasAPortAndAnIDOfItsOwn(t *testing.T) {
+func TestUDPUsesRandomPortAndID(t *testing.T) {
 	bubble(t, func(l *lab) {
 		pc, err := l.net.Host("a").ListenPacket("udp", ":53")
 		require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestEveryDatagramHasAPortAndAnIDOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestWrongDatagramsAreIgnoredAndCounted(t *testing.T) {
+func TestUDPIgnoresAndCountsWrongDatagrams(t *testing.T) {
 	wrong := map[string]func(q dnstest.Query) []byte{
 		"ID": func(q dnstest.Query) []byte {
 			m := dnstest.Answer(q, "A 203.0.113.9")
@@ -143,7 +143,7 @@ func TestWrongDatagramsAreIgnoredAndCounted(t *testing.T) {
 	}
 }
 
-func TestTheAnswerBehindAForgedOneIsTaken(t *testing.T) {
+func TestUDPAcceptsAnswerAfterForgedOne(t *testing.T) {
 	bubble(t, func(l *lab) {
 		pc, err := l.net.Host("a").ListenPacket("udp", ":53")
 		require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestTheAnswerBehindAForgedOneIsTaken(t *testing.T) {
 }
 
 // A server that restarts is back in a moment.
-func TestARefusedPortIsAskedAgainWhileThereIsTime(t *testing.T) {
+func TestUDPRetriesRefusedPortWhileTimeRemains(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			c := l.client(off(), l.up(network, "a"))
@@ -186,7 +186,7 @@ func TestARefusedPortIsAskedAgainWhileThereIsTime(t *testing.T) {
 	}
 }
 
-func TestTruncatedAnswersComeOverTCP(t *testing.T) {
+func TestUDPRetriesTruncatedAnswerOverTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		long := strings.Repeat("x", 255)
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -212,7 +212,7 @@ func TestTruncatedAnswersComeOverTCP(t *testing.T) {
 	})
 }
 
-func TestEDNSIsLeftOutForServersThatCannot(t *testing.T) {
+func TestClientDropsEDNSForServersWithoutIt(t *testing.T) {
 	bubble(t, func(l *lab) {
 		plain := 0
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -231,7 +231,7 @@ func TestEDNSIsLeftOutForServersThatCannot(t *testing.T) {
 	})
 }
 
-func TestQueriesAreAsTheTransportWantsThem(t *testing.T) {
+func TestTransportFormatsQueries(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			var got *dns.Msg
@@ -267,7 +267,7 @@ func TestQueriesAreAsTheTransportWantsThem(t *testing.T) {
 	}
 }
 
-func TestTenThousandPipelinedQueriesAreAnsweredInAnyOrder(t *testing.T) {
+func TestStreamAnswersTenThousandPipelinedQueries(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	for _, network := range []string{"tcp", "tls"} {
 		bubble(t, func(l *lab) {
@@ -306,7 +306,7 @@ func TestTenThousandPipelinedQueriesAreAnsweredInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestAnIdleConnectionIsClosedWhenTheServerSays(t *testing.T) {
+func TestStreamHonorsKeepaliveOfServer(t *testing.T) {
 	for idle, want := range map[int]time.Duration{-1: 10 * time.Second, 30: 3 * time.Second, 600: time.Minute, 9000: 2 * time.Minute} {
 		bubble(t, func(l *lab) {
 			h := good
@@ -328,7 +328,7 @@ func TestAnIdleConnectionIsClosedWhenTheServerSays(t *testing.T) {
 	}
 }
 
-func TestAClosedConnectionCostsOneRetry(t *testing.T) {
+func TestStreamRetriesOnceAfterClose(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", script(good, func(q dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} }, good))
@@ -342,7 +342,7 @@ func TestAClosedConnectionCostsOneRetry(t *testing.T) {
 	}
 }
 
-func TestAServerThatAlwaysClosesIsAnError(t *testing.T) {
+func TestStreamReportsServerThatAlwaysCloses(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", func(q dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} })
 		c := l.client(off(), l.up("tcp", "a"))
@@ -360,7 +360,7 @@ func TestAServerThatAlwaysClosesIsAnError(t *testing.T) {
 	})
 }
 
-func TestAConnectionThatIsClosedBetweenQueriesIsNotNoticed(t *testing.T) {
+func TestStreamReconnectsAfterCloseBetweenQueries(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			s := l.serve("a", good)
@@ -375,7 +375,7 @@ func TestAConnectionThatIsClosedBetweenQueriesIsNotNoticed(t *testing.T) {
 	}
 }
 
-func TestMessagesNobodyAskedForAreIgnoredOnStreams(t *testing.T) {
+func TestStreamIgnoresUnsolicitedMessages(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			other := dnstest.Answer(q, "A 203.0.113.9")
@@ -390,7 +390,7 @@ func TestMessagesNobodyAskedForAreIgnoredOnStreams(t *testing.T) {
 	})
 }
 
-func TestAFrameShorterThanAHeaderEndsTheConnection(t *testing.T) {
+func TestStreamClosesAfterShortFrame(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := l.serve("a", script(func(q dnstest.Query) dnstest.Reply { return dnstest.Reply{Raw: []byte{1, 2, 3}} }, good))
 		c := l.client(off(), l.up("tcp", "a"))
@@ -403,7 +403,7 @@ func TestAFrameShorterThanAHeaderEndsTheConnection(t *testing.T) {
 	})
 }
 
-func TestASilentConnectionIsRetired(t *testing.T) {
+func TestStreamReplacesSilentConnection(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			var dead sync.Map
@@ -428,7 +428,7 @@ func TestASilentConnectionIsRetired(t *testing.T) {
 	}
 }
 
-func TestHTTPStatusAndContentTypeAreChecked(t *testing.T) {
+func TestHTTPSChecksStatusAndContentType(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reply dnstest.Reply
 		want  string
@@ -454,7 +454,7 @@ func TestHTTPStatusAndContentTypeAreChecked(t *testing.T) {
 	}
 }
 
-func TestAgeLowersTTLs(t *testing.T) {
+func TestHTTPSAgeLowersTTLs(t *testing.T) {
 	for age, ttl := range map[string]uint32{
 		"250": 50, "300": 0, "2147483648": 0, "99999999999999999999": 0, // as large as can be (RFC 9111 §1.2.2)
 		"": 300, "-1": 300, "soon": 300,
@@ -472,7 +472,7 @@ func TestAgeLowersTTLs(t *testing.T) {
 	}
 }
 
-func TestTheCertificatesNameIsChecked(t *testing.T) {
+func TestTLSChecksCertificateName(t *testing.T) {
 	for _, network := range []string{"tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -486,7 +486,7 @@ func TestTheCertificatesNameIsChecked(t *testing.T) {
 	}
 }
 
-func TestASecondTLSConnectionResumesTheSession(t *testing.T) {
+func TestTLSResumesSession(t *testing.T) {
 	bubble(t, func(l *lab) {
 		resumed := make(chan bool, 4)
 		server, _ := dnstest.Certificate()
@@ -511,7 +511,7 @@ func TestASecondTLSConnectionResumesTheSession(t *testing.T) {
 	})
 }
 
-func TestEndOfContextIsHonouredByEveryTransport(t *testing.T) {
+func TestTransportsEndWithContext(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", after(time.Minute, good))
@@ -537,7 +537,7 @@ func TestEndOfContextIsHonouredByEveryTransport(t *testing.T) {
 	}
 }
 
-func TestAnAbandonedQueryIsStillMeasured(t *testing.T) {
+func TestTransportMeasuresAbandonedQuery(t *testing.T) {
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", after(400*ms, good))
@@ -554,7 +554,7 @@ func TestAnAbandonedQueryIsStillMeasured(t *testing.T) {
 	}
 }
 
-func TestLanesDoNotShareATLSConfig(t *testing.T) {
+func TestTransportsDoNotShareTLSConfig(t *testing.T) {
 	// Package net/http writes to the one it is given. Only -race can tell.
 	bubble(t, func(l *lab) {
 		l.serve("a", after(300*ms, good))

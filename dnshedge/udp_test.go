@@ -57,7 +57,7 @@ func (l *lab) forger(host string, h dnstest.Handler, tcp bool) (datagrams *atomi
 	return datagrams
 }
 
-func TestAFloodOfWrongIDsIsNotSatOut(t *testing.T) {
+func TestUDPFailsOverToTCPInFloodOfWrongIDs(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.forger("a", good, true)
 		c := l.client(off(), l.up("udp", "a"))
@@ -75,9 +75,9 @@ func TestAFloodOfWrongIDsIsNotSatOut(t *testing.T) {
 	})
 }
 
-// The query after those over UDP goes over TCP, which firewalls lose less often. A server that refuses it gets a datagram instead, and no
-// attempt is wasted.
-func TestAServerWithoutTCPIsAskedOverUDPAgain(t *testing.T) {
+// After the queries over UDP, a query is sent over TCP, which firewalls drop less often. A server that refuses it gets
+// a datagram instead, and no attempt is wasted.
+func TestUDPIsUsedAgainForServerWithoutTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var n atomic.Int64
 		at, datagrams := l.net.Host("a"), &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
@@ -96,7 +96,7 @@ func TestAServerWithoutTCPIsAskedOverUDPAgain(t *testing.T) {
 	})
 }
 
-func TestDamagedDatagramsAreAskedForOverTCP(t *testing.T) {
+func TestUDPRetriesDamagedDatagramOverTCP(t *testing.T) {
 	for name, damage := range map[string]func(q dnstest.Query) []byte{
 		"damaged": func(q dnstest.Query) []byte {
 			b, _ := dnstest.Answer(q, "A 203.0.113.9").Pack()
@@ -146,7 +146,7 @@ func alarmed(h dnstest.Handler) dnstest.Handler {
 	}
 }
 
-func TestAfterAWrongMessageQueriesAreHarderToGuess(t *testing.T) {
+func TestUDPHardensQueriesAfterWrongMessage(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var mu sync.Mutex
 		names := make(map[string]bool)
@@ -190,7 +190,7 @@ func TestAfterAWrongMessageQueriesAreHarderToGuess(t *testing.T) {
 	})
 }
 
-func TestAnAnswerWithoutTheCookieOrTheSpellingIsAskedForOverTCP(t *testing.T) {
+func TestUDPRetriesOverTCPWithoutCookieOrSpelling(t *testing.T) {
 	for name, spoil := range map[string]func(m *dns.Msg){
 		"none":     func(m *dns.Msg) { m.IsEdns0().Option = nil },
 		"spelling": func(m *dns.Msg) { m.Question[0].Name = strings.ToLower(m.Question[0].Name) },
@@ -249,7 +249,7 @@ func (c *openConn) Close() error {
 	return c.Conn.Close()
 }
 
-func TestUnansweredQuestionsShareSocketsAndDelayNoOthers(t *testing.T) {
+func TestUDPUnansweredQuestionsShareSockets(t *testing.T) {
 	bubble(t, func(l *lab) {
 		for _, h := range []string{"a", "b"} {
 			l.serve(h, func(q dnstest.Query) dnstest.Reply {
@@ -285,7 +285,7 @@ func TestUnansweredQuestionsShareSocketsAndDelayNoOthers(t *testing.T) {
 	})
 }
 
-func TestAFloodAtASharedSocketIsNotSatOut(t *testing.T) {
+func TestUDPFailsOverToTCPInFloodAtSharedSocket(t *testing.T) {
 	bubble(t, func(l *lab) {
 		forged := l.forger("a", good, true)
 		c := l.client(off(), l.up("udp", "a"))
@@ -325,7 +325,7 @@ func (c windowsConn) Read(b []byte) (int, error) {
 	return k, err
 }
 
-func TestALongDatagramIsAskedForOverTCPAlsoOnWindows(t *testing.T) {
+func TestUDPRetriesLongDatagramOverTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if q.Net == "udp" {
@@ -369,7 +369,7 @@ func (c *contextConn) SetReadDeadline(at time.Time) error {
 	return c.Conn.SetReadDeadline(at)
 }
 
-func TestNoLockIsHeldWhileAConnectionOfTheDialerGetsADeadline(t *testing.T) {
+func TestUDPHoldsNoLockDuringSetDeadline(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()

@@ -51,9 +51,9 @@ type Upstream struct {
 	// certificate is checked.
 	Pins []string
 
-	// TrustAD says that the server validates (DNSSEC), and that its answers cannot be changed on the way, for example
-	// because it is on this machine or uses TLS. Then an NXDOMAIN answer with the AD bit also holds for all names below
-	// its name (RFC 8020), and the Client does not ask for them. By default the Client asks for them.
+	// TrustAD says that the server validates (DNSSEC), and that its answers cannot be changed on the way. That holds,
+	// for example, for a server on this machine or over TLS. Then an NXDOMAIN answer with the AD bit also holds for all
+	// names below its name (RFC 8020), and the Client does not ask for these names. By default it asks for them.
 	TrustAD bool
 }
 

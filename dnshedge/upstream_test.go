@@ -18,7 +18,7 @@ import (
 
 const somePin = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
 
-func TestUpstreamsAreParsed(t *testing.T) {
+func TestParseUpstream(t *testing.T) {
 	for s, want := range map[string]dnshedge.Upstream{
 		"192.0.2.1":                   {Net: "udp", Addr: "192.0.2.1:53"},
 		"192.0.2.1:5353":              {Net: "udp", Addr: "192.0.2.1:5353"},
@@ -49,7 +49,7 @@ func TestUpstreamsAreParsed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoUpstreamIsSaid(t *testing.T) {
+func TestParseUpstreamReportsErrors(t *testing.T) {
 	for s, want := range map[string]string{
 		"":                                "want an IP address",
 		"dns.example":                     "want an IP address",
@@ -81,7 +81,7 @@ func TestWhatIsNoUpstreamIsSaid(t *testing.T) {
 	}
 }
 
-func TestPinsAndPostAreForServersThatHaveThem(t *testing.T) {
+func TestUpstreamValidatesPinsAndPost(t *testing.T) {
 	for want, up := range map[string]dnshedge.Upstream{
 		"Pins":               {Net: "tcp", Addr: "192.0.2.1:53", Pins: []string{somePin}},
 		`"x"; want 32 bytes`: {Net: "tls", Addr: "192.0.2.1:853", Pins: []string{"x"}},
@@ -94,7 +94,7 @@ func TestPinsAndPostAreForServersThatHaveThem(t *testing.T) {
 
 // A transport is one file of dnshedge/internal/transport: no code of this package
 // names its scheme, but for the default.
-func TestNoCodeNamesATransport(t *testing.T) {
+func TestTransportNamesAreInOnePlace(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	var found []string

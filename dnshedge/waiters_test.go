@@ -18,7 +18,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// deadName is silent about dead.example., answers slow names after three seconds, and others at once.
+// deadName is silent about dead.example., answers slow names after three seconds, and other names at once.
 func deadName(q dnstest.Query) dnstest.Reply {
 	if q.Question[0].Name == "dead.example." {
 		return drop(q)
@@ -26,7 +26,7 @@ func deadName(q dnstest.Query) dnstest.Reply {
 	return slowNames(q)
 }
 
-func TestServerBoundsCopiesOfAQuestionOverConnections(t *testing.T) {
+func TestServerLimitsEqualQuestionsOverConnections(t *testing.T) {
 	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
 		bubble(t, func(l *lab) {
 			l.serve("a", deadName)
@@ -71,7 +71,7 @@ func TestServerBoundsCopiesOfAQuestionOverConnections(t *testing.T) {
 	}
 }
 
-func TestServeDNSBoundsCopiesOfAQuestion(t *testing.T) {
+func TestServeDNSLimitsEqualQuestions(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", deadName)
@@ -107,7 +107,7 @@ func TestServeDNSBoundsCopiesOfAQuestion(t *testing.T) {
 	}
 }
 
-func TestMaxInFlightBoundsQuestionsToAnAddress(t *testing.T) {
+func TestMaxInFlightLimitsQuestionsToAddress(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", deadName)

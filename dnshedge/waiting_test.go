@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-func TestOneQuestionTooManyEndsTheOldest(t *testing.T) {
+func TestMaxInFlightEndsOldestQuestion(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", drop)
 		c := l.client(&dnshedge.Client{MaxInFlight: 10, Cache: new(dnshedge.Cache)}, l.up("tcp", "a"))
@@ -45,7 +45,7 @@ func TestOneQuestionTooManyEndsTheOldest(t *testing.T) {
 	})
 }
 
-func TestADeadZoneDoesNotHoldUpTheOthers(t *testing.T) {
+func TestMaxInFlightDisplacesDeadZoneFirst(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
 			if strings.HasSuffix(q.Question[0].Name, "dead.example.") {
@@ -74,7 +74,7 @@ func TestADeadZoneDoesNotHoldUpTheOthers(t *testing.T) {
 	})
 }
 
-func TestAFollowerHasItsOwnTime(t *testing.T) {
+func TestClientFlightCallersHaveTheirOwnTimeout(t *testing.T) {
 	bubble(t, func(l *lab) {
 		begin := time.Now()
 		c, _ := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
@@ -110,7 +110,7 @@ func TestAFollowerHasItsOwnTime(t *testing.T) {
 	})
 }
 
-func TestWhoFollowsALeaderThatLeavesIsAnswered(t *testing.T) {
+func TestClientFlightAnswersAfterLeaderLeft(t *testing.T) {
 	bubble(t, func(l *lab) {
 		c, _ := cached(l, new(dnshedge.Cache), after(time.Second, good))
 		s := &dnshedge.Server{Client: c}
@@ -133,7 +133,7 @@ func TestWhoFollowsALeaderThatLeavesIsAnswered(t *testing.T) {
 	})
 }
 
-func TestWhatOneServerSaidUntilTheLeaderLeftIsNoAnswerToItsFollowers(t *testing.T) {
+func TestClientFlightDropsPartialResultOfLeader(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", script(rcode(dns.RcodeServerFailure), good))
 		l.serve("b", drop)
@@ -155,7 +155,7 @@ func TestWhatOneServerSaidUntilTheLeaderLeftIsNoAnswerToItsFollowers(t *testing.
 	})
 }
 
-func TestRefreshesTakeNoHedgesAway(t *testing.T) {
+func TestCacheRefreshesCostNoHedges(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", with("30 A 192.0.2.1"))
 		c := l.client(&dnshedge.Client{Cache: new(dnshedge.Cache)}, l.up("udp", "a"))
@@ -181,7 +181,7 @@ func TestRefreshesTakeNoHedgesAway(t *testing.T) {
 	})
 }
 
-func TestAServerThatWasNeverAskedIsMeasured(t *testing.T) {
+func TestClientMeasuresUnusedServer(t *testing.T) {
 	for _, cache := range []*dnshedge.Cache{nil, new(dnshedge.Cache)} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)
@@ -197,7 +197,7 @@ func TestAServerThatWasNeverAskedIsMeasured(t *testing.T) {
 	}
 }
 
-func TestCallersDoNotExplore(t *testing.T) {
+func TestClientExploresOnlyWithoutCallers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
 		slow := l.serve("b", good)
@@ -214,7 +214,7 @@ func TestCallersDoNotExplore(t *testing.T) {
 }
 
 // A client that is pointed at itself by a forwarder.
-func TestAQuestionThatMeetsItselfEnds(t *testing.T) {
+func TestClientEndsForwardingLoop(t *testing.T) {
 	for _, typ := range []uint16{dns.TypeA, dns.TypeANY} {
 		bubble(t, func(l *lab) {
 			c := &dnshedge.Client{Cache: new(dnshedge.Cache)}
@@ -245,7 +245,7 @@ func TestAQuestionThatMeetsItselfEnds(t *testing.T) {
 // On a busy machine those that have been dropped wait for a processor as well; so it is
 // enough if one of some seconds is as it should be. The race detector has
 // memory of its own, but as many goroutines.
-func TestADeadZoneTakes50MBAndOneGoroutineAQuestion(t *testing.T) {
+func TestMaxInFlightBoundsMemoryOfDeadZone(t *testing.T) {
 	doubles.SkipSimulation(t)
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)

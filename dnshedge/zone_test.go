@@ -31,9 +31,9 @@ func inDeadZone(q dnstest.Query) bool {
 	return strings.HasSuffix(name, ".dead.example.") || strings.HasSuffix(name, ".dead.co.example.")
 }
 
-// Of the questions of other zones one in fifty is lost on its way. They are hedged, and answered, as if nobody asked for the dead zone,
-// also if they are its neighbours.
-func TestR6ADeadZoneTakesNoHedgesAndResendsOfOthers(t *testing.T) {
+// Of the questions of other zones one in fifty is lost on its way. Other zones are hedged and answered as without
+// questions for the dead zone.
+func TestZoneThatIsDeadCostsNoHedgesOfOthers(t *testing.T) {
 	doubles.SkipSimulation(t)
 	for _, parent := range []string{"example.", "co.example."} {
 		for _, every := range []time.Duration{0, 10 * ms, 2 * ms} {
@@ -93,8 +93,8 @@ func besideADeadZone(l *lab, parent string, every time.Duration) {
 	assert.LessOrEqual(l, st.Hedges, int64(20+20), "what is saved up finds out that the zone is dead")
 }
 
-// A dead zone moves nobody to a server that is further away.
-func TestR6ADeadZoneIsNoEvidenceAgainstTheServer(t *testing.T) {
+// A dead zone does not move other questions to a server that is further away.
+func TestZoneThatIsDeadDoesNotMarkServerSilent(t *testing.T) {
 	for _, network := range []string{"udp", "tls"} {
 		bubble(t, func(l *lab) {
 			l.serve("a", deadZone)
@@ -120,7 +120,7 @@ func TestR6ADeadZoneIsNoEvidenceAgainstTheServer(t *testing.T) {
 
 // One of two servers does not answer for a zone: the other one is asked for that zone first, and for no other. When the zone is
 // back, the nearer server is asked for it again.
-func TestR6AZoneIsAskedOfTheServerThatAnswersForIt(t *testing.T) {
+func TestZoneIsAskedOfServerThatAnswers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var back atomic.Bool
 		l.serve("a", func(q dnstest.Query) dnstest.Reply {
@@ -150,8 +150,8 @@ func TestR6AZoneIsAskedOfTheServerThatAnswersForIt(t *testing.T) {
 	})
 }
 
-// Who asks for one zone only learns as soon as others that a server is dead.
-func TestR6ADeadServerIsFoundByQuestionsOfOneZone(t *testing.T) {
+// A client that asks for one zone only detects a dead server as soon as other clients.
+func TestZoneQuestionsFindDeadServer(t *testing.T) {
 	for name, c := range map[string]*dnshedge.Client{"group": {}, "fallback": {}} {
 		bubble(t, func(l *lab) {
 			l.serve("a", good)

@@ -26,7 +26,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// zone answers A questions with its records, and others with nothing.
+// zone answers A questions with its records, and other questions with an empty answer.
 type zone struct {
 	start time.Time
 
@@ -65,7 +65,7 @@ func (z *zone) lookups() []time.Duration {
 	return slices.Clone(z.asked)
 }
 
-// conn is a ClientConn that notes what it is told.
+// conn is a ClientConn that records the states and errors that it receives.
 type conn struct {
 	resolver.ClientConn
 	start time.Time
@@ -102,7 +102,7 @@ func (c *conn) ReportError(err error) {
 	c.told = append(c.told, told{time.Since(c.start), "", errors.As(err, &e) || errors.Is(err, net.ErrClosed)})
 }
 
-// refuses makes err what UpdateState returns.
+// refuses sets the error that UpdateState returns.
 func (c *conn) refuses(err error) {
 	synctest.Wait()
 	c.mu.Lock()
@@ -117,7 +117,7 @@ func (c *conn) failure() error {
 	return c.failed
 }
 
-// heard returns what was told, and forgets it.
+// heard returns the recorded states and errors, and clears the record.
 func (c *conn) heard() []told {
 	synctest.Wait()
 	c.mu.Lock()
@@ -127,7 +127,7 @@ func (c *conn) heard() []told {
 	return told
 }
 
-// tellings returns what is heard of one state.
+// tellings returns the record after one state.
 func tellings(addrs string, seconds ...int) (all []told) {
 	for _, s := range seconds {
 		all = append(all, told{time.Duration(s) * time.Second, addrs, false})
@@ -156,7 +156,7 @@ func play(t *testing.T, f func(t *testing.T, z *zone, c *conn, build func(target
 	})
 }
 
-func TestTheBalancerIsToldOfChanges(t *testing.T) {
+func TestResolverPassesChangesToBalancer(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 		z.set(dns.RcodeServerFailure)
 		r, err := build("hedgedns:///api.example:8443")
@@ -188,7 +188,7 @@ func TestTheBalancerIsToldOfChanges(t *testing.T) {
 	})
 }
 
-func TestResolveNowIsNoFasterThanMinTTL(t *testing.T) {
+func TestResolveNowWaitsForMinTTL(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 		z.set(0, "300 A 192.0.2.1")
 		r, err := build("hedgedns:///api.example")
@@ -209,7 +209,7 @@ func TestResolveNowIsNoFasterThanMinTTL(t *testing.T) {
 	})
 }
 
-func TestAStateThatTheBalancerRefusesIsToldAgain(t *testing.T) {
+func TestResolverPassesRefusedStateAgain(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 		z.set(0, "300 A 192.0.2.1")
 		c.refuses(errors.New("bad state"))
@@ -229,7 +229,7 @@ func TestAStateThatTheBalancerRefusesIsToldAgain(t *testing.T) {
 	})
 }
 
-func TestAStateThatIsNewReplacesTheOneThatWasRefused(t *testing.T) {
+func TestResolverReplacesRefusedState(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 		z.set(0, "300 A 192.0.2.1")
 		c.refuses(errors.New("bad state"))
@@ -247,7 +247,7 @@ func TestAStateThatIsNewReplacesTheOneThatWasRefused(t *testing.T) {
 	})
 }
 
-func TestAnAddressThatTheBalancerRefusesIsToldAgain(t *testing.T) {
+func TestResolverPassesRefusedAddressAgain(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 		c.refuses(errors.New("not yet"))
 		r, err := build("hedgedns:///192.0.2.9")
@@ -261,7 +261,7 @@ func TestAnAddressThatTheBalancerRefusesIsToldAgain(t *testing.T) {
 	})
 }
 
-func TestAResolverThatIsClosedTellsNothingMore(t *testing.T) {
+func TestResolverPassesNothingAfterClose(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 		z.set(0, "300 A 192.0.2.1")
 		c.refuses(errors.New("bad state"))
@@ -276,7 +276,7 @@ func TestAResolverThatIsClosedTellsNothingMore(t *testing.T) {
 	})
 }
 
-func TestTheBalancerIsToldThatNamesIsClosed(t *testing.T) {
+func TestResolverReportsClosedNames(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeSuccess, dns.RcodeServerFailure} {
 		play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), until func(int)) {
 			z.set(rcode, "300 A 192.0.2.1")
@@ -293,7 +293,7 @@ func TestTheBalancerIsToldThatNamesIsClosed(t *testing.T) {
 	}
 }
 
-func TestACallFailsIfNamesIsClosed(t *testing.T) {
+func TestCallFailsAfterNamesIsClosed(t *testing.T) {
 	n := new(names.Names)
 	n.Close()
 	for _, balancer := range []string{"pick_first", "round_robin"} {
@@ -309,7 +309,7 @@ func TestACallFailsIfNamesIsClosed(t *testing.T) {
 	}
 }
 
-func TestTargets(t *testing.T) {
+func TestBuilderParsesTargets(t *testing.T) {
 	play(t, func(t *testing.T, z *zone, c *conn, build func(string) (resolver.Resolver, error), _ func(int)) {
 		z.set(0, "300 A 192.0.2.1")
 		for target, want := range map[string]string{

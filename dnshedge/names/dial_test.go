@@ -21,7 +21,7 @@ import (
 
 var silent = reach{after: -1}
 
-func TestTheNextAddressIsTriedAfter250Milliseconds(t *testing.T) {
+func TestDialContextTriesNextAddressAfter250ms(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1", "300 192.0.2.2", "300 2001:db8::1", "300 2001:db8::2")
 		w.addrs()
@@ -41,7 +41,7 @@ func TestTheNextAddressIsTriedAfter250Milliseconds(t *testing.T) {
 	})
 }
 
-func TestAnAddressThatFailsIsFollowedAtOnce(t *testing.T) {
+func TestDialContextTriesNextAddressAtOnceAfterFailure(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1", "300 192.0.2.2", "300 2001:db8::1")
 		w.addrs()
@@ -57,7 +57,7 @@ func TestAnAddressThatFailsIsFollowedAtOnce(t *testing.T) {
 	})
 }
 
-func TestIPv4WaitsAMomentForIPv6(t *testing.T) {
+func TestDialContextIPv4WaitsForIPv6(t *testing.T) {
 	for _, test := range []struct {
 		six   time.Duration
 		first string
@@ -81,7 +81,7 @@ func TestIPv4WaitsAMomentForIPv6(t *testing.T) {
 	})
 }
 
-func TestADialThatFailsHasTheHostLookedUpOnce(t *testing.T) {
+func TestDialContextFailureStartsOneLookup(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
 		w.at()
@@ -100,7 +100,7 @@ func TestADialThatFailsHasTheHostLookedUpOnce(t *testing.T) {
 	})
 }
 
-func TestDialsThatKeepFailingLookUpEveryFiveSeconds(t *testing.T) {
+func TestDialContextFailuresLookUpEveryFiveSeconds(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
 		w.net.set("192.0.2.1", refused)
@@ -113,7 +113,7 @@ func TestDialsThatKeepFailingLookUpEveryFiveSeconds(t *testing.T) {
 	})
 }
 
-func TestAnAddressThatWasReachedAndFailsHasTheHostLookedUp(t *testing.T) {
+func TestDialContextLooksUpAfterReachedAddressFails(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1", "300 192.0.2.2")
 		w.at()
@@ -130,7 +130,7 @@ func TestAnAddressThatWasReachedAndFailsHasTheHostLookedUp(t *testing.T) {
 	})
 }
 
-func TestAPortThatFailsTellsNothingOfOthers(t *testing.T) {
+func TestDialContextSeparatesPorts(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1", "300 192.0.2.2")
 		w.Dialer = dialerFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -154,7 +154,7 @@ func TestAPortThatFailsTellsNothingOfOthers(t *testing.T) {
 	})
 }
 
-func TestADialThatFailsWaitsASecondForTheLookup(t *testing.T) {
+func TestDialContextWaitsASecondForLookup(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
 		w.at()
@@ -170,7 +170,7 @@ func TestADialThatFailsWaitsASecondForTheLookup(t *testing.T) {
 	})
 }
 
-func TestADialEndsWithItsContext(t *testing.T) {
+func TestDialContextEndsWithContext(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
 		w.at()
@@ -189,7 +189,7 @@ func TestADialEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestALateConnectionIsClosed(t *testing.T) {
+func TestDialContextClosesLateConnection(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		late := make(chan *closable, 1)
 		w.Dialer = dialerFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -225,7 +225,7 @@ func (f dialerFunc) DialContext(ctx context.Context, network, address string) (n
 	return f(ctx, network, address)
 }
 
-func TestOtherAddressesAreTheDialers(t *testing.T) {
+func TestDialContextPassesOtherAddressesToDialer(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		var got []string
 		w.Dialer = dialerFunc(func(_ context.Context, network, address string) (net.Conn, error) {
@@ -241,7 +241,7 @@ func TestOtherAddressesAreTheDialers(t *testing.T) {
 	})
 }
 
-func TestANetworkWithoutAddressesIsAnError(t *testing.T) {
+func TestDialContextReportsFamilyWithoutAddresses(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
 		_, err := w.DialContext(t.Context(), "tcp6", target)
@@ -252,7 +252,7 @@ func TestANetworkWithoutAddressesIsAnError(t *testing.T) {
 	})
 }
 
-func TestADialerThatReturnsNothingIsAnError(t *testing.T) {
+func TestDialContextReportsDialerWithoutResult(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
 		w.Dialer = dialerFunc(func(context.Context, string, string) (net.Conn, error) { return nil, nil })
@@ -261,7 +261,7 @@ func TestADialerThatReturnsNothingIsAnError(t *testing.T) {
 	})
 }
 
-func TestADialerThatPanicsIsAnAddressThatFails(t *testing.T) {
+func TestDialContextRecoversPanicOfDialer(t *testing.T) {
 	for want, fail := range map[string]func(){
 		"names: Dialer panicked: no more":                          func() { panic("no more") },
 		"names: Dialer returned neither a connection nor an error": runtime.Goexit,
@@ -282,7 +282,7 @@ func TestADialerThatPanicsIsAnAddressThatFails(t *testing.T) {
 }
 
 // No lookup and no goroutine is needed for these addresses.
-func TestDialOfGivenAddressIsGuarded(t *testing.T) {
+func TestDialContextRecoversPanicForAddress(t *testing.T) {
 	for want, fail := range map[string]dialerFunc{
 		"names: Dialer panicked: no more":                          func(context.Context, string, string) (net.Conn, error) { panic("no more") },
 		"names: Dialer returned neither a connection nor an error": func(context.Context, string, string) (net.Conn, error) { return nil, nil },
@@ -298,7 +298,7 @@ func TestDialOfGivenAddressIsGuarded(t *testing.T) {
 	}
 }
 
-func TestDialOfGivenAddressFailsAfterClose(t *testing.T) {
+func TestDialContextOfAddressFailsAfterClose(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		require.NoError(t, w.Close())
 		for _, a := range [][2]string{{"tcp", "192.0.2.1:80"}, {"udp6", "[2001:db8::1]:53"}, {"tcp", ":80"}, {"unix", "/run/x"}} {
@@ -313,7 +313,7 @@ func TestDialOfGivenAddressFailsAfterClose(t *testing.T) {
 }
 
 // A connection that comes too late is closed, and its Close may panic.
-func TestALateConnectionMayPanic(t *testing.T) {
+func TestDialContextRecoversPanicOfLateConnection(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1", "300 2001:db8::1")
 		late := new(closable) // of nothing
@@ -333,7 +333,7 @@ func TestALateConnectionMayPanic(t *testing.T) {
 var _ dnshedge.Dialer = dialerFunc(nil)
 
 // A connection of package net keeps its methods, such as ReadFrom, which sends files without a copy.
-func TestATCPConnectionIsOne(t *testing.T) {
+func TestDialContextReturnsTCPMethods(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -351,7 +351,7 @@ func TestATCPConnectionIsOne(t *testing.T) {
 }
 
 // Packages tell by its type whether a connection has messages, such as that of miekg/dns.
-func TestAUDPConnectionIsOne(t *testing.T) {
+func TestDialContextReturnsUDPMethods(t *testing.T) {
 	n := &names.Names{Exchanger: &zone{a: answer{records: []string{"300 A 127.0.0.1"}}}}
 	defer n.Close()
 	conn, err := n.DialContext(t.Context(), "udp", net.JoinHostPort(host, "9"))
@@ -364,7 +364,7 @@ func TestAUDPConnectionIsOne(t *testing.T) {
 }
 
 // After 2³¹ dials, too, on a computer of 32 bits.
-func TestDialsAreCountedInACircle(t *testing.T) {
+func TestDialContextRotationWrapsAround(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1", "300 192.0.2.2", "300 192.0.2.3")
 		w.addrs()

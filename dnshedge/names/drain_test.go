@@ -41,7 +41,7 @@ type site struct {
 	held    []net.Conn
 }
 
-// served is what a server has seen. Its site's mu guards it.
+// served is the record of a server's requests. Its site's mu guards it.
 type served struct {
 	open, conns, requests int
 }
@@ -145,7 +145,7 @@ func (s *site) until(d time.Duration) {
 	synctest.Wait()
 }
 
-// saw returns what a server has seen.
+// saw returns the record of a server's requests.
 func (s *site) saw(name string) served {
 	synctest.Wait()
 	s.mu.Lock()
@@ -197,7 +197,7 @@ func forProtocols(t *testing.T, wrap func(s *site) http.RoundTripper, f func(t *
 	}
 }
 
-func TestIdleConnectionsToAnAddressThatLeftAreClosed(t *testing.T) {
+func TestDrainClosesIdleConnectionsToRemovedAddress(t *testing.T) {
 	forProtocols(t, drained, func(t *testing.T, s *site) {
 		s.at("a", "b")
 		for range 4 {
@@ -224,7 +224,7 @@ func TestIdleConnectionsToAnAddressThatLeftAreClosed(t *testing.T) {
 	})
 }
 
-func TestBusyConnectionsAreUsedUpAndNoCallFails(t *testing.T) {
+func TestDrainClosesBusyConnectionsWithoutFailingCalls(t *testing.T) {
 	forProtocols(t, drained, func(t *testing.T, s *site) {
 		s.at("a")
 		s.call("")
@@ -244,7 +244,7 @@ func TestBusyConnectionsAreUsedUpAndNoCallFails(t *testing.T) {
 	})
 }
 
-func TestARequestThatTakesLongIsNotDisturbed(t *testing.T) {
+func TestDrainDoesNotDisturbLongRequest(t *testing.T) {
 	forProtocols(t, drained, func(t *testing.T, s *site) {
 		s.at("a")
 		var wg sync.WaitGroup
@@ -270,7 +270,7 @@ func TestARequestThatTakesLongIsNotDisturbed(t *testing.T) {
 }
 
 // A caller that is alone, and mostly idle, and one that is not alone.
-func TestARareCallerIsDrainedToo(t *testing.T) {
+func TestDrainClosesConnectionOfRareCaller(t *testing.T) {
 	forProtocols(t, drained, func(t *testing.T, s *site) {
 		s.at("a")
 		for range 8 {
@@ -287,7 +287,7 @@ func TestARareCallerIsDrainedToo(t *testing.T) {
 	})
 }
 
-func TestAZoneThatFlapsDrainsNothing(t *testing.T) {
+func TestDrainIgnoresRotatingAddresses(t *testing.T) {
 	forProtocols(t, drained, func(t *testing.T, s *site) {
 		s.at("a")
 		load := s.load(4, "for=1s", 5*time.Minute)
@@ -301,7 +301,7 @@ func TestAZoneThatFlapsDrainsNothing(t *testing.T) {
 }
 
 // Of addresses that come and go, one that was in no answer for five minutes has left.
-func TestOfAddressesThatComeAndGoThoseThatStayAwayAreDrained(t *testing.T) {
+func TestDrainClosesConnectionsToAddressesAbsentForFiveMinutes(t *testing.T) {
 	serve(t, false, drained, func(t *testing.T, s *site) {
 		s.at("a", "b", "c")
 		s.hold()
@@ -322,8 +322,8 @@ func TestOfAddressesThatComeAndGoThoseThatStayAwayAreDrained(t *testing.T) {
 	})
 }
 
-// Who rolls a change back wants the connections back as well.
-func TestAChangeThatIsRolledBackIsDrainedTwice(t *testing.T) {
+// After a rollback, the connections must return as well.
+func TestDrainHandlesRollback(t *testing.T) {
 	forProtocols(t, drained, func(t *testing.T, s *site) {
 		s.at("a")
 		s.call("")
@@ -347,7 +347,7 @@ func (s *site) hold() {
 
 var _ hedge.Resolver = (*names.Names)(nil)
 
-func TestConnectionsForHedgesAreDrained(t *testing.T) {
+func TestDrainClosesConnectionsOfHedges(t *testing.T) {
 	hedged := func(s *site) http.RoundTripper {
 		return s.Drain(hedge.New(s.base, hedge.WithReplicas(s.Names), hedge.WithMaxHedges(1)))
 	}
@@ -378,7 +378,7 @@ func TestConnectionsForHedgesAreDrained(t *testing.T) {
 	})
 }
 
-func TestARequestKeepsItsOwnFields(t *testing.T) {
+func TestDrainDoesNotModifyRequest(t *testing.T) {
 	var sent []*http.Request
 	record := roundTripper(func(r *http.Request) (*http.Response, error) {
 		sent = append(sent, r)
@@ -418,7 +418,7 @@ func TestARequestKeepsItsOwnFields(t *testing.T) {
 }
 
 // A body that cannot be had again is, if it has not been read, and is closed in the end.
-func TestABodyThatWasNotReadCanBeSentAgain(t *testing.T) {
+func TestDrainResendsUnreadBody(t *testing.T) {
 	refuse := func(r *http.Request) { // as HTTP/2 does
 		assert.NoError(t, r.Body.Close())
 	}
@@ -486,7 +486,7 @@ func TestABodyThatWasNotReadCanBeSentAgain(t *testing.T) {
 	}
 }
 
-func TestABodyIsClosedThoughTheTransportPanics(t *testing.T) {
+func TestDrainClosesBodyAfterPanic(t *testing.T) {
 	n := new(names.Names)
 	defer n.Close()
 	b := &once{Reader: strings.NewReader("once")}
@@ -501,7 +501,7 @@ func TestABodyIsClosedThoughTheTransportPanics(t *testing.T) {
 	assert.Equal(t, 1, b.closed)
 }
 
-// once is a body that says what became of it.
+// once is a body that records whether it was read and closed.
 type once struct {
 	io.Reader
 	read   bytes.Buffer
@@ -523,8 +523,8 @@ type roundTripper func(r *http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Who is below Drain sees in a request's GetBody whether the body can be had again, as its caller did.
-func TestABodyThatCannotBeHadAgainHasNoGetBody(t *testing.T) {
+// An inner RoundTripper sees from GetBody whether the body can be read again, as without Drain.
+func TestDrainAddsNoGetBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := new(names.Names)
 		defer n.Close()
@@ -541,7 +541,7 @@ func TestABodyThatCannotBeHadAgainHasNoGetBody(t *testing.T) {
 }
 
 // The error of a connection that was lost is the caller's.
-func TestAnErrorAfterTheBodyWasReadIsTheTransports(t *testing.T) {
+func TestDrainReturnsErrorAfterBodyWasRead(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -579,8 +579,8 @@ func TestAnErrorAfterTheBodyWasReadIsTheTransports(t *testing.T) {
 	}
 }
 
-// A request that does not close its connection, though it was told to, does not keep the next from it.
-func TestAConnectionThatWasNotClosedIsDrainedLater(t *testing.T) {
+// A request that fails to close its connection does not prevent the next request from closing it.
+func TestDrainRepeatsForOpenConnection(t *testing.T) {
 	ignores := func(s *site) http.RoundTripper {
 		first := true
 		return s.Drain(roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -608,7 +608,7 @@ func TestAConnectionThatWasNotClosedIsDrainedLater(t *testing.T) {
 	})
 }
 
-func TestIdleConnectionsAreClosedThoughAnotherTransportPanics(t *testing.T) {
+func TestDrainSurvivesPanicOfOtherTransport(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		var swept atomic.Int64
 		w.Drain(&sweeper{close: func() { panic("no more") }})
@@ -623,7 +623,7 @@ func TestIdleConnectionsAreClosedThoughAnotherTransportPanics(t *testing.T) {
 	})
 }
 
-// sweeper is a RoundTripper that says when its idle connections are to be closed.
+// sweeper is a RoundTripper that records the calls of CloseIdleConnections.
 type sweeper struct {
 	http.RoundTripper
 	close func()

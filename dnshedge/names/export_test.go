@@ -30,7 +30,7 @@ func (n *Names) Given() int {
 // Shared returns how many of those were of more than one host.
 func (n *Names) Shared() int { return int(n.returned.shared.Load()) }
 
-// SetTurn makes it the turn of other addresses of a host.
+// SetTurn sets the rotation of a host's addresses.
 func (n *Names) SetTurn(host string, turn uint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	target = host + ":443"
 )
 
-// zone answers questions as it is told, and notes when it was asked for A records.
+// zone answers questions as configured, and records the times of A questions.
 type zone struct {
 	mu    sync.Mutex
 	start time.Time
@@ -35,7 +35,7 @@ type zone struct {
 	asked []time.Duration // since start
 }
 
-// answer is what a type has.
+// answer is the configured answer for a record type.
 type answer struct {
 	records []string // each "TTL TYPE DATA"
 	rcode   int
@@ -156,7 +156,7 @@ func (d *dialer) set(ip string, r reach) {
 	d.reach[ip] = r
 }
 
-// made returns what was dialled, and forgets it.
+// made returns the recorded dials, and clears the record.
 func (d *dialer) made() []dialled {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,7 +170,7 @@ type pipe struct {
 	ip string
 }
 
-// world is a Names with its zone and its dialer, in fake time.
+// world is a Names with a zone and a dialer for tests, in fake time.
 type world struct {
 	*names.Names
 	t *testing.T

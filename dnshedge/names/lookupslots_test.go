@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// crowd has an address for each host, after a while. Those of dead.example have none, and are never answered.
+// crowd has an address for each host, after a while. Questions for dead.example are never answered.
 type crowd struct {
 	delay time.Duration
 
@@ -73,7 +73,7 @@ func playCrowd(t *testing.T, c *dnshedge.Client, delay time.Duration, f func(t *
 	})
 }
 
-func TestThousandsOfNewHostsWaitForTheirTurn(t *testing.T) {
+func TestLookupSlotsLimitNewHosts(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	for _, test := range []struct {
 		inFlight, most int
@@ -103,7 +103,7 @@ func TestThousandsOfNewHostsWaitForTheirTurn(t *testing.T) {
 }
 
 // Connections keep their hosts fresh, also if there are thousands of them whose TTL ends at once.
-func TestThousandsOfKnownHostsWaitForTheirTurn(t *testing.T) {
+func TestLookupSlotsLimitKnownHosts(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	client := new(dnshedge.Client)
 	playCrowd(t, client, 100*ms, func(t *testing.T, w *world, c *crowd) {
@@ -131,7 +131,7 @@ func TestThousandsOfKnownHostsWaitForTheirTurn(t *testing.T) {
 }
 
 // A lookup that takes longer than a second goes on, without a place.
-func TestHostsWhoseServersAreDeadHoldUpOthersForASecond(t *testing.T) {
+func TestLookupSlotsAreFreedAfterASecond(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	playCrowd(t, new(dnshedge.Client), 1500*ms, func(t *testing.T, w *world, c *crowd) {
 		w.at() // is known
@@ -169,7 +169,7 @@ func (c *crowd) times(host string) int {
 	return c.asked[dns.Fqdn(host)]
 }
 
-func TestANewHostThatNobodyWaitsForLosesItsPlace(t *testing.T) {
+func TestLookupSlotsDropAbandonedHost(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	playCrowd(t, new(dnshedge.Client), 100*ms, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
@@ -191,7 +191,7 @@ func TestANewHostThatNobodyWaitsForLosesItsPlace(t *testing.T) {
 }
 
 // Who comes when the last one has just left waits in the place of a new host.
-func TestAHostThatLostItsPlaceIsLookedUpWhenItIsNeeded(t *testing.T) {
+func TestLookupSlotsServeDroppedHostWhenNeeded(t *testing.T) {
 	playCrowd(t, &dnshedge.Client{MaxInFlight: 8}, 100*ms, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup
 		wg.Go(func() { _, _ = w.LookupNetIP(t.Context(), "ip", "h.dead.example") })
@@ -209,7 +209,7 @@ func TestAHostThatLostItsPlaceIsLookedUpWhenItIsNeeded(t *testing.T) {
 	})
 }
 
-func TestCloseEndsLookupsThatWaitForTheirTurn(t *testing.T) {
+func TestNamesCloseEndsWaitingLookups(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	playCrowd(t, new(dnshedge.Client), time.Hour, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup

@@ -22,7 +22,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-func TestAHostIsLookedUpAgainWhenItsTTLEnds(t *testing.T) {
+func TestNamesLooksUpAgainAfterTTL(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1", "30 192.0.2.2")
 		ip, conn := w.dial()
@@ -38,7 +38,7 @@ func TestAHostIsLookedUpAgainWhenItsTTLEnds(t *testing.T) {
 	})
 }
 
-func TestAHostThatNobodyUsesIsLookedUpWhenItIsNeeded(t *testing.T) {
+func TestNamesLooksUpUnusedHostWhenNeeded(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1")
 		w.at()
@@ -50,7 +50,7 @@ func TestAHostThatNobodyUsesIsLookedUpWhenItIsNeeded(t *testing.T) {
 	})
 }
 
-func TestTTLsAreBetweenFiveSecondsAndAnHour(t *testing.T) {
+func TestNamesLimitsTTLs(t *testing.T) {
 	for _, test := range []struct {
 		ttl      string
 		min, max time.Duration
@@ -79,9 +79,9 @@ func TestTTLsAreBetweenFiveSecondsAndAnHour(t *testing.T) {
 	}
 }
 
-// A server's cache answers with what is left of a TTL. Its end must not be waited for longer than
-// that because it looks like a short TTL.
-func TestWhatIsLeftOfATTLIsNoShortTTL(t *testing.T) {
+// A server's cache answers with the remaining TTL. Its end must not be waited for longer than that because it looks
+// like a short TTL.
+func TestNamesRecognizesRemainingTTL(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1")
 		_, conn := w.dial()
@@ -98,7 +98,7 @@ func TestWhatIsLeftOfATTLIsNoShortTTL(t *testing.T) {
 	})
 }
 
-func TestALookupWithoutAddressesChangesNothing(t *testing.T) {
+func TestNamesKeepsAddressesAfterEmptyLookup(t *testing.T) {
 	for name, fail := range map[string]answer{
 		"SERVFAIL": {rcode: dns.RcodeServerFailure},
 		"NXDOMAIN": {rcode: dns.RcodeNameError},
@@ -126,7 +126,7 @@ func TestALookupWithoutAddressesChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAFamilyThatFailsKeepsItsAddresses(t *testing.T) {
+func TestNamesKeepsAddressesOfFailedFamily(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1", "30 2001:db8::1")
 		_, conn := w.dial()
@@ -146,7 +146,7 @@ func TestAFamilyThatFailsKeepsItsAddresses(t *testing.T) {
 }
 
 // RFC 4074 §4.2: such servers exist. A name that has an address of one family does exist.
-func TestNXDOMAINOfOneTypeMovesNothing(t *testing.T) {
+func TestNamesTreatsNXDOMAINOfOneTypeAsFailure(t *testing.T) {
 	nxdomain := answer{rcode: dns.RcodeNameError}
 	for _, late := range []time.Duration{0, 20 * ms, 200 * ms} {
 		play(t, func(t *testing.T, w *world) {
@@ -167,7 +167,7 @@ func TestNXDOMAINOfOneTypeMovesNothing(t *testing.T) {
 	}
 }
 
-func TestAHostIsNotFoundOnlyIfNoFamilyFails(t *testing.T) {
+func TestNamesReportsNotFoundOnlyWithoutFailure(t *testing.T) {
 	nxdomain, failure := answer{rcode: dns.RcodeNameError}, answer{rcode: dns.RcodeServerFailure}
 	for _, test := range []struct {
 		a, aaaa  answer
@@ -191,7 +191,7 @@ func TestAHostIsNotFoundOnlyIfNoFamilyFails(t *testing.T) {
 	}
 }
 
-func TestAFamilyThatIsSlowDelaysNoOther(t *testing.T) {
+func TestNamesSlowFamilyDelaysNoOther(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1", "30 2001:db8::1")
 		_, conn := w.dial()
@@ -208,7 +208,7 @@ func TestAFamilyThatIsSlowDelaysNoOther(t *testing.T) {
 	})
 }
 
-func TestCallersShareALookup(t *testing.T) {
+func TestNamesSharesLookup(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.become(answer{records: []string{"30 A 192.0.2.1"}, delay: 100 * ms}, answer{delay: 100 * ms})
 		var wg sync.WaitGroup
@@ -233,7 +233,7 @@ func TestCallersShareALookup(t *testing.T) {
 	})
 }
 
-func TestAHostWithoutAddressesIsAnError(t *testing.T) {
+func TestNamesReportsHostWithoutAddresses(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.fail(dns.RcodeNameError)
 		_, err := w.DialContext(t.Context(), "tcp", target)
@@ -254,7 +254,7 @@ func TestAHostWithoutAddressesIsAnError(t *testing.T) {
 	})
 }
 
-func TestALookupThatTakesLongerThanASecondIsNotWaitedFor(t *testing.T) {
+func TestNamesWaitsASecondForLookup(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1")
 		w.at()
@@ -270,7 +270,7 @@ func TestALookupThatTakesLongerThanASecondIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsForLookupsThatKeepFailing(t *testing.T) {
+func TestNamesDoesNotWaitAfterFailedLookup(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1")
 		_, conn := w.dial()
@@ -290,7 +290,7 @@ func TestNobodyWaitsForLookupsThatKeepFailing(t *testing.T) {
 	})
 }
 
-func TestALookupEndsAfterTenSeconds(t *testing.T) {
+func TestNamesLookupEndsAfterTenSeconds(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.become(answer{delay: time.Hour}, answer{delay: time.Hour})
 		_, err := w.LookupNetIP(t.Context(), "ip", host)
@@ -301,7 +301,7 @@ func TestALookupEndsAfterTenSeconds(t *testing.T) {
 	})
 }
 
-func TestLookupNetIPKnowsFamiliesAndAddresses(t *testing.T) {
+func TestLookupNetIPSelectsFamilies(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1", "30 192.0.2.2", "30 2001:db8::1")
 		assert.Equal(t, []string{"2001:db8::1", "192.0.2.1", "192.0.2.2"}, w.addrs())
@@ -325,7 +325,7 @@ func TestLookupNetIPKnowsFamiliesAndAddresses(t *testing.T) {
 	})
 }
 
-func TestWatchTellsOfChanges(t *testing.T) {
+func TestWatchYieldsChanges(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.fail(dns.RcodeServerFailure)
 		type event struct {
@@ -381,7 +381,7 @@ func merged[E any](events []E, same func(a, b E) bool) (out []E) {
 	return out
 }
 
-func TestRefreshIsNoFasterThanMinTTL(t *testing.T) {
+func TestRefreshWaitsForMinTTL(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.Refresh(host) // nothing is known of it
 		w.zone.set("300 192.0.2.1")
@@ -399,7 +399,7 @@ func TestRefreshIsNoFasterThanMinTTL(t *testing.T) {
 	})
 }
 
-func TestCloseEndsLookupsAndWatches(t *testing.T) {
+func TestNamesCloseEndsLookupsAndWatches(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.become(answer{delay: time.Hour}, answer{delay: time.Hour})
 		var wg sync.WaitGroup
@@ -427,7 +427,7 @@ func TestCloseEndsLookupsAndWatches(t *testing.T) {
 	})
 }
 
-func TestCloseLeavesConnectionsOpen(t *testing.T) {
+func TestNamesCloseKeepsConnectionsOpen(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1")
 		_, conn := w.dial()
@@ -440,8 +440,8 @@ func TestCloseLeavesConnectionsOpen(t *testing.T) {
 	})
 }
 
-// Of hosts that nobody is connected to, 1024 are kept.
-func TestHostsAreForgotten(t *testing.T) {
+// Names stores 1024 hosts without connections.
+func TestNamesForgetsUnusedHosts(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("3600 192.0.2.1")
 		_, conn := w.dial()
@@ -467,7 +467,7 @@ func TestHostsAreForgotten(t *testing.T) {
 
 // Whatever zones, dials and callers do, lookups keep their distance, nothing is left when the
 // connections are closed, and the host's new address is found.
-func TestAnythingMayHappen(t *testing.T) {
+func TestNamesStateStaysConsistent(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		ip := func() string { return fmt.Sprintf("192.0.2.%d", r.IntN(5)) }
@@ -526,7 +526,7 @@ func TestAnythingMayHappen(t *testing.T) {
 	}
 }
 
-func TestNamesWithoutAnExchangerKnowsLocalhost(t *testing.T) {
+func TestNamesWithoutExchangerResolvesLocalhost(t *testing.T) {
 	n := new(names.Names)
 	defer n.Close()
 	addrs, err := n.LookupNetIP(t.Context(), "ip4", "localhost")
@@ -535,7 +535,7 @@ func TestNamesWithoutAnExchangerKnowsLocalhost(t *testing.T) {
 }
 
 // A host with thousands of addresses is dialled in the time of its dials.
-func TestAHostWithManyAddressesTakesNoTime(t *testing.T) {
+func TestNamesHandlesManyAddressesQuickly(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		var records []string
 		for i := range 4000 {
@@ -549,7 +549,7 @@ func TestAHostWithManyAddressesTakesNoTime(t *testing.T) {
 	})
 }
 
-func TestAddressesAreForgottenWithTheirHosts(t *testing.T) {
+func TestNamesForgetsAddressesWithHost(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		hosts := 0
 		w.Exchanger = exchanger(func(m *dns.Msg) *dns.Msg {
@@ -569,7 +569,7 @@ func TestAddressesAreForgottenWithTheirHosts(t *testing.T) {
 }
 
 // A Client with a Cache is asked past it, once the host is known: what Names keeps has ended.
-func TestACacheBelowIsNotAskedAgain(t *testing.T) {
+func TestNamesBypassesCacheOfClient(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		client := &dnshedge.Client{Exchanger: &w.zone, Cache: new(dnshedge.Cache)}
 		defer client.Close()
@@ -600,7 +600,7 @@ func TestACacheBelowIsNotAskedAgain(t *testing.T) {
 	})
 }
 
-func TestAliasesLowerTheTTL(t *testing.T) {
+func TestNamesAliasesLowerTTL(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.Exchanger = exchanger(func(m *dns.Msg) *dns.Msg {
 			q := dnstest.Query{Msg: m}
@@ -623,8 +623,8 @@ func (e exchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dn
 	return e(m), 0, nil
 }
 
-// The address of one family is no reason to go on without those of the family that is wanted.
-func TestANewHostIsNotWithoutAFamilyThatIsStillLookedUp(t *testing.T) {
+// A caller that wants one family waits for it, even if the other family is known.
+func TestNamesWaitsForFamilyOfNewHost(t *testing.T) {
 	for _, after := range []time.Duration{100 * ms, 3 * time.Second} {
 		for _, failed := range []bool{false, true} {
 			play(t, func(t *testing.T, w *world) {
@@ -656,8 +656,8 @@ func TestANewHostIsNotWithoutAFamilyThatIsStillLookedUp(t *testing.T) {
 	}
 }
 
-// Hosts that are connected to at the same time are forgotten like others.
-func TestHostsThatWereNeededAtOnceAreForgotten(t *testing.T) {
+// Hosts with concurrent connections are forgotten after use like other hosts.
+func TestNamesForgetsHostsAfterBurst(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("300 192.0.2.1")
 		var conns []net.Conn
@@ -676,7 +676,7 @@ func TestHostsThatWereNeededAtOnceAreForgotten(t *testing.T) {
 }
 
 // A stranger's zone may have thousands of addresses for each of its names.
-func TestHostsWithManyAddressesAreForgottenSooner(t *testing.T) {
+func TestNamesLimitsAddressesOfUnusedHosts(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		var records []string
 		for i := range 1000 {
@@ -692,7 +692,7 @@ func TestHostsWithManyAddressesAreForgottenSooner(t *testing.T) {
 	})
 }
 
-func TestHostsThatAreNotKnownDisplaceNoOthers(t *testing.T) {
+func TestNamesUnknownHostsDisplaceNoOthers(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("3600 192.0.2.1")
 		w.addrs()
@@ -708,8 +708,8 @@ func TestHostsThatAreNotKnownDisplaceNoOthers(t *testing.T) {
 	})
 }
 
-// Who waits for a lookup that fails does not wait for the next one as well.
-func TestACallerWaitsForOneLookup(t *testing.T) {
+// A caller that waited for a failed lookup does not wait for the next one.
+func TestNamesCallerWaitsForOneLookup(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.become(answer{rcode: dns.RcodeServerFailure, delay: time.Second}, answer{rcode: dns.RcodeServerFailure, delay: time.Second})
 		var wg sync.WaitGroup
@@ -727,7 +727,7 @@ func TestACallerWaitsForOneLookup(t *testing.T) {
 	})
 }
 
-func TestAnExchangerThatReturnsNothingIsAnError(t *testing.T) {
+func TestNamesReportsExchangerWithoutResult(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.Exchanger = exchanger(func(*dns.Msg) *dns.Msg { return nil })
 		_, err := w.LookupNetIP(t.Context(), "ip", host)
@@ -736,7 +736,7 @@ func TestAnExchangerThatReturnsNothingIsAnError(t *testing.T) {
 	})
 }
 
-func TestAWatchWhoseContextHasEndedAsksNobody(t *testing.T) {
+func TestWatchWithEndedContextSendsNothing(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -749,7 +749,7 @@ func TestAWatchWhoseContextHasEndedAsksNobody(t *testing.T) {
 }
 
 // A loop over a Watch may panic, and two may go over the same sequence.
-func TestAWatchThatEndsInAnyWayHoldsNothing(t *testing.T) {
+func TestWatchReleasesHost(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.zone.set("30 192.0.2.1")
 		seq := w.Watch(t.Context(), host)
@@ -773,7 +773,7 @@ func TestAWatchThatEndsInAnyWayHoldsNothing(t *testing.T) {
 }
 
 // No goroutine of ours has a caller that could recover a panic.
-func TestAnExchangerThatPanicsIsAnError(t *testing.T) {
+func TestNamesRecoversPanicOfExchanger(t *testing.T) {
 	for name, fail := range map[string]func(){
 		"names: Exchanger panicked: no more":                        func() { panic("no more") },
 		"names: Exchanger returned neither a response nor an error": runtime.Goexit,
@@ -789,8 +789,8 @@ func TestAnExchangerThatPanicsIsAnError(t *testing.T) {
 	}
 }
 
-// What is the user's may call the Names.
-func TestNoUsersCodeRunsUnderALock(t *testing.T) {
+// Functions of the user may call methods of the Names.
+func TestNamesCallsUserCodeWithoutLock(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		busy := callback(func() { w.Refresh(host) })
 		w.become(answer{err: busy}, answer{err: busy})

@@ -66,7 +66,7 @@ func (w *world) dialAddress(ctx context.Context, ip string) net.Conn {
 }
 
 // Two hosts of a load balancer have one address. A connection that a hedge made may be for either.
-func TestOfHostsThatShareAnAddressTheOneThatMovesIsDrained(t *testing.T) {
+func TestDrainSeparatesHostsThatShareAddress(t *testing.T) {
 	for _, order := range [][]string{{"a.example", "b.example"}, {"b.example", "a.example"}, {"b.example", "a.example", "b.example"}} {
 		play(t, func(t *testing.T, w *world) {
 			zone := new(byName)
@@ -100,8 +100,8 @@ func TestOfHostsThatShareAnAddressTheOneThatMovesIsDrained(t *testing.T) {
 	}
 }
 
-// Requests that come through Drain tell for which host a connection is made.
-func TestAConnectionBelongsToTheHostOfItsRequest(t *testing.T) {
+// A request through Drain determines the host of its connection.
+func TestDrainAssignsConnectionToHostOfRequest(t *testing.T) {
 	zone := new(byName)
 	hedged := func(s *site) http.RoundTripper {
 		s.Exchanger = zone
@@ -137,7 +137,7 @@ func TestAConnectionBelongsToTheHostOfItsRequest(t *testing.T) {
 	})
 }
 
-func TestAConnectionBelongsToEightHostsAtMost(t *testing.T) {
+func TestDrainLimitsHostsOfConnection(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		zone := new(byName)
 		w.Exchanger = zone

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The examples of RFC 6724 §10.2, but for those of rules 3, 4, 7 and 9, and addresses that no machine reaches.
-func TestDestinationsAreOrderedByRFC6724(t *testing.T) {
+// The examples of RFC 6724 §10.2, without rules 3, 4, 7 and 9, and addresses without a route.
+func TestDestinationOrderFollowsRFC6724(t *testing.T) {
 	for _, row := range [][2]string{ // a destination, and its source, before another
 		{"2001:db8:1::1 2001:db8:1::2", "198.51.100.121 169.254.13.78"},     // rule 2
 		{"198.51.100.121 198.51.100.117", "2001:db8:1::1 fe80::1"},          // rule 2
@@ -40,7 +40,7 @@ func parseDestination(s string) destination {
 	return d
 }
 
-func TestSystemSource(t *testing.T) {
+func TestSystemSourceReturnsSourceAddress(t *testing.T) {
 	source, err := systemSource(netip.MustParseAddr("127.0.0.1"))
 	require.NoError(t, err)
 	assert.Equal(t, netip.MustParseAddr("127.0.0.1"), source)

@@ -14,8 +14,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/names"
 )
 
-// A process without descriptors has no socket to find the source addresses of RFC 6724 with. That says nothing about the routes.
-func TestAddressesAreSortedOnceTheProcessHasDescriptors(t *testing.T) {
+// A process without descriptors has no socket to find the source addresses of RFC 6724 with. This error says nothing
+// about the routes.
+func TestNamesSortsAddressesAfterLackOfDescriptors(t *testing.T) {
 	z := &zone{start: time.Now()}
 	z.a.records, z.aaaa.records = []string{"3600 A 127.0.0.1"}, []string{"3600 AAAA 2001:db8::1"}
 	sorted := func(n *names.Names) []netip.Addr {

@@ -23,7 +23,7 @@ func (f exchangerFunc) ExchangeContext(ctx context.Context, m *dns.Msg, _ string
 	return r, 0, err
 }
 
-func TestHTTPSRequestsUnderWayAreBounded(t *testing.T) {
+func TestForwarderLimitsHTTPSRequests(t *testing.T) {
 	asked, answer := make(chan bool, 10), make(chan bool)
 	c := &dnshedge.Client{Exchanger: exchangerFunc(func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		asked <- true

@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// Somebody has connected to the metrics and to the port for HTTPS, and asks nothing. What others asked is answered.
-func TestIdleConnectionsHoldUpNoEnd(t *testing.T) {
+// Somebody has connected to the metrics and to the port for HTTPS, and asks nothing. Pending questions are answered.
+func TestForwarderShutDownDoesNotWaitForIdleConnections(t *testing.T) {
 	log.SetOutput(io.Discard)
 	t.Cleanup(func() { log.SetOutput(os.Stderr) })
 	f := begin(t, secure(t, &forwarder{client: &dnshedge.Client{Cache: new(dnshedge.Cache), Timeout: 5 * time.Second}})) // the flag's default

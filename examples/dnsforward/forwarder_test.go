@@ -170,7 +170,7 @@ func TestForwarderAnswersOverEveryTransport(t *testing.T) {
 	assert.Len(t, r.Answer, 1)
 }
 
-func TestSlowAnswerOverTCPHoldsUpNoOther(t *testing.T) {
+func TestForwarderAnswersOverTCPConcurrently(t *testing.T) {
 	f := begin(t, &forwarder{})
 	c := dial(t, f.listen[0])
 	require.NoError(t, c.WriteMsg(ask("slow.example.")))
@@ -182,7 +182,7 @@ func TestSlowAnswerOverTCPHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-func TestManyQuestionsOnOneConnectionAreAllAnswered(t *testing.T) {
+func TestForwarderAnswersManyQuestionsOnOneConnection(t *testing.T) {
 	const n = 1000
 	f := begin(t, &forwarder{})
 	c := dial(t, f.listen[0])
@@ -206,7 +206,7 @@ func TestManyQuestionsOnOneConnectionAreAllAnswered(t *testing.T) {
 	assert.ErrorIs(t, err, io.EOF)
 }
 
-func TestStrangersAreRefused(t *testing.T) {
+func TestForwarderRefusesClientsOutsideAllowedNetworks(t *testing.T) {
 	f := secure(t, &forwarder{})
 	f.access.allowed = mustParsePrefixes("192.0.2.0/24", "127.0.0.2/32")
 	begin(t, f)
@@ -220,7 +220,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	assert.Zero(t, f.client.Stats().Queries)
 }
 
-func TestLocalNetworksAreAllowed(t *testing.T) {
+func TestAccessControlAllowsLocalNetworks(t *testing.T) {
 	a := &accessControl{allowed: localNetworks}
 	for ip, want := range map[string]bool{
 		"127.0.0.1": true, "::1": true, "10.1.2.3": true, "172.31.0.1": true, "192.168.1.1": true, "fe80::1%eth0": true, "fd00::1": true,
@@ -231,7 +231,7 @@ func TestLocalNetworksAreAllowed(t *testing.T) {
 	assert.False(t, a.isAllowed(netip.Addr{}))
 }
 
-func TestClientsHaveARateEach(t *testing.T) {
+func TestAccessControlLimitsRatePerClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &accessControl{perSecond: 10}
 		count := func(ip string) (n int) {
@@ -265,7 +265,7 @@ func TestClientsHaveARateEach(t *testing.T) {
 	})
 }
 
-func TestDatagramsAboveTheRateAreDropped(t *testing.T) {
+func TestForwarderDropsDatagramsAboveRate(t *testing.T) {
 	f := &forwarder{}
 	f.access.perSecond = 0.001
 	begin(t, f)
@@ -287,7 +287,7 @@ func TestDatagramsAboveTheRateAreDropped(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-func TestAQuestionOverAConnectionWaitsForASecondAtMost(t *testing.T) {
+func TestForwarderDelaysStreamQuestionForASecondAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &forwarder{access: accessControl{perSecond: 2}}
 		at := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
@@ -310,7 +310,7 @@ func TestAQuestionOverAConnectionWaitsForASecondAtMost(t *testing.T) {
 	})
 }
 
-func TestConnectionsAreBounded(t *testing.T) {
+func TestForwarderLimitsConnections(t *testing.T) {
 	f := begin(t, &forwarder{conns: 3, connsPerClient: 2})
 	works := func(c *dns.Conn) bool {
 		_ = c.WriteMsg(ask("a.example."))
@@ -360,7 +360,7 @@ func overHTTPS(t *testing.T, c *http.Client, at, name string) error {
 
 // A client holds all connections, idle or with a question under way, over each protocol. Another one is answered, and so is all
 // that was asked.
-func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
+func TestForwarderLimitsConnectionsOfOneClient(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs two addresses of loopback")
 	}
@@ -405,7 +405,7 @@ func exchangeOver(c *dns.Conn, name string) error {
 }
 
 // An HTTP/2 connection that is never idle ends all the same, and loses no answer.
-func TestAConnectionThatIsNeverIdleGivesUpItsPlace(t *testing.T) {
+func TestForwarderClosesBusyConnectionOfGreedyClient(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs two addresses of loopback")
 	}
@@ -430,7 +430,7 @@ func TestAConnectionThatIsNeverIdleGivesUpItsPlace(t *testing.T) {
 	wg.Wait()
 }
 
-func TestClientIsAnAddressOrAnIPv6Network(t *testing.T) {
+func TestClientNetworkIsAddressOrIPv6Network(t *testing.T) {
 	for ip, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
 	} {
@@ -439,7 +439,7 @@ func TestClientIsAnAddressOrAnIPv6Network(t *testing.T) {
 	assert.Equal(t, netip.Addr{}, clientNetwork(netip.Addr{}))
 }
 
-func TestDNSOverHTTPS(t *testing.T) {
+func TestForwarderAnswersDNSOverHTTPS(t *testing.T) {
 	f := begin(t, secure(t, &forwarder{}))
 	_, trusting := dnstest.Certificate()
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone(), ForceAttemptHTTP2: true, MaxConnsPerHost: 1}}
@@ -504,7 +504,7 @@ func TestDNSOverHTTPS(t *testing.T) {
 	}
 }
 
-func TestAnswersOverHTTPSArePadded(t *testing.T) {
+func TestForwarderPadsAnswersOverHTTPS(t *testing.T) {
 	f := begin(t, secure(t, &forwarder{}))
 	_, trusting := dnstest.Certificate()
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone()}}
@@ -525,7 +525,7 @@ func TestAnswersOverHTTPSArePadded(t *testing.T) {
 	}
 }
 
-func TestDNSOverHTTPSAboveTheRate(t *testing.T) {
+func TestForwarderLimitsRateOverHTTPS(t *testing.T) {
 	f := secure(t, &forwarder{})
 	f.access.perSecond = 0.001
 	begin(t, f)
@@ -542,7 +542,7 @@ func TestDNSOverHTTPSAboveTheRate(t *testing.T) {
 	}
 }
 
-func TestMetricsSayWhatWasDone(t *testing.T) {
+func TestMetricsCountQuestions(t *testing.T) {
 	f := begin(t, secure(t, &forwarder{}))
 	for range 2 {
 		_, err := exchange(t, "udp", f.listen[0], "a.example.")
@@ -570,7 +570,7 @@ func TestMetricsSayWhatWasDone(t *testing.T) {
 	assert.EqualValues(t, 2, page.DNS[0].Queries)
 }
 
-func TestRenewedCertificateIsUsed(t *testing.T) {
+func TestForwarderReadsRenewedCertificate(t *testing.T) {
 	var logged bytes.Buffer
 	log.SetOutput(&logged)
 	t.Cleanup(func() { log.SetOutput(os.Stderr) })
@@ -598,12 +598,12 @@ func TestRenewedCertificateIsUsed(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestTLSWithoutACertificateIsAnError(t *testing.T) {
+func TestForwarderRejectsTLSWithoutCertificate(t *testing.T) {
 	f := &forwarder{client: new(dnshedge.Client), dot: []string{"127.0.0.1:0"}}
 	assert.EqualError(t, f.start(), "dnsforward: -listen-tls and -listen-https need -cert and -key")
 }
 
-func TestPrivateAddressesAreFilteredIfAsked(t *testing.T) {
+func TestForwarderFiltersPrivateAddresses(t *testing.T) {
 	f := begin(t, &forwarder{client: &dnshedge.Client{RebindFilter: new(dnshedge.RebindFilter)}})
 	r, err := exchange(t, "udp", f.listen[0], "private.example.")
 	require.NoError(t, err)
@@ -644,7 +644,7 @@ func TestForwarderSurvivesMangledMessages(t *testing.T) {
 	}
 }
 
-func TestFlagsReadRoutes(t *testing.T) {
+func TestRouteFlagParsesRoutes(t *testing.T) {
 	got := make(map[string]*dnshedge.Client)
 	add := routeFlag(got)
 	for _, s := range []string{"corp.example=udp://192.0.2.1", "corp.example=tls://192.0.2.2", "10.in-addr.arpa="} {
@@ -657,7 +657,7 @@ func TestFlagsReadRoutes(t *testing.T) {
 	}
 }
 
-func TestFlagsReadNetworks(t *testing.T) {
+func TestNetworkFlagParsesNetworks(t *testing.T) {
 	var got []netip.Prefix
 	add := networkFlag(&got)
 	require.NoError(t, add("192.0.2.7/24"))

@@ -99,7 +99,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	learners := map[string]learner{"": client} // by what follows the name of the file
+	learners := map[string]learner{"": client} // by the suffix of the file name
 	if resolver != nil {
 		f.resolver, learners[".servers"] = resolver, resolver
 		defer resolver.Close()
@@ -162,8 +162,8 @@ func (f *forwarder) runUntilEnd(signals <-chan os.Signal, last time.Duration) er
 	return errors.Join(err, f.shutDown(ctx))
 }
 
-// waitForEnd returns when the forwarder must end: a signal arrives, end fires, or a listener has failed. On one of
-// reportSignals it writes a report and goes on.
+// waitForEnd returns when the forwarder must end: a signal arrives, end fires, or a listener has failed. On a signal in
+// reportSignals it writes a report and continues.
 func (f *forwarder) waitForEnd(signals <-chan os.Signal, end <-chan time.Time) error {
 	for {
 		select {

@@ -119,6 +119,6 @@ func (r *recursiveFlags) newResolver(c *dnshedge.Client, flags *flag.FlagSet) (*
 		own.Hedge.BudgetPercent = c.Hedge.BudgetPercent
 	}
 	c.Exchanger = own
-	c.SpecialUse = dnshedge.SpecialUseOff // the Resolver answers those names, but for stubs
+	c.SpecialUse = dnshedge.SpecialUseOff // the Resolver answers special-use names, except for stubs
 	return own, nil
 }

@@ -119,7 +119,7 @@ func record(t *testing.T, s string) dns.RR {
 	return rr
 }
 
-// parsed returns what the flags of a command line make of a client.
+// parsed applies the flags of a command line to a client.
 func parsed(t *testing.T, c *dnshedge.Client, args ...string) (*recursor.Resolver, error) {
 	flags, root := flag.NewFlagSet("dnsforward", flag.ContinueOnError), new(recursiveFlags)
 	flags.SetOutput(io.Discard)
@@ -135,7 +135,7 @@ func parsed(t *testing.T, c *dnshedge.Client, args ...string) (*recursor.Resolve
 	return root.newResolver(c, flags)
 }
 
-func TestRecursiveAsksFromTheRootDown(t *testing.T) {
+func TestRecursiveFlagAsksFromRoot(t *testing.T) {
 	world := newInternet(t, false)
 	saved := filepath.Join(t.TempDir(), "cache.servers")
 	run := func() *forwarder {
@@ -183,7 +183,7 @@ func TestRecursiveAsksFromTheRootDown(t *testing.T) {
 	assert.Equal(t, asked, world.root.Queries.Load(), "the next run knows where example. is served")
 }
 
-func TestFlagsThatRecursiveNeedsAndExcludes(t *testing.T) {
+func TestRecursiveFlagChecksOtherFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"-root-hint 198.51.100.1":                  "dnsforward: -root-hint needs -recursive",
 		"-stub corp.example=192.0.2.1":             "dnsforward: -stub needs -recursive",
@@ -208,7 +208,7 @@ func TestFlagsThatRecursiveNeedsAndExcludes(t *testing.T) {
 	}
 }
 
-func TestFlagsReachTheResolver(t *testing.T) {
+func TestRecursiveFlagsConfigureResolver(t *testing.T) {
 	c := new(dnshedge.Client)
 	r, err := parsed(t, c, strings.Fields("-recursive -no-hedging -budget 7 -root-hint 198.51.100.1 -stub corp.example=192.0.2.1 -stub corp.example=[2001:db8::1]:5300")...)
 	require.NoError(t, err)
@@ -237,7 +237,7 @@ func TestFlagsReachTheResolver(t *testing.T) {
 	assert.Nil(t, c.Exchanger)
 }
 
-func TestRecursiveChecksSignatures(t *testing.T) {
+func TestRecursiveFlagChecksSignatures(t *testing.T) {
 	world := newInternet(t, true)
 	anchors := filepath.Join(t.TempDir(), "root.key")
 	require.NoError(t, os.WriteFile(anchors, []byte(world.keys["."].ToDS(dns.SHA256).String()+"\n"), 0o600))

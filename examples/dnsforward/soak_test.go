@@ -57,9 +57,9 @@ func (u *unsteady) stop() {
 	u.server.Close()
 }
 
-// TestForwarderStaysFlatWhileServersComeAndGo asks 2,000 questions a second while one
+// TestForwarderStaysFlatWhileServersChange asks 2,000 questions a second while one
 // server or the other, and sometimes both, are down. HEDGE_TEST_SOAK=10m makes it long.
-func TestForwarderStaysFlatWhileServersComeAndGo(t *testing.T) {
+func TestForwarderStaysFlatWhileServersChange(t *testing.T) {
 	const workers, perWorker = 20, 100 // each sends so many a second
 	const maxLate = 50 * time.Millisecond
 	long := doubles.SoakTime(t, 3*time.Second)

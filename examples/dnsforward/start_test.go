@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestSettingsThatAreInvalidAreNamedBeforeAnythingListens(t *testing.T) {
+func TestRunReportsInvalidFlagsBeforeListening(t *testing.T) {
 	args, flags := os.Args, flag.CommandLine
 	defer func() { os.Args, flag.CommandLine = args, flags }()
 	for want, given := range map[string][]string{

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestToolsLikeTheForwarder has the tools of administrators ask a forwarder, each in the
+// TestForwarderAnswersDNSTools has the tools of administrators ask a forwarder, each in the
 // ways that it knows.
-func TestToolsLikeTheForwarder(t *testing.T) {
+func TestForwarderAnswersDNSTools(t *testing.T) {
 	f := begin(t, secure(t, &forwarder{}))
 	port := func(at string) string {
 		_, port, err := net.SplitHostPort(at)

@@ -22,7 +22,7 @@ func (r *recursiveFlags) newValidatingClient(c *dnshedge.Client) *validatingClie
 	}
 	inner := &dnshedge.Client{
 		Upstreams: c.Upstreams, Fallback: c.Fallback, Hedge: c.Hedge, Timeout: c.Timeout, Dialer: c.Dialer, ResolvConf: c.ResolvConf,
-		SpecialUse: dnshedge.SpecialUseOff, // c answers those names
+		SpecialUse: dnshedge.SpecialUseOff, // c answers special-use names
 	}
 	v := &validatingClient{&dnssec.Validator{Exchanger: inner, Trust: r.trust, Name: "validator", Logger: slog.Default()}, inner}
 	c.Upstreams, c.Fallback, c.Exchanger = nil, nil, v.Validator

@@ -43,7 +43,7 @@ func signedUpstream(t *testing.T, n *internet) dnshedge.Upstream {
 	return dnshedge.Upstream{Addr: pc.LocalAddr().String()}
 }
 
-func TestValidateChecksWhatUpstreamsSay(t *testing.T) {
+func TestValidateFlagChecksUpstreams(t *testing.T) {
 	world := &internet{keys: nil}
 	world.keys = newInternet(t, true).keys
 	anchors := filepath.Join(t.TempDir(), "root.key")

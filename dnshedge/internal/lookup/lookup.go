@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// ResolutionDelay is how long the addresses of one family wait for those of the other (RFC 8305 §3).
+	// ResolutionDelay is how long the addresses of one family wait for the addresses of the other family (RFC 8305 §3).
 	ResolutionDelay = 50 * time.Millisecond
 
 	// maxCNAMEs limits the length of a CNAME chain.

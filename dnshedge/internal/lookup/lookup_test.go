@@ -21,7 +21,7 @@ func (f exchangeFunc) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (
 }
 
 // Of a chain of long names, each record was compared with each name in turn.
-func TestR9AddressesAtTheEndOfAChainCostLittle(t *testing.T) {
+func TestLookupAddrsFollowsChainCheaply(t *testing.T) {
 	host := func(i int) string { return fmt.Sprintf("%s%02d.example.", strings.Repeat("A.", 120), i) }
 	r := new(dns.Msg).SetQuestion(host(0), dns.TypeA)
 	r.Response = true

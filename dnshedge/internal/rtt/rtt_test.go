@@ -11,7 +11,7 @@ import (
 
 const ms = time.Millisecond
 
-func TestTheFirstAnswerGivesTimeAndDeviation(t *testing.T) {
+func TestEstimateFirstSampleSetsTimeAndDeviation(t *testing.T) {
 	var e rtt.Estimate[float64]
 	e.AddSample(100*ms, 0.5)
 	assert.Equal(t, rtt.Estimate[float64]{SRTT: 100e6, RTTVAR: 50e6}, e)
@@ -20,8 +20,8 @@ func TestTheFirstAnswerGivesTimeAndDeviation(t *testing.T) {
 	assert.Equal(t, rtt.Estimate[float32]{SRTT: 100e6, RTTVAR: 25e6}, small)
 }
 
-// TestAnswersAreSmoothedAsInRFC6298: the deviation is from the average of before (§2.3).
-func TestAnswersAreSmoothedAsInRFC6298(t *testing.T) {
+// TestEstimateSmoothsAsInRFC6298: the deviation is from the average of before (§2.3).
+func TestEstimateSmoothsAsInRFC6298(t *testing.T) {
 	e := rtt.Estimate[float64]{SRTT: 100e6, RTTVAR: 20e6}
 	e.AddSample(180*ms, 0.5)
 	assert.Equal(t, rtt.Estimate[float64]{SRTT: 110e6, RTTVAR: 35e6}, e)
@@ -29,7 +29,7 @@ func TestAnswersAreSmoothedAsInRFC6298(t *testing.T) {
 	assert.Equal(t, rtt.Estimate[float64]{SRTT: 100e6, RTTVAR: 46.25e6}, e)
 }
 
-func TestTheBoundIsFourDeviationsAboveTheTime(t *testing.T) {
+func TestEstimateUpperBoundIsFourDeviationsAboveSRTT(t *testing.T) {
 	e := rtt.Estimate[float64]{SRTT: 100e6, RTTVAR: 20e6}
 	assert.Equal(t, 180*ms, e.UpperBound(5e6, 20*ms))
 	assert.Equal(t, 190*ms, e.UpperBound(90e6, 20*ms), "the grain is the least deviation")
@@ -37,7 +37,7 @@ func TestTheBoundIsFourDeviationsAboveTheTime(t *testing.T) {
 	assert.Equal(t, 20*ms, rtt.Estimate[float32]{}.UpperBound(5e6, 20*ms))
 }
 
-func TestAnAverageBeginsWithTheFirstSample(t *testing.T) {
+func TestSmoothRTTStartsWithFirstSample(t *testing.T) {
 	avg := rtt.SmoothRTT(0., 80*ms)
 	assert.Equal(t, 80e6, avg)
 	assert.Equal(t, 81e6, rtt.SmoothRTT(avg, 88*ms))

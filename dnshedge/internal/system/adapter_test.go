@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/system"
 )
 
-// TestServersOfAdaptersInWindowsOrder has adapters as laptops show them.
-func TestServersOfAdaptersInWindowsOrder(t *testing.T) {
+// TestAdapterServersFollowWindowsOrder has adapters as laptops show them.
+func TestAdapterServersFollowWindowsOrder(t *testing.T) {
 	adapter := func(index uint32, up, gateway bool, metric uint32, servers string) system.Adapter {
 		a := system.Adapter{Index: index, Up: up, HasGateway: gateway, Metric: metric}
 		for _, s := range strings.Fields(servers) {

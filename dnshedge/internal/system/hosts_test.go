@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-func TestNobodyWaitsForALongHostsFile(t *testing.T) {
+func TestHostsReadsLongFileInBackground(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	write := func(name string) {
 		long := strings.Repeat("# a comment of many words\n", 5000)

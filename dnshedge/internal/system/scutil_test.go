@@ -75,7 +75,7 @@ resolver #1
   reach    : 0x00020002 (Reachable,Directly Reachable Address)
 `
 
-func TestSpellingsOfADomainInScutilAreOneDomain(t *testing.T) {
+func TestParseScutilMergesSpellingsOfDomain(t *testing.T) {
 	const two = "resolver #1\n nameserver[0] : 192.0.2.1\nresolver #2\n domain : Corp.Example.\n nameserver[0] : 192.0.2.2\n" +
 		"resolver #3\n domain : corp.example\n nameserver[0] : 192.0.2.3\nresolver #4\n domain : .\n nameserver[0] : 192.0.2.4\n"
 	named := system.ParseScutil(two)
@@ -85,7 +85,7 @@ func TestSpellingsOfADomainInScutilAreOneDomain(t *testing.T) {
 	}, named.Domains)
 }
 
-func TestScutilNamesServersOfAllNamesAndOfDomains(t *testing.T) {
+func TestParseScutilReturnsServersAndDomains(t *testing.T) {
 	at := func(all ...string) (out []netip.AddrPort) {
 		for _, s := range all {
 			out = append(out, netip.MustParseAddrPort(s))

@@ -25,7 +25,7 @@ func newServers(path string) *system.Servers {
 	})
 }
 
-func TestServersAreReadAgainAfterError(t *testing.T) {
+func TestServersReadAgainAfterError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	loop := func() { // a file that cannot be opened, whoever asks
 		require.NoError(t, os.Symlink(path, path))
@@ -78,7 +78,7 @@ func TestServersAreReadAgainAfterError(t *testing.T) {
 	assert.True(t, servers.HasRotateOption())
 }
 
-func TestServersOfSystemThatFailsFirst(t *testing.T) {
+func TestServersReadFileWhenSystemFailsFirst(t *testing.T) {
 	busy := errors.New("the system is busy")
 	err := busy
 	servers := newServers("")
@@ -94,7 +94,7 @@ func TestServersOfSystemThatFailsFirst(t *testing.T) {
 	assert.Equal(t, []system.Server{{Addr: "192.0.2.53:53"}}, all)
 }
 
-func TestServersAreReadBehindLongLine(t *testing.T) {
+func TestServersReadLinesAfterLongLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	long := strings.Repeat("home.example ", 10_000)
 	text := "search " + long + "\n# nameserver 192.0.2.1\n; " + long + "\nnameserver\nnameserver\t192.0.2.53 # main\r\nnameserver ns.example\noptions rotate\nnameserver 2001:db8::53"

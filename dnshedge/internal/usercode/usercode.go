@@ -36,7 +36,7 @@ func RunGuarded(f func()) {
 
 var errNoConn = errors.New("dnshedge: Dialer returned neither a connection nor an error")
 
-// A Dialer opens connections. *net.Dialer is one.
+// A Dialer opens connections. It is implemented by *net.Dialer.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
