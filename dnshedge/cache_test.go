@@ -301,8 +301,9 @@ func TestCacheFailureReplacesNoAnswer(t *testing.T) {
 	}
 }
 
-// TestCacheFailureOfOneTypeDelaysNoOtherType has a name that does not exist, and servers that fail questions of some types. That the name does
-// not exist is kept for all types, and after it has expired, the recheck timer (RFC 8767 §5) is that of the type that failed.
+// TestCacheFailureOfOneTypeDelaysNoOtherType has a name that does not exist, and servers that fail questions of some
+// types. NXDOMAIN is cached for all types. After it has expired, a failed refresh starts the recheck timer (RFC 8767
+// §5) for the failed type only.
 func TestCacheFailureOfOneTypeDelaysNoOtherType(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var asked [dns.TypeAAAA + 1]atomic.Int64

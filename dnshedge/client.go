@@ -3,9 +3,11 @@
 //
 // A [Client] sends a query to the best of a group of equivalent servers. If the
 // answer is late, it sends a hedge: the same question from another socket or over
-// another connection, to another server if there is one. When an answer is late
-// is learned (see [Hedge]); a budget bounds the hedges to 5 % of the queries. A
-// Client speaks UDP, TCP, TLS and HTTPS, keeps connections open, and may have a
+// another connection, to another server if possible. The delay after which an answer
+// counts as late is learned (see [Hedge]). A budget limits the hedges to 5 % of the
+// queries.
+//
+// A Client supports UDP, TCP, TLS and HTTPS, keeps connections open, and may have a
 // [Cache].
 //
 // There are three ways to use it:
@@ -30,8 +32,10 @@
 // A SERVFAIL whose extended error (RFC 8914) names DNSSEC or a filter is final: a server
 // without validation or filter would give the answer that this server withholds. The
 // extended error counts only for a server that has answered some question, at least the
-// question for the root's servers. For the same reason Upstreams must be equivalent: they
-// must answer the same questions in the same way. Put other servers into Fallback.
+// question for the root's servers.
+//
+// For the same reason Upstreams must be equivalent: they must answer the same questions in
+// the same way. Put other servers into Fallback.
 //
 // # When servers fail
 //
@@ -142,9 +146,10 @@ type Client struct {
 	// example that of a filter or a validating server: Fallback is not asked.
 	//
 	// Upstreams are down after failures for three names in a row and a failed probe. While all Upstreams are down,
-	// Fallback is asked first. Probes ask for the root's servers, for names that the server was asked before, or for a
-	// caller's name. They do not send a caller's name to servers that must not see it yet, such as Fallback while
-	// Upstreams answer.
+	// Fallback is asked first.
+	//
+	// Probes ask for the root's servers, for names that the server was asked before, or for a caller's name. They do
+	// not send a caller's name to servers that must not see it yet, such as Fallback while Upstreams answer.
 	Fallback []Upstream
 
 	// Exchanger is asked instead of Upstreams and Fallback, which must be empty. It is asked once for each question.
@@ -156,11 +161,11 @@ type Client struct {
 
 	// Routes lists Exchangers that are asked, instead of the servers, about the names in a domain, including the
 	// domain's own name. The longest matching domain applies, and "." matches all names. With a nil Exchanger, the
-	// servers are asked about the domain as if there were no Routes. For the DS records of a domain's own name the
-	// parent domain applies (RFC 4035 §3.1.4.1).
+	// servers are asked as if there were no Routes.
 	//
-	// If an answer without RA ends with an alias, the Client also asks for the alias's target, by the route of the
-	// target. It follows at most 16 targets. Export omits these answers.
+	// For the DS records of a domain's own name the parent domain applies (RFC 4035 §3.1.4.1). If an answer without RA
+	// ends with an alias, the Client also asks for the alias's target, by the route of the target. It follows at most
+	// 16 targets. Export omits these answers.
 	Routes map[string]Exchanger
 
 	// Hedge says when a hedge is sent.

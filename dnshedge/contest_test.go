@@ -102,7 +102,7 @@ var courses = [...]course{
 	{name: "dead zone, silence", dead: true, silent: true, open: 1_500, names: func(round int) []string { return numbered(round, 1_500, "dead.example") }},
 }
 
-// numbered returns n names in a zone, in no order, which are others in each round.
+// numbered returns n names in a zone, in random order and different in each round.
 func numbered(round, n int, zone string) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("x%d-%d.%s A", round, i, zone))
@@ -111,7 +111,7 @@ func numbered(round, n int, zone string) (names []string) {
 	return names
 }
 
-// A runner is a contender on a course, and what was measured.
+// A runner is a contender on a course, with its measurements.
 type runner struct {
 	contender
 	port    string
@@ -148,8 +148,8 @@ func (r *runner) mayLose(asked float64) float64 {
 	return asked / 100
 }
 
-// run has dnsperf ask the questions of a file, and returns how many it asked, how many of them a second, and how many have no
-// answer but a failure.
+// run makes dnsperf ask the questions of a file. It returns the number of questions, the rate per second, and the
+// number of failures.
 func (r *runner) run(t *testing.T, file string, repeat, open int) (asked, rate, failed float64) {
 	t.Helper()
 	out := doubles.RunTool(t, "dnsperf", "-s", "127.0.0.1", "-p", r.port, "-d", file, "-n", fmt.Sprint(repeat), "-c", "4", "-q", fmt.Sprint(open), "-t", "6")
@@ -165,7 +165,7 @@ func (r *runner) run(t *testing.T, file string, repeat, open int) (asked, rate, 
 	return number("Queries sent"), number("Queries per second"), number("Queries lost") + number("SERVFAIL")
 }
 
-// race has each contender take its turn, and returns what was measured of each, in their order.
+// race runs the contenders in rotation, and returns the measurements of each, in their order.
 func (c *course) race(t *testing.T, all []contender, upstream string, rounds int) (runners []*runner) {
 	t.Helper()
 	dir := t.TempDir()
@@ -205,8 +205,8 @@ func (c *course) race(t *testing.T, all []contender, upstream string, rounds int
 	return runners
 }
 
-// All take turns on each course. What a question costs in processor time does not depend on what else the machine does, or
-// little. The table has medians, also of each round's ratios.
+// The contenders run in rotation on each course. The processor time of a question depends little on the load of the
+// machine. The table has medians, also of each round's ratios.
 func TestForwarderCostsNoMoreThanPeers(t *testing.T) {
 	if testing.Short() || doubles.RaceEnabled {
 		t.Skip("builds a program without the race detector, and measures its processes")

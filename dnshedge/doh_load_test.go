@@ -76,8 +76,8 @@ func TestClientClosesFurtherHTTPSConnectionsWhenIdle(t *testing.T) {
 	})
 }
 
-// A server allows few streams, and no more connections than the Client opens at most: what it can answer is answered, and the
-// rest fails soon.
+// A server allows few streams, and no more connections than the Client opens at most: the questions that it can answer
+// are answered, and the rest fails soon.
 func TestClientFailsAtOnceWithoutFreeHTTPSStream(t *testing.T) {
 	bubble(t, func(l *lab) {
 		s := &dnstest.Server{Handler: after(800*ms, good), Streams: 2}

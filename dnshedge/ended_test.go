@@ -23,7 +23,7 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// endingListener ends the first connections, each in a goroutine of its own, and accepts the others.
+// endingListener ends the first connections, each in a goroutine of its own, and accepts the later ones.
 type endingListener struct {
 	net.Listener
 	left, ended atomic.Int64
@@ -217,7 +217,7 @@ func TestClientFailsOverWhenConnectionsEnd(t *testing.T) {
 	}
 }
 
-// A server has said that it cannot answer, and another one is unavailable: that is told at once.
+// A server has said that it cannot answer, and another one is unavailable: that failure is returned at once.
 func TestClientReturnsFailureWithoutWaiting(t *testing.T) {
 	for name, bad := range map[string]dnstest.Handler{
 		"ends": func(dnstest.Query) dnstest.Reply { return dnstest.Reply{Close: true} },

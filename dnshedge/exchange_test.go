@@ -338,8 +338,8 @@ func TestClientRotatesSilentServers(t *testing.T) {
 	}
 }
 
-// One of two servers is silent about all names, and the other about one that is asked again and again, so that its timeout is longer than
-// a question has time.
+// One of two servers is silent about all names. The other is silent about one name that is repeated, so that its
+// timeout grows longer than Timeout.
 func TestClientAsksServerAgainAfterSilentName(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", about("broken.example.", drop, good))

@@ -126,7 +126,7 @@ func TestClientUsesLongestRoute(t *testing.T) {
 	})
 }
 
-// RFC 4035 §3.1.4.1: the servers of a zone do not know what its parent says of its keys.
+// RFC 4035 §3.1.4.1: the servers of a zone do not have the parent's DS records.
 func TestClientAsksParentForDSOfRoute(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)
@@ -230,7 +230,7 @@ func (e *alwaysServfail) ExchangeContext(_ context.Context, m *dns.Msg, _ string
 	return new(dns.Msg).SetRcode(m, dns.RcodeServerFailure), 0, nil
 }
 
-// It may be one that is given to all who ask. Run with -race.
+// It may be shared by all callers. Run with -race.
 func TestClientDoesNotModifyExchangerResponse(t *testing.T) {
 	shared := dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "60 A 192.0.2.1")
 	shared.SetEdns0(1232, false)

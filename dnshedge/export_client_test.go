@@ -190,7 +190,7 @@ func TestImportRejectsImpossiblyOldAnswer(t *testing.T) {
 	assert.Zero(t, c.Cache.Len())
 }
 
-// What is well-formed is not necessarily true: the checksum of these is right.
+// A well-formed export may have wrong content: the checksum of these is right.
 func FuzzImport(f *testing.F) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
 	c.Cache.Set(dnstest.Answer(dnstest.Query{Msg: question("x.example.", dns.TypeA)}, "A 192.0.2.1"))

@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// A Server that does not understand a message says so with an OPT record if the message has one (RFC 6891 §6.1.1).
+// An error response of a Server has an OPT record if the message has one (RFC 6891 §6.1.1).
 func TestServerRefusesWithOPTIfQueryHasOPT(t *testing.T) {
 	c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
 	defer c.Close()

@@ -89,7 +89,8 @@ func TestStrictOrderFailsOver(t *testing.T) {
 	}
 }
 
-// The first server loses what it is asked for a second, and then says that it cannot answer, while the lost queries are still waited for.
+// The first server drops queries for a second, and then answers with failures, while the client still waits for the
+// lost queries.
 func TestStrictOrderFailsOverAfterLostQueries(t *testing.T) {
 	bubble(t, func(l *lab) {
 		fails, failed := failsAfter(time.Now().Add(time.Second))
@@ -270,7 +271,7 @@ func TestFallbackIsNotAskedAfterFilterBehindRefusingServer(t *testing.T) {
 	}
 }
 
-// The race detector looks at what both that are waited for do with what the first one said.
+// The race detector checks the use of the first server's response by both exchanges.
 func TestClientFailsOverPastTwoServersAtOnce(t *testing.T) {
 	for range 10 {
 		bubble(t, func(l *lab) {
@@ -323,7 +324,7 @@ func TestFallbackIsNotAskedAfterDecision(t *testing.T) {
 	})
 }
 
-// The first server loses what it is asked, and is gone then: queries that it has lost are waited for, and others are refused.
+// The first server drops queries, and then disappears: the client waits for lost queries, and later ones are refused.
 func TestStrictOrderFailsOverWhenServerDisappears(t *testing.T) {
 	bubble(t, func(l *lab) {
 		a := l.serve("a", drop)
@@ -335,7 +336,8 @@ func TestStrictOrderFailsOverWhenServerDisappears(t *testing.T) {
 	})
 }
 
-// failsAfter drops queries before a time, and answers later ones with a failure. It tells when it does first.
+// failsAfter drops queries before a time, and answers later ones with a failure. It records the time of the first
+// failure.
 func failsAfter(end time.Time) (h dnstest.Handler, failed *atomic.Pointer[time.Time]) {
 	failed = new(atomic.Pointer[time.Time])
 	return func(q dnstest.Query) dnstest.Reply {
@@ -348,7 +350,8 @@ func failsAfter(end time.Time) (h dnstest.Handler, failed *atomic.Pointer[time.T
 	}, failed
 }
 
-// The second server has answered, and is not believed because the first one answers others. Then that one fails.
+// The second server has answered, and its answer is held back because the first server answers other questions. Then
+// that one fails.
 func TestStrictOrderReleasesAnswerWhenEarlierServerFails(t *testing.T) {
 	bubble(t, func(l *lab) {
 		fails, failed := failsAfter(time.Now().Add(2700 * ms))

@@ -61,7 +61,7 @@ func TestClientAsksRecoveredServerWithoutBudget(t *testing.T) {
 	})
 }
 
-// Two servers fail, and the hedge to the third is lost: it is sent again, as if nobody had failed.
+// Two servers fail, and the hedge to the third is lost: it is sent again, as without a failure.
 func TestClientRetransmitsLostHedgeAfterPrimaryFailed(t *testing.T) {
 	bubble(t, func(l *lab) {
 		refuses, fails := script(good, rcode(dns.RcodeRefused)), after(130*ms, rcode(dns.RcodeServerFailure))
@@ -91,7 +91,7 @@ func TestClientReturnsFailureWhenLastServerFailed(t *testing.T) {
 	})
 }
 
-// A server that fails for a moment is asked again when the other one has been silent to some queries.
+// A server that fails temporarily is asked again when the other server has been silent to some queries.
 func TestClientAsksFailedServerAgainIfOthersAreSilent(t *testing.T) {
 	for _, order := range []string{"a b", "b a"} {
 		for _, hedge := range []dnshedge.Hedge{{}, {Off: true}} {
@@ -111,8 +111,8 @@ func TestClientAsksFailedServerAgainIfOthersAreSilent(t *testing.T) {
 	}
 }
 
-// The answers of both servers are too long for a datagram, and nobody listens on their TCP ports. They do not restart, and so they
-// are not asked again and again.
+// The answers of both servers are too long for a datagram, and their TCP ports are closed. They do not restart, and so
+// they are not asked again and again.
 func TestClientDoesNotWaitForServerWithoutTCP(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var queries atomic.Int64
@@ -191,8 +191,9 @@ func TestClientWaitsForRestartBesideClosingServer(t *testing.T) {
 	}
 }
 
-// One server closes its connection on some questions, and the other one is silent, until nothing pays for asking it once more. Nobody has said
-// anything about their names, and so the silent one is asked about each: when it is back, it answers.
+// One server closes its connection on some questions, and the other one is silent, until nothing pays for asking it
+// once more. No server has answered about their names, and so the silent server is asked about each name: when it is
+// back, it answers.
 func TestClientAsksSilentServerWhenOtherClosesConnections(t *testing.T) {
 	for _, order := range []string{"a b", "b a"} {
 		bubble(t, func(l *lab) {

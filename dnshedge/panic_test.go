@@ -40,7 +40,7 @@ func (oddExchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*d
 	return r, 0, nil
 }
 
-// belowExchanger panics when it is asked what is below a name.
+// belowExchanger panics in its method NothingBelow.
 type belowExchanger struct{}
 
 func (belowExchanger) NothingBelow(string) bool { panic("in the user's code") }

@@ -150,7 +150,7 @@ func TestClientAsksUnmeasuredServerWhileTimeRemains(t *testing.T) {
 	})
 }
 
-// One of three servers restarts, and the others are silent. It is asked again before those that have a query.
+// One of three servers restarts, and the others are silent. It is asked again before servers with an unanswered query.
 func TestClientAsksARestartedServerBeforeSilentOnes(t *testing.T) {
 	for _, order := range [][]string{{"a", "b", "c"}, {"a", "c", "b"}, {"b", "a", "c"}} {
 		bubble(t, func(l *lab) {

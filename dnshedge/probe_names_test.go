@@ -135,7 +135,7 @@ func TestProbeFindsLaterServerWithSomeNames(t *testing.T) {
 	})
 }
 
-// breaking answers names that begin with "broken" as the first handler, and others as the second.
+// breaking answers names that begin with "broken" with the first handler, and other names with the second.
 func breaking(broken, others dnstest.Handler) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		if strings.HasPrefix(strings.ToLower(q.Question[0].Name), "broken") {

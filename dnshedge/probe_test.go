@@ -83,8 +83,8 @@ func TestProbeThatEndsConnectionFailsNoQuestion(t *testing.T) {
 	}
 }
 
-// The probe is one that finds out whether a server that fails three names fails all: it goes over the connection of questions that wait, and the next
-// ones over another.
+// The probe is one that finds out whether a server that fails three names fails all: it uses the connection of waiting
+// questions, and the next ones use another connection.
 func TestProbeOfDoubtfulServerFailsNoQuestion(t *testing.T) {
 	for _, network := range []string{"tcp", "tls", "https"} {
 		t.Run(network, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A server of a company refuses to say who serves the root, and cannot resolve the names of a zone that is broken. It is
+// A company's server refuses questions for the root's servers, and cannot resolve the names of a broken zone. It is
 // still the one that knows the company's names.
 func TestProbeRefusalProvesNothing(t *testing.T) {
 	for name, fallback := range map[string]bool{"Fallback": true, "the next of resolv.conf": false} {
@@ -164,8 +164,8 @@ func TestClientCountsFailingNameOnce(t *testing.T) {
 	})
 }
 
-// The first server of resolv.conf, or the only one of Upstreams, answers one query in ten, or drops a type, or a zone,
-// while it answers other questions all the time.
+// The first server of resolv.conf, or the only server of Upstreams, answers one query in ten, or drops a type or a
+// zone. It always answers other questions.
 func TestClientFailsOverForNamesThatServerIgnores(t *testing.T) {
 	doubles.SkipSimulation(t)
 	tenth := func() dnstest.Handler {
@@ -257,7 +257,7 @@ func TestStrictOrderHoldsBackDenialOfLaterServer(t *testing.T) {
 	})
 }
 
-// The first server drops a zone. A caller with much time waits for it as long as it would with any other resolver.
+// The first server drops a zone. A caller with a long timeout waits for it as long as with other resolvers.
 func TestStrictOrderAcceptsLaterServerAfterFiveSeconds(t *testing.T) {
 	for _, timeout := range []time.Duration{10 * time.Second, 30 * time.Second} {
 		for _, fallback := range []bool{false, true} {
@@ -509,7 +509,7 @@ func TestClientDoesNotWaitForSystemConfiguration(t *testing.T) {
 	})
 }
 
-// One of them has the system asked for its servers, and none is asked of those that it has no more.
+// One question starts a new read of the configuration, and no question is sent to removed servers.
 func TestConcurrentQuestionsUseSameSystemServers(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", good)

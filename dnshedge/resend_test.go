@@ -283,7 +283,7 @@ func TestClientHedgesLostPacketInBusyProcess(t *testing.T) {
 	assert.Positive(t, c.Stats().Hedges-before, "however late the timers are")
 }
 
-// A server's socket holds some hundred queries, and others that come at once are lost.
+// A server's socket buffers some hundred queries, and further ones of the same burst are lost.
 func TestClientRetransmitsHalfLostBurst(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 200 * ms} {
 		bubble(t, func(l *lab) {

@@ -14,8 +14,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// A server that restarts is waited for. One that has refused connections for as long as a question has time does not restart, and
-// the error is told at once, as any resolver tells it.
+// A server that restarts is waited for. A server that has refused connections for as long as Timeout is not restarting.
+// Its error is returned at once.
 func TestClientDoesNotWaitForServerThatRefusesForLong(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		for name, answered := range map[string]bool{"from the start": false, "after answers": true} {
@@ -48,7 +48,7 @@ func TestClientDoesNotWaitForServerThatRefusesForLong(t *testing.T) {
 	}
 }
 
-// Of two servers in turn one has refused connections for long, and the other one restarts.
+// One of two servers has refused connections for long, and the other server restarts.
 func TestClientWaitsForRestartBesideServerThatIsGone(t *testing.T) {
 	bubble(t, func(l *lab) {
 		b := l.serve("b", good)
@@ -64,8 +64,9 @@ func TestClientWaitsForRestartBesideServerThatIsGone(t *testing.T) {
 	})
 }
 
-// Two servers cannot answer, and say so. The third closes its connection on the question, or refuses connections, and would answer a moment later.
-// The question may be the reason, and who refuses it does so again: it is not asked again for as long as it has time.
+// Two servers cannot answer, and say so. The third closes its connection on the question, or refuses connections, and
+// would answer a moment later. The question may be the reason, and the server would refuse it again: it is not asked
+// again for as long as it has time.
 func TestClientReturnsFailureBesideServerThatEndsConnections(t *testing.T) {
 	lame := func(q dnstest.Query) dnstest.Reply {
 		r := rcode(dns.RcodeSuccess)(q)

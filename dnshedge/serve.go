@@ -23,7 +23,7 @@ var _ dns.Handler = (*Client)(nil)
 // Over UDP, a response is truncated if it is longer than the client accepts, or longer than 1232 bytes (RFC 9715). If w
 // is a dns.ConnectionStater with a TLS state, responses to queries with EDNS are padded (RFC 8467).
 //
-// At most twice MaxInFlight questions wait at a time over UDP, and as many over other protocols, including questions
+// At most twice MaxInFlight questions wait at a time over UDP, and as many over streams, including questions
 // that are equal. When one more question comes, a waiting question gets SERVFAIL. Over UDP it is the oldest question of
 // the domain with the most questions. Over other protocols, where addresses cannot be forged, it is the oldest question
 // of the client with the most questions.

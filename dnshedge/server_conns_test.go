@@ -105,8 +105,8 @@ func works(t *testing.T, c *dns.Conn, name string) bool {
 	return err == nil
 }
 
-// A client holds as many connections as there may be, each with a question now and then, and opens another one for each that is
-// closed. Others are answered as if it were not there, whatever they do with their connections.
+// A client holds all available connections, each with occasional questions, and opens a new one for each that is
+// closed. Other clients are answered as without it, however they use their connections.
 func TestServerLimitsConnectionsOfOneClient(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		for _, name := range []string{"x.example.", "slow.example."} { // it is idle, or never

@@ -513,8 +513,7 @@ func TestServerShutdownDoesNotWaitForBlockingClose(t *testing.T) {
 	})
 }
 
-// A datagram that no library packs must not end a process, and least of all one of a
-// client who may not ask.
+// A malformed datagram must not end the process, least of all from a client that is not allowed.
 func TestServerAnswersMisplacedOPTWithFORMERR(t *testing.T) {
 	s := &dnshedge.Server{Client: off(), Admit: func(net.Addr) dnshedge.Verdict { return dnshedge.Refuse }}
 	defer s.Client.Close()
@@ -543,7 +542,8 @@ func TestServerAnswersMisplacedOPTWithFORMERR(t *testing.T) {
 	require.NoError(t, s.Shutdown(background))
 }
 
-// Each name of such a record costs its length to read, and whoever may connect can send one in every message.
+// Parsing each name of such a record takes time in proportion to its length, and any client can send such a record in
+// every message.
 func TestServerRefusesMessageCheaply(t *testing.T) {
 	hip := func(counts [4]byte, before string) []byte {
 		m := []byte{0, 1, 1, 0}

@@ -72,8 +72,8 @@ func TestClientSharesOneExchangePerQuestion(t *testing.T) {
 	}
 }
 
-// A server that was not heard of for long is probed, and if it has never answered a caller, every other time with the
-// caller's question. The server that is asked the question itself needs no probe.
+// A server without a recent answer is probed. If it has never answered a caller, every other probe has the caller's
+// question. The server that is asked the question itself needs no probe.
 func TestProbeDoesNotRepeatQuestionInFlight(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var asked sync.Map // by name

@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// forgetful is a Dialer behind a router that forgets the connections that are open, as when it starts anew: what is sent over one
-// arrives nowhere, in either direction, and nobody is told.
+// forgetful is a Dialer behind a router that forgets the connections that are open, as when it starts anew: data sent
+// over a silent connection is lost, in either direction and without an error.
 type forgetful struct {
 	dnshedge.Dialer
 	age  atomic.Int64 // of the connections that work

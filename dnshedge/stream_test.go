@@ -100,7 +100,7 @@ func loopback(t *testing.T, network string, h dnstest.Handler) (dnshedge.Upstrea
 	return up, s
 }
 
-// BIND with tcp-advertised-timeout 0 says so in every answer.
+// BIND with tcp-advertised-timeout 0 sends that in every answer.
 func TestStreamKeepaliveZeroFailsNoQuery(t *testing.T) {
 	for _, network := range []string{"tcp", "tls"} {
 		up, _ := loopback(t, network, keepalive(0))

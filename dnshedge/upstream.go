@@ -46,14 +46,17 @@ type Upstream struct {
 	Post bool
 
 	// Pins, if not empty, lists public keys. A "tls" or "https" server must have one of them, in its own certificate or
-	// in its verified chain. A pin is the SHA-256 hash of the SubjectPublicKeyInfo in base64 (RFC 7858 §4.2). The
-	// certificate is verified as well. If the server's name is an IP address, only the key of the server's own
+	// in its verified chain. A pin is the SHA-256 hash of the SubjectPublicKeyInfo in base64 (RFC 7858 §4.2).
+	//
+	// The certificate is verified as well. If the server's name is an IP address, only the key of the server's own
 	// certificate is checked.
 	Pins []string
 
 	// TrustAD says that the server validates (DNSSEC), and that its answers cannot be changed on the way. That holds,
-	// for example, for a server on this machine or over TLS. Then an NXDOMAIN answer with the AD bit also holds for all
-	// names below its name (RFC 8020), and the Client does not ask for these names. By default it asks for them.
+	// for example, for a server on this machine or over TLS.
+	//
+	// Then an NXDOMAIN answer with the AD bit also holds for all names below its name (RFC 8020), and the Client does
+	// not ask for these names. By default it asks for them.
 	TrustAD bool
 }
 

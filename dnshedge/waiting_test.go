@@ -241,9 +241,8 @@ func TestClientEndsForwardingLoop(t *testing.T) {
 	}
 }
 
-// Up to 4,000 questions a second for names whose servers are dead, and 2,048 of them wait.
-// On a busy machine those that have been dropped wait for a processor as well; so it is
-// enough if one of some seconds is as it should be. The race detector has
+// Up to 4,000 questions a second for names whose servers are dead, and 2,048 of them wait. On a busy machine, dropped
+// questions also wait for a processor; so it is enough if one of some seconds is as it should be. The race detector has
 // memory of its own, but as many goroutines.
 func TestMaxInFlightBoundsMemoryOfDeadZone(t *testing.T) {
 	doubles.SkipSimulation(t)

@@ -255,8 +255,8 @@ func (l *load) run(t *testing.T, stop <-chan struct{}) {
 	}
 }
 
-// A zone changes under clients that are busy. No call fails, also while the name server is down;
-// the new address is used a TTL and a second later, and nobody is connected to the old one.
+// A zone changes under clients that are busy. No call fails, also while the name server is down; the new address is
+// used a TTL and a second later, and no client is connected to the old one.
 func TestClientsFollowChangesOfZone(t *testing.T) {
 	for _, through := range []string{"knot", "unbound"} {
 		t.Run(through, func(t *testing.T) {

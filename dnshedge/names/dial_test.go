@@ -350,7 +350,7 @@ func TestDialContextReturnsTCPMethods(t *testing.T) {
 	assert.IsType(t, &net.TCPConn{}, conn.(interface{ NetConn() net.Conn }).NetConn())
 }
 
-// Packages tell by its type whether a connection has messages, such as that of miekg/dns.
+// Packages such as miekg/dns detect by its type whether a connection has messages.
 func TestDialContextReturnsUDPMethods(t *testing.T) {
 	n := &names.Names{Exchanger: &zone{a: answer{records: []string{"300 A 127.0.0.1"}}}}
 	defer n.Close()

@@ -27,7 +27,7 @@ func (n *Names) Given() int {
 	return len(n.returned.hosts)
 }
 
-// Shared returns how many of those were of more than one host.
+// Shared returns the number of returned addresses with more than one host.
 func (n *Names) Shared() int { return int(n.returned.shared.Load()) }
 
 // SetTurn sets the rotation of a host's addresses.

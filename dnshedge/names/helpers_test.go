@@ -101,7 +101,7 @@ func (z *zone) lookups() []time.Duration {
 	return asked
 }
 
-// dialer connects to nobody: its connections read until they are closed.
+// dialer is a Dialer that opens no sockets: its connections read until they are closed.
 type dialer struct {
 	mu    sync.Mutex
 	start time.Time

@@ -190,7 +190,7 @@ func TestLookupSlotsDropAbandonedHost(t *testing.T) {
 	})
 }
 
-// Who comes when the last one has just left waits in the place of a new host.
+// A caller that arrives after the last one has left waits as for a new host.
 func TestLookupSlotsServeDroppedHostWhenNeeded(t *testing.T) {
 	playCrowd(t, &dnshedge.Client{MaxInFlight: 8}, 100*ms, func(t *testing.T, w *world, c *crowd) {
 		var wg sync.WaitGroup

@@ -370,7 +370,7 @@ func TestWatchYieldsChanges(t *testing.T) {
 	})
 }
 
-// merged keeps the last of events that are the same: families may be told one after the other.
+// merged keeps the last of events that are the same: the results of the families may be published one after the other.
 func merged[E any](events []E, same func(a, b E) bool) (out []E) {
 	for _, e := range events {
 		if len(out) > 0 && same(out[len(out)-1], e) {

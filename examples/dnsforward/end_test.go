@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// Somebody has connected to the metrics and to the port for HTTPS, and asks nothing. Pending questions are answered.
+// Clients have connected to the metrics and to the port for HTTPS, without a request. Pending questions are answered.
 func TestForwarderShutDownDoesNotWaitForIdleConnections(t *testing.T) {
 	log.SetOutput(io.Discard)
 	t.Cleanup(func() { log.SetOutput(os.Stderr) })

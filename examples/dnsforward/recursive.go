@@ -32,7 +32,7 @@ func (r *recursiveFlags) registerFlags(flags *flag.FlagSet) {
 		r.hints = append(r.hints, ip)
 		return err
 	})
-	flags.Func("stub", "`domain=address` of a server that has the domain, for -recursive; the port is 53 unless it follows; may be repeated", func(s string) error {
+	flags.Func("stub", "`domain=address` of a server that has the domain, for -recursive; the default port is 53; may be repeated", func(s string) error {
 		domain, server, _ := strings.Cut(s, "=")
 		at, err := netip.ParseAddrPort(server)
 		if ip, e := netip.ParseAddr(server); e == nil {
@@ -47,9 +47,9 @@ func (r *recursiveFlags) registerFlags(flags *flag.FlagSet) {
 		r.stubs[domain] = append(r.stubs[domain], at)
 		return nil
 	})
-	flags.BoolVar(&r.validate, "validate", false, "check the signatures (DNSSEC) of what upstreams say; -recursive does so without it")
-	flags.BoolVar(&r.noDNSSEC, "no-dnssec", false, "check no signatures, with -recursive")
-	flags.Func("anchors", "`file` of keys to begin with, as root-anchors.xml, or DS and DNSKEY records; for -recursive and -validate (default: the root's)", func(path string) error {
+	flags.BoolVar(&r.validate, "validate", false, "validate the answers of upstreams (DNSSEC); -recursive always validates")
+	flags.BoolVar(&r.noDNSSEC, "no-dnssec", false, "do not validate signatures (DNSSEC), with -recursive")
+	flags.Func("anchors", "`file` of trust anchors, as root-anchors.xml or as DS and DNSKEY records; for -recursive and -validate (default: the root's keys)", func(path string) error {
 		f, err := os.Open(path)
 		if err != nil {
 			return err

@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// signedUpstream starts a resolver of a signed example., which says AD whatever it answers. The signature of a.example. fits nothing.
+// signedUpstream starts a resolver for a signed zone example., which sets AD in every answer. The signature of
+// a.example. fits nothing.
 func signedUpstream(t *testing.T, n *internet) dnshedge.Upstream {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)

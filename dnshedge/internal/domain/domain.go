@@ -21,8 +21,10 @@ func ParseKey(domain string) (string, error) {
 }
 
 // LongestMatch returns the value of the longest domain that contains q's name, and the length of that domain in wire
-// format. The length is 0 if there is none. The keys of domains are results of ParseKey. For a DS question, the domain
-// must contain the parent of q's name, because the parent zone has the DS records (RFC 4035 §3.1.4.1).
+// format, or 0 if no domain does. The keys of domains are results of ParseKey.
+//
+// For a DS question, the domain must contain the parent of q's name, because the parent zone has the DS records (RFC
+// 4035 §3.1.4.1).
 func LongestMatch[T any](domains map[string]T, q *wire.Query) (value T, n int) {
 	if len(domains) == 0 {
 		return value, 0

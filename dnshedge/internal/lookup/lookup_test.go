@@ -20,7 +20,7 @@ func (f exchangeFunc) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (
 	return f(m), 0, nil
 }
 
-// Of a chain of long names, each record was compared with each name in turn.
+// In a chain of long names, comparing each record with each name takes quadratic time.
 func TestLookupAddrsFollowsChainCheaply(t *testing.T) {
 	host := func(i int) string { return fmt.Sprintf("%s%02d.example.", strings.Repeat("A.", 120), i) }
 	r := new(dns.Msg).SetQuestion(host(0), dns.TypeA)
