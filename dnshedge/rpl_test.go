@@ -102,7 +102,7 @@ func playForwarder(t *testing.T, s *rpl.Script) error {
 		}
 	}
 	if ttl := number("serve-expired-reply-ttl", 1); ttl > 0 {
-		s.ReplaceTTL(uint32(ttl), 30)
+		s.ReplaceExpectedTTL(uint32(ttl), 30)
 	}
 	if s.Get("serve-expired") == "yes" {
 		c.Cache.MaxStale = number("serve-expired-ttl", time.Second)

@@ -55,7 +55,7 @@ func TestForwarderValidatorScripts(t *testing.T) {
 			if err == nil {
 				passed++
 			}
-			assert.Equal(t, differs[name].steps, rpl.Failed(err), "%v", err)
+			assert.Equal(t, differs[name].steps, rpl.FailedSteps(err), "%v", err)
 		})
 	}
 	assert.NotZero(t, played)
@@ -64,14 +64,14 @@ func TestForwarderValidatorScripts(t *testing.T) {
 
 // play plays a script.
 func play(t *testing.T, s *rpl.Script) error {
-	trust, err := s.Trust()
+	trust, err := s.ValidatorSettings()
 	require.NoError(t, err)
 	if trust.AnyDate {
 		trust.Date = time.Date(2012, 11, 20, 0, 0, 0, 0, time.UTC)
 	}
-	trust.Wait()
+	trust.SleepUntilDate()
 	n := s.Network()
-	n.FewerQueries = true
+	n.AllowFewerQueries = true
 	inner := &dnshedge.Client{Dialer: n}
 	defer inner.Close()
 	for _, z := range s.Zones() {
@@ -92,7 +92,7 @@ func play(t *testing.T, s *rpl.Script) error {
 	dnssec.ForScripts(v)
 	c := &dnshedge.Client{Exchanger: v, Cache: &dnshedge.Cache{MaxStale: -1, NoRefresh: true}, SpecialUse: dnshedge.SpecialUseOff}
 	defer c.Close()
-	s.AskRecursion()
+	s.SetRecursionDesired()
 	return n.Play(func(m *dns.Msg) *dns.Msg {
 		r, _, err := c.ExchangeContext(context.Background(), m, "")
 		if err != nil {

@@ -125,12 +125,12 @@ func TestUnboundScripts(t *testing.T) {
 					t.Skipf("setting %s: %q", c.Key, c.Value)
 				}
 			}
-			assert.Equal(t, validates[name].ad, s.DropAD())
+			assert.Equal(t, validates[name].ad, s.ClearExpectedAD())
 			err := playResolver(t, s, nil)
 			if err == nil {
 				passed++
 			}
-			assert.Equal(t, slices.Concat(differs[name].steps, validates[name].steps, fails[name].steps), rpl.Failed(err), "%v", err)
+			assert.Equal(t, slices.Concat(differs[name].steps, validates[name].steps, fails[name].steps), rpl.FailedSteps(err), "%v", err)
 		})
 	}
 	assert.Zero(t, skipped)
@@ -175,8 +175,8 @@ func playResolver(t *testing.T, s *rpl.Script, prepare func(*recursor.Resolver, 
 		}
 		r.Trace = logged(t)
 		defer r.Close()
-		n.AnyTypeRefers = s.Get("query-minimization") == "on"
-		n.FewerQueries, n.QueryWaits = true, strings.Contains(t.Name(), "/deckard_")
+		n.ReferAnyType = s.Get("query-minimization") == "on"
+		n.AllowFewerQueries, n.AwaitAnswers = true, strings.Contains(t.Name(), "/deckard_")
 		for _, a := range s.Servers() {
 			r.PrivateOK = r.PrivateOK || a.IsPrivate() // unbound asks them always
 		}
@@ -195,7 +195,7 @@ func playResolver(t *testing.T, s *rpl.Script, prepare func(*recursor.Resolver, 
 		}
 		cache := &dnshedge.Cache{MaxStale: -1, NoRefresh: true}
 		if s.Get("features") != "" {
-			s.RaiseTTL() // a Client raises no TTL of 0
+			s.RaiseZeroTTL() // a Client raises no TTL of 0
 		}
 		for _, c := range s.Settings {
 			if c.Key == "features" {

@@ -26,10 +26,10 @@ import (
 //
 // A stub zone, which unbound validates by what its parent says of it, has the parent's DS records as an anchor: without one of its own it is insecure. What
 // has no keys is an answer all the same for those who only report it.
-func trusting(r *recursor.Resolver, s *rpl.Script, t rpl.Trust, name string) {
+func trusting(r *recursor.Resolver, s *rpl.Script, t rpl.ValidatorSettings, name string) {
 	r.Trust = dnssec.Trust{Anchors: append([]dns.RR{}, t.Anchors...), Insecure: t.Insecure, Report: t.Stripped}
 	for zone := range r.Zones {
-		r.Trust.Anchors = append(r.Trust.Anchors, s.DS(zone)...)
+		r.Trust.Anchors = append(r.Trust.Anchors, s.DSRecords(zone)...)
 	}
 	r.Limits.NSEC3Iterations, r.Trust.AllowSHA1 = 150, true
 	if t.FakeSHA1 || !strings.Contains(name, "_val_minimal_") { // where the digest's type is what is wrong
@@ -97,7 +97,7 @@ func TestUnboundValidatorScripts(t *testing.T) {
 				passed++
 			}
 			want := append(differsKnowing[filepath.Base(file)].steps, differsValidating[filepath.Base(file)].steps...)
-			assert.Equal(t, want, rpl.Failed(err), "%v", err)
+			assert.Equal(t, want, rpl.FailedSteps(err), "%v", err)
 		})
 	}
 	assert.NotZero(t, played)
@@ -107,18 +107,18 @@ func TestUnboundValidatorScripts(t *testing.T) {
 // playValidator plays a script with a Resolver that validates as the script wants.
 func playValidator(t *testing.T, s *rpl.Script) error {
 	t.Helper()
-	trust, err := s.Trust()
+	trust, err := s.ValidatorSettings()
 	require.NoError(t, err)
 	if ttl, _ := strconv.Atoi(s.Get("serve-expired-reply-ttl")); ttl > 0 {
-		s.ReplaceTTL(uint32(ttl), 30)
+		s.ReplaceExpectedTTL(uint32(ttl), 30)
 	}
-	s.AskRecursion()
-	s.AskOverTCP()
+	s.SetRecursionDesired()
+	s.ClearExpectedTC()
 	return playResolver(t, s, func(r *recursor.Resolver, c *dnshedge.Cache) {
 		if trust.AnyDate {
 			trust.Date = time.Date(2012, 11, 20, 0, 0, 0, 0, time.UTC) // when those of the two scripts are valid
 		}
-		trust.Wait()
+		trust.SleepUntilDate()
 		trusting(r, s, trust, t.Name())
 		if s.Get("serve-expired") != "yes" {
 			return

@@ -1,6 +1,6 @@
-// Package rpl plays the test scripts of unbound and of CZ.NIC's deckard against a resolver or
-// a forwarder. A script has servers, which answer as it says, questions, and the answers
-// that those must have. It is played in a synctest bubble, because hours pass in it.
+// Package rpl runs test scripts (*.rpl) of unbound and of CZ.NIC's deckard against a resolver or a forwarder. A script
+// defines servers with their responses, the queries of a client, and the responses that the client must get. A script
+// runs in a testing/synctest bubble, because hours may pass in it.
 package rpl
 
 import (
@@ -23,46 +23,51 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Script is a script that was read.
+// A Script is a parsed test script.
 type Script struct {
-	// Settings come first in a script. They are the options of the server that it tests.
+	// Settings are the configuration of the server under test, from the start of the script.
 	Settings []Setting
 
-	ranges []*servers
+	ranges []*serverRange
 	steps  []*step
 }
 
-// Setting is an option. The value is empty if it begins a section.
+// A Setting is an option of the server under test. The value is empty if the key begins a section.
 type Setting struct{ Key, Value string }
 
-// servers answer queries at some addresses, or at all if there are none, during the
-// steps from first to last.
-type servers struct {
+// A serverRange defines servers during the steps from first to last, inclusive. Without addresses, it applies to all
+// addresses.
+type serverRange struct {
 	first, last int
 	addrs       []netip.Addr
 	entries     []*entry
 }
 
+// A step is one step of a script.
 type step struct {
-	n      int
-	do     string
-	elapse time.Duration // or what a server takes
-	addr   netip.Addr    // of the server that a query is for; invalid: any
-	entry  *entry        // nil if there is none
+	// number in the script
+	number int
+	// kind of the step, such as QUERY or CHECK_ANSWER
+	kind     string
+	duration time.Duration // of TIME_PASSES, or response time of a server for INFRA_RTT
+	addr     netip.Addr    // server whose query the step is about; invalid: any server
+	entry    *entry        // nil: the step has none
 }
 
-// entry is a message, and says how a message must be like it.
+// An entry is a DNS message of a script, with rules for comparing it with other messages.
 type entry struct {
-	msg       *dns.Msg
-	raw       []byte // the message, if it is none that can be parsed
-	match     []string
+	msg *dns.Msg
+	raw []byte // wire format, if the script gives bytes instead of a message
+	// fields to compare (MATCH)
+	match []string
+	// the response repeats the question of the query
 	copyQuery bool
-	silent    bool   // nothing is sent
-	mandatory bool   // a server must have answered with it when the script ends
-	section   string // of the lines that follow; HEX if they are bytes, EDNS if they are options
+	silent    bool   // the server does not answer
+	mandatory bool   // a server must have sent the entry by the end of the script
+	section   string // section that is being parsed; HEX for bytes, EDNS for EDNS options
 }
 
-// Get returns the last value of a setting, or "".
+// Get returns the last value of the setting key, or "" if there is none.
 func (s *Script) Get(key string) (value string) {
 	for _, c := range s.Settings {
 		if c.Key == key {
@@ -72,15 +77,14 @@ func (s *Script) Get(key string) (value string) {
 	return value
 }
 
-// Zone is a zone whose servers the settings name.
+// A Zone is a forward-zone or a stub-zone in the settings.
 type Zone struct {
 	Name  string
 	Addrs []string
-	Stub  bool // the servers have the zone; otherwise they are forwarded to
+	Stub  bool // whether Addrs are authoritative servers; otherwise they are forwarders
 }
 
-// Zones returns the zones of the settings. Servers that have no zone, as in deckard's
-// scripts, are those of the root.
+// Zones returns the zones in the settings. Addresses outside a zone, as in scripts of deckard, belong to the root zone.
 func (s *Script) Zones() (zones []*Zone) {
 	z := &Zone{Name: ".", Stub: true}
 	for _, c := range s.Settings {
@@ -99,7 +103,7 @@ func (s *Script) Zones() (zones []*Zone) {
 	return zones
 }
 
-// Servers returns the addresses that have a server at some time.
+// Servers returns the addresses of all servers in the script.
 func (s *Script) Servers() (addrs []netip.Addr) {
 	for _, r := range s.ranges {
 		addrs = append(addrs, r.addrs...)
@@ -107,11 +111,11 @@ func (s *Script) Servers() (addrs []netip.Addr) {
 	return addrs
 }
 
-// DropAD takes AD from the answers that are checked, and returns how many have it: it is a
-// validator's.
-func (s *Script) DropAD() (n int) {
+// ClearExpectedAD clears the flag AD in all expected responses, for servers under test that do not validate. It returns
+// the number of changed responses.
+func (s *Script) ClearExpectedAD() (n int) {
 	for _, t := range s.steps {
-		if t.do == "CHECK_ANSWER" && t.entry.msg.AuthenticatedData {
+		if t.kind == "CHECK_ANSWER" && t.entry.msg.AuthenticatedData {
 			t.entry.msg.AuthenticatedData = false
 			n++
 		}
@@ -119,41 +123,43 @@ func (s *Script) DropAD() (n int) {
 	return n
 }
 
-// AskRecursion sets RD in the questions of clients, and in what they expect: unbound answers without it from its cache, and a
-// Client answers REFUSED. Where a question without RD expects a referral, which no Client sends, it stays as it is, and REFUSED is
-// expected.
-func (s *Script) AskRecursion() {
+// SetRecursionDesired sets the flag RD in all queries of clients and in the expected responses. Without RD, unbound
+// answers from its cache, and a Client of this module answers REFUSED.
+//
+// A query without RD for which a referral is expected stays unchanged. REFUSED is then expected, because a Client sends
+// no referrals.
+func (s *Script) SetRecursionDesired() {
 	var asked *entry
 	for _, t := range s.steps {
 		switch {
 		case t.entry == nil:
-		case t.do == "QUERY":
+		case t.kind == "QUERY":
 			asked = t.entry
 			asked.msg.RecursionDesired = true
-		case t.do == "CHECK_ANSWER" && asked != nil && !t.entry.msg.RecursionDesired && t.entry.referral():
+		case t.kind == "CHECK_ANSWER" && asked != nil && !t.entry.msg.RecursionDesired && t.entry.isReferral():
 			asked.msg.RecursionDesired = false
 			m := t.entry.msg
 			m.Rcode, m.AuthenticatedData, m.Ns, m.Extra = dns.RcodeRefused, false, nil, nil
-		case t.do == "CHECK_ANSWER":
+		case t.kind == "CHECK_ANSWER":
 			t.entry.msg.RecursionDesired = true
 		}
 	}
 }
 
-// AskOverTCP takes TC from the answers that are checked, for those who ask over TCP.
-func (s *Script) AskOverTCP() {
+// ClearExpectedTC clears the flag TC in all expected responses, for clients that use TCP.
+func (s *Script) ClearExpectedTC() {
 	for _, t := range s.steps {
-		if t.do == "CHECK_ANSWER" {
+		if t.kind == "CHECK_ANSWER" {
 			t.entry.msg.Truncated = false
 		}
 	}
 }
 
-// ReplaceTTL puts a TTL in the place of another in the answers that are checked: servers
-// differ in the one that they give to stale answers.
-func (s *Script) ReplaceTTL(from, to uint32) {
+// ReplaceExpectedTTL replaces the TTL from by the TTL to in all expected responses. Servers differ in the TTL of stale
+// answers.
+func (s *Script) ReplaceExpectedTTL(from, to uint32) {
 	for _, t := range s.steps {
-		if t.do == "CHECK_ANSWER" {
+		if t.kind == "CHECK_ANSWER" {
 			for _, rr := range slices.Concat(t.entry.msg.Answer, t.entry.msg.Ns) {
 				if h := rr.Header(); h.Ttl == from {
 					h.Ttl = to
@@ -163,9 +169,9 @@ func (s *Script) ReplaceTTL(from, to uint32) {
 	}
 }
 
-// RaiseTTL gives the records of servers that have a TTL of 0 one of a second, for those who
-// raise no TTL of 0.
-func (s *Script) RaiseTTL() {
+// RaiseZeroTTL changes a TTL of 0 into 1 second in all answers of servers. It is for servers under test that do not
+// raise a TTL of 0.
+func (s *Script) RaiseZeroTTL() {
 	for _, r := range s.ranges {
 		for _, e := range r.entries {
 			for _, rr := range e.msg.Answer {
@@ -176,7 +182,7 @@ func (s *Script) RaiseTTL() {
 	}
 }
 
-// Parse reads a script.
+// Parse parses a script.
 func Parse(r io.Reader) (*Script, error) {
 	s := new(Script)
 	config, inRange, e := true, false, (*entry)(nil)
@@ -196,12 +202,12 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "CONFIG_END":
 			config = false
 		case config:
-			s.settings(f)
+			s.parseSettings(f)
 		case f[0] == "SCENARIO_BEGIN", f[0] == "SCENARIO_END":
 		case f[0] == "$ORIGIN" && len(f) == 2:
 			origin = dns.Fqdn(f[1])
 		case f[0] == "RANGE_BEGIN" && len(f) >= 3:
-			r := new(servers)
+			r := new(serverRange)
 			_, err = fmt.Sscan(f[1]+" "+f[2], &r.first, &r.last)
 			for _, text := range f[3:] { // or ADDRESS follows
 				var a netip.Addr
@@ -222,14 +228,14 @@ func Parse(r io.Reader) (*Script, error) {
 				s.steps[len(s.steps)-1].addr = a
 			}
 		case f[0] == "STEP" && len(f) >= 3:
-			t := &step{do: f[2]}
-			t.n, err = strconv.Atoi(f[1])
+			t := &step{kind: f[2]}
+			t.number, err = strconv.Atoi(f[1])
 			switch last := f[len(f)-1]; {
 			case err != nil:
-			case t.do == "TIME_PASSES":
-				t.elapse, err = time.ParseDuration(last + "s") // behind ELAPSE
-			case t.do == "INFRA_RTT" && len(f) == 6: // a server, its zone, milliseconds
-				if t.elapse, err = time.ParseDuration(last + "ms"); err == nil {
+			case t.kind == "TIME_PASSES":
+				t.duration, err = time.ParseDuration(last + "s") // behind ELAPSE
+			case t.kind == "INFRA_RTT" && len(f) == 6: // a server, its zone, milliseconds
+				if t.duration, err = time.ParseDuration(last + "ms"); err == nil {
 					t.addr, err = netip.ParseAddr(f[3])
 				}
 			case f[len(f)-2] == "ADDRESS":
@@ -247,7 +253,7 @@ func Parse(r io.Reader) (*Script, error) {
 		case f[0] == "ENTRY_END":
 			e = nil
 		case e != nil:
-			err = e.line(f, origin)
+			err = e.parseLine(f, origin)
 		default:
 			err = errors.New("unknown")
 		}
@@ -258,7 +264,7 @@ func Parse(r io.Reader) (*Script, error) {
 	return s, lines.Err()
 }
 
-func (s *Script) settings(words []string) {
+func (s *Script) parseSettings(words []string) {
 	for _, word := range words {
 		if key, ok := strings.CutSuffix(word, ":"); ok {
 			s.Settings = append(s.Settings, Setting{Key: key})
@@ -268,8 +274,8 @@ func (s *Script) settings(words []string) {
 	}
 }
 
-// line reads one line of an entry.
-func (e *entry) line(f []string, origin string) error {
+// parseLine parses one line of an entry, which is split into fields. Names are relative to origin.
+func (e *entry) parseLine(f []string, origin string) error {
 	switch {
 	case f[0] == "MATCH":
 		e.match = append(e.match, f[1:]...)
@@ -312,15 +318,15 @@ func (e *entry) line(f []string, origin string) error {
 			}
 		}
 	case e.section == "QUESTION":
-		t, ok := typeOf(f[len(f)-1])
+		t, ok := parseType(f[len(f)-1])
 		if !ok {
 			return errors.New("unknown type")
 		}
-		e.msg.Question = []dns.Question{{Name: absolute(f[0], origin), Qtype: t, Qclass: dns.ClassINET}}
+		e.msg.Question = []dns.Question{{Name: absoluteName(f[0], origin), Qtype: t, Qclass: dns.ClassINET}}
 	default:
 		to := map[string]*[]dns.RR{"ANSWER": &e.msg.Answer, "AUTHORITY": &e.msg.Ns, "ADDITIONAL": &e.msg.Extra}[e.section]
 		rr, err := dns.NewRR("$ORIGIN " + origin + "\n" + strings.Join(f, " "))
-		if odd := unknown(f); odd != nil && (err != nil || dns.Len(rr) != dns.Len(odd)) {
+		if odd := parseUnknownRecord(f); odd != nil && (err != nil || dns.Len(rr) != dns.Len(odd)) {
 			rr, err = odd, nil
 		}
 		if err != nil || to == nil || rr == nil {
@@ -332,23 +338,23 @@ func (e *entry) line(f []string, origin string) error {
 		case *dns.NSEC3:
 			slices.Sort(rr.TypeBitMap)
 		case *dns.DNSKEY:
-			rr.PublicKey = padded(rr.PublicKey)
+			rr.PublicKey = padBase64(rr.PublicKey)
 		case *dns.RRSIG:
-			rr.Signature = padded(rr.Signature)
+			rr.Signature = padBase64(rr.Signature)
 		}
 		*to = append(*to, rr)
 	}
 	return nil
 }
 
-// padded returns base64 with as many signs at its end as it must have.
-func padded(text string) string {
+// padBase64 returns text with the correct padding.
+func padBase64(text string) string {
 	text = strings.TrimRight(text, "=")
 	return text + strings.Repeat("=", -len(text)&3)
 }
 
-// typeOf returns the type that a word names, which may be that of an unknown one, as TYPE65534 (RFC 3597 §5).
-func typeOf(word string) (uint16, bool) {
+// parseType returns the number of a record type, which is a name or of the form TYPE65534 (RFC 3597, section 5).
+func parseType(word string) (uint16, bool) {
 	if t, ok := dns.StringToType[word]; ok {
 		return t, true
 	}
@@ -357,8 +363,8 @@ func typeOf(word string) (uint16, bool) {
 	return uint16(n), ok && err == nil
 }
 
-// absolute returns a name with what it is relative to.
-func absolute(name, origin string) string {
+// absoluteName returns the fully qualified form of a name that may be relative to origin.
+func absoluteName(name, origin string) string {
 	switch {
 	case dns.IsFqdn(name):
 		return name
@@ -368,16 +374,16 @@ func absolute(name, origin string) string {
 	return name + "." + origin
 }
 
-// unknown reads a record in the format of unknown ones (RFC 3597 §5), whatever its type
-// wants. It returns nil for others.
-func unknown(f []string) dns.RR {
+// parseUnknownRecord parses a record whose data has the form \# LENGTH HEX (RFC 3597, section 5), also if its type is
+// known. It returns nil for records in another form.
+func parseUnknownRecord(f []string) dns.RR {
 	i := slices.Index(f, `\#`)
 	if i < 2 || len(f) < i+2 {
 		return nil
 	}
 	rr, err := dns.NewRR(strings.Join(f[:i-1], " ") + ` TYPE65280 ` + strings.Join(f[i:], " "))
 	if odd, ok := rr.(*dns.RFC3597); ok && err == nil {
-		odd.Hdr.Rrtype, ok = typeOf(f[i-1])
+		odd.Hdr.Rrtype, ok = parseType(f[i-1])
 		if ok {
 			return odd
 		}
@@ -385,9 +391,9 @@ func unknown(f []string) dns.RR {
 	return nil
 }
 
-// answers reports whether the entry answers a query that came over a network, whatever its
-// type is if anyType.
-func (e *entry) answers(q *dns.Msg, network string, anyType bool) bool {
+// matchesQuery reports whether the entry matches a query over the given network (udp or tcp), by the fields of MATCH.
+// If anyType is true, it ignores the query type.
+func (e *entry) matchesQuery(q *dns.Msg, network string, anyType bool) bool {
 	var want dns.Question
 	if len(e.msg.Question) > 0 {
 		want = e.msg.Question[0]
@@ -402,14 +408,14 @@ func (e *entry) answers(q *dns.Msg, network string, anyType bool) bool {
 	})
 }
 
-// referral reports whether the entry names other servers.
-func (e *entry) referral() bool {
+// isReferral reports whether the entry delegates to other servers.
+func (e *entry) isReferral() bool {
 	m := e.msg
-	return m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && len(m.Ns) > 0 && texts(m.Ns, true, false) == ""
+	return m.Rcode == dns.RcodeSuccess && len(m.Answer) == 0 && len(m.Ns) > 0 && formatRecords(m.Ns, true, false) == ""
 }
 
-// reply returns the entry as the response to a query, in wire format.
-func (e *entry) reply(q *dns.Msg, recursion, anyType bool) []byte {
+// packResponse returns the entry in wire format, as the response to q. It sets the flag RA if recursion is true.
+func (e *entry) packResponse(q *dns.Msg, recursion, anyType bool) []byte {
 	if e.raw != nil {
 		b := slices.Clone(e.raw)
 		binary.BigEndian.PutUint16(b, q.Id)
@@ -425,9 +431,9 @@ func (e *entry) reply(q *dns.Msg, recursion, anyType bool) []byte {
 	return b
 }
 
-// accepts returns why an answer is not what the entry says. What else a server puts into
-// authority and additional sections than the SOA of a negative answer is its business.
-func (e *entry) accepts(m *dns.Msg) error {
+// checkResponse returns an error that describes how m differs from the entry, or nil. In the authority section, it only
+// compares the SOA of negative answers. It ignores the additional section.
+func (e *entry) checkResponse(m *dns.Msg) error {
 	if len(e.match) == 0 {
 		return nil // there is an answer
 	}
@@ -447,10 +453,10 @@ func (e *entry) accepts(m *dns.Msg) error {
 		errs = append(errs, differ("question", strings.ToLower(got.String()), strings.ToLower(want.Question[0].String())))
 	}
 	if len(want.Answer) > 0 || slices.Contains(e.match, "all") || slices.Contains(e.match, "answer") {
-		errs = append(errs, differ("answer", texts(m.Answer, false, ttl), texts(want.Answer, false, ttl)))
+		errs = append(errs, differ("answer", formatRecords(m.Answer, false, ttl), formatRecords(want.Answer, false, ttl)))
 	}
-	if soa := texts(want.Ns, true, ttl); soa != "" {
-		errs = append(errs, differ("SOA", texts(m.Ns, true, ttl), soa))
+	if soa := formatRecords(want.Ns, true, ttl); soa != "" {
+		errs = append(errs, differ("SOA", formatRecords(m.Ns, true, ttl), soa))
 	}
 	if slices.Contains(e.match, "rcode") {
 		errs = append(errs, differ("rcode", dns.RcodeToString[m.Rcode], dns.RcodeToString[want.Rcode]))
@@ -473,8 +479,9 @@ func (e *entry) accepts(m *dns.Msg) error {
 	return errors.Join(errs...)
 }
 
-// texts returns records, or only SOA records, in lower case and in an order of their own.
-func texts(rrs []dns.RR, soas, ttl bool) string {
+// formatRecords returns a canonical text of the records, or of the SOA records only if soas is true. It includes the
+// TTL if ttl is true.
+func formatRecords(rrs []dns.RR, soas, ttl bool) string {
 	var out []string
 	for _, rr := range rrs {
 		if rr = dns.Copy(rr); !ttl {
@@ -488,50 +495,51 @@ func texts(rrs []dns.RR, soas, ttl bool) string {
 	return strings.Join(out, "; ")
 }
 
-// Network has the servers of a script. It is the Dialer of what is tested.
+// A Network simulates the servers of a script. It dials connections for the server under test.
 type Network struct {
-	// Resolver is an address that has what all servers of the script answer, except for
-	// referrals. Forwarders ask it in place of the servers of the root.
+	// Resolver is the address of a server that answers for all servers of the script, without referrals. A forwarder
+	// under test uses it instead of the root servers.
 	Resolver string
 
-	// AnyTypeRefers is for scripts that expect questions of type NS for parts of a name
-	// (RFC 7816), for those that ask with type A (RFC 9156): a referral answers any type.
-	AnyTypeRefers bool
+	// ReferAnyType lets referrals match queries of any type. Scripts expect NS queries for parts of a name (RFC 7816),
+	// while some servers under test send A queries (RFC 9156).
+	ReferAnyType bool
 
-	// FewerQueries plays a REPLY for which there is no query, which is an error otherwise.
-	// It is for those that ask less than the author of a script expects.
-	FewerQueries bool
+	// AllowFewerQueries ignores a REPLY step without a matching query, which otherwise fails. It is for servers under
+	// test that send fewer queries than the script expects.
+	AllowFewerQueries bool
 
-	// QueryWaits has a QUERY last until its answer is there, as deckard does: what servers are asked later is asked in its step.
-	QueryWaits bool
+	// AwaitAnswers lets each QUERY step last until its response has arrived, as deckard does. Queries to servers are
+	// then answered during that step.
+	AwaitAnswers bool
 
-	script    *Script
-	answers   chan *dns.Msg
-	unchecked []*dns.Msg // answers that no step has checked
-	asking    int        // questions whose answers are not among them
+	script         *Script
+	answers        chan *dns.Msg
+	unchecked      []*dns.Msg // responses that no step has checked
+	pendingQueries int        // number of queries without a response
 
-	mu      sync.Mutex // guards the fields below
-	step    int
-	takes   map[netip.Addr]time.Duration // what servers take to answer; others take no time
-	used    map[*entry]bool              // those that servers have answered with
-	waiting []*query                     // without an answer, the oldest first
-	seen    []*query                     // that servers have answered, after the last that a step has checked
+	mu              sync.Mutex // guards the fields below
+	step            int
+	responseTimes   map[netip.Addr]time.Duration // response time of each server; default 0
+	sentEntries     map[*entry]bool              // entries that servers have sent
+	storedQueries   []*query                     // queries without a response, oldest first
+	answeredQueries []*query                     // answered queries, since the last query that CHECK_OUT_QUERY has matched
 }
 
-// query is a question that a server has been asked.
+// A query is a query that a simulated server has received.
 type query struct {
 	msg     *dns.Msg
 	network string
 	host    netip.Addr
-	send    func([]byte) // nil closes the connection
+	send    func([]byte) // sends a response in wire format; nil closes the connection
 }
 
-// Network returns the network of the script.
+// Network returns a new Network of the script.
 func (s *Script) Network() *Network {
-	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps)), takes: make(map[netip.Addr]time.Duration), used: make(map[*entry]bool)}
+	return &Network{script: s, answers: make(chan *dns.Msg, len(s.steps)), responseTimes: make(map[netip.Addr]time.Duration), sentEntries: make(map[*entry]bool)}
 }
 
-// DialContext connects to a server. Every address has one, which may be silent.
+// DialContext connects to the server at address. Addresses without a server accept connections and never answer.
 func (n *Network) DialContext(_ context.Context, network, address string) (net.Conn, error) {
 	host, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -552,7 +560,7 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 			if err != nil || m.Unpack(b[:size]) != nil || len(m.Question) != 1 {
 				return
 			}
-			n.ask(&query{m, network[:3], host.Addr(), func(b []byte) {
+			n.handleQuery(&query{m, network[:3], host.Addr(), func(b []byte) {
 				if b == nil {
 					_ = far.Close()
 					return
@@ -567,17 +575,17 @@ func (n *Network) DialContext(_ context.Context, network, address string) (net.C
 	return near, nil
 }
 
-// ask answers a query at once, or lets it wait.
-func (n *Network) ask(q *query) {
+// handleQuery answers a query at once, or stores it until a later step answers it.
+func (n *Network) handleQuery(q *query) {
 	n.mu.Lock()
-	b := n.answer(q)
+	b := n.findResponse(q)
 	if b == nil {
-		n.waiting = append(n.waiting, q)
+		n.storedQueries = append(n.storedQueries, q)
 	} else {
-		n.seen = append(n.seen, q)
+		n.answeredQueries = append(n.answeredQueries, q)
 	}
-	b = q.fit(b)
-	takes := n.takes[q.host]
+	b = q.truncateForUDP(b)
+	takes := n.responseTimes[q.host]
 	n.mu.Unlock()
 	switch {
 	case b == nil:
@@ -588,8 +596,9 @@ func (n *Network) ask(q *query) {
 	}
 }
 
-// fit returns a response as it comes over the network of the query: one that is too long for a datagram is cut (RFC 6891 §6.2.5).
-func (q *query) fit(b []byte) []byte {
+// truncateForUDP returns the response b, or a truncated response if b is too long for the datagrams that the query
+// allows (RFC 6891, section 6.2.5).
+func (q *query) truncateForUDP(b []byte) []byte {
 	size := dns.MinMsgSize
 	if opt := q.msg.IsEdns0(); opt != nil {
 		size = max(size, int(opt.UDPSize()))
@@ -603,8 +612,9 @@ func (q *query) fit(b []byte) []byte {
 	return b
 }
 
-// answer returns what a server answers to a query in this step; nil is nothing.
-func (n *Network) answer(q *query) []byte {
+// findResponse returns the response of a server to a query in the current step, in wire format. It returns nil if the
+// server does not answer. The caller holds mu.
+func (n *Network) findResponse(q *query) []byte {
 	all := n.Resolver != "" && q.host.String() == n.Resolver
 	ranges := slices.Backward(n.script.ranges) // of two that hold the step, unbound takes the last
 	if all {
@@ -615,28 +625,29 @@ func (n *Network) answer(q *query) []byte {
 			continue
 		}
 		for _, e := range r.entries {
-			anyType := n.AnyTypeRefers && e.referral()
-			if e.answers(q.msg, q.network, anyType) && !(all && e.referral()) {
-				n.used[e] = true
+			anyType := n.ReferAnyType && e.isReferral()
+			if e.matchesQuery(q.msg, q.network, anyType) && !(all && e.isReferral()) {
+				n.sentEntries[e] = true
 				if e.silent {
 					return nil
 				}
-				return e.reply(q.msg, all, anyType)
+				return e.packResponse(q.msg, all, anyType)
 			}
 		}
 	}
 	return nil
 }
 
-// begin begins a step, in which queries that have waited may have an answer.
-func (n *Network) begin(step int) {
+// beginStep begins the step with the given number. It answers stored queries for which a server has a response in that
+// step.
+func (n *Network) beginStep(step int) {
 	n.mu.Lock()
 	n.step = step
 	var ready []func()
-	n.waiting = slices.DeleteFunc(n.waiting, func(q *query) bool {
-		b := n.answer(q)
+	n.storedQueries = slices.DeleteFunc(n.storedQueries, func(q *query) bool {
+		b := n.findResponse(q)
 		if b != nil {
-			n.seen = append(n.seen, q)
+			n.answeredQueries = append(n.answeredQueries, q)
 			ready = append(ready, func() { q.send(b) })
 		}
 		return b != nil
@@ -647,20 +658,19 @@ func (n *Network) begin(step int) {
 	}
 }
 
-// isAbout reports whether a query is like the step's entry, and for its server.
-func (s *step) isAbout(q *query) bool {
-	return (!s.addr.IsValid() || s.addr == q.host) && (s.entry == nil || s.entry.answers(q.msg, q.network, false))
+// matchesQuery reports whether a query matches the step's entry and server.
+func (s *step) matchesQuery(q *query) bool {
+	return (!s.addr.IsValid() || s.addr == q.host) && (s.entry == nil || s.entry.matchesQuery(q.msg, q.network, false))
 }
 
-// take returns the first query that waits and that a step is about, if there is one. If
-// remove, it does not wait any more.
-func (n *Network) take(s *step, remove bool) *query {
+// findWaiting returns the oldest stored query that the step matches, or nil. If remove is true, it removes the query.
+func (n *Network) findWaiting(s *step, remove bool) *query {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for i, q := range n.waiting {
-		if s.isAbout(q) {
+	for i, q := range n.storedQueries {
+		if s.matchesQuery(q) {
 			if remove {
-				n.waiting = slices.Delete(n.waiting, i, i+1)
+				n.storedQueries = slices.Delete(n.storedQueries, i, i+1)
 			}
 			return q
 		}
@@ -668,109 +678,110 @@ func (n *Network) take(s *step, remove bool) *query {
 	return nil
 }
 
-// sent reports whether a query that a step is about was sent, after those that have been
-// checked.
-func (n *Network) sent(s *step) bool {
-	if n.take(s, false) != nil {
+// wasQuerySent reports whether the server under test has sent a query that the step matches. It does not search queries
+// before the last match.
+func (n *Network) wasQuerySent(s *step) bool {
+	if n.findWaiting(s, false) != nil {
 		return true
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i := slices.IndexFunc(n.seen, s.isAbout)
-	n.seen = n.seen[i+1:]
+	i := slices.IndexFunc(n.answeredQueries, s.matchesQuery)
+	n.answeredQueries = n.answeredQueries[i+1:]
 	return i >= 0
 }
 
-// StepError is why a step of a script failed.
+// A StepError is the failure of one step.
 type StepError struct {
 	Step int
-	Do   string // what the step does, as CHECK_ANSWER
+	Kind string // kind of the step, such as CHECK_ANSWER
 	Err  error
 }
 
-func (e *StepError) Error() string { return fmt.Sprintf("step %d %s: %v", e.Step, e.Do, e.Err) }
+func (e *StepError) Error() string { return fmt.Sprintf("step %d %s: %v", e.Step, e.Kind, e.Err) }
 
 // Unwrap returns e.Err.
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Failed returns the steps whose errors Play returned.
-func Failed(err error) (steps []int) {
+// FailedSteps returns the numbers of the failed steps in an error of [Network.Play].
+func FailedSteps(err error) (steps []int) {
 	switch err := err.(type) {
 	case *StepError:
 		steps = append(steps, err.Step)
 	case interface{ Unwrap() []error }:
 		for _, e := range err.Unwrap() {
-			steps = append(steps, Failed(e)...)
+			steps = append(steps, FailedSteps(e)...)
 		}
 	}
 	return steps
 }
 
-// Play plays the script inside a synctest bubble, to its end, and returns a StepError for
-// each step that fails, joined. What is tested answers questions by ask, and has n as the
-// way to its servers. A nil answer is none.
+// Play runs all steps of the script. It must be called in a testing/synctest bubble. The function ask passes a query to
+// the server under test and returns the response, or nil if there is none. The server under test must dial by n.
+//
+// Play returns the joined StepErrors of all failed steps.
 func (n *Network) Play(ask func(*dns.Msg) *dns.Msg) error {
 	var errs []error
 	for _, s := range n.script.steps {
-		if n.QueryWaits && s.do == "CHECK_ANSWER" {
-			n.await()
+		if n.AwaitAnswers && s.kind == "CHECK_ANSWER" {
+			n.awaitAnswer()
 		}
-		n.begin(s.n)
+		n.beginStep(s.number)
 		var err error
-		switch s.do {
+		switch s.kind {
 		case "QUERY":
 			m := s.entry.msg.Copy()
 			m.Id = dns.Id()
 			if raw := s.entry.raw; raw != nil && m.Unpack(raw) != nil {
 				break // a server cannot read it either
 			}
-			n.asking++
+			n.pendingQueries++
 			go func() { n.answers <- ask(m) }()
 		case "CHECK_ANSWER":
 			err = n.expectAnswer(s.entry)
 		case "CHECK_OUT_QUERY":
-			if !n.sent(s) {
+			if !n.wasQuerySent(s) {
 				err = errors.New("no such query")
 			}
 		case "REPLY", "ERROR":
-			q := n.take(s, true)
+			q := n.findWaiting(s, true)
 			if q == nil {
-				if !n.FewerQueries {
+				if !n.AllowFewerQueries {
 					err = errors.New("no such query")
 				}
-			} else if s.do == "REPLY" {
-				q.send(s.entry.reply(q.msg, false, false))
+			} else if s.kind == "REPLY" {
+				q.send(s.entry.packResponse(q.msg, false, false))
 			} else {
 				q.send(nil)
 			}
 		case "TIMEOUT":
-			n.take(new(step), true) // there may be none: servers differ in how often they ask again
+			n.findWaiting(new(step), true) // there may be none: servers differ in how often they ask again
 			time.Sleep(time.Second)
 		case "TIME_PASSES":
-			time.Sleep(s.elapse)
+			time.Sleep(s.duration)
 		case "INFRA_RTT": // the server takes so long, as what is tested may have no memory that can be set
 			n.mu.Lock()
-			n.takes[s.addr] = s.elapse
+			n.responseTimes[s.addr] = s.duration
 			n.mu.Unlock()
 		case "TRAFFIC", "NOTHING":
 		default:
 			err = errors.New("unknown step")
 		}
 		if err != nil {
-			errs = append(errs, &StepError{s.n, s.do, err})
+			errs = append(errs, &StepError{s.number, s.kind, err})
 		}
 		synctest.Wait()
 	}
-	return errors.Join(append(errs, n.unused()...)...)
+	return errors.Join(append(errs, n.checkMandatory()...)...)
 }
 
-// unused returns an error for each entry that servers had to answer with and did not. It is one of the last step.
-func (n *Network) unused() (errs []error) {
+// checkMandatory returns a StepError of the last step for each mandatory entry that no server has sent.
+func (n *Network) checkMandatory() (errs []error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, r := range n.script.ranges {
 		for _, e := range r.entries {
-			if e.mandatory && !n.used[e] {
+			if e.mandatory && !n.sentEntries[e] {
 				errs = append(errs, &StepError{n.step, "end", fmt.Errorf("no server has answered %v", e.msg.Question)})
 			}
 		}
@@ -778,33 +789,32 @@ func (n *Network) unused() (errs []error) {
 	return errs
 }
 
-// await waits for an answer, but not for ever.
-func (n *Network) await() {
-	if n.asking == 0 {
+// awaitAnswer waits up to one minute for the response to a pending query, and stores it as unchecked.
+func (n *Network) awaitAnswer() {
+	if n.pendingQueries == 0 {
 		return
 	}
 	select {
 	case m := <-n.answers:
-		if n.asking--; m != nil {
+		if n.pendingQueries--; m != nil {
 			n.unchecked = append(n.unchecked, m)
 		}
 	case <-time.After(time.Minute):
 	}
 }
 
-// expectAnswer waits for an answer like an entry. Answers to several questions may come in any
-// order.
+// expectAnswer waits up to one minute for a response that the entry accepts. Responses may arrive in any order.
 func (n *Network) expectAnswer(e *entry) error {
 	why, late := errors.New("no answer"), time.After(time.Minute)
 	for i := 0; ; i++ {
 		if i == len(n.unchecked) {
-			if n.asking == 0 {
+			if n.pendingQueries == 0 {
 				n.unchecked = nil
 				return why
 			}
 			select {
 			case m := <-n.answers:
-				n.asking--
+				n.pendingQueries--
 				if m == nil {
 					i--
 					continue
@@ -814,7 +824,7 @@ func (n *Network) expectAnswer(e *entry) error {
 				return why
 			}
 		}
-		if why = e.accepts(n.unchecked[i]); why == nil {
+		if why = e.checkResponse(n.unchecked[i]); why == nil {
 			n.unchecked = slices.Delete(n.unchecked, i, i+1)
 			return nil
 		}

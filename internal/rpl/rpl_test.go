@@ -77,7 +77,7 @@ ENTRY_END
 SCENARIO_END
 `
 
-// play plays a script with a client that asks each question once.
+// play runs a script with a client that sends each query once.
 func play(t *testing.T, text string) (took time.Duration, err error) {
 	t.Helper()
 	s, err := rpl.Parse(strings.NewReader(text))
@@ -105,23 +105,23 @@ func play(t *testing.T, text string) (took time.Duration, err error) {
 	return took, err
 }
 
-func TestScriptIsPlayed(t *testing.T) {
+func TestPlayRunsForwarderScript(t *testing.T) {
 	took, err := play(t, script)
 	require.NoError(t, err)
 	assert.Equal(t, 3600500*time.Millisecond, took)
 }
 
-func TestRepliesToOtherServersAreNotTaken(t *testing.T) {
+func TestReplyStepMatchesServerAddress(t *testing.T) {
 	const at = "STEP 32 REPLY\n"
 	require.Contains(t, script, at)
 	_, err := play(t, strings.Replace(script, at, at+"ADDRESS 192.0.2.1\n", 1))
 	require.NoError(t, err)
 	_, err = play(t, strings.Replace(script, at, at+"ADDRESS 192.0.2.2\n", 1))
 	assert.ErrorContains(t, err, "step 32 REPLY: no such query")
-	assert.Equal(t, []int{32, 33}, rpl.Failed(err)) // there is another answer
+	assert.Equal(t, []int{32, 33}, rpl.FailedSteps(err)) // there is another answer
 }
 
-func TestWrongAnswersAreFound(t *testing.T) {
+func TestPlayReportsWrongAnswers(t *testing.T) {
 	for old, wrong := range map[string]string{
 		"A 198.51.100.1 ;": "A 198.51.100.2 ;", "60 IN A 198.51.100.1 ;": "61 IN A 198.51.100.1 ;", "RD RA NOERROR\nSECTION QUESTION\nA": "RA AD NOERROR\nSECTION QUESTION\nA",
 		"MATCH qname\nSECTION QUESTION\nb.": "MATCH qname\nSECTION QUESTION\nc.", "MATCH all ttl": "MATCH ede=any",
@@ -218,7 +218,7 @@ b.example. IN A
 ENTRY_END
 `
 
-func TestScriptForResolversIsPlayed(t *testing.T) {
+func TestPlayRunsResolverScript(t *testing.T) {
 	s, err := rpl.Parse(strings.NewReader(recursion))
 	require.NoError(t, err)
 	assert.Equal(t, []rpl.Setting{
@@ -227,7 +227,7 @@ func TestScriptForResolversIsPlayed(t *testing.T) {
 	}, s.Settings)
 	assert.Equal(t, []*rpl.Zone{{Name: ".", Addrs: []string{"192.0.2.1"}, Stub: true}, {Name: "corp.", Addrs: []string{"192.0.2.2"}, Stub: true}}, s.Zones())
 	assert.Equal(t, []netip.Addr{netip.MustParseAddr("2001:db8::1")}, s.Servers())
-	assert.Equal(t, 1, s.DropAD())
+	assert.Equal(t, 1, s.ClearExpectedAD())
 	synctest.Test(t, func(t *testing.T) {
 		n := s.Network()
 		assert.NoError(t, n.Play(func(m *dns.Msg) *dns.Msg {
@@ -303,7 +303,7 @@ other IN A
 ENTRY_END
 `
 
-func TestRareWordsOfScriptsAreKnown(t *testing.T) {
+func TestParseAcceptsRareKeywords(t *testing.T) {
 	s, err := rpl.Parse(strings.NewReader(rareWords))
 	require.NoError(t, err)
 	assert.Equal(t, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, s.Servers())
@@ -335,7 +335,7 @@ func TestRareWordsOfScriptsAreKnown(t *testing.T) {
 	}, took)
 }
 
-func TestWhatIsNoScriptIsAnError(t *testing.T) {
+func TestParseRejectsInvalidScripts(t *testing.T) {
 	for text, want := range map[string]string{
 		"CONFIG_END\nNONSENSE":                              `rpl: line 2: "NONSENSE": unknown`,
 		"CONFIG_END\nSTEP x QUERY":                          "line 2",
@@ -351,7 +351,7 @@ func TestWhatIsNoScriptIsAnError(t *testing.T) {
 	}
 }
 
-func TestTypesThatNobodyKnowsAreRead(t *testing.T) {
+func TestParseReadsUnknownTypes(t *testing.T) {
 	const at = "a.example. IN A\nSECTION ANSWER\na.example. 60 IN A 198.51.100.1\n"
 	const asked, answered = "b.example. IN A\nENTRY_END\nSTEP 31", "REPLY QR RA NXDOMAIN\nSECTION QUESTION\nb.example. IN A\nENTRY_END\nSTEP 33"
 	require.Contains(t, script, at)
@@ -367,7 +367,7 @@ func TestTypesThatNobodyKnowsAreRead(t *testing.T) {
 	assert.ErrorContains(t, err, "unknown type")
 }
 
-func TestMandatoryRepliesHaveToBeUsed(t *testing.T) {
+func TestPlayReportsUnusedMandatoryEntries(t *testing.T) {
 	const at = "ENTRY_BEGIN\nMATCH opcode qtype qname\n"
 	require.Contains(t, script, at)
 	_, err := play(t, strings.Replace(script, at, at+"MANDATORY\n", 1))
@@ -377,11 +377,11 @@ func TestMandatoryRepliesHaveToBeUsed(t *testing.T) {
 	assert.ErrorContains(t, err, "step 33 end: no server has answered [{nobody.example.")
 }
 
-func TestTrustIsRead(t *testing.T) {
-	read := func(settings string) (rpl.Trust, error) {
+func TestValidatorSettingsAreParsed(t *testing.T) {
+	read := func(settings string) (rpl.ValidatorSettings, error) {
 		s, err := rpl.Parse(strings.NewReader("server:\n" + settings + "\nCONFIG_END\n"))
 		require.NoError(t, err)
-		return s.Trust()
+		return s.ValidatorSettings()
 	}
 	trust, err := read(`trust-anchor: "example. 3600 IN DS 2854 3 1 46e4ffc6e9a4793b488954bd3f0cc6af0dfb201b" ; one
 trust-anchor: "example. DNSKEY 257 3 7 AwEAAcUlFV1vhmqx6NSOUOq2R/dsR7Xm3upJ ( j7IommWSpJABVfW8Q0rOvXdM6kzt+TAu92L9 )"
@@ -395,7 +395,7 @@ fake-sha1: yes`)
 	assert.Equal(t, []string{"under.example."}, trust.Insecure)
 	assert.True(t, trust.FakeSHA1)
 	synctest.Test(t, func(t *testing.T) {
-		trust.Wait()
+		trust.SleepUntilDate()
 		assert.Equal(t, "2007-09-16T13:42:26Z", time.Now().UTC().Format(time.RFC3339))
 	})
 
@@ -413,7 +413,7 @@ fake-sha1: yes`)
 	assert.ErrorContains(t, err, "val-override-date")
 }
 
-func TestWhatAPlayerMayAskIsWhatAClientAnswers(t *testing.T) {
+func TestSetRecursionDesiredExpectsRefusedForReferral(t *testing.T) {
 	const questions = `
 CONFIG_END
 RANGE_BEGIN 0 20
@@ -464,12 +464,12 @@ SCENARIO_END
 `
 	s, err := rpl.Parse(strings.NewReader("stub-zone: name: \".\" stub-addr: 192.0.2.1 key: \"two words\"" + questions))
 	require.NoError(t, err)
-	s.AskRecursion()
-	s.AskOverTCP()
-	require.Len(t, s.DS("EXAMPLE."), 1)
+	s.SetRecursionDesired()
+	s.ClearExpectedTC()
+	require.Len(t, s.DSRecords("EXAMPLE."), 1)
 	synctest.Test(t, func(t *testing.T) {
 		n := s.Network()
-		n.QueryWaits = true
+		n.AwaitAnswers = true
 		var asked []bool
 		err := n.Play(func(m *dns.Msg) *dns.Msg {
 			asked = append(asked, m.RecursionDesired)
@@ -484,7 +484,7 @@ SCENARIO_END
 	})
 }
 
-func TestAResponseThatIsTooLongForADatagramIsCut(t *testing.T) {
+func TestLongUDPResponseIsTruncated(t *testing.T) {
 	text := "CONFIG_END\nRANGE_BEGIN 0 20\nENTRY_BEGIN\nMATCH question\nREPLY QR NOERROR\nSECTION QUESTION\na.example. IN TXT\nSECTION ANSWER\n" +
 		strings.Repeat("a.example. IN TXT \""+strings.Repeat("x", 200)+"\"\n", 3) + "ENTRY_END\nRANGE_END\n"
 	s, err := rpl.Parse(strings.NewReader(text))

@@ -10,18 +10,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Trust is what the settings of a script say of a validator. The zero value says nothing.
-type Trust struct {
-	Anchors  []dns.RR  // DS and DNSKEY records of trusted zones, and no others
-	Insecure []string  // zones that are not validated, from there down
-	Date     time.Time // when the script plays; zero: at any time
-	AnyDate  bool      // signatures are valid at any time
-	FakeSHA1 bool      // signatures with SHA-1 and DS records with its digest are taken as right, once all else fits
-	Stripped bool      // what has no signatures, or no keys, is insecure
+// ValidatorSettings are the DNSSEC settings of a script. The zero value is a script without such settings.
+type ValidatorSettings struct {
+	Anchors  []dns.RR  // DS and DNSKEY records of trusted zones
+	Insecure []string  // zones that are not validated, with their subdomains
+	Date     time.Time // date at which the script runs; zero: any
+	AnyDate  bool      // the validity periods of signatures are ignored
+	FakeSHA1 bool      // signatures with SHA-1 and DS records with SHA-1 digests are valid if everything else is
+	Stripped bool      // responses without signatures or keys are insecure instead of bogus
 }
 
-// Trust returns the settings of a validator.
-func (s *Script) Trust() (t Trust, err error) {
+// ValidatorSettings returns the DNSSEC settings of the script.
+func (s *Script) ValidatorSettings() (t ValidatorSettings, err error) {
 	for _, c := range s.Settings {
 		switch c.Key {
 		case "trust-anchor":
@@ -40,7 +40,7 @@ func (s *Script) Trust() (t Trust, err error) {
 			if t.AnyDate = c.Value == "-1"; t.AnyDate {
 				continue
 			}
-			if t.Date, err = date(c.Value); err != nil {
+			if t.Date, err = parseDate(c.Value); err != nil {
 				return t, fmt.Errorf("rpl: %s: %w", c.Key, err)
 			}
 		}
@@ -48,8 +48,8 @@ func (s *Script) Trust() (t Trust, err error) {
 	return t, nil
 }
 
-// DS returns the DS records of a zone that a server of the script has.
-func (s *Script) DS(zone string) (all []dns.RR) {
+// DSRecords returns the DS records of a zone in the responses of servers, without duplicates.
+func (s *Script) DSRecords(zone string) (all []dns.RR) {
 	for _, r := range s.ranges {
 		for _, e := range r.entries {
 			for _, rr := range slices.Concat(e.msg.Answer, e.msg.Ns) {
@@ -62,8 +62,8 @@ func (s *Script) DS(zone string) (all []dns.RR) {
 	return dns.Dedup(all, nil)
 }
 
-// date reads YYYYMMDDHHMMSS, in UTC, or else seconds since 1970.
-func date(text string) (time.Time, error) {
+// parseDate parses a date in the form YYYYMMDDHHMMSS (UTC), or in seconds since 1970.
+func parseDate(text string) (time.Time, error) {
 	const digits = "20060102150405"
 	if len(text) == len(digits) {
 		return time.Parse(digits, text)
@@ -72,8 +72,9 @@ func date(text string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), err
 }
 
-// Wait lets a synctest bubble, whose time begins in 2000, come to the date of the script.
-func (t Trust) Wait() {
+// SleepUntilDate sleeps until the date of the script. It must be called in a testing/synctest bubble, whose time begins
+// in 2000.
+func (t ValidatorSettings) SleepUntilDate() {
 	if !t.Date.IsZero() {
 		time.Sleep(time.Until(t.Date))
 	}
