@@ -38,9 +38,9 @@ func TestNoFirstHedgeLandsOnThePrimarysBackend(t *testing.T) {
 		for _, n := range []int{2, 3, 10} {
 			t.Run(fmt.Sprint(policy, n), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := grpctest.NewFleet(t, n)
+					f := grpctest.NewBackends(t, n)
 					in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(100))
-					client, _ := f.Client(t, grpctest.Elsewhere(policy), in)
+					client, _ := f.Client(t, grpctest.HedgeElsewhereConfig(policy), in)
 					f.Delays[0].Store(int64(time.Second))
 					var hedged atomic.Int64
 					var wg sync.WaitGroup
@@ -48,7 +48,7 @@ func TestNoFirstHedgeLandsOnThePrimarysBackend(t *testing.T) {
 						wg.Go(func() {
 							for range 40 {
 								start := time.Now()
-								at, err := f.Call(t.Context(), grpctest.CallUnary(client))
+								at, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(client))
 								if !assert.NoError(t, err) || len(at) < 2 {
 									continue
 								}
@@ -74,25 +74,25 @@ func TestNoFirstHedgeLandsOnThePrimarysBackend(t *testing.T) {
 
 func TestTheChildPolicyChangesWithoutAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 3)
+		f := grpctest.NewBackends(t, 3)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		client, _ := f.Client(t, `{}`, in)
-		conn := <-f.Conn
-		for _, config := range []string{grpctest.Elsewhere("test_sticky"), grpctest.Elsewhere("round_robin"), grpctest.Elsewhere("least_request_experimental"), grpctest.Elsewhere("test_sticky")} {
+		conn := <-f.ResolverConn
+		for _, config := range []string{grpctest.HedgeElsewhereConfig("test_sticky"), grpctest.HedgeElsewhereConfig("round_robin"), grpctest.HedgeElsewhereConfig("least_request_experimental"), grpctest.HedgeElsewhereConfig("test_sticky")} {
 			// A child that is replaced before it is ready leaves nothing behind either.
-			for _, c := range []string{grpctest.Elsewhere("weighted_round_robin"), config} {
-				f.Found.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(c)})
+			for _, c := range []string{grpctest.HedgeElsewhereConfig("weighted_round_robin"), config} {
+				f.Resolver.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(c)})
 			}
 			for range 20 {
 				start := time.Now()
-				_, err := f.Call(t.Context(), grpctest.CallUnary(client))
+				_, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(client))
 				require.NoError(t, err)
-				assert.Equal(t, grpctest.Served, time.Since(start), config)
+				assert.Equal(t, grpctest.DefaultDelay, time.Since(start), config)
 			}
 		}
 		seen := map[int]bool{}
 		for range 10 {
-			at, err := f.Call(t.Context(), grpctest.CallUnary(client))
+			at, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(client))
 			require.NoError(t, err)
 			seen[at[0]] = true
 		}
@@ -104,7 +104,7 @@ func TestTheChildPolicyChangesWithoutAGap(t *testing.T) {
 // finds some of them, and the child policy changes, while every call is hedged.
 func TestBackendsComeAndGoUnderHedges(t *testing.T) {
 	const servers, changes = 4, 60
-	f := grpctest.MakeFleet(servers)
+	f := grpctest.NewUnstartedBackends(servers)
 	running := make([]*grpc.Server, servers)
 	start := func(n int) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,26 +121,26 @@ func TestBackendsComeAndGoUnderHedges(t *testing.T) {
 	for n := range servers {
 		start(n)
 	}
-	f.Found.InitialState(resolver.State{Addresses: slices.Clone(f.Addrs)})
+	f.Resolver.InitialState(resolver.State{Addresses: slices.Clone(f.Addrs)})
 	in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithMinDelay(0))
-	cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(f.Found), grpc.WithDefaultServiceConfig(grpctest.Elsewhere("round_robin")),
+	cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(f.Resolver), grpc.WithDefaultServiceConfig(grpctest.HedgeElsewhereConfig("round_robin")),
 		grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream()))
 	client := testpb.NewTestServiceClient(cc)
 
 	cc.Connect()
-	conn := <-f.Conn
+	conn := <-f.ResolverConn
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var answered atomic.Int64
 	for i := range 8 {
-		call := grpctest.CallUnary(client)
+		call := grpctest.UnaryCaller(client)
 		if i%2 == 1 {
-			call = grpctest.CallStream(client)
+			call = grpctest.StreamCaller(client)
 		}
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				switch _, err := f.Call(hedge.WithDelay(ctx, time.Millisecond), call); status.Code(err) {
+				switch _, err := f.RecordCall(hedge.WithDelay(ctx, time.Millisecond), call); status.Code(err) {
 				case codes.OK:
 					answered.Add(1)
 				case codes.Unavailable, codes.Canceled: // a server has stopped, or the test is over
@@ -160,10 +160,10 @@ func TestBackendsComeAndGoUnderHedges(t *testing.T) {
 			running[i%servers].GracefulStop() // the connection goes away under calls that it finishes
 			start(i % servers)
 		}
-		f.Found.UpdateState(resolver.State{Addresses: slices.Clone(f.Addrs[:1+i%servers]), ServiceConfig: conn.ParseServiceConfig(grpctest.Elsewhere(policies[i/7%len(policies)]))})
+		f.Resolver.UpdateState(resolver.State{Addresses: slices.Clone(f.Addrs[:1+i%servers]), ServiceConfig: conn.ParseServiceConfig(grpctest.HedgeElsewhereConfig(policies[i/7%len(policies)]))})
 		time.Sleep(10 * time.Millisecond)
 	}
-	f.Found.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(grpctest.Elsewhere("round_robin"))})
+	f.Resolver.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(grpctest.HedgeElsewhereConfig("round_robin"))})
 	before := answered.Load()
 	require.Eventually(t, func() bool { return answered.Load() > before+100 }, 20*time.Second, time.Millisecond)
 	cancel()

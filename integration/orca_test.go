@@ -51,7 +51,7 @@ func TestAHedgeGoesToTheServerThatReportsTheLeastLoad(t *testing.T) {
 			found.InitialState(resolver.State{Addresses: addrs})
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(100), hedge.WithMaxHedges(1))
 			client := healthpb.NewHealthClient(grpctest.Dial(t, "fleet:///", grpc.WithResolvers(found),
-				grpc.WithDefaultServiceConfig(grpctest.Elsewhere(child)), grpc.WithChainUnaryInterceptor(in.Unary())))
+				grpc.WithDefaultServiceConfig(grpctest.HedgeElsewhereConfig(child)), grpc.WithChainUnaryInterceptor(in.Unary())))
 
 			calls := 0
 			check := func(delay time.Duration) (primary, first any) {

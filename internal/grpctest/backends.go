@@ -28,39 +28,40 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// Elsewhere returns a service config in which hedge_elsewhere stands above the policy.
-func Elsewhere(child string) string {
+// HedgeElsewhereConfig returns a service config with the balancer hedge_elsewhere and the given child policy.
+func HedgeElsewhereConfig(child string) string {
 	return fmt.Sprintf(`{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{%q:{}}]}}]}`, child)
 }
 
-// Served is what a backend takes for a call at first.
-const Served = 10 * time.Millisecond
+// DefaultDelay is the initial response time of each backend.
+const DefaultDelay = 10 * time.Millisecond
 
-// A Fleet is a number of backends that note which attempts they see. It is safe for concurrent use, but for Addrs.
-type Fleet struct {
-	Network *netsim.Network // nil over loopback
-	Delays  []atomic.Int64  // of each backend, per call
-	Fails   []atomic.Uint32 // the code with which each backend ends its calls after that
-	Stops   atomic.Bool     // the first one, for 100 ms of each second
-	Refuse  atomic.Int64    // so many hedges, with UNAVAILABLE
-	Calls   atomic.Int64    // that were noted
-	Found   *manual.Resolver
-	Conn    chan resolver.ClientConn // of the client
-	Addrs   []resolver.Address
+// A Backends is a group of gRPC servers that record the attempts of each call. It is safe for concurrent use, except
+// for Addrs.
+type Backends struct {
+	Network       *netsim.Network          // nil: the servers use loopback
+	Delays        []atomic.Int64           // response time of each backend, in nanoseconds
+	Codes         []atomic.Uint32          // status code of each backend
+	FirstPauses   atomic.Bool              // backend 0 pauses for 100 ms in each second
+	RefusedHedges atomic.Int64             // number of next hedges that fail with UNAVAILABLE
+	Calls         atomic.Int64             // number of recorded calls
+	Resolver      *manual.Resolver         // resolves the target to Addrs
+	ResolverConn  chan resolver.ClientConn // gets the connection that Resolver reports to
+	Addrs         []resolver.Address
 
-	mu   sync.Mutex       // guards seen
-	seen map[string][]int // the backends of each call, by attempt number
+	mu       sync.Mutex       // guards attempts
+	attempts map[string][]int // backend number + 1 by attempt number, of each call
 }
 
-// member is the service of backend n.
-type member struct {
+// A backendService implements the service of backend n.
+type backendService struct {
 	testpb.UnimplementedTestServiceServer
-	*Fleet
+	*Backends
 	n int
 }
 
-// serve notes the attempt, and waits.
-func (m member) serve(ctx context.Context) error {
+// serveAttempt records the attempt, waits for the response time of the backend, and returns its status.
+func (m backendService) serveAttempt(ctx context.Context) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	attempt := 0
 	if v := md["grpc-previous-rpc-attempts"]; len(v) > 0 {
@@ -68,59 +69,60 @@ func (m member) serve(ctx context.Context) error {
 	}
 	if id := md["id"]; len(id) > 0 {
 		m.mu.Lock()
-		at := append(m.seen[id[0]], make([]int, 4)...)[:max(len(m.seen[id[0]]), attempt+1)]
+		at := append(m.attempts[id[0]], make([]int, 4)...)[:max(len(m.attempts[id[0]]), attempt+1)]
 		at[attempt] = m.n + 1
-		m.seen[id[0]] = at
+		m.attempts[id[0]] = at
 		m.mu.Unlock()
 	}
-	if attempt > 0 && m.Refuse.Load() > 0 {
-		m.Refuse.Add(-1)
+	if attempt > 0 && m.RefusedHedges.Load() > 0 {
+		m.RefusedHedges.Add(-1)
 		return status.Error(codes.Unavailable, "refused")
 	}
 	wait := time.Duration(m.Delays[m.n].Load())
-	if in := time.Duration(time.Now().UnixNano()) % time.Second; m.Stops.Load() && m.n == 0 && in < 100*time.Millisecond {
+	if in := time.Duration(time.Now().UnixNano()) % time.Second; m.FirstPauses.Load() && m.n == 0 && in < 100*time.Millisecond {
 		wait += 100*time.Millisecond - in
 	}
 	if err := doubles.Sleep(ctx, wait); err != nil {
 		return err
 	}
-	return status.Error(codes.Code(m.Fails[m.n].Load()), "told to")
+	return status.Error(codes.Code(m.Codes[m.n].Load()), "told to")
 }
 
-func (m member) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-	return &testpb.SimpleResponse{Hostname: fmt.Sprint(m.n)}, m.serve(ctx)
+func (m backendService) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return &testpb.SimpleResponse{Hostname: fmt.Sprint(m.n)}, m.serveAttempt(ctx)
 }
 
-func (member) EmptyCall(_ context.Context, _ *testpb.Empty) (*testpb.Empty, error) {
+func (backendService) EmptyCall(_ context.Context, _ *testpb.Empty) (*testpb.Empty, error) {
 	return new(testpb.Empty), nil
 }
 
-func (m member) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s testpb.TestService_StreamingOutputCallServer) error {
-	if err := m.serve(s.Context()); err != nil {
+func (m backendService) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s testpb.TestService_StreamingOutputCallServer) error {
+	if err := m.serveAttempt(s.Context()); err != nil {
 		return err
 	}
 	return s.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: fmt.Append(nil, m.n)}})
 }
 
-// MakeFleet returns a fleet of n backends whose servers are still to be made.
-func MakeFleet(n int) *Fleet {
-	f := &Fleet{Delays: make([]atomic.Int64, n), Fails: make([]atomic.Uint32, n), seen: make(map[string][]int), Found: manual.NewBuilderWithScheme("fleet"), Conn: make(chan resolver.ClientConn, 1)}
-	f.Found.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { f.Conn <- cc }
+// NewUnstartedBackends returns n backends without servers. The caller creates them by NewServer.
+func NewUnstartedBackends(n int) *Backends {
+	f := &Backends{Delays: make([]atomic.Int64, n), Codes: make([]atomic.Uint32, n), attempts: make(map[string][]int), Resolver: manual.NewBuilderWithScheme("fleet"), ResolverConn: make(chan resolver.ClientConn, 1)}
+	f.Resolver.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) { f.ResolverConn <- cc }
 	for i := range n {
-		f.Delays[i].Store(int64(Served))
+		f.Delays[i].Store(int64(DefaultDelay))
 	}
 	return f
 }
 
-// NewServer returns a server of backend n.
-func (f *Fleet) NewServer(n int) *grpc.Server {
+// NewServer returns a server of backend n, which does not listen yet.
+func (f *Backends) NewServer(n int) *grpc.Server {
 	s := grpc.NewServer()
-	testpb.RegisterTestServiceServer(s, member{Fleet: f, n: n})
+	testpb.RegisterTestServiceServer(s, backendService{Backends: f, n: n})
 	return s
 }
 
-// NewFleet starts n backends on an in-memory network, for testing/synctest bubbles. They are stopped when t ends.
-func NewFleet(t *testing.T, n int) *Fleet {
+// NewBackends starts n backends on an in-memory network. It must be called in a testing/synctest bubble. The backends
+// are stopped when t ends.
+func NewBackends(t *testing.T, n int) *Backends {
 	hosts := []string{"client"}
 	for i := range n {
 		hosts = append(hosts, fmt.Sprint("backend", i))
@@ -129,7 +131,7 @@ func NewFleet(t *testing.T, n int) *Fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := MakeFleet(n)
+	f := NewUnstartedBackends(n)
 	f.Network = network
 	t.Cleanup(func() {
 		synctest.Wait()
@@ -150,25 +152,26 @@ func NewFleet(t *testing.T, n int) *Fleet {
 	return f
 }
 
-// Interceptors are those of a client.
+// Interceptors have the interceptors of a client, such as a hedge.Interceptor.
 type Interceptors interface {
 	Unary() grpc.UnaryClientInterceptor
 	Stream() grpc.StreamClientInterceptor
 }
 
-// Client returns a client whose interceptors know the usual time, and its connection.
-func (f *Fleet) Client(t *testing.T, config string, in Interceptors, opts ...grpc.DialOption) (testpb.TestServiceClient, *grpc.ClientConn) {
-	f.Found.InitialState(resolver.State{Addresses: f.Addrs})
+// Client returns a client of all backends, and its connection. The client has made enough calls for the interceptors to
+// learn the latency.
+func (f *Backends) Client(t *testing.T, config string, in Interceptors, opts ...grpc.DialOption) (testpb.TestServiceClient, *grpc.ClientConn) {
+	f.Resolver.InitialState(resolver.State{Addresses: f.Addrs})
 	cc := Dial(t, "fleet:///", append([]grpc.DialOption{
-		grpc.WithResolvers(f.Found), grpc.WithDefaultServiceConfig(config),
-		f.Dialer(),
+		grpc.WithResolvers(f.Resolver), grpc.WithDefaultServiceConfig(config),
+		f.DialOption(),
 		grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream()),
 	}, opts...)...)
-	return Warm(t, cc), cc
+	return WarmUp(t, cc), cc
 }
 
-// Warm returns a client of cc whose interceptors know the usual time.
-func Warm(t *testing.T, cc *grpc.ClientConn) testpb.TestServiceClient {
+// WarmUp returns a client of cc that has made enough calls for its interceptors to learn the latency.
+func WarmUp(t *testing.T, cc *grpc.ClientConn) testpb.TestServiceClient {
 	cc.Connect()
 	time.Sleep(time.Second) // every backend is connected
 	client := testpb.NewTestServiceClient(cc)
@@ -181,37 +184,38 @@ func Warm(t *testing.T, cc *grpc.ClientConn) testpb.TestServiceClient {
 	return client
 }
 
-// To returns a connection to backend n alone.
-func (f *Fleet) To(t *testing.T, n int, opts ...grpc.DialOption) *grpc.ClientConn {
-	return Dial(t, fmt.Sprintf("passthrough:///backend%d:443", n), append([]grpc.DialOption{f.Dialer()}, opts...)...)
+// DialBackend returns a connection to backend n only.
+func (f *Backends) DialBackend(t *testing.T, n int, opts ...grpc.DialOption) *grpc.ClientConn {
+	return Dial(t, fmt.Sprintf("passthrough:///backend%d:443", n), append([]grpc.DialOption{f.DialOption()}, opts...)...)
 }
 
-// Dialer dials in the network.
-func (f *Fleet) Dialer() grpc.DialOption {
+// DialOption returns an option that dials in the in-memory network.
+func (f *Backends) DialOption() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		return f.Network.Host("client").DialContext(ctx, "tcp", addr)
 	})
 }
 
-// Call makes a call that the fleet notes, and returns where its attempts went.
-func (f *Fleet) Call(ctx context.Context, call func(context.Context) error) (backends []int, err error) {
+// RecordCall calls the function call, which makes one RPC, and returns the backends of its attempts. The element of an
+// attempt is the number of the backend plus 1; 0 means that the attempt reached no backend.
+func (f *Backends) RecordCall(ctx context.Context, call func(context.Context) error) (backends []int, err error) {
 	id := fmt.Sprint(f.Calls.Add(1))
 	err = call(metadata.AppendToOutgoingContext(ctx, "id", id))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.seen[id]), err
+	return slices.Clone(f.attempts[id]), err
 }
 
-// CallUnary returns what makes a unary call.
-func CallUnary(client testpb.TestServiceClient) func(context.Context) error {
+// UnaryCaller returns a function that makes a unary RPC.
+func UnaryCaller(client testpb.TestServiceClient) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
 		return err
 	}
 }
 
-// CallStream returns what makes a call and reads its stream to the end.
-func CallStream(client testpb.TestServiceClient) func(context.Context) error {
+// StreamCaller returns a function that opens a server stream and reads it to its end.
+func StreamCaller(client testpb.TestServiceClient) func(context.Context) error {
 	return func(ctx context.Context) error {
 		s, err := client.StreamingOutputCall(ctx, new(testpb.StreamingOutputCallRequest))
 		if err != nil {
@@ -227,26 +231,27 @@ func CallStream(client testpb.TestServiceClient) func(context.Context) error {
 	}
 }
 
-// test_sticky is a policy that picks the first of its connections, whatever is asked for. Only
-// the pick that counts StickyStrays down to 0 is another one's.
-type sticky struct{}
+// A stickyBuilder builds pickers of the load balancing policy test_sticky. They pick the first connection for every
+// call, except that the pick that decrements StickyOtherPick to 0 gets the second.
+type stickyBuilder struct{}
 
-// What test_sticky has done, and is to do.
-var StickyPicks, StickyDone, StickyStrays atomic.Int64
+// StickyPicks counts the picks of test_sticky, and StickyDone the picks that have ended. StickyOtherPick counts down to
+// the pick that gets another connection.
+var StickyPicks, StickyDone, StickyOtherPick atomic.Int64
 
 func init() {
-	balancer.Register(basebalancer.NewBalancerBuilder("test_sticky", sticky{}, basebalancer.Config{}))
+	balancer.Register(basebalancer.NewBalancerBuilder("test_sticky", stickyBuilder{}, basebalancer.Config{}))
 }
 
-func (sticky) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
-	if all := ordered(info); len(all) > 0 {
-		return picked(all)
+func (stickyBuilder) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
+	if all := sortReadyConns(info); len(all) > 0 {
+		return stickyPicker(all)
 	}
 	return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
 }
 
-// ordered returns the connections that are ready, by their addresses.
-func ordered(info basebalancer.PickerBuildInfo) (all []balancer.SubConn) {
+// sortReadyConns returns the ready connections, sorted by address.
+func sortReadyConns(info basebalancer.PickerBuildInfo) (all []balancer.SubConn) {
 	for sc := range info.ReadySCs {
 		all = append(all, sc)
 	}
@@ -256,12 +261,12 @@ func ordered(info basebalancer.PickerBuildInfo) (all []balancer.SubConn) {
 	return all
 }
 
-type picked []balancer.SubConn
+type stickyPicker []balancer.SubConn
 
-func (p picked) Pick(balancer.PickInfo) (balancer.PickResult, error) {
+func (p stickyPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	StickyPicks.Add(1)
 	sc := p[0]
-	if StickyStrays.Add(-1) == 0 {
+	if StickyOtherPick.Add(-1) == 0 {
 		sc = p[1]
 	}
 	return balancer.PickResult{SubConn: sc, Done: func(balancer.DoneInfo) { StickyDone.Add(1) }}, nil

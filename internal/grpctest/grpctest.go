@@ -1,5 +1,5 @@
-// Package grpctest serves and dials gRPC for the tests of several packages. It is apart from doubles, so that only tests of
-// gRPC carry it.
+// Package grpctest starts gRPC servers and clients for tests of several packages. It is separate from package doubles,
+// so that other tests do not depend on gRPC.
 package grpctest
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// Serve serves on loopback until the test ends, and returns the address.
+// Serve starts a server with the service impl on a loopback port, and returns its address. The server stops when the
+// test ends.
 func Serve(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOption) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,7 +31,7 @@ func Serve(t testing.TB, impl testpb.TestServiceServer, opts ...grpc.ServerOptio
 	return l.Addr().String()
 }
 
-// Dial returns a connection without encryption. It is closed when the test ends.
+// Dial returns a connection without encryption, which is closed when the test ends.
 func Dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
@@ -41,7 +42,7 @@ func Dial(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn
 	return cc
 }
 
-// Connect waits until cc is connected.
+// Connect connects cc and waits until it is ready.
 func Connect(t testing.TB, cc *grpc.ClientConn) {
 	t.Helper()
 	cc.Connect()
@@ -52,8 +53,10 @@ func Connect(t testing.TB, cc *grpc.ClientConn) {
 	}
 }
 
-// OverMemory serves and dials over a network in memory, for bubbles: there are the hosts client, detour and server.
-func OverMemory(t *testing.T, impl testpb.TestServiceServer) (network *netsim.Network, dial func(from string, opts ...grpc.DialOption) *grpc.ClientConn) {
+// ServeInMemory starts a server with the service impl on the host "server" of an in-memory network. It must be called
+// in a testing/synctest bubble. The function dial returns a connection to the server from the host "client" or
+// "detour".
+func ServeInMemory(t *testing.T, impl testpb.TestServiceServer) (network *netsim.Network, dial func(from string, opts ...grpc.DialOption) *grpc.ClientConn) {
 	t.Helper()
 	network, err := netsim.NewMemory(1, "client", "detour", "server")
 	if err != nil {

@@ -10,54 +10,56 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A Lesson is what a policy can learn from the end of a pick.
-type Lesson struct {
-	Backend int           // from 1
-	Took    time.Duration // since the pick
+// A PickEnd describes the end of a pick, as a load balancing policy sees it.
+type PickEnd struct {
+	Backend int           // number of the backend, from 1
+	Took    time.Duration // time between the pick and its end
 	Code    codes.Code
 }
 
-// Learner is what the policy test_learner picks, and has learned. It picks the backends that Plan names, from 1, then the first.
-var Learner learner
+// PickRecorder controls the load balancing policy test_recorder. The policy picks the backends that SetPicks names, and
+// afterwards the first backend.
+var PickRecorder pickRecorder
 
-type learner struct {
-	mu      sync.Mutex // guards the fields below
-	plan    []int
-	lessons []Lesson
+type pickRecorder struct {
+	mu    sync.Mutex // guards the fields below
+	picks []int
+	ends  []PickEnd
 }
 
-// Plan sets the next picks, and returns the lessons since it was called last, in their order.
-func (l *learner) Plan(backends ...int) []Lesson {
+// SetPicks sets the backends of the next picks, numbered from 1. It returns the ends of picks since the previous
+// SetPicks, in order.
+func (l *pickRecorder) SetPicks(backends ...int) []PickEnd {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lessons := l.lessons
-	l.plan, l.lessons = backends, nil
-	return lessons
+	ends := l.ends
+	l.picks, l.ends = backends, nil
+	return ends
 }
 
 func init() {
-	balancer.Register(basebalancer.NewBalancerBuilder("test_learner", &Learner, basebalancer.Config{}))
+	balancer.Register(basebalancer.NewBalancerBuilder("test_recorder", &PickRecorder, basebalancer.Config{}))
 }
 
-func (l *learner) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
-	if all := ordered(info); len(all) > 0 {
-		return learning(all)
+func (l *pickRecorder) Build(info basebalancer.PickerBuildInfo) balancer.Picker {
+	if all := sortReadyConns(info); len(all) > 0 {
+		return recorderPicker(all)
 	}
 	return basebalancer.NewErrPicker(balancer.ErrNoSubConnAvailable)
 }
 
-type learning []balancer.SubConn
+type recorderPicker []balancer.SubConn
 
-func (p learning) Pick(balancer.PickInfo) (balancer.PickResult, error) {
-	l, n, start := &Learner, 1, time.Now()
+func (p recorderPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
+	l, n, start := &PickRecorder, 1, time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.plan) > 0 {
-		n, l.plan = l.plan[0], l.plan[1:]
+	if len(l.picks) > 0 {
+		n, l.picks = l.picks[0], l.picks[1:]
 	}
 	return balancer.PickResult{SubConn: p[n-1], Done: func(d balancer.DoneInfo) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.lessons = append(l.lessons, Lesson{n, time.Since(start), status.Code(d.Err)})
+		l.ends = append(l.ends, PickEnd{n, time.Since(start), status.Code(d.Err)})
 	}}, nil
 }

@@ -34,7 +34,7 @@ var (
 
 	serveGRPC  = grpctest.Serve
 	dial       = grpctest.Dial
-	overMemory = grpctest.OverMemory
+	overMemory = grpctest.ServeInMemory
 )
 
 // TestMain fails if a test leaves a goroutine behind.

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
+func TestAuditDisablesHedgingThatIncreasesLatency(t *testing.T) {
 	fixture.CheckAuditOfHarm(t, "grpc", func(t *testing.T, s *fixture.LoadedServer, opts ...hedge.Option) (func(), func() hedge.Snapshot) {
 		i := hedge.NewInterceptor(hedge.WithOptions(opts...))
 		invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/grpctest"
 )
 
-// A reusedContext is a context whose owner uses it for something else once its call is over. It counts uses after that.
+// A reusedContext is a caller's context that the caller reuses after the call. It counts uses by the call after that.
 type reusedContext struct {
 	context.Context
 	over atomic.Bool
@@ -47,7 +47,7 @@ func (c *reusedContext) Value(key any) any {
 
 type tenantKey struct{}
 
-// useContext does all that can be done with the context of an attempt.
+// useContext calls all methods of the context of an attempt.
 func useContext(ctx context.Context) {
 	_ = ctx.Value("something else")
 	_, _ = ctx.Deadline()
@@ -56,7 +56,8 @@ func useContext(ctx context.Context) {
 	cancel()
 }
 
-// slowToEnd are interceptors that use the context of an attempt before it, and a while after a hedge has ended.
+// slowToEnd returns interceptors that use the context of an attempt before it starts, and some time after a hedge has
+// ended.
 func slowToEnd(t *testing.T) []grpc.DialOption {
 	after := func(ctx context.Context) {
 		if a, _ := hedge.AttemptFromContext(ctx); a.Number > 0 && ctx.Err() != nil {
@@ -79,7 +80,7 @@ func slowToEnd(t *testing.T) []grpc.DialOption {
 	}
 }
 
-// An endedStream calls after when a message or the end was received.
+// An endedStream calls the function after when RecvMsg has returned.
 type endedStream struct {
 	grpc.ClientStream
 	after func()
@@ -90,7 +91,7 @@ func (s *endedStream) RecvMsg(m any) error {
 	return s.ClientStream.RecvMsg(m)
 }
 
-// A contextObserver uses the contexts of events.
+// A contextObserver uses the contexts of all events.
 type contextObserver struct{ *recorder }
 
 func (o contextObserver) AttemptDone(ctx context.Context, key hedge.KeyInfo, r hedge.AttemptResult) {
@@ -103,7 +104,7 @@ func (o contextObserver) Denied(ctx context.Context, key hedge.KeyInfo, why hedg
 	o.recorder.Denied(ctx, key, why)
 }
 
-// callsToTheEnd are the calls of a service up to their end.
+// callsToTheEnd make a unary call, or open a stream and read it to its end.
 var callsToTheEnd = map[string]func(context.Context, testpb.TestServiceClient) error{
 	"unary": firstMessages["unary"],
 	"stream": func(ctx context.Context, c testpb.TestServiceClient) error {
@@ -120,8 +121,9 @@ var callsToTheEnd = map[string]func(context.Context, testpb.TestServiceClient) e
 	},
 }
 
-// TestGRPCLosersDoNotUseTheCallersContextOnceTheCallIsOver has interceptors and observers that use the contexts of losers after the call.
-func TestGRPCLosersDoNotUseTheCallersContextOnceTheCallIsOver(t *testing.T) {
+// TestInterceptorLosersDoNotUseCallerContextAfterCall has interceptors and observers that use the contexts of losers
+// after the call.
+func TestInterceptorLosersDoNotUseCallerContextAfterCall(t *testing.T) {
 	for name, plan := range map[string][]plannedAnswer{
 		"a hedge loses":                      {{after: 100 * ms}, {after: time.Hour}},
 		"the primary loses":                  {{after: time.Hour}, {after: 10 * ms}, {after: time.Hour}},
@@ -152,13 +154,13 @@ func TestGRPCLosersDoNotUseTheCallersContextOnceTheCallIsOver(t *testing.T) {
 	}
 }
 
-// TestGRPCHedgeThatIsRefusedAfterItsCallDoesNotUseTheCallersContext has a balancer that has no other backend for a hedge, and an interceptor below
-// that is slow to say so.
-func TestGRPCHedgeThatIsRefusedAfterItsCallDoesNotUseTheCallersContext(t *testing.T) {
+// TestInterceptorRefusedHedgeDoesNotUseCallerContextAfterCall has a balancer without another backend for the hedge. An
+// interceptor below reports the refusal after the call.
+func TestInterceptorRefusedHedgeDoesNotUseCallerContextAfterCall(t *testing.T) {
 	for kind, call := range calls {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, rec := grpctest.NewFleet(t, 2), new(recorder)
+				f, rec := grpctest.NewBackends(t, 2), new(recorder)
 				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithObserver(contextObserver{rec}))
 				wait := func(ctx context.Context) {
 					if a, _ := hedge.AttemptFromContext(ctx); a.Number > 0 {
@@ -168,7 +170,7 @@ func TestGRPCHedgeThatIsRefusedAfterItsCallDoesNotUseTheCallersContext(t *testin
 				parent, cancel := context.WithTimeout(hedge.WithDelay(t.Context(), 20*ms), time.Hour)
 				defer cancel()
 				ctx := &reusedContext{Context: parent}
-				client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in,
+				client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in,
 					grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 						defer wait(ctx)
 						return invoker(ctx, method, req, reply, cc, opts...)
@@ -180,7 +182,7 @@ func TestGRPCHedgeThatIsRefusedAfterItsCallDoesNotUseTheCallersContext(t *testin
 				f.Delays[0].Store(int64(100 * ms))
 				f.Delays[1].Store(int64(100 * ms))
 				rec.Take()
-				_, err := f.Call(ctx, call(client))
+				_, err := f.RecordCall(ctx, call(client))
 				ctx.over.Store(true)
 				require.NoError(t, err)
 				time.Sleep(time.Minute)

@@ -30,21 +30,22 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-// hedgingPolicy returns a service config in which every method has a hedging policy with the fields.
+// hedgingPolicy returns a service config in which all methods have a hedgingPolicy with the given fields.
 func hedgingPolicy(fields string) string {
 	return `{"methodConfig": [{"name": [{}], "hedgingPolicy": {` + fields + `}}]}`
 }
 
 const threeAt50 = `"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`
 
-// play is what one attempt does: it takes so long, and ends with a code.
+// A play describes one attempt: its duration, and its status code at the end.
 type play struct {
 	takes    time.Duration
 	code     codes.Code
 	pushback string // of its trailer; "": none
 }
 
-// played answers attempt n as the n-th play says, and notes when each began after the time that is given.
+// played returns an invoker that answers attempt n by the n-th play, and appends the start of each attempt, relative to
+// begin.
 func played(begin time.Time, began *[]time.Duration, plays ...play) *invoker {
 	var mu sync.Mutex
 	return &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
@@ -69,14 +70,14 @@ func played(begin time.Time, began *[]time.Duration, plays ...play) *invoker {
 	}}
 }
 
-// outcome is how a call went.
+// An outcome is the result of a call.
 type outcome struct {
 	began []time.Duration
 	took  time.Duration
 	text  string // the reply, or the status
 }
 
-// playCall makes a call of the method by an interceptor that has learned the usual latency.
+// playCall makes a call of the method by an interceptor that has learned the usual latency, and returns its outcome.
 func playCall(t *testing.T, method, config string, timeout time.Duration, plays []play, opts ...hedge.GRPCOption) (o outcome) {
 	opts = append(opts, hedge.WithServiceConfig(config), hedge.WithBudgetPercent(400))
 	intercept := hedge.NewUnaryClientInterceptor(opts...)
@@ -97,7 +98,7 @@ func playCall(t *testing.T, method, config string, timeout time.Duration, plays 
 	return o
 }
 
-// learn has an interceptor learn the usual latency of the method read over cc.
+// learn makes calls of the method read over cc until the interceptor has learned the usual latency.
 func learn(t *testing.T, handle *hedge.Interceptor, cc *grpc.ClientConn) {
 	usually := &invoker{answer: in(usual)}
 	for range 20 {
@@ -107,8 +108,9 @@ func learn(t *testing.T, handle *hedge.Interceptor, cc *grpc.ClientConn) {
 
 const never = time.Hour
 
-// The names are the rules of gRFC A6, and say where the promises of this package hold instead.
-func TestScriptsOfServiceConfigs(t *testing.T) {
+// TestInterceptorFollowsServiceConfig names each case after a rule of gRFC A6, or after the promise of this package
+// that applies instead.
+func TestInterceptorFollowsServiceConfig(t *testing.T) {
 	ok := func(d time.Duration) play { return play{takes: d} }
 	fails := func(d time.Duration, c codes.Code) play { return play{takes: d, code: c} }
 	pushes := func(d time.Duration, ms string) play { return play{d, codes.Unavailable, ms} }
@@ -220,8 +222,9 @@ func TestScriptsOfServiceConfigs(t *testing.T) {
 	}
 }
 
-// What stands above the config, and what it allows.
-func TestWhoSaysWhetherAMethodIsHedged(t *testing.T) {
+// TestInterceptorHedgesMethodsByPrecedence compares the service config with options and declarations that take
+// precedence.
+func TestInterceptorHedgesMethodsByPrecedence(t *testing.T) {
 	one := `{"methodConfig": [{"name": [{"service": "a.B", "method": "Write"}], "hedgingPolicy": {` + threeAt50 + `}}]}`
 	for name, test := range map[string]struct {
 		method string
@@ -245,8 +248,8 @@ func TestWhoSaysWhetherAMethodIsHedged(t *testing.T) {
 	}
 }
 
-// WithMinDelay and WithMaxDelay are about delays that are learned: a delay that is named is as it is.
-func TestBoundsOfDelaysHoldForLearnedOnes(t *testing.T) {
+// TestMinAndMaxDelayLimitOnlyLearnedDelays sets WithMinDelay and WithMaxDelay: a fixed delay is not changed.
+func TestMinAndMaxDelayLimitOnlyLearnedDelays(t *testing.T) {
 	bounds := []hedge.GRPCOption{hedge.WithMinDelay(4 * ms), hedge.WithMaxDelay(8 * ms)}
 	stalls := []play{{takes: never}, {takes: never}, {takes: 5 * ms}}
 	for name, test := range map[string]struct {
@@ -269,36 +272,37 @@ func TestBoundsOfDelaysHoldForLearnedOnes(t *testing.T) {
 	}
 }
 
-// The first config that a resolver sends is invalid: gRPC fails the calls until there is another, and ignores the program's.
-func TestAFirstConfigOfTheResolverThatIsInvalidFailsTheCalls(t *testing.T) {
+// TestInvalidFirstConfigOfResolverFailsCalls has a resolver whose first config is invalid. Until a valid one arrives,
+// gRPC fails the calls and ignores the config of the program.
+func TestInvalidFirstConfigOfResolverFailsCalls(t *testing.T) {
 	for name, text := range map[string]string{"to gRPC": "{", "to hedge": hedgingPolicy(`"maxAttempts": 1`)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := grpctest.NewFleet(t, 1)
+				f := grpctest.NewBackends(t, 1)
 				in := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)), hedge.WithBudgetPercent(400))
-				cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(in.Resolver(f.Found)), grpc.WithDefaultServiceConfig(hedgingPolicy(threeAt50)),
+				cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(in.Resolver(f.Resolver)), grpc.WithDefaultServiceConfig(hedgingPolicy(threeAt50)),
 					grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 						return f.Network.Host("client").DialContext(ctx, "tcp", addr)
 					}), grpc.WithChainUnaryInterceptor(in.Unary()))
-				f.Found.InitialState(resolver.State{})
-				f.Found.BuildCallback = func(_ resolver.Target, conn resolver.ClientConn, _ resolver.BuildOptions) {
-					f.Found.InitialState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(text)})
-					f.Conn <- conn
+				f.Resolver.InitialState(resolver.State{})
+				f.Resolver.BuildCallback = func(_ resolver.Target, conn resolver.ClientConn, _ resolver.BuildOptions) {
+					f.Resolver.InitialState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(text)})
+					f.ResolverConn <- conn
 				}
-				_, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+				_, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(testpb.NewTestServiceClient(cc)))
 				require.Equal(t, codes.Unavailable, status.Code(err))
 				assert.ErrorContains(t, err, "service config")
 				most, _ := in.Hedges(testpb.TestService_UnaryCall_FullMethodName)
 				assert.Equal(t, 2, most, "the program's is in force here, and no call is made")
 
-				conn := <-f.Conn
+				conn := <-f.ResolverConn
 				require.NoError(t, conn.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: conn.ParseServiceConfig(hedgingPolicy(threeAt50))}))
 				for range 20 {
-					_, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+					_, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(testpb.NewTestServiceClient(cc)))
 					require.NoError(t, err)
 				}
 				f.Delays[0].Store(int64(70 * ms))
-				at, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+				at, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(testpb.NewTestServiceClient(cc)))
 				require.NoError(t, err)
 				assert.Len(t, at, 2)
 			})
@@ -306,7 +310,7 @@ func TestAFirstConfigOfTheResolverThatIsInvalidFailsTheCalls(t *testing.T) {
 	}
 }
 
-func TestACallerOverridesTheServiceConfig(t *testing.T) {
+func TestCallerOverridesServiceConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := hedge.WithServiceConfig(hedgingPolicy(threeAt50))
 		for name, test := range map[string]struct {
@@ -330,7 +334,7 @@ func TestACallerOverridesTheServiceConfig(t *testing.T) {
 	})
 }
 
-func TestServiceConfigIsNoReasonToHedgeWhatIsSwitchedOff(t *testing.T) {
+func TestServiceConfigDoesNotEnableDisabledHedging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
 		learn(t, handle, nil)
@@ -341,8 +345,9 @@ func TestServiceConfigIsNoReasonToHedgeWhatIsSwitchedOff(t *testing.T) {
 	})
 }
 
-// The first ten calls, and the budget, hold for a policy as well.
-func TestAnOutageCostsTheBudgetAndNotMaxAttempts(t *testing.T) {
+// TestOutageCostsBudgetInsteadOfMaxAttempts has a hedging policy. The first ten calls and the budget limit hedges
+// nevertheless.
+func TestOutageCostsBudgetInsteadOfMaxAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		intercept := hedge.NewUnaryClientInterceptor(hedge.WithServiceConfig(hedgingPolicy(threeAt50)))
 		i := &invoker{answer: in(300 * ms)}
@@ -358,7 +363,7 @@ func TestAnOutageCostsTheBudgetAndNotMaxAttempts(t *testing.T) {
 	})
 }
 
-func TestRetryThrottlingHoldsHedgesBack(t *testing.T) {
+func TestRetryThrottlingDeniesHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := strings.TrimSuffix(hedgingPolicy(`"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`), "}") +
 			`, "retryThrottling": {"maxTokens": 10, "tokenRatio": 1}}`
@@ -384,8 +389,8 @@ func TestRetryThrottlingHoldsHedgesBack(t *testing.T) {
 	})
 }
 
-// A success of a method that is sent once counts as well.
-func TestSuccessesOfOtherMethodsCount(t *testing.T) {
+// TestRetryThrottlingCountsSuccessOfUnhedgedMethod makes successful calls of a method that is sent once.
+func TestRetryThrottlingCountsSuccessOfUnhedgedMethod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := `{"methodConfig": [{"name": [{"service": "catalog.v1.Catalog"}], "hedgingPolicy": {"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]}}],
 			"retryThrottling": {"maxTokens": 2, "tokenRatio": 1}}`
@@ -432,8 +437,8 @@ func TestUpdateServiceConfig(t *testing.T) {
 	})
 }
 
-// A snapshot says when the next call is hedged: as often as its policy has it.
-func TestASnapshotHasThePolicysHedges(t *testing.T) {
+// TestSnapshotHasDelaysOfHedgingPolicy expects one delay for each hedge that the policy allows.
+func TestSnapshotHasDelaysOfHedgingPolicy(t *testing.T) {
 	for attempts := 2; attempts <= 5; attempts++ {
 		synctest.Test(t, func(t *testing.T) {
 			handle := hedge.NewInterceptor(hedge.WithServiceConfig(hedgingPolicy(fmt.Sprintf(`"maxAttempts": %d`, attempts))), hedge.WithBudgetPercent(400))
@@ -449,7 +454,7 @@ func TestASnapshotHasThePolicysHedges(t *testing.T) {
 	}
 }
 
-// without returns the lines without a text.
+// without returns the lines that do not contain text.
 func without(lines []string, text string) (out []string) {
 	for _, l := range lines {
 		out = append(out, strings.ReplaceAll(l, text, ""))
@@ -457,7 +462,7 @@ func without(lines []string, text string) (out []string) {
 	return out
 }
 
-func TestInvalidServiceConfigsAreRefused(t *testing.T) {
+func TestInterceptorRejectsInvalidServiceConfigs(t *testing.T) {
 	const invalid = `{"methodConfig": [{"name": [{}], "hedgingPolicy": {"maxAttempts": "nonsense"}}]}`
 	const want = `hedge: service config: methodConfig[0].hedgingPolicy.maxAttempts: "nonsense" is not an integer above 1`
 	assert.PanicsWithError(t, want, func() { hedge.WithServiceConfig(invalid) })
@@ -467,7 +472,7 @@ func TestInvalidServiceConfigsAreRefused(t *testing.T) {
 	assert.Error(t, err, "of options that contradict each other")
 }
 
-// servesAs is a service that does as told.
+// A servesAs is a service whose functions a test sets.
 type servesAs struct {
 	testpb.UnimplementedTestServiceServer
 	unary  func(context.Context) error
@@ -482,7 +487,7 @@ func (s *servesAs) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, str
 	return s.stream(stream)
 }
 
-// servedAs returns a client of the service, which is connected.
+// servedAs returns a connected client of the service.
 func servedAs(t *testing.T, service *servesAs, opts ...grpc.DialOption) testpb.TestServiceClient {
 	_, dial := overMemory(t, service)
 	cc := dial("client", opts...)
@@ -490,8 +495,8 @@ func servedAs(t *testing.T, service *servesAs, opts ...grpc.DialOption) testpb.T
 	return testpb.NewTestServiceClient(cc)
 }
 
-// experiment is five calls of 300 ms each, over a client with a config in which hedgingDelay is 50 ms. It returns how many
-// requests the server sees.
+// experiment makes five calls of 300 ms each by a client with hedgingDelay 50 ms, after warm calls. It returns the
+// number of requests that the server received for them.
 func experiment(t *testing.T, warm int, opts []grpc.DialOption) (requests int) {
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -517,7 +522,8 @@ func experiment(t *testing.T, warm int, opts []grpc.DialOption) (requests int) {
 
 const experimental = `{"methodConfig": [{"name": [{"service": "grpc.testing.TestService"}], "hedgingPolicy": {"maxAttempts": 3, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]}}]}`
 
-// The day this fails, grpc-go obeys hedging policies. Then name that version in serviceconfig.NativeHedgingSince.
+// TestGRPCIgnoresWhatWeObey fails when grpc-go implements hedging policies. Then set serviceconfig.NativeHedgingSince
+// to that version.
 func TestGRPCIgnoresWhatWeObey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		assert.Equal(t, 5, experiment(t, 0, []grpc.DialOption{grpc.WithDefaultServiceConfig(experimental)}))
@@ -526,7 +532,7 @@ func TestGRPCIgnoresWhatWeObey(t *testing.T) {
 	})
 }
 
-func TestDialOptionsObeyWhatGRPCIgnores(t *testing.T) {
+func TestDialOptionsApplyHedgingPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts, err := hedge.DialOptions(experimental)
 		require.NoError(t, err)
@@ -540,7 +546,7 @@ func TestDialOptionsObeyWhatGRPCIgnores(t *testing.T) {
 	})
 }
 
-func TestHedgesAreLeftToAGRPCThatSendsThem(t *testing.T) {
+func TestInterceptorLeavesHedgesToNativeHedging(t *testing.T) {
 	assert.False(t, serviceconfig.HasNativeHedging("1.90.0"), "no version does yet")
 	defer func() { serviceconfig.NativeHedgingSince = "" }()
 	serviceconfig.NativeHedgingSince = "1.90.0"
@@ -555,7 +561,7 @@ func TestHedgesAreLeftToAGRPCThatSendsThem(t *testing.T) {
 	assert.Equal(t, "gRPC hedges it, by methodConfig[0].hedgingPolicy", why)
 }
 
-func TestStreamsObeyServiceConfigs(t *testing.T) {
+func TestStreamsFollowServiceConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, test := range []struct {
 			name  string
@@ -617,8 +623,8 @@ func TestStreamsObeyServiceConfigs(t *testing.T) {
 	})
 }
 
-// A hedge's status may end a call though its stream was never opened.
-func TestStreamThatCouldNotBeOpenedCanBeTheCall(t *testing.T) {
+// TestUnopenedStreamOfHedgeCanEndCall has a hedge whose stream cannot be opened. Its status ends the call.
+func TestUnopenedStreamOfHedgeCanEndCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts, err := hedge.DialOptions(experimental, hedge.WithBudgetPercent(400), hedge.WithAnswerCodes(codes.Internal))
 		require.NoError(t, err)
@@ -657,8 +663,9 @@ func TestStreamThatCouldNotBeOpenedCanBeTheCall(t *testing.T) {
 	})
 }
 
-// A failure in hand is not held for a hedge that would not be sent.
-func TestAPushBackHoldsNoFailureForNothing(t *testing.T) {
+// TestPushbackDoesNotDelayFailureWithoutHedge has a failed primary and a hedge that would not be sent: the failure is
+// returned at once.
+func TestPushbackDoesNotDelayFailureWithoutHedge(t *testing.T) {
 	one := hedgingPolicy(threeAt50)
 	pushed := play{5 * ms, codes.Unavailable, "900"}
 	for name, test := range map[string]struct {
@@ -696,8 +703,8 @@ func TestAPushBackHoldsNoFailureForNothing(t *testing.T) {
 	})
 }
 
-// A caller who receives late has a call that began earlier than its race.
-func TestLateStreamsSendNoMoreThanMaxAttempts(t *testing.T) {
+// TestStreamReadLateSendsAtMostMaxAttempts calls RecvMsg long after the request was sent.
+func TestStreamReadLateSendsAtMostMaxAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts, err := hedge.DialOptions(hedgingPolicy(`"maxAttempts": 2, "hedgingDelay": "0.05s", "nonFatalStatusCodes": ["UNAVAILABLE"]`), hedge.WithBudgetPercent(400))
 		require.NoError(t, err)
@@ -741,15 +748,15 @@ func TestLateStreamsSendNoMoreThanMaxAttempts(t *testing.T) {
 	})
 }
 
-func TestAResolversConfigIsObeyed(t *testing.T) {
+func TestInterceptorFollowsConfigOfResolver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := fixture.NewJournal()
 		handle := hedge.NewInterceptor(hedge.WithDeclaredMethods(), hedge.WithBudgetPercent(400), hedge.WithLogger(slog.New(j)))
-		f := grpctest.NewFleet(t, 1)
-		cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(handle.Resolver(f.Found)), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		f := grpctest.NewBackends(t, 1)
+		cc := grpctest.Dial(t, "fleet:///", grpc.WithResolvers(handle.Resolver(f.Resolver)), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			return f.Network.Host("client").DialContext(ctx, "tcp", addr)
 		}))
-		f.Found.InitialState(resolver.State{Addresses: f.Addrs})
+		f.Resolver.InitialState(resolver.State{Addresses: f.Addrs})
 		grpctest.Connect(t, cc)
 		sent := func() int {
 			i := &invoker{answer: in(300 * ms)}
@@ -758,7 +765,7 @@ func TestAResolversConfigIsObeyed(t *testing.T) {
 		}
 		assert.Equal(t, 1, sent())
 		update := func(text string) error {
-			return f.Found.CC().UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: f.Found.CC().ParseServiceConfig(text)})
+			return f.Resolver.CC().UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: f.Resolver.CC().ParseServiceConfig(text)})
 		}
 		require.NoError(t, update(hedgingPolicy(threeAt50)))
 		learn(t, handle, cc)
@@ -771,7 +778,7 @@ func TestAResolversConfigIsObeyed(t *testing.T) {
 		require.Len(t, lines, 1)
 		assert.Contains(t, lines[0], `WARN "service config refused"`)
 		assert.Contains(t, lines[0], "hedgingPolicy.maxAttempts: 0 is not an integer above 1")
-		require.NoError(t, f.Found.CC().UpdateState(resolver.State{Addresses: f.Addrs}))
+		require.NoError(t, f.Resolver.CC().UpdateState(resolver.State{Addresses: f.Addrs}))
 		assert.Equal(t, 3, sent(), "as in gRPC, no config leaves the last one in force")
 		require.NoError(t, update("{}"))
 		assert.Equal(t, 1, sent())

@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// checkConflict checks the error of a constructor, and that another constructor panics with the same error. No error is wanted if want is empty.
+// checkConflict checks the error of withError, and that withoutError panics with the same error. An empty want means no
+// error.
 func checkConflict(t *testing.T, want string, withError func() error, withoutError func()) {
 	t.Helper()
 	if err := withError(); want == "" {
@@ -30,7 +31,7 @@ func checkConflict(t *testing.T, want string, withError func() error, withoutErr
 	}
 }
 
-func TestHTTPConstructorsRefuseContradictions(t *testing.T) {
+func TestHTTPConstructorsRejectContradictoryOptions(t *testing.T) {
 	never := func(*http.Response) bool { return false }
 	base := doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, nil })
 	for want, test := range map[string]struct {
@@ -73,7 +74,7 @@ func TestHTTPConstructorsRefuseContradictions(t *testing.T) {
 	}
 }
 
-func TestGRPCConstructorsRefuseContradictions(t *testing.T) {
+func TestGRPCConstructorsRejectContradictoryOptions(t *testing.T) {
 	conn, err := grpc.NewClient("passthrough:///a", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -95,7 +96,7 @@ func TestGRPCConstructorsRefuseContradictions(t *testing.T) {
 	}
 }
 
-func TestHedgerConstructorsRefuseContradictions(t *testing.T) {
+func TestHedgerConstructorsRejectContradictoryOptions(t *testing.T) {
 	for want, opts := range map[string][]hedge.FuncOption{
 		`hedge: WithBudgetPercent(0) has no effect beside WithBudget(NewBudget(1, 1)): remove one of them`: {
 			hedge.WithBudget(hedge.NewBudget(1, 1)), hedge.WithBudgetPercent(0)},
@@ -108,14 +109,15 @@ func TestHedgerConstructorsRefuseContradictions(t *testing.T) {
 	}
 }
 
-func TestRoutePanicsIfItIsOffAndHedgeable(t *testing.T) {
+func TestRoutePanicsIfOffAndHedgeable(t *testing.T) {
 	assert.PanicsWithError(t, `hedge: WithRoute("/a"): Hedgeable true has no effect beside Off true`, func() {
 		hedge.WithRoute("/a", hedge.Policy{Off: true, Hedgeable: true})
 	})
 }
 
-// TestEnvironmentContradictsNoOption: HEDGE_MODE overrides the options of a program that an operator cannot change.
-func TestEnvironmentContradictsNoOption(t *testing.T) {
+// TestEnvironmentOverridesOptionsWithoutContradiction sets HEDGE_MODE, by which an operator overrides the options of a
+// program.
+func TestEnvironmentOverridesOptionsWithoutContradiction(t *testing.T) {
 	key := hedge.WithKeyFunc(func(context.Context, string, string) string { return "" })
 	for mode, opt := range map[string]hedge.Option{"shadow": hedge.WithAudit(), "audit": hedge.WithShadow()} {
 		t.Setenv("HEDGE_MODE", mode)

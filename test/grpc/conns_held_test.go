@@ -25,7 +25,7 @@ import (
 
 const hedgingAfter20ms = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`
 
-func TestAConnectionThatIsClosedInUseEndsNoCall(t *testing.T) {
+func TestHedgeConnClosedDuringCallDoesNotEndCall(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for _, opts := range [][]hedge.GRPCOption{
 			{hedge.WithMethods("/*"), hedge.WithMaxHedges(1)},
@@ -36,35 +36,35 @@ func TestAConnectionThatIsClosedInUseEndsNoCall(t *testing.T) {
 			client := atHome(t, f, in)
 			delay(f, time.Second)
 			time.AfterFunc(500*ms, func() { _ = conns[0].Conn.Close() })
-			at, err := f.Call(soon(t), call(client))
+			at, err := f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 			assert.Equal(t, []int{1, 2}, at)
-			at, err = f.Call(soon(t), call(client))
+			at, err = f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 			assert.Equal(t, []int{1}, at)
 		}
 	})
 }
 
-// Exactly one hedge in ten that is due is paid for, as long as all are due.
-func TestAConnectionComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
+// TestHedgeConnIsRestoredAtAnyBudget has a budget that pays for exactly one in ten hedges that are due.
+func TestHedgeConnIsRestoredAtAnyBudget(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for _, percent := range []float64{3, 5, 10, 20} {
 			f, conns := abroad(t, 0, 0)
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(percent), hedge.WithHedgeConns(home, conns...))
 			client := atHome(t, f, in)
 			f.Delays[0].Store(int64(40 * ms))
-			f.Fails[1].Store(uint32(codes.Unavailable))
+			f.Codes[1].Store(uint32(codes.Unavailable))
 			for range 500 {
-				_, err := f.Call(soon(t), call(client))
+				_, err := f.RecordCall(soon(t), call(client))
 				require.NoError(t, err)
 			}
 			at, _ := endpointOf(in, "passthrough:///backend1:443")
 			require.True(t, at.Ejected)
 			before := at.Hedges
-			f.Fails[1].Store(0)
+			f.Codes[1].Store(0)
 			for range 1000 {
-				_, err := f.Call(soon(t), call(client))
+				_, err := f.RecordCall(soon(t), call(client))
 				require.NoError(t, err)
 			}
 			at, _ = endpointOf(in, "passthrough:///backend1:443")
@@ -73,7 +73,7 @@ func TestAConnectionComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
 	})
 }
 
-// endpointOf returns the endpoint of that name of the key that has hedged the most.
+// endpointOf returns the endpoint with the given name of the latency key with the most hedges.
 func endpointOf(in *hedge.Interceptor, name string) (found hedge.EndpointSnapshot, ok bool) {
 	for _, k := range in.Snapshot().Keys {
 		for _, p := range k.Endpoints {
@@ -85,7 +85,7 @@ func endpointOf(in *hedge.Interceptor, name string) (found hedge.EndpointSnapsho
 	return found, ok
 }
 
-func TestPushBackHoldsBackTheHedgesOfACallToItsTargetAlone(t *testing.T) {
+func TestPushbackStopsHedgesOfCallToItsTargetOnly(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
 		sameTarget := grpctest.Dial(t, home[0], grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -103,19 +103,19 @@ func TestPushBackHoldsBackTheHedgesOfACallToItsTargetAlone(t *testing.T) {
 		} {
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, c.conns...))
 			delay(f, 10*ms)
-			f.Fails[1].Store(0)
+			f.Codes[1].Store(0)
 			client := atHome(t, f, in)
 			delay(f, time.Second)
 			f.Delays[1].Store(0)
-			f.Fails[1].Store(uint32(codes.ResourceExhausted))
-			at, err := f.Call(soon(t), call(client))
+			f.Codes[1].Store(uint32(codes.ResourceExhausted))
+			at, err := f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 			assert.Equal(t, c.want, at, c.why)
 		}
 	})
 }
 
-func TestRetryThrottlingIsThatOfTheCallsTarget(t *testing.T) {
+func TestRetryThrottlingAppliesToTargetOfCall(t *testing.T) {
 	const config = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s","nonFatalStatusCodes":["UNAVAILABLE"]}}],
 		"retryThrottling":{"maxTokens":10,"tokenRatio":0.001}}`
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
@@ -124,24 +124,24 @@ func TestRetryThrottlingIsThatOfTheCallsTarget(t *testing.T) {
 		client := atHome(t, f, in)
 		hedges := func(n int) (sent int) {
 			for range n {
-				at, _ := f.Call(t.Context(), call(client))
+				at, _ := f.RecordCall(t.Context(), call(client))
 				sent += len(at) - 1
 			}
 			return sent
 		}
 		f.Delays[0].Store(int64(50 * ms))
-		f.Fails[1].Store(uint32(codes.Unavailable))
+		f.Codes[1].Store(uint32(codes.Unavailable))
 		hedges(20)
-		f.Fails[1].Store(0)
+		f.Codes[1].Store(0)
 		hedges(20) // one of them brings the connection back
 		assert.Equal(t, 20, hedges(20), "the failures of another target are none of the call's")
 		f.Delays[0].Store(0)
-		f.Fails[0].Store(uint32(codes.Unavailable))
+		f.Codes[0].Store(uint32(codes.Unavailable))
 		assert.Equal(t, 20, hedges(20), "and its failures hold back no hedges to another one")
 	})
 }
 
-// bearer is a credential of a call.
+// A bearer is a call credential.
 type bearer struct{}
 
 func (bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -150,7 +150,7 @@ func (bearer) GetRequestMetadata(context.Context, ...string) (map[string]string,
 
 func (bearer) RequireTransportSecurity() bool { return false }
 
-func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T) {
+func TestCallCredentialsAreSentToNamedTargetsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := abroad(t, 0)
 		for _, c := range []struct {
@@ -167,7 +167,7 @@ func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T
 				mu.Unlock()
 				return invoke(ctx, method, req, reply, cc, opts...)
 			}
-			other := f.To(t, 1, grpc.WithChainUnaryInterceptor(spy))
+			other := f.DialBackend(t, 1, grpc.WithChainUnaryInterceptor(spy))
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(c.named, hedge.HedgeConn{Conn: other}))
 			client := atHome(t, f, in, grpc.WithChainUnaryInterceptor(spy))
 			delay(f, time.Second)
@@ -184,8 +184,9 @@ func TestCredentialsOfACallGoToTheTargetsThatWereNamedAndToNoOthers(t *testing.T
 	})
 }
 
-// An observer that panics, or ends the goroutine, loses no hedge in flight.
-func TestObserversOfConnectionsThatPanicOrExitLoseNothing(t *testing.T) {
+// TestPanicOfEndpointObserverKeepsHedgesInFlight has an observer of endpoint events that panics or calls
+// runtime.Goexit.
+func TestPanicOfEndpointObserverKeepsHedgesInFlight(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for name, end := range map[string]func(){"panic": func() { panic("observer") }, "exit": runtime.Goexit} {
 			for kind, calls := range map[hedge.EndpointKind]int{hedge.EndpointHedged: 1010, hedge.EndpointFailed: 50, hedge.EndpointEjected: 50} {
@@ -194,12 +195,12 @@ func TestObserversOfConnectionsThatPanicOrExitLoseNothing(t *testing.T) {
 					hedge.WithObserver(&ending{kind: kind, end: end}))
 				client := atHome(t, f, in)
 				f.Delays[0].Store(int64(time.Second))
-				f.Fails[1].Store(uint32(codes.Unavailable))
+				f.Codes[1].Store(uint32(codes.Unavailable))
 				for range calls { // as many hedges may be in flight as 1000
 					done := make(chan error, 1)
 					go func() {
 						defer close(done)
-						_, err := f.Call(soon(t), call(client))
+						_, err := f.RecordCall(soon(t), call(client))
 						done <- err
 					}()
 					if err, ended := <-done; ended { // or the caller's goroutine has
@@ -215,7 +216,7 @@ func TestObserversOfConnectionsThatPanicOrExitLoseNothing(t *testing.T) {
 	})
 }
 
-// ending ends what tells it of something that happens at an endpoint.
+// An ending is an observer that ends the goroutine that reports an endpoint event.
 type ending struct {
 	hedge.NopObserver
 	kind hedge.EndpointKind

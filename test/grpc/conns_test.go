@@ -24,32 +24,32 @@ import (
 	"github.com/gohedge/hedge/internal/grpctest"
 )
 
-// home is the target of the first backend of a fleet.
+// home is the target of the first backend.
 var home = []string{"passthrough:///backend0:443"}
 
-// atHome returns a client of the first backend of f, whose interceptors know the usual time.
-func atHome(t *testing.T, f *grpctest.Fleet, in grpctest.Interceptors, opts ...grpc.DialOption) testpb.TestServiceClient {
+// atHome returns a client of the first backend of f whose interceptors have learned the latency.
+func atHome(t *testing.T, f *grpctest.Backends, in grpctest.Interceptors, opts ...grpc.DialOption) testpb.TestServiceClient {
 	chained := []grpc.DialOption{grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream())}
-	return grpctest.Warm(t, f.To(t, 0, append(chained, opts...)...))
+	return grpctest.WarmUp(t, f.DialBackend(t, 0, append(chained, opts...)...))
 }
 
-// abroad returns a fleet, and connections to all backends but the first, which cost that much.
-func abroad(t *testing.T, costs ...int) (f *grpctest.Fleet, conns []hedge.HedgeConn) {
-	f = grpctest.NewFleet(t, 1+len(costs))
+// abroad returns backends, and connections with the given costs to all backends except the first.
+func abroad(t *testing.T, costs ...int) (f *grpctest.Backends, conns []hedge.HedgeConn) {
+	f = grpctest.NewBackends(t, 1+len(costs))
 	for i, cost := range costs {
-		conns = append(conns, hedge.HedgeConn{Conn: f.To(t, i+1), Cost: cost})
+		conns = append(conns, hedge.HedgeConn{Conn: f.DialBackend(t, i+1), Cost: cost})
 	}
 	return f, conns
 }
 
-// delay has every backend of f take so long.
-func delay(f *grpctest.Fleet, d time.Duration) {
+// delay sets the response time of all backends of f.
+func delay(f *grpctest.Backends, d time.Duration) {
 	for i := range f.Delays {
 		f.Delays[i].Store(int64(d))
 	}
 }
 
-// both runs f in a bubble for unary calls and for streams.
+// both runs f for unary calls and for streams, each in a bubble.
 func both(t *testing.T, f func(*testing.T, func(testpb.TestServiceClient) func(context.Context) error)) {
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -58,41 +58,41 @@ func both(t *testing.T, f func(*testing.T, func(testpb.TestServiceClient) func(c
 	}
 }
 
-// soon has a call hedged after 20 ms.
+// soon returns a context whose call is hedged after 20 ms.
 func soon(t *testing.T) context.Context { return hedge.WithDelay(t.Context(), 20*ms) }
 
-func TestHedgesGoOverTheConnectionsInTheirOrder(t *testing.T) {
+func TestHedgesUseConnsInOrder(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(4), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
 		client := atHome(t, f, in)
 		delay(f, time.Second)
 		for range 10 {
-			at, err := f.Call(soon(t), call(client))
+			at, err := f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 			assert.Equal(t, []int{1, 2, 3, 2, 3}, at, "where it has been only if it has been to all")
 		}
 		f.Delays[2].Store(0)
 		start := time.Now()
-		at, err := f.Call(soon(t), call(client))
+		at, err := f.RecordCall(soon(t), call(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2, 3}, at)
 		assert.Equal(t, 40*ms, time.Since(start), "a hedge wins over any connection")
 	})
 }
 
-func TestAConnectionThatIsNotReadyIsPassedOver(t *testing.T) {
+func TestHedgeSkipsConnThatIsNotReady(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for _, others := range []bool{true, false} {
 			f, conns := abroad(t, 0, 0)
-			conns[0].Conn = f.To(t, 7) // there is none
+			conns[0].Conn = f.DialBackend(t, 7) // there is none
 			if !others {
 				conns = conns[:1]
 			}
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
 			client := atHome(t, f, in)
 			delay(f, time.Second)
-			at, err := f.Call(soon(t), call(client))
+			at, err := f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 			if others {
 				assert.Equal(t, []int{1, 3}, at)
@@ -105,7 +105,7 @@ func TestAConnectionThatIsNotReadyIsPassedOver(t *testing.T) {
 	})
 }
 
-func TestAllConnectionsAreWokenBeforeTheyAreNeeded(t *testing.T) {
+func TestInterceptorConnectsIdleHedgeConns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, conns := abroad(t, 0, 0, 0)
 		state := func() (all []string) {
@@ -121,17 +121,17 @@ func TestAllConnectionsAreWokenBeforeTheyAreNeeded(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Equal(t, slices.Repeat([]string{"IDLE"}, 3), state())
 		delay(f, time.Second)
-		at, err := f.Call(soon(t), grpctest.CallUnary(client))
+		at, err := f.RecordCall(soon(t), grpctest.UnaryCaller(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1}, at, "no hedge waits for them")
 		assert.Equal(t, slices.Repeat([]string{connectivity.Ready.String()}, 3), state())
-		at, err = f.Call(soon(t), grpctest.CallUnary(client))
+		at, err = f.RecordCall(soon(t), grpctest.UnaryCaller(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2}, at)
 	})
 }
 
-func TestAConnectionThatFailsIsPassedOverAndTriedAgain(t *testing.T) {
+func TestHedgeSkipsFailingConnUntilRestored(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
@@ -140,59 +140,59 @@ func TestAConnectionThatFailsIsPassedOverAndTriedAgain(t *testing.T) {
 		hedged := func(n int) (to map[int]int) {
 			to = make(map[int]int)
 			for range n {
-				at, err := f.Call(soon(t), call(client))
+				at, err := f.RecordCall(soon(t), call(client))
 				require.NoError(t, err, "the primary answers")
 				require.Len(t, at, 2)
 				to[at[1]]++
 			}
 			return to
 		}
-		f.Fails[1].Store(uint32(codes.NotFound))
+		f.Codes[1].Store(uint32(codes.NotFound))
 		assert.Equal(t, map[int]int{2: 20}, hedged(20), "that is an answer")
-		f.Fails[1].Store(uint32(codes.Unavailable))
+		f.Codes[1].Store(uint32(codes.Unavailable))
 		assert.Equal(t, map[int]int{2: 6}, hedged(6))
 		assert.Equal(t, map[int]int{3: 90, 2: 10}, hedged(100))
-		f.Fails[2].Store(uint32(codes.Internal))
+		f.Codes[2].Store(uint32(codes.Internal))
 		for range 10 {
-			_, err := f.Call(soon(t), call(client))
+			_, err := f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 		}
 		before := denied(in, hedge.DeniedNotReady)
 		for range 100 { // both fail, and the primary does not
-			_, err := f.Call(soon(t), call(client))
+			_, err := f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 		}
 		assert.EqualValues(t, 90, denied(in, hedge.DeniedNotReady)-before, "one in ten is sent")
-		f.Fails[2].Store(0)
+		f.Codes[2].Store(0)
 		for range 20 { // one of two tries is for it
-			_, err := f.Call(soon(t), call(client))
+			_, err := f.RecordCall(soon(t), call(client))
 			require.NoError(t, err)
 		}
 		assert.Equal(t, map[int]int{3: 18, 2: 2}, hedged(20), "one success is enough: no call goes there first")
-		f.Fails[1].Store(0)
+		f.Codes[1].Store(0)
 		hedged(10)
 		assert.Equal(t, map[int]int{2: 20}, hedged(20))
 	})
 }
 
-func TestIfPrimariesFailAsOftenHedgesAreSentAllTheSame(t *testing.T) {
+func TestHedgesAreSentOverEjectedConnIfPrimariesFailToo(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
 		client := atHome(t, f, in)
 		delay(f, time.Second)
-		for i := range f.Fails {
-			f.Fails[i].Store(uint32(codes.Unavailable))
+		for i := range f.Codes {
+			f.Codes[i].Store(uint32(codes.Unavailable))
 		}
 		for range 20 {
-			at, err := f.Call(soon(t), call(client))
+			at, err := f.RecordCall(soon(t), call(client))
 			require.Equal(t, codes.Unavailable, status.Code(err))
 			assert.Len(t, at, 2)
 		}
 	})
 }
 
-func TestLosersAndTheCallersDeadlineAreNoFailuresOfAConnection(t *testing.T) {
+func TestLosersAndCallerDeadlinesDoNotEjectConn(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
@@ -201,13 +201,13 @@ func TestLosersAndTheCallersDeadlineAreNoFailuresOfAConnection(t *testing.T) {
 			f.Delays[0].Store(int64(50 * ms))
 			f.Delays[1].Store(int64(time.Hour))
 			for range 10 {
-				_, err := f.Call(soon(t), call(client))
+				_, err := f.RecordCall(soon(t), call(client))
 				require.NoError(t, err)
 			}
 			f.Delays[0].Store(int64(time.Hour))
 			for range 10 {
 				ctx, cancel := context.WithTimeout(soon(t), 100*ms)
-				_, err := f.Call(ctx, call(client))
+				_, err := f.RecordCall(ctx, call(client))
 				cancel()
 				require.Equal(t, codes.DeadlineExceeded, status.Code(err))
 			}
@@ -228,7 +228,7 @@ func TestLosersAndTheCallersDeadlineAreNoFailuresOfAConnection(t *testing.T) {
 	})
 }
 
-func TestCostsOfConnectionsDivideTheBudget(t *testing.T) {
+func TestConnCostIsPaidFromBudget(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		hedges := make(map[int]int)
 		for _, cost := range []int{1, 5} {
@@ -237,7 +237,7 @@ func TestCostsOfConnectionsDivideTheBudget(t *testing.T) {
 			client := atHome(t, f, in)
 			f.Delays[0].Store(int64(40 * ms))
 			for range 3000 {
-				at, err := f.Call(soon(t), call(client))
+				at, err := f.RecordCall(soon(t), call(client))
 				require.NoError(t, err)
 				hedges[cost] += len(at) - 1
 			}
@@ -248,16 +248,16 @@ func TestCostsOfConnectionsDivideTheBudget(t *testing.T) {
 	})
 }
 
-func TestBrakesOfATargetDoNotHoldBackHedgesToAnotherOne(t *testing.T) {
+func TestBrakesOfTargetDoNotDenyHedgesToOtherTarget(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
-		for name, brake := range map[hedge.Reason]func(*grpctest.Fleet){
-			hedge.DeniedPaused: func(f *grpctest.Fleet) { f.Fails[0].Store(uint32(codes.ResourceExhausted)) },
-			hedge.DeniedSlow:   func(f *grpctest.Fleet) { f.Delays[0].Store(int64(15 * ms)) },
+		for name, brake := range map[hedge.Reason]func(*grpctest.Backends){
+			hedge.DeniedPaused: func(f *grpctest.Backends) { f.Codes[0].Store(uint32(codes.ResourceExhausted)) },
+			hedge.DeniedSlow:   func(f *grpctest.Backends) { f.Delays[0].Store(int64(15 * ms)) },
 		} {
 			for _, same := range []bool{true, false} {
 				f, conns := abroad(t, 0)
 				if same {
-					conns[0].Conn = f.To(t, 0)
+					conns[0].Conn = f.DialBackend(t, 0)
 				}
 				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
 				client := atHome(t, f, in)
@@ -268,10 +268,10 @@ func TestBrakesOfATargetDoNotHoldBackHedgesToAnotherOne(t *testing.T) {
 				for range 40 {
 					_ = call(client)(t.Context())
 				}
-				f.Fails[0].Store(0)
+				f.Codes[0].Store(0)
 				f.Delays[0].Store(int64(time.Second))
 				before := denied(in, name)
-				at, err := f.Call(soon(t), call(client))
+				at, err := f.RecordCall(soon(t), call(client))
 				require.NoError(t, err)
 				assert.EqualValues(t, same, denied(in, name)-before == 1, "%s %v", name, same)
 				assert.Equal(t, same, len(at) == 1)
@@ -280,15 +280,15 @@ func TestBrakesOfATargetDoNotHoldBackHedgesToAnotherOne(t *testing.T) {
 	})
 }
 
-func TestPushBackOfAnotherTargetHoldsBackNothing(t *testing.T) {
+func TestPushbackOfOtherTargetDoesNotPauseHedging(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
 		client := atHome(t, f, in)
 		delay(f, time.Second)
 		f.Delays[1].Store(0)
-		f.Fails[1].Store(uint32(codes.ResourceExhausted))
-		at, err := f.Call(soon(t), call(client))
+		f.Codes[1].Store(uint32(codes.ResourceExhausted))
+		at, err := f.RecordCall(soon(t), call(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2, 3}, at, "its call goes on over the next one")
 		for _, k := range in.Snapshot().Keys {
@@ -297,7 +297,7 @@ func TestPushBackOfAnotherTargetHoldsBackNothing(t *testing.T) {
 	})
 }
 
-func TestCallsOfOtherTargetsThanThoseOfTheConnectionsAreSentOnce(t *testing.T) {
+func TestCallsToOtherTargetsThanHedgeConnsAreNotHedged(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0, 0)
 		third := conns[2].Conn
@@ -310,11 +310,11 @@ func TestCallsOfOtherTargetsThanThoseOfTheConnectionsAreSentOnce(t *testing.T) {
 			want   []int
 		}{
 			"that of the fleet":       {client, []int{1}},
-			"that of none of them":    {testpb.NewTestServiceClient(f.To(t, 3, chained...)), []int{4}},
-			"that of the second":      {testpb.NewTestServiceClient(f.To(t, 2, chained...)), []int{3, 2, 3}},
-			"that of the first again": {testpb.NewTestServiceClient(f.To(t, 1, chained...)), []int{2, 2, 3}},
+			"that of none of them":    {testpb.NewTestServiceClient(f.DialBackend(t, 3, chained...)), []int{4}},
+			"that of the second":      {testpb.NewTestServiceClient(f.DialBackend(t, 2, chained...)), []int{3, 2, 3}},
+			"that of the first again": {testpb.NewTestServiceClient(f.DialBackend(t, 1, chained...)), []int{2, 2, 3}},
 		} {
-			at, err := f.Call(soon(t), call(c.client))
+			at, err := f.RecordCall(soon(t), call(c.client))
 			require.NoError(t, err)
 			assert.Equal(t, c.want, at, name)
 		}
@@ -322,12 +322,13 @@ func TestCallsOfOtherTargetsThanThoseOfTheConnectionsAreSentOnce(t *testing.T) {
 	})
 }
 
-// A call that is made over one of the connections goes over the others first.
-func TestACallOverOneOfTheConnectionsHasItLast(t *testing.T) {
+// TestHedgeUsesConnOfCallLast makes a call over one of the connections for hedges. Its hedges use the other connections
+// first.
+func TestHedgeUsesConnOfCallLast(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
 		var in *hedge.Interceptor
-		own := f.To(t, 1, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		own := f.DialBackend(t, 1, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return in.Unary()(ctx, method, req, reply, cc, invoke, opts...)
 		}), grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			return in.Stream()(ctx, desc, cc, method, streamer, opts...)
@@ -336,20 +337,20 @@ func TestACallOverOneOfTheConnectionsHasItLast(t *testing.T) {
 		in = hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(nil, conns...))
 		synctest.Wait()
 		delay(f, time.Second)
-		at, err := f.Call(soon(t), call(testpb.NewTestServiceClient(own)))
+		at, err := f.RecordCall(soon(t), call(testpb.NewTestServiceClient(own)))
 		require.NoError(t, err)
 		assert.Equal(t, []int{2, 3, 2}, at)
 	})
 }
 
-func TestNestedInterceptorsHedgeOverTheConnectionsOnce(t *testing.T) {
+func TestNestedInterceptorsHedgeOverConnsOnce(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
 		opts := []hedge.GRPCOption{hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...)}
 		inner := hedge.NewInterceptor(opts...)
 		client := atHome(t, f, hedge.NewInterceptor(opts...), grpc.WithChainUnaryInterceptor(inner.Unary()), grpc.WithChainStreamInterceptor(inner.Stream()))
 		delay(f, time.Second)
-		at, err := f.Call(soon(t), call(client))
+		at, err := f.RecordCall(soon(t), call(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2, 3}, at)
 		for _, k := range inner.Snapshot().Keys {
@@ -358,20 +359,20 @@ func TestNestedInterceptorsHedgeOverTheConnectionsOnce(t *testing.T) {
 	})
 }
 
-func TestAHedgeThatHedgeElsewhereRefusesGivesAllItsTokensBack(t *testing.T) {
+func TestHedgeRefusedByBalancerReturnsItsTokens(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
-		f := grpctest.NewFleet(t, 2)
-		sticky := grpc.WithDefaultServiceConfig(grpctest.Elsewhere("test_sticky")) // it picks the primary's backend
-		found := manual.NewBuilderWithScheme("fleet")                              // a resolver is for one connection
+		f := grpctest.NewBackends(t, 2)
+		sticky := grpc.WithDefaultServiceConfig(grpctest.HedgeElsewhereConfig("test_sticky")) // it picks the primary's backend
+		found := manual.NewBuilderWithScheme("fleet")                                         // a resolver is for one connection
 		found.InitialState(resolver.State{Addresses: f.Addrs})
-		conn := grpctest.Dial(t, "fleet:///", f.Dialer(), sticky, grpc.WithResolvers(found))
+		conn := grpctest.Dial(t, "fleet:///", f.DialOption(), sticky, grpc.WithResolvers(found))
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithHedgeConns(nil, hedge.HedgeConn{Conn: conn, Cost: 4}))
-		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in)
-		_, err := f.Call(t.Context(), call(client))
+		client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in)
+		_, err := f.RecordCall(t.Context(), call(client))
 		require.NoError(t, err)
 		f.Delays[0].Store(int64(time.Second))
 		before := in.Snapshot().Keys
-		at, err := f.Call(soon(t), call(client))
+		at, err := f.RecordCall(soon(t), call(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1}, at)
 		assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
@@ -386,7 +387,7 @@ func TestAHedgeThatHedgeElsewhereRefusesGivesAllItsTokensBack(t *testing.T) {
 	})
 }
 
-func TestServiceConfigsHoldForHedgesOverConnections(t *testing.T) {
+func TestHedgesOverConnsFollowServiceConfig(t *testing.T) {
 	const config = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":3,"hedgingDelay":"0.02s","nonFatalStatusCodes":["UNAVAILABLE","RESOURCE_EXHAUSTED"]}}]}`
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		f, conns := abroad(t, 0, 0)
@@ -395,24 +396,24 @@ func TestServiceConfigsHoldForHedgesOverConnections(t *testing.T) {
 		for range 20 {
 			_ = call(client)(t.Context())
 		}
-		f.Fails[0].Store(uint32(codes.Unavailable))
+		f.Codes[0].Store(uint32(codes.Unavailable))
 		f.Delays[0].Store(0)
 		f.Delays[1].Store(int64(5 * ms))
 		start := time.Now()
-		at, err := f.Call(t.Context(), call(client))
+		at, err := f.RecordCall(t.Context(), call(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2}, at)
 		assert.Equal(t, 5*ms, time.Since(start), "the hedge is sent when the primary fails")
 
-		f.Fails[0].Store(0)
+		f.Codes[0].Store(0)
 		delay(f, time.Second)
-		at, err = f.Call(t.Context(), call(client))
+		at, err = f.RecordCall(t.Context(), call(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2, 3}, at)
 	})
 }
 
-func TestConnectionsThatMakeNoSensePanic(t *testing.T) {
+func TestWithHedgeConnsPanicsOnInvalidConns(t *testing.T) {
 	a, b := dial(t, "passthrough:///a"), dial(t, "passthrough:///b")
 	for want, conns := range map[string][]hedge.HedgeConn{
 		`0 connections: there must be 1 to 7`:                                        nil,
@@ -430,10 +431,10 @@ func TestConnectionsThatMakeNoSensePanic(t *testing.T) {
 	assert.NotPanics(t, func() { hedge.NewInterceptor(hedge.WithHedgeConns(nil, hedge.HedgeConn{Conn: a, Cost: 100})) })
 }
 
-func TestEndpointsOfConnectionsHaveDifferentNames(t *testing.T) {
+func TestEndpointNamesOfConnsAreUnique(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, conns := abroad(t, 0, 0)
-		conns = append(conns, hedge.HedgeConn{Conn: f.To(t, 1)}, hedge.HedgeConn{Conn: f.To(t, 0)})
+		conns = append(conns, hedge.HedgeConn{Conn: f.DialBackend(t, 1)}, hedge.HedgeConn{Conn: f.DialBackend(t, 0)})
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithHedgeConns(nil, conns...))
 		atHome(t, f, in)
 		var names []string

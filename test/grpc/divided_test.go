@@ -60,7 +60,7 @@ type (
 	inner struct{ grpc.TrailerCallOption }
 )
 
-// sentWith makes a call whose first attempt is slow, and returns who made the attempts.
+// sentWith makes a call whose first attempt is slow, and returns the invoker that received the attempts.
 func sentWith(t *testing.T, req, reply any, opts ...grpc.CallOption) *invoker {
 	t.Helper()
 	i := &invoker{answer: in(time.Second, 5*ms)}
@@ -68,7 +68,7 @@ func sentWith(t *testing.T, req, reply any, opts ...grpc.CallOption) *invoker {
 	return i
 }
 
-func TestR4OptionsAreDividedByTheTypeOfGRPCThatTheyAreOrEmbed(t *testing.T) {
+func TestR4CallOptionsAreClonedByGRPCType(t *testing.T) {
 	md := func() *metadata.MD { return new(metadata.MD) }
 	for name, o := range map[string]struct {
 		option grpc.CallOption
@@ -109,7 +109,8 @@ func TestR4OptionsAreDividedByTheTypeOfGRPCThatTheyAreOrEmbed(t *testing.T) {
 	}
 }
 
-// numbered answers each call with its number, in header, trailer and reply. The attempt of that number is slow.
+// A numbered is a service that answers each call with its number in header, trailer and reply. The call with the number
+// slow is slow.
 type numbered struct {
 	testpb.UnimplementedTestServiceServer
 	n    atomic.Int64
@@ -128,7 +129,7 @@ func (s *numbered) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*tes
 	return &testpb.SimpleResponse{Hostname: fmt.Sprint(n)}, nil
 }
 
-func TestR4TargetsAreTheWinnersAndNoLoserWritesToThem(t *testing.T) {
+func TestR4OutputOptionsReceiveOnlyWinnersResult(t *testing.T) {
 	for name, option := range map[string]func(*metadata.MD) grpc.CallOption{
 		"trailer":                 func(md *metadata.MD) grpc.CallOption { return grpc.Trailer(md) },
 		"pointer to trailer":      func(md *metadata.MD) grpc.CallOption { return &grpc.TrailerCallOption{TrailerAddr: md} },
@@ -173,13 +174,13 @@ type (
 	wrappedMessage struct{ proto.Message }
 )
 
-// embedsGogo is a message of another generator because it embeds one.
+// An embedsGogo is a message that embeds a message of gogo/protobuf.
 type embedsGogo struct {
 	*gogo
 	trace string
 }
 
-func TestR4RequestsAndRepliesOfTheVeryTypeAreDivided(t *testing.T) {
+func TestR4HedgesHaveRequestAndReplyOfSameType(t *testing.T) {
 	type raw struct{ Data []byte }
 	mine := new(raw)
 	var whatever any = mine
@@ -257,8 +258,9 @@ func TestR4RequestsAndRepliesOfTheVeryTypeAreDivided(t *testing.T) {
 	}
 }
 
-// A codec of JSON fills what the reply refers to, which is the caller's.
-func TestR4ReplyThatRefersToTheCallersMemoryIsFilled(t *testing.T) {
+// TestR4JSONCodecFillsMemoryOfCallersReply has a JSON codec, which writes to memory of the caller that the reply refers
+// to.
+func TestR4JSONCodecFillsMemoryOfCallersReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type item struct{ Name string }
 		var mine item
@@ -275,8 +277,9 @@ func TestR4ReplyThatRefersToTheCallersMemoryIsFilled(t *testing.T) {
 	})
 }
 
-// An interceptor below signs the request that it is given. For the race detector as well: hedges begin while it does.
-func TestR4WhatIsBelowMayChangeItsRequest(t *testing.T) {
+// TestR4InterceptorBelowMayChangeItsRequest has an interceptor below that signs the request while hedges start. The
+// race detector checks it as well.
+func TestR4InterceptorBelowMayChangeItsRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		req  func() any
 		sign func(any) string
@@ -337,7 +340,7 @@ func TestR4WhatIsBelowMayChangeItsRequest(t *testing.T) {
 	}
 }
 
-func TestR4HedgeConnServesTheTargetsThatAreSaidToBeTheSame(t *testing.T) {
+func TestR4HedgeConnServesNamedTargets(t *testing.T) {
 	conn := func(target string) *grpc.ClientConn { return dial(t, target) }
 	address := serveGRPC(t, new(numbered))
 	var sentOver func(*grpc.ClientConn) // is called with the connection of an attempt
@@ -396,7 +399,7 @@ func TestR4HedgeConnServesTheTargetsThatAreSaidToBeTheSame(t *testing.T) {
 	}
 }
 
-func TestR4WhatIsSentOnceIsToldOncePerMethodAndReason(t *testing.T) {
+func TestR4LogsUnhedgedCallsOncePerMethodAndReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told bytes.Buffer
 		h := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithLogger(slog.New(slog.NewTextHandler(&told, nil))))
@@ -421,7 +424,7 @@ func TestR4WhatIsSentOnceIsToldOncePerMethodAndReason(t *testing.T) {
 	})
 }
 
-func TestOnFinishIsCalledOnlyIfTheRPCWasStarted(t *testing.T) {
+func TestOnFinishIsCalledOnlyForStartedRPC(t *testing.T) {
 	refuses := func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
 		return status.Error(codes.Unauthenticated, "no token")
 	}
@@ -439,8 +442,9 @@ func TestOnFinishIsCalledOnlyIfTheRPCWasStarted(t *testing.T) {
 	}
 }
 
-// A codec of the caller's choice may keep what is in a message that it decodes into, as one of JSON does.
-func TestR4WhatACodecMayKeepOfAReplyIsKept(t *testing.T) {
+// TestR4CodecKeepsContentOfReply has a codec set by the caller that keeps existing content of the reply, as a JSON
+// codec does.
+func TestR4CodecKeepsContentOfReply(t *testing.T) {
 	for name, c := range map[string]struct {
 		reply proto.Message
 		opts  []grpc.CallOption

@@ -1,2 +1,2 @@
-// Package grpc has the tests of interceptors. With the build tag hedge_nogrpc it is empty.
+// Package grpc contains the tests of interceptors. It is empty with the build tag hedge_nogrpc.
 package grpc

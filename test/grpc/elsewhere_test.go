@@ -26,7 +26,7 @@ import (
 	"github.com/gohedge/hedge/internal/grpctest"
 )
 
-var calls = map[string]func(testpb.TestServiceClient) func(context.Context) error{"unary": grpctest.CallUnary, "stream": grpctest.CallStream}
+var calls = map[string]func(testpb.TestServiceClient) func(context.Context) error{"unary": grpctest.UnaryCaller, "stream": grpctest.StreamCaller}
 
 func denied(in *hedge.Interceptor, reason hedge.Reason) (n int64) {
 	for _, k := range in.Snapshot().Keys {
@@ -35,18 +35,18 @@ func denied(in *hedge.Interceptor, reason hedge.Reason) (n int64) {
 	return n
 }
 
-func TestEveryHedgeOfACallHasABackendOfItsOwnWhileThereAreSome(t *testing.T) {
+func TestHedgeElsewhereSendsEachHedgeToUnusedBackend(t *testing.T) {
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := grpctest.NewFleet(t, 3)
+				f := grpctest.NewBackends(t, 3)
 				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithMaxHedges(3))
-				client, _ := f.Client(t, grpctest.Elsewhere("round_robin"), in)
+				client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("round_robin"), in)
 				for i := range f.Delays {
 					f.Delays[i].Store(int64(time.Second))
 				}
 				for range 10 {
-					at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), call(client))
 					require.NoError(t, err)
 					require.Len(t, at, 4)
 					assert.ElementsMatch(t, []int{1, 2, 3}, at[:3])
@@ -57,14 +57,14 @@ func TestEveryHedgeOfACallHasABackendOfItsOwnWhileThereAreSome(t *testing.T) {
 	}
 }
 
-func TestTheBalancerWithinItselfPicksAnotherBackend(t *testing.T) {
+func TestHedgeElsewhereAsItsOwnChildPicksOtherBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
 		client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"hedge_elsewhere":{}}]}}]}`, in)
 		f.Delays[0].Store(int64(time.Second))
 		for range 2 {
-			at, err := f.Call(hedge.WithDelay(t.Context(), 5*ms), grpctest.CallUnary(client))
+			at, err := f.RecordCall(hedge.WithDelay(t.Context(), 5*ms), grpctest.UnaryCaller(client))
 			require.NoError(t, err)
 			require.Len(t, at, 2)
 			assert.NotEqual(t, at[0], at[1])
@@ -72,19 +72,19 @@ func TestTheBalancerWithinItselfPicksAnotherBackend(t *testing.T) {
 	})
 }
 
-func TestOneBackendIsHedgedAsWithoutTheBalancer(t *testing.T) {
+func TestHedgeElsewhereHedgesSingleBackend(t *testing.T) {
 	for _, ready := range []int{1, 2} {
 		for name, call := range calls {
 			t.Run(fmt.Sprint(name, ready), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := grpctest.NewFleet(t, 1)
+					f := grpctest.NewBackends(t, 1)
 					if ready == 2 { // the other one is down
 						f.Addrs = append(f.Addrs, resolver.Address{Addr: "client:443"})
 					}
 					in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
-					client, _ := f.Client(t, grpctest.Elsewhere("round_robin"), in)
+					client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("round_robin"), in)
 					f.Delays[0].Store(int64(time.Second))
-					at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), call(client))
 					require.NoError(t, err)
 					assert.Equal(t, []int{1, 1}, at)
 					assert.Zero(t, denied(in, hedge.DeniedSameBackend))
@@ -94,20 +94,20 @@ func TestOneBackendIsHedgedAsWithoutTheBalancer(t *testing.T) {
 	}
 }
 
-func TestAHedgeThatHasNoOtherBackendIsNotSent(t *testing.T) {
+func TestHedgeElsewhereSendsNoHedgeWithoutOtherBackend(t *testing.T) {
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := grpctest.NewFleet(t, 2)
+				f := grpctest.NewBackends(t, 2)
 				seen := new(recorder)
 				var stats *hedge.Stats
 				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithStats(&stats), hedge.WithObserver(seen))
-				client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in)
+				client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in)
 				f.Delays[0].Store(int64(time.Second))
 				seen.Take()
 				picks, done := grpctest.StickyPicks.Load(), grpctest.StickyDone.Load()
 				start := time.Now()
-				at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+				at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), call(client))
 				require.NoError(t, err)
 				assert.Equal(t, time.Second, time.Since(start))
 				assert.Equal(t, []int{1}, at)
@@ -128,9 +128,9 @@ func TestAHedgeThatHasNoOtherBackendIsNotSent(t *testing.T) {
 	}
 }
 
-func TestIfThePrimaryFailsAndTheHedgeIsRefusedThePrimarysErrorIsReturned(t *testing.T) {
+func TestHedgeElsewhereReturnsPrimaryErrorIfHedgeIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		want := errors.New("of the primary")
 		late := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -140,16 +140,16 @@ func TestIfThePrimaryFailsAndTheHedgeIsRefusedThePrimarysErrorIsReturned(t *test
 			}
 			return err
 		}
-		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(late))
+		client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in, grpc.WithChainUnaryInterceptor(late))
 		f.Delays[0].Store(int64(time.Second))
-		_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		_, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), grpctest.UnaryCaller(client))
 		assert.Same(t, want, err)
 	})
 }
 
-func TestWhatIsCalledOnBehalfOfAHedgeGoesWhereTheBalancerSays(t *testing.T) {
+func TestHedgeElsewhereIgnoresCallsMadeByHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		in := hedge.NewInterceptor(hedge.WithMethods(testpb.TestService_UnaryCall_FullMethodName), hedge.WithMaxHedges(1))
 		var nested []error
 		fetchToken := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -159,9 +159,9 @@ func TestWhatIsCalledOnBehalfOfAHedgeGoesWhereTheBalancerSays(t *testing.T) {
 			}
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
-		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(fetchToken))
+		client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in, grpc.WithChainUnaryInterceptor(fetchToken))
 		f.Delays[0].Store(int64(time.Second))
-		_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		_, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), grpctest.UnaryCaller(client))
 		require.NoError(t, err)
 		synctest.Wait()
 		assert.Equal(t, []error{nil}, nested)
@@ -169,8 +169,9 @@ func TestWhatIsCalledOnBehalfOfAHedgeGoesWhereTheBalancerSays(t *testing.T) {
 	})
 }
 
-// An interceptor below may add a version to the method, or have an older server called.
-func TestTheBalancerKnowsAHedgeWhoseMethodIsRenamedBelow(t *testing.T) {
+// TestHedgeElsewhereRecognisesHedgeOfRenamedMethod has an interceptor below that changes the method, for example to add
+// a version.
+func TestHedgeElsewhereRecognisesHedgeOfRenamedMethod(t *testing.T) {
 	renamed := map[string]string{"/shop.Catalog/Get": testpb.TestService_UnaryCall_FullMethodName, "/shop.Catalog/List": testpb.TestService_StreamingOutputCall_FullMethodName}
 	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		return invoke(ctx, cmp.Or(renamed[method], method), req, reply, cc, opts...)
@@ -192,11 +193,11 @@ func TestTheBalancerKnowsAHedgeWhoseMethodIsRenamedBelow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := grpctest.NewFleet(t, 2)
+				f := grpctest.NewBackends(t, 2)
 				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
-				_, cc := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
+				_, cc := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in, grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
 				f.Delays[0].Store(int64(time.Second))
-				at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), func(ctx context.Context) error { return call(ctx, cc) })
+				at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), func(ctx context.Context) error { return call(ctx, cc) })
 				require.NoError(t, err)
 				assert.Equal(t, []int{1}, at)
 				assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
@@ -205,9 +206,9 @@ func TestTheBalancerKnowsAHedgeWhoseMethodIsRenamedBelow(t *testing.T) {
 	}
 }
 
-func TestWhatIsCalledOnBehalfOfAPrimaryDoesNotMoveIt(t *testing.T) {
+func TestHedgeElsewhereIgnoresCallsMadeByPrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		in := hedge.NewInterceptor(hedge.WithMethods(testpb.TestService_UnaryCall_FullMethodName), hedge.WithMaxHedges(1))
 		report := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if a, _ := hedge.AttemptFromContext(ctx); a.Number == 0 && f.Calls.Load() > 0 && method != testpb.TestService_EmptyCall_FullMethodName {
@@ -218,28 +219,28 @@ func TestWhatIsCalledOnBehalfOfAPrimaryDoesNotMoveIt(t *testing.T) {
 			}
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
-		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(report))
+		client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in, grpc.WithChainUnaryInterceptor(report))
 		f.Delays[0].Store(int64(time.Second))
-		grpctest.StickyStrays.Store(2) // what is called on behalf of the primary goes to the second backend
-		at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		grpctest.StickyOtherPick.Store(2) // what is called on behalf of the primary goes to the second backend
+		at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), grpctest.UnaryCaller(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1}, at)
 		assert.EqualValues(t, 1, denied(in, hedge.DeniedSameBackend))
 	})
 }
 
-// lessons returns n equal ones.
-func lessons(backend int, took time.Duration, code codes.Code, n int) []grpctest.Lesson {
-	return slices.Repeat([]grpctest.Lesson{{Backend: backend, Took: took, Code: code}}, n)
+// lessons returns n equal ends of picks.
+func lessons(backend int, took time.Duration, code codes.Code, n int) []grpctest.PickEnd {
+	return slices.Repeat([]grpctest.PickEnd{{Backend: backend, Took: took, Code: code}}, n)
 }
 
-// A pick that is not used ends at once after the attempt that has its backend: an average that weighs an answer by the time
-// since the last one, as those of Finagle, go-zero and kratos do, gives it no weight.
-func TestPicksThatAreNotUsedTeachThePolicyNothing(t *testing.T) {
+// TestHedgeElsewhereUnusedPicksDoNotAffectLatencyAverage expects that an unused pick ends together with the attempt at
+// the same backend. A time-weighted average, as in Finagle, go-zero and kratos, then ignores it.
+func TestHedgeElsewhereUnusedPicksDoNotAffectLatencyAverage(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan   []int // the primary's pick, and those for hedges
 		refuse int64
-		want   []grpctest.Lesson
+		want   []grpctest.PickEnd
 	}{
 		"the hedge is not sent": {want: slices.Concat(lessons(1, time.Second, codes.OK, 1),
 			lessons(1, 980*ms, codes.Canceled, 5), lessons(1, 960*ms, codes.Canceled, 5))},
@@ -253,20 +254,20 @@ func TestPicksThatAreNotUsedTeachThePolicyNothing(t *testing.T) {
 		for kind, call := range calls {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := grpctest.NewFleet(t, 3)
+					f := grpctest.NewBackends(t, 3)
 					in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2))
-					client, _ := f.Client(t, grpctest.Elsewhere("test_learner"), in)
+					client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_recorder"), in)
 					f.Delays[0].Store(int64(time.Second))
 					f.Delays[2].Store(int64(100 * ms))
-					f.Refuse.Store(c.refuse)
-					grpctest.Learner.Plan(c.plan...)
-					_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					f.RefusedHedges.Store(c.refuse)
+					grpctest.PickRecorder.SetPicks(c.plan...)
+					_, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), call(client))
 					require.NoError(t, err)
 					synctest.Wait()
-					got := grpctest.Learner.Plan()
+					got := grpctest.PickRecorder.SetPicks()
 					assert.ElementsMatch(t, c.want, got)
 					for n := range f.Delays {
-						of := func(l grpctest.Lesson) bool { return l.Backend != n+1 }
+						of := func(l grpctest.PickEnd) bool { return l.Backend != n+1 }
 						want, got := slices.DeleteFunc(slices.Clone(c.want), of), slices.DeleteFunc(slices.Clone(got), of)
 						if len(want) > 0 && len(got) > 0 {
 							assert.Equal(t, want[0], got[0], "the attempt ends before what was picked in vain")
@@ -278,11 +279,12 @@ func TestPicksThatAreNotUsedTeachThePolicyNothing(t *testing.T) {
 	}
 }
 
-// A stream can go on for hours: a policy that counts what is out would avoid the backends of its picks as long.
-func TestPicksThatAreNotUsedDoNotWaitForTheEndOfALongStream(t *testing.T) {
+// TestHedgeElsewhereEndsUnusedPicksDuringLongStream has a long stream. A child policy that counts open picks would
+// otherwise avoid the backends of the unused picks for hours.
+func TestHedgeElsewhereEndsUnusedPicksDuringLongStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan, delays []int // the primary's pick, and those for hedges; of the backends, in ms
-		want         []grpctest.Lesson
+		want         []grpctest.PickEnd
 	}{
 		"the primary wins": {plan: []int{1, 1, 1, 2}, delays: []int{30, 1000, 10}, want: lessons(1, 1010*ms, codes.Canceled, 2)},
 		"the hedge wins, which has the backend of picks for the next one": {plan: []int{1, 2, 2, 2, 3}, delays: []int{1000, 40, 1000},
@@ -290,33 +292,33 @@ func TestPicksThatAreNotUsedDoNotWaitForTheEndOfALongStream(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := grpctest.NewFleet(t, 3)
+				f := grpctest.NewBackends(t, 3)
 				in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(2), hedge.WithBudgetPercent(300))
-				client, _ := f.Client(t, grpctest.Elsewhere("test_learner"), in)
+				client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_recorder"), in)
 				for i, d := range c.delays {
 					f.Delays[i].Store(int64(d) * int64(ms))
 				}
-				grpctest.Learner.Plan(c.plan...)
+				grpctest.PickRecorder.SetPicks(c.plan...)
 				ctx, cancel := context.WithCancel(hedge.WithDelay(t.Context(), 20*ms))
 				s, err := client.StreamingOutputCall(ctx, new(testpb.StreamingOutputCallRequest))
 				require.NoError(t, err)
 				_, err = s.Recv()
 				require.NoError(t, err)
 				time.Sleep(time.Hour)
-				got := grpctest.Learner.Plan()
+				got := grpctest.PickRecorder.SetPicks()
 				assert.Len(t, got, len(c.plan)-1, "all but the stream: %v", got)
 				assert.Subset(t, got, c.want)
 				cancel()
 				synctest.Wait()
-				assert.Len(t, grpctest.Learner.Plan(), 1)
+				assert.Len(t, grpctest.PickRecorder.SetPicks(), 1)
 			})
 		})
 	}
 }
 
-func TestAHedgeIsSentThoughThePrimaryHasNoBackendYet(t *testing.T) {
+func TestHedgeElsewhereSendsHedgeBeforePrimaryHasBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		slow := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if a, _ := hedge.AttemptFromContext(ctx); a.Number == 0 && f.Calls.Load() > 0 {
@@ -326,15 +328,15 @@ func TestAHedgeIsSentThoughThePrimaryHasNoBackendYet(t *testing.T) {
 			}
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
-		client, _ := f.Client(t, grpctest.Elsewhere("test_sticky"), in, grpc.WithChainUnaryInterceptor(slow))
+		client, _ := f.Client(t, grpctest.HedgeElsewhereConfig("test_sticky"), in, grpc.WithChainUnaryInterceptor(slow))
 		start := time.Now()
-		_, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		_, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), grpctest.UnaryCaller(client))
 		require.NoError(t, err)
-		assert.Equal(t, 20*ms+grpctest.Served, time.Since(start))
+		assert.Equal(t, 20*ms+grpctest.DefaultDelay, time.Since(start))
 	})
 }
 
-func TestABadBalancerConfigIsAnError(t *testing.T) {
+func TestHedgeElsewhereRejectsInvalidConfig(t *testing.T) {
 	for config, want := range map[string]string{
 		`[]`:                            "hedge_elsewhere: json: cannot unmarshal",
 		`{"childPolicy":"round_robin"}`: "hedge_elsewhere: json: cannot unmarshal string",
@@ -355,23 +357,23 @@ func TestABadBalancerConfigIsAnError(t *testing.T) {
 		`{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"no_such":{}},{"pick_first":{}}]}}]}`,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f := grpctest.NewFleet(t, 2)
+			f := grpctest.NewBackends(t, 2)
 			client, _ := f.Client(t, config, hedge.NewInterceptor(hedge.WithMethods("/*")))
-			_, err := f.Call(t.Context(), grpctest.CallUnary(client))
+			_, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(client))
 			assert.NoError(t, err, config)
 		})
 	}
 }
 
-// TestAHedgeElsewhereBridgesTheStopsOfABackend has ten callers for 8 s, one of whose
-// backends stops for 100 ms of each second.
-func TestAHedgeElsewhereBridgesTheStopsOfABackend(t *testing.T) {
+// TestHedgeElsewhereBridgesPausesOfBackend has ten callers for 8 s, and a backend that pauses for 100 ms in each
+// second.
+func TestHedgeElsewhereBridgesPausesOfBackend(t *testing.T) {
 	p999 := func(t *testing.T, n int, config string) (took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			f := grpctest.NewFleet(t, n)
+			f := grpctest.NewBackends(t, n)
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBurst(20*time.Second))
 			client, _ := f.Client(t, config, in)
-			f.Stops.Store(true)
+			f.FirstPauses.Store(true)
 			began := time.Now()
 			var mu sync.Mutex
 			var all []time.Duration
@@ -381,7 +383,7 @@ func TestAHedgeElsewhereBridgesTheStopsOfABackend(t *testing.T) {
 					time.Sleep(time.Duration(i) * ms)
 					for time.Since(began) < 8*time.Second {
 						start := time.Now()
-						assert.NoError(t, grpctest.CallUnary(client)(t.Context()))
+						assert.NoError(t, grpctest.UnaryCaller(client)(t.Context()))
 						mu.Lock()
 						all = append(all, time.Since(start))
 						mu.Unlock()
@@ -396,16 +398,17 @@ func TestAHedgeElsewhereBridgesTheStopsOfABackend(t *testing.T) {
 		return took
 	}
 	for _, n := range []int{2, 3} {
-		same, other := p999(t, n, `{"loadBalancingConfig":[{"round_robin":{}}]}`), p999(t, n, grpctest.Elsewhere("round_robin"))
+		same, other := p999(t, n, `{"loadBalancingConfig":[{"round_robin":{}}]}`), p999(t, n, grpctest.HedgeElsewhereConfig("round_robin"))
 		t.Logf("%d backends: p99.9 %v with round_robin, %v with hedge_elsewhere", n, same, other)
 		assert.LessOrEqual(t, other, same*3/10)
 	}
 }
 
-// gRPC's own retries pick again for the same attempt: what the attempt tried before is not another attempt's.
-func TestARetriedHedgeStaysAwayFromThePrimarysBackend(t *testing.T) {
+// TestHedgeElsewhereRetriesHedgeAtOtherBackend has a hedge that gRPC retries. Its earlier backend does not count as the
+// backend of another attempt.
+func TestHedgeElsewhereRetriesHedgeAtOtherBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
 		client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{}}], "methodConfig":[{"name":[{}], "retryPolicy":
 			{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
@@ -413,34 +416,34 @@ func TestARetriedHedgeStaysAwayFromThePrimarysBackend(t *testing.T) {
 			for i := range f.Delays {
 				f.Delays[i].Store(int64(time.Second))
 			}
-			f.Refuse.Store(1) // of the hedges
-			at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+			f.RefusedHedges.Store(1) // of the hedges
+			at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), grpctest.UnaryCaller(client))
 			require.NoError(t, err)
 			require.Len(t, at, 2)
 			assert.NotEqual(t, at[0], at[1])
-			assert.Zero(t, f.Refuse.Load())
+			assert.Zero(t, f.RefusedHedges.Load())
 			assert.Zero(t, denied(in, hedge.DeniedSameBackend))
 		}
 	})
 }
 
-// The first pick for the retry is not the first one for the hedge: that was sent.
-func TestAHedgeThatWasSentAndMayNotBeRetriedIsPaidFor(t *testing.T) {
+// TestHedgeElsewhereChargesHedgeWhoseRetryIsRefused has a hedge that was sent before its retry is refused.
+func TestHedgeElsewhereChargesHedgeWhoseRetryIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		seen := new(recorder)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithObserver(seen))
 		client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"test_sticky":{}}]}}], "methodConfig":[{"name":[{}], "retryPolicy":
 			{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
 		f.Delays[0].Store(int64(time.Second))
-		f.Refuse.Store(1)
-		grpctest.StickyStrays.Store(3) // after the primary's and the first for the hedge
+		f.RefusedHedges.Store(1)
+		grpctest.StickyOtherPick.Store(3) // after the primary's and the first for the hedge
 		seen.Take()
-		at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), grpctest.CallUnary(client))
+		at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), grpctest.UnaryCaller(client))
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 2}, at)
 		synctest.Wait()
-		assert.Zero(t, f.Refuse.Load())
+		assert.Zero(t, f.RefusedHedges.Load())
 		assert.Zero(t, denied(in, hedge.DeniedSameBackend))
 		hedges := int64(0)
 		for _, k := range in.Snapshot().Keys {
@@ -451,8 +454,9 @@ func TestAHedgeThatWasSentAndMayNotBeRetriedIsPaidFor(t *testing.T) {
 	})
 }
 
-// The policy says CANCELLED of a hedge that it does not send again. That is no answer, and no status of a server.
-func TestAHedgeThatMayNotBeRetriedDoesNotEndItsCall(t *testing.T) {
+// TestHedgeElsewhereRefusedRetryDoesNotEndCall has a hedge whose retry the policy refuses with CANCELLED, which is not
+// a status of the server.
+func TestHedgeElsewhereRefusedRetryDoesNotEndCall(t *testing.T) {
 	for name, opts := range map[string][]hedge.GRPCOption{
 		"CANCELLED is an answer": {hedge.WithMethods("/*"), hedge.WithAnswerCodes(codes.Canceled)},
 		"a hedging policy":       {hedge.WithServiceConfig(`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s"}}]}`)},
@@ -460,19 +464,19 @@ func TestAHedgeThatMayNotBeRetriedDoesNotEndItsCall(t *testing.T) {
 		for kind, call := range calls {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := grpctest.NewFleet(t, 2)
+					f := grpctest.NewBackends(t, 2)
 					in := hedge.NewInterceptor(append(opts, hedge.WithMaxHedges(1))...)
 					client, _ := f.Client(t, `{"loadBalancingConfig":[{"hedge_elsewhere":{"childPolicy":[{"test_sticky":{}}]}}], "methodConfig":[{"name":[{}], "retryPolicy":
 						{"maxAttempts":3, "initialBackoff":"0.001s", "maxBackoff":"0.001s", "backoffMultiplier":1, "retryableStatusCodes":["UNAVAILABLE"]}}]}`, in)
 					f.Delays[0].Store(int64(time.Second))
-					f.Refuse.Store(1)
-					grpctest.StickyStrays.Store(3) // after the primary's and the first for the hedge
+					f.RefusedHedges.Store(1)
+					grpctest.StickyOtherPick.Store(3) // after the primary's and the first for the hedge
 					start := time.Now()
-					at, err := f.Call(hedge.WithDelay(t.Context(), 20*ms), call(client))
+					at, err := f.RecordCall(hedge.WithDelay(t.Context(), 20*ms), call(client))
 					require.NoError(t, err)
 					assert.Equal(t, time.Second, time.Since(start))
 					assert.Equal(t, []int{1, 2}, at)
-					assert.Zero(t, f.Refuse.Load())
+					assert.Zero(t, f.RefusedHedges.Load())
 				})
 			})
 		}

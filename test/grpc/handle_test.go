@@ -26,7 +26,7 @@ import (
 
 var _ expvar.Var = (*hedge.Interceptor)(nil)
 
-// callOnce makes one unary call of the given method through in, which i answers.
+// callOnce makes one unary call through in, which i answers.
 func callOnce(t *testing.T, in *hedge.Interceptor, i *invoker) {
 	t.Helper()
 	require.NoError(t, in.Unary()(t.Context(), read, wrapperspb.String("id"), new(wrapperspb.StringValue), nil, i.invoke))
@@ -41,8 +41,9 @@ func warmInterceptor(t *testing.T, opts ...hedge.GRPCOption) *hedge.Interceptor 
 	return handle
 }
 
-// Programs call SetEnabled whenever any of their flags changes.
-func TestToEnableWhatIsEnabledForgetsNoPushBack(t *testing.T) {
+// TestSetEnabledWithoutChangeKeepsPushback calls SetEnabled(true) while hedging is enabled, as programs do when another
+// flag changes.
+func TestSetEnabledWithoutChangeKeepsPushback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := warmInterceptor(t)
 		for range 20 {
@@ -63,7 +64,7 @@ func TestToEnableWhatIsEnabledForgetsNoPushBack(t *testing.T) {
 	})
 }
 
-func TestInterceptorCanBeSwitchedAndUpdated(t *testing.T) {
+func TestInterceptorAppliesSetEnabledAndUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle := warmInterceptor(t, hedge.WithName("catalog"))
 		slow := func() int {
@@ -94,7 +95,7 @@ func TestInterceptorCanBeSwitchedAndUpdated(t *testing.T) {
 	})
 }
 
-func TestInterceptorRemembersWhatAnotherLearned(t *testing.T) {
+func TestInterceptorImportsLearnedLatencies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var file bytes.Buffer
 		require.NoError(t, warmInterceptor(t).Export(&file))
@@ -107,7 +108,7 @@ func TestInterceptorRemembersWhatAnotherLearned(t *testing.T) {
 	})
 }
 
-// bothServer is a streamServer that takes a while for unary calls.
+// A bothServer is a streamServer that also serves slow unary calls.
 type bothServer struct {
 	streamServer
 	unary atomic.Int64
@@ -118,8 +119,8 @@ func (s *bothServer) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*t
 	return &testpb.SimpleResponse{}, doubles.Sleep(ctx, 200*ms)
 }
 
-// TestUnaryAndStreamShareOneInterceptor drives both over sockets.
-func TestUnaryAndStreamShareOneInterceptor(t *testing.T) {
+// TestUnaryAndStreamShareInterceptor makes unary calls and streams over sockets.
+func TestUnaryAndStreamShareInterceptor(t *testing.T) {
 	s := new(bothServer)
 	handle := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudget(hedge.NewBudget(1, 1)))
 	cc := dial(t, serveGRPC(t, s), grpc.WithChainUnaryInterceptor(handle.Unary()), grpc.WithChainStreamInterceptor(handle.Stream()))
@@ -144,8 +145,8 @@ func TestUnaryAndStreamShareOneInterceptor(t *testing.T) {
 	assert.EqualValues(t, 1, known.Stats.BudgetExhausted)
 }
 
-// The budget of a route is found by Import as by calls: also if its pattern has a wildcard.
-func TestImportKeepsTheBudgetOfARoute(t *testing.T) {
+// TestImportKeepsBudgetOfRoute imports a key whose route pattern has a wildcard.
+func TestImportKeepsBudgetOfRoute(t *testing.T) {
 	for _, pattern := range []string{read, "/catalog.v1.Catalog/*", "/*"} {
 		synctest.Test(t, func(t *testing.T) {
 			route := hedge.WithRoute(pattern, hedge.Policy{BudgetPercent: 1})
@@ -168,8 +169,8 @@ func TestImportKeepsTheBudgetOfARoute(t *testing.T) {
 	}
 }
 
-// Names of methods come from strangers. They take little memory, and are shown as they are kept.
-func TestLongMethodNamesAreKeptShort(t *testing.T) {
+// TestInterceptorTruncatesLongMethodNames calls methods with long names, which may come from untrusted clients.
+func TestInterceptorTruncatesLongMethodNames(t *testing.T) {
 	handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
 	long := "/p.S/Get" + strings.Repeat("a", 100_000)
 	for _, method := range []string{long + "b", long + "c", long + "b"} {

@@ -23,7 +23,7 @@ const (
 var (
 	serveGRPC  = grpctest.Serve
 	dial       = grpctest.Dial
-	overMemory = grpctest.OverMemory
+	overMemory = grpctest.ServeInMemory
 	newGate    = doubles.NewGate
 )
 

@@ -37,7 +37,7 @@ import (
 
 const read = "/catalog.v1.Catalog/GetItem"
 
-// invoker is a scripted grpc.UnaryInvoker.
+// An invoker is a scripted grpc.UnaryInvoker.
 type invoker struct {
 	answer func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error
 
@@ -59,7 +59,7 @@ func (i *invoker) invoke(ctx context.Context, _ string, _, reply any, _ *grpc.Cl
 	return i.answer(ctx, n, reply, opts)
 }
 
-// in answers attempt n after the n-th duration with its number.
+// in returns a function that answers attempt n with n after the n-th duration.
 func in(ds ...time.Duration) func(context.Context, int, any, []grpc.CallOption) error {
 	return func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
 		if err := doubles.Sleep(ctx, ds[min(n, len(ds)-1)]); err != nil {
@@ -81,7 +81,7 @@ func failsWith(d time.Duration, c codes.Code) func(context.Context, int, any, []
 	}
 }
 
-// caller has an interceptor that has learned the usual time of a method.
+// A caller makes calls by an interceptor that has learned the usual latency of a method.
 type caller struct {
 	intercept grpc.UnaryClientInterceptor
 	stats     *hedge.Stats
@@ -115,7 +115,7 @@ func TestSlowReadIsHedged(t *testing.T) {
 	})
 }
 
-func TestPublishedInterceptorCallWorks(t *testing.T) {
+func TestInterceptorCallFromDocumentationWorks(t *testing.T) {
 	conn, err := grpc.NewClient("passthrough:///nowhere",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(hedge.NewUnaryClientInterceptor(
@@ -127,7 +127,7 @@ func TestPublishedInterceptorCallWorks(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-func TestCallerMayAllowOrForbidRPCs(t *testing.T) {
+func TestContextAllowsOrForbidsHedging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		write := "/a.B/Create"
 		c := hedge.NewUnaryClientInterceptor()
@@ -143,7 +143,7 @@ func TestCallerMayAllowOrForbidRPCs(t *testing.T) {
 	})
 }
 
-func TestPrimaryUsesTheCallersOwnReplyAndOptions(t *testing.T) {
+func TestPrimaryUsesCallersReplyAndOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &invoker{answer: in(usual)}
 		c := warmCaller(t, read)
@@ -182,9 +182,9 @@ func TestReplyDoesNotChangeAfterReturn(t *testing.T) {
 	})
 }
 
-// TestHedgeThatIgnoresItsContextDelaysNothing has a hedge that is deaf to its context, as
-// behind an interceptor that fetches a token without one.
-func TestHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
+// TestHedgeThatIgnoresContextDoesNotDelayCall has a hedge that ignores the end of its context, as an interceptor that
+// fetches a token may do.
+func TestHedgeThatIgnoresContextDoesNotDelayCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, fails := range []error{nil, status.Error(codes.NotFound, "no such item")} {
 			c := warmCaller(t, read)
@@ -220,8 +220,8 @@ func TestHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
 	})
 }
 
-// TestRequestIsTheCallersAgainWhenTheCallReturns is for the race detector: hedges begin as calls return.
-func TestRequestIsTheCallersAgainWhenTheCallReturns(t *testing.T) {
+// TestCallerMayReuseRequestAfterCall starts hedges while calls return. The race detector checks it.
+func TestCallerMayReuseRequestAfterCall(t *testing.T) {
 	c := hedge.NewUnaryClientInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(300), hedge.WithMinDelay(0))
 	slow := func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
 		_ = len(req.(*wrapperspb.BytesValue).Value)
@@ -236,8 +236,8 @@ func TestRequestIsTheCallersAgainWhenTheCallReturns(t *testing.T) {
 	}
 }
 
-// TestLateTrailerReachesNoOtherCall has an interceptor below that gives up on an RPC that goes on.
-func TestLateTrailerReachesNoOtherCall(t *testing.T) {
+// TestLateTrailerDoesNotReachOtherCall has an interceptor below that returns while its RPC continues.
+func TestLateTrailerDoesNotReachOtherCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := warmCaller(t, read)
 		var late *metadata.MD
@@ -260,7 +260,7 @@ func TestLateTrailerReachesNoOtherCall(t *testing.T) {
 	})
 }
 
-func TestWinnersHeaderTrailerAndPeerAreTheCallers(t *testing.T) {
+func TestCallerReceivesWinnersHeaderTrailerAndPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, winner := range []int{0, 1} {
 			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
@@ -296,7 +296,7 @@ func TestWinnersHeaderTrailerAndPeerAreTheCallers(t *testing.T) {
 	})
 }
 
-func TestOnFinishRunsOnceWithTheFinalError(t *testing.T) {
+func TestOnFinishRunsOnceWithFinalError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, i := range []*invoker{{answer: in(time.Second, 5*ms)}, {answer: failsWith(30*ms, codes.Unavailable)}} {
 			plain := i.answer
@@ -324,7 +324,7 @@ func TestOnFinishRunsOnceWithTheFinalError(t *testing.T) {
 	})
 }
 
-func TestCallersOptionsAreNotWrittenTo(t *testing.T) {
+func TestInterceptorDoesNotModifyCallersOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		room := make([]grpc.CallOption, 1, 8)
 		room[0] = grpc.WaitForReady(true)
@@ -338,7 +338,7 @@ func TestCallersOptionsAreNotWrittenTo(t *testing.T) {
 	})
 }
 
-func TestHedgesCarryTheNumberOfPreviousAttempts(t *testing.T) {
+func TestHedgesCarryNumberOfPreviousAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &invoker{answer: in(time.Second)}
 		_, err := warmCaller(t, read).get(metadata.AppendToOutgoingContext(t.Context(), "token", "x"), i)
@@ -356,7 +356,7 @@ func TestHedgesCarryTheNumberOfPreviousAttempts(t *testing.T) {
 	})
 }
 
-func TestStatusThatMayBeBetterElsewhereWaits(t *testing.T) {
+func TestPrimaryWithNonFatalStatusWaitsForHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 			nonFatal := code == codes.Unavailable || code == codes.ResourceExhausted || code == codes.Aborted ||
@@ -380,7 +380,7 @@ func TestStatusThatMayBeBetterElsewhereWaits(t *testing.T) {
 	})
 }
 
-func TestNonFatalCodesCanBeChosen(t *testing.T) {
+func TestWithNonFatalCodesSetsCodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
 			if n == 0 {
@@ -393,7 +393,7 @@ func TestNonFatalCodesCanBeChosen(t *testing.T) {
 	})
 }
 
-func TestIfAllAttemptsFailThePrimarysStatusIsReturned(t *testing.T) {
+func TestCallReturnsPrimaryStatusIfAllAttemptsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary := status.Error(codes.Unavailable, "primary")
 		i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
@@ -408,7 +408,7 @@ func TestIfAllAttemptsFailThePrimarysStatusIsReturned(t *testing.T) {
 	})
 }
 
-func TestCallersDeadlineIsTheCallersStatus(t *testing.T) {
+func TestCallerDeadlineReturnsDeadlineExceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
@@ -429,7 +429,7 @@ func TestResourceExhaustedPausesHedging(t *testing.T) {
 	})
 }
 
-// hedgedAfter reports whether a slow call is hedged that follows n quick ones.
+// hedgedAfter reports whether a slow call is hedged after n fast calls.
 func hedgedAfter(t *testing.T, c *caller, n int) bool {
 	for range n {
 		_, err := c.get(t.Context(), &invoker{answer: in(usual)})
@@ -441,8 +441,8 @@ func hedgedAfter(t *testing.T, c *caller, n int) bool {
 	return i.n > 1
 }
 
-// TestCallThatWasPushedBackIsNotHedgedAgain: one more hedge would be due.
-func TestCallThatWasPushedBackIsNotHedgedAgain(t *testing.T) {
+// TestPushbackStopsFurtherHedgesOfCall has a call for which one more hedge would be due.
+func TestPushbackStopsFurtherHedgesOfCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, wait := range []string{"", "0", "1", "-1"} {
 			i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
@@ -461,7 +461,7 @@ func TestCallThatWasPushedBackIsNotHedgedAgain(t *testing.T) {
 	})
 }
 
-// bigServer answers with as many bytes as are asked for.
+// A bigServer returns as many bytes as the request asks for.
 type bigServer struct {
 	testpb.UnimplementedTestServiceServer
 }
@@ -471,8 +471,8 @@ func (bigServer) UnaryCall(_ context.Context, r *testpb.SimpleRequest) (*testpb.
 	return &testpb.SimpleResponse{Payload: &testpb.Payload{Body: make([]byte, r.ResponseSize)}}, nil
 }
 
-// TestMessagesLargerThanGRPCAllowsAreNoPushBack takes grpc's own errors, whose text it checks.
-func TestMessagesLargerThanGRPCAllowsAreNoPushBack(t *testing.T) {
+// TestTooLargeMessageIsNotPushback causes grpc's own errors, whose texts the interceptor recognises.
+func TestTooLargeMessageIsNotPushback(t *testing.T) {
 	target := serveGRPC(t, new(bigServer), grpc.MaxRecvMsgSize(1<<12))
 	var stats *hedge.Stats
 	cc := dial(t, target, grpc.WithChainUnaryInterceptor(hedge.NewUnaryClientInterceptor(
@@ -500,7 +500,7 @@ func TestMessagesLargerThanGRPCAllowsAreNoPushBack(t *testing.T) {
 	}
 }
 
-func TestServersPushBackIsObeyed(t *testing.T) {
+func TestInterceptorHonoursServerPushback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, value := range []string{"-1", "soon", "4000"} {
 			c := warmCaller(t, read)
@@ -535,7 +535,7 @@ func TestServersPushBackIsObeyed(t *testing.T) {
 	})
 }
 
-func TestRepliesOfEveryKindAreHedgedOrLeftAlone(t *testing.T) {
+func TestReplyTypesAreHedgedOrSentOnce(t *testing.T) {
 	type raw struct{ data []byte }
 	dynamic := func() any {
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName("google.protobuf.StringValue")
@@ -570,7 +570,7 @@ func TestRepliesOfEveryKindAreHedgedOrLeftAlone(t *testing.T) {
 	})
 }
 
-// gogo is a message as gogo/protobuf generates them, with nullable=false: package proto cannot copy it.
+// A gogo is a message as generated by gogo/protobuf with nullable=false. Package proto cannot copy it.
 type gogo struct {
 	At    time.Time `protobuf:"bytes,1,opt,name=at,proto3,stdtime" json:"at"`
 	Items []item    `protobuf:"bytes,2,rep,name=items,proto3" json:"items"`
@@ -587,7 +587,7 @@ func (*gogo) ProtoMessage()    {}
 func (m *gogo) Marshal() ([]byte, error) { return json.Marshal(m) }
 func (m *gogo) Unmarshal(b []byte) error { return json.Unmarshal(b, m) }
 
-func TestReplyOfAnOlderGeneratorIsPublished(t *testing.T) {
+func TestReplyOfGogoProtobufIsDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		want := &gogo{At: time.Unix(5, 0).UTC(), Items: []item{{7}}}
 		i := &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
@@ -604,7 +604,7 @@ func TestReplyOfAnOlderGeneratorIsPublished(t *testing.T) {
 	})
 }
 
-func TestPanicInAHedgedRPCEndsNothing(t *testing.T) {
+func TestPanicInHedgedRPCReachesCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := warmCaller(t, read, hedge.WithMaxHedges(1))
 		_, err := c.get(t.Context(), &invoker{answer: func(ctx context.Context, n int, reply any, opts []grpc.CallOption) error {
@@ -620,7 +620,7 @@ func TestPanicInAHedgedRPCEndsNothing(t *testing.T) {
 
 // --- over real connections ---
 
-// slowServer answers UnaryCall with the number of the attempt, late if told to.
+// A slowServer answers UnaryCall with the number of the attempt, and delays attempts that a test selects.
 type slowServer struct {
 	testpb.UnimplementedTestServiceServer
 	slow atomic.Int64 // attempts to delay
@@ -647,7 +647,7 @@ func (s *slowServer) connections() (n int) {
 	return n
 }
 
-func TestRealRPCIsHedged(t *testing.T) {
+func TestInterceptorHedgesRPCOverSockets(t *testing.T) {
 	s := new(slowServer)
 	target := serveGRPC(t, s)
 	var stats *hedge.Stats
@@ -675,7 +675,7 @@ func TestRealRPCIsHedged(t *testing.T) {
 	assert.Equal(t, 1, s.connections())
 }
 
-func TestHedgesGoOverTheHedgeConn(t *testing.T) {
+func TestHedgesUseHedgeConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(slowServer)
 		network, dial := overMemory(t, s)
@@ -714,7 +714,7 @@ func TestHedgesGoOverTheHedgeConn(t *testing.T) {
 	})
 }
 
-func TestHedgeConnSurvivesAFrozenConnection(t *testing.T) {
+func TestHedgeConnAnswersDuringFrozenConnection(t *testing.T) {
 	s := new(slowServer)
 	target := serveGRPC(t, s)
 	run := func(t *testing.T, second *grpc.ClientConn) error {
@@ -746,7 +746,7 @@ func TestHedgeConnSurvivesAFrozenConnection(t *testing.T) {
 	})
 }
 
-func TestTargetAndMethodAreTheKey(t *testing.T) {
+func TestLatencyKeyIsTargetAndMethod(t *testing.T) {
 	s := new(slowServer)
 	target := serveGRPC(t, s)
 	var names []string

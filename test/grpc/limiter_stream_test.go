@@ -24,7 +24,7 @@ import (
 	"github.com/gohedge/hedge/hedgetest/grpctest"
 )
 
-// echo answers each request of a stream.
+// An echo is a service that sends each message of a stream back.
 type echo struct {
 	testpb.UnimplementedTestServiceServer
 }
@@ -60,14 +60,14 @@ func (echo) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCall
 	}
 }
 
-// streamsOfAllKinds are the streams of echo.
+// streamsOfAllKinds are the stream descriptions of echo.
 var streamsOfAllKinds = map[string]*grpc.StreamDesc{
 	"StreamingOutputCall": {ServerStreams: true},
 	"StreamingInputCall":  {ClientStreams: true},
 	"FullDuplexCall":      {ServerStreams: true, ClientStreams: true},
 }
 
-func TestStreamTakesItsPlaceWithItsFirstMessage(t *testing.T) {
+func TestLimiterStreamTakesSlotWithFirstMessage(t *testing.T) {
 	for method, desc := range streamsOfAllKinds {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,12 +106,12 @@ func TestStreamTakesItsPlaceWithItsFirstMessage(t *testing.T) {
 	}
 }
 
-// serveStream passes a stream to a handler by the interceptor of a Limiter.
+// serveStream runs a handler behind the stream interceptor of a Limiter.
 func serveStream(l *hedge.Limiter, stream grpc.ServerStream, handler func(grpc.ServerStream) error) error {
 	return l.StreamServer()(nil, stream, &grpc.StreamServerInfo{FullMethod: "/a.B/C", IsClientStream: true}, func(_ any, s grpc.ServerStream) error { return handler(s) })
 }
 
-// talkingStream is a stream on which sending succeeds, and receiving ends with err.
+// A talkingStream is a stream whose SendMsg succeeds and whose RecvMsg returns err.
 type talkingStream struct {
 	incomingStream
 	err     error
@@ -123,7 +123,7 @@ func (s *talkingStream) SendMsg(any) error            { return nil }
 func (s *talkingStream) SendHeader(metadata.MD) error { return nil }
 func (s *talkingStream) SetTrailer(md metadata.MD)    { s.trailer = metadata.Join(s.trailer, md) }
 
-func TestStreamTakesItsPlaceBeforeItsHandlerSends(t *testing.T) {
+func TestLimiterStreamTakesSlotBeforeHandlerSends(t *testing.T) {
 	for name, c := range map[string]struct {
 		do     func(grpc.ServerStream) error
 		err    error
@@ -150,7 +150,7 @@ func TestStreamTakesItsPlaceBeforeItsHandlerSends(t *testing.T) {
 	}
 }
 
-func TestStreamThatIsReleasedBeforeItsFirstMessageNeedsNoPlace(t *testing.T) {
+func TestLimiterStreamReleasedBeforeFirstMessageTakesNoSlot(t *testing.T) {
 	l := hedge.NewLimiter(1)
 	require.NoError(t, serveStream(l, &incomingStream{ctx: t.Context()}, func(s grpc.ServerStream) error {
 		l.Release(s.Context())
@@ -159,9 +159,9 @@ func TestStreamThatIsReleasedBeforeItsFirstMessageNeedsNoPlace(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1}, l.Snapshot())
 }
 
-// TestStreamThatMeetsItsLimiterTwiceTakesOnePlace has an inner interceptor, handler or unary interceptor of the same Limiter, before the
-// stream has received its first message.
-func TestStreamThatMeetsItsLimiterTwiceTakesOnePlace(t *testing.T) {
+// TestLimiterStreamWithTwoInterceptorsTakesOneSlot has a second interceptor or handler of the same Limiter, which the
+// stream passes before its first message.
+func TestLimiterStreamWithTwoInterceptorsTakesOneSlot(t *testing.T) {
 	limitHTTP := func(l *hedge.Limiter, ctx context.Context) int {
 		w := httptest.NewRecorder()
 		l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
@@ -214,8 +214,8 @@ func TestStreamThatMeetsItsLimiterTwiceTakesOnePlace(t *testing.T) {
 	})
 }
 
-// TestStreamThatGotNoPlaceEndsWithTheStatusOfTheLimiter has handlers that swallow the error of RecvMsg.
-func TestStreamThatGotNoPlaceEndsWithTheStatusOfTheLimiter(t *testing.T) {
+// TestLimiterRefusedStreamEndsWithLimiterStatus has handlers that ignore the error of RecvMsg.
+func TestLimiterRefusedStreamEndsWithLimiterStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1)
 		block := make(chan struct{})
@@ -252,8 +252,9 @@ func TestStreamThatGotNoPlaceEndsWithTheStatusOfTheLimiter(t *testing.T) {
 	})
 }
 
-// TestHandlerThatReturnsWhileItsStreamWaitsHoldsNothing has a goroutine of the handler receive, while other requests have all places.
-func TestHandlerThatReturnsWhileItsStreamWaitsHoldsNothing(t *testing.T) {
+// TestLimiterStreamWhoseHandlerReturnsWhileQueuedHoldsNoSlot calls RecvMsg in a goroutine of the handler while other
+// requests have all slots.
+func TestLimiterStreamWhoseHandlerReturnsWhileQueuedHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := hedge.NewLimiter(1)
 		block := make(chan struct{})
@@ -276,7 +277,7 @@ func TestHandlerThatReturnsWhileItsStreamWaitsHoldsNothing(t *testing.T) {
 	})
 }
 
-func TestWithLimitedHealthChecksTakesAPlaceForThem(t *testing.T) {
+func TestWithLimitedHealthChecksLimitsHealthChecks(t *testing.T) {
 	for method, call := range map[string]string{"Check": "unary", "Watch": "stream"} {
 		l := hedge.NewLimiter(1, hedge.WithLimitedHealthChecks())
 		full := "/grpc.health.v1.Health/" + method

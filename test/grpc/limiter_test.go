@@ -28,7 +28,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-// counter is a gRPC server of one place, held until it is told to go on.
+// A counter is a gRPC server with one slot, which each call holds until the test releases it.
 type counter struct {
 	testpb.UnimplementedTestServiceServer
 	limit *hedge.Limiter
@@ -70,7 +70,7 @@ func (c *counter) holds(t *testing.T, working, waiting int64) {
 	}, 10*time.Second, ms, "%+v", c.limit.Snapshot())
 }
 
-// kinds are a unary call and a stream.
+// kinds make a unary call or a stream.
 var kinds = map[string]func(context.Context, testpb.TestServiceClient) (metadata.MD, error){
 	"unary": func(ctx context.Context, client testpb.TestServiceClient) (trailer metadata.MD, err error) {
 		_, err = client.UnaryCall(ctx, new(testpb.SimpleRequest), grpc.Trailer(&trailer))
@@ -85,7 +85,7 @@ var kinds = map[string]func(context.Context, testpb.TestServiceClient) (metadata
 	},
 }
 
-func TestGRPCCallsWaitInLineAndLeaveItWithTheirCaller(t *testing.T) {
+func TestLimiterQueuesGRPCCallsUntilCancelled(t *testing.T) {
 	for kind, call := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			c := newCounter()
@@ -136,7 +136,7 @@ func TestGRPCCallsWaitInLineAndLeaveItWithTheirCaller(t *testing.T) {
 	}
 }
 
-func TestGRPCStreamMayGiveItsPlaceBackBeforeItEnds(t *testing.T) {
+func TestLimiterStreamMayReleaseSlotBeforeEnd(t *testing.T) {
 	c := newCounter()
 	c.early = true
 	client := testpb.NewTestServiceClient(dial(t, serveGRPC(t, c, c.options()...)))
@@ -153,8 +153,9 @@ func TestGRPCStreamMayGiveItsPlaceBackBeforeItEnds(t *testing.T) {
 	all.Wait()
 }
 
-// A header commits a call, so a Limiter must not send one.
-func TestGRPCRetriesWhatFailsBehindALimiter(t *testing.T) {
+// TestLimiterKeepsGRPCRetriesWorking has calls that fail. A Limiter must not send a header, because gRPC does not retry
+// a call after a header.
+func TestLimiterKeepsGRPCRetriesWorking(t *testing.T) {
 	c := newCounter()
 	close(c.goOn)
 	c.fails.Store(2)
@@ -165,7 +166,7 @@ func TestGRPCRetriesWhatFailsBehindALimiter(t *testing.T) {
 	assert.EqualValues(t, 3, c.begun.Load())
 }
 
-// asking are the services of gRPC itself, by which clients and tools ask about a server, on a server of one place.
+// asking starts a server with one slot and the diagnostic services of gRPC, and returns its address.
 func asking(t *testing.T, c *counter) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -178,8 +179,8 @@ func asking(t *testing.T, c *counter) (addr string) {
 	return l.Addr().String()
 }
 
-// Clients that watch a server's health do so for as long as they live.
-func TestHealthChecksOfClientsTakeNoPlaces(t *testing.T) {
+// TestLimiterDoesNotLimitHealthChecks has clients that watch the health of the server for their whole life.
+func TestLimiterDoesNotLimitHealthChecks(t *testing.T) {
 	c := newCounter()
 	close(c.goOn)
 	addr := asking(t, c)
@@ -193,7 +194,7 @@ func TestHealthChecksOfClientsTakeNoPlaces(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 3}, c.limit.Snapshot())
 }
 
-func TestServerWhosePlacesAreTakenAnswersWhatAsksAboutIt(t *testing.T) {
+func TestLimiterAtCapacityAnswersDiagnosticServices(t *testing.T) {
 	c := newCounter()
 	cc := dial(t, asking(t, c))
 	done := make(chan error, 1)
@@ -218,7 +219,7 @@ func TestServerWhosePlacesAreTakenAnswersWhatAsksAboutIt(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, c.limit.Snapshot())
 }
 
-func TestServicesOfOtherNamesTakeAPlace(t *testing.T) {
+func TestLimiterLimitsServicesWithSimilarNames(t *testing.T) {
 	l := hedge.NewLimiter(1)
 	for method, worked := range map[string]int64{
 		"/grpc.health.v1.Health/Watch": 0, "/grpc.health.v1.Health/List": 0, "/grpc.health.v1.HealthX/Watch": 1,
@@ -233,7 +234,7 @@ func TestServicesOfOtherNamesTakeAPlace(t *testing.T) {
 	}
 }
 
-func TestUnlimitedGRPCMethodsPassAServerWhosePlacesAreTaken(t *testing.T) {
+func TestLimiterAtCapacityServesUnlimitedMethods(t *testing.T) {
 	c := newCounter()
 	c.limit = hedge.NewLimiter(1, hedge.WithUnlimited("/grpc.testing.TestService/StreamingOutputCall"))
 	client := testpb.NewTestServiceClient(dial(t, serveGRPC(t, c, c.options()...)))
@@ -261,8 +262,8 @@ func TestUnlimitedGRPCMethodsPassAServerWhosePlacesAreTaken(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 1}, c.limit.Snapshot())
 }
 
-// What needs no place holds none: not that of a request which began it either.
-func TestGRPCCallsThatNeedNoPlaceHoldNoneOfAnother(t *testing.T) {
+// TestLimiterUnlimitedCallDoesNotHoldSlotOfOuterCall makes an unlimited call within a request that has a slot.
+func TestLimiterUnlimitedCallDoesNotHoldSlotOfOuterCall(t *testing.T) {
 	const health = "/grpc.health.v1.Health/Watch"
 	for kind, call := range map[string]func(*hedge.Limiter, context.Context){
 		"unary": func(l *hedge.Limiter, ctx context.Context) {
@@ -292,7 +293,7 @@ func TestGRPCCallsThatNeedNoPlaceHoldNoneOfAnother(t *testing.T) {
 	}
 }
 
-func TestUnlimitedPatternsOfGRPCMethods(t *testing.T) {
+func TestLimiterUnlimitedMethodPatterns(t *testing.T) {
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(":authority", "Shop.test:443"))
 	for _, c := range []struct {
 		pattern, method string
@@ -321,8 +322,9 @@ func TestUnlimitedPatternsOfGRPCMethods(t *testing.T) {
 	}
 }
 
-// What a handler has begun, and what it calls in the same process, is let through only while its call has its place.
-func TestAPlaceThatAGRPCCallHasGivenBackOpensNothing(t *testing.T) {
+// TestLimiterReleasedSlotAdmitsNoNestedCall makes nested calls after the outer call has released its slot. Only a held
+// slot admits nested calls.
+func TestLimiterReleasedSlotAdmitsNoNestedCall(t *testing.T) {
 	for name, release := range map[string]bool{"released": true, "handler has returned": false} {
 		for kind, enter := range map[string]func(*hedge.Limiter, context.Context, func(context.Context)) error{
 			"unary": func(l *hedge.Limiter, ctx context.Context, do func(context.Context)) error {
@@ -369,7 +371,7 @@ func TestAPlaceThatAGRPCCallHasGivenBackOpensNothing(t *testing.T) {
 	}
 }
 
-// incomingStream is a server's side of a stream whose messages are there.
+// An incomingStream is the server side of a stream whose messages have arrived.
 type incomingStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -379,17 +381,17 @@ func (s *incomingStream) Context() context.Context { return s.ctx }
 func (s *incomingStream) SetTrailer(metadata.MD)   {}
 func (s *incomingStream) RecvMsg(any) error        { return nil }
 
-// brokenStream is a stream that takes no trailers.
+// A brokenStream is an incomingStream that rejects trailers.
 type brokenStream struct{ incomingStream }
 
 func (s *brokenStream) SetTrailer(metadata.MD) { panic("no trailers") }
 
-// brokenTransport is such a stream of a unary call.
+// A brokenTransport is the transport stream of a unary call that rejects trailers.
 type brokenTransport struct{ grpc.ServerTransportStream }
 
 func (brokenTransport) SetTrailer(metadata.MD) error { panic("no trailers") }
 
-func TestAStreamThatPanicsHoldsNoPlace(t *testing.T) {
+func TestLimiterStreamThatPanicsReleasesSlot(t *testing.T) {
 	l := hedge.NewLimiter(1)
 	for range 2 {
 		assert.PanicsWithValue(t, "no trailers", func() {
@@ -405,7 +407,7 @@ func TestAStreamThatPanicsHoldsNoPlace(t *testing.T) {
 	}
 }
 
-func TestHTTPAndGRPCShareALimiter(t *testing.T) {
+func TestLimiterIsSharedByHTTPAndGRPC(t *testing.T) {
 	c := newCounter()
 	client := testpb.NewTestServiceClient(dial(t, serveGRPC(t, c, c.options()...)))
 	done := make(chan error, 1)
@@ -425,8 +427,9 @@ func TestHTTPAndGRPCShareALimiter(t *testing.T) {
 	<-answered
 }
 
-// gRPC over the server of net/http comes with the context of the HTTP request.
-func TestGRPCBehindAnHTTPHandlerTakesOnePlace(t *testing.T) {
+// TestLimiterGRPCOverHTTPHandlerTakesOneSlot serves gRPC by net/http, so that the RPC has the context of the HTTP
+// request.
+func TestLimiterGRPCOverHTTPHandlerTakesOneSlot(t *testing.T) {
 	c := newCounter()
 	close(c.goOn)
 	s := grpc.NewServer(c.options()...)
@@ -449,7 +452,7 @@ func TestGRPCBehindAnHTTPHandlerTakesOnePlace(t *testing.T) {
 	assert.Equal(t, hedge.LimiterSnapshot{Limit: 1, Worked: 2}, c.limit.Snapshot(), "which takes no place")
 }
 
-// serveGRPCOverHTTP serves a counter by the server of net/http behind its Limiter's Handler, and returns a client.
+// serveGRPCOverHTTP serves c by net/http behind the Handler of its Limiter, and returns a client.
 func serveGRPCOverHTTP(t *testing.T, c *counter) testpb.TestServiceClient {
 	s := grpc.NewServer(c.options()...)
 	testpb.RegisterTestServiceServer(s, c)
@@ -465,8 +468,9 @@ func serveGRPCOverHTTP(t *testing.T, c *counter) testpb.TestServiceClient {
 	return testpb.NewTestServiceClient(dial(t, hs.Listener.Addr().String()))
 }
 
-// grpc.Server.ServeHTTP returns when the caller goes away, and the handler of the call may go on.
-func TestGRPCOverHTTPIsWorkedOnUntilItsHandlerReturns(t *testing.T) {
+// TestLimiterGRPCOverHTTPHoldsSlotUntilHandlerReturns cancels the call. [grpc.Server.ServeHTTP] then returns before the
+// handler does.
+func TestLimiterGRPCOverHTTPHoldsSlotUntilHandlerReturns(t *testing.T) {
 	for kind, call := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			c := newCounter()
@@ -492,7 +496,7 @@ func TestGRPCOverHTTPIsWorkedOnUntilItsHandlerReturns(t *testing.T) {
 	}
 }
 
-func TestGRPCHedgesOverHTTPAreTurnedAway(t *testing.T) {
+func TestLimiterRefusesGRPCHedgesOverHTTP(t *testing.T) {
 	c := newCounter()
 	client := serveGRPCOverHTTP(t, c)
 	var calls sync.WaitGroup

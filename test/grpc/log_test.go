@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-func TestRecordsNameTheKey(t *testing.T) {
+func TestLogRecordsNameLatencyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		c := warmCaller(t, read, hedge.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))

@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-func TestMarkOfAUnaryCallIsCarriedOn(t *testing.T) {
+func TestServerInterceptorPropagatesAttemptNumber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := warmCaller(t, read)
 		marked := func(ctx context.Context) context.Context {
@@ -49,7 +49,7 @@ type serverStream struct {
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-func TestMarksOfRPCsCostNothingWhereThereAreNone(t *testing.T) {
+func TestServerInterceptorWithoutAttemptNumberDoesNotAllocate(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// attempts makes a slow call of a method whose usual time is known, and returns how often it was sent.
+// attempts makes a slow call of a method whose latency is known, and returns the number of attempts.
 func attempts(t *testing.T, method string, opts ...hedge.GRPCOption) int {
 	c := warmCaller(t, method, opts...)
 	i := &invoker{answer: in(time.Second, 5*ms)}
@@ -36,7 +36,7 @@ func attempts(t *testing.T, method string, opts ...hedge.GRPCOption) int {
 	return i.n
 }
 
-func TestWritesAreSentOnce(t *testing.T) {
+func TestInterceptorSendsWritesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for names, want := range map[string]int{
 			// By their names these read.
@@ -62,7 +62,7 @@ func TestWritesAreSentOnce(t *testing.T) {
 	})
 }
 
-func TestWhatAMethodDeclaresBeatsItsName(t *testing.T) {
+func TestMethodDeclarationTakesPrecedenceOverName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, want := range map[string]int{
 			"Peek": 2, // NO_SIDE_EFFECTS
@@ -81,8 +81,8 @@ func TestWhatAMethodDeclaresBeatsItsName(t *testing.T) {
 	})
 }
 
-// TestR4RealMethodsThatTakeAreSentOnce calls methods of public services whose names begin like reads.
-func TestR4RealMethodsThatTakeAreSentOnce(t *testing.T) {
+// TestR4PublicMethodsWithSideEffectsAreSentOnce calls methods of public services whose names begin like those of reads.
+func TestR4PublicMethodsWithSideEffectsAreSentOnce(t *testing.T) {
 	for method, does := range map[string]string{
 		"/api.Dgraph/Query":                                  "runs mutations",
 		"/cache_client.Scs/ListConcatenateFront":             "appends to a list",
@@ -102,7 +102,7 @@ func TestR4RealMethodsThatTakeAreSentOnce(t *testing.T) {
 	}
 }
 
-func TestDeclaredMethodsAloneAreHedgedIfAsked(t *testing.T) {
+func TestWithDeclaredMethodsHedgesDeclaredMethodsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, want := range map[string]int{"Peek": 2, "BoundToGet": 2, "GetPlain": 1, "GetOtherOption": 1, "GetUnknown": 1, "Put": 1, "GetBoundToPost": 1} {
 			assert.Equal(t, want, attempts(t, "/hedge.test.Shop/"+name, hedge.WithDeclaredMethods()), name)
@@ -115,7 +115,7 @@ func TestDeclaredMethodsAloneAreHedgedIfAsked(t *testing.T) {
 	})
 }
 
-func TestHedgesSaysWhatIsHedgedAndWhy(t *testing.T) {
+func TestInterceptorHedgesReportsCountAndReason(t *testing.T) {
 	var log bytes.Buffer
 	in := hedge.NewInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))), hedge.WithMethods("/a.B/Listed"),
 		hedge.WithRoute("/a.B/GetOff", hedge.Policy{Off: true}), hedge.WithRoute("/a.B/Allowed", hedge.Policy{Hedgeable: true}))
@@ -219,7 +219,7 @@ func init() { // a service whose methods declare what they do
 	}
 }
 
-// extensionHTTP returns an extension with the number of google.api.http, for MethodOptions.
+// extensionHTTP returns a registry with an extension of MethodOptions that has the number of google.api.http.
 func extensionHTTP() *protoregistry.Types {
 	d, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
 		Name: proto.String("hedge_test_http.proto"), Package: proto.String("hedge.test.api"), Syntax: proto.String("proto3"),
@@ -243,7 +243,7 @@ func extensionHTTP() *protoregistry.Types {
 	return types
 }
 
-func TestListedMethodsAreHedged(t *testing.T) {
+func TestWithMethodsHedgesListedMethods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for pattern, want := range map[string][2]bool{
 			"/a.B/Create": {true, false}, "/a.B/*": {true, true}, "/*": {true, true}, "/a.Bc/*": {false, false}, "/a.B/Creat": {false, false},
@@ -258,7 +258,7 @@ func TestListedMethodsAreHedged(t *testing.T) {
 	})
 }
 
-func TestUnhedgedMethodIsToldOnceWithTheLineThatAllowsIt(t *testing.T) {
+func TestInterceptorLogsUnhedgedMethodOnceWithOption(t *testing.T) {
 	var log bytes.Buffer
 	c := hedge.NewUnaryClientInterceptor(hedge.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	i := &invoker{answer: in(0)}

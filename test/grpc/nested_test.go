@@ -31,8 +31,8 @@ func (emptyService) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, ou
 	return out.Send(new(testpb.StreamingOutputCallResponse))
 }
 
-// TestInterceptorsInARowHedgeOnce has two Interceptors that one connection was given.
-func TestInterceptorsInARowHedgeOnce(t *testing.T) {
+// TestChainedInterceptorsHedgeOnce has two Interceptors on one connection.
+func TestChainedInterceptorsHedgeOnce(t *testing.T) {
 	const unary, stream = testpb.TestService_EmptyCall_FullMethodName, testpb.TestService_StreamingOutputCall_FullMethodName
 	for _, method := range []string{unary, stream} {
 		t.Run(method, func(t *testing.T) {
@@ -59,8 +59,9 @@ func TestInterceptorsInARowHedgeOnce(t *testing.T) {
 	}
 }
 
-// TestTheSameMethodOfAnotherTargetIsHedgedBelow has a call that asks another target for the same, as one that asks all shards does.
-func TestTheSameMethodOfAnotherTargetIsHedgedBelow(t *testing.T) {
+// TestNestedCallToOtherTargetIsHedged has a call whose server calls the same method of another target, as a query to
+// all shards does.
+func TestNestedCallToOtherTargetIsHedged(t *testing.T) {
 	for target, attempts := range map[string]int{"passthrough:///b": 2, "passthrough:///a": 1} {
 		synctest.Test(t, func(t *testing.T) {
 			dial := func(target string) *grpc.ClientConn {
@@ -90,8 +91,8 @@ func TestTheSameMethodOfAnotherTargetIsHedgedBelow(t *testing.T) {
 	}
 }
 
-// TestWhatIsNeverHedgedAboveIsHedgedBelowOverGRPC has an outer Interceptor that sends no hedges.
-func TestWhatIsNeverHedgedAboveIsHedgedBelowOverGRPC(t *testing.T) {
+// TestInnerInterceptorHedgesIfOuterHasNoHedges has an outer Interceptor with MaxHedges 0.
+func TestInnerInterceptorHedgesIfOuterHasNoHedges(t *testing.T) {
 	const unary, stream = testpb.TestService_EmptyCall_FullMethodName, testpb.TestService_StreamingOutputCall_FullMethodName
 	for name, never := range map[string]hedge.Option{"shadow": hedge.WithShadow(), "no hedges": hedge.WithMaxHedges(0), "no budget": hedge.WithBudgetPercent(0)} {
 		for _, method := range []string{unary, stream} {
@@ -114,8 +115,8 @@ func TestWhatIsNeverHedgedAboveIsHedgedBelowOverGRPC(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotHedgedYetAboveIsHedgedBelowOverGRPC has an outer Interceptor that knows too little.
-func TestWhatIsNotHedgedYetAboveIsHedgedBelowOverGRPC(t *testing.T) {
+// TestInnerInterceptorHedgesIfOuterHasLearnedNothing has an outer Interceptor that has seen too few calls.
+func TestInnerInterceptorHedgesIfOuterHasLearnedNothing(t *testing.T) {
 	const unary, stream = testpb.TestService_EmptyCall_FullMethodName, testpb.TestService_StreamingOutputCall_FullMethodName
 	for _, method := range []string{unary, stream} {
 		t.Run(method, func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-func TestObserversOfUnaryCalls(t *testing.T) {
+func TestObserversSeeUnaryCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := new(recorder), new(recorder)
 		c := warmCaller(t, read, hedge.WithObserver(one), hedge.WithObserver(two))
@@ -38,7 +38,7 @@ func TestObserversOfUnaryCalls(t *testing.T) {
 	})
 }
 
-func TestObserverOfStreams(t *testing.T) {
+func TestObserverSeesStreams(t *testing.T) {
 	rec, s := new(recorder), new(streamServer)
 	client, _ := streamClient(t, s, hedge.WithObserver(rec))
 	rec.Take()
@@ -84,7 +84,7 @@ func TestInnerStreamInterceptorsKnowTheirAttempt(t *testing.T) {
 	assert.Equal(t, []int{0, 0, 1}, seen)
 }
 
-func TestObservedRPCsAllocateNoMore(t *testing.T) {
+func TestObserversDoNotAddAllocations(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
@@ -96,7 +96,7 @@ func TestObservedRPCsAllocateNoMore(t *testing.T) {
 	})
 }
 
-func TestPanicOfALoggerEndsNoRPC(t *testing.T) {
+func TestPanicOfLoggerDoesNotEndRPC(t *testing.T) {
 	for name, value := range map[string]string{"HEDGE_DISABLED": "yes", "HEDGE_MODE": "?"} {
 		t.Setenv(name, value)
 	}

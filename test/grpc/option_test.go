@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-func TestOptionsOfGRPCThatMakeNoSensePanic(t *testing.T) {
+func TestInterceptorPanicsOnInvalidOptions(t *testing.T) {
 	for want, f := range map[string]func(){
 		"hedge: WithHedgeConn: *ClientConn is nil":                                           func() { hedge.WithHedgeConn(nil) },
 		"hedge: WithNonFatalCodes: code is OK":                                               func() { hedge.WithNonFatalCodes(0) },
@@ -28,7 +28,7 @@ func TestOptionsOfGRPCThatMakeNoSensePanic(t *testing.T) {
 	}
 }
 
-func TestRoutesThatNoMethodCanMatchAreRefused(t *testing.T) {
+func TestInterceptorRejectsRoutesThatMatchNoMethod(t *testing.T) {
 	for _, pattern := range []string{"GET /api/items", "catalog.test/a", "/a", "/", "/a/b/c", "/{service}/{method}", "/pkg.Service/Get*"} {
 		_, err := hedge.NewInterceptorWithConfig(hedge.DefaultConfig(), hedge.WithRoute(pattern, hedge.Policy{Off: true}))
 		assert.EqualError(t, err, fmt.Sprintf("hedge: WithRoute(%q): pattern is not /pkg.Service/Method, /pkg.Service/* or /*, as gRPC needs", pattern))
@@ -39,7 +39,7 @@ func TestRoutesThatNoMethodCanMatchAreRefused(t *testing.T) {
 	}
 }
 
-func TestConfigFromOutsideIsRefusedByInterceptors(t *testing.T) {
+func TestInterceptorRejectsInvalidConfig(t *testing.T) {
 	c := hedge.DefaultConfig()
 	c.BudgetPercent = -1
 	_, err := hedge.NewInterceptorWithConfig(c)
@@ -59,7 +59,7 @@ func TestConfigFromOutsideIsRefusedByInterceptors(t *testing.T) {
 	assert.Same(t, first, stats)
 }
 
-func TestZeroValuesOfGRPCSayWhatMakesThem(t *testing.T) {
+func TestZeroInterceptorPanicsWithConstructorName(t *testing.T) {
 	const zero = "hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one"
 	in, l := new(hedge.Interceptor), new(hedge.Limiter)
 	for name, f := range map[string]func(){

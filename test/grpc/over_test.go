@@ -25,7 +25,7 @@ import (
 	"github.com/gohedge/hedge/internal/grpctest"
 )
 
-// A metadataServer notes the metadata of its calls, and answers after a time. Header and trailer say its name.
+// A metadataServer records the metadata of its calls, and answers after a delay with its name in header and trailer.
 type metadataServer struct {
 	testpb.UnimplementedTestServiceServer
 	name  string
@@ -61,7 +61,7 @@ func (s *metadataServer) StreamingOutputCall(_ *testpb.StreamingOutputCallReques
 	return out.Send(new(testpb.StreamingOutputCallResponse))
 }
 
-// received returns the values of a key in the metadata of the calls that the server has seen.
+// received returns the values of a metadata key in all calls that the server has received.
 func (s *metadataServer) received(key string) (all []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *metadataServer) received(key string) (all []string) {
 	return all
 }
 
-// twoServers are a slow server for calls, and another one for hedges.
+// A twoServers is a slow server for primaries and another server for hedges.
 type twoServers struct {
 	home, away *metadataServer
 	dialHome   func(...grpc.DialOption) *grpc.ClientConn
@@ -87,12 +87,12 @@ func startTwoServers(t *testing.T) *twoServers {
 	return s
 }
 
-// hedged are the options of a connection whose calls the interceptor hedges.
+// hedged returns dial options with the interceptors of in.
 func hedged(in *hedge.Interceptor) []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream())}
 }
 
-// adds are the options of a connection whose interceptors add a value to the metadata "by".
+// adds returns dial options with interceptors that add a value to the metadata key "by".
 func adds(value string) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -104,7 +104,7 @@ func adds(value string) []grpc.DialOption {
 	}
 }
 
-// A namedToken is credentials that send a value under a key.
+// A namedToken is a call credential that sends a value under a key.
 type namedToken struct{ key, value string }
 
 func (c namedToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -112,7 +112,7 @@ func (c namedToken) GetRequestMetadata(context.Context, ...string) (map[string]s
 }
 func (namedToken) RequireTransportSecurity() bool { return false }
 
-// calledMethods is a stats handler that counts the RPCs that begin.
+// A calledMethods is a stats handler that counts started RPCs.
 type calledMethods struct {
 	mu    sync.Mutex
 	begun int
@@ -131,7 +131,7 @@ func (c *calledMethods) TagConn(ctx context.Context, _ *stats.ConnTagInfo) conte
 }
 func (c *calledMethods) HandleConn(context.Context, stats.ConnStats) {}
 
-// wholeCalls are calls to the end, with call options.
+// wholeCalls make a unary call, or a stream that is read to its end, with call options.
 var wholeCalls = map[string]func(context.Context, testpb.TestServiceClient, ...grpc.CallOption) error{
 	"unary": func(ctx context.Context, c testpb.TestServiceClient, opts ...grpc.CallOption) error {
 		_, err := c.UnaryCall(ctx, new(testpb.SimpleRequest), opts...)
@@ -149,7 +149,7 @@ var wholeCalls = map[string]func(context.Context, testpb.TestServiceClient, ...g
 	},
 }
 
-func TestHedgeOverAnotherConnectionHasTheSettingsOfThatConnection(t *testing.T) {
+func TestHedgeOverConnUsesSettingsOfThatConn(t *testing.T) {
 	for kind, call := range wholeCalls {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -198,8 +198,8 @@ func TestHedgeOverAnotherConnectionHasTheSettingsOfThatConnection(t *testing.T) 
 	}
 }
 
-// TestHedgeOverAConnectionThatHedgesIsSentOnce has an interceptor on the other connection: the same one, or another.
-func TestHedgeOverAConnectionThatHedgesIsSentOnce(t *testing.T) {
+// TestHedgeOverConnWithInterceptorIsSentOnce has the same interceptor, or another one, on the connection for hedges.
+func TestHedgeOverConnWithInterceptorIsSentOnce(t *testing.T) {
 	for kind, call := range wholeCalls {
 		for _, same := range []bool{true, false} {
 			t.Run(kind, func(t *testing.T) {
@@ -233,17 +233,17 @@ func TestHedgeOverAConnectionThatHedgesIsSentOnce(t *testing.T) {
 	}
 }
 
-// TestConnectionWithoutCredentialsIsPassedOver has a server of hedges that wants a token, which nothing adds.
-func TestConnectionWithoutCredentialsIsPassedOver(t *testing.T) {
+// TestHedgeSkipsConnWithoutCredentials has a server for hedges that requires a token, which the client does not send.
+func TestHedgeSkipsConnWithoutCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, conns := abroad(t, 0)
 		in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(400), hedge.WithHedgeConns(home, conns...))
 		client := atHome(t, f, in)
 		f.Delays[0].Store(int64(time.Second))
-		f.Fails[1].Store(uint32(codes.Unauthenticated))
+		f.Codes[1].Store(uint32(codes.Unauthenticated))
 		sent := 0
 		for range 26 {
-			at, err := f.Call(soon(t), grpctest.CallUnary(client))
+			at, err := f.RecordCall(soon(t), grpctest.UnaryCaller(client))
 			require.NoError(t, err)
 			sent += len(at) - 1
 		}

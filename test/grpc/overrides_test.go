@@ -27,7 +27,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A below is what stands below the hedging: it notes what each attempt's context asks for, and answers the
+// A below is the transport below hedging. It records the overrides in the context of each attempt, and answers the
 // first attempt slowly.
 type below struct {
 	mu   sync.Mutex
@@ -46,13 +46,13 @@ func (b *below) attempt(ctx context.Context) error {
 	return doubles.Sleep(ctx, takes)
 }
 
-// A client of any protocol: how it is switched off, and how it makes a call.
+// An anyClient is a client of any protocol, with a way to disable it and to make a call.
 type anyClient struct {
 	enable func(bool)
 	call   func(context.Context, *below) error
 }
 
-// anyClients makes a client of each protocol, and of each path that a call can take through it.
+// anyClients create a client for each protocol and each path that a call can take through it.
 var anyClients = map[string]func(...hedge.Option) anyClient{
 	"HTTP/1.1":                       overHTTP("HTTP/1.1", nil),
 	"HTTP/2":                         overHTTP("HTTP/2.0", nil),
@@ -99,7 +99,7 @@ var anyClients = map[string]func(...hedge.Option) anyClient{
 	},
 }
 
-// failingBody is a body that cannot be read.
+// A failingBody is a request body whose Read fails.
 type failingBody struct{}
 
 func (failingBody) Read([]byte) (int, error) { return 0, errors.New("no more") }
@@ -140,7 +140,7 @@ func overHTTP(proto string, body func() io.Reader) func(...hedge.Option) anyClie
 	}
 }
 
-// probedStream notes its context when it is opened, and answers its first message.
+// A probedStream records its context when it is opened, and receives one message.
 type probedStream struct {
 	grpc.ClientStream
 	ctx context.Context
@@ -179,8 +179,8 @@ func overStream(desc *grpc.StreamDesc) func(...hedge.Option) anyClient {
 	}
 }
 
-// TestR3OverridesHoldForOneCallAndForNothingBelowIt tries every protocol, every way a call can be made, and all that a caller can ask for.
-func TestR3OverridesHoldForOneCallAndForNothingBelowIt(t *testing.T) {
+// TestR3OverridesApplyToOneCallOnly tries all protocols, call paths and overrides.
+func TestR3OverridesApplyToOneCallOnly(t *testing.T) {
 	asks := map[string]func(context.Context) context.Context{
 		"nothing": func(ctx context.Context) context.Context { return ctx },
 		"allowed": hedge.AllowHedging,
@@ -237,7 +237,7 @@ func TestR3OverridesHoldForOneCallAndForNothingBelowIt(t *testing.T) {
 	assert.True(t, hedged, "nothing was hedged")
 }
 
-// tokenSource is credentials that exchange a refresh token, which holds once, in the context of the call.
+// A tokenSource is a call credential that exchanges a refresh token by HTTP. The refresh token is valid once.
 type tokenSource struct{ client *http.Client }
 
 func (r tokenSource) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
@@ -254,7 +254,7 @@ func (r tokenSource) GetRequestMetadata(ctx context.Context, _ ...string) (map[s
 
 func (tokenSource) RequireTransportSecurity() bool { return false }
 
-func TestR3CredentialsOfAnAllowedCallAreFetchedOnce(t *testing.T) {
+func TestR3CredentialsOfAllowedCallAreFetchedOnce(t *testing.T) {
 	var posts, takes atomic.Int64
 	issuer := hedge.New(roundTripper(func(r *http.Request) (*http.Response, error) {
 		posts.Add(1)

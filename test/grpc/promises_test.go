@@ -27,7 +27,7 @@ import (
 
 // The rules of promises_test.go for gRPC: unary calls and streams.
 
-// firstMessage is a server stream that ends, or has its first message, after a while.
+// A firstMessage is a server stream that receives its first message, or ends, after a delay.
 type firstMessage struct {
 	grpc.ClientStream
 	ctx   context.Context
@@ -50,10 +50,11 @@ func (s *firstMessage) RecvMsg(m any) error {
 	return s.err
 }
 
-// rpcCall makes one hedged call, unary or a stream, in which the two kinds of attempts end as told.
+// An rpcCall makes one hedged call, unary or a stream. The function ends returns the duration and the result of each
+// attempt.
 type rpcCall func(ctx context.Context, reply any, ends func(ctx context.Context) (time.Duration, error)) error
 
-// rpcCalls returns unary calls and streams of an Interceptor that has learned the usual time.
+// rpcCalls returns unary calls and streams by an Interceptor that has learned the usual latency.
 func rpcCalls(t *testing.T, opts ...hedge.GRPCOption) map[string]rpcCall {
 	in := hedge.NewInterceptor(append(opts, hedge.WithMethods("/*"), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(300), hedge.WithBurst(time.Hour))...)
 	unary, stream := in.Unary(), in.Stream()
@@ -83,7 +84,7 @@ func rpcCalls(t *testing.T, opts ...hedge.GRPCOption) map[string]rpcCall {
 	return calls
 }
 
-// endings returns what the primary and its hedges of a call end with.
+// endings returns a function for rpcCall with the results and durations of the primary and of the hedges.
 func endings(primary, hedged error, primaryAfter, hedgedAfter time.Duration) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		if a, _ := hedge.AttemptFromContext(ctx); a.Number > 0 {
@@ -93,7 +94,7 @@ func endings(primary, hedged error, primaryAfter, hedgedAfter time.Duration) fun
 	}
 }
 
-func TestR1OnlyASuccessOfAHedgeEndsAnRPC(t *testing.T) {
+func TestR1OnlySuccessfulHedgeEndsRPC(t *testing.T) {
 	chosen := []codes.Code{codes.NotFound, codes.Unavailable}
 	for name, opts := range map[string][]hedge.GRPCOption{
 		"as it is": nil,
@@ -127,7 +128,7 @@ func TestR1OnlyASuccessOfAHedgeEndsAnRPC(t *testing.T) {
 	}
 }
 
-func TestR1IfAllFailThePrimarysResultComesOut(t *testing.T) {
+func TestR1PrimaryResultIsReturnedIfAllAttemptsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, call := range rpcCalls(t) {
 			for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
@@ -141,7 +142,7 @@ func TestR1IfAllFailThePrimarysResultComesOut(t *testing.T) {
 	})
 }
 
-func TestR2AFailedRPCIsHeldUntilItsHedgeHadTheUsualTime(t *testing.T) {
+func TestR2FailedRPCWaitsUsualTimeForHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, call := range rpcCalls(t) {
 			for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
@@ -158,7 +159,7 @@ func TestR2AFailedRPCIsHeldUntilItsHedgeHadTheUsualTime(t *testing.T) {
 	})
 }
 
-// slowResolver takes a while to be built, as one that asks a registry over the network.
+// A slowResolver is a resolver whose Build takes long, as if it made a query over the network.
 type slowResolver struct {
 	built atomic.Int64
 	takes time.Duration
@@ -173,7 +174,7 @@ func (r *slowResolver) Build(resolver.Target, resolver.ClientConn, resolver.Buil
 	return r, nil
 }
 
-func TestR2AConnectionForHedgesThatIsIdleDelaysNobody(t *testing.T) {
+func TestR2IdleHedgeConnDoesNotDelayCall(t *testing.T) {
 	r := &slowResolver{takes: 2 * time.Second}
 	cc := dial(t, "slow:///x", grpc.WithResolvers(r))
 	start := time.Now()

@@ -23,7 +23,7 @@ import (
 	"github.com/gohedge/hedge/internal/grpctest"
 )
 
-func TestGRPCHedgeThatIsTurnedAwayHasLost(t *testing.T) {
+func TestHedgeRefusedByLimiterLoses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := new(recorder)
 		c := warmCaller(t, read, hedge.WithMaxHedges(1), hedge.WithObserver(rec), hedge.WithNonFatalCodes(codes.Aborted))
@@ -55,8 +55,9 @@ func TestGRPCHedgeThatIsTurnedAwayHasLost(t *testing.T) {
 	})
 }
 
-// A limited gRPC server, a primary that waits there, and a hedge that finds the house full.
-func TestGRPCHedgesThatALimiterTurnsAwayHaveLost(t *testing.T) {
+// TestHedgesRefusedByLimiterLoseWhilePrimaryWaits has a server with a Limiter, a primary in its queue, and a hedge that
+// the Limiter refuses.
+func TestHedgesRefusedByLimiterLoseWhilePrimaryWaits(t *testing.T) {
 	for kind, call := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			c, rec := newCounter(), new(recorder)

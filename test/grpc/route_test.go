@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-func TestRoutesOfMethods(t *testing.T) {
+func TestRoutesApplyToMethods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := hedge.NewUnaryClientInterceptor(hedge.WithMaxHedges(1),
 			hedge.WithRoute("/a.B/Create", hedge.Policy{Hedgeable: true, Delay: 10 * ms}),

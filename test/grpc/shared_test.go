@@ -34,9 +34,11 @@ const (
 	streamValue = "/a.Values/StreamValue"
 )
 
-// A valueServer sends the reply at once, and the end of the call 100 ms later. It notes the requests and their metadata "id". If silent is
-// set, the first attempt is sent nothing; if garbled is, a reply that is no message of the type of reply, and
-// calls end with their reply.
+// A valueServer sends the reply of a call at once, and the end of the call 100 ms later. It records the requests and
+// their metadata "id".
+//
+// If silent is set, it does not answer the first attempt. If garbled is set, it answers the first attempt with an
+// invalid message, and ends the call at once.
 type valueServer struct {
 	reply           proto.Message
 	silent, garbled bool
@@ -74,12 +76,12 @@ func (s *valueServer) serve(_ any, stream grpc.ServerStream) error {
 	return nil
 }
 
-// dial starts the server, and returns a connection to it whose state is READY. Only calls with a delay are hedged.
+// dial starts the server and returns a connection that is ready. Only calls with a fixed delay are hedged.
 func (s *valueServer) dial(t *testing.T, opts ...grpc.DialOption) *grpc.ClientConn {
 	return s.dialBy(t, hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1)), opts...)
 }
 
-// dialBy is dial for an interceptor.
+// dialBy does the same as dial with the given interceptor.
 func (s *valueServer) dialBy(t *testing.T, in *hedge.Interceptor, opts ...grpc.DialOption) *grpc.ClientConn {
 	server := hedgegrpc.NewServer(t, func(srv *grpc.Server) {
 		srv.RegisterService(&grpc.ServiceDesc{ServiceName: "a.Values", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{
@@ -92,7 +94,7 @@ func (s *valueServer) dialBy(t *testing.T, in *hedge.Interceptor, opts ...grpc.D
 	return cc
 }
 
-// A mergingCodec decodes into what a message has, as codecs of other generators do.
+// A mergingCodec merges the decoded message into the existing content of a message, as codecs of other generators do.
 type mergingCodec struct{}
 
 func (mergingCodec) Name() string                  { return "proto" }
@@ -109,9 +111,9 @@ func stringsOf(values ...string) *structpb.ListValue {
 	return list
 }
 
-// TestHedgeSendsTheRequestAsItWasBeforeTheReply has calls whose request and reply share memory. A hedge is due while the primary has its
-// reply, and waits for the end of the call.
-func TestHedgeSendsTheRequestAsItWasBeforeTheReply(t *testing.T) {
+// TestHedgeSendsRequestFromBeforeReply has calls whose request and reply share memory. A hedge becomes due after the
+// primary has received its reply and before the call ends.
+func TestHedgeSendsRequestFromBeforeReply(t *testing.T) {
 	type messages struct{ request, reply proto.Message }
 	for name, c := range map[string]struct {
 		reply proto.Message // of the server
@@ -170,8 +172,9 @@ func TestHedgeSendsTheRequestAsItWasBeforeTheReply(t *testing.T) {
 	}
 }
 
-// TestHedgeSendsTheRequestThatAGarbledReplyHasEmptied has a policy by which the hedge is sent when the primary fails to decode its reply.
-func TestHedgeSendsTheRequestThatAGarbledReplyHasEmptied(t *testing.T) {
+// TestHedgeSendsRequestClearedByDecoding has a hedging policy. The hedge starts because the primary fails to decode its
+// reply, which has cleared the request.
+func TestHedgeSendsRequestClearedByDecoding(t *testing.T) {
 	const policy = `{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"10s","nonFatalStatusCodes":["INTERNAL"]}}]}`
 	for kind, call := range map[string]func(context.Context, *grpc.ClientConn, proto.Message) error{
 		"unary": func(ctx context.Context, cc *grpc.ClientConn, m proto.Message) error {
@@ -199,7 +202,7 @@ func TestHedgeSendsTheRequestThatAGarbledReplyHasEmptied(t *testing.T) {
 	}
 }
 
-// asText returns a message in an encoding that is the same for messages of the same content.
+// asText returns a text that is equal for messages with equal content.
 func asText(m proto.Message) string {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -208,7 +211,7 @@ func asText(m proto.Message) string {
 	return string(encoded)
 }
 
-// check checks that all attempts are over, and that each has sent the request.
+// check checks that the given number of attempts was made, that all have ended, and that each has sent the request.
 func (s *valueServer) check(t *testing.T, request proto.Message, attempts int) {
 	t.Helper()
 	synctest.Wait()
@@ -220,8 +223,8 @@ func (s *valueServer) check(t *testing.T, request proto.Message, attempts int) {
 	}
 }
 
-// TestHedgeOfAStreamSendsTheMetadataOfItsCall has callers that change what they passed when they have their stream.
-func TestHedgeOfAStreamSendsTheMetadataOfItsCall(t *testing.T) {
+// TestStreamHedgeSendsMetadataOfCall has callers that change their arguments after the stream was opened.
+func TestStreamHedgeSendsMetadataOfCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &valueServer{reply: wrapperspb.String("reply"), silent: true}
 		md, desc := metadata.Pairs("id", "mine"), &grpc.StreamDesc{ServerStreams: true}
@@ -240,7 +243,7 @@ func TestHedgeOfAStreamSendsTheMetadataOfItsCall(t *testing.T) {
 	})
 }
 
-// An echoServer sends each request back after the usual latency. If slow is set, the next attempt takes an hour.
+// An echoServer returns each request after the usual latency. If slow is set, the next attempt takes one hour.
 type echoServer struct{ slow atomic.Bool }
 
 func (s *echoServer) serve(_ any, stream grpc.ServerStream) error {
@@ -257,9 +260,8 @@ func (s *echoServer) serve(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(request)
 }
 
-// TestHedgeOfAStreamSendsTheRequestThatItsCallerSent has callers that use one message for several streams: they change it as soon as SendMsg
-// has returned.
-func TestHedgeOfAStreamSendsTheRequestThatItsCallerSent(t *testing.T) {
+// TestStreamHedgeSendsRequestAsSent has callers that change the message after SendMsg and use it for another stream.
+func TestStreamHedgeSendsRequestAsSent(t *testing.T) {
 	asIs := func(ctx context.Context) context.Context { return ctx }
 	for name, c := range map[string]struct {
 		opts []hedge.GRPCOption
@@ -314,8 +316,9 @@ func TestHedgeOfAStreamSendsTheRequestThatItsCallerSent(t *testing.T) {
 	}
 }
 
-// TestInterceptorUsesNoMetadataAfterItsCall has a caller that uses one map of metadata for each of its calls in turn. Detector of data races.
-func TestInterceptorUsesNoMetadataAfterItsCall(t *testing.T) {
+// TestInterceptorDoesNotReadMetadataAfterCall has a caller that reuses one metadata map for all calls. The race
+// detector checks it.
+func TestInterceptorDoesNotReadMetadataAfterCall(t *testing.T) {
 	in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithMaxHedges(1))
 	var attempts sync.WaitGroup
 	md := metadata.Pairs("id", "0")
@@ -341,7 +344,7 @@ func TestInterceptorUsesNoMetadataAfterItsCall(t *testing.T) {
 	attempts.Wait()
 }
 
-// TestPreparedMessageIsHedged has streams whose caller encodes the message for them before it sends it.
+// TestPreparedMessageIsHedged has streams whose caller encodes the message as grpc.PreparedMsg.
 func TestPreparedMessageIsHedged(t *testing.T) {
 	for name, c := range map[string]struct {
 		call []grpc.CallOption
@@ -374,8 +377,8 @@ func TestPreparedMessageIsHedged(t *testing.T) {
 	}
 }
 
-// TestContextOfAStreamHasTheDeadlineOfItsMethod asks for the context before the first message.
-func TestContextOfAStreamHasTheDeadlineOfItsMethod(t *testing.T) {
+// TestStreamContextHasMethodDeadline calls Context before the first message.
+func TestStreamContextHasMethodDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &valueServer{reply: wrapperspb.String("reply")}
 		cc := s.dial(t, grpc.WithDefaultServiceConfig(timeoutConfig))

@@ -25,7 +25,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-// timedStream has its one message that long after its request was sent.
+// A timedStream receives its only message a given time after its request was sent.
 type timedStream struct {
 	grpc.ClientStream
 	ctx   context.Context
@@ -53,7 +53,7 @@ func (s *timedStream) RecvMsg(any) error {
 	return s.fails
 }
 
-// timed opens streams that take so long each.
+// timed returns a streamer whose n-th stream takes the n-th duration.
 func timed(opened *atomic.Int64, takes ...time.Duration) grpc.Streamer {
 	return func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 		n := opened.Add(1) - 1
@@ -72,14 +72,15 @@ func openTimed(t *testing.T, ctx context.Context, h *hedge.Interceptor, streamer
 	return s
 }
 
-// readTimed reads a stream of one message to its end.
+// readTimed reads a stream with one message to its end.
 func readTimed(t *testing.T, s grpc.ClientStream) {
 	require.NoError(t, s.RecvMsg(new(wrapperspb.StringValue)))
 	require.Equal(t, io.EOF, s.RecvMsg(new(wrapperspb.StringValue)))
 }
 
-// A caller that opens many streams and reads one after another finds most messages there.
-func TestStreamsThatAreOpenedTogetherTakeAsLongAsEachDoes(t *testing.T) {
+// TestConcurrentStreamsRecordLatencyOfEach opens many streams and reads them one after another, so that most messages
+// arrive before RecvMsg is called.
+func TestConcurrentStreamsRecordLatencyOfEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := hedge.NewInterceptor()
 		var opened atomic.Int64
@@ -99,7 +100,7 @@ func TestStreamsThatAreOpenedTogetherTakeAsLongAsEachDoes(t *testing.T) {
 	})
 }
 
-func TestStreamThatIsReadLateIsHedgedAsSoonAsItIsKnownToBeSlow(t *testing.T) {
+func TestStreamReadLateIsHedgedWhenSlow(t *testing.T) {
 	for name, c := range map[string]struct {
 		late, takes, want time.Duration
 		opened            int64
@@ -131,7 +132,7 @@ func TestStreamThatIsReadLateIsHedgedAsSoonAsItIsKnownToBeSlow(t *testing.T) {
 	}
 }
 
-// ends notes how calls end.
+// An ends is an observer that records how calls end.
 type ends struct {
 	hedge.NopObserver
 	mu     sync.Mutex
@@ -151,7 +152,7 @@ func (s *ends) RequestDone(_ context.Context, _ hedge.KeyInfo, r hedge.RequestRe
 	s.all = append(s.all, r)
 }
 
-func TestStreamThatIsSentOnceIsDoneWithItsFirstMessage(t *testing.T) {
+func TestUnhedgedStreamEndsForObserversWithFirstMessage(t *testing.T) {
 	unavailable := status.Error(codes.Unavailable, "no backend")
 	for name, c := range map[string]struct {
 		desc   grpc.StreamDesc
@@ -198,8 +199,8 @@ func TestStreamThatIsSentOnceIsDoneWithItsFirstMessage(t *testing.T) {
 	}
 }
 
-// To close the connection is one of the four ways to end a stream.
-func TestStreamsThatEndWithTheirConnectionAreDoneAndLeaveNoContext(t *testing.T) {
+// TestStreamsEndedByConnCloseReleaseContexts closes the connection, which is one of the four ways to end a stream.
+func TestStreamsEndedByConnCloseReleaseContexts(t *testing.T) {
 	for name, h := range map[string]func(hedge.Observer) *hedge.Interceptor{
 		"hedged": func(o hedge.Observer) *hedge.Interceptor {
 			return hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithObserver(o))
@@ -232,8 +233,9 @@ func TestStreamsThatEndWithTheirConnectionAreDoneAndLeaveNoContext(t *testing.T)
 	}
 }
 
-// An interceptor below that tries again has RPCs that end before the call does.
-func TestStreamThatIsTriedAgainBelowGoesOn(t *testing.T) {
+// TestStreamRetriedByInterceptorBelowContinues has an interceptor below that retries, so that RPCs end before the call
+// ends.
+func TestStreamRetriedByInterceptorBelowContinues(t *testing.T) {
 	s := &streamServer{}
 	again := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		gone, cancel := context.WithCancel(ctx)

@@ -21,7 +21,7 @@ import (
 
 const retryConfig = `{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":3,"initialBackoff":"0.01s","maxBackoff":"0.01s","backoffMultiplier":1,"retryableStatusCodes":["UNAVAILABLE"]}}]}`
 
-// A contextStream counts the calls of Context that come before the first message or the end of the stream.
+// A contextStream counts calls of Context before the first message or the end of the stream.
 type contextStream struct {
 	grpc.ClientStream
 	received atomic.Bool
@@ -40,7 +40,7 @@ func (s *contextStream) Context() context.Context {
 	return s.ClientStream.Context()
 }
 
-// countEarlyContexts is an interceptor that has a contextStream for each attempt.
+// countEarlyContexts returns an interceptor that wraps the stream of each attempt in a contextStream.
 func countEarlyContexts(early *atomic.Int64) grpc.DialOption {
 	return grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		opened, err := streamer(ctx, desc, cc, method, opts...)
@@ -48,9 +48,9 @@ func countEarlyContexts(early *atomic.Int64) grpc.DialOption {
 	})
 }
 
-// TestStreamIsRetriedByGRPCAsWithoutHedging has a primary that fails with UNAVAILABLE after 100 ms, which gRPC retries. A hedge is due after
-// 20 ms. grpc-go does not retry a stream whose context was asked for.
-func TestStreamIsRetriedByGRPCAsWithoutHedging(t *testing.T) {
+// TestHedgedStreamIsRetriedByGRPC has a primary that fails with UNAVAILABLE after 100 ms, which gRPC retries. A hedge
+// is due after 20 ms. grpc-go does not retry a stream after a call of Context.
+func TestHedgedStreamIsRetriedByGRPC(t *testing.T) {
 	fails := plannedAnswer{after: 100 * ms, code: codes.Unavailable}
 	for name, c := range map[string]struct {
 		opts     func(server *hedgegrpc.Server) []hedge.GRPCOption

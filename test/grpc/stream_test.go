@@ -28,7 +28,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-// streamServer serves StreamingOutputCall: three messages that say which attempt sends them.
+// A streamServer serves StreamingOutputCall: three messages with the number of the attempt.
 type streamServer struct {
 	testpb.UnimplementedTestServiceServer
 	slow   atomic.Int64 // attempts to delay before their first message
@@ -84,7 +84,7 @@ func streamClient(t *testing.T, s *streamServer, opts ...hedge.GRPCOption) (test
 
 var three = &testpb.StreamingOutputCallRequest{ResponseParameters: make([]*testpb.ResponseParameters, 3)}
 
-// collect makes a call and returns its messages.
+// collect opens a stream and returns its messages.
 func collect(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.CallOption) (got []string, stream grpc.ClientStream, err error) {
 	st, err := client.StreamingOutputCall(ctx, three, append(opts, grpc.WaitForReady(true))...)
 	if err != nil {
@@ -102,7 +102,7 @@ func collect(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.
 	}
 }
 
-func TestSlowStreamIsHedgedUntilItsFirstMessage(t *testing.T) {
+func TestStreamIsHedgedUntilFirstMessage(t *testing.T) {
 	s := new(streamServer)
 	client, stats := streamClient(t, s)
 	s.slow.Store(1)
@@ -132,7 +132,7 @@ func TestSlowStreamIsHedgedUntilItsFirstMessage(t *testing.T) {
 	assert.Equal(t, want, trailer["n"], "and does not write to the caller's targets")
 }
 
-func TestFastStreamIsThePrimarys(t *testing.T) {
+func TestFastStreamIsNotHedged(t *testing.T) {
 	s := new(streamServer)
 	client, stats := streamClient(t, s)
 	var trailer metadata.MD
@@ -145,7 +145,7 @@ func TestFastStreamIsThePrimarys(t *testing.T) {
 	assert.Zero(t, stats.HedgedRequests.Load())
 }
 
-func TestAskingForTheHeaderDecidesForThePrimary(t *testing.T) {
+func TestStreamHeaderChoosesPrimary(t *testing.T) {
 	s := new(streamServer)
 	client, _ := streamClient(t, s)
 	st, err := client.StreamingOutputCall(hedge.WithDelay(t.Context(), time.Nanosecond), three)
@@ -163,7 +163,7 @@ func TestAskingForTheHeaderDecidesForThePrimary(t *testing.T) {
 	assert.EqualValues(t, 1, s.n.Load())
 }
 
-func TestHeaderDuringTheRaceIsTheWinners(t *testing.T) {
+func TestStreamHeaderDuringRaceIsWinners(t *testing.T) {
 	s := new(streamServer)
 	client, _ := streamClient(t, s)
 	s.slow.Store(1)
@@ -187,7 +187,7 @@ func TestHeaderDuringTheRaceIsTheWinners(t *testing.T) {
 	assert.Equal(t, io.EOF, err)
 }
 
-func TestStreamsOtherThanServersPassThrough(t *testing.T) {
+func TestClientStreamsAreNotHedged(t *testing.T) {
 	s := new(streamServer)
 	client, stats := streamClient(t, s)
 	st, err := client.FullDuplexCall(hedge.WithDelay(t.Context(), time.Nanosecond))
@@ -200,7 +200,7 @@ func TestStreamsOtherThanServersPassThrough(t *testing.T) {
 	assert.EqualValues(t, 1, stats.NotHedgeable.Load())
 }
 
-func TestStreamThatFailsKeepsItsStatus(t *testing.T) {
+func TestFailedStreamKeepsStatus(t *testing.T) {
 	s := new(streamServer)
 	client, _ := streamClient(t, s)
 	s.answer = func(n int64) error { return status.Errorf(codes.DataLoss, "attempt %d", n) }
@@ -213,7 +213,7 @@ func TestStreamThatFailsKeepsItsStatus(t *testing.T) {
 	assert.Equal(t, codes.DataLoss, status.Code(finished[0]))
 }
 
-func TestStreamEndsWithTheCallersContext(t *testing.T) {
+func TestStreamEndsWithCallerContext(t *testing.T) {
 	s := new(streamServer)
 	client, _ := streamClient(t, s)
 	s.slow.Store(2)
@@ -224,7 +224,7 @@ func TestStreamEndsWithTheCallersContext(t *testing.T) {
 	require.Eventually(t, func() bool { return s.gone.Load() == 2 }, 5*time.Second, time.Millisecond)
 }
 
-func TestStreamThatCannotStartFailsInItsOwnWords(t *testing.T) {
+func TestUnopenedStreamReturnsItsError(t *testing.T) {
 	intercept := hedge.NewInterceptor(hedge.WithMethods("/*")).Stream()
 	want := errors.New("no stream")
 	finished := 0
@@ -241,8 +241,8 @@ func TestStreamThatCannotStartFailsInItsOwnWords(t *testing.T) {
 	assert.Equal(t, 1, finished)
 }
 
-// TestStreamWhoseRequestCannotBeSentIsOver leaves nothing behind.
-func TestStreamWhoseRequestCannotBeSentIsOver(t *testing.T) {
+// TestStreamEndsIfRequestCannotBeSent checks that no context remains.
+func TestStreamEndsIfRequestCannotBeSent(t *testing.T) {
 	client, _ := streamClient(t, new(streamServer))
 	life, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -255,8 +255,8 @@ func TestStreamWhoseRequestCannotBeSentIsOver(t *testing.T) {
 	require.Eventually(t, func() bool { return caller.Children.Load() == 0 }, 5*time.Second, time.Millisecond, "contexts hang on the caller's")
 }
 
-// TestStreamThatIsReadLeavesNoContext, whoever wins.
-func TestStreamThatIsReadLeavesNoContext(t *testing.T) {
+// TestReadStreamReleasesContexts lets the primary and the hedge win.
+func TestReadStreamReleasesContexts(t *testing.T) {
 	s := new(streamServer)
 	client, _ := streamClient(t, s)
 	life, cancel := context.WithCancel(t.Context())
@@ -270,8 +270,8 @@ func TestStreamThatIsReadLeavesNoContext(t *testing.T) {
 	}
 }
 
-// TestStreamAbandonedBeforeItsFirstMessageIsOver ends a call by its context, as grpc allows.
-func TestStreamAbandonedBeforeItsFirstMessageIsOver(t *testing.T) {
+// TestStreamAbandonedBeforeFirstMessageEnds cancels the caller's context, which grpc allows as an end of a stream.
+func TestStreamAbandonedBeforeFirstMessageEnds(t *testing.T) {
 	s := new(streamServer)
 	client, _ := streamClient(t, s)
 	s.slow.Store(2)
@@ -295,7 +295,7 @@ func TestStreamAbandonedBeforeItsFirstMessageIsOver(t *testing.T) {
 	}
 }
 
-func TestContextOfAStreamOutlivesTheLoser(t *testing.T) {
+func TestStreamContextOutlivesLoser(t *testing.T) {
 	s := new(streamServer)
 	client, stats := streamClient(t, s)
 	s.slow.Store(1)
@@ -316,7 +316,7 @@ func TestContextOfAStreamOutlivesTheLoser(t *testing.T) {
 	assert.Equal(t, context.Canceled, early.Err(), "it ends with the call")
 }
 
-func TestFinishFunctionsSeeTheTrailer(t *testing.T) {
+func TestOnFinishFunctionsSeeTrailer(t *testing.T) {
 	s := new(streamServer)
 	client, _ := streamClient(t, s)
 	for slow := range int64(2) {
@@ -329,7 +329,7 @@ func TestFinishFunctionsSeeTheTrailer(t *testing.T) {
 	}
 }
 
-// deafStream is a stream whose messages come late, whatever becomes of its context.
+// A deafStream is a stream that ignores its context, and whose messages arrive late.
 type deafStream struct {
 	grpc.ClientStream
 	after time.Duration
@@ -341,7 +341,7 @@ func (s *deafStream) CloseSend() error     { return nil }
 func (s *deafStream) RecvMsg(any) error    { time.Sleep(s.after / 2); return nil }
 func (s *deafStream) Trailer() metadata.MD { return nil }
 
-func TestStreamOfAHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
+func TestStreamHedgeThatIgnoresContextDoesNotDelayCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		var n atomic.Int64
@@ -373,12 +373,12 @@ func TestStreamOfAHedgeThatIgnoresItsContextDelaysNothing(t *testing.T) {
 	})
 }
 
-// panicStream is a stream with a codec that panics.
+// A panicStream is a stream whose codec panics.
 type panicStream struct{ deafStream }
 
 func (*panicStream) RecvMsg(any) error { panic("codec") }
 
-func TestPanicInAStreamBlocksNobody(t *testing.T) {
+func TestPanicInStreamDoesNotBlock(t *testing.T) {
 	handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
 	st, err := handle.Stream()(t.Context(), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
 		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -390,12 +390,12 @@ func TestPanicInAStreamBlocksNobody(t *testing.T) {
 	assert.PanicsWithValue(t, "codec", func() { _ = st.RecvMsg(new(wrapperspb.StringValue)) }, "it does not wait for a race")
 }
 
-// unreadable is a message that panics when it is copied.
+// An unreadable is a message that panics when it is copied.
 type unreadable struct{ *wrapperspb.StringValue }
 
 func (unreadable) ProtoReflect() protoreflect.Message { panic("message") }
 
-func TestStreamWhoseRequestCannotBeCopiedIsSentOnce(t *testing.T) {
+func TestStreamWithUncloneableRequestIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		st, err := handle.Stream()(hedge.WithDelay(t.Context(), ms), &grpc.StreamDesc{ServerStreams: true}, nil, "/a.B/C",
@@ -411,7 +411,7 @@ func TestStreamWhoseRequestCannotBeCopiedIsSentOnce(t *testing.T) {
 	})
 }
 
-// stuckStream is a stream on a connection that takes nothing and gives nothing.
+// A stuckStream is a stream on a connection that neither sends nor receives.
 type stuckStream struct {
 	grpc.ClientStream
 	ctx context.Context
@@ -424,7 +424,7 @@ func (s *stuckStream) RecvMsg(any) error {
 }
 func (s *stuckStream) Trailer() metadata.MD { return nil }
 
-func TestSendThatFailsBecauseAHedgeWonEndsNothing(t *testing.T) {
+func TestSendErrorAfterHedgeWonIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handle := hedge.NewInterceptor(hedge.WithMethods("/*"))
 		var n atomic.Int64

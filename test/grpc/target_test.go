@@ -23,15 +23,16 @@ import (
 	"github.com/gohedge/hedge/internal/grpctest"
 )
 
-// dialBothTargets returns two connections with the spelling "orders:443": to dns:///orders:443, whose resolver sends backend 1 and the
-// config, and to passthrough:///orders:443, which is backend 2 and has no config.
-func dialBothTargets(t *testing.T, f *grpctest.Fleet, in *hedge.Interceptor, config string) (dnsConn, passthroughConn *grpc.ClientConn) {
+// dialBothTargets returns two connections that are dialed as "orders:443". The target of dnsConn is dns:///orders:443,
+// whose resolver returns backend 1 and the config. The other target is passthrough:///orders:443, which is backend 2
+// without a config.
+func dialBothTargets(t *testing.T, f *grpctest.Backends, in *hedge.Interceptor, config string) (dnsConn, passthroughConn *grpc.ClientConn) {
 	r := manual.NewBuilderWithScheme("dns")
 	r.BuildCallback = func(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) {
 		r.InitialState(resolver.State{Addresses: f.Addrs[:1], ServiceConfig: cc.ParseServiceConfig(config)})
 	}
 	opts := []grpc.DialOption{grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream())}
-	dnsConn = grpctest.Dial(t, "orders:443", append(opts, grpc.WithResolvers(in.Resolver(r)), f.Dialer())...)
+	dnsConn = grpctest.Dial(t, "orders:443", append(opts, grpc.WithResolvers(in.Resolver(r)), f.DialOption())...)
 	toBackend2 := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		return f.Network.Host("client").DialContext(ctx, "tcp", f.Addrs[1].Addr)
 	})
@@ -46,15 +47,15 @@ func dialBothTargets(t *testing.T, f *grpctest.Fleet, in *hedge.Interceptor, con
 	return dnsConn, passthroughConn
 }
 
-// withoutDelays hedges only the methods that have a policy, because of it and no sooner than it says.
+// withoutDelays returns an interceptor that hedges only methods with a hedging policy, at the delays of the policy.
 func withoutDelays(more ...hedge.GRPCOption) *hedge.Interceptor {
 	return hedge.NewInterceptor(append(more, hedge.WithDeclaredMethods(), hedge.WithInitialDelay(time.Hour), hedge.WithBudgetPercent(400))...)
 }
 
-func TestInterceptorObeysPolicyOfTargetOnly(t *testing.T) {
+func TestInterceptorAppliesPolicyToItsTargetOnly(t *testing.T) {
 	both(t, func(t *testing.T, call func(testpb.TestServiceClient) func(context.Context) error) {
 		for _, dnsFirst := range []bool{true, false} {
-			f := grpctest.NewFleet(t, 2)
+			f := grpctest.NewBackends(t, 2)
 			delay(f, time.Second)
 			in := withoutDelays()
 			dnsConn, passthroughConn := dialBothTargets(t, f, in, hedgingAfter20ms)
@@ -64,7 +65,7 @@ func TestInterceptorObeysPolicyOfTargetOnly(t *testing.T) {
 			}
 			for range 2 {
 				for _, cc := range conns {
-					at, err := f.Call(t.Context(), call(testpb.NewTestServiceClient(cc)))
+					at, err := f.RecordCall(t.Context(), call(testpb.NewTestServiceClient(cc)))
 					require.NoError(t, err)
 					if cc == dnsConn {
 						assert.Equal(t, []int{1, 1}, at, "the target has a hedging policy")
@@ -86,22 +87,22 @@ func TestInterceptorThrottlesTargetInEverySpelling(t *testing.T) {
 		in := withoutDelays(hedge.WithServiceConfig(`{
 			"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":2,"hedgingDelay":"0.02s","nonFatalStatusCodes":["UNAVAILABLE"]}}],
 			"retryThrottling":{"maxTokens":2,"tokenRatio":0.0005}}`))
-		f := grpctest.NewFleet(t, 1)
+		f := grpctest.NewBackends(t, 1)
 		dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return f.Network.Host("client").DialContext(ctx, "tcp", f.Addrs[0].Addr)
 		})
 		attempts := func(target string) int {
 			cc := grpctest.Dial(t, target, dialer, grpc.WithChainUnaryInterceptor(in.Unary()), grpc.WithChainStreamInterceptor(in.Stream()))
 			grpctest.Connect(t, cc)
-			at, _ := f.Call(t.Context(), call(testpb.NewTestServiceClient(cc)))
+			at, _ := f.RecordCall(t.Context(), call(testpb.NewTestServiceClient(cc)))
 			return len(at)
 		}
 		delay(f, time.Second)
 		assert.Equal(t, 2, attempts("passthrough:orders:443"))
-		f.Fails[0].Store(uint32(codes.Unavailable))
+		f.Codes[0].Store(uint32(codes.Unavailable))
 		delay(f, 0)
 		attempts("passthrough:orders:443")
-		f.Fails[0].Store(0)
+		f.Codes[0].Store(0)
 		delay(f, time.Second)
 		assert.Equal(t, 1, attempts("passthrough:///orders:443"), "no token is left for the target in another spelling")
 		assert.Equal(t, 2, attempts("passthrough:///other:443"), "another target has tokens of its own")
@@ -119,29 +120,29 @@ func TestInterceptorHedgesOverConnOfSameTargetOnly(t *testing.T) {
 			{[]string{"passthrough:///orders:443"}, []int{2, 1}},
 			{[]string{"orders:443"}, []int{2, 1}}, // the spelling of Target
 		} {
-			f := grpctest.NewFleet(t, 2)
+			f := grpctest.NewBackends(t, 2)
 			hedgeConn, _ := dialBothTargets(t, f, withoutDelays(), `{}`)
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(400), hedge.WithInitialDelay(20*ms), hedge.WithMaxHedges(1), hedge.WithHedgeConn(hedgeConn, test.targets...))
 			dnsConn, passthroughConn := dialBothTargets(t, f, in, `{}`)
 			delay(f, time.Second)
-			at, err := f.Call(t.Context(), call(testpb.NewTestServiceClient(passthroughConn)))
+			at, err := f.RecordCall(t.Context(), call(testpb.NewTestServiceClient(passthroughConn)))
 			require.NoError(t, err)
 			assert.Equal(t, test.want, at, "targets %q", test.targets)
-			at, err = f.Call(t.Context(), call(testpb.NewTestServiceClient(dnsConn)))
+			at, err = f.RecordCall(t.Context(), call(testpb.NewTestServiceClient(dnsConn)))
 			require.NoError(t, err)
 			assert.Equal(t, []int{1, 1}, at, "the target of the connection for hedges")
 		}
 	})
 }
 
-// A resolver may read the query of a target, so it names another service.
+// TestInterceptorHedgesOverConnOfSameQueryOnly has targets that differ in their query, which a resolver may read.
 func TestInterceptorHedgesOverConnOfSameQueryOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := grpctest.NewFleet(t, 2)
+		f := grpctest.NewBackends(t, 2)
 		dial := func(target string, backend int, opts ...grpc.DialOption) *grpc.ClientConn {
 			r := manual.NewBuilderWithScheme("shards")
 			r.InitialState(resolver.State{Addresses: f.Addrs[backend:][:1]})
-			cc := grpctest.Dial(t, target, append(opts, grpc.WithResolvers(r), f.Dialer())...)
+			cc := grpctest.Dial(t, target, append(opts, grpc.WithResolvers(r), f.DialOption())...)
 			grpctest.Connect(t, cc)
 			return cc
 		}
@@ -157,7 +158,7 @@ func TestInterceptorHedgesOverConnOfSameQueryOnly(t *testing.T) {
 			in := hedge.NewInterceptor(hedge.WithMethods("/*"), hedge.WithBudgetPercent(400), hedge.WithInitialDelay(20*ms), hedge.WithMaxHedges(1),
 				hedge.WithHedgeConn(dial("shards:///orders?shard=2", 1), test.targets...))
 			cc := dial("shards:///orders?shard=1", 0, grpc.WithChainUnaryInterceptor(in.Unary()))
-			at, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+			at, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(testpb.NewTestServiceClient(cc)))
 			require.NoError(t, err)
 			assert.Equal(t, test.want, at, "targets %q", test.targets)
 		}
@@ -166,15 +167,15 @@ func TestInterceptorHedgesOverConnOfSameQueryOnly(t *testing.T) {
 
 func TestInterceptorKeepsPolicyWhileConnIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, in := grpctest.NewFleet(t, 1), withoutDelays()
+		f, in := grpctest.NewBackends(t, 1), withoutDelays()
 		r := manual.NewBuilderWithScheme("idle")
 		r.InitialState(resolver.State{Addresses: f.Addrs})
-		cc := grpctest.Dial(t, "idle:///orders", grpc.WithResolvers(in.Resolver(r)), grpc.WithIdleTimeout(time.Minute), f.Dialer(), grpc.WithChainUnaryInterceptor(in.Unary()))
+		cc := grpctest.Dial(t, "idle:///orders", grpc.WithResolvers(in.Resolver(r)), grpc.WithIdleTimeout(time.Minute), f.DialOption(), grpc.WithChainUnaryInterceptor(in.Unary()))
 		grpctest.Connect(t, cc)
 		r.UpdateState(resolver.State{Addresses: f.Addrs, ServiceConfig: r.CC().ParseServiceConfig(hedgingAfter20ms)}) // and again in each Build
 		delay(f, time.Second)
 		for range 3 {
-			at, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(cc)))
+			at, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(testpb.NewTestServiceClient(cc)))
 			require.NoError(t, err)
 			assert.Len(t, at, 2)
 			time.Sleep(time.Hour)
@@ -193,9 +194,9 @@ func TestInterceptorAcceptsConfigsThatGRPCAccepts(t *testing.T) {
 		`null`,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f := grpctest.NewFleet(t, 2)
+			f := grpctest.NewBackends(t, 2)
 			dnsConn, _ := dialBothTargets(t, f, withoutDelays(), config)
-			_, err := f.Call(t.Context(), grpctest.CallUnary(testpb.NewTestServiceClient(dnsConn)))
+			_, err := f.RecordCall(t.Context(), grpctest.UnaryCaller(testpb.NewTestServiceClient(dnsConn)))
 			assert.NoError(t, err, config)
 		})
 	}

@@ -22,14 +22,14 @@ import (
 	hedgegrpc "github.com/gohedge/hedge/hedgetest/grpctest"
 )
 
-// plannedService answers attempt n as plan[n] says, and those after the last as that.
+// A plannedService answers attempt n by plan[n], and further attempts by the last element.
 type plannedService struct {
 	testpb.UnimplementedTestServiceServer
 	plan     []plannedAnswer
 	attempts atomic.Int64
 }
 
-// A plannedAnswer is how a plannedService answers one attempt.
+// A plannedAnswer describes the answer to one attempt.
 type plannedAnswer struct {
 	after   time.Duration
 	code    codes.Code
@@ -66,7 +66,7 @@ func (s *plannedService) StreamingOutputCall(_ *testpb.StreamingOutputCallReques
 	return out.Send(new(testpb.StreamingOutputCallResponse))
 }
 
-// firstMessages are the calls of a service up to the first message.
+// firstMessages make a unary call, or open a stream and receive its first message.
 var firstMessages = map[string]func(context.Context, testpb.TestServiceClient) error{
 	"unary": func(ctx context.Context, c testpb.TestServiceClient) error {
 		_, err := c.UnaryCall(ctx, new(testpb.SimpleRequest))
@@ -81,7 +81,7 @@ var firstMessages = map[string]func(context.Context, testpb.TestServiceClient) e
 	},
 }
 
-// timeoutBelow are the options of a connection whose interceptors below hedging give each attempt a timeout.
+// timeoutBelow returns dial options with interceptors below hedging that set a timeout for each attempt.
 func timeoutBelow(d time.Duration) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -99,8 +99,8 @@ func timeoutBelow(d time.Duration) []grpc.DialOption {
 
 const timeoutConfig = `{"methodConfig":[{"name":[{}],"timeout":"0.3s"}]}`
 
-// TestInterceptorEndsACallAtTheTimeoutOfItsMethod has calls of 300 ms, hedged each 70 ms.
-func TestInterceptorEndsACallAtTheTimeoutOfItsMethod(t *testing.T) {
+// TestInterceptorEndsCallAtMethodTimeout has calls of 300 ms with a hedge every 70 ms.
+func TestInterceptorEndsCallAtMethodTimeout(t *testing.T) {
 	hangs := plannedAnswer{after: time.Hour}
 	policy := []hedge.GRPCOption{hedge.WithBudgetPercent(400), hedge.WithServiceConfig(
 		`{"methodConfig":[{"name":[{}],"hedgingPolicy":{"maxAttempts":4,"hedgingDelay":"0.07s","nonFatalStatusCodes":["UNAVAILABLE","DEADLINE_EXCEEDED"]}}]}`)}
@@ -149,8 +149,8 @@ func TestInterceptorEndsACallAtTheTimeoutOfItsMethod(t *testing.T) {
 	}
 }
 
-// TestInterceptorKeepsTheTimeoutOfAStreamThatAHedgeHasWon has a hedge whose stream goes on after its first message.
-func TestInterceptorKeepsTheTimeoutOfAStreamThatAHedgeHasWon(t *testing.T) {
+// TestInterceptorKeepsTimeoutOfStreamWonByHedge has a hedge whose stream continues after its first message.
+func TestInterceptorKeepsTimeoutOfStreamWonByHedge(t *testing.T) {
 	for name, opts := range map[string][]grpc.DialOption{
 		"of its method": {grpc.WithDefaultServiceConfig(timeoutConfig)}, "of an interceptor": timeoutBelow(300 * ms),
 	} {
@@ -176,7 +176,7 @@ func TestInterceptorKeepsTheTimeoutOfAStreamThatAHedgeHasWon(t *testing.T) {
 	}
 }
 
-// goesOn sends a message at once, unless the call is its first, and nothing more.
+// A goesOn is a stream service that sends one message at once, except in its first call.
 type goesOn struct {
 	testpb.UnimplementedTestServiceServer
 	calls atomic.Int64
