@@ -1,6 +1,5 @@
-// Package dnstest has a DNS server whose answers, and faults, a test decides. It
-// speaks UDP, TCP, TLS and HTTPS, on the sockets that it is given: the system's, or
-// those of package netsim under fake time.
+// Package dnstest provides a DNS server whose responses and faults a test controls. It serves UDP, TCP, TLS and HTTPS
+// on given sockets, which may be sockets of the system or of package netsim.
 package dnstest
 
 import (
@@ -29,40 +28,41 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Name is the server name in the certificate of Certificate.
+// Name is the server name in the certificate of [Certificate].
 const Name = "dns.example"
 
-// A Handler decides how a query is answered.
+// A Handler decides how the server answers a query.
 type Handler func(q Query) Reply
 
-// A Query is a query that a server received.
+// A Query is a query that a [Server] has received.
 type Query struct {
 	*dns.Msg
 	Net    string // udp, tcp, tls or https
-	Conn   int    // the number of the TCP or TLS connection, from 1; 0 for datagrams and HTTPS
-	Method string // of HTTPS
+	Conn   int    // number of the TCP or TLS connection, from 1; 0 for udp and https
+	Method string // HTTP method for https
 }
 
-// A Reply says how a query is answered. The zero Reply drops the query.
+// A Reply is the server's answer to a query. The zero Reply means no answer.
 type Reply struct {
-	Msg    *dns.Msg      // the response; its ID is not changed
-	Raw    []byte        // sent as it is, after Msg
-	Delay  time.Duration // before anything is sent
-	Close  bool          // close the connection then; that of HTTPS in place of a response
-	Status int           // of HTTP; 0 is 200
-	Header http.Header   // of HTTP, besides the content type
+	Msg    *dns.Msg      // the response; the server does not change its ID
+	Raw    []byte        // bytes that are sent after Msg
+	Delay  time.Duration // time before the first byte is sent
+	Close  bool          // close the connection after the response; for https, instead of a response
+	Status int           // HTTP status; 0 means 200
+	Header http.Header   // additional HTTP header fields
 }
 
-// A Server answers queries. Its fields must be set before it listens.
+// A Server is a DNS server for tests. Its exported fields must be set before a method Serve… is called. Close must be
+// called at the end.
 type Server struct {
 	Handler Handler
-	TLS     *tls.Config // for tls and https; nil: Certificate's
-	HTTP1   bool        // speak no HTTP/2
-	Streams int         // that a connection of HTTPS may have; 0: what net/http allows
+	TLS     *tls.Config // for tls and https; nil: the one of Certificate
+	HTTP1   bool        // disable HTTP/2
+	Streams int         // largest number of concurrent HTTP/2 streams of a connection; 0: the default of net/http
 
-	// Queries counts the queries that arrived, also those that cannot be read.
+	// Queries counts the received queries, including queries that cannot be parsed.
 	Queries atomic.Int64
-	// Conns counts the streams accepted, those of HTTPS included.
+	// Conns counts the accepted connections of tcp, tls and https.
 	Conns atomic.Int64
 
 	mu      sync.Mutex // guards the fields below
@@ -95,7 +95,7 @@ func (s *Server) remove(c io.Closer) {
 	s.wg.Done()
 }
 
-// Close closes all sockets and waits for all goroutines.
+// Close closes all sockets and waits for all goroutines to end.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -111,7 +111,7 @@ func (s *Server) Close() {
 	s.wg.Wait()
 }
 
-// CloseConns closes the streams that were accepted, as a restart does.
+// CloseConns closes all accepted connections, as a restart of a server does. The server accepts new connections.
 func (s *Server) CloseConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *Server) CloseConns() {
 	}
 }
 
-// wait sleeps, and reports false if the server was closed meanwhile.
+// wait sleeps for d. It returns false if the server was closed meanwhile.
 func (s *Server) wait(d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -137,7 +137,8 @@ func (s *Server) wait(d time.Duration) bool {
 	}
 }
 
-// handle answers one query by calling send for each message.
+// handle passes the query b to the Handler, waits for its delay, and calls send for each message of the reply. It
+// returns the reply.
 func (s *Server) handle(b []byte, network string, conn int, method string, send func([]byte)) Reply {
 	s.Queries.Add(1)
 	m := new(dns.Msg)
@@ -159,7 +160,7 @@ func (s *Server) handle(b []byte, network string, conn int, method string, send 
 	return r
 }
 
-// ServeUDP answers datagrams until Close. It returns at once.
+// ServeUDP answers queries that arrive at pc until Close. It returns at once.
 func (s *Server) ServeUDP(pc net.PacketConn) {
 	if !s.add(pc) {
 		return
@@ -180,10 +181,11 @@ func (s *Server) ServeUDP(pc net.PacketConn) {
 	}()
 }
 
-// ServeTCP answers streams, in whatever order the replies are due. It returns at once.
+// ServeTCP answers queries over connections to l until Close. Responses to pipelined queries are sent as they become
+// ready. It returns at once.
 func (s *Server) ServeTCP(l net.Listener) { s.serveStream(l, "tcp") }
 
-// ServeTLS answers DNS over TLS. It returns at once.
+// ServeTLS answers DNS over TLS on connections to l until Close. It returns at once.
 func (s *Server) ServeTLS(l net.Listener) {
 	c := s.tls()
 	c.NextProtos = []string{"dot"}
@@ -245,7 +247,7 @@ func (s *Server) stream(c net.Conn, network string, n int) {
 	}
 }
 
-// ServeHTTPS answers DNS over HTTPS at /dns-query. It returns at once.
+// ServeHTTPS answers DNS over HTTPS at the path /dns-query until Close. It returns at once.
 func (s *Server) ServeHTTPS(l net.Listener) {
 	if !s.add(l) {
 		return
@@ -264,10 +266,10 @@ func (s *Server) ServeHTTPS(l net.Listener) {
 	}()
 }
 
-// connKey is the context key of a request's connection.
+// A connKey is the context key of the connection that an HTTP request came over.
 type connKey struct{}
 
-// A trackingListener counts the connections that it accepts, and the server closes them when it is closed.
+// A trackingListener counts accepted connections, and registers them to be closed by [Server.Close].
 type trackingListener struct {
 	net.Listener
 	s *Server
@@ -333,8 +335,8 @@ func (s *Server) http(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// Certificate returns the configurations of a server named Name and of clients
-// that trust it. It is valid from 1990 to 2090.
+// Certificate returns TLS configurations of a server with the name [Name] and of clients that trust its certificate.
+// The certificate is valid from 1990 to 2090.
 var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -364,9 +366,8 @@ var Certificate = sync.OnceValues(func() (server, client *tls.Config) {
 		&tls.Config{RootCAs: pool}
 })
 
-// Answer returns a response to q with the given records, each "TYPE DATA" or
-// "NAME TYPE DATA", with a TTL of 300 s or what stands in front: "60 A 192.0.2.1".
-// It panics if one cannot be read.
+// Answer returns a response to q with the given records. A record has the form "[TTL] TYPE DATA" or "NAME [TTL] TYPE
+// DATA". The default name is that of the question, and the default TTL is 300 s. Answer panics if a record is invalid.
 func Answer(q Query, records ...string) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q.Msg)
@@ -384,7 +385,7 @@ func Answer(q Query, records ...string) *dns.Msg {
 	return m
 }
 
-// RR reads a record as Answer does.
+// RR parses a record in the form that [Answer] describes. The argument name is the default name.
 func RR(name, s string) (dns.RR, error) {
 	f := strings.Fields(s)
 	ttl := "300"
@@ -405,14 +406,15 @@ func RR(name, s string) (dns.RR, error) {
 	return dns.NewRR(name + " " + ttl + " IN " + strings.Join(f, " "))
 }
 
-// Rcode returns a response to q with a response code and no records.
+// Rcode returns a response to q with the given response code and no records.
 func Rcode(q Query, rcode int) *dns.Msg {
 	m := Answer(q)
 	m.Rcode = rcode
 	return m
 }
 
-// Negative returns a response without answers, with an SOA of the given TTL and MINIMUM.
+// Negative returns a response to q without answers, with the given response code. Its authority section has an SOA
+// record with the given TTL and MINIMUM.
 func Negative(q Query, rcode int, ttl, minimum uint32) *dns.Msg {
 	m := Rcode(q, rcode)
 	m.Ns = []dns.RR{&dns.SOA{
@@ -422,7 +424,7 @@ func Negative(q Query, rcode int, ttl, minimum uint32) *dns.Msg {
 	return m
 }
 
-// EDE adds an extended DNS error to a response to a query with EDNS.
+// EDE adds an Extended DNS Error (RFC 8914) to m and returns m. It does nothing if m has no OPT record.
 func EDE(m *dns.Msg, code uint16) *dns.Msg {
 	if opt := m.IsEdns0(); opt != nil {
 		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code})
@@ -430,8 +432,7 @@ func EDE(m *dns.Msg, code uint16) *dns.Msg {
 	return m
 }
 
-// Fixed returns a handler that answers A queries with an address, AAAA queries
-// and others with NODATA, after delay.
+// Fixed returns a handler that answers A queries with ip, and other queries with NODATA, after the delay.
 func Fixed(ip netip.Addr, delay time.Duration) Handler {
 	return func(q Query) Reply {
 		if q.Question[0].Qtype == dns.TypeA {
