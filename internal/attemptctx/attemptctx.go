@@ -4,7 +4,7 @@
 //
 // [context.WithCancel] does not serve: a child that is never cancelled stays registered with its parent. A worker that
 // makes all its calls with one context would keep some 570 bytes of each call for ever. Here, the caller's context
-// releases a [Context] that has become unreachable. That requires packages weak and unsafe. BenchmarkKept measures the
+// releases a [Context] that has become unreachable. That requires packages weak and unsafe. BenchmarkRetainedBytes measures the
 // memory that remains.
 package attemptctx
 

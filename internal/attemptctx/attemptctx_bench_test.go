@@ -9,12 +9,11 @@ import (
 	"github.com/gohedge/hedge/internal/attemptctx"
 )
 
-// BenchmarkKept prints how many bytes of a finished call a caller's context keeps that goes on,
-// if the function has asked for Done: where the tie lets go, and where it stays as a plain
-// context.AfterFunc does.
+// BenchmarkRetainedBytes prints the bytes per finished call that a long-lived caller's context keeps in memory, if the
+// function has called Done. It compares a callerLink with a plain context.AfterFunc.
 //
-//	go test -run '^$' -bench Kept -benchtime 10000x ./internal/attemptctx
-func BenchmarkKept(b *testing.B) {
+//	go test -run '^$' -bench RetainedBytes -benchtime 10000x ./internal/attemptctx
+func BenchmarkRetainedBytes(b *testing.B) {
 	for name, letsGo := range map[string]bool{"lets go": true, "stays": false} {
 		call := func(caller context.Context) {
 			c := attemptctx.NewPrimary()
@@ -37,7 +36,7 @@ func BenchmarkKept(b *testing.B) {
 	}
 }
 
-// heap returns the bytes that are in use when cleanups have run.
+// heap returns the bytes in use after all cleanups have run.
 func heap() uint64 {
 	for range 5 {
 		runtime.GC()

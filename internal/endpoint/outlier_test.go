@@ -14,7 +14,7 @@ import (
 
 const both = Mask(3)
 
-// addHedge adds a hedge at endpoint i.
+// addHedge adds a hedge, or a probe, at endpoint i.
 func (s *Selection) addHedge(i int, isProbe bool) *Attempt {
 	hedge := &s.attempts[s.hedges+1]
 	hedge.selection, hedge.number, hedge.endpoint = s, s.hedges+1, i
@@ -150,7 +150,7 @@ func TestRotationUsesAllConnectionsBeforeItBeginsAgain(t *testing.T) {
 	assert.Equal(t, []int{0, 0, 0, 0}, rotate(none, first))
 }
 
-// TestSelectionCountsFailedProbeOnce has a probe that fails, and one that answers though the primary has failed.
+// TestSelectionCountsFailedProbeOnce has a probe that fails, and a probe that answers after the primary has failed.
 func TestSelectionCountsFailedProbeOnce(t *testing.T) {
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
@@ -211,8 +211,9 @@ func TestNewRejectsInvalidURLs(t *testing.T) {
 	assert.Empty(t, obstacle)
 }
 
-// FuzzRewriteRequest: whatever the URL is, a path never leaves that of an endpoint, nothing reaches another host that the endpoint does not keep, and
-// a redirect that leads home leads to where the same path is.
+// FuzzRewriteRequest checks for any URL that the path of a request stays below the base path of its endpoint, and that
+// another host gets only headers and parameters that it may get. A mapped redirect must lead to the resource with the
+// same path.
 func FuzzRewriteRequest(f *testing.F) {
 	for _, s := range []string{"/api/a?x=1", "/api/..%2fa", "/api/%2e%2e/a", "/api;x/../a", "/api/a?x=1;sig=s3cret", "/api?a=1&&X-Amz-Signature=s3cret", "/apis", "/api//a"} {
 		f.Add(s)
@@ -243,7 +244,7 @@ func FuzzRewriteRequest(f *testing.F) {
 	})
 }
 
-// TestSelectionKeepsFirstHedgeAtFasterEndpoint has a next endpoint that is known to take longer than calls take.
+// TestSelectionKeepsFirstHedgeAtFasterEndpoint has a next endpoint that is known to be slower than the usual latency.
 func TestSelectionKeepsFirstHedgeAtFasterEndpoint(t *testing.T) {
 	const usual = 5 * time.Millisecond
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test", Cost: 3}})
@@ -280,7 +281,8 @@ func TestSelectionKeepsFirstHedgeAtFasterEndpoint(t *testing.T) {
 	assert.Equal(t, 3, sel.TypicalCost(), "the first hedge goes elsewhere")
 }
 
-// TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls needs prompt answers that came after the call began.
+// TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls has prompt answers before and after the start of the
+// call. Only later ones count.
 func TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls(t *testing.T) {
 	const usual, away = 5 * time.Millisecond, 80 * time.Millisecond
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
@@ -306,7 +308,8 @@ func TestSelectionKeepsSecondHedgeAtEndpointThatAnswersOtherCalls(t *testing.T) 
 	}
 }
 
-// TestSelectionCountsBadOutcomeOnlyIfHedgesThereDoNotHelp plays one call that takes that long, with a next endpoint that answers after 80 ms.
+// TestSelectionCountsBadOutcomeOnlyIfHedgesThereDoNotHelp makes one call of the given duration, with a next endpoint
+// that answers after 80 ms.
 func TestSelectionCountsBadOutcomeOnlyIfHedgesThereDoNotHelp(t *testing.T) {
 	const away = 80 * time.Millisecond
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
@@ -344,7 +347,8 @@ func TestSelectionCountsBadOutcomeOnlyIfHedgesThereDoNotHelp(t *testing.T) {
 	}
 }
 
-// TestSelectionCountsNoBadOutcomeForSlowerLaterEndpoint has calls go to the second endpoint while the first one is ejected, and end when that is back.
+// TestSelectionCountsNoBadOutcomeForSlowerLaterEndpoint has calls that use the second endpoint while the first one is
+// ejected, and end after it is restored.
 func TestSelectionCountsNoBadOutcomeForSlowerLaterEndpoint(t *testing.T) {
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
@@ -361,8 +365,8 @@ func TestSelectionCountsNoBadOutcomeForSlowerLaterEndpoint(t *testing.T) {
 	assert.Zero(t, d.Snapshot(1).Overtaken)
 }
 
-// TestSelectionCountsDeadlineAsBadOutcomeIfMostCallsAreFaster, also where more than one call in a hundred has no answer, so that the 99th
-// percentile is the deadline.
+// TestSelectionCountsDeadlineAsBadOutcomeIfMostCallsAreFaster includes the case that more than one in a hundred calls
+// has no answer, so that the 99th percentile equals the deadline.
 func TestSelectionCountsDeadlineAsBadOutcomeIfMostCallsAreFaster(t *testing.T) {
 	const usual, deadline = 5 * time.Millisecond, 20 * time.Millisecond
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
@@ -385,7 +389,8 @@ func TestSelectionCountsDeadlineAsBadOutcomeIfMostCallsAreFaster(t *testing.T) {
 	}
 }
 
-// TestDetectorEjectsUnresponsiveEndpointWithoutHedges: where the budget is spent, nobody has overtaken it.
+// TestDetectorEjectsUnresponsiveEndpointWithoutHedges has no hedges, as if the budget were spent, so that no attempt
+// overtakes the endpoint.
 func TestDetectorEjectsUnresponsiveEndpointWithoutHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const away = 80 * time.Millisecond

@@ -31,7 +31,7 @@ func TestDetectorProbesEveryEjectedEndpoint(t *testing.T) {
 	assert.NotEqual(t, 1, to, "the second endpoint is ejected, and after the endpoint of the primaries")
 }
 
-// TestDetectorRepeatsDeniedProbeSoon never pays for a probe.
+// TestDetectorRepeatsDeniedProbeSoon denies every probe.
 func TestDetectorRepeatsDeniedProbeSoon(t *testing.T) {
 	d := new(Detector)
 	for range ejectRun {
@@ -46,7 +46,7 @@ func TestDetectorRepeatsDeniedProbeSoon(t *testing.T) {
 	assert.Equal(t, []int{probeInterval, probeInterval + deniedProbeInterval, probeInterval + 2*deniedProbeInterval, probeInterval + 3*deniedProbeInterval}, at)
 }
 
-// TestSelectionCountsLosingProbeAsBadOnlyAfterLimit has an endpoint that is ejected and used to answer after 20 ms.
+// TestSelectionCountsLosingProbeAsBadOnlyAfterLimit has an ejected endpoint whose usual latency is 20 ms.
 func TestSelectionCountsLosingProbeAsBadOnlyAfterLimit(t *testing.T) {
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestSelectionCountsLosingProbeAsBadOnlyAfterLimit(t *testing.T) {
 	}
 }
 
-// TestDetectorProbesEndpointUntilItsLatencyIsKnown has an endpoint that is not ejected, after that which calls go to.
+// TestDetectorProbesEndpointUntilItsLatencyIsKnown has an endpoint after the primary's that is not ejected.
 func TestDetectorProbesEndpointUntilItsLatencyIsKnown(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	probes := func(d *Detector) (n int) {
@@ -95,7 +95,7 @@ func TestDetectorProbesEndpointUntilItsLatencyIsKnown(t *testing.T) {
 	assert.Zero(t, probes(d), "it is known")
 }
 
-// TestRotationRestoresConnectionAfterOneSuccessThoughPrimariesFail: no call goes over it, nor over the one behind it.
+// TestRotationRestoresConnectionAfterOneSuccessThoughPrimariesFail has a connection for hedges that no primary uses.
 func TestRotationRestoresConnectionAfterOneSuccessThoughPrimariesFail(t *testing.T) {
 	d := new(Detector)
 	var r Rotation

@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A recorder records the events of endpoints and the changes that a log gets.
+// A recorder records events of endpoints and state changes for the log.
 type recorder struct {
 	observe.NopObserver
 	events  []observe.EndpointEvent
@@ -38,7 +38,8 @@ func keyObservedBy(o *recorder) *policy.Key {
 	return policy.New(policy.Config{Setup: setup, MaxKeys: 1}).Key(policy.Name{Host: "near"})
 }
 
-// TestDetectorLogsEndpointOnceInTenSeconds has an endpoint that is ejected and restored all the time, of which observers hear each time.
+// TestDetectorLogsEndpointOnceInTenSeconds has an endpoint that is ejected and restored repeatedly. Observers see every
+// event.
 func TestDetectorLogsEndpointOnceInTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := new(recorder)
@@ -76,7 +77,7 @@ func TestDetectorLogsEndpointOnceInTenSeconds(t *testing.T) {
 	})
 }
 
-// TestDetectorOfEvictedKeyEjectsNoEndpoint: calls that still run report to that Detector.
+// TestDetectorOfEvictedKeyEjectsNoEndpoint records results of calls that were in flight when the key was evicted.
 func TestDetectorOfEvictedKeyEjectsNoEndpoint(t *testing.T) {
 	o := new(recorder)
 	e := policy.New(policy.Config{Setup: policy.Setup{Notifier: observers.NewNotifier([]observe.Observer{o}, nil)}, MaxKeys: 1})

@@ -1,4 +1,4 @@
 package grpcattempt
 
-// Judged reports whether it is known of an option of grpc what it writes to.
-func Judged(name string) bool { return grpcOptions[name] != unknownOutput }
+// IsClassified reports whether an option type of package grpc is classified.
+func IsClassified(name string) bool { return grpcOptions[name] != unknownOutput }

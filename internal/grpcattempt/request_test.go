@@ -19,8 +19,8 @@ import (
 	"github.com/gohedge/hedge/internal/grpcattempt"
 )
 
-// TestGRPCsOwnFunctionsAreRecognised: the last interceptor has them, and the others do not.
-func TestGRPCsOwnFunctionsAreRecognised(t *testing.T) {
+// TestIsGRPCInvokerRecognisesGRPCFunctions has two interceptors: only the last one gets the function of package grpc.
+func TestIsGRPCInvokerRecognisesGRPCFunctions(t *testing.T) {
 	var invokes, streams []bool
 	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		invokes = append(invokes, grpcattempt.IsGRPCInvoker(invoker))
@@ -53,8 +53,9 @@ func TestGRPCsOwnFunctionsAreRecognised(t *testing.T) {
 	assert.False(t, grpcattempt.IsGRPCStreamer(nil))
 }
 
-// TestEveryOptionOfGRPCIsJudged fails when grpc has an option that nobody has looked at. Calls with it are sent once.
-func TestEveryOptionOfGRPCIsJudged(t *testing.T) {
+// TestEveryGRPCOptionIsClassified fails if package grpc has a new option type. Calls with such an option are not
+// hedged.
+func TestEveryGRPCOptionIsClassified(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
 	require.NoError(t, err)
 	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
@@ -65,13 +66,13 @@ func TestEveryOptionOfGRPCIsJudged(t *testing.T) {
 		require.NoError(t, err)
 		for _, m := range regexp.MustCompile(`(?m)^func \((?:\w+ )?\*?(\w+)\) before\(`).FindAllStringSubmatch(string(src), -1) {
 			found++
-			assert.True(t, grpcattempt.Judged(m[1]), m[1])
+			assert.True(t, grpcattempt.IsClassified(m[1]), m[1])
 		}
 	}
 	assert.Greater(t, found, 10)
 }
 
-func TestEncodedRequestIsTheMessageAsItWas(t *testing.T) {
+func TestRequestEncodeKeepsMessage(t *testing.T) {
 	m := wrapperspb.String("before")
 	r := grpcattempt.RequestOf(m)
 	buffer := r.Encode(make([]byte, 0, 64))

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// TestOnlyRequestsThatShareMemoryAreEncodedEarly has each pair twice: the second time its types are known.
-func TestOnlyRequestsThatShareMemoryAreEncodedEarly(t *testing.T) {
+// TestNeedsEncodingOnlyIfMemoryIsShared checks each pair twice: the second time, the type cache knows its types.
+func TestNeedsEncodingOnlyIfMemoryIsShared(t *testing.T) {
 	one := new(wrapperspb.StringValue)
 	dynamic := dynamicpb.NewMessage(one.ProtoReflect().Descriptor())
 	for name, c := range map[string]struct {
@@ -46,10 +46,10 @@ func TestOnlyRequestsThatShareMemoryAreEncodedEarly(t *testing.T) {
 	}
 }
 
-// namedCodec is a codec of the program that has the name of grpc's own.
+// A namedCodec is a codec of the program with the name of grpc's default codec.
 type namedCodec struct{ encoding.CodecV2 }
 
-func TestACodecOfTheProgramIsNotTakenForThatOfGRPC(t *testing.T) {
+func TestIsGRPCCodecRejectsCodecOfProgram(t *testing.T) {
 	own := encoding.GetCodecV2("proto")
 	assert.True(t, isGRPCCodec(own))
 	assert.False(t, isGRPCCodec(namedCodec{own}))
@@ -57,7 +57,7 @@ func TestACodecOfTheProgramIsNotTakenForThatOfGRPC(t *testing.T) {
 	assert.False(t, replacedCodec())
 }
 
-func TestDefaultOptionsOfAConnectionAreFound(t *testing.T) {
+func TestDefaultOptionsOfConnAreFound(t *testing.T) {
 	pointer := new(grpc.EmptyCallOption)
 	for _, defaults := range [][]grpc.CallOption{nil, {grpc.UseCompressor("gzip")}, {pointer, grpc.WaitForReady(true), grpc.WaitForReady(true)}} {
 		cc, err := grpc.NewClient("passthrough:///host", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(defaults...))

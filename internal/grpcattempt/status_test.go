@@ -12,7 +12,7 @@ import (
 	"github.com/gohedge/hedge/internal/grpcattempt"
 )
 
-func TestPushbackIsReadAsInGRPC(t *testing.T) {
+func TestParsePushbackMatchesGRPC(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, test := range []struct {
 		values []string

@@ -25,7 +25,7 @@ func TestChoiceIsMadeOnce(t *testing.T) {
 	assert.Equal(t, 2, released)
 }
 
-func TestNothingIsCopiedAfterClose(t *testing.T) {
+func TestSentRequestIsNotCopiedAfterClose(t *testing.T) {
 	var s grpcattempt.SentRequest
 	assert.False(t, s.HasMessage())
 	s.KeepMessage(grpcattempt.RequestOf(wrapperspb.String("id")), nil)
@@ -40,7 +40,7 @@ func TestNothingIsCopiedAfterClose(t *testing.T) {
 	assert.True(t, s.HasMessage())
 }
 
-func TestContextThatIsMadeAfterTheEndHasEnded(t *testing.T) {
+func TestEarlyContextCreatedAfterEndHasEnded(t *testing.T) {
 	var before, after grpcattempt.EarlyContext
 	ctx := before.Get(t.Context(), t.Context())
 	assert.NoError(t, ctx.Err())
@@ -51,7 +51,7 @@ func TestContextThatIsMadeAfterTheEndHasEnded(t *testing.T) {
 	assert.Same(t, ctx, before.Get(t.Context(), t.Context()))
 }
 
-func TestFinishIsDueOnceAndWithTheWinnersError(t *testing.T) {
+func TestFinishNotifierClaimsWinnersErrorOnce(t *testing.T) {
 	var f grpcattempt.FinishNotifier
 	lost, won := errors.New("lost"), errors.New("won")
 	f.RecordEnd(0, lost)
@@ -65,7 +65,7 @@ func TestFinishIsDueOnceAndWithTheWinnersError(t *testing.T) {
 	assert.False(t, due)
 }
 
-func TestTakeFinishLeavesTheOtherOptionsInOrder(t *testing.T) {
+func TestSplitFinishFuncsKeepsOrderOfOptions(t *testing.T) {
 	var told []error
 	opts := []grpc.CallOption{grpc.WaitForReady(true), grpc.OnFinish(func(err error) { told = append(told, err) }), grpc.UseCompressor("gzip")}
 	rest, finish := grpcattempt.SplitFinishFuncs(opts)

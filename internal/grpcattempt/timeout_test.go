@@ -12,8 +12,9 @@ import (
 	"github.com/gohedge/hedge/internal/grpcattempt"
 )
 
-// A call without a timeout in its service config: a timeout of an interceptor below is told from a server's DEADLINE_EXCEEDED.
-func TestDeadlineEndedTellsTheTimeoutOfAnInterceptor(t *testing.T) {
+// TestDeadlineIsTimeoutRecognisesTimeoutOfInterceptor has calls without a timeout in the service config. It
+// distinguishes the timeout of an interceptor from DEADLINE_EXCEEDED of a server.
+func TestDeadlineIsTimeoutRecognisesTimeoutOfInterceptor(t *testing.T) {
 	onlyStatus := metadata.Pairs("content-type", "application/grpc")
 	for name, c := range map[string]struct {
 		err     error

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/internal/grpctarget"
 )
 
-func TestTargetsAreNamedAsGRPCHasThem(t *testing.T) {
+func TestNameEqualsCanonicalTarget(t *testing.T) {
 	var built resolver.Target
 	found := manual.NewBuilderWithScheme("found")
 	found.InitialState(resolver.State{})
@@ -63,7 +63,7 @@ func TestTargetsAreNamedAsGRPCHasThem(t *testing.T) {
 	assert.Empty(t, grpctarget.Name(nil))
 }
 
-func BenchmarkOf(b *testing.B) {
+func BenchmarkName(b *testing.B) {
 	cc, err := grpc.NewClient("orders:443", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(b, err)
 	defer cc.Close()

@@ -22,7 +22,8 @@ import (
 	"github.com/gohedge/hedge/internal/hedgebalancer"
 )
 
-// roundRobin is the policies test_ring and test_silent_ring. It picks connections in the order in which they were made, except those in skip.
+// A roundRobin implements the policies test_ring and test_silent_ring. It picks connections in the order of their
+// creation, except those in skip.
 type roundRobin struct {
 	cc          balancer.ClientConn
 	withoutDone bool // picks have no Done
@@ -83,7 +84,7 @@ func (r *roundRobin) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	return balancer.PickResult{SubConn: r.conns[n], Done: func(d balancer.DoneInfo) { r.doneErrors[n+1] = append(r.doneErrors[n+1], d.Err) }}, nil
 }
 
-// fakeConn is a ClientConn whose connections are ready at once.
+// A fakeConn is a balancer.ClientConn whose connections are ready at once.
 type fakeConn struct {
 	balancer.ClientConn
 	conns []*fakeSubConn
@@ -110,7 +111,7 @@ type load struct{ application, cpu float64 }
 func (l *load) GetApplicationUtilization() float64 { return l.application }
 func (l *load) GetCpuUtilization() float64         { return l.cpu }
 
-// backends is a hedge_elsewhere balancer over several backends, which are counted from 1. The child picks them in turn.
+// A backends is a hedge_elsewhere balancer over several backends, numbered from 1. The child picks them in turn.
 type backends struct {
 	t     *testing.T
 	conn  *fakeConn

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// speaking is a connection over TLS on which a protocol was agreed.
+// A speaking is a TLS connection with a negotiated protocol.
 type speaking struct {
 	net.Conn
 	protocol string
@@ -25,8 +25,9 @@ func (c speaking) ConnectionState() tls.ConnectionState {
 	return tls.ConnectionState{NegotiatedProtocol: c.protocol}
 }
 
-// A hook is users' code: no lock is held while it runs. What waits for it lets fake time go on, and others that come do not wait.
-func TestMuteWaitsForTheHookThatRuns(t *testing.T) {
+// TestCallerHooksMuteWaitsForRunningHook has a hook that sleeps. Hooks run without a lock, so that later hooks do not
+// wait.
+func TestCallerHooksMuteWaitsForRunningHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const works = 50 * time.Millisecond
 		calls := 0
@@ -53,7 +54,7 @@ func TestMuteWaitsForTheHookThatRuns(t *testing.T) {
 	})
 }
 
-func TestMuteDoesNotWaitForAHookThatBlocks(t *testing.T) {
+func TestCallerHooksMuteDoesNotWaitForBlockedHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := httpattempt.CallerHooksFrom(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GetConn: func(string) { time.Sleep(time.Second) }}))
 		go httptrace.ContextClientTrace(own.Context(race.NewAttempt(t.Context(), 0))).GetConn("host:80")
@@ -65,8 +66,8 @@ func TestMuteDoesNotWaitForAHookThatBlocks(t *testing.T) {
 	})
 }
 
-// A call whose context has ended waits for the last user of its connection only where it can harm that.
-func TestEndedCallWaitsOnlyForWhomItCanHarm(t *testing.T) {
+// TestConnTraceWaitsOnlyIfCancellationHarms has cancelled attempts that get a connection of an earlier request.
+func TestConnTraceWaitsOnlyIfCancellationHarms(t *testing.T) {
 	const idle, settled = 30 * time.Millisecond, 70 * time.Millisecond
 	for name, c := range map[string]struct {
 		conn    net.Conn

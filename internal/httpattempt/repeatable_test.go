@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
-// isDivisible reports whether a GET of a URL with one header field may be sent twice.
-func isDivisible(t *testing.T, url, name, value string) bool {
+// isRepeatable reports whether a GET of a URL with one header field may be sent twice.
+func isRepeatable(t *testing.T, url, name, value string) bool {
 	req, err := http.NewRequest("GET", url, nil)
 	require.NoError(t, err)
 	if name != "" {
@@ -22,7 +22,7 @@ func isDivisible(t *testing.T, url, name, value string) bool {
 	return httpattempt.IsRepeatable(req, h, 1<<16, false)
 }
 
-func TestDivisibleRefusesCredentialsThatAreGoodOnce(t *testing.T) {
+func TestIsRepeatableRejectsSingleUseCredentials(t *testing.T) {
 	const site = "https://pay.test/orders"
 	for _, query := range []string{
 		"nonce=1", "a=1&NONCE=1", "noncestr=1", "nonceStr=1", "nonce_str=1", "nonce-str=1", "auth%5Bnonce%5D=1", "auth[nonce]=1", "nonce[]=1", "nonce%5B%5D=1",
@@ -32,13 +32,13 @@ func TestDivisibleRefusesCredentialsThatAreGoodOnce(t *testing.T) {
 		"appid=a&secret=s&code=c&grant_type=authorization_code", "grant_type=refresh_token&refresh_token=r", "appid=a&secret=s&js_code=c",
 		"client_id=a&client_secret=s&code=c", "code=c&code_verifier=v",
 	} {
-		assert.False(t, isDivisible(t, site+"?"+query, "", ""), query)
+		assert.False(t, isRepeatable(t, site+"?"+query, "", ""), query)
 	}
 	for _, url := range []string{
 		"https://cas.test/cas/serviceValidate?service=s&ticket=1", "https://cas.test/p3/proxyValidate/?ticket=T", "https://cas.test/validate?ticket=1",
 		"https://pay.test/orders;nonce=1/items", "https://pay.test/orders;nonce=1",
 	} {
-		assert.False(t, isDivisible(t, url, "", ""), url)
+		assert.False(t, isRepeatable(t, url, "", ""), url)
 	}
 	for _, field := range [][2]string{
 		{"X-Nonce-Str", "1"}, {"Nonce", "1"}, {"x-ca-nonce", "1"}, {"X-Noncestr", "1"}, {"Nonce-Id", "1"}, {"X-Auth-Nonce-Value", "1"},
@@ -46,22 +46,22 @@ func TestDivisibleRefusesCredentialsThatAreGoodOnce(t *testing.T) {
 		{"Proxy-Authorization", `Own noncestr=1`}, {"X-Authorization", `Own nonce=1`}, {"Authorization", "Own\tnonceStr\t=1"},
 		{"X-Wsse", `UsernameToken Username="u", Nonce="1"`}, {"Signature-Input", `sig1=("@path");created=1;nonce="2"`},
 	} {
-		assert.False(t, isDivisible(t, site, field[0], field[1]), field)
+		assert.False(t, isRepeatable(t, site, field[0], field[1]), field)
 	}
 }
 
-func TestDivisibleAcceptsWhatOnlyLooksLikeANonce(t *testing.T) {
+func TestIsRepeatableAcceptsNamesSimilarToNonce(t *testing.T) {
 	for _, query := range []string{
 		"", "q=nonce", "q=nonce&lang=en", "q=a%3Dnonce", "announce=1", "once=1", "noce=1", "nonc=e", "code=DE", "state=NY", "code=", "ticket=42", "ticket=STAR", "tickets=ST-1", "%zz=1", "%", "a;b", "&&;=",
 	} {
-		assert.True(t, isDivisible(t, "https://shop.test/items?"+query, "", ""), query)
+		assert.True(t, isRepeatable(t, "https://shop.test/items?"+query, "", ""), query)
 	}
 	for _, field := range [][2]string{{"Announce", "1"}, {"Accept-Encoding", "gzip"}, {"Authorization", "Bearer nonce"}, {"Authorization", `Own id="nonce", sig="1"`}, {"X", "nonce=1"}} {
-		assert.True(t, isDivisible(t, "https://shop.test/nonce/items", field[0], field[1]), field)
+		assert.True(t, isRepeatable(t, "https://shop.test/nonce/items", field[0], field[1]), field)
 	}
 }
 
-func TestHostNameOfANameThatIsNotASCII(t *testing.T) {
+func TestHostNameConvertsToASCII(t *testing.T) {
 	for _, host := range []string{"bücher.example", "BÜCHER.example", "bücher.example.:80", "xn--bcher-kva.example", "XN--BCHER-KVA.example"} {
 		assert.Equal(t, "xn--bcher-kva.example", httpattempt.HostName("http", host))
 		assert.Equal(t, "xn--bcher-kva.example", httpattempt.HostOnly(host))
@@ -75,7 +75,7 @@ func TestHostNameOfANameThatIsNotASCII(t *testing.T) {
 	}
 }
 
-func TestHostNameOfAnIPv6Address(t *testing.T) {
+func TestHostNameCanonicalizesIPv6(t *testing.T) {
 	for _, host := range []string{"[2001:db8::1]", "[2001:DB8::1]", "[2001:db8:0:0::1]", "[2001:0db8::0001]:80", "[2001:db8::1]:80"} {
 		assert.Equal(t, "[2001:db8::1]", httpattempt.HostName("http", host))
 	}

@@ -40,7 +40,7 @@ func toFar(p hedge.Endpoint) hedge.HTTPOption {
 	return hedge.WithEndpoints(hedge.Endpoint{URL: near}, p)
 }
 
-// inEndpoints answers for each host by a function of its own.
+// inEndpoints returns a function that answers requests to near by nearby and requests to far by away.
 func inEndpoints(rt *doubles.RoundTripper, nearby, away func(*http.Request, int) (*http.Response, error)) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		if req.URL.Host == "catalog.test" {
@@ -50,10 +50,10 @@ func inEndpoints(rt *doubles.RoundTripper, nearby, away func(*http.Request, int)
 	}
 }
 
-// fails fails at once.
+// fails returns an error at once.
 func fails(*http.Request, int) (*http.Response, error) { return nil, errDown }
 
-// hosts returns how many requests went to each host.
+// hosts returns the number of requests to each host.
 func hosts(sent []*http.Request) map[string]int {
 	n := make(map[string]int)
 	for _, r := range sent {
@@ -62,7 +62,7 @@ func hosts(sent []*http.Request) map[string]int {
 	return n
 }
 
-func TestAHedgeGoesToTheNextEndpoint(t *testing.T) {
+func TestEndpointsHedgeUsesNextEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, after(rt, time.Minute), after(rt, 80*ms))
 		tr := warm(t, rt, toFar(hedge.Endpoint{Keep: []string{"q"}}), hedge.WithMaxHedges(1), hedge.WithAttemptHeader("X-Try"))
@@ -80,7 +80,7 @@ func TestAHedgeGoesToTheNextEndpoint(t *testing.T) {
 	})
 }
 
-func TestWritesGoToTheFirstEndpointAndAreSentOnce(t *testing.T) {
+func TestEndpointsSendWritesOnceToFirstEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, fails, quick(rt))
 		tr := warm(t, rt, toFar(hedge.Endpoint{}))
@@ -103,9 +103,9 @@ func TestWritesGoToTheFirstEndpointAndAreSentOnce(t *testing.T) {
 	})
 }
 
-// TestNoSecretOfAHostReachesAnother: whatever the request has, what goes to another host has nothing of it but
-// what is known to be harmless, kept by name, or set by Prepare.
-func TestNoSecretOfAHostReachesAnother(t *testing.T) {
+// TestEndpointsDoNotShareSecrets sends requests with many headers and parameters. Another host gets only those that are
+// harmless, in Keep, or set by Prepare.
+func TestEndpointsDoNotShareSecrets(t *testing.T) {
 	header := func(name string) func(*http.Request) {
 		return func(r *http.Request) { r.Header[name] = []string{"s3cret"} }
 	}
@@ -173,7 +173,7 @@ func TestNoSecretOfAHostReachesAnother(t *testing.T) {
 	}
 }
 
-func TestKeepAndDropSayWhatElseGoesToAnEndpoint(t *testing.T) {
+func TestKeepAndDropSelectHeadersAndParameters(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 80*ms)
 		tr := warm(t, rt, toFar(hedge.Endpoint{Keep: []string{"X-Tenant*", "page"}, Drop: []string{"X-Forwarded-*", "x-tenant-key", "X-Amz-*"}}))
@@ -189,8 +189,9 @@ func TestKeepAndDropSayWhatElseGoesToAnEndpoint(t *testing.T) {
 	})
 }
 
-// TestAStarKeepsNoCredentials: they have to be named, because an endpoint of another provider may be behind it.
-func TestAStarKeepsNoCredentials(t *testing.T) {
+// TestKeepStarKeepsNoCredentials expects that credentials must be named in Keep, because an endpoint may belong to
+// another provider.
+func TestKeepStarKeepsNoCredentials(t *testing.T) {
 	for _, keep := range [][]string{{"*"}, {"A*"}, {"*", "Authorization"}} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 80*ms)
@@ -206,8 +207,9 @@ func TestAStarKeepsNoCredentials(t *testing.T) {
 	}
 }
 
-// TestWhyACallStaysIsLoggedOnce: who wonders why no hedge goes to the other endpoint finds out, and no value is in the log.
-func TestWhyACallStaysIsLoggedOnce(t *testing.T) {
+// TestEndpointsLogObstacleOnce expects a log record that explains why no hedge goes to the other endpoint, without
+// values of headers.
+func TestEndpointsLogObstacleOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		var log bytes.Buffer
@@ -225,7 +227,7 @@ func TestWhyACallStaysIsLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestCallsForOthersThanTheFirstEndpointAreUntouched(t *testing.T) {
+func TestEndpointsIgnoreRequestsToOtherHosts(t *testing.T) {
 	for name, req := range map[string]*http.Request{
 		"host":        {URL: parse("http://other.test/item")},
 		"the far one": {URL: parse(far + "/item")},
@@ -263,7 +265,7 @@ func TestCallsForOthersThanTheFirstEndpointAreUntouched(t *testing.T) {
 	}
 }
 
-func TestAnEndpointThatFailsIsSkippedAndTriedAgain(t *testing.T) {
+func TestFailingEndpointIsEjectedAndRestored(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var down atomic.Bool
 		rt.Answer = inEndpoints(rt, func(r *http.Request, n int) (*http.Response, error) {
@@ -302,7 +304,7 @@ func TestAnEndpointThatFailsIsSkippedAndTriedAgain(t *testing.T) {
 	})
 }
 
-func TestAnEndpointThatIsSlowFromTheStartIsLeft(t *testing.T) {
+func TestEndpointSlowFromStartIsEjected(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, after(rt, 300*ms), after(rt, 80*ms))
 		tr := hedge.New(rt, toFar(hedge.Endpoint{}))
@@ -319,8 +321,9 @@ func TestAnEndpointThatIsSlowFromTheStartIsLeft(t *testing.T) {
 	})
 }
 
-// TestEndpointMeasuredAtABusyTimeIsMeasuredAgain has a far endpoint that is much faster than the near one, except during the first calls.
-func TestEndpointMeasuredAtABusyTimeIsMeasuredAgain(t *testing.T) {
+// TestEndpointMeasuredDuringLoadIsMeasuredAgain has a far endpoint that is much faster than the near one, except during
+// the first calls.
+func TestEndpointMeasuredDuringLoadIsMeasuredAgain(t *testing.T) {
 	for _, busy := range []time.Duration{140 * ms, 2 * time.Second} {
 		t.Run(busy.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -343,8 +346,9 @@ func TestEndpointMeasuredAtABusyTimeIsMeasuredAgain(t *testing.T) {
 	}
 }
 
-// TestOneHedgeInVainDoesNotExcuseSlowCallsForEver has one call that is slow at both endpoints, before the far one becomes much faster.
-func TestOneHedgeInVainDoesNotExcuseSlowCallsForEver(t *testing.T) {
+// TestFutileHedgeDoesNotPreventEjectionForEver has one call that is slow at both endpoints, before the far one becomes
+// much faster.
+func TestFutileHedgeDoesNotPreventEjectionForEver(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1), hedge.WithStats(&stats))
@@ -366,7 +370,7 @@ func TestOneHedgeInVainDoesNotExcuseSlowCallsForEver(t *testing.T) {
 	})
 }
 
-func TestANearEndpointThatIsQuickerStays(t *testing.T) {
+func TestFasterFirstEndpointIsNotEjected(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, quick(rt), after(rt, 80*ms))
 		tr := hedge.New(rt, toFar(hedge.Endpoint{}))
@@ -381,7 +385,7 @@ func TestANearEndpointThatIsQuickerStays(t *testing.T) {
 	})
 }
 
-func TestCostDividesTheBudget(t *testing.T) {
+func TestEndpointCostIsPaidFromBudget(t *testing.T) {
 	sent := func(cost int) (hedges int) {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			var n atomic.Int64
@@ -407,7 +411,7 @@ func TestCostDividesTheBudget(t *testing.T) {
 	assert.Positive(t, three)
 }
 
-func TestPrepareSeesTheBodyAndWhatItLeavesIsSent(t *testing.T) {
+func TestPrepareReadsAndReplacesBody(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(*http.Request) error
 		want    string
@@ -457,7 +461,7 @@ func TestPrepareSeesTheBodyAndWhatItLeavesIsSent(t *testing.T) {
 	}
 }
 
-func TestRedirectsAndCookiesOfAnotherEndpoint(t *testing.T) {
+func TestEndpointsMapRedirectsAndRemoveCookies(t *testing.T) {
 	for location, want := range map[string]string{
 		"other":                         near + "/other",
 		"/mirror/b?x=1#f":               near + "/b?x=1#f",
@@ -494,8 +498,8 @@ func TestRedirectsAndCookiesOfAnotherEndpoint(t *testing.T) {
 	}
 }
 
-// TestAJarHasNoCookieOfAnotherEndpoint: a client stores cookies for the host that it has asked.
-func TestAJarHasNoCookieOfAnotherEndpoint(t *testing.T) {
+// TestCookieJarStoresNoCookieOfOtherEndpoint has an http.Client, which stores cookies for the host of its request.
+func TestCookieJarStoresNoCookieOfOtherEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, after(rt, time.Second), func(r *http.Request, n int) (*http.Response, error) {
 			resp, err := quick(rt)(r, n)
@@ -515,7 +519,7 @@ func TestAJarHasNoCookieOfAnotherEndpoint(t *testing.T) {
 	})
 }
 
-func TestInShadowModeCallsGoWhereTheyAreMadeFor(t *testing.T) {
+func TestShadowModeUsesFirstEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, fails, quick(rt))
 		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithShadow())
@@ -527,7 +531,7 @@ func TestInShadowModeCallsGoWhereTheyAreMadeFor(t *testing.T) {
 	})
 }
 
-func TestOptionsOfEndpointsThatMakeNoSensePanic(t *testing.T) {
+func TestWithEndpointsPanicsOnInvalidOptions(t *testing.T) {
 	for want, all := range map[string][]hedge.Endpoint{
 		"1 endpoints: there must be 2 to 8":                                {{URL: near}},
 		`endpoint 2: URL "catalog.far.test" is not http://host`:            {{URL: near}, {URL: "catalog.far.test"}},
@@ -554,7 +558,7 @@ func TestOptionsOfEndpointsThatMakeNoSensePanic(t *testing.T) {
 
 // --- over TLS, with signatures ---
 
-// aws signs and checks requests as AWS does (Signature Version 4), with every header in the signature.
+// An aws signs and verifies requests by AWS Signature Version 4, with all headers signed.
 type aws struct{ key, region string }
 
 func (a aws) sign(r *http.Request, at string) string {
@@ -602,7 +606,7 @@ func (a aws) prepare(r *http.Request) error {
 	return nil
 }
 
-// check answers 403 unless what came is what was signed.
+// check answers 403 if the signature of the request is invalid.
 func (a aws) check(w http.ResponseWriter, r *http.Request) bool {
 	body, err := io.ReadAll(r.Body)
 	at := r.Header.Get("X-Amz-Date")
@@ -613,9 +617,9 @@ func (a aws) check(w http.ResponseWriter, r *http.Request) bool {
 	return ok
 }
 
-// TestWhatIsSignedIsWhatIsSentAtEveryEndpoint sends signed requests, with and without a body, over HTTP/1.1 and HTTP/2 to two servers that check
-// the signature, the Host, and the name that TLS was begun with.
-func TestWhatIsSignedIsWhatIsSentAtEveryEndpoint(t *testing.T) {
+// TestEndpointsReceiveValidSignatures sends signed requests, with and without a body, over HTTP/1.1 and HTTP/2. Two
+// servers verify the signature, the Host and the TLS server name.
+func TestEndpointsReceiveValidSignatures(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("HTTP/2 ", http2), func(t *testing.T) {
 			var stuck, wrong atomic.Int64
@@ -686,7 +690,7 @@ func TestWhatIsSignedIsWhatIsSentAtEveryEndpoint(t *testing.T) {
 	}
 }
 
-// parse returns a URL.
+// parse parses a URL.
 func parse(s string) *url.URL {
 	u, err := url.Parse(s)
 	if err != nil {

@@ -21,8 +21,9 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestAPrepareThatIsCancelledIsNoFailure: a hedge whose primary answers while Prepare still asks for a key was not sent, which is not its endpoint's fault.
-func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
+// TestCancelledPrepareIsNotFailure has a primary that answers while Prepare of the hedge fetches a key. The hedge was
+// not sent, so its endpoint has not failed.
+func TestCancelledPrepareIsNotFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, after(rt, 100*ms), quick(rt))
 		var log bytes.Buffer
@@ -46,8 +47,9 @@ func TestAPrepareThatIsCancelledIsNoFailure(t *testing.T) {
 	})
 }
 
-// TestAHedgeThatPrepareLeavesCostsNothing: it is not sent, however Prepare ends.
-func TestAHedgeThatPrepareLeavesCostsNothing(t *testing.T) {
+// TestHedgeUnsentByPrepareCostsNothing has a Prepare that fails, panics or calls runtime.Goexit, so that the hedge is
+// not sent.
+func TestHedgeUnsentByPrepareCostsNothing(t *testing.T) {
 	for name, prepare := range map[string]func(*http.Request) error{
 		"error":  func(*http.Request) error { return errors.New("no key") },
 		"panic":  func(*http.Request) error { panic("no key") },
@@ -70,8 +72,8 @@ func TestAHedgeThatPrepareLeavesCostsNothing(t *testing.T) {
 	}
 }
 
-// TestABodyThatPrepareSetsIsNotExchangedForNone: net/http asks GetBody for the body when it sends a request again.
-func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
+// TestBodySetByPrepareIsResent makes net/http send the request again, for which it calls GetBody.
+func TestBodySetByPrepareIsResent(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := nearIsEjected(t, rt, func(r *http.Request, n int) (*http.Response, error) {
 			if r.GetBody != nil {
@@ -96,8 +98,9 @@ func TestABodyThatPrepareSetsIsNotExchangedForNone(t *testing.T) {
 	})
 }
 
-// TestBodiesThatFailSayNothingOfAnEndpoint: their calls end before an answer could come.
-func TestBodiesThatFailSayNothingOfAnEndpoint(t *testing.T) {
+// TestFailingRequestBodyDoesNotEjectEndpoint has requests whose body cannot be read, so that their calls end without an
+// answer.
+func TestFailingRequestBodyDoesNotEjectEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, after(rt, time.Second), after(rt, 80*ms))
 		tr := warm(t, rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1))
@@ -128,8 +131,9 @@ func TestBodiesThatFailSayNothingOfAnEndpoint(t *testing.T) {
 	})
 }
 
-// TestEjectedEndpointIsRememberedWhileCallsAreMadeForIt: its key is used, although calls go elsewhere.
-func TestEjectedEndpointIsRememberedWhileCallsAreMadeForIt(t *testing.T) {
+// TestEjectionOutlivesIdleKeyOfFirstEndpoint has an ejected first endpoint. Its latency key counts as used although the
+// calls go to the other endpoint.
+func TestEjectionOutlivesIdleKeyOfFirstEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := nearIsEjected(t, rt, quick(rt), toFar(hedge.Endpoint{}), hedge.WithMaxKeys(8))
 		for i := range 100 {
@@ -144,8 +148,8 @@ func TestEjectedEndpointIsRememberedWhileCallsAreMadeForIt(t *testing.T) {
 	})
 }
 
-// TestARedirectToNowhereIsAnAnswer: a client follows no empty Location.
-func TestARedirectToNowhereIsAnAnswer(t *testing.T) {
+// TestRedirectWithEmptyLocationIsAnswer has a redirect that no client follows.
+func TestRedirectWithEmptyLocationIsAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := nearIsEjected(t, rt, answers(rt, 302, http.Header{"Location": {""}}), toFar(hedge.Endpoint{}))
 		resp, err := get(t, tr, site)
@@ -155,8 +159,9 @@ func TestARedirectToNowhereIsAnAnswer(t *testing.T) {
 	})
 }
 
-// TestARouteThatIsBrokenEverywhereMovesNoOthers: an endpoint is not better because it fails as often.
-func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
+// TestRouteFailingAtAllEndpointsKeepsFirstEndpoint has a route that fails at both endpoints, so that no endpoint is
+// better.
+func TestRouteFailingAtAllEndpointsKeepsFirstEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		broken := func(d time.Duration) func(r *http.Request, n int) (*http.Response, error) {
 			return func(r *http.Request, n int) (*http.Response, error) {
@@ -186,8 +191,9 @@ func TestARouteThatIsBrokenEverywhereMovesNoOthers(t *testing.T) {
 	})
 }
 
-// TestCallWithAProbeCountsAsSlowLikeOthers has an outage: the first brake must not take a call for a quick one because it has a hedge already.
-func TestCallWithAProbeCountsAsSlowLikeOthers(t *testing.T) {
+// TestCallWithProbeCountsAsSlow has an outage. The brake on hedges must count a slow call as slow although it has a
+// probe.
+func TestCallWithProbeCountsAsSlow(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, fails, quick(rt))
 		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1))
@@ -228,8 +234,9 @@ func TestCallWithAProbeCountsAsSlowLikeOthers(t *testing.T) {
 	})
 }
 
-// TestARedirectWithinAnEndpointBelowTheFirstOneIsLedHome: its path is below that of both.
-func TestARedirectWithinAnEndpointBelowTheFirstOneIsLedHome(t *testing.T) {
+// TestRedirectWithinNestedEndpointIsMapped has an endpoint whose base path is below the base path of the first
+// endpoint.
+func TestRedirectWithinNestedEndpointIsMapped(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(r *http.Request, n int) (*http.Response, error) {
 			if strings.HasPrefix(r.URL.Path, "/v2/") {
@@ -249,7 +256,7 @@ func TestARedirectWithinAnEndpointBelowTheFirstOneIsLedHome(t *testing.T) {
 	})
 }
 
-// TestEndpointWhoseRoundTripperPanicsIsEjected: hedges that panic there are paid for, and win nothing.
+// TestEndpointWhoseRoundTripperPanicsIsEjected has hedges that panic: they cost tokens and never win.
 func TestEndpointWhoseRoundTripperPanicsIsEjected(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, after(rt, time.Second), func(*http.Request, int) (*http.Response, error) { panic("no pool") })

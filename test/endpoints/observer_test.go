@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-// endpointEvents is an Observer that counts what happens at endpoints.
+// An endpointEvents is an Observer that counts events of endpoints.
 type endpointEvents struct {
 	hedge.NopObserver
 	mu  sync.Mutex
@@ -41,12 +41,12 @@ func (e *endpointEvents) of(endpoint string, kind hedge.EndpointKind) int64 {
 	return e.n[hedge.EndpointEvent{Endpoint: endpoint, Kind: kind}]
 }
 
-// out returns how many keys have ejected the endpoint, as events say.
+// out returns the number of keys that have ejected the endpoint, according to events.
 func (e *endpointEvents) out(endpoint string) int64 {
 	return e.of(endpoint, hedge.EndpointEjected) - e.of(endpoint, hedge.EndpointRestored)
 }
 
-// An outing is a Transport with two endpoints, the first of which can be down.
+// An outing is a Transport with two endpoints, the first of which can be made to fail.
 type outing struct {
 	*hedge.Transport
 	t      *testing.T
@@ -76,7 +76,7 @@ func (o *outing) call(calls int, urls ...string) {
 	}
 }
 
-// endpoints returns what the Snapshot says of them, which is what observers have heard.
+// endpoints returns the snapshots of both endpoints. It checks that they agree with the events.
 func (o *outing) endpoints() (nearby, away hedge.EndpointSnapshot) {
 	var all []hedge.EndpointSnapshot
 	for _, k := range o.Snapshot().Keys {
@@ -178,8 +178,8 @@ func TestForgottenOrResetKeyEjectsNoEndpoint(t *testing.T) {
 	}
 }
 
-// TestNothingIsToldOfEndpointsWithoutAChoice: calls that go where they are made for are no endpoint's.
-func TestNothingIsToldOfEndpointsWithoutAChoice(t *testing.T) {
+// TestObserversSeeNoEventsOfIneligibleCalls makes calls that may be sent to the first endpoint only.
+func TestObserversSeeNoEventsOfIneligibleCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		o := atEndpoints(t, rt, hedge.WithShadow())
 		o.call(50)
@@ -188,7 +188,7 @@ func TestNothingIsToldOfEndpointsWithoutAChoice(t *testing.T) {
 	})
 }
 
-// atEndpointLeaver is an Observer that ends the goroutine in which a hedge is about to go to an endpoint.
+// An atEndpointLeaver is an Observer that calls runtime.Goexit when a hedge is about to be sent to an endpoint.
 type atEndpointLeaver struct{ hedge.NopObserver }
 
 func (atEndpointLeaver) EndpointEvent(_ hedge.KeyInfo, p hedge.EndpointEvent) {
@@ -197,8 +197,8 @@ func (atEndpointLeaver) EndpointEvent(_ hedge.KeyInfo, p hedge.EndpointEvent) {
 	}
 }
 
-// TestAnObserverOfEndpointsThatEndsItsGoroutineLeavesNoHedgeInFlight makes more of them than may be in flight.
-func TestAnObserverOfEndpointsThatEndsItsGoroutineLeavesNoHedgeInFlight(t *testing.T) {
+// TestGoexitOfEndpointObserverKeepsHedgesInFlight starts more hedges than may be in flight.
+func TestGoexitOfEndpointObserverKeepsHedgesInFlight(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt, toFar(hedge.Endpoint{}), hedge.WithObserver(atEndpointLeaver{}), hedge.WithBudget(hedge.NewBudget(100, 10_000)))
 		rt.Answer = inEndpoints(rt, after(rt, 40*ms), after(rt, 80*ms))

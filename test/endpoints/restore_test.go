@@ -14,8 +14,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestTheFirstOfTwoEndpointsThatAreAsQuickComesBack: of those copies that try it, the other endpoint answers one in two sooner.
-func TestTheFirstOfTwoEndpointsThatAreAsQuickComesBack(t *testing.T) {
+// TestEjectedEndpointOfEqualSpeedIsRestored has two equal endpoints, so that every second probe is overtaken.
+func TestEjectedEndpointOfEqualSpeedIsRestored(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		down := true
 		alike := func(r *http.Request, n int) (*http.Response, error) {
@@ -48,8 +48,8 @@ func TestTheFirstOfTwoEndpointsThatAreAsQuickComesBack(t *testing.T) {
 	})
 }
 
-// TestAnEndpointComesBackHoweverMuchTheBudgetAllows: hedges spend it as it is earned, and a try that finds it empty is none.
-func TestAnEndpointComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
+// TestEjectedEndpointIsRestoredAtAnyBudget has hedges that spend all tokens. A denied probe must not count as a probe.
+func TestEjectedEndpointIsRestoredAtAnyBudget(t *testing.T) {
 	for _, percent := range []float64{1, 2, 3, 5, 10} {
 		t.Run(fmt.Sprint(percent), func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -81,7 +81,7 @@ func TestAnEndpointComesBackHoweverMuchTheBudgetAllows(t *testing.T) {
 	}
 }
 
-// firstEndpoint returns what is known of the first of the endpoints.
+// firstEndpoint returns the snapshot of the first endpoint.
 func firstEndpoint(tr *hedge.Transport) (p hedge.EndpointSnapshot) {
 	for _, k := range tr.Snapshot().Keys {
 		if len(k.Endpoints) > 0 {

@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// nearIsEjected returns a Transport whose calls go to far: near has failed six times in a row.
+// nearIsEjected returns a Transport whose calls go to far, because near has failed six times in a row.
 func nearIsEjected(t *testing.T, rt *doubles.RoundTripper, away func(*http.Request, int) (*http.Response, error), opts ...hedge.HTTPOption) *hedge.Transport {
 	t.Helper()
 	rt.Answer = inEndpoints(rt, fails, away)
@@ -34,7 +34,7 @@ func nearIsEjected(t *testing.T, rt *doubles.RoundTripper, away func(*http.Reque
 	return tr
 }
 
-// answers answers at once, with a status and a header.
+// answers returns a function that answers at once with a status and a header.
 func answers(rt *doubles.RoundTripper, status int, header http.Header) func(*http.Request, int) (*http.Response, error) {
 	return func(r *http.Request, _ int) (*http.Response, error) {
 		resp := rt.Response(r, status, "answer")
@@ -43,7 +43,7 @@ func answers(rt *doubles.RoundTripper, status int, header http.Header) func(*htt
 	}
 }
 
-func TestOnlyRedirectsAreLedHome(t *testing.T) {
+func TestEndpointsMapOnlyRedirects(t *testing.T) {
 	for _, status := range []int{200, 202, 404} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -57,7 +57,7 @@ func TestOnlyRedirectsAreLedHome(t *testing.T) {
 	}
 }
 
-func TestARedirectWithoutABodyThatLeavesIsAFailure(t *testing.T) {
+func TestRedirectToUnknownHostIsFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := nearIsEjected(t, rt, func(r *http.Request, _ int) (*http.Response, error) {
 			return &http.Response{StatusCode: 302, Header: http.Header{"Location": {"https://evil.test/"}}, Request: r}, nil
@@ -67,8 +67,8 @@ func TestARedirectWithoutABodyThatLeavesIsAFailure(t *testing.T) {
 	})
 }
 
-// TestARedirectTakesNoSecretOfItsEndpointHome: an endpoint that signs where it redirects to has a secret of its own in there.
-func TestARedirectTakesNoSecretOfItsEndpointHome(t *testing.T) {
+// TestMappedRedirectContainsNoSecret has an endpoint that signs the URLs to which it redirects.
+func TestMappedRedirectContainsNoSecret(t *testing.T) {
 	for _, location := range []string{far + "/b?sig=s3cret", far + "/b?X-Amz-Signature=s3cret", "b?token=s3cret", far + "/b;jsessionid=s3cret"} {
 		t.Run(location, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -90,8 +90,8 @@ func TestARedirectTakesNoSecretOfItsEndpointHome(t *testing.T) {
 	}
 }
 
-// TestASessionInThePathStaysAtItsHost: servers write sessions into paths, as ;jsessionid=.
-func TestASessionInThePathStaysAtItsHost(t *testing.T) {
+// TestPathParametersStayAtFirstEndpoint has URLs with a session in the path, such as ;jsessionid=1.
+func TestPathParametersStayAtFirstEndpoint(t *testing.T) {
 	for _, path := range []string{"/item;jsessionid=s3cret", "/item;JSESSIONID=s3cret/b", "/item%3bjsessionid=s3cret", "/item;x=1;sid=s3cret"} {
 		t.Run(path, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -106,8 +106,9 @@ func TestASessionInThePathStaysAtItsHost(t *testing.T) {
 	}
 }
 
-// TestASignedCallIsNotSentToAnotherPathAsItIs: what signs a request signs its path, so an endpoint on the same host is an endpoint like any other.
-func TestASignedCallIsNotSentToAnotherPathAsItIs(t *testing.T) {
+// TestSignedRequestStaysAtFirstEndpoint has endpoints on one host. A signature covers the path, so it is not valid at
+// another endpoint.
+func TestSignedRequestStaysAtFirstEndpoint(t *testing.T) {
 	for _, prepared := range []bool{false, true} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 80*ms)
@@ -127,7 +128,7 @@ func TestASignedCallIsNotSentToAnotherPathAsItIs(t *testing.T) {
 	}
 }
 
-func TestAHedgeElsewhereHasTheAttemptHeader(t *testing.T) {
+func TestEndpointsHedgeHasAttemptHeader(t *testing.T) {
 	for _, prepare := range []func(*http.Request) error{nil, func(*http.Request) error { return nil }} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 80*ms)
@@ -141,8 +142,9 @@ func TestAHedgeElsewhereHasTheAttemptHeader(t *testing.T) {
 	}
 }
 
-// TestAPathThatDoesNotBeginWithASlashStaysInItsEndpoint: joined to another path it would be a neighbour of the endpoint.
-func TestAPathThatDoesNotBeginWithASlashStaysInItsEndpoint(t *testing.T) {
+// TestPathWithoutLeadingSlashStaysBelowBasePath has request paths that would leave the base path if they were appended
+// without a slash.
+func TestPathWithoutLeadingSlashStaysBelowBasePath(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 80*ms)
 		tr := warm(t, rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1))
@@ -155,7 +157,7 @@ func TestAPathThatDoesNotBeginWithASlashStaysInItsEndpoint(t *testing.T) {
 	})
 }
 
-func TestWhatPrepareDoesToFormsIsNotTheCallers(t *testing.T) {
+func TestPrepareDoesNotChangeCallersForms(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := nearIsEjected(t, rt, quick(rt), toFar(hedge.Endpoint{Prepare: func(r *http.Request) error {
 			r.Form.Set("a", "of far")
@@ -170,7 +172,7 @@ func TestWhatPrepareDoesToFormsIsNotTheCallers(t *testing.T) {
 	})
 }
 
-// closeCounter is a body that counts how often it is closed.
+// A closeCounter is a body that counts calls of Close.
 type closeCounter struct {
 	io.Reader
 	closed atomic.Int64
@@ -178,7 +180,7 @@ type closeCounter struct {
 
 func (c *closeCounter) Close() error { c.closed.Add(1); return nil }
 
-func TestABodyThatPrepareHasSetIsClosedIfPrepareFails(t *testing.T) {
+func TestBodySetByFailingPrepareIsClosed(t *testing.T) {
 	for name, end := range map[string]func(*http.Request) error{
 		"error": func(*http.Request) error { return errors.New("no key") },
 		"URL":   func(r *http.Request) error { r.URL = nil; return nil },
@@ -198,7 +200,8 @@ func TestABodyThatPrepareHasSetIsClosedIfPrepareFails(t *testing.T) {
 	}
 }
 
-// TestEndpointWhosePreparePanicsIsEjected: near comes back on its own; meanwhile nothing else can answer.
+// TestEndpointWhosePreparePanicsIsEjected expects that near is restored without probes, because no other endpoint can
+// answer.
 func TestEndpointWhosePreparePanicsIsEjected(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var nearby atomic.Bool
@@ -230,7 +233,7 @@ func TestEndpointWhosePreparePanicsIsEjected(t *testing.T) {
 	})
 }
 
-func TestAPanicOfPrepareInAHedgeIsNotTheCalls(t *testing.T) {
+func TestPanicOfPrepareInHedgeDoesNotEndCall(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt, toFar(hedge.Endpoint{Prepare: func(*http.Request) error { panic("no key") }}), hedge.WithMaxHedges(1))
@@ -240,7 +243,7 @@ func TestAPanicOfPrepareInAHedgeIsNotTheCalls(t *testing.T) {
 	})
 }
 
-func TestTheBudgetIsNeverOverspentOnDearEndpoints(t *testing.T) {
+func TestBudgetIsNotOverspentOnExpensiveEndpoints(t *testing.T) {
 	for _, cost := range []int{1, 3, 7} {
 		for name, nearby := range map[string]func(*doubles.RoundTripper) func(*http.Request, int) (*http.Response, error){
 			"down": func(*doubles.RoundTripper) func(*http.Request, int) (*http.Response, error) { return fails },

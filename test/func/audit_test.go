@@ -19,7 +19,7 @@ func auditedHedger(t *testing.T, s *fixture.LoadedServer, opts ...hedge.Option) 
 	}, h.Snapshot
 }
 
-func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
+func TestAuditDisablesHedgingThatIncreasesLatency(t *testing.T) {
 	fixture.CheckAuditOfHarm(t, "func", auditedHedger)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-func TestAuditSwitchesHedgingOffWhereItHarms(t *testing.T) {
+func TestAuditDisablesHedgingThatIncreasesLatency(t *testing.T) {
 	fixture.CheckAuditOfHarm(t, "http", func(t *testing.T, s *fixture.LoadedServer, opts ...hedge.Option) (func(), func() hedge.Snapshot) {
 		rt := new(doubles.RoundTripper)
 		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
