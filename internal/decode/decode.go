@@ -1,4 +1,4 @@
-// Package decode reads what Export has written: its envelope, and value by value what is in it.
+// Package decode decodes exports, which consist of values in an [Envelope], and has functions to encode them.
 package decode
 
 import (

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Protocols are what a Server can speak, and what starts it.
+// Protocols are the protocols of a [Server], each with the function that starts the server.
 var Protocols = map[string]func(*httptest.Server){
 	"HTTP/1.1": (*httptest.Server).Start,
 	"HTTP/1.1+TLS": func(s *httptest.Server) {

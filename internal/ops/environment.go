@@ -1,5 +1,4 @@
-// Package ops is what the adapters have in common for those who operate them: the
-// switches in the environment, and what is logged.
+// Package ops has the parts of adapters that serve operators: environment variables and logging.
 package ops
 
 import (

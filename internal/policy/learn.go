@@ -53,7 +53,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 			k.brakes.winRate.wins++
 			index, isKnown = sketch.Index(r.PredictedHedgeEnd), true // as the caller would have observed
 		}
-	case r.ReachedFirstDelay && (isKnown || r.hasFailed()) && !k.experiment.isAudited(): // an experiment measures what this estimates
+	case r.ReachedFirstDelay && (isKnown || r.hasFailed()) && !k.experiment.isAudited(): // an audit measures the saved time, so it need not be estimated
 		saved = k.latency.recordPrimary(r)
 	}
 	k.counters.Saved += saved

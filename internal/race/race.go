@@ -1,5 +1,5 @@
 // Package race runs an operation as a primary attempt and, if that is slow,
-// as hedges beside it, and keeps the first success.
+// as concurrent hedges, and keeps the first success.
 //
 // It decides which attempt wins, and cancels or discards the others. A [Schedule] says when a hedge is due, and the [Op]
 // whether it may start. As in dialParallel of package net, an attempt that ends after the race releases its own result.

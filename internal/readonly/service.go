@@ -17,7 +17,7 @@ func findContradiction(m protoreflect.MethodDescriptor) string {
 		return "its reply is an Operation, which it may start"
 	case reply.Fields().Len() == 0 && reply.ExtensionRanges().Len() == 0 && !reply.IsPlaceholder():
 		return "its reply has no fields, so it reads nothing"
-	case first != "Get" && first != "Read": // BatchGet names what it gets, and the others look
+	case first != "Get" && first != "Read": // BatchGet names its objects, and the others take none
 		return ""
 	case m.IsStreamingServer() && len(object) > 0 && queuedNouns[strings.ToLower(object[len(object)-1])]:
 		return "its stream may give each " + object[len(object)-1] + " to one reader"

@@ -132,7 +132,7 @@ func signedData(sig *dns.RRSIG, set []dns.RR) []byte {
 		head, rdata := packRecord(rr)
 		all = append(all, append(head, rdata...))
 	}
-	name := len(all[0]) // what is in front of the RDATA is the same in all of them
+	name := len(all[0]) // length of the part before the RDATA, which is the same in all records
 	for _, b := range all {
 		name = min(name, nameLength(b)+10)
 	}
