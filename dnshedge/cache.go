@@ -184,7 +184,7 @@ func (e *entry) matchesKey(key []byte) bool {
 	if e.Answer != nil {
 		own = e.Question()
 	}
-	if len(own) != n+4 || e.bits != key[n+4] || e.bits&wire.KeyAnyType == 0 && (own[n] != key[n] || own[n+1] != key[n+1]) {
+	if len(own) != n+4 || e.bits != key[n+4] || e.bits&wire.KeyNameError == 0 && (own[n] != key[n] || own[n+1] != key[n+1]) {
 		return false
 	}
 	return string(own[:n]) == string(key[:n])
@@ -322,7 +322,7 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	if own != nil && own.remainingTime(at) > 0 {
 		return cachedAnswer{entry: own, freshness: fresh, at: at}
 	}
-	wire.AnyType(key)
+	wire.ToNameErrorKey(key)
 	gone := c.findEntry(key)
 	if gone != nil && gone.remainingTime(at) > 0 {
 		return cachedAnswer{entry: gone, freshness: fresh, at: at}
@@ -341,13 +341,13 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 }
 
 // findAncestor returns a fresh, validated entry which proves that an ancestor of a key's name does not exist, or nil.
-// wire.AnyType must have been applied to the key.
+// wire.ToNameErrorKey must have been applied to the key.
 //
 // Nothing exists below a name that does not exist (RFC 8020). Without validation a server may deny a name although
 // names exist below it. An example is a server that has ad.corp. and asks public servers about corp.
 func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
-	wire.NotDS(key)
+	wire.ToNonDSKey(key)
 	for up := parentName(key); up != nil && len(up)-wire.KeyLen >= domain; up = parentName(up) {
 		if e = c.findEntry(up); e != nil && e.validated && e.remainingTime(at) > 0 {
 			break
@@ -391,21 +391,21 @@ var (
 )
 
 // answerFor returns the response to q: the answer and its view, or the error of a cached failure.
-func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.View, error) {
+func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:
-		return nil, wire.View{}, f.err
+		return nil, wire.ResponseOptions{}, f.err
 	case f.isFromAncestor:
-		a, err := f.Below(q)
-		return a, wire.View{Age: f.at - f.stored}, err
+		a, err := f.DenyNameBelow(q)
+		return a, wire.ResponseOptions{Age: f.at - f.stored}, err
 	case f.freshness == stale:
-		v := wire.View{Stale: staleTTL, Turn: f.rotation, EDE: staleAnswer}
+		v := wire.ResponseOptions{Stale: staleTTL, Rotation: f.rotation, EDE: staleAnswer}
 		if f.Rcode() == dns.RcodeNameError {
 			v.EDE = staleNX
 		}
 		return f.Answer, v, nil
 	}
-	v := wire.View{Age: f.at - f.stored, Turn: f.rotation}
+	v := wire.ResponseOptions{Age: f.at - f.stored, Rotation: f.rotation}
 	if f.fails > 0 {
 		v.EDE = cachedError
 	}
@@ -419,9 +419,9 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash := maphash.Bytes(c.seed, key)
-	if a.NoName() {
+	if a.DeniesQuestionName() {
 		c.store.Invalidate(hash) // the name exists with no type (RFC 2308 §5)
-		wire.AnyType(key)
+		wire.ToNameErrorKey(key)
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
@@ -429,19 +429,19 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	} else {
 		c.store.Invalidate(hash)
 	}
-	if a.NoName() {
+	if a.DeniesQuestionName() {
 		return
 	}
 	// The name exists, and so do its ancestors.
-	wire.AnyType(key)
+	wire.ToNameErrorKey(key)
 	c.markNameExists(key)
 	if q.Type == dns.TypeDS {
-		wire.NotDS(key)
+		wire.ToNonDSKey(key)
 		c.markNameExists(key)
 	}
 }
 
-// markNameExists removes entries which say that a name or one of its ancestors does not exist. wire.AnyType must have
+// markNameExists removes entries which say that a name or one of its ancestors does not exist. wire.ToNameErrorKey must have
 // been applied to the key.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentName(key) {
@@ -549,7 +549,7 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	if err != nil {
 		return false
 	}
-	keep := a.Limit(c.ttlLimits())
+	keep := a.LimitTTLs(c.ttlLimits())
 	if keep == 0 {
 		return false
 	}

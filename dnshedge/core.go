@@ -89,7 +89,7 @@ func newCore(conf *Client) (*core, error) {
 func (c *core) newServers(hedging group.Hedging) *clientServers {
 	conf := group.Config{
 		Hedging: hedging, Timeout: c.timeout(), IsOff: c.isOff, IsShadow: c.shadow,
-		Engine: c.engine, Counters: &c.count.group, Watcher: c.watcher, Log: c.log, Spawn: c.spawnGoroutine,
+		Engine: c.engine, Counters: &c.count.group, Observers: c.watcher, Log: c.log, Spawn: c.spawnGoroutine,
 	}
 	if c.trace != nil {
 		conf.Tracer = traceAdapter{c.trace}
@@ -245,7 +245,7 @@ func (c *core) askServerAt(ctx context.Context, q *wire.Query, address string) *
 // that has no route. It returns nil if the cache or a server must answer. Cached answers are not used without RD,
 // because they reveal the questions of other clients.
 func (c *core) answerLocally(ctx context.Context, q *wire.Query) *result {
-	if !q.Standard() {
+	if !q.IsStandard() {
 		return nil
 	}
 	m := c.localResponse(q)
@@ -342,7 +342,7 @@ func (c *core) startRefresh(q *wire.Query, had cachedAnswer) {
 // had, provided that had is an expired answer. A question that cannot be shared, or a caller with a short deadline and
 // no cache, gets its own exchange.
 func (c *core) shareFlight(ctx, stay context.Context, q *wire.Query, had cachedAnswer) *result {
-	if !q.Standard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
+	if !q.IsStandard() || !c.isCacheable(q) && c.hasShortDeadline(ctx) { // not shareable, or the deadline differs from that of other callers
 		return c.trace.reportAnswer(ctx, q, c.resolveQuestion(ctx, nil, nil, q, false))
 	}
 	end := time.Now().Add(c.timeout())
@@ -442,7 +442,7 @@ const (
 // goroutine: until it has a result if the answer will be cached, and else until its last caller has left.
 func (c *core) startFlight(ctx, stay context.Context, q *wire.Query, how flightMode) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
-	key := q.AppendTask(buf[:0])
+	key := q.AppendExchangeKey(buf[:0])
 	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
 		key = binary.BigEndian.AppendUint16(key, c.conf.Cache.systemGeneration())
 	}
@@ -559,10 +559,10 @@ func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte
 	return appendForwarded(b, q, a, view, limit)
 }
 
-func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, limit int) []byte {
+func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
 	start := len(b)
 	b = a.Append(b, q, view, limit)
-	wire.Forwarded(b[start:])
+	wire.SetForwarderFlags(b[start:])
 	return b
 }
 
@@ -570,12 +570,12 @@ func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.View, li
 // read-only.
 type result struct {
 	answer        *wire.Answer
-	view          wire.View     // how the answer is presented: age and rotation
-	err           error         // set if there is no answer
-	from          *group.Server // the server that answered or, after an error, was asked first; nil: no server
-	isHedged      bool          // a hedge gave the answer
-	isPartlyLocal bool          // a part of the answer comes from the hosts file or a special-use zone, so it is not cached
-	attempts      int           // attempts made
+	view          wire.ResponseOptions // how the answer is presented: age and rotation
+	err           error                // set if there is no answer
+	from          *group.Server        // the server that answered or, after an error, was asked first; nil: no server
+	isHedged      bool                 // a hedge gave the answer
+	isPartlyLocal bool                 // a part of the answer comes from the hosts file or a special-use zone, so it is not cached
+	attempts      int                  // attempts made
 
 	refusingSince time.Time // if err is not nil: when the last server that refuses connections began to; zero: none refuses
 	hasRefused    bool      // if err is not nil: a server has refused a connection for this question
@@ -587,7 +587,7 @@ type result struct {
 
 // isFailure reports whether another server may give a better result.
 func (r *result) isFailure(q *wire.Query) bool {
-	return r.err != nil || q.Standard() && r.answer.Outcome == wire.Failure
+	return r.err != nil || q.IsStandard() && r.answer.Outcome == wire.Failure
 }
 
 // isFinalFailure reports whether the result is a failure that an expired answer must not replace.
@@ -601,10 +601,10 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 		return 0
 	}
 	var limits *wire.TTLLimits
-	if c != nil && q.Standard() {
+	if c != nil && q.IsStandard() {
 		limits = c.ttlLimits()
 	}
-	ttl := r.answer.Limit(limits)
+	ttl := r.answer.LimitTTLs(limits)
 	if r.isPartlyLocal {
 		return 0
 	}
@@ -701,16 +701,16 @@ const maxTargets = 16 // limit of alias targets that are followed for one questi
 // If a target cannot be resolved, or the aliases form a loop, the result is SERVFAIL. If asking for a target ends with
 // an error, that error is the result.
 func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from *answerOrigin) *result {
-	if r.err != nil || !q.Standard() || !q.Recursive() || !c.servers.routes.hasRoute(q) {
+	if r.err != nil || !q.IsStandard() || !q.Recursive() || !c.servers.routes.hasRoute(q) {
 		return r
 	}
 	asked, last := []*wire.Query{q}, r.answer
 	for {
-		target, ok := last.OpenAlias()
+		target, ok := last.UnresolvedAlias()
 		if !ok {
 			return r
 		}
-		next := c.servers.removeUnusedOptions(q.Renamed(target))
+		next := c.servers.removeUnusedOptions(q.WithName(target))
 		for _, before := range asked {
 			if next.Key() == before.Key() {
 				return c.newAliasFailure(q)
@@ -727,7 +727,7 @@ func (c *core) followAliases(ctx context.Context, q *wire.Query, r *result, from
 		switch {
 		case more.err != nil:
 			return more
-		case more.isFailure(next) || r.answer.Join(more.answer) != nil:
+		case more.isFailure(next) || r.answer.AppendAliasTarget(more.answer) != nil:
 			return c.newAliasFailure(q)
 		}
 		last = more.answer

@@ -109,7 +109,7 @@ func (k *inProcessConn) Write(b []byte) (int, error) {
 		}
 		q, err := wire.ParseQuery(k.in[2:n])
 		k.in = k.in[n:]
-		if err == nil && !q.Standard() {
+		if err == nil && !q.IsStandard() {
 			err = errNotQuery
 		}
 		if err == nil && k.queued >= maxConnQuestions {

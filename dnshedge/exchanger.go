@@ -39,7 +39,7 @@ func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Ans
 	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()
 	m := new(dns.Msg)
-	if err := m.Unpack(q.Append(nil, id, wire.Shape{Size: wire.DefaultUDPSize})); err != nil {
+	if err := m.Unpack(q.Append(nil, id, wire.PackOptions{Size: wire.DefaultUDPSize})); err != nil {
 		return nil, fmt.Errorf("dnshedge: query for an Exchanger: %w", err)
 	}
 	once, _ := race.SingleAttemptContext(ctx)

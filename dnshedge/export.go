@@ -202,7 +202,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 		return nil, fmt.Errorf("%w: %w", decode.ErrDamaged, err)
 	}
 	a.EDE = errs
-	if e.bits&wire.KeyAnyType != 0 && !a.NoName() || a.Outcome >= wire.FinalFailure {
+	if e.bits&wire.KeyNameError != 0 && !a.DeniesQuestionName() || a.Outcome >= wire.FinalFailure {
 		return nil, decode.ErrDamaged
 	}
 	e.Answer = a
@@ -216,13 +216,13 @@ func (c *Cache) importEntry(entries []*entry, passed time.Duration, now time.Tim
 	at, limits := c.clock.sinceStart(now), c.ttlLimits()
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
-		e.ttl = min(e.ttl, e.Limit(limits))
+		e.ttl = min(e.ttl, e.LimitTTLs(limits))
 		if !c.canServeStale(e, at) {
 			continue
 		}
 		key := append(append([]byte(nil), e.Question()...), e.bits)
-		if e.bits&wire.KeyAnyType != 0 {
-			wire.AnyType(key)
+		if e.bits&wire.KeyNameError != 0 {
+			wire.ToNameErrorKey(key)
 		}
 		c.store.SetIfAbsent(maphash.Bytes(c.seed, key), e)
 	}

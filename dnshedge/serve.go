@@ -83,7 +83,7 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	if _, ok := w.RemoteAddr().(*net.UDPAddr); ok {
 		limit = min(q.Size, wire.DefaultUDPSize)
 	}
-	forwarded, err := q.Forwarded()
+	forwarded, err := q.WithForwardedOptions()
 	if err != nil {
 		return appendRefusal(b, r, rcodeForParseError(err)), nil, 0
 	}

@@ -204,7 +204,7 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 	switch {
 	case verdict == Refuse:
 		return handledMessage{reply: q.AppendFailure(b, dns.RcodeRefused, limit, wire.EDE{Code: edeProhibited})}
-	case !q.Standard():
+	case !q.IsStandard():
 		return handledMessage{reply: appendHeader(b, m, dns.RcodeNotImplemented)}
 	case rcodeForType(q.Type) != dns.RcodeSuccess:
 		return handledMessage{reply: q.AppendFailure(b, rcodeForType(q.Type), limit)}

@@ -201,14 +201,14 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q *wire.Query, as
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
 		r := ask(q)
-		if !q.Standard() || !r.shouldRetry() {
+		if !q.IsStandard() || !r.shouldRetry() {
 			return r
 		}
 		if r.endedByQuery {
 			if ends++; ends > maxEnds {
 				return r
 			}
-			q = q.Alone()
+			q = q.WithOwnConnection()
 		}
 		if end, ok := ctx.Deadline(); ok {
 			pause = min(pause, time.Until(end)/2)
@@ -232,7 +232,7 @@ const (
 // reports overload, and the others gave no answer except a truncated response.
 func (r *result) shouldRetry() bool {
 	refused := r.hasRefused || !r.refusingSince.IsZero() // hasRefused is needed if the server has since answered another question, refusingSince if it was not asked
-	return r.err != nil && (r.isUnavailable || refused && transport.IsOnlyTruncated(r.err))
+	return r.err != nil && (r.isUnavailable || refused && transport.IsTruncationError(r.err))
 }
 
 // waitFor waits for d and reports true. It reports false when ctx ends, and at once if the deadline of ctx comes before
@@ -254,7 +254,7 @@ func waitFor(ctx context.Context, d time.Duration) bool {
 // resolveWithSystemChanges asks the servers. If the system's servers change before there is an answer, it asks the new
 // servers: the network has changed, and the old servers may be unreachable.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q *wire.Query, explore bool) *result {
-	if s.system == nil || !q.Standard() {
+	if s.system == nil || !q.IsStandard() {
 		return s.resolveOnce(ctx, q, explore)
 	}
 	for {
@@ -430,7 +430,7 @@ const recheckInterval = 200 * time.Millisecond
 // queryTiersOnce asks the tiers in order. A query that is not safe to repeat, such as an update, is sent at most once:
 // only if sending to a tier was impossible, it is sent to the next tier.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q *wire.Query, tiers []queryTier) (r *result) {
-	if q.Standard() {
+	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
 	}
 	for _, t := range tiers {
@@ -505,7 +505,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q *wire.Query, ti
 	case !t.isFallback && r.isDecision() && isFromFallbackOnly(rest, tiers):
 		return r
 	}
-	t.group.RecordAnsweredElsewhere(q)
+	t.group.RecordUnanswered(q)
 	if begun {
 		rest.answer.SubtractTTL(time.Since(came)) // the time for which it was held back
 	}
@@ -604,7 +604,9 @@ func betterResult(q *wire.Query, first, second *result) *result {
 
 // isDecision reports whether the result is a failure that a healthy server has decided on, so that fallback servers
 // must not replace it. r may be nil.
-func (r *result) isDecision() bool { return r != nil && r.err == nil && r.from.IsDecision(r.answer) }
+func (r *result) isDecision() bool {
+	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
+}
 
 // removeUnusedOptions returns q without its EDNS options if the Exchanger for q ignores options. Otherwise it returns
 // q.
@@ -673,7 +675,7 @@ func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q *wire.Que
 
 // filterAnswer applies the rebinding filter to an answer, unless q's name has a route.
 func (s *clientServers) filterAnswer(q *wire.Query, a *wire.Answer) error {
-	if !q.Standard() || s.routes.hasRoute(q) {
+	if !q.IsStandard() || s.routes.hasRoute(q) {
 		return nil
 	}
 	return s.filter.filterAnswer(q, a)

@@ -31,8 +31,8 @@ type questionBudget struct {
 
 // A triedUpstreams records the upstreams that a key query was sent to.
 type triedUpstreams struct {
-	upstreams *upstreamTurns
-	unsigned  bool // the last response had no signatures
+	turns    *upstreamTurns
+	unsigned bool // the last response had no signatures
 }
 
 // newBudget returns the budget of a new question.
@@ -71,8 +71,8 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 			return nil, err
 		}
 		var r *dns.Msg
-		r, err = b.core.sendInTurn(ctx, q.newMessage(at.cd), at)
-		if err == nil && !isUsable(r) {
+		r, err = b.core.sendToUpstream(ctx, q.newMessage(at.cd), at)
+		if err == nil && !isCompleteAnswer(r) {
 			err = fmt.Errorf("dnssec: the upstream answers %s", dns.RcodeToString[r.Rcode])
 		}
 		switch {
@@ -108,15 +108,15 @@ func (b *questionBudget) nextUpstream(q question) (at upstreamTurn, first, ok bo
 	defer b.mu.Unlock()
 	t := b.tried[q]
 	if t == nil {
-		t, first = &triedUpstreams{upstreams: &upstreamTurns{core: b.core, name: q.name}}, true
+		t, first = &triedUpstreams{turns: &upstreamTurns{core: b.core, name: q.name}}, true
 		b.tried[q] = t
 	}
-	at, ok = t.upstreams.nextTurn(t.unsigned)
+	at, ok = t.turns.nextTurn(t.unsigned)
 	return at, first, ok
 }
 
-// isUsable reports whether a response is a complete answer or denial, and no failure.
-func isUsable(r *dns.Msg) bool {
+// isCompleteAnswer reports whether a response is a complete answer or denial, and no failure.
+func isCompleteAnswer(r *dns.Msg) bool {
 	switch r.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:
 		return !r.Truncated

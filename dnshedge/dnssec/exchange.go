@@ -109,7 +109,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	a, err := c.resolveQuestion(within, b, m, q)
 	spent, _, _ := b.validation.Spent()
 	c.validator.Counts.Verifications.Add(int64(spent))
-	defer c.events.CheckRoot(c.conf.Logger, "dnssec", time.Now(), c.validator.Fill)
+	defer c.events.CheckRoot(c.conf.Logger, "dnssec", time.Now(), c.validator.FillStats)
 	switch why := (*validate.Reason)(nil); {
 	case err == nil:
 		c.countSecurity(a)
@@ -132,7 +132,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 // returns an error for a nil response or record, and for a panic of the Exchanger or of a record's methods.
 func (c *core) sendToExchanger(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
-	c.counters.asked.Add(1)
+	c.counters.sentQueries.Add(1)
 	r, _, err = c.conf.Exchanger.ExchangeContext(ctx, m, address)
 	switch {
 	case err != nil:
@@ -204,12 +204,12 @@ func (c *core) tryUpstream(ctx context.Context, b *questionBudget, m *dns.Msg, q
 	if err := b.spendQuery(q); err != nil {
 		return nil, err
 	}
-	r, err := c.sendInTurn(ctx, q.newMessageLike(m, at.cd), at)
+	r, err := c.sendToUpstream(ctx, q.newMessageLike(m, at.cd), at)
 	if err != nil {
 		return nil, err
 	}
 	came := &answer{rcode: r.Rcode, answer: r.Answer, authority: r.Ns, options: ednsOptions(r), status: validate.Unchecked, signed: hasSignatures(r)}
-	if !isUsable(r) {
+	if !isCompleteAnswer(r) {
 		came.answer, came.authority, came.isUpstreamFailure = nil, nil, true
 		if r.Truncated { // a truncated answer is incomplete, whatever its rcode
 			came.rcode = dns.RcodeServerFailure
@@ -251,10 +251,10 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 			if err := b.spendQuery(next); err != nil {
 				return nil, err
 			}
-			if r, err = c.sendInTurn(ctx, next.newMessage(at.cd), at); err != nil {
+			if r, err = c.sendToUpstream(ctx, next.newMessage(at.cd), at); err != nil {
 				return nil, err
 			}
-			if l = newAliasLink(r, name, q.qtype); !isUsable(r) {
+			if l = newAliasLink(r, name, q.qtype); !isCompleteAnswer(r) {
 				return nil, fmt.Errorf("dnssec: the upstream answers %s for %s, an alias of %s", dns.RcodeToString[r.Rcode], q.name, name)
 			}
 		}

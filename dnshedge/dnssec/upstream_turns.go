@@ -86,8 +86,8 @@ func (t *upstreamTurns) planTurns() {
 	t.planned = append([]upstreamTurn{{cd: true}, {}}, each...)
 }
 
-// sendInTurn sends a message to the upstream of a turn. If another turn follows, the wait is limited to turnTimeout.
-func (c *core) sendInTurn(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
+// sendToUpstream sends a message to the upstream of a turn. If another turn follows, the wait is limited to turnTimeout.
+func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamTurn) (*dns.Msg, error) {
 	if at.address == "" || !at.more {
 		return c.sendToExchanger(ctx, m, at.address)
 	}
@@ -122,14 +122,14 @@ type unableUpstreams struct {
 	mu          sync.Mutex           // guards the fields below
 	unableUntil map[string]time.Time // by address; end of the time for which an upstream without DNSSEC is avoided
 	silentUntil map[string]time.Time // by address; end of the time for which a silent upstream is avoided
-	latest      *capabilitySearch    // last test; nil: none
+	latest      *upstreamTest        // last test; nil: none
 }
 
-// A capabilitySearch is a test of the upstreams for DNSSEC.
-type capabilitySearch struct {
-	at    time.Time
-	done  chan struct{}
-	found []string // upstreams without DNSSEC, set before done is closed; "" is an upstream with unknown address
+// A upstreamTest is a test of the upstreams for DNSSEC.
+type upstreamTest struct {
+	at            time.Time
+	done          chan struct{}
+	withoutDNSSEC []string // upstreams without DNSSEC, set before done is closed; "" is an upstream with unknown address
 }
 
 // filterAble returns the addresses of the upstreams that are not avoided.
@@ -141,16 +141,16 @@ func (u *unableUpstreams) filterAble(named []string, now time.Time) []string {
 	})
 }
 
-// searchUnable starts a test of the upstreams for a name, or returns the last one if that is recent. It asks for the
+// testUpstreams starts a test of the upstreams for a name, or returns the last one if that is recent. It asks for the
 // SOA record of zone, which has a trust anchor. An upstream without DNSSEC returns it unsigned.
-func (c *core) searchUnable(zone, name string) *capabilitySearch {
+func (c *core) testUpstreams(zone, name string) *upstreamTest {
 	u, now := &c.unable, time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if l := u.latest; l != nil && now.Sub(l.at) < searchInterval {
 		return l
 	}
-	l := &capabilitySearch{at: now, done: make(chan struct{})}
+	l := &upstreamTest{at: now, done: make(chan struct{})}
 	u.latest = l
 	named := c.upstreamAddresses(name)
 	if named == nil {
@@ -172,10 +172,10 @@ func (c *core) searchUnable(zone, name string) *capabilitySearch {
 		wait.Wait()
 		for i, address := range named {
 			if is[i] {
-				l.found = append(l.found, address)
+				l.withoutDNSSEC = append(l.withoutDNSSEC, address)
 			}
 		}
-		u.recordUnable(l.found, time.Now())
+		u.recordUnable(l.withoutDNSSEC, time.Now())
 	})
 	return l
 }
@@ -184,7 +184,7 @@ func (c *core) searchUnable(zone, name string) *capabilitySearch {
 // does nothing if there is only one upstream.
 func (c *core) testUpstreamsAfterUnsigned(q question) {
 	if zone := c.validator.AnchorZone(q.name, q.qtype); zone != nil && c.upstreamAddresses(q.name) != nil {
-		c.searchUnable(zone.Name, q.name)
+		c.testUpstreams(zone.Name, q.name)
 	}
 }
 
@@ -226,18 +226,18 @@ func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reaso
 	if zone == nil || why.Limit != "" {
 		return why
 	}
-	l := c.searchUnable(zone.Name, q.name)
+	l := c.testUpstreams(zone.Name, q.name)
 	select {
 	case <-l.done:
 	case <-ctx.Done():
 		return why
 	}
-	if len(l.found) == 0 {
+	if len(l.withoutDNSSEC) == 0 {
 		return why
 	}
 	named := *why
-	if named.Text += "; an upstream without DNSSEC"; l.found[0] != "" {
-		named.Text += ": " + strings.Join(l.found, ", ")
+	if named.Text += "; an upstream without DNSSEC"; l.withoutDNSSEC[0] != "" {
+		named.Text += ": " + strings.Join(l.withoutDNSSEC, ", ")
 	}
 	return &named
 }

@@ -97,8 +97,8 @@ type core struct {
 
 // counters count the events of a Validator, for Stats.
 type counters struct {
-	questions, failures, asked atomic.Int64
-	limited                    sync.Map // number (*atomic.Int64) of questions by limit
+	questions, failures, sentQueries atomic.Int64
+	limited                          sync.Map // number (*atomic.Int64) of questions by limit
 }
 
 // errPanicked is the error of a Validator whose first use has panicked.
@@ -222,7 +222,7 @@ func (v *Validator) Stats() observe.RecursorStats {
 		return observe.RecursorStats{Name: v.Name}
 	}
 	s := observe.RecursorStats{
-		Name: v.Name, MaxBytes: c.maxBytes, Questions: c.counters.questions.Load(), Failures: c.counters.failures.Load(), Wire: c.counters.asked.Load(),
+		Name: v.Name, MaxBytes: c.maxBytes, Questions: c.counters.questions.Load(), Failures: c.counters.failures.Load(), Wire: c.counters.sentQueries.Load(),
 		Limited: make(map[string]int64),
 	}
 	c.counters.limited.Range(func(limit, n any) bool {
@@ -230,8 +230,8 @@ func (v *Validator) Stats() observe.RecursorStats {
 		return true
 	})
 	if c.validator != nil {
-		c.validator.Fill(&s)
-		c.events.Fill(&s)
+		c.validator.FillStats(&s)
+		c.events.FillStats(&s)
 		s.Zones = c.validator.CountZones()
 	}
 	return s

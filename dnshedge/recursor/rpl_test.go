@@ -251,7 +251,7 @@ func serve(t *testing.T, c *dnshedge.Client, m *dns.Msg) *dns.Msg {
 	if !assert.NoError(t, err) {
 		return nil
 	}
-	return a.Message(answer, q, wire.View{})
+	return a.Message(answer, q, wire.ResponseOptions{})
 }
 
 // recorder is a TCP client of ServeDNS.

@@ -30,8 +30,8 @@ func (r *Resolver) Stats() Stats {
 	})
 	c.cache.fillStats(&s)
 	if c.validator != nil {
-		c.validator.Fill(&s)
-		c.counters.events.Fill(&s)
+		c.validator.FillStats(&s)
+		c.counters.events.FillStats(&s)
 	}
 	c.pool.FillStats(&s)
 	return s
@@ -46,5 +46,5 @@ func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
 
 // logRootKeyEvents logs unknown keys of the root and a wrong clock, no more often than Resolver.Logger states.
 func (c *core) logRootKeyEvents() {
-	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.Fill)
+	c.counters.events.CheckRoot(c.conf.Logger, "recursor", time.Now(), c.validator.FillStats)
 }

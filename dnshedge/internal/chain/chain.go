@@ -42,7 +42,7 @@ type Zone struct {
 	referralNumber uint64      // see referralID
 	moved          atomic.Bool // see MarkMoved
 
-	presumed      bool // no referral led to the zone, and it may not exist
+	isPresumed    bool // no referral led to the zone, and it may not exist
 	namedBySigner bool // a signature names the zone as its signer
 }
 
@@ -129,7 +129,7 @@ func (c *Validator) ShouldValidate(name string, qtype uint16) bool {
 	if qtype == dns.TypeDS && name != "." {
 		name = dnsname.Parent(name)
 	}
-	a := c.anchors.closestTo(name)
+	a := c.anchors.nearestAnchor(name)
 	return a != nil && a.ds != nil
 }
 
@@ -150,7 +150,7 @@ func (c *Validator) ExpectsSignatures(z *Zone) bool {
 		if r := c.applicableKeys(z, time.Now()); r != nil {
 			return r.status == validate.Secure
 		}
-		a := c.anchors.closestTo(z.Name)
+		a := c.anchors.nearestAnchor(z.Name)
 		switch {
 		case a == nil || a.ds == nil:
 			return false
@@ -175,7 +175,7 @@ var lastReferralID atomic.Uint64
 
 // referralID returns an ID that is unique for the referral to the zone. It is 0 if no referral led to the zone.
 func (z *Zone) referralID() uint64 {
-	if z.Parent == nil || z.presumed {
+	if z.Parent == nil || z.isPresumed {
 		return 0
 	}
 	z.numberOnce.Do(func() { z.referralNumber = lastReferralID.Add(1) })

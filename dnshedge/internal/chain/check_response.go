@@ -47,7 +47,7 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	case r == nil || signer != s.Zone.Name:
 		return nil
 	}
-	return c.countRejected(c.verifyAndLearn(s, w, sets, r.keys, now))
+	return c.countRejected(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
 }
 
 // countRejected counts a response that was rejected because of err, and returns err. It returns nil if err is nil or
@@ -66,7 +66,7 @@ func (c *Validator) countRejected(err error) error {
 // which may be unverified. If the DS records are forged, the keys are discarded later.
 func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time) error {
 	var d *validate.DSSet
-	if a := c.anchors.closestTo(s.Name); a.zone == s.Name {
+	if a := c.anchors.nearestAnchor(s.Name); a.zone == s.Name {
 		d = a.ds
 	} else {
 		d = s.Zone.unverifiedDSSet()

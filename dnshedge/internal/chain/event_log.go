@@ -123,8 +123,8 @@ func (n *EventLog) CheckRoot(to *slog.Logger, who string, now time.Time, fill fu
 	}
 }
 
-// Fill sets the last bogus answers in s, newest first.
-func (n *EventLog) Fill(s *observe.RecursorStats) {
+// FillStats sets the last bogus answers in s, newest first.
+func (n *EventLog) FillStats(s *observe.RecursorStats) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s.LastBogus = slices.Clone(n.lastBogus)

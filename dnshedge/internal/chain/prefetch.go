@@ -18,7 +18,7 @@ func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	if !c.ShouldValidate(name, qtype) {
 		return nil
 	}
-	return &Zone{Name: c.anchors.closestTo((&Response{Name: name, Type: qtype}).zoneLookupName()).zone, CutsUnknown: true}
+	return &Zone{Name: c.anchors.nearestAnchor((&Response{Name: name, Type: qtype}).zoneLookupName()).zone, CutsUnknown: true}
 }
 
 // PrefetchChain starts in parallel the key lookups that the validation of an answer may need. These are the zones from

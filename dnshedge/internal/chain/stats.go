@@ -15,8 +15,8 @@ func (c *Validator) RootAnchors() []uint16 {
 	return nil
 }
 
-// Fill sets the statistics of the Validator in s, and adds the memory of its caches to s.Bytes.
-func (c *Validator) Fill(s *observe.RecursorStats) {
+// FillStats sets the statistics of the Validator in s, and adds the memory of its caches to s.Bytes.
+func (c *Validator) FillStats(s *observe.RecursorStats) {
 	n := &c.Counts
 	s.Secure, s.Insecure, s.Bogus = n.Secure.Load(), n.Insecure.Load(), make(map[uint16]int64)
 	n.bogusByEDE.Range(func(ede, n any) bool {

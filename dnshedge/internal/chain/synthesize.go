@@ -71,7 +71,7 @@ func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype 
 	if qtype == dns.TypeDS && name != "." {
 		owner = dnsname.Parent(name)
 	}
-	from, now := c.anchors.closestTo(owner).zone, time.Now()
+	from, now := c.anchors.nearestAnchor(owner).zone, time.Now()
 	for ; dnsname.IsWithin(owner, zone) && dnsname.IsWithin(owner, from); owner = dnsname.Parent(owner) {
 		if c.aggressive.HasZone(owner) {
 			if r := c.cachedKeys(owner, now); r == nil || r.status == validate.Secure { // an expired entry was secure when the proof was cached

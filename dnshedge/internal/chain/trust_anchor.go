@@ -32,8 +32,8 @@ func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors 
 	return all
 }
 
-// closestTo returns the nearest trust anchor at or above a name, or nil if there is none.
-func (all trustAnchors) closestTo(name string) *trustAnchor {
+// nearestAnchor returns the nearest trust anchor at or above a name, or nil if there is none.
+func (all trustAnchors) nearestAnchor(name string) *trustAnchor {
 	for ; name != "."; name = dnsname.Parent(name) {
 		if a := all[name]; a != nil {
 			return a

@@ -26,7 +26,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 	if err != nil {
 		return err
 	}
-	if a := c.anchors.closestTo(s.zoneLookupName()); r.status != validate.Secure && dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
+	if a := c.anchors.nearestAnchor(s.zoneLookupName()); r.status != validate.Secure && dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
 		zone = zone.childZone(a.zone, true) // an island of security
 		if r, err = c.lookUpKeys(ctx, b, zone); err != nil {
 			return err
@@ -52,16 +52,16 @@ func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Respo
 		return c.verifyWithRenewal(ctx, b, s, zone, r, sets)
 	}
 	switch {
-	case r.noZone:
+	case r.isNoZone:
 		s.setBogus(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: zone.Name, Name: s.Name, Type: s.Type, Server: s.From})
 	case r.status == validate.Bogus:
-		s.setBogus(r.why)
-		s.Final = !zone.presumed && !r.referralWrong
+		s.setBogus(r.reason)
+		s.Final = !zone.isPresumed && !r.referralWrong
 		if r.referralWrong {
 			c.conf.DropReferral(zone) // the wrong referral may have been cached again
 		}
 	default:
-		s.Status, s.Reason = validate.Insecure, r.why
+		s.Status, s.Reason = validate.Insecure, r.reason
 	}
 	return nil
 }
@@ -73,14 +73,14 @@ func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validat
 // newer keys.
 func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *zoneKeys, sets [][]*validate.RRset) error {
 	keys := r.keys
-	err := c.verifyAndLearn(s, b.Validation(), sets, keys, time.Now())
+	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
 	next, failed := c.renewOutdated(ctx, b, zone, r, err)
 	switch {
 	case failed != nil:
 		return failed
 	case next != nil:
 		keys = next.keys
-		err = c.verifyAndLearn(s, b.Validation(), sets, keys, time.Now())
+		err = c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
 	}
 	if err == nil {
 		return nil
@@ -93,7 +93,7 @@ func (c *Validator) verifyWithRenewal(ctx context.Context, b WorkBudget, s *Resp
 	case failed != nil:
 		return failed
 	case open.isProvenInsecure():
-		s.Status, s.Reason = validate.Insecure, open.why
+		s.Status, s.Reason = validate.Insecure, open.reason
 	default:
 		s.setBogus(asReason(err, s.From))
 	}
@@ -121,9 +121,9 @@ func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Respo
 	case r == nil:
 		s.setBogus(&validate.Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: "no signatures", Zone: zone.Name, Name: s.Name, Type: s.Type, Server: s.From})
 	case r.status == validate.Insecure:
-		s.Status, s.Reason = validate.Insecure, r.why
+		s.Status, s.Reason = validate.Insecure, r.reason
 	default:
-		s.setBogus(r.why)
+		s.setBogus(r.reason)
 	}
 	return nil
 }
@@ -160,8 +160,8 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndLearn verifies an answer with the keys of a zone, and caches its proofs for the synthesis of other answers.
-func (c *Validator) verifyAndLearn(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
+// verifyAndCacheProofs verifies an answer with the keys of a zone, and caches its proofs for the synthesis of other answers.
+func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err
 	}

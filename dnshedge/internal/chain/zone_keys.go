@@ -28,9 +28,9 @@ const (
 type zoneKeys struct {
 	status        validate.Status
 	keys          *validate.Keys   // set if status is Secure
-	why           *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records
-	noZone        bool             // there is proof that no zone has this name
-	presumed      bool             // no referral led to the zone, so that it may have other servers
+	reason        *validate.Reason // why the zone is bogus, or insecure for a reason other than missing DS records
+	isNoZone      bool             // there is proof that no zone has this name
+	isPresumed    bool             // no referral led to the zone, so that it may have other servers
 	established   time.Time        // time at which the entry was made
 	expires       time.Time
 	backoff       time.Duration // time from established to expires if the zone is bogus
@@ -77,10 +77,10 @@ func (c *Validator) applicableKeys(z *Zone, now time.Time) *zoneKeys {
 // another referral. A nil entry does not apply.
 func (r *zoneKeys) appliesTo(z *Zone) bool {
 	switch {
-	case r == nil, r.presumed && !z.presumed && (r.status == validate.Bogus || r.noZone):
+	case r == nil, r.isPresumed && !z.isPresumed && (r.status == validate.Bogus || r.isNoZone):
 		return false
 	}
-	return r.status != validate.Bogus || z.presumed || r.referralID == 0 || r.referralID == z.referralID()
+	return r.status != validate.Bogus || z.isPresumed || r.referralID == 0 || r.referralID == z.referralID()
 }
 
 // PrefetchKeys starts the key lookup of a zone if the zone needs keys and they are not cached.
@@ -89,7 +89,7 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 		return
 	}
 	if z.Parent != nil {
-		if a := c.anchors.closestTo(z.Name); !dnsname.IsBelow(a.zone, z.Parent.Name) {
+		if a := c.anchors.nearestAnchor(z.Name); !dnsname.IsBelow(a.zone, z.Parent.Name) {
 			if r := c.applicableKeys(z.Parent, time.Now()); r != nil && r.status != validate.Secure {
 				return // the zone inherits that status
 			}
@@ -129,7 +129,7 @@ func (c *Validator) joinLookup(b WorkBudget, z *Zone, old *zoneKeys) (f *keyLook
 // has moved.
 func (c *Validator) storeResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
-	r.presumed = z.presumed
+	r.isPresumed = z.isPresumed
 	now := time.Now().Round(0)
 	r.established = now
 	c.mu.Lock()
@@ -171,7 +171,7 @@ func (c *Validator) storeResult(f *keyLookup) {
 
 // backoffLimit returns the maximum time for which a zone stays bogus before its keys are looked up again.
 func (c *Validator) backoffLimit(zone string) time.Duration {
-	if a := c.anchors.closestTo(zone); a != nil && a.zone == zone {
+	if a := c.anchors.nearestAnchor(zone); a != nil && a.zone == zone {
 		return anchorBackoff
 	}
 	return maxBackoff
@@ -231,7 +231,7 @@ func (c *Validator) evictKeys(now time.Time) {
 
 // isLocalFailure reports whether the entry is bogus only because of a question's limit or a local error.
 func (r *zoneKeys) isLocalFailure() bool {
-	return r.status == validate.Bogus && (r.localErr != nil || r.why != nil && r.why.Limit != "")
+	return r.status == validate.Bogus && (r.localErr != nil || r.reason != nil && r.reason.Limit != "")
 }
 
 // lookUpKeys returns the zoneKeys of a zone, from the cache or by a lookup. The error is the cause of ctx, or a local
@@ -317,7 +317,7 @@ func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zon
 // isProvenInsecure reports whether the entry is that of an existing zone that is proven to be insecure. It is false for
 // nil.
 func (r *zoneKeys) isProvenInsecure() bool {
-	return r != nil && r.status == validate.Insecure && !r.noZone
+	return r != nil && r.status == validate.Insecure && !r.isNoZone
 }
 
 // isBelowInsecureCut reports whether the cache has an insecure zone below zone, at or above name.
@@ -343,8 +343,8 @@ func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old 
 	}
 }
 
-// forChild returns the entry that a child zone inherits.
-func (r *zoneKeys) forChild() *zoneKeys {
+// inheritedEntry returns the entry that a child zone inherits.
+func (r *zoneKeys) inheritedEntry() *zoneKeys {
 	same := *r
 	same.backoff, same.inherited = 0, true
 	return &same
@@ -365,18 +365,20 @@ func newSecureKeys(k *validate.Keys, now time.Time, most ...uint32) *zoneKeys {
 // newInsecureKeys returns the entry of an insecure zone. It expires after the smallest number of seconds in most. why
 // is nil without a special reason.
 func newInsecureKeys(why *validate.Reason, now time.Time, most ...uint32) *zoneKeys {
-	return &zoneKeys{status: validate.Insecure, why: why, expires: now.Add(cacheLifetime(most...))}
+	return &zoneKeys{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(most...))}
 }
 
 // newNonexistentZone returns the entry of a name that is proven to be no zone. It expires after most seconds.
 func newNonexistentZone(most uint32) *zoneKeys {
 	r := newInsecureKeys(nil, time.Now(), most)
-	r.noZone = true
+	r.isNoZone = true
 	return r
 }
 
 // newBogusKeys returns the entry of a bogus zone. storeResult sets its expiration.
-func newBogusKeys(why *validate.Reason) *zoneKeys { return &zoneKeys{status: validate.Bogus, why: why} }
+func newBogusKeys(why *validate.Reason) *zoneKeys {
+	return &zoneKeys{status: validate.Bogus, reason: why}
+}
 
 // newFailedKeys returns the bogus entry of a zone whose lookup has failed with err. server is the server that sent the
 // data, if valid.
@@ -415,7 +417,7 @@ func cacheLifetime(most ...uint32) time.Duration {
 // establishKeys determines the security status and the keys of a zone, by queries where needed.
 func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (ring *zoneKeys) {
 	now := time.Now()
-	a := c.anchors.closestTo(z.Name)
+	a := c.anchors.nearestAnchor(z.Name)
 	switch {
 	case a == nil || a.ds == nil || a.builtIn && z.Stub:
 		return newInsecureKeys(nil, now)
@@ -459,7 +461,7 @@ func (c *Validator) establishKeys(ctx context.Context, b WorkBudget, z *Zone) (r
 		c.conf.DropReferral(z)
 		last := c.awaitKeys(ctx, b, z, d, c.queryKeys(ctx, b, z))
 		if last.unreachable {
-			last.why = r.why // bogus data is a better reason than silence
+			last.reason = r.reason // bogus data is a better reason than silence
 		}
 		return last
 	} else if again != nil && again.status == validate.Insecure {
@@ -483,12 +485,12 @@ func (c *Validator) establishDS(ctx context.Context, b WorkBudget, z *Zone) (d *
 		}
 		d, r := c.verifyDSEvidence(ctx, b, z, z.ReferredBy, sets, ago)
 		switch {
-		case d != nil || r != nil && (r.status == validate.Insecure && !r.noZone || r.isLocalFailure()):
+		case d != nil || r != nil && (r.status == validate.Insecure && !r.isNoZone || r.isLocalFailure()):
 			return d, ago, false, r
 		case r == nil: // the delegation is cached longer than the DS records
 		case r.inherited: // the parent's status decides, and no other server could answer better
 			return nil, ago, false, r
-		case r.status == validate.Bogus && r.why != nil && r.why.Zone == z.Parent.Name || r.noZone:
+		case r.status == validate.Bogus && r.reason != nil && r.reason.Zone == z.Parent.Name || r.isNoZone:
 			c.Counts.Rejected.Add(1)
 			c.conf.ReportBogus(z.Parent, z.ReferredBy, z.Name)
 			wrong = true
@@ -533,7 +535,7 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 		case d != nil:
 			return d, nil
 		case r != nil && (r.status != validate.Bogus || r.isLocalFailure()):
-			if r.noZone && !z.presumed {
+			if r.isNoZone && !z.isPresumed {
 				return nil, newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a delegation is denied", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: said.From})
 			}
 			return nil, r
@@ -549,11 +551,11 @@ func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*valida
 // inheritBogusParent returns the entry that a zone inherits if its parent is bogus according to the cache, else nil. A
 // zone with a trust anchor of its own inherits nothing.
 func (c *Validator) inheritBogusParent(z *Zone) *zoneKeys {
-	if a := c.anchors.closestTo(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
+	if a := c.anchors.nearestAnchor(z.Name); a != nil && dnsname.IsBelow(a.zone, z.Parent.Name) {
 		return nil // an island of security
 	}
 	if r := c.applicableKeys(z.Parent, time.Now()); r != nil && r.status == validate.Bogus {
-		return r.forChild()
+		return r.inheritedEntry()
 	}
 	return nil
 }
@@ -568,17 +570,17 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 	switch {
 	case err != nil:
 		return nil, c.newFailedKeys(err, from)
-	case r.noZone:
+	case r.isNoZone:
 		return nil, newBogusKeys(&validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the signer is no zone", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS, Server: from})
 	case r.status != validate.Secure:
-		return nil, r.forChild()
+		return nil, r.inheritedEntry()
 	}
 	if !hasSignature(evidence) {
 		switch open, err := c.findInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name)); {
 		case err != nil:
 			return nil, c.newFailedKeys(err, from)
 		case open != nil:
-			return nil, open.forChild()
+			return nil, open.inheritedEntry()
 		}
 	}
 	w := b.Validation()
@@ -642,7 +644,7 @@ func (c *Validator) keysAfterDSFailure(ctx context.Context, b WorkBudget, z *Zon
 	case failed != nil:
 		return c.newFailedKeys(failed, from)
 	case open != nil:
-		return open.forChild()
+		return open.inheritedEntry()
 	}
 	return c.newFailedKeys(err, from)
 }
@@ -659,7 +661,7 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *
 // signerZone returns the Zone of the signer of data about name from a server of z: z itself, or a zone between z and
 // name.
 func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
-	if a := c.anchors.closestTo(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
+	if a := c.anchors.nearestAnchor(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
 		signer = a.zone // an island of security
 	}
 	if signer == z.Name {
@@ -671,7 +673,7 @@ func (c *Validator) signerZone(z *Zone, signer, name string) *Zone {
 // childZone returns a zone below z for which there is no referral. It has the servers of z. claimed reports whether a
 // signature names it as the signer.
 func (z *Zone) childZone(name string, claimed bool) *Zone {
-	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, presumed: true, namedBySigner: claimed}
+	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, isPresumed: true, namedBySigner: claimed}
 }
 
 // lowestSigner returns the zone whose keys verify RRsets about a name from a server of zone. That is the lowest signer
@@ -707,8 +709,8 @@ var errNoResponse = errors.New("no response has come")
 
 // A keyResponse is the result of a DNSKEY query.
 type keyResponse struct {
-	said *Response
-	err  error
+	response *Response
+	err      error
 }
 
 // queryKeys starts a DNSKEY query to the servers of a zone, to the servers in bad last. The channel receives one
@@ -720,7 +722,7 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 		f := keyResponse{err: errNoResponse} // if Query panics
 		defer func() { done <- f }()
 		defer usercode.RecoverPanic("response for DNSKEY", &f.err)
-		f.said, f.err = b.Query(ctx, z, z.Name, dns.TypeDNSKEY, bad)
+		f.response, f.err = b.Query(ctx, z, z.Name, dns.TypeDNSKEY, bad)
 	})
 	return done
 }
@@ -747,12 +749,12 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 			last = c.unreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
 			break
 		}
-		r := c.verifyKeyResponse(b, z, d, f.said)
-		if r.status != validate.Bogus || r.isLocalFailure() || f.said.Status == validate.Bogus {
+		r := c.verifyKeyResponse(b, z, d, f.response)
+		if r.status != validate.Bogus || r.isLocalFailure() || f.response.Status == validate.Bogus {
 			return r
 		}
-		last, bad = r, append(bad, f.said.From)
-		c.conf.ReportBogus(z, f.said.From, z.Name)
+		last, bad = r, append(bad, f.response.From)
+		c.conf.ReportBogus(z, f.response.From, z.Name)
 	}
 	return last
 }

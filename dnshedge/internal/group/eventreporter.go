@@ -35,8 +35,8 @@ func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server)
 	return &eventReporter{watcher: w, ctx: ctx, first: first}
 }
 
-// raceWatch returns t as the observer of a race. It returns a nil interface if t is nil.
-func (t *eventReporter) raceWatch() race.AttemptObserver {
+// raceObserver returns t as the observer of a race. It returns a nil interface if t is nil.
+func (t *eventReporter) raceObserver() race.AttemptObserver {
 	if t == nil {
 		return nil
 	}

@@ -69,9 +69,9 @@ type Exchange struct {
 // hedgeTimes holds the delays of an exchange's hedges.
 type hedgeTimes struct {
 	due        []time.Duration          // delay of each hedge since the start of the exchange
-	areGuesses bool                     // the delays are the initial ones, because none are learned yet
+	areInitial bool                     // the delays are the initial ones, because none are learned yet
 	next       int                      // index of the next hedge that is to be due
-	room       [MaxHedges]time.Duration // memory for due
+	dueBuffer  [MaxHedges]time.Duration // memory for due
 }
 
 // A primaryRun holds the race of an exchange and the state of its primary, so that they need one allocation.
@@ -117,7 +117,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
 	x.selection.init(q, group)
 	x.retransmission.selection = &x.selection
-	x.events = newEventReporter(ctx, x.conf.Watcher, group[0])
+	x.events = newEventReporter(ctx, x.conf.Observers, group[0])
 	x.recordAttempt(primaryAttempt, 0, x.start)
 	x.scheduleAttempts(ctx)
 	run := new(primaryRun)
@@ -125,7 +125,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	run.span.Begin(ctx, 0)
 	defer run.span.Cancel()
 	run.attempt.AdoptContext(&run.own, &run.span, run.span.End, nil)
-	run.race.Style.Observer, run.race.Style.Primary = x.events.raceWatch(), &run.attempt
+	run.race.Style.Observer, run.race.Style.Primary = x.events.raceObserver(), &run.attempt
 	out := run.race.Run(ctx, x, x)
 	x.recordOutcome(out.Winner, &out.Value)
 	if out.Err != nil {
@@ -150,7 +150,7 @@ func (x *Exchange) UnableServers() int {
 }
 
 // FirstFailure returns the failure response that stands for the question, with its server. That is the first one that
-// is a decision of a healthy server (see Server.IsDecision), or else the first one. Both results are nil if there is
+// is a decision of a healthy server (see Server.IsDeliberateFailure), or else the first one. Both results are nil if there is
 // none. It may be called during Ask.
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
@@ -212,7 +212,7 @@ func (x *Exchange) countHedges(n int) (hedges int) {
 // scheduleAttempts computes the delays of hedges and retransmissions before the primary starts. A message with an
 // opcode other than QUERY gets neither.
 func (x *Exchange) scheduleAttempts(ctx context.Context) {
-	if !x.query.Standard() {
+	if !x.query.IsStandard() {
 		x.events.reportDenied(observe.DeniedMethod) // not known to be safe to repeat
 		return
 	}
@@ -224,7 +224,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	first.account.earnTokens()
 	x.scheduleHedges(ctx)
 	r.timeout = first.rto.currentTimeout(0, len(servers) == 1)
-	wait, left := r.setupTime+first.rto.currentTimeout(0, false), x.conf.Timeout // not doubled: see nextCheck
+	wait, left := r.setupTime+first.rto.currentTimeout(0, false), x.conf.Timeout // not doubled: see regularCheckDelay
 	if len(x.hedges.due) > 0 {
 		wait = min(wait, x.hedges.due[0])
 		if x.events != nil {
@@ -243,7 +243,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 // scheduleHedges computes the delay of each hedge, or reports to observers why there are none.
 func (x *Exchange) scheduleHedges(ctx context.Context) {
 	first, conf := x.selection.servers[0], &x.conf.Hedging
-	x.hedges.due = x.hedges.room[:0]
+	x.hedges.due = x.hedges.dueBuffer[:0]
 	denied := policy.Eligibility{SwitchedOff: x.conf.IsOff()}.Reason(race.OverridesFrom(ctx))
 	switch {
 	case denied != policy.None:
@@ -255,7 +255,7 @@ func (x *Exchange) scheduleHedges(ctx context.Context) {
 	default:
 		x.key = first.key
 		x.call.Begin(ctx, x.key, 0)
-		x.hedges.areGuesses = first.hasInitialDelay()
+		x.hedges.areInitial = first.hasInitialDelay()
 		loss := first.lossDelay()
 		at := max(first.slowDelay(), loss) + x.retransmission.setupTime
 		// The second hedge starts when the first one is probably lost as well, and the third waits twice as long.
@@ -277,7 +277,7 @@ func (x *Exchange) Admit(int) bool {
 		return false
 	}
 	isAdmitted := x.admitRetransmission(now) || x.admitHedge(now)
-	x.checkAt = now.Add(nextCheck(now.Sub(x.start)))
+	x.checkAt = now.Add(regularCheckDelay(now.Sub(x.start)))
 	if at := x.retransmission.lostAt(); at.Before(x.checkAt) {
 		x.checkAt = at
 	}
@@ -364,13 +364,13 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 		if x.conf.IsShadow {
 			reason = observe.DeniedShadow
 		}
-	case x.hedges.areGuesses && len(servers) == 1 && first.hedgesWhenLate.Load() >= maxInitialHedges:
+	case x.hedges.areInitial && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
 		reason = observe.DeniedWarming
 	case !first.account.payHedge(&x.call, n): // which has reported the reason
 		x.conf.Counters.Denied.Add(1)
 		return false
 	default:
-		first.hedgesWhenLate.Add(1)
+		first.lateHedgeCount.Add(1)
 	}
 	if reason != policy.None {
 		x.conf.Counters.Denied.Add(1)
@@ -426,7 +426,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		ctx = x.primaryContext
 	}
 	var last *lastAttempt
-	if n == MaxHedges && x.query.Standard() {
+	if n == MaxHedges && x.query.IsStandard() {
 		last = &lastAttempt{&x.mu, &x.selection, &x.retransmission, x.conf.Counters}
 	}
 	for {
@@ -455,7 +455,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		if i, earlier, ok = x.replaceRefused(n, s, err, &refused); ok {
 			continue
 		}
-		if last != nil && (errors.Is(err, errLost) || IsRefused(err) || isTimeout(err) || x.othersRun()) {
+		if last != nil && (errors.Is(err, errLost) || IsRefused(err) || isTimeout(err) || x.hasOtherAttempts()) {
 			refused = 0
 			if i, earlier, ok = last.waitForServer(a, s, start, err); ok {
 				continue
@@ -493,8 +493,8 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 // isFailure records a response of s, and reports whether it is a failure, so that another server must be asked.
 // Responses to opcodes other than QUERY never are. A bogus answer is a failure only if the server cannot validate.
 func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer) bool {
-	isStandard := x.query.Standard()
-	isBogus := isStandard && answer.Bogus()
+	isStandard := x.query.IsStandard()
+	isBogus := isStandard && answer.IsBogus()
 	s.recordResponse(x.query, isBogus || isStandard && answer.Outcome == wire.Failure)
 	if isBogus && !s.canValidate(ctx) {
 		answer.Outcome = wire.Failure
@@ -506,7 +506,7 @@ func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer
 // refused collects the servers that did so in this attempt. No budget is spent, because the query that was paid for has
 // reached no server. ok is false if no server is left.
 func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
-	if n == 0 || !x.query.Standard() || !IsRefused(err) {
+	if n == 0 || !x.query.IsStandard() || !IsRefused(err) {
 		return 0, 0, false
 	}
 	x.mu.Lock()
@@ -529,8 +529,8 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// othersRun reports whether the last attempt is not the only one that runs. Only then may it continue after a failure.
-func (x *Exchange) othersRun() bool {
+// hasOtherAttempts reports whether the last attempt is not the only one that runs. Only then may it continue after a failure.
+func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.running > 1 || x.idle == nil
@@ -559,8 +559,8 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	defer x.mu.Unlock()
 	f := &x.failures
 	f.hasRefused = f.hasRefused || IsRefused(err)
-	earlierFailures := f.record(x.selection.useOf(from), from, a, err)
-	if !x.query.Standard() && !IsUnsent(err) {
+	earlierFailures := f.record(x.selection.findUse(from), from, a, err)
+	if !x.query.IsStandard() && !IsUnsent(err) {
 		return 0, 0, false
 	}
 	server = x.selection.selectServerExcept(x.selection.askedServers())

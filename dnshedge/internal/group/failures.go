@@ -28,7 +28,7 @@ type failures struct {
 // record stores a failure of the server from: a failure response or, if response is nil, an error. It returns the
 // number of earlier failure responses of that server.
 func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, err error) (earlier int) {
-	isResponse := response != nil || transport.IsOnlyTruncated(err)
+	isResponse := response != nil || transport.IsTruncationError(err)
 	if (isResponse || IsRefused(err)) && !use.isUnable {
 		use.isUnable = true
 		f.unable++
@@ -47,7 +47,7 @@ func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, e
 			f.servfails++
 		}
 	}
-	if f.response == nil || from.IsDecision(response) && !f.responseServer.IsDecision(f.response) {
+	if f.response == nil || from.IsDeliberateFailure(response) && !f.responseServer.IsDeliberateFailure(f.response) {
 		f.response, f.responseServer = response, from
 	}
 	return earlier

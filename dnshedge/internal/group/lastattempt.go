@@ -29,28 +29,28 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
 }
 
-// patience returns how long to wait for the answer to a query that was sent to s at the given time. The value may
+// lossTimeout returns how long to wait for the answer to a query that was sent to s at the given time. The value may
 // change while the query waits, as latencies are learned.
-func (l *lastAttempt) patience(s *Server, sent time.Time) time.Duration {
+func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.retransmission.lastPatience(s, sent)
+	return l.retransmission.lastAttemptTimeout(s, sent)
 }
 
 // startLossTimer calls onLost when a query that is sent to s now is presumed lost. A call of stop cancels the timer.
 func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
 	sent, isDoubled := time.Now(), s.rto.isDoubled()
-	longest := l.patience(s, sent)
+	longest := l.lossTimeout(s, sent)
 	var mu sync.Mutex // guards timer
 	var timer *time.Timer
 	mu.Lock()
 	defer mu.Unlock()
-	timer = time.AfterFunc(limitToCheck(isDoubled, 0, longest), func() {
+	timer = time.AfterFunc(lossCheckDelay(isDoubled, 0, longest), func() {
 		mu.Lock()
 		defer mu.Unlock()
-		end := l.retransmission.patienceEnd(MaxHedges, sent, min(longest, l.patience(s, sent)))
+		end := l.retransmission.timeoutEnd(MaxHedges, sent, min(longest, l.lossTimeout(s, sent)))
 		if left := time.Until(end); left > 0 {
-			timer.Reset(limitToCheck(isDoubled, time.Since(sent), left))
+			timer.Reset(lossCheckDelay(isDoubled, time.Since(sent), left))
 		} else {
 			onLost()
 		}
@@ -58,13 +58,13 @@ func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// limitToCheck returns the time until the wait of a query is examined again: the time that is left. It is less if the
+// lossCheckDelay returns the time until the wait of a query is examined again: the time that is left. It is less if the
 // timeout was doubled when the query was sent, because an answer to another question ends the doubling.
-func limitToCheck(isDoubled bool, waited, left time.Duration) time.Duration {
+func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
 	}
-	return min(left, nextCheck(waited))
+	return min(left, regularCheckDelay(waited))
 }
 
 // waitForServer waits until a further query may be sent after the query to s, sent at the given time, has ended with
@@ -76,12 +76,12 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	if isOver {
 		s, sent = other, otherSent
 	}
-	longest, isDoubled := l.patience(s, sent), s.rto.isDoubled() // not by this query
+	longest, isDoubled := l.lossTimeout(s, sent), s.rto.isDoubled() // not by this query
 	if !isOver && !s.AnsweredSince(sent) {
 		s.rto.backOff(sent, time.Now())
 	}
 	for {
-		pause := limitToCheck(isDoubled, time.Since(sent), time.Until(sent.Add(min(longest, l.patience(s, sent)))))
+		pause := lossCheckDelay(isDoubled, time.Since(sent), time.Until(sent.Add(min(longest, l.lossTimeout(s, sent)))))
 		if pause <= 0 {
 			if server, earlier, ok = l.payRetransmission(); ok {
 				return server, earlier, true

@@ -35,15 +35,15 @@ const (
 
 // Config is the configuration that all servers of a Pool share.
 type Config struct {
-	Hedging  Hedging
-	Timeout  time.Duration // bounds an exchange with all its attempts
-	IsOff    func() bool   // reports whether hedging is switched off; lost queries are retransmitted nevertheless
-	IsShadow bool          // shadow mode: hedges are counted and not sent
-	Engine   *policy.Engine
-	Counters *Counters
-	Watcher  *observers.Notifier // nil: no observers
-	Log      *ops.Log
-	Tracer   AttemptTracer // nil: no tracing
+	Hedging   Hedging
+	Timeout   time.Duration // bounds an exchange with all its attempts
+	IsOff     func() bool   // reports whether hedging is switched off; lost queries are retransmitted nevertheless
+	IsShadow  bool          // shadow mode: hedges are counted and not sent
+	Engine    *policy.Engine
+	Counters  *Counters
+	Observers *observers.Notifier // nil: no observers
+	Log       *ops.Log
+	Tracer    AttemptTracer // nil: no tracing
 
 	// Spawn calls f in a new goroutine. It reports false, without a call, if no further goroutine may start. f must return
 	// when its context ends. No lock of a Server is held during the call.
@@ -87,8 +87,8 @@ type pooledServer struct {
 	*Server
 	isPermanent bool      // UsePermanently: never forgotten
 	callers     int       // number of UseOnce callers that have not called Release
-	onlyOnce    bool      // all calls of Pool.Server for it had UseOnce
-	lastWanted  time.Time // time of the last call of Pool.Server without UseOnce; zero if onlyOnce
+	isTemporary bool      // all calls of Pool.Server for it had UseOnce
+	lastWanted  time.Time // time of the last call of Pool.Server without UseOnce; zero if isTemporary
 }
 
 // Server returns the server with the given name. If the Pool has none, it adds a server for the result of target. A
@@ -106,7 +106,7 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 		if err != nil {
 			return nil, err
 		}
-		s = &pooledServer{Server: newServer(p, name, t), onlyOnce: true}
+		s = &pooledServer{Server: newServer(p, name, t), isTemporary: true}
 		for len(p.servers) >= MaxServers && p.forgetOldest() {
 		}
 		p.servers[name] = s
@@ -115,7 +115,7 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 		s.callers++
 		return s.Server, nil
 	}
-	s.onlyOnce, s.lastWanted = false, time.Now()
+	s.isTemporary, s.lastWanted = false, time.Now()
 	s.isPermanent = s.isPermanent || use == UsePermanently
 	return s.Server, nil
 }
@@ -139,7 +139,7 @@ func (p *Pool) forgetOldest() bool {
 		if oldest != nil && s.lastAsked.Load() >= oldest.lastAsked.Load() {
 			continue
 		}
-		if !s.isPermanent && s.callers == 0 && (s.onlyOnce || time.Since(s.lastWanted) >= patience) {
+		if !s.isPermanent && s.callers == 0 && (s.isTemporary || time.Since(s.lastWanted) >= patience) {
 			oldest = s
 		}
 	}

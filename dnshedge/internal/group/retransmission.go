@@ -50,9 +50,9 @@ func (r *retransmissionTimer) lostAt() time.Time {
 		wait += r.setupTime
 	}
 	if r.isLastAttempt {
-		wait = max(wait, r.minLastPatience(server, r.lastSent))
+		wait = max(wait, r.minLastAttemptTimeout(server, r.lastSent))
 	}
-	at := r.patienceEnd(r.lastAttempt, r.lastSent, wait)
+	at := r.timeoutEnd(r.lastAttempt, r.lastSent, wait)
 	half := r.deadline.Sub(r.lastSent) / 2
 	if latest := r.lastSent.Add(half); next != server && next.rto.canAnswerWithin(half) && latest.Before(at) {
 		at = latest // the answers of this server may all come too late
@@ -70,31 +70,31 @@ func (r *retransmissionTimer) lostAt() time.Time {
 	return at
 }
 
-// patienceEnd returns when the wait for the query of an attempt ends: the patience after the query was sent. If its
-// connection has carried another answer since, the patience counts from then, because a connection loses no packets.
+// timeoutEnd returns when the wait for the answer to an attempt's query ends: at sent plus timeout. If its connection
+// has carried another answer since, the timeout counts from then, because a connection loses no packets.
 //
 // A server may drop one question and answer others. So the wait takes at most half of the time that was left, but at
 // least a second, because servers queue queries.
-func (r *retransmissionTimer) patienceEnd(attempt int, sent time.Time, patience time.Duration) time.Time {
-	at := sent.Add(patience)
+func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
+	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
-		at = carried.Add(patience)
+		at = carried.Add(timeout)
 	}
-	if latest := sent.Add(max(patience, r.deadline.Sub(sent)/2, firstRTO)); latest.Before(at) {
+	if latest := sent.Add(max(timeout, r.deadline.Sub(sent)/2, firstRTO)); latest.Before(at) {
 		return latest
 	}
 	return at
 }
 
-// lastPatience returns how long the last attempt waits for the answer to a query that it sent to s at the given time.
-func (r *retransmissionTimer) lastPatience(s *Server, sent time.Time) time.Duration {
-	return max(s.rto.currentTimeout(r.count, true), r.minLastPatience(s, sent))
+// lastAttemptTimeout returns how long the last attempt waits for the answer to a query that it sent to s at the given time.
+func (r *retransmissionTimer) lastAttemptTimeout(s *Server, sent time.Time) time.Duration {
+	return max(s.rto.currentTimeout(r.count, true), r.minLastAttemptTimeout(s, sent))
 }
 
-// minLastPatience returns the least time that the last attempt waits for a query sent to s at the given time. The
+// minLastAttemptTimeout returns the least time that the last attempt waits for a query sent to s at the given time. The
 // exchange also waits that long before the last attempt. The result is lastAttemptTimeouts timeouts, or half of the
 // time that was left if that is less.
-func (r *retransmissionTimer) minLastPatience(s *Server, sent time.Time) time.Duration {
+func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
 	timeout := min(r.timeout, servers[0].rto.currentTimeout(0, isAlone), s.rto.currentTimeout(0, isAlone))
@@ -118,10 +118,10 @@ func (r *retransmissionTimer) recordUnpaid(now time.Time) {
 	r.unpaidUntil = now.Add(alignCheck(max(minRTO, now.Sub(r.lastSent)/2)))
 }
 
-// nextCheck returns the time until the wait of a query is examined again. waited is the time since the query was sent.
+// regularCheckDelay returns the time until the wait of a query is examined again. waited is the time since the query was sent.
 // A regular check is needed because a failure may change the next server, and an answer to another question ends the
 // doubling of the timeout.
-func nextCheck(waited time.Duration) time.Duration { return alignCheck(max(minRTO, waited/4)) }
+func regularCheckDelay(waited time.Duration) time.Duration { return alignCheck(max(minRTO, waited/4)) }
 
 // alignCheck lengthens d so that it ends at a multiple of checkInterval, at the same time as the checks of other
 // exchanges.

@@ -22,10 +22,10 @@ const (
 // A serverSelection selects the server for each query of an exchange, and counts the queries to each server. The lock
 // of the exchange guards uses; the other fields do not change.
 type serverSelection struct {
-	query   *wire.Query
-	servers Servers                 // in the order of preference
-	uses    []serverUse             // by index in servers
-	room    [usualServers]serverUse // memory for uses
+	query      *wire.Query
+	servers    Servers                 // in the order of preference
+	uses       []serverUse             // by index in servers
+	usesBuffer [usualServers]serverUse // memory for uses
 }
 
 // A serverUse is the history of one server in an exchange.
@@ -40,7 +40,7 @@ type serverUse struct {
 func (s *serverSelection) init(q *wire.Query, servers Servers) {
 	s.query, s.servers = q, servers
 	if n := len(servers); n <= usualServers {
-		s.uses = s.room[:n]
+		s.uses = s.usesBuffer[:n]
 	} else {
 		s.uses = make([]serverUse, n)
 	}
@@ -104,8 +104,8 @@ func (s *serverSelection) serverBit(server *Server) uint64 {
 	return 1 << slices.Index(s.servers, server)
 }
 
-// useOf returns the serverUse of a server, which must be in the group.
-func (s *serverSelection) useOf(server *Server) *serverUse {
+// findUse returns the serverUse of a server, which must be in the group.
+func (s *serverSelection) findUse(server *Server) *serverUse {
 	return &s.uses[slices.Index(s.servers, server)]
 }
 

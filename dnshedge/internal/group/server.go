@@ -60,7 +60,7 @@ type Server struct {
 	queryCount       atomic.Int64 // queries sent to this server
 	hedgeCount       atomic.Int64 // hedges sent to this server
 	hedgeWinCount    atomic.Int64 // hedges to this server that won
-	hedgesWhenLate   atomic.Int64 // hedges sent to any server because this one had not answered in time
+	lateHedgeCount   atomic.Int64 // hedges sent to any server because this one had not answered in time
 }
 
 var _ transport.Owner = (*Server)(nil)
@@ -115,7 +115,7 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 			return a, setup, nil
 		}
 		failed = cmp.Or(failed, err)
-		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.Standard() && !IsUnsent(err) {
+		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.IsStandard() && !IsUnsent(err) {
 			return nil, 0, err
 		}
 	}
@@ -211,12 +211,12 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 // response counts like that to a caller. Trials are for servers that refuse questions about the root and were asked
 // only for broken names: no probe can show that these work.
 func (s *Server) sendTrial(now time.Time, q *wire.Query) {
-	if q.Standard() && s.beginTrial(now) {
+	if q.IsStandard() && s.beginTrial(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 			defer cancel()
 			if a, _, err := s.queryAddresses(ctx, q, 0, new(transport.QueryPath)); err == nil {
-				s.recordResponse(q, a.Outcome == wire.Failure || a.Bogus())
+				s.recordResponse(q, a.Outcome == wire.Failure || a.IsBogus())
 			}
 		})
 	}
@@ -244,7 +244,7 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 			continue
 		}
 		s.health.recordAnswer()
-		if failed = a.Outcome == wire.Failure || a.Bogus(); !failed {
+		if failed = a.Outcome == wire.Failure || a.IsBogus(); !failed {
 			return false, nil
 		}
 	}
@@ -264,21 +264,21 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
 	a, _, err := s.queryAddresses(ctx, wire.RootServers, 0, new(transport.QueryPath))
-	if err != nil || a.Outcome == wire.Failure || a.Bogus() {
+	if err != nil || a.Outcome == wire.Failure || a.IsBogus() {
 		return false
 	}
 	s.countResponse(wire.RootServers, false)
 	return true
 }
 
-// IsDecision reports whether a failure response is a deliberate decision of a healthy server, so that no server of
+// IsDeliberateFailure reports whether a failure response is a deliberate decision of a healthy server, so that no server of
 // another kind may be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL,
 // often without an extended error.
 //
 // A failure that an extended error attributes to DNSSEC is no decision here: it only counts as a failure if the server
 // cannot validate, see canValidate.
-func (s *Server) IsDecision(failure *wire.Answer) bool {
-	if s.IsDown() || failure.Bogus() {
+func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
+	if s.IsDown() || failure.IsBogus() {
 		return false
 	}
 	return failure.Rcode() == dns.RcodeServerFailure || s.HasAnswered()
@@ -290,7 +290,7 @@ func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {
 		q = s.failedQuestion(n / 2)
-	} else if !q.Standard() {
+	} else if !q.IsStandard() {
 		q = nil
 	}
 	if known := s.answeredQuestion.Load(); known != nil {
@@ -433,7 +433,7 @@ func (h *health) refusingSince() time.Time {
 // shows that the server is not silent.
 func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.recordAnswer()
-	if !q.Standard() {
+	if !q.IsStandard() {
 		return
 	}
 	if !failure {

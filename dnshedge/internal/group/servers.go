@@ -112,9 +112,9 @@ func (g Servers) AnswerMost(q *wire.Query) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.answerRate.answersMost(q) })
 }
 
-// RecordAnsweredElsewhere records for each server that it has left q unanswered, and that a server outside of the group
+// RecordUnanswered records for each server that it has left q unanswered, and that a server outside of the group
 // has answered q.
-func (g Servers) RecordAnsweredElsewhere(q *wire.Query) {
+func (g Servers) RecordUnanswered(q *wire.Query) {
 	for _, s := range g {
 		s.answerRate.recordQuestion(q, false)
 	}

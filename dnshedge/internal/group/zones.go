@@ -92,8 +92,8 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// listOf returns the list that contains a domain: suspects or silent. The caller holds mu.
-func (z *silentZones) listOf(one *suspectZone) *[]*suspectZone {
+// zoneList returns the list that contains a domain: suspects or silent. The caller holds mu.
+func (z *silentZones) zoneList(one *suspectZone) *[]*suspectZone {
 	if one.isSilent() {
 		return &z.silent
 	}
@@ -102,7 +102,7 @@ func (z *silentZones) listOf(one *suspectZone) *[]*suspectZone {
 
 // addZone adds a domain to its list. If the list is full, it removes a random one first. The caller holds mu.
 func (z *silentZones) addZone(one *suspectZone) {
-	in := z.listOf(one)
+	in := z.zoneList(one)
 	if len(*in) == maxZones {
 		z.removeZone((*in)[rand.IntN(maxZones)])
 	}
@@ -114,7 +114,7 @@ func (z *silentZones) addZone(one *suspectZone) {
 
 // removeZone removes a domain from its list. The caller holds mu.
 func (z *silentZones) removeZone(one *suspectZone) {
-	in := z.listOf(one)
+	in := z.zoneList(one)
 	end := len(*in) - 1
 	last := (*in)[end]
 	(*in)[one.index], (*in)[end] = last, nil
@@ -124,8 +124,8 @@ func (z *silentZones) removeZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setUnanswered sets the number of misses of a domain and moves it to the right list. The caller holds mu.
-func (z *silentZones) setUnanswered(one *suspectZone, misses int) {
+// setMisses sets the number of misses of a domain and moves it to the right list. The caller holds mu.
+func (z *silentZones) setMisses(one *suspectZone, misses int) {
 	if (misses == minSilentChildren) == one.isSilent() {
 		one.misses = misses
 		return
@@ -156,7 +156,7 @@ func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time
 		one.lastMiss = now
 		if !one.isSilent() && !one.lastAnswer.After(sent) && !slices.Contains(one.missedChildren[:one.misses], l.child) {
 			one.missedChildren[one.misses] = l.child
-			z.setUnanswered(one, one.misses+1)
+			z.setMisses(one, one.misses+1)
 			if one.isSilent() {
 				one.silentSince = now
 			}
@@ -185,7 +185,7 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 			z.removeZone(one)
 			continue
 		}
-		z.setUnanswered(one, 0)
+		z.setMisses(one, 0)
 		one.silentSince, one.lastAnswer = time.Time{}, now
 	}
 }

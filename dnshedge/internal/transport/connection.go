@@ -24,15 +24,15 @@ const (
 	// the IDs of these are in use until the connection ends.
 	maxAbandoned = 4096
 
-	// lastRead is how long a connection is read after a write has failed.
-	lastRead = time.Second
+	// finalReadTime is how long a connection is read after a write has failed.
+	finalReadTime = time.Second
 )
 
 var (
-	errShort  = errors.New("dnshedge: message shorter than a header")
-	errFrame  = errors.New("dnshedge: frame shorter than a header")
-	errIdle   = errors.New("dnshedge: connection was idle")
-	errForged = errors.New("dnshedge: message that no query asked for") // message with an ID of no query
+	errShort       = errors.New("dnshedge: message shorter than a header")
+	errFrame       = errors.New("dnshedge: frame shorter than a header")
+	errIdle        = errors.New("dnshedge: connection was idle")
+	errUnsolicited = errors.New("dnshedge: message that no query asked for") // message with an ID of no query
 
 	// errRetired is the error of a query that was not written, because its connection accepts no further queries.
 	errRetired = errors.New("dnshedge: connection takes no more queries")
@@ -40,11 +40,11 @@ var (
 
 // A connectionError is the failure of a connection. It does not mean that the server fails.
 type connectionError struct {
-	err     error
-	sent    bool // the server may have received the query
-	answers int  // number of answers over the connection before
-	others  bool // other queries were in flight on the connection when it ended
-	probed  bool // the server has ended the connection while a probe was in flight
+	err          error
+	sent         bool // the server may have received the query
+	answers      int  // number of answers over the connection before
+	hadOthers    bool // other queries were in flight on the connection when it ended
+	endedByProbe bool // the server has ended the connection while a probe was in flight
 }
 
 func (e *connectionError) Error() string { return e.err.Error() }
@@ -68,30 +68,30 @@ func (e *closedByServerError) Is(target error) bool { return target == io.ErrUne
 // A connection is a TCP or TLS connection that several queries share. failQueries ends it.
 type connection struct {
 	stream *streamTransport
-	owner  Owner       // owner of the transport
-	lane   *streamLane // the pool that it belongs to
+	owner  Owner           // owner of the transport
+	pool   *streamConnPool // the pool that it belongs to
 	conn   net.Conn
 	tcp    net.Conn      // connection below TLS, or conn
 	write  chan struct{} // write lock; capacity 1, full while a query is written
 	dead   chan struct{} // closed when the connection has ended
 
-	carried atomic.Int64 // time of the last answer, Unix ns; 0: none
+	lastAnswer atomic.Int64 // time of the last answer, Unix ns; 0: none
 
-	mu      sync.Mutex               // guards the fields below
-	err     error                    // why the connection has ended; nil: it has not
-	crowded bool                     // more than one query was in flight when it ended
-	probed  bool                     // the server has ended it while a probe was in flight
-	waiting map[uint16]*pendingQuery // queries in flight by ID, with abandoned queries
-	live    int                      // queries in waiting that are not abandoned
-	queries int                      // number of queries so far
-	answers int                      // number of answers so far
-	probes  int                      // number of probes since the last answer to a caller
-	probing bool                     // a probe was sent, and nothing has arrived since
-	silence *time.Timer              // runs while queries wait and nothing arrives
-	rest    *time.Timer              // idle timer; runs while no query waits
-	idle    time.Duration            // idle timeout
-	retired bool                     // detached from its pool; accepts no further queries
-	unwatch func() bool              // stops watching the context of the transport
+	mu           sync.Mutex               // guards the fields below
+	err          error                    // why the connection has ended; nil: it has not
+	hadOthers    bool                     // more than one query was in flight when it ended
+	endedByProbe bool                     // the server has ended it while a probe was in flight
+	waiting      map[uint16]*pendingQuery // queries in flight by ID, with abandoned queries
+	liveCount    int                      // queries in waiting that are not abandoned
+	queries      int                      // number of queries so far
+	answers      int                      // number of answers so far
+	probes       int                      // number of probes since the last answer to a caller
+	probing      bool                     // a probe was sent, and nothing has arrived since
+	stallTimer   *time.Timer              // runs while queries wait and nothing arrives
+	idleTimer    *time.Timer              // idle timer; runs while no query waits
+	idleTimeout  time.Duration            // idle timeout
+	retired      bool                     // detached from its pool; accepts no further queries
+	stopWatching func() bool              // stops watching the context of the transport
 }
 
 // A pendingQuery is a query in flight. An abandoned query keeps its ID, so that no other query gets the ID (RFC 7766
@@ -102,23 +102,23 @@ type pendingQuery struct {
 	answer    chan []byte // capacity 1, so that the reader never waits
 	abandoned bool        // guarded by connection.mu
 	probe     bool        // a probe: no caller waits
-	counted   bool        // BeginAbandoned was called; guarded by connection.mu
+	isCounted bool        // BeginAbandoned was called; guarded by connection.mu
 }
 
 // newConnection returns the state of a connection that was opened for a pool. The caller must run readMessages.
-func newConnection(s *streamTransport, l *streamLane, conn net.Conn) *connection {
+func newConnection(s *streamTransport, l *streamConnPool, conn net.Conn) *connection {
 	c := &connection{
-		stream: s, owner: s.Owner, lane: l, conn: conn, tcp: conn,
+		stream: s, owner: s.Owner, pool: l, conn: conn, tcp: conn,
 		write: make(chan struct{}, 1), dead: make(chan struct{}), waiting: make(map[uint16]*pendingQuery),
-		idle: idleTime,
+		idleTimeout: defaultIdleTimeout,
 	}
 	if t, ok := conn.(*tls.Conn); ok {
 		c.tcp = t.NetConn()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rest = time.AfterFunc(c.idle, c.closeIfIdle)
-	c.unwatch = context.AfterFunc(s.ctx, func() { c.failQueries(ErrClosed) })
+	c.idleTimer = time.AfterFunc(c.idleTimeout, c.closeIfIdle)
+	c.stopWatching = context.AfterFunc(s.ctx, func() { c.failQueries(ErrClosed) })
 	return c
 }
 
@@ -133,7 +133,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	if c.lane.isFull(queries) {
+	if c.pool.isFull(queries) {
 		c.stopQueries()
 	}
 	select {
@@ -168,7 +168,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 // writeQuery writes a query. The caller holds the write lock.
 func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	frame := make([]byte, 2, 512)
-	frame = q.Append(frame, id, wire.Shape{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
+	frame = q.Append(frame, id, wire.PackOptions{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
 	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
 	// A connection whose peer does not read is treated as dead.
 	_ = c.conn.SetWriteDeadline(time.Now().Add(c.owner.StallTimeout()))
@@ -185,13 +185,13 @@ func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err
 	if id, err = c.assignID(p); err != nil {
 		return 0, 0, err
 	}
-	c.live++
+	c.liveCount++
 	c.queries++
-	c.rest.Stop()
-	if c.silence == nil {
-		c.silence = time.AfterFunc(c.owner.StallTimeout()/2, c.probeSilent)
-	} else if c.live == 1 && !c.probing {
-		c.silence.Reset(c.owner.StallTimeout() / 2)
+	c.idleTimer.Stop()
+	if c.stallTimer == nil {
+		c.stallTimer = time.AfterFunc(c.owner.StallTimeout()/2, c.probeSilent)
+	} else if c.liveCount == 1 && !c.probing {
+		c.stallTimer.Reset(c.owner.StallTimeout() / 2)
 	}
 	return id, c.queries, nil
 }
@@ -200,9 +200,9 @@ func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err
 // it accepts no further queries. The caller holds mu.
 func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	if c.err != nil {
-		return 0, &connectionError{c.err, false, c.answers, c.crowded, c.probed}
+		return 0, &connectionError{c.err, false, c.answers, c.hadOthers, c.endedByProbe}
 	}
-	if n := len(c.waiting); c.retired || n >= maxPending || n-c.live >= maxAbandoned {
+	if n := len(c.waiting); c.retired || n >= maxPending || n-c.liveCount >= maxAbandoned {
 		return 0, errRetired
 	}
 	id = wire.RandomID()
@@ -226,9 +226,9 @@ func (c *connection) releaseID(id uint16) {
 
 // removeQuery decrements live and starts the idle timer when no query is left. The caller holds mu.
 func (c *connection) removeQuery() {
-	if c.live--; c.live == 0 {
-		c.silence.Stop()
-		c.rest.Reset(c.idle)
+	if c.liveCount--; c.liveCount == 0 {
+		c.stallTimer.Stop()
+		c.idleTimer.Reset(c.idleTimeout)
 	}
 }
 
@@ -241,15 +241,15 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 		return
 	}
 	p.abandoned = true
-	p.counted = c.owner.BeginAbandoned()
-	if p.counted {
+	p.isCounted = c.owner.BeginAbandoned()
+	if p.isCounted {
 		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandoned(p) })
 	}
 	// The silence timer runs on: that nobody waits any more does not end a silence.
-	if c.live--; c.live == 0 && c.retired {
-		c.rest.Reset(c.owner.AbandonedLifetime())
-	} else if c.live == 0 {
-		c.rest.Reset(c.idle)
+	if c.liveCount--; c.liveCount == 0 && c.retired {
+		c.idleTimer.Reset(c.owner.AbandonedLifetime())
+	} else if c.liveCount == 0 {
+		c.idleTimer.Reset(c.idleTimeout)
 	}
 }
 
@@ -257,8 +257,8 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 // for a query has an effect.
 func (c *connection) endAbandoned(p *pendingQuery) {
 	c.mu.Lock()
-	counted := p.counted
-	p.counted = false
+	counted := p.isCounted
+	p.isCounted = false
 	c.mu.Unlock()
 	if counted {
 		c.owner.EndAbandoned()
@@ -300,7 +300,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 	p := c.waiting[id]
 	if p == nil {
 		c.mu.Unlock()
-		return errForged
+		return errUnsolicited
 	}
 	if err := p.q.Check(frame, id); err != nil {
 		c.mu.Unlock()
@@ -308,7 +308,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 	}
 	delete(c.waiting, id)
 	c.answers++
-	c.carried.Store(now.UnixNano())
+	c.lastAnswer.Store(now.UnixNano())
 	p.answer <- frame
 	if !p.abandoned {
 		c.removeQuery()
@@ -317,13 +317,13 @@ func (c *connection) deliverMessage(frame []byte) error {
 	if !p.probe {
 		c.probes = 0
 	}
-	if c.live > 0 && !c.retired {
+	if c.liveCount > 0 && !c.retired {
 		// After each probe that was answered, the next one comes twice as late.
-		c.silence.Reset(c.owner.StallTimeout() / 2 << min(c.probes, 8))
+		c.stallTimer.Reset(c.owner.StallTimeout() / 2 << min(c.probes, 8))
 	} else {
-		c.silence.Stop()
+		c.stallTimer.Stop()
 	}
-	drained := c.retired && c.live == 0
+	drained := c.retired && c.liveCount == 0
 	c.mu.Unlock()
 	c.endAbandoned(p)
 	c.owner.RecordAnswer(now.Sub(p.sent), kernelRTT(c.tcp))
@@ -342,16 +342,16 @@ func (c *connection) applyKeepalive(d time.Duration) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idle = min(d, maxIdle)
-	if c.err == nil && c.live == 0 {
-		c.rest.Reset(c.idle)
+	c.idleTimeout = min(d, maxIdleTimeout)
+	if c.err == nil && c.liveCount == 0 {
+		c.idleTimer.Reset(c.idleTimeout)
 	}
 }
 
 // closeIfIdle closes the connection if no query waits on it.
 func (c *connection) closeIfIdle() {
 	c.mu.Lock()
-	busy := c.live > 0
+	busy := c.liveCount > 0
 	c.mu.Unlock()
 	if !busy {
 		c.failQueries(errIdle)
@@ -374,7 +374,7 @@ func (c *connection) probeSilent() {
 	}
 	c.probing = true
 	c.probes++
-	c.silence.Reset(c.owner.StallTimeout() / 2)
+	c.stallTimer.Reset(c.owner.StallTimeout() / 2)
 	if c.stream.probing.endsConnections() {
 		c.mu.Unlock()
 		return
@@ -403,67 +403,67 @@ func (c *connection) endWriting(err error) {
 		return
 	}
 	c.stopQueries()
-	_ = c.conn.SetReadDeadline(time.Now().Add(lastRead))
+	_ = c.conn.SetReadDeadline(time.Now().Add(finalReadTime))
 }
 
 // stopQueries retires the connection: the pool opens another one for the next query. It is closed when the queries in
 // flight have ended, each at the end of its context at the latest.
 func (c *connection) stopQueries() {
-	c.detachFromLane() // first, or a query that finds it retired would find it again
+	c.detachFromPool() // first, or a query that finds it retired would find it again
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()
 		return
 	}
 	c.retired = true
-	drained := c.live == 0
-	if c.silence != nil {
-		c.silence.Stop()
+	drained := c.liveCount == 0
+	if c.stallTimer != nil {
+		c.stallTimer.Stop()
 	}
-	c.rest.Stop()
+	c.idleTimer.Stop()
 	c.mu.Unlock()
 	if drained {
 		c.failQueries(errIdle)
 	}
 }
 
-// detachFromLane removes the connection from its pool.
-func (c *connection) detachFromLane() {
-	c.lane.mu.Lock()
-	defer c.lane.mu.Unlock()
-	if c.lane.conn == c {
-		c.lane.conn = nil
+// detachFromPool removes the connection from its pool.
+func (c *connection) detachFromPool() {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	if c.pool.conn == c {
+		c.pool.conn = nil
 	}
 }
 
 // failQueries closes the connection and ends the waiting queries with err. Only the first call has an effect.
 func (c *connection) failQueries(err error) {
-	c.detachFromLane()
+	c.detachFromPool()
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.err, c.crowded = err, len(c.waiting) > 1
+	c.err, c.hadOthers = err, len(c.waiting) > 1
 	var abandoned []*pendingQuery
 	for _, p := range c.waiting {
-		c.probed = c.probed || isClosedByPeer(err) && isProbe(p.q)
-		if p.counted {
+		c.endedByProbe = c.endedByProbe || isClosedByPeer(err) && isProbe(p.q)
+		if p.isCounted {
 			abandoned = append(abandoned, p)
 		}
 	}
-	c.rest.Stop()
-	if c.silence != nil {
-		c.silence.Stop()
+	c.idleTimer.Stop()
+	if c.stallTimer != nil {
+		c.stallTimer.Stop()
 	}
-	if c.probed {
+	if c.endedByProbe {
 		c.stream.probing.recordConnEnd()
 	}
 	close(c.dead)
-	c.unwatch()
-	answers, cut := c.answers, c.live > 0 && isClosedByPeer(err) && !c.probed
+	c.stopWatching()
+	answers, cut := c.answers, c.liveCount > 0 && isClosedByPeer(err) && !c.endedByProbe
 	c.mu.Unlock()
-	c.lane.recordEnd(answers, cut)
+	c.pool.recordEnd(answers, cut)
 	_ = c.conn.Close()
 	for _, p := range abandoned {
 		c.endAbandoned(p)
@@ -482,5 +482,5 @@ func isClosedByPeer(err error) bool {
 func (c *connection) closeReason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &connectionError{c.err, sent, c.answers, c.crowded, c.probed}
+	return &connectionError{c.err, sent, c.answers, c.hadOthers, c.endedByProbe}
 }

@@ -38,7 +38,7 @@ const (
 
 	serialConns = 8 // HTTP/1.1 connections of an httpConn; each carries one request at a time
 
-	ownLane = -1 // pool index of a query that uses a connection of its own
+	exclusivePool = -1 // pool index of a query that uses a connection of its own
 
 	maxStreams = 100 // maximum requests in flight on a connection; every server should allow that (RFC 9113 §6.5.2)
 
@@ -46,9 +46,9 @@ const (
 	pingWait  = 2 * time.Second // timeout of the ping
 )
 
-// errStreams is the error of a dial for a connection that is in use: the server allows fewer streams than there are
+// errNoStream is the error of a dial for a connection that is in use: the server allows fewer streams than there are
 // requests.
-var errStreams = errors.New("dnshedge: server allows no more streams")
+var errNoStream = errors.New("dnshedge: server allows no more streams")
 
 // A StatusError is the HTTP status code of a response other than 200.
 type StatusError int
@@ -93,10 +93,10 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 // falls silent, the next query uses a new one.
 type httpsTransport struct {
 	Config
-	url     url.URL
-	lanes   [sharedLanes]httpLane
-	probing probePolicy
-	own     chan struct{} // semaphore of queries with a connection of their own
+	url            url.URL
+	pools          [sharedPools]httpConnPool
+	probing        probePolicy
+	exclusiveSlots chan struct{} // semaphore of queries with a connection of their own
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -109,7 +109,7 @@ var _ sender = (*httpsTransport)(nil)
 
 // newDoH returns the transport for an HTTPS server. It opens no connection.
 func newDoH(c Config) sender {
-	d := &httpsTransport{Config: c, own: make(chan struct{}, ownLanes)}
+	d := &httpsTransport{Config: c, exclusiveSlots: make(chan struct{}, maxExclusive)}
 	host := c.Addr
 	if h, port, err := net.SplitHostPort(host); err == nil && port == dohPort {
 		host = h
@@ -122,16 +122,16 @@ func newDoH(c Config) sender {
 		d.url.Path, d.url.RawPath = path, c.Path
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	for i := range d.lanes {
-		d.lanes[i].open, d.lanes[i].done = d.newConn, d.ctx.Done()
+	for i := range d.pools {
+		d.pools[i].makeConn, d.pools[i].done = d.newConn, d.ctx.Done()
 	}
 	return d
 }
 
 // Ready implements Transport.
 func (d *httpsTransport) Ready() bool {
-	h := d.lanes[0].oldestConn()
-	return h != nil && h.used.Load()
+	h := d.pools[0].oldestConn()
+	return h != nil && h.hasAnswered.Load()
 }
 
 // Close implements Transport.
@@ -141,44 +141,44 @@ func (d *httpsTransport) Close() {
 	d.mu.Unlock()
 	d.cancel()
 	d.wg.Wait()
-	for i := range d.lanes {
-		d.lanes[i].closeConns()
+	for i := range d.pools {
+		d.pools[i].closeConns()
 	}
 }
 
 // Exchange implements Transport. It repeats a query whose connection the server has ended over the same pool. If other
 // requests were in flight, the next repetition uses a connection of its own.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
-	if q.IsAlone() {
-		return d.exchangeAlone(ctx, q, w)
+	if q.NeedsOwnConnection() {
+		return d.exchangeExclusively(ctx, q, w)
 	}
-	lane := d.probing.laneFor(q, n)
+	pool := d.probing.poolIndex(q, n)
 	for probed, ended := 0, 0; ; d.Owner.RecordRetry() {
-		a, setup, _, err := d.sendRequest(ctx, q, lane, w)
+		a, setup, _, err := d.sendRequest(ctx, q, pool, w)
 		var broken *connectionError
 		if !errors.As(err, &broken) || ctx.Err() != nil {
 			return a, setup, err
 		}
 		switch {
-		case broken.probed && !isProbe(q) && probed < maxRetries:
+		case broken.endedByProbe && !isProbe(q) && probed < maxRetries:
 			probed++ // that may be what has ended the connection, and not the query
 		case ended == 0:
 			ended++ // the server may have begun anew, or another query has ended the connection
-		case ended == 1 && broken.others:
+		case ended == 1 && broken.hadOthers:
 			d.Owner.RecordRetry()
-			return d.exchangeAlone(ctx, q, w)
+			return d.exchangeExclusively(ctx, q, w)
 		default:
 			return a, setup, err
 		}
 	}
 }
 
-// exchangeAlone is Exchange over a connection that no other query uses.
-func (d *httpsTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// exchangeExclusively is Exchange over a connection that no other query uses.
+func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
-	case d.own <- struct{}{}:
-		defer func() { <-d.own }()
-		a, setup, _, err := d.sendRequest(ctx, q, ownLane, w)
+	case d.exclusiveSlots <- struct{}{}:
+		defer func() { <-d.exclusiveSlots }()
+		a, setup, _, err := d.sendRequest(ctx, q, exclusivePool, w)
 		return a, setup, err
 	case <-ctx.Done():
 		return nil, 0, causeOf(ctx)
@@ -198,7 +198,7 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 
 // sendRequest makes one request over a connection of the pool with the given index. If it returns an error, written
 // reports whether the request was written or may still be.
-func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, lane int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
+func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
 		if d.closed {
@@ -207,14 +207,14 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, lane in
 		}
 		d.wg.Add(1)
 		d.mu.Unlock()
-		h, err := d.acquireConn(ctx, q, lane, w)
+		h, err := d.acquireConn(ctx, q, pool, w)
 		if err != nil {
 			d.wg.Done()
 			return nil, 0, false, err
 		}
-		w.lastAnswer.Store(&h.carried)
+		w.lastAnswer.Store(&h.lastAnswer)
 		a, setup, written, err = d.requestOver(ctx, h, q)
-		if !errors.Is(err, errStreams) || ctx.Err() != nil {
+		if !errors.Is(err, errNoStream) || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
@@ -242,10 +242,10 @@ func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Q
 	}()
 	select {
 	case r := <-done:
-		return r.a, r.setup, sent.at.Load() != 0, r.err
+		return r.a, r.setup, sent.writtenAt.Load() != 0, r.err
 	case <-ctx.Done():
 	}
-	if sent.at.Load() == 0 || !d.Owner.BeginAbandoned() {
+	if sent.writtenAt.Load() == 0 || !d.Owner.BeginAbandoned() {
 		cancel()
 		return nil, 0, true, causeOf(ctx)
 	}
@@ -272,23 +272,23 @@ func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Q
 
 // A requestProgress records how far a request has come. It is safe for concurrent use.
 type requestProgress struct {
-	at        atomic.Int64 // time at which the request was written, Unix ns; 0: not written
+	writtenAt atomic.Int64 // time at which the request was written, Unix ns; 0: not written
 	abandoned atomic.Bool  // no caller waits for the response
 	cancel    func()       // cancels the request; nil for a request that is never abandoned
 }
 
 // acquireConn returns a connection of the pool with the given index for one request. fetchAnswer releases it.
-func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, lane int, w *QueryPath) (*httpConn, error) {
+func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (*httpConn, error) {
 	switch {
-	case lane == ownLane:
+	case pool == exclusivePool:
 		h := d.newConn(1)
 		h.addRequest()
 		h.stopRequests()
 		return h, nil
 	case q == wire.RootServers:
-		return d.lanes[lane].enterFirst(), nil
+		return d.pools[pool].acquireProbeConn(), nil
 	}
-	return d.lanes[lane].acquireConn(ctx, w)
+	return d.pools[pool].acquireConn(ctx, w)
 }
 
 // probeSilent is called when nothing has arrived on h for half of the stall timeout while requests wait. It sends a
@@ -296,8 +296,8 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, lane in
 func (d *httpsTransport) probeSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.beginProbe(wait) {
-		if h.lane != nil {
-			h.lane.serveWaiting()
+		if h.pool != nil {
+			h.pool.serveWaiting()
 		}
 		return
 	}
@@ -319,16 +319,16 @@ func (d *httpsTransport) probeSilent(h *httpConn) {
 // the query may be repeated.
 func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	defer h.releaseRequest()
-	if h.lane != nil && q != wire.RootServers {
-		defer h.lane.releaseStream(h)
+	if h.pool != nil && q != wire.RootServers {
+		defer h.pool.releaseStream(h)
 	}
 	probe, start := isProbe(q), time.Now()
 	number, alone := h.beginRequest(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
-	if err != nil && sent.at.Load() == 0 && !errors.Is(err, errStreams) {
+	if err != nil && sent.writtenAt.Load() == 0 && !errors.Is(err, errNoStream) {
 		d.forgetAddress() // the handshake may have failed
 	}
-	if h.lane != nil && errors.Is(err, errStreams) && !h.lane.lowerCapacity(h) {
+	if h.pool != nil && errors.Is(err, errNoStream) && !h.pool.lowerCapacity(h) {
 		if q == wire.RootServers {
 			err = localerror.ErrBusy
 		} else { // a probe has the last stream, or what the server ends in order (GOAWAY): the next request takes another connection
@@ -338,25 +338,25 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	var status StatusError
 	ended := IsClosedByServer(err) || err != nil && !errors.As(err, &status) && h.cutSince(start)
 	probed, others := h.endRequest(probe, ended, number, start)
-	if isStreamReset(err) && q.Standard() {
+	if isStreamReset(err) && q.IsStandard() {
 		return a, setup, &connectionError{err: &closedByServerError{err}, sent: true}
 	}
-	if unwanted := err != nil && !errors.Is(err, errStreams) && !errors.As(err, &status) && h.lane != nil && h.lane.recordFailure(h, ctx.Err() != nil); !ended {
+	if unwanted := err != nil && !errors.Is(err, errNoStream) && !errors.As(err, &status) && h.pool != nil && h.pool.recordFailure(h, ctx.Err() != nil); !ended {
 		if unwanted {
-			err = &connectionError{err: err, sent: sent.at.Load() != 0}
+			err = &connectionError{err: err, sent: sent.writtenAt.Load() != 0}
 		}
 		return a, setup, err
 	} else if unwanted {
 		others = true
 	}
-	if sent.at.Load() != 0 {
+	if sent.writtenAt.Load() != 0 {
 		err = &closedByServerError{err}
 	}
 	if probed {
 		d.probing.recordConnEnd()
 	}
-	if others = others || !alone; probed || others || h.used.Load() {
-		err = &connectionError{err: err, sent: sent.at.Load() != 0, others: others, probed: probed}
+	if others = others || !alone; probed || others || h.hasAnswered.Load() {
+		err = &connectionError{err: err, sent: sent.writtenAt.Load() != 0, hadOthers: others, endedByProbe: probed}
 	}
 	return a, setup, err
 }
@@ -403,7 +403,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 			}
 			got.Store(time.Now().UnixNano())
 			if state.CompareAndSwap(waits, holds) {
-				h.holders.Add(1)
+				h.streamHolders.Add(1)
 			}
 			if !i.Reused {
 				opened.Store(true)
@@ -413,17 +413,17 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 		},
 		// Not earlier: a request may wait until the server takes another stream.
 		WroteHeaders: func() {
-			sent.at.Store(time.Now().UnixNano())
+			sent.writtenAt.Store(time.Now().UnixNano())
 			d.Owner.RecordQuery()
 		},
 	})
 	defer func() {
 		if state.Swap(ended) == holds {
-			h.holders.Add(-1)
+			h.streamHolders.Add(-1)
 		}
 	}()
-	b := q.Append(make([]byte, 0, 256), 0, wire.Shape{Size: d.Size, Pad: true})
-	resp, err := h.http.RoundTrip(d.newRequest(b, q.Standard()).WithContext(ctx))
+	b := q.Append(make([]byte, 0, 256), 0, wire.PackOptions{Size: d.Size, Pad: true})
+	resp, err := h.http.RoundTrip(d.newRequest(b, q.IsStandard()).WithContext(ctx))
 	if err != nil {
 		if d.ctx.Err() != nil {
 			err = ErrClosed
@@ -436,14 +436,14 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	if err != nil {
 		return nil, 0, err
 	}
-	began := time.Unix(0, cmp.Or(sent.at.Load(), got.Load()))
+	began := time.Unix(0, cmp.Or(sent.writtenAt.Load(), got.Load()))
 	var setup time.Duration
 	if opened.Load() {
 		setup = began.Sub(start)
 	}
 	took := time.Since(began)
-	if h.lane != nil && q != wire.RootServers {
-		h.lane.recordAnswerTime(took)
+	if h.pool != nil && q != wire.RootServers {
+		h.pool.recordAnswerTime(took)
 	}
 	d.Owner.RecordAnswer(took, h.connectionRTT())
 	return a, setup, nil
@@ -510,52 +510,52 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 // An httpConn is one HTTP/2 connection, which its first request opens. With an HTTP/1.1 server it is up to limit
 // connections. net/http may replace a connection that the server closes.
 type httpConn struct {
-	limit int // maximum number of connections
-	http  *http.Transport
-	stall func() time.Duration // Owner.StallTimeout
-	used  atomic.Bool          // a request was answered
-	ready atomic.Bool          // a request has got a connection
+	limit        int // maximum number of connections
+	http         *http.Transport
+	stallTimeout func() time.Duration // Owner.StallTimeout
+	hasAnswered  atomic.Bool          // a request was answered
+	hasConnected atomic.Bool          // a request has got a connection
 
-	lane     *httpLane // nil: the connection is for a single request
-	added    time.Time // when it was added to the pool; never changes
-	capacity int       // streams for requests other than probes; guarded by the pool's lock
-	taken    int       // streams in use; guarded by the pool's lock
+	pool        *httpConnPool // nil: the connection is for a single request
+	added       time.Time     // when it was added to the pool; never changes
+	capacity    int           // streams for requests other than probes; guarded by the pool's lock
+	usedStreams int           // streams in use; guarded by the pool's lock
 
-	// holders is the number of requests that have a connection of net/http, written or not. If only written requests
+	// streamHolders is the number of requests that have a connection of net/http, written or not. If only written requests
 	// counted, the first one without a free stream could open a second connection.
-	holders atomic.Int32
+	streamHolders atomic.Int32
 
-	// carried is the time of the last HTTP/2 answer, Unix ns; 0: none. HTTP/1.1 answers do not count, because each request
+	// lastAnswer is the time of the last HTTP/2 answer, Unix ns; 0: none. HTTP/1.1 answers do not count, because each request
 	// has a connection of its own.
-	carried atomic.Int64
+	lastAnswer atomic.Int64
 
-	mu      sync.Mutex  // guards the fields below
-	conns   []net.Conn  // open connections, oldest first; rarely more than one
-	busy    int         // number of requests in flight
-	silence *time.Timer // runs while requests wait and nothing arrives
-	probes  int         // number of probes since the last answer to a caller
-	probing bool        // a probe was sent, and nothing has arrived since
-	retired bool        // accepts no further requests; closed after the last one in flight
+	mu         sync.Mutex  // guards the fields below
+	conns      []net.Conn  // open connections, oldest first; rarely more than one
+	inFlight   int         // number of requests in flight
+	stallTimer *time.Timer // runs while requests wait and nothing arrives
+	probes     int         // number of probes since the last answer to a caller
+	probing    bool        // a probe was sent, and nothing has arrived since
+	retired    bool        // accepts no further requests; closed after the last one in flight
 
-	cut   time.Time // time at which the server last ended a connection
-	begun int       // number of requests so far
-	asked int       // number of probes in flight, with callers' queries for the NS of the root
-	ended time.Time // time at which the connection last ended with a probe in flight
+	lastCut        time.Time // time at which the server last ended a connection
+	requestCount   int       // number of requests so far
+	probesInFlight int       // number of probes in flight, with callers' queries for the NS of the root
+	lastProbeEnd   time.Time // time at which the connection last ended with a probe in flight
 }
 
 // newConn returns an httpConn of at most limit connections, none of which is open.
 func (d *httpsTransport) newConn(limit int) *httpConn {
-	h := &httpConn{limit: limit, stall: d.Owner.StallTimeout}
+	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
-	h.silence = time.AfterFunc(time.Hour, func() { d.probeSilent(h) })
-	h.silence.Stop()
+	h.stallTimer = time.AfterFunc(time.Hour, func() { d.probeSilent(h) })
+	h.stallTimer.Stop()
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
 	protocols.SetHTTP1(true) // for servers without HTTP/2
 	h.http = &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			if limit == 1 && h.holders.Load() > 0 && h.connected() {
-				return nil, errStreams
+			if limit == 1 && h.streamHolders.Load() > 0 && h.isConnected() {
+				return nil, errNoStream
 			}
 			c, err := d.dialServer(ctx, network)
 			if err != nil {
@@ -564,7 +564,7 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 			return h.trackConn(c), nil
 		},
 		TLSClientConfig:     d.tlsConfig("h2", "http/1.1"), // a copy, because net/http writes to it
-		TLSHandshakeTimeout: dialTime,
+		TLSHandshakeTimeout: dialTimeout,
 		Protocols:           &protocols,
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout:               pingAfter,
@@ -574,7 +574,7 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 		},
 		MaxConnsPerHost:        limit, // or requests that wait for a handshake would each dial
 		MaxIdleConnsPerHost:    limit,
-		IdleConnTimeout:        idleTime,
+		IdleConnTimeout:        defaultIdleTimeout,
 		MaxResponseHeaderBytes: 1 << 14,
 		DisableCompression:     true,
 	}
@@ -592,8 +592,8 @@ func (h *httpConn) initialCapacity() int {
 
 // recordOpened records that a request has got a connection, and admits waiting requests when it is the first.
 func (h *httpConn) recordOpened() {
-	if h.ready.CompareAndSwap(false, true) && h.lane != nil {
-		h.lane.serveWaiting()
+	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
+		h.pool.serveWaiting()
 	}
 }
 
@@ -608,11 +608,11 @@ func (h *httpConn) isRetired() bool {
 func (h *httpConn) isClosed() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.ready.Load() && h.busy == 0 && len(h.conns) == 0
+	return h.hasConnected.Load() && h.inFlight == 0 && len(h.conns) == 0
 }
 
-// connected reports whether h has an open connection.
-func (h *httpConn) connected() bool {
+// isConnected reports whether h has an open connection.
+func (h *httpConn) isConnected() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.conns) > 0
@@ -625,9 +625,9 @@ func (h *httpConn) addRequest() bool {
 	if h.retired {
 		return false
 	}
-	if h.busy++; h.busy == 1 {
+	if h.inFlight++; h.inFlight == 1 {
 		h.probes, h.probing = 0, false
-		h.silence.Reset(h.stall() / 2)
+		h.stallTimer.Reset(h.stallTimeout() / 2)
 	}
 	return true
 }
@@ -637,7 +637,7 @@ func (h *httpConn) addRequest() bool {
 func (h *httpConn) beginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.busy == 0 {
+	if h.inFlight == 0 {
 		return false
 	}
 	h.retired = h.retired || h.probing
@@ -646,7 +646,7 @@ func (h *httpConn) beginProbe(wait time.Duration) bool {
 	}
 	h.probing = true
 	h.probes++
-	h.silence.Reset(wait)
+	h.stallTimer.Reset(wait)
 	return true
 }
 
@@ -655,11 +655,11 @@ func (h *httpConn) beginProbe(wait time.Duration) bool {
 func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.begun++
+	h.requestCount++
 	if probe {
-		h.asked++
+		h.probesInFlight++
 	}
-	return h.begun, h.busy == 1
+	return h.requestCount, h.inFlight == 1
 }
 
 // endRequest records the end of the request with the given number, which began at start. connection reports whether the
@@ -669,13 +669,13 @@ func (h *httpConn) endRequest(probe, connection bool, number int, start time.Tim
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if probe && connection {
-		h.ended = time.Now()
+		h.lastProbeEnd = time.Now()
 	}
-	probed = h.asked > 0 || !h.ended.Before(start)
+	probed = h.probesInFlight > 0 || !h.lastProbeEnd.Before(start)
 	if probe {
-		h.asked--
+		h.probesInFlight--
 	}
-	return probed, h.begun > number
+	return probed, h.requestCount > number
 }
 
 // stopRequests makes h accept no further requests.
@@ -691,12 +691,12 @@ func (h *httpConn) stopRequests() {
 // serial reports whether the server uses HTTP/1.1. An httpConn with a limit of one connection is then retired, and its
 // pool opens several.
 func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
-	h.used.Store(true)
+	h.hasAnswered.Store(true)
 	if !serial {
-		h.carried.Store(time.Now().UnixNano())
+		h.lastAnswer.Store(time.Now().UnixNano())
 	}
-	if serial && h.limit == 1 && h.lane != nil {
-		h.lane.allowMoreConns()
+	if serial && h.limit == 1 && h.pool != nil {
+		h.pool.allowMoreConns()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -707,17 +707,17 @@ func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	if !probe {
 		h.probes = 0
 	}
-	h.silence.Reset(wait << min(h.probes, 8))
+	h.stallTimer.Reset(wait << min(h.probes, 8))
 }
 
 // releaseRequest ends a request that addRequest has counted. The last request of a retired httpConn closes it.
 func (h *httpConn) releaseRequest() {
 	h.mu.Lock()
-	h.busy--
-	if h.busy == 0 {
-		h.silence.Stop()
+	h.inFlight--
+	if h.inFlight == 0 {
+		h.stallTimer.Stop()
 	}
-	last := h.busy == 0 && h.retired
+	last := h.inFlight == 0 && h.retired
 	h.mu.Unlock()
 	if last {
 		h.closeConns()
@@ -747,8 +747,8 @@ func (h *httpConn) connectionRTT() time.Duration {
 
 // trackConn adds c to conns and returns a net.Conn that removes it when it is closed.
 func (h *httpConn) trackConn(c net.Conn) net.Conn {
-	if h.lane != nil {
-		h.lane.resetCapacity(h)
+	if h.pool != nil {
+		h.pool.resetCapacity(h)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -761,7 +761,7 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 func (h *httpConn) cutSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.cut.Before(start)
+	return !h.lastCut.Before(start)
 }
 
 // A trackedConn is a net.Conn that records in h when the server ends it and when it is closed.
@@ -790,7 +790,7 @@ func (t *trackedConn) recordReadError(err error) {
 	}
 	t.h.mu.Lock()
 	defer t.h.mu.Unlock()
-	t.h.cut = time.Now()
+	t.h.lastCut = time.Now()
 }
 
 func (t *trackedConn) Close() error {

@@ -10,30 +10,30 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// ednsOff is the time for which a server that does not support EDNS gets queries without it.
-const ednsOff = 15 * time.Minute
+// ednsOffTime is the time for which a server that does not support EDNS gets queries without it.
+const ednsOffTime = 15 * time.Minute
 
 // An ednsFallback is a Transport that repeats a query without EDNS if the server seems not to support EDNS (RFC 6891
 // §7). That is the case if the response is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
-// queries to the server have no EDNS for the time ednsOff.
+// queries to the server have no EDNS for the time ednsOffTime.
 //
 // A query with DO or options (RFC 3225 §3) always tries EDNS first. It is repeated without EDNS only if no recent
 // response of the server had an OPT record. Thus a forged FORMERR cannot remove signatures from answers.
 type ednsFallback struct {
 	Transport
-	until atomic.Int64 // no EDNS before this time, Unix ns
-	shown atomic.Int64 // time of the last response with an OPT record, Unix ns; 0: none
+	ednsOffUntil atomic.Int64 // no EDNS before this time, Unix ns
+	lastEDNS     atomic.Int64 // time of the last response with an OPT record, Unix ns; 0: none
 }
 
 // Exchange implements Transport.
 func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
-	if !q.Standard() {
+	if !q.IsStandard() {
 		return e.Transport.Exchange(ctx, q, n, w)
 	}
 	wishes := q.WantsDNSSEC() || q.HasOptions()
 	now := time.Now().UnixNano()
-	if !wishes && now < e.until.Load() {
-		return e.Transport.Exchange(ctx, q.Plain(), n, w)
+	if !wishes && now < e.ednsOffUntil.Load() {
+		return e.Transport.Exchange(ctx, q.WithoutEDNS(), n, w)
 	}
 	a, setup, err := e.Transport.Exchange(ctx, q, n, w)
 	if err != nil {
@@ -41,21 +41,21 @@ func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *Qu
 	}
 	if !isRejected(a) {
 		if a.EDNS {
-			e.shown.Store(now)
+			e.lastEDNS.Store(now)
 		}
 		return a, setup, nil
 	}
 	// An OPT record in the response may be the query's own. But an option may be what the server rejects.
-	if wishes && (now < e.shown.Load()+int64(ednsOff) && e.shown.Load() > 0 || a.EDNS && q.HasOptions()) {
+	if wishes && (now < e.lastEDNS.Load()+int64(ednsOffTime) && e.lastEDNS.Load() > 0 || a.EDNS && q.HasOptions()) {
 		return a, setup, nil
 	}
-	again, more, err := e.Transport.Exchange(ctx, q.Plain(), n, w)
+	again, more, err := e.Transport.Exchange(ctx, q.WithoutEDNS(), n, w)
 	if err != nil || isRejected(again) {
 		return a, setup, nil
 	}
 	if !wishes {
-		e.until.Store(time.Now().Add(ednsOff).UnixNano())
-		e.shown.Store(0)
+		e.ednsOffUntil.Store(time.Now().Add(ednsOffTime).UnixNano())
+		e.lastEDNS.Store(0)
 	}
 	return again, setup + more, nil
 }

@@ -10,7 +10,7 @@ import (
 // waits until it ends.
 func ReadFrames(o Owner, c net.Conn) {
 	s := newStream(Config{Owner: o}, nil)
-	k := newConnection(s, &s.lanes[0], c)
+	k := newConnection(s, &s.pools[0], c)
 	for range 4 {
 		_, _, _ = k.registerQuery(&pendingQuery{q: wire.RootServers, answer: make(chan []byte, 1)})
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	guardTime = 10 * time.Minute // how long queries are protected after a wrong message
+	protectionTime = 10 * time.Minute // how long queries are protected after a wrong message
 
 	clientCookie = 8  // length of a client cookie (RFC 7873 §4)
 	shortCookie  = 16 // least length of client and server cookie together
@@ -30,7 +30,7 @@ var errCookie = errors.New("dnshedge: message without our cookie")
 //
 // The zero value is inactive. It is safe for concurrent use.
 type spoofGuard struct {
-	until atomic.Int64 // end of the protection, Unix ns
+	activeUntil atomic.Int64 // end of the protection, Unix ns
 
 	mu     sync.Mutex // guards cookie
 	cookie []byte     // client cookie, and server cookie if known; never modified in place
@@ -39,7 +39,7 @@ type spoofGuard struct {
 // recordWrongMessage starts or extends the protection, because a message arrived that answers no query.
 func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
-	if g.until.Swap(now.Add(guardTime).UnixNano()) > now.UnixNano() {
+	if g.activeUntil.Swap(now.Add(protectionTime).UnixNano()) > now.UnixNano() {
 		return
 	}
 	c := make([]byte, clientCookie)
@@ -51,26 +51,26 @@ func (g *spoofGuard) recordWrongMessage() {
 
 // protectQuery returns the query to send in place of q, and the cookie for it. It returns q and nil without protection.
 func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
-	until := g.until.Load()
-	if until == 0 || time.Now().UnixNano() >= until || !q.Standard() {
+	until := g.activeUntil.Load()
+	if until == 0 || time.Now().UnixNano() >= until || !q.IsStandard() {
 		return q, nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q.IsPlain() {
-		return q.Spelled(), nil
+	if q.OmitsEDNS() {
+		return q.WithRandomCase(), nil
 	}
-	return q.Spelled(), g.cookie
+	return q.WithRandomCase(), g.cookie
 }
 
 // verifyCookie checks the cookie of a response to a query with the cookie sent. The error is nil if the response has no
-// cookie and no server cookie is known. It is errUnsure if a known server does not return the cookie, and errTruncated
+// cookie and no server cookie is known. It is errUnverified if a known server does not return the cookie, and errTruncated
 // for BADCOOKIE: the question must be asked over TCP.
 func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {
 		if len(sent) > clientCookie || a.Rcode() == dns.RcodeFormatError {
-			return errUnsure
+			return errUnverified
 		}
 		return nil
 	}

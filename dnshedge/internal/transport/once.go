@@ -23,7 +23,7 @@ type onceOnly struct{ sender }
 // Exchange implements Transport. If a message that must not be repeated may have been received, MayBeReceived reports
 // true for the error.
 func (o onceOnly) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
-	if q.Standard() {
+	if q.IsStandard() {
 		return o.sender.Exchange(ctx, q, n, w)
 	}
 	a, setup, written, err := o.SendOnce(ctx, q, w)

@@ -17,12 +17,12 @@ type Span struct {
 	timer        *time.Timer // ends the Span at its deadline; nil: no deadline of its own
 	stopWatching func() bool // stops context.AfterFunc of the parent; nil if the parent is a Span or never ends
 
-	mu       sync.Mutex // guards the fields below
-	err      error      // nil: the Span has not ended
-	cause    error
-	done     chan struct{} // nil: Done was not called
-	watchers []watcher
-	room     [2]watcher // initial memory of watchers
+	mu            sync.Mutex // guards the fields below
+	err           error      // nil: the Span has not ended
+	cause         error
+	done          chan struct{} // nil: Done was not called
+	watchers      []watcher
+	watcherBuffer [2]watcher // initial memory of watchers
 }
 
 var _ context.Context = (*Span)(nil)
@@ -33,7 +33,7 @@ type watcher interface{ endWith(err, cause error) }
 // Begin starts the Span. It ends with its parent, or after the timeout; 0 means no deadline but the parent's.
 func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 	s.parent = parent
-	s.watchers = s.room[:0]
+	s.watchers = s.watcherBuffer[:0]
 	if timeout > 0 {
 		end := time.Now().Add(timeout)
 		if at, ok := parent.Deadline(); !ok || end.Before(at) {

@@ -21,16 +21,16 @@ func init() {
 }
 
 const (
-	idleTime = 10 * time.Second // default idle timeout of a connection
-	maxIdle  = 2 * time.Minute  // maximum idle timeout, because routers forget idle connections
-	dialTime = 5 * time.Second  // timeout of a dial and its handshake
+	defaultIdleTimeout = 10 * time.Second // default idle timeout of a connection
+	maxIdleTimeout     = 2 * time.Minute  // maximum idle timeout, because routers forget idle connections
+	dialTimeout        = 5 * time.Second  // timeout of a dial and its handshake
 
-	maxRetries = 8                // maximum number of repetitions of a query because its connections have ended
-	maxOpen    = 16               // connections of a pool from which on a learned query limit is ignored
-	limitLife  = 10 * time.Minute // how long a learned query limit holds
+	maxRetries    = 8                // maximum number of repetitions of a query because its connections have ended
+	maxOpen       = 16               // connections of a pool from which on a learned query limit is ignored
+	limitLifetime = 10 * time.Minute // how long a learned query limit holds
 
-	sharedLanes = probeLane + 1 // pools for first queries, for repetitions, and for probes
-	ownLanes    = 8             // pools for queries that share no connection
+	sharedPools  = probePool + 1 // pools for first queries, for repetitions, and for probes
+	maxExclusive = 8             // pools for queries that share no connection
 )
 
 // A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). The queries of a pool share one connection and
@@ -41,10 +41,10 @@ const (
 // flight are repeated one at a time, each on a connection of its own.
 type streamTransport struct {
 	Config
-	security *tls.Config // nil: no TLS
-	lanes    [sharedLanes + ownLanes]streamLane
-	own      chan *streamLane // pools for one query at a time that are free
-	probing  probePolicy
+	security       *tls.Config // nil: no TLS
+	pools          [sharedPools + maxExclusive]streamConnPool
+	exclusivePools chan *streamConnPool // pools for one query at a time that are free
+	probing        probePolicy
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -53,8 +53,8 @@ type streamTransport struct {
 
 var _ sender = (*streamTransport)(nil)
 
-// A streamLane is a connection pool of a streamTransport. It has at most one connection that accepts queries.
-type streamLane struct {
+// A streamConnPool is a connection pool of a streamTransport. It has at most one connection that accepts queries.
+type streamConnPool struct {
 	mu      sync.Mutex   // guards the fields below
 	conn    *connection  // accepts queries; nil: none
 	opening *openingConn // the last connection that is being opened; nil: none
@@ -72,7 +72,7 @@ type streamLane struct {
 }
 
 // isFull reports whether a connection has reached the learned limit after the given number of queries.
-func (l *streamLane) isFull(queries int) bool {
+func (l *streamConnPool) isFull(queries int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limit == 0 || queries < l.limit || l.open > maxOpen {
@@ -86,7 +86,7 @@ func (l *streamLane) isFull(queries int) bool {
 
 // recordEnd records the end of a connection after the given number of answers. cut reports whether the server has ended
 // it with queries in flight.
-func (l *streamLane) recordEnd(answers int, cut bool) {
+func (l *streamConnPool) recordEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
@@ -95,7 +95,7 @@ func (l *streamLane) recordEnd(answers int, cut bool) {
 		return
 	}
 	if l.cut > 0 {
-		l.limit, l.limitEnd = max(l.cut, answers), time.Now().Add(limitLife)
+		l.limit, l.limitEnd = max(l.cut, answers), time.Now().Add(limitLifetime)
 	}
 	l.cut = answers
 }
@@ -113,16 +113,16 @@ type openingConn struct {
 func newStream(c Config, security *tls.Config) *streamTransport {
 	s := &streamTransport{Config: c, security: security}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.own = make(chan *streamLane, ownLanes)
-	for i := range ownLanes {
-		s.own <- &s.lanes[sharedLanes+i]
+	s.exclusivePools = make(chan *streamConnPool, maxExclusive)
+	for i := range maxExclusive {
+		s.exclusivePools <- &s.pools[sharedPools+i]
 	}
 	return s
 }
 
 // Ready implements Transport.
 func (s *streamTransport) Ready() bool {
-	l := &s.lanes[0]
+	l := &s.pools[0]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn != nil
@@ -131,8 +131,8 @@ func (s *streamTransport) Ready() bool {
 // Close implements Transport.
 func (s *streamTransport) Close() {
 	s.cancel()
-	for i := range s.lanes {
-		l := &s.lanes[i]
+	for i := range s.pools {
+		l := &s.pools[i]
 		l.mu.Lock()
 		l.closed = true
 		c := l.conn
@@ -147,7 +147,7 @@ func (s *streamTransport) Close() {
 // spawnGoroutine calls f in a goroutine that Close waits for. It reports false, without a call, if the transport is
 // closed.
 func (s *streamTransport) spawnGoroutine(f func()) bool {
-	l := &s.lanes[0]
+	l := &s.pools[0]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -160,30 +160,30 @@ func (s *streamTransport) spawnGoroutine(f func()) bool {
 // Exchange implements Transport. If the server ends the connection with other queries in flight, it repeats q on a
 // connection of its own.
 func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
-	if q.IsAlone() {
-		return s.exchangeAlone(ctx, q, w)
+	if q.NeedsOwnConnection() {
+		return s.exchangeExclusively(ctx, q, w)
 	}
-	a, setup, err := s.exchangeInLane(ctx, q, &s.lanes[s.probing.laneFor(q, n)], w)
-	if broken := (*connectionError)(nil); !errors.As(err, &broken) || !broken.others || ctx.Err() != nil {
+	a, setup, err := s.exchangeInPool(ctx, q, &s.pools[s.probing.poolIndex(q, n)], w)
+	if broken := (*connectionError)(nil); !errors.As(err, &broken) || !broken.hadOthers || ctx.Err() != nil {
 		return a, setup, err
 	}
 	s.Owner.RecordRetry()
-	return s.exchangeAlone(ctx, q, w)
+	return s.exchangeExclusively(ctx, q, w)
 }
 
-// exchangeAlone is Exchange over a connection that no other query uses.
-func (s *streamTransport) exchangeAlone(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// exchangeExclusively is Exchange over a connection that no other query uses.
+func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
-	case l := <-s.own:
-		defer func() { s.own <- l }()
-		return s.exchangeInLane(ctx, q, l, w)
+	case l := <-s.exclusivePools:
+		defer func() { s.exclusivePools <- l }()
+		return s.exchangeInPool(ctx, q, l, w)
 	case <-ctx.Done():
 		return nil, 0, causeOf(ctx)
 	}
 }
 
-// exchangeInLane is Exchange over the connection of a given pool.
-func (s *streamTransport) exchangeInLane(ctx context.Context, q *wire.Query, l *streamLane, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// exchangeInPool is Exchange over the connection of a given pool.
+func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
 		a, over, err := s.sendQuery(ctx, q, l, w)
@@ -193,7 +193,7 @@ func (s *streamTransport) exchangeInLane(ctx context.Context, q *wire.Query, l *
 		// what has ended it, and not the query.
 		var broken *connectionError
 		if errors.As(err, &broken) && ctx.Err() == nil &&
-			(over.reused && retries == 0 || (broken.answers > 0 || broken.probed && !isProbe(q)) && retries < maxRetries) {
+			(over.reused && retries == 0 || (broken.answers > 0 || broken.endedByProbe && !isProbe(q)) && retries < maxRetries) {
 			s.Owner.RecordRetry()
 			retries++
 			continue
@@ -206,7 +206,7 @@ func (s *streamTransport) exchangeInLane(ctx context.Context, q *wire.Query, l *
 // written.
 func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
-		a, over, err := s.sendQuery(ctx, q, &s.lanes[0], w)
+		a, over, err := s.sendQuery(ctx, q, &s.pools[0], w)
 		setup += over.setup
 		var broken *connectionError
 		if errors.As(err, &broken) && !broken.sent && ctx.Err() == nil && retries < maxRetries {
@@ -224,10 +224,10 @@ type sendState struct {
 }
 
 // sendQuery writes q at most once, to the connection of a pool, and returns its answer.
-func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamLane, w *QueryPath) (a *wire.Answer, over sendState, err error) {
+func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (a *wire.Answer, over sendState, err error) {
 	for {
 		start := time.Now()
-		c, reused, err := s.laneConnection(ctx, l)
+		c, reused, err := s.poolConnection(ctx, l)
 		over.connected, over.reused = err == nil, reused
 		if err != nil {
 			return nil, over, err
@@ -235,7 +235,7 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 		if !reused {
 			over.setup += time.Since(start)
 		}
-		w.lastAnswer.Store(&c.carried)
+		w.lastAnswer.Store(&c.lastAnswer)
 		b, err := c.sendAndWait(ctx, q)
 		if errors.Is(err, errRetired) {
 			continue
@@ -255,10 +255,10 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 	}
 }
 
-// laneConnection returns the connection of a pool that accepts queries, and whether it was open before. It dials if
+// poolConnection returns the connection of a pool that accepts queries, and whether it was open before. It dials if
 // there is none. It dials again if an earlier dial takes longer than the stall timeout, or if as many queries wait for
 // it as the learned limit allows.
-func (s *streamTransport) laneConnection(ctx context.Context, l *streamLane) (c *connection, reused bool, err error) {
+func (s *streamTransport) poolConnection(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -287,11 +287,11 @@ func (s *streamTransport) laneConnection(ctx context.Context, l *streamLane) (c 
 
 // openConnection opens a connection of a pool. It continues when all waiting callers have left, because the next query
 // needs the connection as well.
-func (s *streamTransport) openConnection(l *streamLane, o *openingConn) {
+func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
 	defer func() { s.finishOpening(l, o, c, err, time.Since(start)) }()
-	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
+	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
 	c, err = s.dialServer(ctx, "tcp")
 	if err == nil && s.security != nil {
@@ -309,7 +309,7 @@ var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 
 // finishOpening stores the opened connection c, or err, and wakes the queries that wait for it. took is the duration of
 // the dial and its handshake.
-func (s *streamTransport) finishOpening(l *streamLane, o *openingConn, c net.Conn, err error, took time.Duration) {
+func (s *streamTransport) finishOpening(l *streamConnPool, o *openingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()

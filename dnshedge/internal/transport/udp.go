@@ -16,7 +16,7 @@ import (
 
 func init() {
 	registerScheme(Scheme{Name: "udp", RFC: 1035, Port: "53"}, func(c Config) sender {
-		return &udpTransport{Config: c, tcp: newStream(c, nil), to: c.fixedAddress()}
+		return &udpTransport{Config: c, tcp: newStream(c, nil), address: c.fixedAddress()}
 	})
 }
 
@@ -29,23 +29,23 @@ const (
 	// allows.
 	MaxDatagram = 4096
 
-	maxOwn   = 128 // queries with a socket of their own, before further ones share sockets
-	maxWrong = 3   // messages that answer no query, after which a socket is closed
+	maxOwnSockets    = 128 // queries with a socket of their own, before further ones share sockets
+	maxWrongMessages = 3   // messages that answer no query, after which a socket is closed
 
-	// maxWrongOnce replaces maxWrong for a message that must not be repeated, because there is no other way to its
+	// maxWrongUnrepeatable replaces maxWrongMessages for a message that must not be repeated, because there is no other way to its
 	// response.
-	maxWrongOnce = 1024
+	maxWrongUnrepeatable = 1024
 )
 
 var (
 	// errTruncated means that the question must be asked over TCP, because the response is truncated or cannot be parsed.
 	errTruncated = errors.New("dnshedge: answer has to be asked for over TCP")
-	// errUnsure means that the question must be asked over TCP, because the response lacks the query's spelling or cookie.
+	// errUnverified means that the question must be asked over TCP, because the response lacks the query's spelling or cookie.
 	// Many servers never copy these.
-	errUnsure = errors.New("dnshedge: answer without the query's spelling or cookie")
-	// errForgers means that the question must be asked over TCP, because too many messages with wrong IDs or questions
+	errUnverified = errors.New("dnshedge: answer without the query's spelling or cookie")
+	// errSpoofed means that the question must be asked over TCP, because too many messages with wrong IDs or questions
 	// arrived.
-	errForgers = errors.New("dnshedge: too many messages that answer no query")
+	errSpoofed = errors.New("dnshedge: too many messages that answer no query")
 )
 
 // A truncatedError is the error of a truncated response whose repetition over TCP failed with err. It does not unwrap
@@ -54,8 +54,8 @@ type truncatedError struct{ err error }
 
 func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
 
-// IsOnlyTruncated reports whether err means that the server has sent a truncated response and refuses TCP connections.
-func IsOnlyTruncated(err error) bool {
+// IsTruncationError reports whether err means that the server has sent a truncated response and refuses TCP connections.
+func IsTruncationError(err error) bool {
 	var cut *truncatedError
 	return errors.As(err, &cut)
 }
@@ -68,11 +68,11 @@ func IsOnlyTruncated(err error) bool {
 // message, queries to the server are harder to guess for a while, see spoofGuard.
 type udpTransport struct {
 	Config
-	tcp   *streamTransport
-	to    *net.UDPAddr // server's address; nil: only the Dialer knows it
-	own   atomic.Int64 // number of sockets with a single query
-	crowd socketPool
-	guard spoofGuard
+	tcp           *streamTransport
+	address       *net.UDPAddr // server's address; nil: only the Dialer knows it
+	ownSockets    atomic.Int64 // number of sockets with a single query
+	sharedSockets socketPool
+	guard         spoofGuard
 }
 
 var _ sender = (*udpTransport)(nil)
@@ -103,10 +103,10 @@ func (c *Config) fixedAddress() *net.UDPAddr {
 
 // openSocket returns a new socket that is connected to the server.
 func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
-	if u.to == nil {
+	if u.address == nil {
 		return u.dialServer(ctx, "udp")
 	}
-	c, err := net.DialUDP("udp", nil, u.to) // with half of the Dialer's allocations
+	c, err := net.DialUDP("udp", nil, u.address) // with half of the Dialer's allocations
 	if err != nil {
 		return nil, err // and not a *net.UDPConn that is nil
 	}
@@ -126,11 +126,11 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 		} // else not every server speaks TCP
 	}
 	a, err := u.exchangeDatagram(ctx, q, false)
-	if err != errTruncated && err != errForgers && err != errUnsure {
+	if err != errTruncated && err != errSpoofed && err != errUnverified {
 		return a, 0, err
 	}
 	why, over := err, ctx
-	if why == errUnsure {
+	if why == errUnverified {
 		var cancel context.CancelFunc
 		over, cancel = context.WithTimeout(ctx, u.Owner.StallTimeout())
 		defer cancel()
@@ -143,8 +143,8 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 		return a, setup, err
 	}
 	// Not every server speaks TCP. The next query has another port and a guard, or is alone.
-	if a, err = u.exchangeDatagram(ctx, q, why == errUnsure); err == errTruncated || err == errUnsure {
-		err = errForgers
+	if a, err = u.exchangeDatagram(ctx, q, why == errUnverified); err == errTruncated || err == errUnverified {
+		err = errSpoofed
 	}
 	return a, 0, err
 }
@@ -153,7 +153,7 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 // is.
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
-	u.own.Add(1)
+	u.ownSockets.Add(1)
 	a, err = d.exchangeOwn(ctx)
 	// The network says of the only datagram of a socket that it was not delivered.
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
@@ -163,30 +163,30 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 // of the spoofGuard: the query has a socket of its own and no protection. Then any wrong message before the response
 // ends the wait.
 func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
-	d := &udpQuery{udpTransport: u, q: q, alone: alone}
+	d := &udpQuery{udpTransport: u, q: q, isExclusive: alone}
 	if !alone {
 		d.q, d.cookie = u.guard.protectQuery(q)
 	}
-	if u.own.Add(1) > maxOwn {
-		u.own.Add(-1)
+	if u.ownSockets.Add(1) > maxOwnSockets {
+		u.ownSockets.Add(-1)
 		if alone {
 			return nil, errTruncated
 		}
-		return u.crowd.exchangeShared(ctx, d)
+		return u.sharedSockets.exchangeShared(ctx, d)
 	}
 	return d.exchangeOwn(ctx)
 }
 
-// exchangeOwn sends the query over a socket of its own. The caller has counted the socket in udpTransport.own.
+// exchangeOwn sends the query over a socket of its own. The caller has counted the socket in udpTransport.ownSockets.
 func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	conn, err := d.openSocket(ctx)
 	if err != nil {
-		d.own.Add(-1)
+		d.ownSockets.Add(-1)
 		return nil, err
 	}
 	d.conn = conn
-	if err := d.write(conn); err != nil {
+	if err := d.writeQuery(conn); err != nil {
 		d.closeSocket()
 		return nil, err
 	}
@@ -219,11 +219,11 @@ func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 // A udpQuery is a query over UDP that waits for its response.
 type udpQuery struct {
 	*udpTransport
-	q      *wire.Query
-	cookie []byte // cookie in the query; nil: none
-	id     uint16
-	alone  bool      // see exchangeDatagram
-	sent   time.Time // time of the query
+	q           *wire.Query
+	cookie      []byte // cookie in the query; nil: none
+	id          uint16
+	isExclusive bool      // see exchangeDatagram
+	sent        time.Time // time of the query
 
 	written bool // the query was written to a socket of its own
 
@@ -243,34 +243,34 @@ type udpResult struct {
 func (d *udpQuery) closeSocket() {
 	if d.closed.CompareAndSwap(false, true) {
 		_ = d.conn.Close()
-		d.own.Add(-1)
+		d.ownSockets.Add(-1)
 	}
 }
 
 // endWith implements watcher: the end of the context ends a pending read of the socket.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// write writes the query to the socket c.
-func (d *udpQuery) write(c net.Conn) error {
+// writeQuery writes the query to the socket c.
+func (d *udpQuery) writeQuery(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
 	d.sent = time.Now()
 	d.Owner.RecordQuery()
-	_, err := c.Write(d.q.Append(out[:0], d.id, wire.Shape{Size: d.Size, Cookie: d.cookie}))
+	_, err := c.Write(d.q.Append(out[:0], d.id, wire.PackOptions{Size: d.Size, Cookie: d.cookie}))
 	return err
 }
 
-// parseResponse parses a received message. The error is errTruncated or errUnsure if the question must be asked over
+// parseResponse parses a received message. The error is errTruncated or errUnverified if the question must be asked over
 // TCP. Any other error means that the message does not answer the query.
 //
 // A message that must not be repeated never gets these two errors: its response is the answer or a wire.MalformedError.
 func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
-		return nil, errUnsure // the server may change the spelling, or a forger does not know it
+		return nil, errUnverified // the server may change the spelling, or a forger does not know it
 	} else if err != nil {
 		return nil, err
 	}
-	if !d.q.Standard() {
+	if !d.q.IsStandard() {
 		return wire.ParseAnswer(b, d.q)
 	}
 	a, err := wire.ParseDatagram(b, d.q)
@@ -288,21 +288,21 @@ func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 
 // isConclusive reports whether err, a result of parseResponse, means that the response has arrived, usable or not.
 func isConclusive(err error) bool {
-	if err == nil || err == errTruncated || err == errUnsure {
+	if err == nil || err == errTruncated || err == errUnverified {
 		return true
 	}
 	var malformed *wire.MalformedError
 	return errors.As(err, &malformed)
 }
 
-// readResponse reads the socket until the response arrives. It ignores other messages, and returns errForgers after too
+// readResponse reads the socket until the response arrives. It ignores other messages, and returns errSpoofed after too
 // many of them.
 func (d *udpQuery) readResponse() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
-	most := maxWrong
-	if !d.q.Standard() {
-		most = maxWrongOnce
+	most := maxWrongMessages
+	if !d.q.IsStandard() {
+		most = maxWrongUnrepeatable
 	}
 	for wrong := 0; wrong < most; {
 		n, err := ReceiveDatagram(d.conn, buf[:])
@@ -319,13 +319,13 @@ func (d *udpQuery) readResponse() (*wire.Answer, error) {
 			return a, err
 		}
 		// The message is forged or damaged: the true response may follow.
-		d.ignore(err)
-		if d.alone {
+		d.ignoreMessage(err)
+		if d.isExclusive {
 			break
 		}
 		wrong++
 	}
-	return nil, errForgers
+	return nil, errSpoofed
 }
 
 // wsaEMSGSIZE is the error of Windows for a datagram that is longer than the buffer.
@@ -340,8 +340,8 @@ func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
-// ignore records a message that answers no query.
-func (u *udpTransport) ignore(err error) {
+// ignoreMessage records a message that answers no query.
+func (u *udpTransport) ignoreMessage(err error) {
 	u.Owner.RecordIgnored(err)
 	u.guard.recordWrongMessage()
 }

@@ -335,7 +335,7 @@ func (d *AggressiveCache) findProof(w *Validation, byNSEC func(nsecSet) proofRes
 	f := byNSEC(d.nsecs)
 	if f.kind == Unproven && len(d.nsec3s.records) > 0 {
 		n := d.nsec3s
-		n.work, n.onlySpare = w, true
+		n.work, n.usesSpareBlocks = w, true
 		if f = byNSEC3(&n); n.limit != "" {
 			return proofResult{}
 		}

@@ -30,7 +30,7 @@ type nsec3Set struct {
 	iterations         int
 	hasMixedParameters bool // the parameters of the records differ
 	work               *Validation
-	onlySpare          bool   // work is limited to spareNSEC3Blocks
+	usesSpareBlocks    bool   // work is limited to spareNSEC3Blocks
 	limit              string // name of the limit that hashing has reached; "": none
 }
 
@@ -93,7 +93,7 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 		return h, true
 	}
 	blocks := countSHA1Blocks(len(n)+len(s.salt)) + s.iterations*countSHA1Blocks(sha1.Size+len(s.salt))
-	if s.limit = s.work.payNSEC3Blocks(blocks, s.onlySpare); s.limit != "" {
+	if s.limit = s.work.spendNSEC3Blocks(blocks, s.usesSpareBlocks); s.limit != "" {
 		return nsec3Hash{}, false
 	}
 	var buf [maxName + 256]byte

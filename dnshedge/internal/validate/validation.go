@@ -56,9 +56,9 @@ func (w *Validation) wasteLimit() int {
 	return w.Policy.Verifications
 }
 
-// payVerification spends units of verification. If a limit forbids that, it spends none and returns the name of the
+// spendVerification spends units of verification. If a limit forbids that, it spends none and returns the name of the
 // limit. Otherwise it returns "".
-func (w *Validation) payVerification(units int) (limit string) {
+func (w *Validation) spendVerification(units int) (limit string) {
 	wasted := w.wasteLimit()
 	all := maxTotalFactor * wasted
 	if w.maxSpent > 0 {
@@ -112,9 +112,9 @@ func (w *Validation) recordFailure(units int) {
 	w.wasted += units
 }
 
-// payNSEC3Blocks spends n SHA-1 blocks. If a limit forbids that, it spends none and returns the name of the limit.
+// spendNSEC3Blocks spends n SHA-1 blocks. If a limit forbids that, it spends none and returns the name of the limit.
 // Otherwise it returns "". If spare is set, the limit is spareNSEC3Blocks.
-func (w *Validation) payNSEC3Blocks(n int, spare bool) (limit string) {
+func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	most := maxNSEC3Blocks
 	if spare {
 		most = spareNSEC3Blocks

@@ -94,12 +94,12 @@ const (
 
 // A signatureSearch looks for a valid signature of one RRset.
 type signatureSearch struct {
-	work      *Validation
-	rrset     *RRset
-	canonical *canonical
-	furthest  int  // highest stage so far
-	failures  int  // number of invalid signatures
-	stopped   bool // a limit was reached
+	work         *Validation
+	rrset        *RRset
+	canonical    *canonical
+	highestStage int  // highest stage so far
+	failures     int  // number of invalid signatures
+	stopped      bool // a limit was reached
 
 	superfluous bool // the response does not need the RRset
 	reason      Reason
@@ -137,8 +137,8 @@ func (t *signatureSearch) failureReason(zone name) *Reason {
 
 // recordStage stores the reason why a signature has failed at a stage, unless another signature reached a higher one.
 func (t *signatureSearch) recordStage(stage int, ede uint16, text string) {
-	if stage >= t.furthest {
-		t.furthest = stage
+	if stage >= t.highestStage {
+		t.highestStage = stage
 		t.reason.EDE, t.reason.Text, t.reason.From, t.reason.Until = ede, text, time.Time{}, time.Time{}
 	}
 }
@@ -155,9 +155,9 @@ func (t *signatureSearch) shouldTry(g *signature, zone name, now time.Time) bool
 		return true
 	}
 	from, until := g.nearestTime(g.inception, now), g.nearestTime(g.expiration, now)
-	t.recordStage(stageOutsideValidity, untimelyEDE(early, late), fmt.Sprintf("the signature is valid from %s until %s, and the clock says %s",
+	t.recordStage(stageOutsideValidity, validityEDE(early, late), fmt.Sprintf("the signature is valid from %s until %s, and the clock says %s",
 		from.Format(time.RFC3339), until.Format(time.RFC3339), now.UTC().Format(time.RFC3339)))
-	if t.furthest == stageOutsideValidity {
+	if t.highestStage == stageOutsideValidity {
 		t.reason.From, t.reason.Until = from, until
 	}
 	return false
@@ -219,7 +219,7 @@ func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
 
 // spendUnits spends units of verification. If a limit is reached, it stops the search and reports false.
 func (t *signatureSearch) spendUnits(units int) bool {
-	limit := t.work.payVerification(units)
+	limit := t.work.spendVerification(units)
 	if limit != "" {
 		t.recordStage(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
 		t.stopped, t.reason.Limit = true, limit
@@ -227,8 +227,8 @@ func (t *signatureSearch) spendUnits(units int) bool {
 	return limit == ""
 }
 
-// untimelyEDE returns the extended error code for a signature outside of its validity period.
-func untimelyEDE(early, late bool) uint16 {
+// validityEDE returns the extended error code for a signature outside of its validity period.
+func validityEDE(early, late bool) uint16 {
 	switch {
 	case early && late:
 		return dns.ExtendedErrorCodeSignatureExpiredBeforeValid

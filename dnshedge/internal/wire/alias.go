@@ -7,19 +7,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Renamed returns the query with another name, given in wire format.
-func (q *Query) Renamed(name string) *Query {
+// WithName returns the query with another name, given in wire format.
+func (q *Query) WithName(name string) *Query {
 	r := *q
-	r.Name, r.spelled = name, false
+	r.Name, r.hasRandomCase = name, false
 	return &r
 }
 
-// OpenAlias returns the last target of the answer's CNAME records, in wire format, if the answer does not resolve it.
+// UnresolvedAlias returns the last target of the answer's CNAME records, in wire format, if the answer does not resolve it.
 // ok is false if there is no CNAME, or the answer has records or an SOA record for the target (RFC 2308 §2.2).
 //
 // ok is also false for a recursive server (RA), which has followed the CNAMEs itself. Its answer without an SOA record
 // is NODATA of type 3.
-func (a *Answer) OpenAlias() (target string, ok bool) {
+func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 || a.packed[3]&flagRA != 0 {
 		return "", false
 	}
@@ -46,9 +46,9 @@ func (a *Answer) OpenAlias() (target string, ok bool) {
 	return string(b[:n]), ok && err == nil
 }
 
-// Join appends the answer records of target, the answer for the name that a.OpenAlias has returned. It takes the
+// AppendAliasTarget appends the answer records of target, the answer for the name that a.UnresolvedAlias has returned. It takes the
 // response code and the other sections from target, which it does not change.
-func (a *Answer) Join(target *Answer) error {
+func (a *Answer) AppendAliasTarget(target *Answer) error {
 	more, err := unpackMessage(target.packed)
 	if err != nil {
 		return err

@@ -12,10 +12,10 @@ import (
 )
 
 // An Answer is a response that can be served to several callers. It has no ID and no OPT record, and its flags do not
-// depend on the caller. After Limit it may be shared and must not be changed.
+// depend on the caller. After LimitTTLs it may be shared and must not be changed.
 type Answer struct {
 	EDE []EDE // extended errors (RFC 8914)
-	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after Limit.
+	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after LimitTTLs.
 	Cookie []byte
 	// Keepalive is the server's idle timeout of the connection (RFC 7828). It is valid if HasKeepalive is set.
 	Keepalive time.Duration
@@ -29,16 +29,16 @@ type Answer struct {
 	Outcome      Outcome
 	HasKeepalive bool
 	// EDNS reports that the response had an OPT record: the server supports EDNS.
-	EDNS bool
-	name uint8 // length of the question's name in bytes
-	set  rrset
+	EDNS      bool
+	name      uint8 // length of the question's name in bytes
+	addresses addressRange
 	// Extended is the response code if it is above 15, else 0. Such a code concerns the hop to the server (RFC 6891
 	// §6.1.3, RFC 7873 §5.3). Callers get SERVFAIL.
 	Extended uint16
 }
 
-// An rrset locates the address records of an answer that are rotated.
-type rrset struct{ first, n uint8 } // index of the first one in ttls, and their number
+// An addressRange locates the address records of an answer that are rotated.
+type addressRange struct{ first, n uint8 } // index of the first one in ttls, and their number
 
 // An EDE is an extended DNS error (RFC 8914): the info code and the extra text.
 type EDE struct {
@@ -61,12 +61,12 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	if len(b) > MaxMsg {
 		return nil, &MalformedError{fmt.Errorf("%d bytes do not fit a message", len(b))}
 	}
-	if q != nil && !q.Standard() && b[2]&(flagTC>>8) != 0 {
+	if q != nil && !q.IsStandard() && b[2]&(flagTC>>8) != 0 {
 		b = append(make([]byte, 0, HeaderLen), b[:HeaderLen]...) // the header says it all, and the message is not sent again
 		clear(b[4:])
 	}
 	a := new(Answer)
-	code, err := a.takeOPT(b, q != nil && q.options != nil)
+	code, err := a.readOPT(b, q != nil && q.options != nil)
 	if err == nil && len(a.options) > 0 && unpackOptions(a.options) == nil {
 		err = errOption
 	}
@@ -75,7 +75,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	}
 	var m []byte
 	foreign := false
-	if end, ok := checkTidy(b); ok && isRelevant(b) {
+	if end, ok := checkStorable(b); ok && isRelevant(b) {
 		m = append(make([]byte, 0, end), b[:end]...)
 		clear(m[:2]) // the ID
 		if a.EDNS {
@@ -126,8 +126,8 @@ func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 // packMessage returns m in wire format, compressed and with ID 0.
 func packMessage(m *dns.Msg) ([]byte, error) {
 	m.Id, m.Compress = 0, true
-	buf := shown.Get().(*[]byte)
-	defer shown.Put(buf)
+	buf := messageBuffers.Get().(*[]byte)
+	defer messageBuffers.Put(buf)
 	b, err := m.PackBuffer((*buf)[:cap(*buf)])
 	if err != nil {
 		return nil, fmt.Errorf("dnshedge: response does not fit a message: %w", err)
@@ -152,9 +152,9 @@ type MalformedError struct{ err error }
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
 func (e *MalformedError) Unwrap() error { return e.err }
 
-// takeOPT stores the contents of the OPT record. asked is set if the caller has sent EDNS options; then the server's
+// readOPT stores the contents of the OPT record. asked is set if the caller has sent EDNS options; then the server's
 // end-to-end options are kept. It returns the upper bits of the response code, shifted to their place.
-func (a *Answer) takeOPT(b []byte, asked bool) (code uint16, err error) {
+func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 	err = walkRecords(b, func(r messageRecord) {
 		if r.typ != dns.TypeOPT || r.section != additional {
 			return
@@ -187,7 +187,7 @@ func (a *Answer) indexMessage(m []byte) error {
 	if err != nil || end-HeaderLen > MaxName {
 		return errQuestion
 	}
-	a.packed, a.name, a.set = m, uint8(end-HeaderLen), rrset{}
+	a.packed, a.name, a.addresses = m, uint8(end-HeaderLen), addressRange{}
 	for i := HeaderLen; i < end; i++ {
 		m[i] = lowerByte(m[i])
 	}
@@ -201,10 +201,10 @@ func (a *Answer) indexMessage(m []byte) error {
 			return
 		}
 		switch {
-		case a.set.n == 0:
-			a.set = rrset{uint8(i), 1}
-		case int(a.set.first)+int(a.set.n) == i && a.set.n < 255 && hasSameOwner(m, last, r) && len(last.data) == len(r.data):
-			a.set.n++
+		case a.addresses.n == 0:
+			a.addresses = addressRange{uint8(i), 1}
+		case int(a.addresses.first)+int(a.addresses.n) == i && a.addresses.n < 255 && hasSameOwner(m, last, r) && len(last.data) == len(r.data):
+			a.addresses.n++
 		}
 		last = r
 	})
@@ -233,9 +233,9 @@ func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 // Question returns the question in wire format, with the name in lower case. It must not be modified.
 func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.name)+4] }
 
-// NoName reports whether the answer is a name error for the name of the question itself, and not for the target of an
+// DeniesQuestionName reports whether the answer is a name error for the name of the question itself, and not for the target of an
 // alias.
-func (a *Answer) NoName() bool {
+func (a *Answer) DeniesQuestionName() bool {
 	return a.Outcome == NXDomain && binary.BigEndian.Uint16(a.packed[6:]) == 0
 }
 
@@ -243,7 +243,7 @@ func (a *Answer) NoName() bool {
 func (a *Answer) Len() int { return len(a.ttls) }
 
 // Edit parses the records, calls f to change them, and stores the result. Nothing changes if f returns false. The
-// Outcome is not updated. Edit must not be called after Limit.
+// Outcome is not updated. Edit must not be called after LimitTTLs.
 func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	m, err := unpackMessage(a.packed)
 	if err != nil || !f(m) {
@@ -256,9 +256,9 @@ func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	return a.indexMessage(b)
 }
 
-// Below returns the answer to q from a, a name error for a name above q's name. Nothing exists below a name that does
+// DenyNameBelow returns the answer to q from a, a name error for a name above q's name. Nothing exists below a name that does
 // not exist (RFC 8020 §2). a does not change.
-func (a *Answer) Below(q *Query) (*Answer, error) {
+func (a *Answer) DenyNameBelow(q *Query) (*Answer, error) {
 	b := &Answer{packed: a.packed, Outcome: a.Outcome, EDE: a.EDE}
 	err := b.Edit(func(m *dns.Msg) bool {
 		m.Question[0] = dns.Question{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}
@@ -267,16 +267,16 @@ func (a *Answer) Below(q *Query) (*Answer, error) {
 	return b, err
 }
 
-// A View describes how an answer is adapted for a caller. The zero View changes nothing.
-type View struct {
-	Age   time.Duration // subtracted from the TTLs; a TTL above 0 stays at least 1 s
-	Stale time.Duration // if not 0, every TTL becomes this value, and Age has no effect
-	Turn  uint32        // number of positions by which the addresses are rotated
-	EDE   []EDE         // extended errors in addition to the answer's
+// A ResponseOptions describes how an answer is adapted for a caller. The zero value changes nothing.
+type ResponseOptions struct {
+	Age      time.Duration // subtracted from the TTLs; a TTL above 0 stays at least 1 s
+	Stale    time.Duration // if not 0, every TTL becomes this value, and Age has no effect
+	Rotation uint32        // number of positions by which the addresses are rotated
+	EDE      []EDE         // extended errors in addition to the answer's
 }
 
-// ttlShown returns the TTL for the caller in place of t.
-func (v *View) ttlShown(t uint32) uint32 {
+// adjustTTL returns the TTL for the caller in place of t.
+func (v *ResponseOptions) adjustTTL(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:
 		return uint32(v.Stale / time.Second)
@@ -291,8 +291,8 @@ func (v *View) ttlShown(t uint32) uint32 {
 	return t - up
 }
 
-// appendShown appends the message adapted to q and v, without an OPT record.
-func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
+// appendAdjusted appends the message adapted to q and v, without an OPT record.
+func (a *Answer) appendAdjusted(b []byte, q *Query, v *ResponseOptions) []byte {
 	start := len(b)
 	b = append(b, a.packed...)
 	m := b[start:]
@@ -309,11 +309,11 @@ func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 	binary.BigEndian.PutUint16(m[n+2:], q.Class)
 	if v.Age > 0 || v.Stale > 0 {
 		for _, off := range a.ttls {
-			binary.BigEndian.PutUint32(m[off:], v.ttlShown(binary.BigEndian.Uint32(m[off:])))
+			binary.BigEndian.PutUint32(m[off:], v.adjustTTL(binary.BigEndian.Uint32(m[off:])))
 		}
 	}
-	if a.set.n > 1 && v.Turn > 0 {
-		a.rotateAddresses(m, int(v.Turn%uint32(a.set.n)))
+	if a.addresses.n > 1 && v.Rotation > 0 {
+		a.rotateAddresses(m, int(v.Rotation%uint32(a.addresses.n)))
 	}
 	return b
 }
@@ -321,7 +321,7 @@ func (a *Answer) appendShown(b []byte, q *Query, v *View) []byte {
 // rotateAddresses rotates the address records of m, a copy of the packed message, by turn positions. It moves only the
 // addresses: owner, type, TTL and length of the records are equal.
 func (a *Answer) rotateAddresses(m []byte, turn int) {
-	ttls := a.ttls[a.set.first:][:a.set.n]
+	ttls := a.ttls[a.addresses.first:][:a.addresses.n]
 	for i, to := range ttls {
 		from := int(ttls[(i+turn)%len(ttls)]) + 6
 		copy(m[int(to)+6:], a.packed[from:from+int(binary.BigEndian.Uint16(a.packed[from-2:]))])
@@ -330,12 +330,12 @@ func (a *Answer) rotateAddresses(m []byte, turn int) {
 
 // Append appends the response to q in wire format. If it exceeds limit bytes, first the texts of the extended errors
 // are dropped. Then the message is truncated to its question, with TC set. A limit of 0 means MaxMsg.
-func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
+func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte {
 	if limit <= 0 {
 		limit = MaxMsg
 	}
 	start := len(b)
-	b = a.appendShown(b, q, &v)
+	b = a.appendAdjusted(b, q, &v)
 	size := len(b) - start
 	switch {
 	case size <= limit && !q.opt, size <= limit && size+optLen > limit && limit == MaxMsg:
@@ -351,9 +351,9 @@ func (a *Answer) Append(b []byte, q *Query, v View, limit int) []byte {
 	return q.appendOPT(b, start, limit, a.options, a.EDE, v.EDE)
 }
 
-// Forwarded sets the flags of a packed response to those of a forwarder. RA is set, because a forwarder recurses for
+// SetForwarderFlags sets the flags of a packed response to those of a forwarder. RA is set, because a forwarder recurses for
 // its clients. AA is cleared, because it is authoritative for no zone.
-func Forwarded(b []byte) {
+func SetForwarderFlags(b []byte) {
 	b[2] &^= flagAA >> 8
 	b[3] |= flagRA
 }
@@ -399,14 +399,14 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]
 	return b
 }
 
-// shown holds buffers for messages that are in use only briefly.
-var shown = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+// messageBuffers holds buffers for messages that are in use only briefly.
+var messageBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
 // Message returns the response to m as a dns.Msg. q was made from m. The result shares no memory with the answer.
-func (a *Answer) Message(m *dns.Msg, q *Query, v View) *dns.Msg {
-	buf := shown.Get().(*[]byte)
-	defer shown.Put(buf)
-	b := a.appendShown((*buf)[:0], q, &v)
+func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
+	buf := messageBuffers.Get().(*[]byte)
+	defer messageBuffers.Put(buf)
+	b := a.appendAdjusted((*buf)[:0], q, &v)
 	*buf = b
 	// One allocation for what every response has.
 	out := &struct {

@@ -42,13 +42,13 @@ func isDataChanged(b []byte, r messageRecord) bool {
 	case dns.TypeTXT:
 		return false
 	case dns.TypeNSEC, dns.TypeNSEC3: // zero bytes that end a block of a bitmap are left out
-		return fields[r.typ].endsEarly(r.data) || hasSuperfluous(r.data, findTypeBitmap(r.typ, r.data))
+		return requiredFields[r.typ].lacksFields(r.data) || hasTrailingZeros(r.data, findTypeBitmap(r.typ, r.data))
 	case dns.TypeDS, dns.TypeDNSKEY, dns.TypeNSEC3PARAM:
-		return fields[r.typ].endsEarly(r.data)
+		return requiredFields[r.typ].lacksFields(r.data)
 	case dns.TypeSVCB, dns.TypeHTTPS:
-		return hasOddParameters(r.data)
+		return isSVCBChanged(r.data)
 	case dns.TypeHIP:
-		if fields[r.typ].endsEarly(r.data) || hasCompressedName(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
+		if requiredFields[r.typ].lacksFields(r.data) || hasCompressedName(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
 			return true
 		}
 	}
@@ -67,20 +67,20 @@ func isDataChanged(b []byte, r messageRecord) bool {
 		return true
 	}
 	if !isSelfContained(r) { // it may be longer: names are written out
-		return fields[r.typ].endsEarly(r.data)
+		return requiredFields[r.typ].lacksFields(r.data)
 	}
 	return !bytes.Equal(buf[owner:end], r.data)
 }
 
-// fields holds the leading parts of record data that package dns fills with zero bytes if they are missing. It has the
+// requiredFields holds the leading parts of record data that package dns fills with zero bytes if they are missing. It has the
 // types whose data is not always compared.
-var fields = map[uint16]layout{
+var requiredFields = map[uint16]layout{
 	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
 	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
 }
 
-// endsEarly reports whether data ends before the fixed bytes and the strings are complete.
-func (l layout) endsEarly(data []byte) bool {
+// lacksFields reports whether data ends before the fixed bytes and the strings are complete.
+func (l layout) lacksFields(data []byte) bool {
 	off := l.before
 	for range l.strings {
 		if off >= len(data) {
@@ -116,9 +116,9 @@ func findTypeBitmap(typ uint16, data []byte) int {
 	return 6
 }
 
-// hasOddParameters reports whether package dns would change the data of an SVCB or HTTPS record (RFC 9460 §7.1.1, §8).
+// isSVCBChanged reports whether package dns would change the data of an SVCB or HTTPS record (RFC 9460 §7.1.1, §8).
 // It drops empty protocol identifiers (ALPN) and sorts mandatory keys.
-func hasOddParameters(data []byte) bool {
+func isSVCBChanged(data []byte) bool {
 	off, err := skipName(data, 2)
 	for err == nil && off+4 <= len(data) {
 		key, n := binary.BigEndian.Uint16(data[off:]), int(binary.BigEndian.Uint16(data[off+2:]))
@@ -156,9 +156,9 @@ func hasCompressedName(data []byte, off int) bool {
 	return false
 }
 
-// hasSuperfluous reports whether a block of the type bitmap at off ends with a zero byte, which is not allowed (RFC
+// hasTrailingZeros reports whether a block of the type bitmap at off ends with a zero byte, which is not allowed (RFC
 // 4034 §4.1.2).
-func hasSuperfluous(data []byte, off int) bool {
+func hasTrailingZeros(data []byte, off int) bool {
 	for off+2 <= len(data) {
 		off += 2 + int(data[off+1])
 		if off <= len(data) && data[off-1] == 0 {

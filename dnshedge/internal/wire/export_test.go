@@ -27,7 +27,7 @@ func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {
 	if err := ask.Unpack(query); err != nil {
 		return nil, nil, err
 	}
-	v := View{Age: time.Second}
+	v := ResponseOptions{Age: time.Second}
 	return a.Message(ask, q, v), a.Append(nil, q, v, 0), nil
 }
 

@@ -7,18 +7,18 @@ import (
 	"sync"
 )
 
-// A nameNumbers assigns IDs to the names of a message. Two names have the same ID if they are equal, ignoring case.
+// A nameIDs assigns IDs to the names of a message. Two names have the same ID if they are equal, ignoring case.
 // Each label is read once, however many names refer to it, so that the work is linear in the length of the message.
-type nameNumbers struct {
+type nameIDs struct {
 	known []uint64 // bit set of the offsets with an ID
 	ids   []uint64 // ID of the name that begins at an offset
 }
 
-var nameSets = sync.Pool{New: func() any { return new(nameNumbers) }}
+var nameIDsPool = sync.Pool{New: func() any { return new(nameIDs) }}
 
-// numberNames returns an empty nameNumbers for a message. freeNumbers must be called after use.
-func numberNames(m []byte) *nameNumbers {
-	s := nameSets.Get().(*nameNumbers)
+// newNameIDs returns an empty nameIDs for a message. releaseIDs must be called after use.
+func newNameIDs(m []byte) *nameIDs {
+	s := nameIDsPool.Get().(*nameIDs)
 	n := min(len(m), 1<<14) // names refer to no offset behind that
 	s.known = slices.Grow(s.known[:0], n/64+1)[:n/64+1]
 	s.ids = slices.Grow(s.ids[:0], n)[:n]
@@ -26,11 +26,11 @@ func numberNames(m []byte) *nameNumbers {
 	return s
 }
 
-// freeNumbers returns the memory to a pool.
-func (s *nameNumbers) freeNumbers() { nameSets.Put(s) }
+// releaseIDs returns the memory to a pool.
+func (s *nameIDs) releaseIDs() { nameIDsPool.Put(s) }
 
-// numberAt returns the ID of the name at off, which must be valid.
-func (s *nameNumbers) numberAt(m []byte, off int) uint64 {
+// idAt returns the ID of the name at off, which must be valid.
+func (s *nameIDs) idAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels that have no number yet
 	n, id := 0, rootID
 	for m[off] != 0 {
@@ -76,11 +76,11 @@ func childID(parent uint64, label []byte) uint64 {
 	return maphash.Bytes(nameSeed, b[:8+len(label)])
 }
 
-// numbersAbove returns the IDs of the name at off and of all its ancestors, with the root.
-func (s *nameNumbers) numbersAbove(m []byte, off int) []uint64 {
+// ancestorIDs returns the IDs of the name at off and of all its ancestors, with the root.
+func (s *nameIDs) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
-		ids = append(ids, s.numberAt(m, off))
+		ids = append(ids, s.idAt(m, off))
 		l, next := labelAt(m, off)
 		if len(l) == 0 {
 			return ids
@@ -89,27 +89,27 @@ func (s *nameNumbers) numbersAbove(m []byte, off int) []uint64 {
 	}
 }
 
-// A lineage is a name as a list of its labels, without the root label. Each element also has the ID of the name that
+// A nameLabels is a name as a list of its labels, without the root label. Each element also has the ID of the name that
 // begins with this label.
-type lineage []labelID
+type nameLabels []labelID
 
 type labelID struct {
 	id    uint64
 	label []byte
 }
 
-// lineageAt returns the lineage of the name at off.
-func (s *nameNumbers) lineageAt(m []byte, off int) lineage {
-	var l lineage
+// labelsAt returns the labels of the name at off.
+func (s *nameIDs) labelsAt(m []byte, off int) nameLabels {
+	var l nameLabels
 	for data, next := labelAt(m, off); len(data) > 0; data, next = labelAt(m, off) {
-		l = append(l, labelID{s.numberAt(m, off), data})
+		l = append(l, labelID{s.idAt(m, off), data})
 		off = next
 	}
 	return l
 }
 
 // nameID returns the ID of the whole name.
-func (l lineage) nameID() uint64 {
+func (l nameLabels) nameID() uint64 {
 	if len(l) == 0 {
 		return rootID
 	}
@@ -118,8 +118,8 @@ func (l lineage) nameID() uint64 {
 
 // replaceSuffix returns the first n labels followed by the name to, as a DNAME record does (RFC 6672 §2.2). It reports
 // false if the result is too long for a name.
-func (l lineage) replaceSuffix(n int, to lineage) (lineage, bool) {
-	out := append(make(lineage, n, n+len(to)), to...)
+func (l nameLabels) replaceSuffix(n int, to nameLabels) (nameLabels, bool) {
+	out := append(make(nameLabels, n, n+len(to)), to...)
 	id, size := to.nameID(), 1
 	for i := n - 1; i >= 0; i-- {
 		id = childID(id, l[i].label)

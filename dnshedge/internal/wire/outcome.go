@@ -66,9 +66,9 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 	return Failure
 }
 
-// Bogus reports whether the answer is SERVFAIL with an extended error about DNSSEC. For a single name that is a valid
+// IsBogus reports whether the answer is SERVFAIL with an extended error about DNSSEC. For a single name that is a valid
 // decision. A server that responds so for all names, the root included, has a wrong clock or an old trust anchor.
-func (a *Answer) Bogus() bool {
+func (a *Answer) IsBogus() bool {
 	if a.Rcode() != dns.RcodeServerFailure {
 		return false
 	}

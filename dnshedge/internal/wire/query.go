@@ -33,24 +33,24 @@ type Query struct {
 	opt bool // the caller sent an OPT record
 	do  bool
 
-	options []byte // EDNS options of the caller that are sent to servers, in wire format
-	plain   bool   // sent without an OPT record
-	direct  bool   // sent to authoritative servers
-	spelled bool   // letters have random case, which the response must copy
-	alone   bool   // shares no connection with other queries
+	options       []byte // EDNS options of the caller that are sent to servers, in wire format
+	withoutEDNS   bool   // sent without an OPT record
+	direct        bool   // sent to authoritative servers
+	hasRandomCase bool   // letters have random case, which the response must copy
+	ownConnection bool   // shares no connection with other queries
 
 	raw []byte // the message, if the opcode is not QUERY; never modified
 }
 
-// Alone returns a copy of the query that must be sent over a connection of its own.
-func (q *Query) Alone() *Query {
+// WithOwnConnection returns a copy of the query that must be sent over a connection of its own.
+func (q *Query) WithOwnConnection() *Query {
 	r := *q
-	r.alone = true
+	r.ownConnection = true
 	return &r
 }
 
-// IsAlone reports whether the query must be sent over a connection of its own.
-func (q *Query) IsAlone() bool { return q.alone }
+// NeedsOwnConnection reports whether the query must be sent over a connection of its own.
+func (q *Query) NeedsOwnConnection() bool { return q.ownConnection }
 
 // RootServers is the question for the NS records of the root, which every resolver can answer from its cache or hints.
 // Probes use it.
@@ -183,9 +183,9 @@ func packName(b []byte, name string) int {
 	return start + 1
 }
 
-// Forwarded returns the query as a forwarder sends it. Of the EDNS options it keeps the client subnet (RFC 7871); all
+// WithForwardedOptions returns the query as a forwarder sends it. Of the EDNS options it keeps the client subnet (RFC 7871); all
 // others are meant for the next server only (RFC 6891 §6.2.6). A malformed or second client subnet is an error.
-func (q *Query) Forwarded() (*Query, error) {
+func (q *Query) WithForwardedOptions() (*Query, error) {
 	if q.options == nil {
 		return q, nil
 	}
@@ -276,7 +276,7 @@ func (q *Query) Parse(b []byte) error {
 	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
 		return err
 	}
-	f, err := q.Forwarded()
+	f, err := q.WithForwardedOptions()
 	if err == nil {
 		*q = *f
 	}
@@ -336,7 +336,7 @@ func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 		err = ErrVersion
 	case signed:
 		err = ErrSigned
-	case records && q.Standard() && Askable(q.Type):
+	case records && q.IsStandard() && Askable(q.Type):
 		err = errRecords
 	}
 	return err
@@ -352,9 +352,9 @@ func (r *messageRecord) isSignature() bool {
 // not (RFC 6895 §3.1), for example zone transfers and TSIG.
 func Askable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
 
-// Standard reports whether the query is a standard query: its opcode is QUERY (RFC 1035 §4.1.1). Messages with another
+// IsStandard reports whether the query is a standard query: its opcode is QUERY (RFC 1035 §4.1.1). Messages with another
 // opcode, for example UPDATE and NOTIFY, are sent unchanged and only once, because they may not be safe to repeat.
-func (q *Query) Standard() bool { return q.raw == nil }
+func (q *Query) IsStandard() bool { return q.raw == nil }
 
 // Text returns the name in presentation format.
 func (q *Query) Text() string {
@@ -398,9 +398,9 @@ const (
 
 // The bits of the last byte of a key.
 const (
-	KeyDO      = 1 << iota // the caller set DO
-	KeyCD                  // the caller set CD
-	KeyAnyType             // the entry is a name error, which holds for all types; see AnyType
+	KeyDO        = 1 << iota // the caller set DO
+	KeyCD                    // the caller set CD
+	KeyNameError             // the entry is a name error, which holds for all types; see ToNameErrorKey
 )
 
 // Key returns the cache key of the query. Keys are equal if the name, ignoring case, type, class, DO and CD are equal.
@@ -421,9 +421,9 @@ func (q *Query) AppendKey(b []byte) []byte {
 	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
 }
 
-// AppendTask appends a key that is equal for two queries if one exchange can serve both. It consists of Key, RD and the
+// AppendExchangeKey appends a key that is equal for two queries if one exchange can serve both. It consists of Key, RD and the
 // EDNS options.
-func (q *Query) AppendTask(b []byte) []byte {
+func (q *Query) AppendExchangeKey(b []byte) []byte {
 	b = q.AppendKey(b)
 	var rd byte
 	if q.rd {
@@ -432,21 +432,21 @@ func (q *Query) AppendTask(b []byte) []byte {
 	return append(append(b, rd), q.options...)
 }
 
-// AnyType changes a key in place into that of a name error, which holds for all types but DS. The key of type DS stays
+// ToNameErrorKey changes a key in place into that of a name error, which holds for all types but DS. The key of type DS stays
 // separate, because DS records belong to the parent zone (RFC 4035 §3.1.4.1), whose servers may not know the name.
-func AnyType(key []byte) {
+func ToNameErrorKey(key []byte) {
 	n := len(key)
 	if binary.BigEndian.Uint16(key[n-KeyLen:]) != dns.TypeDS {
-		NotDS(key)
+		ToNonDSKey(key)
 	}
-	key[n-1] |= KeyAnyType
+	key[n-1] |= KeyNameError
 }
 
-// NotDS changes a key from AnyType in place into that of all types but DS.
-func NotDS(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
+// ToNonDSKey changes a key from ToNameErrorKey in place into that of all types but DS.
+func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
-// A Shape holds the parts of a query message that depend on the transport and not on the question.
-type Shape struct {
+// A PackOptions holds the parts of a query message that depend on the transport and not on the question.
+type PackOptions struct {
 	Size      int    // maximum size of a UDP response, in bytes
 	Keepalive bool   // send a keepalive option (RFC 7828)
 	Pad       bool   // pad to a multiple of 128 bytes (RFC 7830, RFC 8467)
@@ -456,20 +456,20 @@ type Shape struct {
 // WantsDNSSEC reports whether DO is set.
 func (q *Query) WantsDNSSEC() bool { return q.do }
 
-// Plain returns the query for a server that does not support EDNS: without an OPT record, AD and CD. For older servers
+// WithoutEDNS returns the query for a server that does not support EDNS: without an OPT record, AD and CD. For older servers
 // the bits of AD and CD must be zero (RFC 1035 §4.1.1).
-func (q *Query) Plain() *Query {
+func (q *Query) WithoutEDNS() *Query {
 	p := *q
-	p.plain = true
+	p.withoutEDNS = true
 	return &p
 }
 
-// IsPlain reports whether the query is sent without EDNS.
-func (q *Query) IsPlain() bool { return q.plain }
+// OmitsEDNS reports whether the query is sent without EDNS.
+func (q *Query) OmitsEDNS() bool { return q.withoutEDNS }
 
-// Spelled returns the query with a random case of each letter of the name (draft-vixie-dnsext-dns0x20). Check then
+// WithRandomCase returns the query with a random case of each letter of the name (draft-vixie-dnsext-dns0x20). Check then
 // demands the same case in the response.
-func (q *Query) Spelled() *Query {
+func (q *Query) WithRandomCase() *Query {
 	p := *q
 	name := []byte(q.Name)
 	var bits [MaxName/8 + 1]byte
@@ -479,12 +479,12 @@ func (q *Query) Spelled() *Query {
 			name[i] = c &^ (bits[i/8] >> (i % 8) & 1 << 5)
 		}
 	}
-	p.Name, p.spelled = string(name), true
+	p.Name, p.hasRandomCase = string(name), true
 	return &p
 }
 
 // Append appends the message to send, with the given ID.
-func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
+func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 	start := len(b)
 	if q.raw != nil {
 		b = append(b, q.raw...)
@@ -496,8 +496,8 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 		on  bool
 		bit uint16
 	}{
-		{q.rd, flagRD}, {q.cd && !q.plain, flagCD},
-		{!q.direct && !q.plain, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
+		{q.rd, flagRD}, {q.cd && !q.withoutEDNS, flagCD},
+		{!q.direct && !q.withoutEDNS, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
 	} {
 		if f.on {
 			bits |= f.bit
@@ -509,7 +509,7 @@ func (q *Query) Append(b []byte, id uint16, s Shape) []byte {
 	b = append(b, q.Name...)
 	b = binary.BigEndian.AppendUint16(b, q.Type)
 	b = binary.BigEndian.AppendUint16(b, q.Class)
-	if q.plain {
+	if q.withoutEDNS {
 		return b
 	}
 	b[start+11] = 1 // additional records
@@ -564,7 +564,7 @@ func (q *Query) Check(b []byte, id uint16) error {
 	case 0:
 		// A server that could not read the question cannot repeat it, and one that answers an update need not (RFC 2136 §3.8). Of a
 		// response that was cut nothing is used.
-		if cut || q.raw != nil || isUnread(int(bits&15)) {
+		if cut || q.raw != nil || mayOmitQuestion(int(bits&15)) {
 			return nil
 		}
 		return errQuestion
@@ -579,14 +579,14 @@ func (q *Query) Check(b []byte, id uint16) error {
 		binary.BigEndian.Uint16(b[end:]) != q.Type || binary.BigEndian.Uint16(b[end+2:]) != q.Class {
 		return errQuestion
 	}
-	if q.spelled && string(b[HeaderLen:end]) != q.Name {
+	if q.hasRandomCase && string(b[HeaderLen:end]) != q.Name {
 		return ErrSpelling
 	}
 	return nil
 }
 
-// isUnread reports whether a response with this code may lack the question, because the server may not have read it.
-func isUnread(rcode int) bool {
+// mayOmitQuestion reports whether a response with this code may lack the question, because the server may not have read it.
+func mayOmitQuestion(rcode int) bool {
 	switch rcode {
 	case dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused, dns.RcodeNotAuth:
 		return true

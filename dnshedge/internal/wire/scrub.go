@@ -17,18 +17,18 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
 	}
-	s := numberNames(b)
-	defer s.freeNumbers()
+	s := newNameIDs(b)
+	defer s.releaseIDs()
 	owners := make([]uint64, 0, len(m.Answer))
 	clean := true
-	ask := s.numberAt(b, HeaderLen)
+	ask := s.idAt(b, HeaderLen)
 	// The order of records means nothing.
 	aliases, subtrees := make(map[uint64][]int), make(map[uint64][]int) // by owner: where their targets are
 	_ = walkRecords(b, func(r messageRecord) {
 		if r.section != answer || len(owners) == len(m.Answer) {
 			return
 		}
-		owner := s.numberAt(b, r.name)
+		owner := s.idAt(b, r.name)
 		clean = clean && owner == ask
 		switch m.Answer[len(owners)].(type) {
 		case *dns.CNAME:
@@ -56,10 +56,10 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 // followAliases follows the aliases of the question's name. aliases and subtrees hold the offsets of the CNAME and
 // DNAME targets by owner. known holds the question's name and all targets, above the owners of the DNAME records that
 // apply. It examines at most maxTargets targets.
-func (s *nameNumbers) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
+func (s *nameIDs) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
-	var queue []lineage
-	add := func(l lineage) {
+	var queue []nameLabels
+	add := func(l nameLabels) {
 		if !known[l.nameID()] && len(known) <= maxAliases {
 			known[l.nameID()] = true
 			queue = append(queue, l)
@@ -67,14 +67,14 @@ func (s *nameNumbers) followAliases(b []byte, aliases, subtrees map[uint64][]int
 	}
 	left := maxTargets
 	// targets yields those of an owner, as many as may be followed.
-	targets := func(offs []int, f func(lineage)) {
+	targets := func(offs []int, f func(nameLabels)) {
 		offs = offs[:min(len(offs), maxAliases, left)]
 		left -= len(offs)
 		for _, off := range offs {
-			f(s.lineageAt(b, off))
+			f(s.labelsAt(b, off))
 		}
 	}
-	add(s.lineageAt(b, HeaderLen))
+	add(s.labelsAt(b, HeaderLen))
 	for i := 0; i < len(queue); i++ {
 		l := queue[i]
 		targets(aliases[l.nameID()], add)
@@ -84,7 +84,7 @@ func (s *nameNumbers) followAliases(b []byte, aliases, subtrees map[uint64][]int
 				continue
 			}
 			above[owner] = true
-			targets(subtrees[owner], func(to lineage) {
+			targets(subtrees[owner], func(to nameLabels) {
 				if name, ok := l.replaceSuffix(n, to); ok {
 					add(name)
 				}
@@ -102,7 +102,7 @@ func isDNAME(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypeDNAME
 }
 
-// isRelevant reports whether the owner of each answer record of a tidy message is the question's name or the target of
+// isRelevant reports whether the owner of each answer record of a storable message is the question's name or the target of
 // an earlier CNAME record.
 func isRelevant(m []byte) bool {
 	plain := true
@@ -112,18 +112,18 @@ func isRelevant(m []byte) bool {
 	if plain {
 		return true
 	}
-	s := numberNames(m)
-	defer s.freeNumbers()
+	s := newNameIDs(m)
+	defer s.releaseIDs()
 	known := make([]uint64, 1, 1+maxAliases)
-	known[0] = s.numberAt(m, HeaderLen)
+	known[0] = s.idAt(m, HeaderLen)
 	ok := true
 	_ = walkRecords(m, func(r messageRecord) {
 		switch {
 		case !ok || r.section != answer:
-		case !slices.Contains(known, s.numberAt(m, r.name)):
+		case !slices.Contains(known, s.idAt(m, r.name)):
 			ok = false
 		case r.typ == dns.TypeCNAME:
-			if to := s.numberAt(m, r.ttl+6); !slices.Contains(known, to) {
+			if to := s.idAt(m, r.ttl+6); !slices.Contains(known, to) {
 				ok = len(known) <= maxAliases
 				known = append(known, to)
 			}

@@ -15,9 +15,9 @@ type TTLLimits struct {
 	MaxNegative time.Duration // maximum for negative answers
 }
 
-// Limit adapts the answer's TTLs to the limits and the RFCs. It returns how long the answer may be cached; 0 means not
+// LimitTTLs adapts the answer's TTLs to the limits and the RFCs. It returns how long the answer may be cached; 0 means not
 // at all. If l is nil, the TTLs do not change, and the result is 0.
-func (a *Answer) Limit(l *TTLLimits) time.Duration {
+func (a *Answer) LimitTTLs(l *TTLLimits) time.Duration {
 	a.Cookie = nil
 	if l == nil || a.isTruncated() {
 		return 0
@@ -57,8 +57,8 @@ func (a *Answer) equalizeTTLs() {
 		return
 	}
 	m := a.packed
-	s := numberNames(m)
-	defer s.freeNumbers()
+	s := newNameIDs(m)
+	defer s.releaseIDs()
 	type set struct {
 		name       uint64
 		typ, class uint16
@@ -68,7 +68,7 @@ func (a *Answer) equalizeTTLs() {
 		if typ == dns.TypeRRSIG && len(r.data) >= 2 {
 			typ = binary.BigEndian.Uint16(r.data) // the type that it covers
 		}
-		return set{s.numberAt(m, r.name), typ, r.class}
+		return set{s.idAt(m, r.name), typ, r.class}
 	}
 	lowest := make(map[set]uint32, 8)
 	_ = walkRecords(m, func(r messageRecord) {
@@ -84,8 +84,8 @@ func (a *Answer) equalizeTTLs() {
 // name, or the last target of its aliases. ok is false if there is none.
 func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
-	s := numberNames(m)
-	defer s.freeNumbers()
+	s := newNameIDs(m)
+	defer s.releaseIDs()
 	var aliases map[uint64]int // by their names: where the first target is
 	_ = walkRecords(m, func(r messageRecord) {
 		if r.section != answer || r.typ != dns.TypeCNAME || r.class != dns.ClassINET || len(r.data) == 0 { // in updates there may be no data
@@ -94,21 +94,21 @@ func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 		if aliases == nil {
 			aliases = make(map[uint64]int)
 		}
-		if owner := s.numberAt(m, r.name); aliases[owner] == 0 {
+		if owner := s.idAt(m, r.name); aliases[owner] == 0 {
 			aliases[owner] = r.ttl + 6
 		}
 	})
 	end := HeaderLen
 	for range maxAliases + 1 {
-		to, alias := aliases[s.numberAt(m, end)]
+		to, alias := aliases[s.idAt(m, end)]
 		if !alias {
 			break
 		}
 		end = to
 	}
-	zones := s.numbersAbove(m, end)
+	zones := s.ancestorIDs(m, end)
 	_ = walkRecords(m, func(r messageRecord) {
-		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.numberAt(m, r.name)) {
+		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.idAt(m, r.name)) {
 			soa, ok = r, true
 		}
 	})

@@ -271,12 +271,12 @@ var readings = map[string]func(b []byte, m *dns.Msg, q *wire.Query){
 			return
 		}
 		a.SubtractTTL(time.Second)
-		a.Limit(&wire.TTLLimits{Max: time.Hour, MaxNegative: time.Hour})
-		a.Append(nil, q, wire.View{Age: time.Second}, 0)
+		a.LimitTTLs(&wire.TTLLimits{Max: time.Hour, MaxNegative: time.Hour})
+		a.Append(nil, q, wire.ResponseOptions{Age: time.Second}, 0)
 	},
 	"message": func(b []byte, m *dns.Msg, q *wire.Query) {
 		if a, err := wire.ParseAnswer(b, q); err == nil {
-			a.Message(m, q, wire.View{})
+			a.Message(m, q, wire.ResponseOptions{})
 		}
 	},
 	"msg": func(b []byte, m *dns.Msg, q *wire.Query) { _, _ = wire.ParseMsg(b) },

@@ -106,7 +106,7 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 	buf := bufferPool.Get().(*[transport.MaxDatagram]byte)
 	defer bufferPool.Put(buf)
 	id := wire.RandomID()
-	out := q.wire.Append(buf[:0], id, wire.Shape{Size: wire.DefaultUDPSize})
+	out := q.wire.Append(buf[:0], id, wire.PackOptions{Size: wire.DefaultUDPSize})
 	q.wrote = time.Now()
 	if _, err := conn.Write(out); err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func (q *query) exchangeTCP() (*dns.Msg, error) {
 		return nil, err
 	}
 	id := wire.RandomID()
-	b := q.wire.Append(make([]byte, 2, 512), id, wire.Shape{Size: wire.DefaultUDPSize})
+	b := q.wire.Append(make([]byte, 2, 512), id, wire.PackOptions{Size: wire.DefaultUDPSize})
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	q.wrote = time.Now()
 	if _, err := conn.Write(b); err != nil {

@@ -408,7 +408,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 	q.hedgeable = !a.hedgeBudget.off && q.hedgeDelay < q.rto
 	if q.withoutEDNS {
 		if a.plainWire == nil {
-			a.plainWire = a.wire.Plain()
+			a.plainWire = a.wire.WithoutEDNS()
 		}
 		q.wire = a.plainWire
 	}

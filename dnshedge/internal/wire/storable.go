@@ -7,17 +7,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkTidy reports whether a response is tidy, so that it can be stored unchanged. end is its length without a final
-// OPT record. Nearly all responses are tidy; package dns parses and packs the others again.
+// checkStorable reports whether a response is storable, so that it can be stored unchanged. end is its length without a final
+// OPT record. Nearly all responses are storable; package dns parses and packs the others again.
 //
-// A tidy response has one question. Compression pointers refer only to earlier labels of names, so that changes of TTLs
+// A storable response has one question. Compression pointers refer only to earlier labels of names, so that changes of TTLs
 // and addresses do not change names. The owners of records are compressed, or the root.
-func checkTidy(b []byte) (end int, ok bool) {
+func checkStorable(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
 	}
-	seen := labelSets.Get().(*labelTable)
-	defer labelSets.Put(seen)
+	seen := labelTablePool.Get().(*labelTable)
+	defer labelTablePool.Put(seen)
 	clear(seen.begin[:min(len(b)/64+1, len(seen.begin))])
 	off, _, ok := seen.readName(b, HeaderLen)
 	if !ok || off+4 > len(b) {
@@ -69,7 +69,7 @@ type labelTable struct {
 	sizes [1 << 13]uint8       // by half of the offset, length of the name that begins there; labels take two bytes at least
 }
 
-var labelSets = sync.Pool{New: func() any { return new(labelTable) }}
+var labelTablePool = sync.Pool{New: func() any { return new(labelTable) }}
 
 // readName checks the name at off and adds its labels. It returns the offset after the name and whether the name is
 // compressed. ok is false if the name is malformed, too long, or has a pointer that does not refer to an earlier label.
@@ -127,7 +127,7 @@ func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 }
 
 // labelAt returns the label at off, following a compression pointer, and the offset of the next label. The root label
-// is empty. The message must be tidy or packed by package dns.
+// is empty. The message must be storable or packed by package dns.
 func labelAt(m []byte, off int) (l []byte, next int) {
 	for m[off] >= 0xc0 {
 		off = int(binary.BigEndian.Uint16(m[off:]) & 0x3fff)

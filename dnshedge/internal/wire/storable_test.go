@@ -83,9 +83,9 @@ func TestOnlyNamesAreReferredToByNames(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, name)
-		before := a.Message(m, must(wire.NewQuery(m)), wire.View{}).Answer
-		a.Limit(&wire.TTLLimits{Max: 7 * time.Second})
-		after := a.Message(m, must(wire.NewQuery(m)), wire.View{Age: time.Second, Turn: 1}).Answer
+		before := a.Message(m, must(wire.NewQuery(m)), wire.ResponseOptions{}).Answer
+		a.LimitTTLs(&wire.TTLLimits{Max: 7 * time.Second})
+		after := a.Message(m, must(wire.NewQuery(m)), wire.ResponseOptions{Age: time.Second, Rotation: 1}).Answer
 		for i := range before {
 			assert.Equal(t, before[i].Header().Name, after[i].Header().Name, name)
 		}
@@ -105,9 +105,9 @@ func TestNamesThatMustNotBeCompressedDoNotChangeWithTTLs(t *testing.T) {
 	} {
 		a, err := read(t, m, append(append(header(2), first...), rr...))
 		require.NoError(t, err)
-		a.Limit(&wire.TTLLimits{Max: 7 * time.Second})
+		a.LimitTTLs(&wire.TTLLimits{Max: 7 * time.Second})
 		got := new(dns.Msg)
-		require.NoError(t, got.Unpack(a.Append(nil, must(wire.NewQuery(m)), wire.View{Age: time.Second}, 0)), name)
+		require.NoError(t, got.Unpack(a.Append(nil, must(wire.NewQuery(m)), wire.ResponseOptions{Age: time.Second}, 0)), name)
 		assert.Regexp(t, `\sa\.`, got.Answer[1].String(), name)
 	}
 }
@@ -127,7 +127,7 @@ func TestAddressesOfDifferentNamesDoNotTakeTurns(t *testing.T) {
 	b = append(b, 0xc0, byte(at), 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 2)
 	a, err := read(t, m, b)
 	require.NoError(t, err)
-	got := a.Message(m, must(wire.NewQuery(m)), wire.View{Turn: 1})
+	got := a.Message(m, must(wire.NewQuery(m)), wire.ResponseOptions{Rotation: 1})
 	require.Len(t, got.Answer, 4)
 	assert.Equal(t, "192.0.2.1", got.Answer[2].(*dns.A).A.String())
 }
@@ -199,6 +199,6 @@ func TestReadingAResponseTakesThreeAllocations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.Limit(&wire.TTLLimits{Max: time.Hour})
+		a.LimitTTLs(&wire.TTLLimits{Max: time.Hour})
 	}), 3.0)
 }

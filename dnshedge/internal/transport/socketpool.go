@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	crowdSize = 32              // shared sockets that accept queries at a time
-	crowdTime = 2 * time.Second // how long a shared socket accepts queries
-	maxCrowd  = 4 * crowdSize   // maximum number of shared sockets
+	poolSockets    = 32              // shared sockets that accept queries at a time
+	poolSocketTime = 2 * time.Second // how long a shared socket accepts queries
+	maxPoolSockets = 4 * poolSockets // maximum number of shared sockets
 )
 
-// A socketPool holds the sockets that queries share when many wait. Its limit maxCrowd, together with maxOwn, limits
+// A socketPool holds the sockets that queries share when many wait. Its limit maxPoolSockets, together with maxOwnSockets, limits
 // the file descriptors for a server.
 //
 // A response is as hard to guess as with one socket for each query (RFC 5452 §9.2). A query has the random port of a
 // socket in the pool and a random ID, and a response must repeat its question. An attacker that knows all ports must
 // still guess 21 bits within two seconds, before the sockets change.
 //
-// After maxWrong wrong messages a socket is closed, and its queries go over TCP.
+// After maxWrongMessages wrong messages a socket is closed, and its queries go over TCP.
 type socketPool struct {
-	mu      sync.Mutex      // guards the fields below
-	sockets []*sharedSocket // sockets that accept queries
-	opening int             // number of sockets that are being opened
-	open    int             // number of sockets, with those that accept no further queries or are being opened
-	turning bool            // the timer that replaces the sockets runs
+	mu         sync.Mutex      // guards the fields below
+	sockets    []*sharedSocket // sockets that accept queries
+	opening    int             // number of sockets that are being opened
+	open       int             // number of sockets, with those that accept no further queries or are being opened
+	isRotating bool            // the timer that replaces the sockets runs
 
 	opened chan struct{} // closed when opening changes; nil: no query waits for that
 }
@@ -42,12 +42,12 @@ type sharedSocket struct {
 	u    *udpTransport
 	conn net.Conn
 
-	mu      sync.Mutex           // guards the fields below
-	waiting map[uint16]*udpQuery // by ID; nil: the query has ended, and its ID must not be used again
-	live    int                  // number of queries that have not ended
-	wrong   int                  // number of messages that answered no query
-	old     bool                 // accepts no further queries
-	closed  bool
+	mu        sync.Mutex           // guards the fields below
+	waiting   map[uint16]*udpQuery // by ID; nil: the query has ended, and its ID must not be used again
+	live      int                  // number of queries that have not ended
+	wrong     int                  // number of messages that answered no query
+	isRetired bool                 // accepts no further queries
+	closed    bool
 }
 
 // errNoSocket is the error of a query if no shared socket can accept it.
@@ -60,7 +60,7 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	if err != nil {
 		return nil, err
 	}
-	if err := d.write(s.conn); err != nil {
+	if err := d.writeQuery(s.conn); err != nil {
 		s.endQuery(d, udpResult{err: err})
 	}
 	select {
@@ -79,16 +79,16 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, causeOf(ctx)
 }
 
-// joinSocket adds a query to a random socket of the pool, or to a new one while the pool has fewer than crowdSize.
+// joinSocket adds a query to a random socket of the pool, or to a new one while the pool has fewer than poolSockets.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
-		if !c.turning {
-			c.turning = true
-			time.AfterFunc(crowdTime, c.rotateSockets)
+		if !c.isRotating {
+			c.isRotating = true
+			time.AfterFunc(poolSocketTime, c.rotateSockets)
 		}
 		var s *sharedSocket
-		grow := len(c.sockets)+c.opening < crowdSize && c.open < maxCrowd
+		grow := len(c.sockets)+c.opening < poolSockets && c.open < maxPoolSockets
 		if grow {
 			c.opening++
 			c.open++
@@ -130,13 +130,13 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 // rotateSockets retires all sockets that accept queries. The next queries open others.
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
-	if c.open+crowdSize > maxCrowd { // too many wait for their last answers
-		time.AfterFunc(crowdTime, c.rotateSockets)
+	if c.open+poolSockets > maxPoolSockets { // too many wait for their last answers
+		time.AfterFunc(poolSocketTime, c.rotateSockets)
 		c.mu.Unlock()
 		return
 	}
 	old := c.sockets
-	c.sockets, c.turning = nil, false
+	c.sockets, c.isRotating = nil, false
 	c.mu.Unlock()
 	for _, s := range old {
 		s.stopQueries()
@@ -188,7 +188,7 @@ func (c *socketPool) removeSocket(s *sharedSocket) {
 func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.old || s.closed || len(s.waiting) >= maxPending {
+	if s.isRetired || s.closed || len(s.waiting) >= maxPending {
 		return false
 	}
 	for {
@@ -211,7 +211,7 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	}
 	s.waiting[d.id] = nil
 	d.done <- r
-	if s.live--; s.live == 0 && s.old {
+	if s.live--; s.live == 0 && s.isRetired {
 		s.closed = true
 		_ = s.conn.Close()
 	}
@@ -221,7 +221,7 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 func (s *sharedSocket) stopQueries() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.old = true
+	s.isRetired = true
 	if s.live == 0 && !s.closed {
 		s.closed = true
 		_ = s.conn.Close()
@@ -249,7 +249,7 @@ func (s *sharedSocket) readMessages() {
 	}
 }
 
-// deliverMessage delivers a message to the query that it answers. It returns an error after maxWrong messages that
+// deliverMessage delivers a message to the query that it answers. It returns an error after maxWrongMessages messages that
 // answered none.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
@@ -260,7 +260,7 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 		if known && d == nil {
 			return nil // it came late, or twice
 		}
-		err = errForged
+		err = errUnsolicited
 		if known {
 			var a *wire.Answer
 			if a, err = d.parseResponse(b); isConclusive(err) {
@@ -271,18 +271,18 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 			}
 		}
 	}
-	s.u.ignore(err)
+	s.u.ignoreMessage(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wrong++; s.wrong >= maxWrong {
-		return errForgers
+	if s.wrong++; s.wrong >= maxWrongMessages {
+		return errSpoofed
 	}
 	return nil
 }
 
 // failQueries closes the socket and ends its queries with err.
 func (s *sharedSocket) failQueries(err error) {
-	c := &s.u.crowd
+	c := &s.u.sharedSockets
 	c.removeSocket(s)
 	c.mu.Lock()
 	c.open--

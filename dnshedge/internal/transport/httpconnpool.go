@@ -14,29 +14,29 @@ const (
 	// Client may have at a time.
 	maxSockets = 32
 
-	growAfter = 50 * time.Millisecond // expected wait for a stream, from which on another connection is opened
-	growPause = 5 * time.Second       // time without further connections after one could not be opened or ended unused
-	lookEvery = 50 * time.Millisecond // time between two checks of the waiting requests
+	growWait          = 50 * time.Millisecond // expected wait for a stream, from which on another connection is opened
+	growPause         = 5 * time.Second       // time without further connections after one could not be opened or ended unused
+	waitCheckInterval = 50 * time.Millisecond // time between two checks of the waiting requests
 )
 
-// An httpLane is a connection pool of an httpsTransport. A request uses the first connection with a free stream, so
+// An httpConnPool is a connection pool of an httpsTransport. A request uses the first connection with a free stream, so
 // that connections opened for a burst become idle and are closed. If no stream is free and the expected wait is long,
 // another connection is opened, one at a time.
 //
 // The most recent request gets the first free stream, because the time of an old request may end before its answer.
-type httpLane struct {
-	open func(sockets int) *httpConn // makes an httpConn; it does not dial
-	done <-chan struct{}             // closed when the transport is closed
+type httpConnPool struct {
+	makeConn func(sockets int) *httpConn // makes an httpConn; it does not dial
+	done     <-chan struct{}             // closed when the transport is closed
 
-	mu       sync.Mutex    // guards the fields below; a connection's lock is taken after it, never before
-	conns    []*httpConn   // connections that accept requests, oldest first
-	waiting  []*httpWaiter // oldest request first
-	limit    int           // httpConn.limit of a new connection: 0 and 1 mean 1; more for an HTTP/1.1 server
-	inUse    int           // number of streams in use
-	took     time.Duration // smoothed latency of answers; 0: not known
-	progress time.Time     // time of the last answer, or of the first request after none was in flight
-	growAt   time.Time     // no further connection before this time
-	looking  bool          // the timer that calls checkWaiting runs
+	mu           sync.Mutex    // guards the fields below; a connection's lock is taken after it, never before
+	conns        []*httpConn   // connections that accept requests, oldest first
+	waiting      []*httpWaiter // oldest request first
+	limit        int           // httpConn.limit of a new connection: 0 and 1 mean 1; more for an HTTP/1.1 server
+	usedStreams  int           // number of streams in use
+	answerTime   time.Duration // smoothed latency of answers; 0: not known
+	lastProgress time.Time     // time of the last answer, or of the first request after none was in flight
+	nextGrowth   time.Time     // no further connection before this time
+	isChecking   bool          // the timer that calls checkWaiting runs
 }
 
 // An httpWaiter is a request that waits for a stream.
@@ -48,7 +48,7 @@ type httpWaiter struct {
 // acquireConn returns a connection with a stream for one request. It waits until a stream is free or ctx ends, and
 // returns localerror.ErrBusy if none will be free in time. Meanwhile w records the oldest connection. The caller must
 // call releaseStream and releaseRequest.
-func (l *httpLane) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
+func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
 	h := l.takeConn(now)
@@ -61,11 +61,11 @@ func (l *httpLane) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, er
 	}
 	me := &httpWaiter{conn: make(chan *httpConn, 1)}
 	me.end, _ = ctx.Deadline()
-	if l.isHopeless(me, now, l.expectedWait(now)) {
+	if l.willMissDeadline(me, now, l.expectedWait(now)) {
 		l.mu.Unlock()
 		return nil, localerror.ErrBusy
 	}
-	w.lastAnswer.Store(&l.conns[0].carried)
+	w.lastAnswer.Store(&l.conns[0].lastAnswer)
 	l.waiting = append(l.waiting, me)
 	l.serveRequests(now)
 	l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *httpLane) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, er
 
 // takeConn returns a connection with a free stream, which it reserves, or nil. It makes a connection if the pool has
 // none, and removes retired and closed ones. The caller holds mu.
-func (l *httpLane) takeConn(now time.Time) *httpConn {
+func (l *httpConnPool) takeConn(now time.Time) *httpConn {
 	for i := 0; i < len(l.conns); {
 		h := l.conns[i]
 		if h.isRetired() || i > 0 && h.isClosed() {
@@ -106,10 +106,10 @@ func (l *httpLane) takeConn(now time.Time) *httpConn {
 			continue
 		}
 		room := h.capacity
-		if i > 0 && !h.ready.Load() {
+		if i > 0 && !h.hasConnected.Load() {
 			room = 1
 		}
-		if h.taken < room && l.reserveStream(h, now) {
+		if h.usedStreams < room && l.reserveStream(h, now) {
 			return h
 		}
 		i++
@@ -124,33 +124,33 @@ func (l *httpLane) takeConn(now time.Time) *httpConn {
 
 // reserveStream reserves a stream of h for a request. It reports false if h accepts no further requests. The caller
 // holds mu.
-func (l *httpLane) reserveStream(h *httpConn, now time.Time) bool {
+func (l *httpConnPool) reserveStream(h *httpConn, now time.Time) bool {
 	if !h.addRequest() {
 		return false
 	}
-	if l.inUse == 0 {
-		l.progress = now
+	if l.usedStreams == 0 {
+		l.lastProgress = now
 	}
-	h.taken++
-	l.inUse++
+	h.usedStreams++
+	l.usedStreams++
 	return true
 }
 
 // addConn adds a connection to the pool. Its first request dials. The caller holds mu.
-func (l *httpLane) addConn() *httpConn {
-	h := l.open(max(l.limit, 1))
-	h.lane, h.added = l, time.Now()
+func (l *httpConnPool) addConn() *httpConn {
+	h := l.makeConn(max(l.limit, 1))
+	h.pool, h.added = l, time.Now()
 	l.conns = append(l.conns, h)
 	return h
 }
 
 // openAnother adds another connection if the expected wait is long and no other connection is being opened. It reserves
 // and returns it; otherwise it returns nil. The caller holds mu.
-func (l *httpLane) openAnother(now time.Time) *httpConn {
-	if l.isFull(now) || l.expectedWait(now) < growAfter {
+func (l *httpConnPool) openAnother(now time.Time) *httpConn {
+	if l.isFull(now) || l.expectedWait(now) < growWait {
 		return nil
 	}
-	if slices.ContainsFunc(l.conns, func(h *httpConn) bool { return !h.ready.Load() }) {
+	if slices.ContainsFunc(l.conns, func(h *httpConn) bool { return !h.hasConnected.Load() }) {
 		return nil
 	}
 	h := l.addConn()
@@ -159,30 +159,30 @@ func (l *httpLane) openAnother(now time.Time) *httpConn {
 }
 
 // isFull reports whether the pool may open no further connection now. The caller holds mu.
-func (l *httpLane) isFull(now time.Time) bool {
-	return now.Before(l.growAt) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
+func (l *httpConnPool) isFull(now time.Time) bool {
+	return now.Before(l.nextGrowth) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
 }
 
 // expectedWait returns the expected time for which one more request would wait for a stream. The caller holds mu.
-func (l *httpLane) expectedWait(now time.Time) time.Duration {
+func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
 		streams += h.capacity
 	}
-	return max(l.took, now.Sub(l.progress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
+	return max(l.answerTime, now.Sub(l.lastProgress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
 }
 
-// isHopeless reports whether a request would miss its deadline after the given wait. The wait counts as 0 if another
+// willMissDeadline reports whether a request would miss its deadline after the given wait. The wait counts as 0 if another
 // connection may be opened. The caller holds mu.
-func (l *httpLane) isHopeless(w *httpWaiter, now time.Time, wait time.Duration) bool {
+func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.Duration) bool {
 	if !l.isFull(now) {
 		wait = 0
 	}
-	return !w.end.IsZero() && w.end.Sub(now) < wait+l.took/2
+	return !w.end.IsZero() && w.end.Sub(now) < wait+l.answerTime/2
 }
 
 // serveRequests assigns free streams to waiting requests, the newest first. The caller holds mu.
-func (l *httpLane) serveRequests(now time.Time) {
+func (l *httpConnPool) serveRequests(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.takeConn(now)
 		if h == nil {
@@ -194,21 +194,21 @@ func (l *httpLane) serveRequests(now time.Time) {
 		l.waiting[n-1].conn <- h
 		l.waiting = l.waiting[:n-1]
 	}
-	if len(l.waiting) > 0 && !l.looking {
-		l.looking = true
-		time.AfterFunc(lookEvery, l.checkWaiting)
+	if len(l.waiting) > 0 && !l.isChecking {
+		l.isChecking = true
+		time.AfterFunc(waitCheckInterval, l.checkWaiting)
 	}
 }
 
 // checkWaiting ends the wait of requests that would miss their deadline, and opens another connection if the wait is
 // long.
-func (l *httpLane) checkWaiting() {
+func (l *httpConnPool) checkWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.looking = false
+	l.isChecking = false
 	l.waiting = slices.DeleteFunc(l.waiting, func(w *httpWaiter) bool {
-		if !l.isHopeless(w, now, 0) {
+		if !l.willMissDeadline(w, now, 0) {
 			return false
 		}
 		w.conn <- nil
@@ -219,30 +219,30 @@ func (l *httpLane) checkWaiting() {
 
 // serveWaiting assigns free streams to waiting requests. It is called when a connection was opened, has ended or has
 // more streams.
-func (l *httpLane) serveWaiting() {
+func (l *httpConnPool) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serveRequests(time.Now())
 }
 
 // releaseStream frees the stream of a request, and assigns it to a waiting one.
-func (l *httpLane) releaseStream(h *httpConn) {
+func (l *httpConnPool) releaseStream(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h.taken--
-	l.inUse--
+	h.usedStreams--
+	l.usedStreams--
 	l.serveRequests(time.Now())
 }
 
 // recordAnswerTime adds the latency of an answer.
-func (l *httpLane) recordAnswerTime(took time.Duration) {
+func (l *httpConnPool) recordAnswerTime(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.progress = time.Now()
-	if l.took == 0 {
-		l.took = took
+	l.lastProgress = time.Now()
+	if l.answerTime == 0 {
+		l.answerTime = took
 	}
-	l.took += (took - l.took) / 8
+	l.answerTime += (took - l.answerTime) / 8
 }
 
 // recordFailure records that a request over h has failed or was canceled. It reports whether h is an additional
@@ -251,21 +251,21 @@ func (l *httpLane) recordAnswerTime(took time.Duration) {
 //
 // A canceled request counts only after half of the stall timeout. Before, a hedge may have been answered during the
 // handshake.
-func (l *httpLane) recordFailure(h *httpConn, canceled bool) bool {
+func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if slices.Index(l.conns, h) <= 0 || h.used.Load() || canceled && now.Sub(h.added) < h.stall()/2 {
+	if slices.Index(l.conns, h) <= 0 || h.hasAnswered.Load() || canceled && now.Sub(h.added) < h.stallTimeout()/2 {
 		return false
 	}
-	l.growAt = now.Add(growPause)
+	l.nextGrowth = now.Add(growPause)
 	h.stopRequests()
 	return true
 }
 
 // lowerCapacity lowers the capacity of h by one stream, because the server has refused one. It reports false, and
 // changes nothing, if the capacity is 1. resetCapacity undoes it for a new connection.
-func (l *httpLane) lowerCapacity(h *httpConn) bool {
+func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h.capacity == 1 {
@@ -277,7 +277,7 @@ func (l *httpLane) lowerCapacity(h *httpConn) bool {
 
 // resetCapacity sets the capacity of h when a new connection was opened for it. The capacity is the initial one, or
 // that of the pool's oldest connection if that is less.
-func (l *httpLane) resetCapacity(h *httpConn) {
+func (l *httpConnPool) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h.capacity = h.initialCapacity()
@@ -287,14 +287,14 @@ func (l *httpLane) resetCapacity(h *httpConn) {
 }
 
 // allowMoreConns gives the next httpConn several connections, because the server uses HTTP/1.1.
-func (l *httpLane) allowMoreConns() {
+func (l *httpConnPool) allowMoreConns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit = serialConns
 }
 
 // oldestConn returns the oldest connection, or nil if there is none.
-func (l *httpLane) oldestConn() *httpConn {
+func (l *httpConnPool) oldestConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.conns) == 0 {
@@ -303,9 +303,9 @@ func (l *httpLane) oldestConn() *httpConn {
 	return l.conns[0]
 }
 
-// enterFirst returns the oldest connection that accepts requests, or a new one, for a probe. A probe needs no reserved
+// acquireProbeConn returns the oldest connection that accepts requests, or a new one, for a probe. A probe needs no reserved
 // stream. The caller must call releaseRequest.
-func (l *httpLane) enterFirst() *httpConn {
+func (l *httpConnPool) acquireProbeConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.conns {
@@ -319,7 +319,7 @@ func (l *httpLane) enterFirst() *httpConn {
 }
 
 // closeConns closes the connections of the pool. No request may be in flight.
-func (l *httpLane) closeConns() {
+func (l *httpConnPool) closeConns() {
 	l.mu.Lock()
 	conns := slices.Clone(l.conns)
 	l.mu.Unlock()
