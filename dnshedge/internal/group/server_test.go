@@ -16,7 +16,7 @@ import (
 )
 
 // Stats and Export take the Client's lock before the servers'.
-func TestAServersLockIsNotHeldWhileTheClientsIsWaitedFor(t *testing.T) {
+func TestServerReleasesLockBeforePoolLock(t *testing.T) {
 	var count group.Counters
 	var s *group.Server
 	spawned := 0

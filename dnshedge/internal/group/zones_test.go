@@ -28,7 +28,7 @@ func below(domain string, n int) (names []string) {
 }
 
 // A zone is what is not answered for, however long its name is.
-func TestAZoneIsFoundByWhatIsNotAnswered(t *testing.T) {
+func TestSilentZonesFindZoneByUnansweredQuestions(t *testing.T) {
 	reverse := strings.Repeat("0.", 15) + "8.b.d.0.1.0.0.2.ip6.arpa."
 	for name, tc := range map[string]struct {
 		missed        []string
@@ -58,7 +58,7 @@ func TestAZoneIsFoundByWhatIsNotAnswered(t *testing.T) {
 }
 
 // Neighbours that are answered tell where a zone that is not begins.
-func TestAnAnswerClearsTheDomainsThatItIsIn(t *testing.T) {
+func TestSilentZonesAnswerResetsEnclosingDomains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var z group.Zones
 		missed(&z, below("dead.co.example.", 3)...)
@@ -88,7 +88,7 @@ func TestAnAnswerClearsTheDomainsThatItIsIn(t *testing.T) {
 }
 
 // The server is asked again after a while, and one more silence is enough.
-func TestTheSilenceAboutAZoneEnds(t *testing.T) {
+func TestSilentZonesForgetSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var z group.Zones
 		missed(&z, below("dead.example.", 3)...)
@@ -102,7 +102,7 @@ func TestTheSilenceAboutAZoneEnds(t *testing.T) {
 }
 
 // A crawler asks for many zones that are dead.
-func TestManyDeadZonesInTurnAreKnown(t *testing.T) {
+func TestSilentZonesKeepManyZones(t *testing.T) {
 	for _, tc := range []struct {
 		zones       int
 		domain      string
@@ -135,7 +135,7 @@ func TestManyDeadZonesInTurnAreKnown(t *testing.T) {
 }
 
 // Names that a stranger thinks of take a bounded memory, and the place of no zone that is known.
-func TestAFloodOfNamesMakesNoZoneForgotten(t *testing.T) {
+func TestSilentZonesKeepZoneDuringFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var z group.Zones
 		missed(&z, below("dead.example.", 3)...)

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
-func TestASpanEndsAsAContextDoes(t *testing.T) {
+func TestSpanEndsLikeContext(t *testing.T) {
 	mine := errors.New("mine")
 	type key struct{}
 	for name, tc := range map[string]struct {
@@ -73,7 +73,7 @@ func TestASpanEndsAsAContextDoes(t *testing.T) {
 	}
 }
 
-func TestSpansEndAtTheSameTimeWithoutHarm(t *testing.T) {
+func TestSpanEndsConcurrently(t *testing.T) {
 	for range 200 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var s, child transport.Span

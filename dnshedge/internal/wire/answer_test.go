@@ -27,7 +27,7 @@ func pack(t testing.TB, m *dns.Msg) []byte {
 	return b
 }
 
-func TestTheQuestionIsComparedWithoutCase(t *testing.T) {
+func TestCheckIgnoresCaseOfQuestion(t *testing.T) {
 	q := question("Ex-Ample.COM.", dns.TypeA)
 	for name, ok := range map[string]bool{
 		"ex-ample.com.": true, "EX-AMPLE.com.": true, "ex-ample.co.": false, "ex-ample.comm.": false,
@@ -40,7 +40,7 @@ func TestTheQuestionIsComparedWithoutCase(t *testing.T) {
 	}
 }
 
-func TestServersThatCouldNotReadTheQuestionNeedNotRepeatIt(t *testing.T) {
+func TestCheckAcceptsErrorsWithoutQuestion(t *testing.T) {
 	q := question("example.com.", dns.TypeA)
 	for code := range 11 {
 		r := new(dns.Msg)
@@ -55,7 +55,7 @@ func TestServersThatCouldNotReadTheQuestionNeedNotRepeatIt(t *testing.T) {
 	}
 }
 
-func TestBothFormatsOfAnAnswerAreTheSame(t *testing.T) {
+func TestAnswerFormatsAreEqual(t *testing.T) {
 	q := question("MiXed.Example.", dns.TypeA)
 	q.SetEdns0(4096, true)
 	q.CheckingDisabled = true
@@ -115,7 +115,7 @@ func checkMangled(t *testing.T, query, resp []byte) bool {
 	return true
 }
 
-func TestMangledMessagesDoNoHarm(t *testing.T) {
+func TestParseAnswerSurvivesMangledMessages(t *testing.T) {
 	q := question("www.example.com.", dns.TypeHTTPS)
 	q.SetEdns0(1232, true)
 	q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}}}
@@ -156,7 +156,7 @@ func TestMangledMessagesDoNoHarm(t *testing.T) {
 	assert.Greater(t, taken, 1000)
 }
 
-func TestMalformedRecordsOfAMessageAreDropped(t *testing.T) {
+func TestParseMsgDropsMalformedRecords(t *testing.T) {
 	odd := func(typ uint16, data string) dns.RR {
 		return &dns.RFC3597{Hdr: dns.RR_Header{Name: "x.example.", Rrtype: typ, Class: dns.ClassINET, Ttl: 60}, Rdata: data}
 	}
@@ -186,7 +186,7 @@ func TestMalformedRecordsOfAMessageAreDropped(t *testing.T) {
 	assert.Error(t, err, "an answer that is not there")
 }
 
-func TestManyAliasesCostLittle(t *testing.T) {
+func TestParseAnswerLimitsAliases(t *testing.T) {
 	q := question("x.example.", dns.TypeA)
 	m := dnstest.Answer(dnstest.Query{Msg: q})
 	for i := range 1500 { // in the worst order
@@ -225,7 +225,7 @@ func mangle(rng *rand.Rand, b []byte, from int) []byte {
 	return b
 }
 
-func TestOptionsThatNobodyAskedForAreNotKept(t *testing.T) {
+func TestParseAnswerDropsUnrequestedOptions(t *testing.T) {
 	for _, asked := range []bool{true, false} {
 		m := question("x.example.", dns.TypeA)
 		m.SetEdns0(1232, false)
@@ -246,7 +246,7 @@ func TestOptionsThatNobodyAskedForAreNotKept(t *testing.T) {
 }
 
 // Offsets in a message have 16 bits.
-func TestWhatIsLongerThanAMessageIsNoAnswer(t *testing.T) {
+func TestParseAnswerRejectsOversizedMessage(t *testing.T) {
 	q := question("example.com.", dns.TypeSRV)
 	r := new(dns.Msg).SetReply(q)
 	target := strings.Repeat(strings.Repeat("a", 50)+".", 4)

@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-func TestPaddingFillsABlockOrTheMessage(t *testing.T) {
+func TestPadResponseFillsBlockOrMessage(t *testing.T) {
 	before := []byte{1, 2} // the length of a message over a stream
 	for _, size := range []int{60, 463, 464, 465, 468, 469, 932, 65000, 65519, 65520, 65530, 65531, 65532, 65535} {
 		m := worstQuestion()

@@ -22,7 +22,7 @@ func read(t *testing.T, m *dns.Msg, b []byte) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-func TestATidyResponseIsKeptAsItIs(t *testing.T) {
+func TestStorableResponseIsKeptUnchanged(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	m.SetEdns0(1232, true)
 	q := dnstest.Query{Msg: m}
@@ -52,7 +52,7 @@ func header(answers byte) []byte {
 }
 
 // Names that refer to what may change, or to themselves, are written out or refused.
-func TestOnlyNamesAreReferredToByNames(t *testing.T) {
+func TestCheckStorableRejectsPointersToOtherData(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	m.SetEdns0(1232, false)
 	address := []byte{0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 1, 'x', 0, 0}
@@ -94,7 +94,7 @@ func TestOnlyNamesAreReferredToByNames(t *testing.T) {
 }
 
 // Package dns reads names in data that must not be compressed, and so they are written out.
-func TestNamesThatMustNotBeCompressedDoNotChangeWithTTLs(t *testing.T) {
+func TestUncompressibleNamesKeepValueWhenTTLsChange(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	at := byte(len(header(2)) + 6)
 	first := []byte{0xc0, 12, 0, 1, 0, 1, 1, 'a', 0, 0, 0, 4, 1, 'x', 0, 0} // its TTL could be a name
@@ -112,7 +112,7 @@ func TestNamesThatMustNotBeCompressedDoNotChangeWithTTLs(t *testing.T) {
 	}
 }
 
-func TestAddressesOfDifferentNamesDoNotTakeTurns(t *testing.T) {
+func TestRotationKeepsAddressesOfDifferentOwners(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	b := header(4)
 	alias := []byte{0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 44, 0, 3, 1, 'a', 0}
@@ -132,7 +132,7 @@ func TestAddressesOfDifferentNamesDoNotTakeTurns(t *testing.T) {
 	assert.Equal(t, "192.0.2.1", got.Answer[2].(*dns.A).A.String())
 }
 
-func TestOptionsThatNobodyCanReadAreRefused(t *testing.T) {
+func TestParseAnswerRejectsMalformedOptions(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	m.SetEdns0(1232, false)
 	m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}}}
@@ -150,7 +150,7 @@ func TestOptionsThatNobodyCanReadAreRefused(t *testing.T) {
 }
 
 // Over HTTPS a hostile server may say how old such a response is.
-func TestAResponseToAnUpdateMayHaveAnAliasWithoutATarget(t *testing.T) {
+func TestParseAnswerAcceptsUpdateWithEmptyAlias(t *testing.T) {
 	m := new(dns.Msg).SetUpdate("example.com.")
 	b := append([]byte{0, 0, 0xa8, dns.RcodeNameError, 0, 1, 0, 1, 0, 0, 0, 0}, "\x07example\x03com\x00\x00\x06\x00\x01"...)
 	b = append(b, 0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 0)
@@ -167,7 +167,7 @@ func must(q *wire.Query, err error) *wire.Query {
 	return q
 }
 
-func TestAnOPTRecordLeavesNothingBehindWhereverItIs(t *testing.T) {
+func TestParseAnswerRemovesOPTRecordAtAnyPosition(t *testing.T) {
 	m := question("www.example.com.", dns.TypeA)
 	m.SetEdns0(1232, false)
 	r := dnstest.EDE(dnstest.Answer(dnstest.Query{Msg: m}, "A 192.0.2.1"), 3)
@@ -184,7 +184,7 @@ func TestAnOPTRecordLeavesNothingBehindWhereverItIs(t *testing.T) {
 	assert.Equal(t, "ns.example.com.", got.Extra[0].Header().Name)
 }
 
-func TestReadingAResponseTakesThreeAllocations(t *testing.T) {
+func TestParseAnswerTakesThreeAllocations(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("counts allocations")
 	}

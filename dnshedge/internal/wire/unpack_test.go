@@ -23,7 +23,7 @@ func withData(typ uint16, data []byte) []byte {
 }
 
 // Texts of URI and CAA records are octets, and digests and keys are anything.
-func TestDataIsWrittenAsItWasRead(t *testing.T) {
+func TestRecordDataIsWrittenUnchanged(t *testing.T) {
 	text := func(value []byte, strings int) (data []byte) {
 		for range strings {
 			data = append(append(data, byte(len(value))), value...)
@@ -69,7 +69,7 @@ func TestDataIsWrittenAsItWasRead(t *testing.T) {
 }
 
 // Package dns takes data that ends early for whole, and fills it up. An ISDN address without a subaddress is whole (RFC 1183 §3.2).
-func TestDataThatEndsEarlyStaysAsItIs(t *testing.T) {
+func TestTruncatedRecordDataIsKeptUnchanged(t *testing.T) {
 	const key = "\x01\x00\x03\x08ab"
 	for typ, data := range map[uint16]string{
 		dns.TypeISDN: "\x03123\x014", dns.TypeHINFO: "\x01a\x01b", dns.TypeGPOS: "\x011\x012\x013", dns.TypeLOC: "\x00\x12\x16\x13aaaabbbbcccc",
@@ -95,7 +95,7 @@ func TestDataThatEndsEarlyStaysAsItIs(t *testing.T) {
 }
 
 // Package dns reads an empty identifier of a protocol, which it does not write, and keys in any order, which it sorts.
-func TestParametersOfServicesAreWrittenAsTheyWereRead(t *testing.T) {
+func TestSVCBParametersAreWrittenUnchanged(t *testing.T) {
 	for name, params := range map[string]string{
 		"usual":                "\x00\x01\x00\x06\x02h2\x02h3",
 		"empty identifier":     "\x00\x01\x00\x01\x00",
@@ -166,7 +166,7 @@ func FuzzData(f *testing.F) {
 }
 
 // Package dns does not write the value of a URI or CAA record that is longer than 1,025 octets.
-func TestLongValuesAreWrittenAsTheyWereRead(t *testing.T) {
+func TestLongRecordValuesAreWrittenUnchanged(t *testing.T) {
 	for _, n := range []int{1000, 1025, 1026, 5000} {
 		for typ, head := range map[uint16][]byte{dns.TypeURI: {0, 10, 0, 1}, dns.TypeCAA: {0, 5, 'i', 's', 's', 'u', 'e'}} {
 			b := withData(typ, append(head, bytes.Repeat([]byte{'x'}, n)...))

@@ -344,7 +344,7 @@ func TestR9AnAnswerIsReadInATimeBoundedByItsLength(t *testing.T) {
 	}
 }
 
-func TestALongMessageIsReadAsPackageDNSReadsIt(t *testing.T) {
+func TestLongMessageIsParsedLikePackageDNS(t *testing.T) {
 	m := worstQuestion()
 	read := 0
 	asBytes := []string{"records of no data", "services with keys that are not sorted", "meeting points of compressed names"}
