@@ -164,8 +164,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnoughAddresses reports whether further addresses are not worth a lookup: a usable fallback response has come,
-// or the question is minimised and an address is known.
+// hasEnoughAddresses reports whether further addresses are not worth a lookup. That is so if a usable fallback
+// response has come, or if the question is minimised and an address is known.
 func (f *addressFinder) hasEnoughAddresses() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || len(r.answer)+len(r.authority) > 0) {
 		return true
@@ -293,8 +293,8 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	return addrs
 }
 
-// countUnresolvedName counts the name of r as unresolved, once, if the name does not exist or has no address of
-// either type. found means that r has a new address.
+// countUnresolvedName counts the name of r as unresolved, once, if it does not exist or has no address of either
+// type. It does not count a name with a new address (found).
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const resolved, unresolved = 1, 2
 	switch {

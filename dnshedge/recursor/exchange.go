@@ -18,19 +18,21 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// ExchangeContext resolves the question of m and returns the response, and the time that it took. It does not change
+// ExchangeContext resolves the question of m. It returns the response and the time that it took. It does not change
 // m. The address must be empty.
 //
 // The response has the ID of m and RA, never AA, and an OPT record if m has one. It has AD if the whole answer was
 // validated, and m has DO or AD, and not CD (RFC 6840 §5.8). EDNS options do not change the answer.
 //
-// If the question cannot be resolved in time, the response is SERVFAIL with an extended error (RFC 8914), and the
-// error is nil. The time is 4.5 s, or nine tenths of the time that ctx leaves if that is less. The same holds if the
-// answer does not fit a DNS message. A class other than IN is answered with REFUSED.
+// The response is SERVFAIL with an extended error (RFC 8914), and the error nil, if the question cannot be resolved
+// in time or the answer does not fit a DNS message. The time is 4.5 s, or nine tenths of the time that ctx leaves if
+// that is less.
 //
-// It returns an error if ctx ends, or if no query can be sent to the servers of a zone, for example without a
-// network. It also returns an error if the Resolver is closed or has an invalid field, or if m is not a valid
-// question: opcode QUERY with one entry, whose type is ANY or a type of data.
+// It returns an error if ctx ends, if the Resolver is closed or has an invalid field, or if no query can be sent,
+// for example without a network. It also returns an error if m is not a question.
+//
+// A question has opcode QUERY and one entry, whose type is ANY or a type of data. A question of a class other than
+// IN is answered with REFUSED.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
 	c, err := r.setUpOnce()
 	if err != nil {

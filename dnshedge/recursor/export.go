@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// Export writes learned data, for Import in another process or after a restart. It has the data that stays valid for
-// a while: round trip times of servers, and the delegations and DS records of the root and its child zones.
+// Export writes learned data, for Import in another process or after a restart. These are the round trip times of
+// servers, and the delegations and DS records of the root and its child zones.
 func (r *Resolver) Export(w io.Writer) error {
 	c, err := r.setUpOnce()
 	if err != nil {
@@ -60,8 +60,8 @@ func (r *Resolver) identifyRoot() string {
 // Import adds the data of an export, except data that the Resolver has already. The age of the export shortens TTLs.
 // If Hints, Zones or PrivateOK differ, it adds only round trip times.
 //
-// It returns an error and changes nothing if the export is damaged, has another version, is larger than 16 MiB, or
-// is older than a day.
+// It returns an error and changes nothing if the export is damaged or has another version. The same holds for an
+// export larger than 16 MiB or older than a day.
 func (r *Resolver) Import(rd io.Reader) error {
 	c, err := r.setUpOnce()
 	if err != nil {

@@ -425,8 +425,8 @@ func (c *core) leaveZoneQuery(l *lookup, s *zoneQuery) {
 	l.waitNode().removeWait(&s.waitNode)
 }
 
-// finishZoneQuery ends s and passes the result of its leader l to the waiting callers. canceled means that the
-// leader was canceled, so that the callers try again.
+// finishZoneQuery ends s and passes the result of its leader l to the waiting callers. If the leader was canceled,
+// the callers try again.
 func (c *core) finishZoneQuery(l *lookup, s *zoneQuery, r zoneAnswer, err error, canceled bool) {
 	group := &c.lookups
 	group.mu.Lock()

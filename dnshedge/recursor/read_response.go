@@ -139,8 +139,8 @@ func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	return true
 }
 
-// findReferralSection returns the section of a response that may have a referral, or nil. inAnswer is set for the
-// answer section, which has a referral only if the server is not authoritative.
+// findReferralSection returns the section of a response that may have a referral, or nil. inAnswer means the answer
+// section. It has a referral only if the server is not authoritative.
 func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 	switch {
 	case m.Rcode != dns.RcodeSuccess:

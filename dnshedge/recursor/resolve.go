@@ -162,7 +162,7 @@ var errTimeout = errors.New("recursor: no answer in time")
 var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
 
 // queryServers sends q to the servers of z and returns the best response. full is false for a minimised question. s
-// is the zoneQuery that it runs for, and n the node that waits for server name lookups.
+// is the zoneQuery that needs the response. n is the node that waits for server name lookups.
 func (l *lookup) queryServers(ctx context.Context, z *delegation, q question, full bool, s *zoneQuery, n *waitNode) (zoneAnswer, error) {
 	var tries atomic.Int32
 	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}

@@ -1,5 +1,5 @@
-// Package recursor is a recursive DNS resolver that hedges. It starts at the root and asks the servers of each zone. It
-// sends a query to a second server when the first is late, and takes the first good answer.
+// Package recursor is a recursive DNS resolver that hedges. It starts at the root and queries the authoritative servers of
+// each zone. It sends a query to a second server when the first is late, and takes the first good answer.
 //
 //	c := &dnshedge.Client{Exchanger: new(recursor.Resolver), Cache: new(dnshedge.Cache)}
 //
@@ -8,8 +8,10 @@
 //
 // A Resolver validates DNSSEC, unless Trust turns that off. It queries the keys of signed zones in parallel with the first
 // question to them, and rejects servers with invalid signatures. If no server has a valid answer, the response is SERVFAIL
-// with an extended error. AD means that the whole answer is signed, in a chain of trust from an anchor. A Resolver without
-// validation never sets AD, and passes on the data for validators: DO, CD and RRSIG records.
+// with an extended error.
+//
+// AD means that the whole answer is signed, in a chain of trust from an anchor. A Resolver without validation never sets AD.
+// It passes on the data that a validator needs: DO, CD and RRSIG records.
 package recursor
 
 import (
@@ -31,9 +33,11 @@ type Resolver struct {
 	Hints []netip.Addr
 
 	// Zones are stub zones: the servers to query for a zone, by zone name, in place of the servers in its
-	// delegation. The servers may have any address. They must be authoritative, or answer as if they were. Queries
-	// to them have no RD bit, and most recursive servers refuse that. Zones may be special-use names, and may lie in
-	// each other. Nil: none.
+	// delegation. The servers may have any address. They must be authoritative, or answer as if they were. Nil:
+	// none.
+	//
+	// Queries to the servers have no RD bit, and most recursive servers refuse that. Zones may be special-use names,
+	// and may lie in each other.
 	//
 	// A delegation from one of these zones is followed as usual. If its servers have private addresses, the child
 	// zone must be in Zones too, or PrivateOK must be set.
@@ -62,8 +66,10 @@ type Resolver struct {
 	Trace *Trace
 
 	// Logger receives warnings: about a zone with bogus answers and about a wrong clock once an hour, about root
-	// keys without a trust anchor once a day. The clock is wrong if the root's signatures are not valid at its time.
-	// A question waits until the handler has returned. Nil: nothing is logged.
+	// keys without a trust anchor once a day. Nil: nothing is logged.
+	//
+	// The clock is wrong if the root's signatures are not valid at its time. A question waits until the handler of
+	// the Logger has returned.
 	Logger *slog.Logger
 
 	// NoMinimise disables query name minimisation (RFC 9156): the servers of every zone get the full name, in place
@@ -95,7 +101,7 @@ type Dialer interface {
 //
 // The hedge goes to the next best server, if possible to one that has never answered. If there is none, a server
 // name without a known address is looked up, and each query for that is a hedge. Otherwise the query is repeated, if
-// the server has answered all queries so far.
+// the server has answered its latest queries.
 //
 // A hedge is no retransmission. Without hedges, a query that is unanswered after its server's retransmission timeout
 // goes to another server, at no cost for the budget. Nothing is hedged while more than half of the recent queries

@@ -12,8 +12,8 @@ import (
 // errRootKeySentinel makes SERVFAIL the answer to a root key sentinel question (RFC 8509).
 var errRootKeySentinel = errors.New("recursor: root key sentinel question is answered with SERVFAIL")
 
-// checkRootKeySentinel returns errRootKeySentinel if q is a root key sentinel question whose statement about the
-// trusted keys is false (RFC 8509 §3). trusted has the key tags of the root's trust anchors. The answer to q must be
+// checkRootKeySentinel returns errRootKeySentinel if q is a root key sentinel question with a false statement about
+// the trusted keys (RFC 8509 §3). trusted has the key tags of the root's trust anchors. The answer to q must be
 // secure.
 func checkRootKeySentinel(q question, trusted []uint16) error {
 	const prefix, digits = "root-key-sentinel-", 5

@@ -44,8 +44,8 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether a minimised question needs no query, because a cached proof shows NODATA: its name is
-// no zone cut, and names may exist below it.
+// canSkipLabel reports whether a minimised question needs no query, because a cached proof answers it with NODATA.
+// Then its name is no zone cut, and names may exist below it.
 func (k *synthesizer) canSkipLabel(part question, z *delegation) bool {
 	if k.validator == nil {
 		return false

@@ -213,7 +213,7 @@ func decodeRTT(d *decode.Decoder) float32 {
 }
 
 // importServers adds the servers of an export that have not answered this Pool yet, until the table is full. age is
-// the time since the export.
+// that of the export.
 func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

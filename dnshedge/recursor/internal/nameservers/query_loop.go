@@ -30,8 +30,8 @@ const (
 // The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
 // after Close, or the cause of ctx.
 //
-// It does not use package race: the next server and its delay depend on the responses so far, a task may have more
-// than four attempts, and the answers of losers show the health of their servers.
+// It does not use package race. The next server and its delay depend on the responses so far. A task may have more
+// than four attempts. The answers of losers show the health of their servers.
 func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewDirect(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {

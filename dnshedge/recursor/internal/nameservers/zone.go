@@ -118,8 +118,8 @@ type lameTable struct {
 }
 
 // lameRecord counts the names that a server of a zone has failed for. A single name may fail for a reason of its
-// own. So the server is lame after several names in a row: two names that it refuses or does not sign, or four that
-// it cannot answer.
+// own. So the server is lame after several names in a row. These are two names that it refuses or does not sign, or
+// four that it cannot answer.
 type lameRecord struct {
 	avoidUntil  time.Duration           // other servers are preferred for the zone until then, since Pool.epoch; 0: it is not lame
 	lastFailure time.Duration           // time of the last failure
