@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// host is a world with a host whose servers have zones of others, which come without glue.
+// host has a server with glue that serves zones of other owners, whose delegations have no glue.
 const host = `
 . served 198.41.0.4
 net. delegated 192.0.2.1
@@ -32,14 +32,14 @@ b.com. served 192.0.2.5
 `
 
 func TestResolverUsesGlueForAllZonesOfServer(t *testing.T) {
-	bubble(t, host, func(t *testing.T, w *world) {
+	bubble(t, host, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
-		assert.Equal(t, "NOERROR www.a.com. A 192.0.2.80", told(w.ask(r, "www.a.com. A")))
-		assert.Equal(t, "NOERROR www.b.com. A 192.0.2.81", told(w.ask(r, "www.b.com. A")))
+		assert.Equal(t, "NOERROR www.a.com. A 192.0.2.80", formatResponse(w.ask(r, "www.a.com. A")))
+		assert.Equal(t, "NOERROR www.b.com. A 192.0.2.81", formatResponse(w.ask(r, "www.b.com. A")))
 		assert.Equal(t, []string{"www.a.com. A", "www.b.com. A"}, w.questions("192.0.2.5"))
-		assert.Zero(t, w.sent("192.0.2.4"))
-		assert.Equal(t, "NOERROR ns1.host.net. A 192.0.2.5", told(w.ask(r, "ns1.host.net. A")))
-		assert.Equal(t, 3, w.sent("192.0.2.4", "192.0.2.5"), "it was an answer")
+		assert.Zero(t, w.countQueries("192.0.2.4"))
+		assert.Equal(t, "NOERROR ns1.host.net. A 192.0.2.5", formatResponse(w.ask(r, "ns1.host.net. A")))
+		assert.Equal(t, 3, w.countQueries("192.0.2.4", "192.0.2.5"), "it was an answer")
 	})
 }
 
@@ -48,39 +48,39 @@ func TestResolverLooksUpNameOfServerWithWrongGlue(t *testing.T) {
   sub NS ns2.host.net.
 sub.b.com. served 192.0.2.7
   www A 192.0.2.82
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.server("192.0.2.1").zones[0].add(t, "host NS ns2.host")
 		w.server("192.0.2.1").zones[0].add(t, "ns2.host A 192.0.2.66")
 		w.server("192.0.2.4").zones[0].add(t, "ns2 A 192.0.2.7")
 		r := w.resolver()
-		assert.Equal(t, "NOERROR www.sub.b.com. A 192.0.2.82", told(w.ask(r, "www.sub.b.com. A")))
-		assert.NotZero(t, w.sent("192.0.2.66"))
-		assert.LessOrEqual(t, w.sent("192.0.2.66"), 3)
+		assert.Equal(t, "NOERROR www.sub.b.com. A 192.0.2.82", formatResponse(w.ask(r, "www.sub.b.com. A")))
+		assert.NotZero(t, w.countQueries("192.0.2.66"))
+		assert.LessOrEqual(t, w.countQueries("192.0.2.66"), 3)
 	})
 }
 
 func TestResolverDropsGlueWithReferral(t *testing.T) {
-	bubble(t, host, func(t *testing.T, w *world) {
+	bubble(t, host, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
 		w.ask(r, "www.a.com. A")
-		w.fault("192.0.2.1", says("referral | host.net. NS ns1.host.net. | ns1.host.net. A 192.0.2.6"))
-		w.at("192.0.2.6", func(s *server) { s.zones = w.server("192.0.2.5").zones })
+		w.setFault("192.0.2.1", respondWith("referral | host.net. NS ns1.host.net. | ns1.host.net. A 192.0.2.6"))
+		w.updateServers("192.0.2.6", func(s *server) { s.zones = w.server("192.0.2.5").zones })
 		time.Sleep(time.Hour)
-		n := w.sent("192.0.2.5")
-		assert.Equal(t, "NOERROR www.b.com. A 192.0.2.81", told(w.ask(r, "www.b.com. A")))
-		assert.Equal(t, n, w.sent("192.0.2.5"))
+		n := w.countQueries("192.0.2.5")
+		assert.Equal(t, "NOERROR www.b.com. A 192.0.2.81", formatResponse(w.ask(r, "www.b.com. A")))
+		assert.Equal(t, n, w.countQueries("192.0.2.5"))
 		assert.Equal(t, []string{"www.b.com. A"}, w.questions("192.0.2.6"))
 	})
 }
 
 func TestResolverUsesGlueOnlyFromParentOfServerName(t *testing.T) {
 	const evil = "203.0.113.66"
-	bubble(t, host, func(t *testing.T, w *world) {
-		w.fault(evil, says("referral | x.evil.com. NS ns1.host.net. | ns1.host.net. A "+evil+"; ns0.host.net. A "+evil))
+	bubble(t, host, func(t *testing.T, w *testNetwork) {
+		w.setFault(evil, respondWith("referral | x.evil.com. NS ns1.host.net. | ns1.host.net. A "+evil+"; ns0.host.net. A "+evil))
 		r := w.resolver()
 		w.ask(r, "www.x.evil.com. A")
-		n := w.sent(evil)
-		assert.Equal(t, "NOERROR www.a.com. A 192.0.2.80", told(w.ask(r, "www.a.com. A")))
-		assert.Equal(t, n, w.sent(evil))
+		n := w.countQueries(evil)
+		assert.Equal(t, "NOERROR www.a.com. A 192.0.2.80", formatResponse(w.ask(r, "www.a.com. A")))
+		assert.Equal(t, n, w.countQueries(evil))
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 )
 
-// serverExchanger asks one server of a world, as an upstream of a Validator.
+// serverExchanger sends questions to one server of a testNetwork, as the upstream of a Validator.
 type serverExchanger struct{ *server }
 
 func (e serverExchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
@@ -28,7 +28,8 @@ func (e serverExchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string
 	return r, ms, nil
 }
 
-// describeAnswer returns rcode, security and answer records of a response, with their TTLs and without signatures.
+// describeAnswer returns the RCODE, the security status and the answer records of a response, with TTLs and without
+// signatures.
 func describeAnswer(m *dns.Msg) string {
 	parts := []string{dns.RcodeToString[m.Rcode]}
 	if m.AuthenticatedData {
@@ -42,8 +43,8 @@ func describeAnswer(m *dns.Msg) string {
 	return strings.Join(parts, " | ")
 }
 
-// aliasZone is a root zone with several records where a zone should have one. Servers hide names below a DNAME record, so that a case
-// has to name their records.
+// aliasZone is a root zone whose names have several records where one is allowed. Servers hide names below a DNAME
+// record, so a case has to name the records of these names.
 const aliasZone = `
 . served 198.41.0.4
   www.to. A 192.0.2.80
@@ -66,7 +67,7 @@ const aliasZone = `
   long. DNAME aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb.cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc.dddddddddddddddddddddddddddddddddddddddddddddddddddddddddd.
 `
 
-// A Resolver and a Validator answer alike if a server sends them the same response.
+// TestResolverAndValidatorAnswerAlike gives a Resolver and a Validator the same response of a server.
 func TestResolverAndValidatorAnswerAlike(t *testing.T) {
 	const www, x, near, far = " | www.to. 3600 A 192.0.2.80", " | x.to. 3600 A 192.0.2.81", " | x.near.to. 3600 A 192.0.2.82", " | x.far.to. 3600 A 192.0.2.83"
 	const secure, d = "NOERROR | secure", " | d. 3600 DNAME to."
@@ -111,14 +112,14 @@ func TestResolverAndValidatorAnswerAlike(t *testing.T) {
 		{name: "NODATA with opt-out without proof", question: "www.to. TXT", optOut: true, stripProof: true, want: "SERVFAIL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, aliasZone, func(t *testing.T, w *world) {
+			bubble(t, aliasZone, func(t *testing.T, w *testNetwork) {
 				w.sign()
 				if c.optOut {
 					optOut(w, ".", "198.41.0.4")
 				}
 				server, root := w.server("198.41.0.4"), w.zone(".")
 				before := server.change
-				w.fault("198.41.0.4", func(q query, r *dns.Msg) *dns.Msg {
+				w.setFault("198.41.0.4", func(q query, r *dns.Msg) *dns.Msg {
 					if before != nil {
 						r = before(q, r)
 					}
@@ -132,14 +133,14 @@ func TestResolverAndValidatorAnswerAlike(t *testing.T) {
 						}
 					}
 					if c.stripProof {
-						r = stripped(dns.TypeNSEC, dns.TypeNSEC3)(q, r)
+						r = withoutRecords(dns.TypeNSEC, dns.TypeNSEC3)(q, r)
 					}
 					return r
 				})
 				v := &dnssec.Validator{Exchanger: serverExchanger{server}, Trust: dnssec.Trust{Anchors: []dns.RR{root.signer.ds()}}}
 				defer v.Close()
 				ask := parseQuestion(c.question + " +do")
-				got, _, err := validator(w).ExchangeContext(t.Context(), ask.Copy(), "")
+				got, _, err := newValidatingResolver(w).ExchangeContext(t.Context(), ask.Copy(), "")
 				require.NoError(t, err)
 				assert.Equal(t, c.want, describeAnswer(got), "Resolver")
 				got, _, err = v.ExchangeContext(t.Context(), ask.Copy(), "")
@@ -150,9 +151,10 @@ func TestResolverAndValidatorAnswerAlike(t *testing.T) {
 	}
 }
 
-// The record that is followed is the only one without DNSSEC: other resolvers take a name with two aliases for an error, or choose one.
+// TestResolverFollowsOneOfSeveralUnsignedAliases has two unsigned CNAME records of one name. Only the record that is
+// followed is in the answer, because other resolvers reject a name with two aliases.
 func TestResolverFollowsOneOfSeveralUnsignedAliases(t *testing.T) {
-	bubble(t, aliasZone, func(t *testing.T, w *world) {
+	bubble(t, aliasZone, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
 		answer := w.ask(r, "two. A").Answer
 		require.Len(t, answer, 2)
@@ -162,7 +164,8 @@ func TestResolverFollowsOneOfSeveralUnsignedAliases(t *testing.T) {
 	})
 }
 
-// signedSet returns copies of a zone's records of "owner TYPE", with signatures unless "!" is in front. "-" in front reverses the records.
+// signedSet returns copies of a zone's records of "owner TYPE", with signatures. "!" in front omits the signatures.
+// "-" in front reverses the records.
 func signedSet(z *zone, text string) []dns.RR {
 	f := strings.Fields(strings.TrimLeft(text, "!-"))
 	set := slices.Clone(z.sets[f[0]][dns.StringToType[f[1]]])

@@ -10,13 +10,13 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// The servers of a zone and of the zone below it, which has the only trust anchor, are the same and have no glue. The address that is known may be
-// that of the server without signatures.
+// TestResolverLooksUpOtherServersOfAZoneWhoseAnchorIsBelow has a zone and its child zone, which has the only trust
+// anchor, on the same servers without glue. The first known address may be that of the server without signatures.
 func TestResolverLooksUpOtherServersOfAZoneWhoseAnchorIsBelow(t *testing.T) {
 	bubble(t, threeServersWithoutGlue+`sub.example.tld. delegated 192.0.6.1 192.0.6.2 192.0.6.3
   www A 192.0.2.81
-`, func(t *testing.T, w *world) {
-		w.fault("192.0.6.3", onlyFor(dns.TypeA, stripped(dns.TypeRRSIG)))
+`, func(t *testing.T, w *testNetwork) {
+		w.setFault("192.0.6.3", onlyForType(dns.TypeA, withoutRecords(dns.TypeRRSIG)))
 		w.sign("other.")
 		for range 30 {
 			for _, minimise := range []bool{true, false} {
@@ -24,10 +24,10 @@ func TestResolverLooksUpOtherServersOfAZoneWhoseAnchorIsBelow(t *testing.T) {
 					r.NoMinimise = !minimise
 					r.Trust = dnssec.Trust{Anchors: []dns.RR{w.zone("sub.example.tld.").signer.ds()}}
 				})
-				n := w.sent()
+				n := w.countQueries()
 				assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
 				assert.Equal(t, "secure", w.security(r, "www.sub.example.tld. A"))
-				assert.Less(t, w.sent()-n, 40)
+				assert.Less(t, w.countQueries()-n, 40)
 				_ = r.Close()
 			}
 		}

@@ -9,10 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// compare asks about names of the zone, of a new Resolver each time, and compares with what a careful resolver answers.
-func (h *hostility) compare(t *testing.T, w *world) {
+// compare resolves names of the hostile zone, each with a new Resolver, and compares the answers with those of a
+// careful.
+func (h *hostility) compare(t *testing.T, w *testNetwork) {
 	raw := h.raw()
-	w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = raw })
+	w.updateServers("203.0.113.66 203.0.113.67", func(s *server) { s.raw = raw })
 	for _, question := range hostileQuestions {
 		m := parseQuestion(question)
 		want, ok := (&careful{raw: raw}).answer(m.Question[0].Name, m.Question[0].Qtype)
@@ -20,20 +21,20 @@ func (h *hostility) compare(t *testing.T, w *world) {
 			continue
 		}
 		r := w.resolver(h.settings)
-		require.Equal(t, want, compacted(told(w.ask(r, question))), question)
+		require.Equal(t, want, removeRepeatedRecords(formatResponse(w.ask(r, question))), question)
 		require.NoError(t, r.Close())
 	}
 }
 
-// careful is a resolver that knows a zone called evil, whose servers say the same to the same question and to everybody. It has no cache, no
-// clock and no limits, and takes its time. It is sure only of what no two readers of the RFCs would read differently.
+// careful is a reference resolver for the hostile zone evil., whose servers always send the same response to the
+// same question. It has no cache, no clock and no limits. It gives no answer if the RFCs can be read in two ways.
 type careful struct {
 	raw     func(query) [][]byte
 	records []string        // of the answer
 	seen    map[string]bool // names
 }
 
-// answer returns what told writes of the answer, and false if it is not sure.
+// answer returns the answer in the form of formatResponse, and false if careful gives no answer.
 func (c *careful) answer(name string, qtype uint16) (string, bool) {
 	c.seen = make(map[string]bool)
 	rcode, ok := c.look(name, qtype)
@@ -47,7 +48,7 @@ func (c *careful) answer(name string, qtype uint16) (string, bool) {
 	return strings.TrimSpace(dns.RcodeToString[rcode] + " " + strings.Join(slices.Compact(c.records), ", ")), true
 }
 
-// look adds the records of a name.
+// look adds the records of a name to the answer.
 func (c *careful) look(name string, qtype uint16) (rcode int, sure bool) {
 	if !dns.IsSubDomain("evil.", name) {
 		return c.lookElsewhere(name, qtype)
@@ -69,7 +70,7 @@ func (c *careful) look(name string, qtype uint16) (rcode int, sure bool) {
 	return c.read(m, name, qtype)
 }
 
-// read reads a response. Of records it takes what is the name's own.
+// read adds the records of name in a response to the answer.
 func (c *careful) read(m *dns.Msg, name string, qtype uint16) (rcode int, sure bool) {
 	var own, aliases []dns.RR
 	for _, rr := range m.Answer {
@@ -109,7 +110,7 @@ func (c *careful) read(m *dns.Msg, name string, qtype uint16) (rcode int, sure b
 	return m.Rcode, m.Authoritative && denies(m, name)
 }
 
-// denies reports whether a response says by the zone's SOA record, and no other, that there is nothing.
+// denies reports whether a response is a denial with the zone's SOA record, and no other SOA record.
 func denies(m *dns.Msg, name string) bool {
 	soas := 0
 	for _, rr := range m.Ns {
@@ -127,7 +128,7 @@ func denies(m *dns.Msg, name string) bool {
 	return soas > 0
 }
 
-// lookElsewhere adds what the zones that are not hostile have, as far as truth knows.
+// lookElsewhere adds the records of a name in another zone, as listed in truth.
 func (c *careful) lookElsewhere(name string, qtype uint16) (rcode int, sure bool) {
 	for _, known := range truth {
 		if known.question == name+" "+dns.TypeToString[qtype] {
@@ -144,13 +145,13 @@ func (c *careful) lookElsewhere(name string, qtype uint16) (rcode int, sure bool
 func (c *careful) add(rrs []dns.RR) {
 	code := dns.RcodeToString[dns.RcodeSuccess]
 	for _, rr := range rrs {
-		one := told(&dns.Msg{Answer: []dns.RR{rr}})
+		one := formatResponse(&dns.Msg{Answer: []dns.RR{rr}})
 		c.records = append(c.records, strings.TrimPrefix(one, code+" "))
 	}
 }
 
-// compacted returns what told writes without records that are there twice.
-func compacted(text string) string {
+// removeRepeatedRecords removes repeated records from the result of formatResponse.
+func removeRepeatedRecords(text string) string {
 	code, rest, _ := strings.Cut(text, " ")
 	return strings.TrimSpace(code + " " + strings.Join(slices.Compact(strings.Split(rest, ", ")), ", "))
 }

@@ -17,40 +17,40 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// short is a root and a zone whose records live for a minute.
+// short is a root and a zone whose records have a TTL of a minute.
 const short = `
 . served 198.41.0.4
 example. delegated 192.0.2.1 192.0.2.2
   www 60 A 192.0.2.80
 `
 
-// client returns a Client above a Resolver of w's.
-func (w *world) client(r *recursor.Resolver) *dnshedge.Client {
+// client returns a Client whose Exchanger is a Resolver.
+func (w *testNetwork) client(r *recursor.Resolver) *dnshedge.Client {
 	c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
 	w.t.Cleanup(func() { c.Close() })
 	return c
 }
 
-func (w *world) askClient(c *dnshedge.Client, question string) *dns.Msg {
+func (w *testNetwork) askClient(c *dnshedge.Client, question string) *dns.Msg {
 	w.t.Helper()
 	r, _, err := c.ExchangeContext(context.Background(), parseQuestion(question), "")
 	require.NoError(w.t, err)
 	return r
 }
 
-func TestClientServesStaleAnswersWhileServersAreSilent(t *testing.T) {
-	bubble(t, short, func(t *testing.T, w *world) {
+func TestClientServesStaleAnswersWhileServersAreUnresponsive(t *testing.T) {
+	bubble(t, short, func(t *testing.T, w *testNetwork) {
 		c := w.client(w.resolver())
 		w.askClient(c, "www.example. A")
-		w.fault("192.0.2.1 192.0.2.2", silent)
+		w.setFault("192.0.2.1 192.0.2.2", silent)
 		time.Sleep(2 * time.Minute)
 		began := time.Now()
 		r := w.askClient(c, "www.example. A")
 		assert.Len(t, r.Answer, 1)
-		code, _ := extended(r)
+		code, _ := readExtendedError(r)
 		assert.Equal(t, dns.ExtendedErrorCodeStaleAnswer, code)
 		assert.LessOrEqual(t, time.Since(began), 1800*ms, "RFC 8767 §5")
-		w.fault("192.0.2.1 192.0.2.2", nil)
+		w.setFault("192.0.2.1 192.0.2.2", nil)
 		time.Sleep(time.Minute)
 		r = w.askClient(c, "www.example. A")
 		assert.EqualValues(t, 60, r.Answer[0].Header().Ttl)
@@ -58,26 +58,26 @@ func TestClientServesStaleAnswersWhileServersAreSilent(t *testing.T) {
 }
 
 func TestClientRefreshAsksServersAgain(t *testing.T) {
-	bubble(t, short, func(t *testing.T, w *world) {
+	bubble(t, short, func(t *testing.T, w *testNetwork) {
 		c := w.client(w.resolver())
 		w.askClient(c, "www.example. A")
 		for range 3 {
 			w.askClient(c, "www.example. A")
 		}
 		time.Sleep(58 * time.Second) // in the last tenth of its life
-		n := w.sent()
+		n := w.countQueries()
 		w.askClient(c, "www.example. A")
 		time.Sleep(time.Second)
-		assert.Equal(t, n+1, w.sent(), "one query, to a server that is known")
+		assert.Equal(t, n+1, w.countQueries(), "one query, to a server that is known")
 		time.Sleep(30 * time.Second)
 		r := w.askClient(c, "www.example. A")
-		assert.Equal(t, n+1, w.sent())
+		assert.Equal(t, n+1, w.countQueries())
 		assert.EqualValues(t, 60-31, r.Answer[0].Header().Ttl)
 	})
 }
 
 func TestResolverWorksAsDefaultResolver(t *testing.T) {
-	bubble(t, short, func(t *testing.T, w *world) {
+	bubble(t, short, func(t *testing.T, w *testNetwork) {
 		c := w.client(w.resolver())
 		addrs, err := c.Resolver().LookupHost(context.Background(), "www.example.")
 		require.NoError(t, err)
@@ -92,12 +92,12 @@ func TestResolverWorksAsDefaultResolver(t *testing.T) {
 	})
 }
 
-// What is asked while there is no network says nothing of the names: it must not be kept
-// as their servers' failures are.
+// TestClientCachesNoFailureWithoutNetwork asks while there is no network. The failure does not concern the names, so
+// it is not cached as a failure of their servers.
 func TestClientCachesNoFailureWithoutNetwork(t *testing.T) {
 	for name, cold := range map[string]bool{"at first": true, "later": false} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, short, func(t *testing.T, w *world) {
+			bubble(t, short, func(t *testing.T, w *testNetwork) {
 				c := w.client(w.resolver())
 				if !cold {
 					w.askClient(c, "other.example. A")
@@ -116,7 +116,8 @@ func TestClientCachesNoFailureWithoutNetwork(t *testing.T) {
 	}
 }
 
-// RFC 8020, where it is proven, and where nothing that the Resolver was told says otherwise.
+// TestClientSkipsNamesBelowSecureNXDOMAIN requires RFC 8020 for secure denials, unless Zones or Trust has a zone
+// below the name.
 func TestClientSkipsNamesBelowSecureNXDOMAIN(t *testing.T) {
 	zone := map[string][]netip.AddrPort{"ad.no.example.tld.": {netip.MustParseAddrPort("192.0.3.4:53")}}
 	for name, tt := range map[string]struct {
@@ -131,9 +132,9 @@ func TestClientSkipsNamesBelowSecureNXDOMAIN(t *testing.T) {
 		"a zone of its own beside": {func(r *recursor.Resolver) { r.Zones = map[string][]netip.AddrPort{"corp.": zone["ad.no.example.tld."]} }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, signed, func(t *testing.T, w *world) {
-				signedWorld(w)
-				r := validator(w, tt.set)
+			bubble(t, signed, func(t *testing.T, w *testNetwork) {
+				signZones(w)
+				r := newValidatingResolver(w, tt.set)
 				c := w.client(r)
 				require.Equal(t, dns.RcodeNameError, w.askClient(c, "no.example.tld. A").Rcode)
 				n := r.Stats().Questions

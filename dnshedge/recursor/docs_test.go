@@ -13,7 +13,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestOptionsPageListsResolverFields keeps the second table in docs/options.md whole, and without fields that are gone.
+// TestOptionsPageListsResolverFields requires that the second table in docs/options.md has all fields of Resolver
+// and no others.
 func TestOptionsPageListsResolverFields(t *testing.T) {
 	var exist, documented []string
 	var add func(prefix string, typ reflect.Type)

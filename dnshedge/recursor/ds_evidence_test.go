@@ -29,21 +29,22 @@ named. delegated 192.0.2.3
   ns A 192.0.3.4
 `
 
-// carrier returns a Resolver that asks for signatures with everything, and validates none, for it trusts nobody.
-func carrier(w *world, set ...func(*recursor.Resolver)) *recursor.Resolver {
+// newNonValidatingResolver returns a Resolver that sets DO in all queries and does not validate, because it has no
+// trust anchor.
+func newNonValidatingResolver(w *testNetwork, set ...func(*recursor.Resolver)) *recursor.Resolver {
 	return w.resolver(append(set, func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Anchors: []dns.RR{}} })...)
 }
 
 func TestResolverSetsDOInAllQueries(t *testing.T) {
-	bubble(t, signedTree, func(t *testing.T, w *world) {
+	bubble(t, signedTree, func(t *testing.T, w *testNetwork) {
 		w.zone("tld.").put(record("far.tld. NS ns.named."))
 		w.sign("unsigned.tld.")
-		r := carrier(w)
+		r := newNonValidatingResolver(w)
 		for _, q := range []string{"www.example.tld. A", "a.b.c.example.tld. A +do", "no.example.tld. A", "www.unsigned.tld. A", "www.far.tld. A", "tld. DS"} {
 			w.ask(r, q)
 		}
 		seen := make(map[string]bool)
-		for _, a := range w.since(0) {
+		for _, a := range w.queriesSince(0) {
 			require.NotNil(t, a.msg.IsEdns0(), a)
 			assert.True(t, a.msg.IsEdns0().Do(), a)
 			seen[a.name] = true
@@ -55,9 +56,9 @@ func TestResolverSetsDOInAllQueries(t *testing.T) {
 }
 
 func TestReferralKeepsDSEvidence(t *testing.T) {
-	bubble(t, signedTree, func(t *testing.T, w *world) {
+	bubble(t, signedTree, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		r := carrier(w)
+		r := newNonValidatingResolver(w)
 		w.ask(r, "www.example.tld. A")
 		w.ask(r, "www.unsigned.tld. A")
 		want := map[string][]string{
@@ -65,33 +66,33 @@ func TestReferralKeepsDSEvidence(t *testing.T) {
 			"example.tld.":  {"DS DS", "RRSIG DS"},
 			"unsigned.tld.": {"NSEC NSEC", "RRSIG NSEC"},
 		}
-		assert.Equal(t, want, recursor.Proofs(r))
+		assert.Equal(t, want, recursor.DSEvidenceOf(r))
 
 		var b bytes.Buffer
 		require.NoError(t, r.Export(&b))
-		again := carrier(w)
+		again := newNonValidatingResolver(w)
 		require.NoError(t, again.Import(&b))
-		assert.Equal(t, map[string][]string{"tld.": want["tld."]}, recursor.Proofs(again))
+		assert.Equal(t, map[string][]string{"tld.": want["tld."]}, recursor.DSEvidenceOf(again))
 
 		off := w.resolver()
 		w.ask(off, "www.example.tld. A")
-		assert.Equal(t, map[string][]string{"tld.": nil, "example.tld.": nil}, recursor.Proofs(off))
+		assert.Equal(t, map[string][]string{"tld.": nil, "example.tld.": nil}, recursor.DSEvidenceOf(off))
 	})
 }
 
-// Validation reads the same records while Export writes them out.
+// TestExportReadsOnlyExportedData validates and exports the same records at the same time.
 func TestExportReadsOnlyExportedData(t *testing.T) {
 	rr := record("example. DS 1 8 2 0000000000000000000000000000000000000000000000000000000000000000")
 	rr.Header().Rdlength = 1234
 	before := dns.Copy(rr)
-	require.Len(t, recursor.PackProof([]dns.RR{rr}), 1)
+	require.Len(t, recursor.PackRecords([]dns.RR{rr}), 1)
 	assert.Equal(t, before, rr)
 }
 
 func TestCacheEntryServesQuestionsWithAndWithoutDO(t *testing.T) {
-	bubble(t, signedTree, func(t *testing.T, w *world) {
+	bubble(t, signedTree, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		r := carrier(w)
+		r := newNonValidatingResolver(w)
 		types := func(rrs []dns.RR) (all []string) {
 			for _, rr := range rrs {
 				all = append(all, dns.TypeToString[rr.Header().Rrtype])
@@ -100,10 +101,10 @@ func TestCacheEntryServesQuestionsWithAndWithoutDO(t *testing.T) {
 		}
 		plain := w.ask(r, "alias.example.tld. A")
 		assert.Equal(t, []string{"CNAME", "A"}, types(plain.Answer))
-		n := w.sent()
+		n := w.countQueries()
 		signed := w.ask(r, "alias.example.tld. A +do")
 		assert.Equal(t, []string{"CNAME", "RRSIG", "A", "RRSIG"}, types(signed.Answer))
-		assert.Equal(t, n+1, w.sent(), "the alias's target is kept, with its signature")
+		assert.Equal(t, n+1, w.countQueries(), "the alias's target is kept, with its signature")
 
 		assert.Equal(t, []string{"SOA"}, types(w.ask(r, "no.no.no.example.tld. A").Ns))
 		assert.Equal(t, []string{"TXT"}, types(w.ask(r, "x.example.tld. TXT").Answer))
@@ -125,10 +126,10 @@ func TestCacheLimitsTTLBySignature(t *testing.T) {
 		"expires in 2038":                  {func(s *dns.RRSIG) { s.Expiration = 1<<31 - 1 }, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, signedTree, func(t *testing.T, w *world) {
+			bubble(t, signedTree, func(t *testing.T, w *testNetwork) {
 				w.sign()
-				w.fault("192.0.3.1", signaturesThat(c.change))
-				r := carrier(w)
+				w.setFault("192.0.3.1", signaturesThat(c.change))
+				r := newNonValidatingResolver(w)
 				m := w.ask(r, "www.example.tld. A +do")
 				for _, rr := range m.Answer {
 					assert.Equal(t, uint32(c.want/time.Second), rr.Header().Ttl, rr)

@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// withoutDS returns the fault of a server of the root or tld. that has no DS records of example.tld., neither with referrals nor for questions,
-// and nothing that denies them.
+// withoutDS returns the fault of a server of the root or tld. that has neither DS records of example.tld. nor their
+// denial, in referrals and in answers.
 func withoutDS(denial string) func(query, *dns.Msg) *dns.Msg {
 	return func(q query, r *dns.Msg) *dns.Msg {
 		if q.qtype == dns.TypeDNSKEY || !dns.IsSubDomain("example.tld.", q.name) {
@@ -33,7 +33,8 @@ func withoutDS(denial string) func(query, *dns.Msg) *dns.Msg {
 	}
 }
 
-// A server of the parent that does not have the DS records of a zone leaves the others to be asked, wherever they are.
+// TestResolverAsksOtherServersOfTheParentForDSWithoutProof has a server of the parent without the DS records of a
+// zone. The other servers of the parent are queried, with or without glue.
 func TestResolverAsksOtherServersOfTheParentForDSWithoutProof(t *testing.T) {
 	for name, c := range map[string]struct{ tld, bad string }{
 		"the first":                             {"tld. delegated 192.0.2.1 192.0.2.2", "192.0.2.1"},
@@ -53,7 +54,7 @@ example.tld. delegated 192.0.3.1
   www A 192.0.2.80
 other. delegated 192.0.5.1
   ns A 192.0.2.9
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 					tld, root := w.zone("tld."), w.zone(".")
 					for _, addr := range []string{"2001:db8::1", "192.0.2.9"} {
 						if s := w.server(addr); !slices.Contains(s.zones, tld) {
@@ -62,13 +63,13 @@ other. delegated 192.0.5.1
 					}
 					root.sets["tld."][dns.TypeNS] = tld.sets["tld."][dns.TypeNS]
 					w.sign("other.")
-					w.fault(c.bad, withoutDS(denial))
+					w.setFault(c.bad, withoutDS(denial))
 					for range 4 {
 						for _, minimise := range []bool{true, false} {
-							r := validator(w, func(r *recursor.Resolver) { r.NoMinimise = !minimise })
-							n := w.sent()
+							r := newValidatingResolver(w, func(r *recursor.Resolver) { r.NoMinimise = !minimise })
+							n := w.countQueries()
 							assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
-							assert.Less(t, w.sent()-n, 40)
+							assert.Less(t, w.countQueries()-n, 40)
 							_ = r.Close()
 						}
 					}

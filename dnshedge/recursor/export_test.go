@@ -13,11 +13,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// For tests in package recursor_test.
-var Unique = removeDuplicates
+// RemoveDuplicates is removeDuplicates, for tests in package recursor_test.
+var RemoveDuplicates = removeDuplicates
 
-// Expiries returns when what a Resolver keeps expires.
-func Expiries(r *Resolver) (all []time.Time) {
+// ExpiryTimes returns the expiry times of a Resolver's cache entries and root zone.
+func ExpiryTimes(r *Resolver) (all []time.Time) {
 	c, err := r.setUpOnce()
 	if err != nil {
 		panic(err)
@@ -33,9 +33,9 @@ func Expiries(r *Resolver) (all []time.Time) {
 	return all
 }
 
-// Read reads a response of a zone's server, as it comes from the wire, and returns how many of
-// its records are believed.
-func Read(b []byte, zone, name string, typ uint16) (believed int) {
+// CountReadRecords reads the response b of a zone's server, in wire format, and returns the number of records that
+// readResponse keeps.
+func CountReadRecords(b []byte, zone, name string, typ uint16) (believed int) {
 	m, err := wire.ParseMsg(b)
 	if err != nil {
 		return 0
@@ -47,15 +47,16 @@ func Read(b []byte, zone, name string, typ uint16) (believed int) {
 	return len(r.answer) + len(r.authority)
 }
 
-// WithoutSpecialNames runs f while names that mean something on one machine only are names as others.
+// WithoutSpecialNames runs f while special-use names are resolved like other names.
 func WithoutSpecialNames(f func()) {
 	defer func() { findSpecialUseZone = special.FindZone }()
 	findSpecialUseZone = func([]byte, bool) *special.Zone { return nil }
 	f()
 }
 
-// FakeLegacy has a Resolver take signatures of algorithms that no library verifies any more for right, once all else fits.
-func FakeLegacy(r *Resolver) {
+// AcceptLegacyAlgorithms makes a Resolver accept signatures of algorithms that no library verifies any more, if
+// everything else about them is valid.
+func AcceptLegacyAlgorithms(r *Resolver) {
 	adjustPolicy = func(p *validate.Policy) { p.FakeLegacy = true }
 	defer func() { adjustPolicy = nil }()
 	if _, err := r.setUpOnce(); err != nil {
@@ -63,7 +64,7 @@ func FakeLegacy(r *Resolver) {
 	}
 }
 
-// PanicInSetup has the first use of a Resolver panic.
+// PanicInSetup makes the first use of a Resolver panic.
 func PanicInSetup(r *Resolver) {
 	adjustPolicy = func(*validate.Policy) { panic("in setup") }
 	defer func() {
@@ -73,8 +74,8 @@ func PanicInSetup(r *Resolver) {
 	_, _ = r.setUpOnce()
 }
 
-// WithoutProofs has a Resolver ask servers what it could tell by proofs of other answers.
-func WithoutProofs(r *Resolver) {
+// DisableSynthesis makes a Resolver query servers in place of synthesizing answers (RFC 8198).
+func DisableSynthesis(r *Resolver) {
 	disableAggressiveUse = true
 	defer func() { disableAggressiveUse = false }()
 	if _, err := r.setUpOnce(); err != nil {
@@ -82,8 +83,8 @@ func WithoutProofs(r *Resolver) {
 	}
 }
 
-// Proofs returns what is kept of what the parents of zones say of their keys, as text.
-func Proofs(r *Resolver) map[string][]string {
+// DSEvidenceOf returns the DS evidence of the cached delegations by zone, as text.
+func DSEvidenceOf(r *Resolver) map[string][]string {
 	all := make(map[string][]string)
 	for k, e := range r.core.cache.entries {
 		if k.zone {
@@ -97,8 +98,8 @@ func Proofs(r *Resolver) map[string][]string {
 	return all
 }
 
-// Held returns how many bytes the zones take that what is kept refers to, each once.
-func Held(r *Resolver) (n int64) {
+// ZoneMemory returns the memory of the delegations that cache entries refer to, in bytes. Each counts once.
+func ZoneMemory(r *Resolver) (n int64) {
 	c, err := r.setUpOnce()
 	if err != nil {
 		panic(err)
@@ -115,7 +116,7 @@ func Held(r *Resolver) (n int64) {
 	return n
 }
 
-// CacheBytes returns what the cache counts, and may take at most.
+// CacheBytes returns the counted memory and the memory limit of the cache, in bytes.
 func CacheBytes(r *Resolver) (counted, most int64) {
 	c := r.core.cache
 	c.mu.RLock()
@@ -123,14 +124,14 @@ func CacheBytes(r *Resolver) (counted, most int64) {
 	return c.bytes, c.maxBytes
 }
 
-// Knows reports whether it is known where a zone is served, if the clock shows that time.
-func Knows(r *Resolver, zone string, at time.Time) bool {
+// HasDelegation reports whether the cache has a current delegation of a zone at a time.
+func HasDelegation(r *Resolver, zone string, at time.Time) bool {
 	return r.core.cache.lookUpDelegation(zone, at) != nil
 }
 
-// Crowded adds so many zones that are known for an hour to a cache of that many bytes, at one time, and then as many others at another one. It returns how many
-// of the last half of these are known.
-func Crowded(most int64, n int, before, after time.Time) (known int) {
+// CountCachedAfterEviction adds n zones with a lifetime of an hour to a cache of most bytes at the time before, and
+// n others at the time after. It returns how many of the last half of these are cached.
+func CountCachedAfterEviction(most int64, n int, before, after time.Time) (known int) {
 	c := &cache{maxBytes: most}
 	name := func(i int) string { return fmt.Sprint("z", i, ".") }
 	for i := range 2 * n {
@@ -150,5 +151,5 @@ func Crowded(most int64, n int, before, after time.Time) (known int) {
 	return known
 }
 
-// PackProof is packRecords for tests.
-var PackProof = packRecords
+// PackRecords is packRecords, for tests in package recursor_test.
+var PackRecords = packRecords

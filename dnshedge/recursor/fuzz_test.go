@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// dice draws from the bytes of a fuzzer, and zeros after them.
+// dice draws numbers from the bytes of a fuzzer, and zeros after the last byte.
 type dice struct{ data []byte }
 
 func (d *dice) draw(n int) int {
@@ -31,15 +31,15 @@ func (d *dice) draw(n int) int {
 
 func (d *dice) of(all ...string) string { return all[d.draw(len(all))] }
 
-// refer draws a referral that has the right form, to any zone, with glue for any name.
+// refer draws a well-formed referral to any zone, with glue for any name.
 func (d *dice) refer(q query) *dns.Msg {
 	zone := d.of(q.name, "sub.evil.", "www.evil.", "evil.", "good.", "www.good.", "other.", ".", "nx.good.", "sub.good.")
 	ns := d.of("ns.sub.evil.", "ns1.evil.", "ns1.good.", "ns1.other.", "www.good.", "a.root.", "nx.good.", "ns.nx.", "www.evil.")
 	glue := d.of(ns, ns, "ns1.good.", "ns1.other.", "www.good.", "a.root.", "ns1.sub.good.")
-	return says(fmt.Sprintf("referral | %s NS %s | %s %d A %s", zone, ns, glue, d.draw(256)*256, evil))(q, nil)
+	return respondWith(fmt.Sprintf("referral | %s NS %s | %s %d A %s", zone, ns, glue, d.draw(256)*256, evil))(q, nil)
 }
 
-// record draws a record that fits nowhere, or everywhere.
+// record draws a record with any owner.
 func (d *dice) record(qname string) dns.RR {
 	names := []string{qname, "evil.", "www.evil.", "sub.evil.", "ns.sub.evil.", "ns1.evil.", "a.b.evil.", "*.evil.", ".", "good.", "www.good.", "ns1.good.", "alias.good.", "sub.good.", "ns.sub.good.", "x.old.good.", "nx.good.", "other.", "www.other.", "ns1.other.", "a.root."}
 	name := func() string { return names[d.draw(len(names))] }
@@ -75,7 +75,7 @@ func (d *dice) record(qname string) dns.RR {
 	return &dns.TXT{Hdr: h, Txt: []string{"x"}}
 }
 
-// respond adds to m what a zone's server may say of a name: records, an alias, or that there is nothing.
+// respond adds a possible response of a zone's server to m: records, an alias, or a denial.
 func (d *dice) respond(q query, m *dns.Msg) {
 	data := map[uint16]string{dns.TypeA: "192.0.2.66", dns.TypeTXT: "evil", dns.TypeNS: "ns1.evil.", dns.TypeCNAME: "www.good.", dns.TypeDS: "1 8 2 00"}[q.qtype]
 	kind := d.draw(5)
@@ -94,7 +94,7 @@ func (d *dice) respond(q query, m *dns.Msg) {
 	}
 }
 
-// hostile draws a response.
+// hostile draws the messages that answer a query.
 func (d *dice) hostile(q query) [][]byte {
 	if d.draw(32) == 31 {
 		return nil
@@ -149,7 +149,7 @@ other. delegated 192.0.2.9
 evil. delegated 203.0.113.66 203.0.113.67
 `
 
-// truth is what the zones of stage that are not hostile answer.
+// truth has the answers of the zones in stage that are not hostile.
 var truth = []struct{ question, want string }{
 	{"www.good. A", "NOERROR www.good. A 192.0.2.80"},
 	{"alias.good. A", "NOERROR alias.good. CNAME www.good., www.good. A 192.0.2.80"},
@@ -167,9 +167,11 @@ var truth = []struct{ question, want string }{
 	{"a.root. A", "NOERROR a.root. A 198.41.0.4"},
 }
 
-// FuzzHostileZone: whatever the servers of a zone answer, other zones' names are answered as their own
-// servers answer, as soon as if nobody asked about the zone, and no query for them goes to the zone's servers. If these
-// always answer the same, the zone's names are answered as a slow and careful resolver answers them.
+// FuzzHostileZone gives the servers of a zone any responses. Names in other zones get the answers of their own
+// servers, as soon as without questions about the zone, and without queries to the servers of the zone.
+//
+// If these servers always send the same response to the same question, names in the zone get the answers of a
+// careful.
 func FuzzHostileZone(f *testing.F) {
 	f.Add([]byte{})
 	for i := range 40 {
@@ -200,14 +202,14 @@ func hostileZone(t *testing.T, data []byte) {
 	}
 	h.data = d.data
 	var known []moment // of what was asked about other zones
-	bubble(t, stage, func(t *testing.T, w *world) { known = h.play(t, w) })
-	bubble(t, stage, func(t *testing.T, w *world) { h.replay(t, w, known) })
+	bubble(t, stage, func(t *testing.T, w *testNetwork) { known = h.play(t, w) })
+	bubble(t, stage, func(t *testing.T, w *testNetwork) { h.replay(t, w, known) })
 	if h.steady {
 		bubble(t, stage, h.compare)
 	}
 }
 
-// hostility is how a zone behaves, and what is asked when.
+// hostility describes how the servers of a zone respond, and the questions of the test.
 type hostility struct {
 	settings func(*recursor.Resolver)
 	steady   bool // responses depend on nothing but the question
@@ -215,21 +217,21 @@ type hostility struct {
 	data     []byte // what responses are drawn from
 }
 
-// turn is a question and what time passes after its answer.
+// turn is a question and the time after its answer, as indexes.
 type turn struct{ choice, pause int }
 
-// pauses are none that is the TTL of a record: a moment earlier or later would make a difference.
+// pauses has no pause equal to a TTL, because then a difference of a millisecond would change the answer.
 var pauses = []time.Duration{0, 0, 0, 0, ms, time.Second, time.Minute, 61 * time.Minute}
 
 var hostileQuestions = []string{"www.evil. A", "evil. NS", "evil. A", "a.b.evil. A", "www.sub.evil. A", "x.evil. CNAME", "evil. DS", "www.evil. TXT", "ns1.evil. A", "sub.evil. NS"}
 
-// moment is a question about another zone.
+// moment is a question about another zone, with the time of the question and the time to the answer.
 type moment struct {
 	at, took time.Duration
 	question string
 }
 
-// raw returns what the zone's servers answer with.
+// raw returns the function that makes the responses of the zone's servers.
 func (h *hostility) raw() func(query) [][]byte {
 	if !h.steady {
 		return (&dice{h.data}).hostile
@@ -246,9 +248,9 @@ func (h *hostility) raw() func(query) [][]byte {
 	}
 }
 
-// play asks about the zone and others, and returns what was asked about others.
-func (h *hostility) play(t *testing.T, w *world) (all []moment) {
-	w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = h.raw() })
+// play asks about the zone and other zones. It returns the questions about other zones.
+func (h *hostility) play(t *testing.T, w *testNetwork) (all []moment) {
+	w.updateServers("203.0.113.66 203.0.113.67", func(s *server) { s.raw = h.raw() })
 	known := map[string]bool{"x.old.good. CNAME x.new.good.": true}
 	for _, addr := range []string{"198.41.0.4", "192.0.2.1", "192.0.2.3", "192.0.2.9"} {
 		for _, z := range w.server(addr).zones {
@@ -263,15 +265,15 @@ func (h *hostility) play(t *testing.T, w *world) (all []moment) {
 	}
 	r := w.resolver(h.settings)
 	ask := func(q string) *dns.Msg {
-		n, start := w.sent(), time.Now()
+		n, start := w.countQueries(), time.Now()
 		m := w.ask(r, q)
-		require.LessOrEqual(t, w.sent()-n, 64+1, q)
+		require.LessOrEqual(t, w.countQueries()-n, 64+1, q)
 		require.LessOrEqual(t, time.Since(start), 15*time.Second, q)
 		return m
 	}
 	askTruth := func(i int) {
 		c, start := truth[i], time.Now()
-		require.Equal(t, c.want, told(ask(c.question)), c.question)
+		require.Equal(t, c.want, formatResponse(ask(c.question)), c.question)
 		all = append(all, moment{start.Sub(w.start), time.Since(start), c.question})
 	}
 	for _, turn := range h.turns {
@@ -289,7 +291,7 @@ func (h *hostility) play(t *testing.T, w *world) (all []moment) {
 	for i := range truth {
 		askTruth(i)
 	}
-	for _, a := range w.since(0) {
+	for _, a := range w.queriesSince(0) {
 		if strings.HasPrefix(a.to.String(), "203.0.113.") {
 			require.True(t, dns.IsSubDomain("evil.", a.name), "%v", a)
 		}
@@ -298,9 +300,10 @@ func (h *hostility) play(t *testing.T, w *world) (all []moment) {
 	return all
 }
 
-// replay asks the same about the other zones at the same times, and nothing about the zone: the answers come no sooner.
-func (h *hostility) replay(t *testing.T, w *world, all []moment) {
-	w.at("203.0.113.66 203.0.113.67", func(s *server) { s.raw = h.raw() })
+// replay asks the same questions about other zones at the same times, but none about the hostile zone. It requires
+// that the answers come no sooner.
+func (h *hostility) replay(t *testing.T, w *testNetwork, all []moment) {
+	w.updateServers("203.0.113.66 203.0.113.67", func(s *server) { s.raw = h.raw() })
 	r := w.resolver(h.settings)
 	for _, m := range all {
 		time.Sleep(time.Until(w.start.Add(m.at)))
@@ -311,24 +314,24 @@ func (h *hostility) replay(t *testing.T, w *world, all []moment) {
 	require.NoError(t, r.Close())
 }
 
-// fact is a record without its TTL, in lower case.
+// fact returns a record without its TTL, in lower case.
 func fact(rr dns.RR) string {
 	h := rr.Header()
 	return dns.CanonicalName(h.Name) + " " + dns.TypeToString[h.Rrtype] + " " + strings.ToLower(strings.TrimPrefix(rr.String(), h.String()))
 }
 
-// synthesized reports whether a record follows from stage's DNAME record.
+// synthesized reports whether a record follows from the DNAME record of stage.
 func synthesized(rr dns.RR) bool {
 	c, ok := rr.(*dns.CNAME)
 	return ok && strings.TrimSuffix(dns.CanonicalName(c.Hdr.Name), "old.good.") == strings.TrimSuffix(dns.CanonicalName(c.Target), "new.good.")
 }
 
-// faults are those that a zone's servers may have while one of them has none.
+// faults returns the fault number k of a server, for zones that have at least one server without fault.
 func faults(k int) func(query, *dns.Msg) *dns.Msg {
 	return []func(query, *dns.Msg) *dns.Msg{
 		silent,
-		rcode(dns.RcodeServerFailure), rcode(dns.RcodeRefused), rcode(dns.RcodeNotAuth), rcode(dns.RcodeFormatError), rcode(dns.RcodeNotImplemented), rcode(dns.RcodeBadVers),
-		says(""), says("referral"), says("referral | . NS a.root."), says("referral | evil. NS ns1.evil."), says("referral | example. NS ns1.example."),
+		respondRcode(dns.RcodeServerFailure), respondRcode(dns.RcodeRefused), respondRcode(dns.RcodeNotAuth), respondRcode(dns.RcodeFormatError), respondRcode(dns.RcodeNotImplemented), respondRcode(dns.RcodeBadVers),
+		respondWith(""), respondWith("referral"), respondWith("referral | . NS a.root."), respondWith("referral | evil. NS ns1.evil."), respondWith("referral | example. NS ns1.example."),
 		func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative = false; return r },
 		func(_ query, r *dns.Msg) *dns.Msg { r.Response = false; return r },
 		func(_ query, r *dns.Msg) *dns.Msg { r.Id++; return r },
@@ -363,7 +366,7 @@ func faults(k int) func(query, *dns.Msg) *dns.Msg {
 
 const kinds = 25 // of faults
 
-// deniesWithoutProof reports whether r says that there is nothing, and is not by a server with authority that has the zone's SOA record.
+// deniesWithoutProof reports whether r is a denial, but not an authoritative one with the zone's SOA record.
 func deniesWithoutProof(r *dns.Msg) bool {
 	if r == nil || len(r.Answer) > 0 || r.Rcode != dns.RcodeSuccess && r.Rcode != dns.RcodeNameError {
 		return false
@@ -373,8 +376,8 @@ func deniesWithoutProof(r *dns.Msg) bool {
 	})
 }
 
-// FuzzOneFaultlessServer: if all servers of a zone but one are faulty, whatever is wrong with them, names
-// are answered rightly and within the limits. Only two that deny a name without proof are believed, as with other resolvers.
+// FuzzOneFaultlessServer gives all servers of a zone but one any faults. Names still get correct answers within the
+// limits. Only an unproven denial by two servers is accepted, as by other resolvers.
 func FuzzOneFaultlessServer(f *testing.F) {
 	for i := range kinds {
 		f.Add([]byte{byte(i), byte(i), 0, byte(i), byte(i), byte(i), byte(i)})
@@ -388,7 +391,7 @@ func FuzzOneFaultlessServer(f *testing.F) {
 			for i := range n {
 				text += fmt.Sprintf(" 192.0.2.%d", i+1)
 			}
-			w := newWorld(t, text+"\n  www A 192.0.2.80\n  a.b.c A 192.0.2.81\n  alias CNAME www\n")
+			w := newTestNetwork(t, text+"\n  www A 192.0.2.80\n  a.b.c A 192.0.2.81\n  alias CNAME www\n")
 			good := d.draw(n)
 			deniers := make(map[int]bool)
 			for i := range n {
@@ -415,7 +418,7 @@ func FuzzOneFaultlessServer(f *testing.F) {
 					return r
 				}
 				noTCP, slow := d.draw(4) == 3, d.draw(4) == 3
-				w.at(fmt.Sprintf("192.0.2.%d", i+1), func(s *server) {
+				w.updateServers(fmt.Sprintf("192.0.2.%d", i+1), func(s *server) {
 					s.change, s.noTCP = change, noTCP
 					if slow {
 						s.rtt = 1500 * ms
@@ -431,11 +434,11 @@ func FuzzOneFaultlessServer(f *testing.F) {
 				{"nx.example. A", "NXDOMAIN"},
 				{"www.example. TXT", "NOERROR"},
 			} {
-				n, start := w.sent(), time.Now()
-				if got := told(w.ask(r, c.question)); len(deniers) < 2 || got != "NOERROR" && got != "NXDOMAIN" {
+				n, start := w.countQueries(), time.Now()
+				if got := formatResponse(w.ask(r, c.question)); len(deniers) < 2 || got != "NOERROR" && got != "NXDOMAIN" {
 					require.Equal(t, c.want, got, c.question)
 				}
-				require.LessOrEqual(t, w.sent()-n, 32+1, c.question)
+				require.LessOrEqual(t, w.countQueries()-n, 32+1, c.question)
 				require.LessOrEqual(t, time.Since(start), 5*time.Second, c.question)
 			}
 			require.NoError(t, r.Close())
@@ -443,11 +446,11 @@ func FuzzOneFaultlessServer(f *testing.F) {
 	})
 }
 
-// FuzzResponse: no bytes do harm as a response.
+// FuzzResponse sends any bytes as a response.
 func FuzzResponse(f *testing.F) {
 	for i, c := range truth {
 		q := parseQuestion(c.question)
-		w := newWorld(f, stage)
+		w := newTestNetwork(f, stage)
 		m := answer(w.server("192.0.2.1").zones, query{q, q.Question[0].Name, q.Question[0].Qtype, false})
 		b, err := m.Pack()
 		require.NoError(f, err)
@@ -460,8 +463,8 @@ func FuzzResponse(f *testing.F) {
 			return
 		}
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, stage)
-			w.at("203.0.113.66 203.0.113.67", func(s *server) {
+			w := newTestNetwork(t, stage)
+			w.updateServers("203.0.113.66 203.0.113.67", func(s *server) {
 				s.raw = func(q query) [][]byte {
 					b := make([]byte, 0, len(data)+300)
 					switch mode % 4 {
@@ -503,15 +506,15 @@ func FuzzResponse(f *testing.F) {
 			})
 			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise, r.Hedge.Off = mode&16 > 0, mode&32 > 0 })
 			for _, q := range []string{"www.evil. A", "evil. NS", "a.b.evil. TXT"} {
-				n, start := w.sent(), time.Now()
+				n, start := w.countQueries(), time.Now()
 				w.ask(r, q)
-				require.LessOrEqual(t, w.sent()-n, 64+1, q)
+				require.LessOrEqual(t, w.countQueries()-n, 64+1, q)
 				require.LessOrEqual(t, time.Since(start), 15*time.Second, q)
 			}
 			for _, c := range truth[:4] {
-				require.Equal(t, c.want, told(w.ask(r, c.question)), c.question)
+				require.Equal(t, c.want, formatResponse(w.ask(r, c.question)), c.question)
 			}
-			for _, a := range w.since(0) {
+			for _, a := range w.queriesSince(0) {
 				if strings.HasPrefix(a.to.String(), "203.0.113.") {
 					require.True(t, dns.IsSubDomain("evil.", a.name), "%v", a)
 				}

@@ -13,13 +13,13 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// halfGlued is a zone with two servers, of which one has glue, and the other's name is in a zone of its own.
+// halfGlued returns a zone with two servers: one with glue, and one whose name is in a zone of its own.
 func halfGlued(i int) string {
 	return fmt.Sprintf("h%[1]d. delegated 100.1.%[2]d.%[3]d\n  ns A 100.3.%[2]d.%[3]d\nz%[1]d. served 100.2.%[2]d.%[3]d 100.3.%[2]d.%[3]d\n  www A 192.0.2.80\n", i, i/200, 1+i%200)
 }
 
-// delegate adds the delegation of such a zone to the root.
-func delegate(w *world, i int) {
+// delegate adds the delegation of the zone halfGlued(i) to the root.
+func delegate(w *testNetwork, i int) {
 	root := w.server("198.41.0.4").zones[0]
 	root.put(record(fmt.Sprintf("z%[1]d. NS ns1.z%[1]d.", i)))
 	root.put(record(fmt.Sprintf("z%[1]d. NS ns.h%[1]d.", i)))
@@ -28,7 +28,7 @@ func delegate(w *world, i int) {
 
 const halves = 400
 
-// A hedge may be to look up a name, which takes several queries.
+// TestServerNameHedgesStayWithinBudget has hedges that look up a server name, which takes several queries.
 func TestServerNameHedgesStayWithinBudget(t *testing.T) {
 	var text strings.Builder
 	text.WriteString(". served 198.41.0.4\n")
@@ -36,18 +36,18 @@ func TestServerNameHedgesStayWithinBudget(t *testing.T) {
 		text.WriteString(halfGlued(i))
 	}
 	run := func(hedge recursor.Hedge) (sent int, s recursor.Stats) {
-		bubble(t, text.String(), func(t *testing.T, w *world) {
+		bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
 			for i := range halves {
 				delegate(w, i)
 				w.server(fmt.Sprintf("100.2.%d.%d", i/200, 1+i%200)).rtt = []time.Duration{15, 15, 15, 190}[i%4] * ms
 			}
 			r := w.resolver(func(r *recursor.Resolver) { r.Hedge = hedge })
 			for i := range halves {
-				assert.Equal(t, "NOERROR www.z"+fmt.Sprint(i)+". A 192.0.2.80", told(w.ask(r, fmt.Sprintf("www.z%d. A", i))))
+				assert.Equal(t, "NOERROR www.z"+fmt.Sprint(i)+". A 192.0.2.80", formatResponse(w.ask(r, fmt.Sprintf("www.z%d. A", i))))
 				time.Sleep(100 * ms)
 			}
 			time.Sleep(5 * time.Second)
-			sent, s = w.sent(), r.Stats()
+			sent, s = w.countQueries(), r.Stats()
 		})
 		return sent, s
 	}
@@ -62,7 +62,8 @@ func TestServerNameHedgesStayWithinBudget(t *testing.T) {
 	assert.Positive(t, s.Lookups)
 }
 
-// What hedges cost is no reason to end a question.
+// TestResolverFollowsElevenAliasesDuringHedgedLookups requires that hedges do not count against the limits of a
+// question.
 func TestResolverFollowsElevenAliasesDuringHedgedLookups(t *testing.T) {
 	const aliases = 11
 	var text strings.Builder
@@ -72,7 +73,7 @@ func TestResolverFollowsElevenAliasesDuringHedgedLookups(t *testing.T) {
 	}
 	for _, rtt := range []time.Duration{10 * ms, 90 * ms, 140 * ms} {
 		for _, percent := range []float64{15, 100} {
-			bubble(t, text.String(), func(t *testing.T, w *world) {
+			bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
 				for i := range aliases + 1 {
 					delegate(w, i)
 					if i < aliases {
@@ -92,7 +93,7 @@ func TestResolverFollowsElevenAliasesDuringHedgedLookups(t *testing.T) {
 					r.Trace = &recursor.Trace{Answer: func(_ context.Context, a recursor.AnswerInfo) { queries = a.Queries }}
 				})
 				m := w.ask(r, "www.z0. A")
-				_, text := extended(m)
+				_, text := readExtendedError(m)
 				assert.Equal(t, dns.RcodeSuccess, m.Rcode, "%v, %v %%: %s", rtt, percent, text)
 				if rtt > 60*ms {
 					assert.Positive(t, r.Stats().Lookups)
@@ -103,10 +104,11 @@ func TestResolverFollowsElevenAliasesDuringHedgedLookups(t *testing.T) {
 	}
 }
 
-// A name that was looked up as a hedge is needed when no other server answers, whatever is left of the budget.
+// TestResolverContinuesHedgedLookupWhenNeeded looks up a server name as a hedge. The lookup continues with an empty
+// hedge budget when no other server answers.
 func TestResolverContinuesHedgedLookupWhenNeeded(t *testing.T) {
 	for _, left := range []int{0, 1, 2, 3, 4, 5, 20} {
-		bubble(t, ". served 198.41.0.4\nspent. delegated 192.0.2.1 192.0.2.2\n"+halfGlued(0), func(t *testing.T, w *world) {
+		bubble(t, ". served 198.41.0.4\nspent. delegated 192.0.2.1 192.0.2.2\n"+halfGlued(0), func(t *testing.T, w *testNetwork) {
 			delegate(w, 0)
 			h := w.server("198.41.0.4").zones[0] // whose zone is two more steps away
 			for _, name := range []string{"h0.", "ns1.h0."} {
@@ -120,7 +122,7 @@ func TestResolverContinuesHedgedLookupWhenNeeded(t *testing.T) {
 			w.server("192.0.2.7").zones = append(w.server("192.0.2.7").zones, z)
 			r := w.resolver(func(r *recursor.Resolver) { r.Hedge.BudgetPercent = 1e-6 })
 			for i := 0; r.Stats().Budget >= float64(left+1); i++ {
-				w.unlucky("192.0.2.1 192.0.2.2", when(fmt.Sprintf("n%d.spent.", i), silent))
+				w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", onlyForQuestion(fmt.Sprintf("n%d.spent.", i), silent))
 				w.ask(r, fmt.Sprintf("n%d.spent. A", i))
 				for j := range 3 { // otherwise it looks like an outage
 					w.ask(r, fmt.Sprintf("m%d-%d.spent. A", i, j))
@@ -129,9 +131,9 @@ func TestResolverContinuesHedgedLookupWhenNeeded(t *testing.T) {
 					return
 				}
 			}
-			w.fault("100.2.0.1", silent)
+			w.setFault("100.2.0.1", silent)
 			start := time.Now()
-			assert.Equal(t, "NOERROR www.z0. A 192.0.2.80", told(w.ask(r, "www.z0. A")), "%d hedges left", left)
+			assert.Equal(t, "NOERROR www.z0. A 192.0.2.80", formatResponse(w.ask(r, "www.z0. A")), "%d hedges left", left)
 			assert.Less(t, time.Since(start), 500*ms, "%d hedges left", left)
 		})
 	}

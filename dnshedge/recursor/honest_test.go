@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// useP384 gives a zone of a signed world a P-384 key.
-func (w *world) useP384(t *testing.T, name string) {
+// useP384 gives a signed zone a P-384 key.
+func (w *testNetwork) useP384(t *testing.T, name string) {
 	priv, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	require.NoError(t, err)
 	b, err := priv.PublicKey.Bytes()
@@ -31,7 +31,8 @@ func (w *world) useP384(t *testing.T, name string) {
 	w.zone(".").sets[name][dns.TypeDS] = []dns.RR{ds}
 }
 
-// Each zone has one key, one signature for each RRset and a wildcard. Nothing is wrong or superfluous.
+// TestResolverValidatesElevenAliasesOfP384Zones has valid zones, each with one key, one signature for each RRset,
+// and a wildcard.
 func TestResolverValidatesElevenAliasesOfP384Zones(t *testing.T) {
 	const zones = 12
 	var text strings.Builder
@@ -42,19 +43,20 @@ func TestResolverValidatesElevenAliasesOfP384Zones(t *testing.T) {
 			fmt.Fprintf(&text, "  * CNAME x.z%d.\n", i+1)
 		}
 	}
-	bubble(t, text.String(), func(t *testing.T, w *world) {
+	bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.do(func() {
+		w.withLock(func() {
 			for i := range zones {
 				w.useP384(t, fmt.Sprintf("z%d.", i))
 			}
 			w.zone(".").sign()
 		})
-		assert.Equal(t, "secure", w.security(validator(w), "x.z0. A"))
+		assert.Equal(t, "secure", w.security(newValidatingResolver(w), "x.z0. A"))
 	})
 }
 
-// Gaps that questions have been asked in, and referrals to unsigned zones, end nothing that was proven (RFC 8198).
+// TestResolverKeepsProofsAcrossQuestionsAndReferrals requires that neither questions within a proven range nor
+// referrals to unsigned zones end a cached proof (RFC 8198).
 func TestResolverKeepsProofsAcrossQuestionsAndReferrals(t *testing.T) {
 	const zones = 80
 	var text strings.Builder
@@ -67,24 +69,25 @@ func TestResolverKeepsProofsAcrossQuestionsAndReferrals(t *testing.T) {
 		fmt.Fprintf(&text, "d%02d.tld. delegated 192.0.3.1\n  www A 192.0.2.80\n", i)
 		unsigned = append(unsigned, fmt.Sprintf("d%02d.tld.", i))
 	}
-	bubble(t, text.String(), func(t *testing.T, w *world) {
+	bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
 		w.sign(unsigned...)
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "zz.tld. A"))
 		for i := range zones {
 			require.Equal(t, "insecure", w.security(r, fmt.Sprintf("www.d%02d.tld. A", i)))
 			require.Equal(t, "secure", w.security(r, fmt.Sprintf("n%02d-x.tld. A", i)))
 		}
-		n := w.sent("192.0.2.1")
+		n := w.countQueries("192.0.2.1")
 		for i := range 200 {
 			require.Equal(t, "secure", w.security(r, fmt.Sprintf("n%02d-y%d.tld. A", i%zones, i)))
 			require.Equal(t, "secure", w.security(r, fmt.Sprintf("zz%d.tld. A", i)))
 		}
-		assert.Equal(t, n, w.sent("192.0.2.1"))
+		assert.Equal(t, n, w.countQueries("192.0.2.1"))
 	})
 }
 
-// The lookup of a server's name waits less long for a slow server than a caller does, who joins it.
+// TestResolverExtendsSharedQueryForLaterDeadline has a client's question join a server name lookup, which waits for
+// slow servers for a shorter time.
 func TestResolverExtendsSharedQueryForLaterDeadline(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 500 * time.Millisecond, 2 * time.Second} {
 		bubble(t, `
@@ -94,18 +97,18 @@ slow. delegated 192.0.2.1
   ns AAAA 2001:db8::9
 other. served 192.0.2.9
   www A 192.0.2.80
-`, func(t *testing.T, w *world) {
-			w.do(func() { w.zone(".").put(record("other. NS ns.slow.")) })
-			w.at("192.0.2.1", func(s *server) { s.rtt = 4000 * ms })
+`, func(t *testing.T, w *testNetwork) {
+			w.withLock(func() { w.zone(".").put(record("other. NS ns.slow.")) })
+			w.updateServers("192.0.2.1", func(s *server) { s.rtt = 4000 * ms })
 			r := w.resolver(noMinimise)
 			w.ask(r, "slow. NS")
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_, _ = w.try(t.Context(), r, "www.other. A")
+				_, _ = w.exchange(t.Context(), r, "www.other. A")
 			}()
 			time.Sleep(ahead)
-			assert.Equal(t, "NOERROR ns.slow. A 192.0.2.9", told(w.ask(r, "ns.slow. A")), ahead)
+			assert.Equal(t, "NOERROR ns.slow. A 192.0.2.9", formatResponse(w.ask(r, "ns.slow. A")), ahead)
 			<-done
 		})
 	}

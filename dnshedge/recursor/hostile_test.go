@@ -19,7 +19,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// stream has a server send messages over TCP only, of any size, with the records of each section in wire format.
+// stream makes a server send responses over TCP only, of any size, with the records of each section in wire format.
 func stream(flags uint16, records func(q query) [3][][]byte) func(query) [][]byte {
 	return func(q query) [][]byte {
 		m := new(dns.Msg).SetReply(q.Msg)
@@ -42,7 +42,7 @@ func stream(flags uint16, records func(q query) [3][][]byte) func(query) [][]byt
 	}
 }
 
-// raw returns a record in wire format. No owner: the name of the question.
+// raw returns a record in wire format. A nil owner is the name of the question.
 func raw(owner []byte, typ uint16, data []byte) []byte {
 	if owner == nil {
 		owner = []byte{0xc0, 12} // where the question is
@@ -63,7 +63,7 @@ func wireName(name string) []byte {
 	return b[:n]
 }
 
-const hostileWorld = `
+const hostileZones = `
 . served 198.41.0.4
 evil. delegated 203.0.113.66
 `
@@ -98,21 +98,21 @@ func TestResolverFailsAnswerLargerThanMessage(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, hostileWorld, func(t *testing.T, w *world) {
-				w.at("203.0.113.66", func(s *server) { s.raw = stream(1<<10, c.records) })
+			bubble(t, hostileZones, func(t *testing.T, w *testNetwork) {
+				w.updateServers("203.0.113.66", func(s *server) { s.raw = stream(1<<10, c.records) })
 				r := w.resolver()
 				m := w.ask(r, c.question)
-				assert.Equal(t, "SERVFAIL", told(m))
-				_, text := extended(m)
+				assert.Equal(t, "SERVFAIL", formatResponse(m))
+				_, text := readExtendedError(m)
 				assert.Contains(t, text, "does not fit")
-				assert.LessOrEqual(t, w.sent("203.0.113.66"), 8, "it ends when that is known")
+				assert.LessOrEqual(t, w.countQueries("203.0.113.66"), 8, "it ends when that is known")
 				assert.Equal(t, int64(1), r.Stats().Failures)
 
 				cl := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
 				defer cl.Close()
 				m, _, err := cl.ExchangeContext(t.Context(), parseQuestion(c.question), "")
 				require.NoError(t, err)
-				assert.Equal(t, "SERVFAIL", told(m))
+				assert.Equal(t, "SERVFAIL", formatResponse(m))
 			})
 		})
 	}
@@ -120,28 +120,28 @@ func TestResolverFailsAnswerLargerThanMessage(t *testing.T) {
 
 func TestResolverPrefersFallbackWithRecords(t *testing.T) {
 	for range 8 {
-		bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1 192.0.2.2\n  www A 192.0.2.80\n", func(t *testing.T, w *world) {
-			w.fault("192.0.2.1", when("www.example.", says("")))
-			w.fault("192.0.2.2", func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative = false; return r })
-			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(w.resolver(), "www.example. A")))
+		bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1 192.0.2.2\n  www A 192.0.2.80\n", func(t *testing.T, w *testNetwork) {
+			w.setFault("192.0.2.1", onlyForQuestion("www.example.", respondWith("")))
+			w.setFault("192.0.2.2", func(_ query, r *dns.Msg) *dns.Msg { r.Authoritative = false; return r })
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(w.resolver(), "www.example. A")))
 		})
 	}
 }
 
 func TestLimitsAcceptLargestInt(t *testing.T) {
-	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n  www A 192.0.2.80\n", func(t *testing.T, w *world) {
+	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n  www A 192.0.2.80\n", func(t *testing.T, w *testNetwork) {
 		r := w.resolver(func(r *recursor.Resolver) {
 			const m = math.MaxInt
 			r.MaxBytes = math.MaxInt64
 			r.Limits = recursor.Limits{Queries: m, ChainQueries: m, ServerNames: m, ServerNamesPerZone: m, Referrals: m, Aliases: m, InFlight: m, ZoneInFlight: m}
 		})
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
 		assert.Equal(t, 2, r.Stats().Servers)
 	})
 }
 
-// What a hostile zone says takes as little memory as MaxBytes allows, although it takes much more here than
-// in a message.
+// TestMaxBytesBoundsHostileZones has records that need much more memory than their wire format. The memory stays
+// within MaxBytes.
 func TestMaxBytesBoundsHostileZones(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("measures memory, of which the race detector takes some for itself")
@@ -190,9 +190,9 @@ func TestMaxBytesBoundsHostileZones(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, hostileWorld, func(t *testing.T, w *world) {
+			bubble(t, hostileZones, func(t *testing.T, w *testNetwork) {
 				w.quiet = true
-				w.at("203.0.113.66", func(s *server) { s.raw = stream(c.flags, c.records) })
+				w.updateServers("203.0.113.66", func(s *server) { s.raw = stream(c.flags, c.records) })
 				r := w.resolver(noMinimise, noHedges, func(r *recursor.Resolver) {
 					r.MaxBytes = 4 << 20
 					r.Limits.ServerNames = 1
@@ -218,31 +218,31 @@ func TestMaxBytesBoundsHostileZones(t *testing.T) {
 	}
 }
 
-func TestResolverExpiresSilentRootServers(t *testing.T) {
+func TestResolverExpiresUnresponsiveRootServers(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
   @ NS a.root.
   a.root A 203.0.113.1
 example. delegated 192.0.2.1
   www A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
-		assert.Equal(t, "SERVFAIL", told(w.ask(r, "www.example. A")))
-		w.do(func() {
+		assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, "www.example. A")))
+		w.withLock(func() {
 			w.server("198.41.0.4").zones[0].sets["a.root."][dns.TypeA] = []dns.RR{record("a.root. A 198.41.0.4")}
 		})
 		for range 2 { // the first has them asked for
 			time.Sleep(10 * time.Second)
 			w.ask(r, "www.example. A")
 		}
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
-		w.fault("198.41.0.4", silent)
-		n := w.sent()
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
+		w.setFault("198.41.0.4", silent)
+		n := w.countQueries()
 		for i := range 60 {
 			time.Sleep(time.Second)
 			w.ask(r, fmt.Sprintf("www.e%d. A", i))
 		}
-		assert.LessOrEqual(t, w.sent()-n, 88, "as without: an outage is no reason to ask for them again and again")
+		assert.LessOrEqual(t, w.countQueries()-n, 88, "as without: an outage is no reason to ask for them again and again")
 	})
 }
 
@@ -253,15 +253,15 @@ other. delegated 192.0.2.9
 example. delegated 192.0.2.1
   @ NS ns2
   www A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		z := w.server("198.41.0.4").zones[0]
 		for _, name := range []string{"ns.other.", "ns2.example.", "ns3.example.", "ns4.example."} {
 			z.put(record("example. NS " + name))
 		}
-		w.at("192.0.2.1", func(s *server) { s.rtt = 190 * ms })
-		w.at("192.0.2.9", func(s *server) { s.rtt = 600 * ms })
+		w.updateServers("192.0.2.1", func(s *server) { s.rtt = 190 * ms })
+		w.updateServers("192.0.2.9", func(s *server) { s.rtt = 600 * ms })
 		r := w.resolver(noMinimise, func(r *recursor.Resolver) { r.NoIPv6, r.Hedge.BudgetPercent = true, 1e-6 })
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
 		time.Sleep(10 * time.Second)
 		s := r.Stats()
 		assert.EqualValues(t, 1, s.Lookups)
@@ -275,26 +275,26 @@ func TestResolverIgnoresRecordsOutsideZone(t *testing.T) {
 . served 198.41.0.4
 example. delegated 192.0.2.1
   www CNAME x.corp
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.server("192.0.2.1").zones[0].add(t, "x.corp A 203.0.113.66")
 		r := w.resolver(func(r *recursor.Resolver) {
 			r.Zones = map[string][]netip.AddrPort{"corp.example.": {netip.MustParseAddrPort("10.0.0.1:53")}}
 		})
-		assert.Equal(t, "SERVFAIL", told(w.ask(r, "www.example. A")), "the zone's servers are silent")
+		assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, "www.example. A")), "the zone's servers are silent")
 	})
 }
 
-// RFC 6891 §6.1.1, RFC 8945 §5.1.
+// TestQuestionRejectsMetaTypes requires RFC 6891 §6.1.1 and RFC 8945 §5.1.
 func TestQuestionRejectsMetaTypes(t *testing.T) {
-	bubble(t, hostileWorld, func(t *testing.T, w *world) {
-		w.at("203.0.113.66", func(s *server) {
+	bubble(t, hostileZones, func(t *testing.T, w *testNetwork) {
+		w.updateServers("203.0.113.66", func(s *server) {
 			s.raw = stream(1<<10, func(q query) [3][][]byte { return [3][][]byte{{raw(nil, q.qtype, nil)}} })
 		})
 		r := w.resolver()
 		for _, q := range []string{"www.evil. OPT", "www.evil. TSIG"} {
-			_, err := w.try(t.Context(), r, q)
+			_, err := w.exchange(t.Context(), r, q)
 			require.ErrorContains(t, err, q[len("www.evil. "):])
 		}
-		assert.Zero(t, w.sent())
+		assert.Zero(t, w.countQueries())
 	})
 }

@@ -27,34 +27,35 @@ example.tld. served 192.0.6.1 192.0.6.2 192.0.6.3
   www A 192.0.2.80
 `
 
-// The servers of a zone have no glue. A server with good keys may have the name that is looked up last.
+// TestResolverLooksUpAllServersUntilOneHasGoodKeys has a zone without glue. The server with valid keys may have the
+// name that is looked up last.
 func TestResolverLooksUpAllServersUntilOneHasGoodKeys(t *testing.T) {
-	unsigned, forgedKeys, staleKeys := stripped(dns.TypeRRSIG), onlyFor(dns.TypeDNSKEY, forged), onlyFor(dns.TypeDNSKEY, stale)
+	unsigned, forgedKeys, staleKeys := withoutRecords(dns.TypeRRSIG), onlyForType(dns.TypeDNSKEY, forged), onlyForType(dns.TypeDNSKEY, stale)
 	for name, faults := range map[string][]func(query, *dns.Msg) *dns.Msg{
 		"no signatures":                 {unsigned, unsigned},
-		"no signatures of keys":         {onlyFor(dns.TypeDNSKEY, unsigned), onlyFor(dns.TypeDNSKEY, unsigned)},
-		"no signatures of addresses":    {onlyFor(dns.TypeA, unsigned), onlyFor(dns.TypeA, unsigned)},
+		"no signatures of keys":         {onlyForType(dns.TypeDNSKEY, unsigned), onlyForType(dns.TypeDNSKEY, unsigned)},
+		"no signatures of addresses":    {onlyForType(dns.TypeA, unsigned), onlyForType(dns.TypeA, unsigned)},
 		"no DNSSEC":                     {allStripped, allStripped},
 		"no DNSSEC, no signatures":      {allStripped, unsigned},
 		"forged keys":                   {forgedKeys, forgedKeys},
 		"forged keys, no signatures":    {forgedKeys, unsigned},
 		"stale keys, no signatures":     {staleKeys, unsigned},
 		"forged answers, no signatures": {forged, unsigned},
-		"REFUSED, no signatures":        {rcode(dns.RcodeRefused), unsigned},
-		"REFUSED for keys":              {onlyFor(dns.TypeDNSKEY, rcode(dns.RcodeRefused)), onlyFor(dns.TypeDNSKEY, unsigned)},
+		"REFUSED, no signatures":        {respondRcode(dns.RcodeRefused), unsigned},
+		"REFUSED for keys":              {onlyForType(dns.TypeDNSKEY, respondRcode(dns.RcodeRefused)), onlyForType(dns.TypeDNSKEY, unsigned)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, threeServersWithoutGlue, func(t *testing.T, w *world) {
-				w.fault("192.0.6.2", faults[0])
-				w.fault("192.0.6.3", faults[1])
+			bubble(t, threeServersWithoutGlue, func(t *testing.T, w *testNetwork) {
+				w.setFault("192.0.6.2", faults[0])
+				w.setFault("192.0.6.3", faults[1])
 				w.sign("other.")
 				for range 30 {
 					for _, minimise := range []bool{true, false} {
-						r := validator(w, func(r *recursor.Resolver) { r.NoMinimise = !minimise })
-						n := w.sent()
+						r := newValidatingResolver(w, func(r *recursor.Resolver) { r.NoMinimise = !minimise })
+						n := w.countQueries()
 						assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 						assert.Equal(t, "secure", w.security(r, "none.example.tld. A"))
-						assert.Less(t, w.sent()-n, 40)
+						assert.Less(t, w.countQueries()-n, 40)
 						_ = r.Close()
 					}
 				}

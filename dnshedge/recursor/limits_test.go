@@ -22,18 +22,18 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// limited asserts that a question ended at a limit, and says so.
-func limited(t *testing.T, r *recursor.Resolver, m *dns.Msg, limit string) {
+// requireLimit asserts that a question has ended at a limit, and that its extended error names the limit.
+func requireLimit(t *testing.T, r *recursor.Resolver, m *dns.Msg, limit string) {
 	t.Helper()
-	assert.Equal(t, "SERVFAIL", told(m))
-	_, text := extended(m)
+	assert.Equal(t, "SERVFAIL", formatResponse(m))
+	_, text := readExtendedError(m)
 	assert.NotEmpty(t, text, "no extended error")
 	assert.Positive(t, r.Stats().Limited[limit], "%s: %v, %q", limit, r.Stats().Limited, text)
 }
 
-// nameservers is a zone "attack." with names whose delegations, of n NS records each, have no glue, and
-// another zone whose names the NS records are.
-func nameservers(w *world, n int, target string) {
+// nameservers adds a zone "attack." with delegations of n NS records each and no glue, and the zone target of the
+// server names.
+func nameservers(w *testNetwork, n int, target string) {
 	z := w.server("192.0.2.66").zones[0]
 	for i := range n {
 		rr := record(fmt.Sprintf("sub.attack. NS n%d.%s", i, target))
@@ -48,20 +48,20 @@ victim. delegated 192.0.2.9
   www A 192.0.2.90
 `
 
-// NXNSAttack, CVE-2020-8616.
+// TestResolverSendsFewQueriesForMissingServerNames is the NXNSAttack (CVE-2020-8616).
 func TestResolverSendsFewQueriesForMissingServerNames(t *testing.T) {
 	for _, n := range []int{3, 20, 1500} {
-		bubble(t, attack, func(t *testing.T, w *world) {
+		bubble(t, attack, func(t *testing.T, w *testNetwork) {
 			nameservers(w, n, "victim.")
 			r := w.resolver()
 			w.ask(r, "www.victim. A")
-			victim, all, start := w.sent("192.0.2.9"), w.sent(), time.Now()
+			victim, all, start := w.countQueries("192.0.2.9"), w.countQueries(), time.Now()
 			m := w.ask(r, "www.sub.attack. A")
-			assert.Equal(t, "SERVFAIL", told(m))
+			assert.Equal(t, "SERVFAIL", formatResponse(m))
 			assert.Less(t, time.Since(start), time.Second)
-			t.Logf("%d NS records: %d queries to the victim, %d in all", n, w.sent("192.0.2.9")-victim, w.sent()-all)
-			assert.LessOrEqual(t, w.sent("192.0.2.9")-victim, 10, "%d NS records", n)
-			assert.LessOrEqual(t, w.sent()-all, 16)
+			t.Logf("%d NS records: %d queries to the victim, %d in all", n, w.countQueries("192.0.2.9")-victim, w.countQueries()-all)
+			assert.LessOrEqual(t, w.countQueries("192.0.2.9")-victim, 10, "%d NS records", n)
+			assert.LessOrEqual(t, w.countQueries()-all, 16)
 			if n > 5 {
 				assert.Positive(t, r.Stats().Limited["ServerNames"]+r.Stats().Limited["ServerNamesPerZone"])
 			}
@@ -69,11 +69,12 @@ func TestResolverSendsFewQueriesForMissingServerNames(t *testing.T) {
 	}
 }
 
-// Attackers ask for many names, of which each makes a resolver look up others.
+// TestResolverSendsVictimFewQueriesPerQuestion asks for many names, each of which makes the Resolver look up other
+// names.
 func TestResolverSendsVictimFewQueriesPerQuestion(t *testing.T) {
-	bubble(t, attack, func(t *testing.T, w *world) {
+	bubble(t, attack, func(t *testing.T, w *testNetwork) {
 		// Each name below attack. is delegated to 20 others' names of its own.
-		w.fault("192.0.2.66", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.66", func(q query, r *dns.Msg) *dns.Msg {
 			labels := dns.SplitDomainName(q.name)
 			if len(labels) < 2 {
 				return r
@@ -84,22 +85,23 @@ func TestResolverSendsVictimFewQueriesPerQuestion(t *testing.T) {
 			for i := range 20 {
 				fmt.Fprintf(&b, "%s.attack. NS n%d.%s.victim.;", sub, i, sub)
 			}
-			return says(b.String())(q, r)
+			return respondWith(b.String())(q, r)
 		})
 		r := w.resolver()
 		w.ask(r, "www.victim. A")
-		victim := w.sent("192.0.2.9")
+		victim := w.countQueries("192.0.2.9")
 		for i := range 50 {
-			assert.Equal(t, "SERVFAIL", told(w.ask(r, fmt.Sprintf("www.s%d.attack. A", i))))
+			assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, fmt.Sprintf("www.s%d.attack. A", i))))
 		}
-		t.Logf("%.1f queries to the victim for each", float64(w.sent("192.0.2.9")-victim)/50)
-		assert.LessOrEqual(t, w.sent("192.0.2.9")-victim, 50*20, "A and AAAA, minimised, of 5 names")
+		t.Logf("%.1f queries to the victim for each", float64(w.countQueries("192.0.2.9")-victim)/50)
+		assert.LessOrEqual(t, w.countQueries("192.0.2.9")-victim, 50*20, "A and AAAA, minimised, of 5 names")
 	})
 }
 
-// NRDelegation, CVE-2022-3204: NS names of which each is delegated to servers that do not answer.
+// TestResolverGivesUpDependentServerNames is the NRDelegation attack (CVE-2022-3204): each NS name is delegated to
+// servers that do not answer.
 func TestResolverGivesUpDependentServerNames(t *testing.T) {
-	bubble(t, attack, func(t *testing.T, w *world) {
+	bubble(t, attack, func(t *testing.T, w *testNetwork) {
 		nameservers(w, 1500, "victim.")
 		z := w.server("192.0.2.9").zones[0]
 		for i := range 1500 {
@@ -107,12 +109,12 @@ func TestResolverGivesUpDependentServerNames(t *testing.T) {
 			z.put(record(fmt.Sprintf("ns.n%d.victim. A 203.0.113.%d", i, i%200+1)))
 		}
 		r := w.resolver()
-		start, n := time.Now(), w.sent()
+		start, n := time.Now(), w.countQueries()
 		m := w.ask(r, "www.sub.attack. A")
-		assert.Equal(t, "SERVFAIL", told(m))
-		assert.LessOrEqual(t, w.sent()-n, 66)
+		assert.Equal(t, "SERVFAIL", formatResponse(m))
+		assert.LessOrEqual(t, w.countQueries()-n, 66)
 		assert.Less(t, time.Since(start), 10*time.Second)
-		t.Logf("%d queries, %v, %v", w.sent()-n, time.Since(start), r.Stats().Limited)
+		t.Logf("%d queries, %v, %v", w.countQueries()-n, time.Since(start), r.Stats().Limited)
 	})
 }
 
@@ -126,20 +128,20 @@ func TestResolverLimitsDepthAndNumberOfServerNames(t *testing.T) {
 		for i := depth - 1; i >= 0; i-- {
 			text += fmt.Sprintf("z%d.tld. served 192.0.3.%d\n  ns A 192.0.3.%d\n  www A 192.0.2.80\n", i, i+1, i)
 		}
-		bubble(t, text, func(t *testing.T, w *world) {
+		bubble(t, text, func(t *testing.T, w *testNetwork) {
 			m := w.ask(w.resolver(), "www.z0.tld. A")
-			t.Logf("%d deep: %s, %d queries", depth, told(m), w.sent())
+			t.Logf("%d deep: %s, %d queries", depth, formatResponse(m), w.countQueries())
 			if depth <= 4 {
-				assert.Equal(t, "NOERROR www.z0.tld. A 192.0.2.80", told(m))
+				assert.Equal(t, "NOERROR www.z0.tld. A 192.0.2.80", formatResponse(m))
 			}
 			if depth > 5 {
-				assert.Equal(t, "SERVFAIL", told(m))
+				assert.Equal(t, "SERVFAIL", formatResponse(m))
 			}
-			assert.LessOrEqual(t, w.sent(), 34)
+			assert.LessOrEqual(t, w.countQueries(), 34)
 		})
 	}
 	// Each name of a server needs others.
-	bubble(t, ". served 198.41.0.4\ntld. delegated 192.0.2.1\n", func(t *testing.T, w *world) {
+	bubble(t, ". served 198.41.0.4\ntld. delegated 192.0.2.1\n", func(t *testing.T, w *testNetwork) {
 		z := w.server("192.0.2.1").zones[0]
 		for i := range 200 {
 			for j := range 5 {
@@ -149,9 +151,9 @@ func TestResolverLimitsDepthAndNumberOfServerNames(t *testing.T) {
 		r := w.resolver()
 		start := time.Now()
 		m := w.ask(r, "www.z0.tld. A")
-		assert.Equal(t, "SERVFAIL", told(m))
+		assert.Equal(t, "SERVFAIL", formatResponse(m))
 		assert.LessOrEqual(t, r.Stats().Lookups, int64(16))
-		assert.LessOrEqual(t, w.sent(), 60)
+		assert.LessOrEqual(t, w.countQueries(), 60)
 		assert.Less(t, time.Since(start), 2*time.Second)
 	})
 }
@@ -178,30 +180,30 @@ func TestResolverSends64QueriesAtMost(t *testing.T) {
 		{recursor.Limits{ChainQueries: 64}, 64, ""},
 		{recursor.Limits{Queries: 7}, 7, "Queries"},
 	} {
-		bubble(t, text, func(t *testing.T, w *world) {
+		bubble(t, text, func(t *testing.T, w *testNetwork) {
 			for i := range 12 {
 				for j := range 12 { // but for one of 13
-					w.fault(fmt.Sprintf("192.0.%d.%d", i+3, j+1), rcode(dns.RcodeRefused))
+					w.setFault(fmt.Sprintf("192.0.%d.%d", i+3, j+1), respondRcode(dns.RcodeRefused))
 				}
 			}
 			r := w.resolver(limits(c.limits), noMinimise)
 			m := w.ask(r, "www."+name+" A")
 			hedges := int(r.Stats().Hedges)
-			assert.LessOrEqual(t, w.sent()-1-hedges, c.most, "after priming") // priming is nobody's
+			assert.LessOrEqual(t, w.countQueries()-1-hedges, c.most, "after priming") // priming is nobody's
 			assert.LessOrEqual(t, hedges, 20+c.most*15/100, "the budget's")
 			if c.limit != "" {
-				limited(t, r, m, c.limit)
+				requireLimit(t, r, m, c.limit)
 			} else {
-				assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, told(m), "with hedges it may just do")
+				assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, formatResponse(m), "with hedges it may just do")
 			}
 			// The question may be repeated: what it learned stays.
-			assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, told(w.ask(r, "www."+name+" A")))
+			assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, formatResponse(w.ask(r, "www."+name+" A")))
 		})
 	}
 }
 
-// No server's name has an IPv4 address, and none has glue: that is known of the first five before an
-// IPv6 address is looked up.
+// TestResolverLooksUpIPv6OnlyServers has server names without IPv4 address and without glue. The Resolver has
+// learned that of the first five names before it looks up an IPv6 address.
 func TestResolverLooksUpIPv6OnlyServers(t *testing.T) {
 	const text = `
 . served 198.41.0.4
@@ -210,25 +212,26 @@ six. served 2001:db9::1
 hoster. delegated 192.0.2.1
 `
 	for _, soa := range []bool{true, false} {
-		bubble(t, text, func(t *testing.T, w *world) {
+		bubble(t, text, func(t *testing.T, w *testNetwork) {
 			root, hoster := w.server("198.41.0.4").zones[0], w.server("192.0.2.1").zones[0]
 			for i := range 5 {
 				root.add(t, fmt.Sprintf("six. NS s%d.hoster.", i))
 				hoster.add(t, fmt.Sprintf("s%d AAAA 2001:db9::1", i))
 			}
 			if !soa {
-				w.fault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg { r.Ns = nil; return r })
+				w.setFault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg { r.Ns = nil; return r })
 			}
 			r := w.resolver()
 			for range 3 {
-				assert.Equal(t, "NOERROR www.six. A 192.0.2.80", told(w.ask(r, "www.six. A")))
+				assert.Equal(t, "NOERROR www.six. A 192.0.2.80", formatResponse(w.ask(r, "www.six. A")))
 				time.Sleep(10 * time.Minute)
 			}
 		})
 	}
 }
 
-// Each alias leads to a zone that is not known, two labels deep, and first answers come later than most do.
+// TestResolverFollowsElevenAliasesThroughDistantZones has aliases to names in zones that are not cached, two labels
+// deep, on servers slower than most.
 func TestResolverFollowsElevenAliasesThroughDistantZones(t *testing.T) {
 	const aliases = 11
 	zone := func(i int) string { return fmt.Sprintf("far.tld%d.", i) }
@@ -243,7 +246,7 @@ func TestResolverFollowsElevenAliasesThroughDistantZones(t *testing.T) {
 		}
 	}
 	for _, rtt := range []time.Duration{10 * ms, 60 * ms, 90 * ms, 100 * ms} {
-		bubble(t, text.String(), func(t *testing.T, w *world) {
+		bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
 			for _, s := range w.servers {
 				s.rtt = rtt
 			}
@@ -251,8 +254,8 @@ func TestResolverFollowsElevenAliasesThroughDistantZones(t *testing.T) {
 			r := w.resolver(func(r *recursor.Resolver) {
 				r.Trace = &recursor.Trace{Answer: func(_ context.Context, a recursor.AnswerInfo) { queries = a.Queries }}
 			})
-			assert.Contains(t, told(w.ask(r, "www."+zone(0)+" A")), " A 192.0.2.80", "%v", rtt)
-			assert.Equal(t, w.sent(), queries, "with hedges")
+			assert.Contains(t, formatResponse(w.ask(r, "www."+zone(0)+" A")), " A 192.0.2.80", "%v", rtt)
+			assert.Equal(t, w.countQueries(), queries, "with hedges")
 		})
 	}
 }
@@ -271,13 +274,13 @@ func TestResolverFollows30Referrals(t *testing.T) {
 		ok           bool
 	}{{30, 0, true}, {31, 0, false}, {5, 5, true}, {6, 5, false}} {
 		text, name := chain(c.depth)
-		bubble(t, text, func(t *testing.T, w *world) {
+		bubble(t, text, func(t *testing.T, w *testNetwork) {
 			r := w.resolver(noMinimise, limits(recursor.Limits{Referrals: c.limit, Queries: 1000, ChainQueries: 1000}))
 			m := w.ask(r, "www."+name+" A")
 			if c.ok {
-				assert.Equal(t, "NOERROR www."+name+" A 192.0.2.80", told(m), "%+v", c)
+				assert.Equal(t, "NOERROR www."+name+" A 192.0.2.80", formatResponse(m), "%+v", c)
 			} else {
-				limited(t, r, m, "Referrals")
+				requireLimit(t, r, m, "Referrals")
 			}
 		})
 	}
@@ -290,7 +293,7 @@ func TestResolverFollows11Aliases(t *testing.T) {
 			ok            bool
 		}{{11, 0, true}, {12, 0, false}, {40, 0, false}, {3, 3, true}, {4, 3, false}} {
 			t.Run(fmt.Sprint(kind, c), func(t *testing.T) {
-				bubble(t, ". served 198.41.0.4\none. delegated 192.0.2.1\ntwo. delegated 192.0.2.2\n", func(t *testing.T, w *world) {
+				bubble(t, ". served 198.41.0.4\none. delegated 192.0.2.1\ntwo. delegated 192.0.2.2\n", func(t *testing.T, w *testNetwork) {
 					for i := range c.length + 1 {
 						here, next := i%2, (i+1)%2
 						if kind == "of one zone" {
@@ -314,34 +317,34 @@ func TestResolverFollows11Aliases(t *testing.T) {
 					if kind == "DNAME" {
 						q = "x.a0.one. A"
 					}
-					n := w.sent()
+					n := w.countQueries()
 					m := w.ask(r, q)
 					if c.ok {
-						assert.Contains(t, told(m), "A 192.0.2.80")
+						assert.Contains(t, formatResponse(m), "A 192.0.2.80")
 					} else {
-						limited(t, r, m, "Aliases")
+						requireLimit(t, r, m, "Aliases")
 					}
-					assert.LessOrEqual(t, w.sent()-n, 32+1)
+					assert.LessOrEqual(t, w.countQueries()-n, 32+1)
 				})
 			})
 		}
 	}
 }
 
-// RFC 9520 §3.1.
+// TestResolverAsksServerSameQuestionThreeTimesAtMost requires RFC 9520 §3.1.
 func TestResolverAsksServerSameQuestionThreeTimesAtMost(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
 two. delegated 192.0.2.2 192.0.2.3
-`, func(t *testing.T, w *world) {
-		w.fault("192.0.2.1 192.0.2.2 192.0.2.3", silent)
+`, func(t *testing.T, w *testNetwork) {
+		w.setFault("192.0.2.1 192.0.2.2 192.0.2.3", silent)
 		r := w.resolver()
 		for _, q := range []string{"www.example. A", "a.b.c.example. TXT", "www.two. A"} {
-			n := len(w.since(0))
-			assert.Equal(t, "SERVFAIL", told(w.ask(r, q)))
+			n := len(w.queriesSince(0))
+			assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, q)))
 			same := map[string]int{}
-			for _, a := range w.since(n) {
+			for _, a := range w.queriesSince(n) {
 				if !a.tcp {
 					same[fmt.Sprint(a.to, a.name, a.qtype)]++
 				}
@@ -366,26 +369,26 @@ tld. delegated 192.0.2.1
   www A 192.0.2.80
 `
 
-// TsuNAME: zones whose servers have names in each other.
+// TestResolverFailsCyclicZonesAtOnce is TsuNAME: two zones whose servers have names in each other.
 func TestResolverFailsCyclicZonesAtOnce(t *testing.T) {
-	bubble(t, cycle, func(t *testing.T, w *world) {
+	bubble(t, cycle, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
 		for _, q := range []string{"www.self.tld. A", "www.one.tld. A", "www.a.tld. A", "www.three.tld. A"} {
-			start, n := time.Now(), w.sent()
+			start, n := time.Now(), w.countQueries()
 			m := w.ask(r, q)
-			assert.Equal(t, "SERVFAIL", told(m), q)
-			code, _ := extended(m)
+			assert.Equal(t, "SERVFAIL", formatResponse(m), q)
+			code, _ := readExtendedError(m)
 			assert.NotZero(t, code)
 			assert.Less(t, time.Since(start), 200*ms, q)
-			assert.LessOrEqual(t, w.sent()-n, 20, q)
+			assert.LessOrEqual(t, w.countQueries()-n, 20, q)
 		}
-		assert.Equal(t, "NOERROR www.tld. A 192.0.2.80", told(w.ask(r, "www.tld. A")))
+		assert.Equal(t, "NOERROR www.tld. A 192.0.2.80", formatResponse(w.ask(r, "www.tld. A")))
 	})
 }
 
-// Each of the callers looks up what another one waits for.
+// TestResolverAvoidsDeadlockOfCyclicLookups has callers that each look up a name that another caller waits for.
 func TestResolverAvoidsDeadlockOfCyclicLookups(t *testing.T) {
-	bubble(t, cycle, func(t *testing.T, w *world) {
+	bubble(t, cycle, func(t *testing.T, w *testNetwork) {
 		for round := range 20 {
 			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise = round%2 == 1 })
 			if round%3 > 0 {
@@ -397,7 +400,7 @@ func TestResolverAvoidsDeadlockOfCyclicLookups(t *testing.T) {
 				for range 3 {
 					wg.Go(func() {
 						time.Sleep(time.Duration(i*round%7) * 3 * ms)
-						assert.Equal(t, "SERVFAIL", told(w.ask(r, q)), q)
+						assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, q)), q)
 					})
 				}
 			}
@@ -408,10 +411,11 @@ func TestResolverAvoidsDeadlockOfCyclicLookups(t *testing.T) {
 	})
 }
 
-// inFlight returns how many queries to addresses waited at once for answers that take rtt.
-func (w *world) inFlight(rtt time.Duration, n int, to ...string) (most int) {
+// inFlight returns the largest number of queries to addresses that waited for answers at the same time. Answers take
+// rtt.
+func (w *testNetwork) inFlight(rtt time.Duration, n int, to ...string) (most int) {
 	var at []time.Duration
-	for _, a := range w.since(n) {
+	for _, a := range w.queriesSince(n) {
 		if slices.Contains(to, a.to.String()) {
 			at = append(at, a.at)
 		}
@@ -427,7 +431,8 @@ func (w *world) inFlight(rtt time.Duration, n int, to ...string) (most int) {
 	return most
 }
 
-// DNSBomb, CVE-2024-33655: many queries for one server's answers, which come all at once.
+// TestInFlightLimitsQueriesPerServerAndZone is DNSBomb (CVE-2024-33655): one server collects many queries and
+// answers all at once.
 func TestInFlightLimitsQueriesPerServerAndZone(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	bubble(t, `
@@ -435,9 +440,9 @@ func TestInFlightLimitsQueriesPerServerAndZone(t *testing.T) {
 example. delegated 192.0.2.1
   www A 192.0.2.80
 many. delegated 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4 192.0.3.5 192.0.3.6 192.0.3.7 192.0.3.8
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		many := []string{"192.0.3.1", "192.0.3.2", "192.0.3.3", "192.0.3.4", "192.0.3.5", "192.0.3.6", "192.0.3.7", "192.0.3.8"}
-		w.at("192.0.2.1 "+strings.Join(many, " "), func(s *server) { s.rtt = 100 * ms })
+		w.updateServers("192.0.2.1 "+strings.Join(many, " "), func(s *server) { s.rtt = 100 * ms })
 		r := w.resolver(noHedges)
 		for i := range 40 {
 			w.ask(r, fmt.Sprintf("n%d.example. A", i))
@@ -446,18 +451,18 @@ many. delegated 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4 192.0.3.5 192.0.3.6 192.
 		flood := func(zone string, questions int) {
 			var wg sync.WaitGroup
 			for i := range questions {
-				wg.Go(func() { assert.Equal(t, "NXDOMAIN", told(w.ask(r, fmt.Sprintf("f%d.%s A", i, zone)))) })
+				wg.Go(func() { assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, fmt.Sprintf("f%d.%s A", i, zone)))) })
 			}
 			wg.Wait()
 		}
-		n := len(w.since(0))
+		n := len(w.queriesSince(0))
 		start := time.Now()
 		flood("example.", 500)
 		most := w.inFlight(100*ms, n, "192.0.2.1")
 		assert.LessOrEqual(t, most, 64)
 		assert.Greater(t, most, 50)
 		assert.Less(t, time.Since(start), 2*time.Second)
-		n = len(w.since(0))
+		n = len(w.queriesSince(0))
 		flood("many.", 1500)
 		most = w.inFlight(100*ms, n, many...)
 		assert.LessOrEqual(t, most, 256)
@@ -468,21 +473,21 @@ many. delegated 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4 192.0.3.5 192.0.3.6 192.
 
 func TestDeadServerDelaysNoOtherZone(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
-	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
-		w.fault("192.0.3.1", silent)
+	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *testNetwork) {
+		w.setFault("192.0.3.1", silent)
 		r := w.resolver()
 		w.ask(r, "mail.example. A")
 		w.ask(r, "x.victim. A")
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i := range 2000 {
-			wg.Go(func() { _, _ = w.try(ctx, r, fmt.Sprintf("n%d.dead. A", i)) })
+			wg.Go(func() { _, _ = w.exchange(ctx, r, fmt.Sprintf("n%d.dead. A", i)) })
 		}
 		time.Sleep(100 * ms)
 		start := time.Now()
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
 		assert.Equal(t, 10*ms, time.Since(start))
-		w.do(func() { assert.LessOrEqual(t, w.maxOpen, 1200, "sockets") })
+		w.withLock(func() { assert.LessOrEqual(t, w.maxOpen, 1200, "sockets") })
 		cancel()
 		wg.Wait()
 	})
@@ -495,40 +500,40 @@ func TestDeadZoneFailsWithin5SecondsAndBacksOff(t *testing.T) {
 			for i := range n {
 				all = append(all, fmt.Sprintf("192.0.3.%d", i+1))
 			}
-			bubble(t, small+"\ndead. delegated "+strings.Join(all, " ")+"\n", func(t *testing.T, w *world) {
-				w.fault(strings.Join(all, " "), silent)
+			bubble(t, small+"\ndead. delegated "+strings.Join(all, " ")+"\n", func(t *testing.T, w *testNetwork) {
+				w.setFault(strings.Join(all, " "), silent)
 				r := w.resolver()
 				w.ask(r, "www.example. A")
-				before := w.sent("198.41.0.4")
+				before := w.countQueries("198.41.0.4")
 				start := time.Now()
 				m := w.ask(r, "www.dead. A")
-				assert.Equal(t, "SERVFAIL", told(m))
-				code, _ := extended(m)
+				assert.Equal(t, "SERVFAIL", formatResponse(m))
+				code, _ := readExtendedError(m)
 				assert.Contains(t, []uint16{dns.ExtendedErrorCodeNoReachableAuthority, dns.ExtendedErrorCodeNetworkError}, code)
 				took := time.Since(start)
 				assert.LessOrEqual(t, took, 5*time.Second)
-				cost := w.sent(all...)
+				cost := w.countQueries(all...)
 				t.Logf("%d dead servers: %d queries in %v", n, cost, took)
 				assert.LessOrEqual(t, cost, min(3*n, 32))
 				assert.GreaterOrEqual(t, cost, min(n, 10), "each has its turn")
 				for i := range 40 { // the zone rests, and its parent has nothing new
-					assert.Equal(t, "SERVFAIL", told(w.ask(r, fmt.Sprintf("n%d.dead. A", i))))
+					assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, fmt.Sprintf("n%d.dead. A", i))))
 					time.Sleep(110 * ms)
 				}
-				assert.Equal(t, cost, w.sent(all...))
-				assert.Equal(t, 1, w.sent("198.41.0.4")-before)
+				assert.Equal(t, cost, w.countQueries(all...))
+				assert.Equal(t, 1, w.countQueries("198.41.0.4")-before)
 				time.Sleep(time.Second)
-				w.fault(strings.Join(all, " "), nil)
-				assert.Equal(t, "NXDOMAIN", told(w.ask(r, "nx.dead. A")), "after the rest it is asked again")
+				w.setFault(strings.Join(all, " "), nil)
+				assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "nx.dead. A")), "after the rest it is asked again")
 			})
 		})
 	}
 }
 
-// RFC 9520 §3.2. The Client does that.
+// TestClientRetriesFailureAfter5SecondsThenEvery20 requires RFC 9520 §3.2 of the Client.
 func TestClientRetriesFailureAfter5SecondsThenEvery20(t *testing.T) {
-	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *world) {
-		w.fault("192.0.3.1", rcode(dns.RcodeServerFailure))
+	bubble(t, small+"\ndead. delegated 192.0.3.1\n", func(t *testing.T, w *testNetwork) {
+		w.setFault("192.0.3.1", respondRcode(dns.RcodeServerFailure))
 		r := w.resolver()
 		c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
 		defer c.Close()
@@ -538,19 +543,19 @@ func TestClientRetriesFailureAfter5SecondsThenEvery20(t *testing.T) {
 			require.Equal(t, dns.RcodeServerFailure, m.Rcode)
 			time.Sleep(time.Second)
 		}
-		t.Logf("%d queries in half an hour", w.sent("192.0.3.1"))
-		assert.LessOrEqual(t, w.sent("192.0.3.1"), 4*(3+1800/20), "after 5, 10, 20, 20 ... seconds a question, and that for its own NS records")
+		t.Logf("%d queries in half an hour", w.countQueries("192.0.3.1"))
+		assert.LessOrEqual(t, w.countQueries("192.0.3.1"), 4*(3+1800/20), "after 5, 10, 20, 20 ... seconds a question, and that for its own NS records")
 	})
 }
 
-// TestCacheExpiresByWallClock holds what makes it expire while a machine sleeps: Go compares times by the monotonic clock, which
-// stands still then, if both have it.
+// TestCacheExpiresByWallClock requires that expiry times have no monotonic clock reading. The monotonic clock may
+// stop while a machine sleeps, and Go prefers it in comparisons.
 func TestCacheExpiresByWallClock(t *testing.T) {
-	bubble(t, small, func(t *testing.T, w *world) {
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
 		w.ask(r, "www.example. A")
 		w.ask(r, "none.example. A")
-		all := recursor.Expiries(r)
+		all := recursor.ExpiryTimes(r)
 		assert.NotEmpty(t, all)
 		for _, at := range all {
 			assert.Equal(t, at.Round(0).String(), at.String())
@@ -563,11 +568,11 @@ func TestMaxBytesBoundsMemoryForAnyQuestions(t *testing.T) {
 	if testing.Short() || doubles.RaceEnabled {
 		names = 8_000
 	}
-	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n", func(t *testing.T, w *world) {
+	bubble(t, ". served 198.41.0.4\nexample. delegated 192.0.2.1\n", func(t *testing.T, w *testNetwork) {
 		w.quiet = true
 		pad := strings.Repeat("x", 200)
 		// Every name has a zone, servers and records of its own.
-		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
 			labels := dns.SplitDomainName(q.name)
 			if len(labels) < 2 {
 				return r
@@ -577,11 +582,11 @@ func TestMaxBytesBoundsMemoryForAnyQuestions(t *testing.T) {
 			for _, c := range labels[len(labels)-2] {
 				h = (h*31 + int(c)) % (1 << 20)
 			}
-			return says(fmt.Sprintf("referral | %[1]s NS ns.%[1]s | ns.%[1]s A 44.%d.%d.%d", sub, 64+h>>16, h>>8&255, h&255))(q, r)
+			return respondWith(fmt.Sprintf("referral | %[1]s NS ns.%[1]s | ns.%[1]s A 44.%d.%d.%d", sub, 64+h>>16, h>>8&255, h&255))(q, r)
 		})
 		w.other = func(netip.Addr) *server {
 			return &server{change: func(q query, r *dns.Msg) *dns.Msg {
-				return says(fmt.Sprintf("%s A 192.0.2.80; %[1]s RRSIG A 8 3 300 20300101000000 20200101000000 1 example. AAAA | | big.%[1]s TXT %s", q.name, pad))(q, r)
+				return respondWith(fmt.Sprintf("%s A 192.0.2.80; %[1]s RRSIG A 8 3 300 20300101000000 20200101000000 1 example. AAAA | | big.%[1]s TXT %s", q.name, pad))(q, r)
 			}}
 		}
 		r := w.resolver(func(r *recursor.Resolver) { r.MaxBytes = 1 << 20 })
@@ -591,7 +596,7 @@ func TestMaxBytesBoundsMemoryForAnyQuestions(t *testing.T) {
 			if i%100 == 0 {
 				s := r.Stats()
 				most = max(most, s.Bytes)
-				w.do(func() { // the world forgets its servers, too
+				w.withLock(func() { // the testNetwork forgets its servers, too
 					for a := range w.servers {
 						if a.As4()[0] == 100 {
 							delete(w.servers, a)
@@ -605,14 +610,14 @@ func TestMaxBytesBoundsMemoryForAnyQuestions(t *testing.T) {
 		assert.LessOrEqual(t, most, s.MaxBytes)
 		assert.Greater(t, most, s.MaxBytes/4)
 		assert.Zero(t, s.Failures)
-		n := w.sent()
+		n := w.countQueries()
 		w.ask(r, "www.new.example. A")
-		assert.LessOrEqual(t, w.sent()-n, 3, "what is used all the time stays")
+		assert.LessOrEqual(t, w.countQueries()-n, 3, "what is used all the time stays")
 	})
 }
 
 func TestValidateNamesInvalidFields(t *testing.T) {
-	bubble(t, small, func(t *testing.T, w *world) {
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
 		for name, set := range map[string]func(*recursor.Resolver){
 			"MaxBytes":           func(r *recursor.Resolver) { r.MaxBytes = 1 },
 			"BudgetPercent":      func(r *recursor.Resolver) { r.Hedge.BudgetPercent = 101 },
@@ -633,15 +638,15 @@ func TestValidateNamesInvalidFields(t *testing.T) {
 			"NoIPv6": func(r *recursor.Resolver) { r.NoIPv4, r.NoIPv6 = true, true },
 		} {
 			r := w.resolver(set)
-			_, err := w.try(t.Context(), r, "www.example. A")
+			_, err := w.exchange(t.Context(), r, "www.example. A")
 			assert.ErrorContains(t, err, name)
 		}
-		assert.Zero(t, w.sent())
+		assert.Zero(t, w.countQueries())
 	})
 }
 
 func TestResolverReturnsErrorForInvalidMessage(t *testing.T) {
-	bubble(t, small, func(t *testing.T, w *world) {
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
 		for name, change := range map[string]func(*dns.Msg){
 			"no question":   func(m *dns.Msg) { m.Question = nil },
@@ -661,12 +666,12 @@ func TestResolverReturnsErrorForInvalidMessage(t *testing.T) {
 		}
 		_, _, err := r.ExchangeContext(t.Context(), parseQuestion("www.example. A"), "192.0.2.1:53")
 		assert.Error(t, err, "an address")
-		assert.Zero(t, w.sent())
+		assert.Zero(t, w.countQueries())
 	})
 }
 
 func TestResolverRefusesOtherClasses(t *testing.T) {
-	bubble(t, small, func(t *testing.T, w *world) {
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
 		c := &dnshedge.Client{Exchanger: w.resolver(), Cache: new(dnshedge.Cache)}
 		defer c.Close()
 		for question, want := range map[dns.Question]int{
@@ -685,18 +690,18 @@ func TestResolverRefusesOtherClasses(t *testing.T) {
 				assert.Equal(t, want, r.Rcode, question.String())
 			}
 		}
-		assert.Zero(t, w.sent())
+		assert.Zero(t, w.countQueries())
 	})
 }
 
 func TestCloseEndsAllQuestions(t *testing.T) {
-	bubble(t, cycle+"\ndead. delegated 192.0.3.1 192.0.3.2\n", func(t *testing.T, w *world) {
-		w.fault("192.0.3.1 192.0.3.2", silent)
+	bubble(t, cycle+"\ndead. delegated 192.0.3.1 192.0.3.2\n", func(t *testing.T, w *testNetwork) {
+		w.setFault("192.0.3.1 192.0.3.2", silent)
 		r := w.resolver()
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
-				_, err := w.try(t.Context(), r, fmt.Sprintf("n%d.dead. A", i))
+				_, err := w.exchange(t.Context(), r, fmt.Sprintf("n%d.dead. A", i))
 				assert.ErrorIs(t, err, net.ErrClosed)
 			})
 		}
@@ -707,32 +712,32 @@ func TestCloseEndsAllQuestions(t *testing.T) {
 		require.NoError(t, r.Close())
 		assert.Zero(t, time.Since(start))
 		wg.Wait()
-		w.do(func() { assert.Zero(t, w.open, "sockets") })
-		_, err := w.try(t.Context(), r, "www.tld. A")
+		w.withLock(func() { assert.Zero(t, w.open, "sockets") })
+		_, err := w.exchange(t.Context(), r, "www.tld. A")
 		require.ErrorIs(t, err, net.ErrClosed)
 		require.NoError(t, r.Close())
-		n := w.sent()
+		n := w.countQueries()
 		time.Sleep(time.Minute)
-		assert.Equal(t, n, w.sent())
+		assert.Equal(t, n, w.countQueries())
 	})
 }
 
 func TestCanceledQuestionReturnsCauseAndLeavesNothing(t *testing.T) {
-	bubble(t, small+"\ndead. delegated 192.0.3.1 192.0.3.2\nlost. served 192.0.3.4\n", func(t *testing.T, w *world) {
+	bubble(t, small+"\ndead. delegated 192.0.3.1 192.0.3.2\nlost. served 192.0.3.4\n", func(t *testing.T, w *testNetwork) {
 		w.server("198.41.0.4").zones[0].add(t, "lost. NS ns.dead.")
-		w.fault("192.0.3.1 192.0.3.2", silent)
+		w.setFault("192.0.3.1 192.0.3.2", silent)
 		r := w.resolver()
 		cause := errors.New("left")
 		for _, q := range []string{"www.dead. A", "www.lost. A"} {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			start := time.Now()
 			time.AfterFunc(70*ms, func() { cancel(cause) })
-			_, err := w.try(ctx, r, q)
+			_, err := w.exchange(ctx, r, q)
 			require.ErrorIs(t, err, cause)
 			assert.Equal(t, 70*ms, time.Since(start))
 		}
 		time.Sleep(12 * time.Second)
-		w.do(func() { assert.Zero(t, w.open) })
+		w.withLock(func() { assert.Zero(t, w.open) })
 		assert.Zero(t, r.Stats().InFlight)
 	})
 }
@@ -741,15 +746,15 @@ func TestResolverFailsQuestionWithoutFreeSlot(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		r := w.resolver(limits(recursor.Limits{InFlight: 2}))
 		require.Equal(t, dns.RcodeNameError, w.ask(r, "none.example. A").Rcode)
-		w.fault("192.0.2.1", silent)
+		w.setFault("192.0.2.1", silent)
 		var wg sync.WaitGroup
 		for i := range 6 {
 			wg.Go(func() {
 				time.Sleep(time.Duration(i) * 3 * ms)
-				m, err := w.try(context.Background(), r, fmt.Sprintf("n%d.example. A", i))
+				m, err := w.exchange(context.Background(), r, fmt.Sprintf("n%d.example. A", i))
 				if assert.NoError(t, err) {
 					assert.Equal(t, dns.RcodeServerFailure, m.Rcode)
 				}
@@ -759,9 +764,10 @@ example. delegated 192.0.2.1
 	})
 }
 
-// Ten servers of a zone have names five labels deep in ten other zones, and no name has an address. Each of five names costs six queries
-// for A records, and then one query for AAAA records: the zone's server has been asked for the whole name.
-func TestResolverAsksWholeNameForSecondAddressType(t *testing.T) {
+// TestResolverSendsFullNameForSecondAddressType has a zone whose ten servers have names five labels deep in ten
+// other zones, and none has an address. Each of five names costs six queries for A records. It costs one query for
+// AAAA records, because the zone's server has got the full name before.
+func TestResolverSendsFullNameForSecondAddressType(t *testing.T) {
 	text := ". served 198.41.0.4\nother. delegated 192.0.2.2\nattack. delegated 192.0.2.1\n"
 	for i := range 10 {
 		text += fmt.Sprintf("  sub NS ns.a.b.c.d.e%d.other.\n", i)
@@ -769,10 +775,10 @@ func TestResolverAsksWholeNameForSecondAddressType(t *testing.T) {
 	for i := range 10 {
 		text += fmt.Sprintf("e%d.other. delegated 192.0.3.%d\n  ns.a.b.c.d TXT any\n", i, i+1)
 	}
-	bubble(t, text, func(t *testing.T, w *world) {
+	bubble(t, text, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
-		assert.Equal(t, "SERVFAIL", told(w.ask(r, "www.sub.attack. A")))
-		assert.LessOrEqual(t, w.sent(), 4+5*(6+1))
+		assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, "www.sub.attack. A")))
+		assert.LessOrEqual(t, w.countQueries(), 4+5*(6+1))
 		for i := range 10 {
 			asked := w.questions(fmt.Sprintf("192.0.3.%d", i+1))
 			if len(asked) > 0 {

@@ -27,21 +27,22 @@ example.tld. served 192.0.3.1
   www A 192.0.2.80
 `
 
-// A moment without descriptors, whenever it begins, costs questions an error as long as it lasts, and no longer.
+// TestResolverReturnsLocalErrorAndCachesNone has no free file descriptors for a short time. Questions fail during
+// that time, and not afterwards.
 func TestResolverReturnsLocalErrorAndCachesNone(t *testing.T) {
 	const lasts = 100 * ms
 	for name, text := range map[string]string{"names of servers": besides, "zones": pairs, "keys": pairs} {
 		for begins := time.Duration(0); begins < 150*ms; begins += 5 * ms {
-			bubble(t, text, func(t *testing.T, w *world) {
+			bubble(t, text, func(t *testing.T, w *testNetwork) {
 				r := w.resolver()
 				if name == "keys" {
 					w.sign()
-					r = validator(w)
+					r = newValidatingResolver(w)
 				}
 				c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
 				defer c.Close()
 				start := time.Now()
-				w.do(func() {
+				w.withLock(func() {
 					w.refuse = func(string, netip.Addr) error {
 						if passed := time.Since(start); passed > begins && passed < begins+lasts {
 							return os.NewSyscallError("socket", syscall.EMFILE)

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestWaitNodeVisitsEachLookupOnce would not end if it looked at every way through
-// lookups that need two others each.
+// TestWaitNodeVisitsEachLookupOnce has lookups that wait for two others each. It would not end if the search
+// followed every path.
 func TestWaitNodeVisitsEachLookupOnce(t *testing.T) {
 	var layer []*waitNode
 	for range 100 {

@@ -16,8 +16,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// journal lets a Resolver log, and returns what it has logged since the last call: lines without time and level.
-func journal(r *recursor.Resolver) func() []string {
+// captureLog sets the Logger of a Resolver. The returned function returns the lines logged since its last call,
+// without time and level.
+func captureLog(r *recursor.Resolver) func() []string {
 	var b bytes.Buffer
 	r.Logger = slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
@@ -32,9 +33,9 @@ func journal(r *recursor.Resolver) func() []string {
 }
 
 func TestStatsListLastBogusAnswers(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		r := validator(w)
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		assert.Empty(t, r.Stats().LastBogus)
 		for i := range 21 {
@@ -56,9 +57,9 @@ func TestStatsListLastBogusAnswers(t *testing.T) {
 }
 
 func TestStatsListReportedBogusAnswers(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Report = true })
 		require.Contains(t, w.security(r, "www.broken.tld. A"), "insecure")
 		last := r.Stats().LastBogus
 		require.Len(t, last, 1)
@@ -67,8 +68,8 @@ func TestStatsListReportedBogusAnswers(t *testing.T) {
 }
 
 func TestTrustOffCountsNoBogusAnswers(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
 		r := w.resolver(func(r *recursor.Resolver) { r.Trust.Off = true })
 		w.ask(r, "www.broken.tld. A")
 		assert.Nil(t, r.Stats().LastBogus)
@@ -77,10 +78,10 @@ func TestTrustOffCountsNoBogusAnswers(t *testing.T) {
 }
 
 func TestResolverLogsBogusZoneOncePerHour(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		r := validator(w)
-		lines := journal(r)
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		r := newValidatingResolver(w)
+		lines := captureLog(r)
 		ask := func(name string) { require.Equal(t, "bogus 6", w.security(r, name+" A")) }
 		ask("www.broken.tld.")
 		all := lines()
@@ -97,15 +98,15 @@ func TestResolverLogsBogusZoneOncePerHour(t *testing.T) {
 }
 
 func TestResolverLogsWrongClockOncePerHour(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		w.do(func() {
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		w.withLock(func() {
 			z := w.zone(".")
 			z.signer.begin, z.signer.end = time.Unix(915148800, 0), time.Unix(917827200, 0)
 			z.sign()
 		})
-		r := validator(w)
-		lines := journal(r)
+		r := newValidatingResolver(w)
+		lines := captureLog(r)
 		ofClock := func() (all []string) {
 			for _, l := range lines() {
 				if strings.Contains(l, "at another time than the clock's") {
@@ -130,19 +131,19 @@ func TestResolverLogsWrongClockOncePerHour(t *testing.T) {
 	})
 }
 
-// docs/recursor.md promises the recovery.
+// TestResolverRecoversFromWrongClock requires the recovery that docs/recursor.md describes.
 func TestResolverRecoversFromWrongClock(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		w.fault("198.41.0.4 192.0.2.1 192.0.3.1 192.0.3.2", stale)
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Insecure = []string{"example.tld"} })
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		w.setFault("198.41.0.4 192.0.2.1 192.0.3.1 192.0.3.2", stale)
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Insecure = []string{"example.tld"} })
 		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, "bogus 7", w.security(r, "www.unsigned.tld. A"))
 		for range 20 {
 			time.Sleep(time.Minute)
 			w.security(r, "www.unsigned.tld. A")
 		}
-		w.fault("198.41.0.4 192.0.2.1 192.0.3.1 192.0.3.2", nil)
+		w.setFault("198.41.0.4 192.0.2.1 192.0.3.1 192.0.3.2", nil)
 		time.Sleep(5 * time.Minute)
 		assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"))
 		assert.Zero(t, r.Stats().ClockOff)
@@ -150,15 +151,15 @@ func TestResolverRecoversFromWrongClock(t *testing.T) {
 }
 
 func TestResolverLogsUnknownRootKeyOncePerDay(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
 		other := newSigner(".", "next").key
-		w.do(func() {
+		w.withLock(func() {
 			w.zone(".").put(other)
 			w.zone(".").sign()
 		})
-		r := validator(w)
-		lines := journal(r)
+		r := newValidatingResolver(w)
+		lines := captureLog(r)
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, []string{fmt.Sprintf(`msg="recursor: the root has keys that no anchor knows" tags=[%d]`, other.KeyTag())}, lines())
 		for range 23 {

@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// A dialer does as its function says.
+// A dialer is a Dialer that calls the function.
 type dialer func() (net.Conn, error)
 
 func (d dialer) DialContext(context.Context, string, string) (net.Conn, error) { return d() }

@@ -23,7 +23,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// estate is zones for real servers, and questions about them. It is drawn from a seed.
+// estate is a set of random zones for real servers, with questions about them.
 type estate struct {
 	rand      *rand.Rand
 	files     map[string]*strings.Builder // by zone
@@ -32,10 +32,10 @@ type estate struct {
 	special   []string // asked besides
 }
 
-// The addresses of the server processes: each has two, 127.1.<process>.1 and .2.
+// serverAt returns an address of a server process. Each process has two: 127.1.<process>.1 and .2.
 func serverAt(process, n int) string { return fmt.Sprintf("127.1.%d.%d", process, n) }
 
-// zone adds a zone whose delegation is by hand.
+// zone adds a zone without a delegation.
 func (e *estate) zone(name string, process int) *strings.Builder {
 	b := new(strings.Builder)
 	fmt.Fprintf(b, "$ORIGIN %s\n$TTL 3600\n@ %d SOA ns.%s admin.%s 1 3600 600 86400 %d\n", name, 300+e.rand.IntN(3000), dot(name), dot(name), 60+e.rand.IntN(600))
@@ -46,8 +46,8 @@ func (e *estate) zone(name string, process int) *strings.Builder {
 
 func dot(name string) string { return strings.TrimPrefix(name, ".") }
 
-// delegated adds a zone below another with two servers in it.
-func (e *estate) delegated(name, parent string, process int) *strings.Builder {
+// addDelegatedZone adds a child zone with two servers whose names are in it.
+func (e *estate) addDelegatedZone(name, parent string, process int) *strings.Builder {
 	z := e.zone(name, process)
 	for n := 1; n <= 2; n++ {
 		both := fmt.Sprintf("%[1]s NS ns%[2]d.%[1]s\nns%[2]d.%[1]s A %[3]s\n", name, n, serverAt(process, n))
@@ -57,8 +57,8 @@ func (e *estate) delegated(name, parent string, process int) *strings.Builder {
 	return z
 }
 
-// hosted adds a zone below another whose servers have names elsewhere.
-func (e *estate) hosted(name, parent string, process int) *strings.Builder {
+// addHostedZone adds a child zone whose servers have names in other zones.
+func (e *estate) addHostedZone(name, parent string, process int) *strings.Builder {
 	z := e.zone(name, process)
 	for n := 1; n <= 2; n++ {
 		ns := fmt.Sprintf("%s NS ns%d.process%d.net.\n", name, n, process)
@@ -75,10 +75,10 @@ func newEstate(seed uint64) *estate {
 		fmt.Fprintf(root, ". NS %c.root.\n%c.root. A %s\n", 'a'+n-1, 'a'+n-1, serverAt(0, n))
 	}
 	for _, tld := range []string{"com.", "net.", "org."} {
-		e.delegated(tld, ".", 1)
+		e.addDelegatedZone(tld, ".", 1)
 	}
 	for process := 2; process <= 3; process++ {
-		e.delegated(fmt.Sprintf("process%d.net.", process), "net.", process) // its ns1 and ns2 serve others, too
+		e.addDelegatedZone(fmt.Sprintf("process%d.net.", process), "net.", process) // its ns1 and ns2 serve others, too
 	}
 	ask := func(question string, args ...any) { e.questions = append(e.questions, fmt.Sprintf(question, args...)) }
 	must := func(question string, args ...any) { e.special = append(e.special, fmt.Sprintf(question, args...)) }
@@ -86,9 +86,9 @@ func newEstate(seed uint64) *estate {
 	for i := range 60 {
 		tld := []string{"com.", "net.", "org."}[i%3]
 		name := fmt.Sprintf("zone%d.%s", i, tld)
-		add := e.delegated
+		add := e.addDelegatedZone
 		if i%2 == 1 {
-			add = e.hosted
+			add = e.addHostedZone
 		}
 		process := 2 + e.rand.IntN(2)
 		z := add(name, tld, process)
@@ -128,7 +128,7 @@ func newEstate(seed uint64) *estate {
 			if i%2 == 0 {
 				p = 5 - process
 			}
-			s := e.delegated(sub, name, p)
+			s := e.addDelegatedZone(sub, name, p)
 			fmt.Fprintf(s, "@ A %s\nwww A %s\nalias CNAME www0.%s\n", ip(), ip(), name)
 			for _, q := range []string{"www.%s A", "%s A", "%s NS", "alias.%s A", "nx.%s A", "%s SOA", "%s DS", "www.%s AAAA", "ns1.%s A"} {
 				ask(q, sub)
@@ -171,7 +171,7 @@ func newEstate(seed uint64) *estate {
 	return e
 }
 
-// start runs a program in a namespace until the test ends.
+// start runs a program in a network namespace until the test ends.
 func start(t *testing.T, h *netsim.Host, name string, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -191,7 +191,7 @@ func start(t *testing.T, h *netsim.Host, name string, args ...string) {
 	})
 }
 
-// overWire asks a server over UDP, and TCP if the answer is cut.
+// overWire sends a question to a server over UDP, and over TCP if the response is truncated.
 func overWire(t *testing.T, h *netsim.Host, at string, m *dns.Msg) (*dns.Msg, error) {
 	var r *dns.Msg
 	for _, network := range []string{"udp", "tcp"} {
@@ -212,12 +212,13 @@ func overWire(t *testing.T, h *netsim.Host, at string, m *dns.Msg) (*dns.Msg, er
 	return r, nil
 }
 
-// outcome is what is compared: the rcode, ANSWER as a set, and the zone of a negative answer's SOA.
-func outcome(m *dns.Msg, err error) string {
+// formatOutcome returns the compared parts of a response: the RCODE, the answer section as a set, and the zone of
+// the SOA record in a negative answer.
+func formatOutcome(m *dns.Msg, err error) string {
 	if err != nil {
 		return err.Error()
 	}
-	s := strings.ToLower(told(m))
+	s := strings.ToLower(formatResponse(m))
 	for _, rr := range m.Ns {
 		if rr.Header().Rrtype == dns.TypeSOA {
 			s += " | " + strings.ToLower(rr.String())[:strings.IndexByte(rr.String(), '\t')]
@@ -226,7 +227,7 @@ func outcome(m *dns.Msg, err error) string {
 	return s
 }
 
-// peersDiffer says of a question which answers of a peer differ from ours, and why.
+// peersDiffer lists questions to which a peer gives another answer, with the reason.
 var peersDiffer = []struct {
 	peer, pattern, why string
 }{
@@ -326,12 +327,12 @@ zone "." { type hint; file %q; };
 	same, fails := 0, 0
 	for _, q := range e.questions {
 		m, _, err := r.ExchangeContext(t.Context(), parseQuestion(q), "")
-		ours := outcome(m, err)
+		ours := formatOutcome(m, err)
 		all := map[string]string{}
 		for peer, at := range peers {
 			m := parseQuestion(q)
 			m.RecursionDesired = true
-			all[peer] = outcome(overWire(t, h, at, m))
+			all[peer] = formatOutcome(overWire(t, h, at, m))
 		}
 		for _, peer := range slices.Sorted(maps.Keys(all)) {
 			if all[peer] == ours {

@@ -12,11 +12,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// RFC 2181 §5.2: the TTL is the RRset's, and an answer to ANY has several.
+// TestReadResponseKeepsTTLOfEachRRset requires RFC 2181 §5.2: each RRset has its own TTL, and an answer to ANY has
+// several RRsets.
 func TestReadResponseKeepsTTLOfEachRRset(t *testing.T) {
-	bubble(t, small, func(t *testing.T, w *world) {
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
 		const sig = "8 2 3600 20300101000000 20200101000000 1 example. AAAA"
-		w.fault("192.0.2.1 192.0.2.2", when("www.example. ANY", says(
+		w.setFault("192.0.2.1 192.0.2.2", onlyForQuestion("www.example. ANY", respondWith(
 			"www.example. 3600 A 192.0.2.80; www.example. 30 TXT x; www.example. 20 TXT y; www.example. 1800 A 192.0.2.81;"+
 				"www.example. 900 RRSIG A "+sig+"; www.example. 15 RRSIG TXT "+sig)))
 		ttls := map[string]uint32{}
@@ -34,10 +35,11 @@ func TestReadResponseKeepsTTLOfEachRRset(t *testing.T) {
 	})
 }
 
-// RFC 1034 §3.6.2: other records beside an alias do not count, but for those of DNSSEC (RFC 4034 §3).
+// TestReadResponseIgnoresRecordsBesideAlias requires RFC 1034 §3.6.2: a name with an alias has no other records,
+// except DNSSEC records (RFC 4034 §3).
 func TestReadResponseIgnoresRecordsBesideAlias(t *testing.T) {
-	bubble(t, small, func(t *testing.T, w *world) {
-		w.fault("192.0.2.1 192.0.2.2", when("both.example.", says(
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
+		w.setFault("192.0.2.1 192.0.2.2", onlyForQuestion("both.example.", respondWith(
 			"both.example. A 192.0.2.99; both.example. MX 10 elsewhere.; both.example. CNAME www.example.; both.example. NSEC c.example. A")))
 		r := w.resolver()
 		for question, want := range map[string]string{
@@ -47,12 +49,12 @@ func TestReadResponseIgnoresRecordsBesideAlias(t *testing.T) {
 			"both.example. CNAME": "NOERROR both.example. CNAME www.example.",
 			"both.example. NSEC":  "NOERROR both.example. NSEC c.example. A",
 		} {
-			assert.Equal(t, want, told(w.ask(r, question)), question)
+			assert.Equal(t, want, formatResponse(w.ask(r, question)), question)
 		}
 	})
 }
 
-// Some hosters serve many zones with one SOA record.
+// TestResolverTakesDenialWithForeignSOALast has a server that serves many zones with one SOA record.
 func TestResolverTakesDenialWithForeignSOALast(t *testing.T) {
 	for _, soa := range []string{". 300 SOA a. b. 1 2 3 4 300", "elsewhere. 300 SOA a. b. 1 2 3 4 300", "sub.example. 300 SOA a. b. 1 2 3 4 300"} {
 		foreign := func(_ query, r *dns.Msg) *dns.Msg {
@@ -63,26 +65,27 @@ func TestResolverTakesDenialWithForeignSOALast(t *testing.T) {
 			r.Rcode = dns.RcodeNameError
 			return foreign(q, r)
 		}
-		bubble(t, small, func(t *testing.T, w *world) {
-			w.fault("192.0.2.1 192.0.2.2", when("nx.example.", foreign))
+		bubble(t, small, func(t *testing.T, w *testNetwork) {
+			w.setFault("192.0.2.1 192.0.2.2", onlyForQuestion("nx.example.", foreign))
 			r := w.resolver()
 			m := w.ask(r, "nx.example. A")
-			assert.Equal(t, "NXDOMAIN", told(m), soa)
+			assert.Equal(t, "NXDOMAIN", formatResponse(m), soa)
 			assert.Empty(t, m.Ns, "the SOA record is not believed")
-			assert.Equal(t, "NXDOMAIN", told(w.ask(r, "a.b.nx.example. A")), soa)
+			assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "a.b.nx.example. A")), soa)
 		})
-		bubble(t, small, func(t *testing.T, w *world) {
+		bubble(t, small, func(t *testing.T, w *testNetwork) {
 			r := w.resolver()
 			w.ask(r, "mail.example. A")
-			w.unlucky("192.0.2.1 192.0.2.2", denied)
+			w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", denied)
 			start := time.Now()
-			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")), "the other server knows better")
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")), "the other server knows better")
 			assert.Equal(t, 20*ms, time.Since(start))
 		})
 	}
 }
 
-// A forwarder that stands where a server of the zone should: dnsmasq, or a load balancer.
+// TestResolverTakesAnswerOfRecursiveServerLast has a forwarder, such as dnsmasq or a load balancer, in place of a
+// server of the zone.
 func TestResolverTakesAnswerOfRecursiveServerLast(t *testing.T) {
 	recursive := func(_ query, r *dns.Msg) *dns.Msg {
 		r.Authoritative, r.RecursionAvailable = false, true
@@ -97,24 +100,25 @@ func TestResolverTakesAnswerOfRecursiveServerLast(t *testing.T) {
 		"nx.example. A":     "NXDOMAIN",
 		"b.ent.example. A":  "NXDOMAIN",
 	}
-	bubble(t, small, func(t *testing.T, w *world) {
-		w.fault("192.0.2.1 192.0.2.2", recursive)
+	bubble(t, small, func(t *testing.T, w *testNetwork) {
+		w.setFault("192.0.2.1 192.0.2.2", recursive)
 		r := w.resolver()
 		for question, want := range all {
-			assert.Equal(t, want, told(w.ask(r, question)), question)
+			assert.Equal(t, want, formatResponse(w.ask(r, question)), question)
 		}
 	})
-	bubble(t, small, func(t *testing.T, w *world) { // a poor answer of a server with authority counts more
-		w.fault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg {
+	bubble(t, small, func(t *testing.T, w *testNetwork) { // a poor answer of a server with authority counts more
+		w.setFault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg {
 			r.Answer = []dns.RR{record("www.example. A 192.0.2.99")}
 			return recursive(query{}, r)
 		})
-		w.fault("192.0.2.2", when("www.example. A", says("")))
-		assert.Equal(t, "NOERROR", told(w.ask(w.resolver(), "www.example. A")))
+		w.setFault("192.0.2.2", onlyForQuestion("www.example. A", respondWith("")))
+		assert.Equal(t, "NOERROR", formatResponse(w.ask(w.resolver(), "www.example. A")))
 	})
 }
 
-// BIND follows such referrals, too. A referral is without authority wherever its records are.
+// TestResolverFollowsReferralInAnswerSectionLast has a non-authoritative referral in the answer section, which BIND
+// follows as well.
 func TestResolverFollowsReferralInAnswerSectionLast(t *testing.T) {
 	const text = small + `
 sub.example. delegated 192.0.2.3
@@ -128,30 +132,31 @@ sub.example. delegated 192.0.2.3
 		"example. NS ns1.example. || ns1.example. A " + evil:                                                "SERVFAIL",
 		". NS ns1.example. || ns1.example. A " + evil:                                                       "SERVFAIL",
 	} {
-		bubble(t, text, func(t *testing.T, w *world) {
+		bubble(t, text, func(t *testing.T, w *testNetwork) {
 			w.withEvil()
-			w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+			w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 				if dns.IsSubDomain("sub.example.", q.name) {
-					return says("referral "+answer)(q, r)
+					return respondWith("referral "+answer)(q, r)
 				}
 				return r
 			})
 			r := w.resolver()
-			assert.Equal(t, want, told(w.ask(r, "www.sub.example. A")), answer)
-			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")), answer)
-			assert.Equal(t, "NOERROR www.victim. A 192.0.2.90", told(w.ask(r, "www.victim. A")), answer)
-			assert.Zero(t, w.sent(evil), answer)
+			assert.Equal(t, want, formatResponse(w.ask(r, "www.sub.example. A")), answer)
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")), answer)
+			assert.Equal(t, "NOERROR www.victim. A 192.0.2.90", formatResponse(w.ask(r, "www.victim. A")), answer)
+			assert.Zero(t, w.countQueries(evil), answer)
 		})
 	}
-	bubble(t, text, func(t *testing.T, w *world) { // the other server knows better
+	bubble(t, text, func(t *testing.T, w *testNetwork) { // the other server knows better
 		r := w.resolver()
 		w.ask(r, "mail.example. A")
-		w.unlucky("192.0.2.1 192.0.2.2", when("www.example.", says("referral www.example. NS ns1.sub.example. || ns1.sub.example. A 192.0.2.3")))
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", onlyForQuestion("www.example.", respondWith("referral www.example. NS ns1.sub.example. || ns1.sub.example. A 192.0.2.3")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
 	})
 }
 
-// The server that was asked delegates the upper zone, whose servers know about the other one.
+// TestReadResponseTakesUpperOfTwoReferrals has NS records of a zone and of its child zone. The queried server
+// delegates the upper zone, whose servers delegate the lower one.
 func TestReadResponseTakesUpperOfTwoReferrals(t *testing.T) {
 	const text = small + `
 sub.example. delegated 192.0.2.3
@@ -161,27 +166,28 @@ deep.sub.example. delegated 192.0.2.4
 `
 	const upper, lower = "sub.example. NS ns1.sub.example.", "deep.sub.example. NS ns1.sub.example."
 	for _, ns := range []string{upper + ";" + lower, lower + ";" + upper, lower + ";" + upper + "; victim. NS ns1.sub.example."} {
-		bubble(t, text, func(t *testing.T, w *world) {
-			w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+		bubble(t, text, func(t *testing.T, w *testNetwork) {
+			w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 				if dns.IsSubDomain("sub.example.", q.name) {
-					return says("referral |"+ns+"| ns1.sub.example. A 192.0.2.3")(q, r)
+					return respondWith("referral |"+ns+"| ns1.sub.example. A 192.0.2.3")(q, r)
 				}
 				return r
 			})
 			r := w.resolver(func(r *recursor.Resolver) { r.NoMinimise = true })
-			assert.Equal(t, "NOERROR www.deep.sub.example. A 192.0.2.85", told(w.ask(r, "www.deep.sub.example. A")), ns)
-			assert.Equal(t, "NOERROR www.sub.example. A 192.0.2.84", told(w.ask(r, "www.sub.example. A")), ns)
-			assert.Equal(t, "NOERROR www.victim. A 192.0.2.90", told(w.ask(r, "www.victim. A")), ns)
-			assert.Equal(t, 1, w.sent("192.0.2.4"), "the upper zone's server has referred to it")
+			assert.Equal(t, "NOERROR www.deep.sub.example. A 192.0.2.85", formatResponse(w.ask(r, "www.deep.sub.example. A")), ns)
+			assert.Equal(t, "NOERROR www.sub.example. A 192.0.2.84", formatResponse(w.ask(r, "www.sub.example. A")), ns)
+			assert.Equal(t, "NOERROR www.victim. A 192.0.2.90", formatResponse(w.ask(r, "www.victim. A")), ns)
+			assert.Equal(t, 1, w.countQueries("192.0.2.4"), "the upper zone's server has referred to it")
 		})
 	}
 }
 
-// unbound and BIND answer so, too. A referral that leads to the zone itself or away from it says nothing.
+// TestResolverTakesUnprovenDenialLast has denials as unbound and BIND accept them. A referral to the zone itself or
+// to a zone above it is no denial.
 func TestResolverTakesUnprovenDenialLast(t *testing.T) {
 	denied := func(code int, recursive bool, ns string) func(query, *dns.Msg) *dns.Msg {
 		return func(q query, _ *dns.Msg) *dns.Msg {
-			r := says("referral |"+ns)(q, nil)
+			r := respondWith("referral |"+ns)(q, nil)
 			r.Rcode, r.RecursionAvailable = code, recursive
 			return r
 		}
@@ -199,25 +205,25 @@ func TestResolverTakesUnprovenDenialLast(t *testing.T) {
 		{"referral to the zone itself", denied(dns.RcodeSuccess, false, itself), "SERVFAIL"},
 		{"referral upwards", denied(dns.RcodeSuccess, false, upward), "SERVFAIL"},
 		{"referral upwards of a recursor", denied(dns.RcodeSuccess, true, upward), "SERVFAIL"},
-		{"other records", says("referral www.example. TXT x"), "NOERROR"},
-		{"a name that is too long and has records", rcodeOf(dns.RcodeYXDomain, says("www.example. A 192.0.2.99")), "SERVFAIL"},
+		{"other records", respondWith("referral www.example. TXT x"), "NOERROR"},
+		{"a name that is too long and has records", rcodeOf(dns.RcodeYXDomain, respondWith("www.example. A 192.0.2.99")), "SERVFAIL"},
 	} {
-		bubble(t, small, func(t *testing.T, w *world) {
-			w.fault("192.0.2.1 192.0.2.2", when("www.example. A", c.fault))
+		bubble(t, small, func(t *testing.T, w *testNetwork) {
+			w.setFault("192.0.2.1 192.0.2.2", onlyForQuestion("www.example. A", c.fault))
 			r := w.resolver()
-			assert.Equal(t, c.want, told(w.ask(r, "www.example. A")), c.name)
-			assert.Equal(t, "NOERROR www.example. AAAA 2001:db8::80", told(w.ask(r, "www.example. AAAA")), c.name)
+			assert.Equal(t, c.want, formatResponse(w.ask(r, "www.example. A")), c.name)
+			assert.Equal(t, "NOERROR www.example. AAAA 2001:db8::80", formatResponse(w.ask(r, "www.example. AAAA")), c.name)
 		})
-		bubble(t, small, func(t *testing.T, w *world) {
+		bubble(t, small, func(t *testing.T, w *testNetwork) {
 			r := w.resolver()
 			w.ask(r, "mail.example. A")
-			w.unlucky("192.0.2.1 192.0.2.2", when("www.example. A", c.fault))
-			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")), "%s: the other server knows better", c.name)
+			w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", onlyForQuestion("www.example. A", c.fault))
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")), "%s: the other server knows better", c.name)
 		})
 	}
 }
 
-// rcodeOf returns a fault with another response code.
+// rcodeOf returns the fault f with another RCODE.
 func rcodeOf(code int, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
 	return func(q query, r *dns.Msg) *dns.Msg {
 		r = f(q, r)
@@ -226,8 +232,8 @@ func rcodeOf(code int, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *
 	}
 }
 
-// Many load balancers answer so to types that they do not know. A caller can keep it no longer than the
-// Resolver, as nothing says how long (RFC 2308 §5).
+// TestResolverConfirmsDenialWithoutSOA has responses of load balancers to types that they do not know. A client
+// cannot cache them longer than the Resolver, because they have no TTL (RFC 2308 §5).
 func TestResolverConfirmsDenialWithoutSOA(t *testing.T) {
 	const n = 8
 	text := ". served 198.41.0.4\nexample. delegated"
@@ -241,34 +247,35 @@ func TestResolverConfirmsDenialWithoutSOA(t *testing.T) {
 		want   string
 		cost   int
 	}{
-		"NODATA":                  {says(""), "NOERROR", 2},
+		"NODATA":                  {respondWith(""), "NOERROR", 2},
 		"NXDOMAIN":                {rcodeAA(dns.RcodeNameError, ""), "NXDOMAIN", 1},
 		"NXDOMAIN, a foreign SOA": {rcodeAA(dns.RcodeNameError, "elsewhere. 300 SOA a. b. 1 2 3 4 300"), "NXDOMAIN", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, text, func(t *testing.T, w *world) {
-				w.fault(strings.Join(all, " "), when("www.example. AAAA", c.change))
+			bubble(t, text, func(t *testing.T, w *testNetwork) {
+				w.setFault(strings.Join(all, " "), onlyForQuestion("www.example. AAAA", c.change))
 				cl := w.client(w.resolver())
 				w.askClient(cl, "www.example. A")
-				start, before := time.Now(), w.sent()
+				start, before := time.Now(), w.countQueries()
 				for range 10 {
-					assert.Equal(t, c.want, told(w.askClient(cl, "www.example. AAAA")))
+					assert.Equal(t, c.want, formatResponse(w.askClient(cl, "www.example. AAAA")))
 				}
-				assert.Equal(t, c.cost, w.sent()-before)
+				assert.Equal(t, c.cost, w.countQueries()-before)
 				assert.Equal(t, time.Duration(c.cost)*10*ms, time.Since(start))
-				assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.askClient(cl, "www.example. A")))
+				assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.askClient(cl, "www.example. A")))
 				time.Sleep(5 * time.Second)
-				assert.Equal(t, c.want, told(w.askClient(cl, "www.example. AAAA")))
-				assert.Equal(t, 2*c.cost, w.sent()-before)
+				assert.Equal(t, c.want, formatResponse(w.askClient(cl, "www.example. AAAA")))
+				assert.Equal(t, 2*c.cost, w.countQueries()-before)
 			})
 		})
 	}
 }
 
-// rcodeAA returns a fault: a response code with authority and, unless it is "", a record in AUTHORITY.
+// rcodeAA returns a fault: an authoritative response with an RCODE and, unless ns is "", a record in the authority
+// section.
 func rcodeAA(code int, ns string) func(query, *dns.Msg) *dns.Msg {
 	return func(q query, _ *dns.Msg) *dns.Msg {
-		r := says("|"+ns)(q, nil)
+		r := respondWith("|"+ns)(q, nil)
 		r.Rcode = code
 		return r
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// A response of 60 kB may take 1.2 MB of memory, and whoever sends it chooses how long the next server takes.
+// TestWaitingQuestionHoldsLittleMemory has a response of 60 kB that needs 1.2 MB of memory. Its sender also chooses
+// how long the next server takes.
 func TestWaitingQuestionHoldsLittleMemory(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("measures memory, of which the race detector takes some for itself")
@@ -50,10 +51,10 @@ evil. delegated 203.0.113.1 203.0.113.2 203.0.113.3
   dead NS ns.dead
   ns.dead A 203.0.113.6
 dead. delegated 203.0.113.4 203.0.113.5
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 				w.quiet = true
-				w.fault("203.0.113.2 203.0.113.3 203.0.113.4 203.0.113.5", silent)
-				w.fault("203.0.113.1", func(q query, r *dns.Msg) *dns.Msg {
+				w.setFault("203.0.113.2 203.0.113.3 203.0.113.4 203.0.113.5", silent)
+				w.setFault("203.0.113.1", func(q query, r *dns.Msg) *dns.Msg {
 					if !strings.HasPrefix(q.name, "q") {
 						return r
 					}

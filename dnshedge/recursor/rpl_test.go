@@ -24,8 +24,7 @@ import (
 	"github.com/gohedge/hedge/internal/rpl"
 )
 
-// differs says which steps of a script do not pass, and why. There is room for six, besides
-// those of validates.
+// differs lists the steps of scripts that do not pass, with the reason. It may have six scripts.
 var differs = map[string]differ{
 	"unbound_iter_dname_insec.rpl":       {"aliases that lead to where they began are SERVFAIL; unbound answers with them", []int{220902}},
 	"unbound_iter_nxns_cached.rpl":       {"unbound looks up a sixth name of a zone's servers after five that do not exist; five is a limit", []int{40}},
@@ -35,7 +34,7 @@ var differs = map[string]differ{
 	"unbound_iter_unverified_glue.rpl":   {"unbound is told to look up what glue says, which is no setting here", []int{10}},
 }
 
-// validates are the scripts that test a validator too. AD is ignored in them.
+// validates lists the scripts that also test a validator. AD is ignored in them.
 var validates = map[string]struct {
 	ad int // how many answers have it
 	differ
@@ -54,7 +53,8 @@ var validates = map[string]struct {
 	"unbound_iter_scrub_dname_rev.rpl":            {ad: 1},
 }
 
-// fails are the scripts of which unbound answers more than we do, or asks otherwise, why, and the steps that fail.
+// fails lists scripts in which unbound gives more answers or sends other queries, with the reason and the failing
+// steps.
 var fails = map[string]differ{
 	"unbound_iter_pcnamechrec.rpl":               {"as pcnamech: the zone's own servers are known only from NS records beside an answer, and when they are needed nobody answers who could be asked for them", []int{60}},
 	"unbound_iter_resolve_minimised_timeout.rpl": {"as resolve_minimised: the query that the step wants is not sent, as the answer comes without it", []int{40}},
@@ -65,8 +65,8 @@ type differ struct {
 	steps []int
 }
 
-// settings are those of unbound and deckard that scripts may have, and what becomes of them
-// here. A script with others is skipped.
+// settings lists the settings of unbound and deckard that scripts may have, with their meaning here. A script with
+// other settings is skipped.
 var settings = map[string]string{
 	"do-ip4":                 "NoIPv4",
 	"do-ip6":                 "NoIPv6",
@@ -102,8 +102,8 @@ var settings = map[string]string{
 	"verbosity":              "none: nothing is logged",
 }
 
-// TestUnboundScripts plays the scripts of unbound and deckard for resolvers, which are in the
-// folder RPL_DIR, with a Client whose Exchanger is a Resolver in the place of unbound.
+// TestUnboundScripts runs the scripts of unbound and deckard for resolvers, in the folder RPL_DIR. A Client whose
+// Exchanger is a Resolver takes the place of unbound.
 func TestUnboundScripts(t *testing.T) {
 	dir := os.Getenv("RPL_DIR")
 	if dir == "" {
@@ -137,7 +137,7 @@ func TestUnboundScripts(t *testing.T) {
 	t.Logf("%d of %d pass", passed, len(files))
 }
 
-// TestResolverScripts plays the scripts of this package's own.
+// TestResolverScripts runs the scripts of this package.
 func TestResolverScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.rpl")
 	require.NoError(t, err)
@@ -159,8 +159,8 @@ func parse(t *testing.T, file string) *rpl.Script {
 	return s
 }
 
-// playResolver plays a script with a Resolver that is set up as the script wants, behind
-// a Client with a Cache. What is not nil prepares both for a script of validators.
+// playResolver runs a script with a Resolver behind a Client with a Cache, set up as the script requires. prepare
+// prepares both for a script of validators. It may be nil.
 func playResolver(t *testing.T, s *rpl.Script, prepare func(*recursor.Resolver, *dnshedge.Cache)) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func playResolver(t *testing.T, s *rpl.Script, prepare func(*recursor.Resolver, 
 			NoIPv6:     s.Get("do-ip6") == "no",
 			PrivateOK:  s.Get("do-not-query-localhost") == "no" || s.Get("do-not-query-localhost") == "off",
 		}
-		r.Trace = logged(t)
+		r.Trace = newLoggingTrace(t)
 		defer r.Close()
 		n.ReferAnyType = s.Get("query-minimization") == "on"
 		n.AllowFewerQueries, n.AwaitAnswers = true, strings.Contains(t.Name(), "/deckard_")
@@ -220,8 +220,8 @@ func playResolver(t *testing.T, s *rpl.Script, prepare func(*recursor.Resolver, 
 	return err
 }
 
-// logged is a Trace that logs queries.
-func logged(t *testing.T) *recursor.Trace {
+// newLoggingTrace returns a Trace that logs queries.
+func newLoggingTrace(t *testing.T) *recursor.Trace {
 	t.Helper()
 	start := time.Now()
 	log := func(a recursor.AttemptInfo, what any) {
@@ -254,7 +254,7 @@ func serve(t *testing.T, c *dnshedge.Client, m *dns.Msg) *dns.Msg {
 	return a.Message(answer, q, wire.ResponseOptions{})
 }
 
-// recorder is a TCP client of ServeDNS.
+// recorder is the response writer of a TCP client of ServeDNS.
 type recorder struct {
 	dns.ResponseWriter // nil: no other method is called
 	wire               []byte

@@ -19,28 +19,31 @@ import (
 	"github.com/gohedge/hedge/internal/rpl"
 )
 
-// trusting has a Resolver validate as a script wants: with its anchors and no others, not below the names that it has as
-// insecure, and with what lets unbound play scripts whose cryptography is too old. It is called inside the bubble, when
-// the script's date has come; a script for which AnyDate is set has signatures of any time.
-// The 19 scripts with NSEC3 of 123 iterations want 150 to be allowed.
+// setUpTrust configures the validation of a Resolver as a script requires: with only the script's anchors, not below
+// its insecure names, and with settings for cryptography that is out of date. It is called inside the bubble at the
+// date of the script. If AnyDate is set, the script has signatures of any time.
 //
-// A stub zone, which unbound validates by what its parent says of it, has the parent's DS records as an anchor: without one of its own it is insecure. What
-// has no keys is an answer all the same for those who only report it.
-func trusting(r *recursor.Resolver, s *rpl.Script, t rpl.ValidatorSettings, name string) {
+// The 19 scripts with NSEC3 of 123 iterations require that 150 are allowed.
+//
+// unbound validates a stub zone by its parent. Here the parent's DS records become an anchor of the stub zone, which
+// is insecure without an anchor. With Trust.Report, names in a zone without keys have an answer.
+func setUpTrust(r *recursor.Resolver, s *rpl.Script, t rpl.ValidatorSettings, name string) {
 	r.Trust = dnssec.Trust{Anchors: append([]dns.RR{}, t.Anchors...), Insecure: t.Insecure, Report: t.Stripped}
 	for zone := range r.Zones {
 		r.Trust.Anchors = append(r.Trust.Anchors, s.DSRecords(zone)...)
 	}
 	r.Limits.NSEC3Iterations, r.Trust.AllowSHA1 = 150, true
 	if t.FakeSHA1 || !strings.Contains(name, "_val_minimal_") { // where the digest's type is what is wrong
-		recursor.FakeLegacy(r)
+		recursor.AcceptLegacyAlgorithms(r)
 	}
 }
 
-// elsewhere is why a script does not pass of which unbound has the answer from another question's alias, which is no proof of RFC 8198.
+// elsewhere is the reason for scripts in which unbound uses the alias from the answer to another question, which is
+// no proof of RFC 8198.
 const elsewhere = "the alias came with the answer to another question, of another type or name; here its zone is asked, and in the script no server answers"
 
-// differsKnowing says which steps of a script do not pass that wants what is known of other questions, and why.
+// differsKnowing lists the steps that do not pass because they require data from the answers to other questions,
+// with the reason.
 var differsKnowing = map[string]differ{
 	"unbound_iter_dname_ttl.rpl":       {elsewhere, []int{50}},
 	"unbound_iter_dname_ttl0.rpl":      {elsewhere, []int{40}},
@@ -54,8 +57,8 @@ var differsKnowing = map[string]differ{
 	"unbound_val_dnameqtype_qmin.rpl":  {elsewhere, []int{90, 170, 210}},
 }
 
-// differsValidating says which steps of another script for validators do not pass, and why. There is room for twelve. In none is anything
-// believed that a validator must not believe.
+// differsValidating lists the steps of other validator scripts that do not pass, with the reason. It may have twelve
+// scripts. In none does the Resolver accept data that a validator must reject.
 var differsValidating = map[string]differ{
 	"deckard_val_anchor_nx_nosig.rpl":                                  {"the zone of an anchor has no keys: here its names are bogus, for unbound they are insecure", []int{10}},
 	"deckard_val_dname_bogus.rpl":                                      {"beside a signed DNAME record is a CNAME record that is forged: here it is never read, and ours is made of the DNAME record (RFC 6672 §5.3.1), so that the answer is right; Knot Resolver says SERVFAIL", []int{221102, 900202}},
@@ -70,9 +73,8 @@ var differsValidating = map[string]differ{
 	"unbound_val_failure_dnskey.rpl":                                   {"EDE 22, as no server has answered a question for DS with more than SERVFAIL; unbound says 23", []int{30}},
 }
 
-// TestUnboundValidatorScripts plays the scripts of unbound and deckard for validating resolvers, which are in the
-// folder RPL_VAL_DIR, and says which pass. AD has to be as in the scripts. It requires that all are read and played to
-// their end.
+// TestUnboundValidatorScripts runs the scripts of unbound and deckard for validating resolvers, in the folder
+// RPL_VAL_DIR, and logs which pass. AD must be as in the scripts. All scripts must be readable and run to their end.
 func TestUnboundValidatorScripts(t *testing.T) {
 	dir := os.Getenv("RPL_VAL_DIR")
 	if dir == "" {
@@ -104,7 +106,7 @@ func TestUnboundValidatorScripts(t *testing.T) {
 	t.Logf("%d of %d pass", passed, played)
 }
 
-// playValidator plays a script with a Resolver that validates as the script wants.
+// playValidator runs a script with a Resolver that validates as the script requires.
 func playValidator(t *testing.T, s *rpl.Script) error {
 	t.Helper()
 	trust, err := s.ValidatorSettings()
@@ -119,7 +121,7 @@ func playValidator(t *testing.T, s *rpl.Script) error {
 			trust.Date = time.Date(2012, 11, 20, 0, 0, 0, 0, time.UTC) // when those of the two scripts are valid
 		}
 		trust.SleepUntilDate()
-		trusting(r, s, trust, t.Name())
+		setUpTrust(r, s, trust, t.Name())
 		if s.Get("serve-expired") != "yes" {
 			return
 		}

@@ -21,8 +21,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// pair is a zone with two servers below one with two. Each of its servers has a zone of its own
-// besides, by which it can be met.
+// pair is a zone with two servers, below a zone with two servers. Each server also has a zone of its own, by which
+// its RTT can be measured.
 const pair = `
 . served 198.41.0.4 198.41.0.5
 example. delegated 192.0.2.1 192.0.2.2
@@ -31,8 +31,8 @@ one. delegated 192.0.2.1
 two. delegated 192.0.2.2
 `
 
-// met makes r know the servers of pair: each has answered many times.
-func (w *world) met(r *recursor.Resolver) {
+// warmUp makes r measure the RTT of each server of pair many times.
+func (w *testNetwork) warmUp(r *recursor.Resolver) {
 	w.t.Helper()
 	for i := range 40 {
 		w.ask(r, fmt.Sprintf("met%d.one. A", i))
@@ -41,10 +41,11 @@ func (w *world) met(r *recursor.Resolver) {
 	w.ask(r, "met.example. A")
 }
 
-// gaps returns the times between the first query for a question and the others.
-func (w *world) gaps(n int, question string) (all []time.Duration) {
+// queryDelays returns the times from the first query for a question to each further one. It starts at the n-th
+// query.
+func (w *testNetwork) queryDelays(n int, question string) (all []time.Duration) {
 	var first time.Duration
-	for _, a := range w.since(n) {
+	for _, a := range w.queriesSince(n) {
 		if a.name+" "+dns.TypeToString[a.qtype] == question {
 			if all == nil {
 				first = a.at
@@ -56,11 +57,11 @@ func (w *world) gaps(n int, question string) (all []time.Duration) {
 }
 
 func TestResolverHedgesUnknownServerAfter60Milliseconds(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
-		w.unlucky("198.41.0.4 198.41.0.5", silent)
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
+		w.setFaultOfFirstServer("198.41.0.4 198.41.0.5", silent)
 		r := w.resolver()
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
-		assert.Equal(t, []time.Duration{0, 60 * ms}, w.gaps(0, ". NS"))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
+		assert.Equal(t, []time.Duration{0, 60 * ms}, w.queryDelays(0, ". NS"))
 		s := r.Stats()
 		assert.EqualValues(t, 1, s.HedgeWins)
 		assert.EqualValues(t, 1, s.Hedges)
@@ -70,29 +71,29 @@ func TestResolverHedgesUnknownServerAfter60Milliseconds(t *testing.T) {
 
 func TestResolverHedgesKnownServerAfterRTTAndFourDeviations(t *testing.T) {
 	for _, c := range []struct{ rtt, from, to time.Duration }{{5 * ms, 20 * ms, 21 * ms}, {100 * ms, 100 * ms, 130 * ms}} {
-		bubble(t, pair, func(t *testing.T, w *world) {
-			w.at("192.0.2.1 192.0.2.2", func(s *server) { s.rtt = c.rtt })
+		bubble(t, pair, func(t *testing.T, w *testNetwork) {
+			w.updateServers("192.0.2.1 192.0.2.2", func(s *server) { s.rtt = c.rtt })
 			r := w.resolver()
-			w.met(r)
-			n := len(w.since(0))
-			w.unlucky("192.0.2.1 192.0.2.2", when("late.example.", silent))
-			assert.Equal(t, "NOERROR late.example. A 192.0.2.80", told(w.ask(r, "late.example. A")))
-			gaps := w.gaps(n, "late.example. A")
+			w.warmUp(r)
+			n := len(w.queriesSince(0))
+			w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", onlyForQuestion("late.example.", silent))
+			assert.Equal(t, "NOERROR late.example. A 192.0.2.80", formatResponse(w.ask(r, "late.example. A")))
+			gaps := w.queryDelays(n, "late.example. A")
 			require.Len(t, gaps, 2)
 			assert.GreaterOrEqual(t, gaps[1], c.from)
 			assert.LessOrEqual(t, gaps[1], c.to)
-			log := w.since(n)
+			log := w.queriesSince(n)
 			assert.NotEqual(t, log[0].to, log[1].to, "a hedge goes to another server")
 		})
 	}
 }
 
 func TestHedgeOffAsksNextServerAfterTimeout(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
-		w.unlucky("198.41.0.4 198.41.0.5", silent)
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
+		w.setFaultOfFirstServer("198.41.0.4 198.41.0.5", silent)
 		r := w.resolver(noHedges)
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
-		gaps := w.gaps(0, ". NS")
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
+		gaps := w.queryDelays(0, ". NS")
 		require.Len(t, gaps, 2)
 		assert.Equal(t, 200*ms, gaps[1])
 		s := r.Stats()
@@ -107,27 +108,27 @@ func TestHedgeExploresUnknownServers(t *testing.T) {
 . served 198.41.0.4
 example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4
   * A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
 		w.ask(r, "first.example. A")
 		var best string
-		for _, a := range w.since(0) {
+		for _, a := range w.queriesSince(0) {
 			best = a.to.String()
 		}
 		for i := range 30 {
 			w.ask(r, fmt.Sprintf("n%d.example. A", i))
 		}
-		assert.Equal(t, 31, w.sent(best), "a good server stays the first")
-		w.fault(best, when("late.example.", silent))
-		n := len(w.since(0))
+		assert.Equal(t, 31, w.countQueries(best), "a good server stays the first")
+		w.setFault(best, onlyForQuestion("late.example.", silent))
+		n := len(w.queriesSince(0))
 		w.ask(r, "late.example. A")
-		log := w.since(n)
+		log := w.queriesSince(n)
 		require.Len(t, log, 2)
 		assert.NotEqual(t, best, log[1].to.String())
-		w.fault(best, when("later.example.", silent))
-		n = len(w.since(0))
+		w.setFault(best, onlyForQuestion("later.example.", silent))
+		n = len(w.queriesSince(0))
 		w.ask(r, "later.example. A")
-		second := w.since(n)
+		second := w.queriesSince(n)
 		require.Len(t, second, 2)
 		assert.NotEqual(t, log[1].to, second[1].to, "there are servers that were never asked")
 	})
@@ -135,13 +136,13 @@ example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4
 
 func TestHedgesStayWithinShareOfQueries(t *testing.T) {
 	for _, percent := range []float64{0, 5, 100} {
-		bubble(t, pair, func(t *testing.T, w *world) {
-			w.at("192.0.2.2", func(s *server) { s.rtt = 30 * ms })
+		bubble(t, pair, func(t *testing.T, w *testNetwork) {
+			w.updateServers("192.0.2.2", func(s *server) { s.rtt = 30 * ms })
 			r := w.resolver(func(r *recursor.Resolver) { r.Hedge.BudgetPercent = percent })
-			w.met(r)
+			w.warmUp(r)
 			// The better one of two servers loses every third query.
 			n := 0
-			w.fault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg {
+			w.setFault("192.0.2.1", func(_ query, r *dns.Msg) *dns.Msg {
 				if n++; n%3 == 0 {
 					return nil
 				}
@@ -166,9 +167,9 @@ func TestHedgesStayWithinShareOfQueries(t *testing.T) {
 }
 
 func TestMaxPerSecondBoundsResolverHedges(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
 		n := 0
-		w.fault("192.0.2.1 192.0.2.2", func(_ query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1 192.0.2.2", func(_ query, r *dns.Msg) *dns.Msg {
 			if n++; n%3 == 0 {
 				return nil
 			}
@@ -184,14 +185,14 @@ func TestMaxPerSecondBoundsResolverHedges(t *testing.T) {
 	})
 }
 
-// unbound asks such a server after 0, 376, 752 and 1504 ms.
+// TestResolverAvoidsDeadServer has a dead server, to which unbound sends queries after 0, 376, 752 and 1504 ms.
 func TestResolverAvoidsDeadServer(t *testing.T) {
 	for _, off := range []bool{false, true} {
-		bubble(t, pair, func(t *testing.T, w *world) {
-			who := w.unlucky("192.0.2.1 192.0.2.2", silent)
+		bubble(t, pair, func(t *testing.T, w *testNetwork) {
+			who := w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", silent)
 			r := w.resolver(func(r *recursor.Resolver) { r.Hedge.Off = off })
 			start := time.Now()
-			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
 			assert.LessOrEqual(t, time.Since(start), map[bool]time.Duration{false: 100 * ms, true: 240 * ms}[off])
 			for i := range 100 {
 				start = time.Now()
@@ -199,15 +200,16 @@ func TestResolverAvoidsDeadServer(t *testing.T) {
 				assert.LessOrEqual(t, time.Since(start), 220*ms)
 				time.Sleep(100 * ms)
 			}
-			assert.LessOrEqual(t, w.sent(who()), 8)
+			assert.LessOrEqual(t, w.countQueries(who()), 8)
 		})
 	}
 }
 
-// unbound#713: a fast server that was silent for a while was never asked again.
+// TestResolverReturnsToRecoveredFastServer is unbound#713: a fast server that did not answer for a while was never
+// queried again.
 func TestResolverReturnsToRecoveredFastServer(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
-		w.at("192.0.2.2", func(s *server) { s.rtt = 120 * ms })
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
+		w.updateServers("192.0.2.2", func(s *server) { s.rtt = 120 * ms })
 		r := w.resolver()
 		n := 0
 		ask := func(d time.Duration) {
@@ -218,7 +220,7 @@ func TestResolverReturnsToRecoveredFastServer(t *testing.T) {
 		}
 		fast := func(from int) float64 {
 			all, n := 0, 0
-			for _, a := range w.since(from) {
+			for _, a := range w.queriesSince(from) {
 				if strings.HasPrefix(a.to.String(), "192.0.2.") {
 					all++
 					if a.to.String() == "192.0.2.1" {
@@ -228,48 +230,48 @@ func TestResolverReturnsToRecoveredFastServer(t *testing.T) {
 			}
 			return float64(n) / float64(all)
 		}
-		w.met(r)
-		from := len(w.since(0))
+		w.warmUp(r)
+		from := len(w.queriesSince(0))
 		ask(10 * time.Second)
 		assert.Greater(t, fast(from), 0.9)
-		w.fault("192.0.2.1", silent)
-		from = len(w.since(0))
+		w.setFault("192.0.2.1", silent)
+		from = len(w.queriesSince(0))
 		ask(2 * time.Minute)
 		assert.Less(t, fast(from), 0.1, "a silent server is asked seldom")
-		w.fault("192.0.2.1", nil)
+		w.setFault("192.0.2.1", nil)
 		ask(5*time.Minute + time.Second)
-		from = len(w.since(0))
+		from = len(w.queriesSince(0))
 		ask(30 * time.Second)
 		assert.Greater(t, fast(from), 0.9, "the fast server was forgotten")
 	})
 }
 
 func TestServerKeepsRTTAfterTimeout(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
-		w.at("192.0.2.2", func(s *server) { s.rtt = 50 * ms })
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
+		w.updateServers("192.0.2.2", func(s *server) { s.rtt = 50 * ms })
 		r := w.resolver()
-		w.met(r)
-		w.fault("192.0.2.1", when("lost.example.", silent))
+		w.warmUp(r)
+		w.setFault("192.0.2.1", onlyForQuestion("lost.example.", silent))
 		w.ask(r, "lost.example. A")
-		n := len(w.since(0))
+		n := len(w.queriesSince(0))
 		w.ask(r, "next.example. A")
-		assert.Equal(t, "192.0.2.1", w.since(n)[0].to.String(), "one timeout raises nothing")
+		assert.Equal(t, "192.0.2.1", w.queriesSince(n)[0].to.String(), "one timeout raises nothing")
 	})
 }
 
 func TestResolverAsksServersInBackoffWhenAllAre(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
-		w.met(r)
-		w.fault("192.0.2.1 192.0.2.2", silent)
+		w.warmUp(r)
+		w.setFault("192.0.2.1 192.0.2.2", silent)
 		for i := range 3 {
-			assert.Equal(t, "SERVFAIL", told(w.ask(r, fmt.Sprintf("dead%d.example. A", i))))
+			assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, fmt.Sprintf("dead%d.example. A", i))))
 			time.Sleep(5100 * ms)
 		}
 		assert.Positive(t, r.Stats().Resting)
-		w.fault("192.0.2.1 192.0.2.2", nil)
+		w.setFault("192.0.2.1 192.0.2.2", nil)
 		start := time.Now()
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(r, "www.example. A")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
 		assert.LessOrEqual(t, time.Since(start), 20*ms)
 	})
 }
@@ -286,7 +288,7 @@ func TestOutageCosts15PercentMoreQueriesAtMost(t *testing.T) {
 					fmt.Fprintf(&text, "z%d. delegated 192.0.3.%d 192.0.4.%d 192.0.5.%d\n", i, i+1, i+1, i+1)
 				}
 			}
-			bubble(t, text.String(), func(t *testing.T, w *world) {
+			bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
 				for i := range 60 {
 					if hosted {
 						w.server("198.41.0.4").zones[0].add(t, fmt.Sprintf("z%[1]d. 7200 NS a.hoster%[1]d.", i))
@@ -295,11 +297,11 @@ func TestOutageCosts15PercentMoreQueriesAtMost(t *testing.T) {
 				}
 				r := w.resolver(func(r *recursor.Resolver) { r.Hedge.Off = off })
 				for i := range 1000 {
-					require.Equal(t, "NXDOMAIN", told(w.ask(r, fmt.Sprintf("n%d.z%d. A", i, i%60))))
+					require.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, fmt.Sprintf("n%d.z%d. A", i, i%60))))
 				}
 				time.Sleep(61 * time.Minute) // the addresses of servers are forgotten, and the delegations are not
-				before := w.sent()
-				w.do(func() {
+				before := w.countQueries()
+				w.withLock(func() {
 					for a, s := range w.servers {
 						if a.As4()[0] == 192 {
 							s.change = silent
@@ -308,11 +310,11 @@ func TestOutageCosts15PercentMoreQueriesAtMost(t *testing.T) {
 				})
 				var wg sync.WaitGroup
 				for i := range 2000 {
-					wg.Go(func() { assert.Equal(t, "SERVFAIL", told(w.ask(r, fmt.Sprintf("m%d.z%d. A", i, i%60)))) })
+					wg.Go(func() { assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, fmt.Sprintf("m%d.z%d. A", i, i%60)))) })
 					time.Sleep(20 * ms)
 				}
 				wg.Wait()
-				n, s = w.sent()-before, r.Stats()
+				n, s = w.countQueries()-before, r.Stats()
 			})
 			return n, s
 		}
@@ -331,7 +333,7 @@ func TestResolverAnswersDespitePacketLoss(t *testing.T) {
 			for i := range 40 {
 				fmt.Fprintf(&text, "z%d. delegated 192.0.3.%d 192.0.4.%d 192.0.5.%d\n  * A 192.0.2.80\n", i, i+1, i+1, i+1)
 			}
-			bubble(t, text.String(), func(t *testing.T, w *world) {
+			bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
 				w.loss = loss
 				r := w.resolver(func(r *recursor.Resolver) { r.Hedge.Off = off })
 				failed := 0
@@ -345,10 +347,10 @@ func TestResolverAnswersDespitePacketLoss(t *testing.T) {
 					took = append(took, time.Since(start))
 				}
 				slices.Sort(took)
-				t.Logf("loss %g, hedges off: %v: %d failed, p50 %v, p99 %v, %.2f queries a name", loss, off, failed, took[500], took[990], float64(w.sent())/1000)
+				t.Logf("loss %g, hedges off: %v: %d failed, p50 %v, p99 %v, %.2f queries a name", loss, off, failed, took[500], took[990], float64(w.countQueries())/1000)
 				assert.LessOrEqual(t, failed, map[bool]int{true: 30, false: 0}[loss > 0.2])
 				if loss < 0.2 {
-					assert.Less(t, float64(w.sent()), 1800.)
+					assert.Less(t, float64(w.countQueries()), 1800.)
 				}
 			})
 		}
@@ -360,7 +362,7 @@ func TestResolverFailsOverFromUnreachableAddressAtOnce(t *testing.T) {
 . served 198.41.0.4 2001:db8:f::4
 example. delegated 192.0.2.1 2001:db8:1::1 2001:db8:1::2
   * A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.refuse = func(_ string, a netip.Addr) error {
 			if a.Is6() {
 				return syscall.ENETUNREACH
@@ -378,14 +380,14 @@ example. delegated 192.0.2.1 2001:db8:1::1 2001:db8:1::2
 	})
 }
 
-func TestResolverAvoidsSilentAddressFamilyForAMinute(t *testing.T) {
+func TestResolverAvoidsUnresponsiveAddressFamilyForAMinute(t *testing.T) {
 	var text strings.Builder
 	text.WriteString(". served 198.41.0.4\n")
 	for i := range 60 {
 		fmt.Fprintf(&text, "z%d. delegated 192.0.3.%d 192.0.4.%d 2001:db8:1::%x 2001:db8:2::%x\n  * A 192.0.2.80\n", i, i+1, i+1, i+1, i+1)
 	}
-	bubble(t, text.String(), func(t *testing.T, w *world) {
-		w.do(func() {
+	bubble(t, text.String(), func(t *testing.T, w *testNetwork) {
+		w.withLock(func() {
 			for a, s := range w.servers {
 				if a.Is6() {
 					s.change = silent
@@ -394,7 +396,7 @@ func TestResolverAvoidsSilentAddressFamilyForAMinute(t *testing.T) {
 		})
 		r := w.resolver()
 		six := func(n int) (count int) {
-			for _, a := range w.since(n) {
+			for _, a := range w.queriesSince(n) {
 				if a.to.Is6() {
 					count++
 				}
@@ -423,7 +425,7 @@ four. delegated 192.0.2.4
 lost. served 192.0.2.5
 `
 	for _, no6 := range []bool{false, true} {
-		bubble(t, text, func(t *testing.T, w *world) {
+		bubble(t, text, func(t *testing.T, w *testNetwork) {
 			root := w.server("198.41.0.4").zones[0]
 			root.add(t, "lost. NS ns.four.")
 			w.server("192.0.2.4").zones[0].add(t, "ns A 192.0.2.5")
@@ -434,7 +436,7 @@ lost. served 192.0.2.5
 			if no6 {
 				w.ask(r, "www.lost. A")
 			}
-			for _, a := range w.since(0) {
+			for _, a := range w.queriesSince(0) {
 				assert.Equal(t, no6, a.to.Is4(), a)
 				assert.False(t, no6 && a.qtype == dns.TypeAAAA, "an address was looked up that is not used: %v", a)
 			}
@@ -443,27 +445,27 @@ lost. served 192.0.2.5
 }
 
 func TestLosersUpdateRTTForTwoSeconds(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
-		w.at("192.0.2.1", func(s *server) { s.rtt = 300 * ms })
+		w.updateServers("192.0.2.1", func(s *server) { s.rtt = 300 * ms })
 		for i := range 20 {
 			w.ask(r, fmt.Sprintf("n%d.example. A", i))
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		w.do(func() { assert.Zero(t, w.open) })
-		n := len(w.since(0))
+		w.withLock(func() { assert.Zero(t, w.open) })
+		n := len(w.queriesSince(0))
 		for i := range 20 { // what is known now is that the other one is faster
 			w.ask(r, fmt.Sprintf("m%d.example. A", i))
 		}
-		for _, a := range w.since(n) {
+		for _, a := range w.queriesSince(n) {
 			assert.Equal(t, "192.0.2.2", a.to.String())
 		}
-		w.fault("192.0.2.1 192.0.2.2", silent)
+		w.setFault("192.0.2.1 192.0.2.2", silent)
 		w.ask(r, "dead.example. A")
 		time.Sleep(2100 * ms)
 		synctest.Wait()
-		w.do(func() { assert.Zero(t, w.open) })
+		w.withLock(func() { assert.Zero(t, w.open) })
 	})
 }
 
@@ -475,9 +477,9 @@ z.tld. delegated 192.0.3.1 192.0.3.2
   * A 192.0.2.80
 one.tld. delegated 192.0.3.1
 two.tld. delegated 192.0.3.2
-`, func(t *testing.T, w *world) {
-		w.at("198.41.0.5 192.0.2.2 192.0.3.2", func(s *server) { s.rtt = 90 * ms })
-		w.at("198.41.0.4 192.0.2.1 192.0.3.1", func(s *server) { s.rtt = 30 * ms })
+`, func(t *testing.T, w *testNetwork) {
+		w.updateServers("198.41.0.5 192.0.2.2 192.0.3.2", func(s *server) { s.rtt = 90 * ms })
+		w.updateServers("198.41.0.4 192.0.2.1 192.0.3.1", func(s *server) { s.rtt = 30 * ms })
 		old := w.resolver()
 		for i := range 20 {
 			w.ask(old, fmt.Sprintf("n%d.z.tld. A", i))
@@ -490,21 +492,21 @@ two.tld. delegated 192.0.3.2
 
 		r := w.resolver()
 		require.NoError(t, r.Import(bytes.NewReader(export)))
-		n := len(w.since(0))
+		n := len(w.queriesSince(0))
 		start := time.Now()
-		assert.Equal(t, "NOERROR www.z.tld. A 192.0.2.80", told(w.ask(r, "www.z.tld. A")))
+		assert.Equal(t, "NOERROR www.z.tld. A 192.0.2.80", formatResponse(w.ask(r, "www.z.tld. A")))
 		assert.LessOrEqual(t, time.Since(start), 130*ms)
-		for _, a := range w.since(n) {
+		for _, a := range w.queriesSince(n) {
 			assert.NotContains(t, []string{"198.41.0.4", "198.41.0.5"}, a.to.String(), "the delegation of a TLD is known")
 		}
-		assert.Equal(t, "192.0.3.1", w.since(n)[len(w.since(n))-1].to.String(), "the fast server is known")
+		assert.Equal(t, "192.0.3.1", w.queriesSince(n)[len(w.queriesSince(n))-1].to.String(), "the fast server is known")
 
 		time.Sleep(2 * time.Hour) // the TTL of the delegation is an hour
 		late := w.resolver()
 		require.NoError(t, late.Import(bytes.NewReader(export)))
-		before := w.sent("198.41.0.4", "198.41.0.5")
-		assert.Equal(t, "NOERROR www.z.tld. A 192.0.2.80", told(w.ask(late, "www.z.tld. A")))
-		assert.Greater(t, w.sent("198.41.0.4", "198.41.0.5"), before, "time has passed since")
+		before := w.countQueries("198.41.0.4", "198.41.0.5")
+		assert.Equal(t, "NOERROR www.z.tld. A 192.0.2.80", formatResponse(w.ask(late, "www.z.tld. A")))
+		assert.Greater(t, w.countQueries("198.41.0.4", "198.41.0.5"), before, "time has passed since")
 
 		time.Sleep(23 * time.Hour)
 		require.Error(t, w.resolver().Import(bytes.NewReader(export)), "older than a day")
@@ -512,22 +514,22 @@ two.tld. delegated 192.0.3.2
 }
 
 func TestImportTakesZonesOnlyOfResolversWithTheSameServers(t *testing.T) {
-	other := func(set func(*recursor.Resolver)) func(*testing.T, *world) {
-		return func(t *testing.T, w *world) {
+	other := func(set func(*recursor.Resolver)) func(*testing.T, *testNetwork) {
+		return func(t *testing.T, w *testNetwork) {
 			old := w.resolver(func(r *recursor.Resolver) { r.Hints = []netip.Addr{netip.MustParseAddr("198.41.0.4")} })
-			require.Contains(t, told(w.ask(old, "www.example. A")), "NOERROR")
+			require.Contains(t, formatResponse(w.ask(old, "www.example. A")), "NOERROR")
 			var b bytes.Buffer
 			require.NoError(t, old.Export(&b))
 			r := w.resolver(func(r *recursor.Resolver) { r.Hints = []netip.Addr{netip.MustParseAddr("198.41.0.4")} }, set)
 			require.NoError(t, r.Import(&b))
 			assert.Positive(t, r.Stats().Servers, "round trip times are those of the same addresses")
 			assert.Zero(t, r.Stats().Zones)
-			assert.False(t, recursor.Knows(r, "example.", time.Now()))
-			n := len(w.since(0))
+			assert.False(t, recursor.HasDelegation(r, "example.", time.Now()))
+			n := len(w.queriesSince(0))
 			w.ask(r, "www.example. A")
-			require.Greater(t, len(w.since(n)), 0)
-			assert.Equal(t, ".", w.since(n)[0].name, "the root's servers are asked for")
-			assert.Contains(t, r.Hints, w.since(n)[0].to)
+			require.Greater(t, len(w.queriesSince(n)), 0)
+			assert.Equal(t, ".", w.queriesSince(n)[0].name, "the root's servers are asked for")
+			assert.Contains(t, r.Hints, w.queriesSince(n)[0].to)
 		}
 	}
 	for name, set := range map[string]func(*recursor.Resolver){
@@ -558,9 +560,9 @@ func TestIdentityCoversFieldsThatChangeAnswers(t *testing.T) {
 }
 
 func TestImportOfDamagedDataChangesNothing(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
 		old := w.resolver()
-		w.met(old)
+		w.warmUp(old)
 		var b bytes.Buffer
 		require.NoError(t, old.Export(&b))
 		for i := 0; i < b.Len(); i += 1 + b.Len()/50 {
@@ -577,7 +579,7 @@ func TestImportOfDamagedDataChangesNothing(t *testing.T) {
 }
 
 func TestTraceObservesQueriesAndAnswers(t *testing.T) {
-	bubble(t, pair, func(t *testing.T, w *world) {
+	bubble(t, pair, func(t *testing.T, w *testNetwork) {
 		var mu sync.Mutex
 		var attempts, done, hedges int
 		var answers []recursor.AnswerInfo
@@ -605,14 +607,14 @@ func TestTraceObservesQueriesAndAnswers(t *testing.T) {
 				},
 			}
 		})
-		w.unlucky("192.0.2.1 192.0.2.2", when("www.example.", silent))
+		w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", onlyForQuestion("www.example.", silent))
 		w.ask(r, "www.example. A")
-		w.fault("192.0.2.1 192.0.2.2", rcode(dns.RcodeServerFailure))
+		w.setFault("192.0.2.1 192.0.2.2", respondRcode(dns.RcodeServerFailure))
 		w.ask(r, "bad.example. A")
 		time.Sleep(3 * time.Second)
 		mu.Lock()
 		defer mu.Unlock()
-		assert.Equal(t, w.sent(), attempts)
+		assert.Equal(t, w.countQueries(), attempts)
 		assert.Equal(t, attempts, done)
 		assert.Equal(t, 1, hedges)
 		require.Len(t, answers, 2)
@@ -626,7 +628,7 @@ func TestTraceObservesQueriesAndAnswers(t *testing.T) {
 }
 
 func TestResolverSharesConcurrentLookups(t *testing.T) {
-	bubble(t, small+"\nlost.example. served 192.0.2.9\n  * A 192.0.2.84\n", func(t *testing.T, w *world) {
+	bubble(t, small+"\nlost.example. served 192.0.2.9\n  * A 192.0.2.84\n", func(t *testing.T, w *testNetwork) {
 		w.server("192.0.2.1").zones[0].add(t, "lost NS ns.far.victim.")
 		w.server("192.0.2.9").zones[0].add(t, "ns.far A 192.0.2.9")
 		r := w.resolver()
@@ -638,12 +640,12 @@ func TestResolverSharesConcurrentLookups(t *testing.T) {
 		}
 		wg.Wait()
 		n := 0
-		for _, a := range w.since(0) {
+		for _, a := range w.queriesSince(0) {
 			if a.name == "ns.far.victim." && a.qtype == dns.TypeA {
 				n++
 			}
 		}
 		assert.LessOrEqual(t, n, 2)
-		assert.LessOrEqual(t, w.sent("198.41.0.4"), 1+2*50, "the root")
+		assert.LessOrEqual(t, w.countQueries("198.41.0.4"), 1+2*50, "the root")
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// signer has a zone's key, which signs all.
+// signer has the key of a zone, which signs all records.
 type signer struct {
 	zone  string
 	key   *dns.DNSKEY
@@ -23,7 +23,8 @@ type signer struct {
 	other *prover  // proves what there is not, instead of these
 }
 
-// newSigner makes the key of a zone, always the same one for the same salt. Its signatures are valid from an hour ago for 30 days.
+// newSigner makes the key of a zone. The same salt gives the same key. Its signatures are valid from an hour ago for
+// 30 days.
 func newSigner(zone, salt string) *signer {
 	seed := sha256.Sum256([]byte(zone + salt))
 	priv := ed25519.NewKeyFromSeed(seed[:])
@@ -54,10 +55,10 @@ func (s *signer) sign(set []dns.RR) *dns.RRSIG {
 	return sig
 }
 
-// sign signs zones, with NSEC records, and puts DS records into those parents that are in the world. Zones that are named
-// in insecure have none.
-func (w *world) sign(insecure ...string) {
-	w.do(func() {
+// sign signs all zones, with NSEC records, and adds DS records to the parents in the network. Zones in insecure get
+// no DS records.
+func (w *testNetwork) sign(insecure ...string) {
+	w.withLock(func() {
 		for _, z := range w.zones() {
 			z.signer = newSigner(z.name, "")
 			z.put(z.signer.key)
@@ -73,8 +74,8 @@ func (w *world) sign(insecure ...string) {
 	})
 }
 
-// zones returns all that are served, those with the longest names first.
-func (w *world) zones() (all []*zone) {
+// zones returns all served zones, longest names first.
+func (w *testNetwork) zones() (all []*zone) {
 	for _, s := range w.servers {
 		for _, z := range s.zones {
 			if !slices.Contains(all, z) {
@@ -91,14 +92,14 @@ func (w *world) zones() (all []*zone) {
 	return all
 }
 
-// zone returns the zone with that name.
-func (w *world) zone(name string) *zone {
+// zone returns the zone with a name.
+func (w *testNetwork) zone(name string) *zone {
 	i := slices.IndexFunc(w.zones(), func(z *zone) bool { return z.name == name })
 	return w.zones()[i]
 }
 
 // parentOf returns the zone that delegates z, or nil.
-func (w *world) parentOf(z *zone) (parent *zone) {
+func (w *testNetwork) parentOf(z *zone) (parent *zone) {
 	for _, p := range w.zones() {
 		if p != z && p.holds(z.name) && (parent == nil || len(p.name) > len(parent.name)) {
 			parent = p
@@ -107,7 +108,7 @@ func (w *world) parentOf(z *zone) (parent *zone) {
 	return parent
 }
 
-// sign signs what there is now, and makes NSEC records; what was signed before is signed anew.
+// sign signs the current records and makes NSEC records, in place of earlier ones.
 func (z *zone) sign() {
 	s := z.signer
 	s.chain = nil
@@ -140,7 +141,7 @@ func (z *zone) sign() {
 	}
 }
 
-// cut returns the name at or above a name at which the zone delegates, or "".
+// cut returns the zone cut at or above a name, or "".
 func (z *zone) cut(name string) (cut string) {
 	for n := name; n != z.name && z.holds(n) && n != "."; n = parentOf(n) {
 		if len(z.sets[n][dns.TypeNS]) > 0 {
@@ -150,7 +151,8 @@ func (z *zone) cut(name string) (cut string) {
 	return cut
 }
 
-// canonicalOrder compares names as RFC 4034 §6.1 does, for names of letters, digits, hyphens and asterisks.
+// canonicalOrder compares names in canonical order (RFC 4034 §6.1), for names of letters, digits, hyphens and
+// asterisks.
 func canonicalOrder(a, b string) int {
 	x, y := dns.SplitDomainName(a), dns.SplitDomainName(b)
 	slices.Reverse(x)
@@ -158,8 +160,9 @@ func canonicalOrder(a, b string) int {
 	return slices.Compare(x, y)
 }
 
-// covering returns the NSEC record at or before a name, with its signature; nothing if the zone is not signed.
-func (z *zone) covering(name string) []dns.RR {
+// coveringNSEC returns the NSEC record that matches or covers a name, with its signature. It returns nothing if the
+// zone is unsigned.
+func (z *zone) coveringNSEC(name string) []dns.RR {
 	if z.signer == nil || len(z.signer.chain) == 0 {
 		return nil
 	}
@@ -180,13 +183,13 @@ func (z *zone) covering(name string) []dns.RR {
 	return all
 }
 
-// denials returns what covers names, each record once.
+// denials returns the NSEC records that match or cover names, each record once.
 func (z *zone) denials(names ...string) (all []dns.RR) {
 	if z.signer != nil && z.signer.other != nil && len(names) == 2 {
 		return z.signer.other.sign(z, z.signer.other.ProveNoName(names[0]))
 	}
 	for _, name := range names {
-		for _, rr := range z.covering(name) {
+		for _, rr := range z.coveringNSEC(name) {
 			if !slices.Contains(all, rr) {
 				all = append(all, rr)
 			}
@@ -195,7 +198,7 @@ func (z *zone) denials(names ...string) (all []dns.RR) {
 	return all
 }
 
-// closest returns the longest name at or above one that there is in the zone.
+// closest returns the closest existing name at or above a name.
 func (z *zone) closest(name string) string {
 	for z.sets[name] == nil {
 		name = parentOf(name)
@@ -205,8 +208,8 @@ func (z *zone) closest(name string) string {
 
 // Faults of servers of signed zones.
 
-// stripped returns a fault: records of some types, or signatures of them, are left out.
-func stripped(types ...uint16) func(query, *dns.Msg) *dns.Msg {
+// withoutRecords returns a fault: records of some types, and their signatures, are missing.
+func withoutRecords(types ...uint16) func(query, *dns.Msg) *dns.Msg {
 	return func(_ query, r *dns.Msg) *dns.Msg {
 		for _, rrs := range [...]*[]dns.RR{&r.Answer, &r.Ns} {
 			*rrs = slices.DeleteFunc(slices.Clone(*rrs), func(rr dns.RR) bool {
@@ -221,8 +224,8 @@ func stripped(types ...uint16) func(query, *dns.Msg) *dns.Msg {
 	}
 }
 
-// allStripped is the fault of a server that knows nothing of DNSSEC.
-var allStripped = stripped(dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeDS, dns.TypeDNSKEY)
+// allStripped is the fault of a server without DNSSEC support.
+var allStripped = withoutRecords(dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeDS, dns.TypeDNSKEY)
 
 // stale is the fault of a server whose signatures have expired, in the year 1999.
 func stale(q query, r *dns.Msg) *dns.Msg {
@@ -231,14 +234,14 @@ func stale(q query, r *dns.Msg) *dns.Msg {
 	})(q, r)
 }
 
-// forged is the fault of a server whose signatures fit nothing.
+// forged is the fault of a server whose signatures are all invalid.
 func forged(q query, r *dns.Msg) *dns.Msg {
 	return signaturesThat(func(sig *dns.RRSIG) {
 		sig.Signature = base64.StdEncoding.EncodeToString(make([]byte, 64))
 	})(q, r)
 }
 
-// signaturesThat returns a fault: the signatures are changed.
+// signaturesThat returns a fault: change is applied to each signature.
 func signaturesThat(change func(*dns.RRSIG)) func(query, *dns.Msg) *dns.Msg {
 	return func(_ query, r *dns.Msg) *dns.Msg {
 		for _, rrs := range [...]*[]dns.RR{&r.Answer, &r.Ns} {

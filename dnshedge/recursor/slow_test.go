@@ -10,7 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// BIND and unbound answer such questions.
+// TestResolverAnswersFromSlowZone has servers so slow that only the wait for late answers helps. BIND and unbound
+// answer as well.
 func TestResolverAnswersFromSlowZone(t *testing.T) {
 	const slow = `
 . served 198.41.0.4
@@ -25,11 +26,11 @@ example. delegated 192.0.2.1
 					continue // a part of the name was asked for at first
 				}
 				t.Run(fmt.Sprint(rtt, name, whole), func(t *testing.T) {
-					bubble(t, slow, func(t *testing.T, w *world) {
+					bubble(t, slow, func(t *testing.T, w *testNetwork) {
 						w.server("192.0.2.1").rtt = rtt
 						c := w.client(w.resolver(func(r *recursor.Resolver) { r.NoMinimise = whole }))
 						for range 5 {
-							assert.Equal(t, "NOERROR "+name, told(w.askClient(c, name)))
+							assert.Equal(t, "NOERROR "+name, formatResponse(w.askClient(c, name)))
 							time.Sleep(2 * time.Hour) // its TTL is one hour
 						}
 					})
@@ -39,7 +40,7 @@ example. delegated 192.0.2.1
 	}
 }
 
-// A server's name in a zone that is as slow is looked up as well.
+// TestResolverLooksUpServerNameInSlowZone looks up a server name in a zone with slow servers.
 func TestResolverLooksUpServerNameInSlowZone(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -47,9 +48,9 @@ hoster. delegated 192.0.2.1
   ns A 192.0.2.2
 example. served 192.0.2.2
   www A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.server("198.41.0.4").zones[0].add(t, "example. NS ns.hoster.")
 		w.server("192.0.2.1").rtt = 2500 * ms
-		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", told(w.ask(w.resolver(), "www.example. A")))
+		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(w.resolver(), "www.example. A")))
 	})
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// inside dials in a namespace.
+// inside opens sockets in a network namespace.
 type inside struct{ *netsim.Namespace }
 
 func (n inside) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -33,8 +33,8 @@ func (n inside) DialContext(ctx context.Context, network, address string) (conn 
 	return conn, err
 }
 
-// listen has the servers of the crowd answer datagrams to port 53 of all addresses of a namespace,
-// until the test ends.
+// listen answers datagrams to port 53 of all addresses of a namespace for the servers of the crowd, until the test
+// ends.
 func (c *crowd) listen(t *testing.T, space *netsim.Namespace) {
 	var pc net.PacketConn
 	require.NoError(t, space.Do(func() (err error) {
@@ -73,7 +73,7 @@ func (c *crowd) listen(t *testing.T, space *netsim.Namespace) {
 	}()
 }
 
-// respond returns what a server says, or nil, and how long that takes.
+// respond returns the response of a server, or nil, and the time to the response.
 func (c *crowd) respond(to netip.Addr, m *dns.Msg) (*dns.Msg, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +86,7 @@ func (c *crowd) respond(to netip.Addr, m *dns.Msg) (*dns.Msg, time.Duration) {
 	return response, s.delay()
 }
 
-// use is what a process takes.
+// use is the resource use of a process.
 type use struct {
 	heap                uint64 // bytes that are alive
 	sockets, goroutines int
@@ -109,7 +109,7 @@ func (u use) String() string {
 	return fmt.Sprintf("%.1f MB of heap, %d descriptors, %d goroutines", float64(u.heap)/1e6, u.sockets, u.goroutines)
 }
 
-// Ten minutes are asked for with HEDGE_TEST_SOAK=10m.
+// TestResolverMemoryIsStableOverKernelSockets runs for ten minutes with HEDGE_TEST_SOAK=10m.
 func TestResolverMemoryIsStableOverKernelSockets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes real time")

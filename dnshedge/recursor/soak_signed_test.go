@@ -24,9 +24,10 @@ import (
 	sign "github.com/gohedge/hedge/internal/signer"
 )
 
-// tree is a world of signed zones and one that is not, with servers at sockets of this machine, which change every hundredth response.
+// tree is a set of signed zones and an unsigned zone, with servers at sockets of this machine. They corrupt every
+// hundredth response.
 type tree struct {
-	*world
+	*testNetwork
 	truth   map[string]string // what there is, by name
 	names   []string
 	sockets map[string]string // the socket of a server, by its address and port 53
@@ -35,7 +36,8 @@ type tree struct {
 	rng *rand.Rand
 }
 
-// newTree makes 20 zones of 40 names each, half of them with NSEC3 records. Nothing is valid for more than half a minute, so that all is asked for again and again.
+// newTree makes 20 zones of 40 names each, half of them with NSEC3 records. TTLs and signatures end within half a
+// minute, so that all is queried again and again.
 func newTree(t *testing.T) *tree {
 	text := strings.TrimSpace(pairs) + "\n"
 	e := &tree{truth: make(map[string]string), sockets: make(map[string]string), rng: rand.New(rand.NewPCG(1, 1))}
@@ -49,7 +51,7 @@ func newTree(t *testing.T) *tree {
 		}
 		e.names = append(e.names, fmt.Sprintf("no.z%d.tld.", z), fmt.Sprintf("n7x.z%d.tld.", z))
 	}
-	e.world = newWorld(t, text)
+	e.testNetwork = newTestNetwork(t, text)
 	e.quiet = true
 	e.sign("unsigned.tld.")
 	for _, z := range e.zones() {
@@ -73,21 +75,21 @@ func newTree(t *testing.T) *tree {
 	return e
 }
 
-// respond returns what a server without a fault says.
+// respond returns the response of a server without fault.
 func (e *tree) respond(at netip.Addr, m *dns.Msg) *dns.Msg {
-	e.world.mu.Lock()
-	defer e.world.mu.Unlock()
+	e.testNetwork.mu.Lock()
+	defer e.testNetwork.mu.Unlock()
 	return answer(e.servers[at].zones, query{m, dns.CanonicalName(m.Question[0].Name), m.Question[0].Qtype, false})
 }
 
-// draw returns a number below n.
+// draw returns a random number below n.
 func (e *tree) draw(n int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.rng.IntN(n)
 }
 
-// serve answers queries over UDP and TCP at a socket, until the test ends, and changes every hundredth response.
+// serve answers queries over UDP and TCP at a socket until the test ends. It corrupts every hundredth response.
 func (e *tree) serve(t *testing.T, respond func(*dns.Msg) *dns.Msg) (at string) {
 	pc, l := sockets(t)
 	handle := dns.HandlerFunc(func(rw dns.ResponseWriter, m *dns.Msg) {
@@ -121,7 +123,8 @@ func (e *tree) serve(t *testing.T, respond func(*dns.Msg) *dns.Msg) (at string) 
 	return pc.LocalAddr().String()
 }
 
-// sockets opens two of one port. A connection of somebody else may have the port of the second.
+// sockets opens a UDP socket and a TCP listener with the same port. It tries again if another program has the port
+// of the second.
 func sockets(t *testing.T) (net.PacketConn, net.Listener) {
 	for range 20 {
 		pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -140,11 +143,12 @@ func (e *tree) DialContext(ctx context.Context, network, address string) (net.Co
 	return new(net.Dialer).DialContext(ctx, network, cmp.Or(e.sockets[address], address))
 }
 
-// forwarder returns a Validator that asks two resolvers at sockets, whose own servers are faultless.
+// forwarder returns a Validator whose upstreams are two resolvers at sockets. The servers of these resolvers have no
+// faults.
 func (e *tree) forwarder(t *testing.T) *dnssec.Validator {
 	inner := &dnshedge.Client{}
 	for range 2 {
-		r := validator(e.world)
+		r := newValidatingResolver(e.testNetwork)
 		r.MaxBytes = 1 << 20
 		inner.Upstreams = append(inner.Upstreams, dnshedge.Upstream{Addr: e.serve(t, func(m *dns.Msg) *dns.Msg {
 			resp, _, err := r.ExchangeContext(context.Background(), m, "")
@@ -162,10 +166,10 @@ func (e *tree) forwarder(t *testing.T) *dnssec.Validator {
 	return v
 }
 
-// tally is what became of questions.
+// tally counts the results of questions.
 type tally struct{ asked, failed, late, insecure, untrue atomic.Int64 }
 
-// ask asks for a name, and judges the answer.
+// ask resolves a name and counts the result in n.
 func (e *tree) ask(t *testing.T, x dnshedge.Exchanger, name string, n *tally) {
 	began := time.Now()
 	m, _, err := x.ExchangeContext(context.Background(), parseQuestion(name+" A +ad"), "")
@@ -179,7 +183,7 @@ func (e *tree) ask(t *testing.T, x dnshedge.Exchanger, name string, n *tally) {
 	case !m.AuthenticatedData:
 		n.insecure.Add(1)
 		t.Errorf("%T: %s is not secure: %v", x, name, m)
-	case told(m) != cmp.Or(e.truth[name], "NXDOMAIN"):
+	case formatResponse(m) != cmp.Or(e.truth[name], "NXDOMAIN"):
 		n.untrue.Add(1)
 		t.Errorf("%T: %s is not so: %v", x, name, m)
 	}
@@ -189,10 +193,10 @@ func (n *tally) String() string {
 	return fmt.Sprintf("%d questions: %d failed, %d took more than a second, %d not secure, %d untrue", n.asked.Load(), n.failed.Load(), n.late.Load(), n.insecure.Load(), n.untrue.Load())
 }
 
-// soak asks a Resolver and a Validator a hundred questions a second each.
+// soak sends a hundred questions per second each to a Resolver and a Validator.
 func (e *tree) soak(t *testing.T, long time.Duration) {
 	const perSecond = 100
-	r := validator(e.world, func(r *recursor.Resolver) { r.Dialer, r.MaxBytes = e, 1<<20 })
+	r := newValidatingResolver(e.testNetwork, func(r *recursor.Resolver) { r.Dialer, r.MaxBytes = e, 1<<20 })
 	t.Cleanup(func() { _ = r.Close() })
 	v := e.forwarder(t)
 	var resolved, forwarded tally
@@ -223,8 +227,9 @@ func (e *tree) soak(t *testing.T, long time.Duration) {
 	}
 }
 
-// Twenty minutes are asked for with HEDGE_TEST_SOAK=20m. Every hundredth response is changed, of name servers to a Resolver and of resolvers to a
-// Validator: what is secure is true, next to nothing fails, and nothing grows.
+// TestResolverValidatesWithChangedResponses runs for twenty minutes with HEDGE_TEST_SOAK=20m. Every hundredth
+// response to a Resolver or a Validator is corrupted. Secure answers are correct, almost no question fails, and the
+// memory is stable.
 func TestResolverValidatesWithChangedResponses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes real time")

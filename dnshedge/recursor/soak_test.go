@@ -19,10 +19,10 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// crowd is a world of as many zones as anybody asks for, in 16 top-level domains. Each has two of 4,096
-// servers, of which a tenth dies every five seconds, for five. All addresses are in its network.
+// crowd is a testNetwork with any number of zones in 16 top-level domains. Each zone has two of 4,096 servers. Every
+// five seconds, another tenth of the servers is dead. All addresses are in crowdNetwork.
 type crowd struct {
-	*world
+	*testNetwork
 	dead atomic.Int64 // queries to servers that did not answer
 }
 
@@ -31,10 +31,10 @@ func newCrowd(t *testing.T) *crowd {
 	for i := range 16 {
 		text += fmt.Sprintf("t%[1]d. delegated 198.18.%[1]d.1 198.18.%[1]d.2\n", i)
 	}
-	c := &crowd{world: newWorld(t, text)}
+	c := &crowd{testNetwork: newTestNetwork(t, text)}
 	c.quiet = true
 	for i := range 16 {
-		c.at(fmt.Sprintf("198.18.%[1]d.1 198.18.%[1]d.2", i), func(s *server) {
+		c.updateServers(fmt.Sprintf("198.18.%[1]d.1 198.18.%[1]d.2", i), func(s *server) {
 			s.change = func(q query, r *dns.Msg) *dns.Msg {
 				labels := dns.SplitDomainName(q.name)
 				if len(labels) < 2 {
@@ -85,7 +85,7 @@ func serversOf(zone string) (a, b netip.Addr) {
 	return a, b
 }
 
-// Ten minutes are asked for with HEDGE_TEST_SOAK=10m. The time is fake.
+// TestResolverStaysWithinBoundsWithNewNames runs for ten minutes of fake time with HEDGE_TEST_SOAK=10m.
 func TestResolverStaysWithinBoundsWithNewNames(t *testing.T) {
 	long := doubles.SoakTime(t, 10*time.Second)
 	if testing.Short() {
@@ -138,9 +138,9 @@ func TestResolverStaysWithinBoundsWithNewNames(t *testing.T) {
 		// In a hundredth of the zones both servers are dead at a time.
 		assert.Less(t, float64(failed.Load()), float64(asked.Load())*0.02+3)
 		assert.LessOrEqual(t, float64(s.Wire), 3.2*float64(asked.Load()))
-		c.do(func() { assert.Zero(t, c.open, "sockets") })
+		c.withLock(func() { assert.Zero(t, c.open, "sockets") })
 		assert.LessOrEqual(t, c.maxOpen, 1100, "sockets")
 		assert.LessOrEqual(t, goroutines, 5000)
-		assert.Less(t, float64(peak.HeapAlloc)-float64(before.HeapAlloc), 60e6, "with what the world and calls under way take")
+		assert.Less(t, float64(peak.HeapAlloc)-float64(before.HeapAlloc), 60e6, "with what the testNetwork and calls under way take")
 	})
 }

@@ -28,11 +28,11 @@ glueless.tld. served 192.0.2.7
   * A 192.0.2.81
 `
 
-// outstanding returns how many equal questions waited for servers' answers at the same time, at most,
-// and which these were. Answers take as long as given.
-func (w *world) outstanding(rtt time.Duration) (most int, which string) {
+// outstanding returns the largest number of equal questions that waited for answers at the same time, and the
+// question. Answers take rtt.
+func (w *testNetwork) outstanding(rtt time.Duration) (most int, which string) {
 	at := make(map[string][]time.Duration)
-	for _, a := range w.since(0) {
+	for _, a := range w.queriesSince(0) {
 		k := a.name + " " + dns.TypeToString[a.qtype]
 		all := append(at[k], a.at)
 		for all[0] <= a.at-rtt {
@@ -45,13 +45,14 @@ func (w *world) outstanding(rtt time.Duration) (most int, which string) {
 	return most, which
 }
 
-// RFC 5452 §5: each equal query that is outstanding is another one that a forged answer may fit.
+// TestResolverSharesEqualQueries requires RFC 5452 §5: each equal outstanding query gives a forged answer another
+// chance.
 func TestResolverSharesEqualQueries(t *testing.T) {
 	for _, rtt := range []time.Duration{10 * ms, 90 * ms} {
 		for _, names := range []string{"r%d.cold.tld. A", "r%d.glueless.tld. A", "r%d.alias.cold.tld. A", "www.cold.tld. TXT +do %d", "a.b.r%d.cold.tld. AAAA"} {
 			for _, cached := range []bool{true, false} {
 				t.Run(fmt.Sprint(rtt, names, cached), func(t *testing.T) {
-					bubble(t, crowded, func(t *testing.T, w *world) {
+					bubble(t, crowded, func(t *testing.T, w *testNetwork) {
 						for _, s := range w.servers {
 							s.rtt = rtt
 						}
@@ -71,7 +72,7 @@ func TestResolverSharesEqualQueries(t *testing.T) {
 						wg.Wait()
 						n, which := w.outstanding(rtt)
 						assert.LessOrEqual(t, n, 3, which)
-						assert.LessOrEqual(t, w.sent("198.41.0.4"), 6, "the root")
+						assert.LessOrEqual(t, w.countQueries("198.41.0.4"), 6, "the root")
 					})
 				})
 			}
@@ -80,16 +81,17 @@ func TestResolverSharesEqualQueries(t *testing.T) {
 }
 
 func TestResolverSharesReferralsOfBothAddressTypes(t *testing.T) {
-	bubble(t, crowded, func(t *testing.T, w *world) {
+	bubble(t, crowded, func(t *testing.T, w *testNetwork) {
 		w.server("192.0.2.3").zones[0].add(t, "*.cold.tld. AAAA 2001:db8::80")
 		addrs, err := w.client(w.resolver()).LookupAddrs(t.Context(), "www.cold.tld.")
 		require.NoError(t, err)
 		assert.Len(t, addrs, 2)
-		assert.Equal(t, 5, w.sent(), "priming, two referrals, and one for each type: %v", w.since(0))
+		assert.Equal(t, 5, w.countQueries(), "priming, two referrals, and one for each type: %v", w.queriesSince(0))
 	})
 }
 
-// Whoever asks for others may leave, or have no query left to spend.
+// TestZoneQueryContinuesAfterLeaderLeaves has a leader that is canceled, or that has reached its limit of queries,
+// while other callers wait.
 func TestZoneQueryContinuesAfterLeaderLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits recursor.Limits
@@ -100,20 +102,20 @@ func TestZoneQueryContinuesAfterLeaderLeaves(t *testing.T) {
 		"it has reached a limit": {limits: recursor.Limits{Queries: 5}, first: "a.b.c.d.e.f.g.cold.tld. A", stays: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, crowded, func(t *testing.T, w *world) {
+			bubble(t, crowded, func(t *testing.T, w *testNetwork) {
 				r := w.resolver(limits(c.limits))
 				var wg sync.WaitGroup
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), c.stays)
 					defer cancel()
-					m, err := w.try(ctx, r, c.first)
+					m, err := w.exchange(ctx, r, c.first)
 					assert.True(t, err != nil || m.Rcode == dns.RcodeServerFailure)
 				})
 				time.Sleep(ms)
 				for i := range 50 {
 					wg.Go(func() {
 						name := fmt.Sprintf("r%d.cold.tld.", i)
-						assert.Equal(t, "NOERROR "+name+" A 192.0.2.80", told(w.ask(r, name+" A")))
+						assert.Equal(t, "NOERROR "+name+" A 192.0.2.80", formatResponse(w.ask(r, name+" A")))
 					})
 				}
 				wg.Wait()
@@ -122,9 +124,9 @@ func TestZoneQueryContinuesAfterLeaderLeaves(t *testing.T) {
 	}
 }
 
-// With -race this tells of a record that two callers have.
+// TestZoneQueryGivesEachCallerACopy finds a record that two callers share, with -race.
 func TestZoneQueryGivesEachCallerACopy(t *testing.T) {
-	bubble(t, crowded, func(t *testing.T, w *world) {
+	bubble(t, crowded, func(t *testing.T, w *testNetwork) {
 		r := w.resolver()
 		var wg sync.WaitGroup
 		for range 20 {
@@ -140,6 +142,6 @@ func TestZoneQueryGivesEachCallerACopy(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		assert.LessOrEqual(t, w.sent(), 25)
+		assert.LessOrEqual(t, w.countQueries(), 25)
 	})
 }

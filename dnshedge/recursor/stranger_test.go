@@ -10,19 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A stranger's zones name a server of example., which drops questions about zones that it does not have.
-func TestForeignDelegationMovesNoOtherQuestion(t *testing.T) {
+// TestForeignDelegationDelaysNoOtherQuestion has foreign zones that name a server of example., which drops questions
+// about zones that it does not serve.
+func TestForeignDelegationDelaysNoOtherQuestion(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 example. delegated 192.0.2.1 192.0.2.2
 stranger. delegated 203.0.113.1
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		z := w.server("203.0.113.1").zones[0]
 		for i := range 40 {
 			z.put(record(fmt.Sprintf("s%d.stranger. NS ns.s%d.stranger.", i, i)))
 			z.put(record(fmt.Sprintf("ns.s%d.stranger. A 192.0.2.1", i)))
 		}
-		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
 			if dns.IsSubDomain("stranger.", q.name) {
 				return nil
 			}

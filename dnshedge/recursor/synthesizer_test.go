@@ -19,13 +19,13 @@ import (
 	sign "github.com/gohedge/hedge/internal/signer"
 )
 
-// A prover proves what a zone does not have, in another way than by a chain of NSEC records.
+// A prover makes the proofs of denials in a zone by another method than a chain of NSEC records.
 type prover struct {
 	*sign.Chain
 	signed map[string][]dns.RR
 }
 
-// proveBy has a zone that is signed prove what it does not have in some way.
+// proveBy makes a signed zone prove denials by a method.
 func (z *zone) proveBy(how sign.Denial, h sign.NSEC3Params) *prover {
 	types := make(map[string][]uint16)
 	for name, sets := range z.sets {
@@ -45,7 +45,8 @@ func (z *zone) proveBy(how sign.Denial, h sign.NSEC3Params) *prover {
 	return z.signer.other
 }
 
-// prove proves that there are no records of a name, or that it does not exist and nothing nearer than the closest that does.
+// prove returns the proof that a name has no records of the type, or that it does not exist, with its closest
+// encloser.
 func (p *prover) prove(z *zone, name string) []dns.RR {
 	if z.sets[name] != nil {
 		return p.sign(z, p.ProveNoData(name))
@@ -64,7 +65,7 @@ func (p *prover) sign(z *zone, rrs []dns.RR) (all []dns.RR) {
 	return all
 }
 
-// ways are those in which zones prove what they do not have.
+// ways are the methods by which zones prove denials.
 var ways = map[string]func(*zone) int{
 	"NSEC":    func(z *zone) int { return len(z.signer.chain) },
 	"NSEC3":   func(z *zone) int { return z.proveBy(sign.NSEC3, sign.NSEC3Params{Iterations: 1, Salt: "aabb"}).Len() },
@@ -86,11 +87,11 @@ unsigned.example.tld. served 192.0.3.9
   x A 192.0.2.82
 `
 
-// flood asks for random names below a zone, and returns how many queries were sent to its server.
-func (w *world) flood(r *recursor.Resolver, n int, zone string) int {
+// flood resolves random names below a zone, and returns the number of queries to its server.
+func (w *testNetwork) flood(r *recursor.Resolver, n int, zone string) int {
 	w.t.Helper()
 	rnd := rand.New(rand.NewPCG(1, 2))
-	before := w.sent("192.0.3.1")
+	before := w.countQueries("192.0.3.1")
 	for range n {
 		q := parseQuestion(fmt.Sprintf("r%x.%s A", rnd.Uint64(), zone))
 		q.IsEdns0().SetDo()
@@ -98,22 +99,22 @@ func (w *world) flood(r *recursor.Resolver, n int, zone string) int {
 		require.NoError(w.t, err)
 		require.Equal(w.t, dns.RcodeNameError, m.Rcode)
 	}
-	return w.sent("192.0.3.1") - before
+	return w.countQueries("192.0.3.1") - before
 }
 
 func TestSynthesizerAnswersFloodOfMissingNames(t *testing.T) {
 	for how, prove := range ways {
 		t.Run(how, func(t *testing.T) {
-			bubble(t, few, func(t *testing.T, w *world) {
+			bubble(t, few, func(t *testing.T, w *testNetwork) {
 				w.sign("unsigned.example.tld.")
 				records := prove(w.zone("example.tld."))
-				off := validator(w)
-				recursor.WithoutProofs(off)
+				off := newValidatingResolver(w)
+				recursor.DisableSynthesis(off)
 				asked := w.flood(off, 200, "example.tld.")
 				require.Greater(t, asked, 200)
 				require.Zero(t, off.Stats().Synthesized)
 
-				r := validator(w)
+				r := newValidatingResolver(w)
 				if how == "NSEC" || how == "NSEC3" {
 					assert.LessOrEqual(t, w.flood(r, 1000, "example.tld."), records+2, "with the questions for keys")
 					assert.Greater(t, r.Stats().Synthesized, int64(950))
@@ -127,7 +128,8 @@ func TestSynthesizerAnswersFloodOfMissingNames(t *testing.T) {
 	}
 }
 
-// Each of its 250 ranges and more is asked for once at most.
+// TestSynthesizerAnswersFloodBelowLargeZone has a zone of more than 250 NSEC ranges. Each range is queried once at
+// most.
 func TestSynthesizerAnswersFloodBelowLargeZone(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(few[:strings.Index(few, "unsigned.example.tld. served")])
@@ -135,10 +137,10 @@ func TestSynthesizerAnswersFloodBelowLargeZone(t *testing.T) {
 		fmt.Fprintf(&b, "  r%02x A 192.0.2.90\n", i)
 	}
 	for _, how := range []string{"NSEC", "NSEC3"} {
-		bubble(t, b.String(), func(t *testing.T, w *world) {
+		bubble(t, b.String(), func(t *testing.T, w *testNetwork) {
 			w.sign()
 			records := ways[how](w.zone("example.tld."))
-			r := validator(w)
+			r := newValidatingResolver(w)
 			asked := w.flood(r, 1000, "example.tld.")
 			assert.LessOrEqual(t, asked, records+2, how)
 			assert.EqualValues(t, 1000, r.Stats().Secure)
@@ -147,7 +149,8 @@ func TestSynthesizerAnswersFloodBelowLargeZone(t *testing.T) {
 	}
 }
 
-// The rcode, what is answered and whether it is secure are the same, and the proof is right.
+// TestSynthesizerAnswersLikeServers requires that synthesized answers have the RCODE, records and security status of
+// the servers' answers, and a valid proof.
 func TestSynthesizerAnswersLikeServers(t *testing.T) {
 	seeds := uint64(10)
 	if doubles.RaceEnabled || testing.Short() {
@@ -158,11 +161,11 @@ func TestSynthesizerAnswersLikeServers(t *testing.T) {
 		text := randomText(rnd)
 		for _, how := range []string{"NSEC", "NSEC3", "opt-out", "minimal"} {
 			t.Run(fmt.Sprint(how, seed), func(t *testing.T) {
-				bubble(t, text, func(t *testing.T, w *world) {
+				bubble(t, text, func(t *testing.T, w *testNetwork) {
 					w.sign("u.example.tld.")
 					ways[how](w.zone("example.tld."))
-					on, off := validator(w), validator(w)
-					recursor.WithoutProofs(off)
+					on, off := newValidatingResolver(w), newValidatingResolver(w)
+					recursor.DisableSynthesis(off)
 					rnd := rand.New(rand.NewPCG(seed, 9))
 					for range 60 {
 						q := parseQuestion(randomName(rnd) + "example.tld. " + []string{"A", "TXT", "DS", "NS", "CNAME", "MX"}[rnd.IntN(6)])
@@ -184,8 +187,8 @@ func TestSynthesizerAnswersLikeServers(t *testing.T) {
 	}
 }
 
-// checkProof requires that a response without records proves that they are not there.
-func (w *world) checkProof(t *testing.T, m *dns.Msg) {
+// checkProof requires that a negative response has a valid proof.
+func (w *testNetwork) checkProof(t *testing.T, m *dns.Msg) {
 	t.Helper()
 	soa := slices.IndexFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
 	require.GreaterOrEqual(t, soa, 0, "%v", m)
@@ -208,7 +211,7 @@ func (w *world) checkProof(t *testing.T, m *dns.Msg) {
 	}
 }
 
-// dataOf returns records as sorted text, without their TTLs.
+// dataOf returns records without TTLs as sorted text.
 func dataOf(rrs []dns.RR) (all []string) {
 	for _, rr := range rrs {
 		rr = dns.Copy(rr)
@@ -226,7 +229,7 @@ func randomName(r *rand.Rand) (name string) {
 	return name
 }
 
-// randomText is a world with a random zone, and two below it.
+// randomText returns the text of a testNetwork with a random zone and two child zones.
 func randomText(r *rand.Rand) string {
 	b := strings.Builder{}
 	b.WriteString(". served 198.41.0.4\ntld. delegated 192.0.2.1\nexample.tld. delegated 192.0.3.1\n")
@@ -263,7 +266,8 @@ corp.example.tld. served 10.0.0.1
   www A 192.0.2.86
 `
 
-// Each row asks some questions, so that something is proven, and then one more: what is answered, and how many queries that costs.
+// TestSynthesizerAnswersCoveredNames resolves some questions, whose proofs are cached, and then one more. A row has
+// the answer to that question and the number of its queries.
 func TestSynthesizerAnswersCoveredNames(t *testing.T) {
 	nothing := func(*recursor.Resolver) {}
 	insecure := func(names ...string) func(*recursor.Resolver) {
@@ -307,12 +311,12 @@ func TestSynthesizerAnswersCoveredNames(t *testing.T) {
 		"an alias's target would be the same": {nothing, []string{"e.example.tld. A"}, "e.example.tld. ANY", "NXDOMAIN secure", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, ranged, func(t *testing.T, w *world) {
+			bubble(t, ranged, func(t *testing.T, w *testNetwork) {
 				w.sign("corp.example.tld.")
-				w.fault("192.0.3.3", forged)
-				r := validator(w, tt.set)
+				w.setFault("192.0.3.3", forged)
+				r := newValidatingResolver(w, tt.set)
 				ask := func(question string) (string, int) {
-					n := w.sent()
+					n := w.countQueries()
 					m, _, err := r.ExchangeContext(t.Context(), parseQuestion(question+" +ad"), "")
 					require.NoError(t, err)
 					got := dns.RcodeToString[m.Rcode]
@@ -322,7 +326,7 @@ func TestSynthesizerAnswersCoveredNames(t *testing.T) {
 					if len(m.Answer) > 0 {
 						got += fmt.Sprint(" ", len(m.Answer))
 					}
-					return got, w.sent() - n
+					return got, w.countQueries() - n
 				}
 				for _, q := range tt.before {
 					ask(q)
@@ -338,16 +342,16 @@ func TestSynthesizerAnswersCoveredNames(t *testing.T) {
 }
 
 func TestSynthesizerUsesProofUntilTTLEnds(t *testing.T) {
-	bubble(t, ranged, func(t *testing.T, w *world) {
+	bubble(t, ranged, func(t *testing.T, w *testNetwork) {
 		w.sign("corp.example.tld.")
-		r := validator(w)
+		r := newValidatingResolver(w)
 		rcodeOf := func(q string) int {
 			m, _, err := r.ExchangeContext(t.Context(), parseQuestion(q), "")
 			require.NoError(t, err)
 			return m.Rcode
 		}
 		require.Equal(t, dns.RcodeNameError, rcodeOf("e.example.tld. A"))
-		w.do(func() {
+		w.withLock(func() {
 			z := w.zone("example.tld.")
 			z.add(t, "f A 192.0.2.99")
 			z.sign()
@@ -361,9 +365,9 @@ func TestSynthesizerUsesProofUntilTTLEnds(t *testing.T) {
 }
 
 func TestSynthesizerNeedsTrustAnchor(t *testing.T) {
-	bubble(t, ranged, func(t *testing.T, w *world) {
+	bubble(t, ranged, func(t *testing.T, w *testNetwork) {
 		w.sign("corp.example.tld.")
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Anchors = []dns.RR{w.zone("example.tld.").signer.ds()} })
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Anchors = []dns.RR{w.zone("example.tld.").signer.ds()} })
 		for _, name := range []string{"e.", "f.", "e.tld.", "f.tld."} {
 			assert.Equal(t, "insecure", w.security(r, name+" A"))
 		}
@@ -375,10 +379,10 @@ func TestSynthesizerNeedsTrustAnchor(t *testing.T) {
 }
 
 func TestTraceCountsSynthesizedAnswers(t *testing.T) {
-	bubble(t, ranged, func(t *testing.T, w *world) {
+	bubble(t, ranged, func(t *testing.T, w *testNetwork) {
 		w.sign("corp.example.tld.")
 		var last recursor.AnswerInfo
-		r := validator(w, func(r *recursor.Resolver) {
+		r := newValidatingResolver(w, func(r *recursor.Resolver) {
 			r.Trace = &recursor.Trace{Answer: func(_ context.Context, a recursor.AnswerInfo) { last = a }}
 		})
 		for i, name := range []string{"e", "f"} {
@@ -391,8 +395,9 @@ func TestTraceCountsSynthesizedAnswers(t *testing.T) {
 	})
 }
 
-// What the answers to parts of names prove is verified for the sake of other questions. However many parts and aliases a question has, it pays
-// for that, and has enough left for its own proofs.
+// TestMinimisedQuestionsCountForVerifications verifies the proofs in the answers to minimised questions, which other
+// questions may use. A question pays for that, and still has enough left for its own proofs with any number of
+// labels and aliases.
 func TestMinimisedQuestionsCountForVerifications(t *testing.T) {
 	const limit = 12
 	var b strings.Builder
@@ -400,10 +405,10 @@ func TestMinimisedQuestionsCountForVerifications(t *testing.T) {
 		fmt.Fprintf(&b, "  a.b.c.d.e.f.g.h.n%d CNAME a.b.c.d.e.f.g.h.n%d.example.tld.\n", i, i+1)
 	}
 	b.WriteString("  a.b.c.d.e.f.g.h.n5 A 192.0.2.77\n  www A")
-	bubble(t, strings.Replace(few, "  www A", b.String(), 1), func(t *testing.T, w *world) {
+	bubble(t, strings.Replace(few, "  www A", b.String(), 1), func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.example.tld.")
 		w.zone("example.tld.").proveBy(sign.MinimalNSEC, sign.NSEC3Params{})
-		r := validator(w, limits(recursor.Limits{Verifications: limit}))
+		r := newValidatingResolver(w, limits(recursor.Limits{Verifications: limit}))
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A +ad"))
 		before := r.Stats().Verifications
 		assert.Equal(t, "secure", w.security(r, "a.b.c.d.e.f.g.h.n0.example.tld. A +ad"))

@@ -9,8 +9,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// The nearest anchor counts: what is wrong with the zone above it does not matter, also where one server has both zones and refers nobody to the
-// lower one.
+// TestResolverUsesAnchorBelowBogusZone requires that the closest anchor counts. A bogus zone above has no effect,
+// even if one server has both zones and sends no referral to the lower one.
 func TestResolverUsesAnchorBelowBogusZone(t *testing.T) {
 	for _, servers := range []string{"192.0.2.1", "192.0.3.1"} {
 		bubble(t, `
@@ -19,11 +19,11 @@ tld. delegated 192.0.2.1
   www A 192.0.2.80
 example.tld. delegated `+servers+`
   www A 192.0.2.81
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 			w.sign("tld.")
-			w.do(func() { w.zone("example.tld.").sign() })
-			w.fault("198.41.0.4", stripped(dns.TypeNSEC)) // that tld. is not signed is not proven
-			r := validator(w, func(r *recursor.Resolver) {
+			w.withLock(func() { w.zone("example.tld.").sign() })
+			w.setFault("198.41.0.4", withoutRecords(dns.TypeNSEC)) // that tld. is not signed is not proven
+			r := newValidatingResolver(w, func(r *recursor.Resolver) {
 				r.Trust.Anchors = append(r.Trust.Anchors, w.zone("example.tld.").signer.ds())
 			})
 			for range 2 {

@@ -11,8 +11,8 @@ import (
 	keys "github.com/gohedge/hedge/internal/signer"
 )
 
-// refers is the fault of a server that refers to a zone when it is asked for the zone's DS records.
-func (w *world) refers(child string) func(query, *dns.Msg) *dns.Msg {
+// refers returns the fault of a server that answers a DS question for a zone with a referral to the zone.
+func (w *testNetwork) refers(child string) func(query, *dns.Msg) *dns.Msg {
 	return func(q query, r *dns.Msg) *dns.Msg {
 		if q.name != child || q.qtype != dns.TypeDS {
 			return r
@@ -27,26 +27,26 @@ func (w *world) refers(child string) func(query, *dns.Msg) *dns.Msg {
 }
 
 func TestResolverTakesDSFromReferral(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		w.fault("192.0.2.1 192.0.2.2", w.refers("example.tld."))
-		r := validator(w)
+		w.setFault("192.0.2.1 192.0.2.2", w.refers("example.tld."))
+		r := newValidatingResolver(w)
 		m, _, err := r.ExchangeContext(t.Context(), parseQuestion("example.tld. DS +do"), "")
 		require.NoError(t, err)
-		require.NoError(t, orderly(m))
+		require.NoError(t, checkSections(m))
 		assert.True(t, m.AuthenticatedData)
 		assert.Len(t, m.Answer, 2, "the record and its signature")
-		assert.Equal(t, 1, w.sent("192.0.2.1")+w.sent("192.0.2.2")-keyQueries(w, "tld."), "one server is enough")
-		w.fault("192.0.2.1 192.0.2.2", w.refers("unsigned.tld."))
+		assert.Equal(t, 1, w.countQueries("192.0.2.1")+w.countQueries("192.0.2.2")-keyQueries(w, "tld."), "one server is enough")
+		w.setFault("192.0.2.1 192.0.2.2", w.refers("unsigned.tld."))
 		assert.Equal(t, "secure", w.security(r, "unsigned.tld. DS"), "the proof that there is none")
-		w.fault("192.0.2.1 192.0.2.2", func(q query, m *dns.Msg) *dns.Msg { return forged(q, w.refers("example.tld.")(q, m)) })
-		assert.Equal(t, "bogus 6", w.security(validator(w), "example.tld. DS"))
+		w.setFault("192.0.2.1 192.0.2.2", func(q query, m *dns.Msg) *dns.Msg { return forged(q, w.refers("example.tld.")(q, m)) })
+		assert.Equal(t, "bogus 6", w.security(newValidatingResolver(w), "example.tld. DS"))
 	})
 }
 
-// keyQueries returns how often the keys of a zone were asked for.
-func keyQueries(w *world, zone string) (n int) {
-	for _, a := range w.since(0) {
+// keyQueries returns the number of DNSKEY queries for a zone.
+func keyQueries(w *testNetwork, zone string) (n int) {
+	for _, a := range w.queriesSince(0) {
 		if a.name == zone && a.qtype == dns.TypeDNSKEY {
 			n++
 		}
@@ -54,51 +54,53 @@ func keyQueries(w *world, zone string) (n int) {
 	return n
 }
 
-// An alias is no zone, and a signature of it says so. Who answers without signatures is wrong, and who tells of the alias is right.
+// TestSignedAliasHasNoDS has an alias, which is proven by its signature to be no zone. A server that answers without
+// signatures is wrong.
 func TestSignedAliasHasNoDS(t *testing.T) {
 	for _, name := range []string{"alias.example.tld.", "x.wild.example.tld."} {
-		bubble(t, pairs, func(t *testing.T, w *world) {
+		bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 			w.zone("example.tld.").put(record("alias.example.tld. CNAME www.example.tld."))
 			w.zone("example.tld.").put(record("*.wild.example.tld. CNAME www.example.tld."))
 			w.sign("unsigned.tld.")
-			w.fault("192.0.3.1 192.0.3.2", onlyFor(dns.TypeA, stripped(dns.TypeRRSIG, dns.TypeNSEC)))
-			r := validator(w)
+			w.setFault("192.0.3.1 192.0.3.2", onlyForType(dns.TypeA, withoutRecords(dns.TypeRRSIG, dns.TypeNSEC)))
+			r := newValidatingResolver(w)
 			assert.Equal(t, "bogus 10", w.security(r, name+" A"), "there are no signatures, and no cut that could be the reason")
 			asked := 0
-			for _, a := range w.since(0) {
+			for _, a := range w.queriesSince(0) {
 				if a.name == name && a.qtype == dns.TypeDS {
 					asked++
 				}
 			}
 			assert.Equal(t, 1, asked, "nobody is blamed for the alias")
-			w.fault("192.0.3.1 192.0.3.2", nil)
+			w.setFault("192.0.3.1 192.0.3.2", nil)
 			assert.Equal(t, "secure", w.security(r, name+" DS"))
 		})
 	}
 }
 
 func TestAnswerForANYIsLimitedToValidatedTypes(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		const name = "many.example.tld."
 		for i := range 40 {
 			w.zone("example.tld.").put(&dns.RFC3597{Hdr: dns.RR_Header{Name: name, Rrtype: uint16(4000 + i), Class: dns.ClassINET, Ttl: 3600}, Rdata: "01"})
 		}
 		w.sign("unsigned.tld.")
-		w.fault("192.0.3.1 192.0.3.2", when(name+" ANY", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.3.1 192.0.3.2", onlyForQuestion(name+" ANY", func(q query, r *dns.Msg) *dns.Msg {
 			r.Ns = nil
 			for _, set := range w.zone("example.tld.").sets[name] {
 				r.Answer = append(r.Answer, set...)
 			}
 			return r
 		}))
-		m, _, err := validator(w).ExchangeContext(t.Context(), parseQuestion(name+" ANY +do"), "")
+		m, _, err := newValidatingResolver(w).ExchangeContext(t.Context(), parseQuestion(name+" ANY +do"), "")
 		require.NoError(t, err)
 		require.True(t, m.AuthenticatedData, m)
 		assert.Len(t, m.Answer, 24+24, "with a signature each")
 	})
 }
 
-// Of a set of DS records so many are read, in canonical order, that nobody can make it costly, and of a few with one tag any may be right.
+// TestResolverLimitsDSRecords requires that so few DS records are read, in canonical order, that they cost little.
+// Of a few records with one key tag, any may match.
 func TestResolverLimitsDSRecords(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, behind int // wrong ones, in canonical order
@@ -114,9 +116,9 @@ func TestResolverLimitsDSRecords(t *testing.T) {
 		"200 collisions":         {0, 199, true, "secure"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, pairs, func(t *testing.T, w *world) {
+			bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 				w.sign("unsigned.tld.")
-				w.do(func() {
+				w.withLock(func() {
 					p := w.zone("tld.")
 					right := p.sets["example.tld."][dns.TypeDS][0].(*dns.DS)
 					wrong := func(i, way int) {
@@ -140,7 +142,7 @@ func TestResolverLimitsDSRecords(t *testing.T) {
 					}
 					p.sign()
 				})
-				r := validator(w)
+				r := newValidatingResolver(w)
 				assert.Contains(t, w.security(r, "www.example.tld. A"), c.want)
 				assert.LessOrEqual(t, r.Stats().Verifications, int64(128))
 				assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"), "others are unharmed")
@@ -149,25 +151,26 @@ func TestResolverLimitsDSRecords(t *testing.T) {
 	}
 }
 
-// Two keys may have one tag, and it is not known which one has signed.
+// TestResolverValidatesKeysWithEqualTags has two keys with one key tag. Either may have signed.
 func TestResolverValidatesKeysWithEqualTags(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		z := w.zone("example.tld.")
 		others := withTag(z.name, dns.ED25519, z.signer.key.KeyTag(), 3)
-		w.do(func() {
+		w.withLock(func() {
 			for _, k := range others {
 				z.sets[z.name][dns.TypeDNSKEY] = append([]dns.RR{k.DNSKEY}, z.sets[z.name][dns.TypeDNSKEY]...)
 			}
 			z.sign()
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, "secure", w.security(r, "no.example.tld. A"))
 	})
 }
 
-// withTag returns keys of a zone that have one tag. The flags that mean nothing (RFC 4034 §2.1.1) make up for what their numbers give.
+// withTag returns keys of a zone that have one key tag. The unassigned flags (RFC 4034 §2.1.1) compensate for the
+// difference of the public keys.
 func withTag(zone string, algorithm uint8, tag uint16, n int) (all []*keys.Key) {
 	for seed := 0; len(all) < n; seed++ {
 		k := keys.NewKey(zone, 0, algorithm, fmt.Sprint(seed))

@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// Whoever asks last may have aliases that use up all a question may spend, and lead to a zone of somebody else.
+// TestQuestionAtLimitMakesNoZoneBogus has a question whose aliases use up its limits and end in a foreign zone.
 func TestQuestionAtLimitMakesNoZoneBogus(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -26,11 +26,11 @@ evil.tld. delegated 192.0.3.1
   d CNAME www.bank.tld.
 bank.tld. delegated 192.0.4.1
   www A 192.0.2.81
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
 		failed := false
 		for n := 8; n < 24; n++ {
-			r := validator(w, limits(recursor.Limits{Queries: n}))
+			r := newValidatingResolver(w, limits(recursor.Limits{Queries: n}))
 			evil := w.security(r, "a.evil.tld. A")
 			failed = failed || evil != "secure"
 			assert.Equal(t, "secure", w.security(r, "www.bank.tld. A"), "limit %d: %s", n, evil)
@@ -39,7 +39,8 @@ bank.tld. delegated 192.0.4.1
 	})
 }
 
-// A parent and an unsigned zone below it on the same servers, such as tld. and com.tld.: no referral tells of that zone.
+// TestNamesBelowHiddenInsecureCutAreInsecure has a zone and an unsigned child zone on the same servers, such as tld.
+// and com.tld. No referral shows the child zone.
 func TestNamesBelowHiddenInsecureCutAreInsecure(t *testing.T) {
 	shared := `
 . served 198.41.0.4
@@ -50,9 +51,9 @@ com.tld. delegated 192.0.2.1 192.0.2.2
 site.com.tld. delegated 192.0.3.1
   www A 192.0.2.82
 `
-	bubble(t, shared, func(t *testing.T, w *world) {
+	bubble(t, shared, func(t *testing.T, w *testNetwork) {
 		w.sign("com.tld.", "site.com.tld.")
-		r := validator(w)
+		r := newValidatingResolver(w)
 		for range 3 {
 			assert.Equal(t, "insecure", w.security(r, "www.site.com.tld. A"))
 			assert.Equal(t, "insecure", w.security(r, "site.com.tld. DS"))
@@ -60,34 +61,34 @@ site.com.tld. delegated 192.0.3.1
 			time.Sleep(2 * time.Hour)
 		}
 	})
-	bubble(t, shared, func(t *testing.T, w *world) {
+	bubble(t, shared, func(t *testing.T, w *testNetwork) {
 		w.sign("com.tld.", "site.com.tld.")
-		r := validator(w, noMinimise)
+		r := newValidatingResolver(w, noMinimise)
 		const long = "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.com.tld. A"
 		assert.Equal(t, "insecure", w.security(r, long))
-		assert.Less(t, w.sent(), 25)
+		assert.Less(t, w.countQueries(), 25)
 		for range 3 {
 			time.Sleep(time.Minute)
-			n := w.sent()
+			n := w.countQueries()
 			assert.Equal(t, "insecure", w.security(r, long))
-			assert.Equal(t, n+1, w.sent(), "what is known is not asked again")
+			assert.Equal(t, n+1, w.countQueries(), "what is known is not asked again")
 		}
 		assert.Zero(t, r.Stats().Lame, "the servers are right")
 	})
-	bubble(t, shared, func(t *testing.T, w *world) { // com.tld. is signed, but no server says so
+	bubble(t, shared, func(t *testing.T, w *testNetwork) { // com.tld. is signed, but no server says so
 		w.sign("site.com.tld.")
-		w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 			if strings.HasSuffix(q.name, "com.tld.") && q.name != "com.tld." {
 				return allStripped(q, r)
 			}
 			return r
 		})
-		assert.Contains(t, w.security(validator(w), "www.site.com.tld. A"), "bogus")
-		assert.Contains(t, w.security(validator(w), "www.com.tld. A"), "bogus")
+		assert.Contains(t, w.security(newValidatingResolver(w), "www.site.com.tld. A"), "bogus")
+		assert.Contains(t, w.security(newValidatingResolver(w), "www.com.tld. A"), "bogus")
 	})
 }
 
-// Nobody knows where the servers of a zone are that only signatures, or names, tell of.
+// TestResolverFindsZoneWithoutReferral has zones that only signatures or names show. Their servers are not known.
 func TestResolverFindsZoneWithoutReferral(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -95,30 +96,31 @@ tld. delegated 192.0.2.1 192.0.2.2
 one.tld. delegated 192.0.2.1 192.0.3.1
   www A 192.0.2.81
   sub.www A 192.0.2.81
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
 		// The server that both zones share answers one question. The other one of tld. refers to those of one.tld.
-		w.fault("192.0.2.1", onlyFor(dns.TypeDNSKEY, silent))
+		w.setFault("192.0.2.1", onlyForType(dns.TypeDNSKEY, silent))
 		for range 8 {
-			r := validator(w, noMinimise)
+			r := newValidatingResolver(w, noMinimise)
 			assert.Equal(t, "secure", w.security(r, "www.one.tld. A"))
 			assert.Equal(t, "secure", w.security(r, "no.one.tld. A"))
 		}
 	})
 }
 
-// One response that claims to come of a zone is not what makes that zone bogus.
-func TestFalseSignerNameSpoilsNoZone(t *testing.T) {
+// TestFalseSignerNameMakesNoZoneBogus has one response with a false signer name. That makes the named zone not
+// bogus.
+func TestFalseSignerNameMakesNoZoneBogus(t *testing.T) {
 	for name, answer := range map[string]func(*signer, dns.RR) []dns.RR{
 		"signed":   func(s *signer, a dns.RR) []dns.RR { return []dns.RR{a, s.sign([]dns.RR{a})} },
 		"unsigned": func(_ *signer, a dns.RR) []dns.RR { return []dns.RR{a} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, pairs, func(t *testing.T, w *world) {
+			bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 				w.sign("unsigned.tld.")
 				evil := newSigner("example.tld.", "evil")
 				hits := 0
-				w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+				w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 					if q.name != "www.example.tld." || hits > 1 {
 						return r
 					}
@@ -128,7 +130,7 @@ func TestFalseSignerNameSpoilsNoZone(t *testing.T) {
 					r.SetEdns0(1232, true)
 					return r
 				})
-				r := validator(w, noMinimise)
+				r := newValidatingResolver(w, noMinimise)
 				assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 				assert.Equal(t, "secure", w.security(r, "mail.example.tld. A"))
 				assert.NotZero(t, hits)
@@ -138,12 +140,12 @@ func TestFalseSignerNameSpoilsNoZone(t *testing.T) {
 }
 
 func TestResolverRefreshesParentKeysBeforeBogus(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "no.tld. A"))
 		time.Sleep(10 * time.Minute)
-		w.do(func() {
+		w.withLock(func() {
 			z, p := w.zone("tld."), w.zone(".")
 			z.signer = newSigner("tld.", "new")
 			z.sets[z.name][dns.TypeDNSKEY] = []dns.RR{z.signer.key}
@@ -158,29 +160,30 @@ func TestResolverRefreshesParentKeysBeforeBogus(t *testing.T) {
 }
 
 func TestResolverRestoresKeysAfterOutage(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
 		servers := "198.41.0.4 198.41.0.5 192.0.2.1 192.0.2.2 192.0.3.1 192.0.3.2"
-		w.fault(servers, onlyFor(dns.TypeDNSKEY, silent))
-		r := validator(w)
+		w.setFault(servers, onlyForType(dns.TypeDNSKEY, silent))
+		r := newValidatingResolver(w)
 		for range 60 {
 			assert.Contains(t, w.security(r, "www.example.tld. A"), "bogus")
 			time.Sleep(10 * time.Second)
 		}
-		w.fault(servers, nil)
+		w.setFault(servers, nil)
 		time.Sleep(5 * time.Second)
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 	})
 }
 
-// An answer that is wrong has the keys asked for again. That nobody answers takes nothing away from what is known.
-func TestResolverKeepsKeysWhileServersAreSilent(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+// TestResolverKeepsKeysWhileServersAreUnresponsive has a bogus answer, after which the keys are queried again.
+// Without a response, the known keys stay valid.
+func TestResolverKeepsKeysWhileServersAreUnresponsive(t *testing.T) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		time.Sleep(time.Minute)
-		w.fault("192.0.3.1 192.0.3.2", func(q query, m *dns.Msg) *dns.Msg {
+		w.setFault("192.0.3.1 192.0.3.2", func(q query, m *dns.Msg) *dns.Msg {
 			switch {
 			case q.qtype == dns.TypeDNSKEY:
 				return nil
@@ -198,51 +201,52 @@ func TestResolverKeepsKeysWhileServersAreSilent(t *testing.T) {
 }
 
 func TestResolverCachesSecureAliasTargets(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		r := validator(w)
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "no.example.tld. A"))
 		require.Equal(t, "secure", w.security(r, "alias.example.tld. A"))
-		n := w.sent()
+		n := w.countQueries()
 		assert.Equal(t, "secure", w.security(r, "alias.example.tld. A"))
-		assert.Equal(t, n+1, w.sent(), "the alias")
+		assert.Equal(t, n+1, w.countQueries(), "the alias")
 		time.Sleep(59 * time.Minute)
 		m := w.security(r, "alias.example.tld. A")
 		assert.Equal(t, "secure", m)
 	})
 }
 
-// No other server's answer is better where a zone has no keys that fit.
+// TestResolverAsksBogusZoneOnce has a zone without valid keys. No other server can have a better answer, so none is
+// queried.
 func TestResolverAsksBogusZoneOnce(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.do(func() {
+		w.withLock(func() {
 			p := w.zone("tld.")
 			d := p.sets["example.tld."][dns.TypeDS][0].(*dns.DS)
 			d.Digest = d.Digest[2:] + "00"
 			p.sign()
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "bogus 9", w.security(r, "www.example.tld. A"))
-		n := w.sent()
+		n := w.countQueries()
 		assert.Equal(t, "bogus 9", w.security(r, "www.example.tld. A"))
-		assert.Equal(t, n+1, w.sent())
+		assert.Equal(t, n+1, w.countQueries())
 	})
 }
 
-// Who takes a DS record back waits for its TTL, and then ends the signatures.
+// TestKeysExpireWithDSRecord removes a DS record, waits for its TTL, and then ends the signatures.
 func TestKeysExpireWithDSRecord(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		w.do(func() {
+		w.withLock(func() {
 			z := w.zone("example.tld.")
 			z.signer.key.Hdr.Ttl = 3000
 			z.sign()
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		time.Sleep(time.Second)
-		w.do(func() {
+		w.withLock(func() {
 			p := w.zone("tld.")
 			delete(p.sets["example.tld."], dns.TypeDS)
 			p.sign()
@@ -250,7 +254,7 @@ func TestKeysExpireWithDSRecord(t *testing.T) {
 		time.Sleep(3500 * time.Second)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		time.Sleep(101 * time.Second)
-		w.do(func() {
+		w.withLock(func() {
 			z := w.zone("example.tld.")
 			for _, sets := range z.sets {
 				delete(sets, dns.TypeRRSIG)
@@ -264,10 +268,10 @@ func TestKeysExpireWithDSRecord(t *testing.T) {
 }
 
 func TestReportAnswersWithoutKeys(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		w.fault("192.0.3.1 192.0.3.2", onlyFor(dns.TypeDNSKEY, silent))
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		w.setFault("192.0.3.1 192.0.3.2", onlyForType(dns.TypeDNSKEY, silent))
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Report = true })
 		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, "insecure", w.security(r, "alias.example.tld. A"))
 		assert.Equal(t, map[uint16]int64{9: 3}, r.Stats().Bogus)
@@ -276,33 +280,33 @@ func TestReportAnswersWithoutKeys(t *testing.T) {
 }
 
 func TestReportAnswersAtVerificationLimit(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		w.fault("192.0.3.4", many)
-		r := validator(w, limits(recursor.Limits{Verifications: 2}), func(r *recursor.Resolver) { r.Trust.Report = true })
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		w.setFault("192.0.3.4", many)
+		r := newValidatingResolver(w, limits(recursor.Limits{Verifications: 2}), func(r *recursor.Resolver) { r.Trust.Report = true })
 		assert.Equal(t, "insecure", w.security(r, "www.broken.tld. A"))
 		assert.Zero(t, r.Stats().Failures)
 	})
 }
 
-// The referral leads to a stranger's server, and its proof is of a stranger's key.
+// TestForgedReferralMakesNoZoneBogus has a forged referral to a false server, with a proof by a false key.
 func TestForgedReferralMakesNoZoneBogus(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		evil := newSigner("tld.", "evil")
 		hits := 0
-		w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 			if q.name != "example.tld." || hits > 0 {
 				return r
 			}
 			hits++
 			proof := []dns.RR{record("example.tld. 300 NSEC f.tld. NS RRSIG NSEC")}
-			r = says("referral | example.tld. NS ns.example.tld. | ns.example.tld. A 192.0.9.9")(q, r)
+			r = respondWith("referral | example.tld. NS ns.example.tld. | ns.example.tld. A 192.0.9.9")(q, r)
 			r.Ns = append(r.Ns, proof[0], evil.sign(proof))
 			return r
 		})
-		w.fault("192.0.9.9", says("www.example.tld. A 192.0.2.66"))
-		r := validator(w)
+		w.setFault("192.0.9.9", respondWith("www.example.tld. A 192.0.2.66"))
+		r := newValidatingResolver(w)
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, "secure", w.security(r, "mail.example.tld. A"))
 		assert.Equal(t, 1, hits)
@@ -310,14 +314,14 @@ func TestForgedReferralMakesNoZoneBogus(t *testing.T) {
 }
 
 func TestResolverRefreshesImportedDSBeforeBogus(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		old := validator(w)
+		old := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(old, "www.example.tld. A"))
 		var b bytes.Buffer
 		require.NoError(t, old.Export(&b))
 		time.Sleep(50 * time.Minute)
-		w.do(func() { // the root has had the new DS record for long
+		w.withLock(func() { // the root has had the new DS record for long
 			z, p := w.zone("tld."), w.zone(".")
 			z.signer = newSigner("tld.", "new")
 			z.sets[z.name][dns.TypeDNSKEY] = []dns.RR{z.signer.key}
@@ -325,16 +329,16 @@ func TestResolverRefreshesImportedDSBeforeBogus(t *testing.T) {
 			p.sets[z.name][dns.TypeDS] = []dns.RR{z.signer.ds()}
 			p.sign()
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.NoError(t, r.Import(&b))
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 	})
 }
 
 func TestMaxBytesCountsZoneKeys(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		r := validator(w, func(r *recursor.Resolver) { r.MaxBytes = 1 << 20 })
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.MaxBytes = 1 << 20 })
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		n := r.Stats().KeyQueries
 		assert.EqualValues(t, 3, n)
@@ -344,8 +348,9 @@ func TestMaxBytesCountsZoneKeys(t *testing.T) {
 	})
 }
 
-// Whoever asks last may have aliases in zones whose servers' names do not exist, and lead to a zone of somebody else that has no glue.
-func TestQuestionWithEmptyServerNamesMakesNoZoneBogus(t *testing.T) {
+// TestQuestionWithUnresolvedServerNamesMakesNoZoneBogus has a question whose aliases are in zones with server names
+// that do not exist, and end in a foreign zone without glue.
+func TestQuestionWithUnresolvedServerNamesMakesNoZoneBogus(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
@@ -359,7 +364,7 @@ e3.tld. delegated 192.0.3.3
   a CNAME www.bank.tld.
 bank.tld. served 192.0.4.1
   www A 192.0.2.81
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.zone("tld.").put(record("bank.tld. NS ns.far."))
 		for _, e := range []string{"e1", "e2", "e3"} {
 			for _, dead := range []string{"x", "y"} {
@@ -367,26 +372,27 @@ bank.tld. served 192.0.4.1
 			}
 		}
 		w.sign()
-		w.at("192.0.3.1 192.0.3.2 192.0.3.3", func(s *server) { s.rtt = 300 * ms })
-		r := validator(w)
+		w.updateServers("192.0.3.1 192.0.3.2 192.0.3.3", func(s *server) { s.rtt = 300 * ms })
+		r := newValidatingResolver(w)
 		assert.Contains(t, w.security(r, "a.e1.tld. A"), "bogus", "names of servers are looked up while a server is late, and do not exist")
 		assert.Equal(t, "secure", w.security(r, "www.bank.tld. A"))
 	})
 }
 
-// Who only reports is told of what no server has right.
+// TestReportAsksOtherServersBeforeAnswer requires that Trust.Report reports an answer only if no server has a valid
+// one.
 func TestReportAsksOtherServersBeforeAnswer(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		answers, keys := 0, 0
-		w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 			if q.qtype == dns.TypeDNSKEY && keys == 0 { // the answer comes first, and waits for keys
 				keys++
 				return nil
 			}
 			return r
 		})
-		w.fault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {
 			if q.name == "www.example.tld." {
 				if answers++; answers == 1 {
 					return forged(q, r)
@@ -394,26 +400,27 @@ func TestReportAsksOtherServersBeforeAnswer(t *testing.T) {
 			}
 			return r
 		})
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Report = true })
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, 2, answers)
 		assert.Empty(t, r.Stats().Bogus)
 	})
 }
 
-// Others are asked as long as there is time, and what came first is the answer if they are silent.
-func TestReportAnswersWhileOtherServersAreSilent(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+// TestReportAnswersWhileOtherServersAreUnresponsive queries other servers while there is time. If these do not
+// answer, the first answer is used.
+func TestReportAnswersWhileOtherServersAreUnresponsive(t *testing.T) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		answers, keys := 0, 0
-		w.fault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 			if q.qtype == dns.TypeDNSKEY && keys == 0 {
 				keys++
 				return nil
 			}
 			return r
 		})
-		w.fault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {
 			if q.name != "www.example.tld." {
 				return r
 			}
@@ -422,7 +429,7 @@ func TestReportAnswersWhileOtherServersAreSilent(t *testing.T) {
 			}
 			return nil
 		})
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Report = true })
 		start := time.Now()
 		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
 		assert.Less(t, time.Since(start), 3*time.Second)
@@ -431,38 +438,40 @@ func TestReportAnswersWhileOtherServersAreSilent(t *testing.T) {
 	})
 }
 
-// The denial of DS records often has a shorter TTL than NS records have.
-func TestResolverBlamesNoServerForExpiredProof(t *testing.T) {
+// TestExpiredProofMakesNoServerBogus has a denial of DS records whose TTL is shorter than that of the NS records, as
+// is common.
+func TestExpiredProofMakesNoServerBogus(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4 198.41.0.5
 example. delegated 192.0.2.1
   www A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign("example.")
-		r := validator(w, noHedges)
+		r := newValidatingResolver(w, noHedges)
 		for range 5 {
 			assert.Equal(t, "insecure", w.security(r, "www.example. A"))
 			time.Sleep(10 * time.Minute)
 		}
 		assert.Zero(t, r.Stats().PassedOver)
-		referrals := slices.DeleteFunc(w.since(0), func(a asked) bool { return a.name != "example." || a.qtype != dns.TypeA })
+		referrals := slices.DeleteFunc(w.queriesSince(0), func(a asked) bool { return a.name != "example." || a.qtype != dns.TypeA })
 		assert.Len(t, referrals, 1, "the delegation is known for an hour")
 	})
 }
 
-// Where a zone without signatures is on its parent's servers no referral tells of it, and an answer without signatures is right.
-func TestSilentServerDelaysNoInsecureAnswer(t *testing.T) {
+// TestUnresponsiveServerDelaysNoInsecureAnswer has an unsigned zone on its parent's servers. No referral shows it,
+// and an answer without signatures is correct.
+func TestUnresponsiveServerDelaysNoInsecureAnswer(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1 192.0.2.2
 unsigned.tld. delegated 192.0.2.1 192.0.2.2
   www A 192.0.2.82
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		w.fault("192.0.2.2", silent)
+		w.setFault("192.0.2.2", silent)
 		for range 8 { // either server may be asked first
 			start := time.Now()
-			assert.Equal(t, "insecure", w.security(validator(w), "www.unsigned.tld. A"))
+			assert.Equal(t, "insecure", w.security(newValidatingResolver(w), "www.unsigned.tld. A"))
 			assert.LessOrEqual(t, time.Since(start), 1600*ms, "other servers are asked for a second, and the last query has its time")
 		}
 	})

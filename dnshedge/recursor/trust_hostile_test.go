@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// pairs is a world in which each zone has two servers.
+// pairs is a testNetwork in which each zone has two servers.
 const pairs = `
 . served 198.41.0.4 198.41.0.5
 tld. delegated 192.0.2.1 192.0.2.2
@@ -29,8 +29,8 @@ unsigned.tld. delegated 192.0.3.3 192.0.3.4
   www A 192.0.2.82
 `
 
-// onlyFor returns a fault that strikes responses about one type.
-func onlyFor(qtype uint16, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
+// onlyForType returns a fault that applies to questions of one type.
+func onlyForType(qtype uint16, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
 	return func(q query, r *dns.Msg) *dns.Msg {
 		if q.qtype == qtype {
 			return f(q, r)
@@ -39,20 +39,21 @@ func onlyFor(qtype uint16, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Ms
 	}
 }
 
-// A server that is wrong is passed over where another one is right; if none is, nothing is believed.
+// TestResolverRejectsServersWithInvalidSignatures has a server with invalid signatures. Another server's valid
+// answer is used, and if there is none, the answer is SERVFAIL.
 func TestResolverRejectsServersWithInvalidSignatures(t *testing.T) {
 	faults := map[string]func(query, *dns.Msg) *dns.Msg{
 		"stale":                     stale,
 		"forged":                    forged,
-		"no signatures":             stripped(dns.TypeRRSIG),
+		"no signatures":             withoutRecords(dns.TypeRRSIG),
 		"nothing of DNSSEC":         allStripped,
-		"no DS":                     stripped(dns.TypeDS),
-		"no proof":                  stripped(dns.TypeNSEC),
-		"stale keys":                onlyFor(dns.TypeDNSKEY, stale),
-		"no keys":                   onlyFor(dns.TypeDNSKEY, stripped(dns.TypeDNSKEY)),
-		"no signatures of the keys": onlyFor(dns.TypeDNSKEY, stripped(dns.TypeRRSIG)),
-		"rejects EDNS":              rcode(dns.RcodeFormatError),
-		"keys of another": onlyFor(dns.TypeDNSKEY, func(q query, r *dns.Msg) *dns.Msg {
+		"no DS":                     withoutRecords(dns.TypeDS),
+		"no proof":                  withoutRecords(dns.TypeNSEC),
+		"stale keys":                onlyForType(dns.TypeDNSKEY, stale),
+		"no keys":                   onlyForType(dns.TypeDNSKEY, withoutRecords(dns.TypeDNSKEY)),
+		"no signatures of the keys": onlyForType(dns.TypeDNSKEY, withoutRecords(dns.TypeRRSIG)),
+		"rejects EDNS":              respondRcode(dns.RcodeFormatError),
+		"keys of another": onlyForType(dns.TypeDNSKEY, func(q query, r *dns.Msg) *dns.Msg {
 			other := newSigner(q.name, "another")
 			r.Answer = []dns.RR{other.key, other.sign([]dns.RR{other.key})}
 			return r
@@ -61,11 +62,11 @@ func TestResolverRejectsServersWithInvalidSignatures(t *testing.T) {
 	for name, fault := range faults {
 		for _, servers := range []string{"192.0.3.1", "192.0.2.1", "198.41.0.4"} {
 			t.Run(name+" "+servers, func(t *testing.T) {
-				bubble(t, pairs, func(t *testing.T, w *world) {
+				bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 					w.sign("unsigned.tld.")
-					w.fault(servers, fault)
+					w.setFault(servers, fault)
 					for range 8 { // each Resolver begins with another server
-						r := validator(w)
+						r := newValidatingResolver(w)
 						assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 						assert.Equal(t, "secure", w.security(r, "no.example.tld. A"))
 						assert.Equal(t, "secure", w.security(r, "x.w.example.tld. A"))
@@ -90,20 +91,20 @@ func TestResolverFailsWhenAllServersAreBogus(t *testing.T) {
 	}{
 		"stale":                  {"192.0.3.1 192.0.3.2", stale, []uint16{7}, true},
 		"forged":                 {"192.0.3.1 192.0.3.2", forged, []uint16{6}, true},
-		"without signatures":     {"192.0.3.1 192.0.3.2", stripped(dns.TypeRRSIG), []uint16{9, 10}, true},
+		"without signatures":     {"192.0.3.1 192.0.3.2", withoutRecords(dns.TypeRRSIG), []uint16{9, 10}, true},
 		"nothing of DNSSEC":      {"192.0.3.1 192.0.3.2", allStripped, []uint16{9, 10}, true},
-		"stale keys":             {"192.0.3.1 192.0.3.2", onlyFor(dns.TypeDNSKEY, stale), []uint16{7}, true},
-		"no keys":                {"192.0.3.1 192.0.3.2", onlyFor(dns.TypeDNSKEY, stripped(dns.TypeDNSKEY)), []uint16{9}, true},
-		"DS dropped":             {"192.0.2.1 192.0.2.2", stripped(dns.TypeDS), []uint16{6, 10, 12}, true},
-		"no proof of no DS":      {"192.0.2.1 192.0.2.2", stripped(dns.TypeNSEC), nil, false},
+		"stale keys":             {"192.0.3.1 192.0.3.2", onlyForType(dns.TypeDNSKEY, stale), []uint16{7}, true},
+		"no keys":                {"192.0.3.1 192.0.3.2", onlyForType(dns.TypeDNSKEY, withoutRecords(dns.TypeDNSKEY)), []uint16{9}, true},
+		"DS dropped":             {"192.0.2.1 192.0.2.2", withoutRecords(dns.TypeDS), []uint16{6, 10, 12}, true},
+		"no proof of no DS":      {"192.0.2.1 192.0.2.2", withoutRecords(dns.TypeNSEC), nil, false},
 		"a parent that is stale": {"192.0.2.1 192.0.2.2", stale, []uint16{7}, false},
 		"the root is stale":      {"198.41.0.4 198.41.0.5", stale, []uint16{7}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, pairs, func(t *testing.T, w *world) {
+			bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 				w.sign("unsigned.tld.")
-				w.fault(c.servers, c.fault)
-				r := validator(w)
+				w.setFault(c.servers, c.fault)
+				r := newValidatingResolver(w)
 				for range 2 {
 					got := w.security(r, "www.example.tld. A")
 					if c.secure == nil {
@@ -117,7 +118,7 @@ func TestResolverFailsWhenAllServersAreBogus(t *testing.T) {
 						assert.Contains(t, got, "bogus")
 					}
 				}
-				w.fault(c.servers, nil)
+				w.setFault(c.servers, nil)
 				time.Sleep(6 * time.Minute)
 				assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "it heals by itself")
 				assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"))
@@ -127,7 +128,7 @@ func TestResolverFailsWhenAllServersAreBogus(t *testing.T) {
 }
 
 func TestResolverPrefetchesKeysWithFirstQuestion(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		took := func(r *recursor.Resolver, q string) time.Duration {
 			start := time.Now()
@@ -137,17 +138,18 @@ func TestResolverPrefetchesKeysWithFirstQuestion(t *testing.T) {
 			return time.Since(start)
 		}
 		without := took(w.resolver(noHedges), "www.example.tld. A")
-		r := validator(w, noHedges)
+		r := newValidatingResolver(w, noHedges)
 		assert.Equal(t, without, took(r, "www.example.tld. A +ad"))
 		assert.Equal(t, 10*ms, took(r, "mail.example.tld. A +ad"), "a warm name takes one round trip")
 		assert.Equal(t, 20*ms, took(r, "www.unsigned.tld. A +ad"), "one to the parent, one to the zone")
-		n := w.sent()
+		n := w.countQueries()
 		assert.Equal(t, 10*ms, took(r, "www.unsigned.tld. A"))
-		assert.Equal(t, n+1, w.sent())
+		assert.Equal(t, n+1, w.countQueries())
 	})
 }
 
-// Of a zone and one below it on the same servers, no referral tells.
+// TestResolverFindsZoneCutsWithoutReferral has a zone and its child zone on the same servers, so that no referral
+// shows the child zone.
 func TestResolverFindsZoneCutsWithoutReferral(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -163,7 +165,7 @@ open.tld. delegated 192.0.2.1 192.0.2.2
   a.b.c A 192.0.2.83
 deep.one.tld. delegated 192.0.2.1 192.0.2.2
   www A 192.0.2.84
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign("open.tld.")
 		for question, want := range map[string]string{
 			"www.tld. A":             "secure",
@@ -179,23 +181,23 @@ deep.one.tld. delegated 192.0.2.1 192.0.2.2
 			"one.tld. DS":            "secure",
 			"open.tld. DS":           "secure",
 		} {
-			r := validator(w)
+			r := newValidatingResolver(w)
 			assert.Equal(t, want, w.security(r, question), question)
 			assert.Equal(t, want, w.security(r, question), question)
 		}
-		w.fault("192.0.2.1 192.0.2.2", stripped(dns.TypeRRSIG))
-		r := validator(w)
+		w.setFault("192.0.2.1 192.0.2.2", withoutRecords(dns.TypeRRSIG))
+		r := newValidatingResolver(w)
 		assert.Contains(t, w.security(r, "www.one.tld. A"), "bogus")
 	})
 }
 
 func TestResolverRefreshesKeysAfterRollover(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		time.Sleep(10 * time.Minute)
-		w.do(func() { // the parent has had the new DS for long
+		w.withLock(func() { // the parent has had the new DS for long
 			z, p := w.zone("example.tld."), w.zone("tld.")
 			z.signer = newSigner("example.tld.", "new")
 			z.sets[z.name][dns.TypeDNSKEY] = []dns.RR{z.signer.key}
@@ -203,7 +205,7 @@ func TestResolverRefreshesKeysAfterRollover(t *testing.T) {
 			p.sets[z.name][dns.TypeDS] = append(p.sets[z.name][dns.TypeDS], z.signer.ds())
 			p.sign()
 		})
-		fresh := validator(w)
+		fresh := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(fresh, "no.example.tld. A"))
 		// The Resolver knows a delegation without that DS record, and keys that fit nothing any more.
 		assert.Equal(t, "secure", w.security(r, "no.example.tld. A"))
@@ -224,9 +226,9 @@ func TestUnsupportedDSRecordsMakeZoneInsecure(t *testing.T) {
 		"of no key and good": {func(d *dns.DS) { d.Digest = d.Digest[2:] + "00" }, true, "secure"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, pairs, func(t *testing.T, w *world) {
+			bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 				w.sign()
-				w.do(func() {
+				w.withLock(func() {
 					p := w.zone("tld.")
 					right := p.sets["example.tld."][dns.TypeDS][0].(*dns.DS)
 					odd := dns.Copy(right).(*dns.DS)
@@ -237,28 +239,28 @@ func TestUnsupportedDSRecordsMakeZoneInsecure(t *testing.T) {
 					}
 					p.sign()
 				})
-				assert.Equal(t, c.want, w.security(validator(w), "www.example.tld. A"))
+				assert.Equal(t, c.want, w.security(newValidatingResolver(w), "www.example.tld. A"))
 			})
 		})
 	}
 }
 
 func TestResolverReportsWrongClockAndRecovers(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.do(func() {
+		w.withLock(func() {
 			for _, z := range w.zones() {
 				z.signer.begin = time.Now().Add(48 * time.Hour)
 				z.signer.end = time.Now().Add(1000 * time.Hour)
 				z.sign()
 			}
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		assert.Equal(t, "bogus 8", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, -48*time.Hour, r.Stats().ClockOff.Round(time.Hour))
-		m, err := w.try(t.Context(), r, "www.example.tld. A")
+		m, err := w.exchange(t.Context(), r, "www.example.tld. A")
 		require.NoError(t, err)
-		_, text := extended(m)
+		_, text := readExtendedError(m)
 		assert.Contains(t, text, "the clock says 2000-01-01")
 		time.Sleep(50 * time.Hour)
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
@@ -269,9 +271,10 @@ func TestResolverReportsWrongClockAndRecovers(t *testing.T) {
 	})
 }
 
-// The DS records of a zone are its parent's, whatever anchor the zone has.
+// TestDSOfIslandHasSecurityOfParent requires that the DS records of a zone belong to its parent, even if the zone
+// has an anchor.
 func TestDSOfIslandHasSecurityOfParent(t *testing.T) {
-	bubble(t, deep, func(t *testing.T, w *world) {
+	bubble(t, deep, func(t *testing.T, w *testNetwork) {
 		w.sign("example.tld.")
 		r := w.resolver(func(r *recursor.Resolver) {
 			r.Trust = dnssec.Trust{Anchors: []dns.RR{w.zone(".").signer.ds(), w.zone("sub.example.tld.").signer.ds()}}
@@ -283,7 +286,7 @@ func TestDSOfIslandHasSecurityOfParent(t *testing.T) {
 }
 
 func TestOneMatchingAnchorSuffices(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		right, other := w.zone(".").signer, newSigner(".", "another")
 		with := func(anchors ...dns.RR) *recursor.Resolver {
@@ -309,7 +312,7 @@ func TestOneMatchingAnchorSuffices(t *testing.T) {
 		assert.False(t, s.Anchors[0].Present || s.Anchors[0].Signs)
 		assert.True(t, s.Anchors[1].Present && s.Anchors[1].Signs)
 		assert.Empty(t, s.UnknownSEP)
-		w.do(func() { w.zone(".").put(other.key); w.zone(".").sign() })
+		w.withLock(func() { w.zone(".").put(other.key); w.zone(".").sign() })
 		r = with(right.ds())
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, []uint16{other.key.KeyTag()}, r.Stats().UnknownSEP)
@@ -321,16 +324,16 @@ func TestTrustInsecureDisablesValidationBelow(t *testing.T) {
 		"example.tld": "insecure", "EXAMPLE.tld.": "insecure", `ex\097mple.tld.`: "insecure", "tld.": "insecure", ".": "insecure",
 		"www.example.tld.": "insecure", "x.www.example.tld.": "bogus 6", "ample.tld.": "bogus 6", "other.": "bogus 6",
 	} {
-		bubble(t, pairs, func(t *testing.T, w *world) {
+		bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 			w.sign()
-			w.fault("192.0.3.1 192.0.3.2", forged)
-			r := validator(w, func(r *recursor.Resolver) { r.Trust.Insecure = []string{insecure} })
+			w.setFault("192.0.3.1 192.0.3.2", forged)
+			r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Insecure = []string{insecure} })
 			assert.Equal(t, want, w.security(r, "www.example.tld. A"), insecure)
 		})
 	}
-	bubble(t, pairs, func(t *testing.T, w *world) { // an anchor below is nearer
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) { // an anchor below is nearer
 		w.sign()
-		r := validator(w, func(r *recursor.Resolver) {
+		r := newValidatingResolver(w, func(r *recursor.Resolver) {
 			r.Trust.Insecure = []string{"tld"}
 			r.Trust.Anchors = append(r.Trust.Anchors, w.zone("example.tld.").signer.ds())
 		})
@@ -340,10 +343,10 @@ func TestTrustInsecureDisablesValidationBelow(t *testing.T) {
 }
 
 func TestCDAnswersWithoutValidationAndCachesNothing(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.3.1 192.0.3.2", forged)
-		r := validator(w)
+		w.setFault("192.0.3.1 192.0.3.2", forged)
+		r := newValidatingResolver(w)
 		c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
 		defer c.Close()
 		ask := func(q string) *dns.Msg {
@@ -357,7 +360,7 @@ func TestCDAnswersWithoutValidationAndCachesNothing(t *testing.T) {
 			assert.False(t, m.AuthenticatedData)
 			assert.Equal(t, dns.RcodeServerFailure, ask("www.example.tld. A +do").Rcode)
 		}
-		w.fault("192.0.3.1 192.0.3.2", nil)
+		w.setFault("192.0.3.1 192.0.3.2", nil)
 		time.Sleep(6 * time.Minute)
 		assert.True(t, ask("www.example.tld. A +do").AuthenticatedData)
 		assert.False(t, ask("www.example.tld. A +do +cd").AuthenticatedData)
@@ -367,9 +370,9 @@ func TestCDAnswersWithoutValidationAndCachesNothing(t *testing.T) {
 }
 
 func TestClientServesNoStaleAnswerForBogus(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		r := validator(w)
+		r := newValidatingResolver(w)
 		c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
 		defer c.Close()
 		ask := func() int {
@@ -379,23 +382,23 @@ func TestClientServesNoStaleAnswerForBogus(t *testing.T) {
 		}
 		require.Equal(t, dns.RcodeSuccess, ask())
 		time.Sleep(2 * time.Hour)
-		w.fault("192.0.3.1 192.0.3.2", forged)
+		w.setFault("192.0.3.1 192.0.3.2", forged)
 		assert.Equal(t, dns.RcodeServerFailure, ask())
 	})
 }
 
 func TestReportAnswersBogusNames(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.3.1 192.0.3.2", forged)
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
+		w.setFault("192.0.3.1 192.0.3.2", forged)
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Report = true })
 		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
 		assert.Equal(t, map[uint16]int64{6: 1}, r.Stats().Bogus)
 		assert.Zero(t, r.Stats().Failures)
 	})
 }
 
-// No referral tells of com.tld., and so its keys come after the answer.
+// TestResolverAsksBogusServerLast has com.tld., which no referral shows. So its keys are received after the answer.
 func TestResolverAsksBogusServerLast(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -403,14 +406,14 @@ tld. delegated 192.0.2.1 192.0.2.2
   bad A 192.0.2.80
 com.tld. delegated 192.0.2.1 192.0.2.2
   www A 192.0.2.81
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
-			return when("bad.tld. A", forged)(q, when("www.com.tld. A", forged)(q, r))
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+			return onlyForQuestion("bad.tld. A", forged)(q, onlyForQuestion("www.com.tld. A", forged)(q, r))
 		})
-		w.fault("192.0.2.2", when("bad.tld. A", forged))
+		w.setFault("192.0.2.2", onlyForQuestion("bad.tld. A", forged))
 		for range 8 { // either server may be asked first
-			r := validator(w)
+			r := newValidatingResolver(w)
 			assert.Equal(t, "bogus 6", w.security(r, "bad.tld. A"), "all servers of tld. are marked")
 			assert.Equal(t, "secure", w.security(r, "www.com.tld. A"))
 		}
@@ -418,28 +421,28 @@ com.tld. delegated 192.0.2.1 192.0.2.2
 }
 
 func TestReportAsksOtherServersLikeValidation(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.3.1", forged)
+		w.setFault("192.0.3.1", forged)
 		for range 8 { // either server may be asked first
-			r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
+			r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Report = true })
 			assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 			assert.Empty(t, r.Stats().Bogus)
 		}
-		w.at("192.0.3.2", func(s *server) { s.change = silent })
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Report = true })
+		w.updateServers("192.0.3.2", func(s *server) { s.change = silent })
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Report = true })
 		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
 		assert.Zero(t, r.Stats().Failures)
 	})
 }
 
 func TestTrustOffIgnoresSignatures(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.3.1 192.0.3.2", forged)
-		r := validator(w, func(r *recursor.Resolver) { r.Trust.Off = true })
+		w.setFault("192.0.3.1 192.0.3.2", forged)
+		r := newValidatingResolver(w, func(r *recursor.Resolver) { r.Trust.Off = true })
 		assert.Equal(t, "insecure", w.security(r, "www.example.tld. A"))
-		for _, a := range w.since(0) {
+		for _, a := range w.queriesSince(0) {
 			assert.Equal(t, a.name == "www.example.tld.", a.msg.IsEdns0().Do(), a)
 			assert.NotEqual(t, dns.TypeDNSKEY, a.qtype)
 		}
@@ -450,16 +453,16 @@ func TestTrustOffIgnoresSignatures(t *testing.T) {
 }
 
 func TestTraceReportsSecurity(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		var all []recursor.AnswerInfo
-		r := validator(w, func(r *recursor.Resolver) {
+		r := newValidatingResolver(w, func(r *recursor.Resolver) {
 			r.Trace = &recursor.Trace{Answer: func(_ context.Context, a recursor.AnswerInfo) { all = append(all, a) }}
 		})
 		w.security(r, "www.example.tld. A")
 		w.security(r, "www.unsigned.tld. A")
 		w.security(r, "www.example.tld. A +cd")
-		w.fault("192.0.3.1 192.0.3.2", forged)
+		w.setFault("192.0.3.1 192.0.3.2", forged)
 		w.security(r, "no.example.tld. A")
 		require.Len(t, all, 4)
 		for i, want := range []dnssec.Security{dnssec.Secure, dnssec.Insecure, dnssec.Unchecked, dnssec.Bogus} {
@@ -474,14 +477,14 @@ func TestTraceReportsSecurity(t *testing.T) {
 }
 
 func TestResolverVerifiesImportedEvidence(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		old := validator(w)
+		old := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(old, "www.example.tld. A"))
 		var right, forgery bytes.Buffer
 		require.NoError(t, old.Export(&right))
-		evil := validator(w)
-		w.do(func() { // another key for tld., which the root has not signed
+		evil := newValidatingResolver(w)
+		w.withLock(func() { // another key for tld., which the root has not signed
 			z := w.zone("tld.")
 			z.signer = newSigner("tld.", "evil")
 			w.zone(".").sets["tld."][dns.TypeDS] = []dns.RR{z.signer.ds()}
@@ -490,44 +493,44 @@ func TestResolverVerifiesImportedEvidence(t *testing.T) {
 		})
 		w.security(evil, "no.tld. A")
 		require.NoError(t, evil.Export(&forgery))
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.NoError(t, r.Import(&forgery))
 		assert.Contains(t, w.security(r, "no.tld. A"), "bogus")
 	})
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		old := validator(w)
+		old := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(old, "www.example.tld. A"))
 		var b bytes.Buffer
 		require.NoError(t, old.Export(&b))
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.NoError(t, r.Import(&b))
-		n := len(w.since(0))
+		n := len(w.queriesSince(0))
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
-		for _, a := range w.since(n) {
+		for _, a := range w.queriesSince(n) {
 			assert.False(t, a.name == "tld." && a.qtype != dns.TypeDNSKEY, "%v: the delegation and its proof are known", a)
 		}
 	})
 }
 
 func TestWildcardNeedsNoCloserNameProof(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {
 			if q.name == "x.w.example.tld." {
 				r.Ns = nil
 			}
 			return r
 		})
-		assert.Contains(t, w.security(validator(w), "x.w.example.tld. A"), "bogus")
+		assert.Contains(t, w.security(newValidatingResolver(w), "x.w.example.tld. A"), "bogus")
 	})
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.do(func() {
+		w.withLock(func() {
 			w.zone("example.tld.").put(record("y.w.example.tld. A 192.0.2.99"))
 			w.zone("example.tld.").sign()
 		})
-		w.fault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg { // the wildcard is said to stand for a name that there is
+		w.setFault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg { // the wildcard is said to stand for a name that there is
 			if q.name != "y.w.example.tld." {
 				return r
 			}
@@ -542,10 +545,10 @@ func TestWildcardNeedsNoCloserNameProof(t *testing.T) {
 				rr.Header().Name = "y.w.example.tld."
 				r.Answer = append(r.Answer, rr)
 			}
-			r.Ns = z.covering("x.w.example.tld.")
+			r.Ns = z.coveringNSEC("x.w.example.tld.")
 			return r
 		})
-		assert.Contains(t, w.security(validator(w), "y.w.example.tld. A"), "bogus")
+		assert.Contains(t, w.security(newValidatingResolver(w), "y.w.example.tld. A"), "bogus")
 	})
 }
 

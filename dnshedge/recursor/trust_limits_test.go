@@ -15,7 +15,7 @@ import (
 	keys "github.com/gohedge/hedge/internal/signer"
 )
 
-// many is the fault of a server that has 32 signatures for each, of which none is right (KeyTrap, CVE-2023-50387).
+// many is the fault of a server with 32 invalid signatures for each RRset (KeyTrap, CVE-2023-50387).
 func many(_ query, r *dns.Msg) *dns.Msg {
 	for _, rrs := range [...]*[]dns.RR{&r.Answer, &r.Ns} {
 		var all []dns.RR
@@ -37,10 +37,10 @@ func many(_ query, r *dns.Msg) *dns.Msg {
 }
 
 func TestResolverLimitsCostlySignatures(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		w.fault("192.0.3.4", many)
-		r := validator(w)
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		w.setFault("192.0.3.4", many)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		for _, q := range []string{"www.broken.tld. A", "no.broken.tld. A", "bad.example.tld. A"} {
 			before := r.Stats().Verifications
@@ -52,15 +52,16 @@ func TestResolverLimitsCostlySignatures(t *testing.T) {
 	})
 }
 
-// KeyTrap with the curve that costs most: each of 16 keys fits the tag of each of 32 signatures, of the keys or of what they sign.
+// TestResolverLimitsCostlyKeysOfOneTag is KeyTrap with the most costly curve. Each of 16 keys has the key tag of
+// each of 32 signatures, which sign the keys or other records.
 func TestResolverLimitsCostlyKeysOfOneTag(t *testing.T) {
 	costly := withTag("broken.tld.", dns.ECDSAP384SHA384, 4711, 16)
 	for _, ofKeys := range []bool{false, true} {
-		bubble(t, signed, func(t *testing.T, w *world) {
-			signedWorld(w)
-			w.fault("192.0.3.4", nil)
-			w.do(func() { trap(w, costly, ofKeys) })
-			r := validator(w)
+		bubble(t, signed, func(t *testing.T, w *testNetwork) {
+			signZones(w)
+			w.setFault("192.0.3.4", nil)
+			w.withLock(func() { trap(w, costly, ofKeys) })
+			r := newValidatingResolver(w)
 			require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 			for _, q := range []string{"www.broken.tld. A", "no.broken.tld. A", "bad.example.tld. A"} {
 				before := r.Stats().Verifications
@@ -73,8 +74,9 @@ func TestResolverLimitsCostlyKeysOfOneTag(t *testing.T) {
 	}
 }
 
-// trap gives broken.tld. keys, by the first of which all is signed, and 32 signatures that are wrong: of the keys themselves or of all else.
-func trap(w *world, all []*keys.Key, ofKeys bool) {
+// trap gives broken.tld. several keys and signs it with the first. It adds 32 invalid signatures, of the keys
+// (ofKeys) or of all other records.
+func trap(w *testNetwork, all []*keys.Key, ofKeys bool) {
 	z, p := w.zone("broken.tld."), w.zone("tld.")
 	z.sets[z.name][dns.TypeDNSKEY] = nil
 	for _, k := range all {
@@ -105,10 +107,10 @@ func trap(w *world, all []*keys.Key, ofKeys bool) {
 }
 
 func TestVerificationLimitEndsQuestion(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		w.fault("192.0.3.4", many)
-		r := validator(w, limits(recursor.Limits{Verifications: 2}))
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		w.setFault("192.0.3.4", many)
+		r := newValidatingResolver(w, limits(recursor.Limits{Verifications: 2}))
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "no signature is wrong")
 		assert.Equal(t, "bogus 6", w.security(r, "www.broken.tld. A"))
 		assert.Equal(t, map[string]int64{"Verifications": 1}, r.Stats().Limited)
@@ -133,16 +135,17 @@ tld. delegated 192.0.2.1
   a10 CNAME a11
   a11 A 192.0.2.80
   loop CNAME loop
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		r := validator(w)
+		r := newValidatingResolver(w)
 		assert.Equal(t, "secure", w.security(r, "a0.tld. A"))
 		assert.Equal(t, "bogus 0", w.security(r, "loop.tld. A"), "which is SERVFAIL, and not for its signatures")
 		assert.Empty(t, r.Stats().Bogus)
 	})
 }
 
-// What was looked up to find a server was not validated. It is when a caller asks for it.
+// TestResolverValidatesServerAddressesForCallers has a server address that was looked up without validation. It is
+// validated when a client asks for it.
 func TestResolverValidatesServerAddressesForCallers(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -152,17 +155,17 @@ named. delegated 192.0.2.2
   ns A 192.0.3.9
 far.tld. served 192.0.3.9
   www A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		r := validator(w)
+		r := newValidatingResolver(w)
 		assert.Equal(t, "secure", w.security(r, "www.far.tld. A"))
-		n := w.sent("192.0.2.2")
+		n := w.countQueries("192.0.2.2")
 		assert.Equal(t, "secure", w.security(r, "ns.named. A"))
-		for _, a := range w.since(0)[n:] {
+		for _, a := range w.queriesSince(0)[n:] {
 			assert.False(t, a.name == "ns.named." && a.qtype == dns.TypeA && a.at > time.Second, a)
 		}
-		w.fault("192.0.2.2", forged)
-		other := validator(w)
+		w.setFault("192.0.2.2", forged)
+		other := newValidatingResolver(w)
 		assert.Equal(t, "secure", w.security(other, "www.far.tld. A"), "a wrong server cannot sign")
 		assert.Contains(t, w.security(other, "ns.named. A"), "bogus")
 		assert.Equal(t, "secure", w.security(other, "www.far.tld. A"))
@@ -170,14 +173,14 @@ far.tld. served 192.0.3.9
 }
 
 func TestResolverCachesAnswerNoLongerThanSignature(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		w.do(func() {
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		w.withLock(func() {
 			z := w.zone("example.tld.")
 			z.signer.end = time.Now().Add(time.Minute)
 			z.sign()
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		m, _, err := r.ExchangeContext(t.Context(), parseQuestion("www.example.tld. A +do"), "")
 		require.NoError(t, err)
 		require.True(t, m.AuthenticatedData)
@@ -189,16 +192,16 @@ func TestResolverCachesAnswerNoLongerThanSignature(t *testing.T) {
 	})
 }
 
-// RFC 8509: SERVFAIL is one of two answers.
+// TestResolverAnswersRootKeySentinels requires RFC 8509: SERVFAIL is one of two answers.
 func TestResolverAnswersRootKeySentinels(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
 tld. delegated 192.0.2.1
   * A 192.0.2.80
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
 		tag := w.zone(".").signer.key.KeyTag()
-		r := validator(w)
+		r := newValidatingResolver(w)
 		for _, c := range []struct {
 			label string
 			want  int
@@ -210,7 +213,7 @@ tld. delegated 192.0.2.1
 			m, _, err := r.ExchangeContext(t.Context(), parseQuestion(c.label+".tld. A"), "")
 			require.NoError(t, err)
 			assert.Equal(t, c.want, m.Rcode, c.label)
-			if code, _ := extended(m); c.want == dns.RcodeServerFailure {
+			if code, _ := readExtendedError(m); c.want == dns.RcodeServerFailure {
 				assert.EqualValues(t, dns.ExtendedErrorCodeDNSBogus, code)
 			}
 		}
@@ -232,7 +235,7 @@ func sentinelOf(what string, tag uint16) string {
 	return "root-key-sentinel-" + what + "-ta-" + string(digits)
 }
 
-// Zones of Resolver.Zones are private: the root denies them.
+// TestStubZonesAreInsecureWithoutAnchor has private zones in Resolver.Zones, whose names the root denies.
 func TestStubZonesAreInsecureWithoutAnchor(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -240,17 +243,17 @@ corp. served 192.0.2.9
   www A 192.0.2.80
 sub.corp. delegated 192.0.2.10
   www A 192.0.2.81
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.do(func() { // the root knows nothing of it
+		w.withLock(func() { // the root knows nothing of it
 			delete(w.zone(".").sets, "corp.")
 			w.zone(".").sign()
 		})
 		private := func(r *recursor.Resolver) { r.Zones = zonesOf("corp.", "192.0.2.9:53") }
-		r := validator(w, private)
+		r := newValidatingResolver(w, private)
 		assert.Equal(t, "insecure", w.security(r, "www.corp. A"))
 		assert.Equal(t, "insecure", w.security(r, "www.sub.corp. A"))
-		r = validator(w, private, func(r *recursor.Resolver) {
+		r = newValidatingResolver(w, private, func(r *recursor.Resolver) {
 			r.Trust.Anchors = append(slices.Clone(r.Trust.Anchors), w.zone("corp.").signer.ds())
 		})
 		assert.Equal(t, "secure", w.security(r, "www.corp. A"))
@@ -258,11 +261,12 @@ sub.corp. delegated 192.0.2.10
 	})
 }
 
-// A Client above keeps what is secure, and tells those who want to know.
+// TestClientCachesSecureAnswers requires that a Client caches AD with an answer, and passes it to callers that ask
+// for it.
 func TestClientCachesSecureAnswers(t *testing.T) {
-	bubble(t, signed, func(t *testing.T, w *world) {
-		signedWorld(w)
-		r := validator(w)
+	bubble(t, signed, func(t *testing.T, w *testNetwork) {
+		signZones(w)
+		r := newValidatingResolver(w)
 		c := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
 		defer c.Close()
 		for _, q := range []string{"www.example.tld. A", "www.example.tld. A +ad", "www.example.tld. A"} {

@@ -10,45 +10,45 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// stray makes the first referral of the root to tld. lead to a stranger, once.
-func (w *world) stray(to string) {
+// stray makes the first referral from the root to tld. lead to a false server.
+func (w *testNetwork) stray(to string) {
 	forgedYet := false
-	w.fault("198.41.0.4", func(q query, right *dns.Msg) *dns.Msg {
+	w.setFault("198.41.0.4", func(q query, right *dns.Msg) *dns.Msg {
 		if forgedYet || !dns.IsSubDomain("tld.", q.name) || q.qtype == dns.TypeDS {
 			return right
 		}
 		forgedYet = true
-		r := says("referral | tld. NS ns.tld. | ns.tld. A "+to)(q, nil)
+		r := respondWith("referral | tld. NS ns.tld. | ns.tld. A "+to)(q, nil)
 		r.Ns = append(r.Ns, slices.DeleteFunc(right.Ns, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeNS })...)
 		return r
 	})
 }
 
-// pretend has a stranger pretend to serve tld. He refers to servers of zones below, to the right ones if real, or answers himself, with keys
-// that do not fit.
-func (w *world) pretend(real bool) {
+// pretend adds a false server of tld. If real is set, it refers to the genuine servers of child zones. Otherwise it
+// answers itself, with invalid keys.
+func (w *testNetwork) pretend(real bool) {
 	const bad = "192.0.9.9"
 	w.stray(bad)
 	stranger := newSigner("tld.", "evil")
-	w.fault(bad, func(q query, _ *dns.Msg) *dns.Msg {
+	w.setFault(bad, func(q query, _ *dns.Msg) *dns.Msg {
 		switch {
 		case q.qtype == dns.TypeDNSKEY:
-			r := says("")(q, nil)
+			r := respondWith("")(q, nil)
 			r.Answer = []dns.RR{stranger.key, stranger.sign([]dns.RR{stranger.key})}
 			return r
 		case q.name == "ns.tld." && q.qtype == dns.TypeA:
-			return says("ns.tld. A "+bad)(q, nil)
+			return respondWith("ns.tld. A "+bad)(q, nil)
 		case real && dns.IsSubDomain("example.tld.", q.name):
-			return says("referral | example.tld. NS ns.example.tld. | ns.example.tld. A 192.0.3.1")(q, nil)
+			return respondWith("referral | example.tld. NS ns.example.tld. | ns.example.tld. A 192.0.3.1")(q, nil)
 		case real && dns.IsSubDomain("other.tld.", q.name):
-			return says("referral | other.tld. NS ns.other.tld. | ns.other.tld. A 192.0.5.1")(q, nil)
+			return respondWith("referral | other.tld. NS ns.other.tld. | ns.other.tld. A 192.0.5.1")(q, nil)
 		}
-		return says(q.name+" A 192.0.2.66")(q, nil)
+		return respondWith(q.name+" A 192.0.2.66")(q, nil)
 	})
 }
 
-// What a stranger has said of zones below the one that he pretends to serve is forgotten with him: no question that comes meanwhile, for whatever name
-// below, fails.
+// TestForgedReferralFailsNoConcurrentQuestion requires that delegations of child zones from a false server are
+// dropped with the false server. No concurrent question for a name below fails.
 func TestForgedReferralFailsNoConcurrentQuestion(t *testing.T) {
 	for _, real := range []bool{true, false} {
 		for _, minimise := range []bool{true, false} {
@@ -58,10 +58,10 @@ func TestForgedReferralFailsNoConcurrentQuestion(t *testing.T) {
 						if real && later < 3 { // the right referral and the forged one come at one time: what is kept is that which came last
 							continue
 						}
-						bubble(t, deep+"other.tld. delegated 192.0.5.1\n  www A 192.0.2.82\n", func(t *testing.T, w *world) {
+						bubble(t, deep+"other.tld. delegated 192.0.5.1\n  www A 192.0.2.82\n", func(t *testing.T, w *testNetwork) {
 							w.sign()
 							w.pretend(real)
-							r := validator(w)
+							r := newValidatingResolver(w)
 							r.NoMinimise = !minimise
 							others := make(chan string, 2)
 							for i, name := range []string{name, "mail.example.tld."} {

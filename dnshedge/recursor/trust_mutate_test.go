@@ -17,8 +17,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// mutated returns the fault of a server that changes its responses at random.
-func mutated(rng *rand.Rand) func(query, *dns.Msg) *dns.Msg {
+// mutateResponses returns the fault of a server that changes its responses at random.
+func mutateResponses(rng *rand.Rand) func(query, *dns.Msg) *dns.Msg {
 	return func(q query, r *dns.Msg) *dns.Msg {
 		r = r.Copy()
 		for range 1 + rng.IntN(3) {
@@ -85,7 +85,8 @@ func mutate(rng *rand.Rand, r *dns.Msg) {
 	}
 }
 
-// What is secure is what the zone has signed, whatever its servers make of it; and one server that is right is enough.
+// TestMutationMakesNoFalseAnswerSecure requires that secure answers have only records that the zone has signed, and
+// that one correct server suffices.
 func TestMutationMakesNoFalseAnswerSecure(t *testing.T) {
 	truth := map[string]string{
 		"www.example.tld. A": "NOERROR www.example.tld. A 192.0.2.80", "no.example.tld. A": "NXDOMAIN", "www.example.tld. AAAA": "NOERROR",
@@ -93,15 +94,15 @@ func TestMutationMakesNoFalseAnswerSecure(t *testing.T) {
 	}
 	for seed := range uint64(150) {
 		for _, servers := range []string{"192.0.3.1", "192.0.2.2", "198.41.0.4", "192.0.3.1 192.0.3.2", "192.0.2.1 192.0.2.2"} {
-			bubble(t, pairs, func(t *testing.T, w *world) {
+			bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 				w.sign("unsigned.tld.")
-				w.fault(servers, mutated(rand.New(rand.NewPCG(seed, 1))))
-				r := validator(w)
+				w.setFault(servers, mutateResponses(rand.New(rand.NewPCG(seed, 1))))
+				r := newValidatingResolver(w)
 				for _, q := range []string{"www.example.tld. A", "no.example.tld. A", "www.example.tld. AAAA", "x.w.example.tld. A", "www.unsigned.tld. A"} {
 					m, _, err := r.ExchangeContext(t.Context(), parseQuestion(q+" +ad"), "")
 					require.NoError(t, err)
 					if m.AuthenticatedData || len(servers) < 15 {
-						assert.Equal(t, truth[q], told(m), "seed %d, %s: %v", seed, servers, m)
+						assert.Equal(t, truth[q], formatResponse(m), "seed %d, %s: %v", seed, servers, m)
 					}
 					if len(servers) < 15 && q != "www.unsigned.tld. A" {
 						assert.True(t, m.AuthenticatedData, "seed %d, %s: %v", seed, servers, m)
@@ -112,15 +113,15 @@ func TestMutationMakesNoFalseAnswerSecure(t *testing.T) {
 	}
 }
 
-// TestResolverSurvivesHourOfMutations asks ten questions a second for an hour, of which every hundredth response of a server is changed: what is secure is true, next to
-// nothing fails, and nothing grows.
+// TestResolverSurvivesHourOfMutations resolves ten questions per second for an hour. A server changes every
+// hundredth response. Secure answers are correct, almost no question fails, and the memory is stable.
 func TestResolverSurvivesHourOfMutations(t *testing.T) {
 	const names, each = 400, 100 * ms
 	minutes := 60
 	if doubles.RaceEnabled || testing.Short() {
 		minutes = 5
 	}
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.quiet = true
 		truth := make(map[string]string, names)
 		for i := range names {
@@ -131,8 +132,8 @@ func TestResolverSurvivesHourOfMutations(t *testing.T) {
 		w.sign("unsigned.tld.")
 		rng := rand.New(rand.NewPCG(1, 1))
 		var mu sync.Mutex // guards rng
-		changed := mutated(rng)
-		w.fault("198.41.0.4 198.41.0.5 192.0.2.1 192.0.2.2 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4", func(q query, r *dns.Msg) *dns.Msg {
+		changed := mutateResponses(rng)
+		w.setFault("198.41.0.4 198.41.0.5 192.0.2.1 192.0.2.2 192.0.3.1 192.0.3.2 192.0.3.3 192.0.3.4", func(q query, r *dns.Msg) *dns.Msg {
 			mu.Lock()
 			defer mu.Unlock()
 			if rng.IntN(100) > 0 {
@@ -140,7 +141,7 @@ func TestResolverSurvivesHourOfMutations(t *testing.T) {
 			}
 			return changed(q, r)
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		var heap [2]uint64
 		asked, failed, insecure := 0, 0, 0
 		for at := range 2 {
@@ -158,7 +159,7 @@ func TestResolverSurvivesHourOfMutations(t *testing.T) {
 				case !m.AuthenticatedData:
 					insecure++
 				default:
-					assert.Equal(t, want, told(m))
+					assert.Equal(t, want, formatResponse(m))
 				}
 			}
 			var m runtime.MemStats
@@ -166,7 +167,7 @@ func TestResolverSurvivesHourOfMutations(t *testing.T) {
 			runtime.ReadMemStats(&m)
 			heap[at] = m.HeapAlloc
 		}
-		t.Logf("%d questions, %d queries, %d failed; heap after half %d kB, after all %d kB; %+v", asked, w.sent(), failed, heap[0]>>10, heap[1]>>10, r.Stats().Bogus)
+		t.Logf("%d questions, %d queries, %d failed; heap after half %d kB, after all %d kB; %+v", asked, w.countQueries(), failed, heap[0]>>10, heap[1]>>10, r.Stats().Bogus)
 		assert.Zero(t, insecure, "what is signed is secure or fails")
 		assert.LessOrEqual(t, failed, asked/1000)
 		assert.Less(t, heap[1], heap[0]+heap[0]/4+1<<20)

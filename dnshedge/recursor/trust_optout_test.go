@@ -10,9 +10,9 @@ import (
 	keys "github.com/gohedge/hedge/internal/signer"
 )
 
-// optOut has the servers of a zone, which is signed, prove with NSEC3 records what it does not have. Delegations that are not signed are not among
-// them (RFC 5155 §6).
-func optOut(w *world, zone, servers string) {
+// optOut makes the servers of a signed zone prove denials with NSEC3 records and opt-out: unsigned delegations have
+// no NSEC3 record (RFC 5155 §6).
+func optOut(w *testNetwork, zone, servers string) {
 	z := w.zone(zone)
 	types := make(map[string][]uint16)
 	for name, sets := range z.sets {
@@ -34,7 +34,7 @@ func optOut(w *world, zone, servers string) {
 			return rr.Header().Rrtype == typ || ok && sig.TypeCovered == typ
 		}
 	}
-	w.fault(servers, func(q query, r *dns.Msg) *dns.Msg {
+	w.setFault(servers, func(q query, r *dns.Msg) *dns.Msg {
 		if !slices.ContainsFunc(r.Ns, is(dns.TypeNSEC)) {
 			return r
 		}
@@ -53,10 +53,10 @@ func optOut(w *world, zone, servers string) {
 }
 
 func TestOptOutMakesDelegationsAndDenialsInsecure(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		optOut(w, "tld.", "192.0.2.1 192.0.2.2")
-		r := validator(w)
+		r := newValidatingResolver(w)
 		for range 2 {
 			for question, want := range map[string]string{
 				"www.unsigned.tld. A": "insecure",
@@ -77,25 +77,26 @@ func TestOptOutMakesDelegationsAndDenialsInsecure(t *testing.T) {
 	})
 }
 
-// A signed zone does not become insecure because its DS records are left out: that it has some is in the chain.
+// TestOptOutDeniesNoSignedDelegation removes the DS records of a signed zone. The zone does not become insecure,
+// because the chain shows that it has DS records.
 func TestOptOutDeniesNoSignedDelegation(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
 		optOut(w, "tld.", "192.0.2.1 192.0.2.2")
 		var proof []dns.RR
-		w.at("192.0.2.1 192.0.2.2", func(s *server) {
+		w.updateServers("192.0.2.1 192.0.2.2", func(s *server) {
 			right := s.change
 			s.change = func(q query, r *dns.Msg) *dns.Msg {
 				if r = right(q, r); q.name == "www.unsigned.tld." || q.name == "unsigned.tld." {
 					proof = slices.DeleteFunc(slices.Clone(r.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeNS })
 				} else if dns.IsSubDomain("example.tld.", q.name) {
-					r = stripped(dns.TypeDS)(q, r)
+					r = withoutRecords(dns.TypeDS)(q, r)
 					r.Ns = append(r.Ns, proof...)
 				}
 				return r
 			}
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"))
 		assert.NotEmpty(t, proof)
 		assert.Contains(t, w.security(r, "www.example.tld. A"), "bogus")

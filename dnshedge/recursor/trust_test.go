@@ -14,8 +14,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// validator returns a Resolver that validates from the root of a signed world on.
-func validator(w *world, set ...func(*recursor.Resolver)) *recursor.Resolver {
+// newValidatingResolver returns a Resolver that validates from the root of a signed testNetwork.
+func newValidatingResolver(w *testNetwork, set ...func(*recursor.Resolver)) *recursor.Resolver {
 	r := w.resolver(func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Anchors: []dns.RR{w.zone(".").signer.ds()}} })
 	for _, f := range set {
 		f(r)
@@ -23,9 +23,9 @@ func validator(w *world, set ...func(*recursor.Resolver)) *recursor.Resolver {
 	return r
 }
 
-// security returns what the answer to a question is worth: secure, insecure, or the code of the extended error of one that is bogus; and
-// besides its rcode, if it is another one than it ought to be.
-func (w *world) security(r *recursor.Resolver, question string) string {
+// security returns the security status of an answer: secure, insecure, or the code of the extended error of a bogus
+// answer. It adds the RCODE if that is not as expected.
+func (w *testNetwork) security(r *recursor.Resolver, question string) string {
 	w.t.Helper()
 	q := parseQuestion(question)
 	if q.IsEdns0() != nil {
@@ -33,7 +33,7 @@ func (w *world) security(r *recursor.Resolver, question string) string {
 	}
 	m, _, err := r.ExchangeContext(context.Background(), q, "")
 	require.NoError(w.t, err)
-	code, _ := extended(m)
+	code, _ := readExtendedError(m)
 	switch {
 	case m.Rcode == dns.RcodeServerFailure:
 		return fmt.Sprint("bogus ", code)
@@ -68,10 +68,10 @@ broken.tld. delegated 192.0.3.4
   www A 192.0.2.83
 `
 
-// signedWorld signs the world above: unsigned. has no keys, and the signatures of broken. do not fit.
-func signedWorld(w *world) {
+// signZones signs the zones of signed. unsigned. has no keys, and the signatures of broken. are invalid.
+func signZones(w *testNetwork) {
 	w.sign("unsigned.tld.")
-	w.fault("192.0.3.4", forged)
+	w.setFault("192.0.3.4", forged)
 }
 
 func TestResolverReportsSecurityOfAnswers(t *testing.T) {
@@ -109,9 +109,9 @@ func TestResolverReportsSecurityOfAnswers(t *testing.T) {
 		"no.broken.tld. A":          "bogus 6",
 	} {
 		t.Run(question, func(t *testing.T) {
-			bubble(t, signed, func(t *testing.T, w *world) {
-				signedWorld(w)
-				r := validator(w)
+			bubble(t, signed, func(t *testing.T, w *testNetwork) {
+				signZones(w)
+				r := newValidatingResolver(w)
 				assert.Equal(t, want, w.security(r, question))
 				assert.Equal(t, want, w.security(r, question), "when keys are known")
 				time.Sleep(2 * time.Hour)
@@ -127,24 +127,24 @@ func TestResolverRejectsSignedZoneServerWithoutEDNS(t *testing.T) {
 example. delegated 192.0.2.1 192.0.2.2
   www A 192.0.2.80
   mail A 192.0.2.81
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
 			if q.IsEdns0() != nil {
-				return rcode(dns.RcodeFormatError)(q, r)
+				return respondRcode(dns.RcodeFormatError)(q, r)
 			}
 			return r
 		})
-		r := validator(w)
+		r := newValidatingResolver(w)
 		for _, name := range []string{"www", "mail"} {
 			for range 5 {
 				assert.Equal(t, "secure", w.security(r, name+".example. A"))
 				time.Sleep(time.Second)
 			}
 		}
-		for _, a := range w.since(0) {
+		for _, a := range w.queriesSince(0) {
 			assert.NotNil(t, a.msg.IsEdns0(), a)
 		}
-		assert.LessOrEqual(t, w.sent("192.0.2.1"), 2, "but for two at once, it is not asked again for 15 minutes")
+		assert.LessOrEqual(t, w.countQueries("192.0.2.1"), 2, "but for two at once, it is not asked again for 15 minutes")
 	})
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
 
-// Times of signatures are of 32 bits, which end on 2106-02-07 at 06:28:15 and begin again (RFC 4034 §3.1.5).
+// TestResolverValidatesBeyond2106 has signature times of 32 bits, which overflow on 2106-02-07 at 06:28:15 (RFC 4034
+// §3.1.5).
 func TestResolverValidatesBeyond2106(t *testing.T) {
 	wrap := time.Date(2106, 2, 7, 6, 28, 16, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -26,15 +27,15 @@ func TestResolverValidatesBeyond2106(t *testing.T) {
 		"not yet valid, on one side": {9 * time.Hour, 720 * time.Hour, -200 * time.Hour, "bogus 8"},
 		"not yet valid, behind it":   {99 * time.Hour, 110 * time.Hour, time.Hour, "bogus 8"},
 	} {
-		bubble(t, pairs, func(t *testing.T, w *world) {
+		bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 			time.Sleep(time.Until(wrap.Add(c.at)))
 			w.sign("unsigned.tld.")
-			w.do(func() {
+			w.withLock(func() {
 				z := w.zone("example.tld.")
 				z.signer.begin, z.signer.end = wrap.Add(c.begin), wrap.Add(c.end)
 				z.sign()
 			})
-			r := validator(w)
+			r := newValidatingResolver(w)
 			assert.Equal(t, c.want, w.security(r, "www.example.tld. A"), name)
 			m, _, err := r.ExchangeContext(t.Context(), parseQuestion("mail.example.tld. A +do"), "")
 			require.NoError(t, err)
@@ -52,11 +53,12 @@ func TestResolverValidatesBeyond2106(t *testing.T) {
 	}
 }
 
-// A machine that was suspended has another time when it goes on: nothing is used that has expired since, and what is right is asked for anew.
+// TestResolverUsesNoExpiredDataAfterSuspension suspends the machine. Afterwards, data that has expired meanwhile is
+// not used and is queried again.
 func TestResolverUsesNoExpiredDataAfterSuspension(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		for _, slept := range []time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour, 20 * 24 * time.Hour} {
 			time.Sleep(slept)
@@ -65,23 +67,24 @@ func TestResolverUsesNoExpiredDataAfterSuspension(t *testing.T) {
 			assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"), "%v", slept)
 		}
 		assert.Empty(t, r.Stats().Bogus)
-		for _, at := range recursor.Expiries(r) {
+		for _, at := range recursor.ExpiryTimes(r) {
 			assert.Equal(t, at.Round(0), at, "the monotonic clock stands while the machine sleeps")
 		}
 	})
 }
 
-// A clock that is set back by a year would keep for a year what was to be kept for an hour.
+// TestResolverIgnoresDataFromFuture sets the clock back by a year. Data with a lifetime of an hour must not be used
+// for a year.
 func TestResolverIgnoresDataFromFuture(t *testing.T) {
-	bubble(t, pairs, func(t *testing.T, w *world) {
+	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign("unsigned.tld.")
-		r := validator(w)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		now := time.Now()
-		assert.True(t, recursor.Knows(r, "example.tld.", now))
-		assert.True(t, recursor.Knows(r, "example.tld.", now.Add(-time.Second)), "another question may have asked for the time a little earlier")
+		assert.True(t, recursor.HasDelegation(r, "example.tld.", now))
+		assert.True(t, recursor.HasDelegation(r, "example.tld.", now.Add(-time.Second)), "another question may have asked for the time a little earlier")
 		for _, at := range []time.Duration{-time.Minute, -24 * time.Hour, -365 * 24 * time.Hour, 2 * time.Hour, 365 * 24 * time.Hour} {
-			assert.False(t, recursor.Knows(r, "example.tld.", now.Add(at)), "%v", at)
+			assert.False(t, recursor.HasDelegation(r, "example.tld.", now.Add(at)), "%v", at)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-const ttlWorld = `
+const zonesWithTTLs = `
 . served 198.41.0.4
 example. delegated 192.0.2.1
   www A 192.0.2.80
@@ -24,8 +24,9 @@ example. delegated 192.0.2.1
 ns.example. delegated 192.0.2.2
 `
 
-// raised is the fault of a server, or of somebody on the way, that raises all TTLs to a week, spells owners in upper case, and puts RRSIG records beside the
-// right ones: with another tag, an unknown algorithm, a wrong signature, and one of another zone.
+// raised is the fault of a server or an attacker on the path that raises all TTLs to a week and spells owner names
+// in upper case. It adds RRSIG records with another key tag, an unknown algorithm, an invalid signature, and another
+// zone.
 func raised(_ query, r *dns.Msg) *dns.Msg {
 	const week = 7 * 86400
 	for _, rrs := range [...]*[]dns.RR{&r.Answer, &r.Ns} {
@@ -51,17 +52,18 @@ func raised(_ query, r *dns.Msg) *dns.Msg {
 	return r
 }
 
-// RFC 4035 section 5.3.3: of a secure answer nothing is kept for longer than the RRSIG record says that was verified.
+// TestSecureRecordsHaveOnlySignedFields requires RFC 4035 §5.3.3: a secure answer is cached no longer than its
+// verified RRSIG record allows.
 func TestSecureRecordsHaveOnlySignedFields(t *testing.T) {
 	for question, most := range map[string]uint32{
 		"www.example. A": 3600, "alias.example. A": 3600, "x.w.example. A": 3600, "x.d.example. A": 3600, "x.d.example. CNAME": 3600, "no.example. A": 300,
 		"www.example. TXT": 300, "example. DS": 3600, "example. DNSKEY": 3600, "example. SOA": 3600, "www.example. NSEC": 3600, "ns.example. DS": 3600,
 	} {
 		t.Run(question, func(t *testing.T) {
-			bubble(t, ttlWorld, func(t *testing.T, w *world) {
+			bubble(t, zonesWithTTLs, func(t *testing.T, w *testNetwork) {
 				w.sign()
-				w.fault("198.41.0.4 192.0.2.1", raised)
-				r := validator(w)
+				w.setFault("198.41.0.4 192.0.2.1", raised)
+				r := newValidatingResolver(w)
 				for range 2 {
 					m, _, err := r.ExchangeContext(t.Context(), parseQuestion(question+" +do"), "")
 					require.NoError(t, err)
@@ -80,17 +82,18 @@ func TestSecureRecordsHaveOnlySignedFields(t *testing.T) {
 	}
 }
 
-// The signatures end in half an hour. Whatever is kept by whomever, nothing is secure when that and what is tolerated of clocks are over.
+// TestExpiredSignatureIsNotSecure has signatures that end in half an hour. No cached answer is secure after that
+// time and the tolerated clock skew.
 func TestExpiredSignatureIsNotSecure(t *testing.T) {
-	bubble(t, ttlWorld, func(t *testing.T, w *world) {
+	bubble(t, zonesWithTTLs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.do(func() {
+		w.withLock(func() {
 			z := w.zone("example.")
 			z.signer.end = time.Now().Add(30 * time.Minute)
 			z.sign()
 		})
-		w.fault("192.0.2.1", raised)
-		c := &dnshedge.Client{Exchanger: validator(w), Cache: &dnshedge.Cache{MaxTTL: 7 * 24 * time.Hour}}
+		w.setFault("192.0.2.1", raised)
+		c := &dnshedge.Client{Exchanger: newValidatingResolver(w), Cache: &dnshedge.Cache{MaxTTL: 7 * 24 * time.Hour}}
 		defer c.Close()
 		questions := []string{"www.example. A", "alias.example. A", "x.w.example. A", "x.d.example. A", "no.example. A", "www.example. TXT"}
 		secure := func(question string) bool {
@@ -108,7 +111,8 @@ func TestExpiredSignatureIsNotSecure(t *testing.T) {
 	})
 }
 
-// The address of a server was looked up to ask it, which is not validated. A caller who asks for it later gets it for no longer than its signature says from then on.
+// TestCachedRecordHasRemainingTTL has a server address that was looked up without validation. A client that asks for
+// it later gets it with the remaining lifetime of its signature.
 func TestCachedRecordHasRemainingTTL(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -116,20 +120,20 @@ net. delegated 192.0.2.1
   ns A 192.0.2.9
 example. served 192.0.2.9
   www A 192.0.2.80
-`, func(t *testing.T, w *world) {
-		w.do(func() { w.zone(".").put(record("example. NS ns.net.")) })
+`, func(t *testing.T, w *testNetwork) {
+		w.withLock(func() { w.zone(".").put(record("example. NS ns.net.")) })
 		w.sign()
-		w.fault("192.0.2.1", raised)
-		r := validator(w)
+		w.setFault("192.0.2.1", raised)
+		r := newValidatingResolver(w)
 		require.Equal(t, "secure", w.security(r, "www.example. A"))
 		for _, after := range []time.Duration{40 * time.Minute, 40 * time.Minute, 20 * time.Hour} {
 			time.Sleep(after)
-			queries := w.sent("192.0.2.1")
+			queries := w.countQueries("192.0.2.1")
 			m, _, err := r.ExchangeContext(t.Context(), parseQuestion("ns.net. A +do"), "")
 			require.NoError(t, err)
 			require.True(t, m.AuthenticatedData)
 			for _, rr := range m.Answer {
-				if w.sent("192.0.2.1") == queries { // it is of the cache
+				if w.countQueries("192.0.2.1") == queries { // it is of the cache
 					assert.LessOrEqual(t, rr.Header().Ttl, uint32(20*60), rr)
 				}
 				assert.LessOrEqual(t, rr.Header().Ttl, uint32(3600), rr)
@@ -138,16 +142,17 @@ example. served 192.0.2.9
 	})
 }
 
-// What the root's keys tell of the clock and of anchors is what a right signature says.
+// TestForgedRootSignaturesChangeNoStats requires that only valid signatures by the root's keys count as observations
+// of the clock and of anchors.
 func TestForgedRootSignaturesChangeNoStats(t *testing.T) {
-	bubble(t, ttlWorld, func(t *testing.T, w *world) {
+	bubble(t, zonesWithTTLs, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("198.41.0.4", stale)
-		r := validator(w)
+		w.setFault("198.41.0.4", stale)
+		r := newValidatingResolver(w)
 		assert.Equal(t, "bogus 7", w.security(r, "www.example. A"))
 		assert.Zero(t, r.Stats().ClockOff)
 		time.Sleep(time.Hour)
-		w.fault("198.41.0.4", func(q query, m *dns.Msg) *dns.Msg {
+		w.setFault("198.41.0.4", func(q query, m *dns.Msg) *dns.Msg {
 			for i, rr := range m.Answer {
 				if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered == dns.TypeDNSKEY {
 					forged := dns.Copy(sig).(*dns.RRSIG)

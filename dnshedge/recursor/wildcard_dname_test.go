@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A DNAME record of a wildcard is refused although its signature and its proof are valid (RFC 4592 §4.4). The Validator and unbound refuse it
-// as well. The CNAME record of a wildcard in the same zone is secure.
+// TestResolverRefusesDNAMERecordOfWildcard has a wildcard DNAME record with valid signature and proof (RFC 4592
+// §4.4). The Validator and unbound refuse it as well. A wildcard CNAME record in the same zone is secure.
 func TestResolverRefusesDNAMERecordOfWildcard(t *testing.T) {
 	bubble(t, `
 . served 198.41.0.4
@@ -18,15 +18,15 @@ example. delegated 192.0.2.1
   x.to A 192.0.2.81
   *.w DNAME to.example.
   *.c CNAME www.to.example.
-`, func(t *testing.T, w *world) {
+`, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		w.fault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
 			if !strings.HasSuffix(q.name, "y.w.example.") {
 				return r
 			}
 			z := w.zone("example.")
 			set := z.sets["*.w.example."]
-			r.Rcode, r.Answer, r.Ns = dns.RcodeSuccess, nil, z.covering("y.w.example.")
+			r.Rcode, r.Answer, r.Ns = dns.RcodeSuccess, nil, z.coveringNSEC("y.w.example.")
 			for _, rr := range append(set[dns.TypeDNAME][:1:1], set[dns.TypeRRSIG]...) {
 				if sig, ok := rr.(*dns.RRSIG); ok && sig.TypeCovered != dns.TypeDNAME {
 					continue
@@ -40,11 +40,11 @@ example. delegated 192.0.2.1
 			}
 			return r
 		})
-		r := validator(w, noMinimise)
+		r := newValidatingResolver(w, noMinimise)
 		assert.Equal(t, "secure", w.security(r, "y.c.example. A"))
 		m := w.ask(r, "x.y.w.example. A")
 		assert.Equal(t, dns.RcodeServerFailure, m.Rcode)
-		_, text := extended(m)
+		_, text := readExtendedError(m)
 		assert.Contains(t, text, "a DNAME record was made of a wildcard")
 	})
 }

@@ -18,11 +18,10 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// long is a name with nearly as many labels as names may have.
+// long is a name with nearly the largest number of labels.
 var long = strings.Repeat("a.", 120) + "example."
 
-// full packs a response for A records with authority and the records that f appends, by their
-// number, until it has size bytes.
+// full packs an authoritative response for A records. f appends records by number until it has size bytes.
 func full(size int, name string, f func(m *dns.Msg, i int)) []byte {
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	m.Response, m.Authoritative, m.Compress = true, true, true
@@ -55,7 +54,7 @@ func rr(format string, args ...any) dns.RR {
 	return r
 }
 
-// worst has the responses that are known to take longest to judge.
+// worst has the responses that are known to take longest to read.
 var worst = map[string]func(size int) []byte{
 	"ordinary": func(size int) []byte {
 		return full(size, "x.example.", func(m *dns.Msg, i int) {
@@ -108,7 +107,7 @@ var worst = map[string]func(size int) []byte{
 	},
 }
 
-func readWorst(b []byte) { recursor.Read(b, "example.", name(b), dns.TypeA) }
+func readWorst(b []byte) { recursor.CountReadRecords(b, "example.", name(b), dns.TypeA) }
 
 // name returns the name of the question.
 func name(b []byte) string {
@@ -119,8 +118,8 @@ func name(b []byte) string {
 	return s
 }
 
-// BenchmarkWorst reads and judges the responses that are known to take longest. One of 64 KiB
-// takes less than 10 ms, and a datagram of 512 bytes less than 100 µs.
+// BenchmarkWorst reads the responses that are known to take longest. A response of 64 KiB takes less than 10 ms, and
+// a datagram of 512 bytes less than 100 µs.
 func BenchmarkWorst(b *testing.B) {
 	for _, size := range []int{512, 1<<16 - 1} {
 		for _, odd := range slices.Sorted(maps.Keys(worst)) {
@@ -134,8 +133,8 @@ func BenchmarkWorst(b *testing.B) {
 	}
 }
 
-// Times are compared with that of an ordinary response of as many bytes, and of a quarter of
-// them: what a machine does beside the test slows down all of them.
+// TestReadResponseTakesTimeBoundedByLength compares times with that of an ordinary response of the same length, and
+// of a response of a quarter of the length. So other work of the machine affects all of them.
 func TestReadResponseTakesTimeBoundedByLength(t *testing.T) {
 	const size = 16 << 10
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -155,7 +154,7 @@ func TestReadResponseTakesTimeBoundedByLength(t *testing.T) {
 			}
 		}
 		whole, part := worst[odd](size), worst[odd](size/4)
-		require.Positive(t, recursor.Read(ordinary, "example.", "x.example.", dns.TypeA))
+		require.Positive(t, recursor.CountReadRecords(ordinary, "example.", "x.example.", dns.TypeA))
 		var all, quarter, usual time.Duration
 		ok := false
 		for tries := 0; tries < 40 && (tries < 3 || !ok); tries++ {
@@ -174,9 +173,9 @@ func TestRemoveDuplicatesKeepsEachRecordOnce(t *testing.T) {
 		for i := range n {
 			rrs = append(rrs, rr("X.example. 60 A 10.0.0.%d", i), rr("x.example. %d A 10.0.0.%d", 30+i%50, i), rr("x.example. 60 NS a.example."))
 		}
-		rrs = recursor.Unique(rrs)
+		rrs = recursor.RemoveDuplicates(rrs)
 		require.Len(t, rrs, n+1, n)
 		assert.EqualValues(t, 30, rrs[0].Header().Ttl)
 	}
-	assert.Empty(t, recursor.Unique(nil))
+	assert.Empty(t, recursor.RemoveDuplicates(nil))
 }

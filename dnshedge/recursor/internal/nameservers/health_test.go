@@ -16,32 +16,32 @@ import (
 )
 
 // strict answers after a while, but drops questions about zones that it does not have, as tinydns and firewalls do.
-func strict(zone string, after time.Duration) handler {
-	return unless(func(q dns.Question) bool { return !dns.IsSubDomain(zone, q.Name) }, after)
+func answerOnlyZone(zone string, after time.Duration) handler {
+	return answerUnless(func(q dns.Question) bool { return !dns.IsSubDomain(zone, q.Name) }, after)
 }
 
 // Whoever has a zone can name anybody's servers for it.
-func TestSilenceAboutForeignZoneAvoidsServerOnlyThere(t *testing.T) {
+func TestUnansweredForeignZoneAvoidsServerForThatZone(t *testing.T) {
 	for _, met := range []bool{true, false} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{Hedge: Hedge{Off: true}})
-			fast, slow := n.serve("192.0.2.1", strict("example.", 10*ms)), n.serve("192.0.2.2", good(300*ms))
-			_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, slow))
+			f := n.newPool(Config{Hedge: Hedge{Off: true}})
+			fast, slow := n.serve("192.0.2.1", answerOnlyZone("example.", 10*ms)), n.serve("192.0.2.2", answerAfter(300*ms))
+			_, _, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, slow))
 			require.NoError(t, err)
 			zones := 1
 			if met {
-				_, _, err = n.ask(f, about("example.", "www.example.", dns.TypeA, fast))
+				_, _, err = n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, fast))
 				require.NoError(t, err)
 				zones = 20
 			}
 			for i := range 20 {
 				for z := range zones {
 					zone := fmt.Sprintf("z%d.evil.", z)
-					_, _, err := n.ask(f, about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, fast))
+					_, _, err := n.ask(f, newTaskFor(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, fast))
 					require.ErrorIs(t, err, ErrNoServers)
 				}
 				time.Sleep(answerTimeout) // until nothing is under way
-				_, took, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, fast, slow))
+				_, took, err := n.ask(f, newTaskFor("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, fast, slow))
 				require.NoError(t, err)
 				assert.Equal(t, 10*ms, took, "met %v, question %d", met, i)
 				time.Sleep(time.Minute)
@@ -50,23 +50,23 @@ func TestSilenceAboutForeignZoneAvoidsServerOnlyThere(t *testing.T) {
 	}
 }
 
-func TestServerThatDropsOneTypeIsAskedOthers(t *testing.T) {
+func TestServerThatDropsOneTypeIsQueriedForOtherTypes(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
-		fast := n.serve("192.0.2.1", unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 10*ms))
-		slow := n.serve("192.0.2.2", good(300*ms))
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
+		fast := n.serve("192.0.2.1", answerUnless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 10*ms))
+		slow := n.serve("192.0.2.2", answerAfter(300*ms))
 		for _, at := range []netip.AddrPort{fast, slow} {
-			_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, at))
+			_, _, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, at))
 			require.NoError(t, err)
 		}
 		for i := range 20 {
 			name := fmt.Sprintf("n%d.example.", i)
-			_, took, err := n.ask(f, about("example.", name, dns.TypeHTTPS, fast, slow))
+			_, took, err := n.ask(f, newTaskFor("example.", name, dns.TypeHTTPS, fast, slow))
 			require.NoError(t, err)
 			if i == 5 {
 				assert.Equal(t, 300*ms, took, "it rests for these")
 			}
-			_, took, err = n.ask(f, about("example.", name, dns.TypeA, fast, slow))
+			_, took, err = n.ask(f, newTaskFor("example.", name, dns.TypeA, fast, slow))
 			require.NoError(t, err)
 			assert.Equal(t, 10*ms, took)
 			time.Sleep(time.Second)
@@ -74,18 +74,18 @@ func TestServerThatDropsOneTypeIsAskedOthers(t *testing.T) {
 	})
 }
 
-func TestSilenceAboutForeignZoneTakesNoHedge(t *testing.T) {
+func TestUnansweredForeignZoneSpendsNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		only := n.serve("192.0.2.1", strict("example.", 50*ms))
+		f := n.newPool(Config{})
+		only := n.serve("192.0.2.1", answerOnlyZone("example.", 50*ms))
 		for i := range 20 {
-			_, _, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, only))
+			_, _, err := n.ask(f, newTaskFor("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, only))
 			require.NoError(t, err)
 		}
-		_, _, err := n.ask(f, about("evil.", "www.evil.", dns.TypeA, only))
+		_, _, err := n.ask(f, newTaskFor("evil.", "www.evil.", dns.TypeA, only))
 		require.ErrorIs(t, err, ErrNoServers)
-		n.serve("192.0.2.1", turns(dead, good(50*ms)))
-		_, took, err := n.ask(f, about("example.", "www.example.", dns.TypeA, only))
+		n.serve("192.0.2.1", handleInTurn(dead, answerAfter(50*ms)))
+		_, took, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, only))
 		require.NoError(t, err)
 		assert.Less(t, took, 120*ms, "a query that was lost is hedged")
 	})
@@ -93,20 +93,20 @@ func TestSilenceAboutForeignZoneTakesNoHedge(t *testing.T) {
 
 func TestForeignZonesCauseNoFamilyBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
 		four, six := n.serveBoth(f)
 		for i := range 3 * familyBackoffThreshold {
 			zone := fmt.Sprintf("z%d.", i)
-			at := n.serve(fmt.Sprintf("198.51.100.%d", i), strict(zone, 10*ms))
-			_, _, err := n.ask(f, about(zone, "www."+zone, dns.TypeA, at))
+			at := n.serve(fmt.Sprintf("198.51.100.%d", i), answerOnlyZone(zone, 10*ms))
+			_, _, err := n.ask(f, newTaskFor(zone, "www."+zone, dns.TypeA, at))
 			require.NoError(t, err)
 		}
 		for i := range 3 * familyBackoffThreshold { // their servers are named by others
 			zone := fmt.Sprintf("evil%d.", i)
-			_, _, err := n.ask(f, about(zone, "www."+zone, dns.TypeA, netip.MustParseAddrPort(fmt.Sprintf("198.51.100.%d:53", i))))
+			_, _, err := n.ask(f, newTaskFor(zone, "www."+zone, dns.TypeA, netip.MustParseAddrPort(fmt.Sprintf("198.51.100.%d:53", i))))
 			require.ErrorIs(t, err, ErrNoServers)
 		}
-		_, took, err := n.ask(f, plain(four, six))
+		_, took, err := n.ask(f, newTask(four, six))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
 	})
@@ -116,13 +116,13 @@ func TestForeignZonesCauseNoFamilyBackoff(t *testing.T) {
 func TestPoolAvoidsDeadServerInAllZones(t *testing.T) {
 	for _, met := range []bool{true, false} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{Hedge: Hedge{Off: true}})
-			a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(90*ms))
+			f := n.newPool(Config{Hedge: Hedge{Off: true}})
+			a, b := n.serve("192.0.2.1", answerAfter(10*ms)), n.serve("192.0.2.2", answerAfter(90*ms))
 			round := func() (asked int, took []time.Duration) {
 				before := len(n.queries())
 				for z := range 200 {
 					zone := fmt.Sprintf("z%d.", z)
-					_, d, err := n.ask(f, about(zone, "www."+zone, dns.TypeA, a, b))
+					_, d, err := n.ask(f, newTaskFor(zone, "www."+zone, dns.TypeA, a, b))
 					require.NoError(t, err)
 					took = append(took, d)
 				}
@@ -148,7 +148,7 @@ func TestPoolAvoidsDeadServerInAllZones(t *testing.T) {
 			if !met {
 				return
 			}
-			n.serve("192.0.2.1", good(10*ms))
+			n.serve("192.0.2.1", answerAfter(10*ms))
 			time.Sleep(maxBackoff)
 			round()
 			_, took := round()
@@ -161,11 +161,11 @@ func TestPoolAvoidsDeadServerInAllZones(t *testing.T) {
 
 func TestStatsCountServerInBackoffOnce(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		a := n.serve("192.0.2.1", dead)
 		for i := range 4 {
 			zone := fmt.Sprintf("z%d.", i)
-			_, _, err := n.ask(f, about(zone, "www."+zone, dns.TypeA, a))
+			_, _, err := n.ask(f, newTaskFor(zone, "www."+zone, dns.TypeA, a))
 			require.ErrorIs(t, err, ErrNoServers)
 		}
 		var s observe.RecursorStats
@@ -177,12 +177,12 @@ func TestStatsCountServerInBackoffOnce(t *testing.T) {
 // What is kept of zones and servers is bounded whoever asks for how many.
 func TestHealthTableIsBounded(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxBytes: 1 << 18})
-		a := n.serve("192.0.2.1", good(ms))
+		f := n.newPool(Config{MaxBytes: 1 << 18})
+		a := n.serve("192.0.2.1", answerAfter(ms))
 		var wg sync.WaitGroup
 		for i := range 3000 {
 			zone := fmt.Sprintf("z%d.", i)
-			wg.Go(func() { _, _ = f.QueryServers(context.Background(), about(zone, "www."+zone, dns.TypeA, a)) })
+			wg.Go(func() { _, _ = f.QueryServers(context.Background(), newTaskFor(zone, "www."+zone, dns.TypeA, a)) })
 			if i%50 == 49 {
 				wg.Wait()
 			}

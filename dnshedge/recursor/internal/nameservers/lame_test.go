@@ -12,74 +12,74 @@ import (
 )
 
 // refuses answers after a while, but refuses names.
-func refuses(after time.Duration, names ...string) handler {
+func refuseNames(after time.Duration, names ...string) handler {
 	return func(q sent) []reply {
 		for _, name := range names {
 			if q.Question[0].Name == name {
-				return says(dns.RcodeRefused, after)(q)
+				return respondAfter(dns.RcodeRefused, after)(q)
 			}
 		}
-		return good(after)(q)
+		return answerAfter(after)(q)
 	}
 }
 
 // pairOf returns a server that answers after 10 ms and refuses names, and one that takes 50 ms, both of which were met.
-func (n *network) pairOf(f *Pool, names ...string) []netip.AddrPort {
-	all := []netip.AddrPort{n.serve("192.0.2.1", refuses(10*ms, names...)), n.serve("192.0.2.2", good(50*ms))}
+func (n *network) servePair(f *Pool, names ...string) []netip.AddrPort {
+	all := []netip.AddrPort{n.serve("192.0.2.1", refuseNames(10*ms, names...)), n.serve("192.0.2.2", answerAfter(50*ms))}
 	for _, at := range all {
-		_, _, err := n.ask(f, about("example.", "met.example.", dns.TypeA, at))
+		_, _, err := n.ask(f, newTaskFor("example.", "met.example.", dns.TypeA, at))
 		require.NoError(n, err)
 	}
 	return all
 }
 
 // took returns how long it takes to ask for a name of example.
-func (n *network) took(f *Pool, name string, servers []netip.AddrPort) time.Duration {
+func (n *network) measureQuery(f *Pool, name string, servers []netip.AddrPort) time.Duration {
 	n.Helper()
-	_, took, err := n.ask(f, about("example.", name, dns.TypeA, servers...))
+	_, took, err := n.ask(f, newTaskFor("example.", name, dns.TypeA, servers...))
 	require.NoError(n, err)
 	return took
 }
 
 func TestLameTableAvoidsServerOnlyForRefusedName(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		pair := n.pairOf(f, "bad.example.")
-		assert.Equal(t, 60*ms, n.took(f, "bad.example.", pair))
+		f := n.newPool(Config{})
+		pair := n.servePair(f, "bad.example.")
+		assert.Equal(t, 60*ms, n.measureQuery(f, "bad.example.", pair))
 		for i := range 30 {
-			assert.Equal(t, 50*ms, n.took(f, "bad.example.", pair), "it has refused the name")
-			assert.Equal(t, 10*ms, n.took(f, fmt.Sprintf("n%d.example.", i), pair), "and no other")
+			assert.Equal(t, 50*ms, n.measureQuery(f, "bad.example.", pair), "it has refused the name")
+			assert.Equal(t, 10*ms, n.measureQuery(f, fmt.Sprintf("n%d.example.", i), pair), "and no other")
 			time.Sleep(20 * time.Second)
 		}
 		time.Sleep(5 * time.Minute)
-		assert.Equal(t, 60*ms, n.took(f, "bad.example.", pair), "it is asked again after a quarter of an hour")
+		assert.Equal(t, 60*ms, n.measureQuery(f, "bad.example.", pair), "it is asked again after a quarter of an hour")
 	})
 }
 
 func TestLameTableAvoidsServerForZoneAfterTwoRefusals(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		pair := n.pairOf(f)
-		n.serve("192.0.2.1", says(dns.RcodeRefused, 10*ms))
-		assert.Equal(t, 60*ms, n.took(f, "a.example.", pair))
-		assert.Equal(t, 60*ms, n.took(f, "b.example.", pair))
+		f := n.newPool(Config{})
+		pair := n.servePair(f)
+		n.serve("192.0.2.1", respondAfter(dns.RcodeRefused, 10*ms))
+		assert.Equal(t, 60*ms, n.measureQuery(f, "a.example.", pair))
+		assert.Equal(t, 60*ms, n.measureQuery(f, "b.example.", pair))
 		for i := range 10 {
-			assert.Equal(t, 50*ms, n.took(f, fmt.Sprintf("n%d.example.", i), pair))
+			assert.Equal(t, 50*ms, n.measureQuery(f, fmt.Sprintf("n%d.example.", i), pair))
 		}
-		n.serve("192.0.2.1", good(10*ms))
+		n.serve("192.0.2.1", answerAfter(10*ms))
 		time.Sleep(lameTime)
-		assert.Equal(t, 10*ms, n.took(f, "c.example.", pair))
+		assert.Equal(t, 10*ms, n.measureQuery(f, "c.example.", pair))
 	})
 }
 
 // Whoever asks can choose names that a server refuses, as those of a zone that has moved elsewhere.
-func TestLameTableForgivesRefusalsBetweenAnswers(t *testing.T) {
+func TestLameTableIgnoresRefusalsBetweenAnswers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		pair := n.pairOf(f, "a.example.", "b.example.", "c.example.")
+		f := n.newPool(Config{})
+		pair := n.servePair(f, "a.example.", "b.example.", "c.example.")
 		for _, bad := range []string{"a.example.", "b.example.", "c.example.", "b.example."} {
-			assert.Equal(t, 60*ms, n.took(f, bad, pair), bad)
-			assert.Equal(t, 10*ms, n.took(f, "good.example.", pair), bad)
+			assert.Equal(t, 60*ms, n.measureQuery(f, bad, pair), bad)
+			assert.Equal(t, 10*ms, n.measureQuery(f, "good.example.", pair), bad)
 		}
 	})
 }

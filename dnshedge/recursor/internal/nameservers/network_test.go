@@ -61,7 +61,7 @@ func inBubble(t *testing.T, f func(n *network)) {
 }
 
 // fleet returns one that asks in the network, as conf says.
-func (n *network) fleet(conf Config) *Pool {
+func (n *network) newPool(conf Config) *Pool {
 	conf.Dialer = n
 	f := NewPool(conf)
 	n.Cleanup(f.Close)
@@ -78,12 +78,12 @@ func (n *network) serve(addr string, h handler) netip.AddrPort {
 }
 
 // good answers after a while, over UDP and TCP.
-func good(after time.Duration) handler {
+func answerAfter(after time.Duration) handler {
 	return func(q sent) []reply { return []reply{{new(dns.Msg).SetReply(q.Msg), after}} }
 }
 
 // says answers with a response code.
-func says(rcode int, after time.Duration) handler {
+func respondAfter(rcode int, after time.Duration) handler {
 	return func(q sent) []reply { return []reply{{new(dns.Msg).SetRcode(q.Msg, rcode), after}} }
 }
 
@@ -91,9 +91,9 @@ func dead(sent) []reply { return nil }
 
 // serveBoth returns two servers, of IPv4 and of IPv6, which have answered.
 func (n *network) serveBoth(f *Pool) (four, six netip.AddrPort) {
-	four, six = n.serve("192.0.2.1", good(10*ms)), n.serve("2001:db8::1", good(300*ms))
+	four, six = n.serve("192.0.2.1", answerAfter(10*ms)), n.serve("2001:db8::1", answerAfter(300*ms))
 	for _, at := range []netip.AddrPort{four, six} {
-		_, _, err := n.ask(f, plain(at))
+		_, _, err := n.ask(f, newTask(at))
 		require.NoError(n, err)
 	}
 	return four, six

@@ -41,7 +41,7 @@ func BenchmarkAsk(b *testing.B) {
 	}()
 	f := NewPool(Config{})
 	defer f.Close()
-	t := plain(netip.MustParseAddrPort(pc.LocalAddr().String()))
+	t := newTask(netip.MustParseAddrPort(pc.LocalAddr().String()))
 	t.PrivateOK = true
 	b.ReportAllocs()
 	for b.Loop() {

@@ -31,7 +31,7 @@ import (
 )
 
 // plain returns a task whose servers answer if they say NOERROR.
-func plain(servers ...netip.AddrPort) *Task {
+func newTask(servers ...netip.AddrPort) *Task {
 	return &Task{
 		Name:    "www.example.com.",
 		Type:    dns.TypeA,
@@ -56,9 +56,9 @@ func (n *network) ask(f *Pool, t *Task) (*dns.Msg, time.Duration, error) {
 
 func TestQueryIsIterativeWithEDNS(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a := n.serve("192.0.2.1", good(30*ms))
-		x := plain(a)
+		f := n.newPool(Config{})
+		a := n.serve("192.0.2.1", answerAfter(30*ms))
+		x := newTask(a)
 		x.DO, x.CD = true, true
 		m, took, err := n.ask(f, x)
 		require.NoError(t, err)
@@ -76,31 +76,31 @@ func TestQueryIsIterativeWithEDNS(t *testing.T) {
 
 func TestPoolAvoidsLameServerFor15Minutes(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		lame := n.serve("192.0.2.1", good(10*ms))
-		ok := n.serve("192.0.2.2", good(50*ms))
+		f := n.newPool(Config{})
+		lame := n.serve("192.0.2.1", answerAfter(10*ms))
+		ok := n.serve("192.0.2.2", answerAfter(50*ms))
 		for _, a := range []netip.AddrPort{lame, ok} {
-			_, _, err := n.ask(f, plain(a))
+			_, _, err := n.ask(f, newTask(a))
 			require.NoError(t, err)
 		}
-		n.serve("192.0.2.1", says(dns.RcodeRefused, 10*ms))
-		_, took, err := n.ask(f, plain(lame, ok))
+		n.serve("192.0.2.1", respondAfter(dns.RcodeRefused, 10*ms))
+		_, took, err := n.ask(f, newTask(lame, ok))
 		require.NoError(t, err)
 		assert.Equal(t, 60*ms, took)
 		for _, wait := range []time.Duration{0, lameTime - time.Second} {
 			time.Sleep(wait)
-			_, took, err = n.ask(f, plain(lame, ok))
+			_, took, err = n.ask(f, newTask(lame, ok))
 			require.NoError(t, err)
 			assert.Equal(t, 50*ms, took)
 		}
-		other := plain(lame, ok)
+		other := newTask(lame, ok)
 		other.Zone = "example."
 		_, took, err = n.ask(f, other)
 		require.NoError(t, err)
 		assert.Equal(t, 60*ms, took, "it may serve other zones")
 		time.Sleep(time.Second)
-		n.serve("192.0.2.1", good(10*ms))
-		_, took, err = n.ask(f, plain(lame, ok))
+		n.serve("192.0.2.1", answerAfter(10*ms))
+		_, took, err = n.ask(f, newTask(lame, ok))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
 	})
@@ -108,10 +108,10 @@ func TestPoolAvoidsLameServerFor15Minutes(t *testing.T) {
 
 func TestPoolAsksNextServerAfterTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", dead)
-		b := n.serve("192.0.2.2", good(30*ms))
-		x := plain(a)
+		b := n.serve("192.0.2.2", answerAfter(30*ms))
+		x := newTask(a)
 		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 			return []netip.AddrPort{b}, nil
 		}
@@ -121,21 +121,21 @@ func TestPoolAsksNextServerAfterTimeout(t *testing.T) {
 	})
 }
 
-func TestSilentZoneBacksOff(t *testing.T) {
+func TestUnresponsiveZoneBacksOff(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		a, b := n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead)
-		_, took, err := n.ask(f, plain(a, b))
+		_, took, err := n.ask(f, newTask(a, b))
 		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Less(t, took, 5*time.Second)
 		sent := len(n.queries())
 		assert.Equal(t, 6, sent)
-		_, took, err = n.ask(f, plain(a, b))
+		_, took, err = n.ask(f, newTask(a, b))
 		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Zero(t, took)
 		assert.Len(t, n.queries(), sent)
 		time.Sleep(zoneBackoffTime)
-		_, _, err = n.ask(f, plain(a, b))
+		_, _, err = n.ask(f, newTask(a, b))
 		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Greater(t, len(n.queries()), sent)
 	})
@@ -143,16 +143,16 @@ func TestSilentZoneBacksOff(t *testing.T) {
 
 func TestPoolRepeatsTruncatedQueryOverTCP(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		a := n.serve("192.0.2.1", func(q sent) []reply {
 			r := new(dns.Msg).SetReply(q.Msg)
 			r.Truncated = !q.tcp
 			return []reply{{r, 20 * ms}}
 		})
-		b := n.serve("192.0.2.2", good(900*ms))
-		_, _, err := n.ask(f, plain(a))
+		b := n.serve("192.0.2.2", answerAfter(900*ms))
+		_, _, err := n.ask(f, newTask(a))
 		require.NoError(t, err)
-		m, took, err := n.ask(f, plain(a, b))
+		m, took, err := n.ask(f, newTask(a, b))
 		require.NoError(t, err)
 		assert.Equal(t, 40*ms, took)
 		assert.False(t, m.Truncated)
@@ -165,8 +165,8 @@ func TestPoolRepeatsTruncatedQueryOverTCP(t *testing.T) {
 
 func TestPoolDoesNotRepeatTruncatedTCPQuery(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", func(q sent) []reply {
+		f := n.newPool(Config{})
+		_, _, err := n.ask(f, newTask(n.serve("192.0.2.1", func(q sent) []reply {
 			r := new(dns.Msg).SetReply(q.Msg)
 			r.Truncated = true
 			return []reply{{r, 20 * ms}}
@@ -179,22 +179,22 @@ func TestPoolDoesNotRepeatTruncatedTCPQuery(t *testing.T) {
 func TestPoolRemembersServerWithoutEDNSForAnHour(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{})
+			f := n.newPool(Config{})
 			a := n.serve("192.0.2.1", func(q sent) []reply {
 				if q.IsEdns0() != nil {
 					r := new(dns.Msg).SetRcode(q.Msg, rcode)
 					r.Question = nil
 					return []reply{{r, 20 * ms}}
 				}
-				return good(20 * ms)(q)
+				return answerAfter(20 * ms)(q)
 			})
 			for range 2 {
-				_, _, err := n.ask(f, plain(a))
+				_, _, err := n.ask(f, newTask(a))
 				require.NoError(t, err)
 			}
 			require.Len(t, n.queries(), 3)
 			time.Sleep(time.Hour)
-			_, _, err := n.ask(f, plain(a))
+			_, _, err := n.ask(f, newTask(a))
 			require.NoError(t, err)
 			require.Len(t, n.queries(), 5)
 		})
@@ -203,17 +203,17 @@ func TestPoolRemembersServerWithoutEDNSForAnHour(t *testing.T) {
 
 // turns returns a handler for each of several servers: of all together, the first query is handled by
 // the first of hs, and so on; the last one handles the rest.
-func turns(hs ...handler) handler {
+func handleInTurn(hs ...handler) handler {
 	var n atomic.Int64
 	return func(q sent) []reply { return hs[min(int(n.Add(1)), len(hs))-1](q) }
 }
 
 func TestPoolHedgesUnknownServerAtQuantileOfFirstAnswers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		h := turns(good(300*ms), good(30*ms))
+		f := n.newPool(Config{})
+		h := handleInTurn(answerAfter(300*ms), answerAfter(30*ms))
 		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
-		_, took, err := n.ask(f, plain(a, b))
+		_, took, err := n.ask(f, newTask(a, b))
 		require.NoError(t, err)
 		assert.Equal(t, initialHedgeDelay+30*ms, took)
 		var s observe.RecursorStats
@@ -225,7 +225,7 @@ func TestPoolHedgesUnknownServerAtQuantileOfFirstAnswers(t *testing.T) {
 		time.Sleep(time.Second)
 		f.FillStats(&s)
 		assert.Zero(t, s.InFlight)
-		_, took, err = n.ask(f, plain(a, b))
+		_, took, err = n.ask(f, newTask(a, b))
 		require.NoError(t, err)
 		assert.Equal(t, 30*ms, took)
 		q := n.queries()
@@ -235,16 +235,16 @@ func TestPoolHedgesUnknownServerAtQuantileOfFirstAnswers(t *testing.T) {
 
 func TestPoolHedgesKnownServerAfterUsualRTT(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a, b := n.serve("192.0.2.1", good(40*ms)), n.serve("192.0.2.2", good(90*ms))
+		f := n.newPool(Config{})
+		a, b := n.serve("192.0.2.1", answerAfter(40*ms)), n.serve("192.0.2.2", answerAfter(90*ms))
 		for range 40 { // until the deviation is nothing
-			_, _, err := n.ask(f, plain(a))
+			_, _, err := n.ask(f, newTask(a))
 			require.NoError(t, err)
 		}
-		_, _, err := n.ask(f, plain(b))
+		_, _, err := n.ask(f, newTask(b))
 		require.NoError(t, err)
 		n.serve("192.0.2.1", dead)
-		_, took, err := n.ask(f, plain(a, b))
+		_, took, err := n.ask(f, newTask(a, b))
 		require.NoError(t, err)
 		assert.InDelta(t, (40*ms + rttGranularity + 90*ms).Seconds(), took.Seconds(), 0.001)
 	})
@@ -252,16 +252,16 @@ func TestPoolHedgesKnownServerAfterUsualRTT(t *testing.T) {
 
 func TestHedgeGoesToUnknownServer(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(15*ms))
+		f := n.newPool(Config{})
+		a, b := n.serve("192.0.2.1", answerAfter(10*ms)), n.serve("192.0.2.2", answerAfter(15*ms))
 		for _, at := range []netip.AddrPort{a, b, a, b} {
-			_, _, err := n.ask(f, plain(at))
+			_, _, err := n.ask(f, newTask(at))
 			require.NoError(t, err)
 		}
-		c := n.serve("192.0.2.3", good(50*ms))
+		c := n.serve("192.0.2.3", answerAfter(50*ms))
 		n.serve("192.0.2.1", dead)
 		before := len(n.queries())
-		_, _, err := n.ask(f, plain(a, b, c))
+		_, _, err := n.ask(f, newTask(a, b, c))
 		require.NoError(t, err)
 		q := n.queries()[before:]
 		assert.Equal(t, a, q[0].to, "the best is asked first, and not a stranger")
@@ -271,9 +271,9 @@ func TestHedgeGoesToUnknownServer(t *testing.T) {
 
 func TestPoolWithoutHedgesAsksNextServerAfterTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
-		h := turns(dead, good(30*ms))
-		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
+		h := handleInTurn(dead, answerAfter(30*ms))
+		_, took, err := n.ask(f, newTask(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
 		require.NoError(t, err)
 		assert.Equal(t, initialRTO+30*ms, took)
 		var s observe.RecursorStats
@@ -286,13 +286,13 @@ func TestPoolWithoutHedgesAsksNextServerAfterTimeout(t *testing.T) {
 
 func TestHedgesStayWithinTheBudget(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		var s observe.RecursorStats
 		for i := range 400 {
-			h := turns(good(180*ms), good(30*ms))
+			h := handleInTurn(answerAfter(180*ms), answerAfter(30*ms))
 			a := netip.AddrFrom4([4]byte{198, byte(i >> 8), byte(i), 1})
 			b := a.Next()
-			_, _, err := n.ask(f, plain(n.serve(a.String(), h), n.serve(b.String(), h)))
+			_, _, err := n.ask(f, newTask(n.serve(a.String(), h), n.serve(b.String(), h)))
 			require.NoError(t, err)
 		}
 		f.FillStats(&s)
@@ -306,7 +306,7 @@ func TestHedgesStayWithinTheBudget(t *testing.T) {
 
 func TestMaxPerSecondBoundsHedges(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: 2}})
+		f := n.newPool(Config{Hedge: Hedge{MaxPerSecond: 2}})
 		var s observe.RecursorStats
 		for range 10 {
 			f.hedgeBudget.spendToken()
@@ -322,9 +322,9 @@ func TestMaxPerSecondBoundsHedges(t *testing.T) {
 // far as the goroutine that asks can tell.
 func TestLateTimerSendsNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		h := turns(good(130*ms), says(dns.RcodeRefused, 20*ms), good(10*ms))
-		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h))
+		f := n.newPool(Config{})
+		h := handleInTurn(answerAfter(130*ms), respondAfter(dns.RcodeRefused, 20*ms), answerAfter(10*ms))
+		x := newTask(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h))
 		judge := x.CheckResponse
 		x.CheckResponse = func(m *dns.Msg, at netip.AddrPort) error {
 			if m.Rcode != dns.RcodeSuccess {
@@ -342,7 +342,7 @@ func TestLateTimerSendsNoHedge(t *testing.T) {
 func TestPoolLimitsQueriesInFlight(t *testing.T) {
 	for _, conf := range []Config{{MaxPerServer: 7}, {MaxPerZone: 7}} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(conf)
+			f := n.newPool(conf)
 			at, most := 0, 0
 			a := n.serve("192.0.2.1", func(q sent) []reply {
 				n.mu.Lock()
@@ -354,12 +354,12 @@ func TestPoolLimitsQueriesInFlight(t *testing.T) {
 					defer n.mu.Unlock()
 					at--
 				})
-				return good(100 * ms)(q)
+				return answerAfter(100 * ms)(q)
 			})
 			order := make(chan int, 70)
 			for i := range 70 {
 				go func() {
-					_, err := f.QueryServers(context.Background(), plain(a))
+					_, err := f.QueryServers(context.Background(), newTask(a))
 					assert.NoError(t, err)
 					order <- i
 				}()
@@ -376,15 +376,15 @@ func TestPoolLimitsQueriesInFlight(t *testing.T) {
 
 func TestWaitingQueryCanBeCanceled(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxPerServer: 1})
-		a := n.serve("192.0.2.1", good(500*ms))
-		go func() { _, _ = f.QueryServers(context.Background(), plain(a)) }()
+		f := n.newPool(Config{MaxPerServer: 1})
+		a := n.serve("192.0.2.1", answerAfter(500*ms))
+		go func() { _, _ = f.QueryServers(context.Background(), newTask(a)) }()
 		time.Sleep(ms)
 		ctx, cancel := context.WithTimeout(context.Background(), 100*ms)
 		defer cancel()
-		_, err := f.QueryServers(ctx, plain(a))
+		_, err := f.QueryServers(ctx, newTask(a))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		_, took, err := n.ask(f, plain(a))
+		_, took, err := n.ask(f, newTask(a))
 		require.NoError(t, err)
 		assert.Equal(t, 899*ms, took)
 	})
@@ -393,10 +393,10 @@ func TestWaitingQueryCanBeCanceled(t *testing.T) {
 func TestDeadZonesUseFewSockets(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		for i := range 3000 {
 			go func() {
-				x := plain()
+				x := newTask()
 				x.Zone = "z" + string(rune('0'+i%10)) + x.Zone
 				for k := range 3 {
 					x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
@@ -406,8 +406,8 @@ func TestDeadZonesUseFewSockets(t *testing.T) {
 			}()
 			time.Sleep(2 * ms)
 		}
-		a := n.serve("192.0.2.1", good(10*ms))
-		_, took, err := n.ask(f, plain(a))
+		a := n.serve("192.0.2.1", answerAfter(10*ms))
+		_, took, err := n.ask(f, newTask(a))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
 		n.mu.Lock()
@@ -423,9 +423,9 @@ func TestDeadZonesUseFewSockets(t *testing.T) {
 func TestPoolSendsFewHedgesInOutage(t *testing.T) {
 	count := func(h Hedge) (wire int64) {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{Hedge: h})
+			f := n.newPool(Config{Hedge: h})
 			for i := range 300 {
-				x := plain()
+				x := newTask()
 				for k := range 1 + i%5 {
 					x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, byte(i), byte(k)}), 53))
 				}
@@ -450,17 +450,17 @@ func TestPoolAsksPrivateAddressesOnlyIfAllowed(t *testing.T) {
 		"64:ff9b::10.1.2.3", "64:ff9b::127.0.0.1", "64:ff9b:1::1", "2002:a01:203::1", "2002:7f00:1::1",
 	} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{})
+			f := n.newPool(Config{})
 			at := netip.AddrPortFrom(netip.MustParseAddr(a), 53)
-			n.serve(at.Addr().Unmap().String(), good(ms))
-			_, _, err := n.ask(f, plain(at))
+			n.serve(at.Addr().Unmap().String(), answerAfter(ms))
+			_, _, err := n.ask(f, newTask(at))
 			assert.ErrorIs(t, err, ErrNoServers, a)
 			assert.Empty(t, n.queries(), a)
-			x := plain(at)
+			x := newTask(at)
 			x.PrivateOK = true
 			_, _, err = n.ask(f, x)
 			assert.NoError(t, err, a)
-			_, _, err = n.ask(n.fleet(Config{PrivateOK: true}), plain(at))
+			_, _, err = n.ask(n.newPool(Config{PrivateOK: true}), newTask(at))
 			assert.NoError(t, err, a)
 		})
 	}
@@ -468,11 +468,11 @@ func TestPoolAsksPrivateAddressesOnlyIfAllowed(t *testing.T) {
 
 func TestPoolSkipsDisabledFamily(t *testing.T) {
 	inBubble(t, func(n *network) {
-		four, six := n.serve("192.0.2.1", good(ms)), n.serve("2001:db8::1", good(ms))
-		for f, want := range map[*Pool]netip.AddrPort{n.fleet(Config{NoIPv4: true}): six, n.fleet(Config{NoIPv6: true}): four} {
+		four, six := n.serve("192.0.2.1", answerAfter(ms)), n.serve("2001:db8::1", answerAfter(ms))
+		for f, want := range map[*Pool]netip.AddrPort{n.newPool(Config{NoIPv4: true}): six, n.newPool(Config{NoIPv6: true}): four} {
 			for range 5 {
 				before := len(n.queries())
-				_, _, err := n.ask(f, plain(four, six))
+				_, _, err := n.ask(f, newTask(four, six))
 				require.NoError(t, err)
 				assert.Equal(t, want, n.queries()[before].to)
 			}
@@ -488,9 +488,9 @@ func TestPoolFailsOverFromUnreachableNetworkAtOnce(t *testing.T) {
 			}
 			return nil
 		}
-		f := n.fleet(Config{})
-		x := plain(n.serve("2001:db8::1", good(ms)))
-		four := n.serve("192.0.2.1", good(ms))
+		f := n.newPool(Config{})
+		x := newTask(n.serve("2001:db8::1", answerAfter(ms)))
+		four := n.serve("192.0.2.1", answerAfter(ms))
 		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 			return []netip.AddrPort{four}, nil
 		}
@@ -502,8 +502,8 @@ func TestPoolFailsOverFromUnreachableNetworkAtOnce(t *testing.T) {
 
 func TestPoolEvictsOverdueQueriesWithoutDescriptors(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(ms)))))
+		f := n.newPool(Config{})
+		_, _, err := n.ask(f, newTask(n.serve("192.0.2.1", handleInTurn(dead, answerAfter(ms)))))
 		require.NoError(t, err)
 		n.refuse = func(string, netip.AddrPort) error {
 			n.mu.Lock()
@@ -513,42 +513,42 @@ func TestPoolEvictsOverdueQueriesWithoutDescriptors(t *testing.T) {
 			}
 			return nil
 		}
-		_, took, err := n.ask(f, plain(n.serve("192.0.2.2", good(10*ms))))
+		_, took, err := n.ask(f, newTask(n.serve("192.0.2.2", answerAfter(10*ms))))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
-		go func() { _, _ = f.QueryServers(context.Background(), plain(n.serve("192.0.2.3", good(50*ms)))) }()
+		go func() { _, _ = f.QueryServers(context.Background(), newTask(n.serve("192.0.2.3", answerAfter(50*ms)))) }()
 		time.Sleep(ms)
 		before := f.counters.wire.Load()
-		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		_, _, err = n.ask(f, newTask(n.serve("192.0.2.4", answerAfter(10*ms))))
 		require.ErrorIs(t, err, ErrNoServers)
 		assert.Equal(t, before+1, f.counters.wire.Load())
 		time.Sleep(100 * ms)
-		_, _, err = n.ask(f, plain(n.serve("192.0.2.4", good(10*ms))))
+		_, _, err = n.ask(f, newTask(n.serve("192.0.2.4", answerAfter(10*ms))))
 		require.NoError(t, err, "the server is not to blame, and nor is its zone")
 	})
 }
 
-func TestPoolAvoidsSilentFamily(t *testing.T) {
+func TestPoolAvoidsUnresponsiveFamily(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		for i := range familyBackoffThreshold {
 			six := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i)}), 53)
-			x := plain(six)
+			x := newTask(six)
 			x.Zone = fmt.Sprintf("z%d.", i)
 			_, _, err := n.ask(f, x)
 			require.ErrorIs(t, err, ErrNoServers)
 		}
-		four, six := n.serve("192.0.2.200", good(100*ms)), n.serve("2001:db8::200", good(ms))
+		four, six := n.serve("192.0.2.200", answerAfter(100*ms)), n.serve("2001:db8::200", answerAfter(ms))
 		for range 3 {
 			before := len(n.queries())
-			_, _, err := n.ask(f, plain(four, six))
+			_, _, err := n.ask(f, newTask(four, six))
 			require.NoError(t, err)
 			assert.Equal(t, four, n.queries()[before].to)
 		}
-		_, took, err := n.ask(f, plain(six))
+		_, took, err := n.ask(f, newTask(six))
 		require.NoError(t, err)
 		assert.Equal(t, ms, took, "there is no other, and it does answer")
-		_, took, err = n.ask(f, plain(four, six))
+		_, took, err = n.ask(f, newTask(four, six))
 		require.NoError(t, err)
 		assert.Equal(t, ms, took)
 	})
@@ -560,7 +560,7 @@ func TestPoolIgnoresMismatchedMessages(t *testing.T) {
 	query := func(m *dns.Msg) { m.Response = false }
 	for _, wrong := range []func(*dns.Msg){wrongID, wrongName, query} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{})
+			f := n.newPool(Config{})
 			forgeries := 2
 			a := n.serve("192.0.2.1", func(q sent) (all []reply) {
 				for i := range forgeries {
@@ -568,17 +568,17 @@ func TestPoolIgnoresMismatchedMessages(t *testing.T) {
 					wrong(m)
 					all = append(all, reply{m, time.Duration(i+1) * ms})
 				}
-				return append(all, good(20*ms)(q)...)
+				return append(all, answerAfter(20*ms)(q)...)
 			})
-			m, took, err := n.ask(f, plain(a))
+			m, took, err := n.ask(f, newTask(a))
 			require.NoError(t, err)
 			assert.Equal(t, dns.RcodeSuccess, m.Rcode)
 			assert.Equal(t, 20*ms, took)
 			assert.EqualValues(t, 2, f.counters.ignored.Load())
 			forgeries = 3
 			before := len(n.queries())
-			b := n.serve("192.0.2.2", good(50*ms))
-			m, took, err = n.ask(f, plain(a, b))
+			b := n.serve("192.0.2.2", answerAfter(50*ms))
+			m, took, err = n.ask(f, newTask(a, b))
 			require.NoError(t, err)
 			assert.Equal(t, dns.RcodeSuccess, m.Rcode)
 			assert.Equal(t, 53*ms, took)
@@ -589,11 +589,11 @@ func TestPoolIgnoresMismatchedMessages(t *testing.T) {
 
 func TestPoolUsesNewSocketAndIDForEachQuery(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a := n.serve("192.0.2.1", good(ms))
+		f := n.newPool(Config{})
+		a := n.serve("192.0.2.1", answerAfter(ms))
 		ids, sockets := map[uint16]bool{}, map[int]bool{}
 		for range 100 {
-			_, _, err := n.ask(f, plain(a))
+			_, _, err := n.ask(f, newTask(a))
 			require.NoError(t, err)
 		}
 		for _, q := range n.queries() {
@@ -606,11 +606,11 @@ func TestPoolUsesNewSocketAndIDForEachQuery(t *testing.T) {
 
 func TestClosedPoolLeavesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxPerServer: 3})
+		f := n.newPool(Config{MaxPerServer: 3})
 		a := n.serve("192.0.2.1", dead)
 		for range 10 {
 			go func() {
-				x := plain(a)
+				x := newTask(a)
 				x.FindServers = func(ctx context.Context, _ SearchScope, _ <-chan struct{}) ([]netip.AddrPort, error) {
 					<-ctx.Done()
 					return nil, ctx.Err()
@@ -625,29 +625,29 @@ func TestClosedPoolLeavesNothing(t *testing.T) {
 		synctest.Wait()
 		assert.Zero(t, time.Since(start))
 		assert.Zero(t, n.open)
-		_, _, err := n.ask(f, plain(a))
+		_, _, err := n.ask(f, newTask(a))
 		assert.ErrorIs(t, err, net.ErrClosed)
 	})
 }
 
 func TestContextEndsQuery(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		ctx, cancel := context.WithCancelCause(context.Background())
 		mine := errors.New("mine")
 		time.AfterFunc(30*ms, func() { cancel(mine) })
-		_, err := f.QueryServers(ctx, plain(n.serve("192.0.2.1", good(100*ms))))
+		_, err := f.QueryServers(ctx, newTask(n.serve("192.0.2.1", answerAfter(100*ms))))
 		assert.ErrorIs(t, err, mine)
 		assert.Equal(t, 30*ms, time.Since(n.start))
 	})
 }
 
-func TestPoolSendsNothingAfterSpendFails(t *testing.T) {
+func TestPoolSendsNothingAfterSpendQueryFails(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		limit := errors.New("limit")
 		left := 2
-		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
+		x := newTask(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
 		x.SpendQuery = func(bool) error {
 			if left == 0 {
 				return limit
@@ -668,7 +668,7 @@ func TestServerTakes64Bytes(t *testing.T) {
 
 func TestPoolTablesAreBounded(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxBytes: 1 << 18})
+		f := n.newPool(Config{MaxBytes: 1 << 18})
 		kept := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 53)
 		for i := range 20000 {
 			time.Sleep(time.Microsecond)
@@ -688,17 +688,17 @@ func TestPoolTablesAreBounded(t *testing.T) {
 	})
 }
 
-func TestPoolBacksOffFromSilentServer(t *testing.T) {
+func TestPoolBacksOffFromUnresponsiveServer(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
-		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(90*ms))
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
+		a, b := n.serve("192.0.2.1", answerAfter(10*ms)), n.serve("192.0.2.2", answerAfter(90*ms))
 		for _, at := range []netip.AddrPort{a, b} {
-			_, _, err := n.ask(f, plain(at))
+			_, _, err := n.ask(f, newTask(at))
 			require.NoError(t, err)
 		}
 		n.serve("192.0.2.1", dead)
 		slow := func() bool {
-			_, took, err := n.ask(f, plain(a, b))
+			_, took, err := n.ask(f, newTask(a, b))
 			require.NoError(t, err)
 			return took > 90*ms
 		}
@@ -713,9 +713,9 @@ func TestPoolBacksOffFromSilentServer(t *testing.T) {
 		time.Sleep(minBackoff)
 		assert.False(t, slow(), "it rests for twice as long")
 		time.Sleep(minBackoff)
-		n.serve("192.0.2.1", good(10*ms))
+		n.serve("192.0.2.1", answerAfter(10*ms))
 		for range 3 {
-			_, took, err := n.ask(f, plain(a, b))
+			_, took, err := n.ask(f, newTask(a, b))
 			require.NoError(t, err)
 			assert.Equal(t, 10*ms, took)
 		}
@@ -724,9 +724,9 @@ func TestPoolBacksOffFromSilentServer(t *testing.T) {
 
 func TestPoolHedgesOnlyServerByServerSearch(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		x := plain(n.serve("192.0.2.1", dead))
-		b := n.serve("192.0.2.2", good(30*ms))
+		f := n.newPool(Config{})
+		x := newTask(n.serve("192.0.2.1", dead))
+		b := n.serve("192.0.2.2", answerAfter(30*ms))
 		x.FindServers = func(_ context.Context, e SearchScope, _ <-chan struct{}) ([]netip.AddrPort, error) {
 			assert.Equal(t, GluelessNames, e)
 			time.Sleep(40 * ms)
@@ -742,8 +742,8 @@ func TestPoolHedgesOnlyServerByServerSearch(t *testing.T) {
 
 func TestServerSearchWithoutResultRefundsHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		x := plain(n.serve("192.0.2.1", good(100*ms)))
+		f := n.newPool(Config{})
+		x := newTask(n.serve("192.0.2.1", answerAfter(100*ms)))
 		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) { return nil, nil }
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
@@ -754,8 +754,8 @@ func TestServerSearchWithoutResultRefundsHedge(t *testing.T) {
 
 func TestServerSearchMayOutliveTask(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		x := plain(n.serve("192.0.2.1", good(100*ms)))
+		f := n.newPool(Config{})
+		x := newTask(n.serve("192.0.2.1", answerAfter(100*ms)))
 		ended := make(chan time.Duration, 1)
 		x.FindServers = func(ctx context.Context, _ SearchScope, _ <-chan struct{}) ([]netip.AddrPort, error) {
 			<-ctx.Done()
@@ -770,14 +770,14 @@ func TestServerSearchMayOutliveTask(t *testing.T) {
 
 func TestPoolAsksEveryFoundServer(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
+		f := n.newPool(Config{})
+		x := newTask(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead), n.serve("192.0.2.3", dead))
 		found := 0
 		x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 			if found++; found < 8 {
 				return []netip.AddrPort{n.serve(fmt.Sprintf("192.0.2.%d", 10+found), dead)}, nil
 			}
-			return []netip.AddrPort{n.serve("192.0.2.100", good(10*ms))}, nil
+			return []netip.AddrPort{n.serve("192.0.2.100", answerAfter(10*ms))}, nil
 		}
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
@@ -787,9 +787,9 @@ func TestPoolAsksEveryFoundServer(t *testing.T) {
 
 func TestPoolSearchesAlternativesToSlowServer(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		slow, fast := n.serve("192.0.2.1", good(300*ms)), n.serve("192.0.2.2", good(10*ms))
-		x := plain(slow)
+		f := n.newPool(Config{})
+		slow, fast := n.serve("192.0.2.1", answerAfter(300*ms)), n.serve("192.0.2.2", answerAfter(10*ms))
+		x := newTask(slow)
 		for range 2 {
 			_, _, err := n.ask(f, x)
 			require.NoError(t, err)
@@ -805,9 +805,9 @@ func TestPoolSearchesAlternativesToSlowServer(t *testing.T) {
 
 func TestPoolPrefersAnsweringServerToPendingOne(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		h := turns(good(240*ms), good(90*ms))
-		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
+		f := n.newPool(Config{})
+		h := handleInTurn(answerAfter(240*ms), answerAfter(90*ms))
+		x := newTask(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
 		for range 3 {
 			_, _, err := n.ask(f, x)
 			require.NoError(t, err)
@@ -820,9 +820,9 @@ func TestPoolPrefersAnsweringServerToPendingOne(t *testing.T) {
 
 func TestPoolBacksOffFromUnknownServerAfterFirstMiss(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		h := turns(dead, good(70*ms))
-		x := plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
+		f := n.newPool(Config{})
+		h := handleInTurn(dead, answerAfter(70*ms))
+		x := newTask(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h))
 		_, _, err := n.ask(f, x)
 		require.NoError(t, err)
 		time.Sleep(answerTimeout)
@@ -838,12 +838,12 @@ func TestPoolBacksOffFromUnknownServerAfterFirstMiss(t *testing.T) {
 
 func TestPoolHedgesWhenAllServersAreInBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		x := plain(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead))
+		f := n.newPool(Config{})
+		x := newTask(n.serve("192.0.2.1", dead), n.serve("192.0.2.2", dead))
 		_, _, err := n.ask(f, x)
 		require.ErrorIs(t, err, ErrNoServers)
 		time.Sleep(zoneBackoffTime)
-		h := turns(dead, good(30*ms))
+		h := handleInTurn(dead, answerAfter(30*ms))
 		n.serve("192.0.2.1", h)
 		n.serve("192.0.2.2", h)
 		_, took, err := n.ask(f, x)
@@ -854,8 +854,8 @@ func TestPoolHedgesWhenAllServersAreInBackoff(t *testing.T) {
 
 func TestPoolKeepsEDNSAfterTimeouts(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", dead)))
+		f := n.newPool(Config{})
+		_, _, err := n.ask(f, newTask(n.serve("192.0.2.1", dead)))
 		require.ErrorIs(t, err, ErrNoServers)
 		assert.Len(t, n.queries(), maxAttempts)
 		for _, q := range n.queries() {
@@ -878,13 +878,13 @@ func TestPoolGivesUpConnectionThatDoesNotOpen(t *testing.T) {
 				time.Sleep(dialTimeout)
 				return syscall.ETIMEDOUT
 			}
-			f := n.fleet(Config{Hedge: Hedge{Off: true}})
-			x := plain(n.serve("192.0.2.1", func(q sent) []reply {
+			f := n.newPool(Config{Hedge: Hedge{Off: true}})
+			x := newTask(n.serve("192.0.2.1", func(q sent) []reply {
 				r := new(dns.Msg).SetReply(q.Msg)
 				r.Truncated = true
 				return []reply{{r, 10 * ms}}
 			}))
-			b := n.serve("192.0.2.2", good(30*ms))
+			b := n.serve("192.0.2.2", answerAfter(30*ms))
 			x.FindServers = func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) {
 				return []netip.AddrPort{b}, nil
 			}
@@ -901,8 +901,8 @@ func TestPoolGivesUpConnectionThatDoesNotOpen(t *testing.T) {
 
 func TestPoolSpreadsLoadOverServers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxPerServer: 10})
-		x := plain(n.serve("192.0.2.1", good(100*ms)), n.serve("192.0.2.2", good(100*ms)), n.serve("192.0.2.3", good(100*ms)))
+		f := n.newPool(Config{MaxPerServer: 10})
+		x := newTask(n.serve("192.0.2.1", answerAfter(100*ms)), n.serve("192.0.2.2", answerAfter(100*ms)), n.serve("192.0.2.3", answerAfter(100*ms)))
 		var wg sync.WaitGroup
 		for range 30 {
 			wg.Go(func() {
@@ -920,7 +920,7 @@ func TestPoolReportsAllQueries(t *testing.T) {
 		var mu sync.Mutex
 		var told []Attempt
 		var ends []error
-		f := n.fleet(Config{
+		f := n.newPool(Config{
 			OnQueryStart: func(_ context.Context, i Attempt) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -932,8 +932,8 @@ func TestPoolReportsAllQueries(t *testing.T) {
 				ends = append(ends, err)
 			},
 		})
-		h := turns(dead, says(dns.RcodeRefused, 10*ms), good(10*ms))
-		_, _, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h)))
+		h := handleInTurn(dead, respondAfter(dns.RcodeRefused, 10*ms), answerAfter(10*ms))
+		_, _, err := n.ask(f, newTask(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h), n.serve("192.0.2.3", h)))
 		require.NoError(t, err)
 		require.Len(t, told, 3)
 		for i, a := range told {
@@ -944,10 +944,10 @@ func TestPoolReportsAllQueries(t *testing.T) {
 }
 
 // known returns a fleet that has met servers.
-func (n *network) known(servers ...netip.AddrPort) *Pool {
-	f := n.fleet(Config{})
+func (n *network) newWarmPool(servers ...netip.AddrPort) *Pool {
+	f := n.newPool(Config{})
 	for _, a := range servers {
-		_, _, err := n.ask(f, plain(a))
+		_, _, err := n.ask(f, newTask(a))
 		require.NoError(n, err)
 	}
 	return f
@@ -955,11 +955,11 @@ func (n *network) known(servers ...netip.AddrPort) *Pool {
 
 func TestExportHasKnownServers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		all := []netip.AddrPort{n.serve("192.0.2.1", good(70*ms)), n.serve("2001:db8::1", good(20*ms))}
+		all := []netip.AddrPort{n.serve("192.0.2.1", answerAfter(70*ms)), n.serve("2001:db8::1", answerAfter(20*ms))}
 		for i := range byte(30) {
-			all = append(all, n.serve(netip.AddrFrom4([4]byte{192, 0, 2, 50 + i}).String(), good(90*ms)))
+			all = append(all, n.serve(netip.AddrFrom4([4]byte{192, 0, 2, 50 + i}).String(), answerAfter(90*ms)))
 		}
-		f := n.known(all...)
+		f := n.newWarmPool(all...)
 		zones := []Delegation{
 			{"com.", []string{"a.gtld-servers.net."}, all[:2], time.Now().Add(time.Hour), [][]byte{{1, 2}, {3}}},
 			{"old.", nil, nil, time.Now().Add(10 * time.Minute), nil},
@@ -967,7 +967,7 @@ func TestExportHasKnownServers(t *testing.T) {
 		var b bytes.Buffer
 		require.NoError(t, f.Export(&b, "", zones))
 		time.Sleep(20 * time.Minute)
-		g := n.known(n.serve("2001:db8::1", good(10*ms)))
+		g := n.newWarmPool(n.serve("2001:db8::1", answerAfter(10*ms)))
 		got, err := g.Import(bytes.NewReader(b.Bytes()), "")
 		require.NoError(t, err)
 		require.Len(t, got, 1, "the other one has expired")
@@ -983,7 +983,7 @@ func TestExportHasKnownServers(t *testing.T) {
 		assert.InDelta(t, 90*ms, g.firstRTTs.median, float64(2*ms))
 		assert.InDelta(t, 90*ms, g.firstRTTs.hedgeDelay, float64(2*ms))
 		before := len(n.queries())
-		_, _, err = n.ask(g, plain(all[0], all[1], all[2]))
+		_, _, err = n.ask(g, newTask(all[0], all[1], all[2]))
 		require.NoError(t, err)
 		assert.Equal(t, all[1], n.queries()[before].to)
 	})
@@ -991,10 +991,10 @@ func TestExportHasKnownServers(t *testing.T) {
 
 func TestPoolImportOfInvalidExportChangesNothing(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.known(n.serve("192.0.2.1", good(70*ms)))
+		f := n.newWarmPool(n.serve("192.0.2.1", answerAfter(70*ms)))
 		var b bytes.Buffer
 		require.NoError(t, f.Export(&b, "", []Delegation{{"com.", []string{"a."}, nil, time.Now().Add(100 * time.Hour), nil}}))
-		g := n.fleet(Config{})
+		g := n.newPool(Config{})
 		for i := range b.Len() {
 			bad := bytes.Clone(b.Bytes())
 			bad[i] ^= 4
@@ -1053,13 +1053,13 @@ func FuzzImport(f *testing.F) {
 
 func TestPoolRepeatsLostQueryToOnlyServer(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		x := plain(n.serve("192.0.2.1", good(50*ms)))
+		f := n.newPool(Config{})
+		x := newTask(n.serve("192.0.2.1", answerAfter(50*ms)))
 		for range 20 {
 			_, _, err := n.ask(f, x)
 			require.NoError(t, err)
 		}
-		n.serve("192.0.2.1", turns(dead, good(50*ms)))
+		n.serve("192.0.2.1", handleInTurn(dead, answerAfter(50*ms)))
 		_, took, err := n.ask(f, x)
 		require.NoError(t, err)
 		assert.InDelta(t, (50*ms + rttGranularity + 50*ms).Seconds(), took.Seconds(), 0.001)
@@ -1069,8 +1069,8 @@ func TestPoolRepeatsLostQueryToOnlyServer(t *testing.T) {
 
 func TestPoolRepeatsUnknownServerOnlyAfterTimeout(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", turns(dead, good(50*ms)))))
+		f := n.newPool(Config{})
+		_, took, err := n.ask(f, newTask(n.serve("192.0.2.1", handleInTurn(dead, answerAfter(50*ms)))))
 		require.NoError(t, err)
 		assert.Equal(t, initialRTO+50*ms, took)
 	})
@@ -1078,14 +1078,14 @@ func TestPoolRepeatsUnknownServerOnlyAfterTimeout(t *testing.T) {
 
 func TestPoolSendsNoHedgeInOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
+		f := n.newPool(Config{Hedge: Hedge{BudgetPercent: 100}})
 		ask := func(i byte, h handler) {
-			x := plain(n.serve(fmt.Sprintf("198.51.100.%d", i), h), n.serve(fmt.Sprintf("203.0.113.%d", i), h))
+			x := newTask(n.serve(fmt.Sprintf("198.51.100.%d", i), h), n.serve(fmt.Sprintf("203.0.113.%d", i), h))
 			x.Zone = fmt.Sprintf("z%d.", i)
 			_, _, _ = n.ask(f, x)
 		}
 		for i := range byte(80) {
-			ask(i, good(10*ms))
+			ask(i, answerAfter(10*ms))
 			time.Sleep(time.Second)
 		}
 		for i := range byte(40) {
@@ -1097,22 +1097,22 @@ func TestPoolSendsNoHedgeInOutage(t *testing.T) {
 		}
 		assert.Equal(t, before, f.counters.hedges.Load())
 		for i := range byte(30) {
-			ask(200+i, good(10*ms))
+			ask(200+i, answerAfter(10*ms))
 		}
 		before = f.counters.hedges.Load()
-		ask(250, turns(dead, good(ms)))
+		ask(250, handleInTurn(dead, answerAfter(ms)))
 		assert.Equal(t, before+1, f.counters.hedges.Load())
 	})
 }
 
 // A proxy, or a machine that is busy, may open a socket later than an answer is due.
-func TestUnaskedServerIsNotSilent(t *testing.T) {
+func TestServerWithoutQueryIsNotUnresponsive(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a := n.serve("192.0.2.1", good(10*ms))
+		f := n.newPool(Config{})
+		a := n.serve("192.0.2.1", answerAfter(10*ms))
 		n.refuse = func(string, netip.AddrPort) error { time.Sleep(1500 * ms); return nil }
 		for range 3 {
-			_, took, err := n.ask(f, plain(a))
+			_, took, err := n.ask(f, newTask(a))
 			require.NoError(t, err)
 			assert.Equal(t, 1510*ms, took)
 		}

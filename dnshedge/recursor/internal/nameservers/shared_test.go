@@ -21,32 +21,32 @@ import (
 )
 
 // about returns a task that asks for a name in a zone.
-func about(zone, name string, qtype uint16, servers ...netip.AddrPort) *Task {
-	x := plain(servers...)
+func newTaskFor(zone, name string, qtype uint16, servers ...netip.AddrPort) *Task {
+	x := newTask(servers...)
 	x.Zone, x.Name, x.Type = zone, name, qtype
 	return x
 }
 
 // unless answers after a while, but queries of which drops is true.
-func unless(drops func(q dns.Question) bool, after time.Duration) handler {
+func answerUnless(drops func(q dns.Question) bool, after time.Duration) handler {
 	return func(q sent) []reply {
 		if drops(q.Question[0]) {
 			return nil
 		}
-		return good(after)(q)
+		return answerAfter(after)(q)
 	}
 }
 
 // Many servers drop queries for types that they do not know, and for AAAA (RFC 4074 §4.1).
 func TestDroppedQuestionCausesNoZoneBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		h := unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 30*ms)
+		f := n.newPool(Config{})
+		h := answerUnless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS }, 30*ms)
 		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
 		for i := range 5 {
-			_, _, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, a, b))
+			_, _, err := n.ask(f, newTaskFor("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, a, b))
 			require.NoError(t, err, "question %d", i)
-			_, _, err = n.ask(f, about("example.", "www.example.", dns.TypeHTTPS, a, b))
+			_, _, err = n.ask(f, newTaskFor("example.", "www.example.", dns.TypeHTTPS, a, b))
 			require.ErrorIs(t, err, ErrNoServers)
 		}
 	})
@@ -54,10 +54,10 @@ func TestDroppedQuestionCausesNoZoneBackoff(t *testing.T) {
 
 // Whoever has zones can name anybody's servers for them, and many servers drop questions about
 // zones that they do not have.
-func TestForeignZonesOccupyNoSlotsOfSilentServers(t *testing.T) {
+func TestForeignZonesOccupyNoSlotsOfUnresponsiveServers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		h := unless(func(q dns.Question) bool { return dns.IsSubDomain("evil.", q.Name) }, 30*ms)
+		f := n.newPool(Config{})
+		h := answerUnless(func(q dns.Question) bool { return dns.IsSubDomain("evil.", q.Name) }, 30*ms)
 		var hoster []netip.AddrPort
 		for i := range 4 {
 			hoster = append(hoster, n.serve(fmt.Sprintf("192.0.2.%d", i), h))
@@ -65,11 +65,11 @@ func TestForeignZonesOccupyNoSlotsOfSilentServers(t *testing.T) {
 		for i := range 1000 {
 			zone := fmt.Sprintf("z%d.evil.", i%8)
 			time.AfterFunc(time.Duration(i)*10*ms, func() {
-				_, _ = f.QueryServers(context.Background(), about(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
+				_, _ = f.QueryServers(context.Background(), newTaskFor(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, hoster...))
 			})
 		}
 		for i := range 200 {
-			_, took, err := n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, hoster...))
+			_, took, err := n.ask(f, newTaskFor("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, hoster...))
 			require.NoError(t, err)
 			require.LessOrEqual(t, took, 100*ms, "after %v", time.Since(n.start))
 			time.Sleep(50 * ms)
@@ -78,26 +78,26 @@ func TestForeignZonesOccupyNoSlotsOfSilentServers(t *testing.T) {
 	})
 }
 
-func TestServerThatAnsweredSinceIsNotSilent(t *testing.T) {
+func TestServerWithLaterAnswerIsNotUnresponsive(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
-		a := n.serve("192.0.2.1", good(30*ms))
-		b := n.serve("192.0.2.2", good(90*ms))
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
+		a := n.serve("192.0.2.1", answerAfter(30*ms))
+		b := n.serve("192.0.2.2", answerAfter(90*ms))
 		for _, at := range []netip.AddrPort{a, b} {
-			_, _, err := n.ask(f, plain(at))
+			_, _, err := n.ask(f, newTask(at))
 			require.NoError(t, err)
 		}
-		n.serve("192.0.2.1", unless(func(q dns.Question) bool { return dns.IsSubDomain("lost.example.", q.Name) }, 30*ms))
+		n.serve("192.0.2.1", answerUnless(func(q dns.Question) bool { return dns.IsSubDomain("lost.example.", q.Name) }, 30*ms))
 		for i := range 3 {
 			go func() {
-				_, _ = f.QueryServers(n.Context(), about("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
+				_, _ = f.QueryServers(n.Context(), newTaskFor("example.", fmt.Sprintf("n%d.lost.example.", i), dns.TypeA, a, b))
 			}()
 		}
 		time.Sleep(ms)
-		_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+		_, _, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, a, b))
 		require.NoError(t, err)
 		time.Sleep(time.Second)
-		_, took, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+		_, took, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, a, b))
 		require.NoError(t, err)
 		assert.Equal(t, 30*ms, took)
 	})
@@ -106,12 +106,12 @@ func TestServerThatAnsweredSinceIsNotSilent(t *testing.T) {
 // Whoever has zones with slow servers can have the Resolver meet many of them.
 func TestSlowFirstAnswersDelayNoOtherServers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		for i := range 100 {
-			_, _, _ = n.ask(f, plain(n.serve(fmt.Sprintf("203.0.113.%d", i), good(1900*ms))))
+			_, _, _ = n.ask(f, newTask(n.serve(fmt.Sprintf("203.0.113.%d", i), answerAfter(1900*ms))))
 		}
-		h := turns(dead, good(30*ms))
-		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
+		h := handleInTurn(dead, answerAfter(30*ms))
+		_, took, err := n.ask(f, newTask(n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)))
 		require.NoError(t, err)
 		assert.LessOrEqual(t, took, maxFirstRTT+30*ms)
 	})
@@ -120,9 +120,9 @@ func TestSlowFirstAnswersDelayNoOtherServers(t *testing.T) {
 // A clock may be coarse, and a process may be stopped while an answer waits for it.
 func TestImportAcceptsAnyRTT(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		at := n.serve("192.0.2.1", good(ms))
-		_, _, err := n.ask(f, plain(at))
+		f := n.newPool(Config{})
+		at := n.serve("192.0.2.1", answerAfter(ms))
+		_, _, err := n.ask(f, newTask(at))
 		require.NoError(t, err)
 		for _, took := range []time.Duration{0, time.Hour} {
 			f.mu.Lock()
@@ -133,14 +133,14 @@ func TestImportAcceptsAnyRTT(t *testing.T) {
 			f.mu.Unlock()
 			var b bytes.Buffer
 			require.NoError(t, f.Export(&b, "", nil))
-			g := n.fleet(Config{})
+			g := n.newPool(Config{})
 			_, err := g.Import(&b, "")
 			require.NoError(t, err, took)
 			assert.Positive(t, g.servers.getOrCreateServer(at, g.elapsed()).rtt.SRTT, took)
 		}
-		stranger := n.serve("192.0.2.2", good(0))
+		stranger := n.serve("192.0.2.2", answerAfter(0))
 		for range 2 {
-			_, _, err = n.ask(f, plain(stranger))
+			_, _, err = n.ask(f, newTask(stranger))
 			require.NoError(t, err)
 		}
 		assert.EqualValues(t, 1, f.servers.getOrCreateServer(stranger, f.elapsed()).rtt.SRTT, "it is no stranger any more")
@@ -150,14 +150,14 @@ func TestImportAcceptsAnyRTT(t *testing.T) {
 func TestWaitingQueryGetsExpendableSocket(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
 		for i := range maxSockets {
-			x := plain(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 1}), 53))
+			x := newTask(netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 1}), 53))
 			x.Zone = x.Servers[0].String()
 			go func() { _, _ = f.QueryServers(context.Background(), x) }()
 		}
 		time.Sleep(ms)
-		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(10*ms))))
+		_, took, err := n.ask(f, newTask(n.serve("192.0.2.1", answerAfter(10*ms))))
 		require.NoError(t, err)
 		assert.Equal(t, initialRTO-ms+10*ms, took)
 		time.Sleep(10 * time.Second)
@@ -169,12 +169,12 @@ func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
 		var begun, done atomic.Int64
-		f := n.fleet(Config{
+		f := n.newPool(Config{
 			OnQueryStart: func(context.Context, Attempt) { begun.Add(1) },
 			OnQueryEnd:   func(context.Context, Attempt, time.Duration, error) { done.Add(1) },
 		})
 		for i := range 3 * maxSockets {
-			x := plain()
+			x := newTask()
 			for k := range 3 {
 				x.Servers = append(x.Servers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), byte(k)}), 53))
 			}
@@ -192,17 +192,17 @@ func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 // A Dialer may have to open a tunnel.
 func TestHangingDialerHoldsSlotBriefly(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxPerServer: 1})
-		a := n.serve("192.0.2.1", good(10*ms))
+		f := n.newPool(Config{MaxPerServer: 1})
+		a := n.serve("192.0.2.1", answerAfter(10*ms))
 		f.conf.Dialer = hanging{}
-		_, _, err := n.ask(f, plain(a))
+		_, _, err := n.ask(f, newTask(a))
 		require.ErrorIs(t, err, ErrNoServers)
 		time.Sleep(zoneBackoffTime)
 		var s observe.RecursorStats
 		f.FillStats(&s)
 		assert.Zero(t, s.InFlight)
 		f.conf.Dialer = n
-		_, _, err = n.ask(f, plain(a))
+		_, _, err = n.ask(f, newTask(a))
 		assert.NoError(t, err)
 	})
 }
@@ -217,7 +217,7 @@ func (hanging) DialContext(ctx context.Context, network, address string) (net.Co
 func TestMaxPerSecondAcceptsAnyNumber(t *testing.T) {
 	for _, most := range []float64{0.1, 1e10, 1e300, math.MaxFloat64, math.Inf(1)} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{Hedge: Hedge{MaxPerSecond: most}})
+			f := n.newPool(Config{Hedge: Hedge{MaxPerSecond: most}})
 			hedges := 0
 			for range 10 {
 				if f.hedgeBudget.spendToken() {
@@ -236,22 +236,22 @@ func TestMaxPerSecondAcceptsAnyNumber(t *testing.T) {
 // Callers choose the type. Some servers implement no QTYPE such as MAILA, and say so.
 func TestServerWithNotImplementedIsNotLame(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		h := func(q sent) []reply {
 			if q.Question[0].Qtype != dns.TypeA {
-				return says(dns.RcodeNotImplemented, 10*ms)(q)
+				return respondAfter(dns.RcodeNotImplemented, 10*ms)(q)
 			}
-			return good(10 * ms)(q)
+			return answerAfter(10 * ms)(q)
 		}
-		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", good(90*ms))
+		a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", answerAfter(90*ms))
 		for _, at := range []netip.AddrPort{a, b} {
-			_, _, err := n.ask(f, plain(at))
+			_, _, err := n.ask(f, newTask(at))
 			require.NoError(t, err)
 		}
-		_, _, err := n.ask(f, about("example.com.", "www.example.com.", dns.TypeMAILA, a, b))
+		_, _, err := n.ask(f, newTaskFor("example.com.", "www.example.com.", dns.TypeMAILA, a, b))
 		require.NoError(t, err, "the other server knows it")
 		before := len(n.queries())
-		_, took, err := n.ask(f, plain(a, b))
+		_, took, err := n.ask(f, newTask(a, b))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
 		assert.NotNil(t, n.queries()[before].IsEdns0())
@@ -259,9 +259,9 @@ func TestServerWithNotImplementedIsNotLame(t *testing.T) {
 }
 
 // Whoever has a zone can give it 64 addresses, and other zones as many others.
-func TestUnaskedAddressesEvictFewServers(t *testing.T) {
+func TestAddressesWithoutQueryEvictFewServers(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxBytes: 1 << 18})
+		f := n.newPool(Config{MaxBytes: 1 << 18})
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		at := func(net byte, i int) netip.AddrPort {
@@ -287,7 +287,7 @@ func TestUnaskedAddressesEvictFewServers(t *testing.T) {
 
 func TestPoolImportRejectsTooManyNamesOrAddresses(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		for i, want := range []error{nil, decode.ErrDamaged} {
 			z := Delegation{Zone: "example.", Names: make([]string, MaxNames+i), Expires: time.Now().Add(time.Hour)}
 			y := Delegation{Zone: "example.", Addrs: make([]netip.AddrPort, MaxAddrs+i), Expires: z.Expires}

@@ -13,8 +13,8 @@ import (
 )
 
 // until is plain with a caller who waits so long.
-func until(most time.Duration, servers ...netip.AddrPort) *Task {
-	x := plain(servers...)
+func newTaskUntil(most time.Duration, servers ...netip.AddrPort) *Task {
+	x := newTask(servers...)
 	until := time.Now().Add(most)
 	x.AwaitUntil = func() time.Time { return until }
 	return x
@@ -25,13 +25,13 @@ func TestPoolAwaitsSlowServerAsLongAsCaller(t *testing.T) {
 	for _, servers := range []int{1, 2, 3} {
 		for _, after := range []time.Duration{2100 * ms, 2500 * ms, 3500 * ms, 4200 * ms} {
 			inBubble(t, func(n *network) {
-				f := n.fleet(Config{})
+				f := n.newPool(Config{})
 				var all []netip.AddrPort
 				for i := range servers {
-					all = append(all, n.serve(fmt.Sprintf("192.0.2.%d", i+1), good(after)))
+					all = append(all, n.serve(fmt.Sprintf("192.0.2.%d", i+1), answerAfter(after)))
 				}
 				for range 5 {
-					_, took, err := n.ask(f, until(4300*ms, all...))
+					_, took, err := n.ask(f, newTaskUntil(4300*ms, all...))
 					require.NoError(t, err, after)
 					assert.Equal(t, after, took)
 					time.Sleep(10 * time.Second)
@@ -46,8 +46,8 @@ func TestPoolAwaitsSlowServerAsLongAsCaller(t *testing.T) {
 
 func TestPoolAcceptsAnswerUntilTaskEnds(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		_, took, err := n.ask(f, plain(n.serve("192.0.2.1", good(2500*ms)))) // the last query was sent after 600 ms
+		f := n.newPool(Config{})
+		_, took, err := n.ask(f, newTask(n.serve("192.0.2.1", answerAfter(2500*ms)))) // the last query was sent after 600 ms
 		require.NoError(t, err)
 		assert.Equal(t, 2500*ms, took)
 	})
@@ -56,33 +56,33 @@ func TestPoolAcceptsAnswerUntilTaskEnds(t *testing.T) {
 // Waiting costs no queries: the zone rests while one who asked goes on waiting, and until an answer comes.
 func TestZoneBacksOffWhileTaskWaits(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		a := n.serve("192.0.2.1", dead)
 		done := make(chan error, 1)
-		go func() { _, err := f.QueryServers(context.Background(), until(4300*ms, a)); done <- err }()
+		go func() { _, err := f.QueryServers(context.Background(), newTaskUntil(4300*ms, a)); done <- err }()
 		time.Sleep(2601 * ms) // the third query was sent after 600 ms
 		before := len(n.queries())
 		assert.Equal(t, maxAttempts, before)
-		_, took, err := n.ask(f, until(4300*ms, a))
+		_, took, err := n.ask(f, newTaskUntil(4300*ms, a))
 		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Zero(t, took)
 		assert.ErrorIs(t, <-done, ErrNoServers)
 		assert.Equal(t, 4300*ms, time.Since(n.start))
 		time.Sleep(zoneBackoffTime - ms)
-		_, _, err = n.ask(f, until(4300*ms, a))
+		_, _, err = n.ask(f, newTaskUntil(4300*ms, a))
 		assert.ErrorIs(t, err, ErrNoServers)
 		assert.Len(t, n.queries(), before)
 		time.Sleep(ms)
-		n.serve("192.0.2.1", good(10*ms))
-		_, _, err = n.ask(f, plain(a))
+		n.serve("192.0.2.1", answerAfter(10*ms))
+		_, _, err = n.ask(f, newTask(a))
 		assert.NoError(t, err)
 	})
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a := n.serve("192.0.2.1", good(3*time.Second))
-		_, _, err := n.ask(f, until(4300*ms, a))
+		f := n.newPool(Config{})
+		a := n.serve("192.0.2.1", answerAfter(3*time.Second))
+		_, _, err := n.ask(f, newTaskUntil(4300*ms, a))
 		require.NoError(t, err)
-		_, _, err = n.ask(f, until(4300*ms, a))
+		_, _, err = n.ask(f, newTaskUntil(4300*ms, a))
 		require.NoError(t, err, "an answer ends the rest")
 	})
 }
@@ -90,25 +90,25 @@ func TestZoneBacksOffWhileTaskWaits(t *testing.T) {
 // A response that is no answer is in hand: nobody waits longer for one that may not come.
 func TestTaskWithResponseWaitsNoLonger(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
-		a, b := n.serve("192.0.2.1", says(dns.RcodeServerFailure, 10*ms)), n.serve("192.0.2.2", dead)
-		_, took, err := n.ask(f, until(4300*ms, a, b))
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
+		a, b := n.serve("192.0.2.1", respondAfter(dns.RcodeServerFailure, 10*ms)), n.serve("192.0.2.2", dead)
+		_, took, err := n.ask(f, newTaskUntil(4300*ms, a, b))
 		require.ErrorIs(t, err, ErrNoServers)
 		assert.LessOrEqual(t, took, 2800*ms)
 	})
 }
 
 // There is another question, which may have an answer.
-func TestBriefTaskEndsWithoutMoreQueries(t *testing.T) {
+func TestTaskWithEndEarlySendsNoMoreQueries(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a := n.serve("192.0.2.1", good(3*time.Second))
-		x := plain(a)
+		f := n.newPool(Config{})
+		a := n.serve("192.0.2.1", answerAfter(3*time.Second))
+		x := newTask(a)
 		x.Minimised, x.EndEarly = true, true
 		_, took, err := n.ask(f, x)
 		require.ErrorIs(t, err, ErrNoServers)
 		assert.Equal(t, 7*initialRTO, took)
-		_, took, err = n.ask(f, until(4300*ms, a))
+		_, took, err = n.ask(f, newTaskUntil(4300*ms, a))
 		require.NoError(t, err)
 		assert.Equal(t, 3*time.Second, took)
 		_, took, err = n.ask(f, x)
@@ -118,18 +118,18 @@ func TestBriefTaskEndsWithoutMoreQueries(t *testing.T) {
 }
 
 // Queries that are hardly answered any more leave their places to others.
-func TestLongAwaitedQueryYieldsItsSlot(t *testing.T) {
+func TestLongAwaitedQueryReleasesItsSlot(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{MaxPerServer: 12, Hedge: Hedge{Off: true}})
-		a := n.serve("192.0.2.1", unless(func(q dns.Question) bool { return q.Name == "www.evil." }, 10*ms))
+		f := n.newPool(Config{MaxPerServer: 12, Hedge: Hedge{Off: true}})
+		a := n.serve("192.0.2.1", answerUnless(func(q dns.Question) bool { return q.Name == "www.evil." }, 10*ms))
 		for i := range 4 { // of three queries each
-			x := about(fmt.Sprintf("z%d.", i), "www.evil.", dns.TypeA, a)
+			x := newTaskFor(fmt.Sprintf("z%d.", i), "www.evil.", dns.TypeA, a)
 			until := time.Now().Add(4300 * ms)
 			x.AwaitUntil = func() time.Time { return until }
 			go func() { _, _ = f.QueryServers(context.Background(), x) }()
 		}
 		time.Sleep(2700 * ms)
-		_, took, err := n.ask(f, plain(a))
+		_, took, err := n.ask(f, newTask(a))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
 	})

@@ -12,14 +12,14 @@ import (
 )
 
 // Whoever has a zone can name as many servers that are silent as there are addresses.
-func TestFewSilentZonesAreNoOutage(t *testing.T) {
+func TestFewUnresponsiveZonesAreNoOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{BudgetPercent: 100}})
-		a, b := n.serve("192.0.2.1", good(10*ms)), n.serve("192.0.2.2", good(10*ms))
+		f := n.newPool(Config{Hedge: Hedge{BudgetPercent: 100}})
+		a, b := n.serve("192.0.2.1", answerAfter(10*ms)), n.serve("192.0.2.2", answerAfter(10*ms))
 		for range 20 {
-			_, _, err := n.ask(f, plain(a, b))
+			_, _, err := n.ask(f, newTask(a, b))
 			require.NoError(t, err)
-			_, _, err = n.ask(f, plain(b))
+			_, _, err = n.ask(f, newTask(b))
 			require.NoError(t, err)
 		}
 		for z := range 8 {
@@ -28,33 +28,33 @@ func TestFewSilentZonesAreNoOutage(t *testing.T) {
 				silent = append(silent, n.serve(fmt.Sprintf("203.0.113.%d", z*8+i), dead))
 			}
 			zone := fmt.Sprintf("z%d.", z)
-			_, _, err := n.ask(f, about(zone, "www."+zone, 1, silent...))
+			_, _, err := n.ask(f, newTaskFor(zone, "www."+zone, 1, silent...))
 			require.ErrorIs(t, err, ErrNoServers)
 		}
 		assert.False(t, f.hedgeBudget.outage.Load())
-		h := turns(dead, good(10*ms))
+		h := handleInTurn(dead, answerAfter(10*ms))
 		n.serve("192.0.2.1", h)
 		n.serve("192.0.2.2", h)
-		_, took, err := n.ask(f, plain(a, b))
+		_, took, err := n.ask(f, newTask(a, b))
 		require.NoError(t, err)
 		assert.Less(t, took, 40*ms, "a hedge")
 	})
 }
 
 // Nor does one zone whose servers answer, and then do not.
-func TestOneSilentZoneIsNoOutage(t *testing.T) {
+func TestOneUnresponsiveZoneIsNoOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		var all []netip.AddrPort
 		for i := range 20 {
-			at := n.serve(fmt.Sprintf("203.0.113.%d", i), good(10*ms))
-			_, _, err := n.ask(f, about("evil.", "www.evil.", 1, at))
+			at := n.serve(fmt.Sprintf("203.0.113.%d", i), answerAfter(10*ms))
+			_, _, err := n.ask(f, newTaskFor("evil.", "www.evil.", 1, at))
 			require.NoError(t, err)
 			n.serve(fmt.Sprintf("203.0.113.%d", i), dead)
 			all = append(all, at)
 		}
 		for i := range 3 {
-			_, _, err := n.ask(f, about("evil.", fmt.Sprintf("w%d.evil.", i), 1, all...))
+			_, _, err := n.ask(f, newTaskFor("evil.", fmt.Sprintf("w%d.evil.", i), 1, all...))
 			require.ErrorIs(t, err, ErrNoServers)
 			time.Sleep(zoneBackoffTime)
 		}
@@ -64,7 +64,7 @@ func TestOneSilentZoneIsNoOutage(t *testing.T) {
 
 func TestOneZoneCausesNoFamilyBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{Hedge: Hedge{Off: true}})
+		f := n.newPool(Config{Hedge: Hedge{Off: true}})
 		four, six := n.serveBoth(f)
 		for z := range 12 {
 			var silent []netip.AddrPort
@@ -72,28 +72,28 @@ func TestOneZoneCausesNoFamilyBackoff(t *testing.T) {
 				silent = append(silent, n.serve(fmt.Sprintf("203.0.%d.%d", 113+z, i), dead))
 			}
 			zone := fmt.Sprintf("z%d.", z)
-			_, _, err := n.ask(f, about(zone, "www."+zone, 1, silent...))
+			_, _, err := n.ask(f, newTaskFor(zone, "www."+zone, 1, silent...))
 			require.ErrorIs(t, err, ErrNoServers)
 		}
-		_, took, err := n.ask(f, plain(four, six))
+		_, took, err := n.ask(f, newTask(four, six))
 		require.NoError(t, err)
 		assert.Equal(t, 10*ms, took)
 	})
 }
 
 // Nor can whoever asks take a zone away, by names that its servers drop or by types.
-func TestDroppedQuestionsFailNoOthers(t *testing.T) {
+func TestDroppedQuestionsFailNoOtherQuestion(t *testing.T) {
 	for _, minutes := range []int{0, 1} {
 		inBubble(t, func(n *network) {
-			f := n.fleet(Config{})
-			h := unless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS || q.Name == "bad.example." }, 30*ms)
+			f := n.newPool(Config{})
+			h := answerUnless(func(q dns.Question) bool { return q.Qtype == dns.TypeHTTPS || q.Name == "bad.example." }, 30*ms)
 			a, b := n.serve("192.0.2.1", h), n.serve("192.0.2.2", h)
-			_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+			_, _, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, a, b))
 			require.NoError(t, err)
 			for i := range 4 {
-				_, _, err = n.ask(f, about("example.", fmt.Sprintf("n%d.example.", i), dns.TypeHTTPS, a, b))
+				_, _, err = n.ask(f, newTaskFor("example.", fmt.Sprintf("n%d.example.", i), dns.TypeHTTPS, a, b))
 				require.ErrorIs(t, err, ErrNoServers)
-				_, _, err = n.ask(f, about("example.", "bad.example.", dns.TypeAAAA, a, b))
+				_, _, err = n.ask(f, newTaskFor("example.", "bad.example.", dns.TypeAAAA, a, b))
 				require.ErrorIs(t, err, ErrNoServers)
 				time.Sleep(time.Duration(minutes) * time.Minute)
 			}
@@ -101,7 +101,7 @@ func TestDroppedQuestionsFailNoOthers(t *testing.T) {
 				if minutes == 0 && qtype == dns.TypeMX {
 					continue // it may rest with HTTPS
 				}
-				_, _, err = n.ask(f, about("example.", "mail.example.", qtype, a, b))
+				_, _, err = n.ask(f, newTaskFor("example.", "mail.example.", qtype, a, b))
 				assert.NoError(t, err, dns.Type(qtype))
 			}
 		})
@@ -111,10 +111,10 @@ func TestDroppedQuestionsFailNoOthers(t *testing.T) {
 // A zone whose servers have died rests after two names.
 func TestZoneWithDeadServersBacksOff(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
-		a, b := n.serve("192.0.2.1", good(30*ms)), n.serve("192.0.2.2", good(30*ms))
+		f := n.newPool(Config{})
+		a, b := n.serve("192.0.2.1", answerAfter(30*ms)), n.serve("192.0.2.2", answerAfter(30*ms))
 		for range 9 {
-			_, _, err := n.ask(f, about("example.", "www.example.", dns.TypeA, a, b))
+			_, _, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, a, b))
 			require.NoError(t, err)
 		}
 		n.serve("192.0.2.1", dead)
@@ -122,14 +122,14 @@ func TestZoneWithDeadServersBacksOff(t *testing.T) {
 		for i, rests := range []bool{false, false, true, true} {
 			name := fmt.Sprintf("n%d.example.", i)
 			before := len(n.queries())
-			_, _, err := n.ask(f, about("example.", name, dns.TypeA, a, b))
+			_, _, err := n.ask(f, newTaskFor("example.", name, dns.TypeA, a, b))
 			require.ErrorIs(t, err, ErrNoServers)
 			assert.Equal(t, rests, len(n.queries()) == before, name)
 		}
 		time.Sleep(zoneBackoffTime)
-		n.serve("192.0.2.1", good(30*ms))
+		n.serve("192.0.2.1", answerAfter(30*ms))
 		for i := range 3 {
-			_, _, err := n.ask(f, about("example.", fmt.Sprintf("m%d.example.", i), dns.TypeA, a, b))
+			_, _, err := n.ask(f, newTaskFor("example.", fmt.Sprintf("m%d.example.", i), dns.TypeA, a, b))
 			require.NoError(t, err)
 		}
 	})
@@ -137,12 +137,12 @@ func TestZoneWithDeadServersBacksOff(t *testing.T) {
 
 func TestUnansweredZoneSpendsTwoHedges(t *testing.T) {
 	inBubble(t, func(n *network) {
-		f := n.fleet(Config{})
+		f := n.newPool(Config{})
 		var silent []netip.AddrPort
 		for i := range 8 {
 			silent = append(silent, n.serve(fmt.Sprintf("203.0.113.%d", i), dead))
 		}
-		_, _, err := n.ask(f, plain(silent...))
+		_, _, err := n.ask(f, newTask(silent...))
 		require.ErrorIs(t, err, ErrNoServers)
 		assert.EqualValues(t, maxUnansweredHedges, f.counters.hedges.Load())
 	})

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A world is name servers in memory, made from a text:
+// A testNetwork is name servers in memory, made from a text:
 //
 //	. served 198.41.0.4                        the root, whose servers, named here unless by hand, are the Hints
 //	example. delegated 192.0.2.1 192.0.2.2     its parent delegates it to ns1.example. and ns2.example., with glue
@@ -45,8 +45,8 @@ func TestMain(m *testing.M) {
 // a TTL and a MINIMUM of 300 s. Servers answer over UDP and TCP after a round trip of 10 ms
 // unless told otherwise. An address without a server is silent.
 //
-// A world fails the test at a query that no recursive resolver should send to a server.
-type world struct {
+// A testNetwork fails the test at a query that no recursive resolver should send to a server.
+type testNetwork struct {
 	t     testing.TB
 	start time.Time
 
@@ -64,9 +64,9 @@ type world struct {
 	refuse  func(network string, to netip.Addr) error // of dials; may be nil
 }
 
-// asked is a query that was sent to a server, whether it was there or not.
+// asked is a query to an address, with or without a server.
 type asked struct {
-	at     time.Duration // since the world began
+	at     time.Duration // since the testNetwork began
 	to     netip.Addr
 	tcp    bool
 	socket int
@@ -95,8 +95,8 @@ type query struct {
 	tcp   bool
 }
 
-func newWorld(t testing.TB, text string) *world {
-	w := &world{t: t, start: time.Now(), servers: make(map[netip.Addr]*server), rand: rand.New(rand.NewPCG(1, 2))}
+func newTestNetwork(t testing.TB, text string) *testNetwork {
+	w := &testNetwork{t: t, start: time.Now(), servers: make(map[netip.Addr]*server), rand: rand.New(rand.NewPCG(1, 2))}
 	var zones []*zone
 	var z *zone
 	for line := range strings.Lines(text) {
@@ -138,7 +138,7 @@ func newWorld(t testing.TB, text string) *world {
 	return w
 }
 
-// address returns the record of a name with an address.
+// address returns an A or AAAA record of a name.
 func address(name string, a netip.Addr) dns.RR {
 	if a.Is4() {
 		return record(fmt.Sprintf("%s A %s", name, a))
@@ -146,14 +146,14 @@ func address(name string, a netip.Addr) dns.RR {
 	return record(fmt.Sprintf("%s AAAA %s", name, a))
 }
 
-// bubble runs f in fake time over a world made from text.
-func bubble(t *testing.T, text string, f func(t *testing.T, w *world)) {
+// bubble runs f in fake time with a testNetwork made from text.
+func bubble(t *testing.T, text string, f func(t *testing.T, w *testNetwork)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, newWorld(t, text)) })
+	synctest.Test(t, func(t *testing.T) { f(t, newTestNetwork(t, text)) })
 }
 
-// server returns the server at an address, which begins to exist.
-func (w *world) server(addr string) *server {
+// server returns the server at an address, which it adds if there is none.
+func (w *testNetwork) server(addr string) *server {
 	a := netip.MustParseAddr(addr)
 	if w.servers[a] == nil {
 		w.servers[a] = new(server)
@@ -161,8 +161,8 @@ func (w *world) server(addr string) *server {
 	return w.servers[a]
 }
 
-// resolver returns a Resolver that asks the servers of the world, does not validate, and is closed with the test.
-func (w *world) resolver(set ...func(*recursor.Resolver)) *recursor.Resolver {
+// resolver returns a Resolver in the network. It does not validate, and is closed with the test.
+func (w *testNetwork) resolver(set ...func(*recursor.Resolver)) *recursor.Resolver {
 	r := &recursor.Resolver{Dialer: w, Trust: dnssec.Trust{Off: true}}
 	w.mu.Lock()
 	for a, s := range w.servers {
@@ -185,16 +185,16 @@ func limits(l recursor.Limits) func(*recursor.Resolver) {
 	return func(r *recursor.Resolver) { r.Limits = l }
 }
 
-// ask returns the response to a question, "www.example. A". With "+" in front of them may follow
-// the options do, cd, ad, rd and noedns.
-func (w *world) ask(r *recursor.Resolver, question string) *dns.Msg {
+// ask returns the response to a question such as "www.example. A". Options may follow with "+" in front: do, cd, ad,
+// rd and noedns.
+func (w *testNetwork) ask(r *recursor.Resolver, question string) *dns.Msg {
 	w.t.Helper()
-	m, err := w.try(context.Background(), r, question)
+	m, err := w.exchange(context.Background(), r, question)
 	require.NoError(w.t, err, question)
 	return m
 }
 
-func (w *world) try(ctx context.Context, r *recursor.Resolver, question string) (*dns.Msg, error) {
+func (w *testNetwork) exchange(ctx context.Context, r *recursor.Resolver, question string) (*dns.Msg, error) {
 	q := parseQuestion(question)
 	before := q.String()
 	m, _, err := r.ExchangeContext(ctx, q, "")
@@ -207,14 +207,15 @@ func (w *world) try(ctx context.Context, r *recursor.Resolver, question string) 
 		require.Equal(w.t, q.IsEdns0() != nil, m.IsEdns0() != nil, "OPT record")
 		_, err := m.Pack()
 		require.NoError(w.t, err)
-		require.NoError(w.t, orderly(m), "%s: %v", question, m)
+		require.NoError(w.t, checkSections(m), "%s: %v", question, m)
 	}
 	return m, err
 }
 
-// orderly says what is wrong with the sections of a response: ANSWER has to be a chain from the question's
-// name on, each RRset once and with one TTL; AUTHORITY has what proves a denial; ADDITIONAL has no records.
-func orderly(m *dns.Msg) error {
+// checkSections returns an error if the sections of a response are not well-formed. The answer section must be a
+// chain from the question's name, with each RRset once and with one TTL. The authority section has only records that
+// prove a denial, and the additional section none.
+func checkSections(m *dns.Msg) error {
 	q := m.Question[0]
 	name, do := dns.CanonicalName(q.Name), m.IsEdns0() != nil && m.IsEdns0().Do()
 	seen, ttls := map[string]bool{}, map[string]uint32{}
@@ -277,9 +278,9 @@ func parseQuestion(s string) *dns.Msg {
 	return m
 }
 
-// told writes a response as a line: NXDOMAIN, or "NOERROR www.example. A 192.0.2.80, …" in order
-// of the alphabet.
-func told(m *dns.Msg) string {
+// formatResponse returns a response as a line: NXDOMAIN, or "NOERROR www.example. A 192.0.2.80, …" in alphabetical
+// order.
+func formatResponse(m *dns.Msg) string {
 	var all []string
 	for _, rr := range m.Answer {
 		h := rr.Header()
@@ -289,8 +290,8 @@ func told(m *dns.Msg) string {
 	return strings.TrimSpace(dns.RcodeToString[m.Rcode] + " " + strings.Join(all, ", "))
 }
 
-// extended returns the text and the code of a response's extended error.
-func extended(m *dns.Msg) (code uint16, text string) {
+// readExtendedError returns the code and the text of a response's extended error.
+func readExtendedError(m *dns.Msg) (code uint16, text string) {
 	if opt := m.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {
 			if e, ok := o.(*dns.EDNS0_EDE); ok {
@@ -301,15 +302,15 @@ func extended(m *dns.Msg) (code uint16, text string) {
 	return 0, ""
 }
 
-// since returns the queries from the n-th on.
-func (w *world) since(n int) []asked {
+// queriesSince returns the queries from the n-th on.
+func (w *testNetwork) queriesSince(n int) []asked {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.log[n:])
 }
 
-// sent returns how many queries were sent to addresses, or to all.
-func (w *world) sent(to ...string) (n int) {
+// countQueries returns the number of queries to addresses, or to all addresses if none is given.
+func (w *testNetwork) countQueries(to ...string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(to) == 0 {
@@ -323,9 +324,9 @@ func (w *world) sent(to ...string) (n int) {
 	return n
 }
 
-// questions returns what an address was asked, in order.
-func (w *world) questions(to string) (all []string) {
-	for _, a := range w.since(0) {
+// questions returns the questions to an address, in order.
+func (w *testNetwork) questions(to string) (all []string) {
+	for _, a := range w.queriesSince(0) {
 		if a.to.String() == to {
 			all = append(all, a.name+" "+dns.TypeToString[a.qtype])
 		}
@@ -333,32 +334,32 @@ func (w *world) questions(to string) (all []string) {
 	return all
 }
 
-// do changes the world while it is in use.
-func (w *world) do(f func()) {
+// withLock runs f, which may change the network while it is in use.
+func (w *testNetwork) withLock(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-// at changes servers while they may be in use.
-func (w *world) at(addrs string, f func(*server)) {
-	w.do(func() {
+// updateServers applies f to servers, which may be in use.
+func (w *testNetwork) updateServers(addrs string, f func(*server)) {
+	w.withLock(func() {
 		for _, a := range strings.Fields(addrs) {
 			f(w.server(a))
 		}
 	})
 }
 
-// fault gives servers a fault, or nil: none.
-func (w *world) fault(addrs string, change func(query, *dns.Msg) *dns.Msg) {
-	w.at(addrs, func(s *server) { s.change = change })
+// setFault sets the fault of servers. Nil: none.
+func (w *testNetwork) setFault(addrs string, change func(query, *dns.Msg) *dns.Msg) {
+	w.updateServers(addrs, func(s *server) { s.change = change })
 }
 
 // Faults of servers.
 
 func silent(query, *dns.Msg) *dns.Msg { return nil }
 
-func rcode(code int) func(query, *dns.Msg) *dns.Msg {
+func respondRcode(code int) func(query, *dns.Msg) *dns.Msg {
 	return func(q query, _ *dns.Msg) *dns.Msg {
 		r := new(dns.Msg).SetRcode(q.Msg, code)
 		if q.IsEdns0() != nil && code != dns.RcodeFormatError {
@@ -368,9 +369,9 @@ func rcode(code int) func(query, *dns.Msg) *dns.Msg {
 	}
 }
 
-// says returns a fault: the response has what text says, as sections of records divided by "|", each
-// record "name type data", divided by ";". AA is set unless the text begins with "referral".
-func says(text string) func(query, *dns.Msg) *dns.Msg {
+// respondWith returns a fault: the response has the records in text. Sections are divided by "|", and records "name
+// type data" by ";". AA is set unless the text begins with "referral".
+func respondWith(text string) func(query, *dns.Msg) *dns.Msg {
 	rest, referral := strings.CutPrefix(text, "referral")
 	return func(q query, _ *dns.Msg) *dns.Msg {
 		r := new(dns.Msg).SetReply(q.Msg)
@@ -388,9 +389,9 @@ func says(text string) func(query, *dns.Msg) *dns.Msg {
 	}
 }
 
-// when returns a fault that strikes only for names (of which one may be given with its type) or,
-// with none, for all.
-func when(question string, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
+// onlyForQuestion returns a fault that applies only to names, or to all names if none is given. A single name may be
+// given with its type.
+func onlyForQuestion(question string, f func(query, *dns.Msg) *dns.Msg) func(query, *dns.Msg) *dns.Msg {
 	want := strings.Fields(question)
 	return func(q query, r *dns.Msg) *dns.Msg {
 		if q.name == want[0] && (len(want) == 1 || dns.TypeToString[q.qtype] == want[1]) {
@@ -408,7 +409,7 @@ func record(s string) dns.RR {
 	return rr
 }
 
-// zone is what authoritative servers serve.
+// zone has the records that authoritative servers serve.
 type zone struct {
 	name   string
 	sets   map[string]map[uint16][]dns.RR // a name without records is an empty non-terminal
@@ -467,7 +468,7 @@ func parentOf(name string) string {
 	return name[i:]
 }
 
-// answer says what a faultless server of zones answers.
+// answer returns the response of a server of zones without fault.
 func answer(zones []*zone, q query) *dns.Msg {
 	r := new(dns.Msg).SetReply(q.Msg)
 	r.RecursionDesired = q.RecursionDesired
@@ -497,7 +498,7 @@ func answer(zones []*zone, q query) *dns.Msg {
 	return r
 }
 
-// look adds what z knows of a name to r. It reports false if that is a CNAME record.
+// look adds the records of a name to r. It reports false if the record is a CNAME record.
 func (z *zone) look(r *dns.Msg, name string, q query) bool {
 	signed := q.IsEdns0() != nil && q.IsEdns0().Do()
 	set := func(owner string, typ uint16) []dns.RR {
@@ -534,7 +535,7 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 			if signed {
 				ds := set(owner, dns.TypeDS)
 				if len(ds) == 0 {
-					ds = z.covering(owner)
+					ds = z.coveringNSEC(owner)
 				}
 				r.Ns = append(r.Ns, ds...)
 			}
@@ -604,9 +605,9 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 	return true
 }
 
-// conn is a socket of a world.
+// conn is a socket of a testNetwork.
 type conn struct {
-	w           *world
+	w           *testNetwork
 	to          netip.AddrPort
 	tcp         bool
 	number      int
@@ -622,8 +623,8 @@ type conn struct {
 
 var _ net.Conn = (*conn)(nil)
 
-// DialContext opens a socket. Over TCP it takes a round trip.
-func (w *world) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+// DialContext opens a socket. Over TCP this takes a round trip.
+func (w *testNetwork) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
@@ -677,7 +678,7 @@ func (w *world) DialContext(ctx context.Context, network, address string) (net.C
 }
 
 // find returns the server at an address, or nil. The caller holds w.mu.
-func (w *world) find(a netip.Addr) *server {
+func (w *testNetwork) find(a netip.Addr) *server {
 	s := w.servers[a]
 	if s == nil && w.other != nil {
 		if s = w.other(a); s != nil {
@@ -694,7 +695,7 @@ func (s *server) delay() time.Duration {
 	return s.rtt
 }
 
-// serve handles a query to a server, and has its responses delivered.
+// serve handles a query to a server and delivers the responses.
 func (c *conn) serve(b []byte) {
 	w := c.w
 	m := new(dns.Msg)
@@ -740,7 +741,7 @@ func (c *conn) serve(b []byte) {
 	})
 }
 
-// respond returns the messages that a server answers with. The caller holds w.mu.
+// respond returns the messages with which a server answers. The caller holds w.mu.
 func (s *server) respond(q query) [][]byte {
 	if s.raw != nil {
 		return s.raw(q)
