@@ -201,7 +201,7 @@ func TestResolverIgnoresDelegationsBesideAnswer(t *testing.T) {
 					w.setFault("192.0.2.1 192.0.2.2", onlyForQuestion("www.example. A", respondWith(
 						kind+owner+" NS ns.evil.example. | ns.evil.example. A "+evil+"; ns1.example. A "+evil+"; ns1.victim. A "+evil+"; mail.example. A "+evil)))
 					r := w.resolver()
-					for _, q := range []string{"mail.example. A", "www.victim. A"} { // or not known before
+					for _, q := range []string{"mail.example. A", "www.victim. A"} { // the name was not cached before
 						if len(owner)%2 == 0 {
 							w.ask(r, q)
 						}
@@ -214,7 +214,7 @@ func TestResolverIgnoresDelegationsBesideAnswer(t *testing.T) {
 						assert.Equal(t, "NOERROR www.sub.example. A 192.0.2.84", formatResponse(w.ask(r, "www.sub.example. A")))
 						assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "nx.victim. A")))
 						assert.Equal(t, "NOERROR ns1.example. A 192.0.2.1", formatResponse(w.ask(r, "ns1.example. A")))
-						time.Sleep(20 * time.Minute) // what was kept ends
+						time.Sleep(20 * time.Minute) // cached data expires
 					}
 					assert.Zero(t, w.countQueries(evil))
 				})
@@ -294,7 +294,7 @@ sub.example. served 192.0.2.3
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, text, func(t *testing.T, w *testNetwork) {
-				if name != "as an answer" { // there the glue is allowed to be used
+				if name != "as an answer" { // in that case the glue may be used
 					w.withEvil()
 				}
 				refer := respondWith("referral | " + c.referral)
@@ -416,7 +416,7 @@ ghost.example. served 192.0.2.6
   ns1 86400 A 192.0.2.6
   * 1 A 192.0.2.84
 `, func(t *testing.T, w *testNetwork) {
-				// The ghost says in every answer that it will live.
+				// The removed zone has its own NS records in every answer.
 				w.setFault("192.0.2.6", func(q query, r *dns.Msg) *dns.Msg {
 					if len(r.Answer) > 0 {
 						r.Ns = []dns.RR{record("ghost.example. 86400 NS ns1.ghost.example.")}
@@ -432,7 +432,7 @@ ghost.example. served 192.0.2.6
 					}
 					return formatResponse(w.ask(r, q))
 				}
-				for i := range 40 { // the parent is asked again every 100 s
+				for i := range 40 { // the parent is queried again every 100 s
 					require.Contains(t, ask(i), "NOERROR")
 					time.Sleep(7 * time.Second)
 				}
@@ -853,7 +853,7 @@ func TestResolverRepeatsTruncatedQueryOverTCPOnce(t *testing.T) {
 		w.ask(r, "nx.example. A")
 		log = w.queriesSince(n)
 		require.Len(t, log, 1)
-		assert.False(t, log[0].tcp, "no question is asked over TCP for what another's answer was")
+		assert.False(t, log[0].tcp, "the query over TCP repeats the question whose answer was truncated")
 	})
 }
 
@@ -861,7 +861,7 @@ func TestResolverAsksNextServerWhenTCPFails(t *testing.T) {
 	bubble(t, big, func(t *testing.T, w *testNetwork) {
 		want := withBig(t, w)
 		w.updateServers("192.0.2.1", func(s *server) { s.noTCP = true })
-		for range 8 { // whichever is asked first
+		for range 8 { // either server may be queried first
 			r := w.resolver()
 			start := time.Now()
 			assert.Equal(t, want, formatResponse(w.ask(r, "big.example. TXT")))

@@ -30,8 +30,8 @@ func (h *hostility) compare(t *testing.T, w *testNetwork) {
 // same question. It has no cache, no clock and no limits. It gives no answer if the RFCs can be read in two ways.
 type careful struct {
 	raw     func(query) [][]byte
-	records []string        // of the answer
-	seen    map[string]bool // names
+	records []string        // records of the answer
+	seen    map[string]bool // names already looked up
 }
 
 // answer returns the answer in the form of formatResponse, and false if careful gives no answer.
@@ -53,7 +53,7 @@ func (c *careful) look(name string, qtype uint16) (rcode int, sure bool) {
 	if !dns.IsSubDomain("evil.", name) {
 		return c.lookElsewhere(name, qtype)
 	}
-	// A name further down may be in another zone; whether evil has a DS record, its parent knows.
+	// A deeper name may be in another zone. The DS records of evil. are in its parent zone.
 	if c.seen[name] || dns.CountLabel(name) > 2 || qtype == dns.TypeDS {
 		return 0, false
 	}
@@ -63,7 +63,7 @@ func (c *careful) look(name string, qtype uint16) (rcode int, sure bool) {
 	q.SetEdns0(1232, false)
 	switch b := c.raw(query{q, name, qtype, false}); {
 	case len(b) == 0:
-		return dns.RcodeServerFailure, true // nobody says anything
+		return dns.RcodeServerFailure, true // no response
 	case m.Unpack(b[0]) != nil || m.Truncated:
 		return 0, false
 	}
@@ -100,7 +100,7 @@ func (c *careful) read(m *dns.Msg, name string, qtype uint16) (rcode int, sure b
 		c.add(aliases)
 		target := aliases[0].(*dns.CNAME).Target
 		rcode, sure = c.look(target, qtype)
-		// What the response says of the target may be believed when nobody else says anything.
+		// The response's records of the target may be used if no server answers for the target.
 		told := slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Name == target })
 		return rcode, sure && !(told && rcode == dns.RcodeServerFailure)
 	case len(own) > 0:

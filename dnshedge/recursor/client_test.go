@@ -64,7 +64,7 @@ func TestClientRefreshAsksServersAgain(t *testing.T) {
 		for range 3 {
 			w.askClient(c, "www.example. A")
 		}
-		time.Sleep(58 * time.Second) // in the last tenth of its life
+		time.Sleep(58 * time.Second) // in the last tenth of the TTL
 		n := w.countQueries()
 		w.askClient(c, "www.example. A")
 		time.Sleep(time.Second)

@@ -15,7 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// All of a program resolves names by itself. The Client has the cache.
+// ExampleResolver makes all parts of a program resolve names by queries to authoritative servers. The Client has the
+// cache.
 func ExampleResolver() {
 	resolver := new(recursor.Resolver)
 	defer resolver.Close()
@@ -24,7 +25,7 @@ func ExampleResolver() {
 	net.DefaultResolver = client.Resolver()
 }
 
-// corp starts a server that has the zone corp.example., and returns its address.
+// corp starts a server of the zone corp.example. and returns its address.
 func corp() (netip.AddrPort, *dnstest.Server) {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -39,7 +40,7 @@ func corp() (netip.AddrPort, *dnstest.Server) {
 	return pc.LocalAddr().(*net.UDPAddr).AddrPort(), s
 }
 
-// A zone of the own network, which the Internet does not know.
+// ExampleResolver_zones resolves names in a zone of the own network, which the Internet does not know.
 func ExampleResolver_zones() {
 	address, server := corp()
 	defer server.Close()
@@ -58,7 +59,7 @@ func ExampleResolver_zones() {
 	// AD: false
 }
 
-// What is known of servers outlives a restart. A file would do as well as a buffer.
+// ExampleResolver_Export keeps learned data over a restart. A file may take the place of the buffer.
 func ExampleResolver_Export() {
 	before := new(recursor.Resolver)
 	defer before.Close()
@@ -73,7 +74,7 @@ func ExampleResolver_Export() {
 	}
 }
 
-// A program sees which servers are asked for a name, and which query was a hedge.
+// ExampleTrace prints the servers that are queried for a name, and whether a query was a hedge.
 func ExampleTrace() {
 	address, server := corp()
 	defer server.Close()

@@ -16,7 +16,7 @@ import (
 // RemoveDuplicates is removeDuplicates, for tests in package recursor_test.
 var RemoveDuplicates = removeDuplicates
 
-// ExpiryTimes returns the expiry times of a Resolver's cache entries and root zone.
+// ExpiryTimes returns the expiry times of a Resolver's cache entries and of their delegations.
 func ExpiryTimes(r *Resolver) (all []time.Time) {
 	c, err := r.setUpOnce()
 	if err != nil {

@@ -79,7 +79,7 @@ func (d *dice) record(qname string) dns.RR {
 func (d *dice) respond(q query, m *dns.Msg) {
 	data := map[uint16]string{dns.TypeA: "192.0.2.66", dns.TypeTXT: "evil", dns.TypeNS: "ns1.evil.", dns.TypeCNAME: "www.good.", dns.TypeDS: "1 8 2 00"}[q.qtype]
 	kind := d.draw(5)
-	if kind < 2 && data != "" { // beside the alias, too
+	if kind < 2 && data != "" { // also beside an alias
 		m.Answer = append(m.Answer, record(q.name+" "+dns.TypeToString[q.qtype]+" "+data))
 	}
 	switch kind {
@@ -187,7 +187,7 @@ func FuzzHostileZone(f *testing.F) {
 		for j := range b {
 			b[j] = byte(random.Uint32())
 		}
-		b[0] |= 4 // the same to the same question
+		b[0] |= 4 // the same response to the same question
 		f.Add(b)
 	}
 	f.Fuzz(hostileZone)
@@ -201,7 +201,7 @@ func hostileZone(t *testing.T, data []byte) {
 		h.turns = append(h.turns, turn{choice: d.draw(len(hostileQuestions) + len(truth)), pause: d.draw(8)})
 	}
 	h.data = d.data
-	var known []moment // of what was asked about other zones
+	var known []moment // questions about other zones
 	bubble(t, stage, func(t *testing.T, w *testNetwork) { known = h.play(t, w) })
 	bubble(t, stage, func(t *testing.T, w *testNetwork) { h.replay(t, w, known) })
 	if h.steady {
@@ -212,9 +212,9 @@ func hostileZone(t *testing.T, data []byte) {
 // hostility describes how the servers of a zone respond, and the questions of the test.
 type hostility struct {
 	settings func(*recursor.Resolver)
-	steady   bool // responses depend on nothing but the question
+	steady   bool // responses depend only on the question
 	turns    []turn
-	data     []byte // what responses are drawn from
+	data     []byte // bytes from which responses are drawn
 }
 
 // turn is a question and the time after its answer, as indexes.
@@ -468,7 +468,7 @@ func FuzzResponse(f *testing.F) {
 				s.raw = func(q query) [][]byte {
 					b := make([]byte, 0, len(data)+300)
 					switch mode % 4 {
-					case 0: // as it is
+					case 0: // unchanged
 						b = append(b, data...)
 					case 1: // with the ID
 						b = append(b, data...)
@@ -486,7 +486,7 @@ func FuzzResponse(f *testing.F) {
 						b[2] |= 0x80
 						binary.BigEndian.PutUint16(b[4:], 1)
 						b = append(b, data[10:]...)
-					case 3: // to be asked for over TCP
+					case 3: // over TCP
 						if !q.tcp {
 							m := new(dns.Msg).SetReply(q.Msg)
 							m.Truncated = true

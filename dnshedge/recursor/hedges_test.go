@@ -88,7 +88,7 @@ func TestResolverFollowsElevenAliasesDuringHedgedLookups(t *testing.T) {
 				queries := 0
 				r := w.resolver(func(r *recursor.Resolver) {
 					r.Hedge.BudgetPercent = percent
-					r.Limits.Queries = 3*(aliases+1) + 2 // what it takes without hedges
+					r.Limits.Queries = 3*(aliases+1) + 2 // the number of queries without hedges
 					r.Limits.ServerNames = 1
 					r.Trace = &recursor.Trace{Answer: func(_ context.Context, a recursor.AnswerInfo) { queries = a.Queries }}
 				})
@@ -110,7 +110,7 @@ func TestResolverContinuesHedgedLookupWhenNeeded(t *testing.T) {
 	for _, left := range []int{0, 1, 2, 3, 4, 5, 20} {
 		bubble(t, ". served 198.41.0.4\nspent. delegated 192.0.2.1 192.0.2.2\n"+halfGlued(0), func(t *testing.T, w *testNetwork) {
 			delegate(w, 0)
-			h := w.server("198.41.0.4").zones[0] // whose zone is two more steps away
+			h := w.server("198.41.0.4").zones[0] // its zone is two referrals further
 			for _, name := range []string{"h0.", "ns1.h0."} {
 				delete(h.sets, name)
 			}

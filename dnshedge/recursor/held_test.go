@@ -48,7 +48,7 @@ tld. delegated 192.0.2.1
 // TestCacheEvictsEntriesFromFuture sets the clock back. Entries from before are of no use and are evicted first.
 func TestCacheEvictsEntriesFromFuture(t *testing.T) {
 	now := time.Now()
-	const n, most = 1600, 512 << 10 // two thirds of them are kept
+	const n, most = 1600, 512 << 10 // two thirds of them fit
 	same := recursor.CountCachedAfterEviction(most, n, now, now)
 	assert.Less(t, same, n/2)
 	assert.Greater(t, recursor.CountCachedAfterEviction(most, n, now.AddDate(1, 0, 0), now), same*9/10)

@@ -45,7 +45,7 @@ func stream(flags uint16, records func(q query) [3][][]byte) func(query) [][]byt
 // raw returns a record in wire format. A nil owner is the name of the question.
 func raw(owner []byte, typ uint16, data []byte) []byte {
 	if owner == nil {
-		owner = []byte{0xc0, 12} // where the question is
+		owner = []byte{0xc0, 12} // a pointer to the name of the question
 	}
 	b := append([]byte(nil), owner...)
 	b = binary.BigEndian.AppendUint16(b, typ)
@@ -146,7 +146,7 @@ func TestMaxBytesBoundsHostileZones(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("measures memory, of which the race detector takes some for itself")
 	}
-	odd := func(i, k int) []byte { // a name of 250 bytes, of which text has four for each
+	odd := func(i, k int) []byte { // a name of 250 bytes, each of which needs four bytes as text
 		b := make([]byte, 0, 256)
 		for range 3 {
 			b = append(append(b, 60), strings.Repeat("\xc8", 60)...)
@@ -231,7 +231,7 @@ example. delegated 192.0.2.1
 		w.withLock(func() {
 			w.server("198.41.0.4").zones[0].sets["a.root."][dns.TypeA] = []dns.RR{record("a.root. A 198.41.0.4")}
 		})
-		for range 2 { // the first has them asked for
+		for range 2 { // the first question starts the priming query
 			time.Sleep(10 * time.Second)
 			w.ask(r, "www.example. A")
 		}

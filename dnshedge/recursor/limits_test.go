@@ -73,7 +73,7 @@ func TestResolverSendsFewQueriesForMissingServerNames(t *testing.T) {
 // names.
 func TestResolverSendsVictimFewQueriesPerQuestion(t *testing.T) {
 	bubble(t, attack, func(t *testing.T, w *testNetwork) {
-		// Each name below attack. is delegated to 20 others' names of its own.
+		// Each name below attack. is delegated to 20 server names of its own.
 		w.setFault("192.0.2.66", func(q query, r *dns.Msg) *dns.Msg {
 			labels := dns.SplitDomainName(q.name)
 			if len(labels) < 2 {
@@ -140,7 +140,7 @@ func TestResolverLimitsDepthAndNumberOfServerNames(t *testing.T) {
 			assert.LessOrEqual(t, w.countQueries(), 34)
 		})
 	}
-	// Each name of a server needs others.
+	// Each server name depends on other server names.
 	bubble(t, ". served 198.41.0.4\ntld. delegated 192.0.2.1\n", func(t *testing.T, w *testNetwork) {
 		z := w.server("192.0.2.1").zones[0]
 		for i := range 200 {
@@ -182,21 +182,21 @@ func TestResolverSends64QueriesAtMost(t *testing.T) {
 	} {
 		bubble(t, text, func(t *testing.T, w *testNetwork) {
 			for i := range 12 {
-				for j := range 12 { // but for one of 13
+				for j := range 12 { // except one of 13
 					w.setFault(fmt.Sprintf("192.0.%d.%d", i+3, j+1), respondRcode(dns.RcodeRefused))
 				}
 			}
 			r := w.resolver(limits(c.limits), noMinimise)
 			m := w.ask(r, "www."+name+" A")
 			hedges := int(r.Stats().Hedges)
-			assert.LessOrEqual(t, w.countQueries()-1-hedges, c.most, "after priming") // priming is nobody's
+			assert.LessOrEqual(t, w.countQueries()-1-hedges, c.most, "after priming") // without the priming query
 			assert.LessOrEqual(t, hedges, 20+c.most*15/100, "the budget's")
 			if c.limit != "" {
 				requireLimit(t, r, m, c.limit)
 			} else {
 				assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, formatResponse(m), "with hedges it may just do")
 			}
-			// The question may be repeated: what it learned stays.
+			// The question may be repeated: learned data stays cached.
 			assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, formatResponse(w.ask(r, "www."+name+" A")))
 		})
 	}
@@ -516,7 +516,7 @@ func TestDeadZoneFailsWithin5SecondsAndBacksOff(t *testing.T) {
 				t.Logf("%d dead servers: %d queries in %v", n, cost, took)
 				assert.LessOrEqual(t, cost, min(3*n, 32))
 				assert.GreaterOrEqual(t, cost, min(n, 10), "each has its turn")
-				for i := range 40 { // the zone rests, and its parent has nothing new
+				for i := range 40 { // the zone is in backoff, and its parent has no new delegation
 					assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, fmt.Sprintf("n%d.dead. A", i))))
 					time.Sleep(110 * ms)
 				}
@@ -612,7 +612,7 @@ func TestMaxBytesBoundsMemoryForAnyQuestions(t *testing.T) {
 		assert.Zero(t, s.Failures)
 		n := w.countQueries()
 		w.ask(r, "www.new.example. A")
-		assert.LessOrEqual(t, w.countQueries()-n, 3, "what is used all the time stays")
+		assert.LessOrEqual(t, w.countQueries()-n, 3, "data in use stays in the cache")
 	})
 }
 

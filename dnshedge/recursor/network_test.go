@@ -33,17 +33,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A testNetwork is name servers in memory, made from a text:
+// A testNetwork has name servers in memory. It is made from a text:
 //
 //	. served 198.41.0.4                        the root, whose servers, named here unless by hand, are the Hints
-//	example. delegated 192.0.2.1 192.0.2.2     its parent delegates it to ns1.example. and ns2.example., with glue
+//	example. delegated 192.0.2.1 192.0.2.2     delegated by its parent to ns1.example. and ns2.example., with glue
 //	  www A 192.0.2.80                         relative to the zone
 //	  sub NS ns.elsewhere.                     a delegation by hand
 //	sub.example. served 192.0.2.3              served there, whatever its parent says
 //
 // Records have a TTL of an hour unless one is given. Every zone has an SOA record, with
 // a TTL and a MINIMUM of 300 s. Servers answer over UDP and TCP after a round trip of 10 ms
-// unless told otherwise. An address without a server is silent.
+// unless configured otherwise. An address without a server is silent.
 //
 // A testNetwork fails the test at a query that no recursive resolver should send to a server.
 type testNetwork struct {
@@ -52,9 +52,9 @@ type testNetwork struct {
 
 	mu      sync.Mutex // guards the fields below, and those of servers
 	servers map[netip.Addr]*server
-	other   func(netip.Addr) *server // makes servers that are not there; may be nil
+	other   func(netip.Addr) *server // makes missing servers; may be nil
 	log     []asked
-	quiet   bool // log nothing, which counts only
+	quiet   bool // log no query, only count it
 	count   int
 	loss    float64
 	rand    *rand.Rand
@@ -82,9 +82,9 @@ func (a asked) String() string {
 type server struct {
 	zones []*zone
 	rtt   time.Duration // 0: 10 ms
-	// change makes the response from what a faultless server says, or returns nil to say nothing. May be nil.
+	// change makes the response from the response of a server without fault, or returns nil for no response. May be nil.
 	change func(q query, r *dns.Msg) *dns.Msg
-	raw    func(q query) [][]byte // the responses, instead of all that; may be nil
+	raw    func(q query) [][]byte // the responses, in place of change; may be nil
 	noTCP  bool                   // refuses connections
 }
 
@@ -223,7 +223,7 @@ func checkSections(m *dns.Msg) error {
 		h := rr.Header()
 		set := dns.CanonicalName(h.Name) + dns.TypeToString[h.Rrtype]
 		ttl, again := ttls[set]
-		if ttls[set] = h.Ttl; again && ttl != h.Ttl && h.Rrtype != dns.TypeRRSIG && h.Rrtype != dns.TypeDNAME { // which two responses may have told
+		if ttls[set] = h.Ttl; again && ttl != h.Ttl && h.Rrtype != dns.TypeRRSIG && h.Rrtype != dns.TypeDNAME { // two responses may have had them
 			return fmt.Errorf("two TTLs: %v", rr)
 		}
 		if f := fact(rr); seen[f] {
@@ -523,7 +523,7 @@ func (z *zone) look(r *dns.Msg, name string, q query) bool {
 			r.Extra = append(r.Extra, z.sets[host][dns.TypeAAAA]...)
 		}
 	}
-	// The apex and what is between it and the name, from above.
+	// The apex and the names between it and the name, from above.
 	labels := dns.CountLabel(name) - dns.CountLabel(z.name)
 	for i := range labels + 1 {
 		owner := name

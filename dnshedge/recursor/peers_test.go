@@ -78,7 +78,7 @@ func newEstate(seed uint64) *estate {
 		e.addDelegatedZone(tld, ".", 1)
 	}
 	for process := 2; process <= 3; process++ {
-		e.addDelegatedZone(fmt.Sprintf("process%d.net.", process), "net.", process) // its ns1 and ns2 serve others, too
+		e.addDelegatedZone(fmt.Sprintf("process%d.net.", process), "net.", process) // its ns1 and ns2 serve other zones, too
 	}
 	ask := func(question string, args ...any) { e.questions = append(e.questions, fmt.Sprintf(question, args...)) }
 	must := func(question string, args ...any) { e.special = append(e.special, fmt.Sprintf(question, args...)) }
@@ -154,7 +154,7 @@ func newEstate(seed uint64) *estate {
 		switch i / 3 {
 		case 0: // one of two servers does not serve the zone
 			fmt.Fprintf(parent, "%[1]s NS ns1.%[1]s\n%[1]s NS ns2.%[1]s\nns1.%[1]s A %[2]s\nns2.%[1]s A %[3]s\n", name, here, there)
-		case 1: // nobody listens at the address of one of two
+		case 1: // no server has the address of one of two servers
 			fmt.Fprintf(parent, "%[1]s NS ns1.%[1]s\n%[1]s NS ns2.%[1]s\nns1.%[1]s A %[2]s\nns2.%[1]s A 127.1.9.9\n", name, here)
 		case 2: // no server serves the zone
 			fmt.Fprintf(parent, "%[1]s NS ns2.%[1]s\nns2.%[1]s A %[2]s\n", name, there)

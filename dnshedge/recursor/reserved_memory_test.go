@@ -66,9 +66,9 @@ dead. delegated 203.0.113.4 203.0.113.5
 				r := w.resolver()
 				heap := func() int {
 					var m runtime.MemStats
-					synctest.Wait() // what is read just now is not held
+					synctest.Wait() // memory of responses that are being read does not count
 					runtime.GC()
-					runtime.GC() // of what pools have given up
+					runtime.GC() // frees memory that sync.Pools have dropped
 					runtime.ReadMemStats(&m)
 					return int(m.HeapAlloc)
 				}
@@ -90,7 +90,7 @@ dead. delegated 203.0.113.4 203.0.113.5
 					<-ended
 				}
 				t.Logf("%s: %d kB each", name, most/n>>10)
-				assert.Less(t, most, 12<<20+n*40<<10, "bytes of %d questions: 8 MiB for all, by an estimate, and what each takes", n)
+				assert.Less(t, most, 12<<20+n*40<<10, "bytes of %d questions: 8 MiB for all, by an estimate, and the memory of each question", n)
 			})
 		})
 	}

@@ -33,7 +33,7 @@ func setUpTrust(r *recursor.Resolver, s *rpl.Script, t rpl.ValidatorSettings, na
 		r.Trust.Anchors = append(r.Trust.Anchors, s.DSRecords(zone)...)
 	}
 	r.Limits.NSEC3Iterations, r.Trust.AllowSHA1 = 150, true
-	if t.FakeSHA1 || !strings.Contains(name, "_val_minimal_") { // where the digest's type is what is wrong
+	if t.FakeSHA1 || !strings.Contains(name, "_val_minimal_") { // in which the digest type is the fault
 		recursor.AcceptLegacyAlgorithms(r)
 	}
 }
@@ -89,7 +89,7 @@ func TestUnboundValidatorScripts(t *testing.T) {
 	for _, file := range files {
 		s := parse(t, file)
 		if slices.ContainsFunc(s.Zones(), func(z *rpl.Zone) bool { return !z.Stub }) {
-			continue // dnshedge plays those for forwarders
+			continue // package dnshedge runs the scripts for forwarders
 		}
 		played++
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -118,7 +118,7 @@ func playValidator(t *testing.T, s *rpl.Script) error {
 	s.ClearExpectedTC()
 	return playResolver(t, s, func(r *recursor.Resolver, c *dnshedge.Cache) {
 		if trust.AnyDate {
-			trust.Date = time.Date(2012, 11, 20, 0, 0, 0, 0, time.UTC) // when those of the two scripts are valid
+			trust.Date = time.Date(2012, 11, 20, 0, 0, 0, 0, time.UTC) // when the signatures of the two scripts are valid
 		}
 		trust.SleepUntilDate()
 		setUpTrust(r, s, trust, t.Name())

@@ -277,7 +277,7 @@ func TestResolverAsksServersInBackoffWhenAllAre(t *testing.T) {
 }
 
 func TestOutageCosts15PercentMoreQueriesAtMost(t *testing.T) {
-	for _, hosted := range []bool{false, true} { // zones with servers of their own, or of another zone that is dead, too
+	for _, hosted := range []bool{false, true} { // zones with servers of their own, or with servers in another dead zone
 		cost := func(off bool) (n int, s recursor.Stats) {
 			var text strings.Builder
 			text.WriteString(". served 198.41.0.4 198.41.0.5\n")
@@ -455,7 +455,7 @@ func TestLosersUpdateRTTForTwoSeconds(t *testing.T) {
 		synctest.Wait()
 		w.withLock(func() { assert.Zero(t, w.open) })
 		n := len(w.queriesSince(0))
-		for i := range 20 { // what is known now is that the other one is faster
+		for i := range 20 { // the other server is now known to be faster
 			w.ask(r, fmt.Sprintf("m%d.example. A", i))
 		}
 		for _, a := range w.queriesSince(n) {
@@ -522,7 +522,7 @@ func TestImportTakesZonesOnlyOfResolversWithTheSameServers(t *testing.T) {
 			require.NoError(t, old.Export(&b))
 			r := w.resolver(func(r *recursor.Resolver) { r.Hints = []netip.Addr{netip.MustParseAddr("198.41.0.4")} }, set)
 			require.NoError(t, r.Import(&b))
-			assert.Positive(t, r.Stats().Servers, "round trip times are those of the same addresses")
+			assert.Positive(t, r.Stats().Servers, "round trip times belong to addresses, not to zones")
 			assert.Zero(t, r.Stats().Zones)
 			assert.False(t, recursor.HasDelegation(r, "example.", time.Now()))
 			n := len(w.queriesSince(0))

@@ -20,7 +20,7 @@ type signer struct {
 	begin time.Time
 	end   time.Time
 	chain []string // names with an NSEC record, in canonical order
-	other *prover  // proves what there is not, instead of these
+	other *prover  // makes proofs of denials in place of chain
 }
 
 // newSigner makes the key of a zone. The same salt gives the same key. Its signatures are valid from an hour ago for

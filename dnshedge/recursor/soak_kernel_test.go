@@ -67,7 +67,7 @@ func (c *crowd) listen(t *testing.T, space *netsim.Namespace) {
 				return
 			}
 			time.AfterFunc(rtt, func() {
-				_, _ = all.WriteTo(packed, &ipv4.ControlMessage{Src: to.AsSlice()}, from) // who has gone needs no response
+				_, _ = all.WriteTo(packed, &ipv4.ControlMessage{Src: to.AsSlice()}, from) // a client that has gone needs no response
 			})
 		}
 	}()
@@ -155,7 +155,7 @@ func TestResolverMemoryIsStableOverKernelSockets(t *testing.T) {
 	s := r.Stats()
 	require.NoError(t, r.Close())
 	after := used(t)
-	for range 500 { // what was under way ends
+	for range 500 { // running queries end
 		if after = used(t); after.sockets <= before.sockets && after.goroutines <= before.goroutines {
 			break
 		}

@@ -28,7 +28,7 @@ import (
 // hundredth response.
 type tree struct {
 	*testNetwork
-	truth   map[string]string // what there is, by name
+	truth   map[string]string // existing records, by name
 	names   []string
 	sockets map[string]string // the socket of a server, by its address and port 53
 
@@ -105,7 +105,7 @@ func (e *tree) serve(t *testing.T, respond func(*dns.Msg) *dns.Msg) (at string) 
 		if _, udp := rw.LocalAddr().(*net.UDPAddr); udp {
 			r.Truncate(1232)
 		}
-		_ = rw.WriteMsg(r) // who has gone needs no response, and a changed one that cannot be written is one that is lost
+		_ = rw.WriteMsg(r) // a client that has gone needs no response; a corrupted response that cannot be written is lost
 	})
 	for _, s := range []*dns.Server{{PacketConn: pc, Handler: handle}, {Listener: l, Handler: handle}} {
 		started, ended := make(chan struct{}), make(chan struct{})
@@ -238,7 +238,7 @@ func TestResolverValidatesWithChangedResponses(t *testing.T) {
 	before := used(t)
 	t.Run("all", func(t *testing.T) { e.soak(t, doubles.SoakTime(t, 2*time.Second)) })
 	var after use
-	for range 500 { // what was under way ends
+	for range 500 { // running queries end
 		if after = used(t); after.sockets <= before.sockets && after.goroutines <= before.goroutines {
 			break
 		}

@@ -23,7 +23,7 @@ import (
 // five seconds, another tenth of the servers is dead. All addresses are in crowdNetwork.
 type crowd struct {
 	*testNetwork
-	dead atomic.Int64 // queries to servers that did not answer
+	dead atomic.Int64 // queries to dead servers
 }
 
 func newCrowd(t *testing.T) *crowd {
@@ -126,7 +126,7 @@ func TestResolverStaysWithinBoundsWithNewNames(t *testing.T) {
 				measure()
 			}
 		}
-		time.Sleep(10 * time.Second) // what is under way ends
+		time.Sleep(10 * time.Second) // running queries end
 		synctest.Wait()
 		measure()
 		s := r.Stats()
@@ -141,6 +141,6 @@ func TestResolverStaysWithinBoundsWithNewNames(t *testing.T) {
 		c.withLock(func() { assert.Zero(t, c.open, "sockets") })
 		assert.LessOrEqual(t, c.maxOpen, 1100, "sockets")
 		assert.LessOrEqual(t, goroutines, 5000)
-		assert.Less(t, float64(peak.HeapAlloc)-float64(before.HeapAlloc), 60e6, "with what the testNetwork and calls under way take")
+		assert.Less(t, float64(peak.HeapAlloc)-float64(before.HeapAlloc), 60e6, "including the testNetwork and running calls")
 	})
 }

@@ -46,7 +46,7 @@ stranger. delegated 203.0.113.1
 				time.Sleep(700 * ms)
 				assert.Equal(t, 10*ms, took(fmt.Sprintf("n%d-%d", i, j)))
 			}
-			time.Sleep(time.Duration(i%3) * 20 * time.Second) // when nobody asks for example., too
+			time.Sleep(time.Duration(i%3) * 20 * time.Second) // sometimes without questions for example. in between
 		}
 		time.Sleep(10 * time.Second)
 	})

@@ -22,7 +22,7 @@ example.tld. delegated `+servers+`
 `, func(t *testing.T, w *testNetwork) {
 			w.sign("tld.")
 			w.withLock(func() { w.zone("example.tld.").sign() })
-			w.setFault("198.41.0.4", withoutRecords(dns.TypeNSEC)) // that tld. is not signed is not proven
+			w.setFault("198.41.0.4", withoutRecords(dns.TypeNSEC)) // without the proof that tld. is unsigned
 			r := newValidatingResolver(w, func(r *recursor.Resolver) {
 				r.Trust.Anchors = append(r.Trust.Anchors, w.zone("example.tld.").signer.ds())
 			})

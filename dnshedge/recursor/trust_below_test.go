@@ -38,7 +38,7 @@ func TestNameBelowBogusZoneCostsOneQuery(t *testing.T) {
 				for i, name := range []string{"www.sub", "mail.sub", "no.sub", "www", "mail"} {
 					n, began := w.countQueries(), time.Now()
 					what := fmt.Sprint(report, " ", servers, " ", name)
-					if servers == "192.0.3.1 192.0.3.2" && i > 2 { // the zone's own servers are asked, and not those below
+					if servers == "192.0.3.1 192.0.3.2" && i > 2 { // servers of the zone itself are queried, and not the servers of child zones
 						break
 					}
 					assert.Equal(t, want, w.security(r, name+".example.tld. A"), what)

@@ -71,7 +71,7 @@ func TestSignedAliasHasNoDS(t *testing.T) {
 					asked++
 				}
 			}
-			assert.Equal(t, 1, asked, "nobody is blamed for the alias")
+			assert.Equal(t, 1, asked, "no server is avoided because of the alias")
 			w.setFault("192.0.3.1 192.0.3.2", nil)
 			assert.Equal(t, "secure", w.security(r, name+" DS"))
 		})
@@ -103,7 +103,7 @@ func TestAnswerForANYIsLimitedToValidatedTypes(t *testing.T) {
 // Of a few records with one key tag, any may match.
 func TestResolverLimitsDSRecords(t *testing.T) {
 	for name, c := range map[string]struct {
-		before, behind int // wrong ones, in canonical order
+		before, behind int // invalid DS records before and behind the valid one, in canonical order
 		sameTag        bool
 		want           string
 	}{
@@ -130,7 +130,7 @@ func TestResolverLimitsDSRecords(t *testing.T) {
 						}
 						p.put(d)
 					}
-					up := 1 // digests count from 0, or from the end, and tags from the right one
+					up := 1 // digests count up from 0 or down from the end, and key tags from the valid one
 					if !c.sameTag {
 						up = -1
 					}
@@ -175,7 +175,7 @@ func withTag(zone string, algorithm uint8, tag uint16, n int) (all []*keys.Key) 
 	for seed := 0; len(all) < n; seed++ {
 		k := keys.NewKey(zone, 0, algorithm, fmt.Sprint(seed))
 		without := k.KeyTag()
-		for carry := range uint16(3) { // flags are added to the tag, with what is carried
+		for carry := range uint16(3) { // the flags are added to the key tag, with the carry
 			if k.Flags = tag - without - carry; k.Flags&(dns.ZONE|dns.REVOKE) == dns.ZONE && k.KeyTag() == tag {
 				all = append(all, k)
 				break

@@ -71,11 +71,11 @@ site.com.tld. delegated 192.0.3.1
 			time.Sleep(time.Minute)
 			n := w.countQueries()
 			assert.Equal(t, "insecure", w.security(r, long))
-			assert.Equal(t, n+1, w.countQueries(), "what is known is not asked again")
+			assert.Equal(t, n+1, w.countQueries(), "known data is not queried again")
 		}
 		assert.Zero(t, r.Stats().Lame, "the servers are right")
 	})
-	bubble(t, shared, func(t *testing.T, w *testNetwork) { // com.tld. is signed, but no server says so
+	bubble(t, shared, func(t *testing.T, w *testNetwork) { // com.tld. is signed, but no server has its DS records
 		w.sign("site.com.tld.")
 		w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
 			if strings.HasSuffix(q.name, "com.tld.") && q.name != "com.tld." {
@@ -98,7 +98,7 @@ one.tld. delegated 192.0.2.1 192.0.3.1
   sub.www A 192.0.2.81
 `, func(t *testing.T, w *testNetwork) {
 		w.sign()
-		// The server that both zones share answers one question. The other one of tld. refers to those of one.tld.
+		// The server that both zones share answers one question. The other server of tld. refers to the servers of one.tld.
 		w.setFault("192.0.2.1", onlyForType(dns.TypeDNSKEY, silent))
 		for range 8 {
 			r := newValidatingResolver(w, noMinimise)
@@ -386,7 +386,7 @@ func TestReportAsksOtherServersBeforeAnswer(t *testing.T) {
 		w.sign("unsigned.tld.")
 		answers, keys := 0, 0
 		w.setFault("192.0.2.1 192.0.2.2", func(q query, r *dns.Msg) *dns.Msg {
-			if q.qtype == dns.TypeDNSKEY && keys == 0 { // the answer comes first, and waits for keys
+			if q.qtype == dns.TypeDNSKEY && keys == 0 { // the answer comes before the keys
 				keys++
 				return nil
 			}

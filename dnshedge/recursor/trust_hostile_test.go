@@ -365,7 +365,7 @@ func TestCDAnswersWithoutValidationAndCachesNothing(t *testing.T) {
 		assert.True(t, ask("www.example.tld. A +do").AuthenticatedData)
 		assert.False(t, ask("www.example.tld. A +do +cd").AuthenticatedData)
 		assert.True(t, ask("www.example.tld. A +ad").AuthenticatedData)
-		assert.False(t, ask("www.example.tld. A").AuthenticatedData, "nobody wants to know (RFC 6840 §5.8)")
+		assert.False(t, ask("www.example.tld. A").AuthenticatedData, "the caller has set neither AD nor DO (RFC 6840 §5.8)")
 	})
 }
 

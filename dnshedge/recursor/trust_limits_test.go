@@ -114,7 +114,7 @@ func TestVerificationLimitEndsQuestion(t *testing.T) {
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "no signature is wrong")
 		assert.Equal(t, "bogus 6", w.security(r, "www.broken.tld. A"))
 		assert.Equal(t, map[string]int64{"Verifications": 1}, r.Stats().Limited)
-		assert.Equal(t, "secure", w.security(r, ". SOA"), "what one question could not pay says nothing of others")
+		assert.Equal(t, "secure", w.security(r, ". SOA"), "the limit of one question does not concern other questions")
 	})
 }
 
@@ -187,7 +187,7 @@ func TestResolverCachesAnswerNoLongerThanSignature(t *testing.T) {
 		for _, rr := range m.Answer {
 			assert.LessOrEqual(t, rr.Header().Ttl, uint32(60), rr)
 		}
-		time.Sleep(2 * time.Hour) // beyond all that is tolerated of clocks
+		time.Sleep(2 * time.Hour) // longer than the tolerated clock skew
 		assert.Equal(t, "bogus 7", w.security(r, "www.example.tld. A"))
 	})
 }
@@ -222,7 +222,7 @@ tld. delegated 192.0.2.1
 		assert.Equal(t, dns.RcodeSuccess, m.Rcode)
 		m, _, err = w.resolver().ExchangeContext(t.Context(), parseQuestion(sentinelOf("not", tag)+".tld. A"), "")
 		require.NoError(t, err)
-		assert.Equal(t, dns.RcodeSuccess, m.Rcode, "who does not validate says nothing")
+		assert.Equal(t, dns.RcodeSuccess, m.Rcode, "without validation there is no statement about keys")
 	})
 }
 

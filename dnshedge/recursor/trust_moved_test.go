@@ -55,7 +55,7 @@ func TestForgedReferralFailsNoConcurrentQuestion(t *testing.T) {
 			for _, name := range []string{"www.sub.example.tld.", "mail.sub.example.tld.", "www.other.tld."} {
 				t.Run(fmt.Sprintln(real, minimise, name), func(t *testing.T) {
 					for later := range 24 {
-						if real && later < 3 { // the right referral and the forged one come at one time: what is kept is that which came last
+						if real && later < 3 { // the genuine and the forged referral come at the same time: the later one is cached
 							continue
 						}
 						bubble(t, deep+"other.tld. delegated 192.0.5.1\n  www A 192.0.2.82\n", func(t *testing.T, w *testNetwork) {

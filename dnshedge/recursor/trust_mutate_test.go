@@ -168,7 +168,7 @@ func TestResolverSurvivesHourOfMutations(t *testing.T) {
 			heap[at] = m.HeapAlloc
 		}
 		t.Logf("%d questions, %d queries, %d failed; heap after half %d kB, after all %d kB; %+v", asked, w.countQueries(), failed, heap[0]>>10, heap[1]>>10, r.Stats().Bogus)
-		assert.Zero(t, insecure, "what is signed is secure or fails")
+		assert.Zero(t, insecure, "an answer of a signed zone is secure or fails")
 		assert.LessOrEqual(t, failed, asked/1000)
 		assert.Less(t, heap[1], heap[0]+heap[0]/4+1<<20)
 	})

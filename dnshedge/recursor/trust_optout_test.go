@@ -60,7 +60,7 @@ func TestOptOutMakesDelegationsAndDenialsInsecure(t *testing.T) {
 		for range 2 {
 			for question, want := range map[string]string{
 				"www.unsigned.tld. A": "insecure",
-				"unsigned.tld. DS":    "insecure", // it may be there, and signed by somebody else
+				"unsigned.tld. DS":    "insecure", // the zone may exist and be signed
 				"no.tld. A":           "insecure",
 				"no.no.tld. A":        "insecure",
 				"www.example.tld. A":  "secure",

@@ -47,7 +47,7 @@ func TestResolverValidatesBeyond2106(t *testing.T) {
 				return
 			}
 			require.Len(t, m.Answer, 2, name)
-			time.Sleep(c.end - c.at + 25*time.Hour) // beyond what is tolerated of clocks
+			time.Sleep(c.end - c.at + 25*time.Hour) // longer than the tolerated clock skew
 			assert.Equal(t, "bogus 7", w.security(r, "www.example.tld. A"), name)
 		})
 	}

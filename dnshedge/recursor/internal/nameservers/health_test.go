@@ -15,12 +15,13 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// strict answers after a while, but drops questions about zones that it does not have, as tinydns and firewalls do.
+// answerOnlyZone answers questions about a zone after a while, and drops all others, as tinydns and firewalls do.
 func answerOnlyZone(zone string, after time.Duration) handler {
 	return answerUnless(func(q dns.Question) bool { return !dns.IsSubDomain(zone, q.Name) }, after)
 }
 
-// Whoever has a zone can name anybody's servers for it.
+// TestUnansweredForeignZoneAvoidsServerForThatZone has a foreign zone that names the servers of another zone. Any
+// owner of a zone can do that.
 func TestUnansweredForeignZoneAvoidsServerForThatZone(t *testing.T) {
 	for _, met := range []bool{true, false} {
 		inBubble(t, func(n *network) {
@@ -40,7 +41,7 @@ func TestUnansweredForeignZoneAvoidsServerForThatZone(t *testing.T) {
 					_, _, err := n.ask(f, newTaskFor(zone, fmt.Sprintf("n%d.%s", i, zone), dns.TypeA, fast))
 					require.ErrorIs(t, err, ErrNoServers)
 				}
-				time.Sleep(answerTimeout) // until nothing is under way
+				time.Sleep(answerTimeout) // until no query is in flight
 				_, took, err := n.ask(f, newTaskFor("example.", fmt.Sprintf("n%d.example.", i), dns.TypeA, fast, slow))
 				require.NoError(t, err)
 				assert.Equal(t, 10*ms, took, "met %v, question %d", met, i)
@@ -101,7 +102,7 @@ func TestForeignZonesCauseNoFamilyBackoff(t *testing.T) {
 			_, _, err := n.ask(f, newTaskFor(zone, "www."+zone, dns.TypeA, at))
 			require.NoError(t, err)
 		}
-		for i := range 3 * familyBackoffThreshold { // their servers are named by others
+		for i := range 3 * familyBackoffThreshold { // foreign zones name these servers
 			zone := fmt.Sprintf("evil%d.", i)
 			_, _, err := n.ask(f, newTaskFor(zone, "www."+zone, dns.TypeA, netip.MustParseAddrPort(fmt.Sprintf("198.51.100.%d:53", i))))
 			require.ErrorIs(t, err, ErrNoServers)
@@ -112,7 +113,8 @@ func TestForeignZonesCauseNoFamilyBackoff(t *testing.T) {
 	})
 }
 
-// What a server that has died has cost one zone, the others need not pay again.
+// TestPoolAvoidsDeadServerInAllZones requires that a server that has died costs one zone a timeout, and no other
+// zone.
 func TestPoolAvoidsDeadServerInAllZones(t *testing.T) {
 	for _, met := range []bool{true, false} {
 		inBubble(t, func(n *network) {
@@ -174,7 +176,7 @@ func TestStatsCountServerInBackoffOnce(t *testing.T) {
 	})
 }
 
-// What is kept of zones and servers is bounded whoever asks for how many.
+// TestHealthTableIsBounded queries any number of zones and servers.
 func TestHealthTableIsBounded(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{MaxBytes: 1 << 18})

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// refuses answers after a while, but refuses names.
+// refuseNames answers after a while with REFUSED for names, and with NOERROR for other names.
 func refuseNames(after time.Duration, names ...string) handler {
 	return func(q sent) []reply {
 		for _, name := range names {
@@ -23,7 +23,8 @@ func refuseNames(after time.Duration, names ...string) handler {
 	}
 }
 
-// pairOf returns a server that answers after 10 ms and refuses names, and one that takes 50 ms, both of which were met.
+// servePair adds a server that answers after 10 ms and refuses names, and a server that takes 50 ms. The RTTs of
+// both are known.
 func (n *network) servePair(f *Pool, names ...string) []netip.AddrPort {
 	all := []netip.AddrPort{n.serve("192.0.2.1", refuseNames(10*ms, names...)), n.serve("192.0.2.2", answerAfter(50*ms))}
 	for _, at := range all {
@@ -33,7 +34,7 @@ func (n *network) servePair(f *Pool, names ...string) []netip.AddrPort {
 	return all
 }
 
-// took returns how long it takes to ask for a name of example.
+// measureQuery returns the time of a question for a name in example.
 func (n *network) measureQuery(f *Pool, name string, servers []netip.AddrPort) time.Duration {
 	n.Helper()
 	_, took, err := n.ask(f, newTaskFor("example.", name, dns.TypeA, servers...))
@@ -72,7 +73,8 @@ func TestLameTableAvoidsServerForZoneAfterTwoRefusals(t *testing.T) {
 	})
 }
 
-// Whoever asks can choose names that a server refuses, as those of a zone that has moved elsewhere.
+// TestLameTableIgnoresRefusalsBetweenAnswers queries names that a server refuses, for example names in a zone that
+// has moved. Clients can choose the names.
 func TestLameTableIgnoresRefusalsBetweenAnswers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})

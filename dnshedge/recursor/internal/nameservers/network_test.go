@@ -20,7 +20,7 @@ import (
 
 const ms = time.Millisecond
 
-// network is servers in memory. It must be made in a bubble.
+// network has servers in memory. It must be made in a synctest bubble.
 type network struct {
 	*testing.T
 	start time.Time
@@ -31,10 +31,10 @@ type network struct {
 	open    int
 	most    int // open at a time
 
-	refuse func(network string, to netip.AddrPort) error // may sleep; set while nobody asks
+	refuse func(network string, to netip.AddrPort) error // may sleep; set while there are no queries
 }
 
-// handler answers a query, or not: then it returns none. The message is a copy.
+// handler returns the replies to a query, or none for no answer. The message is a copy.
 type handler func(q sent) []reply
 
 // reply is a message that a server sends some time after the query.
@@ -43,7 +43,7 @@ type reply struct {
 	after time.Duration
 }
 
-// sent is a query that was sent.
+// sent is a query to a server.
 type sent struct {
 	*dns.Msg
 	at   time.Duration // since the network began
@@ -60,7 +60,7 @@ func inBubble(t *testing.T, f func(n *network)) {
 	})
 }
 
-// fleet returns one that asks in the network, as conf says.
+// newPool returns a Pool that sends its queries in the network.
 func (n *network) newPool(conf Config) *Pool {
 	conf.Dialer = n
 	f := NewPool(conf)
@@ -68,7 +68,7 @@ func (n *network) newPool(conf Config) *Pool {
 	return f
 }
 
-// serve adds a server, at port 53 of an address.
+// serve adds a server at port 53 of an address.
 func (n *network) serve(addr string, h handler) netip.AddrPort {
 	at := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
 	n.mu.Lock()
@@ -77,19 +77,19 @@ func (n *network) serve(addr string, h handler) netip.AddrPort {
 	return at
 }
 
-// good answers after a while, over UDP and TCP.
+// answerAfter answers after a while, over UDP and TCP.
 func answerAfter(after time.Duration) handler {
 	return func(q sent) []reply { return []reply{{new(dns.Msg).SetReply(q.Msg), after}} }
 }
 
-// says answers with a response code.
+// respondAfter answers with an RCODE after a while.
 func respondAfter(rcode int, after time.Duration) handler {
 	return func(q sent) []reply { return []reply{{new(dns.Msg).SetRcode(q.Msg, rcode), after}} }
 }
 
 func dead(sent) []reply { return nil }
 
-// serveBoth returns two servers, of IPv4 and of IPv6, which have answered.
+// serveBoth returns an IPv4 and an IPv6 server, which have answered.
 func (n *network) serveBoth(f *Pool) (four, six netip.AddrPort) {
 	four, six = n.serve("192.0.2.1", answerAfter(10*ms)), n.serve("2001:db8::1", answerAfter(300*ms))
 	for _, at := range []netip.AddrPort{four, six} {
@@ -99,7 +99,7 @@ func (n *network) serveBoth(f *Pool) (four, six netip.AddrPort) {
 	return four, six
 }
 
-// queries returns what was sent so far.
+// queries returns all queries so far.
 func (n *network) queries() []sent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,7 +130,7 @@ type socket struct {
 	to      netip.AddrPort
 	tcp     bool
 	in      chan []byte
-	rest    []byte // of a TCP segment
+	rest    []byte // unread rest of a TCP segment
 	dead    deadline.Deadline
 	once    sync.Once
 	closed  chan struct{}

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkAsk asks a server on this machine for a referral, by sockets of the kernel. The
-// server's part is in its times.
+// BenchmarkAsk queries a server on this machine for a referral, over kernel sockets. The time includes the server.
 func BenchmarkAsk(b *testing.B) {
 	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(b, err)

@@ -30,7 +30,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// plain returns a task whose servers answer if they say NOERROR.
+// newTask returns a task that accepts responses with NOERROR.
 func newTask(servers ...netip.AddrPort) *Task {
 	return &Task{
 		Name:    "www.example.com.",
@@ -46,7 +46,7 @@ func newTask(servers ...netip.AddrPort) *Task {
 	}
 }
 
-// ask has f ask, and returns how long that took.
+// ask runs a task and returns its result and its time.
 func (n *network) ask(f *Pool, t *Task) (*dns.Msg, time.Duration, error) {
 	n.Helper()
 	start := time.Now()
@@ -201,8 +201,8 @@ func TestPoolRemembersServerWithoutEDNSForAnHour(t *testing.T) {
 	}
 }
 
-// turns returns a handler for each of several servers: of all together, the first query is handled by
-// the first of hs, and so on; the last one handles the rest.
+// handleInTurn returns a handler for several servers. The first query to any of them is handled by the first of hs,
+// and so on. The last of hs handles all further queries.
 func handleInTurn(hs ...handler) handler {
 	var n atomic.Int64
 	return func(q sent) []reply { return hs[min(int(n.Add(1)), len(hs))-1](q) }
@@ -237,7 +237,7 @@ func TestPoolHedgesKnownServerAfterUsualRTT(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
 		a, b := n.serve("192.0.2.1", answerAfter(40*ms)), n.serve("192.0.2.2", answerAfter(90*ms))
-		for range 40 { // until the deviation is nothing
+		for range 40 { // until the deviation is zero
 			_, _, err := n.ask(f, newTask(a))
 			require.NoError(t, err)
 		}
@@ -318,8 +318,7 @@ func TestMaxPerSecondBoundsHedges(t *testing.T) {
 	})
 }
 
-// TestLateTimerSendsNoHedge: while judge does not return, the process is busy as
-// far as the goroutine that asks can tell.
+// TestLateTimerSendsNoHedge blocks in CheckResponse, as in a busy process, so that timers fire late.
 func TestLateTimerSendsNoHedge(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -328,7 +327,7 @@ func TestLateTimerSendsNoHedge(t *testing.T) {
 		judge := x.CheckResponse
 		x.CheckResponse = func(m *dns.Msg, at netip.AddrPort) error {
 			if m.Rcode != dns.RcodeSuccess {
-				time.Sleep(200 * ms) // the third query is due, and its answer is there
+				time.Sleep(200 * ms) // the third query is due, and its answer has come
 			}
 			return judge(m, at)
 		}
@@ -366,7 +365,7 @@ func TestPoolLimitsQueriesInFlight(t *testing.T) {
 				time.Sleep(time.Microsecond)
 			}
 			for i := range 70 {
-				assert.InDelta(t, i, <-order, 7, "those who came first are first")
+				assert.InDelta(t, i, <-order, 7, "queries get slots in order")
 			}
 			assert.Equal(t, 7, most)
 			assert.InDelta(t, 1, time.Since(n.start).Seconds(), 0.001)
@@ -943,7 +942,7 @@ func TestPoolReportsAllQueries(t *testing.T) {
 	})
 }
 
-// known returns a fleet that has met servers.
+// newWarmPool returns a Pool that has measured the RTTs of servers.
 func (n *network) newWarmPool(servers ...netip.AddrPort) *Pool {
 	f := n.newPool(Config{})
 	for _, a := range servers {
@@ -979,7 +978,7 @@ func TestExportHasKnownServers(t *testing.T) {
 		assert.Empty(t, none)
 		require.Len(t, g.servers.all, 32)
 		assert.InDelta(t, 70*ms, g.servers.all[all[0]].rtt.SRTT, 1000)
-		assert.InDelta(t, 10*ms, g.servers.all[all[1]].rtt.SRTT, 1000, "what is known already stays")
+		assert.InDelta(t, 10*ms, g.servers.all[all[1]].rtt.SRTT, 1000, "a known RTT is not replaced")
 		assert.InDelta(t, 90*ms, g.firstRTTs.median, float64(2*ms))
 		assert.InDelta(t, 90*ms, g.firstRTTs.hedgeDelay, float64(2*ms))
 		before := len(n.queries())
@@ -1028,7 +1027,7 @@ func (b neverEnding) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzImport mends the checksum, so that what is below it is read.
+// FuzzImport corrects the checksum, so that the content is decoded.
 func FuzzImport(f *testing.F) {
 	g := NewPool(Config{})
 	defer g.Close()
@@ -1105,7 +1104,8 @@ func TestPoolSendsNoHedgeInOutage(t *testing.T) {
 	})
 }
 
-// A proxy, or a machine that is busy, may open a socket later than an answer is due.
+// TestServerWithoutQueryIsNotUnresponsive has a Dialer that opens a socket later than an answer is due, as a proxy
+// or a busy machine may do.
 func TestServerWithoutQueryIsNotUnresponsive(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// RFC 5452 §9.2. A port at random is below 16,384 in one case of four; with the system's own choice, on Linux from
-// 32,768 on, it never is.
+// TestDialRandomPortUsesWholeRange requires RFC 5452 §9.2. A random port is below 16,384 in one case of four. A port
+// that Linux selects is 32,768 or higher.
 func TestDialRandomPortUsesWholeRange(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:53", "[::1]:53"} {
 		to := netip.MustParseAddrPort(addr)

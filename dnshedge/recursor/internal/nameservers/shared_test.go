@@ -20,14 +20,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// about returns a task that asks for a name in a zone.
+// newTaskFor returns a task for a name in a zone.
 func newTaskFor(zone, name string, qtype uint16, servers ...netip.AddrPort) *Task {
 	x := newTask(servers...)
 	x.Zone, x.Name, x.Type = zone, name, qtype
 	return x
 }
 
-// unless answers after a while, but queries of which drops is true.
+// answerUnless answers after a while, but drops queries for which drops returns true.
 func answerUnless(drops func(q dns.Question) bool, after time.Duration) handler {
 	return func(q sent) []reply {
 		if drops(q.Question[0]) {
@@ -37,7 +37,8 @@ func answerUnless(drops func(q dns.Question) bool, after time.Duration) handler 
 	}
 }
 
-// Many servers drop queries for types that they do not know, and for AAAA (RFC 4074 §4.1).
+// TestDroppedQuestionCausesNoZoneBackoff has servers that drop queries for unknown types and for AAAA (RFC 4074
+// §4.1).
 func TestDroppedQuestionCausesNoZoneBackoff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -52,8 +53,8 @@ func TestDroppedQuestionCausesNoZoneBackoff(t *testing.T) {
 	})
 }
 
-// Whoever has zones can name anybody's servers for them, and many servers drop questions about
-// zones that they do not have.
+// TestForeignZonesOccupyNoSlotsOfUnresponsiveServers has foreign zones that name servers that do not serve them, and
+// drop their queries.
 func TestForeignZonesOccupyNoSlotsOfUnresponsiveServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -103,7 +104,7 @@ func TestServerWithLaterAnswerIsNotUnresponsive(t *testing.T) {
 	})
 }
 
-// Whoever has zones with slow servers can have the Resolver meet many of them.
+// TestSlowFirstAnswersDelayNoOtherServers has zones with many deliberately slow servers.
 func TestSlowFirstAnswersDelayNoOtherServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -117,7 +118,8 @@ func TestSlowFirstAnswersDelayNoOtherServers(t *testing.T) {
 	})
 }
 
-// A clock may be coarse, and a process may be stopped while an answer waits for it.
+// TestImportAcceptsAnyRTT exports very short and very long RTTs, as a coarse clock or a stopped process measures
+// them.
 func TestImportAcceptsAnyRTT(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -164,7 +166,7 @@ func TestWaitingQueryGetsExpendableSocket(t *testing.T) {
 	})
 }
 
-// Every query that a Trace is told of is told to have ended, also those whose sockets others need.
+// TestPoolReportsEndOfEveryQuery requires an OnQueryEnd call for each OnQueryStart call, also for evicted queries.
 func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	inBubble(t, func(n *network) {
@@ -181,7 +183,7 @@ func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 			x.Zone = x.Servers[0].String()
 			go func() { _, _ = f.QueryServers(context.Background(), x) }()
 			if i%1000 == 999 {
-				time.Sleep(250 * ms) // then the second queries of the thousand are under way
+				time.Sleep(250 * ms) // then the second query of each task is in flight
 			}
 		}
 		time.Sleep(20 * time.Second)
@@ -189,7 +191,7 @@ func TestPoolReportsEndOfEveryQuery(t *testing.T) {
 	})
 }
 
-// A Dialer may have to open a tunnel.
+// TestHangingDialerHoldsSlotBriefly has a Dialer that takes long, for example to open a tunnel.
 func TestHangingDialerHoldsSlotBriefly(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{MaxPerServer: 1})
@@ -233,7 +235,8 @@ func TestMaxPerSecondAcceptsAnyNumber(t *testing.T) {
 	}
 }
 
-// Callers choose the type. Some servers implement no QTYPE such as MAILA, and say so.
+// TestServerWithNotImplementedIsNotLame has servers that answer NOTIMP to QTYPEs such as MAILA, which clients
+// choose.
 func TestServerWithNotImplementedIsNotLame(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -258,7 +261,7 @@ func TestServerWithNotImplementedIsNotLame(t *testing.T) {
 	})
 }
 
-// Whoever has a zone can give it 64 addresses, and other zones as many others.
+// TestAddressesWithoutQueryEvictFewServers has zones with 64 addresses each, to which no query is sent.
 func TestAddressesWithoutQueryEvictFewServers(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{MaxBytes: 1 << 18})

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// until is plain with a caller who waits so long.
+// newTaskUntil returns a task like newTask with an AwaitUntil time.
 func newTaskUntil(most time.Duration, servers ...netip.AddrPort) *Task {
 	x := newTask(servers...)
 	until := time.Now().Add(most)
@@ -20,7 +20,8 @@ func newTaskUntil(most time.Duration, servers ...netip.AddrPort) *Task {
 	return x
 }
 
-// BIND and unbound wait for such a server, which may have much to do, or stand behind a satellite.
+// TestPoolAwaitsSlowServerAsLongAsCaller has a very slow server, for example behind a satellite link. BIND and
+// unbound wait for it as well.
 func TestPoolAwaitsSlowServerAsLongAsCaller(t *testing.T) {
 	for _, servers := range []int{1, 2, 3} {
 		for _, after := range []time.Duration{2100 * ms, 2500 * ms, 3500 * ms, 4200 * ms} {
@@ -53,7 +54,8 @@ func TestPoolAcceptsAnswerUntilTaskEnds(t *testing.T) {
 	})
 }
 
-// Waiting costs no queries: the zone rests while one who asked goes on waiting, and until an answer comes.
+// TestZoneBacksOffWhileTaskWaits requires that waiting sends no queries: the zone is in backoff until an answer
+// comes.
 func TestZoneBacksOffWhileTaskWaits(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -87,7 +89,7 @@ func TestZoneBacksOffWhileTaskWaits(t *testing.T) {
 	})
 }
 
-// A response that is no answer is in hand: nobody waits longer for one that may not come.
+// TestTaskWithResponseWaitsNoLonger has a rejected response. The task then does not wait for late answers.
 func TestTaskWithResponseWaitsNoLonger(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{Hedge: Hedge{Off: true}})
@@ -98,7 +100,7 @@ func TestTaskWithResponseWaitsNoLonger(t *testing.T) {
 	})
 }
 
-// There is another question, which may have an answer.
+// TestTaskWithEndEarlySendsNoMoreQueries has a task with EndEarly, because another question may have an answer.
 func TestTaskWithEndEarlySendsNoMoreQueries(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -117,12 +119,13 @@ func TestTaskWithEndEarlySendsNoMoreQueries(t *testing.T) {
 	})
 }
 
-// Queries that are hardly answered any more leave their places to others.
+// TestLongAwaitedQueryReleasesItsSlot requires that queries that are unlikely to be answered release their slots to
+// waiting queries.
 func TestLongAwaitedQueryReleasesItsSlot(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{MaxPerServer: 12, Hedge: Hedge{Off: true}})
 		a := n.serve("192.0.2.1", answerUnless(func(q dns.Question) bool { return q.Name == "www.evil." }, 10*ms))
-		for i := range 4 { // of three queries each
+		for i := range 4 { // tasks of three queries each
 			x := newTaskFor(fmt.Sprintf("z%d.", i), "www.evil.", dns.TypeA, a)
 			until := time.Now().Add(4300 * ms)
 			x.AwaitUntil = func() time.Time { return until }

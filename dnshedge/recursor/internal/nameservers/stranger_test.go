@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever has a zone can name as many servers that are silent as there are addresses.
+// TestFewUnresponsiveZonesAreNoOutage has zones with many unresponsive servers.
 func TestFewUnresponsiveZonesAreNoOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{Hedge: Hedge{BudgetPercent: 100}})
@@ -41,7 +41,7 @@ func TestFewUnresponsiveZonesAreNoOutage(t *testing.T) {
 	})
 }
 
-// Nor does one zone whose servers answer, and then do not.
+// TestOneUnresponsiveZoneIsNoOutage has a zone whose servers answer at first, and then do not.
 func TestOneUnresponsiveZoneIsNoOutage(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})
@@ -81,7 +81,8 @@ func TestOneZoneCausesNoFamilyBackoff(t *testing.T) {
 	})
 }
 
-// Nor can whoever asks take a zone away, by names that its servers drop or by types.
+// TestDroppedQuestionsFailNoOtherQuestion queries names and types that the servers of a zone drop. Other questions
+// for the zone still succeed.
 func TestDroppedQuestionsFailNoOtherQuestion(t *testing.T) {
 	for _, minutes := range []int{0, 1} {
 		inBubble(t, func(n *network) {
@@ -99,7 +100,7 @@ func TestDroppedQuestionsFailNoOtherQuestion(t *testing.T) {
 			}
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeMX} {
 				if minutes == 0 && qtype == dns.TypeMX {
-					continue // it may rest with HTTPS
+					continue // the group of HTTPS may be in backoff
 				}
 				_, _, err = n.ask(f, newTaskFor("example.", "mail.example.", qtype, a, b))
 				assert.NoError(t, err, dns.Type(qtype))
@@ -108,7 +109,7 @@ func TestDroppedQuestionsFailNoOtherQuestion(t *testing.T) {
 	}
 }
 
-// A zone whose servers have died rests after two names.
+// TestZoneWithDeadServersBacksOff requires a backoff after two unanswered names.
 func TestZoneWithDeadServersBacksOff(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})

@@ -6,7 +6,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// What a goroutine costs that comes to 8 or 16 KiB of stack through many calls, as it does by itself and with the room made at once.
+// BenchmarkDeepCalls measures a goroutine that needs 8 or 16 KiB of stack through many calls. The stack grows by itself, or
+// at once.
 func BenchmarkDeepCalls(b *testing.B) {
 	for _, bm := range []struct {
 		name  string
