@@ -72,7 +72,7 @@ func (r *Resolver) Import(rd io.Reader) error {
 	return err
 }
 
-// exportZones returns the delegations of the root and its child zones.
+// exportZones returns the known delegations of the root and its child zones.
 func (c *core) exportZones() []nameservers.Delegation {
 	var zones []nameservers.Delegation
 	add := func(z *delegation) {

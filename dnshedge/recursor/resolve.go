@@ -227,7 +227,7 @@ func (l *lookup) prefetchKeys(q question, z *delegation) {
 	}
 }
 
-// expectsSignatures reports whether a zone is synth to be signed, from its parent.
+// expectsSignatures reports whether a zone is known to be signed, from its parent.
 func (c *core) expectsSignatures(z *delegation) bool {
 	return c.validator != nil && c.validator.ExpectsSignatures(z.chain)
 }

@@ -162,7 +162,7 @@ func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse
 	return l.applyReportMode(q, r, l.validateAnswer(ctx, q, r))
 }
 
-// maxBogusRetries is the number of times that a question is sent retries after a bogus answer.
+// maxBogusRetries is the number of times that a question is sent again after a bogus answer.
 const maxBogusRetries = 4
 
 // validateAnswer sets the security status of r, the answer to q. The error is a *dnssec.Error if r is bogus.

@@ -281,9 +281,8 @@ func (q *query) isDropped() bool {
 	return passed >= answerTimeout || passed >= q.rto && q.hasLaterAnswer()
 }
 
-// abandonByTask records that the task of q has ended. A query over UDP continues, because a late answer still shows
-// the RTT of the server. It stops at once if there are more than maxExpendable, as a query over TCP does. The caller
-// holds mu.
+// abandonByTask records that the task of q has ended. A query over UDP continues, because a late answer still shows the
+// RTT of the server. A query over TCP stops at once, and so does any query above maxExpendable. The caller holds mu.
 func (q *query) abandonByTask() {
 	q.abandoned = true
 	if !q.hasSlots {

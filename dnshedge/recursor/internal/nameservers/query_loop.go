@@ -285,7 +285,7 @@ func (a *queryLoop) markQueriesOverdue() {
 	}
 }
 
-// sendHedge starts a hedge because the latest answer is late. The hedge is a query to another server, or a search
+// sendHedge starts a hedge because the latest answer is late. The hedge is a query to a server, or a search
 // for servers without a known address if that finds more. It needs a token of the hedge budget.
 func (a *queryLoop) sendHedge() {
 	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
@@ -563,7 +563,7 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 }
 
 // addServers adds the servers that a search has found to the candidates. It queries one of them if the task needs it
-// or has paid for a hedge. If no found address is allowed, it searches repeated.
+// or has paid for a hedge. If no found address is allowed, it searches again.
 func (a *queryLoop) addServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
