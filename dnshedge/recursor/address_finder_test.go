@@ -39,7 +39,7 @@ func TestResolverUsesGlueForAllZonesOfServer(t *testing.T) {
 		assert.Equal(t, []string{"www.a.com. A", "www.b.com. A"}, w.questions("192.0.2.5"))
 		assert.Zero(t, w.countQueries("192.0.2.4"))
 		assert.Equal(t, "NOERROR ns1.host.net. A 192.0.2.5", formatResponse(w.ask(r, "ns1.host.net. A")))
-		assert.Equal(t, 3, w.countQueries("192.0.2.4", "192.0.2.5"), "it was an answer")
+		assert.Equal(t, 3, w.countQueries("192.0.2.4", "192.0.2.5"), "the record was used as an answer")
 	})
 }
 

@@ -160,7 +160,7 @@ func TestResolverFollowsOneOfSeveralUnsignedAliases(t *testing.T) {
 		require.Len(t, answer, 2)
 		assert.Equal(t, answer[0].(*dns.CNAME).Target, answer[1].Header().Name)
 		assert.Len(t, w.ask(r, "two. CNAME").Answer, 2)
-		assert.Len(t, w.ask(r, "x.pair. A").Answer, 3, "a DNAME record, the CNAME record that it makes, and the address")
+		assert.Len(t, w.ask(r, "x.pair. A").Answer, 3, "a DNAME record, its synthesized CNAME record, and the address")
 	})
 }
 

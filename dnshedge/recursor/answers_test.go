@@ -331,7 +331,7 @@ func TestResolverNeverAnswersWithGlue(t *testing.T) {
 		assert.Equal(t, "NOERROR ns.sub.example. A 192.0.2.33", formatResponse(w.ask(r, "ns.sub.example. A")))
 		assert.Equal(t, "NOERROR ns.sub.example. A 192.0.2.33", formatResponse(w.ask(r, "ns.sub.example. A")))
 		assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "nx.sub.example. A")))
-		assert.Zero(t, w.countQueries("192.0.2.33"), "an answer is no glue")
+		assert.Zero(t, w.countQueries("192.0.2.33"), "an answer was used as glue")
 	})
 }
 
@@ -378,7 +378,7 @@ half.example. served 192.0.2.5 192.0.2.7
 		w.setFault("192.0.2.5", nil)
 		time.Sleep(16 * time.Minute)
 		assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "nx.half.example. A")))
-		assert.Equal(t, n, w.countQueries("192.0.2.7"), "learned for more than this question")
+		assert.Equal(t, n, w.countQueries("192.0.2.7"), "the data was cached for other questions")
 	})
 }
 
@@ -524,7 +524,7 @@ func TestResolverMinimisesWithTenQueriesAtMost(t *testing.T) {
 		}
 		assert.LessOrEqual(t, len(labels), 11, "%v", labels)
 		require.GreaterOrEqual(t, len(labels), 5)
-		assert.Equal(t, []int{1, 2, 3, 4}, labels[:4], "the first steps are of one label")
+		assert.Equal(t, []int{1, 2, 3, 4}, labels[:4], "the first minimised questions have one label more each")
 		assert.Equal(t, 61, labels[len(labels)-1])
 	})
 }
@@ -622,13 +622,13 @@ func TestResolverAvoidsLameServerFor15Minutes(t *testing.T) {
 					assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, fmt.Sprintf("n%d.example. A", i))))
 					time.Sleep(time.Minute)
 				}
-				assert.Equal(t, n+1, w.countQueries(who()), "one name may have a reason of its own")
+				assert.Equal(t, n+1, w.countQueries(who()), "one failed name does not make the server lame")
 				w.setFault("192.0.2.1 192.0.2.2", nil)
 				other := map[string]string{"192.0.2.1": "192.0.2.2", "192.0.2.2": "192.0.2.1"}[who()]
 				w.setFault(other, silent)
 				time.Sleep(2 * time.Minute)
 				assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "later.example. A")))
-				assert.Greater(t, w.countQueries(who()), n, "it has 15 minutes")
+				assert.Greater(t, w.countQueries(who()), n, "the server is lame for 15 minutes")
 			})
 		})
 	}
@@ -659,13 +659,13 @@ func TestResolverAsksServerForOtherNamesAfterFailure(t *testing.T) {
 		w.setFault("192.0.2.1", onlyForQuestion("bad.example.", respondRcode(dns.RcodeServerFailure)))
 		for _, qtype := range []string{"A", "AAAA", "MX", "TXT", "HTTPS"} {
 			assert.Equal(t, 310*ms, took("bad.example. "+qtype))
-			assert.Equal(t, 10*ms, took("mail.example. "+qtype), "the zone is not moved")
+			assert.Equal(t, 10*ms, took("mail.example. "+qtype), "the server is not avoided for the zone")
 		}
 		w.setFault("192.0.2.1", respondRcode(dns.RcodeServerFailure))
 		for i := range 4 {
 			assert.Equal(t, 310*ms, took(fmt.Sprintf("m%d.example. A", i)))
 		}
-		assert.Equal(t, 300*ms, took("www.example. A"), "it fails for all")
+		assert.Equal(t, 300*ms, took("www.example. A"), "the server fails for all names")
 		w.setFault("192.0.2.1", nil)
 		time.Sleep(15 * time.Minute)
 		assert.Equal(t, 10*ms, took("other.example. A"))
@@ -688,7 +688,7 @@ func TestResolverAsksServerForOtherNamesAfterRefusal(t *testing.T) {
 				for range 3 {
 					took("bad.example. TXT")
 					for _, name := range []string{"mail", "www", "nx"} {
-						assert.Equal(t, 10*ms, took(name+".example. MX"), "the zone is not moved")
+						assert.Equal(t, 10*ms, took(name+".example. MX"), "the server is not avoided for the zone")
 					}
 					time.Sleep(time.Minute)
 				}
@@ -716,14 +716,14 @@ func TestResolverPrefersFullAnswerToFallback(t *testing.T) {
 				w.setFault("192.0.2.1 192.0.2.2", f)
 				n := w.countQueries()
 				m := w.ask(r, "www.example. AAAA")
-				assert.Equal(t, dns.RcodeSuccess, m.Rcode, "if there is no better one")
+				assert.Equal(t, dns.RcodeSuccess, m.Rcode, "used if there is no better response")
 				assert.Equal(t, 2, w.countQueries()-n, "each server is asked once")
 				w.setFault("192.0.2.1 192.0.2.2", nil)
 				time.Sleep(time.Minute)
 				w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", silent)
 				start = time.Now()
 				assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "nx.example. A")))
-				assert.Less(t, time.Since(start), 100*ms, "good questions are hedged all the same")
+				assert.Less(t, time.Since(start), 100*ms, "other questions are still hedged")
 			})
 		})
 	}
@@ -989,7 +989,7 @@ func TestResolverAsksStubZonesForSpecialUseNames(t *testing.T) {
 		})
 		assert.Equal(t, "NOERROR nas.home.arpa. A 10.0.0.2", formatResponse(w.ask(r, "nas.home.arpa. A")))
 		assert.Equal(t, "NOERROR 2.0.0.10.in-addr.arpa. PTR nas.home.arpa.", formatResponse(w.ask(r, "2.0.0.10.in-addr.arpa. PTR")))
-		assert.Equal(t, w.countQueries(), w.countQueries("10.0.0.1"), "a stub zone needs no other servers")
+		assert.Equal(t, w.countQueries(), w.countQueries("10.0.0.1"), "a stub zone queries no other servers")
 	})
 }
 

@@ -68,7 +68,7 @@ func TestClientRefreshAsksServersAgain(t *testing.T) {
 		n := w.countQueries()
 		w.askClient(c, "www.example. A")
 		time.Sleep(time.Second)
-		assert.Equal(t, n+1, w.countQueries(), "one query, to a server that is known")
+		assert.Equal(t, n+1, w.countQueries(), "one query, to a known server")
 		time.Sleep(30 * time.Second)
 		r := w.askClient(c, "www.example. A")
 		assert.Equal(t, n+1, w.countQueries())

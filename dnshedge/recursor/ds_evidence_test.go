@@ -104,7 +104,7 @@ func TestCacheEntryServesQuestionsWithAndWithoutDO(t *testing.T) {
 		n := w.countQueries()
 		signed := w.ask(r, "alias.example.tld. A +do")
 		assert.Equal(t, []string{"CNAME", "RRSIG", "A", "RRSIG"}, types(signed.Answer))
-		assert.Equal(t, n+1, w.countQueries(), "the alias's target is kept, with its signature")
+		assert.Equal(t, n+1, w.countQueries(), "the alias target is cached, with its signature")
 
 		assert.Equal(t, []string{"SOA"}, types(w.ask(r, "no.no.no.example.tld. A").Ns))
 		assert.Equal(t, []string{"TXT"}, types(w.ask(r, "x.example.tld. TXT").Answer))

@@ -44,7 +44,7 @@ func TestResolverFailsBeforeCallerTimesOut(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		_, _, err = c.ExchangeContext(t.Context(), parseQuestion("www.example. A"), "")
 		require.NoError(t, err)
-		assert.Equal(t, n, w.countQueries(), "the failure is kept for 5 s")
+		assert.Equal(t, n, w.countQueries(), "the failure is cached for 5 s")
 	})
 }
 
@@ -74,7 +74,7 @@ func TestZonesMayContainRoot(t *testing.T) {
 		})
 		assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")))
 		assert.Zero(t, w.countQueries("192.0.2.66"))
-		assert.Equal(t, []string{"example. A"}, w.questions("198.41.0.4"), "its servers are not asked for others")
+		assert.Equal(t, []string{"example. A"}, w.questions("198.41.0.4"), "its servers are not queried for other names")
 	})
 }
 

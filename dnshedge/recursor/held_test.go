@@ -41,7 +41,7 @@ tld. delegated 192.0.2.1
 			assert.LessOrEqual(t, counted, most)
 			assert.LessOrEqual(t, recursor.ZoneMemory(r), counted)
 		}
-		assert.Greater(t, recursor.ZoneMemory(r), int64(1)<<18, "much is kept")
+		assert.Greater(t, recursor.ZoneMemory(r), int64(1)<<18, "many entries are cached")
 	})
 }
 

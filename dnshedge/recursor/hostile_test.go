@@ -105,7 +105,7 @@ func TestResolverFailsAnswerLargerThanMessage(t *testing.T) {
 				assert.Equal(t, "SERVFAIL", formatResponse(m))
 				_, text := readExtendedError(m)
 				assert.Contains(t, text, "does not fit")
-				assert.LessOrEqual(t, w.countQueries("203.0.113.66"), 8, "it ends when that is known")
+				assert.LessOrEqual(t, w.countQueries("203.0.113.66"), 8, "the question ends once the failure is known")
 				assert.Equal(t, int64(1), r.Stats().Failures)
 
 				cl := &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}
@@ -242,7 +242,7 @@ example. delegated 192.0.2.1
 			time.Sleep(time.Second)
 			w.ask(r, fmt.Sprintf("www.e%d. A", i))
 		}
-		assert.LessOrEqual(t, w.countQueries()-n, 88, "as without: an outage is no reason to ask for them again and again")
+		assert.LessOrEqual(t, w.countQueries()-n, 88, "as without an outage: keys are not queried again and again")
 	})
 }
 
@@ -280,7 +280,7 @@ example. delegated 192.0.2.1
 		r := w.resolver(func(r *recursor.Resolver) {
 			r.Zones = map[string][]netip.AddrPort{"corp.example.": {netip.MustParseAddrPort("10.0.0.1:53")}}
 		})
-		assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, "www.example. A")), "the zone's servers are silent")
+		assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, "www.example. A")), "the zone's servers are unresponsive")
 	})
 }
 

@@ -194,7 +194,7 @@ func TestResolverSends64QueriesAtMost(t *testing.T) {
 			if c.limit != "" {
 				requireLimit(t, r, m, c.limit)
 			} else {
-				assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, formatResponse(m), "with hedges it may just do")
+				assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, formatResponse(m), "with hedges the queries may just suffice")
 			}
 			// The question may be repeated: learned data stays cached.
 			assert.Contains(t, []string{"SERVFAIL", "NXDOMAIN"}, formatResponse(w.ask(r, "www."+name+" A")))
@@ -515,7 +515,7 @@ func TestDeadZoneFailsWithin5SecondsAndBacksOff(t *testing.T) {
 				cost := w.countQueries(all...)
 				t.Logf("%d dead servers: %d queries in %v", n, cost, took)
 				assert.LessOrEqual(t, cost, min(3*n, 32))
-				assert.GreaterOrEqual(t, cost, min(n, 10), "each has its turn")
+				assert.GreaterOrEqual(t, cost, min(n, 10), "each waiting query gets a slot")
 				for i := range 40 { // the zone is in backoff, and its parent has no new delegation
 					assert.Equal(t, "SERVFAIL", formatResponse(w.ask(r, fmt.Sprintf("n%d.dead. A", i))))
 					time.Sleep(110 * ms)
@@ -524,7 +524,7 @@ func TestDeadZoneFailsWithin5SecondsAndBacksOff(t *testing.T) {
 				assert.Equal(t, 1, w.countQueries("198.41.0.4")-before)
 				time.Sleep(time.Second)
 				w.setFault(strings.Join(all, " "), nil)
-				assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "nx.dead. A")), "after the rest it is asked again")
+				assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "nx.dead. A")), "after the backoff the zone is queried again")
 			})
 		})
 	}
@@ -544,7 +544,7 @@ func TestClientRetriesFailureAfter5SecondsThenEvery20(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		t.Logf("%d queries in half an hour", w.countQueries("192.0.3.1"))
-		assert.LessOrEqual(t, w.countQueries("192.0.3.1"), 4*(3+1800/20), "after 5, 10, 20, 20 ... seconds a question, and that for its own NS records")
+		assert.LessOrEqual(t, w.countQueries("192.0.3.1"), 4*(3+1800/20), "a question after 5, 10, 20, 20 ... seconds, and a query for the zone's own NS records")
 	})
 }
 
@@ -789,7 +789,7 @@ func TestResolverSendsFullNameForSecondAddressType(t *testing.T) {
 			}
 		}
 		for _, question := range append(w.questions("192.0.2.2"), w.questions("198.41.0.4")...) {
-			assert.NotContains(t, question, "d.e", "a parent was asked for more than the name of a zone")
+			assert.NotContains(t, question, "d.e", "a parent was asked for more labels than the name of the zone")
 		}
 	})
 }

@@ -357,6 +357,6 @@ zone "." { type hint; file %q; };
 	assert.Zero(t, fails)
 	assert.Positive(t, s.TCP)
 	for _, d := range peersDiffer {
-		assert.Positive(t, differ[d.peer+": "+d.why], "no answer differs by this reason any more: %s", d.why)
+		assert.Positive(t, differ[d.peer+": "+d.why], "no answer differs for this reason any more: %s", d.why)
 	}
 }

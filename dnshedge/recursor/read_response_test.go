@@ -70,7 +70,7 @@ func TestResolverTakesDenialWithForeignSOALast(t *testing.T) {
 			r := w.resolver()
 			m := w.ask(r, "nx.example. A")
 			assert.Equal(t, "NXDOMAIN", formatResponse(m), soa)
-			assert.Empty(t, m.Ns, "the SOA record is not believed")
+			assert.Empty(t, m.Ns, "the SOA record is ignored")
 			assert.Equal(t, "NXDOMAIN", formatResponse(w.ask(r, "a.b.nx.example. A")), soa)
 		})
 		bubble(t, small, func(t *testing.T, w *testNetwork) {
@@ -78,7 +78,7 @@ func TestResolverTakesDenialWithForeignSOALast(t *testing.T) {
 			w.ask(r, "mail.example. A")
 			w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", denied)
 			start := time.Now()
-			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")), "the other server knows better")
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")), "the other server has a better response")
 			assert.Equal(t, 20*ms, time.Since(start))
 		})
 	}
@@ -177,7 +177,7 @@ deep.sub.example. delegated 192.0.2.4
 			assert.Equal(t, "NOERROR www.deep.sub.example. A 192.0.2.85", formatResponse(w.ask(r, "www.deep.sub.example. A")), ns)
 			assert.Equal(t, "NOERROR www.sub.example. A 192.0.2.84", formatResponse(w.ask(r, "www.sub.example. A")), ns)
 			assert.Equal(t, "NOERROR www.victim. A 192.0.2.90", formatResponse(w.ask(r, "www.victim. A")), ns)
-			assert.Equal(t, 1, w.countQueries("192.0.2.4"), "the upper zone's server has referred to it")
+			assert.Equal(t, 1, w.countQueries("192.0.2.4"), "the server of the upper zone has delegated the lower zone")
 		})
 	}
 }
@@ -218,7 +218,7 @@ func TestResolverTakesUnprovenDenialLast(t *testing.T) {
 			r := w.resolver()
 			w.ask(r, "mail.example. A")
 			w.setFaultOfFirstServer("192.0.2.1 192.0.2.2", onlyForQuestion("www.example. A", c.fault))
-			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")), "%s: the other server knows better", c.name)
+			assert.Equal(t, "NOERROR www.example. A 192.0.2.80", formatResponse(w.ask(r, "www.example. A")), "%s: the other server has a better response", c.name)
 		})
 	}
 }

@@ -118,7 +118,7 @@ example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4
 		for i := range 30 {
 			w.ask(r, fmt.Sprintf("n%d.example. A", i))
 		}
-		assert.Equal(t, 31, w.countQueries(best), "a good server stays the first")
+		assert.Equal(t, 31, w.countQueries(best), "a good server is still queried first")
 		w.setFault(best, onlyForQuestion("late.example.", silent))
 		n := len(w.queriesSince(0))
 		w.ask(r, "late.example. A")
@@ -130,7 +130,7 @@ example. delegated 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4
 		w.ask(r, "later.example. A")
 		second := w.queriesSince(n)
 		require.Len(t, second, 2)
-		assert.NotEqual(t, log[1].to, second[1].to, "there are servers that were never asked")
+		assert.NotEqual(t, log[1].to, second[1].to, "some servers were never queried")
 	})
 }
 
@@ -237,7 +237,7 @@ func TestResolverReturnsToRecoveredFastServer(t *testing.T) {
 		w.setFault("192.0.2.1", silent)
 		from = len(w.queriesSince(0))
 		ask(2 * time.Minute)
-		assert.Less(t, fast(from), 0.1, "a silent server is asked seldom")
+		assert.Less(t, fast(from), 0.1, "an unresponsive server is queried seldom")
 		w.setFault("192.0.2.1", nil)
 		ask(5*time.Minute + time.Second)
 		from = len(w.queriesSince(0))
@@ -255,7 +255,7 @@ func TestServerKeepsRTTAfterTimeout(t *testing.T) {
 		w.ask(r, "lost.example. A")
 		n := len(w.queriesSince(0))
 		w.ask(r, "next.example. A")
-		assert.Equal(t, "192.0.2.1", w.queriesSince(n)[0].to.String(), "one timeout raises nothing")
+		assert.Equal(t, "192.0.2.1", w.queriesSince(n)[0].to.String(), "one timeout does not raise the RTT")
 	})
 }
 
@@ -376,7 +376,7 @@ example. delegated 192.0.2.1 2001:db8:1::1 2001:db8:1::2
 			assert.Equal(t, dns.RcodeSuccess, m.Rcode)
 			assert.LessOrEqual(t, time.Since(start), 30*ms)
 		}
-		assert.Less(t, w.dials, 130, "dials to a family that cannot be reached")
+		assert.Less(t, w.dials, 130, "connections to an unreachable address family")
 	})
 }
 
@@ -438,7 +438,7 @@ lost. served 192.0.2.5
 			}
 			for _, a := range w.queriesSince(0) {
 				assert.Equal(t, no6, a.to.Is4(), a)
-				assert.False(t, no6 && a.qtype == dns.TypeAAAA, "an address was looked up that is not used: %v", a)
+				assert.False(t, no6 && a.qtype == dns.TypeAAAA, "an unused address was looked up: %v", a)
 			}
 		})
 	}
@@ -506,7 +506,7 @@ two.tld. delegated 192.0.3.2
 		require.NoError(t, late.Import(bytes.NewReader(export)))
 		before := w.countQueries("198.41.0.4", "198.41.0.5")
 		assert.Equal(t, "NOERROR www.z.tld. A 192.0.2.80", formatResponse(w.ask(late, "www.z.tld. A")))
-		assert.Greater(t, w.countQueries("198.41.0.4", "198.41.0.5"), before, "time has passed since")
+		assert.Greater(t, w.countQueries("198.41.0.4", "198.41.0.5"), before, "the age of the export counts")
 
 		time.Sleep(23 * time.Hour)
 		require.Error(t, w.resolver().Import(bytes.NewReader(export)), "older than a day")
@@ -528,7 +528,7 @@ func TestImportTakesZonesOnlyOfResolversWithTheSameServers(t *testing.T) {
 			n := len(w.queriesSince(0))
 			w.ask(r, "www.example. A")
 			require.Greater(t, len(w.queriesSince(n)), 0)
-			assert.Equal(t, ".", w.queriesSince(n)[0].name, "the root's servers are asked for")
+			assert.Equal(t, ".", w.queriesSince(n)[0].name, "the priming query is sent")
 			assert.Contains(t, r.Hints, w.queriesSince(n)[0].to)
 		}
 	}

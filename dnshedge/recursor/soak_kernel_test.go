@@ -171,7 +171,7 @@ func TestResolverMemoryIsStableOverKernelSockets(t *testing.T) {
 	assert.Less(t, float64(thirds[2].heap), 1.1*float64(thirds[1].heap)+2e6, "memory grows")
 	assert.Less(t, thirds[2].sockets, 2*thirds[1].sockets+50, "sockets grow")
 	assert.Less(t, thirds[2].goroutines, 2*thirds[1].goroutines+50, "goroutines grow")
-	assert.LessOrEqual(t, after.sockets, before.sockets, "sockets are left")
-	assert.LessOrEqual(t, after.goroutines, before.goroutines, "goroutines are left")
-	assert.Less(t, float64(after.heap), float64(before.heap)+4e6, "memory is left")
+	assert.LessOrEqual(t, after.sockets, before.sockets, "sockets are left open")
+	assert.LessOrEqual(t, after.goroutines, before.goroutines, "goroutines are left running")
+	assert.Less(t, float64(after.heap), float64(before.heap)+4e6, "memory is not freed")
 }

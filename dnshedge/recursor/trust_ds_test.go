@@ -36,9 +36,9 @@ func TestResolverTakesDSFromReferral(t *testing.T) {
 		require.NoError(t, checkSections(m))
 		assert.True(t, m.AuthenticatedData)
 		assert.Len(t, m.Answer, 2, "the record and its signature")
-		assert.Equal(t, 1, w.countQueries("192.0.2.1")+w.countQueries("192.0.2.2")-keyQueries(w, "tld."), "one server is enough")
+		assert.Equal(t, 1, w.countQueries("192.0.2.1")+w.countQueries("192.0.2.2")-keyQueries(w, "tld."), "one server suffices")
 		w.setFault("192.0.2.1 192.0.2.2", w.refers("unsigned.tld."))
-		assert.Equal(t, "secure", w.security(r, "unsigned.tld. DS"), "the proof that there is none")
+		assert.Equal(t, "secure", w.security(r, "unsigned.tld. DS"), "the proof that there is no DS record")
 		w.setFault("192.0.2.1 192.0.2.2", func(q query, m *dns.Msg) *dns.Msg { return forged(q, w.refers("example.tld.")(q, m)) })
 		assert.Equal(t, "bogus 6", w.security(newValidatingResolver(w), "example.tld. DS"))
 	})
@@ -64,7 +64,7 @@ func TestSignedAliasHasNoDS(t *testing.T) {
 			w.sign("unsigned.tld.")
 			w.setFault("192.0.3.1 192.0.3.2", onlyForType(dns.TypeA, withoutRecords(dns.TypeRRSIG, dns.TypeNSEC)))
 			r := newValidatingResolver(w)
-			assert.Equal(t, "bogus 10", w.security(r, name+" A"), "there are no signatures, and no cut that could be the reason")
+			assert.Equal(t, "bogus 10", w.security(r, name+" A"), "there are no signatures, and no zone cut explains that")
 			asked := 0
 			for _, a := range w.queriesSince(0) {
 				if a.name == name && a.qtype == dns.TypeDS {
@@ -95,7 +95,7 @@ func TestAnswerForANYIsLimitedToValidatedTypes(t *testing.T) {
 		m, _, err := newValidatingResolver(w).ExchangeContext(t.Context(), parseQuestion(name+" ANY +do"), "")
 		require.NoError(t, err)
 		require.True(t, m.AuthenticatedData, m)
-		assert.Len(t, m.Answer, 24+24, "with a signature each")
+		assert.Len(t, m.Answer, 24+24, "one signature for each RRset")
 	})
 }
 
@@ -145,7 +145,7 @@ func TestResolverLimitsDSRecords(t *testing.T) {
 				r := newValidatingResolver(w)
 				assert.Contains(t, w.security(r, "www.example.tld. A"), c.want)
 				assert.LessOrEqual(t, r.Stats().Verifications, int64(128))
-				assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"), "others are unharmed")
+				assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"), "other zones are not affected")
 			})
 		})
 	}

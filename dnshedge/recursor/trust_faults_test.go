@@ -73,7 +73,7 @@ site.com.tld. delegated 192.0.3.1
 			assert.Equal(t, "insecure", w.security(r, long))
 			assert.Equal(t, n+1, w.countQueries(), "known data is not queried again")
 		}
-		assert.Zero(t, r.Stats().Lame, "the servers are right")
+		assert.Zero(t, r.Stats().Lame, "the servers' answers are valid")
 	})
 	bubble(t, shared, func(t *testing.T, w *testNetwork) { // com.tld. is signed, but no server has its DS records
 		w.sign("site.com.tld.")
@@ -344,7 +344,7 @@ func TestMaxBytesCountsZoneKeys(t *testing.T) {
 		assert.EqualValues(t, 3, n)
 		time.Sleep(10 * time.Minute)
 		require.Equal(t, "secure", w.security(r, "no.example.tld. A"))
-		assert.Equal(t, n, r.Stats().KeyQueries, "they are kept")
+		assert.Equal(t, n, r.Stats().KeyQueries, "the keys are still cached")
 	})
 }
 
@@ -374,7 +374,7 @@ bank.tld. served 192.0.4.1
 		w.sign()
 		w.updateServers("192.0.3.1 192.0.3.2 192.0.3.3", func(s *server) { s.rtt = 300 * ms })
 		r := newValidatingResolver(w)
-		assert.Contains(t, w.security(r, "a.e1.tld. A"), "bogus", "names of servers are looked up while a server is late, and do not exist")
+		assert.Contains(t, w.security(r, "a.e1.tld. A"), "bogus", "server names that do not exist are looked up while a server is late")
 		assert.Equal(t, "secure", w.security(r, "www.bank.tld. A"))
 	})
 }
@@ -454,7 +454,7 @@ example. delegated 192.0.2.1
 		}
 		assert.Zero(t, r.Stats().PassedOver)
 		referrals := slices.DeleteFunc(w.queriesSince(0), func(a asked) bool { return a.name != "example." || a.qtype != dns.TypeA })
-		assert.Len(t, referrals, 1, "the delegation is known for an hour")
+		assert.Len(t, referrals, 1, "the delegation is cached for an hour")
 	})
 }
 
@@ -472,7 +472,7 @@ unsigned.tld. delegated 192.0.2.1 192.0.2.2
 		for range 8 { // either server may be asked first
 			start := time.Now()
 			assert.Equal(t, "insecure", w.security(newValidatingResolver(w), "www.unsigned.tld. A"))
-			assert.LessOrEqual(t, time.Since(start), 1600*ms, "other servers are asked for a second, and the last query has its time")
+			assert.LessOrEqual(t, time.Since(start), 1600*ms, "other servers are queried for a second, and the last query runs to its timeout")
 		}
 	})
 }

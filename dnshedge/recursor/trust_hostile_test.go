@@ -120,7 +120,7 @@ func TestResolverFailsWhenAllServersAreBogus(t *testing.T) {
 				}
 				w.setFault(c.servers, nil)
 				time.Sleep(6 * time.Minute)
-				assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "it heals by itself")
+				assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "the zone recovers without help")
 				assert.Equal(t, "insecure", w.security(r, "www.unsigned.tld. A"))
 			})
 		})
@@ -140,8 +140,8 @@ func TestResolverPrefetchesKeysWithFirstQuestion(t *testing.T) {
 		without := took(w.resolver(noHedges), "www.example.tld. A")
 		r := newValidatingResolver(w, noHedges)
 		assert.Equal(t, without, took(r, "www.example.tld. A +ad"))
-		assert.Equal(t, 10*ms, took(r, "mail.example.tld. A +ad"), "a warm name takes one round trip")
-		assert.Equal(t, 20*ms, took(r, "www.unsigned.tld. A +ad"), "one to the parent, one to the zone")
+		assert.Equal(t, 10*ms, took(r, "mail.example.tld. A +ad"), "a name in a known zone takes one round trip")
+		assert.Equal(t, 20*ms, took(r, "www.unsigned.tld. A +ad"), "one query to the parent, one to the zone")
 		n := w.countQueries()
 		assert.Equal(t, 10*ms, took(r, "www.unsigned.tld. A"))
 		assert.Equal(t, n+1, w.countQueries())
@@ -295,11 +295,11 @@ func TestOneMatchingAnchorSuffices(t *testing.T) {
 		assert.Equal(t, "secure", w.security(with(right.key), "www.example.tld. A"), "a DNSKEY record")
 		assert.Equal(t, "secure", w.security(with(other.ds(), right.ds()), "www.example.tld. A"))
 		assert.Equal(t, "bogus 9", w.security(with(other.ds()), "www.example.tld. A"))
-		assert.Equal(t, "bogus 9", w.security(w.resolver(func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Insecure: []string{}} }), "www.example.tld. A"), "the Internet's keys")
+		assert.Equal(t, "bogus 9", w.security(w.resolver(func(r *recursor.Resolver) { r.Trust = dnssec.Trust{Insecure: []string{}} }), "www.example.tld. A"), "with the built-in keys of the root")
 		island := with(w.zone("example.tld.").signer.ds())
 		assert.Equal(t, "secure", w.security(island, "www.example.tld. A"))
 		assert.Equal(t, "insecure", w.security(island, "www.unsigned.tld. A"))
-		assert.Equal(t, "insecure", w.security(island, "example.tld. DS"), "which is its parent's")
+		assert.Equal(t, "insecure", w.security(island, "example.tld. DS"), "the parent zone has the DS records")
 		none := with([]dns.RR{}...)
 		none.Trust.Anchors = []dns.RR{}
 		assert.Equal(t, "insecure", w.security(none, "www.example.tld. A"))
@@ -414,7 +414,7 @@ com.tld. delegated 192.0.2.1 192.0.2.2
 		w.setFault("192.0.2.2", onlyForQuestion("bad.tld. A", forged))
 		for range 8 { // either server may be asked first
 			r := newValidatingResolver(w)
-			assert.Equal(t, "bogus 6", w.security(r, "bad.tld. A"), "all servers of tld. are marked")
+			assert.Equal(t, "bogus 6", w.security(r, "bad.tld. A"), "all servers of tld. have sent a bogus answer")
 			assert.Equal(t, "secure", w.security(r, "www.com.tld. A"))
 		}
 	})
@@ -508,7 +508,7 @@ func TestResolverVerifiesImportedEvidence(t *testing.T) {
 		n := len(w.queriesSince(0))
 		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		for _, a := range w.queriesSince(n) {
-			assert.False(t, a.name == "tld." && a.qtype != dns.TypeDNSKEY, "%v: the delegation and its proof are known", a)
+			assert.False(t, a.name == "tld." && a.qtype != dns.TypeDNSKEY, "%v: the delegation and its proof are cached", a)
 		}
 	})
 }

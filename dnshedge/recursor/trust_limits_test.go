@@ -111,7 +111,7 @@ func TestVerificationLimitEndsQuestion(t *testing.T) {
 		signZones(w)
 		w.setFault("192.0.3.4", many)
 		r := newValidatingResolver(w, limits(recursor.Limits{Verifications: 2}))
-		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "no signature is wrong")
+		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"), "no signature is invalid")
 		assert.Equal(t, "bogus 6", w.security(r, "www.broken.tld. A"))
 		assert.Equal(t, map[string]int64{"Verifications": 1}, r.Stats().Limited)
 		assert.Equal(t, "secure", w.security(r, ". SOA"), "the limit of one question does not concern other questions")
@@ -139,7 +139,7 @@ tld. delegated 192.0.2.1
 		w.sign()
 		r := newValidatingResolver(w)
 		assert.Equal(t, "secure", w.security(r, "a0.tld. A"))
-		assert.Equal(t, "bogus 0", w.security(r, "loop.tld. A"), "which is SERVFAIL, and not for its signatures")
+		assert.Equal(t, "bogus 0", w.security(r, "loop.tld. A"), "SERVFAIL has another reason than signatures")
 		assert.Empty(t, r.Stats().Bogus)
 	})
 }

@@ -113,9 +113,9 @@ func TestResolverReportsSecurityOfAnswers(t *testing.T) {
 				signZones(w)
 				r := newValidatingResolver(w)
 				assert.Equal(t, want, w.security(r, question))
-				assert.Equal(t, want, w.security(r, question), "when keys are known")
+				assert.Equal(t, want, w.security(r, question), "when the keys are cached")
 				time.Sleep(2 * time.Hour)
-				assert.Equal(t, want, w.security(r, question), "when they are known no more")
+				assert.Equal(t, want, w.security(r, question), "when the keys have expired")
 			})
 		})
 	}
@@ -145,6 +145,6 @@ example. delegated 192.0.2.1 192.0.2.2
 		for _, a := range w.queriesSince(0) {
 			assert.NotNil(t, a.msg.IsEdns0(), a)
 		}
-		assert.LessOrEqual(t, w.countQueries("192.0.2.1"), 2, "but for two at once, it is not asked again for 15 minutes")
+		assert.LessOrEqual(t, w.countQueries("192.0.2.1"), 2, "except for two concurrent queries, the server is not queried again for 15 minutes")
 	})
 }

@@ -68,7 +68,7 @@ func TestResolverUsesNoExpiredDataAfterSuspension(t *testing.T) {
 		}
 		assert.Empty(t, r.Stats().Bogus)
 		for _, at := range recursor.ExpiryTimes(r) {
-			assert.Equal(t, at.Round(0), at, "the monotonic clock stands while the machine sleeps")
+			assert.Equal(t, at.Round(0), at, "the monotonic clock stops while the machine sleeps")
 		}
 	})
 }
@@ -82,7 +82,7 @@ func TestResolverIgnoresDataFromFuture(t *testing.T) {
 		require.Equal(t, "secure", w.security(r, "www.example.tld. A"))
 		now := time.Now()
 		assert.True(t, recursor.HasDelegation(r, "example.tld.", now))
-		assert.True(t, recursor.HasDelegation(r, "example.tld.", now.Add(-time.Second)), "another question may have asked for the time a little earlier")
+		assert.True(t, recursor.HasDelegation(r, "example.tld.", now.Add(-time.Second)), "another question may have read the clock a little earlier")
 		for _, at := range []time.Duration{-time.Minute, -24 * time.Hour, -365 * 24 * time.Hour, 2 * time.Hour, 365 * 24 * time.Hour} {
 			assert.False(t, recursor.HasDelegation(r, "example.tld.", now.Add(at)), "%v", at)
 		}

@@ -45,6 +45,6 @@ example. delegated 192.0.2.1
 		m := w.ask(r, "x.y.w.example. A")
 		assert.Equal(t, dns.RcodeServerFailure, m.Rcode)
 		_, text := readExtendedError(m)
-		assert.Contains(t, text, "a DNAME record was made of a wildcard")
+		assert.Contains(t, text, "a DNAME record was synthesized from a wildcard")
 	})
 }

@@ -65,7 +65,7 @@ func TestServerThatDropsOneTypeIsQueriedForOtherTypes(t *testing.T) {
 			_, took, err := n.ask(f, newTaskFor("example.", name, dns.TypeHTTPS, fast, slow))
 			require.NoError(t, err)
 			if i == 5 {
-				assert.Equal(t, 300*ms, took, "it rests for these")
+				assert.Equal(t, 300*ms, took, "the server is in backoff for these zones")
 			}
 			_, took, err = n.ask(f, newTaskFor("example.", name, dns.TypeA, fast, slow))
 			require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestUnansweredForeignZoneSpendsNoHedge(t *testing.T) {
 		n.serve("192.0.2.1", handleInTurn(dead, answerAfter(50*ms)))
 		_, took, err := n.ask(f, newTaskFor("example.", "www.example.", dns.TypeA, only))
 		require.NoError(t, err)
-		assert.Less(t, took, 120*ms, "a query that was lost is hedged")
+		assert.Less(t, took, 120*ms, "a lost query is hedged")
 	})
 }
 
@@ -155,7 +155,7 @@ func TestPoolAvoidsDeadServerInAllZones(t *testing.T) {
 			round()
 			_, took := round()
 			for _, d := range took {
-				assert.Equal(t, 10*ms, d, "it is back")
+				assert.Equal(t, 10*ms, d, "the server is used again")
 			}
 		})
 	}

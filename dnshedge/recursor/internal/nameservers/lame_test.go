@@ -48,12 +48,12 @@ func TestLameTableAvoidsServerOnlyForRefusedName(t *testing.T) {
 		pair := n.servePair(f, "bad.example.")
 		assert.Equal(t, 60*ms, n.measureQuery(f, "bad.example.", pair))
 		for i := range 30 {
-			assert.Equal(t, 50*ms, n.measureQuery(f, "bad.example.", pair), "it has refused the name")
-			assert.Equal(t, 10*ms, n.measureQuery(f, fmt.Sprintf("n%d.example.", i), pair), "and no other")
+			assert.Equal(t, 50*ms, n.measureQuery(f, "bad.example.", pair), "the server has refused the name")
+			assert.Equal(t, 10*ms, n.measureQuery(f, fmt.Sprintf("n%d.example.", i), pair), "other names are not affected")
 			time.Sleep(20 * time.Second)
 		}
 		time.Sleep(5 * time.Minute)
-		assert.Equal(t, 60*ms, n.measureQuery(f, "bad.example.", pair), "it is asked again after a quarter of an hour")
+		assert.Equal(t, 60*ms, n.measureQuery(f, "bad.example.", pair), "the server is queried again after 15 minutes")
 	})
 }
 

@@ -97,7 +97,7 @@ func TestPoolAvoidsLameServerFor15Minutes(t *testing.T) {
 		other.Zone = "example."
 		_, took, err = n.ask(f, other)
 		require.NoError(t, err)
-		assert.Equal(t, 60*ms, took, "it may serve other zones")
+		assert.Equal(t, 60*ms, took, "the server may serve other zones")
 		time.Sleep(time.Second)
 		n.serve("192.0.2.1", answerAfter(10*ms))
 		_, took, err = n.ask(f, newTask(lame, ok))
@@ -221,7 +221,7 @@ func TestPoolHedgesUnknownServerAtQuantileOfFirstAnswers(t *testing.T) {
 		assert.EqualValues(t, 1, s.Hedges)
 		assert.EqualValues(t, 1, s.HedgeWins)
 		assert.EqualValues(t, 2, s.Wire)
-		assert.Equal(t, 1, s.InFlight, "the loser runs on")
+		assert.Equal(t, 1, s.InFlight, "the loser continues")
 		time.Sleep(time.Second)
 		f.FillStats(&s)
 		assert.Zero(t, s.InFlight)
@@ -229,7 +229,7 @@ func TestPoolHedgesUnknownServerAtQuantileOfFirstAnswers(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 30*ms, took)
 		q := n.queries()
-		assert.Equal(t, q[1].to, q[2].to, "the loser has taught that it is slower")
+		assert.Equal(t, q[1].to, q[2].to, "the loser's answer has shown that the server is slower")
 	})
 }
 
@@ -264,7 +264,7 @@ func TestHedgeGoesToUnknownServer(t *testing.T) {
 		_, _, err := n.ask(f, newTask(a, b, c))
 		require.NoError(t, err)
 		q := n.queries()[before:]
-		assert.Equal(t, a, q[0].to, "the best is asked first, and not a stranger")
+		assert.Equal(t, a, q[0].to, "the best known server is queried first, not an unknown one")
 		assert.Equal(t, c, q[1].to)
 	})
 }
@@ -523,7 +523,7 @@ func TestPoolEvictsOverdueQueriesWithoutDescriptors(t *testing.T) {
 		assert.Equal(t, before+1, f.counters.wire.Load())
 		time.Sleep(100 * ms)
 		_, _, err = n.ask(f, newTask(n.serve("192.0.2.4", answerAfter(10*ms))))
-		require.NoError(t, err, "the server is not to blame, and nor is its zone")
+		require.NoError(t, err, "neither the server nor its zone is avoided")
 	})
 }
 
@@ -546,7 +546,7 @@ func TestPoolAvoidsUnresponsiveFamily(t *testing.T) {
 		}
 		_, took, err := n.ask(f, newTask(six))
 		require.NoError(t, err)
-		assert.Equal(t, ms, took, "there is no other, and it does answer")
+		assert.Equal(t, ms, took, "there is no other server, and this one answers")
 		_, took, err = n.ask(f, newTask(four, six))
 		require.NoError(t, err)
 		assert.Equal(t, ms, took)
@@ -701,16 +701,16 @@ func TestPoolBacksOffFromUnresponsiveServer(t *testing.T) {
 			require.NoError(t, err)
 			return took > 90*ms
 		}
-		assert.True(t, slow(), "once may be a lost packet")
+		assert.True(t, slow(), "one timeout may be a lost packet")
 		assert.True(t, slow())
 		assert.False(t, slow())
 		time.Sleep(minBackoff - time.Second)
 		assert.False(t, slow())
 		time.Sleep(time.Second)
-		assert.True(t, slow(), "it is asked again")
+		assert.True(t, slow(), "the server is queried again")
 		assert.False(t, slow())
 		time.Sleep(minBackoff)
-		assert.False(t, slow(), "it rests for twice as long")
+		assert.False(t, slow(), "the backoff is twice as long")
 		time.Sleep(minBackoff)
 		n.serve("192.0.2.1", answerAfter(10*ms))
 		for range 3 {
@@ -969,7 +969,7 @@ func TestExportHasKnownServers(t *testing.T) {
 		g := n.newWarmPool(n.serve("2001:db8::1", answerAfter(10*ms)))
 		got, err := g.Import(bytes.NewReader(b.Bytes()), "")
 		require.NoError(t, err)
-		require.Len(t, got, 1, "the other one has expired")
+		require.Len(t, got, 1, "the other zone has expired")
 		assert.WithinDuration(t, zones[0].Expires, got[0].Expires, 0)
 		got[0].Expires = zones[0].Expires
 		assert.Equal(t, zones[0], got[0])

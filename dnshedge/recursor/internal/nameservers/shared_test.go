@@ -145,7 +145,7 @@ func TestImportAcceptsAnyRTT(t *testing.T) {
 			_, _, err = n.ask(f, newTask(stranger))
 			require.NoError(t, err)
 		}
-		assert.EqualValues(t, 1, f.servers.getOrCreateServer(stranger, f.elapsed()).rtt.SRTT, "it is no stranger any more")
+		assert.EqualValues(t, 1, f.servers.getOrCreateServer(stranger, f.elapsed()).rtt.SRTT, "the server has a known RTT")
 	})
 }
 
@@ -252,7 +252,7 @@ func TestServerWithNotImplementedIsNotLame(t *testing.T) {
 			require.NoError(t, err)
 		}
 		_, _, err := n.ask(f, newTaskFor("example.com.", "www.example.com.", dns.TypeMAILA, a, b))
-		require.NoError(t, err, "the other server knows it")
+		require.NoError(t, err, "the other server supports the type")
 		before := len(n.queries())
 		_, took, err := n.ask(f, newTask(a, b))
 		require.NoError(t, err)

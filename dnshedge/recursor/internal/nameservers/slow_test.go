@@ -85,7 +85,7 @@ func TestZoneBacksOffWhileTaskWaits(t *testing.T) {
 		_, _, err := n.ask(f, newTaskUntil(4300*ms, a))
 		require.NoError(t, err)
 		_, _, err = n.ask(f, newTaskUntil(4300*ms, a))
-		require.NoError(t, err, "an answer ends the rest")
+		require.NoError(t, err, "an answer ends the backoff")
 	})
 }
 
