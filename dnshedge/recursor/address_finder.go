@@ -42,7 +42,7 @@ type addressFinder struct {
 	localErr      error             // nameservers.LocalError of a lookup; nil: none
 	returned      []netip.AddrPort  // all addresses returned so far
 	inProgress    []question        // running lookups
-	nameResults   map[string]int    // results of finished names, see countEmptyName
+	nameResults   map[string]int    // results of finished lookups by name, see countUnresolvedName
 	results       chan lookupResult
 	hedge         bool // lookups are hedges: no address is needed yet
 	budgetSpent   bool // the hedge budget has refused a lookup

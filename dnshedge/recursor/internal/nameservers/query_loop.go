@@ -398,7 +398,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 		q.queryOptions = *repeated
 	}
 	if c.slow && len(a.candidates) == 1 && a.search.canSearch(GluelessNames) {
-		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // FindMore may return a faster server
+		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // FindServers may return a faster server
 	}
 	if q.tcp {
 		q.hedgeDelay, q.rto = 3*q.hedgeDelay, min(max(3*c.rto, initialRTO), 3*maxRTO) // opening a connection takes further round trips

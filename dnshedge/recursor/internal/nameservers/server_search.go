@@ -7,12 +7,12 @@ import (
 )
 
 // maxSearches is the largest number of FindServers calls of a task.
-const maxSearches = 16 // maxSearches is the number of FindMore calls of a task.
+const maxSearches = 16
 
 // A serverSearch runs the FindServers calls of a task. Only the goroutine of the queryLoop uses its fields.
 type serverSearch struct {
 	pool        *Pool
-	findServers func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindMore
+	findServers func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindServers
 
 	running        bool
 	calls          int               // number of calls
@@ -20,7 +20,7 @@ type serverSearch struct {
 	neededAtOnce   chan struct{}     // argument of the last call; closed when needed is set
 	paidByBudget   bool              // the hedge budget has paid for a query to a found server
 	exhaustedScope SearchScope       // widest scope that has found no server
-	err            error             // of more, for exhaustedEffort
+	err            error             // error of the call with exhaustedScope
 	results        chan searchResult // capacity 1; nil: no call yet
 	ctx            context.Context   // context of the calls
 	stop           func()            // cancels ctx
