@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// attemptHeaderWants returns the violated requirement for the name of an attempt header, as text; "" if the name is
+// checkAttemptHeader returns the violated requirement for the name of an attempt header, as text; "" if the name is
 // valid. A valid name is empty, or a token (RFC 9110, section 5.1) without a meaning in HTTP, so that the header does
 // not change the meaning of a request.
-func attemptHeaderWants(name string) (want string) {
+func checkAttemptHeader(name string) (want string) {
 	switch lower := strings.ToLower(name); {
 	case strings.IndexFunc(name, func(r rune) bool { return !isTokenChar(r) }) >= 0:
 		return "the name of a header"

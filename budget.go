@@ -40,5 +40,7 @@ func (b *Budget) Tokens() float64 {
 	return b.bucket.Tokens()
 }
 
-// describe returns the call that made the budget, such as "NewBudget(10, 5)", for error texts.
-func (b *Budget) describe() string { return fmt.Sprintf("NewBudget(%v, %d)", b.percent, b.burst) }
+// constructorCall returns the call that made the budget, such as "NewBudget(10, 5)", for error texts.
+func (b *Budget) constructorCall() string {
+	return fmt.Sprintf("NewBudget(%v, %d)", b.percent, b.burst)
+}

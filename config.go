@@ -46,34 +46,34 @@ type Config struct {
 // Unset disables the setting if it is the value of [Config].MaxDelay, InitialDelay or MaxHedgesPerSecond.
 const Unset = -1
 
-// numbers describes the numeric fields of Config: default, bounds, and the function that copies the field to the
+// numericSettings describes the numeric fields of Config: default, bounds, and the function that copies the field to the
 // configuration of the policy; nil: the policy does not use it.
 //
 // A new setting needs a field of Config, a row here, an option, a row in docs/options.md and, if the policy uses it, a
 // field of policy.Config.
-var numbers = [...]struct {
-	field     string
-	byDefault any
-	bounds    numberRange
-	tell      func(*policy.Config, *Config)
+var numericSettings = [...]struct {
+	field        string
+	defaultValue any
+	bounds       numberRange
+	copyTo       func(*policy.Config, *Config)
 }{
-	{"Percentile", 0.90, halfOpen(0, 1), func(e *policy.Config, c *Config) { e.Percentile = c.Percentile }},
-	{"MaxHedges", 2, within(0, race.MaxHedges), func(e *policy.Config, c *Config) { e.MaxHedges = c.hedgesAllowed() }},
-	{"BudgetPercent", 10.0, within(0, 100*race.MaxHedges), func(e *policy.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
+	{"Percentile", 0.90, halfOpenRange(0, 1), func(e *policy.Config, c *Config) { e.Percentile = c.Percentile }},
+	{"MaxHedges", 2, closedRange(0, race.MaxHedges), func(e *policy.Config, c *Config) { e.MaxHedges = c.hedgesAllowed() }},
+	{"BudgetPercent", 10.0, closedRange(0, 100*race.MaxHedges), func(e *policy.Config, c *Config) { e.Share = c.BudgetPercent / 100 }},
 	{"EstimatedRPS", 100.0, finite, func(e *policy.Config, c *Config) { e.EstimatedRPS = c.EstimatedRPS }},
-	{"MinDelay", time.Millisecond, atLeast(0), func(e *policy.Config, c *Config) { e.MinDelay = c.MinDelay }},
-	{"MaxDelay", time.Duration(Unset), atLeast(0).orUnset(), func(e *policy.Config, c *Config) { e.MaxDelay = delayOrUnset(c.MaxDelay) }},
-	{"InitialDelay", time.Duration(Unset), atLeast(0).orUnset(), func(e *policy.Config, c *Config) { e.InitialDelay = delayOrUnset(c.InitialDelay) }},
-	{"Burst", 2 * time.Second, atLeast(0), func(e *policy.Config, c *Config) { e.Burst = c.Burst }},
-	{"MaxHedgesPerSecond", float64(Unset), finite.orUnset(), func(e *policy.Config, c *Config) { e.MaxPerSecond = max(c.MaxHedgesPerSecond, 0) }},
-	{"MaxKeys", 4096, atLeast(1), func(e *policy.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
-	{"Linger", time.Second, atLeast(0), nil},
-	{"MaxReplayBytes", int64(64 << 10), atLeast(0), nil},
+	{"MinDelay", time.Millisecond, rangeFrom(0), func(e *policy.Config, c *Config) { e.MinDelay = c.MinDelay }},
+	{"MaxDelay", time.Duration(Unset), rangeFrom(0).withUnset(), func(e *policy.Config, c *Config) { e.MaxDelay = policyDelay(c.MaxDelay) }},
+	{"InitialDelay", time.Duration(Unset), rangeFrom(0).withUnset(), func(e *policy.Config, c *Config) { e.InitialDelay = policyDelay(c.InitialDelay) }},
+	{"Burst", 2 * time.Second, rangeFrom(0), func(e *policy.Config, c *Config) { e.Burst = c.Burst }},
+	{"MaxHedgesPerSecond", float64(Unset), finite.withUnset(), func(e *policy.Config, c *Config) { e.MaxPerSecond = max(c.MaxHedgesPerSecond, 0) }},
+	{"MaxKeys", 4096, rangeFrom(1), func(e *policy.Config, c *Config) { e.MaxKeys = c.MaxKeys }},
+	{"Linger", time.Second, rangeFrom(0), nil},
+	{"MaxReplayBytes", int64(64 << 10), rangeFrom(0), nil},
 }
 
-// spots are the indexes of numbers among the fields of Config.
-var spots = func() (all [len(numbers)]int) {
-	for i, n := range numbers {
+// numberFieldIndexes are the indexes of numericSettings among the fields of Config.
+var numberFieldIndexes = func() (all [len(numericSettings)]int) {
+	for i, n := range numericSettings {
 		field, ok := reflect.TypeFor[Config]().FieldByName(n.field)
 		if !ok {
 			panic("hedge: Config has no field " + n.field)
@@ -83,8 +83,8 @@ var spots = func() (all [len(numbers)]int) {
 	return all
 }()
 
-// delayOrUnset converts a delay of Config to one of package policy, where 0 means not set. A delay of 0 becomes 1ns.
-func delayOrUnset(d time.Duration) time.Duration {
+// policyDelay converts a delay of Config to one of package policy, where 0 means not set. A delay of 0 becomes 1ns.
+func policyDelay(d time.Duration) time.Duration {
 	if d == Unset {
 		return 0
 	}
@@ -103,8 +103,8 @@ func (c *Config) hedgesAllowed() int {
 func DefaultConfig() Config {
 	var c Config
 	fields := reflect.ValueOf(&c).Elem()
-	for i, n := range numbers {
-		fields.Field(spots[i]).Set(reflect.ValueOf(n.byDefault))
+	for i, n := range numericSettings {
+		fields.Field(numberFieldIndexes[i]).Set(reflect.ValueOf(n.defaultValue))
 	}
 	return c
 }
@@ -116,7 +116,7 @@ func (c Config) Validate() error {
 	if err == nil {
 		err = c.validateTogether()
 	}
-	if err != nil && c.madeByHand() {
+	if err != nil && c.seemsHandmade() {
 		return fmt.Errorf("%w; start from DefaultConfig()", err)
 	}
 	return err
@@ -126,58 +126,58 @@ func (c Config) Validate() error {
 func (c *Config) validateTogether() error {
 	switch {
 	case c.MaxDelay != Unset && c.MaxDelay < c.MinDelay:
-		return fail("MaxDelay", c.MaxDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
+		return newFieldError("MaxDelay", c.MaxDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
 	case c.InitialDelay != Unset && c.InitialDelay < c.MinDelay:
-		return fail("InitialDelay", c.InitialDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
+		return newFieldError("InitialDelay", c.InitialDelay, fmt.Sprintf("at least MinDelay, %v", c.MinDelay))
 	case c.MaxDelay != Unset && c.InitialDelay > c.MaxDelay:
-		return fail("InitialDelay", c.InitialDelay, fmt.Sprintf("at most MaxDelay, %v", c.MaxDelay))
+		return newFieldError("InitialDelay", c.InitialDelay, fmt.Sprintf("at most MaxDelay, %v", c.MaxDelay))
 	}
 	return nil
 }
 
-// madeByHand reports whether c was probably not derived from [DefaultConfig]: MaxKeys and other fields are zero
+// seemsHandmade reports whether c was probably not derived from [DefaultConfig]: MaxKeys and other fields are zero
 // although their defaults are not.
-func (c *Config) madeByHand() bool {
+func (c *Config) seemsHandmade() bool {
 	zeros, fields := 0, reflect.ValueOf(c).Elem()
-	for i, n := range numbers {
-		if fields.Field(spots[i]).IsZero() && !reflect.ValueOf(n.byDefault).IsZero() {
+	for i, n := range numericSettings {
+		if fields.Field(numberFieldIndexes[i]).IsZero() && !reflect.ValueOf(n.defaultValue).IsZero() {
 			zeros++
 		}
 	}
 	return c.MaxKeys == 0 && zeros > 1
 }
 
-// fail returns the error for a field whose value does not meet the requirement want.
-func fail(field string, value any, want string) error {
+// newFieldError returns the error for a field whose value does not meet the requirement want.
+func newFieldError(field string, value any, want string) error {
 	return fmt.Errorf("hedge: Config.%s: %v is not %s", field, value, want)
 }
 
 // validateFields returns an error for the first field that is invalid on its own.
 func (c *Config) validateFields() error {
 	fields := reflect.ValueOf(c).Elem()
-	for i, n := range numbers {
-		field := fields.Field(spots[i])
+	for i, n := range numericSettings {
+		field := fields.Field(numberFieldIndexes[i])
 		if x := field.Convert(reflect.TypeFor[float64]()).Float(); !n.bounds.contains(x) {
-			return fail(n.field, field.Interface(), n.bounds.want)
+			return newFieldError(n.field, field.Interface(), n.bounds.want)
 		}
 	}
-	if want := attemptHeaderWants(c.AttemptHeader); want != "" {
-		return fail("AttemptHeader", strconv.Quote(c.AttemptHeader), want)
+	if want := checkAttemptHeader(c.AttemptHeader); want != "" {
+		return newFieldError("AttemptHeader", strconv.Quote(c.AttemptHeader), want)
 	}
 	return nil
 }
 
-// forCalls returns the settings that package calls uses.
-func (c *Config) forCalls() calls.Settings {
+// callSettings returns the settings that package calls uses.
+func (c *Config) callSettings() calls.Settings {
 	return calls.Settings{MaxHedges: c.hedgesAllowed(), MaxReplayBytes: c.MaxReplayBytes, Linger: c.Linger, AttemptHeader: c.AttemptHeader}
 }
 
 // policyConfig returns the settings that package policy uses.
 func (c *Config) policyConfig() policy.Config {
 	e := policy.Config{HasShortBucket: true}
-	for _, n := range numbers {
-		if n.tell != nil {
-			n.tell(&e, c)
+	for _, n := range numericSettings {
+		if n.copyTo != nil {
+			n.copyTo(&e, c)
 		}
 	}
 	return e
@@ -206,10 +206,10 @@ func (c Config) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads settings from a JSON object; the other settings of c keep their values. Durations are strings
 // such as "10ms", or the number 0. If a name is unknown or a value invalid, the error names both, and c does not
 // change.
-func (c *Config) UnmarshalJSON(b []byte) error { return c.read(b, true) }
+func (c *Config) UnmarshalJSON(b []byte) error { return c.decodeSettings(b, true) }
 
-// read implements UnmarshalJSON. If strict is false, unknown names are ignored.
-func (c *Config) read(b []byte, strict bool) error {
+// decodeSettings implements UnmarshalJSON. If strict is false, unknown names are ignored.
+func (c *Config) decodeSettings(b []byte, strict bool) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(b, &given); err != nil {
 		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
@@ -224,7 +224,7 @@ func (c *Config) read(b []byte, strict bool) error {
 		switch {
 		case i >= 0:
 			if field := fields.Field(i).Addr().Interface(); readSetting(field, given[name]) != nil {
-				return fmt.Errorf("hedge: Config: %s: %s is not %s", settingNames[i], sanitize.CleanText(string(given[name])), kind(field))
+				return fmt.Errorf("hedge: Config: %s: %s is not %s", settingNames[i], sanitize.CleanText(string(given[name])), describeKind(field))
 			}
 		case strict:
 			return fmt.Errorf("hedge: Config: %q is no setting; there are %s", sanitize.CleanText(name), strings.Join(settingNames, ", "))
@@ -260,8 +260,8 @@ func readSetting(field any, text json.RawMessage) error {
 	return err
 }
 
-// kind returns the kind of value that the field of Config accepts to which field points, as text for errors.
-func kind(field any) string {
+// describeKind returns the kind of value that the field of Config accepts to which field points, as text for errors.
+func describeKind(field any) string {
 	switch field.(type) {
 	case *time.Duration:
 		return `a duration like "10ms"`
@@ -284,23 +284,23 @@ type numberRange struct {
 // finite is the range of the finite numbers that are at least 0.
 var finite = numberRange{want: "finite and at least 0", high: math.MaxFloat64}
 
-// atLeast returns the range of the numbers >= low.
-func atLeast(low float64) numberRange {
+// rangeFrom returns the range of the numbers >= low.
+func rangeFrom(low float64) numberRange {
 	return numberRange{want: fmt.Sprintf("at least %v", low), low: low, high: math.Inf(1)}
 }
 
-// within returns the closed range [low, high].
-func within(low, high float64) numberRange {
+// closedRange returns the closed range [low, high].
+func closedRange(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v]", low, high), low: low, high: high}
 }
 
-// halfOpen returns the range [low, high), without high.
-func halfOpen(low, high float64) numberRange {
+// halfOpenRange returns the range [low, high), without high.
+func halfOpenRange(low, high float64) numberRange {
 	return numberRange{want: fmt.Sprintf("in [%v, %v)", low, high), low: low, high: high, open: true}
 }
 
-// orUnset returns r with [Unset] as an additional valid value.
-func (r numberRange) orUnset() numberRange {
+// withUnset returns r with [Unset] as an additional valid value.
+func (r numberRange) withUnset() numberRange {
 	r.want, r.unset = r.want+", or Unset", true
 	return r
 }

@@ -62,7 +62,7 @@ func (h *controls) initControls(protocol string, options *config) error {
 	}
 	h.client.Counters = (*calls.Counters)(stats)
 	h.client.Log = ops.NewLog(h.options.logger, "hedge", protocol, h.options.name, &stats.ObserverPanics)
-	h.client.SetSettings(settings.forCalls())
+	h.client.SetSettings(settings.callSettings())
 	c := h.policyConfig(&settings)
 	c.Client, c.Protocol, c.Notifier = h.options.name, protocol, observers.NewNotifier(h.options.observers, h.client.Log.LogObserverPanic)
 	if !h.client.Log.IsDiscarded() {
@@ -177,7 +177,7 @@ func (h *controls) applySettings(old, s *Config) bool {
 	if !h.settings.CompareAndSwap(old, s) {
 		return false
 	}
-	h.client.SetSettings(s.forCalls())
+	h.client.SetSettings(s.callSettings())
 	h.client.Policy.SetConfig(h.policyConfig(s), time.Now())
 	return true
 }
@@ -223,7 +223,7 @@ func (h *controls) Snapshot() Snapshot {
 			Host: v.Name.Host, Route: v.Name.Route,
 			Requests: v.Requests, Hedges: v.Hedges, Wins: v.Wins, ShadowWins: v.ShadowWins, Saved: v.Saved,
 			Denied: v.Denied, Samples: v.Samples, P50: v.P50, P90: v.P90, P99: v.P99, Delays: v.Delays,
-			Budget: v.Tokens, BudgetScale: v.BudgetScale, PausedUntil: v.PausedUntil, PushBackShare: v.PushbackShare, SlowShare: v.SlowShare, Stall: v.Stall, Audit: auditOf(v.Audit), Unresumed: v.Unresumed,
+			Budget: v.Tokens, BudgetScale: v.BudgetScale, PausedUntil: v.PausedUntil, PushBackShare: v.PushbackShare, SlowShare: v.SlowShare, Stall: v.Stall, Audit: auditOrNil(v.Audit), Unresumed: v.Unresumed,
 		})
 		if detector, ok := v.Extension.(*endpoint.Detector); ok {
 			s.Keys[len(s.Keys)-1].Endpoints = endpointSnapshots(detector)
@@ -258,8 +258,8 @@ func (h *controls) enableAudit(c *policy.Config) {
 	}
 }
 
-// auditOf returns a pointer to v, or nil if v is zero: the host has no audit.
-func auditOf(v Audit) *Audit {
+// auditOrNil returns a pointer to v, or nil if v is zero: the host has no audit.
+func auditOrNil(v Audit) *Audit {
 	if v.Verdict == "" {
 		return nil
 	}

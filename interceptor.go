@@ -72,7 +72,7 @@ func (in *Interceptor) init(settings Config, opts []GRPCOption) error {
 	if err := in.initControls("grpc", c); err != nil {
 		return err
 	}
-	in.calls = grpccall.NewClient(&in.client, grpccallOptions(in.options))
+	in.calls = grpccall.NewClient(&in.client, newGRPCCallOptions(in.options))
 	in.describe = func(k *KeySnapshot) { k.Policy, k.Delays = in.calls.DescribeKey(k.Host, k.Route, k.Delays) }
 	return nil
 }

@@ -31,17 +31,17 @@ var (
 func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 	l.mustBeInitialized()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-		free := l.callPasses(ctx, info.FullMethod)
-		p, err := l.joinRequest(ctx, free)
+		exempt := l.isUnlimitedCall(ctx, info.FullMethod)
+		p, err := l.joinRequest(ctx, exempt)
 		if err != nil {
-			return nil, statusOf(err)
+			return nil, rejectionStatus(err)
 		}
-		if p == nil && !free {
+		if p == nil && !exempt {
 			_ = grpc.SetTrailer(ctx, limitTrailer) // before there is a slot, because it may panic; an error means that there is no client
 			p = l.slots.NewSlot()
 			if err = l.acquireSlot(ctx, p, grpccall.IncomingAttempt(ctx) > 0); err != nil {
-				_ = grpc.SetTrailer(ctx, trailerFor(err))
-				return nil, statusOf(err)
+				_ = grpc.SetTrailer(ctx, rejectionTrailer(err))
+				return nil, rejectionStatus(err)
 			}
 			ctx = l.withAdmission(ctx, &admission{slot: p})
 		}
@@ -62,11 +62,11 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 	l.mustBeInitialized()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		ctx := stream.Context()
-		free := l.callPasses(ctx, info.FullMethod)
+		exempt := l.isUnlimitedCall(ctx, info.FullMethod)
 		if l.willTakeSlot(ctx) { // with the first message of stream, which this Limiter has wrapped
 			return handler(srv, stream)
 		}
-		if p, _ := l.joinRequest(ctx, free); p != nil || free {
+		if p, _ := l.joinRequest(ctx, exempt); p != nil || exempt {
 			p.RunHandler(func() { err = handler(srv, stream) })
 			return err
 		}
@@ -74,13 +74,13 @@ func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
 		hedge := grpccall.IncomingAttempt(ctx) > 0
 		if hedge && l.isCrowded(l.slots.RequestCount()) {
 			stream.SetTrailer(refusedTrailer)
-			return statusOf(l.refuseHedge(ctx))
+			return rejectionStatus(l.refuseHedge(ctx))
 		}
 		limited := &limitedStream{ServerStream: stream, limiter: l, hedge: hedge, slot: l.slots.NewSlot()}
 		limited.ctx = l.withAdmission(ctx, &admission{limited.slot, limited.takeSlot})
 		limited.slot.RunHandler(func() { err = handler(srv, limited) })
 		if refused := limited.refused.Load(); refused != nil {
-			return statusOf(*refused)
+			return rejectionStatus(*refused)
 		}
 		return err
 	}
@@ -107,7 +107,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 		return err
 	}
 	if refused := s.takeSlot(); refused != nil {
-		return statusOf(refused)
+		return rejectionStatus(refused)
 	}
 	return err
 }
@@ -115,7 +115,7 @@ func (s *limitedStream) RecvMsg(m any) error {
 // SendMsg takes the slot, and then sends a message.
 func (s *limitedStream) SendMsg(m any) error {
 	if err := s.takeSlot(); err != nil {
-		return statusOf(err)
+		return rejectionStatus(err)
 	}
 	return s.ServerStream.SendMsg(m)
 }
@@ -124,7 +124,7 @@ func (s *limitedStream) SendMsg(m any) error {
 // rejected after its header (gRFC A6).
 func (s *limitedStream) SendHeader(md metadata.MD) error {
 	if err := s.takeSlot(); err != nil {
-		return statusOf(err)
+		return rejectionStatus(err)
 	}
 	return s.ServerStream.SendHeader(md)
 }
@@ -137,7 +137,7 @@ func (s *limitedStream) takeSlot() error {
 			return
 		}
 		if err := s.limiter.acquireSlot(s.ServerStream.Context(), s.slot, s.hedge); err != nil {
-			s.ServerStream.SetTrailer(trailerFor(err))
+			s.ServerStream.SetTrailer(rejectionTrailer(err))
 			s.refused.Store(&err)
 		}
 	})
@@ -147,8 +147,8 @@ func (s *limitedStream) takeSlot() error {
 	return nil
 }
 
-// callPasses reports whether a call of a method is exempt from the limit.
-func (l *Limiter) callPasses(ctx context.Context, method string) bool {
+// isUnlimitedCall reports whether a call of a method is exempt from the limit.
+func (l *Limiter) isUnlimitedCall(ctx context.Context, method string) bool {
 	if l.unlimited == nil || l.isUnlimitedMethod(method) {
 		return l.isUnlimitedMethod(method)
 	}
@@ -156,16 +156,16 @@ func (l *Limiter) callPasses(ctx context.Context, method string) bool {
 	return l.unlimited.MatchCall(method, httpattempt.HostName("", authority))
 }
 
-// trailerFor returns the additional trailer of a call that was rejected with err: a mark for a refused hedge, or nil.
-func trailerFor(err error) metadata.MD {
+// rejectionTrailer returns the additional trailer of a call that was rejected with err: a mark for a refused hedge, or nil.
+func rejectionTrailer(err error) metadata.MD {
 	if err == errRefused {
 		return refusedTrailer
 	}
 	return nil
 }
 
-// statusOf returns the gRPC status of a call that got no slot because of err.
-func statusOf(err error) error {
+// rejectionStatus returns the gRPC status of a call that got no slot because of err.
+func rejectionStatus(err error) error {
 	if err == errRefused {
 		return status.Error(codes.Unavailable, err.Error())
 	}

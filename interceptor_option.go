@@ -19,9 +19,9 @@ func newGRPCOption(set func(*grpccall.Options)) GRPCOption {
 	return optionFunc(func(c *config) { c.grpcSettings = append(c.grpcSettings, set) })
 }
 
-// grpccallOptions converts the options in c to the options of package grpccall.
-func grpccallOptions(c *config) grpccall.Options {
-	g := grpccall.Options{KeyFunc: c.key, Routes: c.routes, Methods: c.methods}
+// newGRPCCallOptions converts the options in c to the options of package grpccall.
+func newGRPCCallOptions(c *config) grpccall.Options {
+	g := grpccall.Options{KeyFunc: c.keyFunc, Routes: c.routes, Methods: c.methods}
 	for _, set := range c.grpcSettings {
 		set.(func(*grpccall.Options))(&g)
 	}
@@ -112,7 +112,7 @@ func WithDeclaredMethods() GRPCOption {
 // The default is Unavailable, ResourceExhausted, Aborted, Internal and Unknown, as in gRFC A6, and DeadlineExceeded,
 // Canceled and DataLoss, which stalled or stopping servers return. It panics if a code is OK.
 func WithNonFatalCodes(cs ...codes.Code) GRPCOption {
-	set := codeSet("WithNonFatalCodes", cs)
+	set := newCodeSet("WithNonFatalCodes", cs)
 	return newGRPCOption(func(c *grpccall.Options) { c.NonFatalCodes = set })
 }
 
@@ -123,7 +123,7 @@ func WithNonFatalCodes(cs ...codes.Code) GRPCOption {
 // a token that may be used once. If all backends give the same response, add NotFound. Stats.AnswersNotTaken counts the
 // hedges that would have won. It panics if a code is OK.
 func WithAnswerCodes(cs ...codes.Code) GRPCOption {
-	set := codeSet("WithAnswerCodes", cs)
+	set := newCodeSet("WithAnswerCodes", cs)
 	return newGRPCOption(func(c *grpccall.Options) { c.AnswerCodes = set })
 }
 
@@ -167,8 +167,8 @@ func readConfig(config string) (*serviceconfig.Config, error) {
 	return c, nil
 }
 
-// codeSet returns the set of the codes that were passed to the named option. It panics if a code is OK.
-func codeSet(option string, cs []codes.Code) map[codes.Code]bool {
+// newCodeSet returns the set of the codes that were passed to the named option. It panics if a code is OK.
+func newCodeSet(option string, cs []codes.Code) map[codes.Code]bool {
 	set := make(map[codes.Code]bool)
 	for _, c := range cs {
 		if c == codes.OK {

@@ -19,12 +19,12 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// hedgesRefusedAbove is the number of requests, relative to the limit, above which a Limiter refuses hedges. Requests
+// hedgeRefusalFactor is the number of requests, relative to the limit, above which a Limiter refuses hedges. Requests
 // in the queue and in handlers count.
 //
 // It bounds the queue if clients do not cancel losing hedges. Otherwise it has little effect: in a simulation at 80 %
 // load, p99 is 182 ms with 1, 161 ms with 4, and 155 ms without this bound.
-const hedgesRefusedAbove = 4
+const hedgeRefusalFactor = 4
 
 // A Limiter limits how many requests the handlers of a server work on at the same time. The other requests wait in a
 // first-in, first-out queue. A request whose caller cancels it while it waits never reaches the handler. This makes
@@ -110,7 +110,7 @@ func (l *Limiter) mustBeInitialized() {
 // Release releases the slot of the request that ctx belongs to before its handler returns. Use it in handlers that run
 // for a long time with little work. It does nothing if the request has no slot, or has released it.
 func (l *Limiter) Release(ctx context.Context) {
-	if a := l.admissionOf(ctx); a != nil {
+	if a := l.admissionFromContext(ctx); a != nil {
 		a.slot.Release()
 	}
 }
@@ -140,13 +140,13 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		free := l.isUnlimited(r)
-		p, err := l.joinRequest(ctx, free)
+		exempt := l.isUnlimited(r)
+		p, err := l.joinRequest(ctx, exempt)
 		if err != nil {
 			rejectRequest(w, r, err)
 			return
 		}
-		if p != nil || free {
+		if p != nil || exempt {
 			p.RunHandler(func() { next.ServeHTTP(w, r) })
 			return
 		}
@@ -222,9 +222,9 @@ func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
 var errRefused = errors.New("hedge: the hedge was turned away: the server has too much to do")
 
 // isCrowded reports whether a hedge is refused while the given number of requests is in the queue and in handlers: more
-// than hedgesRefusedAbove times the limit. The comparison cannot overflow.
+// than hedgeRefusalFactor times the limit. The comparison cannot overflow.
 func (l *Limiter) isCrowded(inside int64) bool {
-	return (inside-1)/hedgesRefusedAbove >= l.slots.Capacity()
+	return (inside-1)/hedgeRefusalFactor >= l.slots.Capacity()
 }
 
 // refuseHedge counts a refused hedge, reports it to observers, and returns errRefused.
@@ -289,8 +289,8 @@ func (l *Limiter) withAdmission(ctx context.Context, a *admission) context.Conte
 	return context.WithValue(ctx, admissionKey{l}, a)
 }
 
-// admissionOf returns the admission in ctx; nil if the request has none at this Limiter.
-func (l *Limiter) admissionOf(ctx context.Context) *admission {
+// admissionFromContext returns the admission in ctx; nil if the request has none at this Limiter.
+func (l *Limiter) admissionFromContext(ctx context.Context) *admission {
 	a, _ := ctx.Value(admissionKey{l}).(*admission)
 	return a
 }
@@ -298,18 +298,18 @@ func (l *Limiter) admissionOf(ctx context.Context) *admission {
 // willTakeSlot reports whether ctx belongs to a stream that has not taken its slot yet, and takes it with the first
 // message.
 func (l *Limiter) willTakeSlot(ctx context.Context) bool {
-	a := l.admissionOf(ctx)
+	a := l.admissionFromContext(ctx)
 	return a != nil && a.acquire != nil && a.slot.IsPending()
 }
 
 // joinRequest adds a handler to the slot of the request that ctx belongs to, and returns the slot. The slot of a stream
 // is taken first; the error is the reason why it got none.
 //
-// It returns nil without an error if the request has no slot or has released it, or if free is true: the handler needs
+// It returns nil without an error if the request has no slot or has released it, or if exempt is true: the handler needs
 // no slot.
-func (l *Limiter) joinRequest(ctx context.Context, free bool) (*limit.Slot, error) {
-	a := l.admissionOf(ctx)
-	if a == nil || free {
+func (l *Limiter) joinRequest(ctx context.Context, exempt bool) (*limit.Slot, error) {
+	a := l.admissionFromContext(ctx)
+	if a == nil || exempt {
 		return nil, nil
 	}
 	if a.acquire != nil {

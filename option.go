@@ -69,29 +69,29 @@ func WithGRPCOptions(opts ...GRPCOption) GRPCOption {
 // config holds a Config and the options that a configuration file cannot express.
 type config struct {
 	Config
-	given     []givenOption // the options, in the order in which they were applied
-	conflicts []error       // contradictions found while options were applied
+	applied   []appliedOption // the options, in the order in which they were applied
+	conflicts []error         // contradictions found while options were applied
 
-	stats       **Stats
-	budget      *Budget
-	key         func(ctx context.Context, host, name string) string
-	hedgeable   func(*http.Request) bool
-	failure     []int                     // HTTP status codes with which a primary waits for its hedges; nil: the default
-	answers     []int                     // HTTP status codes with which a hedge wins, besides 2xx and 3xx
-	failureFunc func(*http.Response) bool // replaces failure and answers; nil: not given
-	transport   http.RoundTripper
-	resolver    Resolver
-	endpoints   *endpoint.Set // nil: not given
-	firstByte   bool
-	resume      bool
-	routes      *route.Table // nil: not given
-	logger      *slog.Logger
-	name        string
-	observers   []Observer
-	audit       bool
-	shadow      bool
-	methods     []string // patterns of gRPC methods that are safe to send twice
-	unlimited   []string // patterns of requests that need no slot of a Limiter
+	stats          **Stats
+	budget         *Budget
+	keyFunc        func(ctx context.Context, host, name string) string
+	isHedgeable    func(*http.Request) bool
+	failureStatus  []int                     // HTTP status codes with which a primary waits for its hedges; nil: the default
+	answerStatus   []int                     // HTTP status codes with which a hedge wins, besides 2xx and 3xx
+	isFailure      func(*http.Response) bool // replaces failureStatus and answerStatus; nil: not given
+	hedgeTransport http.RoundTripper
+	resolver       Resolver
+	endpoints      *endpoint.Set // nil: not given
+	firstByte      bool
+	resume         bool
+	routes         *route.Table // nil: not given
+	logger         *slog.Logger
+	name           string
+	observers      []Observer
+	audit          bool
+	shadow         bool
+	methods        []string // patterns of gRPC methods that are safe to send twice
+	unlimited      []string // patterns of requests that need no slot of a Limiter
 
 	limitsHealthChecks bool
 
@@ -108,21 +108,21 @@ func (f optionFunc) applyGRPC(c *config)    { f(c) }
 func (f optionFunc) applyFunc(c *config)    { f(c) }
 func (f optionFunc) applyLimiter(c *config) { f(c) }
 
-// A givenOption describes an option that was passed to a constructor, for error texts.
-type givenOption struct {
-	name     string // name of the function that returned the option
-	argument string // argument of that function, as text
-	setting  bool   // the option sets the field of Config whose name is the option's name without "With"
+// A appliedOption describes an option that was passed to a constructor, for error texts.
+type appliedOption struct {
+	name      string // name of the function that returned the option
+	argument  string // argument of that function, as text
+	isSetting bool   // the option sets the field of Config whose name is the option's name without "With"
 }
 
 // String returns the option as a function call, such as "WithMaxHedges(3)".
-func (o givenOption) String() string { return o.name + "(" + o.argument + ")" }
+func (o appliedOption) String() string { return o.name + "(" + o.argument + ")" }
 
 // newOption returns an option that calls set. The name and the argument are those of the exported function that returns
 // the option.
 func newOption(name, argument string, set func(*config)) optionFunc {
 	return func(c *config) {
-		c.given = append(c.given, givenOption{name: name, argument: argument})
+		c.applied = append(c.applied, appliedOption{name: name, argument: argument})
 		set(c)
 	}
 }
@@ -135,9 +135,9 @@ func newSetting(name string, value any, set func(*Config)) optionFunc {
 	if err := probe.validateFields(); err != nil {
 		panic(err)
 	}
-	given := givenOption{name: name, argument: formatSetting(value), setting: true}
+	given := appliedOption{name: name, argument: formatSetting(value), isSetting: true}
 	return func(c *config) {
-		c.given = append(c.given, given)
+		c.applied = append(c.applied, given)
 		set(&c.Config)
 	}
 }
@@ -172,10 +172,10 @@ var contradictions = [...]struct{ option, beside string }{
 func (c *config) checkConflicts() error {
 	all := c.conflicts
 	for _, pair := range contradictions {
-		i := slices.IndexFunc(c.given, func(o givenOption) bool { return o.name == pair.option })
-		j := slices.IndexFunc(c.given, func(o givenOption) bool { return o.name == pair.beside })
+		i := slices.IndexFunc(c.applied, func(o appliedOption) bool { return o.name == pair.option })
+		j := slices.IndexFunc(c.applied, func(o appliedOption) bool { return o.name == pair.beside })
 		if i >= 0 && j >= 0 {
-			all = append(all, fmt.Errorf("hedge: %v has no effect beside %v: remove one of them", c.given[i], c.given[j]))
+			all = append(all, fmt.Errorf("hedge: %v has no effect beside %v: remove one of them", c.applied[i], c.applied[j]))
 		}
 	}
 	return errors.Join(all...)
@@ -285,8 +285,8 @@ func WithConfig(c Config) Option {
 		panic(err)
 	}
 	return optionFunc(func(all *config) {
-		for _, o := range all.given {
-			if o.setting {
+		for _, o := range all.applied {
+			if o.isSetting {
 				field := strings.TrimPrefix(o.name, "With")
 				all.conflicts = append(all.conflicts, fmt.Errorf("hedge: %v has no effect before WithConfig, which sets %s to %v: put it after WithConfig",
 					o, field, formatSetting(reflect.ValueOf(c).FieldByName(field).Interface())))
@@ -306,7 +306,7 @@ func WithBudget(b *Budget) Option {
 	case b.bucket == nil:
 		panic("hedge: WithBudget: Budget was not made by NewBudget")
 	}
-	return newOption("WithBudget", b.describe(), func(c *config) { c.budget = b })
+	return newOption("WithBudget", b.constructorCall(), func(c *config) { c.budget = b })
 }
 
 // WithStats counts calls in *s. If *s is nil, the constructor sets it to a new Stats. It panics if s is nil.
@@ -328,7 +328,7 @@ func WithKeyFunc(f func(ctx context.Context, host, name string) string) HTTPOrGR
 	if f == nil {
 		panic("hedge: WithKeyFunc: func is nil")
 	}
-	return optionFunc(func(c *config) { c.key = f })
+	return optionFunc(func(c *config) { c.keyFunc = f })
 }
 
 // WithHedgeable sets the function that decides which HTTP requests are safe to send twice at the same time. By default,
@@ -348,7 +348,7 @@ func WithHedgeable(f func(*http.Request) bool) HTTPOption {
 	if f == nil {
 		panic("hedge: WithHedgeable: func is nil")
 	}
-	return optionFunc(func(c *config) { c.hedgeable = f })
+	return optionFunc(func(c *config) { c.isHedgeable = f })
 }
 
 // WithFailureStatus sets the HTTP status codes that count as failures of the primary. A primary with one of them waits
@@ -365,8 +365,8 @@ func WithHedgeable(f func(*http.Request) bool) HTTPOption {
 // A hedge ends the call only with 2xx or 3xx, if that status is not listed here, or with a status of
 // [WithAnswerStatus]. If replicas may lag behind, add 404. It panics if a code is not in [100, 999].
 func WithFailureStatus(codes ...int) HTTPOption {
-	codes = statusCodes("WithFailureStatus", codes)
-	return newOption("WithFailureStatus", joinCodes(codes), func(c *config) { c.failure = codes })
+	codes = checkStatusCodes("WithFailureStatus", codes)
+	return newOption("WithFailureStatus", joinCodes(codes), func(c *config) { c.failureStatus = codes })
 }
 
 // WithAnswerStatus sets additional HTTP status codes with which a hedge wins, as it does with 2xx and 3xx. It takes
@@ -376,8 +376,8 @@ func WithFailureStatus(codes ...int) HTTPOption {
 // may be used once, 403 from a rate limit. If all replicas give the same response, add 404 and 410.
 // Stats.AnswersNotTaken counts the hedges that would have won. It panics if a code is not in [100, 999].
 func WithAnswerStatus(codes ...int) HTTPOption {
-	codes = statusCodes("WithAnswerStatus", codes)
-	return newOption("WithAnswerStatus", joinCodes(codes), func(c *config) { c.answers = codes })
+	codes = checkStatusCodes("WithAnswerStatus", codes)
+	return newOption("WithAnswerStatus", joinCodes(codes), func(c *config) { c.answerStatus = codes })
 }
 
 // joinCodes formats codes as a list of arguments: "404, 410".
@@ -385,9 +385,9 @@ func joinCodes(codes []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]")
 }
 
-// statusCodes returns a copy of the codes that were passed to the named option. It panics if a code is not in [100,
+// checkStatusCodes returns a copy of the codes that were passed to the named option. It panics if a code is not in [100,
 // 999].
-func statusCodes(option string, codes []int) []int {
+func checkStatusCodes(option string, codes []int) []int {
 	for _, code := range codes {
 		if code < 100 || code > 999 {
 			panic(fmt.Sprintf("hedge: %s: code %d is not in [100, 999]", option, code))
@@ -406,7 +406,7 @@ func WithFailureFunc(f func(*http.Response) bool) HTTPOption {
 	if f == nil {
 		panic("hedge: WithFailureFunc: func is nil")
 	}
-	return newOption("WithFailureFunc", "func", func(c *config) { c.failureFunc = f })
+	return newOption("WithFailureFunc", "func", func(c *config) { c.isFailure = f })
 }
 
 // WithHedgeTransport sends HTTP hedges through rt, for example over other connections or to another destination. It
@@ -422,7 +422,7 @@ func WithHedgeTransport(rt http.RoundTripper) HTTPOption {
 	if rt == nil {
 		panic("hedge: WithHedgeTransport: RoundTripper is nil")
 	}
-	return newOption("WithHedgeTransport", fmt.Sprintf("%T", rt), func(c *config) { c.transport = rt })
+	return newOption("WithHedgeTransport", fmt.Sprintf("%T", rt), func(c *config) { c.hedgeTransport = rt })
 }
 
 // WithFirstByte makes the first byte of the body, in place of the header, decide which HTTP attempt wins. Latency is
@@ -538,7 +538,7 @@ func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
 			p.Off, p.Hedgeable = true, false
 		}
 	}
-	given := route.Route{Pattern: pattern, Line: caller(), Policy: route.Policy(p)}
+	given := route.Route{Pattern: pattern, Line: callerLine(), Policy: route.Policy(p)}
 	if err := given.Validate(); err != nil {
 		panic(err)
 	}
@@ -550,8 +550,8 @@ func WithRoute(pattern string, p Policy) HTTPOrGRPCOption {
 	})
 }
 
-// caller returns the file and line of the call of the option that calls it, for error texts.
-func caller() string {
+// callerLine returns the file and line of the call of the option that calls it, for error texts.
+func callerLine() string {
 	_, file, line, _ := runtime.Caller(2)
 	return fmt.Sprintf("%s:%d", file, line)
 }

@@ -172,8 +172,8 @@ func (s *Snapshot) UnmarshalJSON(b []byte) error {
 	type plain Snapshot
 	text := struct {
 		*plain
-		Config lenient `json:"config"`
-	}{(*plain)(s), lenient(s.Config)}
+		Config lenientConfig `json:"config"`
+	}{(*plain)(s), lenientConfig(s.Config)}
 	if err := json.Unmarshal(b, &text); err != nil {
 		return err
 	}
@@ -181,10 +181,10 @@ func (s *Snapshot) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A lenient is a Config that ignores unknown settings when it is decoded.
-type lenient Config
+// A lenientConfig is a Config that ignores unknown settings when it is decoded.
+type lenientConfig Config
 
-func (l *lenient) UnmarshalJSON(b []byte) error { return (*Config)(l).read(b, false) }
+func (l *lenientConfig) UnmarshalJSON(b []byte) error { return (*Config)(l).decodeSettings(b, false) }
 
 // json returns the Snapshot as a JSON object.
 func (s Snapshot) json() string {

@@ -93,8 +93,8 @@ func (t *Transport) init(next http.RoundTripper, settings Config, opts []HTTPOpt
 		next = http.DefaultTransport
 	}
 	t.calls = httpcall.NewClient(&t.client, next, httpcall.Options{
-		KeyFunc: o.key, IsHedgeable: o.hedgeable, FailureStatus: o.failure, AnswerStatus: o.answers, IsFailure: o.failureFunc,
-		HedgeTransport: o.transport, Resolver: o.resolver, Endpoints: o.endpoints, Routes: o.routes, FirstByte: o.firstByte, Resume: o.resume,
+		KeyFunc: o.keyFunc, IsHedgeable: o.isHedgeable, FailureStatus: o.failureStatus, AnswerStatus: o.answerStatus, IsFailure: o.isFailure,
+		HedgeTransport: o.hedgeTransport, Resolver: o.resolver, Endpoints: o.endpoints, Routes: o.routes, FirstByte: o.firstByte, Resume: o.resume,
 	})
 	if o.resolver != nil && !t.calls.HasReplicas() {
 		return fmt.Errorf("hedge: WithReplicas(%T) needs an *http.Transport below, not a %T", o.resolver, next)

@@ -49,8 +49,8 @@ type Fault struct {
 	After int64
 }
 
-// cutsOff reports whether the fault ends the response early.
-func (f Fault) cutsOff() bool { return f.Stall || f.Reset }
+// isCutOff reports whether the fault ends the response early.
+func (f Fault) isCutOff() bool { return f.Stall || f.Reset }
 
 // Faults assigns a [Fault] to attempts at a server, by the order of their arrival: the first attempt, the second one,
 // and so on, of any call. [Server] embeds it, and other servers can do so too. The zero value has no faults. It is safe

@@ -76,10 +76,10 @@ func (s *Server) serveAttempt(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case f.Delay > 0 && !s.closing.Pause(r.Context(), f.Delay):
 		panic(http.ErrAbortHandler)
-	case f.cutsOff() && f.After <= 0:
+	case f.isCutOff() && f.After <= 0:
 		s.endAttempt(r.Context(), f)
-	case f.cutsOff():
-		s.handler.ServeHTTP(&cutter{ResponseWriter: w, left: f.After, end: func() { s.endAttempt(r.Context(), f) }}, r)
+	case f.isCutOff():
+		s.handler.ServeHTTP(&truncatingWriter{ResponseWriter: w, left: f.After, end: func() { s.endAttempt(r.Context(), f) }}, r)
 	case f.Status != 0:
 		w.WriteHeader(f.Status)
 	default:
@@ -109,22 +109,22 @@ func (s *Server) endAttempt(ctx context.Context, f Fault) {
 	panic(http.ErrAbortHandler)
 }
 
-var _ http.Flusher = (*cutter)(nil)
+var _ http.Flusher = (*truncatingWriter)(nil)
 
-// A cutter is a ResponseWriter that sends a limited number of bytes of the body, and then ends the attempt.
-type cutter struct {
+// A truncatingWriter is a ResponseWriter that sends a limited number of bytes of the body, and then ends the attempt.
+type truncatingWriter struct {
 	http.ResponseWriter
 	// number of bytes still to send
 	left int64
 	end  func() // ends the attempt; does not return
 }
 
-func (c *cutter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+func (c *truncatingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // Flush implements [http.Flusher], because handlers may check for that type.
-func (c *cutter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
+func (c *truncatingWriter) Flush() { _ = http.NewResponseController(c.ResponseWriter).Flush() }
 
-func (c *cutter) Write(p []byte) (int, error) {
+func (c *truncatingWriter) Write(p []byte) (int, error) {
 	if int64(len(p)) <= c.left {
 		n, err := c.ResponseWriter.Write(p)
 		c.left -= int64(n)

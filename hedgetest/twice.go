@@ -70,15 +70,15 @@ func (w *twiceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	a.resp.Request = req
 	if a.resp.Body != nil {
-		a.resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(a.body), bodyEnd{a.err}))
+		a.resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(a.body), errorReader{a.err}))
 	}
 	return a.resp, nil
 }
 
-// A bodyEnd is a reader without bytes that returns an error, or io.EOF if that is nil.
-type bodyEnd struct{ err error }
+// A errorReader is a reader without bytes that returns an error, or io.EOF if that is nil.
+type errorReader struct{ err error }
 
-func (f bodyEnd) Read([]byte) (int, error) {
+func (f errorReader) Read([]byte) (int, error) {
 	if f.err == nil {
 		return 0, io.EOF
 	}

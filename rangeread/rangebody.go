@@ -39,7 +39,7 @@ type rangeBody struct {
 // newRangeBody returns a body of the n bytes at offset off, where n is at least 1. It sends no request yet. The caller
 // closes it.
 func newRangeBody(ctx context.Context, r *Reader, off, n int64) *rangeBody {
-	refused := policy.Eligibility{SwitchedOff: r.store.off}.Reason(race.OverridesFrom(ctx))
+	refused := policy.Eligibility{SwitchedOff: r.store.hedgingDisabled}.Reason(race.OverridesFrom(ctx))
 	f := &rangeBody{
 		request: &rangeRequest{store: r.store, fetch: r.fetch, version: &r.version, key: r.store.keyForLength(n)},
 		caller:  ctx, hedged: refused == policy.None, offset: off, start: off, end: off + n,

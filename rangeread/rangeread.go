@@ -73,8 +73,8 @@ type Fetch func(ctx context.Context, r Range) (io.ReadCloser, Info, error)
 // read of a Reader has returned it, all later reads do so too. To read the new version, open the object again.
 var ErrChanged = errors.New("rangeread: the object has changed")
 
-// checkAgainst returns an error if the Info is inconsistent, or cannot describe a response to r.
-func (i Info) checkAgainst(r Range) error {
+// checkAgainstRange returns an error if the Info is inconsistent, or cannot describe a response to r.
+func (i Info) checkAgainstRange(r Range) error {
 	switch {
 	case i.Offset < 0 || i.Length < -1 || i.Size < -1 ||
 		i.Size >= 0 && i.Length > i.Size-i.Offset:

@@ -82,7 +82,7 @@ func (s *response) checkInfo(asked Range) error {
 	if s.body == nil {
 		return errNoBody
 	}
-	if err := s.info.checkAgainst(asked); err != nil {
+	if err := s.info.checkAgainstRange(asked); err != nil {
 		return err
 	}
 	if asked.Offset > 0 {

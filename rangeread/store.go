@@ -78,13 +78,13 @@ func (o Options) withDefaults() Options {
 // A Store holds the latencies and the budgets that all objects of one object store, or one bucket, share. It is safe
 // for concurrent use. The zero Store is not usable; call NewStore. It has no goroutines, and need not be closed.
 type Store struct {
-	options       Options // with defaults
-	off           bool    // hedging is disabled
-	shadow        bool    // shadow mode: hedges are only counted
-	engine        *policy.Engine
-	bytes         *budget.Bucket // pays for the bytes of hedges
-	reserved      atomic.Int64   // bytes read ahead
-	ignoresRanges atomic.Bool    // the last response to a range with a positive offset started at offset 0
+	options         Options // with defaults
+	hedgingDisabled bool    // hedging is disabled
+	shadow          bool    // shadow mode: hedges are only counted
+	engine          *policy.Engine
+	bytes           *budget.Bucket // pays for the bytes of hedges
+	reserved        atomic.Int64   // bytes read ahead
+	ignoresRanges   atomic.Bool    // the last response to a range with a positive offset started at offset 0
 	counters
 }
 
@@ -95,10 +95,10 @@ func NewStore(o Options) *Store {
 	environment := ops.ReadEnvironment()
 	share := max(o.BudgetPercent, 0) / 100
 	return &Store{
-		options: o,
-		off:     environment.Off != "" || share == 0,
-		shadow:  environment.Shadow,
-		bytes:   budget.NewBucket(share, float64(burstParts*o.PartSize)),
+		options:         o,
+		hedgingDisabled: environment.Off != "" || share == 0,
+		shadow:          environment.Shadow,
+		bytes:           budget.NewBucket(share, float64(burstParts*o.PartSize)),
 		engine: policy.New(policy.Config{
 			Percentile: 0.90, MaxHedges: maxHedges, Share: share, EstimatedRPS: 100, Burst: 2 * time.Second,
 			MinDelay: time.Millisecond, MaxKeys: 2 * 64,
@@ -113,7 +113,7 @@ const maxHedges = 2
 // Stats returns the current counters and estimates of the store.
 func (s *Store) Stats() Stats {
 	all := s.toStats()
-	all.Enabled, all.Shadow = !s.off, s.shadow
+	all.Enabled, all.Shadow = !s.hedgingDisabled, s.shadow
 	all.BytesHeld, all.MaxBytes = s.reserved.Load(), max(s.options.MaxBytes, 0)
 	for _, v := range s.engine.Snapshots() {
 		length, err := strconv.ParseInt(v.Name.Route, 10, 64)

@@ -14,7 +14,7 @@ import (
 // by sketches-go, with their ages at time t. [Decode] reads it.
 func (w *Window) Append(b []byte, t time.Time) []byte {
 	for _, h := range [...]struct {
-		half
+		halfWindow
 		since time.Time
 	}{{w.current, w.currentStart}, {w.previous, w.previousStart}} {
 		if h.samples() == 0 {
@@ -46,7 +46,7 @@ const (
 func Decode(b []byte, t time.Time) (*Window, error) {
 	w := new(Window)
 	for _, h := range [...]struct {
-		half  *half
+		half  *halfWindow
 		since *time.Time
 	}{{&w.current, &w.currentStart}, {&w.previous, &w.previousStart}} {
 		age, n := binary.Uvarint(b)
@@ -74,7 +74,7 @@ func Decode(b []byte, t time.Time) (*Window, error) {
 
 // decodeSketch adds the samples of an encoded sketch from an untrusted source. It returns an error if the encoding is
 // invalid.
-func (h *half) decodeSketch(b []byte) error {
+func (h *halfWindow) decodeSketch(b []byte) error {
 	// A sparse store takes memory only for buckets with samples, and not for the range between them.
 	s := ddsketch.NewDDSketch(nil, store.NewSparseStore(), store.NewSparseStore())
 	if err := s.DecodeAndMergeWith(b); err != nil {
@@ -118,7 +118,7 @@ func (w *Window) Merge(from *Window) {
 }
 
 // addSamples adds the samples of from.
-func (h *half) addSamples(from half) {
+func (h *halfWindow) addSamples(from halfWindow) {
 	if from.sketch == nil {
 		return
 	}

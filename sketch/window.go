@@ -95,18 +95,18 @@ var (
 // A Window holds the latencies of the last 10 to 20 seconds. If these are few, it holds the last 200 to 400 latencies
 // of any age. The zero value is an empty window, ready for use. A Window is not safe for concurrent use.
 type Window struct {
-	current, previous           half
+	current, previous           halfWindow
 	currentStart, previousStart time.Time // time of the first sample of a half; zero if the half is empty
 }
 
-// A half is one of the two sketches of a Window. It allocates memory on its first sample.
-type half struct {
+// A halfWindow is one of the two sketches of a Window. It allocates memory on its first sample.
+type halfWindow struct {
 	sketch *ddsketch.DDSketch
 	bins   *store.CollapsingLowestDenseStore // the buckets of sketch
 }
 
 // init allocates the sketch, if it is not allocated yet.
-func (h *half) init() {
+func (h *halfWindow) init() {
 	if h.sketch == nil {
 		h.bins = store.NewCollapsingLowestDenseStore(maxBins)
 		h.sketch = ddsketch.NewDDSketch(indexMapping, h.bins, store.NewDenseStore())
@@ -114,13 +114,13 @@ func (h *half) init() {
 }
 
 // addToBucket adds n samples to the bucket with index i.
-func (h *half) addToBucket(i int, n float64) {
+func (h *halfWindow) addToBucket(i int, n float64) {
 	h.init()
 	h.bins.AddWithCount(i, n)
 }
 
 // samples returns the number of samples of the half.
-func (h *half) samples() float64 {
+func (h *halfWindow) samples() float64 {
 	if h.sketch == nil {
 		return 0
 	}
@@ -213,7 +213,7 @@ type Distribution struct {
 func (w *Window) Distribution(d *Distribution) {
 	d.weights, d.totalWeight, d.samples = d.weights[:0], 0, w.Len()
 	lo, hi := math.MaxInt, math.MinInt
-	for _, h := range [...]*half{&w.current, &w.previous} {
+	for _, h := range [...]*halfWindow{&w.current, &w.previous} {
 		if h.samples() > 0 {
 			l, _ := h.bins.MinIndex() // not empty
 			u, _ := h.bins.MaxIndex()
@@ -237,7 +237,7 @@ func (w *Window) Distribution(d *Distribution) {
 }
 
 // addHalf adds the samples of h, each with the given weight.
-func (d *Distribution) addHalf(h *half, weight float64) {
+func (d *Distribution) addHalf(h *halfWindow, weight float64) {
 	if h.sketch == nil {
 		return
 	}

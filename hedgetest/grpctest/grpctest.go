@@ -76,10 +76,10 @@ func cutOffError(ctx context.Context) error {
 	return status.Error(codes.Unavailable, "hedgetest: cut off by a Fault")
 }
 
-// errThrough is the result of applyFault for an attempt that the handler handles.
-var errThrough = errors.New("hedgetest: no fault")
+// errNoFault is the result of applyFault for an attempt that the handler handles.
+var errNoFault = errors.New("hedgetest: no fault")
 
-// applyFault delays an attempt according to its Fault. It returns the error that ends the attempt, or errThrough if the
+// applyFault delays an attempt according to its Fault. It returns the error that ends the attempt, or errNoFault if the
 // handler must be called.
 func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	switch {
@@ -90,7 +90,7 @@ func (s *Server) applyFault(ctx context.Context, f hedgetest.Fault) error {
 	case f.Status != 0 && !f.Stall && !f.Reset:
 		return status.Error(codes.Code(f.Status), "hedgetest: a Fault")
 	}
-	return errThrough
+	return errNoFault
 }
 
 // endAttempt ends an attempt early, and returns its error. It waits until the client has gone or the server closes,
@@ -107,7 +107,7 @@ func (s *Server) endAttempt(ctx context.Context, f hedgetest.Fault) error {
 }
 
 func (s *Server) interceptUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := s.applyFault(ctx, s.Arrive()); err != errThrough {
+	if err := s.applyFault(ctx, s.Arrive()); err != errNoFault {
 		return nil, err
 	}
 	return handler(ctx, req)
@@ -115,17 +115,17 @@ func (s *Server) interceptUnary(ctx context.Context, req any, _ *grpc.UnaryServe
 
 func (s *Server) interceptStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	f := s.Arrive()
-	if err := s.applyFault(stream.Context(), f); err != errThrough {
+	if err := s.applyFault(stream.Context(), f); err != errNoFault {
 		return err
 	}
 	if f.Stall || f.Reset {
-		stream = &cutter{stream, f.After, func() error { return s.endAttempt(stream.Context(), f) }}
+		stream = &truncatingStream{stream, f.After, func() error { return s.endAttempt(stream.Context(), f) }}
 	}
 	return handler(srv, stream)
 }
 
 // A cutter is a stream that sends a limited number of messages, and then ends the attempt.
-type cutter struct {
+type truncatingStream struct {
 	grpc.ServerStream
 	// number of messages still to send
 	left int64
@@ -133,7 +133,7 @@ type cutter struct {
 	end func() error
 }
 
-func (c *cutter) SendMsg(m any) error {
+func (c *truncatingStream) SendMsg(m any) error {
 	if c.left == 0 {
 		return c.end()
 	}

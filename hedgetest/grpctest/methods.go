@@ -57,7 +57,7 @@ func Methods(t testing.TB, in *hedge.Interceptor, patterns ...string) Table {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
-				if m := methods.Get(j); matchesAny(nameOf(m), patterns, matched) {
+				if m := methods.Get(j); matchesAny(fullMethodName(m), patterns, matched) {
 					all = append(all, newMethod(in, m))
 				}
 			}
@@ -82,14 +82,14 @@ func linkedFiles() (files []protoreflect.FileDescriptor) {
 	return files
 }
 
-// nameOf returns the full name of a method, such as "/pkg.Service/Method".
-func nameOf(m protoreflect.MethodDescriptor) string {
+// fullMethodName returns the full name of a method, such as "/pkg.Service/Method".
+func fullMethodName(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
 // newMethod returns the row of a method in a Table.
 func newMethod(in *hedge.Interceptor, m protoreflect.MethodDescriptor) Method {
-	name := nameOf(m)
+	name := fullMethodName(m)
 	if m.IsStreamingClient() {
 		return Method{name, 0, "its client sends a stream"}
 	}

@@ -16,8 +16,8 @@ import (
 // The error names the first part of the value that cannot be read: a function, the elements of a channel, an
 // unsafe.Pointer, a timer, an open file or connection.
 func FormatValue(v any) (string, error) {
-	w := writer{path: "it", met: make(map[reference]meeting)}
-	w.write(addressable(reflect.ValueOf(v)))
+	w := writer{path: "it", seen: make(map[reference]occurrence)}
+	w.write(makeAddressable(reflect.ValueOf(v)))
 	return w.String(), w.unread
 }
 
@@ -27,11 +27,11 @@ type writer struct {
 	path   string // path of the part being written, such as "it.Field[0]"
 	unread error  // error for the first part that cannot be read
 	// references written so far
-	met map[reference]meeting
+	seen map[reference]occurrence
 }
 
-// refuse records that the current part cannot be read, for the given reason. It writes the type of v in its place.
-func (w *writer) refuse(v reflect.Value, why string) {
+// recordUnreadable records that the current part cannot be read, for the given reason. It writes the type of v in its place.
+func (w *writer) recordUnreadable(v reflect.Value, why string) {
 	if w.unread == nil {
 		w.unread = fmt.Errorf("%s is a %s, %s", w.path, v.Type(), why)
 	}
@@ -42,12 +42,12 @@ func (w *writer) refuse(v reflect.Value, why string) {
 func (w *writer) writePart(name string, v reflect.Value) {
 	path := w.path
 	w.path += name
-	w.write(addressable(v))
+	w.write(makeAddressable(v))
 	w.path = path
 }
 
-// addressable returns v, or a copy of v if it has no address, such that unexported fields can be read.
-func addressable(v reflect.Value) reflect.Value {
+// makeAddressable returns v, or a copy of v if it has no address, such that unexported fields can be read.
+func makeAddressable(v reflect.Value) reflect.Value {
 	switch {
 	case !v.IsValid():
 		return v
@@ -66,15 +66,15 @@ type reference struct {
 	of  reflect.Type
 }
 
-// A meeting is the first occurrence of a reference.
-type meeting struct {
+// A occurrence is the first occurrence of a reference.
+type occurrence struct {
 	number int
 	value  reflect.Value // keeps the memory from being reused while the writer runs
 }
 
-// writeReferred calls write for the first occurrence of the pointer, map or slice v. For a later one, it writes the
+// writeOnce calls write for the first occurrence of the pointer, map or slice v. For a later one, it writes the
 // number of the first. Empty maps and slices, nil pointers, and pointers to values of size 0 are always written.
-func (w *writer) writeReferred(v reflect.Value, write func()) {
+func (w *writer) writeOnce(v reflect.Value, write func()) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if v.IsNil() {
@@ -95,17 +95,17 @@ func (w *writer) writeReferred(v reflect.Value, write func()) {
 	if v.Kind() == reflect.Slice {
 		to.len = v.Len()
 	}
-	if first, ok := w.met[to]; ok {
+	if first, ok := w.seen[to]; ok {
 		fmt.Fprintf(w, "#%d", first.number)
 		return
 	}
-	w.met[to] = meeting{len(w.met), v}
+	w.seen[to] = occurrence{len(w.seen), v}
 	write()
 }
 
 // write writes v according to its kind.
 func (w *writer) write(v reflect.Value) {
-	if v.IsValid() && w.writeKnown(v) {
+	if v.IsValid() && w.writeKnownType(v) {
 		return
 	}
 	switch v.Kind() {
@@ -120,28 +120,28 @@ func (w *writer) write(v reflect.Value) {
 		w.writePart("", v.Elem())
 		w.WriteString(")")
 	case reflect.Pointer:
-		w.writeReferred(v, func() {
+		w.writeOnce(v, func() {
 			w.WriteString("&")
 			w.writePart("", v.Elem())
 		})
 	case reflect.Struct:
 		w.writeStruct(v)
 	case reflect.Map:
-		w.writeReferred(v, func() { w.writeMap(v) })
+		w.writeOnce(v, func() { w.writeMap(v) })
 	case reflect.Slice:
-		w.writeReferred(v, func() { w.writeList(v) })
+		w.writeOnce(v, func() { w.writeList(v) })
 	case reflect.Array:
 		w.writeList(v)
 	case reflect.String:
 		fmt.Fprintf(w, "%q", v.String())
 	default:
-		w.writePlain(v)
+		w.writeScalar(v)
 	}
 }
 
-// writeKnown writes a value of a known type whose fields do not represent its content, such as time.Time. It reports
+// writeKnownType writes a value of a known type whose fields do not represent its content, such as time.Time. It reports
 // false for any other type.
-func (w *writer) writeKnown(v reflect.Value) bool {
+func (w *writer) writeKnownType(v reflect.Value) bool {
 	switch t := v.Type(); {
 	case t == reflect.TypeFor[time.Time](): // its fields say how it was made
 		w.WriteString(v.Interface().(time.Time).Round(0).Format(time.RFC3339Nano))
@@ -161,7 +161,7 @@ func (w *writer) writeKnown(v reflect.Value) bool {
 		w.WriteString(t.String())
 	case t == reflect.TypeFor[reflect.Value](), t == reflect.TypeFor[time.Timer](), t == reflect.TypeFor[time.Ticker](),
 		t.PkgPath() == "internal/poll" && t.Name() == "FD":
-		w.refuse(v, "whose content cannot be read")
+		w.recordUnreadable(v, "whose content cannot be read")
 	case t.Kind() == reflect.Pointer && t.Implements(reflect.TypeFor[reflect.Type]()) && !v.IsNil():
 		w.WriteString(v.Interface().(reflect.Type).String())
 	default:
@@ -170,8 +170,8 @@ func (w *writer) writeKnown(v reflect.Value) bool {
 	return true
 }
 
-// writePlain writes a value without parts. It ignores a String method, which may omit something.
-func (w *writer) writePlain(v reflect.Value) {
+// writeScalar writes a value without parts. It ignores a String method, which may omit something.
+func (w *writer) writeScalar(v reflect.Value) {
 	switch {
 	case v.CanInt():
 		fmt.Fprint(w, v.Int())
@@ -187,11 +187,11 @@ func (w *writer) writePlain(v reflect.Value) {
 		w.WriteString("nil")
 	case v.Kind() == reflect.Chan:
 		if v.Len() > 0 && v.Type().Elem().Size() > 0 {
-			w.refuse(v, "whose elements cannot be read without taking them")
+			w.recordUnreadable(v, "whose elements cannot be read without taking them")
 		}
 		fmt.Fprintf(w, "chan %d of %d", v.Len(), v.Cap())
 	default:
-		w.refuse(v, "which cannot be read")
+		w.recordUnreadable(v, "which cannot be read")
 	}
 }
 
@@ -236,13 +236,13 @@ func (w *writer) writeMap(v reflect.Value) {
 	}
 	var all []entry
 	for key, value := range v.Seq2() {
-		all = append(all, entry{key, value, textAlone(key)})
+		all = append(all, entry{key, value, formatIndependently(key)})
 	}
 	slices.SortFunc(all, func(a, b entry) int {
 		if c := cmp.Compare(a.text, b.text); c != 0 {
 			return c
 		}
-		return cmp.Compare(textAlone(a.value), textAlone(b.value))
+		return cmp.Compare(formatIndependently(a.value), formatIndependently(b.value))
 	})
 	w.WriteString("map[")
 	for i, e := range all {
@@ -256,9 +256,9 @@ func (w *writer) writeMap(v reflect.Value) {
 	w.WriteString("]")
 }
 
-// textAlone returns the text of a value, independent of references that were written before.
-func textAlone(v reflect.Value) string {
-	w := writer{met: make(map[reference]meeting)}
-	w.write(addressable(v))
+// formatIndependently returns the text of a value, independent of references that were written before.
+func formatIndependently(v reflect.Value) string {
+	w := writer{seen: make(map[reference]occurrence)}
+	w.write(makeAddressable(v))
 	return w.String()
 }
