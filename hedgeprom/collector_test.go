@@ -37,7 +37,7 @@ func sleeps(ds ...time.Duration) func(context.Context) (int, error) {
 
 const ms = time.Millisecond
 
-func TestCollectorCountsWhatHappens(t *testing.T) {
+func TestCollectorCountsEvents(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithBuckets(0.1, 1))
 	synctest.Test(t, func(t *testing.T) {
 		h := hedge.NewHedger(hedge.WithName("shop"), hedge.WithObserver(c), hedge.WithMaxHedges(1))
@@ -81,7 +81,7 @@ hedge_wins_total{client="shop",host="db",protocol="func",type="original"} 1
 	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_saved_seconds"))
 }
 
-func TestCollectorCountsNoWinForAResultThatWasHeldBack(t *testing.T) {
+func TestCollectorCountsNoWinForHeldBackResult(t *testing.T) {
 	c := hedgeprom.New()
 	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "db", Protocol: "func"}, hedge.RequestResult{Attempts: 2, Winner: 1, HeldBack: true})
 	require.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
@@ -91,7 +91,7 @@ hedge_wins_total{client="",host="db",protocol="func",type="held_back"} 1
 `), "hedge_wins_total", "hedge_saved_seconds"))
 }
 
-func TestMetricsAreWellNamed(t *testing.T) {
+func TestCollectorMetricsHaveValidNames(t *testing.T) {
 	c := hedgeprom.New()
 	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "a"}, hedge.RequestResult{Attempts: 2, Winner: 1})
 	problems, err := testutil.CollectAndLint(c)
@@ -99,7 +99,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-func TestHostsAboveTheLimitShareALabel(t *testing.T) {
+func TestHostsAboveLimitShareLabel(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(2))
 	var wg sync.WaitGroup
 	for i := range 50 {
@@ -119,7 +119,7 @@ func TestHostsAboveTheLimitShareALabel(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAnyHostCanBeALabel(t *testing.T) {
+func TestCollectorAcceptsAnyHost(t *testing.T) {
 	c := hedgeprom.New()
 	client := hedge.Wrap(&http.Client{Transport: doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, ProtoMajor: 2, Body: http.NoBody}, nil
@@ -146,7 +146,7 @@ hedge_requests_total{client="shop�",host="�.example",protocol="http"} 2
 `), "hedge_requests_total"), "hosts whose labels are equal are counted together")
 }
 
-func TestHostNamedOtherSharesItsLabel(t *testing.T) {
+func TestHostNamedOtherSharesLabel(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
 	for _, host := range []string{"other", "a", "b"} {
 		key := hedge.KeyInfo{Host: host}
@@ -157,7 +157,7 @@ func TestHostNamedOtherSharesItsLabel(t *testing.T) {
 	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_delay_seconds"), "hosts that share a label have no gauges")
 }
 
-func TestOptionsThatMakeNoSenseAreRefusedAtOnce(t *testing.T) {
+func TestOptionsPanicOnInvalidValues(t *testing.T) {
 	for says, f := range map[string]func(){
 		"hedgeprom: WithBuckets: [1 1] do not increase at 1":                   func() { hedgeprom.WithBuckets(1, 1) },
 		"hedgeprom: WithBuckets: [0.1 NaN] do not increase at NaN":             func() { hedgeprom.WithBuckets(0.1, math.NaN()) },
@@ -175,8 +175,8 @@ func TestOptionsThatMakeNoSenseAreRefusedAtOnce(t *testing.T) {
 	assert.Equal(t, 1, testutil.CollectAndCount(c, "hedge_saved_seconds"))
 }
 
-// TestALabelOfAMetricIsNoConstLabel: a registry would refuse a Collector that has both.
-func TestALabelOfAMetricIsNoConstLabel(t *testing.T) {
+// TestWithConstLabelsPanicsOnLabelOfMetric: a registry would refuse a Collector that has both.
+func TestWithConstLabelsPanicsOnLabelOfMetric(t *testing.T) {
 	_, labels := names(t)
 	for metric, own := range labels {
 		for _, label := range own {
@@ -187,7 +187,7 @@ func TestALabelOfAMetricIsNoConstLabel(t *testing.T) {
 	}
 }
 
-func TestRegistryRefusesASecondCollectorOfTheSameLabels(t *testing.T) {
+func TestRegistryRejectsSecondCollectorWithSameLabels(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	of := func(part string) *hedgeprom.Collector {
 		return hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"part": part}))
@@ -208,7 +208,7 @@ func TestRegistryRefusesASecondCollectorOfTheSameLabels(t *testing.T) {
 	require.ErrorContains(t, reg.Register(of("\xff")), "not valid UTF-8")
 }
 
-func TestPrintingACollectorPrintsNoHost(t *testing.T) {
+func TestFormatOfCollectorHasNoHost(t *testing.T) {
 	c := hedgeprom.New()
 	c.RequestDone(t.Context(), hedge.KeyInfo{Host: "secret.test"}, hedge.RequestResult{Attempts: 1})
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
@@ -253,7 +253,7 @@ var labelValues = map[string][]string{
 	},
 }
 
-func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
+func TestDashboardAndAlertsUseExistingMetrics(t *testing.T) {
 	metrics, labels := names(t)
 	used := make(map[string]bool)
 	check := func(expr string) {
@@ -337,7 +337,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-func TestAuditsAreShownByHost(t *testing.T) {
+func TestCollectorShowsAuditsByHost(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithMaxHosts(1))
 	key := observe.KeyInfo{Client: "shop", Protocol: "http", Host: "db"}
 	c.Audited(key, observe.Audit{Verdict: observe.AuditOff, Confidence: 0.98, Pairs: 5, P99: 300 * ms, Saved: -132 * ms, PlusMinus: 21 * ms})
@@ -358,7 +358,7 @@ hedge_audit_confidence{client="shop",host="db",protocol="http"} 0.98
 `), "hedge_audit_verdict", "hedge_audit_saved_seconds", "hedge_audit_saved_error_seconds", "hedge_audit_confidence"))
 }
 
-func TestLatenciesOfCallsHedgedAndNotAreNativeHistograms(t *testing.T) {
+func TestLatenciesAreNativeHistogramsByHedged(t *testing.T) {
 	c := hedgeprom.New()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(c)
@@ -397,7 +397,7 @@ hedge_answers_not_taken_total{client="",host="db",protocol=""} 3
 `), "hedge_answers_not_taken_total"))
 }
 
-func TestTheShareThatTheSettingsAllowFollowsUpdate(t *testing.T) {
+func TestBudgetRatioFollowsUpdate(t *testing.T) {
 	c := hedgeprom.New()
 	synctest.Test(t, func(t *testing.T) {
 		h := hedge.NewHedger(hedge.WithName("shop"), hedge.WithObserver(c))

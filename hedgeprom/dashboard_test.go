@@ -91,7 +91,7 @@ func TestShadowPanelIgnoresClientsThatSendHedges(t *testing.T) {
 		promSeries{"hedge_saved_seconds_count" + live + "}", "0+92x10"}), want)
 }
 
-func TestHedgesThatNeverWinShowAsZero(t *testing.T) {
+func TestDashboardShowsZeroForHedgesThatNeverWin(t *testing.T) {
 	evaluate(t, []promSeries{{"hedge_attempts_total" + live + `,type="hedge"}`, "0+150x10"}},
 		map[string]float64{panel(t, "Hedges that win")["wins"]: 0})
 }

@@ -123,7 +123,7 @@ func TestCollectorLimitsSeriesOfStore(t *testing.T) {
 	c := hedgeprom.New()
 	s := newRangeStore()
 	s.Classes = nil
-	for i := range 29 { // as many as TestAStoreHas29ClassesAtMost allows
+	for i := range 29 { // as many as TestStatsHaveAtMost29Classes allows
 		s.Classes = append(s.Classes, observe.StoreClass{Length: 1 << i})
 	}
 	for _, reason := range []observe.Reason{observe.DeniedDeadline, observe.DeniedInFlight, observe.DeniedPaused, observe.DeniedShadow} {

@@ -18,8 +18,8 @@ import (
 	"github.com/gohedge/hedge/hedgetest"
 )
 
-// TestSnippetsOfThePageAreTests holds docs/testing.md to 71 lines, and each of its snippets to be a part of the tests here.
-func TestSnippetsOfThePageAreTests(t *testing.T) {
+// TestSnippetsOfTestingPageAreTests holds docs/testing.md to 71 lines, and each of its snippets to be a part of the tests here.
+func TestSnippetsOfTestingPageAreTests(t *testing.T) {
 	page, err := os.ReadFile("../docs/testing.md")
 	require.NoError(t, err)
 	assert.LessOrEqual(t, strings.Count(string(page), "\n"), 71)
@@ -56,7 +56,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, r.Method, r.URL.Path) // a body, as most servers have one
 }
 
-func TestASearchThatStallsIsHedged(t *testing.T) {
+func TestStalledSearchIsHedged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := hedgetest.NewServer(t, newShop()) // or NewHTTP2Server, with Go 1.26
 		var calls hedgetest.Recorder
@@ -70,7 +70,7 @@ func TestASearchThatStallsIsHedged(t *testing.T) {
 	})
 }
 
-func TestAnOrderIsSentOnce(t *testing.T) {
+func TestOrderIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := hedgetest.NewServer(t, newShop())
 		var calls hedgetest.Recorder

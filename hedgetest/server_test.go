@@ -39,7 +39,7 @@ func each(t *testing.T, test func(t *testing.T, server *hedgetest.Server, handle
 	}
 }
 
-func TestAServerAnswersByItsHandler(t *testing.T) {
+func TestServerCallsHandler(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
 		rt := server.Transport()
 		for range 3 {
@@ -55,7 +55,7 @@ func TestAServerAnswersByItsHandler(t *testing.T) {
 	})
 }
 
-func TestANilHandlerAnswers200(t *testing.T) {
+func TestServerAnswers200WithNilHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		resp, body, err := send(t, hedgetest.NewServer(t, nil).Transport(), "GET", "/", "")
 		require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestANilHandlerAnswers200(t *testing.T) {
 	})
 }
 
-func TestTheNthAttemptMeetsItsFault(t *testing.T) {
+func TestServerAppliesFaultToNthAttempt(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
 		rt := server.Transport()
 		server.At(2, hedgetest.Fault{Status: 503})
@@ -91,7 +91,7 @@ func TestTheNthAttemptMeetsItsFault(t *testing.T) {
 	})
 }
 
-func TestAStallLastsUntilTheClientHasGone(t *testing.T) {
+func TestStallLastsUntilClientHasGone(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
 		server.At(1, hedgetest.Fault{Stall: true})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -106,7 +106,7 @@ func TestAStallLastsUntilTheClientHasGone(t *testing.T) {
 	})
 }
 
-func TestAResetIsAnError(t *testing.T) {
+func TestResetIsError(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, _ *atomic.Int64) {
 		server.At(1, hedgetest.Fault{Delay: time.Second, Reset: true, Stall: true})
 		begun := time.Now()
@@ -117,7 +117,7 @@ func TestAResetIsAnError(t *testing.T) {
 	})
 }
 
-func TestAnAnswerIsCutOffWhereTheFaultSays(t *testing.T) {
+func TestServerCutsResponseAfterBytesOfFault(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, _ *atomic.Int64) {
 		rt := server.Transport()
 		server.At(1, hedgetest.Fault{Reset: true, After: 7})
@@ -147,8 +147,8 @@ func TestAnAnswerIsCutOffWhereTheFaultSays(t *testing.T) {
 	})
 }
 
-// TestWhoHasGoneIsNotHandled has requests without a body, with a small one and with a large one.
-func TestWhoHasGoneIsNotHandled(t *testing.T) {
+// TestServerDoesNotCallHandlerForAbsentClient has requests without a body, with a small one and with a large one.
+func TestServerDoesNotCallHandlerForAbsentClient(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
 		for _, body := range []io.Reader{nil, strings.NewReader("order"), strings.NewReader(strings.Repeat("x", 1<<20))} {
 			server.At(1, hedgetest.Fault{Delay: time.Minute})
@@ -165,8 +165,8 @@ func TestWhoHasGoneIsNotHandled(t *testing.T) {
 	})
 }
 
-// TestAPanicOfAHandlerIsLogged has a handler with a mistake, of which a client sees no more than an end.
-func TestAPanicOfAHandlerIsLogged(t *testing.T) {
+// TestServerLogsPanicOfHandler has a handler with a mistake, of which a client sees no more than an end.
+func TestServerLogsPanicOfHandler(t *testing.T) {
 	var logged strings.Builder
 	log.SetOutput(&logged)
 	defer log.SetOutput(os.Stderr)
@@ -185,7 +185,7 @@ func TestAPanicOfAHandlerIsLogged(t *testing.T) {
 	assert.Equal(t, len(protocols), strings.Count(logged.String(), "a mistake"))
 }
 
-func TestABodyThatIsAnsweredLateIsHandledWhole(t *testing.T) {
+func TestDelayedRequestKeepsItsBody(t *testing.T) {
 	for _, start := range protocols {
 		synctest.Test(t, func(t *testing.T) {
 			server := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -200,7 +200,7 @@ func TestABodyThatIsAnsweredLateIsHandledWhole(t *testing.T) {
 	}
 }
 
-func TestAServerEndsWithItsTest(t *testing.T) {
+func TestServerClosesWithItsTest(t *testing.T) {
 	for _, start := range protocols {
 		synctest.Test(t, func(t *testing.T) {
 			f := &failures{TB: t}
@@ -220,8 +220,8 @@ func TestAServerEndsWithItsTest(t *testing.T) {
 	}
 }
 
-// TestHedgesAreDueAsWarmSays has a server that stalls, over both protocols: the hedges come after once and twice the usual time.
-func TestHedgesAreDueAsWarmSays(t *testing.T) {
+// TestWarmSetsHedgeDelays has a server that stalls, over both protocols: the hedges come after once and twice the usual time.
+func TestWarmSetsHedgeDelays(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
 		server.At(1, hedgetest.Fault{Stall: true})
@@ -247,7 +247,7 @@ func TestHedgesAreDueAsWarmSays(t *testing.T) {
 	})
 }
 
-func TestWarmTeachesRoutesAndFunctions(t *testing.T) {
+func TestWarmSetsLatenciesOfRoutesAndFunctions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := hedgetest.NewServer(t, nil)
 		var calls hedgetest.Recorder
@@ -289,7 +289,7 @@ type refuses struct{}
 
 func (refuses) Import(io.Reader) error { return errors.New("no room") }
 
-func TestWarmFailsTheTest(t *testing.T) {
+func TestWarmFailsTestOnError(t *testing.T) {
 	for want, warm := range map[string]func(testing.TB){
 		"usual 0s is not positive": func(t testing.TB) { hedgetest.Warm(t, hedge.New(nil), 0, "shop.test") },
 		"hedgetest: Warm: no room": func(t testing.TB) { hedgetest.Warm(t, refuses{}, time.Second, "shop.test") },
@@ -301,8 +301,8 @@ func TestWarmFailsTheTest(t *testing.T) {
 	}
 }
 
-// TestHandlersThatFlushAreCutOffAsWell has a handler that asks for an http.Flusher, as those of event streams do.
-func TestHandlersThatFlushAreCutOffAsWell(t *testing.T) {
+// TestServerCutsResponseOfFlushingHandler has a handler that asks for an http.Flusher, as those of event streams do.
+func TestServerCutsResponseOfFlushingHandler(t *testing.T) {
 	for protocol, start := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -345,8 +345,8 @@ func stalled(t *testing.T, h *hedge.Hedger, calls *hedgetest.Recorder, key strin
 	return all[len(all)-1].Attempts, denied
 }
 
-// TestBudgetAndBrakesOfAWarmHostAreAsWarmSays has calls whose primaries all stall.
-func TestBudgetAndBrakesOfAWarmHostAreAsWarmSays(t *testing.T) {
+// TestWarmHostHasDocumentedBudgetAndPauses has calls whose primaries all stall.
+func TestWarmHostHasDocumentedBudgetAndPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls hedgetest.Recorder
 		h := hedge.NewHedger(hedge.WithObserver(&calls))
@@ -375,7 +375,7 @@ func TestBudgetAndBrakesOfAWarmHostAreAsWarmSays(t *testing.T) {
 	})
 }
 
-func TestWarmTeachesKeys(t *testing.T) {
+func TestWarmSetsLatenciesOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := hedgetest.NewServer(t, nil)
 		var calls hedgetest.Recorder
@@ -388,8 +388,8 @@ func TestWarmTeachesKeys(t *testing.T) {
 	})
 }
 
-// TestQuickHostsAreHedgedAfterTheLeastDelay has a host whose usual time is below [hedge.WithMinDelay]'s.
-func TestQuickHostsAreHedgedAfterTheLeastDelay(t *testing.T) {
+// TestWarmKeepsMinDelayForFastHosts has a host whose usual time is below [hedge.WithMinDelay]'s.
+func TestWarmKeepsMinDelayForFastHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls hedgetest.Recorder
 		h := hedge.NewHedger(hedge.WithObserver(&calls))

@@ -91,8 +91,8 @@ func TestTwiceReadsStatesOfPackageSync(t *testing.T) {
 	}
 }
 
-// TestTwiceFailsOnAStateThatCannotBeRead has states that stay as they are, as far as can be seen.
-func TestTwiceFailsOnAStateThatCannotBeRead(t *testing.T) {
+// TestTwiceFailsOnUnreadableState has states that stay as they are, as far as can be seen.
+func TestTwiceFailsOnUnreadableState(t *testing.T) {
 	full := make(chan int, 3)
 	full <- 1
 	n := 7

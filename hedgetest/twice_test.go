@@ -98,7 +98,7 @@ func (b *bank) once(w http.ResponseWriter, key string) {
 	fmt.Fprint(w, "done")
 }
 
-func TestTwiceFindsWhatIsNotSafeToHedge(t *testing.T) {
+func TestTwiceFailsOnUnsafeCalls(t *testing.T) {
 	for path, want := range map[string]string{
 		"/read":  "",
 		"/put":   "",
@@ -138,7 +138,7 @@ func TestTwiceFindsWhatIsNotSafeToHedge(t *testing.T) {
 	}
 }
 
-func TestTwiceGivesTheFirstAnswer(t *testing.T) {
+func TestTwiceReturnsFirstResponse(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, _ *atomic.Int64) {
 		server.At(1, hedgetest.Fault{Reset: true, After: 4})
 		server.At(2, hedgetest.Fault{Reset: true, After: 4})
@@ -156,8 +156,8 @@ func TestTwiceGivesTheFirstAnswer(t *testing.T) {
 	})
 }
 
-// TestTwiceSendsNoBodyAsNone has requests that say that they have no body, which net/http sends otherwise than an empty one.
-func TestTwiceSendsNoBodyAsNone(t *testing.T) {
+// TestTwiceSendsRequestsWithoutBody has requests that say that they have no body, which net/http sends otherwise than an empty one.
+func TestTwiceSendsRequestsWithoutBody(t *testing.T) {
 	for _, start := range protocols {
 		synctest.Test(t, func(t *testing.T) {
 			server := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -186,8 +186,8 @@ type secret []byte
 
 func (secret) String() string { return "***" }
 
-// TestAStateIsMoreThanItsTexts has states whose own texts do not change with them.
-func TestAStateIsMoreThanItsTexts(t *testing.T) {
+// TestTwiceComparesStatesWithEqualStrings has states whose own texts do not change with them.
+func TestTwiceComparesStatesWithEqualStrings(t *testing.T) {
 	for _, state := range []any{new(level), &struct{ At level }{}, map[string]*level{"a": new(level)}, secret("a"), &struct{ key secret }{secret("a")}} {
 		f, calls := &failures{TB: t}, 0
 		call := hedgetest.TwiceFunc(f, func(context.Context) (int, error) { return 0, nil }, func() any {
@@ -220,7 +220,7 @@ func (handmade) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 204}, nil
 }
 
-func TestTwiceTakesAnAnswerWithoutABody(t *testing.T) {
+func TestTwiceAcceptsResponseWithoutBody(t *testing.T) {
 	resp, err := (&http.Client{Transport: hedgetest.Twice(t, handmade{}, nil)}).Get("http://shop.test/")
 	require.NoError(t, err)
 	got, err := io.ReadAll(resp.Body)
@@ -228,7 +228,7 @@ func TestTwiceTakesAnAnswerWithoutABody(t *testing.T) {
 	assert.Empty(t, got)
 }
 
-func TestTwiceTellsDifferentBodies(t *testing.T) {
+func TestTwiceDetectsDifferentBodies(t *testing.T) {
 	n := make(chan int, 3)
 	for i := range 3 {
 		n <- i
@@ -251,8 +251,8 @@ func TestTwiceTellsDifferentBodies(t *testing.T) {
 	assert.ErrorContains(t, err, "returned a nil *Response with a nil error")
 }
 
-// TestCallsThroughTwiceWaitForEachOther has many calls at once, none of which may see the state of another.
-func TestCallsThroughTwiceWaitForEachOther(t *testing.T) {
+// TestTwiceSerializesCalls has many calls at once, none of which may see the state of another.
+func TestTwiceSerializesCalls(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
 		rt := hedgetest.Twice(t, server.Transport(), func() any { return (handled.Load() + 1) / 3 })
 		var all sync.WaitGroup
@@ -267,7 +267,7 @@ func TestCallsThroughTwiceWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestTwiceFuncFindsWhatIsNotSafeToHedge(t *testing.T) {
+func TestTwiceFuncFailsOnUnsafeFunctions(t *testing.T) {
 	var faults hedgetest.Faults
 	state := 0
 	read := hedgetest.TwiceFunc(t, func(context.Context) (string, error) {
@@ -307,7 +307,7 @@ func TestTwiceFuncFindsWhatIsNotSafeToHedge(t *testing.T) {
 	assert.Contains(t, f.all[0], "one is the error gone")
 }
 
-func TestARecorderChecksWhatIsNew(t *testing.T) {
+func TestRecorderChecksOnlyNewCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := hedgetest.NewServer(t, nil)
 		var calls hedgetest.Recorder
@@ -338,8 +338,8 @@ func TestARecorderChecksWhatIsNew(t *testing.T) {
 	})
 }
 
-// TestStatesAreComparedByWhatTheyHold has states that are the same value with another content.
-func TestStatesAreComparedByWhatTheyHold(t *testing.T) {
+// TestTwiceComparesStatesByContent has states that are the same value with another content.
+func TestTwiceComparesStatesByContent(t *testing.T) {
 	type node struct {
 		next *node
 		name string
@@ -378,8 +378,8 @@ func TestStatesAreComparedByWhatTheyHold(t *testing.T) {
 	}
 }
 
-// TestCallsThatTakeTimeWaitForEachOther has calls at once whose servers wait for the time of a bubble, which goes on only if all others do as well.
-func TestCallsThatTakeTimeWaitForEachOther(t *testing.T) {
+// TestTwiceSerializesSlowCalls has calls at once whose servers wait for the time of a bubble, which goes on only if all others do as well.
+func TestTwiceSerializesSlowCalls(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, _ *atomic.Int64) {
 		const calls = 4
 		for n := range 3 * calls {
@@ -399,8 +399,8 @@ func TestCallsThatTakeTimeWaitForEachOther(t *testing.T) {
 	})
 }
 
-// TestAStateMayHoldItself has states that lead back to themselves by a map and by a slice.
-func TestAStateMayHoldItself(t *testing.T) {
+// TestTwiceReadsCyclicState has states that lead back to themselves by a map and by a slice.
+func TestTwiceReadsCyclicState(t *testing.T) {
 	names, list := map[string]any{"a": 1}, []any{1, nil}
 	names["names"], list[1] = names, list
 	call := hedgetest.TwiceFunc(t, func(context.Context) (int, error) { return 0, nil }, func() any { return []any{names, list, map[int]int(nil)} })
@@ -408,7 +408,7 @@ func TestAStateMayHoldItself(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestTwiceFailuresHaveNoSecretsOfTheURL(t *testing.T) {
+func TestTwiceFailuresOmitSecretsInURL(t *testing.T) {
 	f := &failures{TB: t}
 	calls := new(atomic.Int64)
 	rt := roundTripper(func(*http.Request) (*http.Response, error) {

@@ -50,8 +50,8 @@ func readFrom(t *testing.T, store *rangeread.Store, f *fake, n int64) ([]byte, t
 	return p[:m], took, err
 }
 
-// TestABodyThatBreaksOffIsGoneOnWith: what is missing is asked for at once.
-func TestABodyThatBreaksOffIsGoneOnWith(t *testing.T) {
+// TestReaderContinuesBodyThatBreaksOff: what is missing is asked for at once.
+func TestReaderContinuesBodyThatBreaksOff(t *testing.T) {
 	for name, broken := range map[string]answer{
 		"an error":      {first: 5 * ms, cut: 300_000, err: errStore},
 		"it is shorter": {first: 5 * ms, cut: 300_000},
@@ -82,8 +82,8 @@ func TestABodyThatBreaksOffIsGoneOnWith(t *testing.T) {
 	}
 }
 
-// TestABodyThatBreaksOffIsGoneOnWithFromTheFirstRangeOn: no delay has to be known for that.
-func TestABodyThatBreaksOffIsGoneOnWithFromTheFirstRangeOn(t *testing.T) {
+// TestReaderContinuesBrokenBodyOfFirstRange: no delay has to be known for that.
+func TestReaderContinuesBrokenBodyOfFirstRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
 		f.plan = given(answer{first: 5 * ms, cut: 1000, err: errStore})
@@ -96,8 +96,8 @@ func TestABodyThatBreaksOffIsGoneOnWithFromTheFirstRangeOn(t *testing.T) {
 	})
 }
 
-// TestIfAllFailThePrimarysErrorComesOut: as it is, with what was read before it.
-func TestIfAllFailThePrimarysErrorComesOut(t *testing.T) {
+// TestReaderReturnsPrimaryErrorIfAllFail: as it is, with what was read before it.
+func TestReaderReturnsPrimaryErrorIfAllFail(t *testing.T) {
 	first, other := errors.New("first"), errors.New("other")
 	for name, test := range map[string]struct {
 		plan []answer
@@ -125,8 +125,8 @@ func TestIfAllFailThePrimarysErrorComesOut(t *testing.T) {
 	}
 }
 
-// TestABodyThatGoesOnBeatsTheRest: what is missing is asked for, and not read; it is paid for only as far as it was read.
-func TestABodyThatGoesOnBeatsTheRest(t *testing.T) {
+// TestContinuingBodyBeatsRemainder: what is missing is asked for, and not read; it is paid for only as far as it was read.
+func TestContinuingBodyBeatsRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
 		f.plan = given(answer{first: 5 * ms, stall: 60 * ms, after: 1000}, answer{first: 20 * ms})
@@ -141,8 +141,8 @@ func TestABodyThatGoesOnBeatsTheRest(t *testing.T) {
 	})
 }
 
-// TestABodyThatGoesOnSlowlyBeatsTheRestToo: the rest would come after some of its bytes were read.
-func TestABodyThatGoesOnSlowlyBeatsTheRestToo(t *testing.T) {
+// TestSlowlyContinuingBodyBeatsRemainder: the rest would come after some of its bytes were read.
+func TestSlowlyContinuingBodyBeatsRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
 		f.plan = given(answer{first: 5 * ms, every: 5 * ms, stall: 60 * ms, after: 1000}, answer{first: 20 * ms})
@@ -155,8 +155,8 @@ func TestABodyThatGoesOnSlowlyBeatsTheRestToo(t *testing.T) {
 	})
 }
 
-// TestAFailureIsNotHeldForLong: a body that broke off waits for what is missing as long as that usually takes.
-func TestAFailureIsNotHeldForLong(t *testing.T) {
+// TestFailureOfBodyIsHeldBriefly: a body that broke off waits for what is missing as long as that usually takes.
+func TestFailureOfBodyIsHeldBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
 		f.plan = given(answer{first: 5 * ms, cut: 1000, err: errStore}, answer{first: time.Hour})
@@ -185,8 +185,8 @@ func (l lateEnd) Read(p []byte) (int, error) {
 
 func (l lateEnd) Close() error { l.closed.Add(1); return nil }
 
-// TestABodyIsReadToItsEnd, though all bytes are there: its connection can be used again.
-func TestABodyIsReadToItsEnd(t *testing.T) {
+// TestReaderReadsBodyToItsEnd, though all bytes are there: its connection can be used again.
+func TestReaderReadsBodyToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended, closed atomic.Int64
 		object := make([]byte, mib)
@@ -202,8 +202,8 @@ func TestABodyIsReadToItsEnd(t *testing.T) {
 	})
 }
 
-// TestAnErrorBehindTheLastByteIsNotLookedAt, also if the answer has promised less than was asked for: the rest is asked for as after any such answer.
-func TestAnErrorBehindTheLastByteIsNotLookedAt(t *testing.T) {
+// TestReaderIgnoresErrorAfterLastByte, also if the answer has promised less than was asked for: the rest is asked for as after any such answer.
+func TestReaderIgnoresErrorAfterLastByte(t *testing.T) {
 	f := newFake(5000)
 	f.plan = func(int, rangeread.Range) answer {
 		return answer{cut: 1000, err: errStore, info: func(i *rangeread.Info) { i.Length = min(i.Length, 1000) }}
@@ -215,8 +215,8 @@ func TestAnErrorBehindTheLastByteIsNotLookedAt(t *testing.T) {
 	assert.EqualValues(t, 5, store.Stats().Requests)
 }
 
-// TestAnAnswerThatDoesNotFitIsNotRead: what the store says of it cannot be, or is of other bytes.
-func TestAnAnswerThatDoesNotFitIsNotRead(t *testing.T) {
+// TestReaderRejectsResponseThatDoesNotFit: what the store says of it cannot be, or is of other bytes.
+func TestReaderRejectsResponseThatDoesNotFit(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer
 		want string
@@ -245,8 +245,8 @@ func TestAnAnswerThatDoesNotFitIsNotRead(t *testing.T) {
 	assert.ErrorContains(t, err, "neither a body nor an error")
 }
 
-// TestTheRestMayStallToo: what is missing then is asked for again.
-func TestTheRestMayStallToo(t *testing.T) {
+// TestReaderHedgesStalledRemainder: what is missing then is asked for again.
+func TestReaderHedgesStalledRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
 		f.plan = given(answer{first: 5 * ms, stall: time.Minute, after: 1000}, answer{first: 20 * ms, stall: time.Minute, after: 2000})
@@ -262,8 +262,8 @@ func TestTheRestMayStallToo(t *testing.T) {
 	})
 }
 
-// TestAHedgeWithoutBytesEndsNothing: an answer that brings nothing, or says that the object ends, is one only if it is the primary's.
-func TestAHedgeWithoutBytesEndsNothing(t *testing.T) {
+// TestHedgeWithoutBytesIsIgnored: an answer that brings nothing, or says that the object ends, is one only if it is the primary's.
+func TestHedgeWithoutBytesIsIgnored(t *testing.T) {
 	nothing := func(i *rangeread.Info) { i.Length = 0 }
 	for name, hedge := range map[string]answer{
 		"no bytes":              {first: ms, info: nothing},
@@ -288,8 +288,8 @@ func TestAHedgeWithoutBytesEndsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatComesBeforeTheRangeIsReadInLargePieces: a store that ignores ranges sends a great deal of it.
-func TestWhatComesBeforeTheRangeIsReadInLargePieces(t *testing.T) {
+// TestReaderSkipsToRangeInLargeReads: a store that ignores ranges sends a great deal of it.
+func TestReaderSkipsToRangeInLargeReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
 		f.plan = func(int, rangeread.Range) answer { return answer{whole: true, every: ms} }
@@ -310,8 +310,8 @@ func TestWhatComesBeforeTheRangeIsReadInLargePieces(t *testing.T) {
 	})
 }
 
-// TestTheBudgetOfBytes: hedges ask for a burst of four parts, and for a tenth of what is read.
-func TestTheBudgetOfBytes(t *testing.T) {
+// TestBudgetOfBytesLimitsHedges: hedges ask for a burst of four parts, and for a tenth of what is read.
+func TestBudgetOfBytesLimitsHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{PartSize: part})
 		for range 20 {
@@ -351,8 +351,8 @@ func TestTheBudgetOfBytes(t *testing.T) {
 	})
 }
 
-// TestAHedgeOfAStoreThatIgnoresRangesCostsTheWholeWay: its answer brings all that comes before the range as well.
-func TestAHedgeOfAStoreThatIgnoresRangesCostsTheWholeWay(t *testing.T) {
+// TestHedgePaysForBytesBeforeIgnoredRange: its answer brings all that comes before the range as well.
+func TestHedgePaysForBytesBeforeIgnoredRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{PartSize: part})
 		for range 20 {
@@ -376,8 +376,8 @@ func TestAHedgeOfAStoreThatIgnoresRangesCostsTheWholeWay(t *testing.T) {
 	})
 }
 
-// TestAHedgeThatIsRefusedCostsNoBytes: here because the caller's deadline comes before any answer.
-func TestAHedgeThatIsRefusedCostsNoBytes(t *testing.T) {
+// TestDeniedHedgeCostsNoBytes: here because the caller's deadline comes before any answer.
+func TestDeniedHedgeCostsNoBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{PartSize: part})
 		warm(t, store, part)
@@ -398,8 +398,8 @@ func TestAHedgeThatIsRefusedCostsNoBytes(t *testing.T) {
 	})
 }
 
-// TestAHangingFetchHoldsNobody: neither a hedge that answers nor a caller that gives up waits for a Fetch or a body that ignores its context.
-func TestAHangingFetchHoldsNobody(t *testing.T) {
+// TestHangingFetchDoesNotBlockReads: neither a hedge that answers nor a caller that gives up waits for a Fetch or a body that ignores its context.
+func TestHangingFetchDoesNotBlockReads(t *testing.T) {
 	for name, test := range map[string]struct {
 		hang answer
 		more int64 // bytes that are read of what has lost
@@ -435,8 +435,8 @@ func TestAHangingFetchHoldsNobody(t *testing.T) {
 	}
 }
 
-// TestWhoGivesUpHearsOfItsContext, whatever the client says of that.
-func TestWhoGivesUpHearsOfItsContext(t *testing.T) {
+// TestReadReturnsErrorOfItsContext, whatever the client says of that.
+func TestReadReturnsErrorOfItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := errors.New("rpc error: code = Canceled")
 		fetch := func(ctx context.Context, _ rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
@@ -498,8 +498,8 @@ func TestPanicsCanBeRecovered(t *testing.T) {
 	})
 }
 
-// TestCloseEndsReads: those under way return at once.
-func TestCloseEndsReads(t *testing.T) {
+// TestReaderCloseEndsReads: those under way return at once.
+func TestReaderCloseEndsReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
 		f.plan = func(int, rangeread.Range) answer { return answer{stall: time.Hour, after: 1000} }
@@ -519,8 +519,8 @@ func TestCloseEndsReads(t *testing.T) {
 	})
 }
 
-// TestVersionsNeverMix: once a Reader has read of one version, another one is ErrChanged, in any part and by any attempt.
-func TestVersionsNeverMix(t *testing.T) {
+// TestReaderNeverMixesVersions: once a Reader has read of one version, another one is ErrChanged, in any part and by any attempt.
+func TestReaderNeverMixesVersions(t *testing.T) {
 	t.Run("the object is replaced", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake(mib)
@@ -560,8 +560,8 @@ func TestVersionsNeverMix(t *testing.T) {
 	})
 }
 
-// TestTheStoreMustNotContradictItself: an object is not cut short because a later answer says that it ends.
-func TestTheStoreMustNotContradictItself(t *testing.T) {
+// TestReaderRejectsInconsistentInfo: an object is not cut short because a later answer says that it ends.
+func TestReaderRejectsInconsistentInfo(t *testing.T) {
 	f := newFake(mib)
 	f.plan = func(n int, _ rangeread.Range) answer {
 		if n == 1 {
@@ -577,8 +577,8 @@ func TestTheStoreMustNotContradictItself(t *testing.T) {
 	assert.Equal(t, io.ErrUnexpectedEOF, err)
 }
 
-// TestNothingIsHedgedWhereThatIsForbidden: by the caller, the options, or the environment.
-func TestNothingIsHedgedWhereThatIsForbidden(t *testing.T) {
+// TestReaderSendsNoHedgeWhenForbidden: by the caller, the options, or the environment.
+func TestReaderSendsNoHedgeWhenForbidden(t *testing.T) {
 	for name, test := range map[string]struct {
 		options rangeread.Options
 		env     string
@@ -614,8 +614,8 @@ func TestNothingIsHedgedWhereThatIsForbidden(t *testing.T) {
 	}
 }
 
-// TestShadowModeSendsNothing, and counts hedges within both budgets, as if they were sent: ten reads are late, and the burst is four parts.
-func TestShadowModeSendsNothing(t *testing.T) {
+// TestShadowModeSendsNoRangeHedge, and counts hedges within both budgets, as if they were sent: ten reads are late, and the burst is four parts.
+func TestShadowModeSendsNoRangeHedge(t *testing.T) {
 	t.Setenv("HEDGE_MODE", "shadow")
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{PartSize: part})
@@ -639,8 +639,8 @@ func TestShadowModeSendsNothing(t *testing.T) {
 	})
 }
 
-// TestAnswersWithoutBytesTeachNoLatency: that an object ends is said sooner than its bytes come.
-func TestAnswersWithoutBytesTeachNoLatency(t *testing.T) {
+// TestEmptyResponsesAreNotMeasured: that an object ends is said sooner than its bytes come.
+func TestEmptyResponsesAreNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{})
 		warm(t, store, mib)
@@ -656,8 +656,8 @@ func TestAnswersWithoutBytesTeachNoLatency(t *testing.T) {
 	})
 }
 
-// TestALongLifeHoldsNothing: neither the Reader nor the caller's context remembers reads that are over.
-func TestALongLifeHoldsNothing(t *testing.T) {
+// TestReaderReleasesMemoryAndGoroutines: neither the Reader nor the caller's context remembers reads that are over.
+func TestReaderReleasesMemoryAndGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -683,9 +683,9 @@ func TestALongLifeHoldsNothing(t *testing.T) {
 	})
 }
 
-// TestTheTailOfOneMebibyte: of 1 % of the ranges the first byte is a second late, and 1 % of the bodies stall. The 99th percentile is a tenth
+// TestHedgingCutsTailOfOneMebibyte: of 1 % of the ranges the first byte is a second late, and 1 % of the bodies stall. The 99th percentile is a tenth
 // of what it is without hedging at most, and 3 % more bytes are read at most.
-func TestTheTailOfOneMebibyte(t *testing.T) {
+func TestHedgingCutsTailOfOneMebibyte(t *testing.T) {
 	reads := 1500
 	if doubles.RaceEnabled {
 		reads = 500

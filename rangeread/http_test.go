@@ -103,8 +103,8 @@ var answers = map[string]struct {
 	"several ranges":           {http.StatusPartialContent, "", "--x\r\nContent-Range: bytes 2-5/10\r\n\r\n2345\r\n--x--\r\n", ""},
 }
 
-// TestOddAnswersOverHTTP: what is read is right, or it is an error, and never the end of the object.
-func TestOddAnswersOverHTTP(t *testing.T) {
+// TestReaderHandlesUnusualResponsesOverHTTP: what is read is right, or it is an error, and never the end of the object.
+func TestReaderHandlesUnusualResponsesOverHTTP(t *testing.T) {
 	for name, answer := range answers {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -128,8 +128,8 @@ func TestOddAnswersOverHTTP(t *testing.T) {
 	}
 }
 
-// TestAWeakTagIsNoVersion: If-Match never holds for it.
-func TestAWeakTagIsNoVersion(t *testing.T) {
+// TestWeakETagIsNoVersion: If-Match never holds for it.
+func TestWeakETagIsNoVersion(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `W/"1"`)
 		http.ServeContent(w, r, "", time.Time{}, strings.NewReader("0123456789"))
@@ -144,8 +144,8 @@ func TestAWeakTagIsNoVersion(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreUsedAgain: a body that was read to its end leaves its connection to the next range.
-func TestConnectionsAreUsedAgain(t *testing.T) {
+// TestReaderReusesConnections: a body that was read to its end leaves its connection to the next range.
+func TestReaderReusesConnections(t *testing.T) {
 	o := &httpObject{size: 1_000_000}
 	s := doubles.NewServer(t, "HTTP/1.1", o.ServeHTTP)
 	object := rangeread.New(fetchHTTP(s.Client(), s.URL), rangeread.Options{BudgetPercent: rangeread.NoBudget})
@@ -336,8 +336,8 @@ func strictServer(t *testing.T, object, contentRange string) *httptest.Server {
 	return s
 }
 
-// TestExampleFetchTakesARefusalForAnEndOnlyIfItIs has refusals of a server that wants ranges to be wholly inside the object.
-func TestExampleFetchTakesARefusalForAnEndOnlyIfItIs(t *testing.T) {
+// TestExampleFetchReturnsEOFOnlyAtEndOfObject has refusals of a server that wants ranges to be wholly inside the object.
+func TestExampleFetchReturnsEOFOnlyAtEndOfObject(t *testing.T) {
 	for contentRange, ends := range map[string]bool{
 		"bytes */10": false, "bytes */3": false, "bytes 0-9/10": false, "bytes */99999999999999999999": false,
 		"bytes */2": true, "bytes */0": true, "bytes */*": true, "": true,
@@ -351,7 +351,7 @@ func TestExampleFetchTakesARefusalForAnEndOnlyIfItIs(t *testing.T) {
 	}
 }
 
-func TestExampleFetchTakesABrokenConnectionForNoEnd(t *testing.T) {
+func TestExampleFetchDoesNotReturnEOFForBrokenConnection(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer s.Close()
 	_, _, err := fetchHTTP(s.Client(), s.URL)(t.Context(), rangeread.Range{Length: 10})

@@ -25,8 +25,8 @@ const (
 	chunk = 64 << 10 // that is read from a body at a time
 )
 
-// TestReadAtIsAnIOReaderAt reads every range of a small object, in parts and at once, as io.ReaderAt says.
-func TestReadAtIsAnIOReaderAt(t *testing.T) {
+// TestReadAtImplementsReaderAt reads every range of a small object, in parts and at once, as io.ReaderAt says.
+func TestReadAtImplementsReaderAt(t *testing.T) {
 	const size = 10 << 10
 	for name, plan := range map[string]answer{
 		"ranges":                         {},
@@ -59,7 +59,7 @@ func TestReadAtIsAnIOReaderAt(t *testing.T) {
 	}
 }
 
-func TestASequentialReaderPassesIotest(t *testing.T) {
+func TestSequentialReaderPassesIotest(t *testing.T) {
 	want := make([]byte, 50<<10)
 	fill(0, 0, want)
 	f := newFake(int64(len(want)))
@@ -70,7 +70,7 @@ func TestASequentialReaderPassesIotest(t *testing.T) {
 	assert.Zero(t, store.Stats().BytesHeld)
 }
 
-func TestOddReadsAskForNothing(t *testing.T) {
+func TestInvalidReadsSendNoRequest(t *testing.T) {
 	f := newFake(100)
 	r := rangeread.New(f.fetch, rangeread.Options{})
 	n, err := r.ReadAt(make([]byte, 10), -1)
@@ -126,8 +126,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestALateFirstByteIsAskedForAgain: the learned delay is that of a first byte that usually takes 10 ms.
-func TestALateFirstByteIsAskedForAgain(t *testing.T) {
+// TestReaderHedgesLateFirstByte: the learned delay is that of a first byte that usually takes 10 ms.
+func TestReaderHedgesLateFirstByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{})
 		warm(t, store, mib)
@@ -155,8 +155,8 @@ func TestALateFirstByteIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestAStalledBodyIsGoneOnWith: what is missing is asked for once the body has paused for the learned stall, and no byte before that.
-func TestAStalledBodyIsGoneOnWith(t *testing.T) {
+// TestReaderContinuesStalledBody: what is missing is asked for once the body has paused for the learned stall, and no byte before that.
+func TestReaderContinuesStalledBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{})
 		warm(t, store, mib)

@@ -17,8 +17,8 @@ import (
 
 const part = 64 << 10
 
-// TestALongReadIsSplit: so many parts are read at the same time. How large the object is, its first answer says.
-func TestALongReadIsSplit(t *testing.T) {
+// TestReaderSplitsLongRead: so many parts are read at the same time. How large the object is, its first answer says.
+func TestReaderSplitsLongRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(10 * part)
 		f.plan = func(int, rangeread.Range) answer { return answer{first: 10 * ms} }
@@ -43,8 +43,8 @@ func TestALongReadIsSplit(t *testing.T) {
 	})
 }
 
-// TestAPartThatFailsEndsTheRead: what is before it is returned with its error, and nobody waits for what is after it.
-func TestAPartThatFailsEndsTheRead(t *testing.T) {
+// TestFailedPartEndsRead: what is before it is returned with its error, and nobody waits for what is after it.
+func TestFailedPartEndsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := errors.New("part 2")
 		f := newFake(10 * part)
@@ -76,8 +76,8 @@ func TestAPartThatFailsEndsTheRead(t *testing.T) {
 	})
 }
 
-// TestWhoReadsLittleAsksForLittle: a part is read ahead for each that was read to its end, and none while nobody reads.
-func TestWhoReadsLittleAsksForLittle(t *testing.T) {
+// TestSequentialReaderRequestsLittleForShortRead: a part is read ahead for each that was read to its end, and none while nobody reads.
+func TestSequentialReaderRequestsLittleForShortRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(100 * part)
 		store := rangeread.NewStore(rangeread.Options{PartSize: part, Parallel: 4})
@@ -102,8 +102,8 @@ func TestWhoReadsLittleAsksForLittle(t *testing.T) {
 	})
 }
 
-// TestMemoryIsBounded: readers that get no memory read all the same.
-func TestMemoryIsBounded(t *testing.T) {
+// TestMaxBytesLimitsReadAhead: readers that get no memory read all the same.
+func TestMaxBytesLimitsReadAhead(t *testing.T) {
 	for name, most := range map[string]int64{"two parts": 2 * part, "none": -1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,8 +134,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestALateReadTouchesNothing: a part is read ahead into its place, in which a body that stalls writes when nobody waits for it any more.
-func TestALateReadTouchesNothing(t *testing.T) {
+// TestLateReadDoesNotWriteToReturnedBytes: a part is read ahead into its place, in which a body that stalls writes when nobody waits for it any more.
+func TestLateReadDoesNotWriteToReturnedBytes(t *testing.T) {
 	for name, late := range map[string]answer{
 		"the rest wins":            {first: 5 * ms, stall: 10 * time.Second, after: 1000, deaf: true, spoils: true},
 		"the rest wins at once":    {first: 5 * ms, stall: 10 * time.Second, deaf: true, spoils: true},
@@ -175,8 +175,8 @@ func TestALateReadTouchesNothing(t *testing.T) {
 	}
 }
 
-// TestASectionIsReadAlone: of n bytes, or up to the end of the object.
-func TestASectionIsReadAlone(t *testing.T) {
+// TestNewReaderReadsOnlySection: of n bytes, or up to the end of the object.
+func TestNewReaderReadsOnlySection(t *testing.T) {
 	for name, plan := range map[string]answer{"told": {}, "nothing is told": {blunt: true}, "ranges are ignored": {whole: true, blunt: true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -203,8 +203,8 @@ func TestASectionIsReadAlone(t *testing.T) {
 	}
 }
 
-// TestCloseOfASequentialReaderEndsItsRead, from another goroutine and from the Write that it feeds.
-func TestCloseOfASequentialReaderEndsItsRead(t *testing.T) {
+// TestSequentialReaderCloseEndsRead, from another goroutine and from the Write that it feeds.
+func TestSequentialReaderCloseEndsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(10 * part)
 		f.plan = func(n int, _ rangeread.Range) answer { return answer{stall: time.Hour, after: 100} }

@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// TestStatsSayWhyHedgesWereNotSent: each reason by itself, and together all that were denied.
-func TestStatsSayWhyHedgesWereNotSent(t *testing.T) {
+// TestStatsHaveReasonsOfDeniedHedges: each reason by itself, and together all that were denied.
+func TestStatsHaveReasonsOfDeniedHedges(t *testing.T) {
 	const part = 64 * kib
 	late := func(int, rangeread.Range) answer { return answer{first: time.Hour} }
 	t.Run("too little time", func(t *testing.T) {
@@ -71,8 +71,8 @@ func TestStatsSayWhyHedgesWereNotSent(t *testing.T) {
 	})
 }
 
-// TestStatsSayHowTheStoreIsSet holds what an operator must know to read the rest.
-func TestStatsSayHowTheStoreIsSet(t *testing.T) {
+// TestStatsHaveModeOfStore holds what an operator must know to read the rest.
+func TestStatsHaveModeOfStore(t *testing.T) {
 	type set struct {
 		enabled, shadow bool
 		maxBytes        int64
@@ -90,8 +90,8 @@ func TestStatsSayHowTheStoreIsSet(t *testing.T) {
 	assert.False(t, is(rangeread.Options{}).enabled)
 }
 
-// TestAStoreHas29ClassesAtMost bounds what is shown of one, whatever is read.
-func TestAStoreHas29ClassesAtMost(t *testing.T) {
+// TestStatsHaveAtMost29Classes bounds what is shown of one, whatever is read.
+func TestStatsHaveAtMost29Classes(t *testing.T) {
 	const most = 256 << 20
 	store := rangeread.NewStore(rangeread.Options{PartSize: most})
 	reader := store.Open(newFake(0).fetch)

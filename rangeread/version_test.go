@@ -105,8 +105,8 @@ func TestReaderKeepsErrChangedWithoutTags(t *testing.T) {
 	assert.Equal(t, "third", string(p))
 }
 
-// TestErrChangedEndsReadersThatAreOpen has a sequential reader in the middle of the object while another read finds a change.
-func TestErrChangedEndsReadersThatAreOpen(t *testing.T) {
+// TestErrChangedEndsOpenReaders has a sequential reader in the middle of the object while another read finds a change.
+func TestErrChangedEndsOpenReaders(t *testing.T) {
 	o := &replacedObject{content: strings.Repeat("first one ", 1000)}
 	r := rangeread.New(o.fetch, rangeread.Options{PartSize: 4096, MaxBytes: -1})
 	open := r.NewReader(t.Context(), 0, -1)

@@ -142,7 +142,7 @@ func TestRateCountsBothHalves(t *testing.T) {
 	assert.InEpsilon(t, 100, w.Rate(epoch.Add(30*time.Second)), 0.01)
 }
 
-func TestTailReturnsShareAboveEachEdge(t *testing.T) {
+func TestTailReturnsShareAboveEachBound(t *testing.T) {
 	var w sketch.Window
 	for range 90 {
 		w.Add(epoch, 5*time.Millisecond)

@@ -22,7 +22,7 @@ func register(s *grpc.Server) { testpb.RegisterTestServiceServer(s, new(service)
 
 const method = testpb.TestService_UnaryCall_FullMethodName
 
-func TestACallThatStallsIsHedged(t *testing.T) {
+func TestStalledCallIsHedged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := grpctest.NewServer(t, register)
 		var calls hedgetest.Recorder
@@ -36,7 +36,7 @@ func TestACallThatStallsIsHedged(t *testing.T) {
 	})
 }
 
-func TestTheHealthServiceIsHedgedAsItWasRead(t *testing.T) {
+func TestHealthServiceIsHedgedAsReviewed(t *testing.T) {
 	in := hedge.NewInterceptor(hedge.WithMethods("/grpc.health.v1.Health/Check"))
 	assert.Equal(t, `/grpc.health.v1.Health/Check  up to 2  WithMethods lists it
 /grpc.health.v1.Health/List   up to 2  its name begins with List and holds no word that writes or takes

@@ -79,8 +79,8 @@ func (s *service) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, out 
 	return nil
 }
 
-// TestCallsThatStallAreHedged has a unary call and a stream whose first attempts are never answered.
-func TestCallsThatStallAreHedged(t *testing.T) {
+// TestStalledCallsAreHedged has a unary call and a stream whose first attempts are never answered.
+func TestStalledCallsAreHedged(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		server := grpctest.NewServer(t, new(service).register)
@@ -112,7 +112,7 @@ func TestCallsThatStallAreHedged(t *testing.T) {
 	})
 }
 
-func TestTheNthAttemptMeetsItsFault(t *testing.T) {
+func TestServerAppliesFaultToNthAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := grpctest.NewServer(t, new(service).register)
 		client := testpb.NewTestServiceClient(server.Dial())
@@ -143,7 +143,7 @@ func TestTheNthAttemptMeetsItsFault(t *testing.T) {
 	})
 }
 
-func TestAStreamIsCutOffWhereTheFaultSays(t *testing.T) {
+func TestServerCutsStreamAfterMessagesOfFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := grpctest.NewServer(t, new(service).register)
 		client := testpb.NewTestServiceClient(server.Dial())
@@ -175,7 +175,7 @@ func TestAStreamIsCutOffWhereTheFaultSays(t *testing.T) {
 	})
 }
 
-func TestTwiceFindsWhatIsNotSafeToHedge(t *testing.T) {
+func TestTwiceFailsOnUnsafeCalls(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		of   *service
@@ -209,7 +209,7 @@ func TestTwiceFindsWhatIsNotSafeToHedge(t *testing.T) {
 	}
 }
 
-func TestTwiceNeedsMessagesOfProto(t *testing.T) {
+func TestTwiceRequiresProtoMessages(t *testing.T) {
 	f, calls := &failures{TB: t}, 0
 	invoker := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
 		calls++

@@ -27,7 +27,7 @@ import (
 
 const health = "/grpc.health.v1.Health/"
 
-func TestMethodsAreHedgedAsTheTableSays(t *testing.T) {
+func TestMethodsAreHedgedAsInTable(t *testing.T) {
 	config := `{"methodConfig": [{"name": [{"service": "grpc.health.v1.Health", "method": "Watch"}], "hedgingPolicy": {"maxAttempts": 4}}]}`
 	in := hedge.NewInterceptor(hedge.WithMaxHedges(1), hedge.WithMethods(health+"Check"), hedge.WithServiceConfig(config))
 	assert.Equal(t, grpctest.Table{
@@ -48,7 +48,7 @@ func TestMethodsAreHedgedAsTheTableSays(t *testing.T) {
 }
 
 // Streams from the client are sent once, whatever allows them.
-func TestStreamsFromTheClientAreInTheTable(t *testing.T) {
+func TestTableHasClientStreamingMethods(t *testing.T) {
 	in := hedge.NewInterceptor(hedge.WithMethods("/*"))
 	for _, m := range grpctest.Methods(t, in, "/grpc.testing.TestService/*") {
 		streams := []string{"StreamingInputCall", "FullDuplexCall", "HalfDuplexCall"}
@@ -61,7 +61,7 @@ func TestStreamsFromTheClientAreInTheTable(t *testing.T) {
 	}
 }
 
-func TestMethodsAreThoseOfAllServicesThatAreLinkedIn(t *testing.T) {
+func TestMethodsListsAllLinkedServices(t *testing.T) {
 	all := grpctest.Methods(t, hedge.NewInterceptor())
 	var names []string
 	for _, m := range all {
@@ -80,7 +80,7 @@ func TestMethodsAreThoseOfAllServicesThatAreLinkedIn(t *testing.T) {
 	assert.Contains(t, names, health+"Check")
 }
 
-func TestAPatternThatMatchesNoMethodFailsTheTest(t *testing.T) {
+func TestMethodsFailsOnPatternWithoutMatch(t *testing.T) {
 	f := &failures{TB: t}
 	got := grpctest.Methods(f, hedge.NewInterceptor(), "/shop.Catalog/*", health+"List", health+"list")
 	assert.Len(t, got, 1)
@@ -106,7 +106,7 @@ func (m meddler) Services() protoreflect.ServiceDescriptors {
 	return m.FileDescriptor.Services()
 }
 
-func TestMethodsMayBeLinkedInMeanwhile(t *testing.T) {
+func TestMethodsAllowsConcurrentRegistration(t *testing.T) {
 	file := func(name string) protoreflect.FileDescriptor {
 		fd, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{Name: proto.String(name), Package: proto.String("meddler")}, nil)
 		require.NoError(t, err)

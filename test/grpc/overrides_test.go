@@ -225,7 +225,7 @@ func TestR3OverridesApplyToOneCallOnly(t *testing.T) {
 							if n > 0 {
 								want.Hedge, hedged = n, true
 							}
-							o.Parent = race.CallTarget{} // what the call is: see TestHedgingAroundHedgingHedgesOnce
+							o.Parent = race.CallTarget{} // what the call is: see TestOnlyOuterOfNestedClientsHedges
 							assert.Equal(t, want, o, "attempt %d", n)
 						}
 						assert.NotEmpty(t, b.seen)

@@ -21,7 +21,7 @@ func checkAttemptHeader(name string) error {
 	return err
 }
 
-func TestConfigRefusesAttemptHeadersThatMeanSomethingInHTTP(t *testing.T) {
+func TestConfigRejectsAttemptHeadersWithMeaningInHTTP(t *testing.T) {
 	for _, name := range []string{"", "Hedge-Attempt", "x-copy", "X-Hedge", "attempt", "Try", "Acme-Retry", "hedge_attempt", "Hostname", "X-Host", "Ifs", "Contents", "Accepted", "Wanted", "X-Ms", "Deep", "!#$%&'*+-.^_`|~09azAZ"} {
 		assert.NoError(t, checkAttemptHeader(name), name)
 	}
@@ -40,8 +40,8 @@ func TestConfigRefusesAttemptHeadersThatMeanSomethingInHTTP(t *testing.T) {
 	}
 }
 
-// TestAttemptHeadersThatConfigAllowsArriveUnchanged compares the headers that a server gets with and without the header.
-func TestAttemptHeadersThatConfigAllowsArriveUnchanged(t *testing.T) {
+// TestTransportSendsAllowedAttemptHeadersUnchanged compares the headers that a server gets with and without the header.
+func TestTransportSendsAllowedAttemptHeadersUnchanged(t *testing.T) {
 	var got http.Header
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if got = r.Header; r.Host == "1" || r.ContentLength == 1 {

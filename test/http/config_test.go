@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge"
 )
 
-func TestDurationsAreTextInJSON(t *testing.T) {
+func TestConfigEncodesDurationsAsStrings(t *testing.T) {
 	c := hedge.DefaultConfig()
 	b, err := json.Marshal(c)
 	require.NoError(t, err)
@@ -28,7 +28,7 @@ func TestDurationsAreTextInJSON(t *testing.T) {
 	assert.Equal(t, c, back)
 }
 
-func TestConfigKeepsWhatJSONDoesNotMention(t *testing.T) {
+func TestConfigKeepsSettingsMissingInJSON(t *testing.T) {
 	c := hedge.DefaultConfig()
 	require.NoError(t, json.Unmarshal([]byte(`{"budget_percent": 2, "burst": "10s", "linger": "5ms", "min_delay": null, "MAX_KEYS": 7}`), &c))
 	require.NoError(t, json.Unmarshal([]byte(`null`), &c))
@@ -37,7 +37,7 @@ func TestConfigKeepsWhatJSONDoesNotMention(t *testing.T) {
 	assert.Equal(t, want, c)
 }
 
-func TestConfigThatCannotBeReadChangesNothingAndSaysWhy(t *testing.T) {
+func TestConfigReportsInvalidJSONAndDoesNotChange(t *testing.T) {
 	for text, says := range map[string]string{
 		`{"max_hedges": 1, "burst": "ten"}`:     `hedge: Config: burst: "ten" is not a duration like "10ms"`,
 		`{"burst": true}`:                       `hedge: Config: burst: true is not a duration like "10ms"`,
@@ -57,13 +57,13 @@ func TestConfigThatCannotBeReadChangesNothingAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestZeroIsADurationWithoutAUnit(t *testing.T) {
+func TestConfigAcceptsZeroDurationWithoutUnit(t *testing.T) {
 	c := hedge.DefaultConfig()
 	require.NoError(t, json.Unmarshal([]byte(`{"linger": 0, "burst": "0"}`), &c))
 	assert.Zero(t, c.Linger+c.Burst)
 }
 
-func TestSettingsAreJudgedTogetherOnceAllAreSet(t *testing.T) {
+func TestOptionsAreValidatedTogetherAfterAllAreApplied(t *testing.T) {
 	for _, opts := range [][]hedge.HTTPOption{
 		{hedge.WithMinDelay(ms / 10), hedge.WithMaxDelay(ms / 2)},
 		{hedge.WithMaxDelay(ms / 2), hedge.WithMinDelay(ms / 10)},
@@ -90,8 +90,8 @@ func TestSettingsAreJudgedTogetherOnceAllAreSet(t *testing.T) {
 	assert.Panics(t, func() { hedge.WithConfig(wrong) })
 }
 
-// TestAConfigThatWasMadeByHandIsSentToDefaultConfig has Configs without the fields that are not zero by default.
-func TestAConfigThatWasMadeByHandIsSentToDefaultConfig(t *testing.T) {
+// TestValidateSuggestsDefaultConfigForHandmadeConfig has Configs without the fields that are not zero by default.
+func TestValidateSuggestsDefaultConfigForHandmadeConfig(t *testing.T) {
 	const hint = "; start from DefaultConfig()"
 	for _, c := range []hedge.Config{{}, {BudgetPercent: 5}, {BudgetPercent: 5, MaxHedges: 2, MinDelay: ms}, {Percentile: 2}} {
 		_, err := hedge.NewWithConfig(nil, c)
@@ -105,14 +105,14 @@ func TestAConfigThatWasMadeByHandIsSentToDefaultConfig(t *testing.T) {
 	assert.PanicsWithError(t, "hedge: Config.MaxKeys: 0 is not at least 1", func() { hedge.WithMaxKeys(0) })
 }
 
-func TestUpdateWithoutAFunctionIsAnError(t *testing.T) {
+func TestUpdateRejectsNilFunction(t *testing.T) {
 	tr := hedge.New(nil)
 	before := tr.Snapshot()
 	assert.EqualError(t, tr.Update(nil), "hedge: Update: func is nil")
 	assert.Equal(t, before, tr.Snapshot())
 }
 
-func TestSnapshotOfANewerVersionCanBeRead(t *testing.T) {
+func TestSnapshotOfNewerVersionIsDecoded(t *testing.T) {
 	var s hedge.Snapshot
 	require.NoError(t, json.Unmarshal([]byte(`{"name": "shop", "later": 1, "config": {"burst": "1s", "later": 1}, "keys": [{"host": "a", "p50": 10}]}`), &s))
 	assert.Equal(t, "shop", s.Name)
@@ -157,7 +157,7 @@ func FuzzValidate(f *testing.F) {
 	})
 }
 
-func TestConfigFromOutsideIsRefusedByEveryConstructor(t *testing.T) {
+func TestConstructorsRejectInvalidConfig(t *testing.T) {
 	wrong := hedge.DefaultConfig()
 	wrong.BudgetPercent = -1
 	_, transport := hedge.NewWithConfig(nil, wrong)

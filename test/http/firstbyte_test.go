@@ -48,7 +48,7 @@ func flushes(rt *doubles.RoundTripper, ds ...time.Duration) func(*http.Request, 
 	}
 }
 
-func TestFirstByteWinsNotTheHeader(t *testing.T) {
+func TestFirstByteDecidesWinnerWithFirstByte(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = flushes(rt, time.Second, 5*ms)
 		start := time.Now()
@@ -59,7 +59,7 @@ func TestFirstByteWinsNotTheHeader(t *testing.T) {
 	})
 }
 
-func TestWithoutFirstByteTheHeaderWins(t *testing.T) {
+func TestHeaderDecidesWinnerWithoutFirstByte(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = flushes(rt, time.Second)
 		resp, err := get(t, warm(t, rt), site)
@@ -69,7 +69,7 @@ func TestWithoutFirstByteTheHeaderWins(t *testing.T) {
 	})
 }
 
-func TestTimeToFirstByteIsLearned(t *testing.T) {
+func TestFirstByteMeasuresLatencyToFirstByte(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = flushes(rt, 30*ms)
 		tr := hedge.New(rt, hedge.WithFirstByte())
@@ -83,7 +83,7 @@ func TestTimeToFirstByteIsLearned(t *testing.T) {
 	})
 }
 
-func TestEmptyBodyWinsWithItsEnd(t *testing.T) {
+func TestFirstByteLetsEmptyBodyWinAtItsEnd(t *testing.T) {
 	for name, body := range map[string]io.ReadCloser{"empty": io.NopCloser(strings.NewReader("")), "none": http.NoBody, "nil": nil} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -106,7 +106,7 @@ type brokenAtOnce struct {
 
 func (b brokenAtOnce) Read(p []byte) (int, error) { return copy(p, "part"), b.err }
 
-func TestBodyThatFailsWithItsFirstBytesWins(t *testing.T) {
+func TestFirstByteLetsBodyWinThatFailsWithItsFirstBytes(t *testing.T) {
 	cut := errors.New("unexpected EOF")
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -127,7 +127,7 @@ func TestBodyThatFailsWithItsFirstBytesWins(t *testing.T) {
 	})
 }
 
-func TestBodyThatFailsBeforeItsFirstByteDoesNotWin(t *testing.T) {
+func TestFirstByteRejectsBodyThatFailsBeforeItsFirstByte(t *testing.T) {
 	cut := errors.New("unexpected EOF")
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		broken := func(req *http.Request, d time.Duration) (*http.Response, error) {
@@ -158,7 +158,7 @@ func TestBodyThatFailsBeforeItsFirstByteDoesNotWin(t *testing.T) {
 }
 
 // Who closes a body has no more of it, as over net/http: what was read first is no exception.
-func TestBodyWhoseFirstByteWasReadIsNotReadAfterClose(t *testing.T) {
+func TestFirstByteDoesNotReadBodyAfterClose(t *testing.T) {
 	for name, first := range map[string]int{"the primary's": 0, "a hedge's": 1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -46,7 +46,7 @@ func drive(t *testing.T, h *hedge.Hedger, rng *rand.Rand, calls int) float64 {
 	return float64(h.Snapshot().Stats.HedgedRequests-before) / float64(calls)
 }
 
-func TestAfterImportTheFirstRequestsAreHedgedAsByAWarmProcess(t *testing.T) {
+func TestImportMakesFirstRequestsHedged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type rates struct{ ten, hundred float64 } // of the first ten, and the first hundred
 		var warm, imported, cold rates
@@ -93,7 +93,7 @@ func learned(t *testing.T, rt *doubles.RoundTripper) (*hedge.Transport, []byte) 
 	return tr, b.Bytes()
 }
 
-func TestImportKnowsWhatWasExported(t *testing.T) {
+func TestImportRestoresExportedKeys(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		old, export := learned(t, rt)
 		time.Sleep(time.Hour)
@@ -114,7 +114,7 @@ func TestImportKnowsWhatWasExported(t *testing.T) {
 	})
 }
 
-func TestImportTakesNoMoreThanThereIsRoomFor(t *testing.T) {
+func TestImportSkipsKeysBeyondMaxKeys(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		_, export := learned(t, rt)
 		tr := hedge.New(rt, hedge.WithMaxKeys(2))
@@ -134,7 +134,7 @@ func TestImportTakesNoMoreThanThereIsRoomFor(t *testing.T) {
 	})
 }
 
-func TestImportOfWhatIsWrongChangesNothing(t *testing.T) {
+func TestImportRejectsInvalidExportWithoutChange(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		_, export := learned(t, rt)
 		resealed := func(change func([]byte)) io.Reader {
@@ -174,7 +174,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-func TestExportSaysWhatWentWrong(t *testing.T) {
+func TestExportReturnsErrorOfWriter(t *testing.T) {
 	pr, pw := io.Pipe()
 	require.NoError(t, pr.CloseWithError(errDown))
 	err := hedge.New(nil).Export(pw)
@@ -207,7 +207,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-func TestZeroValuesSayWhatMakesThem(t *testing.T) {
+func TestZeroClientsPanicWithNameOfConstructor(t *testing.T) {
 	const says = "hedge: a zero Transport, Interceptor or Hedger is not usable: New, NewInterceptor and NewHedger make one"
 	tr, h := new(hedge.Transport), new(hedge.Hedger)
 	for name, f := range map[string]func(){
@@ -229,13 +229,13 @@ func TestZeroValuesSayWhatMakesThem(t *testing.T) {
 	assert.Zero(t, (*hedge.Stats)(nil).Snapshot())
 }
 
-func TestNilOptionChangesNothing(t *testing.T) {
+func TestNilOptionsAreIgnored(t *testing.T) {
 	_, err := hedge.NewHedgerWithConfig(hedge.DefaultConfig(), nil)
 	require.NoError(t, err)
 	assert.Equal(t, hedge.New(nil).Snapshot(), hedge.New(nil, nil, nil).Snapshot())
 }
 
-func TestPrintingAClientPrintsNoHost(t *testing.T) {
+func TestFormatOfClientHasNoHost(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt, hedge.WithName("shop"))
 		type program struct {
@@ -259,7 +259,7 @@ func TestPrintingAClientPrintsNoHost(t *testing.T) {
 	})
 }
 
-func TestUpdatesThatOverlapLoseNothing(t *testing.T) {
+func TestConcurrentUpdatesAreAllApplied(t *testing.T) {
 	tr := hedge.New(nil)
 	start := tr.Snapshot().Config.MaxReplayBytes
 	var wg sync.WaitGroup
@@ -287,7 +287,7 @@ func TestUpdatesThatOverlapLoseNothing(t *testing.T) {
 	assert.Equal(t, 1, tr.Snapshot().Config.MaxHedges)
 }
 
-func TestSnapshotSharesNothing(t *testing.T) {
+func TestSnapshotIsIndependentCopy(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		want := tr.Snapshot().Keys[0].Delays[0]
@@ -296,8 +296,8 @@ func TestSnapshotSharesNothing(t *testing.T) {
 	})
 }
 
-// TestSnapshotReadsEveryNumber finds a field of Stats that Snapshot leaves out, or reads from another.
-func TestSnapshotReadsEveryNumber(t *testing.T) {
+// TestStatsSnapshotHasEveryCounter finds a field of Stats that Snapshot leaves out, or reads from another.
+func TestStatsSnapshotHasEveryCounter(t *testing.T) {
 	var s hedge.Stats
 	from := reflect.ValueOf(&s).Elem()
 	for i := range from.NumField() {
@@ -314,7 +314,7 @@ func TestSnapshotReadsEveryNumber(t *testing.T) {
 	}
 }
 
-func TestNoPartOfASnapshotIsLargerThanItsWhole(t *testing.T) {
+func TestStatsSnapshotHasNoPartAboveItsWhole(t *testing.T) {
 	var s hedge.Stats
 	var stop atomic.Bool
 	var calls sync.WaitGroup
@@ -340,7 +340,7 @@ func TestNoPartOfASnapshotIsLargerThanItsWhole(t *testing.T) {
 }
 
 // More hosts than there is room for, in an outage, cost no more than those that are remembered.
-func TestForgottenHostsBringNoBudget(t *testing.T) {
+func TestEvictedHostsCreateNoBudget(t *testing.T) {
 	for name, opt := range map[string]hedge.HTTPOption{
 		"InitialDelay": hedge.WithInitialDelay(10 * ms),
 		"Policy.Delay": hedge.WithRoute("/", hedge.Policy{Delay: 10 * ms}),

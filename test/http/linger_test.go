@@ -46,7 +46,7 @@ func (b *bulkhead) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-func TestLoserThatWaitsInMiddlewareIsNotSent(t *testing.T) {
+func TestLingerCancelsLoserThatWaitsInMiddleware(t *testing.T) {
 	for _, traced := range []bool{true, false} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			var mu sync.Mutex // guards what is sent
@@ -100,7 +100,7 @@ func (b *readSlowly) Close() error {
 }
 
 // A linger that is as long as can be is no short one.
-func TestBodyOfALoserThatLingersForEverIsReadBeforeItIsClosed(t *testing.T) {
+func TestLingerReadsBodyOfLoserBeforeClose(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var loser atomic.Pointer[readSlowly]
 		answer := func(req *http.Request, n int) (*http.Response, error) {

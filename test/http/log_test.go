@@ -71,7 +71,7 @@ const (
 	resumed = `INFO "resumed"`
 )
 
-func TestEveryPauseIsToldOnceAndEveryResumption(t *testing.T) {
+func TestLoggerLogsEachPauseAndResumptionOnce(t *testing.T) {
 	told(t, func(m moods, j *fixture.Journal) {
 		for range 5 {
 			m.busy(fixture.UntilPause, 20*time.Second)
@@ -87,7 +87,7 @@ func TestEveryPauseIsToldOnceAndEveryResumption(t *testing.T) {
 	})
 }
 
-func TestChangesInQuickSuccessionAreCountedInsteadOfTold(t *testing.T) {
+func TestLoggerCountsSuppressedChanges(t *testing.T) {
 	told(t, func(m moods, j *fixture.Journal) {
 		const flips = 3
 		for range flips { // in nine seconds
@@ -104,7 +104,7 @@ func TestChangesInQuickSuccessionAreCountedInsteadOfTold(t *testing.T) {
 	})
 }
 
-func TestChangeThatCameTooSoonIsToldLaterIfItLasts(t *testing.T) {
+func TestLoggerLogsSuppressedChangeLaterIfItLasts(t *testing.T) {
 	told(t, func(m moods, j *fixture.Journal) {
 		m.busy(fixture.UntilPause, time.Second)
 		time.Sleep(time.Second)
@@ -120,7 +120,7 @@ func TestChangeThatCameTooSoonIsToldLaterIfItLasts(t *testing.T) {
 	})
 }
 
-func TestOutageIsTold(t *testing.T) {
+func TestLoggerLogsOutage(t *testing.T) {
 	told(t, func(m moods, j *fixture.Journal) {
 		m.Answer = after(m.RoundTripper, 5*usual)
 		var wg sync.WaitGroup
@@ -134,7 +134,7 @@ func TestOutageIsTold(t *testing.T) {
 	}, hedge.WithMaxDelay(2*usual), hedge.WithBudget(hedge.NewBudget(300, 1000)))
 }
 
-func TestSpentBudgetIsToldAndThatItIsHalfFullAgain(t *testing.T) {
+func TestLoggerLogsExhaustedAndRefilledBudget(t *testing.T) {
 	told(t, func(m moods, j *fixture.Journal) {
 		for _, dropped := range []string{"", " dropped=6", " dropped=6"} {
 			m.slow(10) // four hedges, and a few refused
@@ -156,7 +156,7 @@ func TestSpentBudgetIsToldAndThatItIsHalfFullAgain(t *testing.T) {
 	}, hedge.WithMaxDelay(2*usual), hedge.WithMaxHedges(1), hedge.WithBudget(hedge.NewBudget(10, 4)))
 }
 
-func TestCeilingOnHedgesIsABudgetToo(t *testing.T) {
+func TestLoggerLogsExhaustedMaxHedgesPerSecond(t *testing.T) {
 	told(t, func(m moods, j *fixture.Journal) {
 		m.slow(10)
 		assert.Equal(t, []string{`INFO "budget exhausted"`}, j.Take())
@@ -166,7 +166,7 @@ func TestCeilingOnHedgesIsABudgetToo(t *testing.T) {
 	}, hedge.WithMaxDelay(2*usual), hedge.WithMaxHedgesPerSecond(4), hedge.WithBudget(hedge.NewBudget(300, 1000)))
 }
 
-func TestWhatTheProgramDoesIsToldEachTime(t *testing.T) {
+func TestLoggerLogsEachAction(t *testing.T) {
 	told(t, func(m moods, j *fixture.Journal) {
 		for range 2 {
 			m.tr.SetEnabled(false)
@@ -190,15 +190,15 @@ func TestWhatTheProgramDoesIsToldEachTime(t *testing.T) {
 	})
 }
 
-func TestDisabledByTheEnvironmentIsTold(t *testing.T) {
+func TestLoggerLogsHedgingDisabledByEnvironment(t *testing.T) {
 	t.Setenv("HEDGE_DISABLED", "true")
 	j := fixture.NewJournal()
 	hedge.NewHedger(hedge.WithLogger(slog.New(j)), hedge.WithName("catalog"))
 	assert.Equal(t, []string{`WARN "disabled" client=catalog by=HEDGE_DISABLED`}, j.Take())
 }
 
-// TestSettingsThatAllowNoHedgeAreLogged has clients that never hedge, with a logger of their own and without.
-func TestSettingsThatAllowNoHedgeAreLogged(t *testing.T) {
+// TestLoggerLogsSettingsThatAllowNoHedge has clients that never hedge, with a logger of their own and without.
+func TestLoggerLogsSettingsThatAllowNoHedge(t *testing.T) {
 	const none = `WARN "the settings allow no hedge, so none is ever sent" `
 	for want, opts := range map[string][]hedge.HTTPOption{
 		none + "max_hedges=0 budget_percent=10": {hedge.WithMaxHedges(0)},
@@ -228,8 +228,8 @@ func TestSettingsThatAllowNoHedgeAreLogged(t *testing.T) {
 	assert.Equal(t, []string{fmt.Sprint(none, "max_hedges=0 budget_percent=", percent)}, j.Take(), "once")
 }
 
-// TestABudgetBelowOnePercentIsLogged is for who writes 0.1 and means ten percent.
-func TestABudgetBelowOnePercentIsLogged(t *testing.T) {
+// TestLoggerLogsBudgetBelowOnePercent is for who writes 0.1 and means ten percent.
+func TestLoggerLogsBudgetBelowOnePercent(t *testing.T) {
 	for want, opt := range map[string]hedge.HTTPOption{
 		`INFO "the budget is less than 1 % of the calls" budget="0.1 %"`:                                    hedge.WithBudgetPercent(0.1),
 		`INFO "the budget is less than 1 % of the calls" budget="0.25 %"`:                                   hedge.WithBudget(hedge.NewBudget(0.25, 0)),

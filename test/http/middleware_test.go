@@ -16,7 +16,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-func TestProxyThatPassesTheHeaderOnDoesNotHedgeHedges(t *testing.T) {
+func TestTransportDoesNotHedgeForwardedHedges(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, 50*ms)
 		tr := warm(t, rt, hedge.WithAttemptHeader(hedge.AttemptHeader))
@@ -35,7 +35,7 @@ func TestProxyThatPassesTheHeaderOnDoesNotHedgeHedges(t *testing.T) {
 	})
 }
 
-func TestHedgesCarryTheirNumberAndPrimariesNothing(t *testing.T) {
+func TestAttemptHeaderMarksOnlyHedges(t *testing.T) {
 	for name, want := range map[string][]string{"": {"", "", ""}, "hedge-attempt": {"", "1", "2"}} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second)
@@ -57,8 +57,8 @@ func TestHedgesCarryTheirNumberAndPrimariesNothing(t *testing.T) {
 	}
 }
 
-// TestMarkOutlivesEverySwitch sends, for a hedge, what would be hedged otherwise.
-func TestMarkOutlivesEverySwitch(t *testing.T) {
+// TestNestedHedgeStaysMarkedWhileHedgingIsDisabled sends, for a hedge, what would be hedged otherwise.
+func TestNestedHedgeStaysMarkedWhileHedgingIsDisabled(t *testing.T) {
 	for name, change := range map[string]func(*hedge.Transport, context.Context) context.Context{
 		"none":     func(_ *hedge.Transport, ctx context.Context) context.Context { return ctx },
 		"allowed":  func(_ *hedge.Transport, ctx context.Context) context.Context { return hedge.AllowHedging(ctx) },
@@ -91,7 +91,7 @@ func TestMarkOutlivesEverySwitch(t *testing.T) {
 	}
 }
 
-func TestHedgersWithinHedgersSendOnceForAHedge(t *testing.T) {
+func TestNestedHedgersSendOnceForHedge(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		rec := new(recorder)
@@ -116,7 +116,7 @@ func TestHedgersWithinHedgersSendOnceForAHedge(t *testing.T) {
 	})
 }
 
-func TestMarksCostNothingWhereThereAreNone(t *testing.T) {
+func TestMiddlewareAllocatesNothingForPrimaries(t *testing.T) {
 	if doubles.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}

@@ -30,8 +30,8 @@ func layered(next http.RoundTripper) http.RoundTripper {
 
 const againLine = `WARN "nested hedging: a call within a hedged call is sent once" call=catalog.test`
 
-// TestHedgingAroundHedgingHedgesOnce has clients that are hedged twice over, with and without others in between.
-func TestHedgingAroundHedgingHedgesOnce(t *testing.T) {
+// TestOnlyOuterOfNestedClientsHedges has clients that are hedged twice over, with and without others in between.
+func TestOnlyOuterOfNestedClientsHedges(t *testing.T) {
 	key := hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })
 	for name, stack := range map[string]func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper{
 		"New": func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper {
@@ -73,8 +73,8 @@ func TestHedgingAroundHedgingHedgesOnce(t *testing.T) {
 	}
 }
 
-// TestAnotherCallBelowAHedgedOneIsHedged has a client below that asks another server for a token, with the context of the call.
-func TestAnotherCallBelowAHedgedOneIsHedged(t *testing.T) {
+// TestSeparateCallWithinHedgedCallIsHedged has a client below that asks another server for a token, with the context of the call.
+func TestSeparateCallWithinHedgedCallIsHedged(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tokens := hedge.New(rt)
@@ -105,8 +105,8 @@ func TestAnotherCallBelowAHedgedOneIsHedged(t *testing.T) {
 	})
 }
 
-// TestWhatIsNeverHedgedAboveIsHedgedBelow has an outer client that sends no hedges.
-func TestWhatIsNeverHedgedAboveIsHedgedBelow(t *testing.T) {
+// TestInnerClientHedgesCallThatOuterClientDoesNot has an outer client that sends no hedges.
+func TestInnerClientHedgesCallThatOuterClientDoesNot(t *testing.T) {
 	for name, never := range map[string][]hedge.HTTPOption{
 		"shadow":    {hedge.WithShadow()},
 		"key":       {hedge.WithShadow(), hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })},
@@ -131,8 +131,8 @@ func TestWhatIsNeverHedgedAboveIsHedgedBelow(t *testing.T) {
 	}
 }
 
-// TestDoAroundAClientThatHedges has both hedge a call whose every attempt is slow: the client that of the primary, and Do twice.
-func TestDoAroundAClientThatHedges(t *testing.T) {
+// TestDoWithHedgedClientHedgesOnce has both hedge a call whose every attempt is slow: the client that of the primary, and Do twice.
+func TestDoWithHedgedClientHedgesOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr, hedger := hedge.New(rt), hedge.NewHedger()
 		call := func() {

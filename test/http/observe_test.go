@@ -19,7 +19,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-func TestObserverHearsOfEveryAttempt(t *testing.T) {
+func TestObserverReceivesEveryAttempt(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = after(rt, time.Second, 5*ms)
@@ -36,7 +36,7 @@ func TestObserverHearsOfEveryAttempt(t *testing.T) {
 	})
 }
 
-func TestLoserThatLingersIsDoneAfterItsRequest(t *testing.T) {
+func TestObserverReceivesLingeringLoserAfterItsRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -59,7 +59,7 @@ func TestLoserThatLingersIsDoneAfterItsRequest(t *testing.T) {
 	})
 }
 
-func TestObserverHearsWhyNot(t *testing.T) {
+func TestObserverReceivesReasonsOfDeniedHedges(t *testing.T) {
 	for name, test := range map[string]struct {
 		want hedge.Reason
 		opts []hedge.HTTPOption
@@ -108,7 +108,7 @@ func TestObserverHearsWhyNot(t *testing.T) {
 	}
 }
 
-func TestObserverHearsOfFailures(t *testing.T) {
+func TestObserverReceivesFailures(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -129,7 +129,7 @@ func TestObserverHearsOfFailures(t *testing.T) {
 	})
 }
 
-func TestInnerTransportsKnowTheirAttempt(t *testing.T) {
+func TestAttemptFromContextWorksInInnerTransports(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		tr := warm(t, rt)
@@ -204,7 +204,7 @@ func (angry) RequestDone(context.Context, hedge.KeyInfo, hedge.RequestResult) { 
 func (angry) Denied(context.Context, hedge.KeyInfo, hedge.Reason)             { panic("denied") }
 func (angry) Budget(hedge.KeyInfo, float64)                                   { panic("budget") }
 
-func TestPanicOfAnObserverReachesNobody(t *testing.T) {
+func TestObserverPanicIsRecovered(t *testing.T) {
 	for name, opts := range map[string][]hedge.HTTPOption{"hedging": nil, "shadow": {hedge.WithShadow()}, "linger": {hedge.WithLinger(time.Second)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -259,7 +259,7 @@ type asked struct{ hedge.NopObserver }
 
 func (asked) Budget(hedge.KeyInfo, float64) { runtime.Goexit() }
 
-func TestObserverThatEndsItsGoroutineHoldsUpNobody(t *testing.T) {
+func TestObserverMayEndItsGoroutine(t *testing.T) {
 	for name, o := range map[string]hedge.Observer{"hedge": leaver{}, "due": asked{}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -289,7 +289,7 @@ func TestObserverThatEndsItsGoroutineHoldsUpNobody(t *testing.T) {
 	}
 }
 
-func TestPanicOfALoggerReachesNoCall(t *testing.T) {
+func TestLoggerPanicDoesNotReachCall(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithObserver(angry{}), hedge.WithLogger(slog.New(fixture.PanickingHandler{})))
 		m := moods{rt, t, tr}
@@ -301,7 +301,7 @@ func TestPanicOfALoggerReachesNoCall(t *testing.T) {
 	})
 }
 
-func TestPanicOfALoggerEndsNoCommandAndNoCall(t *testing.T) {
+func TestLoggerPanicDoesNotEndCommandOrCall(t *testing.T) {
 	for name, value := range map[string]string{"HEDGE_DISABLED": "yes", "HEDGE_MODE": "?"} {
 		t.Setenv(name, value)
 	}
@@ -320,7 +320,7 @@ func TestPanicOfALoggerEndsNoCommandAndNoCall(t *testing.T) {
 	require.EqualValues(t, 6, told())
 }
 
-func TestObserverGetsAnyNameAndCanPrintIt(t *testing.T) {
+func TestKeyInfoPrintableAcceptsAnyName(t *testing.T) {
 	rec := new(recorder)
 	h := hedge.NewHedger(hedge.WithObserver(rec), hedge.WithName("shop\n"))
 	_, err := hedge.Do(t.Context(), h, "user-\xff", func(context.Context) (int, error) { return 0, nil })

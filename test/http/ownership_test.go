@@ -55,9 +55,9 @@ func observation(req *http.Request) string {
 	return fmt.Sprint(req.Method, req.Host, req.URL.Path, req.URL.RawQuery, req.Header["X"], req.Header["Y"], req.Form, req.PostForm, file, req.PathValue("route"), hasDeadline)
 }
 
-// TestTransportOwnsWhatAttemptsReadAfterTheCall has a RoundTripper that returns when its context ends while a goroutine of its own goes on
+// TestTransportCopiesDataThatAttemptsReadAfterCall has a RoundTripper that returns when its context ends while a goroutine of its own goes on
 // with the request, as those for HTTP/2 and HTTP/3 do. The caller uses everything again. The race detector sees shared memory.
-func TestTransportOwnsWhatAttemptsReadAfterTheCall(t *testing.T) {
+func TestTransportCopiesDataThatAttemptsReadAfterCall(t *testing.T) {
 	for state, versions := range hostStates {
 		for end, fails := range map[string]bool{"a hedge wins": false, "the caller gives up": true, "all fail": true, "the primary fails alone": true} {
 			t.Run(state+", "+end, func(t *testing.T) {
@@ -152,8 +152,8 @@ func ownRequest(t *testing.T, ctx context.Context) *http.Request {
 	return req
 }
 
-// TestWinnerDoesNotWaitForARoundTripperThatIgnoresItsContext holds wherever the primary may go over HTTP/1.1.
-func TestWinnerDoesNotWaitForARoundTripperThatIgnoresItsContext(t *testing.T) {
+// TestWinnerDoesNotWaitForRoundTripperThatIgnoresContext holds wherever the primary may go over HTTP/1.1.
+func TestWinnerDoesNotWaitForRoundTripperThatIgnoresContext(t *testing.T) {
 	for _, state := range []string{"unknown", "HTTP/1.1", "upgraded", "HTTP/2 and HTTP/3", "cached"} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -170,8 +170,8 @@ func TestWinnerDoesNotWaitForARoundTripperThatIgnoresItsContext(t *testing.T) {
 	}
 }
 
-// TestWinnerDoesNotWaitForAHookThatBlocks holds for every version: a RoundTripper calls GetConn and GotConn before it returns.
-func TestWinnerDoesNotWaitForAHookThatBlocks(t *testing.T) {
+// TestWinnerDoesNotWaitForBlockingHook holds for every version: a RoundTripper calls GetConn and GotConn before it returns.
+func TestWinnerDoesNotWaitForBlockingHook(t *testing.T) {
 	for state, versions := range hostStates {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -193,8 +193,8 @@ func TestWinnerDoesNotWaitForAHookThatBlocks(t *testing.T) {
 	}
 }
 
-// TestHooksSeeThePrimaryUntilItsOwnFailureIsRead: a failure is returned with its body, and hooks such as PutIdleConn come later.
-func TestHooksSeeThePrimaryUntilItsOwnFailureIsRead(t *testing.T) {
+// TestTraceHooksObservePrimaryUntilItsFailureIsRead: a failure is returned with its body, and hooks such as PutIdleConn come later.
+func TestTraceHooksObservePrimaryUntilItsFailureIsRead(t *testing.T) {
 	for state, versions := range hostStates {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			var trace *httptrace.ClientTrace
@@ -214,8 +214,8 @@ func TestHooksSeeThePrimaryUntilItsOwnFailureIsRead(t *testing.T) {
 	}
 }
 
-// TestNestedTransportsHedgeOnceWhateverTheKeyAndHost has keys and hosts with an empty name.
-func TestNestedTransportsHedgeOnceWhateverTheKeyAndHost(t *testing.T) {
+// TestNestedTransportsHedgeOnceForAnyKeyAndHost has keys and hosts with an empty name.
+func TestNestedTransportsHedgeOnceForAnyKeyAndHost(t *testing.T) {
 	for _, key := range []string{"all", "", "\x00"} {
 		for _, target := range []string{site, "file:///item"} {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -240,9 +240,9 @@ func TestNestedTransportsHedgeOnceWhateverTheKeyAndHost(t *testing.T) {
 	}
 }
 
-// TestTransportAndHedgerWorkInSeveralBubbles uses both outside of bubbles, and in two bubbles one after the other. In each, calls are hedged.
+// TestTransportAndHedgerWorkInSeveralSynctestBubbles uses both outside of bubbles, and in two bubbles one after the other. In each, calls are hedged.
 // A timer or channel of another bubble would end the process, or a hedge would never start.
-func TestTransportAndHedgerWorkInSeveralBubbles(t *testing.T) {
+func TestTransportAndHedgerWorkInSeveralSynctestBubbles(t *testing.T) {
 	for _, version := range []int{0, 1, 2} {
 		for _, outside := range []bool{false, true} {
 			var slow atomic.Bool
@@ -285,8 +285,8 @@ func TestTransportAndHedgerWorkInSeveralBubbles(t *testing.T) {
 	}
 }
 
-// TestPreconditionThatTheOtherAttemptBrokeIsNotTheAnswer: the copy of a conditional write that comes second is answered with 412.
-func TestPreconditionThatTheOtherAttemptBrokeIsNotTheAnswer(t *testing.T) {
+// TestPreconditionFailedByOtherAttemptDoesNotWin: the copy of a conditional write that comes second is answered with 412.
+func TestPreconditionFailedByOtherAttemptDoesNotWin(t *testing.T) {
 	for method, want := range map[string]int{"PUT": 200, "DELETE": 200, "GET": 412} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {

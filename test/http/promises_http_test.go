@@ -33,7 +33,7 @@ func spellings(s string) []string {
 	return []string{s, strings.ToLower(s), strings.ToUpper(s), mixed.String()}
 }
 
-func TestR4WhatIsNotKnownToBeDivisibleIsSentOnce(t *testing.T) {
+func TestR4UnknownRequestsAreSentOnce(t *testing.T) {
 	type change func(*http.Request)
 	header := func(name, value string) (all []change) {
 		for _, name := range spellings(name) {
@@ -128,7 +128,7 @@ func vandal(req *http.Request) {
 // A call is over once RoundTrip has failed or the response's body is closed. Until then its request is
 // not written to; after that, neither the request nor its context is used. The race detector
 // and the doubles see whoever does so.
-func TestR8WhatIsTheCallersStaysTheCallers(t *testing.T) {
+func TestR8TransportDoesNotModifyDataOfCaller(t *testing.T) {
 	const never = time.Hour
 	for name, c := range map[string]struct {
 		takes []time.Duration // the attempts, whatever their contexts say

@@ -83,7 +83,7 @@ func (s *scripted) call(t *testing.T, tr *hedge.Transport, primary, hedged scrip
 	return resp.StatusCode, attempt, took
 }
 
-func TestR1OnlyASuccessOfAHedgeEndsACall(t *testing.T) {
+func TestR1OnlySuccessOfHedgeEndsCall(t *testing.T) {
 	for _, proto := range []int{1, 2} {
 		for name, opts := range map[string][]hedge.HTTPOption{
 			"as it is": nil,
@@ -118,7 +118,7 @@ func TestR1OnlyASuccessOfAHedgeEndsACall(t *testing.T) {
 	}
 }
 
-func TestR1WhatThePrimarySaysEndsTheCallUnlessItWaits(t *testing.T) {
+func TestR1ResultOfPrimaryEndsCallUnlessItWaits(t *testing.T) {
 	waits := func(code int) bool {
 		return slices.Contains([]int{408, 421, 425, 429}, code) || code >= 500 && code <= 599 && code != 501 && code != 505
 	}
@@ -146,7 +146,7 @@ func TestR1WhatThePrimarySaysEndsTheCallUnlessItWaits(t *testing.T) {
 	})
 }
 
-func TestR1OnlyASuccessOfAHedgeEndsDo(t *testing.T) {
+func TestR1OnlySuccessOfHedgeEndsDo(t *testing.T) {
 	fails := func(context.Context) error { return io.ErrUnexpectedEOF }
 	synctest.Test(t, func(t *testing.T) {
 		for name, do := range doers(t) {
@@ -236,7 +236,7 @@ func (b *placed) Close() error {
 	return b.ReadCloser.Close()
 }
 
-func TestR2AFailureAndItsHedgeDoNotWaitForEachOther(t *testing.T) {
+func TestR2FailureAndHedgeDoNotWaitForEachOther(t *testing.T) {
 	for _, proto := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			busy := false
@@ -260,7 +260,7 @@ func TestR2AFailureAndItsHedgeDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-func TestR2AHeldFailureGivesItsConnectionBack(t *testing.T) {
+func TestR2HeldFailureReleasesConnection(t *testing.T) {
 	for _, size := range []int{0, 1, 60_000, 64 << 10, 64<<10 + 1, 1 << 20} {
 		for _, known := range []bool{true, false} { // the length
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -356,7 +356,7 @@ func (b *tricklingBody) Close() error {
 	return nil
 }
 
-func TestR2ABodyThatIsBeingReadAtTheBoundIsTheCallers(t *testing.T) {
+func TestR2BodyReadAtBoundIsReturned(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, resp *http.Response, body *tricklingBody){
 		"read": func(t *testing.T, resp *http.Response, body *tricklingBody) {
 			start := time.Now()
@@ -411,7 +411,7 @@ func TestR2ABodyThatIsBeingReadAtTheBoundIsTheCallers(t *testing.T) {
 	}
 }
 
-func TestR2AHeldBodyEndsWhenAHedgeWins(t *testing.T) {
+func TestR2HeldBodyEndsWhenHedgeWins(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		_, s := racing(t, rt, 2)
 		var body *tricklingBody
@@ -433,7 +433,7 @@ func TestR2AHeldBodyEndsWhenAHedgeWins(t *testing.T) {
 	})
 }
 
-func TestR2AnErrorIsHeldUntilTheHedgesHadTheUsualTime(t *testing.T) {
+func TestR2ErrorIsHeldForUsualTimeOfHedges(t *testing.T) {
 	for _, proto := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr, s := racing(t, rt, proto)
@@ -461,7 +461,7 @@ func TestR2AnErrorIsHeldUntilTheHedgesHadTheUsualTime(t *testing.T) {
 	})
 }
 
-func TestR2NoHedgeIsSentOnceThePrimaryHasFailed(t *testing.T) {
+func TestR2NoHedgeStartsAfterPrimaryHasFailed(t *testing.T) {
 	for _, proto := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {

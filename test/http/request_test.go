@@ -57,7 +57,7 @@ func change(req *http.Request) {
 	req.Method, req.Host = "POST", "changed.test"
 }
 
-func TestRequestMayBeChangedOnceItsBodyIsClosed(t *testing.T) {
+func TestCallerMayChangeRequestAfterBodyClose(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		for name, took := range map[string]time.Duration{
 			"the primary lingers":                     500 * ms,
@@ -92,7 +92,7 @@ func TestRequestMayBeChangedOnceItsBodyIsClosed(t *testing.T) {
 	}
 }
 
-func TestRewritersBelowMayChangeTheirRequest(t *testing.T) {
+func TestInnerTransportMayChangeItsRequest(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -111,7 +111,7 @@ func TestRewritersBelowMayChangeTheirRequest(t *testing.T) {
 	}
 }
 
-func TestHeadersArriveAsTheyAre(t *testing.T) {
+func TestTransportSendsHeadersUnchanged(t *testing.T) {
 	want := http.Header{"A": {"1", "2"}, "User-Agent": nil, "Empty": {}, "b": {"lower case"}}
 	for _, version := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -130,7 +130,7 @@ func TestHeadersArriveAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestBodyCanBeHadAgainWhenAnotherCallRuns(t *testing.T) {
+func TestGetBodyIsUsedWhileAnotherCallRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt, hedge.WithHedgeable(func(*http.Request) bool { return true }))
 		rt.Answer = func(req *http.Request, _ int) (*http.Response, error) {
@@ -176,7 +176,7 @@ func slowRequest(t *testing.T, ctx context.Context, takes time.Duration) *http.R
 	return req
 }
 
-func TestReadingTheCallersBodyEndsWithTheContext(t *testing.T) {
+func TestReadingRequestBodyEndsWithContext(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
@@ -191,7 +191,7 @@ func TestReadingTheCallersBodyEndsWithTheContext(t *testing.T) {
 	})
 }
 
-func TestReadingABodyThatCanBeHadAgainEndsWithTheCallToo(t *testing.T) {
+func TestReadingBodyOfGetBodyEndsWithCall(t *testing.T) {
 	for name, end := range map[string]func(*http.Request) (*http.Request, error){
 		"the context's deadline": func(req *http.Request) (*http.Request, error) {
 			ctx, cancel := context.WithTimeout(req.Context(), 50*ms)
@@ -237,7 +237,7 @@ func (b *watchedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-func TestRequestMayGetAnotherBodyOnceRoundTripHasFailed(t *testing.T) {
+func TestCallerMayReplaceBodyAfterFailedRoundTrip(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // goroutines that RoundTrip starts run after it has returned
 	for _, ended := range []bool{false, true} {
 		for _, next := range []io.ReadCloser{nil, http.NoBody, &watchedBody{ReadCloser: io.NopCloser(strings.NewReader("next"))}} {
@@ -288,7 +288,7 @@ func (b *panickingBody) Close() error {
 	return nil
 }
 
-func TestPanicOfABodyThatNobodyWaitsForIsCounted(t *testing.T) {
+func TestPanicOfAbandonedBodyIsCounted(t *testing.T) {
 	for _, body := range []panickingBody{{read: true}, {close: true}} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = quick(rt)
@@ -307,7 +307,7 @@ func TestPanicOfABodyThatNobodyWaitsForIsCounted(t *testing.T) {
 	}
 }
 
-func TestReadingTheCallersBodyIsNotLatency(t *testing.T) {
+func TestLatencyExcludesReadingRequestBody(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
@@ -321,7 +321,7 @@ func TestReadingTheCallersBodyIsNotLatency(t *testing.T) {
 	})
 }
 
-func TestNilResponseIsAnError(t *testing.T) {
+func TestTransportReturnsErrorForNilResponse(t *testing.T) {
 	base := doubles.RoundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, nil })
 	for _, method := range []string{"GET", "POST"} {
 		for _, delay := range []time.Duration{0, time.Hour} {
@@ -333,7 +333,7 @@ func TestNilResponseIsAnError(t *testing.T) {
 }
 
 // http.Client takes a response without a Body, such as tests and caches make, for one with an empty one.
-func TestResponseThatHasNoBodyIsNoPanic(t *testing.T) {
+func TestTransportAcceptsResponseWithoutBody(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		for _, first := range []time.Duration{usual, time.Second} {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -348,7 +348,7 @@ func TestResponseThatHasNoBodyIsNoPanic(t *testing.T) {
 	})
 }
 
-func TestDeadlineKeepsItsCauseOverHTTP1(t *testing.T) {
+func TestDeadlineKeepsCauseOverHTTP1(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Hour)
 		tr := speaking(t, 1, rt)
@@ -361,7 +361,7 @@ func TestDeadlineKeepsItsCauseOverHTTP1(t *testing.T) {
 }
 
 // Hooks that are not locked must not run beside their caller once it has its response.
-func TestHooksEndWithRoundTrip(t *testing.T) {
+func TestTraceHooksEndWithRoundTrip(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		lingered := false
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -396,7 +396,7 @@ func TestHooksEndWithRoundTrip(t *testing.T) {
 	})
 }
 
-func TestSpellingsOfAHostAreOneKey(t *testing.T) {
+func TestSpellingsOfHostShareKey(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := hedge.New(rt)
@@ -418,7 +418,7 @@ func TestSpellingsOfAHostAreOneKey(t *testing.T) {
 
 // A plan may be published between the moment at which a request's body is read for copies
 // and the moment at which its call begins.
-func TestRequestWhoseBodyWasNotReadIsNotRaced(t *testing.T) {
+func TestRequestIsNotChangedWhileBodyIsUnread(t *testing.T) {
 	const size = 100
 	var shared atomic.Int64
 	base := doubles.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {

@@ -163,7 +163,7 @@ func resuming(t *testing.T, rt *doubles.RoundTripper, opts ...hedge.HTTPOption) 
 	return tr
 }
 
-func TestStalledBodyIsResumed(t *testing.T) {
+func TestResumeContinuesStalledBody(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(40_960, forever))
 		tr := resuming(t, rt, hedge.WithAttemptHeader(hedge.AttemptHeader))
@@ -196,7 +196,7 @@ func TestStalledBodyIsResumed(t *testing.T) {
 	})
 }
 
-func TestWithoutTheOptionNothingIsResumed(t *testing.T) {
+func TestBodyIsNotResumedWithoutOption(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(4096, time.Second))
 		tr := warm(t, rt)
@@ -207,7 +207,7 @@ func TestWithoutTheOptionNothingIsResumed(t *testing.T) {
 	})
 }
 
-func TestOriginalThatGoesOnFirstWins(t *testing.T) {
+func TestResumeKeepsOriginalThatContinuesFirst(t *testing.T) {
 	for _, meanwhile := range []time.Duration{stallAfter + 1, stallAfter + usual - 1} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = gaps(rt, stalls(4096, meanwhile))
@@ -227,8 +227,8 @@ func TestOriginalThatGoesOnFirstWins(t *testing.T) {
 	}
 }
 
-// TestEveryStallMayBeResumed as long as hedges are left: by a hedge that stalls as well, and after a hedge that has lost.
-func TestEveryStallMayBeResumed(t *testing.T) {
+// TestResumeHandlesSeveralStalls as long as hedges are left: by a hedge that stalls as well, and after a hedge that has lost.
+func TestResumeHandlesSeveralStalls(t *testing.T) {
 	for name, script := range map[string][][]gap{
 		"the rest stalls":           {stalls(4096, forever), stalls(8192, forever)},
 		"the original stalls twice": {{{at: 4096, lasts: stallAfter + ms}, {at: 8192, lasts: forever}}, stalls(0, forever)},
@@ -256,7 +256,7 @@ func TestEveryStallMayBeResumed(t *testing.T) {
 	})
 }
 
-func TestHedgesOfTheHeaderCount(t *testing.T) {
+func TestResumeCountsHedgesOfHeader(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt, hedge.WithMaxHedges(1))
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -273,7 +273,7 @@ func TestHedgesOfTheHeaderCount(t *testing.T) {
 	})
 }
 
-func TestWhatIsAStallIsLearned(t *testing.T) {
+func TestResumeLearnsLengthOfStalls(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithResume())
 		fetch := func(lasts time.Duration) (sent int) {
@@ -305,8 +305,8 @@ func TestWhatIsAStallIsLearned(t *testing.T) {
 	})
 }
 
-// TestCallersThinkTimeIsNoStall waits before every Read.
-func TestCallersThinkTimeIsNoStall(t *testing.T) {
+// TestResumeIgnoresTimeBetweenReads waits before every Read.
+func TestResumeIgnoresTimeBetweenReads(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt)
 		tr := resuming(t, rt)
@@ -335,8 +335,8 @@ func TestCallersThinkTimeIsNoStall(t *testing.T) {
 	})
 }
 
-// TestBodiesThatMustNotBeResumed changes one thing of a response, or of its request, that could be resumed.
-func TestBodiesThatMustNotBeResumed(t *testing.T) {
+// TestResumeSkipsIneligibleBodies changes one thing of a response, or of its request, that could be resumed.
+func TestResumeSkipsIneligibleBodies(t *testing.T) {
 	header := func(name string, values ...string) func(*http.Request, *http.Response) {
 		return func(_ *http.Request, resp *http.Response) { resp.Header[name] = values }
 	}
@@ -431,8 +431,8 @@ func TestBodiesThatMustNotBeResumed(t *testing.T) {
 	}
 }
 
-// TestRangesAreResumed has a caller who asks for a part, of which the connection stalls after 4096 bytes.
-func TestRangesAreResumed(t *testing.T) {
+// TestResumeContinuesRanges has a caller who asks for a part, of which the connection stalls after 4096 bytes.
+func TestResumeContinuesRanges(t *testing.T) {
 	const aws = "AWS4-HMAC-SHA256 Credential=AK/20261123/eu/s3/aws4_request, SignedHeaders=host;x-amz-date%s, Signature=00"
 	for name, c := range map[string]struct {
 		header map[string]string
@@ -519,8 +519,8 @@ func shorter(n int) func(*http.Response) {
 	}
 }
 
-// TestAnswerThatIsNotTheRestIsNotRead changes one thing of an answer that would be the rest.
-func TestAnswerThatIsNotTheRestIsNotRead(t *testing.T) {
+// TestResumeIgnoresResponseThatIsNotRemainder changes one thing of an answer that would be the rest.
+func TestResumeIgnoresResponseThatIsNotRemainder(t *testing.T) {
 	header := func(name string, values ...string) func(*http.Response) {
 		return func(resp *http.Response) { resp.Header[name] = values }
 	}
@@ -583,8 +583,8 @@ func TestAnswerThatIsNotTheRestIsNotRead(t *testing.T) {
 	}
 }
 
-// TestNoByteBeyondTheEndIsRead by a server that says the right length and sends another.
-func TestNoByteBeyondTheEndIsRead(t *testing.T) {
+// TestResumeReadsNothingBeyondEnd by a server that says the right length and sends another.
+func TestResumeReadsNothingBeyondEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		data func(rest []byte) []byte
 		want error
@@ -620,8 +620,8 @@ func TestNoByteBeyondTheEndIsRead(t *testing.T) {
 	}
 }
 
-// TestErrorsOfTheOriginal are the caller's only if the rest does not come.
-func TestErrorsOfTheOriginal(t *testing.T) {
+// TestResumeHandlesErrorsOfOriginal are the caller's only if the rest does not come.
+func TestResumeHandlesErrorsOfOriginal(t *testing.T) {
 	cut := errors.New("connection reset")
 	fails := []gap{{at: 4096, lasts: stallAfter + ms, err: cut}}
 	for name, c := range map[string]struct {
@@ -678,8 +678,8 @@ func TestErrorsOfTheOriginal(t *testing.T) {
 	})
 }
 
-// TestBytesThatComeWhileTheRestTakesOverCount are read once: they are the original's, and the rest has them as well.
-func TestBytesThatComeWhileTheRestTakesOverCount(t *testing.T) {
+// TestResumeKeepsBytesReadDuringSwitch are read once: they are the original's, and the rest has them as well.
+func TestResumeKeepsBytesReadDuringSwitch(t *testing.T) {
 	for _, alone := range []bool{true, false} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -699,8 +699,8 @@ func TestBytesThatComeWhileTheRestTakesOverCount(t *testing.T) {
 	}
 }
 
-// TestErrorOfTheRest is the caller's once it has taken over.
-func TestErrorOfTheRest(t *testing.T) {
+// TestResumeReturnsErrorOfRemainder is the caller's once it has taken over.
+func TestResumeReturnsErrorOfRemainder(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = gaps(rt, stalls(4096, forever), []gap{{at: 4096, err: errDown}})
 		resp, err := get(t, resuming(t, rt), site)
@@ -712,7 +712,7 @@ func TestErrorOfTheRest(t *testing.T) {
 	})
 }
 
-func TestBodyIsClosedInEveryState(t *testing.T) {
+func TestResumeClosesBodyInEveryState(t *testing.T) {
 	read := func(resp *http.Response) chan error {
 		done := make(chan error, 1)
 		go func() {
@@ -764,8 +764,8 @@ func TestBodyIsClosedInEveryState(t *testing.T) {
 	})
 }
 
-// TestBodyIsClosedWhileTheOriginalDoesNotReturn, though it has lost.
-func TestBodyIsClosedWhileTheOriginalDoesNotReturn(t *testing.T) {
+// TestResumeClosesBodyWhileOriginalBlocks, though it has lost.
+func TestResumeClosesBodyWhileOriginalBlocks(t *testing.T) {
 	for _, last := range []int{0, 100} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr := resuming(t, rt)
@@ -802,8 +802,8 @@ func (s stubborn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestNothingIsAskedForWhenAllIsThere but the news that it is all.
-func TestNothingIsAskedForWhenAllIsThere(t *testing.T) {
+// TestResumeRequestsNothingForCompleteBody but the news that it is all.
+func TestResumeRequestsNothingForCompleteBody(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			resp := serveObject(rt, req, stalls(len(object), time.Second)...)
@@ -825,7 +825,7 @@ func TestNothingIsAskedForWhenAllIsThere(t *testing.T) {
 	})
 }
 
-func TestCallerWhoGivesUpIsToldAtOnce(t *testing.T) {
+func TestResumeReturnsAtOnceWhenCallerGivesUp(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
@@ -849,7 +849,7 @@ func TestCallerWhoGivesUpIsToldAtOnce(t *testing.T) {
 	})
 }
 
-func TestResumesAreWithinTheBudget(t *testing.T) {
+func TestResumeStaysWithinBudget(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		const calls = 300
@@ -914,7 +914,7 @@ func (o *heard) AttemptDone(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptR
 	o.events = append(o.events, fmt.Sprint(a.Outcome, " ", a.Number, " ", a.Latency))
 }
 
-func TestObserverHearsOfResumes(t *testing.T) {
+func TestObserverReceivesResumes(t *testing.T) {
 	for name, c := range map[string]struct {
 		original, rest []gap
 		want           string
@@ -950,7 +950,7 @@ func TestObserverHearsOfResumes(t *testing.T) {
 	}
 }
 
-func TestNothingIsResumedWhereHedgingIsOff(t *testing.T) {
+func TestResumeSendsNothingWhileHedgingIsDisabled(t *testing.T) {
 	for name, f := range map[string]func(tr *hedge.Transport) error{
 		"switched off": func(tr *hedge.Transport) error { tr.SetEnabled(false); return nil },
 		"no hedges":    func(tr *hedge.Transport) error { return tr.Update(func(c *hedge.Config) { c.MaxHedges = 0 }) },
@@ -988,7 +988,7 @@ func TestNothingIsResumedWhereHedgingIsOff(t *testing.T) {
 	})
 }
 
-func TestPanicsBelowCostTheResumeAlone(t *testing.T) {
+func TestResumePanicDoesNotReachReader(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -1027,8 +1027,8 @@ func (p panicsOnClose) Close() error {
 	panic("below")
 }
 
-// TestCallerMayChangeItsRequestOnceTheBodyIsClosed is for the race detector.
-func TestCallerMayChangeItsRequestOnceTheBodyIsClosed(t *testing.T) {
+// TestCallerMayChangeRequestAfterResumedBodyClose is for the race detector.
+func TestCallerMayChangeRequestAfterResumedBodyClose(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			return serveObject(rt, req, stalls(4096, forever)...), nil
@@ -1193,8 +1193,8 @@ type endless struct{}
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func (endless) Close() error               { return nil }
 
-// TestCallerMayChangeTheHeaderWhileItReads is for the race detector. The rest arrives when it has lost.
-func TestCallerMayChangeTheHeaderWhileItReads(t *testing.T) {
+// TestCallerMayChangeHeaderWhileReading is for the race detector. The rest arrives when it has lost.
+func TestCallerMayChangeHeaderWhileReading(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		returned := make(chan struct{})
@@ -1224,8 +1224,8 @@ func TestCallerMayChangeTheHeaderWhileItReads(t *testing.T) {
 	})
 }
 
-// TestRestIsThatOfTheCallersRequest, whatever the RoundTripper below has made of it in place.
-func TestRestIsThatOfTheCallersRequest(t *testing.T) {
+// TestResumeSendsHeadersOfOriginalRequest, whatever the RoundTripper below has made of it in place.
+func TestResumeSendsHeadersOfOriginalRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -1246,8 +1246,8 @@ func TestRestIsThatOfTheCallersRequest(t *testing.T) {
 	})
 }
 
-// TestRestThatHasLostIsCancelledAtOnceOverHTTP2, behind a Limiter as well: nobody else is harmed.
-func TestRestThatHasLostIsCancelledAtOnceOverHTTP2(t *testing.T) {
+// TestResumeCancelsLosingRemainderAtOnceOverHTTP2, behind a Limiter as well: nobody else is harmed.
+func TestResumeCancelsLosingRemainderAtOnceOverHTTP2(t *testing.T) {
 	for _, limited := range []bool{false, true} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr := resuming(t, rt)
@@ -1277,8 +1277,8 @@ func TestRestThatHasLostIsCancelledAtOnceOverHTTP2(t *testing.T) {
 	}
 }
 
-// TestRestThatALimiterTurnsAwayHasLost, as other hedges have.
-func TestRestThatALimiterTurnsAwayHasLost(t *testing.T) {
+// TestResumeCountsRefusedRemainderAsLost, as other hedges have.
+func TestResumeCountsRefusedRemainderAsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		o := new(heard)
 		tr := resuming(t, rt, hedge.WithObserver(o))
@@ -1300,8 +1300,8 @@ func TestRestThatALimiterTurnsAwayHasLost(t *testing.T) {
 	})
 }
 
-// TestEveryRestThatIsPaidForIsSent, though the stall ends while the budget is asked.
-func TestEveryRestThatIsPaidForIsSent(t *testing.T) {
+// TestResumeSendsEveryPaidRemainder, though the stall ends while the budget is asked.
+func TestResumeSendsEveryPaidRemainder(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		asked := make(chan struct{})
 		tr := resuming(t, rt, hedge.WithObserver(paying{f: func() {
@@ -1344,7 +1344,7 @@ type paying struct {
 
 func (o paying) Budget(hedge.KeyInfo, float64) { o.f() }
 
-func TestR2AFailedBodyIsHeldUntilItsRestHadTheUsualTime(t *testing.T) {
+func TestR2FailedBodyIsHeldForUsualTimeOfRemainder(t *testing.T) {
 	cut := errors.New("connection reset")
 	for _, rest := range []time.Duration{usual / 2, time.Hour} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -1390,7 +1390,7 @@ func (b exclusive) Close() error {
 	return b.ReadCloser.Close()
 }
 
-func TestABodyThatHasLostIsNotClosedWhileItIsRead(t *testing.T) {
+func TestLosingBodyIsNotClosedDuringRead(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := resuming(t, rt)
 		var reading, overlapped atomic.Int32
@@ -1413,8 +1413,8 @@ func TestABodyThatHasLostIsNotClosedWhileItIsRead(t *testing.T) {
 	})
 }
 
-// TestWhyABodyWasNotResumedIsCounted has, for each reason, answers for which nothing else stands against it.
-func TestWhyABodyWasNotResumedIsCounted(t *testing.T) {
+// TestUnresumedCountsReasons has, for each reason, answers for which nothing else stands against it.
+func TestUnresumedCountsReasons(t *testing.T) {
 	with := func(rt *doubles.RoundTripper, change func(*http.Response)) func(*http.Request, int) (*http.Response, error) {
 		return func(req *http.Request, _ int) (*http.Response, error) {
 			resp := serveObject(rt, req, stalls(4096, 200*ms)...)
@@ -1479,8 +1479,8 @@ func TestWhyABodyWasNotResumedIsCounted(t *testing.T) {
 	})
 }
 
-// TestHostsWhoseBodiesOftenStallSayWhyTheyAreNotResumed has one body in ten that stalls: more than one in twenty, so that it is no stall.
-func TestHostsWhoseBodiesOftenStallSayWhyTheyAreNotResumed(t *testing.T) {
+// TestUnresumedCountsFrequentStalls has one body in ten that stalls: more than one in twenty, so that it is no stall.
+func TestUnresumedCountsFrequentStalls(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithResume())
 		var script [][]gap

@@ -17,7 +17,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-func TestRoutesAreHedgedByTheirOwnLatency(t *testing.T) {
+func TestRoutesHaveSeparateLatencies(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var quick, slow atomic.Int64
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -58,7 +58,7 @@ func TestRoutesAreHedgedByTheirOwnLatency(t *testing.T) {
 	})
 }
 
-func TestRoutesShareTheirHostsBudget(t *testing.T) {
+func TestRoutesShareBudgetOfHost(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, 30*ms)
 		tr := hedge.New(rt, hedge.WithMaxHedges(1),
@@ -74,7 +74,7 @@ func TestRoutesShareTheirHostsBudget(t *testing.T) {
 	})
 }
 
-func TestPolicyDecidesWhatARouteMay(t *testing.T) {
+func TestPolicyAppliesToRoute(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithMaxHedges(1),
 			hedge.WithRoute("POST /_search", hedge.Policy{Hedgeable: true, Delay: 10 * ms}),
@@ -109,7 +109,7 @@ func TestPolicyDecidesWhatARouteMay(t *testing.T) {
 	})
 }
 
-func TestRoutesRefuseNonsense(t *testing.T) {
+func TestWithRouteRejectsInvalidArguments(t *testing.T) {
 	assert.PanicsWithError(t, `hedge: WithRoute("/x"): Delay -1ns is not at least 0`, func() { hedge.WithRoute("/x", hedge.Policy{Delay: -1}) })
 	assert.PanicsWithError(t, `hedge: WithRoute("/x"): BudgetPercent NaN is not in [0, 400]`, func() { hedge.WithRoute("/x", hedge.Policy{BudgetPercent: math.NaN()}) })
 	assert.Panics(t, func() { hedge.WithRoute("GET  x y", hedge.Policy{}) })
@@ -118,8 +118,8 @@ func TestRoutesRefuseNonsense(t *testing.T) {
 	assert.ErrorContains(t, err, "conflict")
 }
 
-// TestErrorsOfRoutesSayWhereTheyWereGiven has two routes that conflict, on lines of their own.
-func TestErrorsOfRoutesSayWhereTheyWereGiven(t *testing.T) {
+// TestRouteErrorsNameLineOfOption has two routes that conflict, on lines of their own.
+func TestRouteErrorsNameLineOfOption(t *testing.T) {
 	for _, patterns := range [][2]string{{"/a", "/a"}, {"Shop.test/a", "shop.test/a"}, {"/{a}/x", "/y/{b}"}} {
 		_, file, line, _ := runtime.Caller(0)
 		first := hedge.WithRoute(patterns[0], hedge.Policy{})
@@ -133,7 +133,7 @@ func TestErrorsOfRoutesSayWhereTheyWereGiven(t *testing.T) {
 }
 
 // What is no clean path is matched as servers understand it: they clean it, or redirect.
-func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
+func TestRoutesMatchPathsAsServeMux(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt,
 			hedge.WithRoute("GET /{$}", hedge.Policy{Off: true}),
@@ -184,7 +184,7 @@ func TestRoutesMatchWhatServersUnderstand(t *testing.T) {
 	})
 }
 
-func TestRoutesThatCannotMatchAreRefused(t *testing.T) {
+func TestWithRouteRejectsPatternsThatCannotMatch(t *testing.T) {
 	assert.PanicsWithError(t, `hedge: WithRoute("get /a"): method "get" is not in upper case, and methods are case-sensitive`,
 		func() { hedge.WithRoute("get /a", hedge.Policy{}) })
 	for pattern, host := range map[string]string{"POST search.test:9200/_search": "search.test:9200", "[2001:db8::1]:80/": "[2001:db8::1]:80", ":80/": ":80"} {
@@ -195,7 +195,7 @@ func TestRoutesThatCannotMatchAreRefused(t *testing.T) {
 
 // A pattern with a slash at its end is no pattern for the path without: a ServeMux only answers
 // with a redirect there.
-func TestRouteOfASubtreeSaysNothingOfItsRoot(t *testing.T) {
+func TestSubtreeRouteDoesNotMatchPathWithoutSlash(t *testing.T) {
 	for _, pattern := range []string{"/items/", "POST /items/", "catalog.test/items/", "POST Catalog.TEST/items/", "/items/{$}", "/items/{rest...}", "/{kind}/"} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			tr := hedge.New(rt, hedge.WithRoute(pattern, hedge.Policy{Hedgeable: true, Delay: 10 * ms}))
@@ -214,7 +214,7 @@ func TestRouteOfASubtreeSaysNothingOfItsRoot(t *testing.T) {
 	}
 }
 
-func TestRootOfASubtreeHasTheRouteThatServesIt(t *testing.T) {
+func TestPathWithoutSlashHasRouteThatServesIt(t *testing.T) {
 	for path, route := range map[string]string{
 		"/items": "/", "/items/": "/items/", "/items/1": "/items/", "/items/a/b": "/items/", "/items/a/b/": "/items/a/b/{$}", "/items/a": "/items/", "/": "/", "/a": "/", "/a/b": "/a/",
 	} {
@@ -238,7 +238,7 @@ func TestRootOfASubtreeHasTheRouteThatServesIt(t *testing.T) {
 
 // Servers that clean paths take all of these for /_search. Others take them for something else,
 // which may be written to.
-func TestUncleanPathIsNotDeclaredSafe(t *testing.T) {
+func TestRouteHedgeableExcludesUncleanPaths(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithRoute("/_search", hedge.Policy{Hedgeable: true, Delay: 10 * ms}))
 		for path, attempts := range map[string]int{
@@ -256,7 +256,7 @@ func TestUncleanPathIsNotDeclaredSafe(t *testing.T) {
 	})
 }
 
-func TestObserversAreToldTheShareThatIsSet(t *testing.T) {
+func TestObserverReceivesConfiguredShare(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var rec doubles.Recorder
 		tr := hedge.New(rt, hedge.WithObserver(&rec), hedge.WithBudgetPercent(5), hedge.WithRoute("/dear", hedge.Policy{BudgetPercent: 1}))

@@ -88,7 +88,7 @@ func run(t *testing.T, calls int, draw func(*rand.Rand, float64) time.Duration, 
 	return r
 }
 
-func TestShadowPredictsWhatHedgingDoes(t *testing.T) {
+func TestShadowPredictsEffectOfHedging(t *testing.T) {
 	doubles.SkipManyGoroutinesWithRace(t)
 	for name, draw := range scenarios {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestShadowPredictsWhatHedgingDoes(t *testing.T) {
 	}
 }
 
-func TestShadowSendsNothing(t *testing.T) {
+func TestShadowSendsNoHedge(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rec := new(recorder)
 		rt.Answer = after(rt, time.Second)
@@ -126,7 +126,7 @@ func TestShadowSendsNothing(t *testing.T) {
 	})
 }
 
-func TestEnvironmentOverridesTheProgram(t *testing.T) {
+func TestEnvironmentOverridesOptions(t *testing.T) {
 	for _, test := range []struct {
 		name, value     string
 		enabled, shadow bool
@@ -164,7 +164,7 @@ func TestEnvironmentOverridesTheProgram(t *testing.T) {
 	}
 }
 
-func TestVariableThatCannotBeUnderstoodIsLoggedOnce(t *testing.T) {
+func TestInvalidEnvironmentVariableIsLoggedOnce(t *testing.T) {
 	const warning = "hedge: a variable of the environment cannot be understood, so no hedge is sent"
 	value := fmt.Sprint("shadwo ", time.Now()) // another one in each run of the test
 	t.Setenv("HEDGE_MODE", value)

@@ -32,7 +32,7 @@ import (
 
 // --- what is hedged ---
 
-func TestSlowGetIsHedged(t *testing.T) {
+func TestTransportHedgesSlowGet(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		tr := warm(t, rt)
@@ -45,7 +45,7 @@ func TestSlowGetIsHedged(t *testing.T) {
 	})
 }
 
-func TestPostIsSentOnce(t *testing.T) {
+func TestTransportSendsPostOnce(t *testing.T) {
 	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "CONNECT", "get"} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second)
@@ -58,7 +58,7 @@ func TestPostIsSentOnce(t *testing.T) {
 	}
 }
 
-func TestWhatPassesThroughIsTheCallersOwnRequest(t *testing.T) {
+func TestTransportPassesUnhedgedRequestUnchanged(t *testing.T) {
 	set := func(k, v string) func(*http.Request) { return func(r *http.Request) { r.Header.Set(k, v) } }
 	for name, change := range map[string]func(*http.Request){
 		"upgrade":                 set("Upgrade", "websocket"),
@@ -92,7 +92,7 @@ func TestWhatPassesThroughIsTheCallersOwnRequest(t *testing.T) {
 	}
 }
 
-func TestIdempotencyKeyAloneIsNotHedged(t *testing.T) {
+func TestTransportSendsRequestWithIdempotencyKeyOnce(t *testing.T) {
 	for _, header := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 		for _, allowed := range []bool{false, true} {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -113,7 +113,7 @@ func TestIdempotencyKeyAloneIsNotHedged(t *testing.T) {
 	}
 }
 
-func TestReadingMethodsAreHedged(t *testing.T) {
+func TestTransportHedgesReadingMethods(t *testing.T) {
 	for _, method := range []string{"", "GET", "HEAD", "OPTIONS", "TRACE", "QUERY"} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second, 5*ms)
@@ -127,7 +127,7 @@ func TestReadingMethodsAreHedged(t *testing.T) {
 }
 
 // An AllowHedging or a WithDelay is for one call, not for those that it makes.
-func TestWhatIsAskedForOneCallDoesNotReachThoseItMakes(t *testing.T) {
+func TestContextOverridesDoNotReachInnerCalls(t *testing.T) {
 	for name, calls := range map[string]int{"cold": 1, "warm": 20} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -161,7 +161,7 @@ func TestWhatIsAskedForOneCallDoesNotReachThoseItMakes(t *testing.T) {
 	}
 }
 
-func TestCallerMayAllowOrForbid(t *testing.T) {
+func TestContextAllowsOrForbidsHedging(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		send := func(ctx context.Context, method string) int {
@@ -179,7 +179,7 @@ func TestCallerMayAllowOrForbid(t *testing.T) {
 	})
 }
 
-func TestUsersRuleReplacesTheDefault(t *testing.T) {
+func TestWithHedgeableReplacesDefault(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		tr := warm(t, rt, hedge.WithHedgeable(func(r *http.Request) bool { return r.URL.Path != "/no" }))
@@ -233,7 +233,7 @@ func FuzzReplayable(f *testing.F) {
 
 // --- who wins ---
 
-func TestFastErrorFromAHedgeNeverBeatsASlowSuccess(t *testing.T) {
+func TestFastErrorOfHedgeDoesNotBeatSlowSuccess(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
@@ -247,7 +247,7 @@ func TestFastErrorFromAHedgeNeverBeatsASlowSuccess(t *testing.T) {
 	})
 }
 
-func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
+func TestFailureStatusDoesNotBeatSlowSuccess(t *testing.T) {
 	for _, status := range []int{408, 421, 425, 429, 500, 502, 503, 504, 507, 520, 529, 599} {
 		for _, bad := range []int{0, 1} { // the primary, the hedge
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -267,7 +267,7 @@ func TestFailureStatusNeverBeatsASlowSuccess(t *testing.T) {
 	}
 }
 
-func TestOtherStatusesAreAnswers(t *testing.T) {
+func TestOtherStatusOfPrimaryEndsCall(t *testing.T) {
 	for _, status := range []int{204, 301, 400, 401, 404, 409, 501, 505, 600} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -285,7 +285,7 @@ func TestOtherStatusesAreAnswers(t *testing.T) {
 	}
 }
 
-func TestFailureStatusesCanBeChosen(t *testing.T) {
+func TestWithFailureStatusReplacesDefault(t *testing.T) {
 	for _, status := range []int{302, 404} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -301,7 +301,7 @@ func TestFailureStatusesCanBeChosen(t *testing.T) {
 	}
 }
 
-func TestFailureFuncDecidesAlone(t *testing.T) {
+func TestWithFailureFuncReplacesStatuses(t *testing.T) {
 	failed := func(resp *http.Response) bool { return resp.Header.Get("Stale") != "" }
 	for _, stale := range []bool{false, true} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -323,7 +323,7 @@ func TestFailureFuncDecidesAlone(t *testing.T) {
 	}
 }
 
-func TestNoFailureStatusMeansThatThePrimaryNeverWaits(t *testing.T) {
+func TestPrimaryDoesNotWaitWithoutFailureStatus(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n == 0 {
@@ -341,7 +341,7 @@ func TestNoFailureStatusMeansThatThePrimaryNeverWaits(t *testing.T) {
 
 // Servers that follow draft-ietf-httpapi-idempotency-key-header answer so while the first
 // request is in progress.
-func TestConflictOfTwoAttemptsIsNotTheAnswer(t *testing.T) {
+func TestConflictBetweenAttemptsDoesNotEndCall(t *testing.T) {
 	for header, want := range map[string]int{"Idempotency-Key": 201, "X-Idempotency-Key": 201, "X-Other": 409} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -364,7 +364,7 @@ func TestConflictOfTwoAttemptsIsNotTheAnswer(t *testing.T) {
 	}
 }
 
-func TestIfAllFailThePrimarysResponseIsReturned(t *testing.T) {
+func TestTransportReturnsPrimaryResponseIfAllFail(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
@@ -380,7 +380,7 @@ func TestIfAllFailThePrimarysResponseIsReturned(t *testing.T) {
 	})
 }
 
-func TestIfAllFailThePrimarysErrorIsReturnedVerbatim(t *testing.T) {
+func TestTransportReturnsPrimaryErrorIfAllFail(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			_ = doubles.Sleep(req.Context(), 30*ms)
@@ -391,7 +391,7 @@ func TestIfAllFailThePrimarysErrorIsReturnedVerbatim(t *testing.T) {
 	})
 }
 
-func TestHedgingIsNotRetrying(t *testing.T) {
+func TestTransportDoesNotRetryFailedCall(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, errDown }
 		_, err := get(t, warm(t, rt), site)
@@ -401,7 +401,7 @@ func TestHedgingIsNotRetrying(t *testing.T) {
 	})
 }
 
-func TestTimeoutsStayTimeouts(t *testing.T) {
+func TestTimeoutErrorsStayTimeouts(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Hour)
 		client := &http.Client{Transport: warm(t, rt), Timeout: 100 * ms}
@@ -413,7 +413,7 @@ func TestTimeoutsStayTimeouts(t *testing.T) {
 	})
 }
 
-func TestLegacyCancelReachesEveryAttempt(t *testing.T) {
+func TestRequestCancelChannelReachesEveryAttempt(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		cancel := make(chan struct{})
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -430,7 +430,7 @@ func TestLegacyCancelReachesEveryAttempt(t *testing.T) {
 	})
 }
 
-func TestMaxHedgesIsObeyed(t *testing.T) {
+func TestMaxHedgesLimitsHedgesPerCall(t *testing.T) {
 	for n := range 4 {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			rt.Answer = after(rt, time.Second)
@@ -444,7 +444,7 @@ func TestMaxHedgesIsObeyed(t *testing.T) {
 
 // --- requests and their bodies ---
 
-func TestCallersRequestIsNotChanged(t *testing.T) {
+func TestTransportDoesNotChangeRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		req := request(t, t.Context(), "GET", site, strings.NewReader("body"))
@@ -469,7 +469,7 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed.Add(1); return nil }
 
-func TestEveryAttemptGetsTheWholeBody(t *testing.T) {
+func TestEveryAttemptSendsCompleteBody(t *testing.T) {
 	payload := strings.Repeat("0123456789abcdef", 4096) // 64 KiB, the limit
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var bodies [3]string
@@ -508,7 +508,7 @@ func TestEveryAttemptGetsTheWholeBody(t *testing.T) {
 	})
 }
 
-func TestBodyOfTheWrongLengthReachesTheBaseAsItIs(t *testing.T) {
+func TestBodyOfWrongLengthIsPassedUnchanged(t *testing.T) {
 	for name, length := range map[string]int64{"longer": 2, "shorter": 9} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			var got string
@@ -531,7 +531,7 @@ func TestBodyOfTheWrongLengthReachesTheBaseAsItIs(t *testing.T) {
 	}
 }
 
-func TestBodyThatFailsReachesTheBaseAsAFailure(t *testing.T) {
+func TestFailingBodyIsPassedWithItsError(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			b, err := io.ReadAll(req.Body)
@@ -550,7 +550,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errDown }
 
-func TestHedgesHaveHeadersOfTheirOwn(t *testing.T) {
+func TestHedgesHaveSeparateHeaders(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
 			if n > 0 {
@@ -566,7 +566,7 @@ func TestHedgesHaveHeadersOfTheirOwn(t *testing.T) {
 	})
 }
 
-func TestVictimsOfALosersCancellationGoAgain(t *testing.T) {
+func TestRequestFailedByCancellationOfLoserIsRetried(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -582,7 +582,7 @@ func TestVictimsOfALosersCancellationGoAgain(t *testing.T) {
 	})
 }
 
-func TestCancellationThatIsNotOursIsTheCallers(t *testing.T) {
+func TestOtherCancellationsAreReturnedToCaller(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, context.Canceled }
@@ -592,7 +592,7 @@ func TestCancellationThatIsNotOursIsTheCallers(t *testing.T) {
 	})
 }
 
-func TestRequestWithoutURLIsTheBasesBusiness(t *testing.T) {
+func TestRequestWithoutURLIsPassedUnchanged(t *testing.T) {
 	_, err := hedge.New(nil).RoundTrip(&http.Request{Method: "GET"})
 	_, want := http.DefaultTransport.RoundTrip(&http.Request{Method: "GET"})
 	assert.Equal(t, want, err)
@@ -600,7 +600,7 @@ func TestRequestWithoutURLIsTheBasesBusiness(t *testing.T) {
 
 // --- responses and contexts ---
 
-func TestWinnersBodyOutlivesRoundTrip(t *testing.T) {
+func TestBodyOfWinnerIsReadableAfterRoundTrip(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		resp, err := get(t, warm(t, rt), site)
@@ -610,7 +610,7 @@ func TestWinnersBodyOutlivesRoundTrip(t *testing.T) {
 	})
 }
 
-func TestWinnersBodyEndsWithTheCallersContext(t *testing.T) {
+func TestBodyOfWinnerEndsWithContext(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -674,7 +674,7 @@ func writableStaysWritable(t *testing.T, opts ...hedge.HTTPOption) {
 	})
 }
 
-func TestFinishedRequestsLeaveNothingOnALongLivedContext(t *testing.T) {
+func TestFinishedRequestsLeaveNothingOnLongLivedContext(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		parent := &counting{Context: t.Context(), done: make(chan struct{})}
 		tr := warm(t, rt, hedge.WithBudgetPercent(100))
@@ -693,7 +693,7 @@ func TestFinishedRequestsLeaveNothingOnALongLivedContext(t *testing.T) {
 }
 
 // A body that is made when it is read, or comes from a cache, may ask for its context only then.
-func TestBodyThatAsksForItsContextLateLeavesNothing(t *testing.T) {
+func TestBodyThatUsesContextLateLeavesNothing(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			parent := &counting{Context: t.Context(), done: make(chan struct{})}
@@ -752,7 +752,7 @@ func (c *counting) AfterFunc(func()) func() bool {
 }
 
 // What a RoundTripper below has sent is what Response.Location resolves against.
-func TestResponseTellsOfTheRequestThatWasSent(t *testing.T) {
+func TestResponseHasRequestThatWasSent(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			slow := false
@@ -825,7 +825,7 @@ type tenantKey struct{}
 
 // What is below (logs, metrics, tracing) asks for values when it has its answer. What losers ask
 // for, the caller's context has been asked for before.
-func TestLosersDoNotUseTheCallersContextOnceTheCallIsOver(t *testing.T) {
+func TestLosersDoNotUseContextAfterCall(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		for loser, takes := range map[string][]time.Duration{
 			"the primary": {500 * ms, 5 * ms},
@@ -866,7 +866,7 @@ func TestLosersDoNotUseTheCallersContextOnceTheCallIsOver(t *testing.T) {
 
 // --- what is learned ---
 
-func TestColdHostIsNotHedged(t *testing.T) {
+func TestNewHostIsNotHedged(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		tr := hedge.New(rt, hedge.WithStats(&stats))
@@ -888,7 +888,7 @@ func TestColdHostIsNotHedged(t *testing.T) {
 	})
 }
 
-func TestInitialDelayHedgesAColdHost(t *testing.T) {
+func TestInitialDelayHedgesNewHost(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		resp, err := get(t, hedge.New(rt, hedge.WithInitialDelay(30*ms)), site)
@@ -897,7 +897,7 @@ func TestInitialDelayHedgesAColdHost(t *testing.T) {
 	})
 }
 
-func TestIdleHostKeepsWhatItKnew(t *testing.T) {
+func TestIdleHostKeepsLatencies(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
@@ -910,7 +910,7 @@ func TestIdleHostKeepsWhatItKnew(t *testing.T) {
 	})
 }
 
-func TestErrorsTeachNoLatency(t *testing.T) {
+func TestErrorsAreNotMeasured(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt)
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { return nil, errDown }
@@ -922,7 +922,7 @@ func TestErrorsTeachNoLatency(t *testing.T) {
 	})
 }
 
-func TestCallersThinkTimeIsNotLatency(t *testing.T) {
+func TestLatencyExcludesReadingResponseBody(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = quick(rt)
 		tr := warm(t, rt)
@@ -936,7 +936,7 @@ func TestCallersThinkTimeIsNotLatency(t *testing.T) {
 	})
 }
 
-func TestExpvarCanShowTransportsAndHedgers(t *testing.T) {
+func TestExpvarShowsTransportsAndHedgers(t *testing.T) {
 	for _, v := range []expvar.Var{hedge.New(nil), hedge.NewHedger()} {
 		var s hedge.Snapshot
 		require.NoError(t, json.Unmarshal([]byte(v.String()), &s))
@@ -944,14 +944,14 @@ func TestExpvarCanShowTransportsAndHedgers(t *testing.T) {
 	}
 }
 
-func TestLatencyEstimateOfTheUnknownIsZero(t *testing.T) {
+func TestLatencyEstimateOfUnknownHostIsZero(t *testing.T) {
 	tr := hedge.New(nil)
 	assert.Zero(t, hedge.LatencyEstimate(tr, "nobody", 0.9))
 	assert.Zero(t, hedge.LatencyEstimate(http.DefaultTransport, "nobody", 0.9))
 	assert.Empty(t, tr.Snapshot().Keys, "asking makes no key")
 }
 
-func TestRoutesOfOneHostCanHaveKeysOfTheirOwn(t *testing.T) {
+func TestKeyFuncSeparatesRoutesOfHost(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithKeyFunc(func(_ context.Context, host, name string) string { return host + " " + name }))
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -976,7 +976,7 @@ func TestRoutesOfOneHostCanHaveKeysOfTheirOwn(t *testing.T) {
 	})
 }
 
-func TestHedgeThatCannotWinBeforeTheDeadlineIsNotSent(t *testing.T) {
+func TestHedgeIsNotSentCloseToDeadline(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt)
@@ -989,7 +989,7 @@ func TestHedgeThatCannotWinBeforeTheDeadlineIsNotSent(t *testing.T) {
 	})
 }
 
-func TestDelayCanBeChosenPerCall(t *testing.T) {
+func TestWithDelaySetsDelayOfCall(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second, 5*ms)
 		start := time.Now()
@@ -1002,7 +1002,7 @@ func TestDelayCanBeChosenPerCall(t *testing.T) {
 
 // --- budget and brakes ---
 
-func TestBudgetBoundsHedges(t *testing.T) {
+func TestBudgetLimitsHedges(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		tr := hedge.New(rt, hedge.WithStats(&stats), hedge.WithMaxHedges(1))
@@ -1020,7 +1020,7 @@ func TestBudgetBoundsHedges(t *testing.T) {
 	})
 }
 
-func TestBudgetOfZeroHedgesNothing(t *testing.T) {
+func TestBudgetOfZeroSendsNoHedge(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		resp, err := get(t, warm(t, rt, hedge.WithBudgetPercent(0)), site)
@@ -1030,7 +1030,7 @@ func TestBudgetOfZeroHedgesNothing(t *testing.T) {
 	})
 }
 
-func TestSharedBudgetIsShared(t *testing.T) {
+func TestTransportsShareBudget(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		b := hedge.NewBudget(10, 5)
 		rt.Answer = after(rt, 30*ms)
@@ -1047,7 +1047,7 @@ func TestSharedBudgetIsShared(t *testing.T) {
 	})
 }
 
-func TestMaxHedgesPerSecondIsACeiling(t *testing.T) {
+func TestMaxHedgesPerSecondLimitsHedges(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		tr := hedge.New(rt, hedge.WithStats(&stats), hedge.WithMaxHedges(1), hedge.WithBudgetPercent(100), hedge.WithMaxHedgesPerSecond(2))
@@ -1061,7 +1061,7 @@ func TestMaxHedgesPerSecondIsACeiling(t *testing.T) {
 	})
 }
 
-func TestPushBackPausesHedging(t *testing.T) {
+func TestPushbackPausesHedging(t *testing.T) {
 	for header, pause := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "3600": 10 * time.Second, "99999999999999999999": 10 * time.Second, "-1": 0, "nonsense": 0} {
 		for _, status := range []int{429, 503} {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -1130,7 +1130,7 @@ func TestPushBackPausesHedging(t *testing.T) {
 	}
 }
 
-func TestRetryAfterMayBeADate(t *testing.T) {
+func TestRetryAfterAcceptsDate(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		at := time.Now().Add(8 * time.Second).Truncate(time.Second).UTC()
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -1150,7 +1150,7 @@ func TestRetryAfterMayBeADate(t *testing.T) {
 
 // --- panics, hooks, switches ---
 
-func TestPanicInAHedgeEndsNothing(t *testing.T) {
+func TestPanicInHedgeIsRecovered(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var stats *hedge.Stats
 		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -1166,7 +1166,7 @@ func TestPanicInAHedgeEndsNothing(t *testing.T) {
 	})
 }
 
-func TestPanicInThePrimaryIsTheCallers(t *testing.T) {
+func TestPanicInPrimaryReachesCaller(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = func(*http.Request, int) (*http.Response, error) { panic(http.ErrAbortHandler) }
 		tr := warm(t, rt)
@@ -1174,7 +1174,7 @@ func TestPanicInThePrimaryIsTheCallers(t *testing.T) {
 	})
 }
 
-func TestTraceHooksSeeThePrimaryOnly(t *testing.T) {
+func TestTraceHooksObserveOnlyPrimary(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		hooked := 0 // not atomic: users' hooks seldom are
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
@@ -1195,7 +1195,7 @@ func TestTraceHooksSeeThePrimaryOnly(t *testing.T) {
 	})
 }
 
-func TestSwitchedOffItIsNotThere(t *testing.T) {
+func TestDisabledTransportPassesRequestsUnchanged(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt)
@@ -1216,7 +1216,7 @@ func TestSwitchedOffItIsNotThere(t *testing.T) {
 	})
 }
 
-func TestUpdateChangesSettingsAndKeepsWhatWasLearned(t *testing.T) {
+func TestUpdateChangesSettingsAndKeepsLatencies(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
 		tr := warm(t, rt)
@@ -1241,7 +1241,7 @@ type closer struct {
 
 func (c *closer) CloseIdleConnections() { c.closed++ }
 
-func TestCloseIdleConnectionsReachesWhatIsBelow(t *testing.T) {
+func TestCloseIdleConnectionsReachesInnerTransports(t *testing.T) {
 	var base, hedges closer
 	tr := hedge.New(&base, hedge.WithHedgeTransport(&hedges))
 	(&http.Client{Transport: tr}).CloseIdleConnections()
@@ -1265,11 +1265,11 @@ func TestCloseIdleConnectionsGoesThroughWrappers(t *testing.T) {
 	hedge.New(wrapper{wrapper{nil}}).CloseIdleConnections()
 }
 
-func TestNilBaseIsTheDefaultTransport(t *testing.T) {
+func TestNilRoundTripperIsDefaultTransport(t *testing.T) {
 	assert.Same(t, http.DefaultTransport, hedge.New(nil).WrappedRoundTripper())
 }
 
-func TestWrapKeepsTheClient(t *testing.T) {
+func TestWrapKeepsSettingsOfClient(t *testing.T) {
 	base := new(doubles.RoundTripper)
 	own := &http.Client{Transport: base, Timeout: time.Minute}
 	hedged := hedge.Wrap(own)
@@ -1280,7 +1280,7 @@ func TestWrapKeepsTheClient(t *testing.T) {
 	assert.Nil(t, http.DefaultClient.Transport)
 }
 
-func TestHedgesGoWhereTheyAreTold(t *testing.T) {
+func TestHedgesUseHedgeTransport(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		hedges := new(doubles.RoundTripper)
 		hedges.Answer = after(hedges, 5*ms)
@@ -1295,7 +1295,7 @@ func TestHedgesGoWhereTheyAreTold(t *testing.T) {
 
 // A hedger that kept a goroutine, or a map entry, per host would not come back from this.
 // The version of HTTP that hedges get their answers in says nothing of what primaries do.
-func TestHedgesElsewhereTeachNoVersion(t *testing.T) {
+func TestHedgeTransportDoesNotChangeKnownVersion(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		hedges := new(doubles.RoundTripper)
 		hedges.Answer = over1(hedges, after(hedges, 5*ms))
@@ -1315,7 +1315,7 @@ func TestHedgesElsewhereTeachNoVersion(t *testing.T) {
 	})
 }
 
-func TestHundredThousandHostsAreForgotten(t *testing.T) {
+func TestMaxKeysEvictsHundredThousandHosts(t *testing.T) {
 	doubles.SkipSimulation(t)
 	rt := new(doubles.RoundTripper)
 	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -1339,7 +1339,7 @@ func TestHundredThousandHostsAreForgotten(t *testing.T) {
 
 // --- options ---
 
-func TestOptionsRefuseNonsense(t *testing.T) {
+func TestOptionsRejectInvalidValues(t *testing.T) {
 	for want, f := range map[string]func(){
 		"hedge: Config.Percentile: 1 is not in [0, 1)":                                           func() { hedge.WithPercentile(1) },
 		"hedge: Config.Percentile: NaN is not in [0, 1)":                                         func() { hedge.WithPercentile(math.NaN()) },
@@ -1376,7 +1376,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 	}
 }
 
-func TestConfigFromOutsideGivesAnErrorNotAPanic(t *testing.T) {
+func TestNewWithConfigReturnsErrorForInvalidConfig(t *testing.T) {
 	c := hedge.DefaultConfig()
 	c.BudgetPercent = -5
 	_, err := hedge.NewWithConfig(nil, c)
@@ -1393,7 +1393,7 @@ func TestConfigFromOutsideGivesAnErrorNotAPanic(t *testing.T) {
 	assert.Equal(t, c, hedge.New(nil, hedge.WithConfig(hedge.DefaultConfig()), hedge.WithConfig(c)).Snapshot().Config, "later options win")
 }
 
-func TestStatsCanBeShared(t *testing.T) {
+func TestTransportsShareStats(t *testing.T) {
 	var stats *hedge.Stats
 	hedge.New(nil, hedge.WithStats(&stats))
 	first := stats
@@ -1405,7 +1405,7 @@ func TestStatsCanBeShared(t *testing.T) {
 }
 
 // What is registered with a Transport is not registered with its clones.
-func TestRegisteredProtocolsCarryTheirHedges(t *testing.T) {
+func TestRegisteredProtocolsSendHedges(t *testing.T) {
 	before := log.Writer()
 	log.SetOutput(io.Discard) // net/http says that it cannot add HTTP/2 where https is registered
 	t.Cleanup(func() { log.SetOutput(before) })
@@ -1512,7 +1512,7 @@ func slowBodyOfALoser(t *testing.T, rt *doubles.RoundTripper, loser, status int,
 	return closed
 }
 
-func TestDiscardedBodyIsNotClosedWhileItIsRead(t *testing.T) {
+func TestDiscardedBodyIsNotClosedDuringRead(t *testing.T) {
 	for name, c := range map[string]struct{ loser, status int }{"a hedge that fails": {1, 503}, "a primary that lingers": {0, 200}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -1527,7 +1527,7 @@ func TestDiscardedBodyIsNotClosedWhileItIsRead(t *testing.T) {
 	}
 }
 
-func TestPanicOfACloseThatNobodyWaitsForIsCounted(t *testing.T) {
+func TestPanicOfAbandonedCloseIsCounted(t *testing.T) {
 	for _, heeds := range []bool{true, false} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 			body := &pooled{onClose: func() { panic("Close") }}
@@ -1540,7 +1540,7 @@ func TestPanicOfACloseThatNobodyWaitsForIsCounted(t *testing.T) {
 }
 
 // The response that users' code panics about is lost to all others. bubble sees that it is closed.
-func TestResponseIsClosedIfWhatJudgesItPanics(t *testing.T) {
+func TestResponseIsClosedIfFailureFuncPanics(t *testing.T) {
 	for name, c := range map[string]struct {
 		opt  hedge.HTTPOption
 		body func(io.ReadCloser) io.ReadCloser

@@ -21,8 +21,8 @@ type node struct {
 	Child, Owner *node
 }
 
-// TestTextTellsWhichAncestorAPointerLeadsTo has a pointer that moves from its grandparent to its parent.
-func TestTextTellsWhichAncestorAPointerLeadsTo(t *testing.T) {
+// TestFormatValueDistinguishesCyclicPointers has a pointer that moves from its grandparent to its parent.
+func TestFormatValueDistinguishesCyclicPointers(t *testing.T) {
 	chain := func(owner int) *node {
 		all := [3]*node{{Name: "a"}, {Name: "b"}, {Name: "c"}}
 		all[0].Child, all[1].Child, all[2].Owner = all[1], all[2], all[owner]
@@ -33,8 +33,8 @@ func TestTextTellsWhichAncestorAPointerLeadsTo(t *testing.T) {
 	assert.NotEqual(t, text(t, chain(1)), text(t, chain(2)))
 }
 
-// TestTextOfASharedStateGrowsWithIt has an LRU cache: a map to the elements of a list, each of which leads to all others.
-func TestTextOfASharedStateGrowsWithIt(t *testing.T) {
+// TestFormatValueWritesSharedMemoryOnce has an LRU cache: a map to the elements of a list, each of which leads to all others.
+func TestFormatValueWritesSharedMemoryOnce(t *testing.T) {
 	cache := func(n int) any {
 		l, elements := list.New(), make(map[int]*list.Element)
 		for i := range n {
@@ -46,8 +46,8 @@ func TestTextOfASharedStateGrowsWithIt(t *testing.T) {
 	assert.Equal(t, text(t, cache(100)), text(t, cache(100)))
 }
 
-// TestTextOfEqualStatesIsEqual has maps whose keys, or values, are pointers.
-func TestTextOfEqualStatesIsEqual(t *testing.T) {
+// TestFormatValueIsEqualForEqualStates has maps whose keys, or values, are pointers.
+func TestFormatValueIsEqualForEqualStates(t *testing.T) {
 	for name, state := range map[string]func() any{
 		"keys":        func() any { return map[*node]int{{Name: "a"}: 1, {Name: "b"}: 2, {Name: "c"}: 3} },
 		"equal keys":  func() any { return map[*node]int{{Name: "a"}: 1, {Name: "a"}: 2, {Name: "a"}: 3} },
