@@ -99,7 +99,7 @@ func TestJSONHasSnapshots(t *testing.T) {
 	})
 }
 
-// row is the numbers of one key on the page by their names.
+// A row holds the numbers of one key on the page by their names.
 type row map[string]string
 
 // parsePage reads the numbers on the page. It fails the test if the page is not well-formed XML.
@@ -355,7 +355,7 @@ func TestHandlerPanicsOnNilSource(t *testing.T) {
 	}
 }
 
-// TestPageShowsNoWinRateAbove100Percent shows clients in shadow mode beside others, with the same Stats and the same hosts.
+// TestPageShowsNoWinRateAbove100Percent has clients with and without shadow mode, with the same Stats and hosts.
 func TestPageShowsNoWinRateAbove100Percent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stats := new(hedge.Stats)
@@ -397,7 +397,7 @@ func TestPageShowsBusiestKeys(t *testing.T) {
 	assert.Contains(t, page, "and 50 keys")
 }
 
-// TestPageShowsEndpointsBelowTheirKey has one endpoint of each state.
+// TestPageShowsEndpointsBelowTheirKey has one endpoint in each state.
 func TestPageShowsEndpointsBelowTheirKey(t *testing.T) {
 	s := newClientSnapshot(false)
 	s.Keys[0].Endpoints = []hedge.EndpointSnapshot{
@@ -491,7 +491,7 @@ func newCrowdedSnapshot(shadow bool) clientSnapshot {
 	return s
 }
 
-// TestWritePage writes a page to the file that HEDGE_DEBUG_PAGE names, so that one can look at it in a browser.
+// TestWritePage writes a page to the file in HEDGE_DEBUG_PAGE, for a manual check in a browser.
 func TestWritePage(t *testing.T) {
 	name := os.Getenv("HEDGE_DEBUG_PAGE")
 	if name == "" {
@@ -539,7 +539,8 @@ func TestPageShowsObstaclesToResumption(t *testing.T) {
 	assert.Contains(t, getPage(debug.Handler(s), "/").Body.String(), `bodies not resumed: <span data-n="unresumed">small 3, usual 12</span>`)
 }
 
-// TestPageShowsNoEstimateBesideAudit has what is measured in a cell that may be broken into lines, and no estimate.
+// TestPageShowsNoEstimateBesideAudit checks that the measured value is shown in a cell with line breaks, and no
+// estimate.
 func TestPageShowsNoEstimateBesideAudit(t *testing.T) {
 	s := newClientSnapshot(false)
 	shown := getPage(debug.Handler(s), "/").Body.String()

@@ -147,7 +147,7 @@ func documentedNumbers(t *testing.T, head string, client map[string]any, page st
 	return documented
 }
 
-// hasLabel reports whether one of the texts is the label, or begins with the label and has a number.
+// hasLabel reports whether one of the texts is the label, or starts with the label and contains a number.
 func hasLabel(shown []string, label string) bool {
 	for _, text := range shown {
 		if text == label || strings.HasPrefix(text, label+" ") && regexp.MustCompile(`\d`).MatchString(text) {

@@ -53,7 +53,7 @@ func newTelemetry(t *testing.T) *telemetry {
 	return r
 }
 
-// metrics returns the sums, counts and gauges by name and attributes; of what is counted for each call, the sum.
+// metrics returns sums, counts and gauges by name and attributes. For a metric of single calls it returns the sum.
 func (r *telemetry) metrics(t *testing.T) map[string]float64 {
 	var rm metricdata.ResourceMetrics
 	require.NoError(t, r.reader.Collect(t.Context(), &rm))

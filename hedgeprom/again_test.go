@@ -26,7 +26,8 @@ func (l *limiterNumbers) Snapshot() observe.LimiterSnapshot {
 	return observe.LimiterSnapshot{Name: "l", Worked: l.worked}
 }
 
-// TestCollectorCountsSourceAddedTwiceOnce adds each source twice, and two stores of one name, whose numbers are added up.
+// TestCollectorCountsSourceAddedTwiceOnce adds each source twice, and two stores with the same name, whose values are
+// summed.
 func TestCollectorCountsSourceAddedTwiceOnce(t *testing.T) {
 	c := hedgeprom.New()
 	store, other, dns, limiter := &storeNumbers{7}, &storeNumbers{7}, &dnsNumbers{7}, &limiterNumbers{7}

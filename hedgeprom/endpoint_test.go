@@ -19,7 +19,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// TestCollectorCountsEventsOfEndpoints compares the metrics with what was sent, and with the Snapshot.
+// TestCollectorCountsEventsOfEndpoints compares the metrics with the sent attempts, and with the Snapshot.
 func TestCollectorCountsEventsOfEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool

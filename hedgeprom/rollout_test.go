@@ -58,7 +58,7 @@ func rolloutStages(t *testing.T) (stages []rolloutStage) {
 	return stages
 }
 
-// A rollout is three processes, with what Prometheus reads from each once a minute.
+// A rollout is a service with three processes, and the samples that Prometheus scrapes from each once a minute.
 type rollout struct {
 	transports []*hedge.Transport
 	registries []*prometheus.Registry

@@ -105,7 +105,7 @@ func TestCollectorMergesStoresOfSameName(t *testing.T) {
 	}
 }
 
-// TestModuleImportsOnlyObserve keeps programs that have metrics free of what they do not use.
+// TestModuleImportsOnlyObserve ensures that programs with metrics do not link packages that they do not use.
 func TestModuleImportsOnlyObserve(t *testing.T) {
 	deps, err := exec.Command("go", "list", "-deps", ".").Output()
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestModuleImportsOnlyObserve(t *testing.T) {
 	assert.ElementsMatch(t, []string{module + "/internal/sanitize", module + "/observe"}, ours)
 }
 
-// TestCollectorLimitsSeriesOfStore holds what the package says: its lengths are bounded, and so is all else.
+// TestCollectorLimitsSeriesOfStore checks the documented limit of the number of series.
 func TestCollectorLimitsSeriesOfStore(t *testing.T) {
 	c := hedgeprom.New()
 	s := newRangeStore()

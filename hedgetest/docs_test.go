@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/hedgetest"
 )
 
-// TestSnippetsOfTestingPageAreTests holds docs/testing.md to 71 lines, and each of its snippets to be a part of the tests here.
+// TestSnippetsOfTestingPageAreTests checks that docs/testing.md has at most 71 lines, and that each snippet is part of
+// a test.
 func TestSnippetsOfTestingPageAreTests(t *testing.T) {
 	page, err := os.ReadFile("../docs/testing.md")
 	require.NoError(t, err)

@@ -49,7 +49,7 @@ func (f *failures) Fatalf(format string, args ...any) {
 	panic(f)
 }
 
-// protocols are what a server can speak.
+// protocols are the protocols of a server.
 var protocols = map[string]func(testing.TB, http.Handler) *hedgetest.Server{
 	"HTTP/1.1": hedgetest.NewServer,
 	"HTTP/2.0": hedgetest.NewHTTP2Server,
@@ -85,7 +85,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// recorded returns a Transport to a server that tells calls.
+// recorded returns a Transport to a server that reports its calls to a Recorder.
 func recorded(server *hedgetest.Server, calls *hedgetest.Recorder) *hedge.Transport {
 	return hedge.New(server.Transport(), hedge.WithObserver(calls))
 }

@@ -147,7 +147,7 @@ func TestServerCutsResponseAfterBytesOfFault(t *testing.T) {
 	})
 }
 
-// TestServerDoesNotCallHandlerForAbsentClient has requests without a body, with a small one and with a large one.
+// TestServerDoesNotCallHandlerForAbsentClient covers requests without a body, with a small body and with a large body.
 func TestServerDoesNotCallHandlerForAbsentClient(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, handled *atomic.Int64) {
 		for _, body := range []io.Reader{nil, strings.NewReader("order"), strings.NewReader(strings.Repeat("x", 1<<20))} {
@@ -301,7 +301,7 @@ func TestWarmFailsTestOnError(t *testing.T) {
 	}
 }
 
-// TestServerCutsResponseOfFlushingHandler has a handler that asks for an http.Flusher, as those of event streams do.
+// TestServerCutsResponseOfFlushingHandler has a handler that uses http.Flusher, as event streams do.
 func TestServerCutsResponseOfFlushingHandler(t *testing.T) {
 	for protocol, start := range protocols {
 		t.Run(protocol, func(t *testing.T) {

@@ -43,7 +43,7 @@ func failuresOf(t *testing.T, change func(n int), state func() any) string {
 
 type account struct{ balance int }
 
-// TestTwiceReadsStatesOfPackageSync has states that change, and states that are replaced by equal ones.
+// TestTwiceReadsStatesOfPackageSync covers states that change, and states that are replaced by equal ones.
 func TestTwiceReadsStatesOfPackageSync(t *testing.T) {
 	var orders, settings sync.Map
 	var current, same atomic.Pointer[account]

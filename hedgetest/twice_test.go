@@ -20,7 +20,7 @@ import (
 	"github.com/gohedge/hedge/hedgetest"
 )
 
-// bank is a server that does some things right and others wrong. Each takes a while, so that two at once overlap.
+// bank is a server with safe and unsafe operations. Each takes some time, so that two concurrent ones overlap.
 type bank struct {
 	mu      sync.Mutex // guards the fields below
 	rows    map[string]string
@@ -33,7 +33,7 @@ func newBank() *bank {
 	return &bank{rows: map[string]string{"a": "1"}, queue: []string{"x", "x", "x", "x"}, keys: make(map[string]string)}
 }
 
-// state returns what the bank holds, and not a copy of it.
+// state returns the data of the bank without a copy.
 func (b *bank) state() any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +156,7 @@ func TestTwiceReturnsFirstResponse(t *testing.T) {
 	})
 }
 
-// TestTwiceSendsRequestsWithoutBody has requests that say that they have no body, which net/http sends otherwise than an empty one.
+// TestTwiceSendsRequestsWithoutBody covers http.NoBody, which net/http sends differently from an empty body.
 func TestTwiceSendsRequestsWithoutBody(t *testing.T) {
 	for _, start := range protocols {
 		synctest.Test(t, func(t *testing.T) {
@@ -176,12 +176,12 @@ func TestTwiceSendsRequestsWithoutBody(t *testing.T) {
 	}
 }
 
-// level is a number whose text does not tell it.
+// level is a number whose String does not depend on its value.
 type level int
 
 func (level) String() string { return "a level" }
 
-// secret is a text that does not tell itself.
+// secret is a string whose String hides it.
 type secret []byte
 
 func (secret) String() string { return "***" }
@@ -378,7 +378,8 @@ func TestTwiceComparesStatesByContent(t *testing.T) {
 	}
 }
 
-// TestTwiceSerializesSlowCalls has calls at once whose servers wait for the time of a bubble, which goes on only if all others do as well.
+// TestTwiceSerializesSlowCalls makes concurrent calls to servers that wait in fake time, which only advances while all
+// goroutines of the bubble wait.
 func TestTwiceSerializesSlowCalls(t *testing.T) {
 	each(t, func(t *testing.T, server *hedgetest.Server, _ *atomic.Int64) {
 		const calls = 4

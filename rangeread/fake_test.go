@@ -32,7 +32,7 @@ var patterns = func() (all [64][]byte) {
 	return all
 }()
 
-// fill writes to p what is at off in that version.
+// fill writes the bytes of that version at offset off to p.
 func fill(version int, off int64, p []byte) {
 	for len(p) > 0 {
 		n := copy(p, patterns[version][off%period:])
@@ -40,7 +40,7 @@ func fill(version int, off int64, p []byte) {
 	}
 }
 
-// same reports whether p is what is at off in that version.
+// same reports whether p has the bytes of that version at offset off.
 func same(version int, off int64, p []byte) bool {
 	for len(p) > 0 {
 		want := patterns[version][off%period:]
@@ -53,13 +53,13 @@ func same(version int, off int64, p []byte) bool {
 	return true
 }
 
-// isOf requires that p is what is at off in that version.
+// isOf requires that p has the bytes of that version at offset off.
 func isOf(t testing.TB, version int, off int64, p []byte) {
 	t.Helper()
 	require.True(t, same(version, off, p), "%d bytes at %d are not those of version %d", len(p), off, version)
 }
 
-// An answer is what a fake store does with a request. The zero answer is right and takes no time.
+// An answer is the behaviour of a fake store for one request. The zero answer is a correct response without delay.
 type answer struct {
 	first  time.Duration // until Fetch returns
 	stall  time.Duration // in the body, once

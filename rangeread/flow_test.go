@@ -23,7 +23,7 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// given returns a plan that answers the first requests so, and the others after 7 ms.
+// given returns a plan with answers for the first requests; later requests are answered after 7 ms.
 func given(first ...answer) func(int, rangeread.Range) answer {
 	return func(n int, _ rangeread.Range) answer {
 		if n < len(first) {
@@ -33,7 +33,8 @@ func given(first ...answer) func(int, rangeread.Range) answer {
 	}
 }
 
-// readWarm reads the first n bytes of f's object in a store that has learned that such ranges take 10 ms, and says how long that took.
+// readWarm reads the first n bytes of f's object from a store in which such ranges take 10 ms. It returns the time that
+// the read took.
 func readWarm(t *testing.T, f *fake, n int64) (*rangeread.Store, []byte, time.Duration, error) {
 	store := rangeread.NewStore(rangeread.Options{})
 	warm(t, store, n)
@@ -50,7 +51,7 @@ func readFrom(t *testing.T, store *rangeread.Store, f *fake, n int64) ([]byte, t
 	return p[:m], took, err
 }
 
-// TestReaderContinuesBodyThatBreaksOff: what is missing is asked for at once.
+// TestReaderContinuesBodyThatBreaksOff checks that the missing bytes are requested at once.
 func TestReaderContinuesBodyThatBreaksOff(t *testing.T) {
 	for name, broken := range map[string]answer{
 		"an error":      {first: 5 * ms, cut: 300_000, err: errStore},
@@ -82,7 +83,7 @@ func TestReaderContinuesBodyThatBreaksOff(t *testing.T) {
 	}
 }
 
-// TestReaderContinuesBrokenBodyOfFirstRange: no delay has to be known for that.
+// TestReaderContinuesBrokenBodyOfFirstRange checks that no latency must be known to do so.
 func TestReaderContinuesBrokenBodyOfFirstRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
@@ -96,7 +97,7 @@ func TestReaderContinuesBrokenBodyOfFirstRange(t *testing.T) {
 	})
 }
 
-// TestReaderReturnsPrimaryErrorIfAllFail: as it is, with what was read before it.
+// TestReaderReturnsPrimaryErrorIfAllFail checks that the error is unchanged, and that the bytes before it are returned.
 func TestReaderReturnsPrimaryErrorIfAllFail(t *testing.T) {
 	first, other := errors.New("first"), errors.New("other")
 	for name, test := range map[string]struct {
@@ -125,7 +126,8 @@ func TestReaderReturnsPrimaryErrorIfAllFail(t *testing.T) {
 	}
 }
 
-// TestContinuingBodyBeatsRemainder: what is missing is asked for, and not read; it is paid for only as far as it was read.
+// TestContinuingBodyBeatsRemainder checks that the remainder is requested, but not read, and paid for as far as it was
+// read.
 func TestContinuingBodyBeatsRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
@@ -155,7 +157,8 @@ func TestSlowlyContinuingBodyBeatsRemainder(t *testing.T) {
 	})
 }
 
-// TestFailureOfBodyIsHeldBriefly: a body that broke off waits for what is missing as long as that usually takes.
+// TestFailureOfBodyIsHeldBriefly checks that a broken body waits for its remainder as long as a remainder usually
+// takes.
 func TestFailureOfBodyIsHeldBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
@@ -169,7 +172,7 @@ func TestFailureOfBodyIsHeldBriefly(t *testing.T) {
 	})
 }
 
-// lateEnd is a body that says that it ends in a Read of its own, as one in chunks does.
+// lateEnd is a body that returns io.EOF in a separate Read, as a chunked body does.
 type lateEnd struct {
 	io.Reader
 	ended, closed *atomic.Int64
@@ -202,7 +205,7 @@ func TestReaderReadsBodyToItsEnd(t *testing.T) {
 	})
 }
 
-// TestReaderIgnoresErrorAfterLastByte, also if the answer has promised less than was asked for: the rest is asked for as after any such answer.
+// TestReaderIgnoresErrorAfterLastByte also covers responses that are shorter than the range according to their Info.
 func TestReaderIgnoresErrorAfterLastByte(t *testing.T) {
 	f := newFake(5000)
 	f.plan = func(int, rangeread.Range) answer {
@@ -215,7 +218,7 @@ func TestReaderIgnoresErrorAfterLastByte(t *testing.T) {
 	assert.EqualValues(t, 5, store.Stats().Requests)
 }
 
-// TestReaderRejectsResponseThatDoesNotFit: what the store says of it cannot be, or is of other bytes.
+// TestReaderRejectsResponseThatDoesNotFit covers inconsistent Infos, and responses with other bytes than requested.
 func TestReaderRejectsResponseThatDoesNotFit(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer
@@ -245,7 +248,7 @@ func TestReaderRejectsResponseThatDoesNotFit(t *testing.T) {
 	assert.ErrorContains(t, err, "neither a body nor an error")
 }
 
-// TestReaderHedgesStalledRemainder: what is missing then is asked for again.
+// TestReaderHedgesStalledRemainder checks that the bytes still missing are requested again.
 func TestReaderHedgesStalledRemainder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
@@ -262,7 +265,7 @@ func TestReaderHedgesStalledRemainder(t *testing.T) {
 	})
 }
 
-// TestHedgeWithoutBytesIsIgnored: an answer that brings nothing, or says that the object ends, is one only if it is the primary's.
+// TestHedgeWithoutBytesIsIgnored checks that an empty response or io.EOF only counts if it is the primary's.
 func TestHedgeWithoutBytesIsIgnored(t *testing.T) {
 	nothing := func(i *rangeread.Info) { i.Length = 0 }
 	for name, hedge := range map[string]answer{
@@ -310,7 +313,7 @@ func TestReaderSkipsToRangeInLargeReads(t *testing.T) {
 	})
 }
 
-// TestBudgetOfBytesLimitsHedges: hedges ask for a burst of four parts, and for a tenth of what is read.
+// TestBudgetOfBytesLimitsHedges checks that hedges request a burst of four parts, plus a tenth of the read bytes.
 func TestBudgetOfBytesLimitsHedges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{PartSize: part})
@@ -498,7 +501,7 @@ func TestPanicsCanBeRecovered(t *testing.T) {
 	})
 }
 
-// TestReaderCloseEndsReads: those under way return at once.
+// TestReaderCloseEndsReads checks that reads in progress return at once.
 func TestReaderCloseEndsReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(mib)
@@ -519,7 +522,8 @@ func TestReaderCloseEndsReads(t *testing.T) {
 	})
 }
 
-// TestReaderNeverMixesVersions: once a Reader has read of one version, another one is ErrChanged, in any part and by any attempt.
+// TestReaderNeverMixesVersions checks that, after the first byte of a version, another version in any part and attempt
+// is ErrChanged.
 func TestReaderNeverMixesVersions(t *testing.T) {
 	t.Run("the object is replaced", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// An httpObject is what a server of files has.
+// An httpObject is the object of a file server.
 type httpObject struct {
 	size    int64
 	version atomic.Int64
@@ -48,7 +48,7 @@ type readerAt func([]byte, int64) (int, error)
 
 func (r readerAt) ReadAt(p []byte, off int64) (int, error) { return r(p, off) }
 
-// TestRangesOverHTTP reads with net/http, over each of its protocols, also from a server that knows no ranges.
+// TestRangesOverHTTP reads with net/http over each of its protocols, also from a server that does not support ranges.
 func TestRangesOverHTTP(t *testing.T) {
 	for protocol := range doubles.Protocols {
 		for name, strip := range map[string]bool{"ranges": false, "ranges are ignored": true} {
@@ -81,7 +81,7 @@ func TestRangesOverHTTP(t *testing.T) {
 	}
 }
 
-// answers are what servers of "0123456789" say when bytes 2 to 5 are asked for.
+// answers are responses of servers to a request for bytes 2 to 5 of "0123456789".
 var answers = map[string]struct {
 	status       int
 	contentRange string
@@ -103,7 +103,8 @@ var answers = map[string]struct {
 	"several ranges":           {http.StatusPartialContent, "", "--x\r\nContent-Range: bytes 2-5/10\r\n\r\n2345\r\n--x--\r\n", ""},
 }
 
-// TestReaderHandlesUnusualResponsesOverHTTP: what is read is right, or it is an error, and never the end of the object.
+// TestReaderHandlesUnusualResponsesOverHTTP checks that the bytes are correct, or that there is an error other than
+// io.EOF.
 func TestReaderHandlesUnusualResponsesOverHTTP(t *testing.T) {
 	for name, answer := range answers {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +129,7 @@ func TestReaderHandlesUnusualResponsesOverHTTP(t *testing.T) {
 	}
 }
 
-// TestWeakETagIsNoVersion: If-Match never holds for it.
+// TestWeakETagIsNoVersion covers weak ETags, for which If-Match is always false.
 func TestWeakETagIsNoVersion(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `W/"1"`)
@@ -157,7 +158,7 @@ func TestReaderReusesConnections(t *testing.T) {
 	assert.LessOrEqual(t, s.Accepted.Load(), int64(2)) // a body is closed after the read of which it is the end
 }
 
-// soakTime is how long the soak lasts: 2 s, or what HEDGE_RANGE_SOAK says.
+// soakTime is the duration of the soak test: 2 s, or the value of HEDGE_RANGE_SOAK.
 func soakTime(t *testing.T) time.Duration {
 	d, err := time.ParseDuration(os.Getenv("HEDGE_RANGE_SOAK"))
 	if err != nil {
@@ -257,7 +258,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A soaker reads, and counts what became of it.
+// A soaker reads, and counts the results.
 type soaker struct {
 	store                          *rangeread.Store
 	fetch                          rangeread.Fetch

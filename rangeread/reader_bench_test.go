@@ -10,7 +10,7 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// memory returns a Fetch of what is in memory, which takes no time.
+// memory returns a Fetch that reads from memory without delay.
 func memory(object []byte) rangeread.Fetch {
 	return func(_ context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
 		end := min(r.Offset+r.Length, int64(len(object)))
@@ -19,7 +19,7 @@ func memory(object []byte) rangeread.Fetch {
 	}
 }
 
-// BenchmarkReadAt is what a read costs beside what the store takes.
+// BenchmarkReadAt measures the cost of a read without the time of the store.
 func BenchmarkReadAt(b *testing.B) {
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20, 32 << 20} {
 		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {

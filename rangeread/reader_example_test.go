@@ -67,7 +67,7 @@ func fetchHTTP(client *http.Client, address string) rangeread.Fetch {
 	}
 }
 
-// A Fetch for HTTP, in whole, and what is read through it.
+// A complete Fetch for HTTP, and reads through it.
 func ExampleNew() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"v1"`)
@@ -92,7 +92,7 @@ func ExampleNew() {
 	// Output: 30 bytes, "footer PAR1", "columns"
 }
 
-// One Store for all objects of a bucket: what is learned of one counts for the others, and so does the budget.
+// One Store for all objects of a bucket, which share latencies and the budget.
 func ExampleStore() {
 	store := rangeread.NewStore(rangeread.Options{BudgetPercent: 5, MaxBytes: 64 << 20})
 	for _, key := range []string{"a.parquet", "b.parquet"} {

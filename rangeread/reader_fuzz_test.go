@@ -17,7 +17,7 @@ import (
 
 var errStore = errors.New("the store has failed")
 
-// fuzzAnswers are what the store may do with a request. It says in its Info what it does; it may promise other lengths than it sends.
+// fuzzAnswers are possible responses of the store. Their Info is correct, except that the body may have another length.
 var fuzzAnswers = []answer{
 	{},
 	{},
@@ -89,7 +89,7 @@ func FuzzRangeReader(f *testing.F) {
 	})
 }
 
-// play makes the reads that the bytes say, by pairs, some at the same time, and checks what they return.
+// play makes the reads that pairs of bytes describe, some of them concurrently, and checks their results.
 func play(t *testing.T, x *fake, r *rangeread.Reader, reads []byte) {
 	var versions atomic.Int64 // that everything returned can be of, a bit each
 	versions.Store(-1)

@@ -155,7 +155,8 @@ func TestReaderHedgesLateFirstByte(t *testing.T) {
 	})
 }
 
-// TestReaderContinuesStalledBody: what is missing is asked for once the body has paused for the learned stall, and no byte before that.
+// TestReaderContinuesStalledBody checks that the missing bytes are requested once a body has paused for the learned
+// stall, and not before.
 func TestReaderContinuesStalledBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rangeread.NewStore(rangeread.Options{})

@@ -43,7 +43,8 @@ func TestReaderSplitsLongRead(t *testing.T) {
 	})
 }
 
-// TestFailedPartEndsRead: what is before it is returned with its error, and nobody waits for what is after it.
+// TestFailedPartEndsRead checks that the bytes before the failed part are returned with its error, without waiting for
+// later parts.
 func TestFailedPartEndsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := errors.New("part 2")
@@ -76,7 +77,8 @@ func TestFailedPartEndsRead(t *testing.T) {
 	})
 }
 
-// TestSequentialReaderRequestsLittleForShortRead: a part is read ahead for each that was read to its end, and none while nobody reads.
+// TestSequentialReaderRequestsLittleForShortRead checks that one more part is read ahead for each complete part, and
+// none while the caller does not read.
 func TestSequentialReaderRequestsLittleForShortRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(100 * part)
@@ -134,7 +136,8 @@ func TestMaxBytesLimitsReadAhead(t *testing.T) {
 	}
 }
 
-// TestLateReadDoesNotWriteToReturnedBytes: a part is read ahead into its place, in which a body that stalls writes when nobody waits for it any more.
+// TestLateReadDoesNotWriteToReturnedBytes reads a part ahead into memory to which a stalled, abandoned body still
+// writes.
 func TestLateReadDoesNotWriteToReturnedBytes(t *testing.T) {
 	for name, late := range map[string]answer{
 		"the rest wins":            {first: 5 * ms, stall: 10 * time.Second, after: 1000, deaf: true, spoils: true},

@@ -71,7 +71,7 @@ func TestStatsHaveReasonsOfDeniedHedges(t *testing.T) {
 	})
 }
 
-// TestStatsHaveModeOfStore holds what an operator must know to read the rest.
+// TestStatsHaveModeOfStore checks the fields that explain all other numbers.
 func TestStatsHaveModeOfStore(t *testing.T) {
 	type set struct {
 		enabled, shadow bool
@@ -90,7 +90,7 @@ func TestStatsHaveModeOfStore(t *testing.T) {
 	assert.False(t, is(rangeread.Options{}).enabled)
 }
 
-// TestStatsHaveAtMost29Classes bounds what is shown of one, whatever is read.
+// TestStatsHaveAtMost29Classes checks the limit for reads of any length.
 func TestStatsHaveAtMost29Classes(t *testing.T) {
 	const most = 256 << 20
 	store := rangeread.NewStore(rangeread.Options{PartSize: most})

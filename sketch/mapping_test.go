@@ -51,7 +51,7 @@ func FuzzQuantileMatchesMapping(f *testing.F) {
 	})
 }
 
-// What one architecture exports another imports: these bytes were written where int has 64 bits.
+// Windows can be decoded on other architectures. These bytes were encoded where int has 64 bits.
 func TestAppendIsSameOnEveryArchitecture(t *testing.T) {
 	var w sketch.Window
 	for _, d := range []time.Duration{1, time.Microsecond, 5 * time.Millisecond, 5 * time.Millisecond, time.Hour} {

@@ -90,7 +90,7 @@ func TestMethodsFailsOnPatternWithoutMatch(t *testing.T) {
 	}, f.all)
 }
 
-// A meddler is a file while whose services are listed another file is registered, as plugins and who makes descriptors do.
+// A meddler is a file whose services are listed while another file is registered, for example by a plugin.
 type meddler struct {
 	protoreflect.FileDescriptor
 	meddle *atomic.Bool

@@ -121,7 +121,7 @@ func TestSnapshotOfNewerVersionIsDecoded(t *testing.T) {
 	assert.ErrorContains(t, json.Unmarshal([]byte(`{"config": {"burst": 1}}`), &s), "burst: 1 is not a duration")
 }
 
-// FuzzValidate holds Validate to its word: what it lets through can be used, and written and read back.
+// FuzzValidate checks that a Config accepted by Validate can be used, encoded and decoded.
 func FuzzValidate(f *testing.F) {
 	f.Add(0.9, 2, 10.0, 100.0, int64(ms), int64(hedge.Unset), int64(hedge.Unset), int64(2*time.Second), float64(hedge.Unset), 4096, int64(time.Second), int64(64<<10), "Hedge-Attempt")
 	f.Add(0.0, 0, 0.0, 0.0, int64(0), int64(0), int64(0), int64(0), 0.0, 1, int64(0), int64(0), "")

@@ -77,7 +77,7 @@ func TestImportMakesFirstRequestsHedged(t *testing.T) {
 	})
 }
 
-// learned returns a Transport that knows three hosts, one with two routes, and its export.
+// learned returns a Transport with measured latencies of three hosts, one of them with two routes, and its export.
 func learned(t *testing.T, rt *doubles.RoundTripper) (*hedge.Transport, []byte) {
 	rt.Answer = quick(rt)
 	tr := hedge.New(rt, hedge.WithRoute("/slow", hedge.Policy{BudgetPercent: 1}))
@@ -182,7 +182,7 @@ func TestExportReturnsErrorOfWriter(t *testing.T) {
 	assert.ErrorContains(t, err, "hedge: Export: ")
 }
 
-// FuzzImport reseals what it makes, or every input would end at the checksum.
+// FuzzImport recomputes the checksum of each input, because otherwise every input would be rejected for its checksum.
 func FuzzImport(f *testing.F) {
 	h := hedge.NewHedger()
 	for i := range 40 {
@@ -339,7 +339,7 @@ func TestStatsSnapshotHasNoPartAboveItsWhole(t *testing.T) {
 	calls.Wait()
 }
 
-// More hosts than there is room for, in an outage, cost no more than those that are remembered.
+// In an outage, hosts beyond MaxKeys must not increase the total of the budgets.
 func TestEvictedHostsCreateNoBudget(t *testing.T) {
 	for name, opt := range map[string]hedge.HTTPOption{
 		"InitialDelay": hedge.WithInitialDelay(10 * ms),

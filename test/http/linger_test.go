@@ -18,8 +18,8 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// bulkhead is middleware with one place, which a response holds until its body has ended or is closed. Whoever
-// is below it tells httptrace of connections, or does not.
+// bulkhead is middleware that admits one response at a time, until its body has ended or is closed. Its inner
+// RoundTripper reports connections to httptrace, or does not.
 type bulkhead struct {
 	place  chan struct{}
 	traced bool
@@ -99,7 +99,7 @@ func (b *readSlowly) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// A linger that is as long as can be is no short one.
+// The longest possible linger must not overflow to a short one.
 func TestLingerReadsBodyOfLoserBeforeClose(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		var loser atomic.Pointer[readSlowly]

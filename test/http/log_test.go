@@ -18,7 +18,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-// moods is a service that does as told.
+// moods is a service whose latency and status the test sets.
 type moods struct {
 	*doubles.RoundTripper
 	t  *testing.T
@@ -228,7 +228,7 @@ func TestLoggerLogsSettingsThatAllowNoHedge(t *testing.T) {
 	assert.Equal(t, []string{fmt.Sprint(none, "max_hedges=0 budget_percent=", percent)}, j.Take(), "once")
 }
 
-// TestLoggerLogsBudgetBelowOnePercent is for who writes 0.1 and means ten percent.
+// TestLoggerLogsBudgetBelowOnePercent detects a budget of 0.1 that was meant as ten percent.
 func TestLoggerLogsBudgetBelowOnePercent(t *testing.T) {
 	for want, opt := range map[string]hedge.HTTPOption{
 		`INFO "the budget is less than 1 % of the calls" budget="0.1 %"`:                                    hedge.WithBudgetPercent(0.1),

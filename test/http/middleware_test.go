@@ -57,7 +57,7 @@ func TestAttemptHeaderMarksOnlyHedges(t *testing.T) {
 	}
 }
 
-// TestNestedHedgeStaysMarkedWhileHedgingIsDisabled sends, for a hedge, what would be hedged otherwise.
+// TestNestedHedgeStaysMarkedWhileHedgingIsDisabled makes calls on behalf of a hedge that would be hedged otherwise.
 func TestNestedHedgeStaysMarkedWhileHedgingIsDisabled(t *testing.T) {
 	for name, change := range map[string]func(*hedge.Transport, context.Context) context.Context{
 		"none":     func(_ *hedge.Transport, ctx context.Context) context.Context { return ctx },

@@ -30,7 +30,7 @@ func layered(next http.RoundTripper) http.RoundTripper {
 
 const againLine = `WARN "nested hedging: a call within a hedged call is sent once" call=catalog.test`
 
-// TestOnlyOuterOfNestedClientsHedges has clients that are hedged twice over, with and without others in between.
+// TestOnlyOuterOfNestedClientsHedges nests two hedged clients, with and without RoundTrippers between them.
 func TestOnlyOuterOfNestedClientsHedges(t *testing.T) {
 	key := hedge.WithKeyFunc(func(context.Context, string, string) string { return "all" })
 	for name, stack := range map[string]func(rt http.RoundTripper, log hedge.HTTPOption) http.RoundTripper{

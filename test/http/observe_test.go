@@ -195,7 +195,7 @@ func BenchmarkObserver(b *testing.B) {
 	}
 }
 
-// angry is an Observer that panics whenever it is told something.
+// angry is an Observer whose methods panic.
 type angry struct{ hedge.NopObserver }
 
 func (angry) AttemptStart(context.Context, hedge.KeyInfo, hedge.AttemptInfo)  { panic("start") }
@@ -239,7 +239,7 @@ func TestObserverPanicIsRecovered(t *testing.T) {
 	}
 }
 
-// leaver is an Observer that ends the goroutine whenever it is told of a hedge.
+// leaver is an Observer that ends the goroutine for each event of a hedge.
 type leaver struct{ hedge.NopObserver }
 
 func (leaver) AttemptStart(_ context.Context, _ hedge.KeyInfo, a hedge.AttemptInfo) {

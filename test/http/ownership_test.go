@@ -21,12 +21,12 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// hostStates are what a Transport can know of a host's version: the major versions of the answers that it has got, in turn.
+// hostStates are the HTTP versions that a Transport may know of a host: the major versions of its responses, in order.
 var hostStates = map[string][]int{
 	"unknown": nil, "HTTP/1.1": {1}, "HTTP/2": {2}, "HTTP/3": {3}, "no version": {0}, "upgraded": {1, 2}, "HTTP/2 and HTTP/3": {2, 3}, "cached": {0, 1},
 }
 
-// inState returns a Transport over rt that has got answers of those versions.
+// inState returns a Transport over rt that has received responses with these versions.
 func inState(t *testing.T, rt *doubles.RoundTripper, versions []int, opts ...hedge.HTTPOption) *hedge.Transport {
 	script := rt.Answer
 	rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
@@ -45,7 +45,7 @@ func inState(t *testing.T, rt *doubles.RoundTripper, versions []int, opts ...hed
 	return tr
 }
 
-// observation is what a goroutine of a RoundTripper reads of its request.
+// observation is the data that a goroutine of a RoundTripper reads from its request.
 func observation(req *http.Request) string {
 	_, hasDeadline := req.Context().Deadline()
 	var file any
@@ -55,8 +55,9 @@ func observation(req *http.Request) string {
 	return fmt.Sprint(req.Method, req.Host, req.URL.Path, req.URL.RawQuery, req.Header["X"], req.Header["Y"], req.Form, req.PostForm, file, req.PathValue("route"), hasDeadline)
 }
 
-// TestTransportCopiesDataThatAttemptsReadAfterCall has a RoundTripper that returns when its context ends while a goroutine of its own goes on
-// with the request, as those for HTTP/2 and HTTP/3 do. The caller uses everything again. The race detector sees shared memory.
+// TestTransportCopiesDataThatAttemptsReadAfterCall uses a RoundTripper that returns when its context ends, while one of
+// its goroutines still reads the request, as in HTTP/2 and HTTP/3. The caller reuses everything. The race detector
+// finds shared memory.
 func TestTransportCopiesDataThatAttemptsReadAfterCall(t *testing.T) {
 	for state, versions := range hostStates {
 		for end, fails := range map[string]bool{"a hedge wins": false, "the caller gives up": true, "all fail": true, "the primary fails alone": true} {
@@ -152,7 +153,7 @@ func ownRequest(t *testing.T, ctx context.Context) *http.Request {
 	return req
 }
 
-// TestWinnerDoesNotWaitForRoundTripperThatIgnoresContext holds wherever the primary may go over HTTP/1.1.
+// TestWinnerDoesNotWaitForRoundTripperThatIgnoresContext covers all hosts whose primary may use HTTP/1.1.
 func TestWinnerDoesNotWaitForRoundTripperThatIgnoresContext(t *testing.T) {
 	for _, state := range []string{"unknown", "HTTP/1.1", "upgraded", "HTTP/2 and HTTP/3", "cached"} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -170,7 +171,8 @@ func TestWinnerDoesNotWaitForRoundTripperThatIgnoresContext(t *testing.T) {
 	}
 }
 
-// TestWinnerDoesNotWaitForBlockingHook holds for every version: a RoundTripper calls GetConn and GotConn before it returns.
+// TestWinnerDoesNotWaitForBlockingHook covers every version: a RoundTripper calls GetConn and GotConn before it
+// returns.
 func TestWinnerDoesNotWaitForBlockingHook(t *testing.T) {
 	for state, versions := range hostStates {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -240,8 +242,8 @@ func TestNestedTransportsHedgeOnceForAnyKeyAndHost(t *testing.T) {
 	}
 }
 
-// TestTransportAndHedgerWorkInSeveralSynctestBubbles uses both outside of bubbles, and in two bubbles one after the other. In each, calls are hedged.
-// A timer or channel of another bubble would end the process, or a hedge would never start.
+// TestTransportAndHedgerWorkInSeveralSynctestBubbles uses a Transport and a Hedger outside of bubbles, and in two
+// bubbles one after the other. Calls are hedged each time.
 func TestTransportAndHedgerWorkInSeveralSynctestBubbles(t *testing.T) {
 	for _, version := range []int{0, 1, 2} {
 		for _, outside := range []bool{false, true} {

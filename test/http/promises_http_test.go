@@ -114,7 +114,7 @@ func TestR4UnknownRequestsAreSentOnce(t *testing.T) {
 	}
 }
 
-// vandal does to a request that it is given what no RoundTripper may, and some do.
+// vandal modifies its request in ways that are forbidden for a RoundTripper, but occur in practice.
 func vandal(req *http.Request) {
 	req.Method, req.Host = "DELETE", "vandal.test"
 	req.URL.Path, req.URL.Host = "/vandal", "vandal.test"

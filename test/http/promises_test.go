@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// The rules that hold for every protocol, each over all statuses, codes or ways to fail.
+// The rules for every protocol, each tested with all statuses, codes and failures.
 
 // respond returns a response as it comes over HTTP/1.1 or HTTP/2.
 func respond(rt *doubles.RoundTripper, req *http.Request, proto, status int, body string) *http.Response {
@@ -30,7 +30,8 @@ func respond(rt *doubles.RoundTripper, req *http.Request, proto, status int, bod
 	return resp
 }
 
-// scripted answers every attempt after the usual time, until it is told how each attempt of one call ends.
+// scripted is a server that answers every attempt after the usual time, unless the script sets the outcome of each
+// attempt of a call.
 type scripted struct {
 	rt     *doubles.RoundTripper
 	proto  int
@@ -67,7 +68,7 @@ func racing(t *testing.T, rt *doubles.RoundTripper, proto int, opts ...hedge.HTT
 	return tr, s
 }
 
-// call makes one call, in which the two kinds of attempts end as told. A hedge is due after 10 ms.
+// call makes one call whose primary and hedges end as the script says. A hedge is due after 10 ms.
 func (s *scripted) call(t *testing.T, tr *hedge.Transport, primary, hedged scriptedAnswer) (code, attempt int, took time.Duration) {
 	s.status.Store(&[2]scriptedAnswer{primary, hedged})
 	defer s.status.Store(nil)

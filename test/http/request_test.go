@@ -23,7 +23,7 @@ import (
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
-// over1 makes rt's responses those of HTTP/1.1, whose losers linger.
+// over1 changes the version of rt's responses to HTTP/1.1, whose losers linger.
 func over1(rt *doubles.RoundTripper, answer func(*http.Request, int) (*http.Response, error)) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		resp, err := answer(req, n)
@@ -49,7 +49,7 @@ func speaking(t *testing.T, version int, rt *doubles.RoundTripper, opts ...hedge
 	return tr
 }
 
-// change does to req what callers do who use their requests again.
+// change modifies req as callers do that reuse a request.
 func change(req *http.Request) {
 	req.Header.Set("X", "changed")
 	req.Header["Y"][0] = "changed"
@@ -221,7 +221,7 @@ func TestReadingBodyOfGetBodyEndsWithCall(t *testing.T) {
 	}
 }
 
-// watchedBody counts what is done with it.
+// watchedBody counts the calls of its methods.
 type watchedBody struct {
 	io.ReadCloser
 	read, closed atomic.Int64
@@ -267,7 +267,7 @@ func TestCallerMayReplaceBodyAfterFailedRoundTrip(t *testing.T) {
 	}
 }
 
-// panickingBody panics where it is told to.
+// panickingBody panics in the configured method.
 type panickingBody struct {
 	io.ReadCloser
 	read, close bool

@@ -132,7 +132,7 @@ func serveObject(rt *doubles.RoundTripper, req *http.Request, gaps ...gap) *http
 	return resp
 }
 
-// gaps answers request n with the n-th pauses, and those after the last with none.
+// gaps answers request n with the nth list of pauses, and later requests without pauses.
 func gaps(rt *doubles.RoundTripper, all ...[]gap) func(*http.Request, int) (*http.Response, error) {
 	return func(req *http.Request, n int) (*http.Response, error) {
 		if err := doubles.Sleep(req.Context(), usual); err != nil {
@@ -335,7 +335,7 @@ func TestResumeIgnoresTimeBetweenReads(t *testing.T) {
 	})
 }
 
-// TestResumeSkipsIneligibleBodies changes one thing of a response, or of its request, that could be resumed.
+// TestResumeSkipsIneligibleBodies changes one property of a request or a response that could otherwise be resumed.
 func TestResumeSkipsIneligibleBodies(t *testing.T) {
 	header := func(name string, values ...string) func(*http.Request, *http.Response) {
 		return func(_ *http.Request, resp *http.Response) { resp.Header[name] = values }
@@ -431,7 +431,7 @@ func TestResumeSkipsIneligibleBodies(t *testing.T) {
 	}
 }
 
-// TestResumeContinuesRanges has a caller who asks for a part, of which the connection stalls after 4096 bytes.
+// TestResumeContinuesRanges requests a range whose connection stalls after 4096 bytes.
 func TestResumeContinuesRanges(t *testing.T) {
 	const aws = "AWS4-HMAC-SHA256 Credential=AK/20261123/eu/s3/aws4_request, SignedHeaders=host;x-amz-date%s, Signature=00"
 	for name, c := range map[string]struct {
@@ -505,7 +505,7 @@ func TestResumeContinuesRanges(t *testing.T) {
 	}
 }
 
-// contentRange changes what a response says of its part.
+// contentRange changes the Content-Range of a response.
 func contentRange(format string, args ...any) func(*http.Response) {
 	return func(r *http.Response) { r.Header.Set("Content-Range", fmt.Sprintf(format, args...)) }
 }
@@ -519,7 +519,7 @@ func shorter(n int) func(*http.Response) {
 	}
 }
 
-// TestResumeIgnoresResponseThatIsNotRemainder changes one thing of an answer that would be the rest.
+// TestResumeIgnoresResponseThatIsNotRemainder changes one property of a response that would be the remainder.
 func TestResumeIgnoresResponseThatIsNotRemainder(t *testing.T) {
 	header := func(name string, values ...string) func(*http.Response) {
 		return func(resp *http.Response) { resp.Header[name] = values }
@@ -888,7 +888,7 @@ func TestResumeStaysWithinBudget(t *testing.T) {
 	})
 }
 
-// heard records what an observer is told of attempts and refusals.
+// heard records the events of attempts and denied hedges.
 type heard struct {
 	hedge.NopObserver
 	mu     sync.Mutex
@@ -1246,7 +1246,7 @@ func TestResumeSendsHeadersOfOriginalRequest(t *testing.T) {
 	})
 }
 
-// TestResumeCancelsLosingRemainderAtOnceOverHTTP2, behind a Limiter as well: nobody else is harmed.
+// TestResumeCancelsLosingRemainderAtOnceOverHTTP2 also covers servers behind a Limiter: no other request is affected.
 func TestResumeCancelsLosingRemainderAtOnceOverHTTP2(t *testing.T) {
 	for _, limited := range []bool{false, true} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -1413,7 +1413,7 @@ func TestLosingBodyIsNotClosedDuringRead(t *testing.T) {
 	})
 }
 
-// TestUnresumedCountsReasons has, for each reason, answers for which nothing else stands against it.
+// TestUnresumedCountsReasons uses, for each reason, responses without any other obstacle.
 func TestUnresumedCountsReasons(t *testing.T) {
 	with := func(rt *doubles.RoundTripper, change func(*http.Response)) func(*http.Request, int) (*http.Response, error) {
 		return func(req *http.Request, _ int) (*http.Response, error) {
@@ -1479,7 +1479,8 @@ func TestUnresumedCountsReasons(t *testing.T) {
 	})
 }
 
-// TestUnresumedCountsFrequentStalls has one body in ten that stalls: more than one in twenty, so that it is no stall.
+// TestUnresumedCountsFrequentStalls has stalls in one of ten bodies. More than one of twenty is a usual pause, not a
+// stall.
 func TestUnresumedCountsFrequentStalls(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := hedge.New(rt, hedge.WithResume())

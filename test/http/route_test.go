@@ -132,7 +132,7 @@ func TestRouteErrorsNameLineOfOption(t *testing.T) {
 	}
 }
 
-// What is no clean path is matched as servers understand it: they clean it, or redirect.
+// Unclean paths match the route of the cleaned path, because servers clean them or redirect.
 func TestRoutesMatchPathsAsServeMux(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		tr := warm(t, rt,

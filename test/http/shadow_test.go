@@ -48,7 +48,7 @@ var scenarios = map[string]func(rng *rand.Rand, at float64) time.Duration{
 	},
 }
 
-// runResult is what a run of a scenario did.
+// runResult is the result of a run of a scenario.
 type runResult struct {
 	hedges    int64
 	estimated time.Duration // saved time, by the snapshot

@@ -30,7 +30,7 @@ import (
 	"github.com/gohedge/hedge/test/internal/fixture"
 )
 
-// --- what is hedged ---
+// --- eligibility ---
 
 func TestTransportHedgesSlowGet(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -126,7 +126,7 @@ func TestTransportHedgesReadingMethods(t *testing.T) {
 	}
 }
 
-// An AllowHedging or a WithDelay is for one call, not for those that it makes.
+// AllowHedging and WithDelay apply to one call, not to the calls made within it.
 func TestContextOverridesDoNotReachInnerCalls(t *testing.T) {
 	for name, calls := range map[string]int{"cold": 1, "warm": 20} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +231,7 @@ func FuzzReplayable(f *testing.F) {
 	})
 }
 
-// --- who wins ---
+// --- winners ---
 
 func TestFastErrorOfHedgeDoesNotBeatSlowSuccess(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -461,7 +461,7 @@ func TestTransportDoesNotChangeRequest(t *testing.T) {
 	})
 }
 
-// closing is a body that knows whether it was closed.
+// closing is a body that records whether it was closed.
 type closing struct {
 	io.Reader
 	closed atomic.Int32
@@ -729,7 +729,7 @@ type readFunc func([]byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
-// counting is a context that counts what is tied to it, by package context's AfterFunc contract.
+// counting is a context that counts the functions registered with it by context.AfterFunc.
 type counting struct {
 	context.Context
 	done chan struct{}
@@ -751,7 +751,7 @@ func (c *counting) AfterFunc(func()) func() bool {
 	}
 }
 
-// What a RoundTripper below has sent is what Response.Location resolves against.
+// Response.Location resolves against the request that the RoundTripper below has sent.
 func TestResponseHasRequestThatWasSent(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -864,7 +864,7 @@ func TestLosersDoNotUseContextAfterCall(t *testing.T) {
 	}
 }
 
-// --- what is learned ---
+// --- latency ---
 
 func TestNewHostIsNotHedged(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
@@ -1250,7 +1250,7 @@ func TestCloseIdleConnectionsReachesInnerTransports(t *testing.T) {
 	assert.Same(t, &base, tr.WrappedRoundTripper())
 }
 
-// wrapper is a transport that says what is below, and no more.
+// wrapper is a RoundTripper that only has a WrappedRoundTripper method.
 type wrapper struct{ below http.RoundTripper }
 
 func (w wrapper) RoundTrip(req *http.Request) (*http.Response, error) { return w.below.RoundTrip(req) }
@@ -1294,7 +1294,7 @@ func TestHedgesUseHedgeTransport(t *testing.T) {
 }
 
 // A hedger that kept a goroutine, or a map entry, per host would not come back from this.
-// The version of HTTP that hedges get their answers in says nothing of what primaries do.
+// The HTTP version of responses to hedges may differ from that of primaries.
 func TestHedgeTransportDoesNotChangeKnownVersion(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		hedges := new(doubles.RoundTripper)
@@ -1404,7 +1404,7 @@ func TestTransportsShareStats(t *testing.T) {
 	assert.Zero(t, stats.HedgeRate())
 }
 
-// What is registered with a Transport is not registered with its clones.
+// Protocols registered with a Transport are not registered with its clones.
 func TestRegisteredProtocolsSendHedges(t *testing.T) {
 	before := log.Writer()
 	log.SetOutput(io.Discard) // net/http says that it cannot add HTTP/2 where https is registered
@@ -1432,8 +1432,8 @@ func TestRegisteredProtocolsSendHedges(t *testing.T) {
 	}
 }
 
-// pooled is a body whose Close gives to others what Read uses, as that of a decoder: both at once is
-// one too many. It never has a byte.
+// pooled is a body without bytes. Its Close returns memory that Read uses to a pool, as that of a decoder does, so that
+// a concurrent Read and Close conflict.
 type pooled struct {
 	ctx           context.Context // nil: Read ends with Close alone
 	closed        chan struct{}
