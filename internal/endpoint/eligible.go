@@ -13,23 +13,25 @@ import (
 // Another endpoint gets the harmless headers, the headers and parameters in its Keep, and the headers that its Prepare adds. A request with
 // any other header or parameter is not sent to it: without that header, the request could have another meaning.
 
-// harmlessHeaders are request headers that any endpoint may get. They select a representation or identify the request,
-// and contain no secret.
+// harmlessHeaders are request headers that are sent to every endpoint. They select a representation of the resource or
+// identify the request, and contain no secret.
 var harmlessHeaders = headerSet("Accept Accept-Charset Accept-Encoding Accept-Language Cache-Control Connection Content-Encoding Content-Language Content-Length Content-Type " +
 	"Dnt Hedge-Attempt Idempotency-Key Keep-Alive Pragma Prefer Priority Range Save-Data User-Agent X-Idempotency-Key " +
 	"B3 X-B3-Traceid X-B3-Spanid X-B3-Parentspanid X-B3-Sampled X-B3-Flags Traceparent Tracestate Uber-Trace-Id " +
 	"X-Amzn-Trace-Id X-Client-Request-Id X-Cloud-Trace-Context X-Correlation-Id X-Request-Id " +
 	"Amz-Sdk-Invocation-Id Amz-Sdk-Request X-Goog-Api-Client X-Amz-Checksum-Mode")
 
-// removableHeaders are request headers without effect on the response. They identify the caller, so they are removed
-// for another endpoint.
+// removableHeaders are request headers that identify the caller and have no effect on the response. They are sent to
+// the first endpoint only.
 var removableHeaders = headerSet("From Referer")
 
-// credentialHeaders are removed for an endpoint with a Prepare function, which sets credentials of its own. A request
-// with one of these headers is not eligible for an endpoint without a Prepare.
+// credentialHeaders are request headers that may contain credentials for the first endpoint, so no other endpoint gets
+// them unless its Keep names them. An endpoint with a Prepare function gets the request without these headers, because
+// Prepare sets other credentials. An endpoint without Prepare does not get the request at all.
 var credentialHeaders = headerSet("Authorization Cookie Proxy-Authorization Signature Signature-Input " +
 	"X-Amz-Content-Sha256 X-Amz-Date X-Amz-Security-Token X-Ms-Date Api-Key X-Api-Key X-Goog-Api-Key Ocp-Apim-Subscription-Key")
 
+// headerSet converts a list of header names, separated by spaces, to a set.
 func headerSet(names string) map[string]bool {
 	all := make(map[string]bool)
 	for name := range strings.FieldsSeq(names) {
@@ -38,11 +40,12 @@ func headerSet(names string) map[string]bool {
 	return all
 }
 
-// A namePatterns value lists names of headers and query parameters in lower case. A trailing * matches any rest of the
-// name.
+// A namePatterns value lists names of headers and query parameters in lower case. An element that ends in * matches all
+// names that begin with the text before the asterisk.
 type namePatterns []string
 
-// parseNames validates the names in the field Keep or Drop of a [Config], and converts them to lower case.
+// parseNames validates names and patterns, and converts them to lower case. The argument field is the name of the
+// [Config] field that holds them, Keep or Drop; the error contains it.
 func parseNames(field string, given []string) (n namePatterns, err error) {
 	for _, name := range given {
 		if name == "" || strings.ContainsAny(strings.TrimSuffix(name, "*"), "* \t\r\n:") {
@@ -53,7 +56,7 @@ func parseNames(field string, given []string) (n namePatterns, err error) {
 	return n, nil
 }
 
-// containsName reports whether n lists the full name, ignoring case. It ignores patterns with *.
+// containsName reports whether n contains exactly the given name, ignoring case. Elements that end in * do not count.
 func (n namePatterns) containsName(name string) bool {
 	for _, other := range n {
 		if strings.EqualFold(name, other) {
@@ -63,7 +66,8 @@ func (n namePatterns) containsName(name string) bool {
 	return false
 }
 
-// matchesName reports whether a name or pattern in n matches the given name, ignoring case.
+// matchesName reports whether an element of n equals the given name, or is a pattern with * that matches the name. Case
+// is ignored.
 func (n namePatterns) matchesName(name string) bool {
 	for _, other := range n {
 		prefix, isPrefix := strings.CutSuffix(other, "*")
@@ -74,9 +78,11 @@ func (n namePatterns) matchesName(name string) bool {
 	return n.containsName(name)
 }
 
-// Eligible returns the endpoints to which req may be sent. The set is empty if the URL of req is not below the URL of
-// the first endpoint; otherwise it contains the first endpoint. If an endpoint is not eligible, obstacle describes a
-// reason, such as "header X-Tenant".
+// Eligible returns the endpoints to which req may be sent. The set is empty if the URL of req is not within the URL of
+// the first endpoint. Otherwise it contains at least the first endpoint.
+//
+// If req may not be sent to some endpoint, obstacle describes the part of req that prevents it, such as "header
+// X-Tenant". If several endpoints are ineligible, obstacle belongs to the last of them. Otherwise obstacle is "".
 func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	u, first := req.URL, &s.endpoints[0]
 	if u == nil || u.Scheme != first.scheme || u.Opaque != "" || httpattempt.HostName(u.Scheme, u.Host) != first.host {
@@ -100,8 +106,9 @@ func (s *Set) Eligible(req *http.Request) (eligible Mask, obstacle string) {
 	return eligible, obstacle
 }
 
-// findObstacle returns the reason why req must not be sent to e, or "" if it may be sent. The argument rest is the path
-// of req after the base path of the first endpoint.
+// findObstacle describes the part of req because of which req must not be sent to e, such as "header X-Tenant". It
+// returns "" if req may be sent to e. The argument rest is the escaped path of req without the base path of the first
+// endpoint.
 func (e *endpoint) findObstacle(req *http.Request, rest string) string {
 	for name := range req.Header {
 		if _, ok := e.classifyHeader(name); !ok {
@@ -118,8 +125,9 @@ func (e *endpoint) findObstacle(req *http.Request, rest string) string {
 	return obstacle
 }
 
-// classifyHeader decides about a request header of the given name. The result isSent reports whether e gets the header.
-// The result isEligible reports whether a request with the header may be sent to e at all.
+// classifyHeader decides about a request header with the given name. The result isSent is true if e gets the header;
+// otherwise the header is removed for e. The result isEligible is false if a request with this header must not be sent
+// to e at all.
 func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	switch known := textproto.CanonicalMIMEHeaderKey(header); {
 	case e.drop.matchesName(header):
@@ -136,8 +144,9 @@ func (e *endpoint) classifyHeader(header string) (isSent, isEligible bool) {
 	return false, false
 }
 
-// filterQuery returns the parameters of a raw query that e gets. If the request must not be sent to e because of a
-// parameter, it returns "" and a description of the obstacle.
+// filterQuery removes from a raw query the parameters that e must not get, and returns the other parameters. If a
+// parameter prevents the request from being sent to e, kept is "" and obstacle describes the parameter. Otherwise
+// obstacle is "".
 func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
 	if strings.Contains(raw, ";") { // some servers read it as &
 		return "", "; in the query"
@@ -160,8 +169,8 @@ func (e *endpoint) filterQuery(raw string) (kept, obstacle string) {
 	return strings.Join(parts, "&"), ""
 }
 
-// hasParameters reports whether an escaped path has path parameters, such as ;jsessionid=1. It is true for an invalid
-// escape.
+// hasParameters reports whether an escaped URL path has path parameters, such as ;jsessionid=1. The result is true for
+// an invalid escape.
 func hasParameters(escaped string) bool {
 	path, err := url.PathUnescape(escaped)
 	return err != nil || strings.Contains(path, ";")

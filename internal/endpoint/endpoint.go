@@ -1,6 +1,9 @@
-// Package endpoint selects the endpoint of each attempt of a call. An endpoint is a region, a provider or a replica of
-// a service. The package decides to which endpoints an HTTP request may be sent, rewrites requests and responses, and
-// ejects endpoints that fail or are slow. It neither starts attempts nor spends the hedge budget.
+// Package endpoint selects the endpoint of each attempt of a call. An endpoint is a host that can answer calls in place
+// of another host: a region, a provider or a replica of a service.
+//
+// For HTTP calls, the package decides to which endpoints a request may be sent, and rewrites requests and responses.
+// For HTTP and gRPC calls, it ejects endpoints that fail or are slow, and restores them after successful probes. The
+// package neither starts attempts nor spends the hedge budget.
 package endpoint
 
 import (
@@ -14,52 +17,59 @@ import (
 	"github.com/gohedge/hedge/internal/redact"
 )
 
-// MaxEndpoints is the largest number of endpoints of a client. It is the number of bits of a [Mask].
+// MaxEndpoints is the largest number of endpoints that a client may have. A [Mask] has one bit for each endpoint.
 const MaxEndpoints = 8
 
-// MaxCost is the largest cost of a hedge, in tokens.
+// MaxCost is the largest configurable cost of a hedge at an endpoint, in tokens of the hedge budget.
 const MaxCost = 100
 
-// A Config holds the settings of one endpoint, as the user gave them. The type hedge.Endpoint documents the fields.
+// A Config holds the settings of one HTTP endpoint, as the user gave them. [NewSet] validates the settings.
 type Config struct {
-	URL     string
-	Cost    int // the price of a hedge in tokens; 0 means 1
+	// scheme, host and base path of the endpoint
+	URL string
+	// cost of a hedge at the endpoint, in tokens of the hedge budget; 0 means 1
+	Cost int
+	// changes a request before it is sent to the endpoint, for example its credentials; nil: no change
 	Prepare func(*http.Request) error
-	Keep    []string
-	Drop    []string
+	// names of headers and query parameters that are sent to the endpoint; a trailing * matches any rest of the name
+	Keep []string
+	// names of headers and query parameters that are removed for the endpoint; patterns as in Keep
+	Drop []string
 }
 
-// A Mask is a set of endpoints: bit i stands for the endpoint with index i.
+// A Mask is a set of endpoints. Bit i is set if the set contains the endpoint with index i.
 type Mask uint8
 
 // Has reports whether endpoint i is in m.
 func (m Mask) Has(i int) bool { return m&(1<<i) != 0 }
 
-// With returns m plus endpoint i.
+// With returns a Mask that contains endpoint i and all endpoints of m.
 func (m Mask) With(i int) Mask { return m | 1<<i }
 
 // maskUpTo returns the Mask of the endpoints 0 to i, inclusive.
 func maskUpTo(i int) Mask { return Mask(2)<<i - 1 }
 
-// A Set holds the endpoints of a client in order of preference. It is immutable. A nil Set has no endpoints.
+// A Set holds the endpoints of one HTTP client in order of preference. The first endpoint is the host for which the
+// client's callers make their requests. A Set is immutable. A nil Set has no endpoints.
 type Set struct {
 	endpoints []endpoint
-	urls      []string // the URLs, as the user gave them
+	urls      []string // the URLs of the endpoints, as the user gave them
 }
 
-// An endpoint is a validated and parsed [Config].
+// An endpoint is a validated and parsed [Config]. It is immutable.
 type endpoint struct {
 	givenURL   string // the URL, as the user gave it
 	scheme     string
-	authority  string // host and port, as the user gave them
-	host       string // in the form of [httpattempt.HostName]
-	basePath   string // escaped, without a trailing slash
-	cost       int    // the price of a hedge in tokens
-	prepare    func(*http.Request) error
+	authority  string                    // host and port, as the user gave them
+	host       string                    // in the form of [httpattempt.HostName]
+	basePath   string                    // escaped, without a trailing slash
+	cost       int                       // the cost of a hedge, in tokens of the hedge budget; at least 1
+	prepare    func(*http.Request) error // the user's function; nil: there is none
 	keep, drop namePatterns
 }
 
-// NewSet validates the endpoints and returns their Set. The error names the first invalid endpoint and the reason.
+// NewSet validates the given endpoints and returns a Set of them. The error names the first invalid endpoint and the
+// reason.
 func NewSet(given []Config) (*Set, error) {
 	if n := len(given); n < 2 || n > MaxEndpoints {
 		return nil, fmt.Errorf("%d endpoints: there must be 2 to %d", n, MaxEndpoints)
@@ -77,7 +87,8 @@ func NewSet(given []Config) (*Set, error) {
 	return s, nil
 }
 
-// parseConfig validates and parses c. It does not compare c with other endpoints.
+// parseConfig validates and parses the settings of one endpoint. The error names the invalid setting. Conflicts between
+// endpoints are not checked here but in addEndpoint.
 func parseConfig(c Config) (e endpoint, err error) {
 	u, err := url.Parse(c.URL)
 	switch {
@@ -135,7 +146,8 @@ func (s *Set) addEndpoint(e endpoint, c Config) error {
 // URLs returns the URLs of the endpoints, as the user gave them. The caller must not change them.
 func (s *Set) URLs() []string { return s.urls }
 
-// MaxCost returns the highest price of a hedge at any endpoint, in tokens. It is 0 for a nil Set.
+// MaxCost returns the highest cost of a hedge among all endpoints of s, in tokens of the hedge budget. It returns 0 for
+// a nil Set.
 func (s *Set) MaxCost() (cost int) {
 	if s == nil {
 		return 0
@@ -146,15 +158,16 @@ func (s *Set) MaxCost() (cost int) {
 	return cost
 }
 
-// cutBasePath returns path, which is escaped, without the base path of e. It reports false if path is not below the
-// base path.
+// cutBasePath removes the base path of e from the beginning of an escaped URL path. The result ok is false if the path
+// is not within the base path. For example, /apiv2 is not within /api.
 func (e *endpoint) cutBasePath(path string) (rest string, ok bool) {
 	rest, ok = strings.CutPrefix(path, e.basePath)
 	return rest, ok && (rest == "" || rest[0] == '/')
 }
 
-// hasDotSegment reports whether a server may read a segment of an escaped path as "." or "..". A server may then serve
-// a resource outside the base path. It is true for an invalid escape.
+// hasDotSegment reports whether a server may interpret a segment of an escaped URL path as "." or "..". With these
+// segments, a path below a base path can denote a resource outside the base path. The result is true for an invalid
+// escape.
 func hasDotSegment(escaped string) bool {
 	path, err := url.PathUnescape(escaped)
 	if err != nil {

@@ -8,57 +8,60 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Thresholds for ejecting and restoring endpoints, in outcomes or as a share of outcomes.
+// Thresholds for ejecting and restoring endpoints. An outcome is the verdict on one attempt, good or bad, see
+// [Detector].
 const (
-	outcomeWeight = 1.0 / 256 // weight of one outcome in the moving average of bad outcomes
-	ejectShare    = 0.08      // share of bad outcomes that ejects an endpoint; with more, the default budget of 10 % pays for few hedges
-	restoreShare  = 0.06      // upper limit of the share after a restore, so that a few failures do not eject the endpoint again
-	ejectRun      = 6         // consecutive bad outcomes that eject an endpoint
-	restoreRun    = 32        // consecutive good outcomes that restore an endpoint that gets primaries afterwards
-	minLatencies  = 8         // answers after which a latency is known; the first answers include the time to connect
+	outcomeWeight = 1.0 / 256 // weight of one outcome in the moving average of the share of bad outcomes
+	ejectShare    = 0.08      // share of bad outcomes above which an endpoint is ejected; above it, the default hedge budget of 10 % would pay for few other hedges
+	restoreShare  = 0.06      // largest share of bad outcomes that is stored after an endpoint is restored, so that a few failures do not eject the endpoint again
+	ejectRun      = 6         // number of consecutive bad outcomes that eject an endpoint
+	restoreRun    = 32        // number of consecutive good outcomes that restore an endpoint, if the endpoint gets primaries after that
+	minLatencies  = 8         // number of responses after which the average latency is reliable; the first latencies include the time to connect
 )
 
-// Intervals of probes and trials, in calls or hedges.
+// Intervals of probes, in calls, and of trials, in hedges. A probe is a hedge that starts together with the primary. A
+// trial is a regular hedge to an ejected endpoint.
 const (
-	probeInterval         = 100  // calls between two probes of an ejected endpoint: 1 % of the calls
-	promisingInterval     = 20   // calls between two probes if the last one succeeded, or if few latencies of the endpoint are known
-	measureInterval       = 1000 // calls between two probes that measure the latency of an endpoint again
-	deniedProbeInterval   = 7    // calls between two probes if the first was denied; not a multiple of 10, because a budget may gain one token in 10 calls
-	hedgesPerEjectedTrial = 10   // one of this many hedges is sent to an ejected endpoint
+	probeInterval         = 100  // calls between two probes of an ejected endpoint, so 1 % of the calls send a probe
+	promisingInterval     = 20   // calls between two probes of an endpoint after a good outcome, or while its latency is not known and may be shorter than the median
+	measureInterval       = 1000 // calls between two probes that measure again the latency of an endpoint that is not ejected
+	deniedProbeInterval   = 7    // calls until the next probe after a probe was denied; not a multiple of 10, because a hedge budget may gain one token every 10 calls
+	hedgesPerEjectedTrial = 10   // while an endpoint is ejected, one of this many hedges is a trial
 )
 
-// Factors by which a latency is compared with another latency.
+// Factors for the comparison of two latencies.
 const (
-	slowerFactor     = 1.25 // an endpoint that is slower by this factor than the usual latency gets no first hedge
-	silenceFactor    = 4    // an endpoint that does not answer in this multiple of the usual latency counts as unresponsive
-	lateAnswerFactor = 2    // an answer, or a missing answer to a probe, is late after this multiple of a latency; jitter rarely doubles a latency
+	slowerFactor     = 1.25 // a first hedge prefers the primary's endpoint if the next endpoint's latency is at least the median latency times this factor
+	silenceFactor    = 4    // an endpoint counts as unresponsive if its calls are unanswered for the next endpoint's latency times this factor
+	lateAnswerFactor = 2    // a response is late after another endpoint's expected latency times this factor; random variation rarely doubles a latency
 )
 
 // A Detector detects outliers among the endpoints of one latency key. It counts the outcomes of attempts at each
-// endpoint, and ejects and restores endpoints. Its endpoints are HTTP endpoints or connections of gRPC calls. The zero
-// Detector is ready to use and reports no events. A Detector is safe for concurrent use.
+// endpoint, and ejects and restores endpoints. Its endpoints are HTTP endpoints or gRPC connections. The zero Detector
+// is ready to use and reports no events. A Detector is safe for concurrent use.
 //
-// An outcome is bad if the attempt fails, or if a later hedge at another endpoint is faster. An outcome is good if a
-// hedge at the same endpoint is faster. So slow calls eject an endpoint only if hedges at that endpoint do not help.
+// An outcome is bad if the attempt fails, or if a later hedge at another endpoint is faster. An outcome is good if the
+// attempt succeeds, or if a hedge at the same endpoint is faster. So slow calls eject an endpoint only if hedges at
+// that endpoint do not help.
 //
-// One in a hundred calls sends a probe to an ejected endpoint: a copy that starts together with the primary. Enough
+// One in a hundred calls sends a probe to an ejected endpoint: a hedge that starts together with the primary. Enough
 // successful probes restore the endpoint.
 type Detector struct {
-	key   *policy.Key // receives events; nil: events are not reported
-	names []string    // names of the endpoints; nil without a key
+	key   *policy.Key // the latency key, through which events are reported; nil: events are not reported
+	names []string    // names of the endpoints by index; nil if key is nil
 
 	mu            sync.Mutex // guards the fields below
 	endpoints     [MaxEndpoints]endpointState
-	calls         int  // number of calls for which a probe was considered
-	skippedTrials int  // hedges that were not sent to an ejected endpoint, since the last hedge that was
-	evicted       bool // whether the key was evicted; events are then no longer reported
+	calls         int  // number of calls that considered sending a probe
+	skippedTrials int  // number of hedges, since the last trial, that were not sent to an ejected endpoint
+	evicted       bool // the latency key was evicted; events are no longer reported
 }
 
-// An endpointState is the state of one endpoint.
+// An endpointState is the state of one endpoint in a [Detector]. The Detector's mutex guards it.
 type endpointState struct {
 	ejected       bool // calls use other endpoints
-	ejectedAsSlow bool // the endpoint was ejected for being overtaken, and has had no failure since
-	lastProbe     int  // value of Detector.calls at the last probe or ejection
+	ejectedAsSlow bool // a slow attempt ejected the endpoint, and no attempt at the endpoint has failed since
+	lastProbe     int  // value of Detector.calls at the last probe of the endpoint, or at its ejection if that is later
 	outcomes
 	latency
 	unanswered
@@ -66,46 +69,47 @@ type endpointState struct {
 	counters Counters
 }
 
-// An outcomes value summarizes the outcomes of attempts at one endpoint.
+// An outcomes value summarizes the good and bad outcomes of attempts at one endpoint, see [Detector].
 type outcomes struct {
-	badShare     float64 // moving average of bad outcomes
-	badRun       int     // consecutive bad outcomes
-	goodRun      int     // consecutive good outcomes since the endpoint was ejected
-	suspected    bool    // a hedge at this endpoint did not help a call, and no good outcome has followed
-	hedgesFutile bool    // the last hedge of a call to this endpoint had time to answer and lost
+	badShare     float64 // moving average of the share of bad outcomes, from 0 to 1
+	badRun       int     // number of consecutive bad outcomes up to now
+	goodRun      int     // number of consecutive good outcomes since the endpoint was ejected
+	suspected    bool    // a hedge at this endpoint did not help a call whose primary was there too, and no good outcome has followed
+	hedgesFutile bool    // the last hedge of a call whose primary was at this endpoint lost, although it had time to answer
 }
 
-// A latency estimates the time in which one endpoint answers.
+// A latency estimates how long one endpoint takes to answer an attempt.
 type latency struct {
-	expectedLatency  time.Duration // moving average of the latencies; before the first answer, the longest time that an attempt has waited
-	samples          int           // number of answers, counted up to minLatencies
-	lastPromptAnswer time.Time     // time of the last answer that arrived before the next endpoint was expected to answer
+	expectedLatency  time.Duration // moving average of the latencies; before the first answer, the longest time that an attempt has waited for a response
+	samples          int           // number of responses, but at most minLatencies
+	lastPromptAnswer time.Time     // time of the last response that took less than the expected latency of the next endpoint
 }
 
-// An unanswered value counts primaries that one endpoint has not answered.
+// An unanswered value counts primaries that one endpoint has not answered yet.
 type unanswered struct {
-	unansweredCalls int       // primaries since the last answer
-	unansweredSince time.Time // start of the first of these primaries
+	unansweredCalls int       // number of primaries since the last response
+	unansweredSince time.Time // start of the earliest of the counted primaries
 }
 
-// An ejectionLog holds the last logged state of one endpoint, to limit the rate of log records.
+// An ejectionLog holds the ejection state that was last logged for one endpoint. It limits the rate of log records.
 type ejectionLog struct {
-	notice policy.ReportThrottle
-	logged bool // whether the last log record reported an ejection
+	notice policy.ReportThrottle // decides when the next log record is due
+	logged bool                  // the last log record said that the endpoint is ejected
 }
 
-// Counters count the attempts at one endpoint since the Detector was created.
+// Counters count the attempts at one endpoint since its [Detector] was created.
 type Counters struct {
-	Calls     int64 // primaries
-	Hedges    int64
+	Calls     int64 // calls whose primary was sent to the endpoint
+	Hedges    int64 // hedges that were sent to the endpoint
 	Failures  int64 // attempts that failed
-	Overtaken int64 // attempts that were slower than another endpoint or than the caller's deadline
+	Overtaken int64 // attempts that were slower than an attempt at another endpoint or than the caller's deadline
 }
 
 var _ policy.EvictionListener = (*Detector)(nil)
 
-// LoadDetector returns the detector of a latency key. If the key has none, it creates one with the given names of the
-// endpoints, which the caller must not change. The key is that of the first endpoint.
+// LoadDetector returns the Detector of latency key k. If k has no Detector, it creates one with the given names of the
+// endpoints, by index. The caller must pass the latency key of the first endpoint, which all calls of the client share,
+// and must not change names afterwards.
 func LoadDetector(k *policy.Key, names []string) *Detector {
 	if d, ok := k.Extension.Load().(*Detector); ok {
 		return d
@@ -120,16 +124,16 @@ func LoadDetector(k *policy.Key, names []string) *Detector {
 	return d
 }
 
-// A Snapshot is a copy of the state of one endpoint.
+// A Snapshot is a copy of the state of one endpoint, for statistics and debug pages.
 type Snapshot struct {
 	Counters
-	Name     string  // "" if the Detector has no names
+	Name     string  // name of the endpoint; "" if the Detector has no names
 	Ejected  bool    // calls use other endpoints
-	Slow     bool    // the endpoint was ejected for being overtaken, and has had no failure since
-	BadShare float64 // moving average of bad outcomes
+	Slow     bool    // a slow attempt ejected the endpoint, and no attempt at the endpoint has failed since
+	BadShare float64 // moving average of the share of bad outcomes, from 0 to 1
 }
 
-// Snapshot returns the state of endpoint i.
+// Snapshot returns a copy of the state of endpoint i.
 func (d *Detector) Snapshot(i int) Snapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +141,7 @@ func (d *Detector) Snapshot(i int) Snapshot {
 	return Snapshot{s.counters, d.endpointName(i), s.ejected, s.ejectedAsSlow, s.badShare}
 }
 
-// Snapshots returns the states of all endpoints, in order. It returns nil if the Detector has no names.
+// Snapshots returns copies of the states of all endpoints, by index. It returns nil if the Detector has no names.
 func (d *Detector) Snapshots() (all []Snapshot) {
 	for i := range d.names {
 		all = append(all, d.Snapshot(i))
@@ -145,6 +149,7 @@ func (d *Detector) Snapshots() (all []Snapshot) {
 	return all
 }
 
+// endpointName returns the name of endpoint i, or "" if the Detector has no names.
 func (d *Detector) endpointName(i int) string {
 	if i < len(d.names) {
 		return d.names[i]
@@ -152,20 +157,26 @@ func (d *Detector) endpointName(i int) string {
 	return ""
 }
 
-// Forget stops the reporting of events, because the key was evicted. The function report tells observers that the
-// ejected endpoints are restored. It is nil if no endpoint is ejected. The caller must call it without holding locks.
+// Forget must be called when the latency key of d was evicted. From then on, d reports no events.
+//
+// The function report tells observers that all ejected endpoints are restored, so that no endpoint stays ejected in
+// their statistics. It is nil if no endpoint is ejected. The caller must call it without holding locks.
 func (d *Detector) Forget() (report func()) {
 	return d.changeAll(func(*endpointState) { d.evicted = true })
 }
 
-// Reset clears the state of all endpoints and keeps their counters. The function report tells observers that the
-// ejected endpoints are restored. It is nil if no endpoint was ejected. The caller must call it without holding locks.
+// Reset restores all endpoints and clears what was learned about them. The counters keep their values.
+//
+// The function report tells observers which endpoints were restored. It is nil if no endpoint was ejected. The caller
+// must call it without holding locks.
 func (d *Detector) Reset() (report func()) {
 	return d.changeAll(func(s *endpointState) { *s = endpointState{ejectionLog: s.ejectionLog, counters: s.counters} })
 }
 
-// changeAll calls change for each endpoint with mu held. The function report tells observers that the endpoints that
-// were ejected before are restored. It is nil if there were none.
+// changeAll calls change for each endpoint while it holds the mutex.
+//
+// The function report tells observers that all endpoints that were ejected before the change are restored. It is nil if
+// no endpoint was ejected, or if the latency key was evicted before.
 func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
 	var restored Mask
 	d.mu.Lock()
@@ -190,16 +201,17 @@ func (d *Detector) changeAll(change func(*endpointState)) (report func()) {
 	}
 }
 
-// reportEvent reports an event of endpoint i to observers. The caller must not hold mu, because observers may call the
-// Detector.
+// reportEvent reports an event of endpoint i to observers, such as its ejection. The caller must not hold the mutex of
+// d, because observers may call methods of d.
 func (d *Detector) reportEvent(i int, kind observe.EndpointKind) {
 	if d.key != nil {
 		d.key.ReportEndpointEvent(observe.EndpointEvent{Endpoint: d.endpointName(i), Kind: kind})
 	}
 }
 
-// updateEndpoint calls change for endpoint i with mu held. If that ejects or restores the endpoint, updateEndpoint
-// reports and logs the event.
+// updateEndpoint calls change for the state of endpoint i while it holds the mutex. If change ejects or restores the
+// endpoint, updateEndpoint reports an event to observers. It also logs the change, unless the last log record for the
+// endpoint is too recent.
 func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	d.mu.Lock()
 	s := &d.endpoints[i]
@@ -230,8 +242,9 @@ func (d *Detector) updateEndpoint(i int, change func(*endpointState)) {
 	}
 }
 
-// SelectPrimary returns the endpoint of a call's primary, and counts the call. It selects the first candidate that is
-// not ejected. If all are ejected, it selects the one with the fewest consecutive bad outcomes.
+// SelectPrimary returns the endpoint for the primary of a call, and counts the call. It selects the first candidate
+// that is not ejected. If all candidates are ejected, it selects the candidate with the fewest consecutive bad
+// outcomes.
 func (d *Detector) SelectPrimary(candidates Mask) int {
 	d.mu.Lock()
 	i := d.selectBest(candidates)
@@ -252,18 +265,22 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 	return i
 }
 
-// isUnresponsive reports whether endpoint i has left more than ejectRun calls unanswered, for silenceFactor times the
-// latency of the next endpoint. So an endpoint can be ejected although no hedge is sent. The caller holds mu.
+// isUnresponsive reports whether endpoint i should be ejected because it answers no primaries. The result is true if
+// more than ejectRun primaries are unanswered and the oldest has waited for silenceFactor times the latency of the next
+// endpoint.
+//
+// So an endpoint can be ejected even if no hedge is sent. The caller must hold the mutex.
 func (d *Detector) isUnresponsive(candidates Mask, i int) bool {
 	s, next := &d.endpoints[i], d.findNext(candidates, i)
 	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].expectedLatency > 0 && time.Since(s.unansweredSince) >= silenceFactor*d.endpoints[next].expectedLatency
 }
 
-// selectProbe returns the endpoint to which a call sends a probe, or -1 if it sends none. It counts the call. The
-// argument primary is the endpoint of the call's primary, and median is the median latency of calls to that endpoint.
+// selectProbe counts a call and returns the endpoint to which the call sends a probe, or -1 if the call sends no probe.
+// The argument primary is the endpoint of the call's primary. The argument median is the median latency of calls to
+// that endpoint.
 //
-// The probe goes to an ejected endpoint before primary, or to an endpoint after primary that may be faster. A probe
-// that is unanswered after limit is a bad outcome; a limit of 0 means no limit.
+// The probe goes to an ejected endpoint that precedes primary, or to an endpoint after primary that may be faster. A
+// probe that is unanswered for the time limit counts as a bad outcome; 0 means no limit.
 func (d *Detector) selectProbe(candidates Mask, primary int, median time.Duration) (i int, limit time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -292,15 +309,19 @@ func (d *Detector) selectProbe(candidates Mask, primary int, median time.Duratio
 	return -1, 0
 }
 
-// needsLatencies reports whether the latency of the endpoint must be measured by further probes. It must if few
-// latencies are known and the endpoint may be faster than median.
+// needsLatencies reports whether further probes must measure the latency of the endpoint. The result is true if the
+// endpoint has answered fewer than minLatencies attempts and its expected latency is shorter than median. The argument
+// median is the median latency of calls to the primary's endpoint.
 func (s *endpointState) needsLatencies(median time.Duration) bool {
 	return s.samples < minLatencies && s.expectedLatency < median
 }
 
-// recordProbe records that a call with its primary at endpoint primary sent a probe to endpoint i. If the latency of i
-// was known, it must be measured again. Then the flag hedgesFutile of primary is cleared as well, because both records
-// may have been exceptions.
+// recordProbe records that a call sent a probe to endpoint i and its primary to endpoint primary. The argument median
+// is the median latency of calls to primary.
+//
+// If i is not ejected and its latency was known, the latency is measured again from the next responses. In that case
+// recordProbe also clears the hedgesFutile flag of primary, because both the old latency and the flag may come from
+// exceptions.
 func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -311,9 +332,10 @@ func (d *Detector) recordProbe(i, primary int, median time.Duration) {
 	}
 }
 
-// findAvailable returns the first candidate that is not ejected. Among the ejected candidates before it, it also returns
-// the one with the fewest consecutive bad outcomes. Each result is -1 if there is no such endpoint. The caller holds
-// mu.
+// findAvailable returns the first candidate that is not ejected as available. It returns as ejected the candidate with
+// the fewest consecutive bad outcomes, among the ejected candidates with a smaller index than available. If no
+// candidate is available, it considers all of them. Each result is -1 if there is no endpoint of that kind. The caller
+// must hold the mutex.
 func (d *Detector) findAvailable(candidates Mask) (available, ejected int) {
 	available, ejected = -1, -1
 	for i := range MaxEndpoints {
@@ -328,8 +350,8 @@ func (d *Detector) findAvailable(candidates Mask) (available, ejected int) {
 	return available, ejected
 }
 
-// selectBest returns the first candidate that is not ejected. If all are ejected, it returns the one with the fewest
-// consecutive bad outcomes. It returns 0 if there are no candidates. The caller holds mu.
+// selectBest returns the first candidate that is not ejected. If all candidates are ejected, it returns the candidate
+// with the fewest consecutive bad outcomes. It returns 0 if there are no candidates. The caller must hold the mutex.
 func (d *Detector) selectBest(candidates Mask) int {
 	available, ejected := d.findAvailable(candidates)
 	if available < 0 {
@@ -338,9 +360,11 @@ func (d *Detector) selectBest(candidates Mask) int {
 	return max(available, 0)
 }
 
-// selectHedge returns the endpoint of the next hedge: the first candidate that is neither used nor ejected, or else
-// primary. One in hedgesPerEjectedTrial hedges goes to an ejected endpoint after primary instead, as a trial. Ejected
-// endpoints before primary get only probes.
+// selectHedge returns the endpoint of a call's next hedge. This is the first candidate that is neither ejected nor used
+// by an attempt of the call, or primary if there is none.
+//
+// While an endpoint after primary is ejected, one in hedgesPerEjectedTrial hedges goes to that endpoint as a trial. An
+// ejected endpoint before primary gets no trials if another endpoint is available, because calls send it probes.
 func (d *Detector) selectHedge(candidates, used Mask, primary int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -363,8 +387,8 @@ func (d *Detector) selectHedge(candidates, used Mask, primary int) int {
 	return ejected
 }
 
-// recordTrial counts an admitted hedge to endpoint i for the interval between trials of ejected endpoints. A denied
-// hedge does not count: otherwise the budget could deny every trial.
+// recordTrial counts an admitted hedge to endpoint i, so that the next trial of an ejected endpoint is sent in time.
+// Denied hedges must not be counted: otherwise the hedge budget could deny every trial.
 func (d *Detector) recordTrial(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -380,15 +404,15 @@ func (d *Detector) recordTrial(i int) {
 	}
 }
 
-// recordUnsentHedge counts a hedge that is not sent because all endpoints are ejected. It counts for the interval
-// between trials.
+// recordUnsentHedge counts a hedge that was not sent because all endpoints are ejected. The count brings the next trial
+// of an ejected endpoint closer.
 func (d *Detector) recordUnsentHedge() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.skippedTrials++
 }
 
-// firstAvailable returns the first candidate that is not ejected, or 0 if all are ejected.
+// firstAvailable returns the first candidate that is not ejected. It returns 0 if all candidates are ejected.
 func (d *Detector) firstAvailable(candidates Mask) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -398,14 +422,19 @@ func (d *Detector) firstAvailable(candidates Mask) int {
 	return 0
 }
 
-// findNext returns the first candidate except i that is not ejected, or -1 if there is none. The caller holds mu.
+// findNext returns the first candidate other than i that is not ejected, or -1 if there is none. The caller must hold
+// the mutex.
 func (d *Detector) findNext(candidates Mask, i int) int {
 	available, _ := d.findAvailable(candidates &^ Mask(0).With(i))
 	return available
 }
 
-// isNextSlower reports whether the first available candidate except i is slower than median by slowerFactor. The median
-// is the median latency of calls to endpoint i. The result is false if median is 0.
+// isNextSlower reports whether hedges at endpoint i are expected to be faster than hedges at the next endpoint. The
+// next endpoint is the first candidate other than i that is not ejected. The argument median is the median latency of
+// calls to endpoint i.
+//
+// The result is true if the next endpoint's latency is at least median times slowerFactor. It is false if median is 0
+// or there is no next endpoint.
 func (d *Detector) isNextSlower(candidates Mask, i int, median time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -413,23 +442,24 @@ func (d *Detector) isNextSlower(candidates Mask, i int, median time.Duration) bo
 	return next >= 0 && median > 0 && float64(d.endpoints[next].expectedLatency) >= slowerFactor*float64(median)
 }
 
-// isHealthy reports whether endpoint i is neither ejected nor suspected and its last outcome was good.
+// isHealthy reports whether endpoint i is not ejected, is not suspected, and had a good outcome last.
 func (d *Detector) isHealthy(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return !d.endpoints[i].ejected && d.endpoints[i].badRun == 0 && !d.endpoints[i].suspected
 }
 
-// markSuspected records that endpoint i may be unhealthy: the primary and a hedge of a call were both sent there, and
-// the hedge did not win.
+// markSuspected records that endpoint i may be unhealthy. The caller calls it if the primary and a hedge of a call were
+// both sent to endpoint i, and the hedge did not help.
 func (d *Detector) markSuspected(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].suspected = true
 }
 
-// isLate reports whether an endpoint after endpoint i is expected to answer in less than the elapsed time divided by
-// lateAnswerFactor.
+// isLate reports whether an attempt at endpoint i has taken much longer than the next endpoint would take. The result
+// is true if elapsed is at least lateAnswerFactor times the known latency of the first available candidate after
+// endpoint i. It is false if that latency is not known.
 func (d *Detector) isLate(candidates Mask, i int, elapsed time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -437,23 +467,23 @@ func (d *Detector) isLate(candidates Mask, i int, elapsed time.Duration) bool {
 	return next >= 0 && d.endpoints[next].samples >= minLatencies && elapsed >= lateAnswerFactor*d.endpoints[next].expectedLatency
 }
 
-// recordHedgeResult records whether a hedge of a call to endpoint i has won. If won is false, the hedge had time to
-// answer and lost.
+// recordHedgeResult records whether the hedge of a call whose primary is at endpoint i has won. The caller passes won =
+// false only if the hedge lost although it had time to answer.
 func (d *Detector) recordHedgeResult(i int, won bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].hedgesFutile = !won
 }
 
-// areHedgesFutile reports whether the last hedge of a call to endpoint i had time to answer and lost. Slow calls are
-// then slow at all endpoints.
+// areHedgesFutile reports whether the last hedge of a call whose primary was at endpoint i lost, although it had time
+// to answer. In that case slow calls are probably slow at all endpoints.
 func (d *Detector) areHedgesFutile(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.endpoints[i].hedgesFutile
 }
 
-// recordHedge counts a hedge to endpoint i.
+// recordHedge counts an admitted hedge to endpoint i and reports it to observers.
 func (d *Detector) recordHedge(i int) {
 	d.mu.Lock()
 	d.endpoints[i].counters.Hedges++
@@ -461,23 +491,23 @@ func (d *Detector) recordHedge(i int) {
 	d.reportEvent(i, observe.EndpointHedged)
 }
 
-// withdrawHedge reverts the count of recordHedge for a hedge that was not sent.
+// withdrawHedge undoes the count of recordHedge for a hedge to endpoint i that was not sent after all.
 func (d *Detector) withdrawHedge(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[i].counters.Hedges--
 }
 
-// hasPromptAnswerSince reports whether endpoint i has answered a call since start, and before the next endpoint was
-// expected to answer.
+// hasPromptAnswerSince reports whether endpoint i has promptly answered any call since start. A response is prompt if
+// it took less than the expected latency of the next endpoint.
 func (d *Detector) hasPromptAnswerSince(i int, start time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.endpoints[i].lastPromptAnswer.After(start)
 }
 
-// recordAnswer records that endpoint i answered an attempt after the time took. It updates the latency of the endpoint,
-// not its outcomes.
+// recordAnswer records that endpoint i answered an attempt, which took the given time. It updates the latency estimate
+// of the endpoint, not its outcomes. The candidates are the endpoints to which the call may be sent.
 func (d *Detector) recordAnswer(candidates Mask, i int, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -493,8 +523,9 @@ func (d *Detector) recordAnswer(candidates Mask, i int, took time.Duration) {
 	s.unansweredCalls = 0
 }
 
-// recordNoAnswer records that an attempt at endpoint i was cancelled, or got pushback, after the time waited. It
-// updates the latency of the endpoint, not its outcomes.
+// recordNoAnswer records that an attempt at endpoint i ended without a response, because it was cancelled or got
+// pushback. The argument waited is the time from its start to its end. It updates the latency estimate of the endpoint,
+// not its outcomes.
 func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -505,7 +536,8 @@ func (d *Detector) recordNoAnswer(i int, waited time.Duration) {
 	s.expectedLatency = max(s.expectedLatency, waited)
 }
 
-// recordFailure records a bad outcome of endpoint i: an attempt has failed.
+// recordFailure records that an attempt at endpoint i has failed. A failure is a bad outcome and may eject the
+// endpoint.
 func (d *Detector) recordFailure(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		s.counters.Failures++
@@ -515,7 +547,8 @@ func (d *Detector) recordFailure(i int) {
 	d.reportEvent(i, observe.EndpointFailed)
 }
 
-// recordSuccess records a good outcome of endpoint i. Enough consecutive good outcomes restore the endpoint.
+// recordSuccess records a good outcome of an attempt at endpoint i. Enough consecutive good outcomes restore an ejected
+// endpoint.
 func (d *Detector) recordSuccess(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		s.badShare -= s.badShare * outcomeWeight
@@ -529,8 +562,8 @@ func (d *Detector) recordSuccess(i int) {
 	})
 }
 
-// recordOvertaken records a bad outcome of endpoint i: it was slower than another endpoint or than the caller's
-// deadline.
+// recordOvertaken records that an attempt at endpoint i was slower than an attempt at another endpoint or than the
+// caller's deadline. This is a bad outcome and may eject the endpoint.
 func (d *Detector) recordOvertaken(i int) {
 	d.updateEndpoint(i, func(s *endpointState) {
 		before := s.ejected
@@ -541,8 +574,8 @@ func (d *Detector) recordOvertaken(i int) {
 	d.reportEvent(i, observe.EndpointOvertaken)
 }
 
-// addBadOutcome counts a bad outcome. It ejects the endpoint after ejectRun consecutive bad outcomes, or when their
-// share exceeds ejectShare.
+// addBadOutcome counts a bad outcome of the endpoint. It ejects the endpoint after ejectRun consecutive bad outcomes,
+// or when the share of bad outcomes exceeds ejectShare. The caller must hold the mutex of the [Detector].
 func (s *endpointState) addBadOutcome() {
 	s.badShare += (1 - s.badShare) * outcomeWeight
 	s.badRun++
@@ -552,9 +585,11 @@ func (s *endpointState) addBadOutcome() {
 	}
 }
 
-// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is 1 if the endpoint gets
-// no primaries afterwards: only hedges use it, an earlier endpoint is available, or all endpoints are ejected. The
-// caller holds mu.
+// requiredGoodRun returns the number of consecutive good outcomes that restore endpoint i. It is restoreRun if the
+// endpoint gets primaries after that, and 1 otherwise.
+//
+// An endpoint gets no primaries if it is used only for hedges, or if an earlier endpoint is available. The result is
+// also 1 while all endpoints are ejected. The caller must hold the mutex.
 func (d *Detector) requiredGoodRun(i int) int {
 	for j := range MaxEndpoints {
 		if j != i && !d.endpoints[j].ejected && d.endpoints[j].counters.Calls+d.endpoints[j].counters.Hedges > 0 {

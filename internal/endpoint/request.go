@@ -11,11 +11,14 @@ import (
 	"github.com/gohedge/hedge/internal/httpattempt"
 )
 
-// Prepare rewrites r for the endpoint of a, and calls the user's Prepare function. An error means that the function
-// failed or left r unusable. If r has a body, r.GetBody must return a copy of it. A nil Attempt leaves r unchanged.
+// Prepare rewrites request r for the endpoint of a, and then calls the user's Prepare function of that endpoint. It
+// must be called when the attempt starts. An error means that the user's function failed or left r unusable. A nil
+// Attempt leaves r unchanged.
 //
-// The argument attemptHeader is the name of the header with the number of a hedge. Prepare keeps that header; "" means
-// that there is no header to keep.
+// If r has a body, the caller must have set r.GetBody to a function that returns a copy of the body.
+//
+// The argument attemptHeader is the name of the header in which the library has put the number of a hedge. Prepare does
+// not remove that header. It is "" if the request has no such header.
 func (a *Attempt) Prepare(r *http.Request, attemptHeader string) error {
 	if a == nil {
 		return nil
@@ -35,9 +38,11 @@ func (a *Attempt) Prepare(r *http.Request, attemptHeader string) error {
 	return to.callPrepare(r)
 }
 
-// rewriteRequest changes r from a request to the first endpoint into a request to e. It replaces r.URL and r.Header by
-// copies, because other attempts may share them. It keeps the header named attemptHeader, which the library has set; ""
-// means that there is none.
+// rewriteRequest changes r from a request to the endpoint first into a request to e. It replaces r.URL and r.Header by
+// copies, because other attempts may share the originals.
+//
+// The argument attemptHeader is the name of the header in which the library has put the number of a hedge; that header
+// is not removed. It is "" if there is no such header.
 func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeader string) {
 	u := *r.URL
 	rest, _ := first.cutBasePath(u.EscapedPath())
@@ -57,8 +62,8 @@ func (e *endpoint) rewriteRequest(r *http.Request, first *endpoint, attemptHeade
 	httpattempt.CloneForms(r)
 }
 
-// callPrepare calls the user's Prepare function for r. It closes the body of r if the function returns an error, panics
-// or calls [runtime.Goexit].
+// callPrepare calls the user's Prepare function for r and checks the changed request. It closes the body of r if the
+// function returns an error, panics or calls [runtime.Goexit].
 func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	getBody := r.GetBody
 	if !httpattempt.HasBody(r) {
@@ -88,11 +93,13 @@ func (e *endpoint) callPrepare(r *http.Request) (err error) {
 	return rewindBody(r, getBody)
 }
 
-// An originalBody is the request body that Prepare receives. Its type distinguishes it from a body that Prepare sets.
+// An originalBody is the request body that the user's Prepare function receives. Its type lets rewindBody detect
+// whether Prepare has replaced the body.
 type originalBody struct{ io.ReadCloser }
 
-// rewindBody replaces r.Body by a new copy, because Prepare may have read from it. It keeps a body that Prepare has
-// set. The function getBody returns a copy of the original body; it is nil if there was none.
+// rewindBody replaces r.Body by a new copy of the original body, because the user's Prepare function may have read from
+// it. If Prepare has set another body, rewindBody leaves that body unchanged. The function getBody returns a copy of
+// the original body; it is nil if r had no body.
 func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err error) {
 	if getBody == nil {
 		return nil
@@ -113,14 +120,16 @@ func rewindBody(r *http.Request, getBody func() (io.ReadCloser, error)) (err err
 	return nil
 }
 
-// ErrRedirectLeaves is the error of an attempt whose response redirects to a URL without an equivalent at the first
-// endpoint.
+// ErrRedirectLeaves is the error of an attempt whose response redirects to a URL that cannot be mapped to the first
+// endpoint. The caller may not follow that redirect, because the URL may belong to a foreign host or contain a secret.
 var ErrRedirectLeaves = errors.New("redirects to a host that is not among the endpoints, or with a secret in the URL")
 
-// RestoreResponse changes resp, the response to the request sent, as if the first endpoint had sent it. It removes
-// cookies, which the caller would store for the first endpoint. It maps the URL of a redirect to the first endpoint. If
-// the URL has no equivalent there, RestoreResponse closes the body and returns an error. A nil Attempt leaves resp
-// unchanged.
+// RestoreResponse changes resp so that the caller sees a response of the first endpoint. The argument sent is the
+// request that was sent to the endpoint of a. A nil Attempt leaves resp unchanged.
+//
+// RestoreResponse removes cookies, because the caller would store them for the first endpoint. It maps the URL of a
+// redirect to the first endpoint. If that is impossible, it closes the body of resp and returns an error that wraps
+// [ErrRedirectLeaves].
 func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error {
 	if a.IsFirstEndpoint() {
 		return nil
@@ -154,9 +163,12 @@ func (a *Attempt) RestoreResponse(resp *http.Response, sent *http.Request) error
 	return nil
 }
 
-// mapToFirst returns the URL at the first endpoint that is equivalent to the URL to at any endpoint. If several
-// endpoints share a host, the endpoint with the index answered takes precedence. A URL with a query parameter that is
-// not in Keep has no equivalent, because the parameter may be a secret.
+// mapToFirst converts a URL at any endpoint of s to the equivalent URL at the first endpoint. It returns
+// [ErrRedirectLeaves] if there is no equivalent. A URL with a query parameter that is not in Keep has no equivalent,
+// because the parameter may be a secret.
+//
+// The argument answered is the index of the endpoint that sent the URL. That endpoint takes precedence if several
+// endpoints have the same host.
 func (s *Set) mapToFirst(to *url.URL, answered int) (*url.URL, error) {
 	for k := -1; k < len(s.endpoints); k++ {
 		i := k

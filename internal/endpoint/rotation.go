@@ -2,23 +2,26 @@ package endpoint
 
 import "sync/atomic"
 
-// A Rotation selects the endpoint of each hedge of one gRPC call, in turn. An endpoint is a connection: index 0 is the
+// A Rotation selects the endpoint of each hedge of one gRPC call, in turn. An endpoint is a connection. Index 0 is the
 // caller's connection, which the primary uses; indexes from 1 are the connections for hedges. The zero Rotation is for
 // a call without connections for hedges.
 //
-// The goroutine of the call selects and adds hedges, one at a time. Attempts record their results concurrently.
+// Only the goroutine that runs the call may select and add hedges. Attempts may record their results concurrently.
 type Rotation struct {
 	detector *Detector
-	used     Mask          // endpoints used since the last time that all were used
-	excluded atomic.Uint32 // a Mask of the endpoints whose servers have pushed back
+	used     Mask          // endpoints that the call has used; emptied when all available endpoints have been used
+	excluded atomic.Uint32 // a Mask of the endpoints that get no more hedges of the call, because their servers have pushed back
 }
 
-// Init prepares r for a call. The Mask own holds the endpoints whose connection is the same as the caller's; they are
-// used last.
+// Init prepares r for a call. The Mask own contains the endpoints whose connection is the caller's connection. The
+// rotation uses them last, because the primary is already there.
 func (r *Rotation) Init(d *Detector, own Mask) { *r = Rotation{detector: d, used: own} }
 
-// SelectHedge returns the endpoint of the next hedge. The endpoint is in ready, not ejected, and not yet used by the
-// call. When all endpoints were used, the rotation starts again. SelectHedge returns 0 if no endpoint is available.
+// SelectHedge returns the endpoint of the call's next hedge, or 0 if no endpoint is available. The Mask ready contains
+// the endpoints whose connections are ready. The selected endpoint is ready and not used by the call yet. When the call
+// has used all endpoints, the rotation starts again.
+//
+// An ejected endpoint is selected only as a trial, which lets the endpoint be restored.
 func (r *Rotation) SelectHedge(ready Mask) int {
 	ready &^= Mask(r.excluded.Load())
 	if ready&^r.used == 0 {
@@ -34,21 +37,23 @@ func (r *Rotation) SelectHedge(ready Mask) int {
 	return i
 }
 
-// AddHedge records that a hedge to endpoint i was admitted.
+// AddHedge records that a hedge to endpoint i was admitted. It must be called before the next SelectHedge, so that the
+// next hedge uses another endpoint.
 func (r *Rotation) AddHedge(i int) {
 	r.used = r.used.With(i)
 	r.detector.recordTrial(i)
 	r.detector.recordHedge(i)
 }
 
-// WithdrawHedge records that an admitted hedge to endpoint i was not sent.
+// WithdrawHedge records that a hedge to endpoint i was admitted but not sent. It undoes the count of the hedge.
 func (r *Rotation) WithdrawHedge(i int) { r.detector.withdrawHedge(i) }
 
-// Exclude prevents further hedges of the call to endpoint i, whose server has pushed back.
+// Exclude prevents further hedges of this call to endpoint i, because the server of that endpoint has pushed back.
 func (r *Rotation) Exclude(i int) { r.excluded.Or(1 << i) }
 
-// RecordResult records the result of attempt n at endpoint i for the health of the endpoint. If excused is true, a
-// failure does not count: the attempt was cancelled, or its server has pushed back.
+// RecordResult records the result of attempt n at endpoint i for the health of the endpoint; n = 0 is the primary. The
+// result is a success if answered is true, and otherwise a failure. A failure does not count if excused is true,
+// because the attempt was cancelled or its server has pushed back.
 func (r *Rotation) RecordResult(n, i int, answered, excused bool) {
 	if n == 0 {
 		r.detector.SelectPrimary(1) // which counts the call

@@ -8,47 +8,49 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Selection selects the endpoint of each attempt of one HTTP call, and records results for the health of the
-// endpoints. One goroutine, which runs the call, selects endpoints and records the end of the call. Attempts record
-// their results concurrently.
+// A Selection holds the endpoint of each attempt of one HTTP call, and records results for the health of the endpoints.
+//
+// Only the goroutine that runs the call may select endpoints and record the end of the call. Attempts may record their
+// results concurrently.
 type Selection struct {
 	set      *Set
 	detector *Detector
 	eligible Mask // endpoints to which the request may be sent
-	// endpoints of the attempts so far
+	// endpoints of the attempts that have been admitted so far
 	used   Mask
 	ctx    context.Context // the caller's context
-	began  time.Time
-	median time.Duration // median latency of calls to the primary's endpoint; 0: not known
+	began  time.Time       // start of the call
+	median time.Duration   // median latency of calls to the primary's endpoint; 0 if not known
 
-	attempts   [1 + race.MaxHedges]Attempt
-	hedges     int      // number of admitted hedges, including a probe
-	firstHedge *Attempt // the first admitted hedge that is not a probe; nil: none yet
+	attempts   [1 + race.MaxHedges]Attempt // by number of the attempt; 0 is the primary
+	hedges     int                         // number of admitted hedges; a probe counts as a hedge
+	firstHedge *Attempt                    // the first admitted hedge other than the probe; nil if there is none yet
 	probe
 
-	primaryFailed atomic.Bool
+	primaryFailed atomic.Bool // the failure of the primary was recorded
 }
 
-// A probe is a hedge that starts together with the primary. It is sent to an ejected endpoint, or to an endpoint whose
-// latency must be measured.
+// A probe describes the probe of one call: a hedge that starts together with the primary. A probe tests whether an
+// ejected endpoint works again, or measures the latency of an endpoint.
 type probe struct {
-	target    int           // index of the endpoint; -1: the call has no probe
-	lateAfter time.Duration // a probe that is unanswered for this long counts as a bad outcome; 0: never
-	sent      *Attempt      // nil: the probe was not sent
-	failed    atomic.Bool
+	target    int           // index of the endpoint; -1 if the call has no probe
+	lateAfter time.Duration // a probe that is unanswered for this time counts as a bad outcome; 0 means no limit
+	sent      *Attempt      // the Attempt of the probe; nil if the probe was not sent
+	failed    atomic.Bool   // the failure of the probe was recorded
 }
 
-// An Attempt holds the endpoint of one attempt of a call. The endpoint does not change after the attempt starts. A nil
-// Attempt belongs to a call without endpoints.
+// An Attempt holds the endpoint of one attempt of an HTTP call. The endpoint does not change after the attempt starts.
+// A nil Attempt stands for an attempt of a client without endpoints.
 type Attempt struct {
-	selection *Selection
+	selection *Selection   // the Selection of the call
 	number    int          // 0 is the primary
 	endpoint  int          // index in the Set
 	started   atomic.Int64 // start of the attempt, in nanoseconds after the start of the call
 }
 
-// Select selects the endpoint of a call's primary, and returns the Selection of the call. The context is the caller's.
-// The Mask eligible holds the endpoints to which the request may be sent; it must not be empty.
+// Select selects the endpoint of a call's primary, and returns the Selection of the call. The argument ctx is the
+// caller's context. The Mask eligible contains the endpoints to which the request may be sent; the caller must not pass
+// an empty Mask.
 func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection {
 	sel := &Selection{set: s, detector: d, eligible: eligible, ctx: ctx, began: time.Now(), probe: probe{target: -1}}
 	primary := sel.Primary()
@@ -57,24 +59,26 @@ func (s *Set) Select(ctx context.Context, d *Detector, eligible Mask) *Selection
 	return sel
 }
 
-// Primary returns the Attempt of the primary.
+// Primary returns the Attempt that holds the endpoint of the call's primary.
 func (s *Selection) Primary() *Attempt { return &s.attempts[0] }
 
-// SelectProbe decides whether the call sends a probe, and selects its endpoint. The median is the median latency of
-// calls to the primary's endpoint; 0: not known. Ejected endpoints are probed more often than endpoints that are known
-// to be slower than median.
+// SelectProbe decides whether the call sends a probe, and to which endpoint. HasProbe returns the decision. The
+// argument median is the median latency of calls to the primary's endpoint, or 0 if it is not known.
+//
+// Ejected endpoints get probes more often than endpoints that are known to be slower than median.
 func (s *Selection) SelectProbe(median time.Duration) {
 	s.median = median
 	s.probe.target, s.probe.lateAfter = s.detector.selectProbe(s.eligible, s.attempts[0].endpoint, median)
 }
 
-// HasProbe reports whether the call is to send a probe. It is false for a nil Selection.
+// HasProbe reports whether SelectProbe decided that the call sends a probe. It returns false for a nil Selection.
 func (s *Selection) HasProbe() bool { return s != nil && s.probe.target >= 0 }
 
-// SelectHedge selects the endpoint of the next hedge, or of the probe if isProbe is true. If the hedge is admitted, the
-// caller must call AddHedge. Otherwise the next SelectHedge overwrites the result.
+// SelectHedge returns an Attempt with the endpoint of the next hedge, or of the probe if isProbe is true. If the hedge
+// is admitted, the caller must call AddHedge. Otherwise the next SelectHedge reuses the Attempt.
 //
-// The first hedge goes to the primary's endpoint if that endpoint is healthy and the next endpoint is slower.
+// The first hedge goes to the primary's endpoint if that endpoint is healthy and the next endpoint is slower. Other
+// hedges go to endpoints that the call has not used yet.
 func (s *Selection) SelectHedge(isProbe bool) *Attempt {
 	primary := s.attempts[0].endpoint
 	hedge := &s.attempts[s.hedges+1]
@@ -99,8 +103,8 @@ func (s *Selection) hasHedgedAtPrimary() bool {
 }
 
 // shouldHedgeAtPrimary reports whether the next hedge may go to the primary's endpoint. The first hedge may if the
-// endpoint is healthy. A later hedge may if the first one did too, and the endpoint has answered another call promptly
-// since the call began.
+// endpoint is healthy. A later hedge may if the first hedge went there and the endpoint has promptly answered another
+// call since this call began.
 func (s *Selection) shouldHedgeAtPrimary() bool {
 	if s.hasHedgedAtPrimary() {
 		return s.detector.hasPromptAnswerSince(s.attempts[0].endpoint, s.began)
@@ -108,7 +112,8 @@ func (s *Selection) shouldHedgeAtPrimary() bool {
 	return s.firstHedge == nil && s.detector.isHealthy(s.attempts[0].endpoint)
 }
 
-// AddHedge records that the hedge was admitted. The hedge must be the result of the latest SelectHedge.
+// AddHedge records that the hedge was admitted. The caller must pass the result of the latest SelectHedge, and the same
+// isProbe.
 func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 	s.hedges, s.used = hedge.number, s.used.With(hedge.endpoint)
 	if isProbe {
@@ -123,7 +128,8 @@ func (s *Selection) AddHedge(hedge *Attempt, isProbe bool) {
 	s.detector.recordHedge(hedge.endpoint)
 }
 
-// TypicalCost returns the price in tokens of the first hedge of a call while no endpoint is ejected.
+// TypicalCost returns the cost of the first hedge of a call while no endpoint is ejected, in tokens of the hedge
+// budget. The hedge budget uses it to predict whether hedges can be paid for.
 func (s *Selection) TypicalCost() int {
 	primary := s.attempts[0].endpoint
 	if s.detector.isNextSlower(s.eligible, primary, s.median) {
@@ -137,7 +143,7 @@ func (s *Selection) TypicalCost() int {
 	return 1
 }
 
-// Selection returns the Selection that a belongs to. It is nil for a nil Attempt.
+// Selection returns the Selection of the call that a is an attempt of. It returns nil for a nil Attempt.
 func (a *Attempt) Selection() *Selection {
 	if a == nil {
 		return nil
@@ -145,23 +151,27 @@ func (a *Attempt) Selection() *Selection {
 	return a.selection
 }
 
-// IsOtherEndpoint reports whether the endpoint of a differs from the primary's endpoint. It is false for a nil Attempt.
+// IsOtherEndpoint reports whether the endpoint of a differs from the endpoint of the call's primary. It returns false
+// for a nil Attempt.
 func (a *Attempt) IsOtherEndpoint() bool {
 	return a != nil && a.endpoint != a.selection.attempts[0].endpoint
 }
 
-// IsFirstEndpoint reports whether a uses the first endpoint, whose URL the caller requested. It is true for a nil
-// Attempt.
+// IsFirstEndpoint reports whether a uses the first endpoint, for which the caller made the request. It returns true for
+// a nil Attempt.
 func (a *Attempt) IsFirstEndpoint() bool { return a == nil || a.endpoint == 0 }
 
-// Host returns the host of the attempt's endpoint, in the form of [httpattempt.HostName]. A must not be nil.
+// Host returns the host of the attempt's endpoint, in the form of [httpattempt.HostName]. It must not be called on a
+// nil Attempt.
 func (a *Attempt) Host() string { return a.selection.set.endpoints[a.endpoint].host }
 
-// Cost returns the price in tokens of a hedge at the attempt's endpoint. A must not be nil.
+// Cost returns the cost of a hedge at the attempt's endpoint, in tokens of the hedge budget. It must not be called on a
+// nil Attempt.
 func (a *Attempt) Cost() int { return a.selection.set.endpoints[a.endpoint].cost }
 
-// RecordResult records the result of the attempt for the health of its endpoint. If excused is true, a failure does not
-// count: the attempt was cancelled, or its server has pushed back.
+// RecordResult records the result of the attempt for the health of its endpoint. The result is a success if answered is
+// true, and otherwise a failure. A failure does not count if excused is true, because the attempt was cancelled or its
+// server has pushed back. A nil Attempt records nothing.
 func (a *Attempt) RecordResult(answered, excused bool) {
 	if a == nil {
 		return
@@ -187,24 +197,24 @@ func (a *Attempt) RecordResult(answered, excused bool) {
 	}
 }
 
-// A CallEnd describes the end of a call.
+// A CallEnd describes how an HTTP call ended, as input of [Selection.RecordCallEnd].
 type CallEnd struct {
-	Winner         int           // number of the attempt that answered; -1: no attempt did
-	HedgeDenied    bool          // a hedge was due and was not admitted
+	Winner         int           // number of the attempt whose response the caller gets; -1 if the call failed
+	HedgeDenied    bool          // at least one hedge was due and was not admitted
 	DeadlinePassed bool          // the deadline of the caller's context has passed
 	Latency        time.Duration // time from the start to the end of the call
-	P99            time.Duration // 99th percentile of the latency of calls to the primary's endpoint; 0: not known
+	P99            time.Duration // 99th percentile of the latency of calls to the primary's endpoint; 0 if not known
 }
 
-// isOverdue reports whether the call missed the caller's deadline and took unusually long. The limit is the 99th
-// percentile, or silenceFactor times the median if that is shorter: while most calls time out, the 99th percentile
-// equals the deadline.
+// isOverdue reports whether the call missed the caller's deadline after an unusually long time. The time is unusual if
+// it reaches the 99th percentile of latency, or silenceFactor times the median latency. The second limit is needed
+// while most calls time out: then the 99th percentile equals the deadline.
 func (s *Selection) isOverdue(e CallEnd) bool {
 	return e.DeadlinePassed && (e.Latency >= e.P99 || s.median > 0 && e.Latency >= silenceFactor*s.median)
 }
 
-// RecordCallEnd records the outcomes of the primary and of the probe for the health of their endpoints. These outcomes
-// depend on the end of the call. A nil Selection records nothing.
+// RecordCallEnd records the outcomes of the primary and of the probe for the health of their endpoints. It must be
+// called at the end of the call, because these outcomes depend on which attempt won. A nil Selection records nothing.
 func (s *Selection) RecordCallEnd(e CallEnd) {
 	if s == nil {
 		return
@@ -242,8 +252,8 @@ func (s *Selection) RecordCallEnd(e CallEnd) {
 	s.recordProbeEnd(e)
 }
 
-// recordProbeEnd records the outcome of the probe at the end of the call, unless a failure of the probe was recorded
-// before.
+// recordProbeEnd records the outcome of the probe at the end of the call: good if the probe won, bad if it was late. It
+// does nothing if the call sent no probe, or if the probe's failure was recorded before.
 func (s *Selection) recordProbeEnd(e CallEnd) {
 	switch {
 	case s.probe.sent == nil || s.probe.failed.Load():
