@@ -1,5 +1,5 @@
 // Package conns selects the connection of each hedge of a gRPC call. It selects among the connections that the program
-// configures for hedges. A selected connection is ready, and package endpoint has not ejected it.
+// configures for hedges. A hedge uses a connection that is ready and that package endpoint has not ejected.
 package conns
 
 import (
@@ -20,34 +20,38 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A Config describes one connection that hedges may use, with the values that the program has set.
+// A Config holds the settings of one connection that hedges may use, as the user gave them. [NewSet] validates the
+// settings.
 type Config struct {
-	Conn *grpc.ClientConn
-	Cost int // the price of a hedge in tokens; 0 means 1
+	Conn *grpc.ClientConn // must not be nil
+	Cost int              // cost of a hedge over the connection, in tokens of the hedge budget; 0 means 1
 }
 
-// A Set holds the connections of a client for hedges, in order of preference. It is immutable, so it is safe for
-// concurrent use. With a nil Set, hedges use the caller's connection.
+// A Set holds the connections that the hedges of a client may use, in order of preference. It is immutable, so it is
+// safe for concurrent use. A nil Set means that hedges use the caller's connection.
 //
-// Package endpoint identifies connections by index: 0 is the caller's connection, and 1 is the first connection of the
-// Set.
+// Package endpoint identifies connections by index. Index 0 is the caller's connection, and index 1 is the first
+// connection of the Set.
 type Set struct {
 	conns   []*conn
-	targets targets
+	targets targets // targets of the calls that may have hedges
 }
 
 // A conn is a validated [Config].
 type conn struct {
 	*grpc.ClientConn
-	endpoint int // index in package endpoint; the first connection of the Set has 1
-	// name by package grpctarget
+	endpoint int // index in package endpoint; 1 for the first connection of the Set
+	// name of the target, as package grpctarget returns it
 	target    string
 	connector IdleConnector
-	cost      int // in tokens
+	cost      int // cost of a hedge, in tokens of the hedge budget; at least 1
 }
 
-// NewSet validates the connections and returns their Set. The error names the first invalid connection and the reason.
-// Calls to the targets of the connections, and to the targets named in others, may have hedges.
+// NewSet validates the given connections and returns a Set of them. The error names the first invalid connection and
+// the reason.
+//
+// The argument others lists targets of further calls that may have hedges. Calls to the targets of the given
+// connections may always have hedges.
 func NewSet(others []string, given []Config) (*Set, error) {
 	if n := len(given); n < 1 || n >= endpoint.MaxEndpoints {
 		return nil, fmt.Errorf("%d connections: there must be 1 to %d", n, endpoint.MaxEndpoints-1)
@@ -69,10 +73,11 @@ func NewSet(others []string, given []Config) (*Set, error) {
 	return s, nil
 }
 
-// AllowsHedges reports whether calls over the caller's connection own may have hedges. It is true for a nil Set.
+// AllowsHedges reports whether a call over the connection own may have hedges. The argument own is the connection on
+// which the caller made the call. The result is true for a nil Set.
 func (s *Set) AllowsHedges(own *grpc.ClientConn) bool { return s == nil || s.targets.containsConn(own) }
 
-// MaxCost returns the largest cost of a hedge, in tokens.
+// MaxCost returns the largest cost of a hedge among the connections of s, in tokens of the hedge budget.
 func (s *Set) MaxCost() (cost int) {
 	for _, c := range s.conns {
 		cost = max(cost, c.cost)
@@ -80,8 +85,9 @@ func (s *Set) MaxCost() (cost int) {
 	return cost
 }
 
-// endpointNames returns the names of the endpoints of a call to the target own, in the order of their indexes. A name
-// is the target of the connection. If a target occurs twice, the second name also has the index, such as "dns:///b #2".
+// endpointNames returns the names of the endpoints of a call, by index. The argument own is the target of the call. The
+// name of an endpoint is the target of its connection. If a target occurs twice, the second name also contains the
+// number of the connection, such as "dns:///b #2".
 func (s *Set) endpointNames(own string) []string {
 	names := []string{own}
 	for i, c := range s.conns {
@@ -94,14 +100,14 @@ func (s *Set) endpointNames(own string) []string {
 	return names
 }
 
-// Connect starts to connect all idle connections in the background. It does nothing for a nil Set.
+// Connect starts to connect all idle connections of s in the background. It does nothing for a nil Set.
 func (s *Set) Connect() {
 	if s != nil {
 		s.connectIdle()
 	}
 }
 
-// connectIdle starts to connect idle connections in the background. It returns the endpoints whose connections are
+// connectIdle starts to connect the idle connections of s in the background. It returns the set of connections that are
 // ready.
 func (s *Set) connectIdle() (ready endpoint.Mask) {
 	for i, c := range s.conns {
@@ -112,9 +118,11 @@ func (s *Set) connectIdle() (ready endpoint.Mask) {
 	return ready
 }
 
-// A Selection selects and stores the connection of each attempt of one gRPC call. With the zero Selection, all attempts
-// use the caller's connection. The goroutine of the call initializes it. Hedges are admitted one at a time, each before
-// it starts.
+// A Selection selects and stores the connection of each attempt of one gRPC call. In the zero Selection, all attempts
+// use the caller's connection.
+//
+// Only the goroutine that runs the call may initialize it. Hedges must be admitted one at a time, each before it
+// starts.
 type Selection struct {
 	rotation endpoint.Rotation
 	set      *Set
@@ -123,21 +131,22 @@ type Selection struct {
 	attempts [1 + race.MaxHedges]Attempt
 }
 
-// An Attempt holds the connection of one attempt of a call. It does not change after the attempt starts. The zero
+// An Attempt holds the connection of one attempt of a gRPC call. It does not change after the attempt starts. The zero
 // Attempt uses the caller's connection.
 type Attempt struct {
 	conn          *conn // nil for the caller's connection
-	isOtherTarget bool  // whether conn has another target than the call
+	isOtherTarget bool  // the target of conn differs from the target of the call
 }
 
-// Init initializes s, which is zero, for a call over the connection own whose latency key is k. For a nil set, s stays
-// zero.
+// Init prepares a zero Selection for a call over the connection own with latency key k. If set is nil, s stays zero,
+// and all attempts use own.
 func (s *Selection) Init(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	if set != nil {
 		s.initialize(set, own, k)
 	}
 }
 
+// initialize is Init for a set that is not nil.
 func (s *Selection) initialize(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	s.set, s.own = set, own
 	var used endpoint.Mask
@@ -156,22 +165,24 @@ func (s *Selection) initialize(set *Set, own *grpc.ClientConn, k *policy.Key) {
 	}
 }
 
-// Clear resets s to the zero Selection.
+// Clear resets s to the zero Selection, so that it can be reused for another call.
 func (s *Selection) Clear() {
 	if s.set != nil {
 		*s = Selection{}
 	}
 }
 
-// A DueHedge describes a hedge whose delay has passed, as input of [Selection.Admit].
+// A DueHedge describes a hedge whose hedge delay has passed, as input of [Selection.Admit].
 type DueHedge struct {
-	Denial       observe.Reason // reason known to the caller for which the hedge must not start; None if there is no such reason
-	TargetPaused bool           // whether the target of the call accepts no hedges for now
+	Denial       observe.Reason // reason known to the caller why the hedge must not start; None if there is no such reason
+	TargetPaused bool           // the target of the call accepts no hedges for now, so only a hedge to another target may start
 }
 
-// Admit selects the connection of the next hedge of call c, and reports whether the hedge is admitted. The index is the
-// position of the hedge in the schedule, from 0. If due has a reason for denial, no connection is selected. Admit
-// counts a denial in c. After a denial, the selected connection stays available to later hedges.
+// Admit selects the connection of the next hedge of call c. It returns true if the hedge is admitted, and false if it
+// is denied. Admit counts a denial in c.
+//
+// The argument index is the position of the hedge in the hedge schedule, from 0. If due contains a reason for denial,
+// no connection is selected. The connection that was selected for a denied hedge stays available to later hedges.
 func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	selected, denial := Attempt{}, due.Denial
 	if s.set != nil && denial == policy.None {
@@ -193,8 +204,8 @@ func (s *Selection) Admit(c *policy.Call, index int, due DueHedge) bool {
 	return true
 }
 
-// addHedge records that a hedge to endpoint i was admitted, for a call with the latency key k. If an observer ends the
-// goroutine by [runtime.Goexit] or a panic, k no longer counts the hedge as in flight.
+// addHedge records that a hedge to endpoint i was admitted, for a call with latency key k. An observer that is called
+// meanwhile may panic or call [runtime.Goexit]. The hedge is then not sent, so k stops counting it as in flight.
 func (s *Selection) addHedge(k *policy.Key, i int) {
 	added := false
 	defer k.HedgeEndedUnless(&added)
@@ -202,7 +213,7 @@ func (s *Selection) addHedge(k *policy.Key, i int) {
 	added = true
 }
 
-// attemptForEndpoint returns the Attempt that uses endpoint i.
+// attemptForEndpoint returns an Attempt that uses the connection with index i.
 func (s *Selection) attemptForEndpoint(i int) Attempt {
 	if i == 0 {
 		return Attempt{}
@@ -211,7 +222,8 @@ func (s *Selection) attemptForEndpoint(i int) Attempt {
 	return Attempt{conn: c, isOtherTarget: c.target != grpctarget.Name(s.own)}
 }
 
-// endpointIndex returns the index of the endpoint that a uses.
+// endpointIndex returns the index, in package endpoint, of the connection that a uses. It is 0 for the caller's
+// connection.
 func (a Attempt) endpointIndex() int {
 	if a.conn == nil {
 		return 0
@@ -219,8 +231,8 @@ func (a Attempt) endpointIndex() int {
 	return a.conn.endpoint
 }
 
-// hedgeRequest returns the admission request of a hedge over the connection of a. A connection to another target counts
-// as another backend.
+// hedgeRequest returns the request by which a hedge over the connection of a asks the policy for admission. It states
+// the cost of the hedge, and whether the connection has another target than the call.
 func (a Attempt) hedgeRequest() policy.HedgeRequest {
 	if a.conn == nil {
 		return policy.HedgeRequest{}
@@ -228,7 +240,7 @@ func (a Attempt) hedgeRequest() policy.HedgeRequest {
 	return policy.HedgeRequest{Cost: a.conn.cost, OtherBackend: a.isOtherTarget}
 }
 
-// TypicalRequest returns the admission request of the first hedge of a call while every connection is ready and no
+// TypicalRequest returns the admission request of the first hedge of a call, while all connections are ready and no
 // endpoint is ejected.
 func (s *Selection) TypicalRequest() policy.HedgeRequest {
 	switch {
@@ -240,11 +252,11 @@ func (s *Selection) TypicalRequest() policy.HedgeRequest {
 	return s.attemptForEndpoint(1).hedgeRequest()
 }
 
-// Attempt returns the Attempt with the number n; 0 is the primary.
+// Attempt returns the stored Attempt with number n; 0 is the primary.
 func (s *Selection) Attempt(n int) *Attempt { return &s.attempts[n] }
 
-// Conn returns the connection of a. The argument own is the caller's connection, which a uses if no other connection
-// was selected.
+// Conn returns the connection of a. If no connection was selected for a, it returns own, which must be the caller's
+// connection.
 func (a *Attempt) Conn(own *grpc.ClientConn) *grpc.ClientConn {
 	if a.conn != nil {
 		return a.conn.ClientConn
@@ -252,18 +264,20 @@ func (a *Attempt) Conn(own *grpc.ClientConn) *grpc.ClientConn {
 	return own
 }
 
-// IsOtherTarget reports whether the target of a differs from the target of the primary.
+// IsOtherTarget reports whether the connection of a has another target than the primary.
 func (a *Attempt) IsOtherTarget() bool { return a.isOtherTarget }
 
-// IsClosed reports whether the program has closed the connection of a. It is false for the caller's connection.
+// IsClosed reports whether the connection selected for a has been closed by the program. It returns false if a uses the
+// caller's connection.
 func (a *Attempt) IsClosed() bool {
 	return a.conn != nil && a.conn.GetState() == connectivity.Shutdown
 }
 
-// Exclude prevents further hedges of the call over the connection of a, whose server has pushed back.
+// Exclude prevents further hedges of the call over the connection of a. It must be called after the server of that
+// connection has pushed back.
 func (s *Selection) Exclude(a *Attempt) { s.rotation.Exclude(a.endpointIndex()) }
 
-// Withdraw records that the admitted hedge a of call c was not sent, and the reason. The argument ctx is the context of
+// Withdraw records that hedge a of call c was admitted but not sent, and the reason. The argument ctx is the context of
 // the hedge, which may end after the call.
 func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, a *Attempt, reason observe.Reason) {
 	c.Withdraw(ctx, reason, a.hedgeRequest())
@@ -272,13 +286,15 @@ func (s *Selection) Withdraw(ctx context.Context, c *policy.Call, a *Attempt, re
 	}
 }
 
-// deadlineMargin is the tolerance of clocks: a server may report that a deadline has passed this long before the
+// deadlineMargin allows for different clocks. A server may report that a deadline has passed this long before the
 // client's deadline passes.
 const deadlineMargin = time.Millisecond
 
-// RecordResult records the result of attempt n for the health of its connection: answered, refused by the server, or
-// failed if both are false. A failure does not count if ctx, the context of the attempt, has ended or is about to reach
-// its deadline.
+// RecordResult records the result of attempt n for the health of its connection. The result is a success if answered is
+// true, and otherwise a failure.
+//
+// A failure does not count if refused is true, because the server refused the attempt. It does not count either if ctx,
+// the context of the attempt, has ended or is about to reach its deadline.
 func (s *Selection) RecordResult(ctx context.Context, n int, answered, refused bool) {
 	if s.set == nil {
 		return
@@ -287,12 +303,14 @@ func (s *Selection) RecordResult(ctx context.Context, n int, answered, refused b
 	s.rotation.RecordResult(n, s.attempts[n].endpointIndex(), answered, refused || ctx.Err() != nil || ok && time.Until(deadline) < deadlineMargin)
 }
 
-// An IdleConnector connects an idle connection in the background, because Connect blocks until the resolver is built.
-// It runs at most one Connect at a time. The zero value is ready to use. It is safe for concurrent use.
+// An IdleConnector connects an idle gRPC connection in the background, because [grpc.ClientConn.Connect] blocks until
+// the resolver is built. It runs at most one Connect at a time. The zero value is ready to use. It is safe for
+// concurrent use.
 type IdleConnector struct{ busy atomic.Bool }
 
-// IsReady reports whether cc is ready. If cc is idle, IsReady also starts to connect cc. Without that, cc would stay
-// idle: gRPC connects an idle connection only for a call, and hedges use only ready connections.
+// IsReady reports whether the state of cc is Ready. If cc is idle, IsReady also starts to connect it in the background.
+// Without that, cc would stay idle: gRPC connects an idle connection only when a call uses it, and hedges use only
+// ready connections.
 func (w *IdleConnector) IsReady(cc *grpc.ClientConn) bool {
 	state := cc.GetState()
 	if state == connectivity.Idle && w.busy.CompareAndSwap(false, true) {
@@ -304,13 +322,13 @@ func (w *IdleConnector) IsReady(cc *grpc.ClientConn) bool {
 	return state == connectivity.Ready
 }
 
-// A targets value holds the targets whose calls may have hedges over the connections of a Set.
+// A targets value lists the targets of the calls that may have hedges over the connections of a [Set].
 type targets struct {
 	connTargets  []string // the targets of the connections in the Set
-	namedTargets []string // targets that the program names, in the form of package grpctarget or as dialed
+	namedTargets []string // further targets that the program names, as package grpctarget returns them or as the program dialed them
 }
 
-// containsConn reports whether the target of cc is in t. A nil cc, as in tests, has the target "".
+// containsConn reports whether t lists the target of cc. The target of a nil cc, which only tests use, is "".
 func (t *targets) containsConn(cc *grpc.ClientConn) bool {
 	name := grpctarget.Name(cc)
 	return slices.Contains(t.connTargets, name) || slices.Contains(t.namedTargets, name) || cc != nil && slices.Contains(t.namedTargets, cc.Target())
