@@ -1,11 +1,11 @@
-// Package attemptctx implements the context that an attempt of hedge.Do passes to its function. The context ends when
-// the caller's context ends or when the attempt loses. The context of the winner ends only with the caller's context,
-// because the caller may still read the result, such as rows of a database.
+// Package attemptctx implements the context that an attempt of hedge.Do passes to the user's function. The context ends
+// when the caller's context ends or when the attempt loses. The context of the winner ends only with the caller's
+// context, because the caller may still read the result, such as rows of a database.
 //
-// [context.WithCancel] does not serve: a child that is never cancelled stays registered with its parent. A worker that
-// makes all its calls with one context would keep some 570 bytes of each call for ever. Here, the caller's context
-// releases a [Context] that has become unreachable. That requires packages weak and unsafe. BenchmarkRetainedBytes measures the
-// memory that remains.
+// [context.WithCancel] is not suitable: a child context that is never cancelled stays registered with its parent. A
+// worker that makes all its calls with the same context would retain some 570 bytes for each call until it ends. Here,
+// the caller's context releases a [Context] that has become unreachable. That requires packages weak and unsafe.
+// BenchmarkRetainedBytes measures the memory that remains.
 package attemptctx
 
 import (
@@ -20,35 +20,36 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A Context is the context of one attempt. A caller's context that never ends does not keep the Context in memory, see
-// [callerLink]. A Context is safe for concurrent use.
+// A Context is the [context.Context] of one attempt of hedge.Do. The caller's context does not keep the Context in
+// memory after the attempt has won, see [callerLink]. A Context is safe for concurrent use.
 type Context struct {
 	attempt *race.Attempt // set before the attempt starts; its field Context is the caller's context
-	primary race.Attempt  // the attempt itself if this is the primary; saves an allocation
+	primary race.Attempt  // memory for the attempt if it is the primary; saves an allocation
 
-	mu   sync.Mutex // guards the fields below
-	won  bool
-	link *callerLink     // nil until Done needs it
+	mu   sync.Mutex      // guards the fields below
+	won  bool            // the attempt has won, so only the caller's context ends this Context
+	link *callerLink     // ends the Context with the caller's context; nil until Done is called and needs it
 	done <-chan struct{} // the channel that Done returns; set together with link
 }
 
-// New returns the context of a hedge.
+// New returns a Context for hedge a.
 func New(a *race.Attempt) *Context { return &Context{attempt: a} }
 
-// NewPrimary returns the context of a primary. The context contains the [race.Attempt] as well.
+// NewPrimary returns the context of a primary. It also allocates the primary's [race.Attempt], which the method Attempt
+// returns.
 func NewPrimary() *Context {
 	d := new(Context)
 	d.attempt = &d.primary
 	return d
 }
 
-// Attempt returns the attempt that the context belongs to.
+// Attempt returns the [race.Attempt] to which the context belongs.
 func (d *Context) Attempt() *race.Attempt { return d.attempt }
 
 // Deadline returns the deadline of the caller's context.
 func (d *Context) Deadline() (time.Time, bool) { return d.attempt.Deadline() }
 
-// Value returns a value of the attempt, or else of the caller's context.
+// Value returns a value of the attempt, or a value of the caller's context if the attempt has none for the key.
 func (d *Context) Value(key any) any { return d.attempt.Value(key) }
 
 // Done returns a channel that is closed when the context ends.
@@ -79,8 +80,8 @@ func (d *Context) Done() <-chan struct{} {
 	return d.done
 }
 
-// Err returns nil until the context ends, and then the reason. If the caller's context has ended, Err may return its
-// error shortly before the channel of Done is closed.
+// Err returns nil until the context ends, and then the reason. If the caller's context ends, Err may return the reason
+// shortly before the channel that Done returned is closed.
 func (d *Context) Err() error {
 	if err := d.attempt.Err(); err != nil {
 		return err
@@ -88,7 +89,7 @@ func (d *Context) Err() error {
 	return d.attempt.Context.Err()
 }
 
-// MarkWon records that the attempt has won. From now on the context ends only when the caller's context ends.
+// MarkWon records that the attempt has won. From then on, the context ends only when the caller's context ends.
 func (d *Context) MarkWon() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,47 +99,51 @@ func (d *Context) MarkWon() {
 	}
 }
 
-// An anchorContext is the parent of the attempt's own context, which package context makes. It has the values and the
-// error of the caller's context, and package context registers with it by AfterFunc. So contexts derived from a
-// [Context] end with the caller's error and cause, and need no goroutine.
+// An anchorContext is the parent of the attempt's own context, which [context.WithCancelCause] creates. The
+// anchorContext has the values and the error of the caller's context. Package context registers the attempt's own
+// context by calling AfterFunc. So contexts derived from a [Context] end with the caller's error and cause, and need no
+// goroutine.
 //
-// An anchorContext does not refer to the Context; contexts derived from the Context do. The goroutine that first calls
-// Done writes the fields before another goroutine can read them.
+// An anchorContext does not refer to the Context, so it does not keep the Context in memory. The goroutine that first
+// calls Context.Done writes the fields before another goroutine can read them.
 type anchorContext struct {
 	context.Context
-	end  func()              // ends the attempt's own context, and keeps it reachable
+	end  func()              // ends the attempt's own context; the reference also keeps that context in memory
 	done <-chan struct{}     // the Done channel of the attempt's own context
 	own  race.AdoptedContext // memory for the [race.Attempt], which refers to it
 }
 
+// neverClosed is the Done channel of every anchorContext.
 var neverClosed = make(chan struct{})
 
-// Done returns a channel that is never closed. Package context requires a channel that is not nil, and then calls
-// AfterFunc instead of waiting.
+// Done returns a channel that is never closed. If the channel were nil, package context would assume that the context
+// never ends, and would not call AfterFunc.
 func (r *anchorContext) Done() <-chan struct{} { return neverClosed }
 
-// AfterFunc stores f, which ends the attempt's own context. Package context calls AfterFunc once.
+// AfterFunc stores f, which ends the attempt's own context. Package context calls it exactly once for an anchorContext.
+// The function stop always returns false.
 func (r *anchorContext) AfterFunc(f func()) (stop func() bool) {
 	r.end = f
 	return func() bool { return false }
 }
 
-// A callerLink ends the attempt's own context when the caller's context ends. References form a chain: caller's
-// context, callerLink, anchorContext, the attempt's own context, and contexts derived from it. Derived contexts refer
-// to the [Context].
+// A callerLink ends the attempt's own context when the caller's context ends. References form a chain: the caller's
+// context, callerLink, anchorContext, the attempt's own context, and contexts derived from the attempt's own context.
+// Derived contexts refer to the [Context].
 //
 // When the Context of a winner becomes unreachable, no derived context is in use, and the callerLink drops the
 // anchorContext. A goroutine may still wait for the channel of Done. When the channel becomes unreachable too, the
-// caller's context drops the callerLink.
+// callerLink is unregistered from the caller's context.
 //
-// The cleanup of the Context writes channel before it clears anchor. The method endAttempt reads them in the opposite
-// order.
+// The cleanup of the Context writes the field channel before it clears the field anchor. The method endAttempt reads
+// these fields in the opposite order.
 type callerLink struct {
 	anchor  atomic.Pointer[anchorContext] // nil after the Context has become unreachable
-	channel weak.Pointer[byte]            // the channel of Done; set before anchor becomes nil
-	stop    func() bool                   // unregisters the callerLink from the caller's context
+	channel weak.Pointer[byte]            // the channel that Context.Done returned; set before anchor becomes nil
+	stop    func() bool                   // the function by which [context.AfterFunc] unregisters the callerLink from the caller's context
 }
 
+// newCallerLink returns a callerLink that is registered with the caller's context, which is the parent of anchor.
 func newCallerLink(anchor *anchorContext) *callerLink {
 	t := new(callerLink)
 	t.anchor.Store(anchor)
@@ -146,8 +151,8 @@ func newCallerLink(anchor *anchorContext) *callerLink {
 	return t
 }
 
-// endAttempt ends the attempt's own context, because the caller's context has ended. If only the channel of Done is
-// still reachable, it closes the channel.
+// endAttempt ends the attempt's own context after the caller's context has ended. If the anchorContext was dropped but
+// the channel of Done is still reachable, endAttempt closes that channel.
 func (t *callerLink) endAttempt() {
 	if anchor := t.anchor.Load(); anchor != nil {
 		anchor.end()
@@ -156,9 +161,10 @@ func (t *callerLink) endAttempt() {
 	}
 }
 
-// releaseWhenUnreachable arranges that the references described at [callerLink] are dropped when d, the context of the
-// winner, becomes unreachable. The cleanups use no channel, because a cleanup must not use a channel of a
-// testing/synctest bubble. They keep neither d nor t reachable.
+// releaseWhenUnreachable arranges for t to drop its references, as described at [callerLink], when d becomes
+// unreachable. The argument d is the context of the winner. The cleanup functions keep neither d nor t reachable.
+//
+// They use no channel: with testing/synctest, a cleanup function must not use a channel of a bubble.
 func (t *callerLink) releaseWhenUnreachable(d *Context) {
 	runtime.AddCleanup(d, func(self weak.Pointer[callerLink]) {
 		if t := self.Value(); t != nil {
@@ -167,8 +173,9 @@ func (t *callerLink) releaseWhenUnreachable(d *Context) {
 	}, weak.Make(t))
 }
 
-// dropAnchor keeps only a weak reference to the channel of Done, and drops the anchorContext. When the channel becomes
-// unreachable, it unregisters the callerLink from the caller's context. The argument self is a weak pointer to t.
+// dropAnchor drops the anchorContext and keeps a weak reference to the channel of Done. When the channel becomes
+// unreachable, a cleanup function unregisters the callerLink from the caller's context. The argument self is a weak
+// pointer to t.
 func (t *callerLink) dropAnchor(self weak.Pointer[callerLink]) {
 	// A goroutine that waits for a channel may hold nothing else, so the weak pointer has to
 	// be to the channel itself. A channel is a pointer, but only unsafe can use it as one.
