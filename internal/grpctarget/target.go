@@ -1,5 +1,5 @@
-// Package grpctarget names the targets of gRPC connections. The dialed text does not identify a target: "orders:443" is
-// passthrough:///orders:443 for grpc.Dial and dns:///orders:443 for grpc.NewClient.
+// Package grpctarget returns unique names for the targets of gRPC connections. The text that a program dials does not
+// identify a target: "orders:443" is passthrough:///orders:443 for grpc.Dial and dns:///orders:443 for grpc.NewClient.
 package grpctarget
 
 import (
@@ -12,8 +12,9 @@ import (
 	"google.golang.org/grpc/resolver"
 )
 
-// Name returns the name of the target of cc: the canonical target, followed by ? and the query if there is one.
-// [grpc.ClientConn.CanonicalTarget] omits the query, which a resolver may read. The name of a nil cc is "".
+// Name returns a name that identifies the target of cc. It is the canonical target, followed by ? and the query if the
+// target has a query. [grpc.ClientConn.CanonicalTarget] omits the query, although a resolver may use it. The name of a
+// nil cc is "".
 func Name(cc *grpc.ClientConn) string {
 	if cc == nil {
 		return ""
@@ -29,9 +30,10 @@ func Name(cc *grpc.ClientConn) string {
 	return name
 }
 
-// ResolverName returns the name of the target t of a resolver. It equals the [Name] of connections with that target.
+// ResolverName returns the name of target t for a resolver. It equals the [Name] of the connections to that target.
 func ResolverName(t resolver.Target) string { return withQuery(t.String(), t.URL.RawQuery) }
 
+// withQuery appends ? and the query to a target, unless the query is empty.
 func withQuery(target, query string) string {
 	if query == "" {
 		return target
@@ -39,10 +41,11 @@ func withQuery(target, query string) string {
 	return target + "?" + query
 }
 
-// nameCache caches names, because computing a name allocates. The address of a connection selects its element. The
-// cache does not keep connections in memory.
+// nameCache caches results of [Name], because computing a name allocates. The address of a connection selects its
+// element. The cache holds weak pointers, so it does not keep connections in memory.
 var nameCache [64]atomic.Pointer[cacheEntry]
 
+// A cacheEntry holds the name of the target of one connection.
 type cacheEntry struct {
 	cc   weak.Pointer[grpc.ClientConn]
 	name string
