@@ -27,6 +27,7 @@ const (
 	measureInterval       = 1000 // calls between two probes that measure again the latency of an endpoint that is not ejected
 	deniedProbeInterval   = 7    // calls until the next probe after a probe was denied; not a multiple of 10, because a hedge budget may gain one token every 10 calls
 	hedgesPerEjectedTrial = 10   // while an endpoint is ejected, one of this many hedges is a trial
+	maxVainHedges         = 4    // consecutive hedges in vain at the endpoint of their primary, after which first hedges use another endpoint for probeInterval calls
 )
 
 // Factors for the comparison of two latencies.
@@ -76,6 +77,8 @@ type outcomes struct {
 	goodRun      int     // number of consecutive good outcomes since the endpoint was ejected
 	suspected    bool    // a hedge at this endpoint did not help a call whose primary was there too, and no good outcome has followed
 	hedgesFutile bool    // the last hedge of a call whose primary was at this endpoint lost, although it had time to answer
+	vainHedges   int     // consecutive first hedges to the endpoint of their primary that lost though they had time to answer
+	vainCalls    int     // value of Detector.calls at the last of them
 }
 
 // A latency estimates how long one endpoint takes to answer an attempt.
@@ -272,7 +275,7 @@ func (d *Detector) SelectPrimary(candidates Mask) int {
 // So an endpoint can be ejected even if no hedge is sent. The caller must hold the mutex.
 func (d *Detector) isUnresponsive(candidates Mask, i int) bool {
 	s, next := &d.endpoints[i], d.findNext(candidates, i)
-	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].expectedLatency > 0 && time.Since(s.unansweredSince) >= silenceFactor*d.endpoints[next].expectedLatency
+	return next >= 0 && !s.ejected && s.unansweredCalls > ejectRun && d.endpoints[next].samples > 0 && time.Since(s.unansweredSince) >= silenceFactor*d.endpoints[next].expectedLatency
 }
 
 // selectProbe counts a call and returns the endpoint to which the call sends a probe, or -1 if the call sends no probe.
@@ -446,7 +449,23 @@ func (d *Detector) isNextSlower(candidates Mask, i int, median time.Duration) bo
 func (d *Detector) isHealthy(i int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.endpoints[i].ejected && d.endpoints[i].badRun == 0 && !d.endpoints[i].suspected
+	s := &d.endpoints[i]
+	hedgesInVain := s.vainHedges >= maxVainHedges && d.calls-s.vainCalls < probeInterval
+	return !s.ejected && s.badRun == 0 && !s.suspected && !hedgesInVain
+}
+
+// recordHedgeAtPrimary records the end of a call whose primary and first hedge were both sent to endpoint i. The hedge has won, or
+// the call has ended hedged after the start of the hedge. The hedge was in vain if the next endpoint probably answers sooner.
+func (d *Detector) recordHedgeAtPrimary(candidates Mask, i int, won bool, hedged time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, next := &d.endpoints[i], d.findNext(candidates, i)
+	switch {
+	case won:
+		s.vainHedges = 0
+	case next >= 0 && hedged >= lateAnswerFactor*d.endpoints[next].expectedLatency:
+		s.vainHedges, s.vainCalls = s.vainHedges+1, d.calls
+	}
 }
 
 // markSuspected records that endpoint i may be unhealthy. The caller calls it if the primary and a hedge of a call were

@@ -389,6 +389,20 @@ func TestSelectionCountsDeadlineAsBadOutcomeIfMostCallsAreFaster(t *testing.T) {
 	}
 }
 
+// TestDetectorDoesNotEjectForEndpointThatNeverAnswered has a next endpoint whose only attempt was cancelled after a millisecond, which says
+// nothing about its latency.
+func TestDetectorDoesNotEjectForEndpointThatNeverAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(Detector)
+		d.recordNoAnswer(1, time.Millisecond)
+		for range ejectRun + 1 {
+			d.SelectPrimary(both)
+		}
+		time.Sleep(time.Second)
+		assert.Equal(t, 0, d.SelectPrimary(both))
+	})
+}
+
 // TestDetectorEjectsUnresponsiveEndpointWithoutHedges has no hedges, as if the budget were spent, so that no attempt
 // overtakes the endpoint.
 func TestDetectorEjectsUnresponsiveEndpointWithoutHedges(t *testing.T) {

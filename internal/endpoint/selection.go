@@ -246,8 +246,12 @@ func (s *Selection) RecordCallEnd(e CallEnd) {
 			s.detector.recordOvertaken(primary)
 		}
 	}
-	if s.hasHedgedAtPrimary() && isLate {
-		s.detector.markSuspected(primary)
+	if s.hasHedgedAtPrimary() {
+		won := e.Winner > 0 && s.attempts[e.Winner].endpoint == primary
+		s.detector.recordHedgeAtPrimary(s.eligible, primary, won, hedged)
+		if isLate {
+			s.detector.markSuspected(primary)
+		}
 	}
 	s.recordProbeEnd(e)
 }

@@ -370,6 +370,35 @@ func TestFutileHedgeDoesNotPreventEjectionForEver(t *testing.T) {
 	})
 }
 
+// TestHedgesLeaveEndpointWhereTheyAreInVain has one call in twenty that is slow at the near endpoint, whichever attempt asks it. Hedges
+// there would answer sooner than hedges to the far endpoint if they helped.
+func TestHedgesLeaveEndpointWhereTheyAreInVain(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		var stats *hedge.Stats
+		tr := hedge.New(rt, toFar(hedge.Endpoint{}), hedge.WithMaxHedges(1), hedge.WithStats(&stats))
+		slow, rescued := 0, 0
+		for i := range 2000 {
+			near := 20 * ms
+			if i%20 == 10 {
+				near = 800 * ms
+			}
+			rt.Answer = inEndpoints(rt, after(rt, near), after(rt, 60*ms))
+			start := time.Now()
+			resp, err := get(t, tr, site)
+			require.NoError(t, err)
+			text(t, resp)
+			if i >= 1000 && near > 20*ms {
+				if slow++; time.Since(start) < 200*ms {
+					rescued++
+				}
+			}
+		}
+		assert.GreaterOrEqual(t, rescued, slow*3/4, "of %d slow calls", slow)
+		assert.False(t, firstEndpoint(tr).Ejected)
+		assert.LessOrEqual(t, float64(stats.HedgesSent.Load()), 0.1*float64(stats.TotalRequests.Load())+20)
+	})
+}
+
 func TestFasterFirstEndpointIsNotEjected(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = inEndpoints(rt, quick(rt), after(rt, 80*ms))
