@@ -34,6 +34,6 @@ func TestValidatorRefusesDNAMERecordOfWildcard(t *testing.T) {
 		r, err := ask(v, "x.y.w. A")
 		assert.NoError(t, err)
 		assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
-		assert.Contains(t, r.IsEdns0().String(), "a DNAME record was made of a wildcard")
+		assert.Contains(t, r.IsEdns0().String(), "a DNAME record was synthesized from a wildcard")
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -21,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,12 +97,24 @@ func begin(t *testing.T, f *forwarder) *forwarder {
 		f.conns, f.connsPerClient = 1000, 100
 	}
 	f.sockets = 1
-	f.listen = []string{freeAddress(t)}
-	require.NoError(t, f.start())
-	t.Cleanup(func() {
+	shutDown := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		assert.NoError(t, f.shutDown(ctx))
+	}
+	f.listen = []string{freeAddress(t)}
+	err := f.start()
+	for range 3 {
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+		shutDown() // another process has taken the port
+		f.listen = []string{freeAddress(t)}
+		err = f.start()
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		shutDown()
 		f.client.Close()
 	})
 	return f

@@ -196,7 +196,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 		s.signedByZone = true
 		found.addRRset(set, v)
 		if v.Encloser >= 0 && set.Type == dns.TypeDNAME { // RFC 4592 §4.4; unbound refuses it as well
-			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a DNAME record was made of a wildcard", Zone: k.Zone(), Name: set.Name, Type: set.Type}
+			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a DNAME record was synthesized from a wildcard", Zone: k.Zone(), Name: set.Name, Type: set.Type}
 		}
 		if v.Encloser >= 0 {
 			den, err := w.VerifyNoCloserName(dnsname.ToLower(set.Name), v.Encloser, sets[1], k, now)

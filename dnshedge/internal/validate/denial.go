@@ -49,7 +49,7 @@ func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRse
 	p := &denialProof{work: w, keys: k, qname: qname}
 	q, ok := parseName(qname)
 	if !ok || !q.isBelow(k.zone) || encloser < k.zone.labelCount() || encloser >= q.labelCount() {
-		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the name was not made of a wildcard of the zone")
+		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the name was not synthesized from a wildcard of the zone")
 	}
 	return p.evaluateRecords(sets, now,
 		func() proofResult { return p.nsecs.proveNoCloserName(q, encloser, k.zone) },
