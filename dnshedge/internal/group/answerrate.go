@@ -10,26 +10,28 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// An answerRate holds the outcomes of recent questions to a server, by question type. It counts questions that the
-// server answered, and questions that it left unanswered and another server answered. It is safe for concurrent use.
+// An answerRate records which recent questions one server has answered, by question type. A question that the server
+// left unanswered only counts if another server has answered it. It is safe for concurrent use.
 type answerRate struct {
-	mu     sync.Mutex // guards byType
-	byType [4]recentQuestions
+	mu     sync.Mutex         // guards byType
+	byType [4]recentQuestions // indexed by typeIndex
 }
 
-// recentQuestions is a ring buffer of the outcomes of recent questions. Equal outcomes of one name are stored once.
+// recentQuestions is a ring buffer with the outcomes of recent questions of one type. Equal outcomes for the same name
+// are stored once.
 type recentQuestions struct {
 	outcomes [8]questionOutcome
-	next     int
+	next     int // index of the element that is overwritten next
 }
 
+// A questionOutcome says whether a server has answered a question about a name.
 type questionOutcome struct {
-	name       string // in wire format; empty: unused element
+	name       string // in wire format; empty: unused element of the ring buffer
 	isAnswered bool
 }
 
-// typeIndex returns the index in answerRate.byType of the question's type. Types are kept apart because servers and
-// middleboxes may drop queries of types that they do not know.
+// typeIndex returns the index in answerRate.byType for the type of q. Types have separate outcomes because servers and
+// middleboxes may drop queries of types that they do not support.
 func typeIndex(q *wire.Query) int {
 	switch q.Type {
 	case dns.TypeA:
@@ -42,7 +44,7 @@ func typeIndex(q *wire.Query) int {
 	return 3
 }
 
-// recordQuestion stores whether the server answered q.
+// recordQuestion records that the server has answered q, or has left q unanswered if answered is false.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +56,8 @@ func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	r.next = (r.next + 1) % len(r.outcomes)
 }
 
-// answersMost reports whether the server answered more than half of the recent questions with q's type. It is false if
-// there were none.
+// answersMost reports whether the server answered more than half of the recent questions that had the type of q. It
+// returns false if no such question was recorded.
 func (s *answerRate) answersMost(q *wire.Query) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

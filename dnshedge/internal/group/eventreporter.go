@@ -9,25 +9,28 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// An eventReporter reports the events of an exchange to observers. A nil eventReporter reports nothing.
+// An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
+// hedges, and the end. Methods of a nil eventReporter do nothing, except for reportEnd and AttemptEnded, which must not
+// be called.
 //
-// Only the goroutine of an attempt uses its element of attempts. delay is set before the race begins.
+// Each attempt runs in one goroutine, which alone uses the attempt's element of attempts. delay must be set before the
+// race begins.
 type eventReporter struct {
 	watcher  *observers.Notifier
 	ctx      context.Context
-	first    *Server       // first server of the group; its latency key stands for the exchange
+	first    *Server       // the first server of the group; events of the whole exchange carry its latency key
 	delay    time.Duration // hedge delay of the first hedge; 0: no hedge is due
 	attempts [1 + MaxHedges]struct {
-		to     *Server // nil: no server was asked yet
+		to     *Server // the server of that query; nil: none was sent yet
 		began  time.Time
 		number int
-	}
+	} // the query that each attempt sent last
 }
 
 var _ race.AttemptObserver = (*eventReporter)(nil)
 
-// newEventReporter returns a reporter of events to w for an exchange whose first server is first. It returns nil if w
-// is nil.
+// newEventReporter returns a reporter that sends events to the observers of w. Its exchange has the context ctx, and
+// prefers the server first. It returns nil, which reports nothing, if w is nil.
 func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server) *eventReporter {
 	if w == nil {
 		return nil
@@ -35,7 +38,8 @@ func newEventReporter(ctx context.Context, w *observers.Notifier, first *Server)
 	return &eventReporter{watcher: w, ctx: ctx, first: first}
 }
 
-// raceObserver returns t as the observer of a race. It returns a nil interface if t is nil.
+// raceObserver returns t for use as the observer of a race. It returns a nil interface if t is nil, because a race
+// calls every observer that is not nil.
 func (t *eventReporter) raceObserver() race.AttemptObserver {
 	if t == nil {
 		return nil
@@ -43,15 +47,17 @@ func (t *eventReporter) raceObserver() race.AttemptObserver {
 	return t
 }
 
-// reportDenied reports the reason why a hedge, or every hedge of the exchange, is not sent.
+// reportDenied reports to observers that a hedge, or every hedge of the exchange, is not sent for the given reason.
 func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {
 		t.watcher.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
 	}
 }
 
-// reportAttempt reports that attempt n sends a query to s. number is the attempt's number for observers. If the attempt
-// has sent a query to another server before, it first reports that query as failed.
+// reportAttempt reports to observers that attempt n sends a query to s. number is the number under which observers know
+// the attempt.
+//
+// If the attempt has sent a query to another server before, that query is first reported as failed.
 func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Server) {
 	if t == nil {
 		return
@@ -62,11 +68,12 @@ func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Ser
 	t.watcher.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
 }
 
-// AttemptStarted implements race.AttemptObserver. It does nothing, because the server is not selected yet; see
-// reportAttempt.
+// AttemptStarted implements race.AttemptObserver. It does nothing, because no server is selected yet. reportAttempt
+// reports the start instead.
 func (t *eventReporter) AttemptStarted(context.Context, int) {}
 
-// AttemptEnded implements race.AttemptObserver. It reports the outcome of attempt n and of the query that it sent last.
+// AttemptEnded implements race.AttemptObserver. It reports the outcome and the latency of the last query of attempt n.
+// It does nothing if attempt n has sent no query.
 func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
 	if a := &t.attempts[n]; a.to != nil {
 		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: a.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(a.began)}
@@ -74,7 +81,10 @@ func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcom
 	}
 }
 
-// reportEnd reports the end of an exchange without a latency key; policy.Call reports that of the others.
+// reportEnd reports the end of an exchange that records no latency. winner is the number of the successful attempt, or
+// -1. hedges is the number of hedges sent, and took the duration of the exchange.
+//
+// It must not be called for other exchanges, whose end policy.Call reports.
 func (t *eventReporter) reportEnd(winner, hedges int, took time.Duration) {
 	r := observe.RequestResult{Attempts: 1 + hedges, Winner: winner, Latency: took, Delay: t.delay}
 	t.watcher.Notify(func(o observe.Observer) { o.RequestDone(t.ctx, t.first.key.Info, r) })

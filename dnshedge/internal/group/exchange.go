@@ -17,79 +17,85 @@ import (
 )
 
 const (
-	maxInitialHedges = 4 // maxInitialHedges limits the hedges of a single server while its delays are not learned. Such hedges may all be useless.
+	// maxInitialHedges is the maximum number of hedges for a group with a single server while its delays are not learned.
+	// These hedges may all be useless.
+	maxInitialHedges = 4
 
-	// maxTimerLag is the usual maximum delay of a timer. A later timer shows that this process or machine was slow, not
-	// the network, and that the answer may wait to be read. readGrace is the extra time for reading it.
+	// maxTimerLag is the time by which timers are usually late at most. A timer that is later shows that this process or
+	// machine was slow, and not the network. In that case, the response may have arrived and wait to be read. readGrace is
+	// the extra time for reading it.
 	maxTimerLag = 3 * time.Millisecond
 	readGrace   = 2 * time.Millisecond
 )
 
-// Result is the outcome of an exchange.
+// Result is the outcome of Exchange.Ask.
 type Result struct {
-	Answer   *wire.Answer // the response of a server, even if it is a failure; nil: no response
-	Err      error        // the error if there is no response
-	Server   *Server      // the server that sent Answer or caused Err
+	Answer   *wire.Answer // response of a server, which may be a failure; nil: Err is set
+	Err      error        // error of the primary if no server responded; nil: Answer is set
+	Server   *Server      // server that sent Answer or caused Err; never nil
 	IsHedged bool         // Answer is the response to a hedge
-	Attempts int          // number of attempts made
+	Attempts int          // number of attempts, with the primary
 
-	HasRefused bool // Err is set, and a server has refused a connection
+	HasRefused bool // Err is set, and at least one server has refused a connection
 }
 
-// An Exchange sends one question to a group of equal servers. The zero value is ready for Ask, which may be called
-// once.
+// An Exchange sends one question to a group of servers that can answer it equally well. The zero value is ready for
+// Ask, which must be called only once.
 //
-// Besides the primary there are two kinds of attempts. A hedge is due after a delay that was computed before the
-// exchange began, and starts while the primary may still be answered. A retransmission is due when the last primary or
-// retransmission is presumed lost.
+// Besides the primary there are two kinds of attempts. A hedge is due after a delay that is computed before the primary
+// starts. It starts although the primary may still be answered. A retransmission is due when the last query is presumed
+// lost.
 //
-// The race calls Admit at the earliest time at which an attempt may be due.
+// Exchange implements race.Op and race.Schedule, through which a race runs the attempts. The race calls Admit at the
+// earliest time at which an attempt may be due.
 type Exchange struct {
-	conf           *Config
-	events         *eventReporter // nil: no observers
-	query          *wire.Query
-	start          time.Time
-	call           policy.Call
-	key            *policy.Key     // latency key of the first server; nil if the exchange records no latency
-	primaryContext *transport.Span // context of the primary; cheaper to wait for than that of race.Attempt
+	conf   *Config
+	events *eventReporter // nil: no observers
+	query  *wire.Query
+	start  time.Time   // time at which Ask was called
+	call   policy.Call // records the latency and the hedges of the exchange for key; unused if key is nil
+	key    *policy.Key // latency key of the first server; nil if the exchange records no latency
+	// primaryContext is the context of the primary. Waiting for it is cheaper than waiting for the context of the
+	// race.Attempt.
+	primaryContext *transport.Span
 
 	mu             sync.Mutex                   // guards the fields below; elements of attempts below admitted never change
 	attempts       [1 + MaxHedges]attemptTarget // the first admitted elements are in use
 	admitted       int                          // number of attempts started, with the primary
-	running        int                          // attempts other than the primary that have not ended
+	running        int                          // number of attempts besides the primary that have not ended
 	idle           chan struct{}                // closed when running becomes 0; nil: the primary does not wait for that
-	checkAt        time.Time                    // time of the next call of Admit
-	hasCheckedLate bool                         // Admit was called late, and readGrace was granted; this happens once
+	checkAt        time.Time                    // time at which the race must call Admit next
+	hasCheckedLate bool                         // Admit was called too late and has granted readGrace, which it does only once
 	selection      serverSelection
 	hedges         hedgeTimes
 	retransmission retransmissionTimer
 	failures       failures
 }
 
-// hedgeTimes holds the delays of an exchange's hedges.
+// hedgeTimes holds the delays after which the hedges of one exchange are due.
 type hedgeTimes struct {
-	due        []time.Duration          // delay of each hedge since the start of the exchange
-	areInitial bool                     // the delays are the initial ones, because none are learned yet
-	next       int                      // index of the next hedge that is to be due
+	due        []time.Duration          // delay of each hedge, counted from the start of the exchange
+	areInitial bool                     // the delays are defaults, because the first server has too few samples
+	next       int                      // index in due of the next hedge
 	dueBuffer  [MaxHedges]time.Duration // memory for due
 }
 
-// A primaryRun holds the race of an exchange and the state of its primary, so that they need one allocation.
+// A primaryRun holds the race of an exchange and the state of its primary, so that both need only one allocation.
 type primaryRun struct {
 	race    race.Race[reply]
 	attempt race.Attempt
-	own     race.AdoptedContext
-	span    transport.Span
+	own     race.AdoptedContext // context that attempt derives from span
+	span    transport.Span      // cancellable context of the primary
 }
 
-// An attemptTarget is the kind of an attempt and the server of its first query.
+// An attemptTarget holds the kind of an attempt and the server that its first query goes to.
 type attemptTarget struct {
 	kind    attemptKind
-	server  int // index of the server
+	server  int // index of the server in the group
 	earlier int // number of earlier queries of the exchange to that server
 }
 
-// An attemptKind tells why an attempt was started.
+// An attemptKind says why an attempt was started: as the primary, as a hedge, or as a retransmission.
 type attemptKind int8
 
 const (
@@ -98,12 +104,12 @@ const (
 	retransmittedAttempt
 )
 
-// A reply is the result of an attempt that was answered.
+// A reply is a successful response to an attempt, with its server.
 type reply struct {
 	*wire.Answer
-	from          *Server // the server that answered
-	kind          attemptKind
-	handshakeTime time.Duration // part of the latency that a handshake took
+	from          *Server       // the server that sent the response
+	kind          attemptKind   // kind of the attempt
+	handshakeTime time.Duration // part of the attempt's latency that a handshake took; 0: there was none
 }
 
 var (
@@ -111,8 +117,10 @@ var (
 	_ race.Schedule  = (*Exchange)(nil)
 )
 
-// Ask sends the question q to a group of servers of p, with hedges, and returns the first answer that is no failure.
-// Servers that come earlier in group are preferred; group must not be empty.
+// Ask sends the question q to servers of p, with hedges, and returns the first response that is no failure. Without
+// one, the Result holds a failure response, or else the error of the primary.
+//
+// Servers that come earlier in group are preferred. group must not be empty. ctx ends the exchange.
 func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
 	x.selection.init(q, group)
@@ -141,25 +149,27 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	return Result{Answer: out.Value.Answer, Server: out.Value.from, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
 }
 
-// UnableServers returns the number of servers that could not answer the question or refused a connection. It may be
-// called during Ask.
+// UnableServers returns the number of servers that responded to the question with a failure, or refused a connection.
+// It may be called while Ask runs.
 func (x *Exchange) UnableServers() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.unable
 }
 
-// FirstFailure returns the failure response that stands for the question, with its server. That is the first one that
-// is a decision of a healthy server (see Server.IsDeliberateFailure), or else the first one. Both results are nil if there is
-// none. It may be called during Ask.
+// FirstFailure returns the failure response to report if no server answers the question, and the server that sent it.
+// It is the first failure response that Server.IsDeliberateFailure accepts, or else the first of all. Both results are
+// nil if no server responded with a failure.
+//
+// It may be called while Ask runs.
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.response, x.failures.responseServer
 }
 
-// failureResult returns the Result of an exchange without an answer: the failure response of a server, or else err, the
-// error of the primary.
+// failureResult returns the Result of an exchange without a successful response. It holds the failure response of a
+// server, or else err, the error of the primary. tries is the number of attempts.
 func (x *Exchange) failureResult(err error, tries int) Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -170,8 +180,8 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 	return Result{Err: err, Server: cmp.Or(f.primaryServer, x.selection.servers[0]), Attempts: tries, HasRefused: f.hasRefused}
 }
 
-// recordOutcome records the latency of the exchange for the latency key and reports the end of the exchange to
-// observers. winner is the number of the attempt that was answered, or -1.
+// recordOutcome records the latency of the exchange for its latency key, and reports the end of the exchange to
+// observers. winner is the number of the attempt with the reply r, or -1 if no attempt succeeded.
 func (x *Exchange) recordOutcome(winner int, r *reply) {
 	isAnswered := winner >= 0
 	if x.key != nil {
@@ -190,8 +200,9 @@ func (x *Exchange) recordOutcome(winner int, r *reply) {
 	}
 }
 
-// observedNumber converts the attempt number n to the number for observers, who see no retransmissions. A hedge has the
-// number of the hedge; the primary and retransmissions have 0. Negative n remains.
+// observedNumber converts the attempt number n to the number under which observers know the attempt. Hedges are counted
+// from 1. The primary and retransmissions have the number 0, because observers see no retransmissions. A negative n is
+// returned unchanged.
 func (x *Exchange) observedNumber(n int) int {
 	if n < 0 || x.attempts[n].kind != hedgeAttempt {
 		return min(n, 0)
@@ -199,7 +210,7 @@ func (x *Exchange) observedNumber(n int) int {
 	return x.countHedges(n)
 }
 
-// countHedges returns the number of hedges among attempts 0 to n.
+// countHedges returns the number of hedges among the attempts 0 to n, including n.
 func (x *Exchange) countHedges(n int) (hedges int) {
 	for _, a := range x.attempts[:n+1] {
 		if a.kind == hedgeAttempt {
@@ -209,8 +220,8 @@ func (x *Exchange) countHedges(n int) (hedges int) {
 	return hedges
 }
 
-// scheduleAttempts computes the delays of hedges and retransmissions before the primary starts. A message with an
-// opcode other than QUERY gets neither.
+// scheduleAttempts computes when hedges and retransmissions are due. It must be called before the primary starts. A
+// message with an opcode other than QUERY gets neither, because it may not be safe to repeat.
 func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	if !x.query.IsStandard() {
 		x.events.reportDenied(observe.DeniedMethod) // not known to be safe to repeat
@@ -240,7 +251,8 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	x.checkAt, r.deadline = x.start.Add(wait), x.start.Add(left)
 }
 
-// scheduleHedges computes the delay of each hedge, or reports to observers why there are none.
+// scheduleHedges computes the delay of each hedge. If the exchange must not be hedged, it reports the reason to
+// observers instead. Settings in ctx may switch hedging off.
 func (x *Exchange) scheduleHedges(ctx context.Context) {
 	first, conf := x.selection.servers[0], &x.conf.Hedging
 	x.hedges.due = x.hedges.dueBuffer[:0]
@@ -266,8 +278,8 @@ func (x *Exchange) scheduleHedges(ctx context.Context) {
 	}
 }
 
-// Admit implements race.Op. It reports whether an attempt is due and admitted, a retransmission or a hedge, and sets
-// the time of the next call.
+// Admit implements race.Op. It returns true if a retransmission or a hedge is due and its budget permits it, and
+// records that attempt. It also computes when the race must call it next.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -289,8 +301,10 @@ func (x *Exchange) Admit(int) bool {
 	return isAdmitted
 }
 
-// Next implements race.Schedule. It returns the time until the next call of Admit, and false if there is none: all
-// attempts are used up, or the deadline comes first. The race calls Admit before it calls Next for the next index.
+// Next implements race.Schedule. It returns the time until the race must call Admit. ok is false if the race must not
+// call Admit again, because all attempts are used up or the deadline comes first.
+//
+// index is the number of earlier calls of Admit. The race must call Admit before it calls Next with the next index.
 func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -302,14 +316,16 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	return wait, x.admitted <= MaxHedges && x.checkAt.Before(x.retransmission.deadline)
 }
 
-// Failed implements race.Schedule. The failure of the primary ends hedging. A primary that fails reports that only when
-// no other attempt runs, see waitForOthers.
+// Failed implements race.Schedule. The failure of attempt n stops further attempts if n is the primary. The primary
+// fails only after all other attempts have ended (see waitForOthers).
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
-// HedgeTimeout implements race.Schedule without a limit: the timeouts of servers end every attempt.
+// HedgeTimeout implements race.Schedule. It returns the longest possible time, because the retransmission timeouts of
+// servers limit every attempt.
 func (x *Exchange) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
-// recordAttempt stores the kind and the server of an attempt that starts now. The caller holds mu.
+// recordAttempt stores the kind and the server of an attempt that starts at the time now. server is the index of the
+// server in the group. The caller must hold mu.
 func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	n := x.admitted
 	x.admitted++
@@ -323,8 +339,8 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	x.retransmission.isLastAttempt = x.admitted == MaxHedges
 }
 
-// admitRetransmission admits a retransmission if the last query is presumed lost and a budget pays for it. The caller
-// holds mu.
+// admitRetransmission returns true, and records an attempt, if the last query is presumed lost at the time now and a
+// budget permits a retransmission. The caller must hold mu.
 func (x *Exchange) admitRetransmission(now time.Time) bool {
 	r := &x.retransmission
 	if now.Before(r.lostAt()) {
@@ -348,8 +364,8 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	return true
 }
 
-// admitHedge admits the next hedge if its delay is over, hedging is allowed and the budget pays for it. A denied hedge
-// is not tried again. The caller holds mu.
+// admitHedge returns true, and records an attempt, if the next hedge is due at the time now and both policy and budget
+// permit it. A hedge that is denied is never tried again. The caller must hold mu.
 func (x *Exchange) admitHedge(now time.Time) bool {
 	n := x.hedges.next
 	if n == len(x.hedges.due) || now.Sub(x.start) < x.hedges.due[n] {
@@ -384,7 +400,7 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 	return true
 }
 
-// Ended implements race.Op. It records the end of attempt n, which is a hedge or a retransmission.
+// Ended implements race.Op. It records that attempt n, which must be a hedge or a retransmission, has ended.
 func (x *Exchange) Ended(n int) {
 	if x.attempts[n].kind == hedgeAttempt && x.key != nil {
 		x.call.Ended(n)
@@ -397,8 +413,9 @@ func (x *Exchange) Ended(n int) {
 	}
 }
 
-// waitForOthers waits until no attempt besides the primary runs, or ctx ends. A primary that has failed calls it,
-// because the race starts no attempt after that failure, and queries of other attempts may still need a retransmission.
+// waitForOthers waits until all attempts besides the primary have ended, or ctx ends. A primary that has failed must
+// call it before it returns. The reason is that the race starts no attempt after that failure, and queries of other
+// attempts may still need a retransmission.
 func (x *Exchange) waitForOthers(ctx context.Context) {
 	x.mu.Lock()
 	var idle chan struct{}
@@ -416,8 +433,9 @@ func (x *Exchange) waitForOthers(ctx context.Context) {
 	}
 }
 
-// Attempt implements race.Op. It sends the question to the server of attempt n, and if that server cannot answer, at
-// once to the next.
+// Attempt implements race.Op. It sends the question to the server that was selected for attempt n. If that server
+// cannot answer, it tries other servers at once. It returns the first successful response, or the error of the last
+// server.
 func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	kind, i, earlier := x.attempts[n].kind, x.attempts[n].server, x.attempts[n].earlier
 	var refused uint64 // bit set of the servers that refused in a row
@@ -468,8 +486,11 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	}
 }
 
-// askServer sends the question to s in attempt n and reports that to observers and the tracer. earlier is the number of
-// earlier queries to s. last is nil unless n is the last attempt.
+// askServer sends the question to s in attempt n, and reports that query to observers and the tracer. It returns the
+// response and the duration of the handshake, if the query needed one.
+//
+// earlier is the number of earlier queries of the exchange to s. last must be nil unless n is the last permitted
+// attempt.
 func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, last *lastAttempt) (answer *wire.Answer, setup time.Duration, err error) {
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
@@ -490,8 +511,10 @@ func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Ser
 	return answer, setup, err
 }
 
-// isFailure records a response of s, and reports whether it is a failure, so that another server must be asked.
-// Responses to opcodes other than QUERY never are. A bogus answer is a failure only if the server cannot validate.
+// isFailure records the response of s, and reports whether it is a failure, so that another server must be tried.
+// Responses to opcodes other than QUERY are never failures.
+//
+// A bogus response, which failed DNSSEC validation, is a failure only if s cannot be trusted to validate.
 func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer) bool {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()
@@ -502,9 +525,12 @@ func (x *Exchange) isFailure(ctx context.Context, s *Server, answer *wire.Answer
 	return isStandard && answer.Outcome == wire.Failure
 }
 
-// replaceRefused returns another server for attempt n, a hedge or a retransmission, after s has refused the connection.
-// refused collects the servers that did so in this attempt. No budget is spent, because the query that was paid for has
-// reached no server. ok is false if no server is left.
+// replaceRefused returns the index of another server for attempt n, and the number of earlier queries of the exchange
+// to it. The server s has refused the connection. The replacement costs no token, because the query that was paid for
+// has reached no server.
+//
+// refused is the bit set of servers that refused a connection in this attempt; s is added to it. ok is false if attempt
+// n is the primary, err is no refused connection, or no server is left.
 func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
 	if n == 0 || !x.query.IsStandard() || !IsRefused(err) {
 		return 0, 0, false
@@ -518,8 +544,8 @@ func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) 
 	return server, x.changeServer(n, server), true
 }
 
-// changeServer records that attempt n continues with another server. It returns the number of earlier queries to that
-// server. The caller holds mu.
+// changeServer records that attempt n continues with the server with the given index. It returns the number of earlier
+// queries of the exchange to that server. The caller must hold mu.
 func (x *Exchange) changeServer(n, server int) (earlier int) {
 	now := time.Now()
 	if x.retransmission.lastAttempt == n {
@@ -529,14 +555,16 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// hasOtherAttempts reports whether the last attempt is not the only one that runs. Only then may it continue after a failure.
+// hasOtherAttempts reports whether any attempt besides the last one still runs. Only the last attempt may call it. It
+// must not continue after a failure if no other attempt runs.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.running > 1 || x.idle == nil
 }
 
-// recordError returns err, the error of attempt n. If n is the primary, it stores the server s that caused err.
+// recordError returns err, the error of attempt n. If n is the primary, it also stores the server s that caused err,
+// for the Result.
 func (x *Exchange) recordError(n int, s *Server, err error) error {
 	if n == 0 {
 		x.mu.Lock()
@@ -546,14 +574,16 @@ func (x *Exchange) recordError(n int, s *Server, err error) error {
 	return err
 }
 
-// failOver records that a server could not answer attempt n, by a failure response a or an error. It selects a server
-// that was not asked yet. ok is false if the attempt must end.
+// failOver records that the server from could not answer attempt n: it has sent the failure response a, or a is nil and
+// err is set. It returns the index of the next server for the attempt, and the number of earlier queries to it. ok is
+// false if the attempt must end.
 //
-// The first failure response costs no token. The next query costs a token after two failure responses. It costs a token
-// after one if the next server is silent: a question that fails everywhere must not be sent everywhere. A server that
-// closes or refuses a connection has not responded.
+// The first failure response costs no token. After two failure responses, each further query costs a token. After one,
+// it does if the next server is silent. So a question that fails on every server is not sent to every server. A server
+// that closes or refuses a connection has not responded.
 //
-// SERVFAIL may be the failure of a zone, so three servers with it are enough (RFC 9520 §3.1).
+// The next server is one that was not asked yet. If there is none, replaceFailed selects the server. After SERVFAIL
+// from three servers the attempt ends, because the zone itself may fail (RFC 9520 §3.1).
 func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -577,9 +607,11 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	return server, x.changeServer(n, server), true
 }
 
-// replaceFailed returns a server without failures for attempt n, a hedge or a retransmission, whose server has failed a
-// second time. earlierFailures counts the earlier failures of that server. ok is false if no server is left or no
-// budget pays. The caller holds mu.
+// replaceFailed selects another server for attempt n, a hedge or a retransmission, whose server has failed for at least
+// the second time. It returns the index of a server without failure responses, and the number of earlier queries to it.
+//
+// earlierFailures is the number of earlier failure responses of the server that failed. ok is false if n is the
+// primary, no server is left or no budget permits the query. The caller must hold mu.
 func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false
@@ -591,5 +623,5 @@ func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, o
 	return server, x.changeServer(n, server), true
 }
 
-// Discard implements race.Op. A reply holds nothing that must be released.
+// Discard implements race.Op. It does nothing, because a reply holds no resources.
 func (x *Exchange) Discard(reply, error) {}

@@ -9,14 +9,15 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// LearnedLatencies are the latencies of a server as stored in an export of learned state.
+// LearnedLatencies holds the latencies of one server, as read from an export of learned state.
 type LearnedLatencies struct {
-	Name                    string
+	Name                    string // name of the server in the Pool
 	srtt, handshake         time.Duration
 	answerTimes, roundTrips *sketch.Window
 }
 
-// AppendLatencies appends the learned latencies of the server to b, in the format that DecodeLatencies reads.
+// AppendLatencies appends the learned latencies of the server to b, in the format that DecodeLatencies reads. It
+// returns the extended slice. now is the present time, from which the age of samples counts.
 func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	l := &s.latencyEstimator
 	l.mu.Lock()
@@ -28,8 +29,10 @@ func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 	return decode.AppendBytes(b, l.roundTrips.Append(nil, now))
 }
 
-// DecodeLatencies reads the result of AppendLatencies from d. limit is the maximum length of a field in bytes. The
-// error wraps decode.ErrDamaged; d records faults of its own.
+// DecodeLatencies reads from d the latencies that Server.AppendLatencies wrote. limit is the maximum length of each
+// name or window in bytes. now is the present time, from which the age of samples counts.
+//
+// The error wraps decode.ErrDamaged if a window cannot be decoded. For other errors, the caller must check d.
 func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedLatencies, err error) {
 	l = LearnedLatencies{Name: string(d.Bytes(limit)), srtt: d.Duration(), handshake: d.Duration()}
 	for _, w := range [...]**sketch.Window{&l.answerTimes, &l.roundTrips} {
@@ -40,7 +43,8 @@ func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedL
 	return l, nil
 }
 
-// MergeLatencies adds imported latencies to the learned latencies of the server.
+// MergeLatencies adds imported latencies to the learned latencies of the server, and computes the delays again.
+// Imported averages replace present ones.
 func (s *Server) MergeLatencies(from LearnedLatencies) {
 	l := &s.latencyEstimator
 	l.mu.Lock()

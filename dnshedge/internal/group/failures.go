@@ -9,24 +9,28 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-const maxServfails = 3 // number of servers with SERVFAIL after which no further server is asked
+const maxServfails = 3 // number of servers of a group that may respond with SERVFAIL before an exchange stops trying further servers
 
-// errNoAnswer is the error of an attempt whose servers all responded with failures.
+// errNoAnswer is the error of an attempt in which every server that was tried responded with a failure.
 var errNoAnswer = errors.New("dnshedge: no server answered the question")
 
-// failures holds the failure responses and errors of an exchange. The lock of the exchange guards it.
+// failures collects the failure responses and the errors that the servers of one exchange returned. Exchange.mu guards
+// it.
 type failures struct {
-	unable         int          // number of servers that could not answer or refused a connection
-	responses      int          // number of servers that responded with a failure
-	servfails      int          // number of servers whose first response was SERVFAIL
-	response       *wire.Answer // see Exchange.FirstFailure; nil: none
-	responseServer *Server      // server of response
-	primaryServer  *Server      // server that caused the error of the primary
-	hasRefused     bool         // a server has refused a connection
+	unable         int          // number of servers that responded with a failure or refused a connection
+	responses      int          // number of servers whose failure response could be read
+	servfails      int          // number of servers whose first failure response was SERVFAIL
+	response       *wire.Answer // the failure response that Exchange.FirstFailure returns; nil: none
+	responseServer *Server      // the server that sent response; nil: none
+	primaryServer  *Server      // the server whose error the primary returned; nil: the primary has not failed
+	hasRefused     bool         // at least one server has refused a connection
 }
 
-// record stores a failure of the server from: a failure response or, if response is nil, an error. It returns the
-// number of earlier failure responses of that server.
+// record adds a failure of the server from, whose history in the exchange is use. The failure is either the given
+// response, or err if response is nil.
+//
+// It returns the number of failure responses that the server had sent before. It returns 0 if the failure was a network
+// error.
 func (f *failures) record(use *serverUse, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsTruncationError(err)
 	if (isResponse || IsRefused(err)) && !use.isUnable {

@@ -11,17 +11,20 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A lastAttempt is the attempt that uses up the race's limit of attempts. When its query is lost or fails, it sends
-// further queries itself, because the race starts no other attempt. The queries of the other attempts remain in flight.
+// A lastAttempt sends the queries of the last attempt that the race permits. The race starts no further attempt when a
+// query of this attempt is lost or fails. So the lastAttempt sends the next query itself, while queries of the other
+// attempts remain in flight.
 type lastAttempt struct {
-	mu             *sync.Mutex // lock of the exchange; guards selection and retransmission
+	mu             *sync.Mutex // Exchange.mu; guards selection and retransmission
 	selection      *serverSelection
 	retransmission *retransmissionTimer
 	counters       *Counters
 }
 
-// askServer sends the question to s. It cancels the query with errLost when the query is presumed lost. earlier is the
-// number of earlier queries to s.
+// askServer sends the question to s and returns the response and the duration of the handshake, if the query needed a
+// handshake. It cancels the query with the cause errLost when the query is presumed lost.
+//
+// earlier is the number of earlier queries of the exchange to s. w receives the connection that the query uses.
 func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	queryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -29,15 +32,16 @@ func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *
 	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
 }
 
-// lossTimeout returns how long to wait for the answer to a query that was sent to s at the given time. The value may
-// change while the query waits, as latencies are learned.
+// lossTimeout returns how long to wait for the response to a query that was sent to s at the time sent. Callers that
+// wait for long must call it again, because new latency samples change the result.
 func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.retransmission.lastAttemptTimeout(s, sent)
 }
 
-// startLossTimer calls onLost when a query that is sent to s now is presumed lost. A call of stop cancels the timer.
+// startLossTimer starts a timer for a query that is sent to s now. It calls onLost, in a goroutine of its own, when
+// that query is presumed lost. The caller must call stop when the query has ended.
 func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
 	sent, isDoubled := time.Now(), s.rto.isDoubled()
 	longest := l.lossTimeout(s, sent)
@@ -58,8 +62,11 @@ func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// lossCheckDelay returns the time until the wait of a query is examined again: the time that is left. It is less if the
-// timeout was doubled when the query was sent, because an answer to another question ends the doubling.
+// lossCheckDelay returns the time after which a waiting query must be checked again for a loss. waited is the time
+// since the query was sent, and left the rest of its timeout.
+//
+// The result is left, or less if the timeout was doubled when the query was sent. The reason is that a response to
+// another question ends the doubling and so shortens the timeout.
 func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
@@ -67,9 +74,11 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	return min(left, regularCheckDelay(waited))
 }
 
-// waitForServer waits until a further query may be sent after the query to s, sent at the given time, has ended with
-// err. It returns the index of the server for that query and the number of earlier queries to that server. ok is false
-// if ctx ends first.
+// waitForServer waits until the last attempt may send a further query. Its previous query went to s at the time sent,
+// and has ended with err.
+//
+// It returns the index of the server for the further query, and the number of earlier queries of the exchange to that
+// server. ok is false if ctx ends first.
 func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
 	other, otherSent := l.serverAfter(s)
 	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // no answer of s can come any more
@@ -96,8 +105,8 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	}
 }
 
-// serverAfter returns the best server other than s that has not failed, and the time of the last query to it. other is
-// nil if there is none.
+// serverAfter returns the best server that is not s and has sent no failure response, and the time of the last query to
+// that server. other is nil if the group has no such server.
 func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +117,9 @@ func (l *lastAttempt) serverAfter(s *Server) (other *Server, lastSent time.Time)
 	return l.selection.servers[i], l.selection.uses[i].lastSent
 }
 
-// payRetransmission spends tokens for a retransmission to the best server, and records its query. It returns the
-// server's index and the number of earlier queries to it. ok is false if no budget pays.
+// payRetransmission spends tokens for a retransmission to the best server, and counts the query. It returns the index
+// of that server and the number of earlier queries of the exchange to it. ok is false, and nothing is counted, if the
+// budgets of the server do not permit the retransmission.
 func (l *lastAttempt) payRetransmission() (server, earlier int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +132,8 @@ func (l *lastAttempt) payRetransmission() (server, earlier int, ok bool) {
 	return server, l.selection.recordQuery(server, time.Now()), true
 }
 
-// isTimeout reports whether err is a timeout of the network, for example while a connection was opened.
+// isTimeout reports whether err is a net.Error with Timeout, for example because a connection could not be opened in
+// time.
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()

@@ -13,40 +13,43 @@ import (
 )
 
 const (
-	initialDelay         = 100 * time.Millisecond // hedge delay before any is learned
-	initialHandshakeTime = 200 * time.Millisecond // added to initialDelay if the query needs a handshake
-	maxLossDelay         = 500 * time.Millisecond // the longest loss delay
+	initialDelay         = 100 * time.Millisecond // slow delay and loss delay of a server before they are learned
+	initialHandshakeTime = 200 * time.Millisecond // time that a handshake may add to a hedge delay before its duration is learned
+	maxLossDelay         = 500 * time.Millisecond // longest loss delay, unless the configured minimum is longer
 
-	maxRTTFactor     = 4   // answers at most so many times slower than the round trip time are samples of it
-	minRTTSamples    = 8   // round trip times before the loss delay is computed
-	answersPerUpdate = 16  // answers after which the delays are computed again
-	lossWindow       = 256 // the loss rate covers the last lossWindow to 2*lossWindow queries
+	maxRTTFactor     = 4   // a latency above this multiple of the round trip time is no sample of the round trip time
+	minRTTSamples    = 8   // number of round trip times that are needed to learn the loss delay
+	answersPerUpdate = 16  // number of responses after which the delays are computed again
+	lossWindow       = 256 // number of recent queries that the loss rate covers; varies between lossWindow and 2*lossWindow
 )
 
-// A latencyEstimator learns from a server's answers when to hedge a query. The loss delay is the time after which a
-// packet is probably lost. The slow delay is the time after which the budget pays for a hedge of every late answer. It
-// is safe for concurrent use.
+// A latencyEstimator learns from the responses of one server when to hedge a query to that server. It learns two
+// delays. After the loss delay, a packet is probably lost. After the slow delay, so few queries are unanswered that the
+// hedge budget suffices for hedging all of them.
+//
+// It is safe for concurrent use.
 type latencyEstimator struct {
-	hedging      *Hedging      // never changes
-	key          *policy.Key   // never changes; its BudgetScale limits the share of the budget that is used
+	hedging      *Hedging      // the Client's configuration; never changes
+	key          *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes
 	minLossDelay time.Duration // shortest loss delay; never changes
 
-	learnedLossDelay atomic.Int64 // 0: not known; stored under mu
-	learnedSlowDelay atomic.Int64 // 0: not known; stored under mu
+	learnedLossDelay atomic.Int64 // in nanoseconds; 0: not learned yet; stored under mu
+	learnedSlowDelay atomic.Int64 // in nanoseconds; 0: not learned yet; stored under mu
 
 	mu            sync.Mutex    // guards the fields below
-	answerTimes   sketch.Window // latencies of all answers
-	roundTrips    sketch.Window // latencies of fast answers, which approximate the network's round trip time
-	newAnswers    int           // answers since the delays were computed
-	recentQueries float64       // queries in the loss window
-	recentAnswers float64       // answers in the loss window
-	fastestAnswer time.Duration
-	rttP99        time.Duration // 99th percentile of roundTrips
-	srtt          float64       // smoothed round trip time in ns; 0: not known
-	handshakeTime float64       // smoothed duration of a handshake in ns; 0: not known
+	answerTimes   sketch.Window // latencies of all responses
+	roundTrips    sketch.Window // latencies of fast responses and measured round trip times of the network
+	newAnswers    int           // number of responses since the delays were computed
+	recentQueries float64       // number of queries in the loss window
+	recentAnswers float64       // number of responses in the loss window
+	fastestAnswer time.Duration // shortest recorded latency; 0: none
+	rttP99        time.Duration // 99th percentile of roundTrips; 0: too few samples
+	srtt          float64       // smoothed round trip time in nanoseconds; 0: no sample
+	handshakeTime float64       // smoothed duration of a handshake in nanoseconds; 0: no sample
 }
 
-// lossDelay returns the time after which a packet is probably lost, learned or initial.
+// lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. It is
+// the initial delay until enough responses have been recorded.
 func (l *latencyEstimator) lossDelay() time.Duration {
 	if d := l.learnedLossDelay.Load(); d > 0 {
 		return time.Duration(d)
@@ -54,8 +57,8 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 	return max(initialDelay, l.minLossDelay)
 }
 
-// slowDelay returns the time after which the budget pays for a hedge of every answer that has not arrived, learned or
-// initial.
+// slowDelay returns the time after which the hedge budget suffices for hedging every query that is still unanswered. It
+// is initialDelay until enough responses have been recorded.
 func (l *latencyEstimator) slowDelay() time.Duration {
 	if d := l.learnedSlowDelay.Load(); d > 0 {
 		return time.Duration(d)
@@ -63,10 +66,11 @@ func (l *latencyEstimator) slowDelay() time.Duration {
 	return initialDelay
 }
 
-// hasInitialDelay reports whether the slow delay is the initial one, because there are too few answers to learn it.
+// hasInitialDelay reports whether slowDelay returns initialDelay because too few responses have been recorded.
 func (l *latencyEstimator) hasInitialDelay() bool { return l.learnedSlowDelay.Load() == 0 }
 
-// handshakeAllowance returns the additional time to wait for an answer if the query needs a handshake.
+// handshakeAllowance returns the time by which timeouts and hedge delays must be extended if a query needs a handshake
+// first. It is 1.5 times the smoothed duration of a handshake.
 func (l *latencyEstimator) handshakeAllowance() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,21 +80,23 @@ func (l *latencyEstimator) handshakeAllowance() time.Duration {
 	return initialHandshakeTime
 }
 
-// StallTimeout returns how long a connection with waiting queries may receive nothing before it is given up.
+// StallTimeout returns how long a connection with unanswered queries may receive no byte before the transport must
+// close it.
 func (l *latencyEstimator) StallTimeout() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(3*l.rttP99, minStallTimeout)
 }
 
-// smoothedRTT returns the smoothed round trip time in ns, or 0 if it is not known.
+// smoothedRTT returns the smoothed round trip time in nanoseconds. It is 0 if there is no sample yet.
 func (l *latencyEstimator) smoothedRTT() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.srtt
 }
 
-// countQuery counts a query for the loss rate.
+// countQuery counts a query that was sent to the server, for the loss rate. When the window is full, it halves both
+// counts, so that older queries count less.
 func (l *latencyEstimator) countQuery() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,15 +105,17 @@ func (l *latencyEstimator) countQuery() {
 	}
 }
 
-// RecordHandshake adds the duration of a handshake.
+// RecordHandshake adds a sample: the duration of a handshake.
 func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds the latency of an answer and the round trip time of its network path, or 0 if that was not
-// measured.
+// recordLatency adds a sample: took, the latency of a response. path is the round trip time that the operating system
+// measured for the network path, or 0 if it is unknown.
+//
+// The delays are computed again after answersPerUpdate samples, and after each sample until both are learned.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -133,13 +141,14 @@ func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	}
 }
 
-// recordRTT adds a round trip time. The caller holds mu.
+// recordRTT adds d as a sample of the round trip time. The caller must hold mu.
 func (l *latencyEstimator) recordRTT(now time.Time, d time.Duration) {
 	l.roundTrips.Add(now, d)
 	l.srtt = rtt.SmoothRTT(l.srtt, d)
 }
 
-// updateDelays computes the loss delay and the slow delay from the recorded latencies. The caller holds mu.
+// updateDelays computes the loss delay and the slow delay from the recorded latencies, if there are enough of them. The
+// caller must hold mu.
 func (l *latencyEstimator) updateDelays() {
 	l.fastestAnswer, _ = l.answerTimes.Quantile(0)
 	if l.answerTimes.Len() >= policy.MinSamples {
@@ -157,8 +166,9 @@ func (l *latencyEstimator) updateDelays() {
 	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay), max(maxLossDelay, l.minLossDelay))))
 }
 
-// affordableDelay computes the slow delay. Hedges of lost queries use a part of the budget at any delay. The rest of
-// the budget must pay for hedging the answers that are slower than the result. The caller holds mu.
+// affordableDelay computes the slow delay. Hedges of lost queries use a part of the budget whatever the delay is. The
+// rest of the budget must suffice for hedging the queries that take longer than the slow delay. The caller must hold
+// mu.
 func (l *latencyEstimator) affordableDelay() time.Duration {
 	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
 	room := max(budget-l.lossRate(), budget/4)
@@ -167,12 +177,13 @@ func (l *latencyEstimator) affordableDelay() time.Duration {
 	return min(d, l.hedging.MaxDelay)
 }
 
-// lossRate returns the share of recent queries that had no answer. The caller holds mu.
+// lossRate returns the share of recent queries that had no response, between 0 and 1. The caller must hold mu.
 func (l *latencyEstimator) lossRate() float64 {
 	return max(1-l.recentAnswers/max(l.recentQueries, 1), 0)
 }
 
-// medianDeviation returns the median absolute deviation of the window's samples.
+// medianDeviation returns the median absolute deviation of the durations in w from their median. It returns 0 if w is
+// empty.
 func medianDeviation(w *sketch.Window, median time.Duration) time.Duration {
 	type part struct {
 		off   time.Duration

@@ -1,12 +1,12 @@
 // Package group sends a DNS question to a group of servers that can answer it equally well, with hedges.
 //
-// A question goes to the best server of the group. It is sent a second time when the answer is late (a hedge), and
-// again when the query is presumed lost (a retransmission). It goes to the next server at once when a server cannot
-// answer (a failover).
+// A question goes to the best server of the group. If the response is late, the question is sent a second time (a
+// hedge). If a query is presumed lost, it is sent again (a retransmission). If a server cannot answer, the question
+// goes to the next server at once (a failover).
 //
 // A [Pool] holds the servers of one Client. A [Server] is a DNS server with its learned state: its latencies, its
-// health, and the budget for further queries. An [Exchange] sends one question to a group. Caching, the names of
-// upstreams and the order of groups are up to the caller.
+// health, and the budget for further queries. An [Exchange] sends one question to a group. The caller does the caching,
+// names the servers, and chooses the order of groups.
 package group
 
 import (
@@ -24,76 +24,82 @@ import (
 )
 
 const (
-	// MaxServers is the number of servers that a Pool remembers. Servers that are in use by a caller of UseOnce may exceed
-	// it.
+	// MaxServers is the number of servers above which a Pool forgets unused servers. The Pool holds more servers only
+	// while all of them are in use.
 	MaxServers = 256
 
-	// minIdleTime is the shortest time without questions for a server after which the Pool may forget it
-	// (UseForQuestions).
+	// minIdleTime is the time for which the Pool keeps a server with UseForQuestions, at least, after the last request for
+	// that server.
 	minIdleTime = 30 * time.Second
 )
 
 // Config is the configuration that all servers of a Pool share.
 type Config struct {
-	Hedging   Hedging
-	Timeout   time.Duration // bounds an exchange with all its attempts
-	IsOff     func() bool   // reports whether hedging is switched off; lost queries are retransmitted nevertheless
-	IsShadow  bool          // shadow mode: hedges are counted and not sent
-	Engine    *policy.Engine
-	Counters  *Counters
-	Observers *observers.Notifier // nil: no observers
-	Log       *ops.Log
-	Tracer    AttemptTracer // nil: no tracing
+	Hedging   Hedging             // delays, number and budget of hedges
+	Timeout   time.Duration       // limits the duration of an exchange with all its attempts
+	IsOff     func() bool         // reports whether hedging is switched off; lost queries are retransmitted even then
+	IsShadow  bool                // shadow mode: hedges are counted and not sent
+	Engine    *policy.Engine      // holds a latency key for each server
+	Counters  *Counters           // counts the events of all servers
+	Observers *observers.Notifier // receives the events of exchanges; nil: no observers
+	Log       *ops.Log            // receives changes of the servers' health
+	Tracer    AttemptTracer       // receives the attempts of exchanges; nil: no tracing
 
-	// Spawn calls f in a new goroutine. It reports false, without a call, if no further goroutine may start. f must return
-	// when its context ends. No lock of a Server is held during the call.
+	// Spawn calls f in a new goroutine and returns true. It returns false, and does not call f, if no further goroutine
+	// may start. f must return when its context ends. The Pool calls Spawn without holding a lock of a Server.
 	Spawn func(f func(context.Context)) bool
 }
 
-// An AttemptTracer is called at the start and at the end of each attempt of a question. n is the attempt's number: 0 is
-// the primary. hedge reports whether the attempt is a hedge.
+// An AttemptTracer is called when an attempt sends the question q to a server, and when that query has ended. ctx is
+// the context of the attempt. n is the number of the attempt, and 0 is the primary. hedge is true if the attempt is a
+// hedge.
+//
+// It must be safe for concurrent use, because attempts run at the same time.
 type AttemptTracer interface {
 	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
+	// AttemptEnded receives the duration of the query, and its error. err is nil if the server responded, even with a
+	// failure.
 	AttemptEnded(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
 }
 
-// A Pool holds the servers of a Client by their names, and forgets servers that are no longer used. It is safe for
-// concurrent use.
+// A Pool holds the servers of a Client by name, and closes servers that have not been used for a while. All servers
+// share a Config and a hedge budget. It is safe for concurrent use.
 type Pool struct {
 	conf         Config         // never changes
-	sharedBucket *budget.Bucket // pays for hedges to all servers
+	sharedBucket *budget.Bucket // a hedge to any server costs one of its tokens
 
 	mu      sync.Mutex               // guards the fields below; a Server's locks are taken after it, never before
 	servers map[string]*pooledServer // by name; nil after Close
 }
 
-// NewPool returns a Pool without servers.
+// NewPool returns an empty Pool. conf must have all defaults filled in.
 func NewPool(conf Config) *Pool {
 	return &Pool{conf: conf, sharedBucket: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*pooledServer)}
 }
 
-// A Usage tells the Pool how long to remember a server.
+// A Usage says how long a Pool must keep a server after Pool.Server has returned it.
 type Usage int
 
 const (
 	UsePermanently  Usage = iota // the Pool never forgets the server
-	UseForQuestions              // the Pool may forget the server after minIdleTime without a question that it could be asked
-	UseOnce                      // the Pool may forget the server as soon as the caller has called Release
+	UseForQuestions              // the Pool may forget the server minIdleTime after the last call of Pool.Server for it
+	UseOnce                      // the Pool may forget the server as soon as the caller has called Release, which it must do
 )
 
-// A pooledServer is a server with the data by which the Pool decides how long to remember it. The lock of the Pool
-// guards it.
+// A pooledServer is a server of a Pool, with the data that decides whether the Pool may forget the server. Pool.mu
+// guards the data.
 type pooledServer struct {
 	*Server
-	isPermanent bool      // UsePermanently: never forgotten
-	callers     int       // number of UseOnce callers that have not called Release
-	isTemporary bool      // all calls of Pool.Server for it had UseOnce
-	lastWanted  time.Time // time of the last call of Pool.Server without UseOnce; zero if isTemporary
+	isPermanent bool      // a caller has asked for UsePermanently, so the Pool never forgets the server
+	callers     int       // number of callers with UseOnce that have not called Release yet
+	isTemporary bool      // every call of Pool.Server for this server had UseOnce
+	lastWanted  time.Time // time of the last call of Pool.Server with another Usage than UseOnce; zero: none
 }
 
-// Server returns the server with the given name. If the Pool has none, it adds a server for the result of target. A
-// full Pool then forgets its least recently used server. The error is that of target, or transport.ErrClosed after
-// Close.
+// Server returns the server with the given name. If the Pool has no such server, it adds one with the address and
+// transport that target returns. A full Pool then forgets its least recently used server, if one may be forgotten.
+//
+// A caller with UseOnce must call Release later. The error is the error of target, or transport.ErrClosed after Close.
 func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +126,7 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 	return s.Server, nil
 }
 
-// Release ends the use of a server that Pool.Server returned for UseOnce.
+// Release ends the caller's use of s. It must be called once for each call of Pool.Server with UseOnce that returned s.
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,9 +135,11 @@ func (p *Pool) Release(s *Server) {
 	}
 }
 
-// forgetOldest closes and forgets the server whose last query is oldest. It skips permanent servers, servers with
-// UseOnce callers, and servers that were wanted for a question within minIdleTime or the configured timeout. It reports
-// false if no server is left. The caller holds mu.
+// forgetOldest removes the server whose last query is the oldest, and closes it in the background. It returns false if
+// no server may be removed. The caller must hold mu.
+//
+// It never removes permanent servers and servers that UseOnce callers still use. It keeps servers that Pool.Server
+// returned for questions within minIdleTime, or within the configured timeout if that is longer.
 func (p *Pool) forgetOldest() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)
@@ -161,14 +169,15 @@ func (p *Pool) FindServer(name string) *Server {
 	return nil
 }
 
-// AllServers returns the servers of the Pool in random order.
+// AllServers returns all servers of the Pool, in random order.
 func (p *Pool) AllServers() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.listServers()
 }
 
-// Close removes all servers from the Pool and returns them without closing them. Later calls of Pool.Server fail.
+// Close removes all servers from the Pool and returns them. The caller must close them. Later calls of Pool.Server
+// return transport.ErrClosed.
 func (p *Pool) Close() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +186,7 @@ func (p *Pool) Close() []*Server {
 	return all
 }
 
-// listServers returns the servers of the Pool in random order. The caller holds mu.
+// listServers returns all servers of the Pool, in random order. The caller must hold mu.
 func (p *Pool) listServers() []*Server {
 	all := make([]*Server, 0, len(p.servers))
 	for _, s := range p.servers {
@@ -186,18 +195,18 @@ func (p *Pool) listServers() []*Server {
 	return all
 }
 
-// Counters count the events of all servers of a Pool. They are safe for concurrent use.
+// Counters count events since the start, over all servers of a Pool. They are safe for concurrent use.
 type Counters struct {
-	Queries   atomic.Int64 // queries sent
-	Hedges    atomic.Int64
-	HedgeWins atomic.Int64
-	Denied    atomic.Int64 // hedges that were due and not sent
+	Queries   atomic.Int64 // queries sent, with hedges, retransmissions and failovers
+	Hedges    atomic.Int64 // hedges sent
+	HedgeWins atomic.Int64 // questions whose first successful response came from a hedge
+	Denied    atomic.Int64 // hedges that were due and were not sent
 
-	Retransmissions    atomic.Int64
-	RetransmissionWins atomic.Int64
-	Failovers          atomic.Int64
+	Retransmissions    atomic.Int64 // retransmissions sent
+	RetransmissionWins atomic.Int64 // questions whose first successful response came from a retransmission
+	Failovers          atomic.Int64 // attempts that continued with another server, counted each time
 
 	Retries   atomic.Int64 // queries repeated because their connection had been closed
-	Ignored   atomic.Int64 // received messages that answered no query
-	Abandoned atomic.Int64 // queries that kept waiting for their answer after their caller had left
+	Ignored   atomic.Int64 // messages received that are no response to any waiting query
+	Abandoned atomic.Int64 // queries that kept waiting for their response after their caller had gone
 }

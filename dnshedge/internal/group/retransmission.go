@@ -8,40 +8,41 @@ import (
 )
 
 const (
-	// lastAttemptTimeouts is the number of timeouts for which the last attempt waits at least. It bridges short outages of
-	// the network in which hedges have used up the other attempts.
+	// lastAttemptTimeouts is the minimum wait of the last attempt, in retransmission timeouts. It bridges a short outage
+	// of the network in which hedges have used up the other attempts.
 	lastAttemptTimeouts = 4
 
-	// checkInterval aligns the times at which exchanges call Admit. Exchanges that wake up together cost less.
+	// checkInterval is the interval to which exchanges align their timers. Timers that expire together cost less CPU time.
 	checkInterval = 16 * time.Millisecond
 )
 
-// errLost is the cause of the cancellation of a query that is presumed lost.
+// errLost is the cause with which the context of a query is cancelled when the query is presumed lost.
 var errLost = errors.New("dnshedge: query is lost")
 
-// A retransmissionTimer computes when the last query of an exchange is presumed lost (RFC 6298). The last query is the
-// primary or the last retransmission; hedges do not count. The lock of the exchange guards it.
+// A retransmissionTimer computes when the last query of an exchange is presumed lost and must be retransmitted (RFC
+// 6298). The last query is the query of the primary or of the latest retransmission; hedges do not count. Exchange.mu
+// guards it.
 type retransmissionTimer struct {
 	selection  *serverSelection
-	connection [1 + MaxHedges]transport.QueryPath // connection of each attempt; has locks of its own
-	deadline   time.Time                          // no query is sent after it; zero: the message is sent once
+	connection [1 + MaxHedges]transport.QueryPath // connection that each attempt uses; each element has a lock of its own
+	deadline   time.Time                          // time after which no query is sent; zero: the message is never sent again
 
-	setupTime     time.Duration // expected time of the primary's handshake; 0: none is needed
+	setupTime     time.Duration // expected duration of the handshake that the primary needs; 0: none is needed
 	timeout       time.Duration // retransmission timeout of the first server when the exchange began
-	count         int           // number of retransmissions
-	lastServer    int           // index of the server of the last query
+	count         int           // number of retransmissions so far
+	lastServer    int           // index of the server that the last query went to
 	lastAttempt   int           // number of the attempt that sent the last query
-	lastSent      time.Time     // time of the last query
-	unpaidUntil   time.Time     // no retransmission before this time, because no budget paid for one
-	isLastAttempt bool          // only one further attempt is allowed
+	lastSent      time.Time     // time at which the last query was sent
+	unpaidUntil   time.Time     // no retransmission before this time, because the budgets did not permit one; zero: they did
+	isLastAttempt bool          // exactly one further attempt is permitted
 }
 
-// lostAt returns the time at which the last query is presumed lost, given the present state. That is after the
-// retransmission timeout of its server, doubled for each retransmission. It is not before the loss delay of a later
-// hedge.
+// lostAt returns the time at which the last query is presumed lost, given the present state. That time is one
+// retransmission timeout of its server after the query, doubled for each retransmission. It is at least the loss delay
+// after each later hedge.
 //
-// If another server is next, the wait is at most half of the time that was left. This limit does not apply if that
-// server is known to need longer for an answer.
+// If the next query would go to another server, the wait is at most half of the time between the last query and the
+// deadline. This limit does not apply if the next server is known to need longer for a response.
 func (r *retransmissionTimer) lostAt() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
@@ -70,11 +71,12 @@ func (r *retransmissionTimer) lostAt() time.Time {
 	return at
 }
 
-// timeoutEnd returns when the wait for the answer to an attempt's query ends: at sent plus timeout. If its connection
-// has carried another answer since, the timeout counts from then, because a connection loses no packets.
+// timeoutEnd returns the time at which a query of the given attempt times out: timeout after it was sent. If its
+// connection has carried another response since, the timeout counts from that response, because a working connection
+// loses no packets.
 //
-// A server may drop one question and answer others. So the wait takes at most half of the time that was left, but at
-// least a second, because servers queue queries.
+// A server may drop one question and answer others. So the result is at most half of the time to the deadline after
+// sent. It may always be a second after sent, because servers queue queries.
 func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
 	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
@@ -86,14 +88,17 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 	return at
 }
 
-// lastAttemptTimeout returns how long the last attempt waits for the answer to a query that it sent to s at the given time.
+// lastAttemptTimeout returns how long the last attempt waits for the response to a query that it sent to s at the time
+// sent.
 func (r *retransmissionTimer) lastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	return max(s.rto.currentTimeout(r.count, true), r.minLastAttemptTimeout(s, sent))
 }
 
-// minLastAttemptTimeout returns the least time that the last attempt waits for a query sent to s at the given time. The
-// exchange also waits that long before the last attempt. The result is lastAttemptTimeouts timeouts, or half of the
-// time that was left if that is less.
+// minLastAttemptTimeout returns the least time that the last attempt waits for the response to a query that was sent to
+// s at the time sent. The exchange waits as long before it starts the last attempt.
+//
+// The result is lastAttemptTimeouts retransmission timeouts, or half of the time between sent and the deadline if that
+// is less.
 func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
@@ -101,30 +106,34 @@ func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) t
 	return min(lastAttemptTimeouts*timeout, r.deadline.Sub(sent)/2)
 }
 
-// backOff doubles the timeout of the last query's server, unless that server has answered any query since.
+// backOff doubles the retransmission timeout of the server that the last query went to. It does nothing if that server
+// has responded to any query since.
 func (r *retransmissionTimer) backOff(now time.Time) {
 	if s := r.selection.servers[r.lastServer]; !s.AnsweredSince(r.lastSent) {
 		s.rto.backOff(r.lastSent, now)
 	}
 }
 
-// recordQuery stores the attempt and the server of the last query, sent at now.
+// recordQuery stores that the given attempt has sent the last query, to the server with the given index, at the time
+// now.
 func (r *retransmissionTimer) recordQuery(attempt, server int, now time.Time) {
 	r.lastAttempt, r.lastServer, r.lastSent = attempt, server, now
 }
 
-// recordUnpaid postpones the next retransmission because no budget paid for it.
+// recordUnpaid postpones the next retransmission, because the budgets did not permit one at the time now.
 func (r *retransmissionTimer) recordUnpaid(now time.Time) {
 	r.unpaidUntil = now.Add(alignCheck(max(minRTO, now.Sub(r.lastSent)/2)))
 }
 
-// regularCheckDelay returns the time until the wait of a query is examined again. waited is the time since the query was sent.
-// A regular check is needed because a failure may change the next server, and an answer to another question ends the
-// doubling of the timeout.
+// regularCheckDelay returns the time after which the timeout of a waiting query must be computed again. waited is the
+// time since the query was sent.
+//
+// The timeout may change while the query waits. A failure may change the next server, and a response to another
+// question ends the doubling of the timeout.
 func regularCheckDelay(waited time.Duration) time.Duration { return alignCheck(max(minRTO, waited/4)) }
 
-// alignCheck lengthens d so that it ends at a multiple of checkInterval, at the same time as the checks of other
-// exchanges.
+// alignCheck returns a duration slightly longer than d that ends at a multiple of checkInterval. So the timers of
+// several exchanges expire together.
 func alignCheck(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

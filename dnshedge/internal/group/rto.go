@@ -8,22 +8,23 @@ import (
 )
 
 const (
-	firstRTO = time.Second            // RFC 6298 §2.1
-	minRTO   = 200 * time.Millisecond // RFC 6298 recommends a second, which is too long for DNS
-	maxRTO   = time.Minute            // §2.5
+	firstRTO = time.Second            // timeout before the first sample (RFC 6298 §2.1)
+	minRTO   = 200 * time.Millisecond // shortest timeout; RFC 6298 recommends a second, which is too long for DNS
+	maxRTO   = time.Minute            // longest timeout, after all doublings (RFC 6298 §2.5)
 )
 
-// An rtoEstimator computes a server's retransmission timeout (RFC 6298). Karn's rule (§3) always holds: every query has
-// its own ID and socket or connection, so no answer is attributed to the wrong query. The zero value has no sample. It
-// is safe for concurrent use.
+// An rtoEstimator computes the retransmission timeout of one server (RFC 6298). Every query has its own ID and socket
+// or connection. So no response is attributed to the wrong query, as Karn's rule demands (§3).
+//
+// The zero value has no sample. It is safe for concurrent use.
 type rtoEstimator struct {
 	mu          sync.Mutex // guards the fields below
 	estimate    rtt.Estimate[float64]
-	doublings   int       // number of doublings since the last answer
-	lastDoubled time.Time // time of the last doubling
+	doublings   int       // number of times that the timeout was doubled since the last response
+	lastDoubled time.Time // time at which the timeout was doubled last
 }
 
-// recordRTT adds the latency of an answer and ends the doubling of the timeout.
+// recordRTT adds a sample: took, the latency of a response. It also ends the doubling of the timeout.
 func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,8 +32,9 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.estimate.AddSample(took, 1./2)
 }
 
-// backOff doubles the timeout after a query, sent at the given time, had no answer. It does nothing if that query was
-// sent before the last doubling: all queries in flight share one timer, like the segments of a connection (§5).
+// backOff doubles the timeout because a query, sent at the time sent, has no response at the time now. It does nothing
+// if that query was sent before the last doubling. So queries in flight at the same time double the timeout once, like
+// the segments of a TCP connection (§5).
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,16 +43,18 @@ func (r *rtoEstimator) backOff(sent, now time.Time) {
 	}
 }
 
-// isDoubled reports whether the timeout was doubled since the last answer.
+// isDoubled reports whether backOff has doubled the timeout since the last response.
 func (r *rtoEstimator) isDoubled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.doublings > 0
 }
 
-// currentTimeout returns how long to wait for an answer before the next retransmission of a question. resends is the
-// number of retransmissions so far. same is set if the next one goes to the same server: then doublings because of
-// other questions count as well.
+// currentTimeout returns how long to wait for a response before the next retransmission of a question. The timeout is
+// doubled for each of the resends, the retransmissions of that question so far.
+//
+// same must be true if the next retransmission goes to the same server. Then doublings because of other questions to
+// the server count as well.
 func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +64,7 @@ func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
 	return r.doubledTimeout(resends)
 }
 
-// doubledTimeout returns the timeout after the given number of doublings, at most maxRTO. The caller holds mu.
+// doubledTimeout returns the timeout after the given number of doublings, at most maxRTO. The caller must hold mu.
 func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	d := firstRTO
 	if r.estimate.SRTT > 0 {
@@ -72,8 +76,10 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// canAnswerWithin reports whether the server can be expected to answer within d if it works. The estimate is the
-// timeout without doublings, or without samples, the doubled initial timeout. It reports true if nothing is known.
+// canAnswerWithin reports whether a working server can be expected to respond within d. The expected time is the
+// timeout without doublings. Without samples, it is firstRTO with its doublings.
+//
+// It returns true if there are neither samples nor doublings.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

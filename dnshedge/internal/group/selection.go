@@ -9,34 +9,34 @@ import (
 )
 
 const (
-	// silentPenalty is the number of queries that selectServer adds for a silent server.
+	// silentPenalty is the number of queries that selectServer adds to the count of a silent server.
 	silentPenalty = transport.MaxDatagrams
 
-	// failurePenalty is the number of queries that selectServer adds for each failure response. With it, a server that
-	// failed is asked again after silent servers have had two queries.
+	// failurePenalty is the number of queries that selectServer adds to the count of a server for each failure response.
+	// It lets silent servers have two queries before a server that failed is asked again.
 	failurePenalty = silentPenalty + 1
 
-	usualServers = 2 // group size without an allocation
+	usualServers = 2 // largest group for which a serverSelection needs no allocation
 )
 
-// A serverSelection selects the server for each query of an exchange, and counts the queries to each server. The lock
-// of the exchange guards uses; the other fields do not change.
+// A serverSelection selects the server for each query of one exchange, and counts the queries to each server.
+// Exchange.mu guards uses. The other fields never change after init.
 type serverSelection struct {
 	query      *wire.Query
-	servers    Servers                 // in the order of preference
-	uses       []serverUse             // by index in servers
-	usesBuffer [usualServers]serverUse // memory for uses
+	servers    Servers                 // the group, in order of preference
+	uses       []serverUse             // history of each server, with the same index as in servers
+	usesBuffer [usualServers]serverUse // memory for uses if the group is small
 }
 
-// A serverUse is the history of one server in an exchange.
+// A serverUse is the history of one server in one exchange.
 type serverUse struct {
-	queries  int       // number of queries sent to the server
-	failures int       // number of failure responses
-	isUnable bool      // the server responded with a failure or refused a connection
-	lastSent time.Time // time of the last query
+	queries  int       // number of queries of the exchange to the server
+	failures int       // number of failure responses of the server
+	isUnable bool      // the server has responded with a failure or refused a connection
+	lastSent time.Time // time of the last query; zero: none
 }
 
-// init prepares s for the question q and a group of servers.
+// init prepares s for sending the question q to a group of servers. It must be called before any other method.
 func (s *serverSelection) init(q *wire.Query, servers Servers) {
 	s.query, s.servers = q, servers
 	if n := len(servers); n <= usualServers {
@@ -46,18 +46,20 @@ func (s *serverSelection) init(q *wire.Query, servers Servers) {
 	}
 }
 
-// selectServer returns the index of the server for the next query: the first of the servers with the fewest queries.
+// selectServer returns the index of the server for the next query: the server with the fewest queries so far. Of
+// several, it returns the first.
 //
-// Penalties count as queries. Each failure response counts as failurePenalty queries. A doubtful server counts as
-// silentPenalty more queries, and comes last among equals. So does a server that was asked and has never answered any
-// query.
+// Some servers count as if they had more queries: failurePenalty for each failure response, and silentPenalty if the
+// server is doubtful. A server that was asked and has never answered any query counts as doubtful. Of two servers with
+// equal counts, the doubtful one comes last.
 //
-// A server that refused a connection comes first among equals: no process has received its query. If it refuses again,
-// the attempt continues with the next server at once.
+// A server that refused a connection comes first among equals, because no process has received its query. If it refuses
+// again, the attempt continues with the next server at once.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
-// selectServerExcept is selectServer without the servers in the bit set excluded. A non-empty set also excludes all
-// servers from index 64 on. It returns -1 if no server is left.
+// selectServerExcept returns the same as selectServer, but never a server whose index is in the bit set excluded. If
+// the set is not empty, it excludes all servers with an index of 64 or more as well. It returns -1 if no server is
+// left.
 func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	best, bestRank := -1, -1
 	for i, server := range s.servers {
@@ -79,17 +81,20 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	return best
 }
 
-// askedServers returns the bit set of the servers that a query was sent to, among the first 64.
+// askedServers returns the servers that were sent a query, as a bit set of indexes. Servers with an index of 64 or more
+// are never in the set.
 func (s *serverSelection) askedServers() uint64 {
 	return s.serverSet(func(u *serverUse) bool { return u.queries > 0 })
 }
 
-// failedServers returns the bit set of the servers that responded with a failure, among the first 64.
+// failedServers returns the servers that responded with a failure, as a bit set of indexes. Servers with an index of 64
+// or more are never in the set.
 func (s *serverSelection) failedServers() uint64 {
 	return s.serverSet(func(u *serverUse) bool { return u.failures > 0 })
 }
 
-// serverSet returns the bit set of the servers for which contains returns true, among the first 64.
+// serverSet returns the servers for whose history contains returns true, as a bit set of indexes. Servers with an index
+// of 64 or more are never in the set.
 func (s *serverSelection) serverSet(contains func(*serverUse) bool) (set uint64) {
 	for i := range s.uses {
 		if contains(&s.uses[i]) {
@@ -99,17 +104,20 @@ func (s *serverSelection) serverSet(contains func(*serverUse) bool) (set uint64)
 	return set
 }
 
-// serverBit returns the bit set with one server. It is empty for servers from index 64 on.
+// serverBit returns a bit set with only the index of the given server, which must be in the group. The set is empty if
+// the index is 64 or more.
 func (s *serverSelection) serverBit(server *Server) uint64 {
 	return 1 << slices.Index(s.servers, server)
 }
 
-// findUse returns the serverUse of a server, which must be in the group.
+// findUse returns the history of a server in the exchange. The server must be in the group. The caller must hold
+// Exchange.mu.
 func (s *serverSelection) findUse(server *Server) *serverUse {
 	return &s.uses[slices.Index(s.servers, server)]
 }
 
-// recordQuery counts a query to the server with index i. It returns the number of earlier queries to it.
+// recordQuery counts a query that is sent at the time now to the server with index i. It returns the number of earlier
+// queries of the exchange to that server.
 func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	use := &s.uses[i]
 	use.queries++
@@ -117,7 +125,8 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	return use.queries - 1
 }
 
-// recordMisses records a miss for each server that has left the last query unanswered for its loss delay.
+// recordMisses records a miss for each server whose last query has been unanswered for at least the server's loss
+// delay. now is the present time.
 func (s *serverSelection) recordMisses(now time.Time) {
 	for i, server := range s.servers {
 		if use := &s.uses[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.lossDelay() {
@@ -126,8 +135,10 @@ func (s *serverSelection) recordMisses(now time.Time) {
 	}
 }
 
-// selectPaidServer returns the best server for a retransmission whose account pays for it. isFirst is for the first
-// retransmission of a question. A server that responded with a failure is returned only if it is the best of all.
+// selectPaidServer returns the index of the best server whose account permits a retransmission, and spends its tokens.
+// isPaid is false if no account permits it. isFirst must be true for the first retransmission of a question.
+//
+// A server that responded with a failure is selected only if it is the best of all.
 func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid bool) {
 	excluded := uint64(0)
 	for range s.servers {
@@ -143,7 +154,8 @@ func (s *serverSelection) selectPaidServer(isFirst bool) (server int, isPaid boo
 	return 0, false
 }
 
-// isZoneSilent reports whether every server of the group is silent about a domain of the question.
+// isZoneSilent reports whether every server of the group is silent about a domain that contains the name of the
+// question.
 func (s *serverSelection) isZoneSilent() bool {
 	return !slices.ContainsFunc(s.servers, func(server *Server) bool { return !server.silentZones.isSilent(s.query) })
 }

@@ -23,30 +23,30 @@ import (
 )
 
 const (
-	maxAbandoned         = 256             // abandoned queries of one server that may wait for their answer at a time
-	maxAbandonedLifetime = 2 * time.Second // how long an abandoned query may wait
-	minStallTimeout      = time.Second
-	probeTimeout         = 2 * time.Second
+	maxAbandoned         = 256             // largest number of abandoned queries to one server that wait for a response at the same time
+	maxAbandonedLifetime = 2 * time.Second // longest time that an abandoned query waits
+	minStallTimeout      = time.Second     // least result of latencyEstimator.StallTimeout
+	probeTimeout         = 2 * time.Second // least time that a probe may take
 )
 
-// A Target describes a DNS server: its addresses and the transport to it.
+// A Target describes how to reach a DNS server: by which transport and at which addresses.
 type Target struct {
-	Upstream  any // the Client's value for the server; this package does not use it
+	Upstream  any // a value of the Client for this server, which this package passes on in Server.Upstream
 	Scheme    transport.Scheme
-	Transport transport.Config // configuration of the transport, without Owner and Addrs
-	Addresses []netip.Addr     // the server's addresses, used in turn; none: Transport dials its own address
+	Transport transport.Config // configuration of the transport; Owner and Addrs must be unset
+	Addresses []netip.Addr     // the server's IP addresses, which queries use in turn; empty: Transport has the address
 	IsLocal   bool             // the server runs on this machine
 }
 
-// A Server is a DNS server with its learned state. It is safe for concurrent use: fields without a lock of their own
-// never change.
+// A Server is a DNS server of a Pool, with its transports and its learned state: latencies, health, and budgets. It is
+// safe for concurrent use. Fields that are neither atomic nor have a lock of their own never change.
 type Server struct {
-	Name     string // its name in the Pool
-	Upstream any    // Target.Upstream
+	Name     string // name of the server in the Pool
+	Upstream any    // the value of Target.Upstream
 
 	pool               *Pool
-	transports         []transport.Transport // one, or one for each of Target.Addresses
-	preferredTransport atomic.Int32          // index in transports for the first query of a question
+	transports         []transport.Transport // one element for each of Target.Addresses, or a single element if Addresses is empty
+	preferredTransport atomic.Int32          // index in transports for the first query of each question
 
 	account serverAccount
 	rto     rtoEstimator
@@ -55,17 +55,17 @@ type Server struct {
 	answerRate  answerRate
 	silentZones silentZones
 
-	lastAsked        atomic.Int64 // time of the last query, in Unix ns
-	runningAbandoned atomic.Int64 // abandoned queries that still wait for their answer
-	queryCount       atomic.Int64 // queries sent to this server
-	hedgeCount       atomic.Int64 // hedges sent to this server
-	hedgeWinCount    atomic.Int64 // hedges to this server that won
-	lateHedgeCount   atomic.Int64 // hedges sent to any server because this one had not answered in time
+	lastAsked        atomic.Int64 // time of the last query, in Unix nanoseconds
+	runningAbandoned atomic.Int64 // number of abandoned queries that still wait for a response
+	queryCount       atomic.Int64 // number of queries sent to this server
+	hedgeCount       atomic.Int64 // number of hedges sent to this server
+	hedgeWinCount    atomic.Int64 // number of hedges to this server that had the first successful response
+	lateHedgeCount   atomic.Int64 // number of hedges sent to any server because this server was late
 }
 
 var _ transport.Owner = (*Server)(nil)
 
-// newServer returns a server of the Pool for the target. It opens no connection.
+// newServer returns a server of p with the given name, for the target t. It opens no connection.
 func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
 	s := &Server{Name: name, Upstream: t.Upstream, pool: p}
@@ -88,21 +88,25 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// Close closes the server's transports, which ends all queries in flight.
+// Close closes the transports of the server. All queries in flight end with an error.
 func (s *Server) Close() {
 	for _, t := range s.transports {
 		t.Close()
 	}
 }
 
-// isReady reports whether a query over the preferred transport needs no handshake.
+// isReady reports whether the preferred transport can send a query without a handshake.
 func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load()].Ready() }
 
-// queryAddresses sends q to the server. n is the number of times that the same question was sent to it before: each
-// time another address comes first. If an address cannot be reached, the next one is used at once.
+// queryAddresses sends q to an address of the server. It returns the response and the duration of the handshake, if the
+// query needed one. If an address cannot be reached, it tries the next address at once. The first address that responds
+// becomes the preferred one.
 //
-// The address that answers becomes the preferred one. w records the connection in use. The error is that of the first
-// address.
+// n is the number of times that the question was sent to the server before. It selects another address each time. w
+// receives the connection that the query uses.
+//
+// If every address fails, the error is the error of the first address that was tried. If ctx ends or q must not be
+// repeated, no further address is tried, and the error is the error of the last one.
 func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	s.lastAsked.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferredTransport.Load())
@@ -125,24 +129,28 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 	return nil, 0, failed
 }
 
-// recordResponse records a response to a caller's question. failure reports whether the response is a failure or bogus.
+// recordResponse records that the server has sent a response to a client's message q. failure must be true if the
+// response is a failure or bogus.
 func (s *Server) recordResponse(q *wire.Query, failure bool) {
 	s.silentZones.recordAnswer(q)
 	s.countResponse(q, failure)
 }
 
-// recordMiss records that the query of a question, sent at the given time, had no answer. The miss does not count
-// against the server if only the question's domain is silent: the server has answered other questions since that
-// silence began.
+// recordMiss records that the question q, sent at the time sent, had no response.
+//
+// The miss does not count against the server's health if only the domain of q is silent. That is the case if the server
+// has answered other questions since the silence about that domain began.
 func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
 	if since := s.silentZones.recordMiss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
 		s.countMiss(sent)
 	}
 }
 
-// payRetransmission spends tokens for a retransmission of q, and reports false if the server's account lacks them. If
-// the server is silent about q's domain and not in general, only surplus tokens are spent, so that retransmissions for
-// other domains remain possible. first is for the first retransmission of a question.
+// payRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of the
+// server do not permit the retransmission. first must be true for the first retransmission of a question.
+//
+// If the server is only silent about the domain of q, the retransmission needs surplus tokens. So retransmissions for
+// other domains remain possible.
 func (s *Server) payRetransmission(q *wire.Query, first bool) bool {
 	silent := s.IsSilent()
 	if !silent && s.silentZones.isSilent(q) {
@@ -151,15 +159,15 @@ func (s *Server) payRetransmission(q *wire.Query, first bool) bool {
 	return s.account.payRetransmission(first, silent)
 }
 
-// RecordQuery counts a query that was sent to the server.
+// RecordQuery counts a query that a transport has sent to the server.
 func (s *Server) RecordQuery() {
 	s.queryCount.Add(1)
 	s.pool.conf.Counters.Queries.Add(1)
 	s.countQuery()
 }
 
-// RecordAnswer records the arrival of a response: its latency, and the round trip time of the network path, or 0 if
-// that was not measured.
+// RecordAnswer records that a response has arrived, took after its query was sent. path is the round trip time of the
+// network path as the operating system measured it, or 0 if it is unknown.
 func (s *Server) RecordAnswer(took, path time.Duration) {
 	s.health.recordAnswer()
 	s.rto.recordRTT(took)
@@ -167,14 +175,17 @@ func (s *Server) RecordAnswer(took, path time.Duration) {
 	s.latencyEstimator.recordLatency(took, path)
 }
 
-// RecordIgnored counts a received message that answered no query.
+// RecordIgnored counts a received message that is no response to any waiting query.
 func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 
-// RecordRetry counts a query that is repeated because its connection had been closed.
+// RecordRetry counts a query that is sent again because its connection had been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// BeginAbandoned counts a query that keeps waiting for its answer although its caller has left. It reports false, and
-// counts nothing, if maxAbandoned queries already do.
+// BeginAbandoned asks whether an abandoned query may keep waiting for its response. A query is abandoned when its
+// caller no longer waits for it.
+//
+// It returns false if maxAbandoned queries wait already. If it returns true, the caller must call EndAbandoned when the
+// query ends.
 func (s *Server) BeginAbandoned() bool {
 	if s.runningAbandoned.Add(1) > maxAbandoned {
 		s.runningAbandoned.Add(-1)
@@ -184,20 +195,21 @@ func (s *Server) BeginAbandoned() bool {
 	return true
 }
 
-// EndAbandoned must be called when a query ends for which BeginAbandoned returned true.
+// EndAbandoned must be called at the end of each query for which BeginAbandoned returned true.
 func (s *Server) EndAbandoned() { s.runningAbandoned.Add(-1) }
 
-// AbandonedLifetime returns how long an abandoned query may wait for its answer.
+// AbandonedLifetime returns how long an abandoned query may wait for its response.
 func (s *Server) AbandonedLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }
 
-// Probe starts a probe of the server in the background (see RunProbe), unless one is running or the last one was a
-// moment ago. A probe finds out whether a doubtful server is down, and whether a server that gets no queries works
-// again.
+// Probe starts a probe of the server in the background. It does nothing if a probe is running, or if the last probe was
+// too short a time before now. RunProbe describes the questions that a probe sends.
 //
-// q is a caller's question that may be sent to this server. If q is nil, the probe only uses questions that the server
-// was asked before, and the root's NS.
+// A probe finds out whether a silent or failing server is down, and whether a server that gets no queries works again.
+//
+// q is a client's question that the probe may send to this server. If q is nil, the probe only sends earlier questions
+// of the server and the question for the NS records of the root.
 func (s *Server) Probe(now time.Time, q *wire.Query) {
 	if s.beginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
 		failed, err := s.RunProbe(ctx, q)
@@ -207,9 +219,11 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
-// sendTrial sends a caller's question to the server in the background, unless the last trial was a moment ago. The
-// response counts like that to a caller. Trials are for servers that refuse questions about the root and were asked
-// only for broken names: no probe can show that these work.
+// sendTrial sends the client's question q to the server in the background. It does nothing if the opcode of q is not
+// QUERY, or if the last trial was too short a time before now. The response is recorded like any other response.
+//
+// Trials are for servers that refuse questions about the root and were only asked for broken names. No probe can show
+// that such a server works.
 func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	if q.IsStandard() && s.beginTrial(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
@@ -222,12 +236,12 @@ func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	}
 }
 
-// RunProbe sends probe questions to the server until one is answered without a failure, and reports whether all failed.
-// The questions are the NS of the root, a question that the server has answered before, and q. If q is nil, a question
-// that the server failed before takes its place.
+// RunProbe sends probe questions to the server until it answers one without a failure. failed is true if it answered
+// none. err is nil if the server responded at all, even with failures.
 //
-// Several questions are needed because a server need not resolve the root, and a name that it once resolved may be
-// broken now. The error is nil if the server has responded to any question.
+// The questions are the NS records of the root, a question that the server has answered before, and q. If q is nil, a
+// question that the server failed to answer replaces q. Several questions are needed because a server need not resolve
+// the root, and because an earlier name may be broken now.
 func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
@@ -254,9 +268,11 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 	return true, err
 }
 
-// canValidate reports whether the server's verdict that a name is bogus can be trusted. A wrong clock or an old trust
-// anchor makes all names bogus. So a server that is failing, or that has only ever answered with failures, is first
-// asked for the NS of the root.
+// canValidate reports whether the server can be trusted when it says that a name fails DNSSEC validation. A server with
+// a wrong clock or an old trust anchor says so for every name.
+//
+// So a server that is failing, or has never answered without a failure, is first asked for the NS records of the root.
+// The result is false if that question fails too.
 func (s *Server) canValidate(ctx context.Context) bool {
 	if s.HasAnswered() && !s.isFailing() {
 		return true
@@ -271,12 +287,12 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDeliberateFailure reports whether a failure response is a deliberate decision of a healthy server, so that no server of
-// another kind may be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL,
-// often without an extended error.
+// IsDeliberateFailure reports whether a failure response is a decision of a working server. In that case, servers of
+// another kind must not be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with
+// SERVFAIL, often without an extended error (RFC 8914).
 //
-// A failure that an extended error attributes to DNSSEC is no decision here: it only counts as a failure if the server
-// cannot validate, see canValidate.
+// It returns false if the server is down. It also returns false if an extended error attributes the failure to DNSSEC,
+// because such a response is only a failure if the server cannot validate.
 func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 	if s.IsDown() || failure.IsBogus() {
 		return false
@@ -284,8 +300,10 @@ func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 	return failure.Rcode() == dns.RcodeServerFailure || s.HasAnswered()
 }
 
-// probeQuestions returns the questions for the next RunProbe. A server that has only ever answered with failures gets a
-// single kind of question per probe: q and the NS of the root in turn.
+// probeQuestions returns the questions that the next probe sends, in order. q is a client's question that the probe may
+// use, or nil.
+//
+// For a server that has only sent failures so far, each probe uses either q or the NS records of the root, in turn.
 func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {
@@ -302,8 +320,9 @@ func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	return []*wire.Query{q}
 }
 
-// SplitDeadline returns a context that ends after 1/n of the time that is left until the deadline of ctx. Without a
-// deadline, or if n is at most 1, it returns ctx.
+// SplitDeadline returns a context that ends after 1/n of the time until the deadline of ctx. So each of n operations in
+// a row gets an equal share of that time. It returns ctx itself if ctx has no deadline or n is at most 1. The caller
+// must call the CancelFunc.
 func SplitDeadline(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || n <= 1 {
@@ -312,7 +331,7 @@ func SplitDeadline(ctx context.Context, n int) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, time.Until(end)/time.Duration(n))
 }
 
-// Stats returns the statistics of the server.
+// Stats returns the statistics of the server: its counters, learned delays, and present health.
 func (s *Server) Stats() observe.DNSUpstreamStats {
 	known := s.key.Snapshot()
 	v := observe.DNSUpstreamStats{
@@ -332,65 +351,67 @@ func (s *Server) Stats() observe.DNSUpstreamStats {
 }
 
 const (
-	maxMisses   = 3                      // queries without an answer, one after the other, after which a server is silent
-	maxFailures = 3                      // different names with a failure, one after the other, after which a server is failing
+	maxMisses   = 3                      // number of unanswered queries in a row after which a server is silent
+	maxFailures = 3                      // number of different names with a failure in a row after which a server is failing
 	minProbeGap = 500 * time.Millisecond // shortest time between two probes
 	maxProbeGap = 10 * time.Second       // longest time between two probes
 )
 
-// health records whether a server answers, and whether its answers are more than failures. It is safe for concurrent
+// health records whether a server responds, and whether its responses are more than failures. It is safe for concurrent
 // use.
 //
-// A server is silent after maxMisses unanswered queries, and failing after failures for maxFailures names. It is
-// doubtful if it is silent or failing, and down if it is doubtful and has failed a probe.
+// A server is silent after maxMisses unanswered queries in a row. It is failing after failures for maxFailures
+// different names in a row. It is doubtful if it is silent or failing. It is down if it is doubtful and has failed a
+// probe.
 type health struct {
-	host string   // the server's name in log messages; never changes
+	host string   // name of the server for log messages; never changes
 	log  *ops.Log // never changes
 
-	isSilent         atomic.Bool                // maxMisses was reached, and no answer came since; stored under mu
-	failureCount     atomic.Int64               // different names that had a failure since the last success; stored under mu
-	answeredQuestion atomic.Pointer[wire.Query] // a question that was answered without a failure; nil: none
+	isSilent         atomic.Bool                // maxMisses queries had no response, and no response came since; stored under mu
+	failureCount     atomic.Int64               // number of different names with a failure since the last success; stored under mu
+	answeredQuestion atomic.Pointer[wire.Query] // last question that was answered without a failure, stored on recovery; nil: none
 	isDown           atomic.Bool                // the server is doubtful and has failed a probe; stored under mu
-	probeCount       atomic.Int64               // number of probes
+	probeCount       atomic.Int64               // number of probes so far
 
-	mu              sync.Mutex // guards the fields below
-	lastAnswer      time.Time  // time of the last answer
-	refusals        refusals
-	misses          int                      // unanswered queries since the last answer
-	failedQuestions [maxFailures]*wire.Query // questions about the names that failureCount counts
-	probeGap        time.Duration            // time between two probes
+	mu              sync.Mutex               // guards the fields below
+	lastAnswer      time.Time                // time of the last response; zero: none
+	refusals        refusals                 // refused connections since the last response
+	misses          int                      // number of unanswered queries since the last response
+	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
+	probeGap        time.Duration            // time between two probes; it grows while probes fail
 	nextProbe       time.Time                // earliest time of the next probe
 	nextTrial       time.Time                // earliest time of the next trial
 	isProbing       bool                     // a probe is running
-	hasFailedProbe  bool                     // the last probe failed, and no answer came since
-	notice          policy.ReportThrottle    // decides which changes are logged
+	hasFailedProbe  bool                     // the last probe failed, and no response came since
+	notice          policy.ReportThrottle    // limits how often changes are logged
 }
 
-// isDoubtful reports whether the server is silent or failing. The cause may be the names that were asked; a probe finds
-// out.
+// isDoubtful reports whether the server is silent or failing. The cause may be the server, or only the names that it
+// was asked for. A probe finds out.
 func (h *health) isDoubtful() bool { return h.IsSilent() || h.isFailing() }
 
-// isFailing reports whether the server has responded with failures for maxFailures different names since its last
-// success.
+// isFailing reports whether the server has responded with failures for maxFailures different names since it last
+// answered without a failure.
 func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures }
 
-// IsSilent reports whether the last maxMisses queries to the server, or more, had no answer.
+// IsSilent reports whether at least the last maxMisses queries to the server had no response.
 func (h *health) IsSilent() bool { return h.isSilent.Load() }
 
 // IsDown reports whether the server is silent or failing and has failed a probe as well.
 func (h *health) IsDown() bool { return h.isDown.Load() }
 
-// HasAnswered reports whether the server has ever responded with an answer that was no failure.
+// HasAnswered reports whether the server has ever answered a question without a failure.
 func (h *health) HasAnswered() bool { return h.answeredQuestion.Load() != nil }
 
-// AnsweredSince reports whether any response of the server arrived after t.
+// AnsweredSince reports whether the server has sent any response after t, even a failure.
 func (h *health) AnsweredSince(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lastAnswer.After(t)
 }
 
-// recordAnswer records that a response, of any kind, has arrived: the server is not silent.
+// recordAnswer records that the server has sent a response of any kind, even a failure. The server is then no longer
+// silent.
 func (h *health) recordAnswer() {
 	now := time.Now()
 	defer h.logChange(now)
@@ -403,14 +424,15 @@ func (h *health) recordAnswer() {
 	}
 }
 
-// refusalLifetime is the time between two refused connections after which the second one starts a new series.
+// refusalLifetime is the longest time between two refused connections of one series. After a longer time, a refused
+// connection starts a new series.
 const refusalLifetime = time.Minute
 
-// refusals holds the times of the first and the last of a series of refused connections. Both are zero if none was
-// refused since the last answer.
+// refusals holds the time of the first and of the last refused connection of a series. Both are zero if the server has
+// refused no connection since its last response.
 type refusals struct{ first, last time.Time } // zero: there are none
 
-// recordRefusal records that the server has refused a connection.
+// recordRefusal records that the server has just refused a connection.
 func (h *health) recordRefusal() {
 	now := time.Now()
 	h.mu.Lock()
@@ -421,16 +443,19 @@ func (h *health) recordRefusal() {
 	h.refusals.last = now
 }
 
-// refusingSince returns the time at which the server began to refuse connections, or zero if it has answered since.
+// refusingSince returns the time at which the server began to refuse connections. It is zero if the server has refused
+// none since its last response.
 func (h *health) refusingSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.refusals.first
 }
 
-// countResponse records a response to a caller's message. failure reports whether it is a failure or bogus. Several
-// failures for one name count once, because that name may be broken. A response to a message that is no question only
-// shows that the server is not silent.
+// countResponse records that the server has sent a response to a client's message q. failure must be true if the
+// response is a failure or bogus. A response to a message with an opcode other than QUERY only shows that the server is
+// not silent.
+//
+// Several failures for the same name count as one failure, because that name may be broken.
 func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.recordAnswer()
 	if !q.IsStandard() {
@@ -457,8 +482,8 @@ func (h *health) countResponse(q *wire.Query, failure bool) {
 	h.logChange(time.Now())
 }
 
-// failedQuestion returns one of the questions that failed since the last success, chosen by n. It returns nil if there
-// are none.
+// failedQuestion returns one of the questions that had a failure since the last success. Different values of n select
+// different questions. It returns nil if there is no such question.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -468,7 +493,8 @@ func (h *health) failedQuestion(n int64) *wire.Query {
 	return nil
 }
 
-// recordRecovery records that the server has answered q without a failure, for the first time or after failures.
+// recordRecovery records that the server has answered q without a failure. It ends the states failing and down, and
+// resets the time between probes.
 func (h *health) recordRecovery(q *wire.Query) {
 	h.mu.Lock()
 	h.answeredQuestion.Store(q)
@@ -479,8 +505,8 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countMiss counts a query, sent at the given time, that had no answer. It does nothing if the server has answered
-// another query since that time: then only a packet was lost.
+// countMiss counts a query, sent at the time sent, that had no response. It does nothing if the server has responded to
+// another query since, because in that case only a packet was lost.
 func (h *health) countMiss(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
@@ -496,8 +522,8 @@ func (h *health) countMiss(sent time.Time) {
 	}
 }
 
-// beginProbe reports whether a probe is due and none is running. If it reports true, the caller must probe the server
-// and call endProbe.
+// beginProbe returns true if a probe is due at the time now and none is running. In that case, the caller must probe
+// the server and call endProbe.
 func (h *health) beginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -506,8 +532,8 @@ func (h *health) beginProbe(now time.Time) bool {
 	return due
 }
 
-// beginTrial reports whether a trial is due, and if so, schedules the next one. The time between trials is that between
-// probes.
+// beginTrial returns true if a trial is due at the time now, and schedules the next trial. Trials have the same
+// interval as probes.
 func (h *health) beginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -518,8 +544,10 @@ func (h *health) beginTrial(now time.Time) bool {
 	return true
 }
 
-// endProbe records the result of a probe that beginProbe allowed. The time to the next probe doubles, up to
-// maxProbeGap, while probes or questions fail.
+// endProbe records the result of a probe that beginProbe has permitted. failed must be true if no probe question was
+// answered without a failure.
+//
+// The time to the next probe doubles, up to maxProbeGap, while probes or questions fail.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -537,7 +565,8 @@ func (h *health) endProbe(failed bool) {
 	h.isDown.Store(h.hasFailedProbe && h.isDoubtful())
 }
 
-// logChange logs a change between doubtful and healthy, if it was not logged yet. The caller must not hold mu.
+// logChange logs that the server became doubtful or healthy, unless that was logged already. now is the present time.
+// The caller must not hold mu.
 func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return

@@ -9,34 +9,37 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Burst is the capacity of the hedge buckets, and the least capacity of the retransmission buckets, in tokens.
+// Burst is the capacity, in tokens, of each hedge bucket. It is also the least capacity of a retransmission bucket. A
+// query costs one token.
 const Burst = 20
 
-// A serverAccount holds the token buckets that pay for hedges, retransmissions and failovers to a server. It is safe
+// A serverAccount holds the token buckets that limit hedges, retransmissions and failovers to one server. It is safe
 // for concurrent use.
 type serverAccount struct {
-	sharedBucket    *budget.Bucket       // hedge budget of all servers of the Pool
+	sharedBucket    *budget.Bucket       // hedge budget of all servers of the Pool; also limits failovers
 	serverBucket    *budget.Bucket       // hedge budget of this server
-	retransmissions retransmissionBucket // pays for retransmissions without the hedge budget
+	retransmissions retransmissionBucket // limits retransmissions that do not use the hedge budget
 }
 
-// init sets the buckets. common is the shared one, share the refill for each query, and key the latency key of the
-// server.
+// init sets up the buckets of a server. common is the bucket that all servers share. share is the number of tokens that
+// each query adds to the server's hedge bucket. key is the latency key of the server, whose hedges then cost tokens of
+// both buckets.
 func (p *serverAccount) init(common *budget.Bucket, share float64, key *policy.Key) {
 	p.sharedBucket, p.serverBucket = common, budget.NewBucket(share, Burst)
 	p.retransmissions.tokens = Burst
 	key.AddBuckets(common, p.serverBucket)
 }
 
-// earnTokens adds the share of one query to the server to both hedge buckets.
+// earnTokens adds to both hedge buckets the fraction of a token that one query to the server is worth.
 func (p *serverAccount) earnTokens() {
 	p.sharedBucket.Earn()
 	p.serverBucket.Earn()
 }
 
-// payHedge spends a token of both hedge buckets for hedge n of a call. It reports false if one bucket is empty or the
-// policy denies the hedge. In shadow mode (observe.DeniedShadow), the token of the shared bucket is returned, because
-// no hedge is sent.
+// payHedge asks the policy to admit hedge n of call, and spends a token of both hedge buckets. It returns false if a
+// bucket is empty or the policy denies the hedge. call.Denied then holds the reason.
+//
+// In shadow mode, the token of the shared bucket is returned, because no hedge is sent.
 func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
@@ -50,39 +53,44 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	return admitted
 }
 
-// payRetransmission spends a token for a retransmission, and reports false if no bucket pays. The server's answers pay
-// for the first retransmission of a question. Later ones need the hedge budget or a surplus of answers: a surplus
-// indicates packet loss and not an overloaded server.
+// payRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token for
+// it. first must be true for the first retransmission of a question, and silent if the server is silent.
 //
-// A silent server gets retransmissions from the hedge budget only, because an outage must not double the load.
+// Tokens that the server's responses have added pay for a first retransmission. A later one needs a token of the shared
+// hedge bucket, or many tokens from responses. Many responses indicate packet loss and not an overloaded server.
+//
+// A silent server gets retransmissions from the shared hedge bucket only, because an outage must not double the load.
 func (p *serverAccount) payRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.payFailover() || !silent && p.payFromSurplus()
 }
 
-// payFromSurplus spends a retransmission token if the bucket holds at least half of Burst.
+// payFromSurplus spends a retransmission token. It returns false, and spends none, if the bucket holds fewer than
+// Burst/2 tokens.
 func (p *serverAccount) payFromSurplus() bool { return p.retransmissions.spendToken(Burst / 2) }
 
-// payFailover spends a token of the shared bucket for a query to this server after another server could not answer. It
-// reports false if the bucket is empty.
+// payFailover spends a token of the shared hedge bucket for a query to this server after another server could not
+// answer. It returns false if the bucket is empty.
 func (p *serverAccount) payFailover() bool {
 	return p.sharedBucket.Spend()
 }
 
-// retransmissionPeriod is the time over which a retransmissionBucket counts answers. It is longer than most timeouts,
-// so that the first answers of a burst of queries pay for retransmissions of the others.
+// retransmissionPeriod is the time over which a retransmissionBucket counts responses. It is longer than most timeouts.
+// So the first responses to a burst of queries permit retransmissions of the other queries.
 const retransmissionPeriod = 2 * time.Second
 
-// A retransmissionBucket is a token bucket for retransmissions to a server, refilled with one token by each answer. Its
-// capacity is Burst, plus one for each answer of the current and the previous period, because more traffic means more
-// losses at a time. It starts with Burst tokens. It is safe for concurrent use.
+// A retransmissionBucket is a token bucket that limits retransmissions to one server. It starts with Burst tokens, and
+// each response of the server adds one token.
+//
+// Its capacity is Burst tokens, plus one for each response in the current and the previous period. More traffic needs a
+// larger capacity, because more packets are lost at the same time. It is safe for concurrent use.
 type retransmissionBucket struct {
 	mu        sync.Mutex // guards the fields below
-	tokens    int
-	periodEnd time.Time // end of the current period
-	answers   [2]int    // in the current period and in the previous one
+	tokens    int        // number of tokens in the bucket
+	periodEnd time.Time  // end of the current period
+	answers   [2]int     // number of responses in the current period, and in the previous period
 }
 
-// earnToken adds a token for an answer.
+// earnToken adds one token, because the server has sent a response.
 func (b *retransmissionBucket) earnToken() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,7 +99,8 @@ func (b *retransmissionBucket) earnToken() {
 	b.tokens++
 }
 
-// spendToken takes one token. It reports false, and takes none, if the bucket holds fewer than least.
+// spendToken takes one token and returns true. It returns false, and takes no token, if the bucket holds fewer than
+// least tokens.
 func (b *retransmissionBucket) spendToken(least int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,8 +112,8 @@ func (b *retransmissionBucket) spendToken(least int) bool {
 	return true
 }
 
-// updatePeriod begins a new period if the current one is over, and drops the tokens above the new capacity. The caller
-// holds mu.
+// updatePeriod begins a new period if the current one is over. It then drops the tokens that exceed the new capacity.
+// The caller must hold mu.
 func (b *retransmissionBucket) updatePeriod() {
 	now := time.Now()
 	if now.Before(b.periodEnd) {

@@ -11,18 +11,21 @@ import (
 )
 
 const (
-	measurementLifetime = 5 * time.Minute // after this time without an answer, a server's round trip time is measured again
-	minQueriesToMeasure = 8               // queries to a group before its unused servers are measured
+	measurementLifetime = 5 * time.Minute // time without a response after which the round trip time of a server is measured again
+	minQueriesToMeasure = 8               // number of queries to a group before its unused servers are probed for their latency
 )
 
-// Servers is an ordered group of servers that can answer the same questions.
+// Servers is a group of servers that can answer the same questions, in order of preference.
 type Servers []*Server
 
-// SortByRTT returns the servers in the order of preference for q: by smoothed round trip time, and in configured order
-// if the times are similar. Doubtful servers, and servers that are silent about q's domain, come last. The least
-// recently asked of these comes first, so that each is tried in turn.
+// SortByRTT returns the servers in order of preference for q: the server with the shortest smoothed round trip time
+// first. Servers with similar times keep their order. g is not changed.
 //
-// explore puts a random server first. It is for queries that no caller waits for.
+// Silent and failing servers come last, and so do servers that are silent about the domain of q. Among these servers,
+// the least recently used one comes first, so that each gets a query in turn.
+//
+// If explore is true, the first server is a random one, so that unused servers are measured. Callers may set it only
+// for queries that no client waits for.
 func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	if len(g) < 2 {
 		return g
@@ -51,11 +54,14 @@ func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	return out
 }
 
-// worstRank is the preferenceRank of servers that come last.
+// worstRank is the preferenceRank of doubtful servers. No other server has a higher rank.
 const worstRank = math.MaxInt32
 
-// preferenceRank returns the rank of the server for q; lower is better. It is the logarithm of the smoothed round trip
-// time, so that small differences do not matter. Servers without a known time, and then doubtful servers, come last.
+// preferenceRank returns the rank of the server for q; lower ranks are preferred. The rank is the logarithm of the
+// smoothed round trip time to the base 1.3, so that small differences between servers do not matter.
+//
+// The rank is worstRank if the server is doubtful or silent about the domain of q. It is worstRank-1 if no round trip
+// time is known.
 func (s *Server) preferenceRank(q *wire.Query) int {
 	if s.isDoubtful() || s.silentZones.isSilent(q) {
 		return worstRank
@@ -67,7 +73,8 @@ func (s *Server) preferenceRank(q *wire.Query) int {
 	return int(math.Log(max(srtt, 1e5)) / math.Log(1.3))
 }
 
-// SortDownLast returns the servers in their present order, except that servers that are down come last.
+// SortDownLast returns the servers that are not down, followed by the servers that are down. The order is otherwise
+// unchanged. g is not changed.
 func (g Servers) SortDownLast() Servers {
 	up := make(Servers, 0, len(g))
 	var down Servers
@@ -81,23 +88,23 @@ func (g Servers) SortDownLast() Servers {
 	return append(up, down...)
 }
 
-// AreSilent reports whether all servers of the group are silent.
+// AreSilent reports whether every server of the group is silent (see Server.IsSilent).
 func (g Servers) AreSilent() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsSilent() })
 }
 
-// AreDown reports whether all servers of the group are down.
+// AreDown reports whether every server of the group is down (see Server.IsDown).
 func (g Servers) AreDown() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsDown() })
 }
 
-// AnsweredSince reports whether a response of any server of the group arrived after t.
+// AnsweredSince reports whether at least one server of the group has sent a response since t.
 func (g Servers) AnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
 }
 
-// RefusingSince returns the time at which the most recent of the refusing servers began to refuse connections. It is
-// zero if no server refuses them.
+// RefusingSince returns the latest time at which a server of the group began to refuse connections. Only servers that
+// still refuse connections count. It is zero if no server does.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -107,21 +114,22 @@ func (g Servers) RefusingSince() (last time.Time) {
 	return last
 }
 
-// AnswerMost reports whether any server of the group answered more than half of its recent questions with q's type.
+// AnswerMost reports whether at least one server of the group answered more than half of its recent questions that had
+// the type of q.
 func (g Servers) AnswerMost(q *wire.Query) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.answerRate.answersMost(q) })
 }
 
-// RecordUnanswered records for each server that it has left q unanswered, and that a server outside of the group
-// has answered q.
+// RecordUnanswered records that no server of the group answered q. It must only be called if a server of another group
+// did, because otherwise q itself may be unanswerable.
 func (g Servers) RecordUnanswered(q *wire.Query) {
 	for _, s := range g {
 		s.answerRate.recordQuestion(q, false)
 	}
 }
 
-// ProbeDoubtful starts a probe of each server that is silent or failing. first is the server that is sent q anyway, or
-// nil.
+// ProbeDoubtful starts a probe, in the background, of each server that is silent or failing. The probe may use the
+// question q, except for the server first, which is sent q anyway. first may be nil.
 func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	for _, s := range g {
 		if s.isDoubtful() {
@@ -130,7 +138,8 @@ func (g Servers) ProbeDoubtful(now time.Time, q *wire.Query, first *Server) {
 	}
 }
 
-// SendTrials sends q in the background to each server that is down, to find out which of them work again.
+// SendTrials sends q in the background to each server that is down, to find out whether the server works again. It
+// limits how often it does so for each server.
 func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	for _, s := range g {
 		if s.IsDown() {
@@ -139,7 +148,8 @@ func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe starts a probe with the question q, or without it if s is first, the server that is sent q anyway.
+// startProbe starts a probe of s in the background. The probe may use the question q, unless s is first: that server is
+// sent q anyway. now is the present time.
 func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	if s == first {
 		q = nil
@@ -147,8 +157,10 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	s.Probe(now, q)
 }
 
-// ProbeUnmeasured starts a probe of each server without a response within measurementLifetime, because it may be faster
-// than the servers in use. first is the server that is sent q anyway, or nil.
+// ProbeUnmeasured starts a probe, in the background, of each server that has not responded within measurementLifetime.
+// So a server that gets no queries is used again once it is faster than the others.
+//
+// The probe may use the question q, except for the server first, which is sent q anyway. first may be nil.
 func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return

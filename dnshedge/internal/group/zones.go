@@ -12,58 +12,62 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// silentZones records the domains about which a server is silent. A resolver leaves questions about a domain unanswered
-// if the domain's authoritative servers are dead. These questions must not count against the resolver, and must not
-// take time from other servers. The zero value is ready. It is safe for concurrent use.
+// silentZones records the DNS domains about which one server is silent: it leaves questions about their names
+// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains must
+// not count against the resolver, and must not take time from other servers.
 //
-// Silence does not show where a zone begins. So an unanswered question counts for each domain that contains its name,
-// and an answer resets each of these domains. The server is silent about a domain after unanswered questions below
-// minSilentChildren of its children in a row.
+// An unanswered question does not show where its zone begins. So it counts as a miss for each domain that contains its
+// name, and an answer resets each of these domains. The server is silent about a domain after misses for
+// minSilentChildren different children in a row.
+//
+// The zero value is ready. It is safe for concurrent use.
 type silentZones struct {
-	zoneCount atomic.Int32 // length of byHash; stored under mu
+	zoneCount atomic.Int32 // length of byHash, to be read without mu; stored under mu
 
-	mu       sync.Mutex // guards the fields below
-	seed     maphash.Seed
-	byHash   map[uint64]*suspectZone // nil before first use
+	mu       sync.Mutex              // guards the fields below
+	seed     maphash.Seed            // seed of the domain hashes
+	byHash   map[uint64]*suspectZone // all recorded domains by the hash of their name; nil before the first miss
 	suspects []*suspectZone          // domains with fewer than minSilentChildren misses
-	silent   []*suspectZone          // the other domains
+	silent   []*suspectZone          // domains with minSilentChildren misses
 }
 
 const (
-	// maxZones is the maximum number of suspect domains, and of silent domains. A new domain replaces a random one.
-	// Together they take less than 500 KiB for each server.
+	// maxZones is the maximum length of the list of suspect domains, and of the list of silent domains. In a full list, a
+	// new domain replaces a random one. Both lists together take less than 500 KiB for each server.
 	maxZones          = 1024
-	minSilentChildren = 3 // different children of a domain with unanswered questions, in a row, that make it silent
-	minZoneLabels     = 2 // least labels of a recorded domain; domains above have many servers and contain most names
+	minSilentChildren = 3 // number of different children of a domain that must be missed in a row before the domain is silent
+	minZoneLabels     = 2 // least number of labels of a recorded domain; shorter domains have many servers and contain most names
 )
 
-// zoneSilenceLifetime is the time after the last unanswered question for which a server counts as silent about a
-// domain.
+// zoneSilenceLifetime is the time after which the silence about a domain expires, counted from the last unanswered
+// question.
 const zoneSilenceLifetime = 10 * time.Second
 
-// A suspectZone is a domain with unanswered questions.
+// A suspectZone is a DNS domain with unanswered questions, as recorded by silentZones. silentZones.mu guards it.
 type suspectZone struct {
-	hash           uint64                    // of the domain's name
-	index          int                       // position in silentZones.suspects or silentZones.silent
-	missedChildren [minSilentChildren]uint64 // hashes of the different children that were missed in a row
-	misses         int                       // number of missedChildren
-	silentSince    time.Time                 // time at which misses reached minSilentChildren
-	lastMiss       time.Time                 // time of the last unanswered question
-	lastAnswer     time.Time                 // time of the last answer; zero: none since the domain was recorded
+	hash           uint64                    // hash of the domain's name; the key in silentZones.byHash
+	index          int                       // index in silentZones.silent if isSilent is true, or else in silentZones.suspects
+	missedChildren [minSilentChildren]uint64 // hashes of the children with an unanswered question since the last answer; the first misses are in use
+	misses         int                       // number of used elements of missedChildren
+	silentSince    time.Time                 // time at which misses reached minSilentChildren; zero: not reached
+	lastMiss       time.Time                 // time at which the last unanswered question was recorded
+	lastAnswer     time.Time                 // time of the last answered question; zero: none since the domain was recorded
 }
 
-// isSilent reports whether the number of misses has reached minSilentChildren.
+// isSilent reports whether questions about minSilentChildren different children of the domain had no response in a row.
+// It does not check zoneSilenceLifetime.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
-// An enclosingDomain is a domain that contains a name, or the name itself.
+// An enclosingDomain is a domain that contains a question's name, or that name itself. It also identifies the child of
+// that domain on the path to the name.
 type enclosingDomain struct {
-	domain uint64 // hash of the domain
-	child  uint64 // hash of the domain's child that contains the name; domain if the domain is the name
-	isName bool   // the domain is the name, and it has a parent with minZoneLabels labels or more
+	domain uint64 // hash of the domain's name
+	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name
+	isName bool   // the domain is the question's name, and the name has more than minZoneLabels labels
 }
 
-// enclosingDomains yields the domains that contain q's name, from minZoneLabels labels to the name itself. The caller
-// holds mu.
+// enclosingDomains yields the domains that contain the name of q, from the domain with minZoneLabels labels down to the
+// name itself. It yields nothing for a name with fewer labels. The caller must hold mu.
 func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] {
 	return func(yield func(enclosingDomain) bool) {
 		var buf [wire.MaxName]byte
@@ -92,7 +96,8 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// zoneList returns the list that contains a domain: suspects or silent. The caller holds mu.
+// zoneList returns the list that holds the domain one: silent if the domain is silent, or else suspects. The caller
+// must hold mu.
 func (z *silentZones) zoneList(one *suspectZone) *[]*suspectZone {
 	if one.isSilent() {
 		return &z.silent
@@ -100,7 +105,8 @@ func (z *silentZones) zoneList(one *suspectZone) *[]*suspectZone {
 	return &z.suspects
 }
 
-// addZone adds a domain to its list. If the list is full, it removes a random one first. The caller holds mu.
+// addZone records the domain one. If the list of the domain is full, it removes a random domain from that list first.
+// The caller must hold mu.
 func (z *silentZones) addZone(one *suspectZone) {
 	in := z.zoneList(one)
 	if len(*in) == maxZones {
@@ -112,7 +118,7 @@ func (z *silentZones) addZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// removeZone removes a domain from its list. The caller holds mu.
+// removeZone forgets the domain one, which must be recorded. The caller must hold mu.
 func (z *silentZones) removeZone(one *suspectZone) {
 	in := z.zoneList(one)
 	end := len(*in) - 1
@@ -124,7 +130,8 @@ func (z *silentZones) removeZone(one *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets the number of misses of a domain and moves it to the right list. The caller holds mu.
+// setMisses sets one.misses, and moves the domain between the lists suspects and silent if that changes whether it is
+// silent. The caller must hold mu.
 func (z *silentZones) setMisses(one *suspectZone, misses int) {
 	if (misses == minSilentChildren) == one.isSilent() {
 		one.misses = misses
@@ -135,9 +142,10 @@ func (z *silentZones) setMisses(one *suspectZone, misses int) {
 	z.addZone(one)
 }
 
-// recordMiss records that a question, sent at the given time, had no answer. It returns the time since which the server
-// has been silent about a domain that contains the name, the earliest of several. It returns zero if the server is
-// silent about none.
+// recordMiss records that the question q, sent at the time sent, had no response until now.
+//
+// It returns the time since which the server has been silent about a domain that contains the name of q. Of several
+// domains, the earliest time counts. It returns zero if the server is silent about none of them.
 func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time.Time) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -168,7 +176,8 @@ func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time
 	return since
 }
 
-// recordAnswer records that a question was answered, which ends the silence about all domains that contain its name.
+// recordAnswer records that the server has answered q. This ends the silence about all domains that contain the name of
+// q.
 func (z *silentZones) recordAnswer(q *wire.Query) {
 	if z.zoneCount.Load() == 0 {
 		return
@@ -190,7 +199,8 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 	}
 }
 
-// isSilent reports whether the server is silent about a domain that contains the name of q.
+// isSilent reports whether the server is silent about any domain that contains the name of q, and has been so within
+// zoneSilenceLifetime.
 func (z *silentZones) isSilent(q *wire.Query) bool {
 	if z.zoneCount.Load() == 0 {
 		return false
