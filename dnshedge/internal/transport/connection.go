@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// maxPending is the maximum number of queries in flight on a connection. It is half of the ID space, so that a random
-	// ID is soon free.
+	// maxPending is the maximum number of queries in flight on a connection. It is half of the ID space, so that a few
+	// random numbers suffice to find an unused ID.
 	maxPending = 1 << 15
 
-	// maxAbandoned is the maximum number of abandoned queries among them. Some servers never answer certain queries, and
-	// the IDs of these are in use until the connection ends.
+	// maxAbandoned is the maximum number of abandoned queries in flight on a connection. Some servers never respond to
+	// certain queries, whose IDs are then in use until the connection ends.
 	maxAbandoned = 4096
 
-	// finalReadTime is how long a connection is read after a write has failed.
+	// finalReadTime is how long responses are still read from a connection after a write has failed.
 	finalReadTime = time.Second
 )
 
@@ -32,80 +32,84 @@ var (
 	errShort       = errors.New("dnshedge: message shorter than a header")
 	errFrame       = errors.New("dnshedge: frame shorter than a header")
 	errIdle        = errors.New("dnshedge: connection was idle")
-	errUnsolicited = errors.New("dnshedge: message that no query asked for") // message with an ID of no query
+	errUnsolicited = errors.New("dnshedge: message that no query asked for") // message with an ID that no query has
 
-	// errRetired is the error of a query that was not written, because its connection accepts no further queries.
+	// errRetired means that a query was not written, because the connection accepts no further queries. The query must use
+	// another connection.
 	errRetired = errors.New("dnshedge: connection takes no more queries")
 )
 
-// A connectionError is the failure of a connection. It does not mean that the server fails.
+// A connectionError means that the connection of a query has failed. It does not mean that the server has failed.
 type connectionError struct {
 	err          error
 	sent         bool // the server may have received the query
-	answers      int  // number of answers over the connection before
-	hadOthers    bool // other queries were in flight on the connection when it ended
-	endedByProbe bool // the server has ended the connection while a probe was in flight
+	answers      int  // number of responses that the connection had carried
+	hadOthers    bool // other queries were in flight when the connection ended
+	endedByProbe bool // the server ended the connection while a probe was in flight
 }
 
 func (e *connectionError) Error() string { return e.err.Error() }
 func (e *connectionError) Unwrap() error { return e.err }
 
 // MayBeClosedByQuery reports whether err means that the server has ended a connection after it may have received the
-// query. The query may then be the reason.
+// query. In that case, the query may be the reason for the end.
 func MayBeClosedByQuery(err error) bool {
 	var broken *connectionError
 	var ended *closedByServerError
 	return IsClosedByServer(err) && (errors.As(err, &broken) || errors.As(err, &ended))
 }
 
-// A closedByServerError is the error of an HTTP request whose connection or stream the server has ended.
+// A closedByServerError is the error of an HTTP request whose connection or stream the server has ended. errors.Is
+// reports that it is io.ErrUnexpectedEOF.
 type closedByServerError struct{ err error }
 
 func (e *closedByServerError) Error() string        { return e.err.Error() }
 func (e *closedByServerError) Unwrap() error        { return e.err }
 func (e *closedByServerError) Is(target error) bool { return target == io.ErrUnexpectedEOF }
 
-// A connection is a TCP or TLS connection that several queries share. failQueries ends it.
+// A connection is a TCP or TLS connection that several queries share. It belongs to one streamConnPool. It ends when
+// failQueries is called, and is safe for concurrent use.
 type connection struct {
 	stream *streamTransport
-	owner  Owner           // owner of the transport
+	owner  Owner           // the transport's Owner
 	pool   *streamConnPool // the pool that it belongs to
 	conn   net.Conn
-	tcp    net.Conn      // connection below TLS, or conn
-	write  chan struct{} // write lock; capacity 1, full while a query is written
+	tcp    net.Conn      // the TCP connection that carries TLS, or conn
+	write  chan struct{} // semaphore that serializes writes; capacity 1, full while a query is written
 	dead   chan struct{} // closed when the connection has ended
 
-	lastAnswer atomic.Int64 // time of the last answer, Unix ns; 0: none
+	lastAnswer atomic.Int64 // time of the last response, in Unix nanoseconds; 0: none
 
 	mu           sync.Mutex               // guards the fields below
-	err          error                    // why the connection has ended; nil: it has not
-	hadOthers    bool                     // more than one query was in flight when it ended
-	endedByProbe bool                     // the server has ended it while a probe was in flight
-	waiting      map[uint16]*pendingQuery // queries in flight by ID, with abandoned queries
-	liveCount    int                      // queries in waiting that are not abandoned
-	queries      int                      // number of queries so far
-	answers      int                      // number of answers so far
-	probes       int                      // number of probes since the last answer to a caller
-	probing      bool                     // a probe was sent, and nothing has arrived since
-	stallTimer   *time.Timer              // runs while queries wait and nothing arrives
-	idleTimer    *time.Timer              // idle timer; runs while no query waits
-	idleTimeout  time.Duration            // idle timeout
-	retired      bool                     // detached from its pool; accepts no further queries
-	stopWatching func() bool              // stops watching the context of the transport
+	err          error                    // reason for the end of the connection; nil: it has not ended
+	hadOthers    bool                     // more than one query was in flight when the connection ended
+	endedByProbe bool                     // the server ended the connection while a probe was in flight
+	waiting      map[uint16]*pendingQuery // queries in flight by ID, including abandoned queries
+	liveCount    int                      // number of elements of waiting that are not abandoned
+	queries      int                      // number of queries since the connection was opened
+	answers      int                      // number of responses since the connection was opened
+	probes       int                      // number of probes since the last response to a caller's query
+	probing      bool                     // a probe was sent or skipped, and nothing has arrived since
+	stallTimer   *time.Timer              // calls probeSilent if queries wait and nothing arrives
+	idleTimer    *time.Timer              // calls closeIfIdle; runs while no caller waits
+	idleTimeout  time.Duration            // time after which an unused connection is closed
+	retired      bool                     // not in its pool any more; accepts no further queries
+	stopWatching func() bool              // undoes context.AfterFunc on the context of the transport
 }
 
-// A pendingQuery is a query in flight. An abandoned query keeps its ID, so that no other query gets the ID (RFC 7766
-// §6.2.1).
+// A pendingQuery is a query in flight on a connection. An abandoned query keeps its ID, so that its late response is
+// not taken for the response to another query (RFC 7766 §6.2.1).
 type pendingQuery struct {
 	q         *wire.Query
-	sent      time.Time   // time of the query
-	answer    chan []byte // capacity 1, so that the reader never waits
-	abandoned bool        // guarded by connection.mu
-	probe     bool        // a probe: no caller waits
-	isCounted bool        // BeginAbandoned was called; guarded by connection.mu
+	sent      time.Time   // time at which the query got its ID
+	answer    chan []byte // receives the response message; capacity 1, so that the reading goroutine never waits
+	abandoned bool        // no caller waits for the response; guarded by connection.mu
+	probe     bool        // the query is a probe of this connection, without a caller
+	isCounted bool        // EndAbandoned must be called when the query ends; guarded by connection.mu
 }
 
-// newConnection returns the state of a connection that was opened for a pool. The caller must run readMessages.
+// newConnection returns a connection over conn, which was opened for the pool l. The caller must run readMessages in a
+// new goroutine.
 func newConnection(s *streamTransport, l *streamConnPool, conn net.Conn) *connection {
 	c := &connection{
 		stream: s, owner: s.Owner, pool: l, conn: conn, tcp: conn,
@@ -122,8 +126,9 @@ func newConnection(s *streamTransport, l *streamConnPool, conn net.Conn) *connec
 	return c
 }
 
-// sendAndWait sends q and returns the message that answers it. The error is errRetired if q was not sent, because the
-// connection accepts no further queries.
+// sendAndWait sends q and returns the response message. The error is errRetired if q was not sent because the
+// connection accepts no further queries. It is a connectionError if the connection ends, and the cause of ctx if ctx
+// ends first.
 func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, error) {
 	p := &pendingQuery{q: q, answer: make(chan []byte, 1)}
 	id, queries, err := c.registerQuery(p)
@@ -165,7 +170,7 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	}
 }
 
-// writeQuery writes a query. The caller holds the write lock.
+// writeQuery writes q with the given ID. The caller must hold the semaphore write.
 func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	frame := make([]byte, 2, 512)
 	frame = q.Append(frame, id, wire.PackOptions{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
@@ -177,8 +182,10 @@ func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	return err
 }
 
-// registerQuery assigns an ID to a query that is about to be written. It returns the ID and the number of queries of
-// the connection so far. The error is errRetired if the connection accepts no further queries.
+// registerQuery gives p an unused ID and adds it to the queries in flight. The caller must then write p, or call
+// releaseID. It returns the ID, and the number of queries since the connection was opened.
+//
+// The error is errRetired if the connection accepts no further queries, or a connectionError if it has ended.
 func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,8 +203,8 @@ func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err
 	return id, c.queries, nil
 }
 
-// assignID assigns a free ID to a query. The error is a connectionError if the connection has ended, and errRetired if
-// it accepts no further queries. The caller holds mu.
+// assignID gives p an unused random ID and adds it to waiting. The error is errRetired if the connection accepts no
+// further queries, or a connectionError if it has ended. The caller must hold mu.
 func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	if c.err != nil {
 		return 0, &connectionError{c.err, false, c.answers, c.hadOthers, c.endedByProbe}
@@ -214,7 +221,7 @@ func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	return id, nil
 }
 
-// releaseID frees the ID of a query that was not written.
+// releaseID removes the query with the given ID, which must not have been written.
 func (c *connection) releaseID(id uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +231,7 @@ func (c *connection) releaseID(id uint16) {
 	}
 }
 
-// removeQuery decrements live and starts the idle timer when no query is left. The caller holds mu.
+// removeQuery decrements liveCount. If no caller waits any more, it starts the idle timer. The caller must hold mu.
 func (c *connection) removeQuery() {
 	if c.liveCount--; c.liveCount == 0 {
 		c.stallTimer.Stop()
@@ -232,8 +239,8 @@ func (c *connection) removeQuery() {
 	}
 }
 
-// abandonQuery marks a query as abandoned, because its caller has left. If the owner allows, the query waits on, and
-// its answer is measured.
+// abandonQuery marks p as abandoned, because its caller no longer waits. If the Owner permits it, the latency of a late
+// response is still measured.
 func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,8 +260,8 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	}
 }
 
-// endAbandoned reports to the owner that an abandoned query has ended, with or without an answer. Only the first call
-// for a query has an effect.
+// endAbandoned tells the Owner that the abandoned query p has ended, with or without a response. Further calls for the
+// same query have no effect.
 func (c *connection) endAbandoned(p *pendingQuery) {
 	c.mu.Lock()
 	counted := p.isCounted
@@ -265,7 +272,7 @@ func (c *connection) endAbandoned(p *pendingQuery) {
 	}
 }
 
-// readMessages delivers the messages of the server to their queries until the connection ends.
+// readMessages reads the connection and passes each message to its query, until the connection ends.
 func (c *connection) readMessages() {
 	defer c.failQueries(errFrame) // unless it has failed, if Read ends the goroutine
 	in := bufio.NewReaderSize(c.conn, 4096)
@@ -292,7 +299,7 @@ func (c *connection) readMessages() {
 	}
 }
 
-// deliverMessage delivers a message to the query that it answers. The error says why it answers none.
+// deliverMessage passes the message in frame to its query. The error says why the message fits no query.
 func (c *connection) deliverMessage(frame []byte) error {
 	now := time.Now()
 	id := binary.BigEndian.Uint16(frame)
@@ -333,8 +340,8 @@ func (c *connection) deliverMessage(frame []byte) error {
 	return nil
 }
 
-// applyKeepalive applies the server's idle timeout (RFC 7828). 0 closes the connection as soon as no query waits
-// (§3.4).
+// applyKeepalive sets the idle timeout to d, as the server asks for (RFC 7828), but at most to maxIdleTimeout. If d is
+// 0, the connection accepts no further queries and is closed when the last query has ended (§3.4).
 func (c *connection) applyKeepalive(d time.Duration) {
 	if d == 0 {
 		c.stopQueries()
@@ -348,7 +355,7 @@ func (c *connection) applyKeepalive(d time.Duration) {
 	}
 }
 
-// closeIfIdle closes the connection if no query waits on it.
+// closeIfIdle closes the connection if no caller waits for a query on it. The idle timer calls it.
 func (c *connection) closeIfIdle() {
 	c.mu.Lock()
 	busy := c.liveCount > 0
@@ -358,9 +365,12 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeSilent is called when nothing has arrived for half of the stall timeout while queries wait. It sends a probe,
-// the NS of the root, which every resolver can answer at once. If nothing arrives in the other half, it is called again
-// and retires the connection. If probes are disabled, it retires the connection then without a probe.
+// probeSilent sends a probe, to find out whether a connection on which nothing arrives is dead. The stall timer calls
+// it when queries have waited for half of the stall timeout. A probe asks for the NS records of the root, to which
+// every resolver can respond at once.
+//
+// If nothing arrives in another half of the stall timeout, the next call retires the connection. If probes are
+// disabled, that happens without a probe.
 func (c *connection) probeSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
@@ -395,8 +405,8 @@ func (c *connection) probeSilent() {
 	}
 }
 
-// endWriting ends a connection after a write error. If the server has closed the connection, the answers that it sent
-// before are read first.
+// endWriting ends the connection after the write error err. If the server has closed the connection, it first gives
+// readMessages time to read responses that the server sent before.
 func (c *connection) endWriting(err error) {
 	if !isClosedByPeer(err) {
 		c.failQueries(err)
@@ -406,8 +416,8 @@ func (c *connection) endWriting(err error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(finalReadTime))
 }
 
-// stopQueries retires the connection: the pool opens another one for the next query. It is closed when the queries in
-// flight have ended, each at the end of its context at the latest.
+// stopQueries retires the connection, so that the pool opens another one for the next query. It is closed when the
+// queries in flight have ended.
 func (c *connection) stopQueries() {
 	c.detachFromPool() // first, or a query that finds it retired would find it again
 	c.mu.Lock()
@@ -427,7 +437,7 @@ func (c *connection) stopQueries() {
 	}
 }
 
-// detachFromPool removes the connection from its pool.
+// detachFromPool makes the pool forget the connection, so that no further query gets it.
 func (c *connection) detachFromPool() {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
@@ -436,7 +446,7 @@ func (c *connection) detachFromPool() {
 	}
 }
 
-// failQueries closes the connection and ends the waiting queries with err. Only the first call has an effect.
+// failQueries closes the connection and ends all queries on it with err. Further calls have no effect.
 func (c *connection) failQueries(err error) {
 	c.detachFromPool()
 	c.mu.Lock()
@@ -470,15 +480,15 @@ func (c *connection) failQueries(err error) {
 	}
 }
 
-// isClosedByPeer reports whether err, the end of a connection, was caused by the server. It was not if this side closed
-// the connection or a timeout expired.
+// isClosedByPeer reports whether the server has caused err, the reason for the end of a connection. It returns false if
+// this side has closed the connection or a timeout has expired.
 func isClosedByPeer(err error) bool {
 	var t net.Error
 	return err != errIdle && err != errFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
-// closeReason returns the connectionError for a query on the connection, which has ended. sent reports whether the
-// query may have been written.
+// closeReason returns the error for a query on the connection, which must have ended. sent must be true if the query
+// may have been written.
 func (c *connection) closeReason(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,42 +31,43 @@ const (
 	dohPort   = "443"
 	mediaType = "application/dns-message"
 
-	// streamWindow and connWindow are the HTTP/2 flow control windows in bytes. They hold a few DNS messages of maximum
-	// size. Larger windows would let a server queue megabytes before an answer.
+	// streamWindow and connWindow are the HTTP/2 flow control windows in bytes. They suffice for a few DNS messages of
+	// maximum size. With larger windows, a server could make this side store megabytes.
 	streamWindow = 1 << 17
 	connWindow   = 1 << 18
 
-	serialConns = 8 // HTTP/1.1 connections of an httpConn; each carries one request at a time
+	serialConns = 8 // HTTP/1.1 connections of one httpConn; each carries one request at a time
 
-	exclusivePool = -1 // pool index of a query that uses a connection of its own
+	exclusivePool = -1 // stands for the index of a pool if a query needs a connection of its own
 
-	maxStreams = 100 // maximum requests in flight on a connection; every server should allow that (RFC 9113 §6.5.2)
+	maxStreams = 100 // maximum number of requests in flight on a connection; servers should permit at least this many (RFC 9113 §6.5.2)
 
-	pingAfter = 5 * time.Second // time without a frame, on a connection with requests, after which a ping is sent
-	pingWait  = 2 * time.Second // timeout of the ping
+	pingAfter = 5 * time.Second // time without a frame after which a connection with requests is tested by a ping
+	pingWait  = 2 * time.Second // time to wait for the response to a ping
 )
 
-// errNoStream is the error of a dial for a connection that is in use: the server allows fewer streams than there are
-// requests.
+// errNoStream is the error with which a second dial for an httpConn is rejected. net/http dials again if the server
+// permits fewer streams than there are requests.
 var errNoStream = errors.New("dnshedge: server allows no more streams")
 
-// A StatusError is the HTTP status code of a response other than 200.
+// A StatusError is the status code of an HTTP response, other than 200.
 type StatusError int
 
 func (e StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: HTTP status %d %s", int(e), http.StatusText(int(e)))
 }
 
-// A PushbackError is the error of a query whose server asks for less load by HTTP status 429 or 503.
+// A PushbackError means that the server asks for less load, by the HTTP status code 429 or 503.
 type PushbackError struct {
 	Status StatusError
-	Pause  time.Duration // Retry-After (RFC 9110 §10.2.3); 0: none
+	Pause  time.Duration // wait that the Retry-After header asks for (RFC 9110 §10.2.3); 0: none
 }
 
 func (e *PushbackError) Error() string { return e.Status.Error() }
 func (e *PushbackError) Unwrap() error { return e.Status }
 
-// statusError returns the error for a response with an HTTP status other than 200.
+// statusError returns the error for resp, whose HTTP status code is not 200. It is a *PushbackError for the codes 429
+// and 503, and a StatusError for all others.
 func statusError(resp *http.Response) error {
 	status := StatusError(resp.StatusCode)
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
@@ -75,8 +76,8 @@ func statusError(resp *http.Response) error {
 	return &PushbackError{status, parseRetryAfter(resp.Header.Get("Retry-After"), time.Now())}
 }
 
-// parseRetryAfter returns the time from now until the time of a Retry-After header, which has seconds or a date. It
-// returns 0 if the header is empty or invalid.
+// parseRetryAfter returns the wait that a Retry-After header asks for. The header holds a number of seconds, or a date,
+// from which now is subtracted. It returns 0 if the header is empty, invalid or in the past.
 func parseRetryAfter(header string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(header); err == nil {
 		return max(at.Sub(now), 0)
@@ -85,29 +86,29 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// An httpsTransport sends queries over HTTPS (RFC 8484), with GET by default, and with ID 0, so that HTTP caches can
-// answer.
+// An httpsTransport sends queries over HTTPS (RFC 8484). It uses GET by default, and the DNS ID 0, so that HTTP caches
+// can respond.
 //
-// It has one connection pool for first queries, one for repetitions, and one for probes that need a connection of their
-// own (see probePolicy). A pool has one connection, and further ones while that has too few streams. When a connection
-// falls silent, the next query uses a new one.
+// There is a connection pool for first queries, one for repetitions, and one for probes (see probePolicy). A pool opens
+// further connections only if the first has too few streams. When a connection falls silent, the next query uses a new
+// connection.
 type httpsTransport struct {
 	Config
-	url            url.URL
+	url            url.URL // URL of the server, without a query
 	pools          [sharedPools]httpConnPool
 	probing        probePolicy
-	exclusiveSlots chan struct{} // semaphore of queries with a connection of their own
+	exclusiveSlots chan struct{} // semaphore that limits queries with a connection of their own
 
-	ctx    context.Context // ends with Close
+	ctx    context.Context // ends when Close is called
 	cancel context.CancelFunc
-	mu     sync.Mutex // guards closed, and makes the check of closed and wg.Add atomic
+	mu     sync.Mutex // guards closed; held from the check of closed until wg.Add
 	closed bool
-	wg     sync.WaitGroup // counts requests
+	wg     sync.WaitGroup // counts requests in flight
 }
 
 var _ sender = (*httpsTransport)(nil)
 
-// newDoH returns the transport for an HTTPS server. It opens no connection.
+// newDoH returns an httpsTransport for the server that c describes. It opens no connection.
 func newDoH(c Config) sender {
 	d := &httpsTransport{Config: c, exclusiveSlots: make(chan struct{}, maxExclusive)}
 	host := c.Addr
@@ -128,7 +129,7 @@ func newDoH(c Config) sender {
 	return d
 }
 
-// Ready implements Transport.
+// Ready implements Transport. It returns true if the oldest connection for first queries has carried a response.
 func (d *httpsTransport) Ready() bool {
 	h := d.pools[0].oldestConn()
 	return h != nil && h.hasAnswered.Load()
@@ -146,8 +147,8 @@ func (d *httpsTransport) Close() {
 	}
 }
 
-// Exchange implements Transport. It repeats a query whose connection the server has ended over the same pool. If other
-// requests were in flight, the next repetition uses a connection of its own.
+// Exchange implements Transport. If the server ends the connection, it sends q again over the same pool. If other
+// requests were in flight on the second connection that ended, the next repetition uses a connection of its own.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return d.exchangeExclusively(ctx, q, w)
@@ -173,7 +174,8 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 	}
 }
 
-// exchangeExclusively is Exchange over a connection that no other query uses.
+// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits until ctx ends if
+// there are too many of these connections.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:
@@ -185,7 +187,7 @@ func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query,
 	}
 }
 
-// SendOnce implements sender over the pool of first queries. It retries while the request was not written.
+// SendOnce implements sender, over the pool for first queries. It tries again as long as the request was not written.
 func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, setup, written, err = d.sendRequest(ctx, q, 0, w)
@@ -196,8 +198,8 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 	}
 }
 
-// sendRequest makes one request over a connection of the pool with the given index. If it returns an error, written
-// reports whether the request was written or may still be.
+// sendRequest sends q over a connection of the pool with the given index, and returns the response. If err is not nil,
+// written reports whether the request was written or may still be.
 func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
@@ -220,8 +222,8 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 	}
 }
 
-// requestOver makes one request over h, which the caller has counted in wg and added to h. If ctx ends first and the
-// owner allows, the request continues, so that its latency is measured.
+// requestOver sends q over h and returns the response. The caller must have counted the request in wg and in h. If ctx
+// ends first and the Owner permits it, the request continues in the background, to measure its latency.
 func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own: servers take a client that cancels
 	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
@@ -270,14 +272,15 @@ func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Q
 	return nil, 0, true, causeOf(ctx)
 }
 
-// A requestProgress records how far a request has come. It is safe for concurrent use.
+// A requestProgress records how far an HTTP request has come. It is safe for concurrent use.
 type requestProgress struct {
-	writtenAt atomic.Int64 // time at which the request was written, Unix ns; 0: not written
+	writtenAt atomic.Int64 // time at which the request was written, in Unix nanoseconds; 0: not written
 	abandoned atomic.Bool  // no caller waits for the response
-	cancel    func()       // cancels the request; nil for a request that is never abandoned
+	cancel    func()       // cancels the request; nil: the request is never abandoned
 }
 
-// acquireConn returns a connection of the pool with the given index for one request. fetchAnswer releases it.
+// acquireConn returns a connection of the pool with the given index, for one request with the question q. It may wait
+// until ctx ends. The caller must pass the connection to fetchAnswer, which releases it.
 func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case pool == exclusivePool:
@@ -291,8 +294,9 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 	return d.pools[pool].acquireConn(ctx, w)
 }
 
-// probeSilent is called when nothing has arrived on h for half of the stall timeout while requests wait. It sends a
-// probe, unless probes are disabled. If an earlier probe has no answer yet, it retires h.
+// probeSilent sends a probe over h, to find out whether a connection on which nothing arrives is dead. The stall timer
+// calls it when requests have waited for half of the stall timeout. It retires h if an earlier probe has no response
+// yet. It sends no probe while probes are disabled.
 func (d *httpsTransport) probeSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.beginProbe(wait) {
@@ -313,10 +317,10 @@ func (d *httpsTransport) probeSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer makes one request over h and releases it. sent records when the request is written.
+// fetchAnswer sends q over h, returns the response, and releases h. sent records when the request is written.
 //
-// If the server has ended a connection that has carried an answer or other requests, the error is a connectionError:
-// the query may be repeated.
+// The error is a connectionError if the server has ended a connection that had carried a response or other requests. In
+// that case, the query may be sent again.
 func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	defer h.releaseRequest()
 	if h.pool != nil && q != wire.RootServers {
@@ -361,8 +365,8 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	return a, setup, err
 }
 
-// A streamError has the fields of net/http's error for an HTTP/2 stream. errors.As converts that error to any struct
-// with the same fields.
+// A streamError has the same fields as the unexported error of net/http for an HTTP/2 stream. net/http permits
+// errors.As to convert that error to any struct with these fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -373,8 +377,9 @@ func (e streamError) Error() string {
 	return fmt.Sprintf("HTTP/2 stream %d: error code %d", e.StreamID, e.Code)
 }
 
-// isStreamReset reports whether the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a temporary reason. Proxies
-// do so when their own server ends the connection. Over HTTP/1.1 the connection ends instead.
+// isStreamReset reports whether err means that the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a temporary
+// reason. Proxies do so when the connection to their own server ends. HTTP/1.1 has no streams; the connection ends
+// instead.
 func isStreamReset(err error) bool {
 	var reset streamError
 	if !errors.As(err, &reset) {
@@ -388,8 +393,8 @@ func isStreamReset(err error) bool {
 	return false
 }
 
-// roundTrip makes one request over h, and returns its answer and the time that the handshake took. It does not classify
-// the error.
+// roundTrip sends q over h. It returns the response and the time that the handshake took. It returns errors of net/http
+// unchanged, or ErrClosed if the transport is closed. sent records when the request is written.
 func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
@@ -449,7 +454,8 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	return a, setup, nil
 }
 
-// readAnswer parses the answer to q in the HTTP response resp.
+// readAnswer parses the DNS message in the HTTP response resp, which must fit the query q. It returns an error if the
+// HTTP status code is not 200. It subtracts the age of a cached response from the TTLs.
 func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp)
@@ -474,8 +480,9 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 	return a, nil
 }
 
-// newRequest returns the HTTP request for the message b. If repeat is set, net/http may repeat it when the server
-// closes the connection or resets the stream. Otherwise it has a body without GetBody, which prevents that.
+// newRequest returns an HTTP request with the DNS message b. If repeat is true, net/http may send the request again
+// when the server closes the connection or resets the stream. If it is false, the request has a body without GetBody,
+// which prevents that.
 func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
@@ -496,7 +503,8 @@ func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	return r
 }
 
-// parseBody parses the answer to q in the body of an HTTP response.
+// parseBody parses b, the body of an HTTP response, as the response to q. It returns an error if b is too long, or does
+// not fit q.
 func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	if len(b) > wire.MaxMsg {
 		return nil, errors.New("dnshedge: response longer than a message")
@@ -507,43 +515,44 @@ func parseBody(b []byte, q *wire.Query) (*wire.Answer, error) {
 	return wire.ParseAnswer(b, q)
 }
 
-// An httpConn is one HTTP/2 connection, which its first request opens. With an HTTP/1.1 server it is up to limit
-// connections. net/http may replace a connection that the server closes.
+// An httpConn is one HTTP/2 connection, which its first request opens. For an HTTP/1.1 server, it is a group of up to
+// limit connections. If the server closes the connection, net/http may open another one for the same httpConn.
 type httpConn struct {
-	limit        int // maximum number of connections
+	limit        int // maximum number of open connections; more than 1 only for HTTP/1.1
 	http         *http.Transport
-	stallTimeout func() time.Duration // Owner.StallTimeout
-	hasAnswered  atomic.Bool          // a request was answered
-	hasConnected atomic.Bool          // a request has got a connection
+	stallTimeout func() time.Duration // the Owner's method StallTimeout
+	hasAnswered  atomic.Bool          // a request had an HTTP response
+	hasConnected atomic.Bool          // a request got an open connection
 
-	pool        *httpConnPool // nil: the connection is for a single request
-	added       time.Time     // when it was added to the pool; never changes
-	capacity    int           // streams for requests other than probes; guarded by the pool's lock
-	usedStreams int           // streams in use; guarded by the pool's lock
+	pool        *httpConnPool // nil: the httpConn is for a single request
+	added       time.Time     // time at which it was added to the pool; never changes
+	capacity    int           // number of streams for requests other than probes; guarded by httpConnPool.mu
+	usedStreams int           // number of these streams in use; guarded by httpConnPool.mu
 
-	// streamHolders is the number of requests that have a connection of net/http, written or not. If only written requests
-	// counted, the first one without a free stream could open a second connection.
+	// streamHolders is the number of requests for which net/http has chosen a connection, whether or not they were
+	// written. If only written requests counted, the first request without a free stream could open a second connection.
 	streamHolders atomic.Int32
 
-	// lastAnswer is the time of the last HTTP/2 answer, Unix ns; 0: none. HTTP/1.1 answers do not count, because each request
-	// has a connection of its own.
+	// lastAnswer is the time of the last HTTP/2 response, in Unix nanoseconds; 0: none. HTTP/1.1 responses do not count,
+	// because each request has a connection of its own.
 	lastAnswer atomic.Int64
 
 	mu         sync.Mutex  // guards the fields below
 	conns      []net.Conn  // open connections, oldest first; rarely more than one
 	inFlight   int         // number of requests in flight
-	stallTimer *time.Timer // runs while requests wait and nothing arrives
-	probes     int         // number of probes since the last answer to a caller
-	probing    bool        // a probe was sent, and nothing has arrived since
-	retired    bool        // accepts no further requests; closed after the last one in flight
+	stallTimer *time.Timer // calls probeSilent if requests wait and nothing arrives
+	probes     int         // number of probes since the last response to a caller's query
+	probing    bool        // a probe was sent or skipped, and nothing has arrived since
+	retired    bool        // accepts no further requests; closed after the last request in flight
 
-	lastCut        time.Time // time at which the server last ended a connection
-	requestCount   int       // number of requests so far
-	probesInFlight int       // number of probes in flight, with callers' queries for the NS of the root
-	lastProbeEnd   time.Time // time at which the connection last ended with a probe in flight
+	lastCut        time.Time // time at which the server last ended a connection; zero: never
+	requestCount   int       // number of requests since the httpConn was made
+	probesInFlight int       // number of requests in flight for the NS records of the root
+	lastProbeEnd   time.Time // time at which a connection last ended with a probe in flight; zero: never
 }
 
-// newConn returns an httpConn of at most limit connections, none of which is open.
+// newConn returns an httpConn for at most limit connections. It opens none. If limit is 1, a second dial fails with
+// errNoStream while the first connection is in use.
 func (d *httpsTransport) newConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
@@ -581,8 +590,8 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 	return h
 }
 
-// initialCapacity returns the number of requests that h accepts before the server's limit of streams is known. That
-// limit shows when net/http wants another connection. One of maxStreams is reserved for probes.
+// initialCapacity returns the number of requests that h accepts before the server's limit of streams is known. net/http
+// reveals that limit by dialing again. One of maxStreams streams is kept for probes.
 func (h *httpConn) initialCapacity() int {
 	if h.limit > 1 {
 		return h.limit
@@ -590,7 +599,7 @@ func (h *httpConn) initialCapacity() int {
 	return maxStreams - 1
 }
 
-// recordOpened records that a request has got a connection, and admits waiting requests when it is the first.
+// recordOpened records that a request got an open connection. For the first, it lets the pool serve waiting requests.
 func (h *httpConn) recordOpened() {
 	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
 		h.pool.serveWaiting()
@@ -604,7 +613,7 @@ func (h *httpConn) isRetired() bool {
 	return h.retired
 }
 
-// isClosed reports whether h has had a connection and has none now, and no request is in flight.
+// isClosed reports whether h was open before, has no open connection now, and has no request in flight.
 func (h *httpConn) isClosed() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -618,7 +627,8 @@ func (h *httpConn) isConnected() bool {
 	return len(h.conns) > 0
 }
 
-// addRequest counts a request. It reports false, and counts nothing, if h accepts no further requests.
+// addRequest counts a request in flight. The caller must call releaseRequest later. It returns false, and counts
+// nothing, if h accepts no further requests.
 func (h *httpConn) addRequest() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -632,8 +642,8 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// beginProbe reports whether h must be probed, because requests wait and nothing arrives. If the last probe has no
-// answer yet, it retires h instead. wait is the time until the next call.
+// beginProbe is called when requests wait and nothing arrives. It returns true if the caller must send a probe. If the
+// last probe has no response yet, it retires h and returns false. wait is the time until the stall timer expires again.
 func (h *httpConn) beginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -650,8 +660,8 @@ func (h *httpConn) beginProbe(wait time.Duration) bool {
 	return true
 }
 
-// beginRequest records the start of a request that addRequest has counted. probe reports whether it asks for the NS of
-// the root. It returns the number of the request, and whether no other one is in flight.
+// beginRequest records the start of a request that addRequest has counted. probe must be true if the request asks for
+// the NS records of the root. It returns the number of the request, and whether no other request is in flight.
 func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -662,9 +672,11 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	return h.requestCount, h.inFlight == 1
 }
 
-// endRequest records the end of the request with the given number, which began at start. connection reports whether the
-// server has ended its connection. probed reports whether a probe was in flight during the request. others reports
-// whether another request has begun since.
+// endRequest records the end of the request with the given number, which began at start. probe is the value that was
+// passed to beginRequest. connection must be true if the server has ended the connection.
+//
+// probed reports whether a probe was in flight at any time during the request. others reports whether another request
+// has begun since.
 func (h *httpConn) endRequest(probe, connection bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -678,18 +690,18 @@ func (h *httpConn) endRequest(probe, connection bool, number int, start time.Tim
 	return probed, h.requestCount > number
 }
 
-// stopRequests makes h accept no further requests.
+// stopRequests retires h, which then accepts no further requests.
 func (h *httpConn) stopRequests() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.retired = true
 }
 
-// recordAnswer records an HTTP response, which ends a silence. After each answered probe, the time until the next one
-// doubles, starting with wait. probe reports whether the response is that to a probe.
+// recordAnswer records that an HTTP response has arrived. The stall timer then expires after wait, or after a multiple
+// of wait that doubles for each answered probe. probe must be true if the response is the response to a probe.
 //
-// serial reports whether the server uses HTTP/1.1. An httpConn with a limit of one connection is then retired, and its
-// pool opens several.
+// serial must be true if the server uses HTTP/1.1. In that case, an httpConn for one connection is retired, and the
+// pool replaces it by an httpConn with several.
 func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	h.hasAnswered.Store(true)
 	if !serial {
@@ -710,7 +722,8 @@ func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
 	h.stallTimer.Reset(wait << min(h.probes, 8))
 }
 
-// releaseRequest ends a request that addRequest has counted. The last request of a retired httpConn closes it.
+// releaseRequest records the end of a request that addRequest has counted. After the last request, it closes h if h is
+// retired.
 func (h *httpConn) releaseRequest() {
 	h.mu.Lock()
 	h.inFlight--
@@ -724,7 +737,7 @@ func (h *httpConn) releaseRequest() {
 	}
 }
 
-// closeConns closes all connections. No request may be in flight, and none may follow.
+// closeConns closes all open connections of h. It must only be called when no request is in flight and none can follow.
 func (h *httpConn) closeConns() {
 	h.http.CloseIdleConnections()
 	h.mu.Lock()
@@ -735,7 +748,8 @@ func (h *httpConn) closeConns() {
 	}
 }
 
-// connectionRTT returns the kernel's round trip time of the newest connection, or 0.
+// connectionRTT returns the round trip time of the newest open connection as measured by the kernel. It is 0 if no
+// connection is open or the time is unknown.
 func (h *httpConn) connectionRTT() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -745,7 +759,8 @@ func (h *httpConn) connectionRTT() time.Duration {
 	return kernelRTT(h.conns[len(h.conns)-1])
 }
 
-// trackConn adds c to conns and returns a net.Conn that removes it when it is closed.
+// trackConn records c as an open connection of h. It returns a net.Conn that behaves like c and removes that record
+// when it is closed.
 func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	if h.pool != nil {
 		h.pool.resetCapacity(h)
@@ -756,15 +771,16 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// cutSince reports whether the server has ended a connection after start. The errors of requests do not always tell:
-// net/http closes a connection on which one request has failed.
+// cutSince reports whether the server has ended a connection of h since start. The errors of requests do not always
+// show this, because net/http closes a connection on which one request has failed.
 func (h *httpConn) cutSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.lastCut.Before(start)
 }
 
-// A trackedConn is a net.Conn that records in h when the server ends it and when it is closed.
+// A trackedConn is an open connection of the httpConn h. It records in h when the server ends the connection, and when
+// it is closed.
 type trackedConn struct {
 	net.Conn
 	h *httpConn
@@ -782,8 +798,8 @@ func (t *trackedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// recordReadError stores the time if err means that the server has ended the connection. It is called for read and
-// write errors.
+// recordReadError stores the present time in h if err, from a read or a write, means that the server has ended the
+// connection.
 func (t *trackedConn) recordReadError(err error) {
 	if !IsClosedByServer(err) {
 		return

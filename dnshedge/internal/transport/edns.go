@@ -10,22 +10,22 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// ednsOffTime is the time for which a server that does not support EDNS gets queries without it.
+// ednsOffTime is the time for which a server that seems not to support EDNS gets queries without EDNS.
 const ednsOffTime = 15 * time.Minute
 
 // An ednsFallback is a Transport that repeats a query without EDNS if the server seems not to support EDNS (RFC 6891
-// §7). That is the case if the response is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
+// §7). That is the case if the response code is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
 // queries to the server have no EDNS for the time ednsOffTime.
 //
-// A query with DO or options (RFC 3225 §3) always tries EDNS first. It is repeated without EDNS only if no recent
-// response of the server had an OPT record. Thus a forged FORMERR cannot remove signatures from answers.
+// Queries with the DO bit (RFC 3225 §3) or EDNS options always have EDNS first. They are repeated without EDNS only if
+// no recent response of the server had an OPT record. So a forged FORMERR cannot remove signatures from answers.
 type ednsFallback struct {
 	Transport
-	ednsOffUntil atomic.Int64 // no EDNS before this time, Unix ns
-	lastEDNS     atomic.Int64 // time of the last response with an OPT record, Unix ns; 0: none
+	ednsOffUntil atomic.Int64 // queries have no EDNS before this time, in Unix nanoseconds
+	lastEDNS     atomic.Int64 // time of the last response with an OPT record, in Unix nanoseconds; 0: none
 }
 
-// Exchange implements Transport.
+// Exchange implements Transport. If the repetition without EDNS fails, it returns the first response.
 func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if !q.IsStandard() {
 		return e.Transport.Exchange(ctx, q, n, w)
@@ -60,8 +60,8 @@ func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *Qu
 	return again, setup + more, nil
 }
 
-// isRejected reports whether the response code says that the server did not understand the query: FORMERR, or NOTIMP
-// without an OPT record.
+// isRejected reports whether the server seems not to have understood the query, because the response code is FORMERR,
+// or NOTIMP without an OPT record.
 func isRejected(a *wire.Answer) bool {
 	return a.Rcode() == dns.RcodeFormatError || a.Rcode() == dns.RcodeNotImplemented && !a.EDNS
 }

@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	protectionTime = 10 * time.Minute // how long queries are protected after a wrong message
+	protectionTime = 10 * time.Minute // how long queries are protected after a message that fits no query
 
-	clientCookie = 8  // length of a client cookie (RFC 7873 §4)
-	shortCookie  = 16 // least length of client and server cookie together
-	longCookie   = 40 // maximum length of client and server cookie together
+	clientCookie = 8  // length in bytes of a client cookie (RFC 7873 §4)
+	shortCookie  = 16 // least length in bytes of a client and a server cookie together
+	longCookie   = 40 // maximum length in bytes of a client and a server cookie together
 )
 
-// errCookie is the error of a message whose client cookie differs from that of the query.
+// errCookie is the error of a message whose client cookie differs from the cookie of the query.
 var errCookie = errors.New("dnshedge: message without our cookie")
 
 // A spoofGuard makes queries to one server harder to guess while an attacker sends spoofed messages. It randomizes the
-// case of the letters of the name, which most servers copy to the response (up to one bit of entropy for each letter).
-// It also sends a cookie (RFC 7873), if the server supports cookies.
+// case of the letters of the name, which most servers copy to the response. Each letter adds up to one bit of entropy.
+// It also adds a cookie (RFC 7873) to queries with EDNS.
 //
 // The zero value is inactive. It is safe for concurrent use.
 type spoofGuard struct {
-	activeUntil atomic.Int64 // end of the protection, Unix ns
+	activeUntil atomic.Int64 // end of the protection, in Unix nanoseconds; 0: never active
 
 	mu     sync.Mutex // guards cookie
-	cookie []byte     // client cookie, and server cookie if known; never modified in place
+	cookie []byte     // client cookie, followed by the server cookie if known; never modified in place
 }
 
-// recordWrongMessage starts or extends the protection, because a message arrived that answers no query.
+// recordWrongMessage starts or extends the protection. It must be called for each message that fits no query.
 func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
 	if g.activeUntil.Swap(now.Add(protectionTime).UnixNano()) > now.UnixNano() {
@@ -49,7 +49,8 @@ func (g *spoofGuard) recordWrongMessage() {
 	g.cookie = c
 }
 
-// protectQuery returns the query to send in place of q, and the cookie for it. It returns q and nil without protection.
+// protectQuery returns the query to send in place of q, and the cookie to add to it. While the guard is inactive, it
+// returns q and nil. The cookie is also nil if q must have no EDNS.
 func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	until := g.activeUntil.Load()
 	if until == 0 || time.Now().UnixNano() >= until || !q.IsStandard() {
@@ -63,9 +64,11 @@ func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	return q.WithRandomCase(), g.cookie
 }
 
-// verifyCookie checks the cookie of a response to a query with the cookie sent. The error is nil if the response has no
-// cookie and no server cookie is known. It is errUnverified if a known server does not return the cookie, and errTruncated
-// for BADCOOKIE: the question must be asked over TCP.
+// verifyCookie checks the response a to a query with the cookie sent, and stores a new server cookie. The error is nil
+// if the cookie is correct. It is also nil if the response has no cookie and the query had no server cookie.
+//
+// The error is errUnverified if the server has returned cookies before and now does not. It is errTruncated for the
+// code BADCOOKIE, so that the question is sent over TCP. It is errCookie if the client cookie is wrong.
 func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {

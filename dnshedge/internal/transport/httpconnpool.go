@@ -10,44 +10,47 @@ import (
 )
 
 const (
-	// maxSockets is the maximum number of connections of a pool. With it, a pool has a stream for every question that a
-	// Client may have at a time.
+	// maxSockets is the maximum number of connections of a pool. It suffices for all questions that a Client may have at
+	// the same time.
 	maxSockets = 32
 
-	growWait          = 50 * time.Millisecond // expected wait for a stream, from which on another connection is opened
-	growPause         = 5 * time.Second       // time without further connections after one could not be opened or ended unused
-	waitCheckInterval = 50 * time.Millisecond // time between two checks of the waiting requests
+	growWait          = 50 * time.Millisecond // expected wait for a stream above which another connection is opened
+	growPause         = 5 * time.Second       // time without new connections after an additional connection failed or answered nothing
+	waitCheckInterval = 50 * time.Millisecond // interval at which waiting requests are checked for their deadlines
 )
 
-// An httpConnPool is a connection pool of an httpsTransport. A request uses the first connection with a free stream, so
-// that connections opened for a burst become idle and are closed. If no stream is free and the expected wait is long,
-// another connection is opened, one at a time.
+// An httpConnPool is a connection pool of an httpsTransport. A request uses the first connection with a free stream. So
+// connections that were opened for a burst become idle and are closed. If no stream is free and the expected wait is
+// long, another connection is opened, one at a time.
 //
-// The most recent request gets the first free stream, because the time of an old request may end before its answer.
+// The most recent request gets the first free stream, because an old request may reach its deadline before it is
+// answered. An httpConnPool is safe for concurrent use.
 type httpConnPool struct {
-	makeConn func(sockets int) *httpConn // makes an httpConn; it does not dial
-	done     <-chan struct{}             // closed when the transport is closed
+	makeConn func(sockets int) *httpConn // returns a new httpConn with the given limit, without dialing
+	done     <-chan struct{}             // closed when the transport closes
 
-	mu           sync.Mutex    // guards the fields below; a connection's lock is taken after it, never before
+	mu           sync.Mutex    // guards the fields below; httpConn.mu may be locked while it is held, but not the reverse
 	conns        []*httpConn   // connections that accept requests, oldest first
-	waiting      []*httpWaiter // oldest request first
-	limit        int           // httpConn.limit of a new connection: 0 and 1 mean 1; more for an HTTP/1.1 server
-	usedStreams  int           // number of streams in use
-	answerTime   time.Duration // smoothed latency of answers; 0: not known
-	lastProgress time.Time     // time of the last answer, or of the first request after none was in flight
-	nextGrowth   time.Time     // no further connection before this time
-	isChecking   bool          // the timer that calls checkWaiting runs
+	waiting      []*httpWaiter // waiting requests, oldest first
+	limit        int           // httpConn.limit of new connections; 0 means 1; more than 1 for an HTTP/1.1 server
+	usedStreams  int           // number of streams in use on all connections
+	answerTime   time.Duration // smoothed latency of responses; 0: unknown
+	lastProgress time.Time     // time of the last response, or of the first request after an idle time
+	nextGrowth   time.Time     // no additional connection is opened before this time
+	isChecking   bool          // a timer will call checkWaiting
 }
 
-// An httpWaiter is a request that waits for a stream.
+// An httpWaiter is a request that waits for a free stream of an httpConnPool.
 type httpWaiter struct {
 	end  time.Time      // deadline of the request; zero: none
-	conn chan *httpConn // capacity 1: receives the connection, or nil if none is free in time
+	conn chan *httpConn // receives the connection, or nil if no stream will be free in time; capacity 1
 }
 
-// acquireConn returns a connection with a stream for one request. It waits until a stream is free or ctx ends, and
-// returns localerror.ErrBusy if none will be free in time. Meanwhile w records the oldest connection. The caller must
-// call releaseStream and releaseRequest.
+// acquireConn returns a connection with a stream that is reserved for one request. The caller must call releaseStream
+// and then releaseRequest.
+//
+// It waits until a stream is free or ctx ends. It returns localerror.ErrBusy if no stream will be free before the
+// deadline of ctx, and ErrClosed if the transport closes. During the wait, w holds the oldest connection.
 func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
@@ -96,8 +99,8 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	return nil, causeOf(ctx)
 }
 
-// takeConn returns a connection with a free stream, which it reserves, or nil. It makes a connection if the pool has
-// none, and removes retired and closed ones. The caller holds mu.
+// takeConn reserves a free stream and returns its connection. It returns nil if all streams are in use. It adds a
+// connection if the pool has none, and removes connections that are retired or closed. The caller must hold mu.
 func (l *httpConnPool) takeConn(now time.Time) *httpConn {
 	for i := 0; i < len(l.conns); {
 		h := l.conns[i]
@@ -122,8 +125,8 @@ func (l *httpConnPool) takeConn(now time.Time) *httpConn {
 	return h
 }
 
-// reserveStream reserves a stream of h for a request. It reports false if h accepts no further requests. The caller
-// holds mu.
+// reserveStream reserves a stream of h for a request. It returns false if h accepts no further requests. The caller
+// must hold mu, and must have checked that a stream is free.
 func (l *httpConnPool) reserveStream(h *httpConn, now time.Time) bool {
 	if !h.addRequest() {
 		return false
@@ -136,7 +139,7 @@ func (l *httpConnPool) reserveStream(h *httpConn, now time.Time) bool {
 	return true
 }
 
-// addConn adds a connection to the pool. Its first request dials. The caller holds mu.
+// addConn adds a connection to the pool and returns it. Its first request dials the server. The caller must hold mu.
 func (l *httpConnPool) addConn() *httpConn {
 	h := l.makeConn(max(l.limit, 1))
 	h.pool, h.added = l, time.Now()
@@ -144,8 +147,8 @@ func (l *httpConnPool) addConn() *httpConn {
 	return h
 }
 
-// openAnother adds another connection if the expected wait is long and no other connection is being opened. It reserves
-// and returns it; otherwise it returns nil. The caller holds mu.
+// openAnother adds a connection, reserves a stream of it, and returns it. It returns nil if the expected wait is short,
+// the pool is full, or another connection is still being opened. The caller must hold mu.
 func (l *httpConnPool) openAnother(now time.Time) *httpConn {
 	if l.isFull(now) || l.expectedWait(now) < growWait {
 		return nil
@@ -158,12 +161,13 @@ func (l *httpConnPool) openAnother(now time.Time) *httpConn {
 	return h
 }
 
-// isFull reports whether the pool may open no further connection now. The caller holds mu.
+// isFull reports whether the pool must not open another connection at the time now. The caller must hold mu.
 func (l *httpConnPool) isFull(now time.Time) bool {
 	return now.Before(l.nextGrowth) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
 }
 
-// expectedWait returns the expected time for which one more request would wait for a stream. The caller holds mu.
+// expectedWait returns how long one more request would probably wait for a stream. The estimate uses the smoothed
+// latency, or the time since the last response if that is longer. The caller must hold mu.
 func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
@@ -172,8 +176,8 @@ func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	return max(l.answerTime, now.Sub(l.lastProgress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
 }
 
-// willMissDeadline reports whether a request would miss its deadline after the given wait. The wait counts as 0 if another
-// connection may be opened. The caller holds mu.
+// willMissDeadline reports whether the request w, if it still waits for the given time, will probably have no response
+// before its deadline. The wait counts as 0 if another connection may be opened. The caller must hold mu.
 func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.Duration) bool {
 	if !l.isFull(now) {
 		wait = 0
@@ -181,7 +185,8 @@ func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.answerTime/2
 }
 
-// serveRequests assigns free streams to waiting requests, the newest first. The caller holds mu.
+// serveRequests gives free streams to waiting requests, the newest first. If requests remain, it starts the timer that
+// calls checkWaiting. The caller must hold mu.
 func (l *httpConnPool) serveRequests(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.takeConn(now)
@@ -200,8 +205,8 @@ func (l *httpConnPool) serveRequests(now time.Time) {
 	}
 }
 
-// checkWaiting ends the wait of requests that would miss their deadline, and opens another connection if the wait is
-// long.
+// checkWaiting ends the wait of requests that will miss their deadline. It then serves the others, for which it may
+// open another connection. A timer calls it.
 func (l *httpConnPool) checkWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,15 +222,15 @@ func (l *httpConnPool) checkWaiting() {
 	l.serveRequests(now)
 }
 
-// serveWaiting assigns free streams to waiting requests. It is called when a connection was opened, has ended or has
-// more streams.
+// serveWaiting gives free streams to waiting requests. It must be called when a connection was opened, has ended, or
+// has more streams.
 func (l *httpConnPool) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serveRequests(time.Now())
 }
 
-// releaseStream frees the stream of a request, and assigns it to a waiting one.
+// releaseStream frees a stream of h that a request has used, and gives it to a waiting request.
 func (l *httpConnPool) releaseStream(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,7 +239,7 @@ func (l *httpConnPool) releaseStream(h *httpConn) {
 	l.serveRequests(time.Now())
 }
 
-// recordAnswerTime adds the latency of an answer.
+// recordAnswerTime adds a sample: took, the latency of a response.
 func (l *httpConnPool) recordAnswerTime(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,12 +250,12 @@ func (l *httpConnPool) recordAnswerTime(took time.Duration) {
 	l.answerTime += (took - l.answerTime) / 8
 }
 
-// recordFailure records that a request over h has failed or was canceled. It reports whether h is an additional
-// connection that has answered nothing. The server may not accept that connection, and the request may be repeated over
-// another one. The pool then opens no connection for growPause.
+// recordFailure records that a request over h has failed, or was canceled. It returns true if h is an additional
+// connection that has answered nothing. Then the server may not accept that connection, so h is retired, and the pool
+// opens no additional connection for growPause. The request may be sent again over another connection.
 //
-// A canceled request counts only after half of the stall timeout. Before, a hedge may have been answered during the
-// handshake.
+// A canceled request only counts after half of the stall timeout. Before, the reason may be that a hedge was answered
+// during the handshake.
 func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,8 +268,8 @@ func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	return true
 }
 
-// lowerCapacity lowers the capacity of h by one stream, because the server has refused one. It reports false, and
-// changes nothing, if the capacity is 1. resetCapacity undoes it for a new connection.
+// lowerCapacity lowers the capacity of h by one stream, because the server has refused a stream. It returns false, and
+// changes nothing, if the capacity is 1. resetCapacity restores the capacity.
 func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,8 +280,8 @@ func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	return true
 }
 
-// resetCapacity sets the capacity of h when a new connection was opened for it. The capacity is the initial one, or
-// that of the pool's oldest connection if that is less.
+// resetCapacity sets the capacity of h to its initial value, or to the capacity of the pool's oldest connection if that
+// is less. It must be called when net/http opens a connection for h.
 func (l *httpConnPool) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,14 +291,15 @@ func (l *httpConnPool) resetCapacity(h *httpConn) {
 	}
 }
 
-// allowMoreConns gives the next httpConn several connections, because the server uses HTTP/1.1.
+// allowMoreConns makes the next httpConn open up to serialConns connections. It must be called when the server uses
+// HTTP/1.1, which has one request per connection at a time.
 func (l *httpConnPool) allowMoreConns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit = serialConns
 }
 
-// oldestConn returns the oldest connection, or nil if there is none.
+// oldestConn returns the oldest connection of the pool, or nil if the pool has none.
 func (l *httpConnPool) oldestConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -303,8 +309,8 @@ func (l *httpConnPool) oldestConn() *httpConn {
 	return l.conns[0]
 }
 
-// acquireProbeConn returns the oldest connection that accepts requests, or a new one, for a probe. A probe needs no reserved
-// stream. The caller must call releaseRequest.
+// acquireProbeConn returns the oldest connection that accepts requests, or a new one, for a probe. It reserves no
+// stream, because connections keep one stream for probes. The caller must call releaseRequest.
 func (l *httpConnPool) acquireProbeConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -318,7 +324,8 @@ func (l *httpConnPool) acquireProbeConn() *httpConn {
 	return h
 }
 
-// closeConns closes the connections of the pool. No request may be in flight.
+// closeConns closes all connections of the pool. It must only be called when no request is in flight and none can
+// follow.
 func (l *httpConnPool) closeConns() {
 	l.mu.Lock()
 	conns := slices.Clone(l.conns)

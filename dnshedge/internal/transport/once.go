@@ -8,20 +8,20 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A sender is a Transport that can also send a message at most once.
+// A sender is a Transport for one protocol that can also send a message that must not be sent twice.
 type sender interface {
 	Transport
-	// SendOnce sends a message that may not be safe to repeat: it is written at most once, to one server. If it returns an
-	// error, written reports whether the server may have received the message.
+	// SendOnce writes q at most once, to one server, because q may not be safe to repeat. The other parameters and results
+	// are those of Exchange. If err is not nil, written reports whether the server may have received q.
 	SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
 }
 
-// onceOnly is a Transport that uses SendOnce for messages with an opcode other than QUERY, for example UPDATE and
-// NOTIFY.
+// A onceOnly is a Transport that sends messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most
+// once. It uses the method SendOnce of the sender for them.
 type onceOnly struct{ sender }
 
-// Exchange implements Transport. If a message that must not be repeated may have been received, MayBeReceived reports
-// true for the error.
+// Exchange implements Transport. If it returns an error for a message that must not be repeated, MayBeReceived reports
+// whether the server may have received that message.
 func (o onceOnly) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.IsStandard() {
 		return o.sender.Exchange(ctx, q, n, w)
@@ -33,14 +33,14 @@ func (o onceOnly) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPa
 	return a, setup, err
 }
 
-// A mayBeReceivedError is the error of a message that must not be repeated and that the server may have received.
+// A mayBeReceivedError wraps the error of a message that must not be sent twice and that the server may have received.
 type mayBeReceivedError struct{ err error }
 
 func (e *mayBeReceivedError) Error() string { return e.err.Error() }
 func (e *mayBeReceivedError) Unwrap() error { return e.err }
 
-// MayBeReceived reports whether err is the error of a message that must not be sent again, because the server may have
-// received it.
+// MayBeReceived reports whether the server may have received the message with the error err, so that the message must
+// not be sent again. It only returns true for messages with an opcode other than QUERY.
 func MayBeReceived(err error) bool {
 	var written *mayBeReceivedError
 	return errors.As(err, &written)

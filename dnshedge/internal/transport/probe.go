@@ -8,28 +8,31 @@ import (
 )
 
 const (
-	probesOffTime = 10 * time.Minute // how long probes are disabled after one was followed by the end of its connection
-	probePool     = 2                // index of the pool for probes that would end a connection of other queries
+	probesOffTime = 10 * time.Minute // how long probes are disabled after a connection has ended while a probe was in flight
+	probePool     = 2                // index of the connection pool for probes that might end a connection of other queries
 )
 
-// A probePolicy decides whether a server's connections may be probed while queries wait on them. Some servers close the
-// connection when they reject a question, and may reject the probe's. Other queries on the connection would then be
-// lost. With such a server, probes use a connection of their own, and a silent connection is retired without a probe.
+// A probePolicy decides whether a transport may send probes over the connections of other queries. Some servers close a
+// connection when they reject a question, which may be the question of a probe. Other queries on that connection would
+// then be lost.
 //
-// The zero value allows probes. It is safe for concurrent use.
+// For such a server, probes use a connection of their own, and a silent connection is retired without a probe. The zero
+// value permits probes. It is safe for concurrent use.
 type probePolicy struct {
-	probesOffUntil atomic.Int64 // end of the time without probes, Unix ns
+	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
 }
 
-// recordConnEnd disables probes for a while, because the server has ended a connection while a probe was in flight.
+// recordConnEnd disables probes for probesOffTime. It must be called when the server has ended a connection while a
+// probe was in flight.
 func (p *probePolicy) recordConnEnd() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
 
-// endsConnections reports whether probes are disabled, because they may end the connection.
+// endsConnections reports whether probes are disabled, because a probe may make the server close the connection.
 func (p *probePolicy) endsConnections() bool { return time.Now().UnixNano() < p.probesOffUntil.Load() }
 
-// poolIndex returns the index of the pool for q. n is the number of earlier queries with the same question.
+// poolIndex returns the index of the connection pool for q: 0 for the first query of a question, 1 for repetitions, or
+// probePool. n is the number of earlier queries with the same question.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	if isProbe(q) && p.endsConnections() {
 		return probePool
@@ -37,7 +40,8 @@ func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	return min(n, 1)
 }
 
-// isProbe reports whether q is the question of probes, the NS of the root. A caller may ask the same question.
+// isProbe reports whether q asks for the NS records of the root, the question of all probes. Clients may send the same
+// question.
 func isProbe(q *wire.Query) bool {
 	return q.Name == wire.RootServers.Name && q.Type == wire.RootServers.Type && q.IsStandard()
 }

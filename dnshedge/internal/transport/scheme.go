@@ -6,33 +6,35 @@ import (
 	"slices"
 )
 
-// A Scheme is a kind of transport, named by the scheme of a server's URL.
+// A Scheme describes a protocol over which queries can be sent, as a URL scheme selects it, for example "tls".
 type Scheme struct {
-	Name string                 // scheme of the URL
-	RFC  int                    // number of its RFC; Schemes and error messages have this order
-	Port string                 // default port
-	TLS  bool                   // servers have a TLS certificate
-	Path string                 // default path of the URL; empty: a URL must have no path
-	New  func(Config) Transport // opens no connection
+	Name string                 // URL scheme
+	RFC  int                    // number of the RFC that specifies the protocol; schemes are sorted by it
+	Port string                 // default port of a server
+	TLS  bool                   // servers are authenticated by a TLS certificate
+	Path string                 // default URL path; empty: a URL must have no path
+	New  func(Config) Transport // returns a Transport to a server; it opens no connection
 }
 
-// schemes holds the registered schemes by name.
+// schemes holds the registered schemes by Name. It must only be changed during initialization.
 var schemes = make(map[string]Scheme)
 
-// registerScheme registers a scheme. Each transport calls it in an init function. Scheme.New wraps the result of
-// newSender in the transports that all schemes share: ednsFallback and onceOnly.
+// registerScheme adds s to the schemes that FindScheme finds. It must only be called by init functions.
+//
+// It sets s.New to a function that calls newSender and wraps the result in an ednsFallback and a onceOnly, which all
+// schemes need.
 func registerScheme(s Scheme, newSender func(Config) sender) {
 	s.New = func(c Config) Transport { return &ednsFallback{Transport: onceOnly{newSender(c)}} }
 	schemes[s.Name] = s
 }
 
-// FindScheme returns the scheme with the given name, and false if there is none.
+// FindScheme returns the scheme for a URL scheme, for example "tls". It returns false if the scheme is unknown.
 func FindScheme(name string) (Scheme, bool) {
 	s, ok := schemes[name]
 	return s, ok
 }
 
-// Schemes returns all schemes, ordered by the number of their RFC.
+// Schemes returns all schemes, sorted by the number of their RFC.
 func Schemes() []Scheme {
 	return slices.SortedFunc(maps.Values(schemes), func(a, b Scheme) int { return cmp.Compare(a.RFC, b.RFC) })
 }

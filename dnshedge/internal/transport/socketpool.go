@@ -14,46 +14,48 @@ import (
 )
 
 const (
-	poolSockets    = 32              // shared sockets that accept queries at a time
-	poolSocketTime = 2 * time.Second // how long a shared socket accepts queries
-	maxPoolSockets = 4 * poolSockets // maximum number of shared sockets
+	poolSockets    = 32              // number of shared sockets that accept queries at the same time
+	poolSocketTime = 2 * time.Second // time after which shared sockets are replaced
+	maxPoolSockets = 4 * poolSockets // maximum number of open shared sockets
 )
 
-// A socketPool holds the sockets that queries share when many wait. Its limit maxPoolSockets, together with maxOwnSockets, limits
-// the file descriptors for a server.
+// A socketPool holds UDP sockets that several queries share while more than maxOwnSockets queries wait. The limits
+// maxPoolSockets and maxOwnSockets together limit the file descriptors for one server.
 //
 // A response is as hard to guess as with one socket for each query (RFC 5452 §9.2). A query has the random port of a
 // socket in the pool and a random ID, and a response must repeat its question. An attacker that knows all ports must
 // still guess 21 bits within two seconds, before the sockets change.
 //
-// After maxWrongMessages wrong messages a socket is closed, and its queries go over TCP.
+// After maxWrongMessages messages that fit no query, a socket is closed, and its queries are sent over TCP. A
+// socketPool is safe for concurrent use.
 type socketPool struct {
 	mu         sync.Mutex      // guards the fields below
-	sockets    []*sharedSocket // sockets that accept queries
+	sockets    []*sharedSocket // open sockets that accept queries
 	opening    int             // number of sockets that are being opened
-	open       int             // number of sockets, with those that accept no further queries or are being opened
-	isRotating bool            // the timer that replaces the sockets runs
+	open       int             // number of all open sockets, plus the sockets that are being opened
+	isRotating bool            // a timer will call rotateSockets
 
-	opened chan struct{} // closed when opening changes; nil: no query waits for that
+	opened chan struct{} // closed when an opening ends; nil: no query waits for that
 }
 
-// A sharedSocket is a UDP socket with several queries.
+// A sharedSocket is a UDP socket of a socketPool, with several queries that wait for their responses.
 type sharedSocket struct {
 	u    *udpTransport
 	conn net.Conn
 
 	mu        sync.Mutex           // guards the fields below
-	waiting   map[uint16]*udpQuery // by ID; nil: the query has ended, and its ID must not be used again
+	waiting   map[uint16]*udpQuery // queries by their ID; nil element: the query has ended, and its ID must not be used again
 	live      int                  // number of queries that have not ended
-	wrong     int                  // number of messages that answered no query
-	isRetired bool                 // accepts no further queries
+	wrong     int                  // number of received messages that fit no query
+	isRetired bool                 // the socket accepts no further queries
 	closed    bool
 }
 
-// errNoSocket is the error of a query if no shared socket can accept it.
+// errNoSocket is the error of a query for which no shared socket is free and none may be opened.
 var errNoSocket = errors.New("dnshedge: no socket for another query")
 
-// exchangeShared sends the query over a shared socket and waits for its outcome.
+// exchangeShared sends the query d over a shared socket and returns the response. If ctx ends first, it returns the
+// cause of ctx, and the query may keep waiting in the background.
 func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Answer, error) {
 	d.done = make(chan udpResult, 1)
 	s, err := c.joinSocket(ctx, d)
@@ -79,7 +81,8 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, causeOf(ctx)
 }
 
-// joinSocket adds a query to a random socket of the pool, or to a new one while the pool has fewer than poolSockets.
+// joinSocket adds d to a random socket of the pool, or to a new socket while fewer than poolSockets accept queries. It
+// returns that socket. It may wait for a socket that is being opened, until ctx ends.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -127,7 +130,8 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 	}
 }
 
-// rotateSockets retires all sockets that accept queries. The next queries open others.
+// rotateSockets retires all sockets that accept queries, so that the next queries open sockets with other ports. If too
+// many retired sockets are still open, it tries again later.
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+poolSockets > maxPoolSockets { // too many wait for their last answers
@@ -143,8 +147,8 @@ func (c *socketPool) rotateSockets() {
 	}
 }
 
-// addSocket opens a socket and adds it to the pool. If that fails, it returns a random socket of the pool, if there is
-// one.
+// addSocket opens a socket, adds it to the pool, and returns it. If it cannot be opened, it returns a random socket of
+// the pool instead, or an error if the pool has none. The caller must have counted the socket in opening and open.
 func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
 	conn, err := u.openSocket(ctx)
 	c.mu.Lock()
@@ -170,7 +174,7 @@ func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSoc
 	return s, nil
 }
 
-// removeSocket removes a socket from the sockets that accept queries.
+// removeSocket removes s from the sockets that accept queries. It does not close s.
 func (c *socketPool) removeSocket(s *sharedSocket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +188,8 @@ func (c *socketPool) removeSocket(s *sharedSocket) {
 	}
 }
 
-// addQuery assigns a free ID to a query. It reports false if the socket accepts no further queries.
+// addQuery gives d a random unused ID and adds it to the waiting queries. It returns false if the socket accepts no
+// further queries.
 func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +207,8 @@ func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	return true
 }
 
-// endQuery ends a query with the given outcome. Only the first call for a query has an effect.
+// endQuery ends the query d with the outcome r. Further calls for the same query have no effect. It closes the socket
+// if the socket is retired and d was the last query.
 func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +223,7 @@ func (s *sharedSocket) endQuery(d *udpQuery, r udpResult) {
 	}
 }
 
-// stopQueries retires the socket: it accepts no further queries, and is closed when the last one ends.
+// stopQueries retires the socket. It accepts no further queries, and is closed when the last query ends.
 func (s *sharedSocket) stopQueries() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +234,7 @@ func (s *sharedSocket) stopQueries() {
 	}
 }
 
-// readMessages delivers the messages of the server to their queries until the socket is closed.
+// readMessages reads the socket and passes each message to its query, until the socket is closed.
 func (s *sharedSocket) readMessages() {
 	stop := context.AfterFunc(s.u.tcp.ctx, func() { _ = s.conn.Close() })
 	defer stop()
@@ -249,8 +255,8 @@ func (s *sharedSocket) readMessages() {
 	}
 }
 
-// deliverMessage delivers a message to the query that it answers. It returns an error after maxWrongMessages messages that
-// answered none.
+// deliverMessage passes the message b to its query. It returns an error if the socket must be closed, because
+// maxWrongMessages messages fitted no query.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {
@@ -280,7 +286,7 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 	return nil
 }
 
-// failQueries closes the socket and ends its queries with err.
+// failQueries closes the socket and ends all its queries with err, or with ErrClosed if the transport is closed.
 func (s *sharedSocket) failQueries(err error) {
 	c := &s.u.sharedSockets
 	c.removeSocket(s)

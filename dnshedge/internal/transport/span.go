@@ -7,30 +7,32 @@ import (
 	"time"
 )
 
-// A Span is a context.Context that can be embedded in another struct, which saves a dozen allocations for each query.
-// It ends by End, with its parent, or at its deadline.
+// A Span is a cancellable context.Context that can be a field of another struct, which saves a dozen allocations for
+// each query. It ends when End is called, when its parent ends, or at its deadline.
 //
 // Begin must be called before use, and End or Cancel afterwards. A Span must not be copied.
 type Span struct {
 	parent       context.Context
-	end          time.Time   // the Span's own deadline; zero: none
-	timer        *time.Timer // ends the Span at its deadline; nil: no deadline of its own
-	stopWatching func() bool // stops context.AfterFunc of the parent; nil if the parent is a Span or never ends
+	end          time.Time   // the Span's own deadline; zero: only the parent may have a deadline
+	timer        *time.Timer // ends the Span at its own deadline; nil: it has none
+	stopWatching func() bool // undoes context.AfterFunc of the parent; nil: the parent is a Span or never ends
 
-	mu            sync.Mutex // guards the fields below
-	err           error      // nil: the Span has not ended
-	cause         error
-	done          chan struct{} // nil: Done was not called
-	watchers      []watcher
-	watcherBuffer [2]watcher // initial memory of watchers
+	mu            sync.Mutex    // guards the fields below
+	err           error         // result of Err; nil: the Span has not ended
+	cause         error         // cause of the end; nil: the Span has not ended
+	done          chan struct{} // result of Done; nil: Done was not called
+	watchers      []watcher     // called when the Span ends
+	watcherBuffer [2]watcher    // initial memory for watchers
 }
 
 var _ context.Context = (*Span)(nil)
 
-// A watcher is notified by endWith when a Span ends. endWith is called with the Span locked and must not block.
+// A watcher is called when a Span ends. err and cause are the results of Err and context.Cause. The Span is locked
+// during the call, so endWith must not block or use the Span.
 type watcher interface{ endWith(err, cause error) }
 
-// Begin starts the Span. It ends with its parent, or after the timeout; 0 means no deadline but the parent's.
+// Begin starts the Span, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 means that
+// there is none.
 func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 	s.parent = parent
 	s.watchers = s.watcherBuffer[:0]
@@ -48,11 +50,11 @@ func (s *Span) Begin(parent context.Context, timeout time.Duration) {
 	}
 }
 
-// endAtDeadline ends the Span with context.DeadlineExceeded.
+// endAtDeadline ends the Span with context.DeadlineExceeded. The Span's timer calls it.
 func (s *Span) endAtDeadline() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) }
 
-// End cancels the Span with the given cause, unless it has ended, and releases its timer. A nil cause is
-// context.Canceled.
+// End ends the Span with the error context.Canceled and the given cause, unless it has ended. It also releases the
+// timer and the parent's reference. A nil cause means context.Canceled.
 func (s *Span) End(cause error) {
 	if cause == nil {
 		cause = context.Canceled
@@ -68,10 +70,11 @@ func (s *Span) End(cause error) {
 	}
 }
 
-// Cancel is End with the cause context.Canceled.
+// Cancel calls End with the cause context.Canceled.
 func (s *Span) Cancel() { s.End(nil) }
 
-// endWith ends the Span and notifies the watchers. Only the first call has an effect.
+// endWith ends the Span with the given error and cause, and calls its watchers. Further calls have no effect. A Span is
+// a watcher of its parent.
 func (s *Span) endWith(err, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +91,7 @@ func (s *Span) endWith(err, cause error) {
 	s.watchers = nil
 }
 
-// addWatcher adds a watcher. If the Span has ended, it notifies the watcher at once.
+// addWatcher makes the Span call w when it ends. If it has ended, it calls w at once.
 func (s *Span) addWatcher(w watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +102,8 @@ func (s *Span) addWatcher(w watcher) {
 	s.watchers = append(s.watchers, w)
 }
 
-// removeWatcher removes a watcher, so that it is not notified. It reports false if the watcher was not found, for
-// example because the Span has ended.
+// removeWatcher undoes addWatcher. It returns false if w is not registered, for example because the Span has ended and
+// called it.
 func (s *Span) removeWatcher(w watcher) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,22 +142,24 @@ func (s *Span) Err() error {
 	return s.err
 }
 
-// Value implements context.Context. A Span has no values of its own.
+// Value implements context.Context. It returns the parent's value, because a Span has no values of its own.
 func (s *Span) Value(key any) any { return s.parent.Value(key) }
 
-// AfterFunc implements the method that context.AfterFunc uses, so that it needs no goroutine that waits.
+// AfterFunc implements an optional method that context.AfterFunc and context.WithCancel use. Without it, they would
+// start a goroutine for each context that is derived from a Span.
 func (s *Span) AfterFunc(f func()) (stop func() bool) {
 	w := &afterFunc{f}
 	s.addWatcher(w)
 	return func() bool { return s.removeWatcher(w) }
 }
 
-// An afterFunc is a watcher that calls f in a goroutine of its own.
+// An afterFunc is a watcher that calls f in a new goroutine.
 type afterFunc struct{ f func() }
 
 func (a *afterFunc) endWith(error, error) { go a.f() }
 
-// causeOf returns the cause of the end of ctx. context.Cause does not know the cause of a Span.
+// causeOf returns the cause of the end of ctx, or nil if ctx has not ended. Callers must use it instead of
+// context.Cause, which returns only the error of a Span.
 func causeOf(ctx context.Context) error {
 	s, ok := ctx.(*Span)
 	if !ok {

@@ -21,57 +21,59 @@ func init() {
 }
 
 const (
-	defaultIdleTimeout = 10 * time.Second // default idle timeout of a connection
-	maxIdleTimeout     = 2 * time.Minute  // maximum idle timeout, because routers forget idle connections
-	dialTimeout        = 5 * time.Second  // timeout of a dial and its handshake
+	defaultIdleTimeout = 10 * time.Second // idle timeout of a connection if the server names none
+	maxIdleTimeout     = 2 * time.Minute  // longest idle timeout; routers forget connections that are idle for longer
+	dialTimeout        = 5 * time.Second  // timeout for dialing and the handshake together
 
-	maxRetries    = 8                // maximum number of repetitions of a query because its connections have ended
-	maxOpen       = 16               // connections of a pool from which on a learned query limit is ignored
-	limitLifetime = 10 * time.Minute // how long a learned query limit holds
+	maxRetries    = 8                // number of times that a query is sent again because its connections have ended
+	maxOpen       = 16               // number of open connections in a pool at which a learned query limit is ignored
+	limitLifetime = 10 * time.Minute // time after which a learned query limit expires
 
-	sharedPools  = probePool + 1 // pools for first queries, for repetitions, and for probes
-	maxExclusive = 8             // pools for queries that share no connection
+	sharedPools  = probePool + 1 // number of shared pools: for first queries, for repetitions, and for probes
+	maxExclusive = 8             // number of pools for queries that need a connection of their own
 )
 
-// A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). The queries of a pool share one connection and
-// are answered in any order. The connection is opened on demand and closed when it is idle. There are pools for first
-// queries, for repetitions, and for probes that need a connection of their own (see probePolicy).
+// A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). The queries of a pool share one connection,
+// and the server may respond in any order. The connection is opened on demand and closed when it is idle. There are
+// pools for first queries, for repetitions, and for probes (see probePolicy).
 //
-// Some servers close the connection when they reject a question. The rejected question is unknown, so all queries in
-// flight are repeated one at a time, each on a connection of its own.
+// Some servers close the connection when they reject a question. The rejected question is unknown. So all queries that
+// were in flight are sent again, each on a connection of its own.
 type streamTransport struct {
 	Config
-	security       *tls.Config // nil: no TLS
-	pools          [sharedPools + maxExclusive]streamConnPool
-	exclusivePools chan *streamConnPool // pools for one query at a time that are free
+	security       *tls.Config                                // TLS configuration; nil: plain TCP
+	pools          [sharedPools + maxExclusive]streamConnPool // shared pools first, then pools for one query at a time
+	exclusivePools chan *streamConnPool                       // unused pools of the second kind
 	probing        probePolicy
 
-	ctx    context.Context // ends with Close
+	ctx    context.Context // ends when Close is called
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // goroutines that open or read connections, or await abandoned answers
+	wg     sync.WaitGroup // goroutines that open or read connections, or wait for abandoned queries
 }
 
 var _ sender = (*streamTransport)(nil)
 
-// A streamConnPool is a connection pool of a streamTransport. It has at most one connection that accepts queries.
+// A streamConnPool is a connection pool of a streamTransport. At most one of its connections accepts queries. It is
+// safe for concurrent use.
 type streamConnPool struct {
 	mu      sync.Mutex   // guards the fields below
-	conn    *connection  // accepts queries; nil: none
-	opening *openingConn // the last connection that is being opened; nil: none
-	open    int          // number of connections, with those that are retired or being opened
+	conn    *connection  // the connection that accepts queries; nil: none
+	opening *openingConn // the connection that is being opened for waiting queries; nil: none
+	open    int          // number of open connections, plus the connections that are being opened
 	closed  bool
 
-	// Many servers close a connection after a fixed number of queries, even with queries in flight. After two such
-	// connections in a row, the next ones get only as many queries as the better of these had answers. One alone may be a
-	// restart.
+	// Many servers close a connection after a fixed number of queries, even with queries in flight. After two connections
+	// in a row that ended so, the limit is the number of responses of the better one. A single end may be a restart of the
+	// server.
 	//
-	// cut is the number of answers of the last connection if it ended with queries in flight, else 0.
+	// cut is the number of responses of the last connection if it ended with queries in flight, or else 0.
 	cut      int
-	limit    int       // maximum number of queries of a connection; 0: not known
-	limitEnd time.Time // end of the limit's lifetime
+	limit    int       // maximum number of queries of a connection; 0: unknown
+	limitEnd time.Time // time at which limit expires
 }
 
-// isFull reports whether a connection has reached the learned limit after the given number of queries.
+// isFull reports whether a connection that has carried the given number of queries has reached the learned limit. The
+// next query must then use another connection.
 func (l *streamConnPool) isFull(queries int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +86,8 @@ func (l *streamConnPool) isFull(queries int) bool {
 	return l.limit > 0
 }
 
-// recordEnd records the end of a connection after the given number of answers. cut reports whether the server has ended
-// it with queries in flight.
+// recordEnd records that a connection has ended after the given number of responses. cut must be true if the server has
+// ended it with queries in flight. Two such ends in a row set the query limit.
 func (l *streamConnPool) recordEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,16 +102,17 @@ func (l *streamConnPool) recordEnd(answers int, cut bool) {
 	l.cut = answers
 }
 
-// An openingConn is a connection that is being opened, for all queries that wait for it.
+// An openingConn is a connection that is being opened. All queries that wait for it share it.
 type openingConn struct {
-	began   time.Time
-	queries int // number of queries that wait; guarded by the pool's lock
-	done    chan struct{}
+	began   time.Time     // time at which the opening began
+	queries int           // number of queries that wait; guarded by streamConnPool.mu
+	done    chan struct{} // closed when conn or err is set
 	conn    *connection
 	err     error
 }
 
-// newStream returns a transport over TLS, or over TCP if security is nil.
+// newStream returns a transport over TLS with the configuration security, or over TCP if security is nil. It opens no
+// connection.
 func newStream(c Config, security *tls.Config) *streamTransport {
 	s := &streamTransport{Config: c, security: security}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -120,7 +123,7 @@ func newStream(c Config, security *tls.Config) *streamTransport {
 	return s
 }
 
-// Ready implements Transport.
+// Ready implements Transport. It returns true if a connection for first queries is open.
 func (s *streamTransport) Ready() bool {
 	l := &s.pools[0]
 	l.mu.Lock()
@@ -144,8 +147,8 @@ func (s *streamTransport) Close() {
 	s.wg.Wait()
 }
 
-// spawnGoroutine calls f in a goroutine that Close waits for. It reports false, without a call, if the transport is
-// closed.
+// spawnGoroutine calls f in a new goroutine, for which Close waits, and returns true. It returns false, and does not
+// call f, if the transport is closed.
 func (s *streamTransport) spawnGoroutine(f func()) bool {
 	l := &s.pools[0]
 	l.mu.Lock()
@@ -157,8 +160,8 @@ func (s *streamTransport) spawnGoroutine(f func()) bool {
 	return true
 }
 
-// Exchange implements Transport. If the server ends the connection with other queries in flight, it repeats q on a
-// connection of its own.
+// Exchange implements Transport. If the server ends the connection while other queries are in flight, it sends q again
+// on a connection of its own.
 func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return s.exchangeExclusively(ctx, q, w)
@@ -171,7 +174,8 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return s.exchangeExclusively(ctx, q, w)
 }
 
-// exchangeExclusively is Exchange over a connection that no other query uses.
+// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits for a free pool
+// until ctx ends.
 func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.exclusivePools:
@@ -182,7 +186,8 @@ func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query
 	}
 }
 
-// exchangeInPool is Exchange over the connection of a given pool.
+// exchangeInPool does the same as Exchange, over the connection of the pool l. It sends q again if q was probably not
+// the reason for the end of the connection.
 func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
@@ -202,8 +207,8 @@ func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *
 	}
 }
 
-// SendOnce implements sender over the pool of first queries. It retries on another connection while the message was not
-// written.
+// SendOnce implements sender, over the pool for first queries. It tries another connection as long as the message was
+// not written.
 func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, over, err := s.sendQuery(ctx, q, &s.pools[0], w)
@@ -216,14 +221,15 @@ func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryP
 	}
 }
 
-// A sendState describes how a query was sent over a stream.
+// A sendState describes how sendQuery has sent a query.
 type sendState struct {
-	setup     time.Duration // time to open the connections that the query waited for
-	connected bool          // the query had a connection
-	reused    bool          // the connection was open before
+	setup     time.Duration // time to open the connections that the query waited for; 0: none
+	connected bool          // the query got a connection
+	reused    bool          // the connection was open before the query came
 }
 
-// sendQuery writes q at most once, to the connection of a pool, and returns its answer.
+// sendQuery writes q, at most once, to the connection of the pool l, and returns the response. over describes the
+// connection, even if err is not nil.
 func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (a *wire.Answer, over sendState, err error) {
 	for {
 		start := time.Now()
@@ -255,9 +261,11 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 	}
 }
 
-// poolConnection returns the connection of a pool that accepts queries, and whether it was open before. It dials if
-// there is none. It dials again if an earlier dial takes longer than the stall timeout, or if as many queries wait for
-// it as the learned limit allows.
+// poolConnection returns the connection of the pool l that accepts queries. It opens one if there is none, and waits
+// for it until ctx ends. reused is true if the connection was open before the call.
+//
+// It opens a second connection if the first takes longer than the stall timeout to open. It also does so if as many
+// queries wait for the first as the learned limit permits.
 func (s *streamTransport) poolConnection(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -285,8 +293,8 @@ func (s *streamTransport) poolConnection(ctx context.Context, l *streamConnPool)
 	}
 }
 
-// openConnection opens a connection of a pool. It continues when all waiting callers have left, because the next query
-// needs the connection as well.
+// openConnection opens a connection of the pool l and stores it in o. It continues if all callers that wait for o have
+// gone, because the next query needs the connection as well.
 func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
@@ -307,8 +315,8 @@ func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 // errGoexit is the error of a connection whose Dialer has called runtime.Goexit.
 var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 
-// finishOpening stores the opened connection c, or err, and wakes the queries that wait for it. took is the duration of
-// the dial and its handshake.
+// finishOpening stores the opened connection c, or err, in o, and wakes the queries that wait for it. took is the time
+// for dialing and the handshake.
 func (s *streamTransport) finishOpening(l *streamConnPool, o *openingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()

@@ -21,70 +21,73 @@ func init() {
 }
 
 const (
-	// MaxDatagrams is the number of queries over UDP for one question to one server, before one goes over TCP (RFC 9520
-	// §3.1). UDP follows again, because not every server supports TCP.
+	// MaxDatagrams is the number of times that one question is sent to one server over UDP before it is sent over TCP (RFC
+	// 9520 §3.1). After TCP it is sent over UDP again, because not every server supports TCP.
 	MaxDatagrams = 3
 
-	// MaxDatagram is the size in bytes of the receive buffer for a datagram. A server may send more than the OPT record
-	// allows.
+	// MaxDatagram is the size in bytes of the receive buffer for a UDP message. It is larger than the size in the query's
+	// OPT record, because some servers send more than that.
 	MaxDatagram = 4096
 
-	maxOwnSockets    = 128 // queries with a socket of their own, before further ones share sockets
-	maxWrongMessages = 3   // messages that answer no query, after which a socket is closed
+	maxOwnSockets    = 128 // number of queries that have a socket of their own; further queries share sockets
+	maxWrongMessages = 3   // number of messages that fit no query after which a socket is closed
 
-	// maxWrongUnrepeatable replaces maxWrongMessages for a message that must not be repeated, because there is no other way to its
-	// response.
+	// maxWrongUnrepeatable replaces maxWrongMessages for a message that must not be sent twice, because its response
+	// cannot be fetched over TCP instead.
 	maxWrongUnrepeatable = 1024
 )
 
 var (
-	// errTruncated means that the question must be asked over TCP, because the response is truncated or cannot be parsed.
+	// errTruncated means that the question must be sent over TCP, because the UDP response is truncated or cannot be
+	// parsed.
 	errTruncated = errors.New("dnshedge: answer has to be asked for over TCP")
-	// errUnverified means that the question must be asked over TCP, because the response lacks the query's spelling or cookie.
-	// Many servers never copy these.
+	// errUnverified means that the question must be sent over TCP, because the UDP response lacks the letter case or the
+	// cookie of the query. Many servers never copy these.
 	errUnverified = errors.New("dnshedge: answer without the query's spelling or cookie")
-	// errSpoofed means that the question must be asked over TCP, because too many messages with wrong IDs or questions
+	// errSpoofed means that the question must be sent over TCP, because too many messages with a wrong ID or question
 	// arrived.
 	errSpoofed = errors.New("dnshedge: too many messages that answer no query")
 )
 
-// A truncatedError is the error of a truncated response whose repetition over TCP failed with err. It does not unwrap
-// to err: the server works, so that err must not count as a restart.
+// A truncatedError means that the UDP response was truncated, and that sending the question over TCP failed with err.
+// It does not unwrap to err, because the server works: a refused TCP connection must not count as a restart of the
+// server.
 type truncatedError struct{ err error }
 
 func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
 
-// IsTruncationError reports whether err means that the server has sent a truncated response and refuses TCP connections.
+// IsTruncationError reports whether err means that the server has sent a truncated UDP response and has refused the TCP
+// connection for the full one.
 func IsTruncationError(err error) bool {
 	var cut *truncatedError
 	return errors.As(err, &cut)
 }
 
-// A udpTransport sends queries over UDP. A query has a socket of its own, with a random port and a random ID. When
-// there are many queries, further ones share sockets, see socketPool. A truncated response is repeated over TCP in the
-// same exchange.
+// A udpTransport sends queries over UDP. Each query has a socket of its own, with a random port and a random ID. If
+// there are many queries, further ones share sockets (see socketPool). If a response is truncated, the question is sent
+// over TCP within the same call of Exchange.
 //
-// After a few wrong messages for a query, its socket is closed, and the query goes over TCP. After the first wrong
-// message, queries to the server are harder to guess for a while, see spoofGuard.
+// After a few messages that fit no query, the query's socket is closed, and the question goes over TCP. The first such
+// message also activates the spoofGuard, which makes later queries harder to guess.
 type udpTransport struct {
 	Config
-	tcp           *streamTransport
-	address       *net.UDPAddr // server's address; nil: only the Dialer knows it
-	ownSockets    atomic.Int64 // number of sockets with a single query
-	sharedSockets socketPool
+	tcp           *streamTransport // sends questions over TCP; also runs the goroutines of the udpTransport
+	address       *net.UDPAddr     // server's address; nil: openSocket uses the Dialer
+	ownSockets    atomic.Int64     // number of open sockets with a single query
+	sharedSockets socketPool       // sockets with several queries
 	guard         spoofGuard
 }
 
 var _ sender = (*udpTransport)(nil)
 
-// Ready implements Transport. UDP has no handshake.
+// Ready implements Transport. It returns true, because UDP has no handshake.
 func (u *udpTransport) Ready() bool { return true }
 
-// Close implements Transport.
+// Close implements Transport. It ends the context of u.tcp, which ends all queries over UDP and TCP.
 func (u *udpTransport) Close() { u.tcp.Close() }
 
-// fixedAddress returns the server's address if the Dialer is a plain net.Dialer and the server has a single IP address.
-// Otherwise it returns nil.
+// fixedAddress returns the server's address if sockets can be opened without the Dialer. That is the case if the Dialer
+// is a plain net.Dialer and the server has a single IP address. Otherwise it returns nil.
 func (c *Config) fixedAddress() *net.UDPAddr {
 	d, ok := c.Dialer.(*net.Dialer)
 	if !ok || d.LocalAddr != nil || d.Control != nil || d.ControlContext != nil || len(c.Addrs) > 1 {
@@ -101,7 +104,7 @@ func (c *Config) fixedAddress() *net.UDPAddr {
 	return net.UDPAddrFromAddrPort(at)
 }
 
-// openSocket returns a new socket that is connected to the server.
+// openSocket returns a new UDP socket that is connected to the server. The caller must close it.
 func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 	if u.address == nil {
 		return u.dialServer(ctx, "udp")
@@ -113,11 +116,11 @@ func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
-// datagrams holds buffers of MaxDatagram bytes.
+// datagrams is a pool of message buffers of MaxDatagram bytes.
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-// Exchange implements Transport. The QueryPath stays empty, even over TCP: the next query may be a datagram again, and
-// answers over TCP do not show whether datagrams are lost.
+// Exchange implements Transport. It ignores the QueryPath, even over TCP. The next query may go over UDP again, and
+// responses over TCP do not show whether UDP messages are lost.
 func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
@@ -149,8 +152,8 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 	return a, 0, err
 }
 
-// SendOnce implements sender. It sends one datagram over a socket of its own. A truncated response is returned as it
-// is.
+// SendOnce implements sender. It sends one UDP message from a socket of its own. A truncated response is returned
+// unchanged.
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
 	u.ownSockets.Add(1)
@@ -159,9 +162,10 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
 
-// exchangeDatagram sends one datagram and returns its response. alone is for a server that has shown to lack the means
-// of the spoofGuard: the query has a socket of its own and no protection. Then any wrong message before the response
-// ends the wait.
+// exchangeDatagram sends one UDP message and returns the response.
+//
+// alone must be true if the server has failed to return the letter case or the cookie of an earlier query. Then the
+// query has a socket of its own and no spoofGuard, and any wrong message before the response ends the wait.
 func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
 	d := &udpQuery{udpTransport: u, q: q, isExclusive: alone}
 	if !alone {
@@ -177,7 +181,8 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 	return d.exchangeOwn(ctx)
 }
 
-// exchangeOwn sends the query over a socket of its own. The caller has counted the socket in udpTransport.ownSockets.
+// exchangeOwn sends the query from a socket of its own and returns the response. The caller must have counted that
+// socket in udpTransport.ownSockets.
 func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	conn, err := d.openSocket(ctx)
@@ -216,30 +221,31 @@ func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	return a, err
 }
 
-// A udpQuery is a query over UDP that waits for its response.
+// A udpQuery is a query that was sent over UDP and waits for its response, either on a socket of its own or on a
+// sharedSocket.
 type udpQuery struct {
 	*udpTransport
 	q           *wire.Query
-	cookie      []byte // cookie in the query; nil: none
+	cookie      []byte // DNS cookie in the query; nil: none
 	id          uint16
-	isExclusive bool      // see exchangeDatagram
-	sent        time.Time // time of the query
+	isExclusive bool      // the first message that does not fit ends the wait; see exchangeDatagram
+	sent        time.Time // time at which the query was written
 
 	written bool // the query was written to a socket of its own
 
-	conn   net.Conn    // socket of its own, or nil
+	conn   net.Conn    // the query's own socket; nil: the query uses a sharedSocket
 	closed atomic.Bool // conn is closed
 
-	done chan udpResult // outcome over a shared socket; capacity 1
+	done chan udpResult // receives the outcome of a query on a sharedSocket; capacity 1
 }
 
-// A udpResult is the outcome of a udpQuery over a shared socket.
+// A udpResult is the outcome of a udpQuery on a sharedSocket: a response or an error.
 type udpResult struct {
 	a   *wire.Answer
 	err error
 }
 
-// closeSocket closes the query's own socket. Only the first call has an effect.
+// closeSocket closes the query's own socket. Further calls have no effect.
 func (d *udpQuery) closeSocket() {
 	if d.closed.CompareAndSwap(false, true) {
 		_ = d.conn.Close()
@@ -247,10 +253,10 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endWith implements watcher: the end of the context ends a pending read of the socket.
+// endWith implements watcher. It makes a pending read of the query's own socket return with a timeout.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// writeQuery writes the query to the socket c.
+// writeQuery writes the query to the socket c, and stores the time.
 func (d *udpQuery) writeQuery(c net.Conn) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
@@ -260,10 +266,11 @@ func (d *udpQuery) writeQuery(c net.Conn) error {
 	return err
 }
 
-// parseResponse parses a received message. The error is errTruncated or errUnverified if the question must be asked over
-// TCP. Any other error means that the message does not answer the query.
+// parseResponse parses a received message. The error is errTruncated or errUnverified if the message is the response
+// but the question must be sent over TCP. Any other error means that the message does not fit the query.
 //
-// A message that must not be repeated never gets these two errors: its response is the answer or a wire.MalformedError.
+// For an opcode other than QUERY, these two errors never occur, because the message must not be sent twice. A response
+// that cannot be parsed then gives a wire.MalformedError.
 func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
 		return nil, errUnverified // the server may change the spelling, or a forger does not know it
@@ -286,7 +293,8 @@ func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	return a, d.guard.verifyCookie(d.cookie, a)
 }
 
-// isConclusive reports whether err, a result of parseResponse, means that the response has arrived, usable or not.
+// isConclusive reports whether the response has arrived, usable or not. err must be the error that parseResponse
+// returned. If the result is false, the wait for the response must continue.
 func isConclusive(err error) bool {
 	if err == nil || err == errTruncated || err == errUnverified {
 		return true
@@ -295,8 +303,8 @@ func isConclusive(err error) bool {
 	return errors.As(err, &malformed)
 }
 
-// readResponse reads the socket until the response arrives. It ignores other messages, and returns errSpoofed after too
-// many of them.
+// readResponse reads the query's own socket until the response arrives, and returns the response. It ignores messages
+// that do not fit the query, and returns errSpoofed after too many of them.
 func (d *udpQuery) readResponse() (*wire.Answer, error) {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
@@ -328,10 +336,11 @@ func (d *udpQuery) readResponse() (*wire.Answer, error) {
 	return nil, errSpoofed
 }
 
-// wsaEMSGSIZE is the error of Windows for a datagram that is longer than the buffer.
+// wsaEMSGSIZE is the error number that Windows returns for a UDP message that is longer than the buffer.
 const wsaEMSGSIZE = syscall.Errno(10040)
 
-// ReceiveDatagram reads a datagram into b. A datagram that is longer than b is cut to the length of b.
+// ReceiveDatagram reads one UDP message from c into b and returns its length. If the message is longer than b, the rest
+// of the message is lost.
 func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	n, err := c.Read(b)
 	if errors.Is(err, wsaEMSGSIZE) {
@@ -340,16 +349,17 @@ func ReceiveDatagram(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
-// ignoreMessage records a message that answers no query.
+// ignoreMessage reports a message that fits no query to the Owner, and activates the spoofGuard. err says why the
+// message does not fit.
 func (u *udpTransport) ignoreMessage(err error) {
 	u.Owner.RecordIgnored(err)
 	u.guard.recordWrongMessage()
 }
 
-// abandonQuery keeps the socket open for a while after the caller has left. The answer can then be measured, and cannot
-// reach the next owner of the port.
+// abandonQuery keeps the query's own socket open for a while after the caller has gone. So the latency of a late
+// response can be measured, and that response cannot reach the next socket with the same port.
 //
-// expiring reports that the function that watches the context may still be about to set the read deadline.
+// expiring must be true if the context's callback may still set the read deadline.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.BeginAbandoned() {
