@@ -7,18 +7,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// WithName returns the query with another name, given in wire format.
+// WithName returns a copy of the query with another name, which must be in wire format.
 func (q *Query) WithName(name string) *Query {
 	r := *q
 	r.Name, r.hasRandomCase = name, false
 	return &r
 }
 
-// UnresolvedAlias returns the last target of the answer's CNAME records, in wire format, if the answer does not resolve it.
-// ok is false if there is no CNAME, or the answer has records or an SOA record for the target (RFC 2308 §2.2).
+// UnresolvedAlias returns the target of the last CNAME record, in wire format, if the response does not resolve that
+// target. The caller must then ask for the target.
 //
-// ok is also false for a recursive server (RA), which has followed the CNAMEs itself. Its answer without an SOA record
-// is NODATA of type 3.
+// ok is false if there is no CNAME record. It is also false if the response has records of the question's type, or an
+// SOA record for the target (RFC 2308 §2.2).
+//
+// ok is false as well if the server is recursive (RA), because it has followed the CNAME records itself. Its response
+// without an SOA record means that the target has no records (NODATA of type 3).
 func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 || a.packed[3]&flagRA != 0 {
 		return "", false
@@ -46,8 +49,9 @@ func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 	return string(b[:n]), ok && err == nil
 }
 
-// AppendAliasTarget appends the answer records of target, the answer for the name that a.UnresolvedAlias has returned. It takes the
-// response code and the other sections from target, which it does not change.
+// AppendAliasTarget appends the answer records of target, the response for the name that a.UnresolvedAlias has
+// returned. a also gets the response code, the outcome, and the other sections of target. target does not change. The
+// error means that the result does not fit in a message.
 func (a *Answer) AppendAliasTarget(target *Answer) error {
 	more, err := unpackMessage(target.packed)
 	if err != nil {

@@ -11,43 +11,47 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An Answer is a response that can be served to several callers. It has no ID and no OPT record, and its flags do not
-// depend on the caller. After LimitTTLs it may be shared and must not be changed.
+// An Answer is a parsed response from which responses to several clients can be made. It has no ID and no OPT record,
+// and its flags do not depend on the client.
+//
+// After LimitTTLs, several goroutines may share an Answer, and it must not be changed.
 type Answer struct {
 	EDE []EDE // extended errors (RFC 8914)
-	// Cookie is the data of the COOKIE option (RFC 7873), if there is one; nil after LimitTTLs.
+	// Cookie is the data of the COOKIE option (RFC 7873). It is nil if the response has no such option, and after
+	// LimitTTLs.
 	Cookie []byte
-	// Keepalive is the server's idle timeout of the connection (RFC 7828). It is valid if HasKeepalive is set.
+	// Keepalive is the idle timeout that the server asks for (RFC 7828). It is only valid if HasKeepalive is true.
 	Keepalive time.Duration
 
-	options []byte   // EDNS options for callers that sent some, in wire format
-	packed  []byte   // the message; its question is in lower case
-	ttls    []uint16 // offset in packed of the TTL of each record
+	options []byte   // EDNS options for clients that have sent EDNS options, in wire format
+	packed  []byte   // the message in wire format; the name of the question is in lower case
+	ttls    []uint16 // offset in packed of each record's TTL
 
 	// The small fields stand together: there is an Answer for each entry of a cache.
 
 	Outcome      Outcome
-	HasKeepalive bool
-	// EDNS reports that the response had an OPT record: the server supports EDNS.
+	HasKeepalive bool // the response has a keepalive option
+	// EDNS is true if the response had an OPT record, which shows that the server supports EDNS.
 	EDNS      bool
-	name      uint8 // length of the question's name in bytes
-	addresses addressRange
-	// Extended is the response code if it is above 15, else 0. Such a code concerns the hop to the server (RFC 6891
-	// §6.1.3, RFC 7873 §5.3). Callers get SERVFAIL.
+	name      uint8        // length in bytes of the question's name
+	addresses addressRange // the address records that ResponseOptions.Rotation rotates
+	// Extended is the response code of the server if it is above 15, or else 0. These codes concern only the connection to
+	// that server (RFC 6891 §6.1.3, RFC 7873 §5.3). Clients get SERVFAIL instead.
 	Extended uint16
 }
 
-// An addressRange locates the address records of an answer that are rotated.
+// An addressRange locates the consecutive address records of an Answer that may be rotated: the index of the first in
+// Answer.ttls, and their number.
 type addressRange struct{ first, n uint8 } // index of the first one in ttls, and their number
 
-// An EDE is an extended DNS error (RFC 8914): the info code and the extra text.
+// An EDE is an extended DNS error (RFC 8914), which explains a response code.
 type EDE struct {
-	Code uint16
-	Text string
+	Code uint16 // info code
+	Text string // extra text for humans; may be empty
 }
 
-// ParseDatagram parses the response to q over UDP; q.Check must have returned nil. It returns nil and no error if the
-// response is truncated (TC): the question must be asked over TCP. It does not keep b.
+// ParseDatagram parses b, the UDP response to q. It returns nil and no error if the response is truncated (TC). In that
+// case, the question must be sent over TCP. q.Check must have accepted b. b is not retained.
 func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	if b[2]&(flagTC>>8) != 0 {
 		return nil, nil
@@ -55,8 +59,8 @@ func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	return ParseAnswer(b, q)
 }
 
-// ParseAnswer parses the response to q; q.Check must have returned nil. If q is nil, any response with one question is
-// accepted. The error is a *MalformedError. It does not keep b.
+// ParseAnswer parses b, the response to q. q.Check must have accepted b. If q is nil, b may be any response with one
+// question. The error is a *MalformedError. b is not retained.
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	if len(b) > MaxMsg {
 		return nil, &MalformedError{fmt.Errorf("%d bytes do not fit a message", len(b))}
@@ -102,8 +106,10 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	return a, nil
 }
 
-// rewriteMessage parses a message and packs it again with package dns, without OPT and unrelated records. foreign
-// reports whether there were unrelated records, see removeUnrelated.
+// rewriteMessage parses the response b to q and packs it again with package dns, without the OPT record. It also drops
+// records that do not belong to the question; foreign is true if there were any (see removeUnrelated).
+//
+// q may be nil. The error means that the response is malformed.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	m, err := unpackMessage(b)
 	if err != nil {
@@ -123,7 +129,8 @@ func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	return out, foreign, err
 }
 
-// packMessage returns m in wire format, compressed and with ID 0.
+// packMessage returns m in wire format, with compressed names and the ID 0. It changes m.Id and m.Compress. It returns
+// an error if the message would be too long.
 func packMessage(m *dns.Msg) ([]byte, error) {
 	m.Id, m.Compress = 0, true
 	buf := messageBuffers.Get().(*[]byte)
@@ -138,7 +145,8 @@ func packMessage(m *dns.Msg) ([]byte, error) {
 	return append(make([]byte, 0, len(b)), b...), nil
 }
 
-// extendedName returns the mnemonic of an extended response code.
+// extendedName returns the mnemonic of a response code above 15, for example BADCOOKIE. It returns an empty string for
+// unknown codes.
 func extendedName(code int) string {
 	if code == dns.RcodeBadVers {
 		return "BADVERS" // package dns calls it BADSIG, as in TSIG records
@@ -146,14 +154,15 @@ func extendedName(code int) string {
 	return dns.RcodeToString[code]
 }
 
-// A MalformedError is the error of a response that answers the query but cannot be parsed.
+// A MalformedError is the error of a message that Query.Check has accepted and that cannot be parsed nevertheless.
 type MalformedError struct{ err error }
 
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
 func (e *MalformedError) Unwrap() error { return e.err }
 
-// readOPT stores the contents of the OPT record. asked is set if the caller has sent EDNS options; then the server's
-// end-to-end options are kept. It returns the upper bits of the response code, shifted to their place.
+// readOPT stores in a the contents of the OPT record of the response b. If asked is true, it keeps the server's
+// end-to-end EDNS options, because the client has sent EDNS options. It returns the part of the response code that is
+// in the OPT record, shifted left by 4 bits.
 func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 	err = walkRecords(b, func(r messageRecord) {
 		if r.typ != dns.TypeOPT || r.section != additional {
@@ -181,7 +190,8 @@ func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 	return code, err
 }
 
-// indexMessage sets the message of the answer to m, which it keeps, and computes the offsets into it.
+// indexMessage sets the message of a to m, converts the name of its question to lower case, and finds the TTLs and
+// addresses in m. a retains m. The error means that m is malformed.
 func (a *Answer) indexMessage(m []byte) error {
 	end, err := skipName(m, HeaderLen)
 	if err != nil || end-HeaderLen > MaxName {
@@ -212,38 +222,40 @@ func (a *Answer) indexMessage(m []byte) error {
 	return err
 }
 
-// hasSameOwner reports whether two consecutive address records have the same owner, which b compresses to a pointer.
+// hasSameOwner reports whether a and b, two consecutive address records of m, have the same owner. The owner of b must
+// be a compression pointer; otherwise the result is false.
 func hasSameOwner(m []byte, a, b messageRecord) bool {
 	owner := binary.BigEndian.Uint16(m[b.name:])
 	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || int(owner) == 0xc000+a.name)
 }
 
-// Packed returns the message in wire format. It must not be modified.
+// Packed returns the message in wire format, with the ID 0 and without an OPT record. The caller must not modify it.
 func (a *Answer) Packed() []byte { return a.packed }
 
-// Rcode returns the response code of the header.
+// Rcode returns the response code in the header of the message, from 0 to 15.
 func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
 
-// Authentic reports whether AD is set: the server says that it has validated the answer (RFC 4035 §3.2.3).
+// Authentic reports whether the flag AD is set, by which the server says that it has validated the answer (RFC 4035
+// §3.2.3).
 func (a *Answer) Authentic() bool { return a.packed[3]&flagAD != 0 }
 
-// isTruncated reports whether TC is set.
+// isTruncated reports whether the flag TC is set, which means that records are missing.
 func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 
-// Question returns the question in wire format, with the name in lower case. It must not be modified.
+// Question returns the question in wire format, with the name in lower case. The caller must not modify it.
 func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.name)+4] }
 
-// DeniesQuestionName reports whether the answer is a name error for the name of the question itself, and not for the target of an
-// alias.
+// DeniesQuestionName reports whether the response says that the name of the question does not exist. It returns false
+// if only the target of an alias does not exist.
 func (a *Answer) DeniesQuestionName() bool {
 	return a.Outcome == NXDomain && binary.BigEndian.Uint16(a.packed[6:]) == 0
 }
 
-// Len returns the number of records.
+// Len returns the number of records in all sections of the message.
 func (a *Answer) Len() int { return len(a.ttls) }
 
-// Edit parses the records, calls f to change them, and stores the result. Nothing changes if f returns false. The
-// Outcome is not updated. Edit must not be called after LimitTTLs.
+// Edit parses the message, calls f to change it, and stores the result. If f returns false or Edit returns an error, a
+// does not change. The Outcome does not change. Edit must not be called after LimitTTLs.
 func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	m, err := unpackMessage(a.packed)
 	if err != nil || !f(m) {
@@ -256,8 +268,9 @@ func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	return a.indexMessage(b)
 }
 
-// DenyNameBelow returns the answer to q from a, a name error for a name above q's name. Nothing exists below a name that does
-// not exist (RFC 8020 §2). a does not change.
+// DenyNameBelow returns a response to q that says that the name of q does not exist. a must say the same of a domain
+// that contains that name. The result follows because nothing exists in a domain that does not exist (RFC 8020 §2). a
+// does not change.
 func (a *Answer) DenyNameBelow(q *Query) (*Answer, error) {
 	b := &Answer{packed: a.packed, Outcome: a.Outcome, EDE: a.EDE}
 	err := b.Edit(func(m *dns.Msg) bool {
@@ -267,15 +280,15 @@ func (a *Answer) DenyNameBelow(q *Query) (*Answer, error) {
 	return b, err
 }
 
-// A ResponseOptions describes how an answer is adapted for a caller. The zero value changes nothing.
+// A ResponseOptions describes how an Answer is adapted for one client. The zero value changes nothing.
 type ResponseOptions struct {
-	Age      time.Duration // subtracted from the TTLs; a TTL above 0 stays at least 1 s
-	Stale    time.Duration // if not 0, every TTL becomes this value, and Age has no effect
-	Rotation uint32        // number of positions by which the addresses are rotated
-	EDE      []EDE         // extended errors in addition to the answer's
+	Age      time.Duration // time since the Answer was received, which is subtracted from the TTLs; a TTL above 0 stays at least 1 s
+	Stale    time.Duration // if not 0, every TTL has this value, and Age has no effect
+	Rotation uint32        // number of positions by which the address records are rotated
+	EDE      []EDE         // extended errors to add to those of the Answer
 }
 
-// adjustTTL returns the TTL for the caller in place of t.
+// adjustTTL returns the TTL in seconds that the client gets for the stored TTL t.
 func (v *ResponseOptions) adjustTTL(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:
@@ -291,7 +304,8 @@ func (v *ResponseOptions) adjustTTL(t uint32) uint32 {
 	return t - up
 }
 
-// appendAdjusted appends the message adapted to q and v, without an OPT record.
+// appendAdjusted appends to b the response to q, adapted as v describes, without an OPT record. It returns the extended
+// slice.
 func (a *Answer) appendAdjusted(b []byte, q *Query, v *ResponseOptions) []byte {
 	start := len(b)
 	b = append(b, a.packed...)
@@ -318,8 +332,8 @@ func (a *Answer) appendAdjusted(b []byte, q *Query, v *ResponseOptions) []byte {
 	return b
 }
 
-// rotateAddresses rotates the address records of m, a copy of the packed message, by turn positions. It moves only the
-// addresses: owner, type, TTL and length of the records are equal.
+// rotateAddresses rotates the address records of m, a copy of a.packed, by turn positions. It moves only the addresses,
+// because the owner, type, TTL and length of these records are equal.
 func (a *Answer) rotateAddresses(m []byte, turn int) {
 	ttls := a.ttls[a.addresses.first:][:a.addresses.n]
 	for i, to := range ttls {
@@ -328,8 +342,10 @@ func (a *Answer) rotateAddresses(m []byte, turn int) {
 	}
 }
 
-// Append appends the response to q in wire format. If it exceeds limit bytes, first the texts of the extended errors
-// are dropped. Then the message is truncated to its question, with TC set. A limit of 0 means MaxMsg.
+// Append appends to b the response to q in wire format, adapted as v describes, and returns the extended slice.
+//
+// The response has at most limit bytes; 0 means MaxMsg. If it would be longer, the texts of the extended errors are
+// dropped. If that does not suffice, all records are dropped and the flag TC is set.
 func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte {
 	if limit <= 0 {
 		limit = MaxMsg
@@ -351,19 +367,21 @@ func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte
 	return q.appendOPT(b, start, limit, a.options, a.EDE, v.EDE)
 }
 
-// SetForwarderFlags sets the flags of a packed response to those of a forwarder. RA is set, because a forwarder recurses for
-// its clients. AA is cleared, because it is authoritative for no zone.
+// SetForwarderFlags sets the flags of the response b to the flags of a forwarder. RA is set, because a forwarder
+// resolves names for its clients. AA is cleared, because it is authoritative for no zone.
 func SetForwarderFlags(b []byte) {
 	b[2] &^= flagAA >> 8
 	b[3] |= flagRA
 }
 
-// optLen is the length of an OPT record without options, in bytes.
+// optLen is the length in bytes of an OPT record without options.
 const optLen = 11
 
-// appendOPT appends an OPT record to the message that begins at start and has at most limit bytes. It includes options,
-// the server's EDNS options, if the caller sent some and they fit. It includes the extended errors that fit: all, all
-// without texts, or none.
+// appendOPT appends an OPT record to the response that begins at b[start], and returns the extended slice. The response
+// then has at most limit bytes.
+//
+// options are EDNS options of the server. They are included if they fit and the client has sent EDNS options. errs are
+// extended errors. They are included with their texts if they fit, or else without texts, or else not at all.
 func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]EDE) []byte {
 	codes, texts := 0, 0
 	for _, e := range errs {
@@ -399,10 +417,11 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs ...[]
 	return b
 }
 
-// messageBuffers holds buffers for messages that are in use only briefly.
+// messageBuffers holds unused buffers for messages. A buffer must be returned before the function that took it returns.
 var messageBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// Message returns the response to m as a dns.Msg. q was made from m. The result shares no memory with the answer.
+// Message returns the response to m, adapted as v describes. q must have been made from m. The result shares no memory
+// with a, so the caller may change it.
 func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 	buf := messageBuffers.Get().(*[]byte)
 	defer messageBuffers.Put(buf)
@@ -465,10 +484,10 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 	return r
 }
 
-// unpackRecord parses the record at off of a message that walkRecords has accepted. It returns the record and the
-// offset after it. owner is the name of the question. seen caches owner names.
+// unpackRecord parses the record at the offset off of b. It returns the record and the offset after it. owner is the
+// name of the question in presentation format. seen caches other owner names. walkRecords must have accepted b.
 //
-// A record that package dns cannot parse becomes a record of unknown type (RFC 3597).
+// A record that package dns cannot parse, or would change, becomes a dns.RFC3597, a record of unknown type.
 func unpackRecord(b []byte, off int, owner string, seen ownerNames) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {

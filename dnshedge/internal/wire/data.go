@@ -7,24 +7,26 @@ import (
 	"github.com/miekg/dns"
 )
 
-// isKnownType reports whether package dns parses record data of this type, and the data may not be empty.
+// isKnownType reports whether package dns can parse the record data of the given type, and empty data is invalid for
+// this type.
 func isKnownType(typ uint16) bool {
 	_, ok := dns.TypeToRR[typ]
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// A layout describes the record data of a type: fixed bytes, character-strings, names, fixed bytes, and further data if
-// more is set.
+// A layout describes the data of a record type. The data consists of fixed bytes, character strings (RFC 1035 §3.3),
+// names, and fixed bytes again, in this order.
 type layout struct {
-	before  int // number of fixed bytes before the strings
-	strings int
-	names   int
+	before  int  // number of fixed bytes before the strings
+	strings int  // number of character strings
+	names   int  // number of names
 	after   int  // number of fixed bytes after the names
 	more    bool // further data may follow
 }
 
-// layouts holds the types whose data is always checked: addresses, and types whose data may contain compressed names
-// (RFC 1035 §3.3, RFC 3597 §4). Package dns accepts truncated data of these types, and then writes different data.
+// layouts holds the layout of each record type whose data is always checked. These are addresses, and types whose data
+// may contain compressed names (RFC 1035 §3.3, RFC 3597 §4). Package dns accepts truncated data of these types, and
+// writes different data for it.
 var layouts = map[uint16]layout{
 	dns.TypeA: {before: 4}, dns.TypeAAAA: {before: 16}, dns.TypeOPT: {more: true},
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeMB: {names: 1},
@@ -35,8 +37,9 @@ var layouts = map[uint16]layout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isDataChanged reports whether package dns would write different data for a record than it has parsed, or none. For
-// common types the result follows from known rules. Records of other types are parsed, written and compared.
+// isDataChanged reports whether package dns would write other data for the record r of b than it has parsed. Such a
+// record must be treated as a record of unknown type. For common types, the result follows from fixed rules. Records of
+// other types are parsed, written and compared.
 func isDataChanged(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT:
@@ -72,14 +75,14 @@ func isDataChanged(b []byte, r messageRecord) bool {
 	return !bytes.Equal(buf[owner:end], r.data)
 }
 
-// requiredFields holds the leading parts of record data that package dns fills with zero bytes if they are missing. It has the
-// types whose data is not always compared.
+// requiredFields holds the first fields of record data, by type. Package dns reads missing fields as zero bytes. It
+// only has types whose data isDataChanged does not always compare.
 var requiredFields = map[uint16]layout{
 	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
 	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},
 }
 
-// lacksFields reports whether data ends before the fixed bytes and the strings are complete.
+// lacksFields reports whether data ends before the fixed bytes and the character strings of l are complete.
 func (l layout) lacksFields(data []byte) bool {
 	off := l.before
 	for range l.strings {
@@ -91,8 +94,9 @@ func (l layout) lacksFields(data []byte) bool {
 	return off > len(data)
 }
 
-// findTypeBitmap returns the offset of the type bitmap in the data of an NSEC or NSEC3 record. If the data ends before,
-// or has a compressed name, which is invalid (RFC 4034 §4.1.1), it returns an offset at or beyond the end.
+// findTypeBitmap returns the offset of the type bitmap in the data of an NSEC or NSEC3 record. The offset is at or
+// beyond the end of data if there is no bitmap, or if the record has a compressed name. Such a name is invalid (RFC
+// 4034 §4.1.1).
 func findTypeBitmap(typ uint16, data []byte) int {
 	off := 0
 	switch typ {
@@ -116,8 +120,8 @@ func findTypeBitmap(typ uint16, data []byte) int {
 	return 6
 }
 
-// isSVCBChanged reports whether package dns would change the data of an SVCB or HTTPS record (RFC 9460 §7.1.1, §8).
-// It drops empty protocol identifiers (ALPN) and sorts mandatory keys.
+// isSVCBChanged reports whether package dns would write other data for an SVCB or HTTPS record than it has parsed (RFC
+// 9460 §7.1.1, §8). It drops empty ALPN identifiers and sorts mandatory keys.
 func isSVCBChanged(data []byte) bool {
 	off, err := skipName(data, 2)
 	for err == nil && off+4 <= len(data) {
@@ -143,8 +147,9 @@ func isSVCBChanged(data []byte) bool {
 	return false
 }
 
-// hasCompressedName reports whether the sequence of names in data from off on contains a compressed or malformed name.
-// It follows no pointers: a HIP record may have thousands of names, none of which may be compressed (RFC 8005 §5).
+// hasCompressedName reports whether data, from the offset off on, contains a compressed or malformed name. There must
+// be only names. It follows no compression pointers, because a HIP record may have thousands of names, none of which
+// may be compressed (RFC 8005 §5).
 func hasCompressedName(data []byte, off int) bool {
 	for off < len(data) {
 		end, err := skipName(data, off)
@@ -156,8 +161,8 @@ func hasCompressedName(data []byte, off int) bool {
 	return false
 }
 
-// hasTrailingZeros reports whether a block of the type bitmap at off ends with a zero byte, which is not allowed (RFC
-// 4034 §4.1.2).
+// hasTrailingZeros reports whether a window of the type bitmap at the offset off ends with a zero byte, which RFC 4034
+// §4.1.2 forbids.
 func hasTrailingZeros(data []byte, off int) bool {
 	for off+2 <= len(data) {
 		off += 2 + int(data[off+1])
@@ -168,7 +173,8 @@ func hasTrailingZeros(data []byte, off int) bool {
 	return false
 }
 
-// matchesRecord reports whether the data of a record of message b has this layout.
+// matchesRecord reports whether the data of the record r of b has the layout l. It does not check where compression
+// pointers refer to.
 func (l layout) matchesRecord(b []byte, r messageRecord) bool {
 	end := r.ttl + 6 + len(r.data)
 	off := end - len(r.data) + l.before
@@ -192,8 +198,11 @@ func (l layout) matchesRecord(b []byte, r messageRecord) bool {
 	return off == end || l.more && off < end
 }
 
-// isSelfContained reports whether the data of a record has no compressed name. The type must not be in layouts. Names
-// in the data of other types must not be compressed (RFC 3597 §4), but package dns would expand them.
+// isSelfContained reports whether the data of r has no compressed name, so that it means the same in another message.
+// It must only be called for types that are not in layouts. Names in their data must not be compressed (RFC 3597 §4),
+// but package dns would expand them.
+//
+// It returns false for some rare types without a check.
 func isSelfContained(r messageRecord) bool {
 	off := 0
 	switch r.typ {

@@ -1,8 +1,8 @@
-// Package wire reads and writes DNS messages. A [Query] is a question, from which the message to send is made. An
+// Package wire reads and writes DNS messages. A [Query] is a question, from which the message to a server is made. An
 // [Answer] is a parsed response with its [Outcome].
 //
-// It does not know sockets, servers or caches. Most functions work on bytes, because a hedged query is written several
-// times and a cached answer is read often.
+// The package does no network I/O and has no cache. Most functions work on messages in wire format, because a hedged
+// query is written several times and a cached answer is read often.
 package wire
 
 import (
@@ -15,11 +15,12 @@ import (
 const (
 	// HeaderLen is the length of a header in bytes, and thus of the shortest message.
 	HeaderLen = 12
-	// MaxName is the maximum length of a name in wire format.
+	// MaxName is the maximum length in bytes of a name in wire format.
 	MaxName = 255
-	// MaxMsg is the maximum length of a message.
+	// MaxMsg is the maximum length in bytes of a message.
 	MaxMsg = 1<<16 - 1
-	// DefaultUDPSize is the maximum size of a UDP message that every path carries without fragments (DNS flag day 2020).
+	// DefaultUDPSize is the maximum length in bytes of a UDP message that nearly all networks carry without fragmentation
+	// (DNS flag day 2020).
 	DefaultUDPSize = 1232
 
 	flagQR = 1 << 15
@@ -32,7 +33,7 @@ const (
 	flagCD = 1 << 4
 )
 
-// The reasons why a message is not accepted as the response to a query.
+// The reasons why Query.Check, or a parser of messages, rejects a message.
 var (
 	errShort    = errors.New("dnshedge: message shorter than a header")
 	errID       = errors.New("dnshedge: message with another ID")
@@ -44,30 +45,31 @@ var (
 	errOPT      = errors.New("dnshedge: message with two OPT records, or one that is not in the additional section")
 )
 
-// ErrVersion is the error of a query with an EDNS version other than 0. Its response code is BADVERS (RFC 6891 §6.1.3).
+// ErrVersion is the error of a query with an EDNS version other than 0. The response to that query must have the code
+// BADVERS (RFC 6891 §6.1.3).
 var ErrVersion = errors.New("dnshedge: message with an unknown version of EDNS; want 0")
 
-// ErrSigned is the error of a message with a TSIG (RFC 8945) or SIG(0) record (RFC 2931). Its signature covers the ID,
-// and each attempt has an ID of its own.
+// ErrSigned is the error of a message with a TSIG record (RFC 8945) or a SIG(0) record (RFC 2931). The message cannot
+// be hedged, because its signature covers the ID, and each attempt has another ID.
 var ErrSigned = errors.New("dnshedge: message with a TSIG or SIG(0) record, which covers the message's ID; want none, or a dns.Client")
 
-// errRecords is the error of a query with records other than its question and an OPT record. Such records would not be
-// sent.
+// errRecords is the error of a query with records other than an OPT record. They are rejected because a Query would not
+// send them.
 var errRecords = errors.New("dnshedge: query with records; want none but OPT")
 
-// ErrSpelling is the error of a response that is right except for the case of letters in its name, which the query has
-// chosen at random.
+// ErrSpelling is the error of a response that differs from the query only in the case of letters in the name. It only
+// occurs for queries with random case (see Query.WithRandomCase).
 var ErrSpelling = errors.New("dnshedge: response with another spelling of the name")
 
 // A messageRecord locates one resource record in a message.
 type messageRecord struct {
 	typ, class uint16
-	name, ttl  int // offsets of the owner and the TTL
-	data       []byte
+	name, ttl  int    // offsets in the message of the owner and of the TTL
+	data       []byte // record data, which shares the memory of the message
 	section    section
 }
 
-// A section is the section of a message that a record is in.
+// A section is one of the three sections of a message that hold records.
 type section uint8
 
 const (
@@ -76,8 +78,8 @@ const (
 	additional
 )
 
-// walkRecords calls f for each record of a message in order, OPT records included. It skips the questions. It returns
-// an error if the message is malformed; f was then called for the records before the fault.
+// walkRecords calls f for each record of the message b in order, including OPT records. It skips the questions. It
+// returns an error if b is malformed, after it has called f for the records before the fault.
 func walkRecords(b []byte, f func(messageRecord)) error {
 	if len(b) < HeaderLen {
 		return errShort
@@ -111,8 +113,8 @@ func walkRecords(b []byte, f func(messageRecord)) error {
 	return nil
 }
 
-// FindOPT reports whether a message has an OPT record, and its DO bit. In a malformed message it finds only records
-// before the fault.
+// FindOPT reports whether the message b has an OPT record, and whether its DO bit is set. If b is malformed, it only
+// finds records before the fault.
 func FindOPT(b []byte) (has, do bool) {
 	_ = walkRecords(b, func(r messageRecord) {
 		if r.typ == dns.TypeOPT {
@@ -122,7 +124,8 @@ func FindOPT(b []byte) (has, do bool) {
 	return has, do
 }
 
-// skipName returns the offset after the name at off. It does not follow compression pointers.
+// skipName returns the offset after the name at the offset off of b. It does not follow compression pointers. It
+// returns an error if the name is malformed.
 func skipName(b []byte, off int) (int, error) {
 	for off < len(b) {
 		switch n := int(b[off]); {
@@ -142,7 +145,7 @@ func skipName(b []byte, off int) (int, error) {
 	return 0, errRecord
 }
 
-// isUncompressed reports whether a name that skipName has accepted contains no compression pointer.
+// isUncompressed reports whether name contains no compression pointer. skipName must have accepted name.
 func isUncompressed(name []byte) bool {
 	if name[len(name)-1] != 0 {
 		return false
@@ -155,8 +158,8 @@ func isUncompressed(name []byte) bool {
 	return true
 }
 
-// AppendLower appends a name in wire format, converted to lower case. Label lengths are below 64 and thus are no
-// letters.
+// AppendLower appends name, which is in wire format, to b in lower case, and returns the extended slice. It converts
+// every byte, because the length of a label is below 64 and so is never a letter.
 func AppendLower(b []byte, name string) []byte {
 	start := len(b)
 	b = append(b, name...)
@@ -166,7 +169,7 @@ func AppendLower(b []byte, name string) []byte {
 	return b
 }
 
-// lowerByte converts an ASCII letter to lower case.
+// lowerByte returns c in lower case if c is an upper-case ASCII letter, or else c.
 func lowerByte(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		c += 'a' - 'A'
@@ -174,7 +177,7 @@ func lowerByte(c byte) byte {
 	return c
 }
 
-// equalFold reports whether two names in wire format are equal, ignoring case.
+// equalFold reports whether a and b, two names in wire format, are equal, ignoring the case of ASCII letters.
 func equalFold(a []byte, b string) bool {
 	if len(a) != len(b) {
 		return false

@@ -7,16 +7,19 @@ import (
 	"sync"
 )
 
-// A nameIDs assigns IDs to the names of a message. Two names have the same ID if they are equal, ignoring case.
-// Each label is read once, however many names refer to it, so that the work is linear in the length of the message.
+// A nameIDs assigns IDs to the names of a message, so that names can be compared quickly. Two names have the same ID if
+// they are equal, ignoring case.
+//
+// It reads each label once, however many names refer to it. So the work is linear in the length of the message.
 type nameIDs struct {
-	known []uint64 // bit set of the offsets with an ID
-	ids   []uint64 // ID of the name that begins at an offset
+	known []uint64 // bit set of the offsets in the message for which ids is valid
+	ids   []uint64 // ID of the name that begins at an offset, indexed by the offset
 }
 
+// nameIDsPool holds unused nameIDs, so that their memory is reused.
 var nameIDsPool = sync.Pool{New: func() any { return new(nameIDs) }}
 
-// newNameIDs returns an empty nameIDs for a message. releaseIDs must be called after use.
+// newNameIDs returns an empty nameIDs for the message m. The caller must call releaseIDs after use.
 func newNameIDs(m []byte) *nameIDs {
 	s := nameIDsPool.Get().(*nameIDs)
 	n := min(len(m), 1<<14) // names refer to no offset behind that
@@ -26,10 +29,10 @@ func newNameIDs(m []byte) *nameIDs {
 	return s
 }
 
-// releaseIDs returns the memory to a pool.
+// releaseIDs makes the memory of s available to newNameIDs. s must not be used afterwards.
 func (s *nameIDs) releaseIDs() { nameIDsPool.Put(s) }
 
-// idAt returns the ID of the name at off, which must be valid.
+// idAt returns the ID of the name at the offset off of m. The name must be valid.
 func (s *nameIDs) idAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels that have no number yet
 	n, id := 0, rootID
@@ -57,16 +60,17 @@ func (s *nameIDs) idAt(m []byte, off int) uint64 {
 	return id
 }
 
-// maxLabels is the maximum number of labels of a name, without the root label.
+// maxLabels is the maximum number of labels of a name, not counting the root label.
 const maxLabels = MaxName / 2
 
-// rootID is the ID of the root.
+// rootID is the ID of the root name.
 const rootID = uint64(0)
 
+// nameSeed is the hash seed for the IDs of names. It differs in each process.
 var nameSeed = maphash.MakeSeed()
 
-// childID returns the ID of a label's name below the name with the ID parent. The ID is a hash with a random seed, so
-// that an attacker cannot construct collisions.
+// childID returns the ID of the name that consists of label and the name with the ID parent. The ID is a hash with a
+// random seed, so that an attacker cannot construct names with equal IDs.
 func childID(parent uint64, label []byte) uint64 {
 	var b [8 + 63]byte
 	binary.NativeEndian.PutUint64(b[:], parent)
@@ -76,7 +80,7 @@ func childID(parent uint64, label []byte) uint64 {
 	return maphash.Bytes(nameSeed, b[:8+len(label)])
 }
 
-// ancestorIDs returns the IDs of the name at off and of all its ancestors, with the root.
+// ancestorIDs returns the IDs of the name at the offset off of m and of all domains that contain it, up to the root.
 func (s *nameIDs) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
@@ -89,16 +93,16 @@ func (s *nameIDs) ancestorIDs(m []byte, off int) []uint64 {
 	}
 }
 
-// A nameLabels is a name as a list of its labels, without the root label. Each element also has the ID of the name that
-// begins with this label.
+// A nameLabels is a name as a list of its labels, without the root label.
 type nameLabels []labelID
 
+// A labelID is a label of a name, and the ID of the name that begins with this label.
 type labelID struct {
 	id    uint64
 	label []byte
 }
 
-// labelsAt returns the labels of the name at off.
+// labelsAt returns the labels of the name at the offset off of m. The labels share the memory of m.
 func (s *nameIDs) labelsAt(m []byte, off int) nameLabels {
 	var l nameLabels
 	for data, next := labelAt(m, off); len(data) > 0; data, next = labelAt(m, off) {
@@ -108,7 +112,7 @@ func (s *nameIDs) labelsAt(m []byte, off int) nameLabels {
 	return l
 }
 
-// nameID returns the ID of the whole name.
+// nameID returns the ID of the name that l represents.
 func (l nameLabels) nameID() uint64 {
 	if len(l) == 0 {
 		return rootID
@@ -116,8 +120,8 @@ func (l nameLabels) nameID() uint64 {
 	return l[0].id
 }
 
-// replaceSuffix returns the first n labels followed by the name to, as a DNAME record does (RFC 6672 §2.2). It reports
-// false if the result is too long for a name.
+// replaceSuffix returns the name of the first n labels of l, followed by the name to. A DNAME record replaces the end
+// of a name so (RFC 6672 §2.2). It returns false if the result is too long for a name.
 func (l nameLabels) replaceSuffix(n int, to nameLabels) (nameLabels, bool) {
 	out := append(make(nameLabels, n, n+len(to)), to...)
 	id, size := to.nameID(), 1

@@ -6,19 +6,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An Outcome classifies a response, for example as an answer, a denial or a failure.
+// An Outcome says what a response means for the client: records, no such records, no such name, or a failure.
 type Outcome int8
 
 // The outcomes. Failure and FinalFailure are failures.
 const (
-	Positive     Outcome = iota // the response has records of the question's name and type
-	NoData                      // the name exists without records of the type (RFC 2308 §2.2)
+	Positive     Outcome = iota // the response has records of the question's type, or it has any records and the type is ANY
+	NoData                      // the name exists, but it has no records of the type (RFC 2308 §2.2)
 	NXDomain                    // the name does not exist (RFC 2308 §2.1)
-	FinalFailure                // DNSSEC or a policy forbids the answer; no other server may be asked
-	Failure                     // the server could not or would not answer; another server may be asked
+	FinalFailure                // DNSSEC or a policy forbids an answer; no other server must be tried
+	Failure                     // the server could not or would not answer; another server may be tried
 )
 
-// classifyResponse returns the outcome of a response with one question and the extended errors errs.
+// classifyResponse returns the outcome of the response m, which must have one question. errs are the extended errors of
+// m.
 func classifyResponse(m []byte, errs []EDE) Outcome {
 	switch int(m[3] & 15) {
 	case dns.RcodeSuccess:
@@ -66,8 +67,11 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 	return Failure
 }
 
-// IsBogus reports whether the answer is SERVFAIL with an extended error about DNSSEC. For a single name that is a valid
-// decision. A server that responds so for all names, the root included, has a wrong clock or an old trust anchor.
+// IsBogus reports whether the response says that DNSSEC validation has failed: it has the code SERVFAIL and an extended
+// error about DNSSEC.
+//
+// For a single name, that is a valid result. A server that responds so for all names, including the root, has a wrong
+// clock or an old trust anchor.
 func (a *Answer) IsBogus() bool {
 	if a.Rcode() != dns.RcodeServerFailure {
 		return false
@@ -80,8 +84,8 @@ func (a *Answer) IsBogus() bool {
 	return false
 }
 
-// isFinal reports whether the error means that no other server may be asked. DNSSEC has failed (codes 1, 2, 5 to 12,
-// 27), or a policy blocks the name (15 to 17).
+// isFinal reports whether e means that no other server must be tried. Either DNSSEC validation has failed (codes 1, 2,
+// 5 to 12, 27), or a policy blocks the name (codes 15 to 17).
 func (e EDE) isFinal() bool {
 	switch c := e.Code; {
 	case c == 1, c == 2, 5 <= c && c <= 12, 15 <= c && c <= 17, c == 27:

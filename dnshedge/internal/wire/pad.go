@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-const optPadding = 12 // RFC 7830
+const optPadding = 12 // code of the padding option (RFC 7830)
 
 // Messages are padded to multiples of these lengths in bytes (RFC 8467 §4.1).
 const (
@@ -14,8 +14,9 @@ const (
 	responseBlock = 468
 )
 
-// PadResponse pads the response that begins at start to a multiple of 468 bytes (RFC 8467 §4.1), so that its length
-// does not reveal the question. The OPT record must be the last record. A response without one is unchanged.
+// PadResponse pads the response that begins at b[start] to a multiple of 468 bytes (RFC 8467 §4.1), so that its length
+// does not reveal the question. It returns the extended slice. The OPT record must be the last record. It returns a
+// response without an OPT record unchanged.
 func PadResponse(b []byte, start int) []byte {
 	m := b[start:]
 	size := 0
@@ -35,11 +36,11 @@ func PadResponse(b []byte, start int) []byte {
 	return b
 }
 
-// paddingLen returns the length of the padding that extends a message of size bytes, plus the header of the padding
-// option, to a multiple of block.
+// paddingLen returns the length in bytes of the padding for a message of size bytes. The message, the 4 bytes that
+// begin a padding option, and the padding together have a multiple of block bytes.
 func paddingLen(size, block int) int { return (block - (size+4)%block) % block }
 
-// appendPadding appends a padding option with n zero bytes (RFC 7830 §3).
+// appendPadding appends an EDNS padding option with n zero bytes to b (RFC 7830 §3) and returns the extended slice.
 func appendPadding(b []byte, n int) []byte {
 	b = append(b, 0, optPadding)
 	b = binary.BigEndian.AppendUint16(b, uint16(n))

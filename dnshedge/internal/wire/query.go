@@ -18,47 +18,50 @@ const (
 	optKeepalive = 11
 )
 
-// A Query is a question of a caller, with the flags and EDNS options of its message. It does not change once it is in
-// use.
+// A Query is a question of a client, with the flags and the EDNS options of the client's message. It may be shared, and
+// must not be changed, once it has been passed to another function.
 type Query struct {
-	Name  string // wire format, in the caller's spelling
+	Name  string // wire format, with the letter case that the client has used
 	Type  uint16
 	Class uint16
-	ID    uint16
-	Size  int // maximum size of a UDP response that the caller accepts, in bytes
+	ID    uint16 // ID of the client's message; messages to servers have other IDs
+	Size  int    // maximum length in bytes of a UDP response to the client
 
 	rd  bool
 	ad  bool
 	cd  bool
-	opt bool // the caller sent an OPT record
+	opt bool // the client's message has an OPT record
 	do  bool
 
-	options       []byte // EDNS options of the caller that are sent to servers, in wire format
-	withoutEDNS   bool   // sent without an OPT record
-	direct        bool   // sent to authoritative servers
-	hasRandomCase bool   // letters have random case, which the response must copy
-	ownConnection bool   // shares no connection with other queries
+	options       []byte // EDNS options of the client that servers get, in wire format; nil: none
+	withoutEDNS   bool   // the message to the server has no OPT record
+	direct        bool   // the query is for authoritative servers
+	hasRandomCase bool   // letters of Name have random case, which the response must copy
+	ownConnection bool   // the query must not share a connection with other queries
 
-	raw []byte // the message, if the opcode is not QUERY; never modified
+	raw []byte // the client's message if its opcode is not QUERY, or else nil; never modified
 }
 
-// WithOwnConnection returns a copy of the query that must be sent over a connection of its own.
+// WithOwnConnection returns a copy of the query that transports send over a connection of its own, without other
+// queries.
 func (q *Query) WithOwnConnection() *Query {
 	r := *q
 	r.ownConnection = true
 	return &r
 }
 
-// NeedsOwnConnection reports whether the query must be sent over a connection of its own.
+// NeedsOwnConnection reports whether the query was made by WithOwnConnection.
 func (q *Query) NeedsOwnConnection() bool { return q.ownConnection }
 
-// RootServers is the question for the NS records of the root, which every resolver can answer from its cache or hints.
-// Probes use it.
+// RootServers is the question for the NS records of the root. Probes use it, because every resolver can answer it from
+// its cache or its root hints. It must not be changed.
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
 
-// NewQuery converts a message to a Query. It returns an error for messages that cannot be hedged: zone transfers,
-// signed messages, and queries with records other than OPT. It drops the EDNS options that are hop-by-hop: cookies,
-// padding, keepalive and extended errors. It does not keep m.
+// NewQuery returns a Query for the message m. It drops hop-by-hop EDNS options: cookies, padding, keepalive, and
+// extended errors. It does not retain m.
+//
+// It returns an error for messages that cannot be hedged: zone transfers, signed messages, and queries with records
+// other than OPT.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
 	if err := q.Read(m); err != nil {
@@ -67,7 +70,7 @@ func NewQuery(m *dns.Msg) (*Query, error) {
 	return q, nil
 }
 
-// Read is NewQuery into an existing Query that is not in use.
+// Read does the same as NewQuery, but stores the result in q, which must not be in use.
 func (q *Query) Read(m *dns.Msg) error {
 	if len(m.Question) != 1 {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
@@ -123,7 +126,8 @@ func (q *Query) Read(m *dns.Msg) error {
 	return nil
 }
 
-// checkRecords returns an error if a query has records other than OPT: ErrSigned for a signature, otherwise errRecords.
+// checkRecords returns an error if the query m has records other than OPT records. The error is ErrSigned if one of
+// them is a TSIG or SIG record, or else errRecords.
 func checkRecords(m *dns.Msg) error {
 	err := error(nil)
 	if len(m.Answer)+len(m.Ns) > 0 {
@@ -141,8 +145,8 @@ func checkRecords(m *dns.Msg) error {
 	return err
 }
 
-// NewDirect returns a query for authoritative servers: of class IN, without RD and AD. name must be absolute. do asks
-// for DNSSEC records; cd sets CD.
+// NewDirect returns a query of class IN for authoritative servers, with RD and AD cleared. name must be absolute, in
+// presentation format. do and cd set the flags DO and CD. It returns an error if name is invalid.
 func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
 	var buf [MaxName]byte
 	n := packName(buf[:], name)
@@ -158,8 +162,8 @@ func NewDirect(name string, typ uint16, do, cd bool) (*Query, error) {
 	}, nil
 }
 
-// packName writes an absolute name in presentation format to b in wire format. It returns the length, or 0 if the name
-// has escapes or is invalid. It takes a third of the time of dns.PackDomainName.
+// packName writes the absolute name, which is in presentation format, to b in wire format. It returns the length in
+// bytes, or 0 if the name has escapes or is invalid. It takes a third of the time of dns.PackDomainName.
 func packName(b []byte, name string) int {
 	if len(name) < 2 || len(name)+1 > len(b) || name[len(name)-1] != '.' {
 		return 0
@@ -183,8 +187,9 @@ func packName(b []byte, name string) int {
 	return start + 1
 }
 
-// WithForwardedOptions returns the query as a forwarder sends it. Of the EDNS options it keeps the client subnet (RFC 7871); all
-// others are meant for the next server only (RFC 6891 §6.2.6). A malformed or second client subnet is an error.
+// WithForwardedOptions returns the query with the EDNS options that a forwarder passes on, which is only the client
+// subnet (RFC 7871). Other options are for the next server only (RFC 6891 §6.2.6). It returns an error if the client
+// subnet is malformed or occurs twice.
 func (q *Query) WithForwardedOptions() (*Query, error) {
 	if q.options == nil {
 		return q, nil
@@ -203,7 +208,7 @@ func (q *Query) WithForwardedOptions() (*Query, error) {
 	return &f, nil
 }
 
-// WithoutOptions returns the query without the caller's EDNS options.
+// WithoutOptions returns the query without the EDNS options of the client. It returns q itself if there are none.
 func (q *Query) WithoutOptions() *Query {
 	if q.options == nil {
 		return q
@@ -213,17 +218,18 @@ func (q *Query) WithoutOptions() *Query {
 	return &f
 }
 
-// isEndToEnd reports whether an EDNS option is passed on between caller and server. Cookies, keepalive, padding and
-// extended errors are hop-by-hop.
+// isEndToEnd reports whether the EDNS option with the given code is passed on between client and server. Cookies,
+// keepalive, padding and extended errors are hop-by-hop instead.
 func isEndToEnd(code uint16) bool {
 	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
 }
 
-// isForwardedOption reports whether a forwarder passes on an EDNS option.
+// isForwardedOption reports whether a forwarder passes on the EDNS option with the given code. Only the client subnet
+// is passed on.
 func isForwardedOption(code uint16) bool { return code == optECS }
 
-// isClientSubnet reports whether o is a valid client subnet option of a query (RFC 7871 §6). Such an option has at most
-// 20 bytes, and two different options never mean the same subnet.
+// isClientSubnet reports whether o, an EDNS option in wire format, is a valid client subnet option of a query (RFC 7871
+// §6). A valid option has at most 20 bytes of data, and equal subnets have equal options.
 func isClientSubnet(o []byte) bool {
 	data := o[4:]
 	if len(data) < 4 {
@@ -237,8 +243,8 @@ func isClientSubnet(o []byte) bool {
 	return prefix%8 == 0 || address[len(address)-1]<<(prefix%8) == 0
 }
 
-// eachOption yields the EDNS options in the data of an OPT record: the option code, and the whole option in wire
-// format.
+// eachOption yields the EDNS options in data, the data of an OPT record: the option code, and the whole option in wire
+// format. It stops at a malformed option.
 func eachOption(data []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(data) >= 4 {
@@ -251,7 +257,7 @@ func eachOption(data []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// unpackOptions parses EDNS options in wire format. It returns nil if they are malformed.
+// unpackOptions parses b, EDNS options in wire format. It returns nil if they are malformed.
 func unpackOptions(b []byte) []dns.EDNS0 {
 	h := dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT, Rdlength: uint16(len(b))}
 	rr, _, err := dns.UnpackRRWithHeader(h, b, 0)
@@ -261,7 +267,8 @@ func unpackOptions(b []byte) []dns.EDNS0 {
 	return nil
 }
 
-// ParseQuery parses the query of a forwarder's client. It does not keep b.
+// ParseQuery parses the message b that a client has sent to a forwarder. It returns an error if b is malformed or
+// cannot be forwarded. b is not retained.
 func ParseQuery(b []byte) (*Query, error) {
 	q := new(Query)
 	if err := q.Parse(b); err != nil {
@@ -270,8 +277,8 @@ func ParseQuery(b []byte) (*Query, error) {
 	return q, nil
 }
 
-// Parse is ParseQuery into an existing Query that is not in use. After an error, AppendFailure may be called if Name is
-// not empty.
+// Parse does the same as ParseQuery, but stores the result in q, which must not be in use. If it returns an error and
+// q.Name is not empty, q.AppendFailure can make the response.
 func (q *Query) Parse(b []byte) error {
 	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
 		return err
@@ -283,8 +290,8 @@ func (q *Query) Parse(b []byte) error {
 	return err
 }
 
-// parseMessage parses a query and keeps the EDNS options for which pass returns true. If it fails before the question
-// was read, Name is empty.
+// parseMessage parses the message b into q. It keeps the EDNS options for whose code pass returns true. If it returns
+// an error and the question could not be read, q.Name is empty.
 func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 	q.Name = "" // until the question has been read
 	if len(b) < HeaderLen {
@@ -342,27 +349,28 @@ func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 	return err
 }
 
-// isSignature reports whether the record is a signature of the whole message: TSIG or SIG(0). A SIG record with a
-// covered type, for example in an UPDATE, is not.
+// isSignature reports whether r is a signature of the whole message: a TSIG or SIG(0) record. A SIG record that covers
+// records of one type is no such signature.
 func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
-// Askable reports whether t may be the type of a question: a data type, or ANY. OPT and the types from 128 to 255 are
-// not (RFC 6895 §3.1), for example zone transfers and TSIG.
+// Askable reports whether t may be the type of a question. It returns true for data types and ANY. It returns false for
+// OPT and the other types from 128 to 255 (RFC 6895 §3.1), for example zone transfers and TSIG.
 func Askable(t uint16) bool { return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255) }
 
-// IsStandard reports whether the query is a standard query: its opcode is QUERY (RFC 1035 §4.1.1). Messages with another
-// opcode, for example UPDATE and NOTIFY, are sent unchanged and only once, because they may not be safe to repeat.
+// IsStandard reports whether the opcode of the query is QUERY (RFC 1035 §4.1.1). Messages with another opcode, for
+// example UPDATE and NOTIFY, must be sent unchanged and only once, because they may not be safe to repeat.
 func (q *Query) IsStandard() bool { return q.raw == nil }
 
-// Text returns the name in presentation format.
+// Text returns the name of the question in presentation format.
 func (q *Query) Text() string {
 	name, _, _ := dns.UnpackDomainName([]byte(q.Name), 0) // was packed or parsed before
 	return name
 }
 
-// Zone returns the last two labels of the name, in lower case and wire format. Most zones are registered there.
+// Zone returns the last two labels of the name, in lower case and wire format. It is an approximation of the zone,
+// because most zones are registered with two labels.
 func (q *Query) Zone() string {
 	last, next := 0, 0
 	for off := 0; off < len(q.Name)-1; off += 1 + int(q.Name[off]) {
@@ -378,38 +386,42 @@ func (q *Query) Zone() string {
 	return zone
 }
 
-// Recursive reports whether RD is set.
+// Recursive reports whether the flag RD is set, by which the client asks the server to resolve the name.
 func (q *Query) Recursive() bool { return q.rd }
 
-// HasOptions reports whether the query carries EDNS options of the caller.
+// HasOptions reports whether the query has EDNS options of the client that servers get.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
-// Cacheable reports whether a cache may store and serve answers to the query. The answer must only depend on the key.
-// Queries without RD are excluded, because a server answers them from the data that it happens to have.
+// Cacheable reports whether a cache may store the response to the query, and may respond to the query. It returns false
+// if the response depends on more than the Key, for example on EDNS options.
+//
+// It also returns false if RD is not set, because a server responds to such a query with whatever data it has.
 func (q *Query) Cacheable() bool {
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 
-// KeyLen is the number of bytes in a key besides the name. MaxKey is the maximum length of a key.
+// KeyLen is the number of bytes of a cache key in addition to the name. MaxKey is the maximum length in bytes of a
+// cache key.
 const (
 	KeyLen = 5
 	MaxKey = MaxName + KeyLen
 )
 
-// The bits of the last byte of a key.
+// The bits of the last byte of a cache key.
 const (
-	KeyDO        = 1 << iota // the caller set DO
-	KeyCD                    // the caller set CD
-	KeyNameError             // the entry is a name error, which holds for all types; see ToNameErrorKey
+	KeyDO        = 1 << iota // the client has set DO
+	KeyCD                    // the client has set CD
+	KeyNameError             // the key of a response without an existing name, which holds for all types; see ToNameErrorKey
 )
 
-// Key returns the cache key of the query. Keys are equal if the name, ignoring case, type, class, DO and CD are equal.
+// Key returns the cache key of the query. Two queries have the same key if their names, ignoring case, types, classes,
+// and the flags DO and CD are equal.
 func (q *Query) Key() string {
 	var buf [MaxKey]byte
 	return string(q.AppendKey(buf[:0]))
 }
 
-// AppendKey appends the result of Key to b.
+// AppendKey appends the cache key that Key returns to b, and returns the extended slice.
 func (q *Query) AppendKey(b []byte) []byte {
 	var bits byte
 	if q.do {
@@ -421,8 +433,8 @@ func (q *Query) AppendKey(b []byte) []byte {
 	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), bits)
 }
 
-// AppendExchangeKey appends a key that is equal for two queries if one exchange can serve both. It consists of Key, RD and the
-// EDNS options.
+// AppendExchangeKey appends a key to b that is equal for two queries if the response to the first also serves the
+// second. So both can share one exchange. The key consists of the cache key, the flag RD, and the EDNS options.
 func (q *Query) AppendExchangeKey(b []byte) []byte {
 	b = q.AppendKey(b)
 	var rd byte
@@ -432,8 +444,11 @@ func (q *Query) AppendExchangeKey(b []byte) []byte {
 	return append(append(b, rd), q.options...)
 }
 
-// ToNameErrorKey changes a key in place into that of a name error, which holds for all types but DS. The key of type DS stays
-// separate, because DS records belong to the parent zone (RFC 4035 §3.1.4.1), whose servers may not know the name.
+// ToNameErrorKey changes a cache key in place to the key under which the response "no such name" is stored for all
+// types except for DS.
+//
+// The key for type DS remains separate, because DS records belong to the parent zone (RFC 4035 §3.1.4.1). The servers
+// of that zone may not know a name in the child zone.
 func ToNameErrorKey(key []byte) {
 	n := len(key)
 	if binary.BigEndian.Uint16(key[n-KeyLen:]) != dns.TypeDS {
@@ -442,33 +457,34 @@ func ToNameErrorKey(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes a key from ToNameErrorKey in place into that of all types but DS.
+// ToNonDSKey changes a key that ToNameErrorKey has made in place, so that it is the key for all types except for DS.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
-// A PackOptions holds the parts of a query message that depend on the transport and not on the question.
+// A PackOptions holds the parts of a message that depend on the transport and not on the question.
 type PackOptions struct {
-	Size      int    // maximum size of a UDP response, in bytes
-	Keepalive bool   // send a keepalive option (RFC 7828)
+	Size      int    // maximum length in bytes of a UDP response
+	Keepalive bool   // add a keepalive option (RFC 7828)
 	Pad       bool   // pad to a multiple of 128 bytes (RFC 7830, RFC 8467)
 	Cookie    []byte // data of a COOKIE option (RFC 7873); nil: none
 }
 
-// WantsDNSSEC reports whether DO is set.
+// WantsDNSSEC reports whether the flag DO is set, by which the client asks for DNSSEC records.
 func (q *Query) WantsDNSSEC() bool { return q.do }
 
-// WithoutEDNS returns the query for a server that does not support EDNS: without an OPT record, AD and CD. For older servers
-// the bits of AD and CD must be zero (RFC 1035 §4.1.1).
+// WithoutEDNS returns a copy of the query for a server that does not support EDNS. The message has no OPT record, and
+// AD and CD are cleared, because older servers require these bits to be zero (RFC 1035 §4.1.1).
 func (q *Query) WithoutEDNS() *Query {
 	p := *q
 	p.withoutEDNS = true
 	return &p
 }
 
-// OmitsEDNS reports whether the query is sent without EDNS.
+// OmitsEDNS reports whether the query was made by WithoutEDNS.
 func (q *Query) OmitsEDNS() bool { return q.withoutEDNS }
 
-// WithRandomCase returns the query with a random case of each letter of the name (draft-vixie-dnsext-dns0x20). Check then
-// demands the same case in the response.
+// WithRandomCase returns a copy of the query in which each letter of the name has a random case
+// (draft-vixie-dnsext-dns0x20). Check then only accepts responses with the same case, which an attacker can hardly
+// guess.
 func (q *Query) WithRandomCase() *Query {
 	p := *q
 	name := []byte(q.Name)
@@ -483,7 +499,8 @@ func (q *Query) WithRandomCase() *Query {
 	return &p
 }
 
-// Append appends the message to send, with the given ID.
+// Append appends the message for a server to b, with the given ID, and returns the extended slice. s holds the parts
+// that depend on the transport.
 func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 	start := len(b)
 	if q.raw != nil {
@@ -530,8 +547,9 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 	return b
 }
 
-// appendOPTHead appends an OPT record without options (RFC 6891 §6.1). Its last two bytes are the length of the
-// options, which the caller sets.
+// appendOPTHead appends an OPT record without options to b (RFC 6891 §6.1), and returns the extended slice. size is the
+// maximum length in bytes of a UDP response. If the caller appends options, it must set the last two bytes of the
+// record to their length.
 func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	b = append(b, 0, 0, byte(dns.TypeOPT))
 	b = binary.BigEndian.AppendUint16(b, size)
@@ -542,7 +560,8 @@ func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	return append(b, 0, 0, do, 0, 0, 0)
 }
 
-// Check returns nil if b is the response to q, sent with the given ID. Otherwise it returns the reason why it is not.
+// Check returns nil if the message b is the response to q, sent with the given ID. Otherwise the error says why it is
+// not. Check does not parse the records.
 func (q *Query) Check(b []byte, id uint16) error {
 	if len(b) < HeaderLen {
 		return errShort
@@ -585,7 +604,8 @@ func (q *Query) Check(b []byte, id uint16) error {
 	return nil
 }
 
-// mayOmitQuestion reports whether a response with this code may lack the question, because the server may not have read it.
+// mayOmitQuestion reports whether a response with this code may lack the question, because the server may not have read
+// the question.
 func mayOmitQuestion(rcode int) bool {
 	switch rcode {
 	case dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNotImplemented, dns.RcodeRefused, dns.RcodeNotAuth:
@@ -594,7 +614,7 @@ func mayOmitQuestion(rcode int) bool {
 	return false
 }
 
-// isQuestionPrefix reports whether b is a proper prefix of the question.
+// isQuestionPrefix reports whether b is the beginning of the question in wire format, but not the whole question.
 func (q *Query) isQuestionPrefix(b []byte) bool {
 	if len(b) >= len(q.Name)+4 {
 		return false
@@ -604,15 +624,15 @@ func (q *Query) isQuestionPrefix(b []byte) bool {
 	return equalFold(b[:n], q.Name[:n]) && bytes.HasPrefix(rest[:], b[n:])
 }
 
-// RandomID returns a random ID from a cryptographic source.
+// RandomID returns a message ID from a cryptographic random number generator, so that attackers cannot guess it.
 func RandomID() uint16 {
 	var b [2]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// responseFlags returns the flags of a response to the query. It copies RD and CD from the query, and clears AD unless
-// the query has AD or DO (RFC 6840 §5.8).
+// responseFlags returns bits, the flags of a stored response, as a response to q needs them. RD and CD are those of q.
+// AD is cleared unless q has AD or DO (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
 	bits &^= flagRD | flagCD
 	if q.rd {
@@ -627,8 +647,11 @@ func (q *Query) responseFlags(bits uint16) uint16 {
 	return bits
 }
 
-// AppendFailure appends a response of at most limit bytes with the response code and no records. If the caller uses
-// EDNS, it includes the upper bits of the code and the extended errors.
+// AppendFailure appends a response to q without records to b, and returns the extended slice. The response has the code
+// rcode and at most limit bytes.
+//
+// If the client uses EDNS, the response has an OPT record with the upper bits of rcode and the extended errors errs, as
+// far as they fit.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, q.ID)

@@ -7,12 +7,13 @@ import (
 )
 
 const (
-	maxAliases = 16             // maximum length of a chain of aliases that is followed; resolvers stop earlier
-	maxTargets = 4 * maxAliases // maximum number of alias targets that are examined; several names share a DNAME, and an owner may have several aliases
+	maxAliases = 16             // maximum number of aliases in a row that are followed; resolvers stop earlier
+	maxTargets = 4 * maxAliases // maximum number of alias targets that are examined for one response
 )
 
-// removeUnrelated removes records from the answer section of m whose owner is neither the question's name nor a target
-// of its aliases (RFC 1034 §4.3.2). m was parsed from b. It reports whether it removed any.
+// removeUnrelated removes records from the answer section of m that do not belong to the question (RFC 1034 §4.3.2).
+// The owner of the other records is the question's name, or a target of its aliases. m must have been parsed from b. It
+// returns true if it removed a record.
 func removeUnrelated(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
@@ -53,9 +54,11 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// followAliases follows the aliases of the question's name. aliases and subtrees hold the offsets of the CNAME and
-// DNAME targets by owner. known holds the question's name and all targets, above the owners of the DNAME records that
-// apply. It examines at most maxTargets targets.
+// followAliases follows the aliases of the question's name. aliases and subtrees hold the offsets in b of the targets
+// of CNAME and DNAME records, by the ID of their owner. It examines at most maxTargets targets.
+//
+// known holds the IDs of the question's name and of all targets. above holds the IDs of the owners of the DNAME records
+// that apply.
 func (s *nameIDs) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
 	known, above = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []nameLabels
@@ -94,7 +97,7 @@ func (s *nameIDs) followAliases(b []byte, aliases, subtrees map[uint64][]int) (k
 	return known, above
 }
 
-// isDNAME reports whether a record is a DNAME or a signature of DNAME records.
+// isDNAME reports whether rr is a DNAME record, or a signature (RRSIG) of DNAME records.
 func isDNAME(rr dns.RR) bool {
 	if sig, ok := rr.(*dns.RRSIG); ok {
 		return sig.TypeCovered == dns.TypeDNAME
@@ -102,8 +105,8 @@ func isDNAME(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypeDNAME
 }
 
-// isRelevant reports whether the owner of each answer record of a storable message is the question's name or the target of
-// an earlier CNAME record.
+// isRelevant reports whether all records in the answer section of m belong to the question. Their owners must be the
+// question's name or the target of an earlier CNAME record. checkStorable must have accepted m.
 func isRelevant(m []byte) bool {
 	plain := true
 	_ = walkRecords(m, func(r messageRecord) {

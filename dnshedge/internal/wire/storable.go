@@ -7,11 +7,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkStorable reports whether a response is storable, so that it can be stored unchanged. end is its length without a final
-// OPT record. Nearly all responses are storable; package dns parses and packs the others again.
+// checkStorable reports whether the response b can be stored unchanged. Nearly all responses can. The others must be
+// parsed and packed again by package dns. end is the length of b without a final OPT record.
 //
-// A storable response has one question. Compression pointers refer only to earlier labels of names, so that changes of TTLs
-// and addresses do not change names. The owners of records are compressed, or the root.
+// A response can be stored unchanged if it has one question and these two conditions hold. Compression pointers refer
+// only to earlier labels of names, so that changes of TTLs and addresses do not change names. The owner of each record
+// is compressed or the root.
 func checkStorable(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
@@ -51,7 +52,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 	return end, ok && err == nil
 }
 
-// isReadableOPT reports whether the options in the data of an OPT record are well-formed.
+// isReadableOPT reports whether the EDNS options in data, the data of an OPT record, are well-formed.
 func isReadableOPT(data []byte) bool {
 	n := 0
 	for code, o := range eachOption(data) {
@@ -63,16 +64,23 @@ func isReadableOPT(data []byte) bool {
 	return n == len(data)
 }
 
-// A labelTable holds the offsets in a message at which labels begin, and to which compression pointers may thus refer.
+// A labelTable records the offsets in a message at which labels of names begin. Valid compression pointers refer only
+// to these offsets.
 type labelTable struct {
 	begin [1 << 14 / 64]uint64 // bit set of the offsets
-	sizes [1 << 13]uint8       // by half of the offset, length of the name that begins there; labels take two bytes at least
+	// sizes holds the length in bytes of the name that begins at an offset, indexed by half of the offset. Two labels
+	// never have the same index, because a label takes at least two bytes.
+	sizes [1 << 13]uint8
 }
 
+// labelTablePool holds unused labelTables, because each is larger than 10 KiB. The user must clear begin.
 var labelTablePool = sync.Pool{New: func() any { return new(labelTable) }}
 
-// readName checks the name at off and adds its labels. It returns the offset after the name and whether the name is
-// compressed. ok is false if the name is malformed, too long, or has a pointer that does not refer to an earlier label.
+// readName checks the name at the offset off of b, and records its labels. It returns the offset after the name, and
+// whether the name is compressed.
+//
+// ok is false if the name is malformed or too long, or has a compression pointer that does not refer to a recorded
+// label.
 func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) {
 	size, start := 0, off
 	for off < len(b) {
@@ -98,8 +106,8 @@ func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) 
 	return 0, false, false
 }
 
-// addLabels adds the labels between the offsets start and end, which begin a name of size bytes. It reports false if
-// the name is too long.
+// addLabels records the labels between the offsets start and end of b. They begin a name of size bytes, without the
+// root label. It returns false, and records nothing, if the name is too long.
 func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	if size >= MaxName {
 		return false
@@ -111,8 +119,8 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// readRData checks the names in the data of a record, which matches the layout l, and adds their labels. off is the
-// offset of the first string or name. ok is false if a name is invalid.
+// readRData checks the names in the data of a record, and records their labels. The data must match the layout l. off
+// is the offset of the first string or name in that data. It returns false if a name is invalid.
 func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
@@ -126,8 +134,11 @@ func (s *labelTable) readRData(b []byte, off int, l layout) (ok bool) {
 	return true
 }
 
-// labelAt returns the label at off, following a compression pointer, and the offset of the next label. The root label
-// is empty. The message must be storable or packed by package dns.
+// labelAt returns the label at the offset off of m, and the offset of the next label. If there is a compression pointer
+// at off, it follows that pointer. The root label is empty.
+//
+// It may panic or never return for invalid names. So checkStorable must have accepted m, or package dns must have
+// packed it.
 func labelAt(m []byte, off int) (l []byte, next int) {
 	for m[off] >= 0xc0 {
 		off = int(binary.BigEndian.Uint16(m[off:]) & 0x3fff)

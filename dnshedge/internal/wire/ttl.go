@@ -8,15 +8,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TTLLimits are the limits of the time for which answers may be cached, rounded down to whole seconds.
+// TTLLimits are limits for the time for which an Answer may be cached. They are rounded down to whole seconds.
 type TTLLimits struct {
-	Min         time.Duration // minimum for positive answers; a TTL of 0 stays 0
-	Max         time.Duration // maximum for all answers
-	MaxNegative time.Duration // maximum for negative answers
+	Min         time.Duration // minimum TTL in responses with records; a TTL of 0 stays 0
+	Max         time.Duration // maximum TTL in all responses
+	MaxNegative time.Duration // maximum TTL of responses that say that a name or a record does not exist
 }
 
-// LimitTTLs adapts the answer's TTLs to the limits and the RFCs. It returns how long the answer may be cached; 0 means not
-// at all. If l is nil, the TTLs do not change, and the result is 0.
+// LimitTTLs changes the TTLs of the records so that they are within l and equal within each RRset. It returns how long
+// the Answer may be cached. 0 means that it must not be cached, for example because it is a failure.
+//
+// If l is nil, it leaves the TTLs unchanged and returns 0.
 func (a *Answer) LimitTTLs(l *TTLLimits) time.Duration {
 	a.Cookie = nil
 	if l == nil || a.isTruncated() {
@@ -50,8 +52,8 @@ func (a *Answer) LimitTTLs(l *TTLLimits) time.Duration {
 	return 0
 }
 
-// equalizeTTLs sets the TTLs of each RRset, and of its signatures, to the lowest one (RFC 2181 §5.2, RFC 4034 §3, RFC
-// 4035 §5.3.3).
+// equalizeTTLs sets the TTLs of the records of each RRset, and of their signatures, to the lowest TTL among them. The
+// rules are in RFC 2181 §5.2, RFC 4034 §3, and RFC 4035 §5.3.3.
 func (a *Answer) equalizeTTLs() {
 	if len(a.ttls) < 2 {
 		return
@@ -80,8 +82,8 @@ func (a *Answer) equalizeTTLs() {
 	_ = walkRecords(m, func(r messageRecord) { binary.BigEndian.PutUint32(m[r.ttl:], lowest[of(r)]) })
 }
 
-// findSOA returns the SOA record that determines the TTL of a negative answer. Its owner is at or above the question's
-// name, or the last target of its aliases. ok is false if there is none.
+// findSOA returns the SOA record that determines how long a negative response may be cached. The zone of that record
+// contains the question's name, or the last target of its aliases. ok is false if there is no such record.
 func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
 	s := newNameIDs(m)
@@ -115,16 +117,17 @@ func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	return soa, ok
 }
 
-// soaLen is the minimum length of the data of an SOA record.
+// soaLen is the minimum length in bytes of the data of an SOA record.
 const soaLen = 2 + 20
 
-// negativeTTL returns the TTL in seconds of a negative answer with this SOA record (RFC 2308 §5).
+// negativeTTL returns the TTL in seconds of a negative response with the SOA record r (RFC 2308 §5). m must be the
+// message of r.
 func (r *messageRecord) negativeTTL(m []byte) uint32 {
 	return min(binary.BigEndian.Uint32(m[r.ttl:]), binary.BigEndian.Uint32(r.data[len(r.data)-4:]))
 }
 
-// SubtractTTL subtracts d from all TTLs, down to 0. It is for responses from an HTTP cache, and must be called before
-// Limit.
+// SubtractTTL subtracts d, in whole seconds, from the TTLs of all records, down to 0. It is for responses that were in
+// an HTTP cache for the time d. It must be called before LimitTTLs.
 func (a *Answer) SubtractTTL(d time.Duration) {
 	n := toSeconds(d)
 	if n == 0 {
@@ -142,5 +145,5 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 	}
 }
 
-// toSeconds converts d to whole seconds, at most the maximum TTL.
+// toSeconds returns d in whole seconds, but at most the largest valid TTL.
 func toSeconds(d time.Duration) uint32 { return uint32(min(d/time.Second, 1<<31-1)) }

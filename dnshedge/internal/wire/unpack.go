@@ -6,9 +6,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseMsg parses a message. A record whose data package dns cannot parse or would change becomes a record of unknown
-// type (RFC 3597). Invalid addresses, and invalid records whose data may hold compressed names, are dropped. The error
-// is a *MalformedError. It does not keep b.
+// ParseMsg parses the message b. A record whose data package dns cannot parse, or would change, becomes a dns.RFC3597,
+// a record of unknown type. Malformed records of a type that may contain addresses or compressed names are dropped.
+//
+// The error is a *MalformedError. b is not retained.
 func ParseMsg(b []byte) (*dns.Msg, error) {
 	m, err := readMessage(b, true)
 	if err != nil {
@@ -17,10 +18,12 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// unpackMessage is ParseMsg, except that it returns an error for the records that ParseMsg drops.
+// unpackMessage does the same as ParseMsg, but returns an error for each record that ParseMsg drops, and does not wrap
+// errors.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage parses a message. If drop is set, it is ParseMsg, else unpackMessage.
+// readMessage parses the message b. If drop is true, it drops malformed records as ParseMsg describes. If drop is
+// false, these records are an error.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
@@ -83,7 +86,8 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	return m, nil
 }
 
-// readQuestions returns the questions of a message and the offset after them.
+// readQuestions returns the questions of the message b, and the offset after them. It returns an error if they are
+// malformed.
 func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	off := HeaderLen
 	for range binary.BigEndian.Uint16(b[4:]) {
@@ -100,11 +104,12 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	return all, off, nil
 }
 
-// An ownerNames caches owner names in presentation format by compression pointer, so that the long owner of many
-// records is read only once. A nil ownerNames caches nothing.
+// An ownerNames caches owner names in presentation format, by the compression pointer in the message. So the long owner
+// name of many records is converted only once. A nil ownerNames caches nothing and may be used.
 type ownerNames map[uint16]string
 
-// newOwners returns a cache for the owner names of a message, or nil if the message is too short to gain by one.
+// newOwners returns a cache for the owner names of the message b. It returns nil for a short message, which a cache
+// would not make faster.
 func newOwners(b []byte) ownerNames {
 	if len(b) <= 4096 {
 		return nil
@@ -112,7 +117,8 @@ func newOwners(b []byte) ownerNames {
 	return make(ownerNames)
 }
 
-// ownerAt returns the cached name at off. ok is false if there is no pointer at off or it is not cached.
+// ownerAt returns the cached name for the compression pointer at the offset off of b. ok is false if there is no
+// pointer at off, or its name is not cached.
 func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 	if o == nil || b[off] < 0xc0 {
 		return "", false
@@ -121,17 +127,19 @@ func (o ownerNames) ownerAt(b []byte, off int) (name string, ok bool) {
 	return name, ok
 }
 
-// addOwner caches the name at off if there is a pointer at off.
+// addOwner caches name, which is the name at the offset off of b. It does nothing if there is no compression pointer at
+// off.
 func (o ownerNames) addOwner(b []byte, off int, name string) {
 	if o != nil && b[off] >= 0xc0 {
 		o[binary.BigEndian.Uint16(b[off:])] = name
 	}
 }
 
-// checkRecordData returns the indexes of the records whose data does not match their layout. odd reports whether a
-// record lacks required data, or has data that package dns would change. The error means that the message is malformed.
+// checkRecordData checks the data of all records of b. bad holds the indexes of records whose data does not match the
+// layout of their type. odd reports whether a record lacks required data, or has data that package dns would change.
+// The error means that b is malformed.
 //
-// Data may be missing in an UPDATE (RFC 2136 §2.4).
+// Data may be missing in an UPDATE (RFC 2136 §2.4), so bad is empty for opcodes other than QUERY.
 func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
