@@ -262,7 +262,7 @@ func (x *Exchange) scheduleHedges(ctx context.Context) {
 		x.events.reportDenied(denied)
 	case conf.FixedDelay > 0:
 		x.hedges.due = append(x.hedges.due, conf.FixedDelay)
-	case x.selection.isZoneSilent(): // no hedge helps, and the time that these questions take is no latency of the server
+	case x.selection.isZoneSilent(): // a hedge would be lost too, and the time until the timeout is no latency of the server
 		x.events.reportDenied(observe.DeniedSlow)
 	default:
 		x.key = first.key
@@ -352,10 +352,10 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	x.selection.recordMisses(now)
 	if !isPaid {
 		r.recordUnpaid(now)
-		x.selection.servers.ProbeDoubtful(now, x.query, nil) // no budget has to pay for a server that answers again
+		x.selection.servers.ProbeDoubtful(now, x.query, nil) // a server that works again needs no budget
 		return false
 	}
-	if server == best { // which may be silent now
+	if server == best { // the misses may have made that server silent
 		server = x.selection.selectServer()
 	}
 	r.count++
@@ -376,13 +376,13 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 	first := servers[0]
 	reason := policy.None
 	switch {
-	case x.key == nil: // a fixed delay
+	case x.key == nil: // the delay is fixed, and the hedge needs no budget
 		if x.conf.IsShadow {
 			reason = observe.DeniedShadow
 		}
 	case x.hedges.areInitial && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
 		reason = observe.DeniedWarming
-	case !first.account.payHedge(&x.call, n): // which has reported the reason
+	case !first.account.payHedge(&x.call, n): // payHedge has reported the reason
 		x.conf.Counters.Denied.Add(1)
 		return false
 	default:
@@ -438,7 +438,7 @@ func (x *Exchange) waitForOthers(ctx context.Context) {
 // server.
 func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	kind, i, earlier := x.attempts[n].kind, x.attempts[n].server, x.attempts[n].earlier
-	var refused uint64 // bit set of the servers that refused in a row
+	var refused uint64 // bit set of the servers that refused a connection one after the other
 	ctx := context.Context(a)
 	if n == 0 {
 		ctx = x.primaryContext

@@ -81,11 +81,11 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 // server. ok is false if ctx ends first.
 func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
 	other, otherSent := l.serverAfter(s)
-	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // no answer of s can come any more
+	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // s cannot respond any more
 	if isOver {
 		s, sent = other, otherSent
 	}
-	longest, isDoubled := l.lossTimeout(s, sent), s.rto.isDoubled() // not by this query
+	longest, isDoubled := l.lossTimeout(s, sent), s.rto.isDoubled() // before this query can double it
 	if !isOver && !s.AnsweredSince(sent) {
 		s.rto.backOff(sent, time.Now())
 	}

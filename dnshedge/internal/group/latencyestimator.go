@@ -160,8 +160,8 @@ func (l *latencyEstimator) updateDelays() {
 	l.rttP99, _ = l.roundTrips.Quantile(0.99)
 	p95, _ := l.roundTrips.Quantile(0.95)
 	median, _ := l.roundTrips.Quantile(0.5)
-	// A rttP99 far above the p95 is no jitter of the path but the latency that hedges are
-	// there to avoid. With few samples both are uncertain, and the median has a say.
+	// A 99th percentile far above the 95th is no jitter of the network, but the latency that
+	// hedges avoid. With few samples both are uncertain, so the median sets a minimum.
 	d := max(min(l.rttP99, p95+p95/4), median+median/4) + 4*medianDeviation(&l.roundTrips, median)
 	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay), max(maxLossDelay, l.minLossDelay))))
 }
@@ -173,7 +173,7 @@ func (l *latencyEstimator) affordableDelay() time.Duration {
 	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
 	room := max(budget-l.lossRate(), budget/4)
 	d, _ := l.answerTimes.Quantile(max(1-room, l.hedging.Percentile))
-	d += d / 100 // the upper edge of a bucket, so that answers in it are not hedged
+	d += d / 100 // the upper edge of the histogram bucket, so that responses in this bucket are not hedged
 	return min(d, l.hedging.MaxDelay)
 }
 
@@ -193,7 +193,7 @@ func medianDeviation(w *sketch.Window, median time.Duration) time.Duration {
 	var above float64
 	var last *part
 	for edge, over := range w.Tail() {
-		// A bucket's share is known when the next, faster one is.
+		// The share of a bucket follows from the next bucket, which is faster.
 		if last != nil {
 			last.share = over - above
 		}

@@ -56,7 +56,7 @@ func (r *retransmissionTimer) lostAt() time.Time {
 	at := r.timeoutEnd(r.lastAttempt, r.lastSent, wait)
 	half := r.deadline.Sub(r.lastSent) / 2
 	if latest := r.lastSent.Add(half); next != server && next.rto.canAnswerWithin(half) && latest.Before(at) {
-		at = latest // the answers of this server may all come too late
+		at = latest // all responses of this server may come too late
 	}
 	if at.Before(r.unpaidUntil) {
 		at = r.unpaidUntil

@@ -72,7 +72,7 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 			rank += 2*silentPenalty + 1
 		}
 		if use.isUnable && use.failures == 0 {
-			rank-- // it has refused a connection
+			rank-- // the server has refused a connection
 		}
 		if bestRank < 0 || rank < bestRank {
 			best, bestRank = i, rank

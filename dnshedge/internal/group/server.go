@@ -110,7 +110,7 @@ func (s *Server) isReady() bool { return s.transports[s.preferredTransport.Load(
 func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	s.lastAsked.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferredTransport.Load())
-	var failed error // of the first
+	var failed error // of the first address
 	for i := range count {
 		at := (first + n + i) % count
 		a, setup, err := s.transports[at].Exchange(ctx, q, n/count, w)
@@ -248,7 +248,7 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 	questions := s.probeQuestions(q)
 	for n, one := range questions {
 		if n > 0 && err == nil && one == questions[n-1] {
-			continue // it was answered
+			continue // the same question was answered just before
 		}
 		share, done := SplitDeadline(ctx, len(questions)-n)
 		var a *wire.Answer
@@ -263,7 +263,7 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 		}
 	}
 	if failed {
-		return true, nil // a response rather than none
+		return true, nil // the server has responded to some question
 	}
 	return true, err
 }

@@ -45,7 +45,7 @@ func (p *serverAccount) payHedge(call *policy.Call, n int) bool {
 	admitted := call.Admit(n)
 	switch {
 	case admitted:
-		p.earnTokens() // because a hedge is a query as well
+		p.earnTokens() // a hedge is a query too
 	case call.Denied == observe.DeniedShadow:
 		p.sharedBucket.Refund()
 		p.serverBucket.Earn()

@@ -72,7 +72,7 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	return func(yield func(enclosingDomain) bool) {
 		var buf [wire.MaxName]byte
 		name := wire.AppendLower(buf[:0], q.Name)
-		var labels [wire.MaxName / 2]uint8 // where each begins
+		var labels [wire.MaxName / 2]uint8 // offset of each label
 		n := 0
 		for at := 0; at < len(name)-1; at += 1 + int(name[at]) {
 			labels[n] = uint8(at)
@@ -155,7 +155,7 @@ func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time
 	for l := range z.enclosingDomains(q) {
 		one := z.byHash[l.domain]
 		if one == nil {
-			if l.isName || !since.IsZero() { // nothing is to be found out
+			if l.isName || !since.IsZero() { // its parent is recorded, or a domain that contains it is silent
 				continue
 			}
 			one = &suspectZone{hash: l.domain}
@@ -190,7 +190,7 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 			continue
 		}
 		now := time.Now()
-		if one.misses == 0 && now.Sub(one.lastAnswer) >= zoneSilenceLifetime { // nobody waits for an answer that long
+		if one.misses == 0 && now.Sub(one.lastAnswer) >= zoneSilenceLifetime { // no query waits that long, so no miss from before the answer can follow
 			z.removeZone(one)
 			continue
 		}

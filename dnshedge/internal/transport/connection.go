@@ -72,7 +72,7 @@ func (e *closedByServerError) Is(target error) bool { return target == io.ErrUne
 type connection struct {
 	stream *streamTransport
 	owner  Owner           // the transport's Owner
-	pool   *streamConnPool // the pool that it belongs to
+	pool   *streamConnPool // the pool of the connection
 	conn   net.Conn
 	tcp    net.Conn      // the TCP connection that carries TLS, or conn
 	write  chan struct{} // semaphore that serializes writes; capacity 1, full while a query is written
@@ -252,7 +252,7 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	if p.isCounted {
 		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandoned(p) })
 	}
-	// The silence timer runs on: that nobody waits any more does not end a silence.
+	// The stall timer runs on: the connection is as silent as before.
 	if c.liveCount--; c.liveCount == 0 && c.retired {
 		c.idleTimer.Reset(c.owner.AbandonedLifetime())
 	} else if c.liveCount == 0 {
@@ -274,7 +274,7 @@ func (c *connection) endAbandoned(p *pendingQuery) {
 
 // readMessages reads the connection and passes each message to its query, until the connection ends.
 func (c *connection) readMessages() {
-	defer c.failQueries(errFrame) // unless it has failed, if Read ends the goroutine
+	defer c.failQueries(errFrame) // has an effect only if Read calls runtime.Goexit
 	in := bufio.NewReaderSize(c.conn, 4096)
 	for {
 		var head [2]byte
@@ -325,7 +325,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 		c.probes = 0
 	}
 	if c.liveCount > 0 && !c.retired {
-		// After each probe that was answered, the next one comes twice as late.
+		// The time until the next probe doubles with each probe that had a response.
 		c.stallTimer.Reset(c.owner.StallTimeout() / 2 << min(c.probes, 8))
 	} else {
 		c.stallTimer.Stop()
@@ -419,7 +419,7 @@ func (c *connection) endWriting(err error) {
 // stopQueries retires the connection, so that the pool opens another one for the next query. It is closed when the
 // queries in flight have ended.
 func (c *connection) stopQueries() {
-	c.detachFromPool() // first, or a query that finds it retired would find it again
+	c.detachFromPool() // first, because a query that finds the connection retired asks the pool again
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()

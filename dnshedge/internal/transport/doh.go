@@ -82,7 +82,7 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	if at, err := http.ParseTime(header); err == nil {
 		return max(at.Sub(now), 0)
 	}
-	seconds, _ := strconv.ParseUint(header, 10, 31) // the largest there is, if the header's is larger
+	seconds, _ := strconv.ParseUint(header, 10, 31) // the largest possible number if the header has a larger one
 	return time.Duration(seconds) * time.Second
 }
 
@@ -119,7 +119,7 @@ func newDoH(c Config) sender {
 		}
 	}
 	d.url = url.URL{Scheme: "https", Host: host}
-	if path, err := url.PathUnescape(c.Path); err == nil { // not Parse: "//a/b" is a path, and no reference to host a
+	if path, err := url.PathUnescape(c.Path); err == nil { // url.Parse would take "//a/b" for host a and path /b
 		d.url.Path, d.url.RawPath = path, c.Path
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -162,9 +162,9 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 		}
 		switch {
 		case broken.endedByProbe && !isProbe(q) && probed < maxRetries:
-			probed++ // that may be what has ended the connection, and not the query
+			probed++ // the probe may have ended the connection, and not the query
 		case ended == 0:
-			ended++ // the server may have begun anew, or another query has ended the connection
+			ended++ // the server may have restarted, or another query has ended the connection
 		case ended == 1 && broken.hadOthers:
 			d.Owner.RecordRetry()
 			return d.exchangeExclusively(ctx, q, w)
@@ -225,9 +225,9 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 // requestOver sends q over h and returns the response. The caller must have counted the request in wg and in h. If ctx
 // ends first and the Owner permits it, the request continues in the background, to measure its latency.
 func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
-	// The request has a context of its own: servers take a client that cancels
-	// streams for an attacker (ENHANCE_YOUR_CALM), and how long the answer takes
-	// would not be known.
+	// The request has a context of its own, which ctx does not end. Servers treat a client
+	// that cancels streams as an attacker (ENHANCE_YOUR_CALM), and the latency of the
+	// response would remain unknown.
 	own, cancel := context.WithCancel(d.ctx)
 	type response struct {
 		a     *wire.Answer
@@ -253,7 +253,7 @@ func (d *httpsTransport) requestOver(ctx context.Context, h *httpConn, q *wire.Q
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed { // Close has ended the request, and may not wait for another goroutine any more
+	if d.closed { // Close has ended the request, and wg must not grow any more
 		d.Owner.EndAbandoned()
 		return nil, 0, true, causeOf(ctx)
 	}
@@ -335,7 +335,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	if h.pool != nil && errors.Is(err, errNoStream) && !h.pool.lowerCapacity(h) {
 		if q == wire.RootServers {
 			err = localerror.ErrBusy
-		} else { // a probe has the last stream, or what the server ends in order (GOAWAY): the next request takes another connection
+		} else { // A probe has the last stream, or the server has sent GOAWAY. The next request uses another connection.
 			h.stopRequests()
 		}
 	}
@@ -399,11 +399,11 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
 	var state atomic.Int32
-	var got atomic.Int64 // when it had a connection, Unix ns
+	var got atomic.Int64 // time at which the request got a connection, in Unix nanoseconds
 	var opened atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
-			if sent.abandoned.Load() { // net/http repeats a request that the server has refused
+			if sent.abandoned.Load() { // net/http is about to repeat a request that the server has refused
 				sent.cancel()
 			}
 			got.Store(time.Now().UnixNano())
@@ -416,7 +416,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 			}
 			h.recordOpened()
 		},
-		// Not earlier: a request may wait until the server takes another stream.
+		// GotConn is too early: the request may still wait for a free stream.
 		WroteHeaders: func() {
 			sent.writtenAt.Store(time.Now().UnixNano())
 			d.Owner.RecordQuery()
@@ -472,8 +472,8 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 		d.Owner.RecordIgnored(err)
 		return nil, err
 	}
-	// The time in HTTP caches counts against the TTLs (RFC 8484 §5.1).
-	// One that is too large is the largest there is (RFC 9111 §1.2.2).
+	// The age in HTTP caches is subtracted from the TTLs (RFC 8484 §5.1).
+	// An age that is too large counts as the largest possible age (RFC 9111 §1.2.2).
 	if age, err := strconv.ParseUint(resp.Header.Get("Age"), 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		a.SubtractTTL(time.Duration(age) * time.Second)
 	}
@@ -493,7 +493,7 @@ func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	r.Method = http.MethodPost
 	r.Header["Content-Type"] = []string{mediaType}
 	if repeat {
-		r.Header["Idempotency-Key"] = nil // tells net/http, and is not sent
+		r.Header["Idempotency-Key"] = nil // a nil value permits net/http to repeat the request, and is not sent
 	}
 	r.ContentLength = int64(len(b))
 	r.Body = io.NopCloser(bytes.NewReader(b))
@@ -581,7 +581,7 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 			MaxReceiveBufferPerConnection: connWindow,
 			MaxReceiveBufferPerStream:     streamWindow,
 		},
-		MaxConnsPerHost:        limit, // or requests that wait for a handshake would each dial
+		MaxConnsPerHost:        limit, // without it, each request that waits for a handshake would dial
 		MaxIdleConnsPerHost:    limit,
 		IdleConnTimeout:        defaultIdleTimeout,
 		MaxResponseHeaderBytes: 1 << 14,
@@ -744,7 +744,7 @@ func (h *httpConn) closeConns() {
 	conns := slices.Clone(h.conns)
 	h.mu.Unlock()
 	for _, c := range conns {
-		_ = c.Close() // one whose last request has just ended is not idle yet
+		_ = c.Close() // CloseIdleConnections misses a connection whose last request has just ended
 	}
 }
 

@@ -45,7 +45,7 @@ func (e *ednsFallback) Exchange(ctx context.Context, q *wire.Query, n int, w *Qu
 		}
 		return a, setup, nil
 	}
-	// An OPT record in the response may be the query's own. But an option may be what the server rejects.
+	// The server may have copied the OPT record of the query. But it may also support EDNS and reject an option.
 	if wishes && (now < e.lastEDNS.Load()+int64(ednsOffTime) && e.lastEDNS.Load() > 0 || a.EDNS && q.HasOptions()) {
 		return a, setup, nil
 	}

@@ -134,7 +134,7 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 // many retired sockets are still open, it tries again later.
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
-	if c.open+poolSockets > maxPoolSockets { // too many wait for their last answers
+	if c.open+poolSockets > maxPoolSockets { // too many retired sockets still wait for responses
 		time.AfterFunc(poolSocketTime, c.rotateSockets)
 		c.mu.Unlock()
 		return
@@ -264,7 +264,7 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 		d, known := s.waiting[binary.BigEndian.Uint16(b)]
 		s.mu.Unlock()
 		if known && d == nil {
-			return nil // it came late, or twice
+			return nil // the message is late or a duplicate
 		}
 		err = errUnsolicited
 		if known {

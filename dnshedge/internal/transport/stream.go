@@ -193,9 +193,9 @@ func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *
 	for retries := 0; ; {
 		a, over, err := s.sendQuery(ctx, q, l, w)
 		setup += over.setup
-		// A server may close an idle connection at any time (RFC 7766 §6.2.3), and also
-		// one that it has answered as many queries over as it wants to. If a probe was under way, that may be
-		// what has ended it, and not the query.
+		// A server may close an idle connection at any time (RFC 7766 §6.2.3). It may also close a
+		// connection after some number of responses. If a probe was in flight, the probe may be the
+		// reason, and not the query.
 		var broken *connectionError
 		if errors.As(err, &broken) && ctx.Err() == nil &&
 			(over.reused && retries == 0 || (broken.answers > 0 || broken.endedByProbe && !isProbe(q)) && retries < maxRetries) {

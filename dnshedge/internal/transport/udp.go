@@ -109,9 +109,9 @@ func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 	if u.address == nil {
 		return u.dialServer(ctx, "udp")
 	}
-	c, err := net.DialUDP("udp", nil, u.address) // with half of the Dialer's allocations
+	c, err := net.DialUDP("udp", nil, u.address) // needs half of the Dialer's allocations
 	if err != nil {
-		return nil, err // and not a *net.UDPConn that is nil
+		return nil, err // not c, which would be an interface with a nil pointer
 	}
 	return c, nil
 }
@@ -126,7 +126,7 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			return a, setup, err
-		} // else not every server speaks TCP
+		} // the server has no TCP: send the query over UDP
 	}
 	a, err := u.exchangeDatagram(ctx, q, false)
 	if err != errTruncated && err != errSpoofed && err != errUnverified {
@@ -145,7 +145,7 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 	if err == nil || why == errTruncated || ctx.Err() != nil {
 		return a, setup, err
 	}
-	// Not every server speaks TCP. The next query has another port and a guard, or is alone.
+	// TCP has failed, so the query is sent over UDP again, from another port.
 	if a, err = u.exchangeDatagram(ctx, q, why == errUnverified); err == errTruncated || err == errUnverified {
 		err = errSpoofed
 	}
@@ -158,7 +158,7 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 	d := &udpQuery{udpTransport: u, q: q}
 	u.ownSockets.Add(1)
 	a, err = d.exchangeOwn(ctx)
-	// The network says of the only datagram of a socket that it was not delivered.
+	// These errors mean that the only message of this socket was not delivered.
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
 
@@ -201,7 +201,7 @@ func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 	expiring := false
 	var a *wire.Answer
 	s, ok := ctx.(*Span)
-	if _, own := conn.(*net.UDPConn); ok && own { // others may ask for ctx, which is locked when d is told
+	if _, own := conn.(*net.UDPConn); ok && own { // other net.Conns may use ctx, which is locked while it calls d
 		s.addWatcher(d)
 		a, err = d.readResponse()
 		s.removeWatcher(d)
@@ -211,8 +211,8 @@ func (d *udpQuery) exchangeOwn(ctx context.Context) (*wire.Answer, error) {
 		expiring = !stop()
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		// The socket's deadline may pass a moment before the context's. Without the wait it
-		// would look as if the server failed in time, and another would be asked.
+		// The socket's deadline may pass a moment before the context's. Without this wait,
+		// the caller would take the timeout for a failure of the server and try another one.
 		<-ctx.Done()
 		d.abandonQuery(expiring)
 		return nil, causeOf(ctx)
@@ -273,7 +273,7 @@ func (d *udpQuery) writeQuery(c net.Conn) error {
 // that cannot be parsed then gives a wire.MalformedError.
 func (d *udpQuery) parseResponse(b []byte) (*wire.Answer, error) {
 	if err := d.q.Check(b, d.id); err == wire.ErrSpelling {
-		return nil, errUnverified // the server may change the spelling, or a forger does not know it
+		return nil, errUnverified // the server has changed the letter case, or the message is forged
 	} else if err != nil {
 		return nil, err
 	}
@@ -326,7 +326,7 @@ func (d *udpQuery) readResponse() (*wire.Answer, error) {
 			d.Owner.RecordAnswer(time.Since(d.sent), 0)
 			return a, err
 		}
-		// The message is forged or damaged: the true response may follow.
+		// The message is forged or damaged, and the real response may follow.
 		d.ignoreMessage(err)
 		if d.isExclusive {
 			break

@@ -59,7 +59,7 @@ func (a *Answer) AppendAliasTarget(target *Answer) error {
 	}
 	err = a.Edit(func(m *dns.Msg) bool {
 		m.Answer, m.Ns, m.Extra = append(m.Answer, more.Answer...), more.Ns, more.Extra
-		m.Rcode = more.Rcode // that of the last name (RFC 6604 §3)
+		m.Rcode = more.Rcode // the code of the last name counts (RFC 6604 §3)
 		m.Authoritative = m.Authoritative && more.Authoritative
 		m.AuthenticatedData = m.AuthenticatedData && more.AuthenticatedData
 		m.RecursionAvailable = true

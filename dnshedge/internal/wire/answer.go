@@ -66,7 +66,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 		return nil, &MalformedError{fmt.Errorf("%d bytes do not fit a message", len(b))}
 	}
 	if q != nil && !q.IsStandard() && b[2]&(flagTC>>8) != 0 {
-		b = append(make([]byte, 0, HeaderLen), b[:HeaderLen]...) // the header says it all, and the message is not sent again
+		b = append(make([]byte, 0, HeaderLen), b[:HeaderLen]...) // only the header is used, because the message must not be sent again
 		clear(b[4:])
 	}
 	a := new(Answer)
@@ -81,7 +81,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	foreign := false
 	if end, ok := checkStorable(b); ok && isRelevant(b) {
 		m = append(make([]byte, 0, end), b[:end]...)
-		clear(m[:2]) // the ID
+		clear(m[:2]) // set the ID to 0
 		if a.EDNS {
 			binary.BigEndian.PutUint16(m[10:], binary.BigEndian.Uint16(m[10:])-1)
 		}
@@ -98,10 +98,10 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	}
 	a.Outcome = classifyResponse(m, a.EDE)
 	if foreign && a.Outcome == NoData {
-		a.Outcome = Failure // what it answered is another question
+		a.Outcome = Failure // the server has answered another question
 	}
 	if a.isTruncated() {
-		a.Outcome = Failure // over a stream a server has no reason to cut; another one may have it all
+		a.Outcome = Failure // a server has no reason to truncate over TCP; another server may return all records
 	}
 	return a, nil
 }
@@ -117,7 +117,7 @@ func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	}
 	if len(m.Question) == 0 && q != nil {
 		m.Question = []dns.Question{{Name: q.Text(), Qtype: q.Type, Qclass: q.Class}}
-		m.Answer = nil // a server that could not read the question has no answer
+		m.Answer = nil // records without a question answer nothing
 	}
 	if len(m.Question) != 1 {
 		return nil, false, errQuestion
@@ -149,7 +149,7 @@ func packMessage(m *dns.Msg) ([]byte, error) {
 // unknown codes.
 func extendedName(code int) string {
 	if code == dns.RcodeBadVers {
-		return "BADVERS" // package dns calls it BADSIG, as in TSIG records
+		return "BADVERS" // package dns uses the name BADSIG, which is for TSIG records
 	}
 	return dns.RcodeToString[code]
 }
@@ -313,11 +313,11 @@ func (a *Answer) appendAdjusted(b []byte, q *Query, v *ResponseOptions) []byte {
 	binary.BigEndian.PutUint16(m, q.ID)
 	bits := q.responseFlags(binary.BigEndian.Uint16(m[2:]))
 	if v.Stale > 0 {
-		bits &^= flagAD // the signatures may have expired as well
+		bits &^= flagAD // the signatures may have expired too
 	}
 	binary.BigEndian.PutUint16(m[2:], bits)
-	// The spelling is the caller's. So is the type: that a name does not exist is
-	// kept once for all types.
+	// The letter case and the type are those of q. The type may differ from the type in a,
+	// because the cache stores a response about a missing name once for all types.
 	n := HeaderLen + copy(m[HeaderLen:], q.Name)
 	binary.BigEndian.PutUint16(m[n:], q.Type)
 	binary.BigEndian.PutUint16(m[n+2:], q.Class)
@@ -355,7 +355,7 @@ func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte
 	size := len(b) - start
 	switch {
 	case size <= limit && !q.opt, size <= limit && size+optLen > limit && limit == MaxMsg:
-		return b // over a stream, a whole answer without an OPT record is better than a cut one
+		return b // over TCP, a complete response without an OPT record is better than a truncated one
 	case size+optLen > limit:
 		b = b[:start+HeaderLen+len(q.Name)+4]
 		clear(b[start+6 : start+HeaderLen])
@@ -427,7 +427,7 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 	defer messageBuffers.Put(buf)
 	b := a.appendAdjusted((*buf)[:0], q, &v)
 	*buf = b
-	// One allocation for what every response has.
+	// One allocation holds the parts that every response has.
 	out := &struct {
 		dns.Msg
 		question [1]dns.Question
@@ -507,7 +507,7 @@ func unpackRecord(b []byte, off int, owner string, seen ownerNames) (dns.RR, int
 	data := b[off : off+int(h.Rdlength)]
 	switch {
 	case h.Rrtype == dns.TypeA && len(data) == 4:
-		// These two in one allocation.
+		// One allocation holds the record and its address.
 		c := &struct {
 			dns.A
 			ip [4]byte

@@ -44,7 +44,7 @@ func isDataChanged(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT:
 		return false
-	case dns.TypeNSEC, dns.TypeNSEC3: // zero bytes that end a block of a bitmap are left out
+	case dns.TypeNSEC, dns.TypeNSEC3: // package dns drops zero bytes at the end of a bitmap window
 		return requiredFields[r.typ].lacksFields(r.data) || hasTrailingZeros(r.data, findTypeBitmap(r.typ, r.data))
 	case dns.TypeDS, dns.TypeDNSKEY, dns.TypeNSEC3PARAM:
 		return requiredFields[r.typ].lacksFields(r.data)
@@ -61,15 +61,15 @@ func isDataChanged(b []byte, r messageRecord) bool {
 	off := r.ttl + 6
 	rr, _, err := dns.UnpackRRWithHeader(dns.RR_Header{Name: ".", Rrtype: r.typ, Class: r.class, Rdlength: uint16(len(r.data))}, b[:off+len(r.data)], off)
 	if err != nil {
-		return false // it has no form
+		return false // unpackRecord makes a dns.RFC3597 of it
 	}
-	const owner = 11 // a root with the rest of a header
+	const owner = 11 // length of the root name and of the fixed part of a record
 	buf := make([]byte, dns.Len(rr)+len(r.data))
 	end, err := dns.PackRR(rr, buf, 0, nil, false)
 	if err != nil {
 		return true
 	}
-	if !isSelfContained(r) { // it may be longer: names are written out
+	if !isSelfContained(r) { // package dns may have expanded names
 		return requiredFields[r.typ].lacksFields(r.data)
 	}
 	return !bytes.Equal(buf[owner:end], r.data)
@@ -109,7 +109,7 @@ func findTypeBitmap(typ uint16, data []byte) int {
 		}
 		return off + 1
 	case dns.TypeNSEC3:
-		for _, fixed := range [...]int{4, 0} { // before the salt's length, before the hash's
+		for _, fixed := range [...]int{4, 0} { // bytes before the salt's length, and before the hash's length
 			if off += fixed; off >= len(data) {
 				return len(data)
 			}

@@ -22,7 +22,7 @@ var nameIDsPool = sync.Pool{New: func() any { return new(nameIDs) }}
 // newNameIDs returns an empty nameIDs for the message m. The caller must call releaseIDs after use.
 func newNameIDs(m []byte) *nameIDs {
 	s := nameIDsPool.Get().(*nameIDs)
-	n := min(len(m), 1<<14) // names refer to no offset behind that
+	n := min(len(m), 1<<14) // compression pointers have 14 bits
 	s.known = slices.Grow(s.known[:0], n/64+1)[:n/64+1]
 	s.ids = slices.Grow(s.ids[:0], n)[:n]
 	clear(s.known)
@@ -34,7 +34,7 @@ func (s *nameIDs) releaseIDs() { nameIDsPool.Put(s) }
 
 // idAt returns the ID of the name at the offset off of m. The name must be valid.
 func (s *nameIDs) idAt(m []byte, off int) uint64 {
-	var path [maxLabels]int // offsets of labels that have no number yet
+	var path [maxLabels]int // offsets of labels without an ID
 	n, id := 0, rootID
 	for m[off] != 0 {
 		if m[off] >= 0xc0 {

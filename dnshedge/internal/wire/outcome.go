@@ -50,8 +50,8 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 	case dns.RcodeYXDomain: // the name would be too long (RFC 6672 §2.2)
 		return FinalFailure
 	case dns.RcodeServerFailure:
-		// A server that does not validate or filter would answer, and so asking it
-		// would undo what this one is there for.
+		// Another server that does not validate or filter would answer, and so it would
+		// defeat the purpose of this server.
 		for _, e := range errs {
 			if e.isFinal() {
 				return FinalFailure

@@ -236,7 +236,7 @@ func isClientSubnet(o []byte) bool {
 		return false
 	}
 	family, prefix, scope, address := binary.BigEndian.Uint16(data), int(data[2]), data[3], data[4:]
-	most := [...]int{0, 32, 128} // bits of an address; a family of 0 is for no address at all
+	most := [...]int{0, 32, 128} // bits of an address by family; family 0 has no address
 	if int(family) >= len(most) || prefix > most[family] || scope != 0 || len(address) != (prefix+7)/8 {
 		return false
 	}
@@ -293,7 +293,7 @@ func (q *Query) Parse(b []byte) error {
 // parseMessage parses the message b into q. It keeps the EDNS options for whose code pass returns true. If it returns
 // an error and the question could not be read, q.Name is empty.
 func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
-	q.Name = "" // until the question has been read
+	q.Name = "" // set again when the question has been read
 	if len(b) < HeaderLen {
 		return errShort
 	}
@@ -514,7 +514,7 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 		bit uint16
 	}{
 		{q.rd, flagRD}, {q.cd && !q.withoutEDNS, flagCD},
-		{!q.direct && !q.withoutEDNS, flagAD}, // the answer may be kept for others, who ask whether it was validated (RFC 6840 §5.7)
+		{!q.direct && !q.withoutEDNS, flagAD}, // a cached response may serve clients that want to know whether it was validated (RFC 6840 §5.7)
 	} {
 		if f.on {
 			bits |= f.bit
@@ -529,7 +529,7 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 	if q.withoutEDNS {
 		return b
 	}
-	b[start+11] = 1 // additional records
+	b[start+11] = 1 // number of additional records
 	b = q.appendOPTHead(b, uint16(s.Size))
 	options := len(b)
 	b = append(b, q.options...)
@@ -581,8 +581,8 @@ func (q *Query) Check(b []byte, id uint16) error {
 	switch binary.BigEndian.Uint16(b[4:]) {
 	case 1:
 	case 0:
-		// A server that could not read the question cannot repeat it, and one that answers an update need not (RFC 2136 §3.8). Of a
-		// response that was cut nothing is used.
+		// A server that could not read the question cannot repeat it. A response to an UPDATE need not
+		// have it (RFC 2136 §3.8). Of a truncated response, no records are used.
 		if cut || q.raw != nil || mayOmitQuestion(int(bits&15)) {
 			return nil
 		}

@@ -23,8 +23,8 @@ func removeUnrelated(m *dns.Msg, b []byte) bool {
 	owners := make([]uint64, 0, len(m.Answer))
 	clean := true
 	ask := s.idAt(b, HeaderLen)
-	// The order of records means nothing.
-	aliases, subtrees := make(map[uint64][]int), make(map[uint64][]int) // by owner: where their targets are
+	// Records may be in any order, so the targets are collected first.
+	aliases, subtrees := make(map[uint64][]int), make(map[uint64][]int) // offsets of the targets, by owner ID
 	_ = walkRecords(b, func(r messageRecord) {
 		if r.section != answer || len(owners) == len(m.Answer) {
 			return
@@ -69,7 +69,7 @@ func (s *nameIDs) followAliases(b []byte, aliases, subtrees map[uint64][]int) (k
 		}
 	}
 	left := maxTargets
-	// targets yields those of an owner, as many as may be followed.
+	// targets calls f for the names at the offsets offs, up to the limits.
 	targets := func(offs []int, f func(nameLabels)) {
 		offs = offs[:min(len(offs), maxAliases, left)]
 		left -= len(offs)

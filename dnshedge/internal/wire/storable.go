@@ -38,8 +38,8 @@ func checkStorable(b []byte) (end int, ok bool) {
 		switch {
 		case r.typ == dns.TypeOPT:
 			ok = n == all && r.section == additional && b[r.name] == 0 && isReadableOPT(r.data)
-			return // and end is where it begins
-		case r.typ == dns.TypeNXT: // what follows its name may be unreadable
+			return // end remains the offset of this record
+		case r.typ == dns.TypeNXT: // the data after the name may be unreadable
 			ok = false
 		case laidOut:
 			ok = r.class == dns.ClassINET && l.matchesRecord(b, r) && seen.readRData(b, data+l.before, l)

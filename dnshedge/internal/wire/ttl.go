@@ -68,7 +68,7 @@ func (a *Answer) equalizeTTLs() {
 	of := func(r messageRecord) set {
 		typ := r.typ
 		if typ == dns.TypeRRSIG && len(r.data) >= 2 {
-			typ = binary.BigEndian.Uint16(r.data) // the type that it covers
+			typ = binary.BigEndian.Uint16(r.data) // type of the records that the signature covers
 		}
 		return set{s.idAt(m, r.name), typ, r.class}
 	}
@@ -88,9 +88,9 @@ func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
 	s := newNameIDs(m)
 	defer s.releaseIDs()
-	var aliases map[uint64]int // by their names: where the first target is
+	var aliases map[uint64]int // offset of the first target, by owner ID
 	_ = walkRecords(m, func(r messageRecord) {
-		if r.section != answer || r.typ != dns.TypeCNAME || r.class != dns.ClassINET || len(r.data) == 0 { // in updates there may be no data
+		if r.section != answer || r.typ != dns.TypeCNAME || r.class != dns.ClassINET || len(r.data) == 0 { // an UPDATE may have no data
 			return
 		}
 		if aliases == nil {
@@ -136,7 +136,7 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 	m := a.packed
 	if a.Outcome == NoData || a.Outcome == NXDomain {
 		if soa, ok := a.findSOA(); ok {
-			binary.BigEndian.PutUint32(m[soa.ttl:], soa.negativeTTL(m)) // it is that which has counted down
+			binary.BigEndian.PutUint32(m[soa.ttl:], soa.negativeTTL(m)) // HTTP caches count this TTL down
 		}
 	}
 	for _, off := range a.ttls {

@@ -43,7 +43,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	if err := m.Unpack(head[:]); err != nil {
 		return nil, err
 	}
-	first, _, err := dns.UnpackDomainName(b, HeaderLen) // for the records that refer to it
+	first, _, err := dns.UnpackDomainName(b, HeaderLen) // owner of most records, by a compression pointer
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	if m.Question, off, err = readQuestions(b); err != nil {
 		return nil, err
 	}
-	n := -1 // of all records
+	n := -1 // index of the record in the message
 	for i, section := range [...]*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for range binary.BigEndian.Uint16(b[6+2*i:]) {
 			if _, ok := seen.ownerAt(b, off); !ok {
